@@ -1,0 +1,103 @@
+-- Words that every section shares: one call's context, its clock and its dice.
+--
+-- The sections are joined in order into one function library (fairq/store/library.py). Nothing at the top level
+-- may change after load: a mutable local would live on between calls, differ from node to node and be lost on
+-- failover. All that a call learns or changes stands in its `call` table; `open` makes it and `close` writes it
+-- back, each touched value once.
+--
+-- KEYS[1] of every function is the queue's prefix, `fq:{<queue>/<partition>}`; all other keys are computed from
+-- it and share its hash tag (KEYS.md). ARGV[1] is the time in ms and ARGV[2] the dice, packed doubles in [0, 1);
+-- both are empty in production (the store's TIME, math.random) and honoured only where the test gate key stands.
+--
+-- Validate first, write last: `refuse` may be called only before the first write.
+
+local QUEUE_FORMAT = '<dddddddddddddddddddddd'  -- fields in the order of load_queue
+local TENANT_FORMAT = '<dddddddddddddd'         -- fields in the order of unpack_tenant
+local RUN_FORMAT = '<HHHBddddBc0Bc0Hc0'         -- fields in the order of load_run
+local HEADER_FORMAT = '<BHdddBc0'               -- a task's record is this header followed by the payload
+local DEATH_FORMAT = '<BHdBc0Hc0'               -- reason, attempts, died_at_ms, tenant, error
+local RECORD_VERSION = 1
+
+local DEFAULT_WEIGHT = 1000     -- weights are kept in thousandths, as integers, so that sums cannot drift
+local OUT, AWAKE = 0, -1        -- tenant.slot: in no structure, on the wake list, else its slot in the class
+local SHARE_TIME, SHARE_COUNT = 0, 1
+-- run.state: leased, or how the last lease ended (told apart for who settles twice: see `refusal`)
+local LEASED, SETTLED, REAPED = 0, 1, 2
+local REASONS = {'exhausted', 'rejected', 'expired', 'lease_lost'}
+local EXHAUSTED, REJECTED, EXPIRED, LEASE_LOST = 1, 2, 3, 4
+local DONE_WINDOW_MS = 60000    -- settled ids are remembered for one to two of these windows
+local TASKS_PER_CALL = 500
+
+local function refuse(code, field)
+  error({err = 'FAIRQ ' .. code .. ' ' .. field})
+end
+
+local function key(call, name)
+  return call.prefix .. ':' .. name
+end
+
+local function new_queue()
+  return {
+    now = 0, clock = 0, weight_sum = 0, hungry = 0, paused = 0, epoch = 0, share = SHARE_TIME, lease_ms = 30000,
+    max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000, dead_keep = 100000,
+    estimate = 0, ready = 0, delayed = 0, leased = 0, dead = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
+    classes = {},
+  }
+end
+
+local function load_queue(prefix)
+  local packed = redis.call('GET', prefix .. ':queue')
+  if not packed then return new_queue() end
+  local q, position = {classes = {}}, nil
+  q.now, q.clock, q.weight_sum, q.hungry, q.paused, q.epoch, q.share, q.lease_ms, q.max_attempts, q.retry_base_ms,
+    q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready, q.delayed, q.leased, q.dead, q.enqueued, q.done,
+    q.buried, q.expired, position = struct.unpack(QUEUE_FORMAT, packed)
+  while position <= #packed do  -- the tail: (class, tenants in it), for classes that have any
+    local class, count
+    class, count, position = struct.unpack('<dd', packed, position)
+    q.classes[class] = count
+  end
+  return q
+end
+
+local function pack_queue(q)
+  local parts = {struct.pack(QUEUE_FORMAT, q.now, q.clock, q.weight_sum, q.hungry, q.paused, q.epoch, q.share,
+    q.lease_ms, q.max_attempts, q.retry_base_ms, q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready,
+    q.delayed, q.leased, q.dead, q.enqueued, q.done, q.buried, q.expired)}
+  for class, count in pairs(q.classes) do
+    if count > 0 then parts[#parts + 1] = struct.pack('<dd', class, count) end
+  end
+  return table.concat(parts)
+end
+
+local function clock_ms(call, given)
+  if given ~= '' then
+    if redis.call('EXISTS', key(call, 'test')) == 0 then refuse('forbidden', 'now') end
+    return tonumber(given)
+  end
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Opens a call: reads the queue's state and the time, which never goes back.
+local function open(keys, args)
+  local call = {
+    prefix = keys[1], dice = args[2], die = 1,
+    tenants = {}, touched = {}, woken = {}, slots = {},     -- the fair pick's (10_tenants.lua)
+    runs = {}, ended = {}, forgotten = {}, done = {},  -- ended leases (40_settle.lua)
+  }
+  call.queue = load_queue(call.prefix)
+  call.now = math.max(clock_ms(call, args[1]), call.queue.now)
+  return call
+end
+
+-- A number in [0, 1) with 53 random bits, or the test's next one.
+local function random(call)
+  if call.dice == '' then
+    return (math.random(0, 67108863) * 134217728 + math.random(0, 134217727)) / 9007199254740992
+  end
+  if call.die > #call.dice then refuse('bad_request', 'dice') end
+  local drawn
+  drawn, call.die = struct.unpack('<d', call.dice, call.die)
+  return drawn
+end

@@ -1,0 +1,261 @@
+-- Who is served next: the fair pick, and the structures that make it O(1) in the number of tenants.
+--
+-- Theory. Every tenant has a virtual time: service received / weight. The queue has a clock, the virtual time that a
+-- perfectly served tenant would show: each dispatch moves it by cost / (sum of the weights that are eligible). A
+-- tenant is *eligible* while it has ready tasks and is not paused.
+--
+-- 1. Two draws by weight, and the lower virtual time is served. One draw (a lottery) is unbiased, but its error grows
+--    with the square root of the dispatches; the second draw keeps it constant (two-choice balancing).
+-- 2. A draw throws a dart. Tenants stand in classes by weight (powers of two), densely numbered from 1; each slot is
+--    as long as the top of its class. One random number names class, slot and the place inside the slot, and hits if
+--    that place is below the tenant's weight: at most two expected throws, whatever the weights or the number of
+--    tenants. Leaving moves the class's last tenant into the hole.
+-- 3. Whoever becomes eligible starts at max(own virtual time, clock): idling banks no credit, coming back sheds no
+--    debt. Whoever does so at the clock goes to the wake list, which is served first, so that a quiet tenant does not
+--    wait for luck; a drawn tenant goes before it only when it is behind the clock by more than a task of its own, so
+--    that a stream of wakers cannot starve the backlogged.
+-- 4. Cost is a task (`share = count`) or worker time (`share = time`): the tenant's running estimate is charged at
+--    dispatch and corrected when the lease ends (`correct`).
+-- 5. Membership has one rule in one place: `close` seats every tenant that the call touched. No path that makes work
+--    ready, or takes it away, can forget to.
+
+local SLOT_PROBES = 32  -- darts thrown for one draw before the round ends (a round empties tenants under the darts)
+
+-- The class of a weight: the exponent of the power of two just above it, which is also the slot's length.
+local function class_of(weight)
+  local _, exponent = math.frexp(weight)
+  return exponent
+end
+
+local function unpack_tenant(call, name, packed)
+  local t = {name = name}
+  if packed then
+    t.weight, t.vtime, t.slot, t.epoch, t.ready, t.delayed, t.leased, t.dead, t.done, t.estimate, t.delivered,
+      t.entitled, t.joined, t.paused = struct.unpack(TENANT_FORMAT, packed)
+  else
+    t.weight, t.vtime, t.slot, t.epoch, t.ready, t.delayed, t.leased, t.dead, t.done, t.estimate, t.delivered,
+      t.entitled, t.joined, t.paused = DEFAULT_WEIGHT, 0, OUT, call.queue.epoch, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+  end
+  if t.epoch ~= call.queue.epoch then  -- the unit of service changed: everyone starts anew, together
+    t.epoch, t.vtime, t.estimate, t.delivered, t.entitled, t.joined = call.queue.epoch, 0, 0, 0, 0, 0
+  end
+  t.counted = t.slot ~= OUT  -- its weight is in queue.weight_sum
+  call.tenants[name] = t
+  return t
+end
+
+local function pack_tenant(t)
+  return struct.pack(TENANT_FORMAT, t.weight, t.vtime, t.slot, t.epoch, t.ready, t.delayed, t.leased, t.dead, t.done,
+    t.estimate, t.delivered, t.entitled, t.joined, t.paused)
+end
+
+-- Reads the named tenants that this call has not met yet, in one command.
+local function load_tenants(call, names)
+  local missing, asked = {}, {}
+  for _, name in ipairs(names) do
+    if not call.tenants[name] and not asked[name] then
+      asked[name] = true
+      missing[#missing + 1] = name
+    end
+  end
+  if #missing == 0 then return end
+  local packed = redis.call('HMGET', key(call, 'tenants'), unpack(missing))
+  for i, name in ipairs(missing) do unpack_tenant(call, name, packed[i]) end
+end
+
+-- The tenant's state, to be changed: it is seated and written back when the call closes.
+local function touch(call, name)
+  local t = call.tenants[name] or unpack_tenant(call, name, redis.call('HGET', key(call, 'tenants'), name))
+  if not t.touched then
+    t.touched = true
+    call.touched[#call.touched + 1] = t
+  end
+  return t
+end
+
+-- Slots of a class, seen through the changes that this call has not written yet.
+local function slot_field(class, slot)
+  return class .. ':' .. slot
+end
+
+local function tenant_in(call, class, slot)
+  local field = slot_field(class, slot)
+  return call.slots[field] or redis.call('HGET', key(call, 'slots'), field)
+end
+
+local function take_slot(call, t)
+  local classes, class = call.queue.classes, class_of(t.weight)
+  t.slot = (classes[class] or 0) + 1
+  classes[class] = t.slot
+  call.slots[slot_field(class, t.slot)] = t.name
+end
+
+local function free_slot(call, t)
+  local classes, class = call.queue.classes, class_of(t.weight)
+  local last = classes[class]
+  if t.slot ~= last then
+    local moved = touch(call, tenant_in(call, class, last))
+    moved.slot = t.slot
+    call.slots[slot_field(class, t.slot)] = moved.name
+  end
+  call.slots[slot_field(class, last)] = false
+  classes[class] = last - 1
+  t.slot = OUT
+end
+
+-- Books what the tenant was entitled to since it was last counted in.
+local function accrue(call, t)
+  t.entitled = t.entitled + t.weight * (call.queue.clock - t.joined)
+  t.joined = call.queue.clock
+end
+
+local function count_in(call, t)
+  if t.counted then return end
+  t.counted, t.joined = true, call.queue.clock
+  call.queue.weight_sum = call.queue.weight_sum + t.weight
+end
+
+local function count_out(call, t)
+  if not t.counted then return end
+  accrue(call, t)
+  t.counted = false
+  call.queue.weight_sum = call.queue.weight_sum - t.weight
+end
+
+local function is_eligible(t)
+  return t.ready > 0 and t.paused == 0
+end
+
+local function leave(call, t)
+  count_out(call, t)
+  if t.slot > 0 then free_slot(call, t) end
+  t.slot, t.called = OUT, nil
+end
+
+local function arrive(call, t)
+  count_in(call, t)
+  if t.vtime > call.queue.clock then
+    take_slot(call, t)
+  else
+    t.vtime, t.slot = call.queue.clock, AWAKE
+    call.woken[#call.woken + 1] = t.name
+  end
+end
+
+-- Puts a tenant where its state says it belongs. Every touched tenant passes here once, at the end.
+local function seat(call, t)
+  if not is_eligible(t) then
+    if t.slot ~= OUT then leave(call, t) end
+  elseif t.slot == OUT then
+    arrive(call, t)
+  elseif t.called then  -- served from the wake list, and has more
+    t.called = nil
+    take_slot(call, t)
+  end
+end
+
+local function cost_of(call, t)
+  if call.queue.share == SHARE_COUNT then return 1 end
+  if t.estimate > 0 then return t.estimate end
+  return math.max(call.queue.estimate, 1)
+end
+
+-- Charges (or, with a negative cost, refunds) a dispatch to the tenant and to the queue's clock.
+local function charge(call, t, cost, weight_sum)
+  t.vtime = t.vtime + cost / t.weight
+  t.delivered = t.delivered + cost
+  call.queue.clock = call.queue.clock + cost / weight_sum
+end
+
+-- Replaces the estimate that a lease was charged by the time it took. The clock may not leap for those who came after
+-- the dispatch, so it moves by the larger of the two weight sums, and the tenant keeps its distance to the clock.
+local function correct(call, t, run)
+  if call.queue.share == SHARE_COUNT or run.cost == 0 then return end
+  local measured = call.now - run.leased_at
+  local excess = measured - run.cost
+  local step = excess / math.max(run.weight_sum, call.queue.weight_sum)
+  t.vtime = t.vtime + excess / t.weight - excess / run.weight_sum + step
+  t.delivered = t.delivered + excess
+  call.queue.clock = call.queue.clock + step
+  t.estimate = t.estimate == 0 and measured or t.estimate + (measured - t.estimate) / 8
+  local all = call.queue.estimate
+  call.queue.estimate = all == 0 and measured or all + (measured - all) / 64
+end
+
+-- Throws darts until one hits an eligible tenant; nil when none did (the round is over).
+local function throw_darts(call, wanted)
+  local fields, inside, spans, total = {}, {}, {}, 0
+  for class = 1, 30 do
+    local count = call.queue.classes[class]
+    if count and count > 0 then
+      spans[#spans + 1] = {class = class, top = 2 ^ class, length = count * 2 ^ class}
+      total = total + count * 2 ^ class
+    end
+  end
+  for i = 1, wanted do
+    local point, span = random(call) * total, nil
+    for _, candidate in ipairs(spans) do
+      span = candidate
+      if point < span.length then break end
+      point = point - span.length
+    end
+    local slot = math.min(math.floor(point / span.top), span.length / span.top - 1)
+    fields[i] = slot_field(span.class, slot + 1)
+    inside[i] = point - slot * span.top
+  end
+  return redis.call('HMGET', key(call, 'slots'), unpack(fields)), inside
+end
+
+-- One tenant by weight, or nil when SLOT_PROBES darts in a row missed. `darts` is the round's quiver.
+local function draw(call, darts)
+  for _ = 1, SLOT_PROBES do
+    if darts.next > #darts.names then
+      darts.names, darts.inside = throw_darts(call, darts.refill)
+      darts.next = 1
+      load_tenants(call, darts.names)
+    end
+    local i = darts.next
+    darts.next = i + 1
+    local t = call.tenants[darts.names[i]]
+    if darts.inside[i] < t.weight and is_eligible(t) then return t end
+  end
+  return nil
+end
+
+-- Seats all touched tenants and writes the slots, so that darts can be thrown (again).
+local function seat_all(call)
+  local i, fields, gone = 1, {}, {}
+  while i <= #call.touched do  -- seating one tenant may touch another
+    seat(call, call.touched[i])
+    i = i + 1
+  end
+  for field, name in pairs(call.slots) do
+    if name then
+      fields[#fields + 1] = field
+      fields[#fields + 1] = name
+    else
+      gone[#gone + 1] = field
+    end
+  end
+  call.slots = {}
+  if #fields > 0 then redis.call('HSET', key(call, 'slots'), unpack(fields)) end
+  if #gone > 0 then redis.call('HDEL', key(call, 'slots'), unpack(gone)) end
+end
+
+-- Writes all that the call changed, each value once, and wakes the servers if they wait for work that there now is.
+local function close(call)
+  local q, fields = call.queue, {}
+  seat_all(call)
+  for _, t in ipairs(call.touched) do
+    fields[#fields + 1] = t.name
+    fields[#fields + 1] = pack_tenant(t)
+  end
+  if #fields > 0 then redis.call('HSET', key(call, 'tenants'), unpack(fields)) end
+  if #call.woken > 0 then redis.call('RPUSH', key(call, 'wake'), unpack(call.woken)) end
+  if q.hungry == 1 and call.readied and q.paused == 0 then
+    q.hungry = 0
+    redis.call('SPUBLISH', key(call, 'ready'), '1')
+  end
+  q.now = call.now
+  redis.call('SET', key(call, 'queue'), pack_queue(q))
+end

@@ -1,0 +1,170 @@
+-- The verb `claim`: the fair pick (10_tenants.lua), and the lease that is written in the same atomic step.
+--
+-- A claim works in rounds: pick tenants (nothing leaves a slot meanwhile, so the darts stay true), pop their tasks,
+-- seat the tenants that were emptied. A second round is needed only if entries were void or expired, or darts ran out.
+
+local ROUNDS = 8
+local VOIDS_PER_CALL = 1000  -- void entries that one call passes over before it leaves the rest to the next
+
+-- Takes tenants off the head of the wake list; those that a pause or an expiry has made ineligible are dropped.
+local function pop_woken(call, wanted)
+  local names = redis.call('LPOP', key(call, 'wake'), wanted)
+  local woken, seen = {}, {}
+  if not names then return woken end
+  load_tenants(call, names)
+  for _, name in ipairs(names) do
+    local t = call.tenants[name]
+    if t.slot == AWAKE and is_eligible(t) and not t.called and not seen[t] then
+      seen[t] = true
+      woken[#woken + 1] = t
+    end
+  end
+  return woken
+end
+
+local function push_back_woken(call, round)
+  for i = #round.woken, round.next_woken, -1 do
+    redis.call('LPUSH', key(call, 'wake'), round.woken[i].name)
+  end
+end
+
+-- The next tenant to serve, or nil. See rule 3: the wake list goes first, unless that would starve the drawn tenant.
+local function pick(call, round)
+  local woken, drawn = round.woken[round.next_woken], nil
+  if round.has_slots then
+    drawn = draw(call, round.darts)
+    local other = drawn and draw(call, round.darts)
+    if other and other.vtime < drawn.vtime then drawn = other end
+  end
+  if woken and not (drawn and drawn.vtime + cost_of(call, drawn) / drawn.weight < call.queue.clock) then
+    round.next_woken, woken.called = round.next_woken + 1, true
+    return woken
+  end
+  return drawn
+end
+
+-- Charges up to `wanted` tasks one by one; returns the picks in order.
+local function pick_round(call, wanted)
+  local round, picks, q = {woken = pop_woken(call, wanted), next_woken = 1}, {}, call.queue
+  for _, count in pairs(q.classes) do round.has_slots = round.has_slots or count > 0 end
+  round.darts = {names = {}, next = 1, refill = math.min(2 * wanted + 4, 400)}
+  while #picks < wanted do
+    local t = pick(call, round)
+    if not t then break end
+    touch(call, t.name)
+    local p = {tenant = t, cost = cost_of(call, t), weight_sum = q.weight_sum}
+    picks[#picks + 1] = p
+    t.ready, q.ready = t.ready - 1, q.ready - 1
+    charge(call, t, p.cost, p.weight_sum)
+    if t.ready == 0 then count_out(call, t) end
+  end
+  push_back_woken(call, round)
+  return picks
+end
+
+-- Takes back a pick whose task turned out to be void (`returned` = 1: it is still ready) or expired (0).
+local function unpick(call, p, returned)
+  local t = p.tenant
+  charge(call, t, -p.cost, p.weight_sum)
+  t.ready, call.queue.ready = t.ready + returned, call.queue.ready + returned
+  if is_eligible(t) then count_in(call, t) end
+end
+
+-- Pops up to `wanted` ids of one tenant, passing over voids.
+local function pop_ready(call, t, wanted)
+  local list, void, ids = key(call, 'ready:' .. t.name), key(call, 'void:' .. t.name), {}
+  local has_voids = redis.call('EXISTS', void) == 1
+  while #ids < wanted and call.voids < VOIDS_PER_CALL do
+    local popped = redis.call('LPOP', list, wanted - #ids)
+    if not popped then break end
+    local voids = has_voids and redis.call('HMGET', void, unpack(popped)) or {}
+    for i, id in ipairs(popped) do
+      if voids[i] then
+        call.voids = call.voids + 1
+        if redis.call('HINCRBY', void, id, -1) <= 0 then redis.call('HDEL', void, id) end
+      else
+        ids[#ids + 1] = id
+      end
+    end
+  end
+  if has_voids and #ids == wanted and t.ready == 0 then drop_voids(call, t) end
+  return ids
+end
+
+local function pop_round(call, picks)
+  local wanted, ids = {}, {}
+  for _, p in ipairs(picks) do wanted[p.tenant] = (wanted[p.tenant] or 0) + 1 end
+  for t, count in pairs(wanted) do wanted[t] = {ids = pop_ready(call, t, count), next = 1} end
+  local found = {}
+  for _, p in ipairs(picks) do
+    local popped = wanted[p.tenant]
+    p.id = popped.ids[popped.next]
+    popped.next = popped.next + 1
+    if p.id then
+      found[#found + 1] = p
+      ids[#ids + 1] = p.id
+    else
+      unpick(call, p, 1)
+    end
+  end
+  if #ids == 0 then return found end
+  local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
+  local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
+  for i, p in ipairs(found) do p.record, p.run = records[i], runs[i] end
+  return found
+end
+
+-- Drops what has expired, leases the rest.
+local function lease_round(call, found, worker, leases)
+  local runs, deadlines, started = {}, {}, {}
+  for _, p in ipairs(found) do
+    local h, t = load_header(p.record), p.tenant
+    local run = p.run and load_run(p.run) or {attempt = 0, forgiven = 0, max_attempts = h.max_attempts, error = ''}
+    if h.expires_at > 0 then started[#started + 1] = p.id end
+    if h.expires_at > 0 and h.expires_at <= call.now then
+      unpick(call, p, 0)
+      if p.run then redis.call('HDEL', key(call, 'runs'), p.id) end
+      put_dead(call, t, p.id, EXPIRED, run.attempt, run.error)
+    else
+      run.attempt, run.state, run.leased_at, run.expires_at = run.attempt + 1, LEASED, call.now, h.expires_at
+      run.cost, run.weight_sum, run.tenant, run.worker = p.cost, p.weight_sum, t.name, worker
+      t.leased, call.queue.leased = t.leased + 1, call.queue.leased + 1
+      runs[#runs + 1] = p.id
+      runs[#runs + 1] = pack_run(run)
+      deadlines[#deadlines + 1] = call.now + call.queue.lease_ms
+      deadlines[#deadlines + 1] = p.id
+      for _, value in ipairs({p.id, run.attempt, run.max_attempts + run.forgiven, p.record}) do
+        leases[#leases + 1] = value
+      end
+    end
+  end
+  if #started > 0 then redis.call('ZREM', key(call, 'expiring'), unpack(started)) end
+  if #runs == 0 then return end
+  redis.call('HSET', key(call, 'runs'), unpack(runs))
+  redis.call('ZADD', key(call, 'leases'), unpack(deadlines))
+end
+
+-- claim(keys, argv): lease up to `limit` ready tasks by the fair pick.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 worker's name  4 limit (1..500)
+--   out   now_ms, lease_ms, then per task: id, attempt, max_attempts, record
+--         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
+--         A paused queue gives none.
+--   flags allow-oom: a full store can be drained
+local function claim(keys, args)
+  local call, limit = open(keys, args), tonumber(args[4])
+  if not limit or limit < 1 or limit > TASKS_PER_CALL then refuse('bad_request', 'limit') end
+  local q, out, rounds = call.queue, {call.now, call.queue.lease_ms}, 0
+  call.voids = 0
+  while q.paused == 0 and #out < 2 + 4 * limit and q.weight_sum > 0 and rounds < ROUNDS do
+    local picks = pick_round(call, limit - (#out - 2) / 4)
+    lease_round(call, pop_round(call, picks), args[3], out)
+    seat_all(call)
+    rounds = rounds + 1
+  end
+  if q.paused == 0 and #out < 2 + 4 * limit and q.hungry == 0 then
+    q.hungry, call.changed = 1, true
+  end
+  if rounds > 0 or call.changed then close(call) end
+  return out
+end

@@ -1,0 +1,111 @@
+-- The verb `tick`: what time does to tasks. Any server may call it at any time; each duty is bounded.
+
+local TENANTS_PER_TICK = 50
+
+-- Moves due tasks to their tenants' ready lists. Each due tenant gets an equal part of the limit, and one that has
+-- more due tasks goes behind the other due tenants: a million tasks due at midnight delay nobody else's.
+local function promote(call, limit)
+  local tenants = redis.call('ZRANGE', key(call, 'due'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, TENANTS_PER_TICK)
+  if #tenants == 0 then return 0 end
+  load_tenants(call, tenants)
+  local budget, moved = math.max(1, math.floor(limit / #tenants)), 0
+  for _, name in ipairs(tenants) do
+    if moved >= limit then break end
+    local delayed, t = key(call, 'delayed:' .. name), touch(call, name)
+    local ids = redis.call('ZRANGE', delayed, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, budget)
+    if #ids > 0 then
+      redis.call('ZREM', delayed, unpack(ids))
+      t.delayed, call.queue.delayed = t.delayed - #ids, call.queue.delayed - #ids
+      put_ready(call, t, ids)
+      moved = moved + #ids
+    end
+    local next_due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
+    if next_due[2] then
+      redis.call('ZADD', key(call, 'due'), math.max(tonumber(next_due[2]), call.now), name)
+    else
+      redis.call('ZREM', key(call, 'due'), name)
+    end
+  end
+  return moved
+end
+
+-- Buries waiting tasks whose window has closed.
+local function expire(call, limit)
+  local ids = redis.call('ZRANGE', key(call, 'expiring'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
+  if #ids == 0 then return 0 end
+  redis.call('ZREM', key(call, 'expiring'), unpack(ids))
+  local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
+  local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
+  for i, id in ipairs(ids) do
+    local t = touch(call, load_header(records[i]).tenant)
+    if redis.call('ZREM', key(call, 'delayed:' .. t.name), id) == 1 then
+      t.delayed, call.queue.delayed = t.delayed - 1, call.queue.delayed - 1
+    else
+      void_entry(call, t, id)
+    end
+    bury(call, t, id, runs[i] and load_run(runs[i]) or {attempt = 0, error = ''}, EXPIRED)
+  end
+  return #ids
+end
+
+-- Takes back leases whose deadline has passed.
+local function reap(call, limit)
+  local ids = redis.call('ZRANGE', key(call, 'leases'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
+  if #ids == 0 then return 0 end
+  local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
+  for i, id in ipairs(ids) do actions.reap(call, id, load_run(runs[i])) end
+  return #ids
+end
+
+-- Deletes a dead letter; its tenant is in its packed death.
+local function forget_dead(call, id, death)
+  local _, _, _, name = struct.unpack(DEATH_FORMAT, death)
+  local t = touch(call, name)
+  redis.call('HDEL', key(call, 'dead'), id)
+  redis.call('ZREM', key(call, 'deaths'), id)
+  t.dead, call.queue.dead = t.dead - 1, call.queue.dead - 1
+  return t
+end
+
+-- Deletes dead letters that are too old or too many, oldest first.
+local function trim_dead(call, limit)
+  local q, deaths = call.queue, key(call, 'deaths')
+  local excess = math.min(limit, q.dead - q.dead_keep)
+  local ids = excess > 0 and redis.call('ZRANGE', deaths, 0, excess - 1)
+    or redis.call('ZRANGE', deaths, '-inf', call.now - q.dead_keep_ms, 'BYSCORE', 'LIMIT', 0, limit)
+  if #ids == 0 then return 0 end
+  for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
+    forget_dead(call, ids[i], death)
+    call.forgotten[#call.forgotten + 1] = ids[i]
+  end
+  return #ids
+end
+
+local function earliest(call, name, so_far)
+  local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
+  if not first then return so_far end
+  return so_far == -1 and tonumber(first) or math.min(so_far, tonumber(first))
+end
+
+-- tick(keys, argv): promote due tasks, expire late ones, reap dead leases, trim dead letters.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 limit: tasks per duty (1..500)
+--   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
+--         ready (tasks), promoted, expired, reaped, trimmed
+--         A tick that finds nothing writes nothing.
+--   flags allow-oom
+local function tick(keys, args)
+  local call, limit = open(keys, args), tonumber(args[3])
+  if not limit or limit < 1 or limit > TASKS_PER_CALL then refuse('bad_request', 'limit') end
+  local promoted = promote(call, limit)
+  local expired, reaped, trimmed = expire(call, limit), reap(call, limit), trim_dead(call, limit)
+  flush(call)
+  if #call.touched > 0 then close(call) end
+  local next_due = -1
+  if math.max(promoted * 2, expired, reaped, trimmed) >= limit then
+    next_due = call.now
+  else
+    for _, name in ipairs({'due', 'expiring', 'leases'}) do next_due = earliest(call, name, next_due) end
+  end
+  return {call.now, next_due, call.queue.ready, promoted, expired, reaped, trimmed}
+end

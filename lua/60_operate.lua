@@ -1,0 +1,138 @@
+-- What operators change while the queue runs. Every verb is idempotent; changes act on the existing backlog at once.
+
+local MAX_WEIGHT = 10000000  -- thousandths
+
+-- set_weight(keys, argv): give a tenant a weight.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 tenant  4 weight in thousandths (1..10,000,000)
+--   out   the weight it had
+--   flags allow-oom
+local function set_weight(keys, args)
+  local call, weight = open(keys, args), tonumber(args[4])
+  if not weight or weight < 1 or weight > MAX_WEIGHT or weight % 1 ~= 0 then refuse('bad_request', 'weight') end
+  local t = touch(call, args[3])
+  local before = t.weight
+  if t.slot ~= OUT then accrue(call, t) end
+  if t.slot > 0 then free_slot(call, t) end
+  if t.counted then call.queue.weight_sum = call.queue.weight_sum + weight - before end
+  t.weight = weight
+  if t.counted and t.slot == OUT then take_slot(call, t) end
+  close(call)
+  return before
+end
+
+local function set_paused(keys, args, paused)
+  local call = open(keys, args)
+  local q = call.queue
+  local target = args[3] == '' and q or touch(call, args[3])
+  local before = target.paused
+  target.paused = paused
+  call.readied = q.ready > 0
+  close(call)
+  return before
+end
+
+-- pause(keys, argv): hold back a tenant's tasks, or the whole queue's; leases go on. Enqueueing goes on.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 tenant (empty: the queue)
+--   out   1 if it was paused already, else 0
+--   flags allow-oom
+local function pause(keys, args) return set_paused(keys, args, 1) end
+
+-- resume(keys, argv): the opposite of pause; same arguments.
+--   flags allow-oom
+local function resume(keys, args) return set_paused(keys, args, 0) end
+
+-- setting -> lowest, highest; whole numbers all. KEYS.md says what each means.
+local SETTINGS = {
+  share = {SHARE_TIME, SHARE_COUNT}, lease_ms = {100, 86400000}, max_attempts = {1, 1000},
+  retry_base_ms = {1, 86400000}, retry_cap_ms = {1, 604800000},
+  dead_keep_ms = {1000, 31536000000}, dead_keep = {0, 10000000},
+}
+
+-- configure(keys, argv): change settings of the queue, all or none.
+--   keys  1 prefix
+--   argv  1 now  2 dice  then pairs: setting, value
+--   out   "ok". A change of `share` starts everybody's account anew, for the unit of service is another.
+--   flags allow-oom
+local function configure(keys, args)
+  local call = open(keys, args)
+  local q = call.queue
+  for i = 3, #args, 2 do
+    local range, value = SETTINGS[args[i]], tonumber(args[i + 1])
+    if not range or not value or value < range[1] or value > range[2] or value % 1 ~= 0 then
+      refuse('bad_request', args[i])
+    end
+  end
+  local share = q.share
+  for i = 3, #args, 2 do q[args[i]] = tonumber(args[i + 1]) end
+  if q.share ~= share then q.epoch, q.clock, q.estimate = q.epoch + 1, 0, 0 end
+  close(call)
+  return 'ok'
+end
+
+-- Forgets the window of a task that is replayed after its end.
+local function reopen(call, id, record)
+  local h = load_header(record)
+  if h.expires_at == 0 then return end
+  if h.expires_at > call.now then
+    redis.call('ZADD', key(call, 'expiring'), h.expires_at, id)
+    return
+  end
+  local header = struct.pack(HEADER_FORMAT, RECORD_VERSION, h.max_attempts, h.enqueued_at, h.start_at, 0, #h.tenant,
+    h.tenant)
+  redis.call('HSET', key(call, 'tasks'), id, header .. record:sub(#header + 1))
+end
+
+-- Calls visit(id, death, record) for the ids that are dead letters; out: per id "ok" | "gone".
+local function each_dead(call, args, visit)
+  local ids, outcomes = {}, {}
+  for i = 3, #args do ids[#ids + 1] = args[i] end
+  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
+  local deaths, seen = redis.call('HMGET', key(call, 'dead'), unpack(ids)), {}
+  local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
+  for i, id in ipairs(ids) do
+    outcomes[i] = deaths[i] and not seen[id] and 'ok' or 'gone'
+    if outcomes[i] == 'ok' then visit(id, deaths[i], records[i]) end
+    seen[id] = true
+  end
+  flush(call)
+  close(call)
+  return outcomes
+end
+
+-- replay(keys, argv): give dead letters a fresh set of attempts, at the end of their tenants' lists.
+--   keys  1 prefix
+--   argv  1 now  2 dice  then ids (at most 500)
+--   out   per id "ok" | "gone" (not a dead letter)
+--   flags none: refused as a whole when the store is full
+local function replay(keys, args)
+  local call = open(keys, args)
+  return each_dead(call, args, function(id, death, record)
+    local _, attempts = struct.unpack('<BH', death)
+    local t = forget_dead(call, id, death)
+    if attempts > 0 then
+      local h = load_header(record)
+      call.runs[id] = pack_run({
+        attempt = attempts, forgiven = attempts, max_attempts = h.max_attempts, state = REAPED, leased_at = 0, cost = 0,
+        weight_sum = 0, expires_at = h.expires_at > call.now and h.expires_at or 0, tenant = t.name, worker = '',
+        error = '',
+      })
+    end
+    reopen(call, id, record)
+    put_ready(call, t, {id})
+  end)
+end
+
+-- purge(keys, argv): delete dead letters.
+--   keys  1 prefix
+--   argv  1 now  2 dice  then ids (at most 500)
+--   out   per id "ok" | "gone" (not a dead letter)
+--   flags allow-oom
+local function purge(keys, args)
+  local call = open(keys, args)
+  return each_dead(call, args, function(id, death)
+    forget_dead(call, id, death)
+    call.forgotten[#call.forgotten + 1] = id
+  end)
+end

@@ -1,0 +1,107 @@
+-- What can be asked without changing anything. All of these are `no-writes`: they run on replicas and on a full store.
+
+local function text(number)
+  return string.format('%.17g', number)
+end
+
+-- depth(keys, argv): the queue's counts and settings, in O(1).
+--   keys  1 prefix
+--   argv  1 now  2 dice
+--   out   name, value, name, value, ... (numbers as text)
+local function depth(keys, _)
+  local out = {}
+  for name, value in pairs(load_queue(keys[1])) do
+    if name ~= 'classes' then
+      out[#out + 1] = name
+      out[#out + 1] = text(value)
+    end
+  end
+  return out
+end
+
+-- tenants(keys, argv): a page of the tenants, in no order; or the named ones.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 cursor ("0" to begin)  4 count  then names (if any: cursor and count are not used)
+--   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, delayed, leased, dead, done,
+--         delivered, entitled (since the tenant was first seen; ms or tasks), paused, is_eligible
+local function tenants(keys, args)
+  local call = {prefix = keys[1], queue = load_queue(keys[1]), tenants = {}}
+  local next_cursor, names = '0', {}
+  for i = 5, #args do names[#names + 1] = args[i] end
+  if #names > 0 then
+    load_tenants(call, names)
+  else
+    local page = redis.call('HSCAN', key(call, 'tenants'), args[3], 'COUNT', args[4])
+    next_cursor = page[1]
+    for i = 1, #page[2], 2 do
+      names[#names + 1] = page[2][i]
+      unpack_tenant(call, page[2][i], page[2][i + 1])
+    end
+  end
+  local out = {next_cursor}
+  for _, name in ipairs(names) do
+    local t = call.tenants[name]
+    if t.slot ~= OUT then accrue(call, t) end
+    for _, value in ipairs({t.weight, t.ready, t.delayed, t.leased, t.dead, t.done, t.delivered, t.entitled, t.paused,
+      t.slot ~= OUT and 1 or 0}) do
+      name = name .. ' ' .. text(value)
+    end
+    out[#out + 1] = name
+  end
+  return out
+end
+
+local function state_of(call, id, record, run, death)
+  if death then
+    local reason, attempts, died_at, tenant, message = struct.unpack(DEATH_FORMAT, death)
+    return {'dead', tenant, attempts, text(died_at), REASONS[reason], message}
+  end
+  if not record then
+    local attempt = redis.call('HGET', done_key(call, 0), id) or redis.call('HGET', done_key(call, 1), id)
+    return attempt and {'done', '', tonumber(attempt), '0', '', ''} or {'unknown', '', 0, '0', '', ''}
+  end
+  local tenant = load_header(record).tenant
+  local attempt, message = 0, ''
+  if run then attempt, message = run.attempt, run.error end
+  if run and run.state == LEASED then
+    return {'leased', tenant, attempt, redis.call('ZSCORE', key(call, 'leases'), id), run.worker, message}
+  end
+  local start_at = redis.call('ZSCORE', key(call, 'delayed:' .. tenant), id)
+  return {start_at and 'delayed' or 'ready', tenant, attempt, start_at or '0', '', message}
+end
+
+-- tasks(keys, argv): what is known of tasks.
+--   keys  1 prefix
+--   argv  1 now  2 dice  then ids (at most 500)
+--   out   per id: {state, tenant, attempt, at_ms, detail, error}; state is ready, delayed (at: start), leased (at: lease
+--         deadline, detail: worker), dead (at: death, detail: reason), done (not long ago) or unknown
+local function tasks(keys, args)
+  local call, ids, out = open(keys, args), {}, {}
+  for i = 3, #args do ids[#ids + 1] = args[i] end
+  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
+  local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
+  local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
+  local deaths = redis.call('HMGET', key(call, 'dead'), unpack(ids))
+  for i, id in ipairs(ids) do
+    out[i] = state_of(call, id, records[i], runs[i] and load_run(runs[i]), deaths[i])
+  end
+  return out
+end
+
+-- dead(keys, argv): dead letters, oldest first.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 offset  4 count (1..500)
+--   out   per letter: {id, record, reason, attempts, died_at_ms, error}
+local function dead(keys, args)
+  local call, offset, count, out = {prefix = keys[1]}, tonumber(args[3]), tonumber(args[4]), {}
+  if not offset or offset < 0 then refuse('bad_request', 'offset') end
+  if not count or count < 1 or count > TASKS_PER_CALL then refuse('bad_request', 'count') end
+  local ids = redis.call('ZRANGE', key(call, 'deaths'), offset, offset + count - 1)
+  if #ids == 0 then return out end
+  local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
+  for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
+    local reason, attempts, died_at, _, message = struct.unpack(DEATH_FORMAT, death)
+    out[i] = {ids[i], records[i], REASONS[reason], attempts, text(died_at), message}
+  end
+  return out
+end
