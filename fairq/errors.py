@@ -1,0 +1,140 @@
+"""What can go wrong, each with one stable code that the wire, the CLI and the SDK share."""
+
+from __future__ import annotations
+
+
+class FairqError(Exception):
+    """An expected refusal or failure; `code` is stable, `field` names the part of the input at fault, if any."""
+
+    code = "internal"
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+
+
+class BadFrame(FairqError):
+    """A frame that is not one JSON object of the protocol."""
+
+    code = "bad_frame"
+
+
+class BadRequest(FairqError):
+    """A value that breaks a rule; `field` names it."""
+
+    code = "bad_request"
+
+
+class UnknownVerb(FairqError):
+    """A frame type that the protocol does not have."""
+
+    code = "unknown_verb"
+
+
+class Unauthorized(FairqError):
+    """No token, or one that is unknown, expired or revoked."""
+
+    code = "unauthorized"
+
+
+class Forbidden(FairqError):
+    """The token's role may not do this."""
+
+    code = "forbidden"
+
+
+class NotFound(FairqError):
+    """The thing named does not exist."""
+
+    code = "not_found"
+
+
+class TooLarge(FairqError):
+    """A payload, batch or frame over its limit."""
+
+    code = "too_large"
+
+
+class TooMany(FairqError):
+    """More requests or connections at once than the server takes; try again later."""
+
+    code = "too_many"
+
+
+class StoreFull(FairqError):
+    """The store has no room for new tasks; claims and settlements go on."""
+
+    code = "store_full"
+
+
+class Unavailable(FairqError):
+    """The store or server could not be reached, and nothing was done; safe to try again."""
+
+    code = "unavailable"
+
+
+class OutcomeUnknown(FairqError):
+    """The connection was lost after sending: it may have been done. Try again with the same ids."""
+
+    code = "unknown"
+
+
+class Draining(FairqError):
+    """The server is stopping and takes no new work."""
+
+    code = "draining"
+
+
+class Closed(FairqError):
+    """The client was closed while the call was waiting."""
+
+    code = "closed"
+
+
+class LeaseLost(FairqError):
+    """The task's lease went to somebody else; what this worker did for it no longer counts."""
+
+    code = "lease_lost"
+
+
+class SettingsError(FairqError):
+    """A setting that is missing, unreadable or out of range; `field` is its name."""
+
+    code = "bad_setting"
+
+
+class StoreRefused(FairqError):
+    """The store answered with an error of its own."""
+
+    code = "store_refused"
+
+
+BY_CODE: dict[str, type[FairqError]] = {
+    cls.code: cls
+    for cls in (
+        BadFrame,
+        BadRequest,
+        UnknownVerb,
+        Unauthorized,
+        Forbidden,
+        NotFound,
+        TooLarge,
+        TooMany,
+        StoreFull,
+        Unavailable,
+        OutcomeUnknown,
+        Draining,
+        Closed,
+        LeaseLost,
+        SettingsError,
+        StoreRefused,
+    )
+}
+
+
+def from_code(code: str, message: str, field: str | None = None) -> FairqError:
+    """Build the error that a code stands for; an unknown code gives a plain FairqError that keeps it."""
+    error = BY_CODE.get(code, FairqError)(message, field=field)
+    error.code = code
+    return error

@@ -1,0 +1,240 @@
+"""The nouns of fairq, and the rules that their values keep."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Literal, NamedTuple
+
+from attrs import define, field, frozen
+
+from fairq.errors import BadRequest
+
+NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
+TASK_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+WORKER_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 10_000.0
+MAX_ATTEMPTS = 1_000
+MAX_SPAN_MS = 400 * 86_400_000  # the longest delay or window
+MAX_TIME_MS = 1 << 50
+MAX_BATCH = 500  # tasks, settlements or ids in one request
+MAX_ERROR_CHARS = 2_048
+MAX_PAYLOAD_BYTES = 1 << 20
+
+Action = Literal["ack", "nack", "reject", "release", "reap", "extend"]
+Outcome = Literal["ok", "duplicate", "expired", "gone", "stale"]
+ACTIONS: tuple[Action, ...] = ("ack", "nack", "reject", "release", "extend")  # those of a worker; the server also reaps
+SHARES = ("time", "count")
+REASONS = ("exhausted", "rejected", "expired", "lease_lost")
+
+
+def check_name(value: object, what: str) -> str:
+    """Return the name of a queue or tenant if it keeps the name rule. Raises: BadRequest."""
+    if isinstance(value, str) and NAME_PATTERN.match(value):
+        return value
+    raise BadRequest(
+        f"{what} must be 1 to 63 of a-z, 0-9, '-', '_' and begin with a letter or digit, not {value!r:.80}", field=what
+    )
+
+
+def check_task_id(value: object, what: str = "id") -> str:
+    """Return the task id if it keeps the id rule. Raises: BadRequest."""
+    if isinstance(value, str) and TASK_ID_PATTERN.match(value):
+        return value
+    raise BadRequest(f"{what} must be 1 to 64 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=what)
+
+
+def check_weight(value: object) -> float:
+    """Return the weight if it can be one. Raises: BadRequest for 0, negative, not finite or huge ones."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if value == 0:
+            raise BadRequest("weight must not be 0; to hold a tenant back, pause it", field="weight")
+        if MIN_WEIGHT <= value <= MAX_WEIGHT:
+            return float(value)
+    raise BadRequest(f"weight must be a number from {MIN_WEIGHT} to {MAX_WEIGHT:g}, not {value!r:.80}", field="weight")
+
+
+def check_int(value: object, what: str, lowest: int, highest: int) -> int:
+    """Return a whole number within its range. Raises: BadRequest."""
+    if isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest:
+        return value
+    raise BadRequest(f"{what} must be a whole number from {lowest} to {highest}, not {value!r:.80}", field=what)
+
+
+@frozen
+class NewTask:
+    """A task to enqueue. Times in ms; 0 means none; `payload` is JSON text as bytes.
+
+    Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or `expires_at_ms`, likewise.
+    """
+
+    id: str
+    payload: bytes
+    delay_ms: int = 0
+    start_at_ms: int = 0
+    expires_in_ms: int = 0
+    expires_at_ms: int = 0
+    max_attempts: int = 0
+
+    def check(self) -> None:
+        """Refuse what no store would take. Raises: BadRequest, naming the field."""
+        check_task_id(self.id)
+        for what in ("delay_ms", "expires_in_ms"):
+            check_int(getattr(self, what), what, 0, MAX_SPAN_MS)
+        for what in ("start_at_ms", "expires_at_ms"):
+            check_int(getattr(self, what), what, 0, MAX_TIME_MS)
+        check_int(self.max_attempts, "max_attempts", 0, MAX_ATTEMPTS)
+        if self.delay_ms and self.start_at_ms:
+            raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
+        if self.expires_in_ms and self.expires_at_ms:
+            raise BadRequest("give expires_in_ms or expires_at_ms, not both", field="expires_at_ms")
+        if self.expires_at_ms and self.start_at_ms >= self.expires_at_ms:
+            raise BadRequest("the task would expire before it may start", field="expires_at_ms")
+        if self.expires_in_ms and self.delay_ms >= self.expires_in_ms:
+            raise BadRequest("the task would expire before it may start", field="expires_in_ms")
+
+
+class Lease(NamedTuple):
+    """A worker's right to a task: `(id, attempt)` is the fencing token; `payload` is JSON text as bytes."""
+
+    id: str
+    attempt: int
+    max_attempts: int
+    tenant: str
+    enqueued_at_ms: int
+    start_at_ms: int
+    expires_at_ms: int
+    payload: bytes
+
+
+class Settlement(NamedTuple):
+    """What becomes of one lease; `delay_ms` (None: backoff) and `error` belong to nack and reject."""
+
+    action: Action
+    id: str
+    attempt: int
+    delay_ms: int | None = None
+    error: str = ""
+
+
+@frozen
+class Tick:
+    """What one tick did, and when (in the store's ms) the next will find work; -1 when nothing waits."""
+
+    now_ms: int
+    next_due_ms: int
+    ready: int
+    promoted: int
+    expired: int
+    reaped: int
+    trimmed: int
+
+
+@frozen
+class QueueSettings:
+    """What operators may change of a queue: name -> (lowest, highest) in RANGES; lua/KEYS.md tells the meanings."""
+
+    share: str = "time"
+    lease_ms: int = 30_000
+    max_attempts: int = 5
+    retry_base_ms: int = 1_000
+    retry_cap_ms: int = 3_600_000
+    dead_keep_ms: int = 14 * 86_400_000
+    dead_keep: int = 100_000
+
+
+SETTING_RANGES: dict[str, tuple[int, int]] = {
+    "lease_ms": (100, 86_400_000),
+    "max_attempts": (1, MAX_ATTEMPTS),
+    "retry_base_ms": (1, 86_400_000),
+    "retry_cap_ms": (1, 604_800_000),
+    "dead_keep_ms": (1_000, 31_536_000_000),
+    "dead_keep": (0, 10_000_000),
+}
+
+
+def check_settings(changes: object) -> dict[str, str | int]:
+    """Return changes of a queue's settings, each within its range. Raises: BadRequest, naming the setting."""
+    if not isinstance(changes, dict) or not changes:
+        raise BadRequest("settings must be an object with at least one setting", field="settings")
+    for name, value in changes.items():
+        if name == "share":
+            if value not in SHARES:
+                raise BadRequest(f"share must be one of {', '.join(SHARES)}", field="share")
+        elif name in SETTING_RANGES:
+            check_int(value, name, *SETTING_RANGES[name])
+        else:
+            raise BadRequest(f"there is no queue setting {name!r:.80}", field=str(name)[:80])
+    return changes
+
+
+@frozen
+class QueueState:
+    """A queue's counts (tasks by state now, totals since the beginning) and settings."""
+
+    queue: str
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    enqueued: int
+    done: int
+    expired: int
+    is_paused: bool
+    settings: QueueSettings
+
+
+@frozen
+class TenantState:
+    """A tenant's place in one queue. `delivered` and `entitled` are seconds of worker time, or tasks (share = count)."""
+
+    tenant: str
+    weight: float
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    done: int
+    delivered: float
+    entitled: float
+    is_paused: bool
+    is_backlogged: bool
+
+
+@frozen
+class TaskState:
+    """What the store knows of one task; `at_ms` is the start, the lease's deadline or the death, by state."""
+
+    id: str
+    state: Literal["ready", "delayed", "leased", "dead", "done", "unknown"]
+    tenant: str = ""
+    attempt: int = 0
+    at_ms: int = 0
+    worker: str = ""
+    reason: str = ""
+    error: str = ""
+
+
+@frozen
+class DeadLetter:
+    """A task that will not run again unless it is replayed."""
+
+    id: str
+    tenant: str
+    reason: str
+    attempts: int
+    died_at_ms: int
+    enqueued_at_ms: int
+    error: str
+    payload: Any
+
+
+@define
+class Counter:
+    """Counts that `statistics()` methods hand out."""
+
+    values: dict[str, int] = field(factory=dict)
+
+    def add(self, name: str, by: int = 1) -> None:
+        """Raise one count."""
+        self.values[name] = self.values.get(name, 0) + by

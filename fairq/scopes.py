@@ -1,0 +1,34 @@
+"""Structured concurrency helpers that trio leaves to its users."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+
+def unwrap(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the one exception that a group holds, however deep, or the group if it holds several."""
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:
+        found = found.exceptions[0]
+    return found
+
+
+@asynccontextmanager
+async def background(*services: Callable[[], Awaitable[object]]) -> AsyncIterator[trio.Nursery]:
+    """Run services until the block is left; what the block raises comes out as it is, not in a group."""
+    try:
+        async with trio.open_nursery() as nursery:
+            for service in services:
+                nursery.start_soon(service)
+            try:
+                yield nursery
+            finally:
+                nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        error = unwrap(group)
+        if error is group:
+            raise
+        raise error from error.__cause__

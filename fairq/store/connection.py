@@ -1,0 +1,319 @@
+"""One multiplexed connection to Redis or Valkey, on trio.
+
+Whatever the callers of one scheduler turn ask for leaves in one write; replies come back in order, so the oldest
+waiting call is always the next one answered. That order also gives every call its deadline for the price of one
+timer: when the oldest has waited too long, the connection is given up and all that wait on it are told.
+
+What a caller is told when a connection breaks is exact: `Unavailable` if its command had not left, `OutcomeUnknown`
+if it had. Nothing is ever resent here; callers repeat with the same ids.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import hiredis
+import outcome
+import structlog
+import trio
+from attrs import define, field, frozen
+from redis.backoff import FullJitterBackoff
+from redis.connection import parse_url
+
+from fairq.errors import FairqError, OutcomeUnknown, SettingsError, StoreFull, StoreRefused, Unavailable, from_code
+
+log = structlog.get_logger("fairq.store")
+
+MAX_PENDING = 10_000
+_RETRYABLE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS")
+_BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLError, hiredis.ProtocolError)
+
+
+@frozen
+class Address:
+    """Where the store is and how to log in; `shown` is the URL without its password."""
+
+    shown: str
+    host: str = "127.0.0.1"
+    port: int = 6379
+    path: str = ""
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    database: int = 0
+    tls: ssl.SSLContext | None = None
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Read redis://, rediss:// or unix:// as redis-py does. Raises: SettingsError."""
+        try:
+            parts: dict[str, Any] = dict(parse_url(url))
+        except ValueError as error:
+            raise SettingsError(f"the store URL is not one: {error}", field="store") from None
+        tls = None
+        if url.startswith("rediss:"):
+            tls = ssl.create_default_context(cafile=parts.get("ssl_ca_certs"))
+            if parts.get("ssl_certfile"):
+                tls.load_cert_chain(parts["ssl_certfile"], parts.get("ssl_keyfile"))
+        password = parts.get("password")
+        return cls(
+            shown=url.replace(f":{password}@", ":***@") if password else url,
+            host=parts.get("host", "127.0.0.1"),
+            port=int(parts.get("port", 6379)),
+            path=parts.get("path", ""),
+            username=parts.get("username"),
+            password=password,
+            database=int(parts.get("db", 0)),
+            tls=tls,
+        )
+
+
+def as_error(reply: Exception) -> FairqError:
+    """Translate the store's error reply into ours."""
+    text = str(reply)
+    word, _, rest = text.partition(" ")
+    if word == "FAIRQ":
+        code, where = rest.split(" ")[:2]
+        return from_code(code, f"{where} is not valid", where)
+    if word == "OOM":
+        return StoreFull("the store is full and takes no new tasks")
+    if word in _RETRYABLE:
+        return Unavailable(f"the store cannot serve now: {text}")
+    return StoreRefused(f"the store refused: {text}")
+
+
+async def connect(address: Address) -> tuple[trio.abc.Stream, hiredis.Reader]:
+    """Open a stream to the store and log in. Raises: OSError, StoreRefused, Unavailable."""
+    stream: trio.abc.Stream
+    if address.path:
+        stream = await trio.open_unix_socket(address.path)
+    else:
+        stream = await trio.open_tcp_stream(address.host, address.port)
+    if address.tls:
+        stream = trio.SSLStream(stream, address.tls, server_hostname=address.host)
+    reader = hiredis.Reader()
+    try:
+        if address.password is not None:
+            login = (address.username, address.password) if address.username else (address.password,)
+            await ask(stream, reader, "AUTH", *login)
+        if address.database:
+            await ask(stream, reader, "SELECT", address.database)
+        await ask(stream, reader, "PING")
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return stream, reader
+
+
+async def ask(stream: trio.abc.Stream, reader: hiredis.Reader, *command: str | bytes | int) -> Any:
+    """Send one command on a stream that nobody else uses yet, and wait for its reply."""
+    await stream.send_all(hiredis.pack_command(command))
+    while (reply := reader.gets()) is False:
+        data = await stream.receive_some()
+        if not data:
+            raise trio.BrokenResourceError("the store closed the connection")
+        reader.feed(data)
+    if isinstance(reply, Exception):
+        raise as_error(reply)
+    return reply
+
+
+@define(eq=False)
+class _Waiter:
+    since: float
+    task: trio.lowlevel.Task | None
+
+    def wake(self, result: outcome.Outcome[Any]) -> None:
+        if self.task is not None:
+            trio.lowlevel.reschedule(self.task, result)
+            self.task = None
+
+
+@define(eq=False)
+class Connection:
+    """Stays connected while `run` runs, and serves any number of callers at once.
+
+    `prepare(ask)` is called on every new stream before it is used; it loads what must be there. `timeout` (s) is the
+    deadline of connecting and of every call.
+    """
+
+    address: Address
+    timeout: float = 5.0
+    prepare: Callable[[Callable[..., Awaitable[Any]]], Awaitable[None]] | None = None
+    is_connected: bool = False
+    _out: list[bytes] = field(factory=list, init=False)
+    _pending: deque[_Waiter] = field(factory=deque, init=False)
+    _work: trio.Event = field(factory=trio.Event, init=False)
+    _changed: trio.Event = field(factory=trio.Event, init=False)
+    _fatal: FairqError | None = field(default=None, init=False)
+
+    async def call(self, *command: str | bytes | int | float) -> Any:
+        """Send a command and return its reply.
+
+        Cancelled: the command may still be carried out; its reply is dropped.
+        Raises: Unavailable (it was not sent), OutcomeUnknown (it was), StoreFull, StoreRefused.
+        """
+        if not self.is_connected:
+            raise Unavailable(f"the store at {self.address.shown} is away")
+        if len(self._pending) >= MAX_PENDING:
+            raise Unavailable("too many calls wait for the store")
+        waiter = _Waiter(trio.current_time(), trio.lowlevel.current_task())
+        self._out.append(hiredis.pack_command(command))
+        self._pending.append(waiter)
+        self._work.set()
+
+        def abandon(_: object) -> trio.lowlevel.Abort:
+            waiter.task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        reply = await trio.lowlevel.wait_task_rescheduled(abandon)
+        if isinstance(reply, Exception):
+            raise as_error(reply)
+        return reply
+
+    async def wait_connected(self) -> None:
+        """Wait until calls can be made. Raises: StoreRefused if the store can never be used as it is."""
+        while not self.is_connected:
+            if self._fatal:
+                raise self._fatal
+            await self._changed.wait()
+
+    async def run(self) -> None:
+        """Connect, serve, and connect again when the store comes back, until cancelled."""
+        backoff, failures = FullJitterBackoff(cap=2.0, base=0.05), 0
+        while True:
+            try:
+                with trio.fail_after(self.timeout):
+                    stream, reader = await connect(self.address)
+                try:
+                    await self._serve(stream, reader)
+                    failures = 0
+                finally:
+                    await trio.aclose_forcefully(stream)
+            except StoreRefused as error:
+                self._fatal = error
+                self._note_change()
+                log.error("store refused", store=self.address.shown, error=str(error))
+            except (*_BROKEN, trio.TooSlowError, Unavailable) as error:
+                log.warning("store away", store=self.address.shown, error=str(error) or type(error).__name__)
+            failures += 1
+            await trio.sleep(backoff.compute(failures))
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def _serve(self, stream: trio.abc.Stream, reader: hiredis.Reader) -> None:
+        if self.prepare:
+            with trio.fail_after(self.timeout):
+                await self.prepare(lambda *command: ask(stream, reader, *command))
+        self.is_connected, self._fatal = True, None
+        self._note_change()
+        log.debug("store connected", store=self.address.shown)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, stream, nursery.cancel_scope)
+                nursery.start_soon(self._watch, nursery.cancel_scope)
+                with suppress(*_BROKEN):
+                    await self._read(stream, reader)
+                nursery.cancel_scope.cancel()
+        finally:
+            self.is_connected = False
+            self._fail_pending()
+            self._note_change()
+        log.warning("store connection lost", store=self.address.shown)
+
+    async def _write(self, stream: trio.abc.Stream, scope: trio.CancelScope) -> None:
+        while True:
+            await self._work.wait()
+            self._work = trio.Event()
+            data = b"".join(self._out)
+            self._out.clear()
+            try:
+                await stream.send_all(data)
+            except _BROKEN:
+                scope.cancel()
+                return
+
+    async def _read(self, stream: trio.abc.Stream, reader: hiredis.Reader) -> None:
+        while data := await stream.receive_some(262_144):
+            reader.feed(data)
+            while (reply := reader.gets()) is not False:
+                self._pending.popleft().wake(outcome.Value(reply))
+
+    async def _watch(self, scope: trio.CancelScope) -> None:
+        while True:
+            await trio.sleep(self.timeout / 10)
+            if self._pending and trio.current_time() - self._pending[0].since > self.timeout:
+                log.warning("store too slow", store=self.address.shown, timeout=self.timeout)
+                scope.cancel()
+                return
+
+    def _fail_pending(self) -> None:
+        sent = len(self._pending) - len(self._out)
+        for i, waiter in enumerate(self._pending):
+            if i < sent:
+                waiter.wake(outcome.Error(OutcomeUnknown("the store was lost after the command was sent")))
+            else:
+                waiter.wake(outcome.Error(Unavailable("the store was lost before the command was sent")))
+        self._pending.clear()
+        self._out.clear()
+
+
+@define(eq=False)
+class Subscription:
+    """A connection of its own that listens to channels; messages are hints, and may be lost.
+
+    `heard(channel)` is called for every message, and `heard("")` after every reconnect (anything may have been missed).
+    """
+
+    address: Address
+    heard: Callable[[str], None]
+    timeout: float = 5.0
+    _sharded: set[str] = field(factory=set, init=False)
+    _plain: set[str] = field(factory=set, init=False)
+    _stream: trio.abc.Stream | None = field(default=None, init=False)
+    _sending: trio.Lock = field(factory=trio.Lock, init=False)
+
+    async def add(self, channel: str, *, sharded: bool = True) -> None:
+        """Listen to one more channel, now and after every reconnect."""
+        (self._sharded if sharded else self._plain).add(channel)
+        with suppress(*_BROKEN):
+            await self._send("SSUBSCRIBE" if sharded else "SUBSCRIBE", channel)
+
+    async def _send(self, *command: str) -> None:
+        async with self._sending:
+            if self._stream is not None:
+                await self._stream.send_all(hiredis.pack_command(command))
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        backoff, failures = FullJitterBackoff(cap=2.0, base=0.05), 0
+        while True:
+            with suppress(*_BROKEN, trio.TooSlowError, FairqError):
+                with trio.fail_after(self.timeout):
+                    stream, reader = await connect(self.address)
+                try:
+                    self._stream = stream
+                    for channel in sorted(self._sharded):
+                        await self._send("SSUBSCRIBE", channel)
+                    for channel in sorted(self._plain):
+                        await self._send("SUBSCRIBE", channel)
+                    failures = 0
+                    self.heard("")
+                    await self._listen(stream, reader)
+                finally:
+                    self._stream = None
+                    await trio.aclose_forcefully(stream)
+            failures += 1
+            await trio.sleep(backoff.compute(failures))
+
+    async def _listen(self, stream: trio.abc.Stream, reader: hiredis.Reader) -> None:
+        while data := await stream.receive_some():
+            reader.feed(data)
+            while (reply := reader.gets()) is not False:
+                if isinstance(reply, list) and reply[0] in (b"smessage", b"message"):
+                    self.heard(reply[1].decode())

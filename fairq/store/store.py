@@ -1,0 +1,282 @@
+"""The typed door to the store: one method per verb of the Lua library."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import orjson
+import structlog
+import trio
+from attrs import define, field, frozen
+
+from fairq.errors import SettingsError, StoreRefused
+from fairq.model import (
+    MAX_BATCH,
+    MAX_ERROR_CHARS,
+    REASONS,
+    SHARES,
+    DeadLetter,
+    Lease,
+    NewTask,
+    Outcome,
+    QueueSettings,
+    QueueState,
+    Settlement,
+    TaskState,
+    TenantState,
+    Tick,
+)
+from fairq.scopes import background
+from fairq.store import keys, library
+from fairq.store.connection import Address, Connection, Subscription
+from fairq.store.records import pack_options, unpack_leases, unpack_record
+
+log = structlog.get_logger("fairq.store")
+
+
+class Claim(NamedTuple):
+    """The leases of one claim, and how long they last."""
+
+    lease_ms: int
+    leases: list[Lease]
+
+
+async def load_library(ask: Callable[..., Awaitable[Any]]) -> None:
+    """Put our version of the function library on a store, unless it is there. Raises: StoreRefused if it differs."""
+    found = await ask("FUNCTION", "LIST", "LIBRARYNAME", library.NAME, "WITHCODE")
+    if not found:
+        await ask("FUNCTION", "LOAD", library.source())
+        return
+    fields = dict(zip(found[0][::2], found[0][1::2], strict=True))
+    if fields[b"library_code"].decode() != library.source():
+        raise StoreRefused(f"the store holds {library.NAME} with another text; two builds claim one version")
+
+
+@define(eq=False)
+class Store:
+    """All verbs, on any number of queues. Calls may be made by many tasks at once.
+
+    Every method raises Unavailable (nothing was done), OutcomeUnknown (it may have been; repeat it with the same ids),
+    StoreFull (enqueue and replay only) or StoreRefused.
+    """
+
+    connection: Connection
+    subscription: Subscription
+    _registered: set[str] = field(factory=set, init=False)
+
+    async def _call(self, verb: str, queue: str, *args: str | bytes | int | float) -> Any:
+        command = "FCALL_RO" if verb in library.READ_VERBS else "FCALL"
+        call = (command, library.function_name(verb), 1, keys.queue_prefix(queue), "", "", *args)
+        try:
+            return await self.connection.call(*call)
+        except StoreRefused as error:
+            if "Function not found" not in error.message:
+                raise
+        log.warning("loading the function library", library=library.NAME)
+        await load_library(self.connection.call)
+        return await self.connection.call(*call)
+
+    async def _register(self, queue: str) -> None:
+        if queue not in self._registered:
+            await self.connection.call("SADD", keys.QUEUES, queue)
+            self._registered.add(queue)
+
+    async def enqueue(self, queue: str, tenant: str, tasks: Sequence[NewTask]) -> list[Outcome]:
+        """Store up to 500 tasks of one tenant; a known id gives `duplicate`, a window already over `expired`.
+
+        Atomic, and durable when it returns as far as the store's `appendfsync` says.
+        """
+        await self._register(queue)
+        args: list[str | bytes] = []
+        for task in tasks:
+            args += (task.id, pack_options(task), task.payload)
+        return [outcome.decode() for outcome in await self._call("enqueue", queue, tenant, *args)]
+
+    async def claim(self, queue: str, worker: str, limit: int) -> Claim:
+        """Lease up to `limit` ready tasks by the fair pick. Cancelled or unknown: the leases then expire by themselves."""
+        reply = await self._call("claim", queue, worker, limit)
+        return Claim(reply[1], unpack_leases(reply))
+
+    async def settle(self, queue: str, settlements: Iterable[Settlement]) -> list[Outcome]:
+        """End or extend up to 500 leases, each fenced by (id, attempt): `ok`, `gone` or `stale`."""
+        args: list[str | int] = []
+        for action, id, attempt, delay_ms, error in settlements:
+            args += (action, id, attempt, "" if delay_ms is None else delay_ms, error[:MAX_ERROR_CHARS])
+        return [outcome.decode() for outcome in await self._call("settle", queue, *args)]
+
+    async def tick(self, queue: str, limit: int = 125) -> Tick:
+        """Promote due tasks, expire late ones, reap dead leases, trim dead letters: up to `limit` of each."""
+        return Tick(*await self._call("tick", queue, limit))
+
+    async def set_weight(self, queue: str, tenant: str, weight: float) -> float:
+        """Give a tenant a weight, acting on its backlog at once; returns the weight it had."""
+        await self._register(queue)
+        before: int = await self._call("set_weight", queue, tenant, max(1, round(weight * 1000)))
+        return before / 1000
+
+    async def pause(self, queue: str, tenant: str = "") -> bool:
+        """Hold back a tenant, or the whole queue; returns whether it was paused already."""
+        await self._register(queue)
+        return bool(await self._call("pause", queue, tenant))
+
+    async def resume(self, queue: str, tenant: str = "") -> bool:
+        """Undo `pause`; returns whether it was paused."""
+        await self._register(queue)
+        return bool(await self._call("resume", queue, tenant))
+
+    async def configure(self, queue: str, changes: dict[str, str | int]) -> None:
+        """Change settings of the queue (model.check_settings), all or none."""
+        await self._register(queue)
+        pairs: list[str | int] = []
+        for name, value in changes.items():
+            pairs += (name, SHARES.index(str(value)) if name == "share" else value)
+        await self._call("configure", queue, *pairs)
+
+    async def replay(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
+        """Give up to 500 dead letters a fresh set of attempts: `ok` or `gone`."""
+        return [outcome.decode() for outcome in await self._call("replay", queue, *ids)]
+
+    async def purge(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
+        """Delete up to 500 dead letters: `ok` or `gone`."""
+        return [outcome.decode() for outcome in await self._call("purge", queue, *ids)]
+
+    async def queues(self) -> list[str]:
+        """Name all queues that were ever used."""
+        return sorted(name.decode() for name in await self.connection.call("SMEMBERS", keys.QUEUES))
+
+    async def queue(self, queue: str) -> QueueState:
+        """Read a queue's counts and settings, in O(1)."""
+        reply = await self._call("depth", queue)
+        values = {reply[i].decode(): int(float(reply[i + 1])) for i in range(0, len(reply), 2)}
+        counts = {name: values[name] for name in "ready delayed leased dead enqueued done expired".split()}
+        settings = {name: values[name] for name in QueueSettings.__annotations__ if name != "share"}
+        return QueueState(
+            queue=queue,
+            **counts,
+            is_paused=bool(values["paused"]),
+            settings=QueueSettings(share=SHARES[values["share"]], **settings),  # type: ignore[arg-type]
+        )
+
+    async def tenants(self, queue: str, names: Sequence[str] = ()) -> list[TenantState]:
+        """Read the named tenants, or all of them page by page, sorted by name."""
+        unit = 1000.0 if (await self.queue(queue)).settings.share == "time" else 1.0
+        found: dict[str, TenantState] = {}
+        cursor = b"0"
+        while True:
+            reply = await self._call("tenants", queue, cursor, MAX_BATCH, *names)
+            for row in reply[1:]:
+                tenant, *values = row.decode().split(" ")
+                found[tenant] = _tenant_state(tenant, [float(value) for value in values], unit)
+            cursor = reply[0]
+            if cursor == b"0":
+                return [found[tenant] for tenant in sorted(found)]
+
+    async def tasks(self, queue: str, ids: Sequence[str]) -> list[TaskState]:
+        """Tell what is known of up to 500 tasks."""
+        rows = await self._call("tasks", queue, *ids)
+        return [_task_state(id, row) for id, row in zip(ids, rows, strict=True)]
+
+    async def dead(self, queue: str, offset: int = 0, count: int = 100) -> list[DeadLetter]:
+        """List dead letters, oldest first."""
+        letters = []
+        for id, record, reason, attempts, died_at, error in await self._call("dead", queue, offset, count):
+            tenant, enqueued_at, _, _, payload = unpack_record(record)
+            letters.append(
+                DeadLetter(
+                    id.decode(), tenant, reason.decode(), attempts, int(died_at), enqueued_at,
+                    error.decode(errors="replace"), orjson.Fragment(payload),
+                )
+            )  # fmt: skip
+        return letters
+
+    async def read_tokens(self, id: str | None = None) -> dict[str, bytes]:
+        """Read all token records (id -> JSON), or just one."""
+        if id is not None:
+            record = await self.connection.call("HGET", keys.TOKENS, id)
+            return {id: record} if record else {}
+        flat = await self.connection.call("HGETALL", keys.TOKENS)
+        return {flat[i].decode(): flat[i + 1] for i in range(0, len(flat), 2)}
+
+    async def write_token(self, id: str, record: bytes) -> bool:
+        """Store a token record under a new id; returns False if the id is taken."""
+        return bool(await self.connection.call("HSETNX", keys.TOKENS, id, record))
+
+    async def delete_token(self, id: str) -> bool:
+        """Delete a token record and tell all servers; returns whether it was there."""
+        deleted = bool(await self.connection.call("HDEL", keys.TOKENS, id))
+        await self.connection.call("PUBLISH", keys.REVOKED, id)
+        return deleted
+
+
+def _tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantState:
+    weight, ready, delayed, leased, dead, done, delivered, entitled, paused, eligible = values
+    return TenantState(
+        tenant=tenant,
+        weight=weight / 1000,
+        ready=int(ready),
+        delayed=int(delayed),
+        leased=int(leased),
+        dead=int(dead),
+        done=int(done),
+        delivered=delivered / unit,
+        entitled=entitled / unit,
+        is_paused=bool(paused),
+        is_backlogged=bool(eligible),
+    )
+
+
+def _task_state(id: str, row: Sequence[Any]) -> TaskState:
+    state, tenant, attempt, at_ms, detail, error = row
+    text = detail.decode()
+    return TaskState(
+        id=id,
+        state=state.decode(),
+        tenant=tenant.decode(),
+        attempt=attempt,
+        at_ms=int(float(at_ms)),
+        worker=text if text and text not in REASONS else "",
+        reason=text if text in REASONS else "",
+        error=error.decode(errors="replace"),
+    )
+
+
+@frozen
+class Durability:
+    """How far the store can be trusted with acknowledged tasks; `problems` is empty when it can."""
+
+    problems: tuple[str, ...]
+
+
+async def check_durability(store: Store) -> Durability:
+    """Look for settings under which acknowledged tasks could vanish."""
+    problems = []
+    try:
+        flat = await store.connection.call("CONFIG", "GET", "appendonly", "maxmemory-policy", "maxmemory")
+    except StoreRefused:
+        return Durability(())  # a managed store hides its settings
+    config = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+    if config.get("appendonly") == "no":
+        problems.append("appendonly is no: a restart would lose acknowledged tasks (set `appendonly yes`)")
+    if config.get("maxmemory", "0") != "0" and config.get("maxmemory-policy") != "noeviction":
+        problems.append("maxmemory-policy evicts keys: a full store would drop tasks (set `maxmemory-policy noeviction`)")
+    return Durability(tuple(problems))
+
+
+@asynccontextmanager
+async def open_store(
+    url: str, *, connect_timeout: float = 30.0, heard: Callable[[str], None] = lambda _: None
+) -> AsyncIterator[Store]:
+    """Connect to the store at a URL and keep connected while the context lasts.
+
+    Raises: SettingsError if the URL is wrong, or the store does not answer within `connect_timeout` seconds.
+    """
+    address = Address.parse(url)
+    store = Store(Connection(address, prepare=load_library), Subscription(address, heard))
+    async with background(store.connection.run, store.subscription.run):
+        with trio.move_on_after(connect_timeout) as waiting:
+            await store.connection.wait_connected()
+        if waiting.cancelled_caught:
+            raise SettingsError(f"the store at {address.shown} did not answer in {connect_timeout:g} s", field="store")
+        yield store
