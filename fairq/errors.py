@@ -7,6 +7,7 @@ class FairqError(Exception):
     """An expected refusal or failure; `code` is stable, `field` names the part of the input at fault, if any."""
 
     code = "internal"
+    ref: int | None = None  # the request it answers, where the wire knows
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)

@@ -12,10 +12,11 @@
 -- Validate first, write last: `refuse` may be called only before the first write.
 
 local QUEUE_FORMAT = '<dddddddddddddddddddddd'  -- fields in the order of load_queue
-local TENANT_FORMAT = '<dddddddddddddd'         -- fields in the order of unpack_tenant
-local RUN_FORMAT = '<HHHBddddBc0Bc0Hc0'         -- fields in the order of load_run
+local TENANT_FORMAT = '<dddddddddddddBB'        -- fields in the order of unpack_tenant
+local RUN_FORMAT = '<IIHBIddddBc0Bc0Hc0'        -- fields in the order of load_run
 local HEADER_FORMAT = '<BHdddBc0'               -- a task's record is this header followed by the payload
-local DEATH_FORMAT = '<BHdBc0Hc0'               -- reason, attempts, died_at_ms, tenant, error
+local DEATH_FORMAT = '<BIdBc0Hc0'               -- reason, attempts, died_at_ms, tenant, error
+local OPTIONS_FORMAT = '<ddddH'                 -- fields in the order of read_options
 local RECORD_VERSION = 1
 
 local DEFAULT_WEIGHT = 1000     -- weights are kept in thousandths, as integers, so that sums cannot drift
@@ -27,13 +28,26 @@ local REASONS = {'exhausted', 'rejected', 'expired', 'lease_lost'}
 local EXHAUSTED, REJECTED, EXPIRED, LEASE_LOST = 1, 2, 3, 4
 local DONE_WINDOW_MS = 60000    -- settled ids are remembered for one to two of these windows
 local TASKS_PER_CALL = 500
+local ERROR_BYTES = 2048        -- of an error message, what is kept
+local HORIZON_MS = 2 ^ 52       -- no time and no delay may lie beyond it, so that sums stay exact
 
 local function refuse(code, field)
   error({err = 'FAIRQ ' .. code .. ' ' .. field})
 end
 
+local function check_name(name, field)
+  if #name > 63 or not name:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', field) end
+end
+
 local function key(call, name)
   return call.prefix .. ':' .. name
+end
+
+-- A command of many arguments (or none), in parts: Lua cannot unpack more than some 8,000 values at once.
+local function write(command, at, values)
+  for first = 1, #values, 2000 do
+    redis.call(command, at, unpack(values, first, math.min(first + 1999, #values)))
+  end
 end
 
 local function new_queue()
@@ -71,10 +85,10 @@ local function pack_queue(q)
 end
 
 local function clock_ms(call, given)
-  if given ~= '' then
+  if given ~= '' or call.dice ~= '' then
     if redis.call('EXISTS', key(call, 'test')) == 0 then refuse('forbidden', 'now') end
-    return tonumber(given)
   end
+  if given ~= '' then return tonumber(given) end
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end

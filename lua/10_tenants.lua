@@ -13,7 +13,8 @@
 -- 3. Whoever becomes eligible starts at max(own virtual time, clock): idling banks no credit, coming back sheds no
 --    debt. Whoever does so at the clock goes to the wake list, which is served first, so that a quiet tenant does not
 --    wait for luck; a drawn tenant goes before it only when it is behind the clock by more than a task of its own, so
---    that a stream of wakers cannot starve the backlogged.
+--    that a stream of wakers cannot starve the backlogged. A tenant stands on the list at most once (`listed`): one
+--    that stops being eligible leaves its entry behind, and is dropped when that is popped, or gets its place back.
 -- 4. Cost is a task (`share = count`) or worker time (`share = time`): the tenant's running estimate is charged at
 --    dispatch and corrected when the lease ends (`correct`).
 -- 5. Membership has one rule in one place: `close` seats every tenant that the call touched. No path that makes work
@@ -31,10 +32,11 @@ local function unpack_tenant(call, name, packed)
   local t = {name = name}
   if packed then
     t.weight, t.vtime, t.slot, t.epoch, t.ready, t.delayed, t.leased, t.dead, t.done, t.estimate, t.delivered,
-      t.entitled, t.joined, t.paused = struct.unpack(TENANT_FORMAT, packed)
+      t.entitled, t.joined, t.paused, t.listed = struct.unpack(TENANT_FORMAT, packed)
   else
     t.weight, t.vtime, t.slot, t.epoch, t.ready, t.delayed, t.leased, t.dead, t.done, t.estimate, t.delivered,
-      t.entitled, t.joined, t.paused = DEFAULT_WEIGHT, 0, OUT, call.queue.epoch, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+      t.entitled, t.joined, t.paused, t.listed =
+      DEFAULT_WEIGHT, 0, OUT, call.queue.epoch, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
   end
   if t.epoch ~= call.queue.epoch then  -- the unit of service changed: everyone starts anew, together
     t.epoch, t.vtime, t.estimate, t.delivered, t.entitled, t.joined = call.queue.epoch, 0, 0, 0, 0, 0
@@ -46,7 +48,7 @@ end
 
 local function pack_tenant(t)
   return struct.pack(TENANT_FORMAT, t.weight, t.vtime, t.slot, t.epoch, t.ready, t.delayed, t.leased, t.dead, t.done,
-    t.estimate, t.delivered, t.entitled, t.joined, t.paused)
+    t.estimate, t.delivered, t.entitled, t.joined, t.paused, t.listed)
 end
 
 -- Reads the named tenants that this call has not met yet, in one command.
@@ -129,7 +131,7 @@ end
 local function leave(call, t)
   count_out(call, t)
   if t.slot > 0 then free_slot(call, t) end
-  t.slot, t.called = OUT, nil
+  t.slot = OUT
 end
 
 local function arrive(call, t)
@@ -138,7 +140,10 @@ local function arrive(call, t)
     take_slot(call, t)
   else
     t.vtime, t.slot = call.queue.clock, AWAKE
-    call.woken[#call.woken + 1] = t.name
+    if t.listed == 0 then
+      t.listed = 1
+      call.woken[#call.woken + 1] = t.name
+    end
   end
 end
 
@@ -148,8 +153,7 @@ local function seat(call, t)
     if t.slot ~= OUT then leave(call, t) end
   elseif t.slot == OUT then
     arrive(call, t)
-  elseif t.called then  -- served from the wake list, and has more
-    t.called = nil
+  elseif t.slot == AWAKE and t.listed == 0 then  -- served from the wake list, and has more
     take_slot(call, t)
   end
 end
@@ -168,9 +172,10 @@ local function charge(call, t, cost, weight_sum)
 end
 
 -- Replaces the estimate that a lease was charged by the time it took. The clock may not leap for those who came after
--- the dispatch, so it moves by the larger of the two weight sums, and the tenant keeps its distance to the clock.
+-- the dispatch, so it moves by the larger of the two weight sums, and the tenant keeps its distance to the clock. A
+-- lease of an earlier epoch was charged in another unit, to an account that is closed.
 local function correct(call, t, run)
-  if call.queue.share == SHARE_COUNT or run.cost == 0 then return end
+  if call.queue.share == SHARE_COUNT or run.epoch ~= call.queue.epoch then return end
   local measured = call.now - run.leased_at
   local excess = measured - run.cost
   local step = excess / math.max(run.weight_sum, call.queue.weight_sum)
@@ -238,8 +243,8 @@ local function seat_all(call)
     end
   end
   call.slots = {}
-  if #fields > 0 then redis.call('HSET', key(call, 'slots'), unpack(fields)) end
-  if #gone > 0 then redis.call('HDEL', key(call, 'slots'), unpack(gone)) end
+  write('HSET', key(call, 'slots'), fields)
+  write('HDEL', key(call, 'slots'), gone)
 end
 
 -- Writes all that the call changed, each value once, and wakes the servers if they wait for work that there now is.
@@ -250,8 +255,8 @@ local function close(call)
     fields[#fields + 1] = t.name
     fields[#fields + 1] = pack_tenant(t)
   end
-  if #fields > 0 then redis.call('HSET', key(call, 'tenants'), unpack(fields)) end
-  if #call.woken > 0 then redis.call('RPUSH', key(call, 'wake'), unpack(call.woken)) end
+  write('HSET', key(call, 'tenants'), fields)
+  write('RPUSH', key(call, 'wake'), call.woken)
   if q.hungry == 1 and call.readied and q.paused == 0 then
     q.hungry = 0
     redis.call('SPUBLISH', key(call, 'ready'), '1')

@@ -22,14 +22,14 @@ end
 
 local function load_run(packed)
   local r = {}
-  r.attempt, r.forgiven, r.max_attempts, r.state, r.leased_at, r.cost, r.weight_sum, r.expires_at, r.tenant, r.worker,
-    r.error = struct.unpack(RUN_FORMAT, packed)
+  r.attempt, r.forgiven, r.max_attempts, r.state, r.epoch, r.leased_at, r.cost, r.weight_sum, r.expires_at, r.tenant,
+    r.worker, r.error = struct.unpack(RUN_FORMAT, packed)
   return r
 end
 
 local function pack_run(r)
-  return struct.pack(RUN_FORMAT, r.attempt, r.forgiven, r.max_attempts, r.state, r.leased_at, r.cost, r.weight_sum,
-    r.expires_at, #r.tenant, r.tenant, #r.worker, r.worker, #r.error, r.error)
+  return struct.pack(RUN_FORMAT, r.attempt, r.forgiven, r.max_attempts, r.state, r.epoch, r.leased_at, r.cost,
+    r.weight_sum, r.expires_at, #r.tenant, r.tenant, #r.worker, r.worker, #r.error, r.error)
 end
 
 -- The sorted set `due` holds each tenant's earliest start, so that the ticker visits tenants, not tasks.
@@ -81,10 +81,14 @@ end
 
 -- options: delay, start_at, expires_in, expires_at (f64 ms, 0 = none), max_attempts (u16, 0 = the queue's); or empty.
 local function read_options(call, options)
+  if options ~= '' and #options ~= struct.size(OPTIONS_FORMAT) then refuse('bad_request', 'options') end
   local start_at, expires_at, max_attempts = 0, 0, call.queue.max_attempts
   if options ~= '' then
     local delay, expires_in, given
-    delay, start_at, expires_in, expires_at, given = struct.unpack('<ddddH', options)
+    delay, start_at, expires_in, expires_at, given = struct.unpack(OPTIONS_FORMAT, options)
+    for _, ms in ipairs({delay, start_at, expires_in, expires_at}) do
+      if not (ms >= 0 and ms <= HORIZON_MS) then refuse('bad_request', 'options') end
+    end
     if delay > 0 then start_at = call.now + delay end
     if expires_in > 0 then expires_at = call.now + expires_in end
     if given > 0 then max_attempts = given end
@@ -101,6 +105,7 @@ end
 local function enqueue(keys, args)
   local call = open(keys, args)
   local name, ids, outcomes = args[3], {}, {}
+  check_name(name, 'tenant')
   for i = 4, #args, 3 do ids[#ids + 1] = args[i] end
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'tasks') end
   local known, records, ready, delayed, expiring = known_ids(call, ids), {}, {}, {}, {}

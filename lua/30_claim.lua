@@ -1,23 +1,21 @@
 -- The verb `claim`: the fair pick (10_tenants.lua), and the lease that is written in the same atomic step.
 --
 -- A claim works in rounds: pick tenants (nothing leaves a slot meanwhile, so the darts stay true), pop their tasks,
--- seat the tenants that were emptied. A second round is needed only if entries were void or expired, or darts ran out.
+-- seat the tenants that were emptied. A second round is needed when the first served all there was outside the wake
+-- list (whoever is served from there takes a slot only afterwards), or entries were void or expired, or darts ran out.
 
 local ROUNDS = 8
 local VOIDS_PER_CALL = 1000  -- void entries that one call passes over before it leaves the rest to the next
 
--- Takes tenants off the head of the wake list; those that a pause or an expiry has made ineligible are dropped.
+-- Takes tenants off the head of the wake list; those that have left it (see rule 3) are dropped.
 local function pop_woken(call, wanted)
   local names = redis.call('LPOP', key(call, 'wake'), wanted)
-  local woken, seen = {}, {}
+  local woken = {}
   if not names then return woken end
   load_tenants(call, names)
   for _, name in ipairs(names) do
     local t = call.tenants[name]
-    if t.slot == AWAKE and is_eligible(t) and not t.called and not seen[t] then
-      seen[t] = true
-      woken[#woken + 1] = t
-    end
+    if t.slot == AWAKE then woken[#woken + 1] = t else touch(call, name).listed = 0 end
   end
   return woken
 end
@@ -37,7 +35,7 @@ local function pick(call, round)
     if other and other.vtime < drawn.vtime then drawn = other end
   end
   if woken and not (drawn and drawn.vtime + cost_of(call, drawn) / drawn.weight < call.queue.clock) then
-    round.next_woken, woken.called = round.next_woken + 1, true
+    round.next_woken, woken.listed = round.next_woken + 1, 0
     return woken
   end
   return drawn
@@ -48,7 +46,7 @@ local function pick_round(call, wanted)
   local round, picks, q = {woken = pop_woken(call, wanted), next_woken = 1}, {}, call.queue
   for _, count in pairs(q.classes) do round.has_slots = round.has_slots or count > 0 end
   round.darts = {names = {}, next = 1, refill = math.min(2 * wanted + 4, 400)}
-  while #picks < wanted do
+  while #picks < wanted and q.weight_sum > 0 do
     local t = pick(call, round)
     if not t then break end
     touch(call, t.name)
@@ -77,9 +75,8 @@ local function pop_ready(call, t, wanted)
   while #ids < wanted and call.voids < VOIDS_PER_CALL do
     local popped = redis.call('LPOP', list, wanted - #ids)
     if not popped then break end
-    local voids = has_voids and redis.call('HMGET', void, unpack(popped)) or {}
-    for i, id in ipairs(popped) do
-      if voids[i] then
+    for _, id in ipairs(popped) do  -- one by one: a void and its replayed task may both be among them
+      if has_voids and redis.call('HEXISTS', void, id) == 1 then
         call.voids = call.voids + 1
         if redis.call('HINCRBY', void, id, -1) <= 0 then redis.call('HDEL', void, id) end
       else
@@ -127,7 +124,8 @@ local function lease_round(call, found, worker, leases)
       put_dead(call, t, p.id, EXPIRED, run.attempt, run.error)
     else
       run.attempt, run.state, run.leased_at, run.expires_at = run.attempt + 1, LEASED, call.now, h.expires_at
-      run.cost, run.weight_sum, run.tenant, run.worker = p.cost, p.weight_sum, t.name, worker
+      run.epoch, run.cost, run.weight_sum, run.tenant, run.worker = call.queue.epoch, p.cost, p.weight_sum, t.name,
+        worker
       t.leased, call.queue.leased = t.leased + 1, call.queue.leased + 1
       runs[#runs + 1] = p.id
       runs[#runs + 1] = pack_run(run)
@@ -138,10 +136,9 @@ local function lease_round(call, found, worker, leases)
       end
     end
   end
-  if #started > 0 then redis.call('ZREM', key(call, 'expiring'), unpack(started)) end
-  if #runs == 0 then return end
-  redis.call('HSET', key(call, 'runs'), unpack(runs))
-  redis.call('ZADD', key(call, 'leases'), unpack(deadlines))
+  write('ZREM', key(call, 'expiring'), started)
+  write('HSET', key(call, 'runs'), runs)
+  write('ZADD', key(call, 'leases'), deadlines)
 end
 
 -- claim(keys, argv): lease up to `limit` ready tasks by the fair pick.
@@ -149,11 +146,12 @@ end
 --   argv  1 now  2 dice  3 worker's name  4 limit (1..500)
 --   out   now_ms, lease_ms, then per task: id, attempt, max_attempts, record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
---         A paused queue gives none.
+--         A paused queue gives none. A claim that finds nothing, and finds the mark, writes nothing.
 --   flags allow-oom: a full store can be drained
 local function claim(keys, args)
   local call, limit = open(keys, args), tonumber(args[4])
-  if not limit or limit < 1 or limit > TASKS_PER_CALL then refuse('bad_request', 'limit') end
+  if not limit or limit < 1 or limit > TASKS_PER_CALL or limit % 1 ~= 0 then refuse('bad_request', 'limit') end
+  if #args[3] > 255 then refuse('bad_request', 'worker') end
   local q, out, rounds = call.queue, {call.now, call.queue.lease_ms}, 0
   call.voids = 0
   while q.paused == 0 and #out < 2 + 4 * limit and q.weight_sum > 0 and rounds < ROUNDS do
@@ -162,9 +160,10 @@ local function claim(keys, args)
     seat_all(call)
     rounds = rounds + 1
   end
-  if q.paused == 0 and #out < 2 + 4 * limit and q.hungry == 0 then
-    q.hungry, call.changed = 1, true
+  local is_short = #out < 2 + 4 * limit
+  if rounds > 0 or is_short and q.hungry == 0 then
+    if is_short then q.hungry, call.readied = 1, q.weight_sum > 0 end  -- work is left behind many voids: come again
+    close(call)
   end
-  if rounds > 0 or call.changed then close(call) end
   return out
 end

@@ -10,7 +10,7 @@
 --   extend   (the lease goes on for another lease_ms)                               -
 
 -- Ended leases are written by `flush` at the end, each kind in one command: call.ended (ids that leave `leases`),
--- call.runs (id -> packed run, or false), call.forgotten (ids that leave `tasks`), call.done (id, attempt, ...).
+-- call.runs (id -> packed run, or false), call.forgotten (ids that leave `tasks`), call.done (id -> attempt).
 local function end_lease(call, id, run, state)
   local t = touch(call, run.tenant)
   call.ended[#call.ended + 1] = id
@@ -21,7 +21,7 @@ local function end_lease(call, id, run, state)
 end
 
 local function flush(call)
-  local kept, gone = {}, {}
+  local kept, gone, done = {}, {}, {}
   for id, packed in pairs(call.runs) do
     if packed then
       kept[#kept + 1] = id
@@ -30,12 +30,16 @@ local function flush(call)
       gone[#gone + 1] = id
     end
   end
-  if #kept > 0 then redis.call('HSET', key(call, 'runs'), unpack(kept)) end
-  if #gone > 0 then redis.call('HDEL', key(call, 'runs'), unpack(gone)) end
-  if #call.ended > 0 then redis.call('ZREM', key(call, 'leases'), unpack(call.ended)) end
-  if #call.forgotten > 0 then redis.call('HDEL', key(call, 'tasks'), unpack(call.forgotten)) end
-  if #call.done > 0 then
-    redis.call('HSET', done_key(call, 0), unpack(call.done))
+  write('HSET', key(call, 'runs'), kept)
+  write('HDEL', key(call, 'runs'), gone)
+  write('ZREM', key(call, 'leases'), call.ended)
+  write('HDEL', key(call, 'tasks'), call.forgotten)
+  for id, attempt in pairs(call.done) do
+    done[#done + 1] = id
+    done[#done + 1] = attempt
+  end
+  if #done > 0 then
+    write('HSET', done_key(call, 0), done)
     redis.call('PEXPIRE', done_key(call, 0), 2 * DONE_WINDOW_MS)
   end
 end
@@ -67,14 +71,13 @@ function actions.ack(call, id, run)
   local t = end_lease(call, id, run, SETTLED)
   call.runs[id] = false
   call.forgotten[#call.forgotten + 1] = id
-  call.done[#call.done + 1] = id
-  call.done[#call.done + 1] = run.attempt
+  call.done[id] = run.attempt
   t.done, call.queue.done = t.done + 1, call.queue.done + 1
 end
 
 function actions.nack(call, id, run, delay, message)
   local t = end_lease(call, id, run, SETTLED)
-  run.error = message
+  run.error = message:sub(1, ERROR_BYTES)
   if is_last_attempt(run) then return bury(call, t, id, run, EXHAUSTED) end
   keep_waiting(call, id, run)
   local delay_ms = tonumber(delay) or backoff_ms(call, run)
@@ -83,7 +86,7 @@ end
 
 function actions.reject(call, id, run, _, message)
   local t = end_lease(call, id, run, SETTLED)
-  run.error = message
+  run.error = message:sub(1, ERROR_BYTES)
   bury(call, t, id, run, REJECTED)
 end
 
@@ -110,11 +113,12 @@ local function refusal(call, id, attempt, run)
   if run then
     return run.attempt == attempt and run.state == SETTLED and 'gone' or 'stale'
   end
-  local settled = redis.call('HGET', done_key(call, 0), id) or redis.call('HGET', done_key(call, 1), id)
+  local settled = call.done[id] or redis.call('HGET', done_key(call, 0), id)
+    or redis.call('HGET', done_key(call, 1), id)
   if settled then return tonumber(settled) == attempt and 'gone' or 'stale' end
   local death = redis.call('HGET', key(call, 'dead'), id)
   if not death then return 'gone' end
-  local reason, attempts = struct.unpack('<BH', death)
+  local reason, attempts = struct.unpack(DEATH_FORMAT, death)
   return attempts == attempt and (reason == EXHAUSTED or reason == REJECTED) and 'gone' or 'stale'
 end
 
@@ -136,6 +140,8 @@ local function settle(keys, args)
   if #args < 7 or (#args - 2) % 5 ~= 0 or #args > 2 + 5 * TASKS_PER_CALL then refuse('bad_request', 'settlements') end
   for i = 3, #args, 5 do
     if not actions[args[i]] then refuse('bad_request', 'action') end
+    local delay = args[i + 3] == '' and 0 or tonumber(args[i + 3])
+    if not (delay and delay >= 0 and delay <= HORIZON_MS) then refuse('bad_request', 'delay_ms') end
     ids[#ids + 1] = args[i + 1]
   end
   local runs, changed = redis.call('HMGET', key(call, 'runs'), unpack(ids)), false

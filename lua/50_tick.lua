@@ -53,7 +53,7 @@ local function reap(call, limit)
   local ids = redis.call('ZRANGE', key(call, 'leases'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
   if #ids == 0 then return 0 end
   local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
-  for i, id in ipairs(ids) do actions.reap(call, id, load_run(runs[i])) end
+  for i = #ids, 1, -1 do actions.reap(call, ids[i], load_run(runs[i])) end  -- the oldest ends up at the head
   return #ids
 end
 
@@ -81,10 +81,15 @@ local function trim_dead(call, limit)
   return #ids
 end
 
-local function earliest(call, name, so_far)
-  local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
-  if not first then return so_far end
-  return so_far == -1 and tonumber(first) or math.min(so_far, tonumber(first))
+-- When the next tick will find work.
+local function next_due(call)
+  local earliest = math.huge
+  for name, wait in pairs({due = 0, expiring = 0, leases = 0, deaths = call.queue.dead_keep_ms}) do
+    local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
+    if first then earliest = math.min(earliest, tonumber(first) + wait) end
+  end
+  if call.queue.dead > call.queue.dead_keep then earliest = call.now end
+  return earliest == math.huge and -1 or math.max(earliest, call.now)
 end
 
 -- tick(keys, argv): promote due tasks, expire late ones, reap dead leases, trim dead letters.
@@ -96,16 +101,10 @@ end
 --   flags allow-oom
 local function tick(keys, args)
   local call, limit = open(keys, args), tonumber(args[3])
-  if not limit or limit < 1 or limit > TASKS_PER_CALL then refuse('bad_request', 'limit') end
+  if not limit or limit < 1 or limit > TASKS_PER_CALL or limit % 1 ~= 0 then refuse('bad_request', 'limit') end
   local promoted = promote(call, limit)
   local expired, reaped, trimmed = expire(call, limit), reap(call, limit), trim_dead(call, limit)
   flush(call)
   if #call.touched > 0 then close(call) end
-  local next_due = -1
-  if math.max(promoted * 2, expired, reaped, trimmed) >= limit then
-    next_due = call.now
-  else
-    for _, name in ipairs({'due', 'expiring', 'leases'}) do next_due = earliest(call, name, next_due) end
-  end
-  return {call.now, next_due, call.queue.ready, promoted, expired, reaped, trimmed}
+  return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed}
 end

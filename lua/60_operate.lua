@@ -10,6 +10,7 @@ local MAX_WEIGHT = 10000000  -- thousandths
 local function set_weight(keys, args)
   local call, weight = open(keys, args), tonumber(args[4])
   if not weight or weight < 1 or weight > MAX_WEIGHT or weight % 1 ~= 0 then refuse('bad_request', 'weight') end
+  check_name(args[3], 'tenant')
   local t = touch(call, args[3])
   local before = t.weight
   if t.slot ~= OUT then accrue(call, t) end
@@ -23,11 +24,14 @@ end
 
 local function set_paused(keys, args, paused)
   local call = open(keys, args)
-  local q = call.queue
-  local target = args[3] == '' and q or touch(call, args[3])
+  local q, target = call.queue, call.queue
+  if args[3] ~= '' then
+    check_name(args[3], 'tenant')
+    target = touch(call, args[3])
+  end
   local before = target.paused
   target.paused = paused
-  call.readied = q.ready > 0
+  call.readied = paused == 0 and (target == q and q.weight_sum or target.ready) > 0
   close(call)
   return before
 end
@@ -109,14 +113,14 @@ end
 local function replay(keys, args)
   local call = open(keys, args)
   return each_dead(call, args, function(id, death, record)
-    local _, attempts = struct.unpack('<BH', death)
+    local _, attempts = struct.unpack(DEATH_FORMAT, death)
     local t = forget_dead(call, id, death)
     if attempts > 0 then
       local h = load_header(record)
       call.runs[id] = pack_run({
-        attempt = attempts, forgiven = attempts, max_attempts = h.max_attempts, state = REAPED, leased_at = 0, cost = 0,
-        weight_sum = 0, expires_at = h.expires_at > call.now and h.expires_at or 0, tenant = t.name, worker = '',
-        error = '',
+        attempt = attempts, forgiven = attempts, max_attempts = h.max_attempts, state = REAPED, epoch = 0,
+        leased_at = 0, cost = 0, weight_sum = 0, expires_at = h.expires_at > call.now and h.expires_at or 0,
+        tenant = t.name, worker = '', error = '',
       })
     end
     reopen(call, id, record)

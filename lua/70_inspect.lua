@@ -22,8 +22,8 @@ end
 -- tenants(keys, argv): a page of the tenants, in no order; or the named ones.
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 cursor ("0" to begin)  4 count  then names (if any: cursor and count are not used)
---   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, delayed, leased, dead, done,
---         delivered, entitled (since the tenant was first seen; ms or tasks), paused, is_eligible
+--   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, delayed, leased, dead,
+--         done, delivered, entitled (since the tenant was first seen; ms or tasks), paused, is_eligible
 local function tenants(keys, args)
   local call = {prefix = keys[1], queue = load_queue(keys[1]), tenants = {}}
   local next_cursor, names = '0', {}
@@ -73,8 +73,8 @@ end
 -- tasks(keys, argv): what is known of tasks.
 --   keys  1 prefix
 --   argv  1 now  2 dice  then ids (at most 500)
---   out   per id: {state, tenant, attempt, at_ms, detail, error}; state is ready, delayed (at: start), leased (at: lease
---         deadline, detail: worker), dead (at: death, detail: reason), done (not long ago) or unknown
+--   out   per id: {state, tenant, attempt, at_ms, detail, error}; state is ready, delayed (at: start), leased (at:
+--         lease deadline, detail: worker), dead (at: death, detail: reason), done (not long ago) or unknown
 local function tasks(keys, args)
   local call, ids, out = open(keys, args), {}, {}
   for i = 3, #args do ids[#ids + 1] = args[i] end

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 import structlog
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from fairq.errors import SettingsError, StoreRefused
 from fairq.model import (
@@ -242,26 +242,19 @@ def _task_state(id: str, row: Sequence[Any]) -> TaskState:
     )
 
 
-@frozen
-class Durability:
-    """How far the store can be trusted with acknowledged tasks; `problems` is empty when it can."""
-
-    problems: tuple[str, ...]
-
-
-async def check_durability(store: Store) -> Durability:
-    """Look for settings under which acknowledged tasks could vanish."""
-    problems = []
+async def check_durability(store: Store) -> list[str]:
+    """Name the settings of the store under which acknowledged tasks could vanish."""
     try:
         flat = await store.connection.call("CONFIG", "GET", "appendonly", "maxmemory-policy", "maxmemory")
     except StoreRefused:
-        return Durability(())  # a managed store hides its settings
+        return []  # a managed store hides its settings
     config = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+    problems = []
     if config.get("appendonly") == "no":
-        problems.append("appendonly is no: a restart would lose acknowledged tasks (set `appendonly yes`)")
+        problems.append("appendonly is no, a restart would lose acknowledged tasks (set `appendonly yes`)")
     if config.get("maxmemory", "0") != "0" and config.get("maxmemory-policy") != "noeviction":
-        problems.append("maxmemory-policy evicts keys: a full store would drop tasks (set `maxmemory-policy noeviction`)")
-    return Durability(tuple(problems))
+        problems.append("maxmemory-policy evicts keys, a full store would drop tasks (set `noeviction`)")
+    return problems
 
 
 @asynccontextmanager

@@ -1,0 +1,174 @@
+"""The SDK for those who enqueue, and for operators, on trio."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import orjson
+import trio
+import uuid_utils
+from attrs import define, field, frozen
+
+from fairq.client.driver import Driver
+from fairq.errors import BadRequest, TooLarge
+from fairq.model import MAX_PAYLOAD_BYTES, MAX_TIME_MS, NewTask, TaskState, check_name
+from fairq.scopes import background
+from fairq.wire.client_session import ClientSession
+
+DEFAULT_TIMEOUT = 30.0  # under the minute for which the store remembers ids that are done
+
+
+@frozen
+class EnqueuedTask:
+    """A task that the service has taken over. `is_duplicate`: it knew the id already, and changed nothing."""
+
+    id: str
+    queue: str
+    is_duplicate: bool = False
+    _client: Client | None = field(default=None, repr=False, eq=False)
+
+    async def state(self) -> TaskState:
+        """Ask what has become of it."""
+        assert self._client is not None
+        return (await self._client.tasks(self.queue, [self.id]))[0]
+
+
+def _ms(seconds: float | None, what: str) -> int:
+    if seconds is None:
+        return 0
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds * 1000 <= MAX_TIME_MS:
+        raise BadRequest(f"{what} must be seconds, 0 or more, not {seconds!r:.80}", field=what)
+    return round(seconds * 1000)
+
+
+def _at_ms(moment: datetime | float | None, what: str) -> int:
+    if isinstance(moment, datetime):
+        if moment.tzinfo is None:
+            raise BadRequest(f"{what} must say its time zone", field=what)
+        moment = moment.timestamp()
+    return _ms(moment, what)
+
+
+def encode_payload(payload: Any) -> bytes:
+    """Write a payload as JSON. Raises: BadRequest if it is none, TooLarge."""
+    try:
+        text = orjson.dumps(payload)
+    except (TypeError, orjson.JSONEncodeError) as error:
+        raise BadRequest(f"the payload is not JSON: {error}", field="payload") from None
+    if len(text) > MAX_PAYLOAD_BYTES:
+        raise TooLarge(f"the payload has {len(text)} bytes; {MAX_PAYLOAD_BYTES} are the limit", field="payload")
+    return text
+
+
+@define(eq=False)
+class Client:
+    """A connection to the service that mends itself. Calls may be made by many tasks at once; they share frames.
+
+    Every call gives up after `timeout` seconds with Unavailable (nothing was done) or OutcomeUnknown (it may have
+    been; the same call with the same ids is safe to repeat).
+    """
+
+    _driver: Driver[ClientSession]
+
+    async def enqueue(
+        self,
+        queue: str,
+        payload: Any,
+        *,
+        id: str | None = None,
+        delay: float | None = None,
+        start_at: datetime | float | None = None,
+        expires_in: float | None = None,
+        expires_at: datetime | float | None = None,
+        max_attempts: int | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> EnqueuedTask:
+        """Enqueue one task; it is durable when this returns.
+
+        `delay` and `expires_in` in seconds from now; `start_at` and `expires_at` as aware datetimes or seconds since
+        the epoch. `id`: yours, if repeating the call must make no second task.
+        Raises: BadRequest, TooLarge, StoreFull, Unavailable, OutcomeUnknown.
+        """
+        tasks = await self.enqueue_many(
+            queue, [payload], ids=None if id is None else [id], delay=delay, start_at=start_at, expires_in=expires_in,
+            expires_at=expires_at, max_attempts=max_attempts, timeout=timeout,
+        )  # fmt: skip
+        return tasks[0]
+
+    async def enqueue_many(
+        self,
+        queue: str,
+        payloads: Iterable[Any],
+        *,
+        ids: Sequence[str] | None = None,
+        delay: float | None = None,
+        start_at: datetime | float | None = None,
+        expires_in: float | None = None,
+        expires_at: datetime | float | None = None,
+        max_attempts: int | None = None,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> list[EnqueuedTask]:
+        """Enqueue many tasks, as `enqueue` does one; any number, sent in frames of up to 500.
+
+        Not atomic: on an error some may have been taken; repeat the call with the same `ids`.
+        """
+        check_name(queue, "queue")
+        options = {
+            "delay_ms": _ms(delay, "delay"),
+            "start_at_ms": _at_ms(start_at, "start_at"),
+            "expires_in_ms": _ms(expires_in, "expires_in"),
+            "expires_at_ms": _at_ms(expires_at, "expires_at"),
+            "max_attempts": max_attempts or 0,
+        }
+        texts = [encode_payload(payload) for payload in payloads]
+        if ids is None:
+            ids = [str(uuid_utils.uuid7()) for _ in texts]
+        elif len(ids) != len(texts):
+            raise BadRequest(f"{len(ids)} ids were given for {len(texts)} payloads", field="ids")
+        tasks = [NewTask(id, text, **options) for id, text in zip(ids, texts, strict=True)]
+        for task in tasks:
+            task.check()
+        if not tasks:
+            return []
+        outcomes = await self._driver.wait(
+            self._driver.session.enqueue(queue, tasks, trio.current_time() + timeout)
+        )
+        if "expired" in outcomes:
+            raise BadRequest("the window is over already; the task was not enqueued", field="expires_at")
+        return [
+            EnqueuedTask(task.id, queue, outcome == "duplicate", self)
+            for task, outcome in zip(tasks, outcomes, strict=True)
+        ]
+
+    async def tasks(self, queue: str, ids: Sequence[str], *, timeout: float = DEFAULT_TIMEOUT) -> list[TaskState]:
+        """Ask what is known of tasks."""
+        body = await self.request("tasks", {"queue": queue, "ids": list(ids)}, timeout=timeout)
+        return [TaskState(**row) for row in body["tasks"]]
+
+    async def request(
+        self, verb: str, body: dict[str, Any] | None = None, *, timeout: float = DEFAULT_TIMEOUT
+    ) -> dict[str, Any]:
+        """Send any request of PROTOCOL.md and return the reply's body."""
+        session = self._driver.session
+        result: dict[str, Any] = await self._driver.wait(
+            session.request(verb, body or {}, trio.current_time() + timeout)
+        )
+        return result
+
+
+@asynccontextmanager
+async def open_client(
+    url: str | Sequence[str], *, token: str, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Client]:
+    """Open a client for the URL of a server (or several of servers on one store), while the context lasts.
+
+    It connects in the background, again and again. Raises: SettingsError for a URL that is none; Unauthorized or
+    Forbidden when the server will not have the token.
+    """
+    driver = Driver.to(url, token, ClientSession(), tls)
+    async with background(driver.run):
+        yield Client(driver)

@@ -1,0 +1,126 @@
+"""The trio driver of a client session: connects, feeds the session, sends what it hands out, connects again."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.errors import BadFrame, FairqError, Forbidden, Unauthorized
+from fairq.transport import Disconnected, Target, Transport, dial
+from fairq.wire.client_session import Call, ClientSession
+
+log = structlog.get_logger("fairq.client")
+
+S = TypeVar("S", bound=ClientSession)
+
+
+@define(eq=False)
+class Driver(Generic[S]):
+    """Runs one session over one connection after the other, going round the URLs.
+
+    `handle(frame)` gets the frames that the session leaves to us; `moved()` is called whenever it has taken something
+    in or a deadline has passed.
+    """
+
+    session: S
+    targets: Sequence[Target]
+    token: str
+    handle: Callable[[Any], None] = lambda _: None
+    moved: Callable[[], None] = lambda: None
+    _kicked: trio.Event = field(factory=trio.Event, init=False)
+    _transport: Transport | None = field(default=None, init=False)
+    _connection: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+
+    @classmethod
+    def to(cls, urls: str | Sequence[str], token: str, session: S, tls: ssl.SSLContext | None = None) -> Driver[S]:
+        """Make a driver for the URL of a server, or several of servers on one store. Raises: SettingsError."""
+        return cls(session, [Target.parse(url, tls) for url in ([urls] if isinstance(urls, str) else urls)], token)
+
+    def kick(self) -> None:
+        """Have what the session holds sent."""
+        self._kicked.set()
+
+    async def wait(self, call: Call) -> Any:
+        """Wait for a call; returns its result. Cancelled: it may still be carried out. Raises: its error."""
+        if call.is_done:
+            await trio.lowlevel.checkpoint()
+        else:
+            done = trio.Event()
+            call.wake = done.set
+            self.kick()
+            await done.wait()
+        if call.error:
+            raise call.error
+        return call.result
+
+    async def run(self) -> None:
+        """Stay connected until cancelled. Raises: what the server says that time does not mend (say, Unauthorized)."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._pump)
+                await self._connect_for_ever()
+        finally:
+            self.session.close()
+
+    async def _connect_for_ever(self) -> None:
+        attempt = 0
+        while True:
+            target = self.targets[attempt % len(self.targets)]
+            attempt += 1
+            try:
+                async with dial(target, self.token) as transport:
+                    await self._converse(transport)
+                log.info("disconnected", url=target.url)
+            except (Unauthorized, Forbidden) as error:
+                self.session.fatal = error
+            except FairqError as error:
+                log.info("cannot connect", url=target.url, error=error.message)
+            if self.session.fatal:
+                raise self.session.fatal
+            self.session.disconnected(trio.current_time())
+            self.moved()
+            await trio.sleep_until(self.session.reconnect_at)
+
+    async def _converse(self, transport: Transport) -> None:
+        """Take in what comes until the connection ends; `_pump` may end it too."""
+        self._transport = transport
+        self.session.connected(trio.current_time())
+        try:
+            with trio.CancelScope() as self._connection:
+                while not self.session.fatal:
+                    frame = self.session.receive(await transport.receive(), trio.current_time())
+                    if frame is not None:
+                        self.handle(frame)
+                    self.moved()
+                    self.kick()
+        except (Disconnected, BadFrame) as error:
+            log.debug("connection ended", url=transport.peer, error=str(error))
+        finally:
+            self._transport = None
+
+    async def _pump(self) -> None:
+        """Send what the session hands out, and keep its deadlines, connected or not."""
+        while True:
+            now = trio.current_time()
+            if now >= self.session.deadline():
+                self.session.expire(now)
+                self.moved()
+            texts = self.session.outgoing(now) if self._transport else []
+            try:
+                for text in texts:
+                    if self._transport:
+                        await self._transport.send(text)
+            except Disconnected:
+                self._connection.cancel()
+            if self.session.is_silent and self._transport:
+                log.warning("the server is silent; connecting again", url=self._transport.peer)
+                self._connection.cancel()
+            if not texts:
+                with trio.move_on_at(self.session.deadline()):
+                    await self._kicked.wait()
+                self._kicked = trio.Event()

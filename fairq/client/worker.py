@@ -1,0 +1,215 @@
+"""The SDK for those who do the work, on trio.
+
+Every task runs in a task of its own, inside a cancel scope that ends when its lease is lost. What a handler returns
+or raises decides the settlement: see OUTCOMES.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any
+
+import structlog
+import trio
+from attrs import define, field, frozen
+
+from fairq.client.driver import Driver
+from fairq.errors import BadRequest
+from fairq.model import MAX_ERROR_CHARS, Settlement, check_int, check_name
+from fairq.wire.messages import MAX_CREDIT, Push, PushedTask
+from fairq.wire.worker_session import WorkerSession
+
+log = structlog.get_logger("fairq.worker")
+
+
+class Retry(Exception):
+    """Raised by a handler: try this task again, after `delay` seconds (none: the queue's backoff)."""
+
+    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+        super().__init__(reason)
+        if delay is not None and delay < 0:
+            raise BadRequest("delay must be 0 or more seconds", field="delay")
+        self.delay = delay
+
+
+class Reject(Exception):
+    """Raised by a handler: this task can never succeed; it becomes a dead letter at once."""
+
+
+def _moment(ms: int | None) -> datetime | None:
+    return None if not ms else datetime.fromtimestamp(ms / 1000, UTC)
+
+
+@frozen
+class Task:
+    """What a handler gets. `payload` is the decoded JSON value; `attempt` counts from 1 and goes up with every lease."""
+
+    id: str
+    queue: str
+    tenant: str
+    attempt: int
+    max_attempts: int
+    payload: Any
+    enqueued_at_ms: int
+    start_at_ms: int | None = None
+    expires_at_ms: int | None = None
+
+    @property
+    def enqueued_at(self) -> datetime:
+        """When the service took the task over."""
+        return datetime.fromtimestamp(self.enqueued_at_ms / 1000, UTC)
+
+    @property
+    def start_at(self) -> datetime | None:
+        """Before when it was not to start, if that was asked for."""
+        return _moment(self.start_at_ms)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """From when on it is not to start any more, if that was asked for."""
+        return _moment(self.expires_at_ms)
+
+
+Handler = Callable[[Task], Any]
+
+
+def default_name() -> str:
+    """Name this worker after its machine and process."""
+    node = "".join(c if c.isalnum() or c in "._-" else "-" for c in platform.node() or "worker")
+    return f"{node[:48]}-{os.getpid()}"
+
+
+def _settlement_of(task: PushedTask, error: BaseException | None) -> Settlement:
+    """Decide what becomes of a lease: the one table of outcomes."""
+    match error:
+        case None:
+            return Settlement("ack", task.id, task.attempt)
+        case Retry(delay=delay):
+            delay_ms = None if delay is None else round(delay * 1000)
+            return Settlement("nack", task.id, task.attempt, delay_ms, str(error)[:MAX_ERROR_CHARS])
+        case Reject():
+            return Settlement("reject", task.id, task.attempt, None, str(error)[:MAX_ERROR_CHARS])
+        case _:
+            return Settlement("nack", task.id, task.attempt, None, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
+
+
+@define(eq=False)
+class Worker:
+    """An app of handlers, one per queue, that is attached to the service while `run` runs.
+
+    `concurrency` tasks run at once; plain functions run in threads, and cannot be cancelled when their lease is lost.
+    """
+
+    url: str | Sequence[str] = "ws://127.0.0.1:7700"
+    token: str = field(default="", repr=False)
+    concurrency: int = 10
+    name: str = field(factory=default_name)
+    tls: ssl.SSLContext | None = None
+    handlers: dict[str, Handler] = field(factory=dict, init=False)
+    _driver: Driver[WorkerSession] = field(init=False)
+    _nursery: trio.Nursery = field(init=False)
+    _scopes: dict[tuple[str, str], trio.CancelScope] = field(factory=dict, init=False)
+    _threads: trio.CapacityLimiter = field(init=False)
+    _idle: trio.Event = field(factory=trio.Event, init=False)
+    _is_stopping: bool = field(default=False, init=False)
+
+    def task(self, queue: str) -> Callable[[Handler], Handler]:
+        """Register the handler of a queue; `async def` runs in the event loop, `def` in a thread."""
+        check_name(queue, "queue")
+
+        def register(handler: Handler) -> Handler:
+            if queue in self.handlers:
+                raise BadRequest(f"queue {queue} has a handler already", field="queue")
+            self.handlers[queue] = handler
+            return handler
+
+        return register
+
+    async def run(self, *, grace: float = 30.0, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Work until cancelled or stopped. Cancelled: handlers are cancelled too, and their tasks given back.
+
+        Raises: BadRequest without handlers; Unauthorized or Forbidden when the server will not have the token.
+        """
+        if not self.handlers:
+            raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
+        check_int(self.concurrency, "concurrency", 1, MAX_CREDIT)
+        session = WorkerSession(worker=self.name, queues=list(self.handlers), credit=self.concurrency)
+        self._driver = Driver.to(self.url, self.token, session, self.tls)
+        self._driver.handle, self._driver.moved = self._take, self._moved
+        self._threads = trio.CapacityLimiter(self.concurrency)
+        self._is_stopping, self._idle = False, trio.Event()
+        async with trio.open_nursery() as connection:
+            connection.start_soon(self._driver.run)
+            task_status.started()
+            try:
+                async with trio.open_nursery() as self._nursery:
+                    await self._idle.wait()
+            finally:
+                with trio.move_on_after(2, shield=True):
+                    await self._flush()
+            connection.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """Take no more tasks; `run` returns when those held are settled."""
+        self._is_stopping = True
+        self._driver.session.stop_pushes()
+        self._driver.kick()
+        self._moved()
+
+    async def _flush(self) -> None:
+        while self._driver.session.unsettled and self._driver.session.is_open:
+            self._driver.kick()
+            await trio.sleep(0.01)
+
+    def _moved(self) -> None:
+        """Hear of lost leases, and of the end of work when stopping."""
+        session = self._driver.session
+        for lease in session.lost:
+            log.warning("lease lost", task=lease.id, queue=lease.queue, attempt=lease.attempt)
+            if scope := self._scopes.get((lease.queue, lease.id)):
+                scope.cancel()
+        session.lost.clear()
+        for lease in session.refused_settlements:
+            log.warning("too late: the lease was lost before", task=lease.id, queue=lease.queue, attempt=lease.attempt)
+        session.refused_settlements.clear()
+        if self._is_stopping and not session.holding:
+            self._idle.set()
+
+    def _take(self, push: Push) -> None:
+        for task in push.tasks:
+            self._nursery.start_soon(self._perform, push.queue, task)
+
+    async def _perform(self, queue: str, pushed: PushedTask) -> None:
+        task = Task(
+            pushed.id, queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
+            pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms,
+        )  # fmt: skip
+        error: BaseException | None = None
+        is_settled = False
+        try:
+            with trio.CancelScope() as scope:
+                self._scopes[queue, task.id] = scope
+                try:
+                    await self._call(self.handlers[queue], task)
+                except Exception as raised:
+                    error = raised
+            is_settled = not scope.cancelled_caught
+        finally:
+            del self._scopes[queue, task.id]
+            settlement = _settlement_of(pushed, error) if is_settled else Settlement("release", task.id, task.attempt)
+            self._driver.session.settle(queue, settlement)
+            self._driver.kick()
+        if error is not None and not isinstance(error, Retry | Reject):
+            log.warning("task failed", task=task.id, queue=queue, tenant=task.tenant, attempt=task.attempt, exc_info=error)
+
+    async def _call(self, handler: Handler, task: Task) -> Any:
+        if iscoroutinefunction(handler):
+            return await handler(task)
+        result = await trio.to_thread.run_sync(partial(handler, task), abandon_on_cancel=True, limiter=self._threads)
+        return await result if isinstance(result, Awaitable) else result

@@ -1,0 +1,166 @@
+"""The server: the parts, put together, and the order in which they stop.
+
+Stateless: all that matters is in the store, so any number of servers may serve one store. Stopping takes three steps:
+no new connections and no new claims; workers are told to drain and get `grace` seconds to settle what they hold; what
+is left then is released, so that other servers' workers get it at once.
+"""
+
+from __future__ import annotations
+
+import platform
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.errors import FairqError
+from fairq.server.auth import Auth
+from fairq.server.dispatcher import Dispatcher, give_back
+from fairq.server.peer import Peer
+from fairq.server.settings import Settings
+from fairq.server.ticker import Ticker
+from fairq.server.verbs import VERBS
+from fairq.store import keys
+from fairq.store.store import Store
+from fairq.wire.messages import Role
+
+log = structlog.get_logger("fairq.server")
+
+_RECHECK_S = 30.0
+_GIVE_BACK_S = 5.0
+
+
+@define(eq=False)
+class App:
+    """One server process's state: its peers, its dispatchers, its ticker."""
+
+    settings: Settings
+    store: Store
+    nursery: trio.Nursery
+    name: str = field(factory=lambda: f"{platform.node() or 'fairq'}-{secrets.token_hex(3)}")
+    auth: Auth = field(init=False)
+    ticker: Ticker = field(init=False)
+    peers: set[Peer] = field(factory=set, init=False)
+    dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
+    is_draining: bool = field(default=False, init=False)
+    _recheck: trio.Event = field(factory=trio.Event, init=False)
+    _peer_left: trio.Event = field(factory=trio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.auth = Auth(self.store, self.settings.dev)
+        self.ticker = Ticker(self.store, self.hint)
+
+    async def start(self) -> None:
+        """Begin to tick and to watch for revoked tokens."""
+        await self.store.subscription.add(keys.REVOKED, sharded=False)
+        self.nursery.start_soon(self.ticker.run)
+        self.nursery.start_soon(self._watch_tokens)
+
+    def heard(self, channel: str) -> None:
+        """Take a hint from the store; an empty one means that any may have been missed."""
+        if channel in ("", keys.REVOKED):
+            self._recheck.set()
+        for queue, dispatcher in self.dispatchers.items():
+            if channel in ("", keys.ready_channel(queue)):
+                dispatcher.hint()
+
+    def hint(self, queue: str) -> None:
+        """There may be ready tasks in a queue."""
+        if queue in self.dispatchers:
+            self.dispatchers[queue].hint()
+
+    async def carry_out(self, peer: Peer, request: Any) -> dict[str, Any]:
+        """Do what a request asks. Raises: FairqError."""
+        return await VERBS[type(request)](self, peer, request)
+
+    def attach(self, peer: Peer) -> None:
+        """Begin to feed a worker."""
+        log.info("worker attached", worker=peer.name, queues=peer.queues, credit=peer.session.credit)
+        for queue in peer.queues:
+            dispatcher = self.dispatchers.get(queue)
+            if dispatcher is None:
+                dispatcher = self.dispatchers[queue] = Dispatcher(queue, self.store, self.ticker, self.name)
+                self.nursery.start_soon(self.store.subscription.add, keys.ready_channel(queue))
+                self.nursery.start_soon(dispatcher.run)
+            dispatcher.workers.add(peer)
+            dispatcher.hint()
+
+    def credit_changed(self, peer: Peer) -> None:
+        """A worker has more (or less) room."""
+        for queue in peer.queues:
+            self.dispatchers[queue].credit_changed()
+
+    def count_workers(self, queue: str) -> int:
+        """Count the workers of a queue that are attached to this server."""
+        return len(self.dispatchers[queue].workers) if queue in self.dispatchers else 0
+
+    async def serve(self, peer: Peer) -> None:
+        """Converse with a client until it leaves; a worker's leases then go back at once."""
+        self.peers.add(peer)
+        try:
+            await peer.run()
+        finally:
+            self.peers.discard(peer)
+            for queue in peer.queues:
+                self.dispatchers[queue].workers.discard(peer)
+            with trio.move_on_after(_GIVE_BACK_S, shield=True):
+                await self._give_back(peer, "release" if self.is_draining else "reap")
+            self._peer_left.set()
+            self._peer_left = trio.Event()
+
+    async def _give_back(self, peer: Peer, action: str) -> None:
+        by_queue: dict[str, list[tuple[str, int]]] = {}
+        for (queue, id), attempt in peer.session.held.items():
+            by_queue.setdefault(queue, []).append((id, attempt))
+        peer.session.held.clear()
+        for queue, tokens in by_queue.items():
+            log.info("worker left its leases", worker=peer.name, queue=queue, count=len(tokens), action=action)
+            await give_back(self.store, queue, tokens, action)
+            self.hint(queue)
+
+    async def drain(self, grace: float) -> None:
+        """Stop gracefully: returns when all peers have gone, at the latest soon after `grace` seconds."""
+        self.is_draining = True
+        for dispatcher in self.dispatchers.values():
+            dispatcher.is_stopping = True
+            dispatcher.credit_changed()
+        for peer in list(self.peers):
+            peer.session.drain()
+            if peer.identity.role is not Role.WORKER:
+                self.nursery.start_soon(self._close_when, peer, lambda peer=peer: not peer.requests)
+            else:
+                self.nursery.start_soon(self._close_when, peer, lambda peer=peer: not peer.session.held)
+            peer.kick()
+        log.info("draining", peers=len(self.peers), grace_s=grace)
+        with trio.move_on_after(grace):
+            while self.peers:
+                await self._peer_left.wait()
+        for peer in list(self.peers):
+            peer.close(1001, "the server stops")
+        with trio.move_on_after(_GIVE_BACK_S):
+            while self.peers:
+                await self._peer_left.wait()
+
+    @staticmethod
+    async def _close_when(peer: Peer, is_idle: Callable[[], bool]) -> None:
+        while not is_idle():
+            await trio.sleep(0.02)
+        peer.close(1001, "the server stops")
+
+    async def _watch_tokens(self) -> None:
+        """Close the connections of tokens that are gone, when told so and every now and then."""
+        while True:
+            with trio.move_on_after(_RECHECK_S):
+                await self._recheck.wait()
+            self._recheck = trio.Event()
+            try:
+                known = await self.store.read_tokens()
+            except FairqError:
+                continue
+            for peer in list(self.peers):
+                if peer.identity.token_id and peer.identity.token_id not in known:
+                    log.info("token revoked", token=peer.identity.token_id, peer=peer.transport.peer)
+                    peer.close(4001, "the token was revoked")

@@ -1,0 +1,90 @@
+"""Who is there: bearer tokens to identities, and the end of connections whose token was revoked."""
+
+from __future__ import annotations
+
+import hmac
+import time
+
+import cattrs
+import orjson
+from attrs import asdict, define, frozen
+
+from fairq.errors import BadRequest, FairqError, Forbidden, Unauthorized
+from fairq.model import check_name
+from fairq.store.store import Store
+from fairq.tokens import TokenRecord, hash_token, token_id
+from fairq.wire.messages import Role
+
+_DEV_WORKER, _DEV_OPERATOR, _DEV_TENANT = "dev-worker", "dev-operator", "dev-tenant:"
+
+
+@frozen
+class Identity:
+    """What a token says about its bearer. `queues` None: all; `token_id` empty: a development token."""
+
+    role: Role
+    tenant: str = ""
+    queues: frozenset[str] | None = None
+    token_id: str = ""
+
+    def check_queue(self, queue: str) -> str:
+        """Return the queue's name if this identity may use it. Raises: BadRequest, Forbidden."""
+        check_name(queue, "queue")
+        if self.queues is not None and queue not in self.queues:
+            raise Forbidden(f"this token is not for queue {queue}", field="queue")
+        return queue
+
+
+@define(eq=False)
+class Auth:
+    """Looks tokens up in the store; `is_dev` admits the development tokens too."""
+
+    store: Store
+    is_dev: bool = False
+
+    async def identify(self, token: str) -> Identity:
+        """Return the identity of a token. Raises: Unauthorized, or Unavailable when the store is away."""
+        if self.is_dev and token.startswith("dev-"):
+            return self._identify_dev(token)
+        id = token_id(token)
+        records = await self.store.read_tokens(id) if id else {}
+        if id is None or id not in records:
+            raise Unauthorized("this token is not known")
+        record = cattrs.structure(orjson.loads(records[id]), TokenRecord)
+        if not hmac.compare_digest(record.hash, hash_token(token)):
+            raise Unauthorized("this token is not known")
+        queues = None if record.queues is None else frozenset(record.queues)
+        return Identity(Role(record.role), record.tenant or "", queues, id)
+
+    @staticmethod
+    def _identify_dev(token: str) -> Identity:
+        if token == _DEV_WORKER:
+            return Identity(Role.WORKER)
+        if token == _DEV_OPERATOR:
+            return Identity(Role.OPERATOR)
+        if token.startswith(_DEV_TENANT):
+            try:
+                return Identity(Role.TENANT, check_name(token.removeprefix(_DEV_TENANT), "tenant"))
+            except FairqError as error:
+                raise Unauthorized(error.message) from None
+        raise Unauthorized("development tokens are dev-tenant:<name>, dev-worker and dev-operator")
+
+    async def create(self, record: TokenRecord) -> None:
+        """Store a token's record; the same record again is no error. Raises: BadRequest."""
+        record.check()
+        stamped = TokenRecord(**{**asdict(record), "created_at_ms": int(time.time() * 1000)})
+        if await self.store.write_token(record.id, orjson.dumps(asdict(stamped))):
+            return
+        known = cattrs.structure(orjson.loads((await self.store.read_tokens(record.id))[record.id]), TokenRecord)
+        if known.hash != record.hash:
+            raise BadRequest("another token has this id", field="id")
+
+    async def tokens(self) -> list[TokenRecord]:
+        """List the tokens' records, oldest first."""
+        records = (await self.store.read_tokens()).values()
+        tokens = [cattrs.structure(orjson.loads(record), TokenRecord) for record in records]
+        return sorted(tokens, key=lambda token: (token.created_at_ms, token.id))
+
+    async def revoke(self, id: str) -> bool:
+        """Delete a token and have all servers close its connections; returns whether it was there."""
+        return await self.store.delete_token(id)

@@ -1,0 +1,135 @@
+"""The dispatcher: one per queue with attached workers. Claims as many tasks as there is free credit, and hands them out.
+
+The tenant is chosen inside `claim`, at the moment a worker is free, and nothing is fetched ahead of credit. A claim
+that brings less than it asked for means an empty queue: the dispatcher then sleeps until a hint (a local enqueue, the
+store's `ready` channel, the ticker). A hint that overtakes the claim's reply must not be lost, so hints are counted.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Protocol
+
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.errors import FairqError
+from fairq.model import MAX_BATCH, Lease, Settlement
+from fairq.server.ticker import Ticker
+from fairq.store.store import Store
+from fairq.wire.server_session import ServerSession
+
+log = structlog.get_logger("fairq.server")
+
+_RETRY_S = 0.25
+
+
+class Worker(Protocol):
+    """An attached worker, as far as the dispatcher cares."""
+
+    session: ServerSession
+    name: str
+
+    def kick(self) -> None:
+        """Have what the session's outbox holds sent."""
+
+
+@define(eq=False)
+class Dispatcher:
+    """Feeds the workers of one queue; `name` is what the store's leases carry."""
+
+    queue: str
+    store: Store
+    ticker: Ticker
+    name: str
+    workers: set[Worker] = field(factory=set)
+    is_stopping: bool = False
+    _hints: int = field(default=0, init=False)
+    _is_empty: bool = field(default=False, init=False)
+    _wake: trio.Event = field(factory=trio.Event, init=False)
+
+    def hint(self) -> None:
+        """There may be work."""
+        self._hints += 1
+        self._is_empty = False
+        self._wake.set()
+
+    def credit_changed(self) -> None:
+        """A worker came, went, or has room again."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Claim and push until stopped; a claim under way is always handed out or given back."""
+        while not self.is_stopping:
+            shares = self._reserve()
+            if self._is_empty or not shares:
+                self._unreserve(shares)
+                self._wake = trio.Event()
+                await self._wake.wait()
+                continue
+            wanted, hints = sum(shares.values()), self._hints
+            try:
+                claim = await self.store.claim(self.queue, self.name, wanted)
+            except FairqError as error:
+                log.warning("claim failed", queue=self.queue, error=error.message)
+                self._unreserve(shares)
+                await trio.sleep(_RETRY_S)
+                continue
+            except BaseException:
+                self._unreserve(shares)
+                raise
+            self._unreserve(shares)
+            if len(claim.leases) < wanted and hints == self._hints:
+                self._is_empty = True
+            if claim.leases:
+                self.ticker.expect(self.queue, claim.lease_ms)
+                await self._hand_out(claim.leases, claim.lease_ms)
+
+    def _reserve(self) -> dict[Worker, int]:
+        """Set credit aside for one claim, so that no other queue's dispatcher promises it too."""
+        shares, left = {}, MAX_BATCH
+        for worker in self.workers:
+            share = min(worker.session.free, left)
+            if share:
+                worker.session.reserved += share
+                shares[worker] = share
+                left -= share
+        return shares
+
+    def _unreserve(self, shares: dict[Worker, int]) -> None:
+        for worker, share in shares.items():
+            worker.session.reserved -= share
+
+    async def _hand_out(self, leases: Sequence[Lease], lease_ms: int) -> None:
+        """Give each task to the worker with the most room; what nobody has room for any more goes back."""
+        room = [(-worker.session.free, i, worker) for i, worker in enumerate(self.workers) if worker.session.free]
+        heapq.heapify(room)
+        given: dict[Worker, list[Lease]] = {}
+        unplaced = []
+        for lease in leases:
+            if not room:
+                unplaced.append(lease)
+                continue
+            free, i, worker = room[0]
+            given.setdefault(worker, []).append(lease)
+            if free < -1:
+                heapq.heapreplace(room, (free + 1, i, worker))
+            else:
+                heapq.heappop(room)
+        for worker, some in given.items():
+            worker.session.push(self.queue, lease_ms, some)
+            worker.kick()
+        if unplaced:
+            await give_back(self.store, self.queue, [(lease.id, lease.attempt) for lease in unplaced], "release")
+
+
+async def give_back(store: Store, queue: str, tokens: Sequence[tuple[str, int]], action: str) -> None:
+    """Return leases to the queue; if the store is away they expire by themselves."""
+    for start in range(0, len(tokens), MAX_BATCH):
+        batch = [Settlement(action, id, attempt) for id, attempt in tokens[start : start + MAX_BATCH]]  # type: ignore[arg-type]
+        try:
+            await store.settle(queue, batch)
+        except FairqError as error:
+            log.warning("leases could not be given back", queue=queue, count=len(batch), error=error.message)

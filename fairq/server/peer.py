@@ -1,0 +1,111 @@
+"""One client's connection: a reader that never waits for work, a writer, and requests as tasks of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.errors import BadFrame, FairqError, TooMany
+from fairq.server.auth import Identity
+from fairq.transport import Disconnected, Transport
+from fairq.wire.messages import Drain
+from fairq.wire.server_session import ServerSession
+
+log = structlog.get_logger("fairq.server")
+
+MAX_REQUESTS = 256  # under way at once, per connection
+
+
+@define(eq=False)
+class Peer:
+    """A connected client. `carry_out(peer, request)` does what a request asks and returns the reply's body."""
+
+    transport: Transport
+    identity: Identity
+    session: ServerSession
+    carry_out: Callable[[Peer, Any], Awaitable[dict[str, Any] | None]]
+    name: str = ""
+    queues: tuple[str, ...] = ()
+    requests: int = 0
+    closing: tuple[int, str] | None = None
+    _kicked: trio.Event = field(factory=trio.Event, init=False)
+    _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+
+    def kick(self) -> None:
+        """Have what the session's outbox holds sent."""
+        self._kicked.set()
+
+    def close(self, code: int, reason: str) -> None:
+        """End the connection when what is in the outbox has been sent."""
+        if self.closing is None:
+            self.closing = (code, reason)
+        self.kick()
+
+    async def run(self) -> None:
+        """Converse until either side ends it."""
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                await self._read(nursery)
+                self._scope.cancel()
+
+    async def _read(self, nursery: trio.Nursery) -> None:
+        while True:
+            try:
+                text = await self.transport.receive()
+            except Disconnected:
+                return
+            except BadFrame as error:
+                self.session.refuse(None, error)
+                self.kick()
+                continue
+            request = self.session.receive(text, trio.current_time())
+            if request is None:
+                self.kick()
+            elif isinstance(request, Drain):
+                self.session.credit = 0
+            elif self.requests >= MAX_REQUESTS:
+                self.session.refuse(request.ref, TooMany(f"{MAX_REQUESTS} requests are under way"))
+                self.kick()
+            else:
+                self.requests += 1
+                nursery.start_soon(self._answer, request)
+
+    async def _answer(self, request: Any) -> None:
+        try:
+            body = await self.carry_out(self, request)
+            self.session.reply(request.ref, body or {})
+        except FairqError as error:
+            self.session.refuse(request.ref, error)
+        except Exception:
+            log.exception("request failed", verb=request.type, peer=self.transport.peer)
+            self.session.refuse(request.ref, FairqError("the server failed; its log says why"))
+        finally:
+            self.requests -= 1
+        self.kick()
+
+    async def _write(self) -> None:
+        while True:
+            now = trio.current_time()
+            self.session.expire(now)
+            texts = self.session.outgoing(now)
+            try:
+                for text in texts:
+                    await self.transport.send(text)
+            except Disconnected:
+                break
+            if self.session.is_silent:
+                log.info("peer silent", peer=self.transport.peer, name=self.name)
+                break
+            if self.closing and not texts:
+                await self.transport.close(*self.closing)
+                break
+            if not texts:
+                with trio.move_on_at(self.session.deadline()):
+                    await self._kicked.wait()
+                self._kicked = trio.Event()
+        self._scope.cancel()

@@ -1,0 +1,115 @@
+"""Running a server: store, listeners, app, signals."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+import trio
+from attrs import frozen
+
+from fairq.errors import SettingsError
+from fairq.scopes import background
+from fairq.server.app import App
+from fairq.server.listener import DEV_WARNING, Listener, open_listeners, port_of
+from fairq.server.settings import Settings
+from fairq.store.embedded import embedded_store
+from fairq.store.store import check_durability, open_store
+
+log = structlog.get_logger("fairq.server")
+
+
+@frozen
+class Served:
+    """A server that answers: where, and the app inside."""
+
+    host: str
+    port: int
+    store_url: str
+    app: App
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if settings.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"the certificate cannot be used: {error}", field="tls_cert") from None
+    return context
+
+
+@asynccontextmanager
+async def _store_url(settings: Settings) -> AsyncIterator[str]:
+    if settings.store is not None:
+        yield settings.store
+        return
+    async with embedded_store(settings.data_dir, fsync=settings.fsync) as url:
+        yield url
+
+
+@asynccontextmanager
+async def running_server(settings: Settings) -> AsyncIterator[Served]:
+    """Serve while the context lasts; the port answers when it is entered.
+
+    Raises: SettingsError when the port is taken, the store does not answer or cannot be trusted.
+    """
+    tls = _tls(settings)
+    try:
+        listeners = await open_listeners(settings.host, settings.port, tls)
+    except OSError as error:
+        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror or error}"
+        raise SettingsError(f"port {settings.port} on {settings.host} {why}", field="port") from None
+    hearers: list[App] = []
+
+    def heard(channel: str) -> None:
+        for app in hearers:
+            app.heard(channel)
+
+    try:
+        async with (
+            _store_url(settings) as url,
+            open_store(url, connect_timeout=settings.store_timeout, heard=heard) as store,
+            background() as nursery,
+        ):
+            if not settings.dev and not settings.unsafe_store:
+                problems = await check_durability(store)
+                if problems:
+                    raise SettingsError(f"the store is not safe: {'; '.join(problems)}", field="unsafe_store")
+            app = App(settings, store, nursery)
+            hearers.append(app)
+            await app.start()
+            nursery.start_soon(trio.serve_listeners, Listener(app).handle, listeners)
+            yield Served(settings.host, port_of(listeners[0]), url, app)
+    finally:
+        for listener in listeners:
+            await listener.aclose()
+
+
+async def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends it at once."""
+    serving, stop = trio.Event(), trio.Event()
+    async with background() as nursery:
+        nursery.start_soon(_watch_signals, serving, stop, nursery.cancel_scope)
+        async with running_server(settings) as served:
+            if settings.dev:
+                log.warning(DEV_WARNING)
+            log.info("serving", url=f"{'wss' if settings.tls_cert else 'ws'}://{served.host}:{served.port}")
+            serving.set()
+            await stop.wait()
+            await served.app.drain(settings.grace)
+    log.info("stopped")
+
+
+async def _watch_signals(serving: trio.Event, stop: trio.Event, scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for received in signals:
+            if stop.is_set() or not serving.is_set():
+                log.warning("stopping at once", signal=signal.Signals(received).name)
+                scope.cancel()
+            stop.set()

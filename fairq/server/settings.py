@@ -1,0 +1,137 @@
+"""The server's settings: defaults, then a TOML file, then FAIRQ_* variables, then flags; later ones win."""
+
+from __future__ import annotations
+
+import ipaddress
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cattrs
+from attrs import field, fields, frozen
+
+from fairq.errors import SettingsError
+from fairq.wire.messages import MAX_MESSAGE_BYTES
+
+_BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def _describe(text: str, default: Any, factory: Any = None) -> Any:
+    if factory:
+        return field(factory=factory, metadata={"help": text})
+    return field(default=default, metadata={"help": text})
+
+
+@frozen
+class Settings:
+    """All that `fairq serve` can be told; the names are those of the file, the variables and the flags."""
+
+    host: str = _describe("address to listen on", "127.0.0.1")
+    port: int = _describe("port to listen on (0: any free one)", 7700)
+    store: str | None = _describe("store URL (redis://, rediss://, unix://); none: the embedded store", None)
+    data_dir: Path = _describe("directory of the embedded store", Path("fairq-data"))
+    fsync: str = _describe("embedded store: `always` loses nothing, `everysec` up to a second in a power cut", "always")
+    store_timeout: float = _describe("seconds to wait for the store at start", 30.0)
+    grace: float = _describe("seconds that workers get to finish when the server stops", 30.0)
+    dev: bool = _describe("accept dev-tenant:<name>, dev-worker and dev-operator as tokens (loopback only)", False)
+    unsafe_store: bool = _describe("serve although the store could lose acknowledged tasks", False)
+    tls_cert: Path | None = _describe("certificate chain (PEM), for wss://", None)
+    tls_key: Path | None = _describe("private key (PEM) of the certificate", None)
+    plaintext: bool = _describe("allow ws:// on other than loopback addresses (behind a TLS proxy)", False)
+    origins: list[str] = _describe("browser origins that may connect", None, factory=list)
+    max_connections: int = _describe("connections at once", 10_000)
+    max_message_bytes: int = _describe("longest message taken", MAX_MESSAGE_BYTES)
+    log_level: str = _describe("debug, info, warning or error", "info")
+    log_json: bool = _describe("log JSON lines", False)
+
+    def check(self) -> Settings:
+        """Refuse values that do not go together. Raises: SettingsError, naming the setting."""
+        rules = (
+            (0 <= self.port <= 65_535, "port", "must be 0 to 65535"),
+            (self.fsync in ("always", "everysec"), "fsync", "must be always or everysec"),
+            (0 < self.store_timeout <= 3600, "store_timeout", "must be over 0 and at most 3600 seconds"),
+            (0 <= self.grace <= 86_400, "grace", "must be 0 to 86400 seconds"),
+            (self.max_connections > 0, "max_connections", "must be at least 1"),
+            (self.max_message_bytes >= 65_536, "max_message_bytes", "must be at least 65536"),
+            (self.log_level in ("debug", "info", "warning", "error"), "log_level", "must be debug, info, warning, error"),
+            ((self.tls_cert is None) == (self.tls_key is None), "tls_key", "goes together with tls_cert"),
+            (not self.dev or self.is_loopback, "dev", "is for loopback addresses only; its tokens are no secrets"),
+            (
+                self.is_loopback or self.tls_cert is not None or self.plaintext,
+                "tls_cert",
+                f"is needed to listen on {self.host}; behind a TLS proxy, set plaintext",
+            ),
+        )
+        for holds, name, message in rules:
+            if not holds:
+                raise SettingsError(f"setting {name} {message}", field=name)
+        return self
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the server."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+_NAMES = frozenset(f.name for f in fields(Settings))
+
+
+def _boolean(value: Any, _: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in _BOOLEANS:
+        return _BOOLEANS[value.lower()]
+    raise ValueError("must be true or false")
+
+
+def _names(value: Any, _: object) -> list[str]:
+    if isinstance(value, str):
+        return [name.strip() for name in value.split(",") if name.strip()]
+    return [str(name) for name in value]
+
+
+_converter = cattrs.Converter(detailed_validation=False)
+_converter.register_structure_hook(bool, _boolean)
+_converter.register_structure_hook_func(lambda kind: kind == list[str], _names)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"settings file {path}: {error.strerror}", field="config") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"settings file {path} is not TOML: {error}", field="config") from None
+
+
+def load_settings(config: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:
+    """Join file, environment and flags (None: not given) into checked settings. Raises: SettingsError."""
+    merged: dict[str, tuple[Any, str]] = {}
+    for name, value in (_read_file(config) if config else {}).items():
+        if name not in _NAMES:
+            raise SettingsError(f"settings file {config}: there is no setting {name}", field=name)
+        merged[name] = (value, f"settings file {config}: {name}")
+    for name in _NAMES:
+        if (text := environment.get(f"FAIRQ_{name.upper()}")) is not None:
+            merged[name] = (text, f"FAIRQ_{name.upper()}")
+    for name, value in flags.items():
+        if value is not None:
+            merged[name] = (value, f"--{name.replace('_', '-')}")
+    values: dict[str, Any] = {}
+    hints = {f.name: f.type for f in fields(_resolved())}
+    for name, (value, source) in merged.items():
+        try:
+            values[name] = _converter.structure(value, hints[name])
+        except Exception:
+            raise SettingsError(f"{source}: {value!r} is not a valid value", field=name) from None
+    return Settings(**values).check()
+
+
+def _resolved() -> type[Settings]:
+    from attrs import resolve_types
+
+    return resolve_types(Settings)

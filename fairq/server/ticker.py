@@ -1,0 +1,74 @@
+"""The ticker: calls `tick` for every queue when the next task is due, and once a second to be sure.
+
+Any server may tick any queue, so each server only has to know what it did itself (`expect`); the floor finds what a
+server that died had known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.errors import FairqError
+from fairq.store.store import Store
+
+log = structlog.get_logger("fairq.server")
+
+FLOOR_S = 1.0
+_DISCOVER_S = 5.0
+
+
+@define(eq=False)
+class Ticker:
+    """One task that ticks all queues; `has_ready(queue)` is told of every queue that has ready tasks."""
+
+    store: Store
+    has_ready: Callable[[str], None]
+    due: dict[str, float] = field(factory=dict)  # queue -> when to tick it next
+    _sooner: trio.Event = field(factory=trio.Event, init=False)
+
+    def expect(self, queue: str, in_ms: float) -> None:
+        """Say that something will be due in a queue after `in_ms`."""
+        at = trio.current_time() + in_ms / 1000
+        if at < self.due.get(queue, float("inf")):
+            self.due[queue] = at
+            self._sooner.set()
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        discover_at = 0.0
+        while True:
+            now = trio.current_time()
+            if now >= discover_at:
+                discover_at = now + _DISCOVER_S
+                await self._discover()
+            for queue in [queue for queue, at in self.due.items() if at <= now]:
+                self.due[queue] = trio.current_time() + await self._tick(queue)
+            self._sooner = trio.Event()
+            with trio.move_on_at(min(discover_at, *self.due.values()) if self.due else discover_at):
+                await self._sooner.wait()
+
+    async def _discover(self) -> None:
+        try:
+            for queue in await self.store.queues():
+                self.due.setdefault(queue, 0.0)
+        except FairqError as error:
+            log.debug("queues cannot be listed", error=error.message)
+
+    async def _tick(self, queue: str) -> float:
+        """Tick one queue; returns the seconds until it must be ticked again."""
+        try:
+            done = await self.store.tick(queue)
+        except FairqError as error:
+            log.debug("tick failed", queue=queue, error=error.message)
+            return FLOOR_S
+        if done.reaped or done.expired:
+            log.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
+        if done.ready:
+            self.has_ready(queue)
+        if done.next_due_ms < 0:
+            return FLOOR_S
+        return min(FLOOR_S, max(0.0, (done.next_due_ms - done.now_ms) / 1000))

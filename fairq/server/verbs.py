@@ -1,0 +1,238 @@
+"""What each request does: checks that need more than the frame, then one call of the store.
+
+No rule of the queue lives here (they are in lua/), only who may do it and how it is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict
+
+from fairq.errors import BadRequest, NotFound
+from fairq.model import (
+    WORKER_PATTERN,
+    Settlement,
+    check_int,
+    check_name,
+    check_settings,
+    check_task_id,
+    check_weight,
+)
+from fairq.server.peer import Peer
+from fairq.tokens import TokenRecord
+from fairq.wire import messages as wire
+from fairq.wire.messages import MAX_CREDIT, MAX_QUEUES, State
+
+if TYPE_CHECKING:
+    from fairq.server.app import App
+
+Body = dict[str, Any]
+
+
+async def enqueue(app: App, peer: Peer, request: wire.Enqueue) -> Body:
+    """Store tasks of the token's tenant."""
+    queue = peer.identity.check_queue(request.queue)
+    outcomes = await app.store.enqueue(queue, peer.identity.tenant, request.tasks)
+    app.hint(queue)
+    for task in request.tasks:
+        if task.delay_ms or task.start_at_ms:
+            app.ticker.expect(queue, task.delay_ms)
+    return {"outcomes": outcomes}
+
+
+async def tasks(app: App, peer: Peer, request: wire.Tasks) -> Body:
+    """Tell what is known of tasks; a tenant hears only of its own."""
+    queue = peer.identity.check_queue(request.queue)
+    states = await app.store.tasks(queue, [check_task_id(id, "ids") for id in request.ids])
+    mine = peer.identity.tenant
+    rows = []
+    for state in states:
+        if mine and state.tenant not in ("", mine):
+            rows.append({"id": state.id, "state": "unknown"})
+        else:
+            rows.append({name: value for name, value in asdict(state).items() if value not in ("", 0)})
+    return {"tasks": rows}
+
+
+async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
+    """Begin to feed a worker, which may bring along leases from an earlier connection."""
+    if not WORKER_PATTERN.match(request.worker):
+        raise BadRequest("worker must be 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", field="worker")
+    if not 1 <= len(request.queues) <= MAX_QUEUES:
+        raise BadRequest(f"queues must name 1 to {MAX_QUEUES}", field="queues")
+    queues = tuple(dict.fromkeys(peer.identity.check_queue(queue) for queue in request.queues))
+    check_int(request.credit, "credit", 0, MAX_CREDIT)
+    if any(lease.queue not in queues for lease in request.leases):
+        raise BadRequest("leases must be of the queues attached to", field="leases")
+    outcomes = ["gone"] * len(request.leases)
+    for queue in queues:
+        at = [i for i, lease in enumerate(request.leases) if lease.queue == queue]
+        held = [Settlement("extend", request.leases[i].id, request.leases[i].attempt) for i in at]
+        if held:
+            for i, outcome in zip(at, await app.store.settle(queue, held), strict=True):
+                outcomes[i] = outcome
+                if outcome == "ok":
+                    peer.session.held[queue, request.leases[i].id] = request.leases[i].attempt
+    if peer.session.state is not State.OPEN:
+        raise BadRequest("the connection is attached already, or draining", field="type")
+    peer.name, peer.queues = request.worker, queues
+    peer.session.state, peer.session.credit = State.ATTACHED, request.credit
+    app.attach(peer)
+    return {"leases": outcomes}
+
+
+async def credit(app: App, peer: Peer, request: wire.Credit) -> Body:
+    """Change how many tasks the worker may hold."""
+    peer.session.credit = check_int(request.credit, "credit", 0, MAX_CREDIT)
+    app.credit_changed(peer)
+    return {}
+
+
+async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settlement]) -> Body:
+    if queue not in peer.queues:
+        raise BadRequest(f"the worker is not attached to queue {queue!r:.80}", field="queue")
+    outcomes = await app.store.settle(queue, settlements)
+    for settlement, outcome in zip(settlements, outcomes, strict=True):
+        if settlement.action != "extend" or outcome != "ok":
+            token = (queue, settlement.id)
+            if peer.session.held.get(token) == settlement.attempt:
+                del peer.session.held[token]
+        if settlement.action == "nack":
+            app.ticker.expect(queue, settlement.delay_ms or 0)
+    app.credit_changed(peer)
+    return {"outcomes": outcomes}
+
+
+async def settle(app: App, peer: Peer, request: wire.Settle) -> Body:
+    """End leases."""
+    return await _settle(app, peer, request.queue, request.settlements)
+
+
+async def extend(app: App, peer: Peer, request: wire.Extend) -> Body:
+    """Renew leases."""
+    tokens = [
+        Settlement("extend", check_task_id(lease.id, "leases"), check_int(lease.attempt, "leases", 1, 65_535))
+        for lease in request.leases
+    ]
+    if not tokens:
+        raise BadRequest("leases must hold at least 1", field="leases")
+    return await _settle(app, peer, request.queue, tokens)
+
+
+async def queues(app: App, peer: Peer, request: wire.Queues) -> Body:
+    """List all queues."""
+    rows = []
+    for queue in await app.store.queues():
+        rows.append({**asdict(await app.store.queue(queue)), "workers": app.count_workers(queue)})
+    return {"queues": rows}
+
+
+async def configure(app: App, peer: Peer, request: wire.Configure) -> Body:
+    """Change settings of a queue."""
+    changes = check_settings(request.settings)
+    await app.store.configure(peer.identity.check_queue(request.queue), changes)
+    return {}
+
+
+async def tenants(app: App, peer: Peer, request: wire.Tenants) -> Body:
+    """List a queue's tenants."""
+    rows = await app.store.tenants(await _known_queue(app, peer, request.queue))
+    return {"tenants": [asdict(row) for row in rows]}
+
+
+async def _known_queue(app: App, peer: Peer, name: str) -> str:
+    queue = peer.identity.check_queue(name)
+    if queue not in await app.store.queues():
+        raise NotFound(f"there is no queue {queue}", field="queue")
+    return queue
+
+
+async def set_weight(app: App, peer: Peer, request: wire.SetWeight) -> Body:
+    """Give a tenant a weight."""
+    queue, tenant = peer.identity.check_queue(request.queue), check_name(request.tenant, "tenant")
+    before = await app.store.set_weight(queue, tenant, check_weight(request.weight))
+    return {"before": before}
+
+
+async def pause(app: App, peer: Peer, request: wire.Pause) -> Body:
+    """Hold back a tenant, or the whole queue."""
+    queue, tenant = _target(peer, request)
+    return {"before": await app.store.pause(queue, tenant)}
+
+
+async def resume(app: App, peer: Peer, request: wire.Resume) -> Body:
+    """Undo `pause`."""
+    queue, tenant = _target(peer, request)
+    before = await app.store.resume(queue, tenant)
+    app.hint(queue)
+    return {"before": before}
+
+
+def _target(peer: Peer, request: wire.Pause | wire.Resume) -> tuple[str, str]:
+    queue = peer.identity.check_queue(request.queue)
+    return queue, "" if request.tenant is None else check_name(request.tenant, "tenant")
+
+
+async def dead(app: App, peer: Peer, request: wire.Dead) -> Body:
+    """List dead letters."""
+    check_int(request.offset, "offset", 0, 1 << 50)
+    check_int(request.count, "count", 1, 500)
+    letters = await app.store.dead(peer.identity.check_queue(request.queue), request.offset, request.count)
+    return {"dead": [asdict(letter) for letter in letters]}
+
+
+async def replay(app: App, peer: Peer, request: wire.Replay) -> Body:
+    """Give dead letters a fresh set of attempts."""
+    queue = peer.identity.check_queue(request.queue)
+    outcomes = await app.store.replay(queue, [check_task_id(id, "ids") for id in request.ids])
+    app.hint(queue)
+    return {"outcomes": outcomes}
+
+
+async def purge(app: App, peer: Peer, request: wire.Purge) -> Body:
+    """Delete dead letters."""
+    queue = peer.identity.check_queue(request.queue)
+    return {"outcomes": await app.store.purge(queue, [check_task_id(id, "ids") for id in request.ids])}
+
+
+async def create_token(app: App, peer: Peer, request: wire.CreateToken) -> Body:
+    """Register a token."""
+    await app.auth.create(TokenRecord(request.id, request.role, request.hash, request.tenant, request.queues))
+    return {}
+
+
+async def list_tokens(app: App, peer: Peer, request: wire.ListTokens) -> Body:
+    """List tokens, without their hashes."""
+    return {"tokens": [{k: v for k, v in asdict(t).items() if k != "hash"} for t in await app.auth.tokens()]}
+
+
+async def revoke_token(app: App, peer: Peer, request: wire.RevokeToken) -> Body:
+    """Delete a token and close the connections that use it."""
+    if not await app.auth.revoke(request.id):
+        raise NotFound(f"there is no token {request.id!r:.80}", field="id")
+    return {}
+
+
+VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
+    wire.Enqueue: enqueue,
+    wire.Tasks: tasks,
+    wire.Attach: attach,
+    wire.Credit: credit,
+    wire.Settle: settle,
+    wire.Extend: extend,
+    wire.Queues: queues,
+    wire.Configure: configure,
+    wire.Tenants: tenants,
+    wire.SetWeight: set_weight,
+    wire.Pause: pause,
+    wire.Resume: resume,
+    wire.Dead: dead,
+    wire.Replay: replay,
+    wire.Purge: purge,
+    wire.CreateToken: create_token,
+    wire.ListTokens: list_tokens,
+    wire.RevokeToken: revoke_token,
+}
+

@@ -1,0 +1,65 @@
+"""Tokens: `fq_<role>_<id>_<secret>_<check>`. The store knows only the SHA-256 of a token; its secret has 160 bits."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import zlib
+
+from attrs import frozen
+
+from fairq.errors import BadRequest
+from fairq.model import check_name
+from fairq.wire.messages import Role
+
+ID_PATTERN = re.compile(r"[a-z0-9]{4,32}\Z")
+HASH_PATTERN = re.compile(r"[0-9a-f]{64}\Z")
+
+
+@frozen
+class TokenRecord:
+    """What the store keeps of a token. `queues` None: all queues."""
+
+    id: str
+    role: str
+    hash: str
+    tenant: str | None = None
+    queues: list[str] | None = None
+    created_at_ms: int = 0
+
+    def check(self) -> None:
+        """Refuse a record that could not be used. Raises: BadRequest, naming the field."""
+        if not ID_PATTERN.match(self.id):
+            raise BadRequest("id must be 4 to 32 of a-z, 0-9", field="id")
+        if self.role not in {role.value for role in Role}:
+            raise BadRequest("role must be tenant, worker or operator", field="role")
+        if not HASH_PATTERN.match(self.hash):
+            raise BadRequest("hash must be the SHA-256 of the token, as 64 hexadecimal digits", field="hash")
+        if (self.role == Role.TENANT.value) != (self.tenant is not None):
+            raise BadRequest("a tenant token, and only a tenant token, names its tenant", field="tenant")
+        if self.tenant is not None:
+            check_name(self.tenant, "tenant")
+        for queue in self.queues or ():
+            check_name(queue, "queues")
+
+
+def hash_token(token: str) -> str:
+    """Return the hash under which the store knows a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def make_token(role: Role) -> tuple[str, str]:
+    """Make a new token; returns its id and its text."""
+    id = secrets.token_hex(6)
+    body = f"fq_{role.value}_{id}_{secrets.token_hex(20)}"
+    return id, f"{body}_{zlib.crc32(body.encode()):08x}"
+
+
+def token_id(token: str) -> str | None:
+    """Return the id inside a token, or None if the text was not made by `make_token` or has a typing error."""
+    body, _, check = token.rpartition("_")
+    parts = body.split("_")
+    if len(parts) != 4 or parts[0] != "fq" or f"{zlib.crc32(body.encode()):08x}" != check:
+        return None
+    return parts[2]

@@ -1,0 +1,138 @@
+"""The seam between sessions and sockets: texts over one websocket.
+
+trio-websocket is used below its own server helpers, which let one client's misbehaviour end the process: every
+connection has a nursery of its own here, every handshake and every send a deadline, and the socket is closed whatever
+happens. A send that runs out of time leaves half a frame behind, so it closes the connection.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import trio
+from attrs import define, frozen
+from trio_websocket import (
+    ConnectionClosed,
+    ConnectionRejected,
+    ConnectionTimeout,
+    HandshakeError,
+    WebSocketConnection,
+    wrap_client_stream,
+)
+
+from fairq.errors import BadFrame, Forbidden, SettingsError, Unauthorized, Unavailable
+from fairq.scopes import background
+from fairq.wire.messages import MAX_MESSAGE_BYTES, SUBPROTOCOL
+
+HANDSHAKE_S = 5.0
+SEND_S = 5.0
+CLOSE_S = 1.0
+RECEIVE_BYTES = 65_536
+
+
+class Disconnected(Exception):
+    """The connection is gone."""
+
+
+@define(eq=False)
+class Transport:
+    """One open websocket."""
+
+    socket: WebSocketConnection
+    peer: str
+
+    async def send(self, text: str) -> None:
+        """Send one text. Raises: Disconnected, also when it takes longer than SEND_S."""
+        try:
+            with trio.fail_after(SEND_S):
+                await self.socket.send_message(text)
+        except (ConnectionClosed, trio.TooSlowError) as error:
+            raise Disconnected(str(error) or "the other side reads too slowly") from None
+
+    async def receive(self) -> str:
+        """Wait for the next text. Raises: Disconnected, BadFrame for binary messages."""
+        try:
+            message = await self.socket.get_message()
+        except ConnectionClosed as error:
+            raise Disconnected(str(error)) from None
+        if isinstance(message, bytes):
+            raise BadFrame("frames are text messages, not binary ones")
+        return message
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Say good-bye, for at most CLOSE_S."""
+        with trio.move_on_after(CLOSE_S):
+            await self.socket.aclose(code, reason[:120])
+
+
+@frozen
+class Target:
+    """Where a ws:// or wss:// URL leads."""
+
+    url: str
+    host: str
+    port: int
+    resource: str
+    tls: ssl.SSLContext | None
+
+    @classmethod
+    def parse(cls, url: str, tls: ssl.SSLContext | None = None) -> Target:
+        """Read a URL. Raises: SettingsError."""
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("ws", "wss") or not parts.hostname or port == -1:
+            raise SettingsError(f"a server URL looks like ws://host:7700 or wss://host, not {url!r}", field="url")
+        if parts.scheme == "wss":
+            return cls(url, parts.hostname, port or 443, parts.path or "/", tls or ssl.create_default_context())
+        return cls(url, parts.hostname, port or 7700, parts.path or "/", None)
+
+
+@asynccontextmanager
+async def dial(target: Target, token: str) -> AsyncIterator[Transport]:
+    """Connect to a server while the context lasts.
+
+    Raises: Unavailable if it cannot be reached now, Unauthorized or Forbidden if it will not have us.
+    """
+    headers = [(b"Authorization", b"Bearer " + token.encode())]
+    async with background() as nursery:
+        stream: trio.SocketStream | trio.SSLStream[trio.SocketStream] | None = None
+        try:
+            try:
+                with trio.fail_after(HANDSHAKE_S):
+                    stream = await trio.open_tcp_stream(target.host, target.port)
+                    if target.tls:
+                        stream = trio.SSLStream(stream, target.tls, server_hostname=target.host, https_compatible=True)
+                    socket = await wrap_client_stream(
+                        nursery, stream, f"{target.host}:{target.port}", target.resource, subprotocols=[SUBPROTOCOL],
+                        extra_headers=headers, max_message_size=4 * MAX_MESSAGE_BYTES,
+                        receive_buffer_size=RECEIVE_BYTES,
+                    )  # fmt: skip
+            except ConnectionRejected as error:
+                reason = (error.body or b"").decode(errors="replace").strip() or f"HTTP {error.status_code}"
+                if error.status_code == 401:
+                    raise Unauthorized(reason) from None
+                if error.status_code == 403:
+                    raise Forbidden(reason) from None
+                raise Unavailable(f"{target.url} refused the connection: {reason}") from None
+            except (OSError, HandshakeError, trio.TooSlowError, ConnectionTimeout, trio.BrokenResourceError) as error:
+                raise Unavailable(f"{target.url} cannot be reached: {error or type(error).__name__}") from None
+            yield Transport(socket, target.url)
+        finally:
+            if stream is not None:
+                await trio.aclose_forcefully(stream)
+
+
+def bearer_token(headers: Sequence[tuple[bytes, bytes]]) -> str:
+    """Find the token in a request's headers. Raises: Unauthorized."""
+    for name, value in headers:
+        if name.lower() == b"authorization":
+            scheme, _, token = value.decode("latin-1").partition(" ")
+            if scheme.lower() == "bearer" and token.strip():
+                return token.strip()
+    raise Unauthorized("send a token as `Authorization: Bearer <token>`")

@@ -1,0 +1,204 @@
+"""Text <-> frames: one JSON object each, read strictly.
+
+Payloads are any JSON value and must come out as they went in. `orjson` is fast but forgives duplicate keys (the last
+one wins) and rounds whole numbers beyond 64 bits. So a frame is written again after reading: if the text is the same,
+nothing was forgiven. Our own SDK always writes that canonical text; for any other text the standard library's parser
+looks for what must be refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import orjson
+from attrs import fields as attrs_fields
+from cattrs import ClassValidationError, IterableValidationError
+from cattrs.errors import ForbiddenExtraKeysError
+from cattrs.gen import make_dict_structure_fn
+from cattrs.preconf.orjson import make_converter
+
+from fairq.errors import BadFrame, BadRequest, FairqError, TooLarge, UnknownVerb
+from fairq.model import ACTIONS, MAX_BATCH, MAX_ERROR_CHARS, MAX_PAYLOAD_BYTES, MAX_SPAN_MS, NewTask, Settlement
+from fairq.model import check_int, check_task_id
+from fairq.wire import messages
+
+_MAX_REF = (1 << 53) - 1
+_TASK_FIELDS = frozenset(f.name for f in attrs_fields(NewTask))
+_TASK_TIMES = _TASK_FIELDS - {"id", "payload"}
+_SETTLEMENT_FIELDS = frozenset(Settlement._fields)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise BadFrame(f"{name} is not JSON")
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise BadFrame("an object has the same key twice")
+    return found
+
+
+def _parse_whole(digits: str) -> int:
+    if len(digits) > 20 or not -(1 << 63) <= (number := int(digits)) < (1 << 64):
+        raise BadFrame("a whole number does not fit into 64 bits; send it as a string")
+    return number
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Read one JSON object strictly. Raises: BadFrame."""
+    try:
+        data = orjson.loads(text)
+        canonical = orjson.dumps(data)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError) as error:
+        raise BadFrame(f"not JSON, or nested too deep: {error}") from None
+    if canonical != text.encode():
+        try:
+            json.loads(
+                text, object_pairs_hook=_refuse_duplicates, parse_constant=_refuse_constant, parse_int=_parse_whole
+            )
+        except (ValueError, RecursionError) as error:
+            raise BadFrame(f"not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise BadFrame("a frame is one JSON object")
+    return data
+
+
+def _structure_task(data: Any, _: object) -> NewTask:
+    if type(data) is not dict:
+        raise BadRequest("each of tasks must be an object", field="tasks")
+    if "payload" not in data:
+        raise BadRequest("a task needs a payload", field="payload")
+    payload = orjson.dumps(data["payload"])
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise TooLarge(f"the payload has {len(payload)} bytes; {MAX_PAYLOAD_BYTES} are the limit", field="payload")
+    id = check_task_id(data.get("id"))
+    if len(data) == 2:
+        return NewTask(id, payload)
+    extra = data.keys() - _TASK_FIELDS
+    if extra:
+        raise BadRequest(f"a task has no field {min(extra)!r:.80}", field=min(extra)[:80])
+    task = NewTask(id, payload, **{name: data[name] for name in _TASK_TIMES & data.keys()})
+    task.check()
+    return task
+
+
+def _structure_settlement(data: Any, _: object) -> Settlement:
+    if type(data) is not dict:
+        raise BadRequest("each of settlements must be an object", field="settlements")
+    extra = data.keys() - _SETTLEMENT_FIELDS
+    if extra:
+        raise BadRequest(f"a settlement has no field {min(extra)!r:.80}", field=min(extra)[:80])
+    action, delay_ms, error = data.get("action"), data.get("delay_ms"), data.get("error", "")
+    if action not in ACTIONS:
+        raise BadRequest(f"action must be one of {', '.join(ACTIONS)}", field="action")
+    if delay_ms is not None:
+        check_int(delay_ms, "delay_ms", 0, MAX_SPAN_MS)
+    if not isinstance(error, str) or len(error) > MAX_ERROR_CHARS:
+        raise BadRequest(f"error must be text of at most {MAX_ERROR_CHARS} characters", field="error")
+    attempt = check_int(data.get("attempt"), "attempt", 1, 65_535)
+    return Settlement(action, check_task_id(data.get("id")), attempt, delay_ms, error)
+
+
+def _exactly(kind: type[Any], name: str) -> Any:
+    def structure(value: Any, _: object) -> Any:
+        if type(value) is kind or (kind is float and type(value) is int):
+            return value
+        raise ValueError(f"must be {name}")
+
+    return structure
+
+
+_converter = make_converter(forbid_extra_keys=True)
+for _kind, _name in ((int, "a whole number"), (str, "text"), (float, "a number"), (bool, "true or false")):
+    _converter.register_structure_hook(_kind, _exactly(_kind, _name))
+_converter.register_structure_hook(NewTask, _structure_task)
+_converter.register_structure_hook(Settlement, _structure_settlement)
+_lenient = make_converter(forbid_extra_keys=False)  # for what servers say: later ones may say more
+
+CLIENT_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in messages.CLIENT_FRAMES}
+SERVER_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in messages.SERVER_FRAMES}
+for _frame in CLIENT_TYPES.values():
+    _converter.register_structure_hook(
+        _frame, make_dict_structure_fn(_frame, _converter, _cattrs_forbid_extra_keys=True)
+    )
+
+
+def _explain(error: BaseException, path: str = "") -> FairqError:
+    """Find the first thing at fault inside cattrs's tree of errors, and name its field."""
+    if isinstance(error, FairqError):
+        return error
+    if isinstance(error, ClassValidationError | IterableValidationError):
+        for inner in error.exceptions:
+            notes = getattr(inner, "__notes__", [])
+            name = next((getattr(note, "name", None) for note in notes if hasattr(note, "name")), None)
+            return _explain(inner, str(name) if name is not None else path)
+    if isinstance(error, ForbiddenExtraKeysError):
+        extra = min(error.extra_fields)
+        return BadRequest(f"there is no field {extra!r:.80} here", field=extra[:80])
+    if isinstance(error, KeyError):
+        return BadRequest(f"{error.args[0]} is missing", field=str(error.args[0]))
+    return BadRequest(f"{path or 'the frame'} {error}"[:300], field=path or None)
+
+
+def structure(data: dict[str, Any], frame: type[Any]) -> Any:
+    """Turn a parsed object, less its `type`, into a client's frame. Raises: BadRequest, naming the field."""
+    try:
+        return _converter.structure(data, frame)
+    except FairqError:
+        raise
+    except Exception as error:  # cattrs raises whatever its hooks raise; all of it is the sender's fault
+        raise _explain(error) from None
+
+
+def decode_client(text: str) -> Any:
+    """Read what a client sent. Raises: BadFrame, UnknownVerb, BadRequest; with `ref` set where there was one."""
+    data = parse(text)
+    ref = data.get("ref")
+    try:
+        kind = data.pop("type", None)
+        if not isinstance(kind, str) or kind not in CLIENT_TYPES:
+            raise UnknownVerb(f"there is no frame of type {kind!r:.80}", field="type")
+        if ref is not None:
+            check_int(ref, "ref", 0, _MAX_REF)
+        frame = structure(data, CLIENT_TYPES[kind])
+        for name in ("tasks", "settlements", "leases", "ids"):
+            count = len(getattr(frame, name, "x"))
+            if not (count <= MAX_BATCH and (count or name == "leases")):
+                raise TooLarge(f"{name} must hold 1 to {MAX_BATCH}, not {count}", field=name)
+        return frame
+    except FairqError as error:
+        error.ref = ref if isinstance(ref, int) else None
+        raise
+
+
+def _pushed(task: dict[str, Any]) -> messages.PushedTask:
+    return messages.PushedTask(
+        task["id"], task["attempt"], task["max_attempts"], task["tenant"], task["enqueued_at_ms"], task["payload"],
+        task.get("start_at_ms"), task.get("expires_at_ms"),
+    )  # fmt: skip
+
+
+def decode_server(text: str) -> Any:
+    """Read what a server sent; fields and frame types that this build does not know are passed over (None)."""
+    try:
+        data: dict[str, Any] = orjson.loads(text)
+        kind = SERVER_TYPES.get(data.pop("type"))
+        if kind is None:
+            return None
+        if kind is messages.Push:
+            return messages.Push(data["queue"], data["lease_ms"], [_pushed(task) for task in data["tasks"]])
+        return _lenient.structure(data, kind)
+    except Exception as error:
+        raise BadFrame(f"the server sent what is no frame: {error}") from None
+
+
+def encode(kind: str, body: Mapping[str, Any]) -> str:
+    """Write a frame."""
+    return orjson.dumps({"type": kind, **body}, default=_unstructure).decode()
+
+
+def _unstructure(value: Any) -> Any:
+    return {key: inner for key, inner in _lenient.unstructure(value).items() if inner is not None}

@@ -1,0 +1,340 @@
+"""The frames of fairq.v1, and who may send which of them when (PROTOCOL.md)."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, ClassVar
+
+from attrs import field, frozen
+
+from fairq.model import NewTask, Settlement
+
+SUBPROTOCOL = "fairq.v1"
+BEAT_S = 10.0  # whoever has sent nothing for so long sends a ping
+SILENCE_S = 25.0  # whoever has heard nothing for so long closes
+MAX_MESSAGE_BYTES = 4 << 20
+MAX_CREDIT = 500
+MAX_QUEUES = 100
+
+
+class Role(Enum):
+    """What a token lets its bearer be."""
+
+    TENANT = "tenant"
+    WORKER = "worker"
+    OPERATOR = "operator"
+
+
+class State(Enum):
+    """Where a connection stands, as the server sees it."""
+
+    OPEN = "open"
+    ATTACHED = "attached"
+    DRAINING = "draining"
+
+
+@frozen
+class Token:
+    """A (task id, attempt) pair: the fence of one lease."""
+
+    id: str
+    attempt: int
+
+
+@frozen
+class HeldLease:
+    """A lease that a worker brings along to a new connection."""
+
+    queue: str
+    id: str
+    attempt: int
+
+
+class Request:
+    """A frame that a client sends; `ref` is the client's own number for it, repeated in the answer."""
+
+    type: ClassVar[str]
+    ref: int
+
+
+@frozen
+class Enqueue(Request):
+    """Store tasks of the token's tenant."""
+
+    type: ClassVar[str] = "enqueue"
+    ref: int
+    queue: str
+    tasks: list[NewTask]
+
+
+@frozen
+class Tasks(Request):
+    """Ask what is known of tasks."""
+
+    type: ClassVar[str] = "tasks"
+    ref: int
+    queue: str
+    ids: list[str]
+
+
+@frozen
+class Attach(Request):
+    """Offer work: from now on up to `credit` tasks of the queues may be pushed."""
+
+    type: ClassVar[str] = "attach"
+    ref: int
+    worker: str
+    queues: list[str]
+    credit: int
+    leases: list[HeldLease] = field(factory=list)
+
+
+@frozen
+class Credit(Request):
+    """Change how many tasks the worker holds at most."""
+
+    type: ClassVar[str] = "credit"
+    ref: int
+    credit: int
+
+
+@frozen
+class Settle(Request):
+    """End leases."""
+
+    type: ClassVar[str] = "settle"
+    ref: int
+    queue: str
+    settlements: list[Settlement]
+
+
+@frozen
+class Extend(Request):
+    """Renew leases."""
+
+    type: ClassVar[str] = "extend"
+    ref: int
+    queue: str
+    leases: list[Token]
+
+
+@frozen
+class Queues(Request):
+    """List all queues with counts and settings."""
+
+    type: ClassVar[str] = "queues"
+    ref: int
+
+
+@frozen
+class Configure(Request):
+    """Change settings of a queue."""
+
+    type: ClassVar[str] = "configure"
+    ref: int
+    queue: str
+    settings: dict[str, Any]
+
+
+@frozen
+class Tenants(Request):
+    """List a queue's tenants with weights, counts and shares."""
+
+    type: ClassVar[str] = "tenants"
+    ref: int
+    queue: str
+
+
+@frozen
+class SetWeight(Request):
+    """Give a tenant a weight."""
+
+    type: ClassVar[str] = "set_weight"
+    ref: int
+    queue: str
+    tenant: str
+    weight: float
+
+
+@frozen
+class Pause(Request):
+    """Hold back a tenant, or the whole queue."""
+
+    type: ClassVar[str] = "pause"
+    ref: int
+    queue: str
+    tenant: str | None = None
+
+
+@frozen
+class Resume(Request):
+    """Undo `pause`."""
+
+    type: ClassVar[str] = "resume"
+    ref: int
+    queue: str
+    tenant: str | None = None
+
+
+@frozen
+class Dead(Request):
+    """List dead letters, oldest first."""
+
+    type: ClassVar[str] = "dead"
+    ref: int
+    queue: str
+    offset: int = 0
+    count: int = 100
+
+
+@frozen
+class Replay(Request):
+    """Give dead letters a fresh set of attempts."""
+
+    type: ClassVar[str] = "replay"
+    ref: int
+    queue: str
+    ids: list[str]
+
+
+@frozen
+class Purge(Request):
+    """Delete dead letters."""
+
+    type: ClassVar[str] = "purge"
+    ref: int
+    queue: str
+    ids: list[str]
+
+
+@frozen
+class CreateToken(Request):
+    """Register a token that the caller made; `hash` is the SHA-256 of its text, which itself never travels."""
+
+    type: ClassVar[str] = "create_token"
+    ref: int
+    id: str
+    role: str
+    hash: str
+    tenant: str | None = None
+    queues: list[str] | None = None
+
+
+@frozen
+class ListTokens(Request):
+    """List tokens, without their secrets."""
+
+    type: ClassVar[str] = "list_tokens"
+    ref: int
+
+
+@frozen
+class RevokeToken(Request):
+    """Delete a token and close the connections that use it."""
+
+    type: ClassVar[str] = "revoke_token"
+    ref: int
+    id: str
+
+
+@frozen
+class Ping:
+    """Says: I am here. Sent by either side, never answered."""
+
+    type: ClassVar[str] = "ping"
+
+
+@frozen
+class Drain:
+    """From the server: finish what you hold, then come back. From a worker: send me no more tasks."""
+
+    type: ClassVar[str] = "drain"
+
+
+@frozen
+class Welcome:
+    """The server's first frame."""
+
+    type: ClassVar[str] = "welcome"
+    role: str
+    server: str
+    session: str
+    max_batch: int
+    max_message_bytes: int
+    tenant: str | None = None
+    warning: str | None = None
+
+
+@frozen
+class Reply:
+    """The answer to a request that was carried out; what stands in `body` depends on the verb."""
+
+    type: ClassVar[str] = "reply"
+    ref: int
+    body: dict[str, Any]
+
+
+@frozen
+class Error:
+    """The answer to a request that was refused (`ref`), or a word on a frame that could not be read (no `ref`)."""
+
+    type: ClassVar[str] = "error"
+    code: str
+    message: str
+    ref: int | None = None
+    field: str | None = None
+
+
+@frozen
+class PushedTask:
+    """One task in a push; times in ms, absent ones None."""
+
+    id: str
+    attempt: int
+    max_attempts: int
+    tenant: str
+    enqueued_at_ms: int
+    payload: Any
+    start_at_ms: int | None = None
+    expires_at_ms: int | None = None
+
+
+@frozen
+class Push:
+    """Tasks for a worker, each leased for `lease_ms` from now."""
+
+    type: ClassVar[str] = "push"
+    queue: str
+    lease_ms: int
+    tasks: list[PushedTask]
+
+
+OPEN, ATTACHED, DRAINING = State.OPEN, State.ATTACHED, State.DRAINING
+_ANY = frozenset(State)
+_TENANT, _WORKER, _OPERATOR = frozenset({Role.TENANT}), frozenset({Role.WORKER}), frozenset({Role.OPERATOR})
+_WORKING = frozenset({ATTACHED, DRAINING})
+
+# The grid: who may send what, in which state.
+CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
+    Enqueue: (_TENANT, frozenset({OPEN})),
+    Tasks: (_TENANT | _OPERATOR, _ANY),
+    Attach: (_WORKER, frozenset({OPEN})),
+    Credit: (_WORKER, _WORKING),
+    Settle: (_WORKER, _WORKING),
+    Extend: (_WORKER, _WORKING),
+    Drain: (_WORKER, _WORKING),
+    Queues: (_OPERATOR, _ANY),
+    Configure: (_OPERATOR, _ANY),
+    Tenants: (_OPERATOR, _ANY),
+    SetWeight: (_OPERATOR, _ANY),
+    Pause: (_OPERATOR, _ANY),
+    Resume: (_OPERATOR, _ANY),
+    Dead: (_OPERATOR, _ANY),
+    Replay: (_OPERATOR, _ANY),
+    Purge: (_OPERATOR, _ANY),
+    CreateToken: (_OPERATOR, _ANY),
+    ListTokens: (_OPERATOR, _ANY),
+    RevokeToken: (_OPERATOR, _ANY),
+    Ping: (frozenset(Role), _ANY),
+}
+SERVER_FRAMES: tuple[type[Any], ...] = (Welcome, Reply, Error, Push, Drain, Ping)

@@ -1,0 +1,47 @@
+"""What both ends of a connection share: an outbox and a heart.
+
+A session does no I/O and reads no clock. Its driver feeds it texts and the time, sends what `outgoing` hands out, and
+calls `expire` when `deadline` has come. So client and server can be joined in memory, under any clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import define, field
+
+from fairq.wire.codec import encode
+from fairq.wire.messages import BEAT_S, SILENCE_S, Ping
+
+
+@define(eq=False)
+class Session:
+    """An outbox of frames, and the two deadlines of a heart: when to say something, when to give the other up."""
+
+    heard_at: float = 0.0
+    spoke_at: float = 0.0
+    is_silent: bool = field(default=False, init=False)  # nothing was heard for SILENCE_S: close
+    _outbox: list[str] = field(factory=list, init=False)
+
+    def send(self, kind: str, body: Mapping[str, Any] | None = None) -> None:
+        """Put a frame into the outbox."""
+        self._outbox.append(encode(kind, body or {}))
+
+    def outgoing(self, now: float) -> list[str]:
+        """Hand out the frames to send, in order."""
+        if not self._outbox:
+            return []
+        texts, self._outbox, self.spoke_at = self._outbox, [], now
+        return texts
+
+    def deadline(self) -> float:
+        """Return when `expire` has something to do."""
+        return min(self.spoke_at + BEAT_S, self.heard_at + SILENCE_S)
+
+    def expire(self, now: float) -> None:
+        """Do what is due by now."""
+        if now >= self.heard_at + SILENCE_S:
+            self.is_silent = True
+        elif now >= self.spoke_at + BEAT_S:
+            self.send(Ping.type)

@@ -1,0 +1,114 @@
+"""Fixtures that give the suite a real store: embedded Valkey, Debian's redis-server, a container, or the first two."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import redis
+from hypothesis import HealthCheck, settings
+
+from fairq.store import library
+
+from . import stores
+
+MISSING_REDIS = "redis-server is not installed: store tests run on the embedded Valkey only"
+
+settings.register_profile("fairq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("fairq"), derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "fairq")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --store."""
+    parser.addoption(
+        "--store",
+        choices=["valkey", "redis", "container", "both"],
+        default=None,
+        help="stores to test on (default: both, the embedded Valkey and redis-server; Valkey alone without the latter)",
+    )
+
+
+def store_kinds(config: pytest.Config) -> list[str]:
+    """Name the kinds of store that this session runs on."""
+    chosen = config.getoption("--store")
+    if chosen is None:
+        return ["valkey", "redis"] if stores.binary("redis") else ["valkey"]
+    return ["valkey", "redis"] if chosen == "both" else [chosen]
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say which stores the session runs on, and which one is missing."""
+    note = "" if config.getoption("--store") or stores.binary("redis") else f"; {MISSING_REDIS}"
+    return f"stores: {', '.join(store_kinds(config))}{note}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run every test that needs a store once per kind."""
+    if "store_kind" in metafunc.fixturenames:
+        metafunc.parametrize("store_kind", store_kinds(metafunc.config), scope="session")
+
+
+@pytest.fixture(scope="session")
+def running_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], stores.Server]]:
+    """Start at most one store per kind and session, when it is first asked for; end them all at the end."""
+    running: dict[str, stores.Server] = {}
+
+    def get(kind: str) -> stores.Server:
+        if kind not in running:
+            running[kind] = stores.start(kind, tmp_path_factory.mktemp(kind))
+        return running[kind]
+
+    yield get
+    for server in running.values():
+        server.stop()
+
+
+@pytest.fixture
+def store_server(store_kind: str, running_stores: Callable[[str], stores.Server]) -> stores.Server:
+    """The session's store of this kind, emptied; its functions stay."""
+    try:
+        server = running_stores(store_kind)
+    except stores.StoreMissing as error:
+        pytest.fail(str(error), pytrace=False)
+    client = stores.connect(server.url)
+    client.config_set("maxmemory", 0)
+    client.flushall()
+    client.close()
+    return server
+
+
+@pytest.fixture
+def store_url(store_server: stores.Server) -> str:
+    """The URL of an empty store, `redis://127.0.0.1:<port>/0`."""
+    return store_server.url
+
+
+@pytest.fixture
+def redis_client(store_url: str) -> Iterator[redis.Redis]:
+    """A plain client of an empty store that has the function library; replies are bytes."""
+    client = stores.connect(store_url)
+    if not client.function_list(library.NAME):
+        client.function_load(library.source())
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def start_store(store_kind: str, tmp_path: Path) -> Iterator[Callable[..., stores.LocalServer]]:
+    """Start stores of the test's own, with settings such as {"appendfsync": "always"}; they end with the test."""
+    if store_kind == "container":
+        pytest.skip("a container cannot be killed and restarted as a child process can")
+    started: list[stores.LocalServer] = []
+
+    def start(settings: Mapping[str, str] | None = None) -> stores.LocalServer:
+        server = stores.LocalServer(store_kind, tmp_path / f"store-{len(started)}", settings)
+        server.start()
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.stop()

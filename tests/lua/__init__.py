@@ -1,0 +1,1 @@
+"""Tests of the Lua function library, called directly, with no Python store between."""

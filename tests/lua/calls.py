@@ -1,0 +1,209 @@
+"""A thin caller of the function library: one method per verb, with the test's own clock and dice."""
+
+from __future__ import annotations
+
+import random
+import struct
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import redis
+
+from fairq.store import library
+
+START = 1_700_000_000_000  # the test clock's first ms
+LEASE_MS = 30_000  # the default lease
+NO_DICE = b""
+
+
+class Leased(NamedTuple):
+    """A task as `claim` gives it."""
+
+    id: str
+    attempt: int
+    max_attempts: int
+    record: bytes
+
+
+class Ticked(NamedTuple):
+    """The reply of `tick`."""
+
+    now: int
+    next_due: int
+    ready: int
+    promoted: int
+    expired: int
+    reaped: int
+    trimmed: int
+
+
+class Known(NamedTuple):
+    """What `tasks` says of an id."""
+
+    state: str
+    tenant: str
+    attempt: int
+    at: float
+    detail: str
+    error: str
+
+
+class Letter(NamedTuple):
+    """A dead letter."""
+
+    id: str
+    record: bytes
+    reason: str
+    attempts: int
+    died_at: float
+    error: str
+
+
+@dataclass
+class Share:
+    """A tenant as `tenants` reports it."""
+
+    weight: int
+    ready: int
+    delayed: int
+    leased: int
+    dead: int
+    done: int
+    delivered: float
+    entitled: float
+    paused: int
+    is_eligible: int
+
+
+def dice(seed: int = 0, count: int = 1500) -> bytes:
+    """Pack `count` numbers in [0, 1)."""
+    source = random.Random(seed)
+    return struct.pack(f"<{count}d", *(source.random() for _ in range(count)))
+
+
+def options(
+    delay: float = 0, start_at: float = 0, expires_in: float = 0, expires_at: float = 0, max_attempts: int = 0
+) -> bytes:
+    """Pack a task's options; empty when all are left to the queue."""
+    if not (delay or start_at or expires_in or expires_at or max_attempts):
+        return b""
+    return struct.pack("<ddddH", delay, start_at, expires_in, expires_at, max_attempts)
+
+
+def words(reply: list[bytes]) -> list[str]:
+    """Decode a list of outcomes."""
+    return [word.decode() for word in reply]
+
+
+class Queue:
+    """One queue in a store: `now` is its clock (None: the store's own), `seed` moves with every claim."""
+
+    def __init__(self, client: redis.Redis, prefix: str = "fq:{mail/0}", version: str = "") -> None:
+        self.client = client
+        self.prefix = prefix
+        self.now: int | None = START
+        self.seed = 0
+        self._functions = f"fq{version or library.VERSION}_"
+        client.set(f"{prefix}:test", 1)
+
+    def key(self, name: str) -> str:
+        """Spell a key of this queue."""
+        return f"{self.prefix}:{name}"
+
+    def call(self, verb: str, *args: object, dice: bytes = NO_DICE) -> Any:
+        """Call a verb with the clock, these dice and these arguments."""
+        run = self.client.fcall_ro if verb in library.READ_VERBS else self.client.fcall
+        now = "" if self.now is None else self.now
+        return run(self._functions + verb, 1, self.prefix, now, dice, *args)
+
+    def enqueue(self, tenant: str, *ids: str, payload: bytes = b"{}", **window: float) -> list[str]:
+        """Enqueue tasks that share their options; out: one outcome per id."""
+        packed = options(**window)  # type: ignore[arg-type]
+        return words(self.call("enqueue", tenant, *(part for id in ids for part in (id, packed, payload))))
+
+    def claim(self, limit: int = 1, worker: str = "w1", rolled: bytes | None = None) -> list[Leased]:
+        """Claim tasks with the next seed's dice."""
+        self.seed += 1
+        reply = self.call("claim", worker, limit, dice=dice(self.seed) if rolled is None else rolled)
+        return [Leased(reply[i].decode(), reply[i + 1], reply[i + 2], reply[i + 3]) for i in range(2, len(reply), 4)]
+
+    def settle(self, *settlements: tuple[object, ...]) -> list[str]:
+        """Settle leases: (action, id, attempt, delay_ms = "", error = "") each."""
+        padded = [(*s, "", "")[:5] for s in settlements]
+        self.seed += 1
+        return words(self.call("settle", *(part for s in padded for part in s), dice=dice(self.seed, 500)))
+
+    def end(self, action: str, lease: Leased, delay: object = "", error: str = "") -> str:
+        """Settle one lease."""
+        return self.settle((action, lease.id, lease.attempt, delay, error))[0]
+
+    def tick(self, limit: int = 100) -> Ticked:
+        """Tick once."""
+        return Ticked(*self.call("tick", limit))
+
+    def advance(self, ms: int) -> None:
+        """Move the test clock."""
+        assert self.now is not None
+        self.now += ms
+
+    def depth(self) -> dict[str, float]:
+        """Read the queue's counts and settings."""
+        reply = words(self.call("depth"))
+        return {name: float(value) for name, value in zip(reply[::2], reply[1::2], strict=True)}
+
+    def tenants(self, *names: str) -> dict[str, Share]:
+        """Read tenants, all of them when none is named."""
+        found: dict[str, Share] = {}
+        cursor = "0"
+        while True:
+            cursor, *lines = words(self.call("tenants", cursor, 100, *names))
+            for line in lines:
+                name, *values = line.split(" ")
+                found[name] = Share(*(float(value) for value in values))  # type: ignore[arg-type]
+            if cursor == "0":
+                return found
+
+    def tenant(self, name: str) -> Share:
+        """Read one tenant."""
+        return self.tenants(name)[name]
+
+    def tasks(self, *ids: str) -> list[Known]:
+        """Read what is known of tasks."""
+        return [
+            Known(s.decode(), t.decode(), attempt, float(at), detail.decode(), error.decode())
+            for s, t, attempt, at, detail, error in self.call("tasks", *ids)
+        ]
+
+    def state(self, id: str) -> str:
+        """Read one task's state."""
+        return self.tasks(id)[0].state
+
+    def dead(self, offset: int = 0, count: int = 100) -> list[Letter]:
+        """Read dead letters."""
+        return [
+            Letter(id.decode(), record, reason.decode(), attempts, float(died_at), error.decode())
+            for id, record, reason, attempts, died_at, error in self.call("dead", offset, count)
+        ]
+
+    def configure(self, **values: int) -> None:
+        """Change settings."""
+        assert self.call("configure", *(part for pair in values.items() for part in pair)) == b"ok"
+
+
+def refused(queue: Queue, code: str, verb: str, *args: object, dice: bytes = NO_DICE) -> None:
+    """Assert that a call is refused with `FAIRQ <code>` and changes no key."""
+    before = snapshot(queue)
+    with pytest.raises(redis.ResponseError, match=f"^FAIRQ {code}( |$)"):
+        queue.call(verb, *args, dice=dice)
+    assert snapshot(queue) == before
+
+
+def snapshot(queue: Queue) -> dict[bytes, bytes | None]:
+    """Dump every key of the queue, to compare before and after."""
+    return {key: queue.client.dump(key) for key in queue.client.scan_iter(match="*", count=1000)}
+
+
+def writes(queue: Queue) -> int:
+    """Count the changes to the store's keys so far; a call that leaves it as it was wrote nothing."""
+    return int(queue.client.info("persistence")["rdb_changes_since_last_save"])

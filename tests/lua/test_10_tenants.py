@@ -1,0 +1,323 @@
+"""The fair pick: who is served next, and the traps that others fell into."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from .calls import LEASE_MS, Queue, writes
+
+
+def ids(tenant: str, count: int, first: int = 0) -> list[str]:
+    """Name `count` tasks after their tenant."""
+    return [f"{tenant}-{n}" for n in range(first, first + count)]
+
+
+def serve(queue: Queue, count: int, batch: int = 10) -> Counter[str]:
+    """Claim and acknowledge `count` tasks; count them by tenant."""
+    served: Counter[str] = Counter()
+    while served.total() < count:
+        leases = queue.claim(min(batch, count - served.total()))
+        assert leases, "work is stranded"
+        served.update(lease.id.split("-")[0] for lease in leases)
+        queue.settle(*(("ack", lease.id, lease.attempt) for lease in leases))
+    return served
+
+
+@pytest.fixture
+def counting(queue: Queue) -> Queue:
+    """A queue where every task costs one."""
+    queue.configure(share=1)
+    return queue
+
+
+def test_equal_tenants_get_equal_shares_however_deep_their_backlogs(counting: Queue) -> None:
+    counting.enqueue("flood", *ids("flood", 400))
+    counting.enqueue("small", *ids("small", 100))
+    served = serve(counting, 100)
+    assert abs(served["flood"] - served["small"]) <= 4
+
+
+def test_shares_follow_the_weights(counting: Queue) -> None:
+    for name, weight in (("one", 1000), ("two", 2000), ("five", 5000)):
+        counting.call("set_weight", name, weight)
+        counting.enqueue(name, *ids(name, 300))
+    served = serve(counting, 240)
+    assert all(abs(served[name] - share) <= 5 for name, share in (("one", 30), ("two", 60), ("five", 150)))
+
+
+def test_a_quiet_tenant_is_served_next_beside_a_flood(counting: Queue) -> None:
+    counting.enqueue("flood", *ids("flood", 300))
+    serve(counting, 50)
+    for turn in range(5):
+        counting.enqueue("quiet", f"quiet-{turn}")
+        assert "quiet" in serve(counting, 2, batch=1)
+        serve(counting, 10)
+
+
+def test_idling_banks_no_credit(counting: Queue) -> None:
+    counting.enqueue("idle", "idle-0")
+    counting.enqueue("busy", *ids("busy", 400))
+    serve(counting, 200)
+    counting.enqueue("idle", *ids("idle", 100, 1))
+    assert abs(serve(counting, 40)["idle"] - 20) <= 4
+
+
+def test_coming_back_sheds_no_debt(counting: Queue) -> None:
+    """The forgotten tag: a tenant that trickles gets its share, not a task for each of the other's."""
+    counting.call("set_weight", "heavy", 9000)
+    counting.enqueue("heavy", *ids("heavy", 500))
+    served: Counter[str] = Counter()
+    for turn in range(300):
+        if counting.tenant("trickle").ready == 0:
+            counting.enqueue("trickle", f"trickle-{turn}")
+        served += serve(counting, 1)
+    assert 25 <= served["trickle"] <= 36
+
+
+def test_a_paused_tenant_does_not_pin_the_clock(counting: Queue) -> None:
+    """The pinned floor: newcomers would be served alone until they reach a tenant that cannot be served."""
+    counting.enqueue("stuck", *ids("stuck", 10))
+    counting.enqueue("old", *ids("old", 300))
+    counting.call("pause", "stuck")
+    serve(counting, 100)
+    counting.enqueue("new", *ids("new", 100))
+    assert abs(serve(counting, 20)["new"] - 10) <= 3
+
+
+def test_a_resumed_tenant_does_not_catch_up(counting: Queue) -> None:
+    counting.enqueue("stuck", *ids("stuck", 200))
+    counting.enqueue("old", *ids("old", 400))
+    counting.call("pause", "stuck")
+    serve(counting, 150)
+    counting.call("resume", "stuck")
+    assert abs(serve(counting, 40)["stuck"] - 20) <= 4
+
+
+def test_a_stream_of_newcomers_does_not_starve_a_backlog(counting: Queue) -> None:
+    counting.enqueue("flood", *ids("flood", 400))
+    served: Counter[str] = Counter()
+    for turn in range(200):
+        counting.enqueue(f"fresh{turn}", f"fresh{turn}-0", f"fresh{turn}-1")
+        served += serve(counting, 2, batch=1)
+    backlogged = sum(1 for share in counting.tenants().values() if share.ready)
+    share = counting.tenant("flood")
+    assert share.entitled - share.delivered <= 2, (share, backlogged)
+    assert served["flood"] >= 5
+
+
+def test_weights_act_on_the_backlog_at_once(counting: Queue) -> None:
+    for name in ("ada", "bob"):
+        counting.enqueue(name, *ids(name, 400))
+    serve(counting, 50)
+    counting.call("set_weight", "ada", 4000)
+    assert abs(serve(counting, 100)["ada"] - 80) <= 4
+
+
+def delay_and_promote(queue: Queue) -> None:
+    """Let the ticker make the task ready."""
+    queue.enqueue("ada", "a", delay=5)
+    queue.advance(5)
+    queue.tick()
+
+
+def nack_without_delay(queue: Queue) -> None:
+    """Let a failed task wait for nothing."""
+    queue.enqueue("ada", "a")
+    queue.end("nack", queue.claim()[0], 0)
+
+
+def nack_and_promote(queue: Queue) -> None:
+    """Let a failed task's delay pass."""
+    queue.enqueue("ada", "a")
+    queue.end("nack", queue.claim()[0], 7)
+    queue.advance(7)
+    queue.tick()
+
+
+def release(queue: Queue) -> None:
+    """Give the lease back."""
+    queue.enqueue("ada", "a")
+    queue.end("release", queue.claim()[0])
+
+
+def reap_by_settle(queue: Queue) -> None:
+    """Report the worker lost."""
+    queue.enqueue("ada", "a")
+    queue.end("reap", queue.claim()[0])
+
+
+def reap_by_tick(queue: Queue) -> None:
+    """Let the lease run out."""
+    queue.enqueue("ada", "a")
+    queue.claim()
+    queue.advance(LEASE_MS)
+    queue.tick()
+
+
+def resume_tenant(queue: Queue) -> None:
+    """Enqueue while the tenant is paused."""
+    queue.call("pause", "ada")
+    queue.enqueue("ada", "a")
+    assert queue.claim() == []
+    queue.call("resume", "ada")
+
+
+def resume_woken_tenant(queue: Queue) -> None:
+    """Pause the tenant while it stands on the wake list, and let a claim drop it from there."""
+    queue.enqueue("ada", "a")
+    queue.call("pause", "ada")
+    queue.enqueue("bob", "b")
+    assert [lease.id for lease in queue.claim(2)] == ["b"]
+    queue.call("resume", "ada")
+
+
+def resume_queue(queue: Queue) -> None:
+    """Enqueue while the queue is paused."""
+    queue.call("pause", "")
+    queue.enqueue("ada", "a")
+    assert queue.claim() == []
+    queue.call("resume", "")
+
+
+def change_weight(queue: Queue) -> None:
+    """Change the weight of a backlogged tenant, up and down a class."""
+    queue.enqueue("ada", "a")
+    queue.call("set_weight", "ada", 5000)
+    queue.call("set_weight", "ada", 1)
+
+
+def change_share(queue: Queue) -> None:
+    """Start all accounts anew while there is a backlog."""
+    queue.enqueue("ada", "b", "a")
+    queue.end("ack", queue.claim()[0])
+    queue.configure(share=1)
+
+
+def replay(queue: Queue) -> None:
+    """Replay a dead letter."""
+    queue.enqueue("ada", "a")
+    queue.end("reject", queue.claim()[0])
+    queue.call("replay", "a")
+
+
+def replay_behind_its_void(queue: Queue) -> None:
+    """Replay a task whose expired entry still stands in the ready list."""
+    queue.enqueue("ada", "a", expires_in=10)
+    queue.enqueue("ada", "b")
+    queue.advance(10)
+    queue.tick()
+    queue.call("replay", "a")
+    assert [lease.id for lease in queue.claim(1)] == ["b"]
+
+
+def come_back_in_debt(queue: Queue) -> None:
+    """Enqueue again while the tenant is ahead of the clock."""
+    queue.enqueue("bob", *ids("bob", 5))
+    queue.enqueue("ada", "ada-0")
+    queue.claim(3)
+    queue.enqueue("ada", "a")
+
+
+@pytest.mark.parametrize(
+    "make_ready",
+    [
+        delay_and_promote,
+        nack_without_delay,
+        nack_and_promote,
+        release,
+        reap_by_settle,
+        reap_by_tick,
+        resume_tenant,
+        resume_woken_tenant,
+        resume_queue,
+        change_weight,
+        change_share,
+        replay,
+        replay_behind_its_void,
+        come_back_in_debt,
+    ],
+    ids=lambda way: way.__name__,
+)
+def test_whatever_makes_work_ready_makes_it_claimable(queue: Queue, make_ready: Callable[[Queue], None]) -> None:
+    make_ready(queue)
+    assert "a" in [lease.id for lease in queue.claim(10)]
+
+
+def test_a_void_and_its_replayed_task_popped_together_are_told_apart(queue: Queue) -> None:
+    queue.enqueue("ada", "a", expires_in=10)
+    queue.enqueue("ada", "b")
+    queue.advance(10)
+    assert queue.tick().expired == 1
+    queue.call("replay", "a")
+    assert [lease.id for lease in queue.claim(5)] == ["b", "a"]
+    assert not queue.client.exists(queue.key("ready:ada"), queue.key("void:ada"))
+
+
+def test_a_tenant_stands_on_the_wake_list_once_however_often_it_wakes(queue: Queue) -> None:
+    for turn in range(20):
+        queue.enqueue("ada", f"a{turn}", expires_in=1)
+        queue.advance(1)
+        queue.tick()
+        queue.call("pause", "bob")
+        queue.call("resume", "bob")
+    assert queue.client.lrange(queue.key("wake"), 0, -1) == [b"ada"]
+    queue.enqueue("bob", "b")
+    assert [lease.id for lease in queue.claim(1)] == ["b"]
+    queue.enqueue("ada", "a")
+    assert [lease.id for lease in queue.claim(1)] == ["a"]
+
+
+def test_an_idle_claim_and_an_idle_tick_write_nothing(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    queue.enqueue("bob", "b", delay=10_000)
+    queue.claim(2)
+    before = writes(queue)
+    for _ in range(3):
+        queue.advance(100)
+        assert queue.claim(5) == []
+        assert queue.tick().promoted == 0
+    assert writes(queue) == before
+
+
+def test_the_dart_falls_where_the_dice_say(counting: Queue) -> None:
+    """Slots are as long as the top of the class: weight 1000 fills 1000 of 1024, and what lies beyond is a miss."""
+    for name in ("ada", "bob"):
+        counting.enqueue(name, *ids(name, 3))
+    assert [lease.id for lease in counting.claim(2)] == ["ada-0", "bob-0"]  # by the wake list
+    miss, ada, bob = 1010 / 2048, 0.1, 0.9
+    rolled = struct.pack("<8d", miss, bob, miss, bob, ada, ada, bob, ada)
+    assert [lease.id for lease in counting.claim(2, rolled=rolled)] == ["bob-1", "ada-1"]
+
+
+def test_dice_that_run_out_are_refused(counting: Queue) -> None:
+    for name in ("ada", "bob"):
+        counting.enqueue(name, *ids(name, 3))
+    counting.claim(2)
+    with pytest.raises(Exception, match="FAIRQ bad_request dice"):
+        counting.claim(2, rolled=struct.pack("<2d", 0.1, 0.2))
+
+
+def test_worker_time_is_charged_by_estimate_and_corrected_at_the_end(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    lease = queue.claim()[0]
+    assert queue.tenant("ada").delivered == 1
+    queue.advance(4000)
+    queue.end("ack", lease)
+    assert queue.tenant("ada").delivered == 4000
+    queue.claim()
+    assert queue.tenant("ada").delivered == 8000
+
+
+def test_a_change_of_share_closes_the_accounts_and_forgets_open_leases_costs(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    lease = queue.claim()[0]
+    queue.configure(share=1)
+    queue.configure(share=0)
+    queue.advance(5000)
+    queue.end("ack", lease)
+    share = queue.tenant("ada")
+    assert (share.delivered, share.entitled, queue.depth()["clock"]) == (0, 0, 0)

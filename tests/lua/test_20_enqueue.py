@@ -1,0 +1,163 @@
+"""The verb `enqueue`: outcomes, windows, identity, refusals."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import redis
+
+from .calls import START, Queue, options, refused, snapshot, writes
+
+
+def test_a_new_task_is_ok_and_ready(queue: Queue) -> None:
+    assert queue.enqueue("ada", "a") == ["ok"]
+    assert queue.state("a") == "ready"
+    assert queue.depth()["ready"] == queue.depth()["enqueued"] == queue.tenant("ada").ready == 1
+
+
+def test_outcomes_stand_in_the_order_of_the_tasks(queue: Queue) -> None:
+    queue.enqueue("ada", "b")
+    late = options(start_at=START + 10, expires_at=START + 10)
+    reply = queue.call("enqueue", "ada", "a", b"", b"1", "b", b"", b"2", "c", late, b"3", "d", b"", b"4")
+    assert reply == [b"ok", b"duplicate", b"expired", b"ok"]
+
+
+def test_a_waiting_leased_dead_or_done_id_is_a_duplicate(queue: Queue) -> None:
+    queue.enqueue("ada", "waiting", delay=1000)
+    for id in ("leased", "dead", "done"):
+        queue.enqueue("ada", id)
+    leases = {lease.id: lease for lease in queue.claim(3)}
+    queue.end("reject", leases["dead"])
+    queue.end("ack", leases["done"])
+    before = snapshot(queue)
+    assert queue.enqueue("ada", "waiting", "leased", "dead", "done") == ["duplicate"] * 4
+    assert snapshot(queue) == before
+
+
+def test_an_id_that_stands_twice_in_one_call_is_stored_once(queue: Queue) -> None:
+    assert queue.enqueue("ada", "a", "a") == ["ok", "duplicate"]
+    assert queue.depth()["ready"] == 1
+
+
+def test_an_id_belongs_to_the_queue_not_to_the_tenant(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    assert queue.enqueue("bob", "a") == ["duplicate"]
+
+
+def test_a_done_id_is_forgotten_after_two_windows(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    queue.end("ack", queue.claim()[0])
+    queue.advance(60_000)
+    assert queue.enqueue("ada", "a") == ["duplicate"]
+    queue.advance(60_000)
+    assert queue.enqueue("ada", "a") == ["ok"]
+
+
+def test_a_task_with_a_delay_or_a_start_waits_for_it(queue: Queue) -> None:
+    queue.enqueue("ada", "a", delay=500)
+    queue.enqueue("ada", "b", start_at=START + 700)
+    assert [(known.state, known.at) for known in queue.tasks("a", "b")] == [
+        ("delayed", START + 500),
+        ("delayed", START + 700),
+    ]
+    assert queue.claim() == []
+
+
+def test_a_start_in_the_past_is_ready_now(queue: Queue) -> None:
+    queue.enqueue("ada", "a", start_at=START)
+    assert queue.state("a") == "ready"
+
+
+@pytest.mark.parametrize(
+    ("start", "expiry", "outcome"),
+    [(0, 0, "expired"), (0, -5, "expired"), (50, 50, "expired"), (50, 49, "expired"), (0, 1, "ok"), (50, 51, "ok")],
+)
+def test_a_task_that_would_expire_before_its_start_is_not_stored(
+    queue: Queue, start: int, expiry: int, outcome: str
+) -> None:
+    before = snapshot(queue)
+    assert queue.enqueue("ada", "a", start_at=START + start, expires_at=START + expiry) == [outcome]
+    assert (snapshot(queue) == before) == (outcome == "expired")
+
+
+def test_the_record_keeps_the_window_the_tenant_and_the_payload(queue: Queue) -> None:
+    queue.enqueue("ada", "a", payload=b"\x00\xffpayload", expires_in=900, max_attempts=7)
+    record = queue.claim()[0].record
+    version, max_attempts, enqueued, start, expires, length = struct.unpack_from("<BHdddB", record)
+    assert (version, max_attempts, enqueued, start, expires) == (1, 7, START, 0, START + 900)
+    assert record[28:] == b"ada" + b"\x00\xffpayload"
+    assert length == 3
+
+
+def test_max_attempts_is_the_queues_unless_the_task_says_otherwise(queue: Queue) -> None:
+    queue.configure(max_attempts=3)
+    queue.enqueue("ada", "a")
+    queue.enqueue("ada", "b", max_attempts=9)
+    assert [lease.max_attempts for lease in queue.claim(2)] == [3, 9]
+
+
+def test_a_batch_holds_one_to_500_tasks(queue: Queue) -> None:
+    assert queue.enqueue("ada", *(f"t{n}" for n in range(500))) == ["ok"] * 500
+    refused(queue, "bad_request tasks", "enqueue", "ada")
+    refused(queue, "bad_request tasks", "enqueue", "ada", *[part for n in range(501) for part in (n, "", "")])
+
+
+@pytest.mark.parametrize("name", ["", "Ada", "a b", "a:b", "{a}", "a" * 64, "-a"])
+def test_a_tenant_whose_name_could_bend_a_key_is_refused(queue: Queue, name: str) -> None:
+    refused(queue, "bad_request tenant", "enqueue", name, "a", "", "")
+
+
+@pytest.mark.parametrize("packed", [b"\x01", options(delay=-1), options(delay=1e16), options(start_at=float("nan"))])
+def test_options_of_a_wrong_form_are_refused(queue: Queue, packed: bytes) -> None:
+    refused(queue, "bad_request options", "enqueue", "ada", "a", packed, "")
+
+
+def test_time_and_dice_are_the_callers_only_behind_the_test_gate(queue: Queue) -> None:
+    queue.client.delete(queue.key("test"))
+    refused(queue, "forbidden now", "enqueue", "ada", "a", "", "")
+    queue.now = None
+    refused(queue, "forbidden now", "enqueue", "ada", "a", "", "", dice=b"\0" * 8)
+    assert queue.enqueue("ada", "a") == ["ok"]
+
+
+def test_without_a_given_time_the_store_tells_it_and_it_never_goes_back(queue: Queue) -> None:
+    queue.now = None
+    seconds, _ = queue.client.time()
+    queue.enqueue("ada", "a")
+    assert abs(queue.depth()["now"] - seconds * 1000) < 60_000
+    queue.now = START - 50_000
+    queue.enqueue("ada", "b", delay=1)
+    assert queue.depth()["now"] > START
+    assert queue.tasks("b")[0].at == queue.depth()["now"] + 1
+
+
+def test_a_full_store_refuses_the_whole_batch_and_still_drains(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b", "c", max_attempts=1)
+    queue.enqueue("ada", "later", delay=10)
+    letter = queue.claim()[0]
+    queue.end("reject", letter)
+    queue.client.config_set("maxmemory", 1)
+    try:
+        before = snapshot(queue)
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            queue.enqueue("ada", "x", "y")
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            queue.call("replay", letter.id)
+        assert snapshot(queue) == before
+        queue.advance(10)
+        assert queue.tick().promoted == 1
+        leases = queue.claim(3)
+        assert [queue.end("ack", lease) for lease in leases] == ["ok"] * 3
+        queue.call("purge", letter.id)
+        assert queue.depth()["dead"] == 0
+    finally:
+        queue.client.config_set("maxmemory", 0)
+    assert queue.enqueue("ada", "x") == ["ok"]
+
+
+def test_a_batch_of_duplicates_writes_nothing(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    before = writes(queue)
+    assert queue.enqueue("ada", "a", "b") == ["duplicate"] * 2
+    assert writes(queue) == before

@@ -1,0 +1,254 @@
+"""The verb `claim`: leases, expiry on the way out, hunger, refusals."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import redis
+
+from fairq.store import library
+
+from .calls import LEASE_MS, START, Queue, refused, snapshot
+
+
+def test_a_claim_leases_the_oldest_tasks_of_a_tenant_first(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b", "c", payload=b"hello")
+    leases = queue.claim(2, worker="w9")
+    assert [(lease.id, lease.attempt, lease.max_attempts) for lease in leases] == [("a", 1, 5), ("b", 1, 5)]
+    assert leases[0].record.endswith(b"adahello")
+    known = queue.tasks("a")[0]
+    assert (known.state, known.tenant, known.attempt, known.at, known.detail) == (
+        "leased",
+        "ada",
+        1,
+        START + LEASE_MS,
+        "w9",
+    )
+
+
+def test_the_reply_begins_with_the_time_and_the_lease(queue: Queue) -> None:
+    queue.configure(lease_ms=1234)
+    assert queue.call("claim", "w", 1) == [START, 1234]
+
+
+def test_a_task_is_leased_once(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    assert len(queue.claim(10)) == 1
+    assert queue.claim(10) == []
+
+
+def test_every_lease_has_the_next_attempt(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    for attempt in (1, 2, 3):
+        lease = queue.claim()[0]
+        assert lease.attempt == attempt
+        queue.end("nack", lease, 0)
+
+
+def test_a_claim_never_gives_more_than_its_limit(queue: Queue) -> None:
+    for tenant in ("ada", "bob", "cyd"):
+        queue.enqueue(tenant, *(f"{tenant}{n}" for n in range(20)))
+    sizes = [len(queue.claim(7)) for _ in range(9)]
+    assert sizes == [7] * 8 + [4]
+
+
+def test_a_paused_queue_and_a_paused_tenant_give_nothing(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    queue.call("pause", "")
+    assert queue.claim() == []
+    queue.call("resume", "")
+    queue.call("pause", "ada")
+    assert queue.claim() == []
+
+
+def test_a_task_that_expired_on_the_list_is_buried_and_not_charged(queue: Queue) -> None:
+    queue.configure(share=1)
+    queue.enqueue("ada", "a", "b", expires_in=100)
+    queue.enqueue("ada", "c")
+    queue.advance(100)
+    assert [lease.id for lease in queue.claim(3)] == ["c"]
+    assert [(letter.id, letter.reason, letter.attempts) for letter in queue.dead()] == [
+        ("a", "expired", 0),
+        ("b", "expired", 0),
+    ]
+    assert queue.tenant("ada").delivered == 1
+    assert queue.depth()["expired"] == 2
+
+
+def test_an_expired_retry_is_buried_with_its_attempts_and_error(queue: Queue) -> None:
+    queue.enqueue("ada", "a", expires_in=100)
+    queue.end("nack", queue.claim()[0], 0, "first try")
+    queue.advance(100)
+    assert queue.claim() == []
+    assert queue.dead()[0][2:] == ("expired", 1, START + 100, "first try")
+    assert not queue.client.exists(queue.key("runs"), queue.key("expiring"))
+
+
+def test_expired_tasks_of_thousands_of_tenants_do_not_stop_a_claim(queue: Queue) -> None:
+    """Rounds that find nothing but expired tasks touch far more tenants than one Lua call may unpack."""
+    pipeline = queue.client.pipeline(transaction=False)
+    for n in range(4200):
+        queue_args = ("enqueue", f"t{n}", f"id{n}")
+        pipeline.fcall(
+            f"fq{library.VERSION}_{queue_args[0]}", 1, queue.prefix, START, "", *queue_args[1:], EXPIRES_IN_10, b""
+        )
+    pipeline.execute()
+    queue.advance(10)
+    assert queue.claim(500) == []
+    assert queue.depth()["expired"] == 4000
+    assert queue.claim(500) == []
+    assert queue.depth()["ready"] == 0
+
+
+EXPIRES_IN_10 = b"\0" * 16 + b"\0\0\0\0\0\0\x24\x40" + b"\0" * 10
+
+
+def test_more_voids_than_one_call_passes_over_are_left_to_the_next(queue: Queue) -> None:
+    queue.enqueue("ada", *(f"void{n}" for n in range(500)), expires_in=10)
+    queue.enqueue("ada", *(f"more{n}" for n in range(500)), expires_in=10)
+    queue.enqueue("ada", *(f"last{n}" for n in range(100)), expires_in=10)
+    queue.enqueue("ada", "real")
+    queue.advance(10)
+    while queue.tick(500).expired:
+        pass
+    with Listener(queue) as listener:
+        assert queue.claim() == []
+        assert listener.heard() == 1, "work is left: the servers are told to come again"
+    assert [lease.id for lease in queue.claim()] == ["real"]
+
+
+@pytest.mark.parametrize("limit", [0, -1, 501, "", "many", 1.5])
+def test_a_limit_out_of_range_is_refused(queue: Queue, limit: object) -> None:
+    refused(queue, "bad_request limit", "claim", "w", limit)
+
+
+def test_a_worker_with_an_endless_name_is_refused(queue: Queue) -> None:
+    refused(queue, "bad_request worker", "claim", "w" * 256, 1)
+
+
+class Listener:
+    """A second connection that subscribes to the queue's channel."""
+
+    def __init__(self, queue: Queue) -> None:
+        options = queue.client.connection_pool.connection_kwargs
+        self._client = redis.Redis(host=options["host"], port=options["port"])
+        self._pubsub = self._client.pubsub()
+        self._channel = queue.key("ready")
+
+    def __enter__(self) -> Listener:
+        """Subscribe, and wait until the store says so."""
+        self._pubsub.ssubscribe(self._channel)
+        while (message := self._pubsub.get_sharded_message(timeout=5)) is None or message["type"] != "ssubscribe":
+            pass
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Hang up."""
+        self._pubsub.close()
+        self._client.close()
+
+    def heard(self) -> int:
+        """Count the notifications since the last call; a marker of our own says when all have come."""
+        self._client.spublish(self._channel, "marker")
+        count = 0
+        while True:
+            message = self._pubsub.get_sharded_message(timeout=5)
+            if message is not None and message["data"] == b"marker":
+                return count
+            count += message is not None
+
+
+def test_a_claim_that_got_less_is_told_once_when_there_is_work(queue: Queue) -> None:
+    with Listener(queue) as listener:
+        queue.enqueue("ada", "a")
+        assert listener.heard() == 0, "nobody was hungry"
+        queue.claim(2)
+        assert listener.heard() == 0
+        queue.enqueue("ada", "b")
+        assert listener.heard() == 1
+        queue.enqueue("ada", "c")
+        assert listener.heard() == 0, "told once"
+        queue.claim(2)
+        queue.enqueue("ada", "d")
+        assert listener.heard() == 0, "the last claim got all that it asked for"
+
+
+def test_every_way_to_ready_work_tells_the_hungry(queue: Queue) -> None:
+    queue.enqueue("ada", *"abcdef")
+    leases = {lease.id: lease for lease in queue.claim(6)}
+    with Listener(queue) as listener:
+
+        def told_by(*call: object) -> int:
+            queue.claim(100)  # hungry again
+            listener.heard()
+            queue.call(*call)
+            return listener.heard()
+
+        assert told_by("settle", "nack", "a", 1, 0, "") == 1
+        assert told_by("settle", "release", "b", 1, "", "") == 1
+        assert told_by("settle", "reap", "c", 1, "", "") == 1
+        queue.end("reject", leases["d"])
+        assert told_by("replay", "d") == 1
+        assert told_by("settle", "ack", "e", 1, "", "") == 0
+        assert told_by("enqueue", "ada", "later", DELAY_10, b"") == 0
+        queue.advance(10)
+        assert told_by("tick", 10) == 1
+        queue.advance(LEASE_MS)
+        assert told_by("tick", 10) == 1
+
+
+DELAY_10 = b"\0\0\0\0\0\0\x24\x40" + b"\0" * 26
+
+
+def test_work_that_is_paused_tells_nobody_until_it_is_resumed(queue: Queue) -> None:
+    with Listener(queue) as listener:
+        queue.call("pause", "ada")
+        queue.claim()
+        queue.enqueue("ada", "a")
+        assert listener.heard() == 0
+        queue.call("resume", "ada")
+        assert listener.heard() == 1
+        queue.claim()
+        queue.call("pause", "")
+        queue.claim()
+        queue.enqueue("bob", "b")
+        queue.call("pause", "cyd")
+        queue.call("resume", "cyd")
+        assert listener.heard() == 0
+        queue.call("resume", "")
+        assert listener.heard() == 1
+
+
+def test_a_claimer_that_met_a_paused_queue_is_told_when_it_resumes(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    queue.call("pause", "")
+    before = snapshot(queue)
+    assert queue.claim() == []
+    assert snapshot(queue) != before, "marked hungry"
+    with Listener(queue) as listener:
+        queue.call("resume", "")
+        assert listener.heard() == 1
+
+
+def test_concurrent_claimers_never_get_the_same_task(queue: Queue, store_url: str) -> None:
+    queue.now = None
+    for tenant in ("ada", "bob", "cyd", "dan"):
+        queue.enqueue(tenant, *(f"{tenant}{n}" for n in range(250)))
+    got: list[list[str]] = [[], [], [], []]
+
+    def work(mine: list[str]) -> None:
+        with redis.Redis.from_url(store_url) as client:
+            while True:
+                reply = client.fcall(f"fq{library.VERSION}_claim", 1, queue.prefix, "", "", "w", 7)
+                if len(reply) == 2:
+                    return
+                mine += [id.decode() for id in reply[2::4]]
+
+    threads = [threading.Thread(target=work, args=(mine,)) for mine in got]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    everything = [id for mine in got for id in mine]
+    assert len(everything) == len(set(everything)) == 1000

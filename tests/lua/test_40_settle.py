@@ -1,0 +1,215 @@
+"""The verb `settle`: how a lease ends, and the fence of (id, attempt)."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from .calls import LEASE_MS, START, Leased, Queue, refused, snapshot, writes
+
+ACTIONS = ["ack", "nack", "reject", "release", "reap", "extend"]
+
+
+def leased(queue: Queue, id: str = "a", **window: float) -> Leased:
+    """Enqueue one task and lease it."""
+    queue.enqueue("ada", id, **window)
+    return queue.claim()[0]
+
+
+def test_ack_forgets_the_task_and_remembers_its_id(queue: Queue) -> None:
+    assert queue.end("ack", leased(queue)) == "ok"
+    assert queue.tasks("a")[0][:3] == ("done", "", 1)
+    assert queue.tenant("ada").done == queue.depth()["done"] == 1
+    assert not queue.client.exists(queue.key("tasks"), queue.key("runs"), queue.key("leases"))
+
+
+def test_the_memory_of_done_ids_goes_by_itself(queue: Queue) -> None:
+    queue.end("ack", leased(queue))
+    (key,) = queue.client.scan_iter(match="*:done:*")
+    assert 60_000 < queue.client.pttl(key) <= 120_000
+
+
+def test_nack_waits_for_the_given_delay(queue: Queue) -> None:
+    assert queue.end("nack", leased(queue), 400, "no route") == "ok"
+    known = queue.tasks("a")[0]
+    assert (known.state, known.attempt, known.at, known.error) == ("delayed", 1, START + 400, "no route")
+
+
+def test_nack_with_delay_0_goes_to_the_end_of_the_list(queue: Queue) -> None:
+    lease = leased(queue)
+    queue.enqueue("ada", "b")
+    queue.end("nack", lease, 0)
+    assert [lease.id for lease in queue.claim(2)] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("die", "delays"), [(0.0, [1, 1, 1]), (0.5, [501, 1001, 1501]), (0.999999, [1000, 2000, 3000])]
+)
+def test_backoff_doubles_up_to_the_cap_with_full_jitter(queue: Queue, die: float, delays: list[int]) -> None:
+    queue.configure(retry_base_ms=1000, retry_cap_ms=3000)
+    queue.enqueue("ada", "a")
+    for delay in delays:
+        lease = queue.claim()[0]
+        assert queue.call("settle", "nack", "a", lease.attempt, "", "", dice=struct.pack("<d", die)) == [b"ok"]
+        assert queue.tasks("a")[0].at == queue.now + delay
+        queue.advance(delay)
+        queue.tick()
+
+
+def test_nack_of_the_last_attempt_is_a_dead_letter_that_is_exhausted(queue: Queue) -> None:
+    queue.enqueue("ada", "a", max_attempts=2)
+    queue.end("nack", queue.claim()[0], 0, "first")
+    assert queue.dead() == []
+    queue.end("nack", queue.claim()[0], 0, "second")
+    assert queue.dead()[0][2:] == ("exhausted", 2, START, "second")
+    assert queue.state("a") == "dead"
+
+
+def test_reject_is_a_dead_letter_at_once(queue: Queue) -> None:
+    queue.end("reject", leased(queue), "", "bad address")
+    assert queue.dead()[0][2:] == ("rejected", 1, START, "bad address")
+
+
+def test_release_goes_to_the_head_and_forgives_the_attempt(queue: Queue) -> None:
+    queue.enqueue("ada", "a", max_attempts=1)
+    queue.enqueue("ada", "b")
+    for attempt in (1, 2, 3):
+        lease = queue.claim()[0]
+        assert (lease.id, lease.attempt, lease.max_attempts) == ("a", attempt, attempt)
+        queue.end("release", lease)
+    queue.end("nack", queue.claim()[0])
+    assert queue.dead()[0].reason == "exhausted"
+
+
+def test_reap_goes_to_the_head_and_counts(queue: Queue) -> None:
+    queue.enqueue("ada", "a", max_attempts=2)
+    queue.enqueue("ada", "b")
+    queue.end("reap", queue.claim()[0])
+    lease = queue.claim()[0]
+    assert (lease.id, lease.attempt) == ("a", 2)
+    queue.end("reap", lease)
+    assert queue.dead()[0][2:4] == ("lease_lost", 2)
+
+
+def test_extend_moves_the_deadline_and_keeps_the_lease(queue: Queue) -> None:
+    lease = leased(queue)
+    queue.advance(LEASE_MS - 1)
+    assert queue.end("extend", lease) == "ok"
+    assert queue.tasks("a")[0].at == START + 2 * LEASE_MS - 1
+    queue.advance(2)
+    assert queue.tick().reaped == 0
+    assert queue.end("ack", lease) == "ok"
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("ending", ["ack", "nack", "reject", "release"])
+def test_who_settled_already_is_told_gone_and_nothing_changes(queue: Queue, ending: str, action: str) -> None:
+    lease = leased(queue)
+    queue.end(ending, lease, 1000)
+    before = snapshot(queue), writes(queue)
+    assert queue.end(action, lease) == "gone"
+    assert (snapshot(queue), writes(queue)) == before
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("fate", ["waits", "leased", "done", "dead"])
+def test_who_lost_the_lease_is_told_stale_and_nothing_changes(queue: Queue, fate: str, action: str) -> None:
+    lost = leased(queue, max_attempts=2)
+    queue.advance(LEASE_MS)
+    queue.tick()
+    if fate != "waits":
+        (lease,) = queue.claim()
+        if fate != "leased":
+            queue.end("ack" if fate == "done" else "nack", lease)
+    before = snapshot(queue)
+    assert queue.end(action, lost) == "stale"
+    assert snapshot(queue) == before
+
+
+def test_who_lost_the_last_lease_is_told_stale(queue: Queue) -> None:
+    lost = leased(queue, max_attempts=1)
+    queue.advance(LEASE_MS)
+    queue.tick()
+    assert queue.end("ack", lost) == "stale"
+    assert queue.dead()[0].reason == "lease_lost"
+
+
+def test_an_attempt_that_never_was_is_stale_and_an_unknown_id_is_gone(queue: Queue) -> None:
+    leased(queue)
+    assert queue.settle(("ack", "a", 0), ("ack", "a", 2), ("ack", "nobody", 1)) == ["stale", "stale", "gone"]
+    assert queue.state("a") == "leased"
+
+
+def test_a_lease_past_its_deadline_holds_until_it_is_reaped(queue: Queue) -> None:
+    lease = leased(queue)
+    queue.advance(10 * LEASE_MS)
+    assert queue.end("ack", lease) == "ok"
+
+
+def test_one_call_settles_many_each_by_itself(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b", "c", "d")
+    queue.claim(4)
+    outcomes = queue.settle(("ack", "a", 1), ("nack", "b", 1, 0), ("ack", "b", 1), ("extend", "c", 1), ("ack", "x", 1))
+    assert outcomes == ["ok", "ok", "gone", "ok", "gone"]
+    assert [known.state for known in queue.tasks("a", "b", "c", "d")] == ["done", "ready", "leased", "leased"]
+
+
+def test_a_lease_that_stands_twice_in_one_call_is_settled_once(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    queue.claim(2)
+    assert queue.settle(("ack", "a", 1), ("ack", "a", 1), ("nack", "b", 1), ("ack", "b", 1)) == [
+        "ok",
+        "gone",
+        "ok",
+        "gone",
+    ]
+    depth = queue.depth()
+    assert (depth["done"], depth["leased"], depth["delayed"]) == (1, 0, 1)
+
+
+def test_the_window_goes_on_while_a_retry_waits(queue: Queue) -> None:
+    queue.end("nack", leased(queue, expires_in=500), 1000)
+    queue.advance(500)
+    assert queue.tick().expired == 1
+    assert queue.dead()[0][2:4] == ("expired", 1)
+
+
+def test_a_lease_outlives_the_window(queue: Queue) -> None:
+    lease = leased(queue, expires_in=500)
+    queue.advance(600)
+    assert queue.tick().expired == 0
+    assert queue.end("ack", lease) == "ok"
+
+
+def test_an_endless_error_is_cut(queue: Queue) -> None:
+    queue.end("reject", leased(queue), "", "x" * 70_000)
+    assert queue.dead()[0].error == "x" * 2048
+
+
+def test_two_hundred_and_fifty_thousand_releases_do_not_wrap_the_attempt(queue: Queue) -> None:
+    """Attempts are 32 bits wide: a worker that gives everything back must not make old tokens valid again."""
+    leased(queue)
+    packed = queue.client.hget(queue.key("runs"), "a")
+    grown = struct.pack("<II", 250_000, 249_999) + packed[8:]
+    queue.client.hset(queue.key("runs"), "a", grown)
+    queue.settle(("release", "a", 250_000))
+    lease = queue.claim()[0]
+    assert (lease.attempt, lease.max_attempts) == (250_001, 250_005)
+
+
+@pytest.mark.parametrize("delay", ["soon", -1, "nan", "inf", 1e17])
+def test_a_delay_that_is_no_time_is_refused(queue: Queue, delay: object) -> None:
+    lease = leased(queue)
+    refused(queue, "bad_request delay_ms", "settle", "nack", "a", lease.attempt, delay, "")
+
+
+def test_an_unknown_action_refuses_the_whole_call(queue: Queue) -> None:
+    leased(queue)
+    refused(queue, "bad_request action", "settle", "ack", "a", 1, "", "", "eat", "a", 1, "", "")
+
+
+def test_a_settlement_that_is_cut_short_or_too_many_are_refused(queue: Queue) -> None:
+    refused(queue, "bad_request settlements", "settle")
+    refused(queue, "bad_request settlements", "settle", "ack", "a", 1, "")
+    refused(queue, "bad_request settlements", "settle", *(["ack", "a", 1, "", ""] * 501))

@@ -1,0 +1,149 @@
+"""What can be asked, and the habits of the sections' text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import redis
+
+import fairq
+from fairq.store import library
+
+from .calls import START, Queue, refused, snapshot
+
+TOP_LEVEL = re.compile(r"local function |local [A-Z_, ]+ = |local actions = \{\}$|function actions\.|register\(|end$")
+SECTIONS = sorted((Path(fairq.__file__).parent / "lua").glob("*.lua"))
+
+
+def test_depth_of_a_queue_that_never_was_shows_the_defaults(queue: Queue) -> None:
+    depth = queue.depth()
+    assert (depth["ready"], depth["lease_ms"], depth["max_attempts"], depth["paused"]) == (0, 30_000, 5, 0)
+    assert snapshot(queue).keys() == {queue.key("test").encode()}
+
+
+def test_depth_counts_every_state(queue: Queue) -> None:
+    queue.enqueue("ada", *"abcd")
+    queue.enqueue("ada", "later", delay=10)
+    a, b, _ = queue.claim(3)
+    queue.end("ack", a)
+    queue.end("reject", b)
+    depth = queue.depth()
+    names = ("ready", "delayed", "leased", "dead", "done", "enqueued", "buried", "expired")
+    assert [depth[name] for name in names] == [1, 1, 1, 1, 1, 5, 1, 0]
+
+
+def test_tenants_come_in_pages(queue: Queue) -> None:
+    for n in range(300):
+        queue.enqueue(f"t{n}", f"id{n}")
+    cursor, pages, names = "0", 0, []
+    while pages == 0 or cursor != "0":
+        cursor, *lines = (part.decode() for part in queue.call("tenants", cursor, 50))
+        names += [line.split(" ")[0] for line in lines]
+        pages += 1
+    assert pages > 1
+    assert sorted(names) == sorted(f"t{n}" for n in range(300))
+
+
+def test_named_tenants_are_reported_in_order_and_an_unknown_one_with_defaults(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    found = queue.tenants("bob", "ada")
+    assert list(found) == ["bob", "ada"]
+    assert (found["bob"].weight, found["bob"].ready, found["bob"].is_eligible) == (1000, 0, 0)
+    assert (found["ada"].ready, found["ada"].is_eligible) == (1, 1)
+
+
+def test_entitlement_is_told_up_to_now(queue: Queue) -> None:
+    queue.configure(share=1)
+    for name in ("ada", "bob"):
+        queue.enqueue(name, *(f"{name}{n}" for n in range(20)))
+    queue.claim(20)
+    found = queue.tenants()
+    assert found["ada"].entitled == pytest.approx(10)
+    assert found["bob"].entitled == pytest.approx(10)
+    assert found["ada"].delivered + found["bob"].delivered == 20
+
+
+def test_tasks_tells_every_state(queue: Queue) -> None:
+    queue.enqueue("ada", "leased", "done", "dead", "ready")
+    queue.enqueue("ada", "delayed", delay=70)
+    _, done, dead = queue.claim(3, worker="w7")
+    queue.end("ack", done)
+    queue.end("reject", dead, "", "bad")
+    assert queue.tasks("ready", "delayed", "leased", "dead", "done", "nobody") == [
+        ("ready", "ada", 0, 0, "", ""),
+        ("delayed", "ada", 0, START + 70, "", ""),
+        ("leased", "ada", 1, START + 30_000, "w7", ""),
+        ("dead", "ada", 1, START, "rejected", "bad"),
+        ("done", "", 1, 0, "", ""),
+        ("unknown", "", 0, 0, "", ""),
+    ]
+
+
+def test_dead_letters_come_in_pages_oldest_first(queue: Queue) -> None:
+    queue.enqueue("ada", *"abc", payload=b"body")
+    for lease in queue.claim(3):
+        queue.end("reject", lease, "", lease.id * 2)
+        queue.advance(1)
+    assert [(letter.id, letter.error) for letter in queue.dead(1, 1)] == [("b", "bb")]
+    assert queue.dead(0, 1)[0].record.endswith(b"body")
+    assert queue.dead(3, 1) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "args"), [("offset", (-1, 1)), ("offset", ("x", 1)), ("count", (0, 0)), ("count", (0, 501))]
+)
+def test_a_page_out_of_range_is_refused(queue: Queue, field: str, args: tuple[object, object]) -> None:
+    refused(queue, f"bad_request {field}", "dead", *args)
+
+
+def test_too_many_or_no_ids_are_refused(queue: Queue) -> None:
+    refused(queue, "bad_request ids", "tasks")
+    refused(queue, "bad_request ids", "tasks", *range(501))
+
+
+def test_a_read_verb_may_be_called_on_a_replica_and_a_write_verb_may_not(queue: Queue) -> None:
+    loaded = queue.client.function_list(library.NAME)
+    functions = {entry[1].decode(): {flag.decode() for flag in entry[5]} for entry in loaded[0][5]}
+    assert functions.keys() == {library.function_name(verb) for verb in library.VERBS}
+    for verb in library.VERBS:
+        assert ("no-writes" in functions[library.function_name(verb)]) == (verb in library.READ_VERBS)
+    with pytest.raises(redis.ResponseError, match="write flag"):
+        queue.client.fcall_ro(library.function_name("claim"), 1, queue.prefix, "", "", "w", 1)
+
+
+def test_queues_share_nothing(queue: Queue) -> None:
+    other = Queue(queue.client, "fq:{other/0}")
+    queue.enqueue("ada", "a")
+    assert other.enqueue("ada", "a") == ["ok"]
+    assert len(other.claim(5)) == len(queue.claim(5)) == 1
+
+
+@pytest.mark.parametrize("path", SECTIONS, ids=lambda path: path.name)
+def test_a_section_has_no_state_at_its_top_level(path: Path) -> None:
+    """A top-level local may be a constant or a function; none is assigned to later, and no name is global."""
+    text = re.sub(r"--[^\n]*", "", path.read_text())
+    for line in re.findall(r"^\w[^\n]*", text, re.MULTILINE):
+        assert TOP_LEVEL.match(line), f"not a constant, a function or a registration: {line}"
+    changed = re.findall(r"^\s*[A-Z][A-Z_]+[\w.\[\]']* = .*", text, re.MULTILINE)
+    assert changed == [], "a constant is changed"
+
+
+def test_every_verb_says_what_it_takes_and_gives() -> None:
+    text = "\n".join(section.read_text() for section in SECTIONS)
+    for verb in library.VERBS:
+        header = re.search(rf"^-- {verb}\(keys, argv\): .*?(?=^[^-])", text, re.MULTILINE | re.DOTALL)
+        assert header, f"{verb} has no header"
+        words = ["keys", "argv", "out"] if "same arguments" not in header[0] else []
+        for word in [*words, *(["flags"] if verb not in library.READ_VERBS else [])]:
+            assert re.search(rf"^--   {word} ", header[0], re.MULTILINE), f"{verb} does not say its {word}"
+
+
+@pytest.mark.parametrize("path", SECTIONS, ids=lambda path: path.name)
+def test_a_section_and_its_functions_stay_small(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= 290
+    for function in re.findall(r"^(?:local )?function .*?^end", text, re.MULTILINE | re.DOTALL):
+        assert function.count("\n") <= 40, function.splitlines()[0]
+    assert max(map(len, text.splitlines())) <= 120

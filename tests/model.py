@@ -1,0 +1,666 @@
+"""A queue in plain Python: what the function library must do, with clock and dice as arguments.
+
+It is exact: the same calls with the same clock and dice give the same replies, counts and accounts, to the last bit.
+It knows nothing of keys, packed values or voids, and forgets no path: every method changes lists and then seats whom
+it touched. The fair pick is in FairPick; see lua/10_tenants.lua for the theory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+OUT, AWAKE = 0, -1
+SLOT_PROBES, ROUNDS, TENANTS_PER_TICK, WINDOW_MS = 32, 8, 50, 60_000
+
+
+@dataclass(eq=False)
+class Tenant:
+    """A tenant: its account and its lists."""
+
+    name: str
+    weight: int = 1000
+    vtime: float = 0
+    slot: int = OUT
+    estimate: float = 0
+    delivered: float = 0
+    entitled: float = 0
+    joined: float = 0
+    paused: int = 0
+    listed: bool = False
+    counted: bool = False
+    leased: int = 0
+    dead: int = 0
+    done: int = 0
+    ready: deque[str] = field(default_factory=deque)
+    delayed: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_eligible(self) -> bool:
+        """Whether the tenant can be served."""
+        return bool(self.ready) and not self.paused
+
+
+@dataclass
+class Task:
+    """A task's record."""
+
+    tenant: Tenant
+    start_at: float
+    expires_at: float
+    max_attempts: int
+
+
+@dataclass
+class Run:
+    """What changes of a task: its lease, or how the last one ended."""
+
+    max_attempts: int
+    attempt: int = 0
+    forgiven: int = 0
+    state: str = ""
+    epoch: int = 0
+    leased_at: float = 0
+    cost: float = 0
+    weight_sum: int = 0
+    worker: str = ""
+    error: str = ""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no attempt is left."""
+        return self.attempt - self.forgiven >= self.max_attempts
+
+
+@dataclass
+class Death:
+    """A dead letter."""
+
+    tenant: Tenant
+    reason: str
+    attempts: int
+    died_at: float
+    error: str
+
+
+@dataclass
+class Pick:
+    """A charged dispatch."""
+
+    tenant: Tenant
+    id: str
+    cost: float
+    weight_sum: int
+
+
+class Darts:
+    """One round's quiver: darts are thrown `refill` at a time and used in order."""
+
+    def __init__(self, refill: int) -> None:
+        self.refill = refill
+        self.hits: deque[tuple[Tenant, float]] = deque()
+
+
+def first_by_score(scores: dict[str, float], limit: int, highest: float = math.inf) -> list[str]:
+    """List the members of a sorted set up to a score, lowest first, at most `limit`."""
+    due = sorted((score, member) for member, score in scores.items() if score <= highest)
+    return [member for _, member in due[:limit]]
+
+
+class FairPick:
+    """Who is served next, and the structures that say so."""
+
+    def __init__(self) -> None:
+        self.tenants: dict[str, Tenant] = {}
+        self.classes: dict[int, list[Tenant]] = {}
+        self.wake: deque[Tenant] = deque()
+        self.clock: float = 0
+        self.weight_sum = 0
+        self.share = 0
+        self.epoch = 0
+        self.estimate: float = 0
+        self.touched: list[Tenant] = []
+        self.woken: list[Tenant] = []
+
+    def touch(self, name: str) -> Tenant:
+        """Get a tenant to change it: it is seated when the call ends."""
+        t = self.tenants.setdefault(name, Tenant(name))
+        if t not in self.touched:
+            self.touched.append(t)
+        return t
+
+    def take_slot(self, t: Tenant) -> None:
+        """Give the tenant the next slot of its class."""
+        seats = self.classes.setdefault(math.frexp(t.weight)[1], [])
+        seats.append(t)
+        t.slot = len(seats)
+
+    def free_slot(self, t: Tenant) -> None:
+        """Take the tenant's slot away; the last of its class moves into the hole."""
+        seats = self.classes[math.frexp(t.weight)[1]]
+        moved = seats.pop()
+        if moved is not t:
+            self.touch(moved.name).slot = t.slot
+            seats[t.slot - 1] = moved
+        t.slot = OUT
+
+    def accrue(self, t: Tenant) -> None:
+        """Book what the tenant was entitled to."""
+        t.entitled += t.weight * (self.clock - t.joined)
+        t.joined = self.clock
+
+    def count_in(self, t: Tenant) -> None:
+        """Add the tenant's weight."""
+        if not t.counted:
+            t.counted, t.joined = True, self.clock
+            self.weight_sum += t.weight
+
+    def count_out(self, t: Tenant) -> None:
+        """Take the tenant's weight away."""
+        if t.counted:
+            self.accrue(t)
+            t.counted = False
+            self.weight_sum -= t.weight
+
+    def seat(self, t: Tenant) -> None:
+        """Put the tenant where its state says it belongs."""
+        if not t.is_eligible:
+            if t.slot != OUT:
+                self.count_out(t)
+                if t.slot > 0:
+                    self.free_slot(t)
+                t.slot = OUT
+        elif t.slot == OUT:
+            self.count_in(t)
+            if t.vtime > self.clock:
+                self.take_slot(t)
+            else:
+                t.vtime, t.slot = self.clock, AWAKE
+                if not t.listed:
+                    t.listed = True
+                    self.woken.append(t)
+        elif t.slot == AWAKE and not t.listed:
+            self.take_slot(t)
+
+    def seat_all(self) -> None:
+        """Seat whom the call touched; seating one may touch another."""
+        i = 0
+        while i < len(self.touched):
+            self.seat(self.touched[i])
+            i += 1
+
+    def cost_of(self, t: Tenant) -> float:
+        """Estimate what the tenant's next task costs."""
+        if self.share:
+            return 1
+        return t.estimate if t.estimate > 0 else max(self.estimate, 1)
+
+    def charge(self, t: Tenant, cost: float, weight_sum: int) -> None:
+        """Charge a dispatch to the tenant and the clock."""
+        t.vtime += cost / t.weight
+        t.delivered += cost
+        self.clock += cost / weight_sum
+
+    def correct(self, t: Tenant, run: Run, now: float) -> None:
+        """Replace a lease's estimate by the time that it took."""
+        if self.share or run.epoch != self.epoch:
+            return
+        measured = now - run.leased_at
+        excess = measured - run.cost
+        step = excess / max(run.weight_sum, self.weight_sum)
+        t.vtime = t.vtime + excess / t.weight - excess / run.weight_sum + step
+        t.delivered += excess
+        self.clock += step
+        t.estimate = measured if t.estimate == 0 else t.estimate + (measured - t.estimate) / 8
+        self.estimate = measured if self.estimate == 0 else self.estimate + (measured - self.estimate) / 64
+
+    def throw(self, darts: Darts, dice: Iterator[float]) -> None:
+        """Throw a quiver of darts at the slots."""
+        spans = [(2.0**c, seats) for c, seats in sorted(self.classes.items()) if seats]
+        total = sum(top * len(seats) for top, seats in spans)
+        for _ in range(darts.refill):
+            point = next(dice) * total
+            for top, seats in spans:
+                if point < top * len(seats):
+                    break
+                point -= top * len(seats)
+            slot = min(math.floor(point / top), len(seats) - 1)
+            darts.hits.append((seats[slot], point - slot * top))
+
+    def draw(self, darts: Darts, dice: Iterator[float]) -> Tenant | None:
+        """Draw one tenant by weight."""
+        for _ in range(SLOT_PROBES):
+            if not darts.hits:
+                self.throw(darts, dice)
+            t, inside = darts.hits.popleft()
+            if inside < t.weight and t.is_eligible:
+                return t
+        return None
+
+    def pop_woken(self, wanted: int) -> deque[Tenant]:
+        """Take tenants off the wake list; whoever has left it is dropped."""
+        woken: deque[Tenant] = deque()
+        for _ in range(min(wanted, len(self.wake))):
+            t = self.wake.popleft()
+            if t.slot == AWAKE:
+                woken.append(t)
+            else:
+                self.touch(t.name).listed = False
+        return woken
+
+    def pick(self, woken: deque[Tenant], darts: Darts | None, dice: Iterator[float]) -> Tenant | None:
+        """Choose whom to serve: the wake list first, unless that would starve the drawn tenant."""
+        drawn = self.draw(darts, dice) if darts else None
+        if darts and drawn:
+            other = self.draw(darts, dice)
+            if other and other.vtime < drawn.vtime:
+                drawn = other
+        if woken and not (drawn and drawn.vtime + self.cost_of(drawn) / drawn.weight < self.clock):
+            t = woken.popleft()
+            t.listed = False
+            return t
+        return drawn
+
+    def pick_round(self, wanted: int, dice: Iterator[float]) -> list[Pick]:
+        """Pick, charge and pop up to `wanted` tasks; slots stay as they are meanwhile."""
+        woken = self.pop_woken(wanted)
+        darts = Darts(min(2 * wanted + 4, 400)) if any(self.classes.values()) else None
+        picks: list[Pick] = []
+        while len(picks) < wanted and self.weight_sum > 0:
+            t = self.pick(woken, darts, dice)
+            if t is None:
+                break
+            self.touch(t.name)
+            picks.append(Pick(t, t.ready.popleft(), self.cost_of(t), self.weight_sum))
+            self.charge(t, picks[-1].cost, self.weight_sum)
+            if not t.ready:
+                self.count_out(t)
+        self.wake.extendleft(reversed(woken))
+        return picks
+
+
+class Model(FairPick):
+    """The queue. `now` is the time of the call; what is stored is the time of the last call that changed anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now: float = 0
+        self.settings = {
+            "share": 0,
+            "lease_ms": 30_000,
+            "max_attempts": 5,
+            "retry_base_ms": 1000,
+            "retry_cap_ms": 3_600_000,
+            "dead_keep_ms": 14 * 86_400_000,
+            "dead_keep": 100_000,
+        }
+        self.paused = 0
+        self.hungry = 0
+        self.readied = False
+        self.published = 0
+        self.counts = dict.fromkeys(("enqueued", "done", "buried", "expired"), 0)
+        self.records: dict[str, Task] = {}
+        self.runs: dict[str, Run] = {}
+        self.leases: dict[str, float] = {}
+        self.expiring: dict[str, float] = {}
+        self.due: dict[str, float] = {}
+        self.dead: dict[str, Death] = {}
+        self.deaths: dict[str, float] = {}
+        self.done: dict[tuple[int, str], int] = {}
+
+    def open(self, now: float) -> float:
+        """Begin a call: time never goes back."""
+        self.touched, self.woken, self.readied = [], [], False
+        return max(now, self.now)
+
+    def close(self, now: float) -> None:
+        """End a call that changes something."""
+        self.seat_all()
+        self.wake.extend(self.woken)
+        if self.hungry and self.readied and not self.paused:
+            self.hungry = 0
+            self.published += 1
+        self.now = now
+
+    def put_ready(self, t: Tenant, id: str, at_head: bool = False) -> None:
+        """Put a task on its tenant's list."""
+        (t.ready.appendleft if at_head else t.ready.append)(id)
+        self.readied = self.readied or not t.paused
+
+    def put_delayed(self, t: Tenant, id: str, start_at: float) -> None:
+        """Let a task wait for its start."""
+        t.delayed[id] = start_at
+        self.due[t.name] = min(start_at, self.due.get(t.name, math.inf))
+
+    def bury(self, id: str, reason: str, now: float, attempts: int = 0, error: str = "") -> None:
+        """Make a dead letter."""
+        t = self.records[id].tenant
+        self.runs.pop(id, None)
+        self.dead[id], self.deaths[id] = Death(t, reason, attempts, now, error), now
+        t.dead += 1
+        self.counts["buried"] += 1
+        self.counts["expired"] += reason == "expired"
+
+    def remembered(self, id: str, now: float) -> int | None:
+        """Tell the attempt that finished a task not long ago."""
+        window = math.floor(now / WINDOW_MS)
+        return self.done.get((window, id)) or self.done.get((window - 1, id))
+
+    def enqueue(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, float]]]) -> list[str]:
+        """Store tasks of one tenant; options are delay, start_at, expires_in, expires_at, max_attempts."""
+        now = self.open(now)
+        outcomes: list[str] = []
+        for id, given in tasks:
+            start_at = now + given["delay"] if given.get("delay") else given.get("start_at", 0)
+            expires_at = now + given["expires_in"] if given.get("expires_in") else given.get("expires_at", 0)
+            if id in self.records or self.remembered(id, now):
+                outcomes.append("duplicate")
+            elif 0 < expires_at <= max(start_at, now):
+                outcomes.append("expired")
+            else:
+                outcomes.append("ok")
+                t = self.touch(tenant)
+                attempts = int(given.get("max_attempts", 0)) or self.settings["max_attempts"]
+                self.records[id] = Task(t, start_at, expires_at, attempts)
+                if start_at > now:
+                    self.put_delayed(t, id, start_at)
+                else:
+                    self.put_ready(t, id)
+                if expires_at:
+                    self.expiring[id] = expires_at
+        if self.touched:
+            self.counts["enqueued"] += outcomes.count("ok")
+            self.close(now)
+        return outcomes
+
+    def claim(self, now: float, dice: Iterator[float], worker: str, limit: int) -> list[tuple[str, int, int]]:
+        """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each."""
+        now = self.open(now)
+        leased: list[tuple[str, int, int]] = []
+        rounds = 0
+        while not self.paused and len(leased) < limit and self.weight_sum > 0 and rounds < ROUNDS:
+            for p in self.pick_round(limit - len(leased), dice):
+                leased += self.lease(p, worker, now)
+            self.seat_all()
+            rounds += 1
+        is_short = len(leased) < limit
+        if rounds or (is_short and not self.hungry):
+            if is_short:
+                self.hungry, self.readied = 1, self.weight_sum > 0
+            self.close(now)
+        return leased
+
+    def lease(self, p: Pick, worker: str, now: float) -> list[tuple[str, int, int]]:
+        """Lease a picked task, or drop it when its window has closed."""
+        task, t = self.records[p.id], p.tenant
+        run = self.runs.get(p.id) or Run(task.max_attempts)
+        self.expiring.pop(p.id, None)
+        if 0 < task.expires_at <= now:
+            self.charge(t, -p.cost, p.weight_sum)
+            self.bury(p.id, "expired", now, run.attempt, run.error)
+            return []
+        run.attempt, run.state, run.epoch, run.leased_at = run.attempt + 1, "leased", self.epoch, now
+        run.cost, run.weight_sum, run.worker = p.cost, p.weight_sum, worker
+        self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
+        t.leased += 1
+        return [(p.id, run.attempt, run.max_attempts + run.forgiven)]
+
+    def end_lease(self, id: str, run: Run, state: str, now: float) -> Tenant:
+        """Close a lease and its account."""
+        t = self.touch(self.records[id].tenant.name)
+        del self.leases[id]
+        t.leased -= 1
+        self.correct(t, run, now)
+        run.state = state
+        return t
+
+    def keep_waiting(self, id: str) -> None:
+        """Watch the window again while the task waits for its next attempt."""
+        if self.records[id].expires_at:
+            self.expiring[id] = self.records[id].expires_at
+
+    def take_back(self, id: str, run: Run, state: str, now: float) -> None:
+        """Return a lease to the head of the list."""
+        t = self.end_lease(id, run, state, now)
+        if state == "reaped" and run.is_last:
+            return self.bury(id, "lease_lost", now, run.attempt, run.error)
+        run.forgiven += state == "settled"
+        self.keep_waiting(id)
+        self.put_ready(t, id, at_head=True)
+
+    def nack(self, id: str, run: Run, delay: float | None, error: str, now: float, dice: Iterator[float]) -> None:
+        """Send a task to its next attempt, or to the dead letters."""
+        t = self.end_lease(id, run, "settled", now)
+        run.error = error
+        if run.is_last:
+            return self.bury(id, "exhausted", now, run.attempt, error)
+        self.keep_waiting(id)
+        if delay is None:
+            longest = self.settings["retry_base_ms"] * 2 ** min(run.attempt - 1, 40)
+            delay = math.floor(next(dice) * min(self.settings["retry_cap_ms"], longest)) + 1
+        if delay > 0:
+            self.put_delayed(t, id, now + delay)
+        else:
+            self.put_ready(t, id)
+
+    def refusal(self, id: str, attempt: int, now: float) -> str:
+        """Say why a token opens no lease."""
+        run, finished, death = self.runs.get(id), self.remembered(id, now), self.dead.get(id)
+        if run:
+            return "gone" if run.attempt == attempt and run.state == "settled" else "stale"
+        if finished:
+            return "gone" if finished == attempt else "stale"
+        if death is None:
+            return "gone"
+        return "gone" if death.attempts == attempt and death.reason in ("exhausted", "rejected") else "stale"
+
+    def settle_one(
+        self, action: str, id: str, attempt: int, delay: float | None, error: str, now: float, dice: Iterator[float]
+    ) -> str:
+        """End or extend one lease."""
+        run = self.runs.get(id)
+        if run is None or run.state != "leased" or run.attempt != attempt:
+            return self.refusal(id, attempt, now)
+        if action == "ack":
+            t = self.end_lease(id, run, "settled", now)
+            del self.runs[id], self.records[id]
+            self.done[math.floor(now / WINDOW_MS), id] = run.attempt
+            t.done += 1
+            self.counts["done"] += 1
+        elif action == "nack":
+            self.nack(id, run, delay, error, now, dice)
+        elif action == "reject":
+            self.end_lease(id, run, "settled", now)
+            self.bury(id, "rejected", now, run.attempt, error)
+        elif action == "extend":
+            self.leases[id] = now + self.settings["lease_ms"]
+        else:
+            self.take_back(id, run, {"release": "settled", "reap": "reaped"}[action], now)
+        return "ok"
+
+    def settle(
+        self, now: float, dice: Iterator[float], settlements: list[tuple[str, str, int, float | None, str]]
+    ) -> list[str]:
+        """End or extend leases, each fenced by (id, attempt)."""
+        now = self.open(now)
+        outcomes = [self.settle_one(*settlement, now, dice) for settlement in settlements]
+        if "ok" in outcomes:
+            self.close(now)
+        return outcomes
+
+    def promote(self, now: float, limit: int) -> int:
+        """Move due tasks to their tenants' lists."""
+        names = first_by_score(self.due, TENANTS_PER_TICK, now)
+        moved = 0
+        for name in names:
+            if moved >= limit:
+                break
+            t = self.touch(name)
+            for id in first_by_score(t.delayed, max(1, limit // len(names)), now):
+                del t.delayed[id]
+                self.put_ready(t, id)
+                moved += 1
+            del self.due[name]
+            if t.delayed:
+                self.due[name] = max(min(t.delayed.values()), now)
+        return moved
+
+    def expire(self, now: float, limit: int) -> int:
+        """Bury waiting tasks whose window has closed."""
+        ids = first_by_score(self.expiring, limit, now)
+        for id in ids:
+            del self.expiring[id]
+            t = self.touch(self.records[id].tenant.name)
+            if t.delayed.pop(id, None) is None:
+                t.ready.remove(id)
+            run = self.runs.get(id)
+            self.bury(id, "expired", now, run.attempt if run else 0, run.error if run else "")
+        return len(ids)
+
+    def forget_dead(self, id: str) -> Tenant:
+        """Delete a dead letter."""
+        death = self.dead.pop(id)
+        del self.deaths[id]
+        t = self.touch(death.tenant.name)
+        t.dead -= 1
+        return t
+
+    def trim_dead(self, now: float, limit: int) -> int:
+        """Forget dead letters that are too old or too many."""
+        excess = min(limit, len(self.dead) - self.settings["dead_keep"])
+        if excess > 0:
+            ids = first_by_score(self.deaths, excess)
+        else:
+            ids = first_by_score(self.deaths, limit, now - self.settings["dead_keep_ms"])
+        for id in ids:
+            self.forget_dead(id)
+            del self.records[id]
+        return len(ids)
+
+    def next_due(self, now: float) -> float:
+        """Tell when the next tick will find work."""
+        waiting = [*self.due.values(), *self.expiring.values(), *self.leases.values()]
+        waiting += [died_at + self.settings["dead_keep_ms"] for died_at in self.deaths.values()]
+        if len(self.dead) > self.settings["dead_keep"]:
+            waiting.append(now)
+        return max(min(waiting), now) if waiting else -1
+
+    def tick(self, now: float, limit: int) -> tuple[float, ...]:
+        """Do what time does: the reply of `tick`."""
+        now = self.open(now)
+        promoted, expired = self.promote(now, limit), self.expire(now, limit)
+        lost = first_by_score(self.leases, limit, now)
+        for id in reversed(lost):
+            self.take_back(id, self.runs[id], "reaped", now)
+        trimmed = self.trim_dead(now, limit)
+        if self.touched:
+            self.close(now)
+        ready = sum(len(t.ready) for t in self.tenants.values())
+        return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed)
+
+    def set_weight(self, now: float, tenant: str, weight: int) -> int:
+        """Give a tenant a weight; returns the one that it had."""
+        now = self.open(now)
+        t = self.touch(tenant)
+        before = t.weight
+        if t.slot != OUT:
+            self.accrue(t)
+        if t.slot > 0:
+            self.free_slot(t)
+        if t.counted:
+            self.weight_sum += weight - before
+        t.weight = weight
+        if t.counted and t.slot == OUT:
+            self.take_slot(t)
+        self.close(now)
+        return before
+
+    def set_paused(self, now: float, tenant: str, paused: int) -> int:
+        """Pause or resume a tenant, or (empty name) the queue."""
+        now = self.open(now)
+        if tenant:
+            t = self.touch(tenant)
+            before, t.paused = t.paused, paused
+            has_work = bool(t.ready)
+        else:
+            before, self.paused = self.paused, paused
+            has_work = self.weight_sum > 0
+        self.readied = not paused and has_work
+        self.close(now)
+        return before
+
+    def configure(self, now: float, **values: int) -> None:
+        """Change settings; a change of share starts everybody's account anew."""
+        now = self.open(now)
+        self.settings |= values
+        if self.share != self.settings["share"]:
+            self.share, self.epoch, self.clock, self.estimate = self.settings["share"], self.epoch + 1, 0, 0
+            for t in self.tenants.values():
+                t.vtime = t.estimate = t.delivered = t.entitled = t.joined = 0
+        self.close(now)
+
+    def replay(self, now: float, ids: list[str]) -> list[str]:
+        """Give dead letters a fresh set of attempts."""
+        now = self.open(now)
+        outcomes = []
+        for id in ids:
+            outcomes.append("ok" if id in self.dead else "gone")
+            if id in self.dead:
+                attempts, task = self.dead[id].attempts, self.records[id]
+                t = self.forget_dead(id)
+                if attempts:
+                    self.runs[id] = Run(task.max_attempts, attempts, attempts, "reaped")
+                if task.expires_at > now:
+                    self.expiring[id] = task.expires_at
+                task.expires_at = task.expires_at if task.expires_at > now else 0
+                self.put_ready(t, id)
+        self.close(now)
+        return outcomes
+
+    def purge(self, now: float, ids: list[str]) -> list[str]:
+        """Delete dead letters."""
+        now = self.open(now)
+        outcomes = []
+        for id in ids:
+            outcomes.append("ok" if id in self.dead else "gone")
+            if id in self.dead:
+                self.forget_dead(id)
+                del self.records[id]
+        self.close(now)
+        return outcomes
+
+    def tell(self, id: str, now: float) -> tuple[str, str, int, float, str, str]:
+        """What `tasks` says of an id."""
+        now = max(now, self.now)
+        if id in self.dead:
+            d = self.dead[id]
+            return ("dead", d.tenant.name, d.attempts, d.died_at, d.reason, d.error)
+        if id not in self.records:
+            attempt = self.remembered(id, now)
+            return ("done", "", attempt, 0, "", "") if attempt else ("unknown", "", 0, 0, "", "")
+        t, run = self.records[id].tenant, self.runs.get(id) or Run(0)
+        if id in self.leases:
+            return ("leased", t.name, run.attempt, self.leases[id], run.worker, run.error)
+        state = "delayed" if id in t.delayed else "ready"
+        return (state, t.name, run.attempt, t.delayed.get(id, 0), "", run.error)
+
+    def depth(self) -> dict[str, float]:
+        """What `depth` says."""
+        everyone = self.tenants.values()
+        return {
+            **self.settings,
+            **self.counts,
+            "now": self.now,
+            "clock": self.clock,
+            "weight_sum": self.weight_sum,
+            "hungry": self.hungry,
+            "paused": self.paused,
+            "epoch": self.epoch,
+            "estimate": self.estimate,
+            "ready": sum(len(t.ready) for t in everyone),
+            "delayed": sum(len(t.delayed) for t in everyone),
+            "leased": len(self.leases),
+            "dead": len(self.dead),
+        }
