@@ -92,6 +92,11 @@ async def _is_answering(address: Address) -> bool:
         return True  # it is loading its data
 
 
+async def is_running(data_dir: Path) -> bool:
+    """Tell whether the embedded store of a data directory answers."""
+    return await _is_answering(Address.parse(store_url(data_dir)))
+
+
 async def _shut_down_orphan(address: Address) -> None:
     with suppress(OSError, trio.TooSlowError, trio.BrokenResourceError, FairqError):
         with trio.fail_after(_STOP_TIMEOUT):

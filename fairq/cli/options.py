@@ -1,0 +1,58 @@
+"""Options that commands share, and the connection that they describe."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated, TypeVar
+
+import trio
+from attrs import frozen
+from cyclopts import Parameter
+
+from fairq.errors import SettingsError
+
+T = TypeVar("T")
+
+Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON, for scripts.")]
+
+
+@Parameter(name="*")
+@frozen
+class Server:
+    """Which server to talk to, and as whom."""
+
+    url: Annotated[str, Parameter(env_var="FAIRQ_URL", help="URL of the server, or several with commas.")] = (
+        "ws://127.0.0.1:7700"
+    )
+    token: Annotated[str | None, Parameter(env_var="FAIRQ_TOKEN", help="Token; better in the variable.")] = None
+
+    @property
+    def urls(self) -> list[str]:
+        """The URLs, one by one."""
+        return [url.strip() for url in self.url.split(",") if url.strip()]
+
+    def need_token(self) -> str:
+        """Return the token. Raises: SettingsError without one."""
+        if not self.token:
+            raise SettingsError("a token is needed: --token or FAIRQ_TOKEN (`fairq tokens create`)", field="token")
+        return self.token
+
+
+@asynccontextmanager
+async def connected(server: Server) -> AsyncIterator[Client]:  # type: ignore[name-defined] # noqa: F821
+    """Open a client for a command."""
+    from fairq.client.client import open_client
+
+    async with open_client(server.urls, token=server.need_token()) as client:
+        yield client
+
+
+def run_with(server: Server, work: Callable[..., Awaitable[T]]) -> T:
+    """Run `work(client)` against the server."""
+
+    async def main() -> T:
+        async with connected(server) as client:
+            return await work(client)
+
+    return trio.run(main)

@@ -1,0 +1,70 @@
+"""Tables for people, JSON for scripts, logs on standard error."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+import structlog
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON document, indented when somebody may be looking."""
+    options = orjson.OPT_INDENT_2 if sys.stdout.isatty() else 0
+    sys.stdout.write(orjson.dumps(value, option=options).decode() + "\n")
+
+
+def print_table(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], *, empty: str) -> None:
+    """Print rows as a table; `columns` maps the row's key to the heading."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not rows:
+        console.print(empty)
+        return
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for key, heading in columns.items():
+        is_number = all(isinstance(row.get(key), int | float) and not isinstance(row.get(key), bool) for row in rows)
+        table.add_column(heading, justify="right" if is_number else "left")
+    for row in rows:
+        table.add_row(*(_cell(row.get(key)) for key in columns))
+    console.print(table)
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else ""
+        case float():
+            return f"{value:,.3f}".rstrip("0").rstrip(".")
+        case int():
+            return f"{value:,}"
+        case dict() | list():
+            return orjson.dumps(value).decode()
+        case _:
+            return str(value)
+
+
+def configure_logging(level: str, *, as_json: bool = False) -> None:
+    """Send logs to standard error, as lines for people or as JSON."""
+    renderer: Any = (
+        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *([structlog.processors.format_exc_info] if as_json else []),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )

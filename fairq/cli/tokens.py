@@ -1,0 +1,157 @@
+"""`fairq tokens`: who may talk to the service.
+
+With an operator's token the server is asked. Without one, the commands go to the store itself (--store or --data-dir):
+that is how the first token is made. The embedded store is started for the moment if no server runs on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+import trio
+from attrs import asdict, define, frozen
+from cyclopts import App, Parameter
+
+from fairq.cli.options import Json, Server, connected
+from fairq.cli.output import configure_logging, print_json, print_table
+from fairq.errors import NotFound, SettingsError
+from fairq.tokens import TokenRecord, hash_token, make_token
+from fairq.wire.messages import Role
+
+if TYPE_CHECKING:
+    from fairq.client.client import Client
+
+tokens = App(name="tokens", help="Create, list and revoke tokens.")
+
+
+@Parameter(name="*")
+@frozen
+class Place:
+    """Where tokens are kept, when there is no operator's token yet."""
+
+    store: Annotated[str | None, Parameter(env_var="FAIRQ_STORE", help="Store URL.")] = None
+    data_dir: Annotated[Path, Parameter(env_var="FAIRQ_DATA_DIR", help="Directory of the embedded store.")] = Path(
+        "fairq-data"
+    )
+
+
+class Registry(Protocol):
+    """Where tokens can be created, listed and revoked."""
+
+    async def create(self, record: TokenRecord) -> None: ...
+    async def tokens(self) -> list[TokenRecord]: ...
+    async def revoke(self, id: str) -> bool: ...
+
+
+@define
+class _RemoteRegistry:
+    client: Client
+
+    async def create(self, record: TokenRecord) -> None:
+        body = {name: value for name, value in asdict(record).items() if value and name != "created_at_ms"}
+        await self.client.request("create_token", body)
+
+    async def tokens(self) -> list[TokenRecord]:
+        rows = (await self.client.request("list_tokens"))["tokens"]
+        return [TokenRecord(**{"hash": "", **row}) for row in rows]
+
+    async def revoke(self, id: str) -> bool:
+        try:
+            await self.client.request("revoke_token", {"id": id})
+        except NotFound:
+            return False
+        return True
+
+
+@asynccontextmanager
+async def _registry(server: Server, place: Place) -> AsyncIterator[Registry]:
+    if server.token:
+        async with connected(server) as client:
+            yield _RemoteRegistry(client)
+        return
+    from fairq.server.auth import Auth
+    from fairq.store.store import open_store
+
+    async with _store_url(place) as url, open_store(url, connect_timeout=5) as store:
+        yield Auth(store)
+
+
+@asynccontextmanager
+async def _store_url(place: Place) -> AsyncIterator[str]:
+    from fairq.store.embedded import embedded_store, is_running, store_url
+
+    if place.store:
+        yield place.store
+    elif await is_running(place.data_dir):
+        yield store_url(place.data_dir)
+    else:
+        async with embedded_store(place.data_dir) as url:
+            yield url
+
+
+def _run(work: Callable[[Registry], Awaitable[Any]], server: Server | None, place: Place | None) -> Any:
+    configure_logging("error")
+
+    async def main() -> Any:
+        async with _registry(server or Server(), place or Place()) as registry:
+            return await work(registry)
+
+    return trio.run(main)
+
+
+@tokens.command
+def create(
+    role: Literal["tenant", "worker", "operator"],
+    *,
+    tenant: str | None = None,
+    queue: list[str] | None = None,
+    json: Json = False,
+    server: Server | None = None,
+    place: Place | None = None,
+) -> None:
+    """Create a token and print it, this once: only its hash is kept.
+
+    Parameters
+    ----------
+    role
+        What its bearer may do: enqueue for one tenant, work, or operate.
+    tenant
+        The tenant whose tasks it enqueues (with role tenant).
+    queue
+        A queue it is limited to; may be given several times (default: all).
+    """
+    id, text = make_token(Role(role))
+    record = TokenRecord(id, role, hash_token(text), tenant, queue or None)
+    record.check()
+    _run(lambda registry: registry.create(record), server, place)
+    if json:
+        print_json({"id": id, "role": role, "tenant": tenant, "queues": queue or None, "token": text})
+    else:
+        print(text)
+
+
+@tokens.command(name="list")
+def list_(*, json: Json = False, server: Server | None = None, place: Place | None = None) -> None:
+    """List tokens, without their secrets."""
+    records = _run(lambda registry: registry.tokens(), server, place)
+    rows = [{name: value for name, value in asdict(record).items() if name != "hash"} for record in records]
+    if json:
+        print_json(rows)
+        return
+    for row in rows:
+        row["created"] = datetime.fromtimestamp(row["created_at_ms"] / 1000, UTC).isoformat(" ", "seconds")
+        row["queues"] = ", ".join(row["queues"]) if row["queues"] else "all"
+    columns = {"id": "id", "role": "role", "tenant": "tenant", "queues": "queues", "created": "created"}
+    print_table("tokens", columns, rows, empty="there are no tokens yet; `fairq tokens create operator` makes one")
+
+
+@tokens.command
+def revoke(id: str, *, server: Server | None = None, place: Place | None = None) -> None:
+    """Revoke a token by its id (the third part of its text); its connections are closed."""
+    if not _run(lambda registry: registry.revoke(id), server, place):
+        raise SettingsError(f"there is no token {id}", field="id")
+    print(f"{id}: revoked")

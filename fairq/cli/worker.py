@@ -1,0 +1,89 @@
+"""`fairq worker`: runs the handlers of an app."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import trio
+from cyclopts import Parameter
+
+from fairq.cli.options import Server
+from fairq.cli.output import configure_logging
+from fairq.errors import SettingsError
+
+
+def load_app(path: str) -> Any:
+    """Import `module:app`, also from the working directory. Raises: SettingsError."""
+    from fairq.client.worker import Worker
+
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise SettingsError(f"name the app as module:app, not {path!r}", field="app")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise SettingsError(f"there is no module {module_name!r} here", field="app") from None
+    found = getattr(module, attribute, None)
+    if not isinstance(found, Worker):
+        raise SettingsError(f"{path} is not a fairq.Worker", field="app")
+    return found
+
+
+def worker(
+    app: str,
+    *,
+    concurrency: Annotated[int | None, Parameter(name=["--concurrency", "-c"])] = None,
+    name: str | None = None,
+    grace: float = 30.0,
+    server: Server | None = None,
+    log_level: str = "info",
+    log_json: bool = False,
+) -> None:
+    """Work for the queues that an app has handlers for, until SIGTERM or ctrl-C.
+
+    Parameters
+    ----------
+    app
+        Where the fairq.Worker is: module:app.
+    concurrency
+        Tasks at once (default: the app's).
+    name
+        This worker's name (default: machine and process).
+    grace
+        Seconds that running tasks get when it stops; a second signal ends it at once.
+    """
+    configure_logging(log_level, as_json=log_json)
+    found = load_app(app)
+    if server and (server.url != Server().url or not found.url):
+        found.url = server.urls
+    if server and server.token:
+        found.token = server.token
+    if not found.token:
+        raise SettingsError("a token is needed: --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
+    found.concurrency = concurrency if concurrency is not None else found.concurrency
+    found.name = name or found.name
+    trio.run(_work, found, grace)
+
+
+async def _work(app: Any, grace: float) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_watch_signals, app, grace, nursery.cancel_scope)
+        await app.run()
+        nursery.cancel_scope.cancel()
+
+
+async def _watch_signals(app: Any, grace: float, scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            if scope.deadline < float("inf"):
+                scope.cancel()  # the second signal
+            scope.deadline = trio.current_time() + grace
+            app.stop()

@@ -1,0 +1,248 @@
+"""The fair pick in plain Python, to the last bit; lua/10_tenants.lua and lua/30_claim.lua say why it is so."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+OUT, AWAKE, SLOT_PROBES = 0, -1, 32
+
+
+@dataclass(eq=False)
+class Tenant:
+    """A tenant: its account and its lists."""
+
+    name: str
+    weight: int = 1000
+    vtime: float = 0
+    slot: int = OUT
+    estimate: float = 0
+    delivered: float = 0
+    entitled: float = 0
+    joined: float = 0
+    paused: int = 0
+    listed: bool = False
+    counted: bool = False
+    leased: int = 0
+    dead: int = 0
+    done: int = 0
+    ready: deque[str] = field(default_factory=deque)
+    delayed: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def is_eligible(self) -> bool:
+        """Whether the tenant can be served."""
+        return bool(self.ready) and not self.paused
+
+
+@dataclass
+class Run:
+    """What changes of a task: its lease, or how the last one ended."""
+
+    max_attempts: int
+    attempt: int = 0
+    forgiven: int = 0
+    state: str = ""
+    epoch: int = 0
+    leased_at: float = 0
+    cost: float = 0
+    weight_sum: int = 0
+    worker: str = ""
+    error: str = ""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no attempt is left."""
+        return self.attempt - self.forgiven >= self.max_attempts
+
+
+@dataclass
+class Pick:
+    """A charged dispatch."""
+
+    tenant: Tenant
+    id: str
+    cost: float
+    weight_sum: int
+
+
+class Darts:
+    """One round's quiver: darts are thrown `refill` at a time and used in order."""
+
+    def __init__(self, refill: int) -> None:
+        self.refill = refill
+        self.hits: deque[tuple[Tenant, float]] = deque()
+
+
+class FairPick:
+    """Who is served next, and the structures that say so."""
+
+    def __init__(self) -> None:
+        self.tenants: dict[str, Tenant] = {}
+        self.classes: dict[int, list[Tenant]] = {}
+        self.wake: deque[Tenant] = deque()
+        self.clock: float = 0
+        self.weight_sum = 0
+        self.share = 0
+        self.epoch = 0
+        self.estimate: float = 0
+        self.touched: list[Tenant] = []
+        self.woken: list[Tenant] = []
+
+    def touch(self, name: str) -> Tenant:
+        """Get a tenant to change it: it is seated when the call ends."""
+        t = self.tenants.setdefault(name, Tenant(name))
+        if t not in self.touched:
+            self.touched.append(t)
+        return t
+
+    def take_slot(self, t: Tenant) -> None:
+        """Give the tenant the next slot of its class."""
+        seats = self.classes.setdefault(math.frexp(t.weight)[1], [])
+        seats.append(t)
+        t.slot = len(seats)
+
+    def free_slot(self, t: Tenant) -> None:
+        """Take the tenant's slot away; the last of its class moves into the hole."""
+        seats = self.classes[math.frexp(t.weight)[1]]
+        moved = seats.pop()
+        if moved is not t:
+            self.touch(moved.name).slot = t.slot
+            seats[t.slot - 1] = moved
+        t.slot = OUT
+
+    def accrue(self, t: Tenant) -> None:
+        """Book what the tenant was entitled to."""
+        t.entitled += t.weight * (self.clock - t.joined)
+        t.joined = self.clock
+
+    def count_in(self, t: Tenant) -> None:
+        """Add the tenant's weight."""
+        if not t.counted:
+            t.counted, t.joined = True, self.clock
+            self.weight_sum += t.weight
+
+    def count_out(self, t: Tenant) -> None:
+        """Take the tenant's weight away."""
+        if t.counted:
+            self.accrue(t)
+            t.counted = False
+            self.weight_sum -= t.weight
+
+    def seat(self, t: Tenant) -> None:
+        """Put the tenant where its state says it belongs."""
+        if not t.is_eligible:
+            if t.slot != OUT:
+                self.count_out(t)
+                if t.slot > 0:
+                    self.free_slot(t)
+                t.slot = OUT
+        elif t.slot == OUT:
+            self.count_in(t)
+            if t.vtime > self.clock:
+                self.take_slot(t)
+            else:
+                t.vtime, t.slot = self.clock, AWAKE
+                if not t.listed:
+                    t.listed = True
+                    self.woken.append(t)
+        elif t.slot == AWAKE and not t.listed:
+            self.take_slot(t)
+
+    def seat_all(self) -> None:
+        """Seat whom the call touched; seating one may touch another."""
+        i = 0
+        while i < len(self.touched):
+            self.seat(self.touched[i])
+            i += 1
+
+    def cost_of(self, t: Tenant) -> float:
+        """Estimate what the tenant's next task costs."""
+        if self.share:
+            return 1
+        return t.estimate if t.estimate > 0 else max(self.estimate, 1)
+
+    def charge(self, t: Tenant, cost: float, weight_sum: int) -> None:
+        """Charge a dispatch to the tenant and the clock."""
+        t.vtime += cost / t.weight
+        t.delivered += cost
+        self.clock += cost / weight_sum
+
+    def correct(self, t: Tenant, run: Run, now: float) -> None:
+        """Replace a lease's estimate by the time that it took."""
+        if self.share or run.epoch != self.epoch:
+            return
+        measured = now - run.leased_at
+        excess = measured - run.cost
+        step = excess / max(run.weight_sum, self.weight_sum)
+        t.vtime = t.vtime + excess / t.weight - excess / run.weight_sum + step
+        t.delivered += excess
+        self.clock += step
+        t.estimate = measured if t.estimate == 0 else t.estimate + (measured - t.estimate) / 8
+        self.estimate = measured if self.estimate == 0 else self.estimate + (measured - self.estimate) / 64
+
+    def throw(self, darts: Darts, dice: Iterator[float]) -> None:
+        """Throw a quiver of darts at the slots."""
+        spans = [(2.0**c, seats) for c, seats in sorted(self.classes.items()) if seats]
+        total = sum(top * len(seats) for top, seats in spans)
+        for _ in range(darts.refill):
+            point = next(dice) * total
+            for top, seats in spans:
+                if point < top * len(seats):
+                    break
+                point -= top * len(seats)
+            slot = min(math.floor(point / top), len(seats) - 1)
+            darts.hits.append((seats[slot], point - slot * top))
+
+    def draw(self, darts: Darts, dice: Iterator[float]) -> Tenant | None:
+        """Draw one tenant by weight."""
+        for _ in range(SLOT_PROBES):
+            if not darts.hits:
+                self.throw(darts, dice)
+            t, inside = darts.hits.popleft()
+            if inside < t.weight and t.is_eligible:
+                return t
+        return None
+
+    def pop_woken(self, wanted: int) -> deque[Tenant]:
+        """Take tenants off the wake list; whoever has left it is dropped."""
+        woken: deque[Tenant] = deque()
+        for _ in range(min(wanted, len(self.wake))):
+            t = self.wake.popleft()
+            if t.slot == AWAKE:
+                woken.append(t)
+            else:
+                self.touch(t.name).listed = False
+        return woken
+
+    def pick(self, woken: deque[Tenant], darts: Darts | None, dice: Iterator[float]) -> Tenant | None:
+        """Choose whom to serve: the wake list first, unless that would starve the drawn tenant."""
+        drawn = self.draw(darts, dice) if darts else None
+        if darts and drawn:
+            other = self.draw(darts, dice)
+            if other and other.vtime < drawn.vtime:
+                drawn = other
+        if woken and not (drawn and drawn.vtime + self.cost_of(drawn) / drawn.weight < self.clock):
+            t = woken.popleft()
+            t.listed = False
+            return t
+        return drawn
+
+    def pick_round(self, wanted: int, dice: Iterator[float]) -> list[Pick]:
+        """Pick, charge and pop up to `wanted` tasks; slots stay as they are meanwhile."""
+        woken = self.pop_woken(wanted)
+        darts = Darts(min(2 * wanted + 4, 400)) if any(self.classes.values()) else None
+        picks: list[Pick] = []
+        while len(picks) < wanted and self.weight_sum > 0:
+            t = self.pick(woken, darts, dice)
+            if t is None:
+                break
+            self.touch(t.name)
+            picks.append(Pick(t, t.ready.popleft(), self.cost_of(t), self.weight_sum))
+            self.charge(t, picks[-1].cost, self.weight_sum)
+            if not t.ready:
+                self.count_out(t)
+        self.wake.extendleft(reversed(woken))
+        return picks

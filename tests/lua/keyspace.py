@@ -1,0 +1,176 @@
+"""The real keyspace of a queue, read whole and checked against the invariants: what KEYS.md promises of it."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import Counter
+from typing import Any, NamedTuple
+
+from .calls import Queue
+
+TENANT_FORMAT = "<13dBB"
+QUEUE_FORMAT = "<22d"
+PLAIN_KEYS = {"test", "queue", "tenants", "slots", "wake", "tasks", "runs", "leases", "due", "expiring", "dead", "deaths"}
+NUMBERED_KEYS = {"ready", "delayed", "void", "done"}
+OUT, AWAKE, LEASED, WINDOW_MS = 0, -1, 0, 60_000
+
+
+class Seat(NamedTuple):
+    """A packed tenant."""
+
+    weight: float
+    vtime: float
+    slot: float
+    epoch: float
+    ready: float
+    delayed: float
+    leased: float
+    dead: float
+    done: float
+    estimate: float
+    delivered: float
+    entitled: float
+    joined: float
+    paused: int
+    listed: int
+
+    @property
+    def is_eligible(self) -> bool:
+        """Whether the tenant can be served."""
+        return self.ready > 0 and not self.paused
+
+
+class Keyspace:
+    """All keys of a queue at one moment, decoded."""
+
+    def __init__(self, queue: Queue) -> None:
+        client, prefix = queue.client, f"{queue.prefix}:"
+        keys = sorted(key.decode() for key in client.scan_iter(count=1000))
+        assert all(key.startswith(prefix) for key in keys), keys
+        self.names = [key.removeprefix(prefix) for key in keys]
+        with client.pipeline(transaction=False) as pipeline:
+            for name in self.names:
+                self._ask(pipeline, name, prefix + name)
+            values = dict(zip(self.names, pipeline.execute(), strict=True))
+        hashes = {name: {k.decode(): v for k, v in dict(values.get(name, {})).items()} for name in HASHES}
+        scores = {name: {k.decode(): v for k, v in values.get(name, [])} for name in SCORES}
+        self.records, self.runs, self.dead, self.slots = (hashes[n] for n in ("tasks", "runs", "dead", "slots"))
+        self.leases, self.due, self.expiring, self.deaths = (scores[n] for n in SCORES)
+        self.wake = [name.decode() for name in values.get("wake", [])]
+        self.seats = {n: Seat._make(struct.unpack(TENANT_FORMAT, v)) for n, v in hashes["tenants"].items()}
+        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 22)
+        size = struct.calcsize(QUEUE_FORMAT)
+        q = struct.unpack_from(QUEUE_FORMAT, packed)
+        self.now, self.weight_sum, self.epoch = q[0], q[2], q[5]
+        self.counts = dict(zip(("ready", "delayed", "leased", "dead"), q[14:18], strict=True))
+        self.classes = dict(struct.iter_unpack("<dd", packed[size:]))
+        self.lists = {t: [id.decode() for id in values.get(f"ready:{t}", [])] for t in self.seats}
+        self.delayed = {t: {k.decode(): v for k, v in values.get(f"delayed:{t}", [])} for t in self.seats}
+        self.voids = {
+            t: Counter({k.decode(): int(v) for k, v in dict(values.get(f"void:{t}", {})).items()}) for t in self.seats
+        }
+        self.done = {
+            int(n.removeprefix("done:")): {k.decode(): int(v) for k, v in values[n].items()}
+            for n in self.names
+            if n.startswith("done:")
+        }
+
+    @staticmethod
+    def _ask(pipeline: Any, name: str, key: str) -> None:
+        kind = name.split(":")[0]
+        if kind in ("queue", "test"):
+            pipeline.get(key)
+        elif kind in ("wake", "ready"):
+            pipeline.lrange(key, 0, -1)
+        elif kind in SCORES or kind == "delayed":
+            pipeline.zrange(key, 0, -1, withscores=True)
+        else:
+            pipeline.hgetall(key)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        self.check_names()
+        ready = self.check_lists()
+        self.check_places(ready)
+        self.check_windows(ready)
+        self.check_runs()
+        self.check_seats()
+
+    def check_names(self) -> None:
+        """No key outside the documented set, and none of a tenant that is not known."""
+        for name in self.names:
+            kind, _, rest = name.partition(":")
+            assert (name in PLAIN_KEYS) or (kind in NUMBERED_KEYS and rest), name
+            assert kind == "done" or not rest or rest in self.seats, name
+
+    def check_lists(self) -> dict[str, str]:
+        """A list holds the tenant's ready tasks once each, and its voids; returns id -> tenant."""
+        elsewhere = {id for delayed in self.delayed.values() for id in delayed} | self.leases.keys() | self.dead.keys()
+        waiting = self.records.keys() - elsewhere
+        ready: dict[str, str] = {}
+        for tenant, ids in self.lists.items():
+            entries = Counter(ids)
+            real = entries - self.voids[tenant]
+            assert self.voids[tenant] <= entries, (tenant, ids, self.voids[tenant])
+            assert all(count == 1 for count in real.values()), (tenant, ids)
+            assert real.total() == self.seats[tenant].ready, tenant
+            ready |= dict.fromkeys(real, tenant)
+        assert ready.keys() == waiting, "ready tasks are those that are nowhere else"
+        return ready
+
+    def check_places(self, ready: dict[str, str]) -> None:
+        """Every id is in exactly one place, and the counters are the sizes of the places."""
+        delayed = [id for ids in self.delayed.values() for id in ids]
+        places = Counter([*ready, *delayed, *self.leases, *self.dead])
+        assert all(count == 1 for count in places.values()), places
+        assert places.keys() == self.records.keys()
+        assert self.dead.keys() == self.deaths.keys()
+        sizes = {"ready": len(ready), "delayed": len(delayed), "leased": len(self.leases), "dead": len(self.dead)}
+        assert self.counts == sizes
+        for name in ("ready", "delayed", "leased", "dead"):
+            assert self.counts[name] == sum(getattr(seat, name) for seat in self.seats.values()), name
+        for tenant, seat in self.seats.items():
+            assert seat.delayed == len(self.delayed[tenant])
+        window = math.floor(self.now / WINDOW_MS)
+        for recent in (window, window - 1):
+            assert not self.done.get(recent, {}).keys() & self.records.keys()
+
+    def check_windows(self, ready: dict[str, str]) -> None:
+        """Every waiting task's end is watched; every tenant's earliest start stands in `due` or has passed."""
+        waiting = ready.keys() | {id for ids in self.delayed.values() for id in ids}
+        ends = {id: struct.unpack_from("<BHddd", self.records[id])[4] for id in waiting}
+        assert self.expiring == {id: end for id, end in ends.items() if end}
+        for tenant, delayed in self.delayed.items():
+            if delayed:
+                assert self.due[tenant] <= max(min(delayed.values()), self.now), tenant
+
+    def check_runs(self) -> None:
+        """A run belongs to a live task; it is leased exactly when it has a deadline; its attempts are within bounds."""
+        for id, packed in self.runs.items():
+            attempt, forgiven, max_attempts, state = struct.unpack_from("<IIHB", packed)
+            assert id in self.records
+            assert id not in self.dead
+            assert (state == LEASED) == (id in self.leases), id
+            assert 1 <= attempt <= max_attempts + forgiven, id
+        assert self.leases.keys() <= self.runs.keys()
+
+    def check_seats(self) -> None:
+        """Whoever is eligible is seated and weighed, nobody else is; slots are dense, the wake list is covered."""
+        eligible = {t: s for t, s in self.seats.items() if s.is_eligible}
+        assert {t for t, s in self.seats.items() if s.slot != OUT} == eligible.keys()
+        assert self.weight_sum == sum(seat.weight for seat in eligible.values())
+        seated = {f"{math.frexp(s.weight)[1]}:{s.slot:.0f}": t for t, s in eligible.items() if s.slot > 0}
+        assert {field: name.decode() for field, name in self.slots.items()} == seated
+        counts = Counter(float(field.split(":")[0]) for field in seated)
+        assert {c: n for c, n in self.classes.items() if n} == counts
+        for field in seated:
+            class_, slot = field.split(":")
+            assert 1 <= int(slot) <= counts[float(class_)]
+        assert Counter(self.wake) == Counter(t for t, s in self.seats.items() if s.listed)
+        assert {t for t, s in eligible.items() if s.slot == AWAKE} <= set(self.wake)
+        assert all(seat.epoch <= self.epoch for seat in self.seats.values())
+
+
+SCORES = ("leases", "due", "expiring", "deaths")
+HASHES = ("tasks", "runs", "dead", "slots", "tenants")

@@ -1,0 +1,196 @@
+"""The state machine: random calls go to the store and to the model, and both must say the same."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import redis
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.model import Model
+
+from .calls import START, Queue, options
+from .keyspace import Keyspace
+
+LEASE = 1000
+TENANTS = st.sampled_from(["ada", "bob", "cyd", "dan"])
+IDS = [f"id{n}" for n in range(10)]
+FEW_IDS = st.lists(st.sampled_from(IDS), min_size=1, max_size=4)
+SPANS = [1, 2, 50, LEASE - 1, LEASE, LEASE + 1]
+SETTINGS: dict[str, list[int]] = {
+    "share": [0, 1],
+    "lease_ms": [100, LEASE],
+    "max_attempts": [1, 2, 3],
+    "retry_base_ms": [1, 100],
+    "retry_cap_ms": [1, 150],
+    "dead_keep_ms": [LEASE, 10**6],
+    "dead_keep": [0, 2, 1000],
+}
+WINDOWS = st.fixed_dictionaries(
+    {},
+    optional={
+        "delay": st.sampled_from(SPANS),
+        "start_at": st.sampled_from([-5, 0, 1, 50, LEASE]),
+        "expires_in": st.sampled_from(SPANS),
+        "expires_at": st.sampled_from([-5, 0, 1, 51, LEASE + 1]),
+        "max_attempts": st.sampled_from([1, 2]),
+    },
+)
+ACTIONS = st.sampled_from(["ack", "nack", "reject", "release", "reap", "extend"])
+DELAYS = st.sampled_from([None, 0, 1, 50])
+SEEDS = st.integers(0, 2**16)
+
+
+class Dice:
+    """The same numbers twice: packed for the store, one by one for the model."""
+
+    def __init__(self, seed: int, count: int) -> None:
+        source = random.Random(seed)
+        self.numbers = [source.random() for _ in range(count)]
+        self.packed = struct.pack(f"<{count}d", *self.numbers)
+
+    def __iter__(self) -> Iterator[float]:
+        """Roll."""
+        return iter(self.numbers)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """A queue under random calls; `client` and `version` are set by a subclass."""
+
+    client: redis.Redis
+    version = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client.flushall()
+        self.queue = Queue(self.client, version=self.version)
+        self.model = Model()
+        self.now = START
+        self.tokens: list[tuple[str, int]] = []
+        self.lives: dict[str, int] = {}
+
+    def same(self, real: object, expected: object) -> None:
+        """Assert that the store said what the model says."""
+        assert real == expected, f"store: {real!r}\nmodel: {expected!r}"
+
+    def call(self, verb: str, *args: object, dice: bytes = b"") -> Any:
+        """Call the store at the machine's time."""
+        self.queue.now = self.now
+        return self.queue.call(verb, *args, dice=dice)
+
+    @initialize()
+    def configure_short_leases(self) -> None:
+        """Make leases short enough to run out."""
+        self.call("configure", "lease_ms", LEASE, "max_attempts", 3)
+        self.model.configure(self.now, lease_ms=LEASE, max_attempts=3)
+
+    @rule(tenant=TENANTS, ids=FEW_IDS, window=WINDOWS)
+    def enqueue(self, tenant: str, ids: list[str], window: dict[str, int]) -> None:
+        """Enqueue; ids come again, in one call and in many."""
+        given = {k: v + self.now if k in ("start_at", "expires_at") else v for k, v in window.items()}
+        parts = [part for id in ids for part in (id, options(**given), b"{}")]
+        outcomes = [word.decode() for word in self.call("enqueue", tenant, *parts)]
+        self.same(outcomes, self.model.enqueue(self.now, tenant, [(id, dict(given)) for id in ids]))
+        for id, outcome in zip(ids, outcomes, strict=True):
+            if outcome == "ok":
+                self.lives[id] = 0
+
+    @rule(limit=st.integers(1, 6), seed=SEEDS)
+    def claim(self, limit: int, seed: int) -> None:
+        """Claim; the model knows who must be served, in which order."""
+        dice = Dice(seed, 1200)
+        reply = self.call("claim", "w1", limit, dice=dice.packed)
+        leases = [(reply[i].decode(), reply[i + 1], reply[i + 2]) for i in range(2, len(reply), 4)]
+        self.same(leases, self.model.claim(self.now, iter(dice), "w1", limit))
+        for (id, attempt, max_attempts), record in zip(leases, reply[5::4], strict=True):
+            _, _, _, start_at, expires_at = struct.unpack_from("<BHddd", record)
+            assert start_at <= reply[0], "delivered before its start"
+            assert expires_at == 0 or reply[0] < expires_at, "delivered after its end"
+            assert attempt <= max_attempts
+            assert attempt == self.lives[id] + 1, "attempts go up one by one"
+            self.lives[id] = attempt
+            self.tokens.append((id, attempt))
+
+    @rule(
+        chosen=st.lists(
+            st.tuples(ACTIONS, st.integers(0, 15), DELAYS, st.sampled_from(["", "bad"])), min_size=1, max_size=4
+        ),
+        seed=SEEDS,
+    )
+    def settle(self, chosen: list[tuple[str, int, int | None, str]], seed: int) -> None:
+        """Settle with tokens of all ages, the youngest most often; stale ones and twins are common."""
+        tokens = self.tokens or [("id0", 1)]
+        settlements = [
+            (action, *tokens[-1 - back % len(tokens)], delay if action == "nack" else None, error)
+            for action, back, delay, error in chosen
+        ]
+        parts = [p for a, id, n, delay, error in settlements for p in (a, id, n, "" if delay is None else delay, error)]
+        dice = Dice(seed, 4)
+        outcomes = [word.decode() for word in self.call("settle", *parts, dice=dice.packed)]
+        self.same(outcomes, self.model.settle(self.now, iter(dice), settlements))
+
+    @rule(limit=st.sampled_from([1, 2, 3, 100]))
+    def tick(self, limit: int) -> None:
+        """Tick."""
+        self.same(tuple(self.call("tick", limit)), self.model.tick(self.now, limit))
+
+    @rule(ms=st.sampled_from([*SPANS, -5, -LEASE, 60_000, 10**7]))
+    def advance(self, ms: int) -> None:
+        """Let time pass, or go back."""
+        self.now += ms
+
+    @rule(tenant=TENANTS, weight=st.sampled_from([1, 500, 1000, 1023, 1024, 3000, 10_000_000]))
+    def set_weight(self, tenant: str, weight: int) -> None:
+        """Change a weight."""
+        self.same(self.call("set_weight", tenant, weight), self.model.set_weight(self.now, tenant, weight))
+
+    @rule(tenant=TENANTS | st.just(""), paused=st.integers(0, 1))
+    def pause_or_resume(self, tenant: str, paused: int) -> None:
+        """Pause or resume a tenant or the queue."""
+        before = self.call("pause" if paused else "resume", tenant)
+        self.same(before, self.model.set_paused(self.now, tenant, paused))
+
+    @rule(verb=st.sampled_from(["replay", "replay", "purge"]), ids=FEW_IDS)
+    def replay_or_purge(self, verb: str, ids: list[str]) -> None:
+        """Replay or purge dead letters, and ids that are none."""
+        outcomes = [word.decode() for word in self.call(verb, *ids)]
+        self.same(outcomes, getattr(self.model, verb)(self.now, ids))
+
+    @rule(name=st.sampled_from(sorted(SETTINGS)), choice=st.integers(0, 2))
+    def configure(self, name: str, choice: int) -> None:
+        """Change a setting."""
+        values = SETTINGS[name]
+        value = values[choice % len(values)]
+        self.call("configure", name, value)
+        self.model.configure(self.now, **{name: value})
+
+    @invariant()
+    def all_say_the_same(self) -> None:
+        """Compare what the store tells of queue, tenants and tasks, to the last bit, and read its keys."""
+        self.queue.now = self.now
+        self.same(self.queue.depth(), self.model.depth())
+        shares = {name: vars(share) for name, share in self.queue.tenants().items()}
+        self.same(shares, {name: expected_share(self.model, name) for name in self.model.tenants})
+        self.same(self.queue.tasks(*IDS), [self.model.tell(id, self.now) for id in IDS])
+        Keyspace(self.queue).check()
+
+
+def expected_share(model: Model, name: str) -> dict[str, float]:
+    """What `tenants` says of a tenant."""
+    t = model.tenants[name]
+    return {
+        "weight": t.weight,
+        "ready": len(t.ready),
+        "delayed": len(t.delayed),
+        "leased": t.leased,
+        "dead": t.dead,
+        "done": t.done,
+        "delivered": t.delivered,
+        "entitled": t.entitled + (t.weight * (model.clock - t.joined) if t.slot else 0),
+        "paused": t.paused,
+        "is_eligible": int(t.slot != 0),
+    }

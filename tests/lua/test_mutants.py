@@ -1,0 +1,109 @@
+"""Planted bugs: each of them is put into the library's text, and the state machine must find it.
+
+A mutant is (what it breaks, section's text, replacement); it is loaded under a version of its own beside the real
+library. A text that no longer occurs exactly once fails the test, so the table cannot rot.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import redis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from fairq.store import library
+
+from .machine import QueueMachine
+
+EXAMPLES, STEPS = 300, 50
+
+
+class Mutant(NamedTuple):
+    """A planted bug."""
+
+    name: str
+    text: str
+    instead: str
+
+
+MUTANTS = [
+    Mutant("a stale token is accepted", " or run.attempt ~= attempt then return refusal", " then return refusal"),
+    Mutant("a lease that ended is settled again", "not run or run.state ~= LEASED or", "not run or"),
+    Mutant("a twin in one call is settled twice", "if call.runs[id] ~= nil then packed = call.runs[id] end", ""),
+    Mutant("a late owner is told gone", "and run.state == SETTLED and 'gone'", "and 'gone'"),
+    Mutant("done ids are not remembered in a call", "local settled = call.done[id] or", "local settled ="),
+    Mutant("a claim takes one too many", "pick_round(call, limit - (#out - 2) / 4)", "pick_round(call, limit + 1)"),
+    Mutant("expired tasks are leased", "if h.expires_at > 0 and h.expires_at <= call.now then", "if false then"),
+    Mutant("a task expires a ms late", "h.expires_at <= call.now then\n      unpick", "h.expires_at < call.now then\n      unpick"),
+    Mutant("expired tasks are charged", "      unpick(call, p, 0)\n", ""),
+    Mutant("the end of a started task is watched", "if h.expires_at > 0 then started[#started + 1] = p.id end", ""),
+    Mutant("resuming seats nobody", "  call.readied = paused == 0 and", "  target.touched, call.touched = nil, {}\n  call.readied = paused == 0 and"),
+    Mutant("paused tenants stay in the draw", "return t.ready > 0 and t.paused == 0", "return t.ready > 0"),
+    Mutant("idling banks credit", "t.vtime, t.slot = call.queue.clock, AWAKE", "t.slot = AWAKE"),
+    Mutant("coming back sheds debt", "if t.vtime > call.queue.clock then\n    take_slot", "if false then\n    take_slot"),
+    Mutant("the wake list starves the backlog", "if woken and not (drawn and", "if woken and not (false and"),
+    Mutant("the second draw is ignored", "if other and other.vtime < drawn.vtime then", "if false then"),
+    Mutant("a tenant is listed twice", "if t.listed == 0 then\n      t.listed = 1", "if true then\n      t.listed = 1"),
+    Mutant("a dropped wake entry is not noted", "else touch(call, name).listed = 0 end", "end"),
+    Mutant("woken tenants that are not served are lost", "  push_back_woken(call, round)\n", ""),
+    Mutant("the clock stands still", "call.queue.clock = call.queue.clock + cost / weight_sum", ""),
+    Mutant("a hole in the slots", "moved.slot = t.slot", "moved.slot = last"),
+    Mutant("weights leak from the sum", "call.queue.weight_sum = call.queue.weight_sum - t.weight", ""),
+    Mutant("a weight change forgets the sum", "if t.counted then call.queue.weight_sum = call.queue.weight_sum + weight - before end", ""),
+    Mutant("a weight change keeps the slot", "  if t.slot > 0 then free_slot(call, t) end\n  if t.counted then", "  if t.counted then"),
+    Mutant("estimates are not corrected", "  correct(call, t, run)\n", ""),
+    Mutant("voids are popped as tasks", "local has_voids = redis.call('EXISTS', void) == 1", "local has_voids = false"),
+    Mutant("voids are not credited", "if redis.call('HINCRBY', void, id, -1) <= 0 then redis.call('HDEL', void, id) end", ""),
+    Mutant("an emptied list keeps its voids", "if has_voids and #ids == wanted and t.ready == 0 then", "if false then"),
+    Mutant("expired entries stay counted", "  count_ready(call, t, -1)\n", ""),
+    Mutant("attempts never run out", "if is_last_attempt(run) then return bury(call, t, id, run, EXHAUSTED) end", ""),
+    Mutant("lost leases never run out", "if is_last_attempt(run) then return bury(call, t, id, run, LEASE_LOST) end", ""),
+    Mutant("one attempt too few", "run.attempt - run.forgiven >= run.max_attempts", "run.attempt - run.forgiven >= run.max_attempts - 1"),
+    Mutant("release is not forgiven", "  run.forgiven = run.forgiven + 1\n", ""),
+    Mutant("release goes to the end", "run.forgiven + 1\n  keep_waiting(call, id, run)\n  put_ready(call, t, {id}, 'LPUSH')", "run.forgiven + 1\n  keep_waiting(call, id, run)\n  put_ready(call, t, {id})"),
+    Mutant("retries forget their window", "  if run.expires_at > 0 then redis.call('ZADD', key(call, 'expiring'), run.expires_at, id) end\n", ""),
+    Mutant("ended leases stay in the set", "  write('ZREM', key(call, 'leases'), call.ended)\n", ""),
+    Mutant("leases are reaped early", "key(call, 'leases'), '-inf', call.now,", "key(call, 'leases'), '-inf', call.now + 1,"),
+    Mutant("tasks are promoted early", "local ids = redis.call('ZRANGE', delayed, '-inf', call.now,", "local ids = redis.call('ZRANGE', delayed, '-inf', '+inf',"),
+    Mutant("promotion has no limit", "math.max(1, math.floor(limit / #tenants))", "limit"),
+    Mutant("the rest of a herd is forgotten", "  if next_due[2] then\n", "  if false then\n"),
+    Mutant("a later start hides an earlier one", "key(call, 'due'), 'LT', start_at", "key(call, 'due'), start_at"),
+    Mutant("time goes back", "call.now = math.max(clock_ms(call, args[1]), call.queue.now)", "call.now = clock_ms(call, args[1])"),
+    Mutant("done ids are forgotten at the window's edge", "known[id] = records[i] or recent[i] or before[i]", "known[id] = records[i] or recent[i]"),
+    Mutant("an id twice in a call is stored twice", "outcomes[n], known[id] = 'ok', true", "outcomes[n] = 'ok'"),
+    Mutant("replay keeps the old attempts", "attempt = attempts, forgiven = attempts,", "attempt = attempts, forgiven = 0,"),
+    Mutant("replay keeps the closed window", "    reopen(call, id, record)\n", ""),
+    Mutant("purge leaves the record", "    forget_dead(call, id, death)\n    call.forgotten[#call.forgotten + 1] = id\n  end)", "    forget_dead(call, id, death)\n  end)"),
+    Mutant("dead letters are kept for ever", "'-inf', call.now - q.dead_keep_ms,", "'-inf', 0,"),
+    Mutant("accounts outlive a change of share", "if t.epoch ~= call.queue.epoch then  --", "if false then  --"),
+    Mutant("hunger is never noted", "q.hungry, call.readied = 1, q.weight_sum > 0", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_a_planted_bug_is_found(redis_client: redis.Redis, store_kind: str, mutant: Mutant) -> None:
+    if store_kind != "valkey":
+        pytest.skip("one kind of store is enough to test the tests")
+    source = library.source()
+    assert source.count(mutant.text) == 1, "the text to mutate must occur once"
+    redis_client.function_load(
+        source.replace(mutant.text, mutant.instead)
+        .replace(f"name={library.NAME}", "name=fairq_mutant", 1)
+        .replace(f"local VERSION = {library.VERSION}", "local VERSION = 'mutant'", 1),
+        replace=True,
+    )
+    machine = type("MutantMachine", (QueueMachine,), {"client": redis_client, "version": "mutant"})
+    quick = settings(
+        max_examples=EXAMPLES,
+        stateful_step_count=STEPS,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    with pytest.raises(Exception):  # noqa: B017, PT011 - an assertion, a refusal, or a key that does not decode
+        run_state_machine_as_test(machine, settings=quick)
+    redis_client.function_delete("fairq_mutant")

@@ -1,0 +1,26 @@
+"""Random calls against the exact model (machine.py), and every invariant of the keyspace after each of them."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from .machine import QueueMachine
+
+
+def run(client: redis.Redis, examples: int, steps: int) -> None:
+    """Run the machine against this store."""
+    machine = type("StoreMachine", (QueueMachine,), {"client": client})
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=steps))
+
+
+def test_the_store_does_what_the_model_does(redis_client: redis.Redis) -> None:
+    run(redis_client, 60, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_store_does_what_the_model_does_in_long_histories(redis_client: redis.Redis) -> None:
+    run(redis_client, 400, 100)
