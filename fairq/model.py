@@ -6,7 +6,7 @@ import math
 import re
 from typing import Any, Literal, NamedTuple
 
-from attrs import define, field, frozen
+from attrs import frozen
 
 from fairq.errors import BadRequest
 
@@ -61,8 +61,7 @@ def check_int(value: object, what: str, lowest: int, highest: int) -> int:
     raise BadRequest(f"{what} must be a whole number from {lowest} to {highest}, not {value!r:.80}", field=what)
 
 
-@frozen
-class NewTask:
+class NewTask(NamedTuple):
     """A task to enqueue. Times in ms; 0 means none; `payload` is JSON text as bytes.
 
     Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or `expires_at_ms`, likewise.
@@ -186,7 +185,10 @@ class QueueState:
 
 @frozen
 class TenantState:
-    """A tenant's place in one queue. `delivered` and `entitled` are seconds of worker time, or tasks (share = count)."""
+    """A tenant's place in one queue.
+
+    `delivered` and `entitled` are seconds of worker time, or tasks when the queue's share is `count`.
+    """
 
     tenant: str
     weight: float
@@ -227,14 +229,3 @@ class DeadLetter:
     enqueued_at_ms: int
     error: str
     payload: Any
-
-
-@define
-class Counter:
-    """Counts that `statistics()` methods hand out."""
-
-    values: dict[str, int] = field(factory=dict)
-
-    def add(self, name: str, by: int = 1) -> None:
-        """Raise one count."""
-        self.values[name] = self.values.get(name, 0) + by

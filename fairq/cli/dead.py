@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 dead = App(name="dead", help="List, replay and purge dead letters.")
 
-_COLUMNS = {"id": "id", "tenant": "tenant", "reason": "reason", "attempts": "attempts", "died": "died", "error": "error"}
+_COLUMNS = {name: name for name in ("id", "tenant", "reason", "attempts", "died", "error")}
 All = Annotated[bool, Parameter(name="--all", negative=(), help="All dead letters (of --tenant, if given).")]
 
 
@@ -57,7 +57,9 @@ def list_(
     print_table(f"dead letters of {queue}", _COLUMNS, rows, empty=f"queue {queue} has no dead letters")
 
 
-def _on_letters(verb: str, queue: str, ids: tuple[str, ...], everything: bool, tenant: str | None, server: Server) -> int:
+def _on_letters(
+    verb: str, queue: str, ids: tuple[str, ...], everything: bool, tenant: str | None, server: Server
+) -> int:
     """Apply `replay` or `purge` to the letters named, or to all; returns how many it changed."""
     if bool(ids) == everything:
         raise BadRequest("name the ids, or say --all", field="ids")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import trio
 from attrs import frozen
@@ -12,7 +12,12 @@ from cyclopts import Parameter
 
 from fairq.errors import SettingsError
 
+if TYPE_CHECKING:
+    from fairq.client.client import Client
+
 T = TypeVar("T")
+
+DEFAULT_URL = "ws://127.0.0.1:7700"
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON, for scripts.")]
 
@@ -22,15 +27,16 @@ Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON, f
 class Server:
     """Which server to talk to, and as whom."""
 
-    url: Annotated[str, Parameter(env_var="FAIRQ_URL", help="URL of the server, or several with commas.")] = (
-        "ws://127.0.0.1:7700"
-    )
+    url: Annotated[
+        str | None,
+        Parameter(env_var="FAIRQ_URL", help=f"URL of the server, or several with commas [default: {DEFAULT_URL}]."),
+    ] = None
     token: Annotated[str | None, Parameter(env_var="FAIRQ_TOKEN", help="Token; better in the variable.")] = None
 
     @property
     def urls(self) -> list[str]:
         """The URLs, one by one."""
-        return [url.strip() for url in self.url.split(",") if url.strip()]
+        return [url.strip() for url in (self.url or DEFAULT_URL).split(",") if url.strip()]
 
     def need_token(self) -> str:
         """Return the token. Raises: SettingsError without one."""
@@ -40,7 +46,7 @@ class Server:
 
 
 @asynccontextmanager
-async def connected(server: Server) -> AsyncIterator[Client]:  # type: ignore[name-defined] # noqa: F821
+async def connected(server: Server) -> AsyncIterator[Client]:
     """Open a client for a command."""
     from fairq.client.client import open_client
 

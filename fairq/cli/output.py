@@ -22,7 +22,7 @@ def print_table(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[s
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)
     if not rows:
         console.print(empty)
         return
@@ -54,7 +54,11 @@ def _cell(value: Any) -> str:
 def configure_logging(level: str, *, as_json: bool = False) -> None:
     """Send logs to standard error, as lines for people or as JSON."""
     renderer: Any = (
-        structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        structlog.processors.JSONRenderer()
+        if as_json
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     )
     structlog.configure(
         processors=[

@@ -4,32 +4,36 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import attrs
 import trio
 from cyclopts import Parameter
 
 from fairq.cli.output import configure_logging
-from fairq.server.settings import Settings, load_settings
+from fairq.server.settings import HELP, Settings, load_settings
 
 
-def _flag(setting: attrs.Attribute[Any]) -> Any:
-    default = setting.default.factory() if isinstance(setting.default, attrs.Factory) else setting.default  # type: ignore[arg-type]
+def _flag(setting: attrs.Attribute[Any], kind: Any) -> Any:
+    """Make the flag of a setting: not given is None, so that file and variables can be told from it."""
+    default = getattr(Settings(), setting.name)
     shown = "" if default in (None, False, []) else f" [default: {default}]"
-    text = setting.metadata["help"]
-    kind = Annotated[setting.type | None, Parameter(help=text[0].upper() + text[1:] + shown + ".")]  # type: ignore[operator]
-    return attrs.field(default=None, type=kind)  # type: ignore[call-overload]
+    text = HELP[setting.name]
+    described = Annotated[kind | None, Parameter(help=text[0].upper() + text[1:] + shown + ".")]
+    return attrs.field(default=None, type=described)  # type: ignore[call-overload]
 
 
+_KINDS = get_type_hints(Settings)
 Flags = attrs.make_class(
-    "Flags", {setting.name: _flag(setting) for setting in attrs.fields(attrs.resolve_types(Settings))}, frozen=True
+    "Flags", {setting.name: _flag(setting, _KINDS[setting.name]) for setting in attrs.fields(Settings)}, frozen=True
 )
 Parameter(name="*", show_default=False)(Flags)
 
 
 def serve(
-    *, config: Annotated[Path | None, Parameter(help="Settings file (TOML).")] = None, flags: Flags | None = None  # type: ignore[valid-type]
+    *,
+    config: Annotated[Path | None, Parameter(help="Settings file (TOML).")] = None,
+    flags: Flags | None = None,  # type: ignore[valid-type]
 ) -> None:
     """Run a server until SIGTERM or ctrl-C; it then drains, and a second signal ends it at once.
 

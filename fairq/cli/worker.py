@@ -62,7 +62,7 @@ def worker(
     """
     configure_logging(log_level, as_json=log_json)
     found = load_app(app)
-    if server and (server.url != Server().url or not found.url):
+    if server and server.url:
         found.url = server.urls
     if server and server.token:
         found.token = server.token

@@ -134,9 +134,7 @@ class Client:
             task.check()
         if not tasks:
             return []
-        outcomes = await self._driver.wait(
-            self._driver.session.enqueue(queue, tasks, trio.current_time() + timeout)
-        )
+        outcomes = await self._driver.wait(self._driver.session.enqueue(queue, tasks, trio.current_time() + timeout))
         if "expired" in outcomes:
             raise BadRequest("the window is over already; the task was not enqueued", field="expires_at")
         return [

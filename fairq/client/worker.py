@@ -48,7 +48,7 @@ def _moment(ms: int | None) -> datetime | None:
 
 @frozen
 class Task:
-    """What a handler gets. `payload` is the decoded JSON value; `attempt` counts from 1 and goes up with every lease."""
+    """What a handler gets. `payload` is the decoded JSON value; `attempt` counts up from 1 with every lease."""
 
     id: str
     queue: str
@@ -206,7 +206,7 @@ class Worker:
             self._driver.session.settle(queue, settlement)
             self._driver.kick()
         if error is not None and not isinstance(error, Retry | Reject):
-            log.warning("task failed", task=task.id, queue=queue, tenant=task.tenant, attempt=task.attempt, exc_info=error)
+            log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exc_info=error)
 
     async def _call(self, handler: Handler, task: Task) -> Any:
         if iscoroutinefunction(handler):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import platform
 import secrets
-from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -25,7 +24,6 @@ from fairq.server.ticker import Ticker
 from fairq.server.verbs import VERBS
 from fairq.store import keys
 from fairq.store.store import Store
-from fairq.wire.messages import Role
 
 log = structlog.get_logger("fairq.server")
 
@@ -129,10 +127,7 @@ class App:
             dispatcher.credit_changed()
         for peer in list(self.peers):
             peer.session.drain()
-            if peer.identity.role is not Role.WORKER:
-                self.nursery.start_soon(self._close_when, peer, lambda peer=peer: not peer.requests)
-            else:
-                self.nursery.start_soon(self._close_when, peer, lambda peer=peer: not peer.session.held)
+            peer.leave()
             peer.kick()
         log.info("draining", peers=len(self.peers), grace_s=grace)
         with trio.move_on_after(grace):
@@ -143,12 +138,6 @@ class App:
         with trio.move_on_after(_GIVE_BACK_S):
             while self.peers:
                 await self._peer_left.wait()
-
-    @staticmethod
-    async def _close_when(peer: Peer, is_idle: Callable[[], bool]) -> None:
-        while not is_idle():
-            await trio.sleep(0.02)
-        peer.close(1001, "the server stops")
 
     async def _watch_tokens(self) -> None:
         """Close the connections of tokens that are gone, when told so and every now and then."""

@@ -1,4 +1,4 @@
-"""The dispatcher: one per queue with attached workers. Claims as many tasks as there is free credit, and hands them out.
+"""The dispatcher: one per queue with attached workers. It claims as many tasks as there is free credit.
 
 The tenant is chosen inside `claim`, at the moment a worker is free, and nothing is fetched ahead of credit. A claim
 that brings less than it asked for means an empty queue: the dispatcher then sleeps until a hint (a local enqueue, the

@@ -6,6 +6,7 @@ import secrets
 import ssl
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import Any
 
 import structlog
 import trio
@@ -104,6 +105,6 @@ async def open_listeners(host: str, port: int, tls: ssl.SSLContext | None) -> Se
 
 def port_of(listener: AnyListener) -> int:
     """Return the port that a listener got."""
-    tcp = listener.transport_listener if isinstance(listener, trio.SSLListener) else listener
+    tcp: Any = listener.transport_listener if isinstance(listener, trio.SSLListener) else listener
     port: int = tcp.socket.getsockname()[1]
     return port

@@ -32,6 +32,7 @@ class Peer:
     queues: tuple[str, ...] = ()
     requests: int = 0
     closing: tuple[int, str] | None = None
+    is_leaving: bool = False
     _kicked: trio.Event = field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
@@ -44,6 +45,15 @@ class Peer:
         if self.closing is None:
             self.closing = (code, reason)
         self.kick()
+
+    def leave(self) -> None:
+        """End the connection as soon as nothing is under way on it: no request, and no lease that a worker holds."""
+        self.is_leaving = True
+        self._leave_if_idle()
+
+    def _leave_if_idle(self) -> None:
+        if self.is_leaving and not self.requests and not self.session.held:
+            self.close(1001, "the server stops")
 
     async def run(self) -> None:
         """Converse until either side ends it."""
@@ -86,6 +96,7 @@ class Peer:
             self.session.refuse(request.ref, FairqError("the server failed; its log says why"))
         finally:
             self.requests -= 1
+        self._leave_if_idle()
         self.kick()
 
     async def _write(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import signal
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import structlog
@@ -15,7 +15,7 @@ from attrs import frozen
 from fairq.errors import SettingsError
 from fairq.scopes import background
 from fairq.server.app import App
-from fairq.server.listener import DEV_WARNING, Listener, open_listeners, port_of
+from fairq.server.listener import DEV_WARNING, AnyListener, Listener, open_listeners, port_of
 from fairq.server.settings import Settings
 from fairq.store.embedded import embedded_store
 from fairq.store.store import check_durability, open_store
@@ -84,11 +84,15 @@ async def running_server(settings: Settings) -> AsyncIterator[Served]:
             app = App(settings, store, nursery)
             hearers.append(app)
             await app.start()
-            nursery.start_soon(trio.serve_listeners, Listener(app).handle, listeners)
+            nursery.start_soon(_accept, Listener(app), listeners)
             yield Served(settings.host, port_of(listeners[0]), url, app)
     finally:
         for listener in listeners:
             await listener.aclose()
+
+
+async def _accept(listener: Listener, listeners: Sequence[AnyListener]) -> None:
+    await trio.serve_listeners(listener.handle, list(listeners))
 
 
 async def serve(settings: Settings) -> None:

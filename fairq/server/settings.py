@@ -6,7 +6,7 @@ import ipaddress
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import cattrs
 from attrs import field, fields, frozen
@@ -14,36 +14,52 @@ from attrs import field, fields, frozen
 from fairq.errors import SettingsError
 from fairq.wire.messages import MAX_MESSAGE_BYTES
 
+_LEVELS = ("debug", "info", "warning", "error")
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
-def _describe(text: str, default: Any, factory: Any = None) -> Any:
-    if factory:
-        return field(factory=factory, metadata={"help": text})
-    return field(default=default, metadata={"help": text})
+HELP = {
+    "host": "address to listen on",
+    "port": "port to listen on (0: any free one)",
+    "store": "store URL (redis://, rediss://, unix://); none: the embedded store",
+    "data_dir": "directory of the embedded store",
+    "fsync": "embedded store: `always` loses nothing, `everysec` up to a second in a power cut",
+    "store_timeout": "seconds to wait for the store at start",
+    "grace": "seconds that workers get to finish when the server stops",
+    "dev": "accept dev-tenant:<name>, dev-worker and dev-operator as tokens (loopback only)",
+    "unsafe_store": "serve although the store could lose acknowledged tasks",
+    "tls_cert": "certificate chain (PEM), for wss://",
+    "tls_key": "private key (PEM) of the certificate",
+    "plaintext": "allow ws:// on other than loopback addresses (behind a TLS proxy)",
+    "origins": "browser origins that may connect",
+    "max_connections": "connections at once",
+    "max_message_bytes": "longest message taken",
+    "log_level": "debug, info, warning or error",
+    "log_json": "log JSON lines",
+}
 
 
 @frozen
 class Settings:
     """All that `fairq serve` can be told; the names are those of the file, the variables and the flags."""
 
-    host: str = _describe("address to listen on", "127.0.0.1")
-    port: int = _describe("port to listen on (0: any free one)", 7700)
-    store: str | None = _describe("store URL (redis://, rediss://, unix://); none: the embedded store", None)
-    data_dir: Path = _describe("directory of the embedded store", Path("fairq-data"))
-    fsync: str = _describe("embedded store: `always` loses nothing, `everysec` up to a second in a power cut", "always")
-    store_timeout: float = _describe("seconds to wait for the store at start", 30.0)
-    grace: float = _describe("seconds that workers get to finish when the server stops", 30.0)
-    dev: bool = _describe("accept dev-tenant:<name>, dev-worker and dev-operator as tokens (loopback only)", False)
-    unsafe_store: bool = _describe("serve although the store could lose acknowledged tasks", False)
-    tls_cert: Path | None = _describe("certificate chain (PEM), for wss://", None)
-    tls_key: Path | None = _describe("private key (PEM) of the certificate", None)
-    plaintext: bool = _describe("allow ws:// on other than loopback addresses (behind a TLS proxy)", False)
-    origins: list[str] = _describe("browser origins that may connect", None, factory=list)
-    max_connections: int = _describe("connections at once", 10_000)
-    max_message_bytes: int = _describe("longest message taken", MAX_MESSAGE_BYTES)
-    log_level: str = _describe("debug, info, warning or error", "info")
-    log_json: bool = _describe("log JSON lines", False)
+    host: str = "127.0.0.1"
+    port: int = 7700
+    store: str | None = None
+    data_dir: Path = Path("fairq-data")
+    fsync: str = "always"
+    store_timeout: float = 30.0
+    grace: float = 30.0
+    dev: bool = False
+    unsafe_store: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    plaintext: bool = False
+    origins: list[str] = field(factory=list)
+    max_connections: int = 10_000
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    log_level: str = "info"
+    log_json: bool = False
 
     def check(self) -> Settings:
         """Refuse values that do not go together. Raises: SettingsError, naming the setting."""
@@ -54,7 +70,7 @@ class Settings:
             (0 <= self.grace <= 86_400, "grace", "must be 0 to 86400 seconds"),
             (self.max_connections > 0, "max_connections", "must be at least 1"),
             (self.max_message_bytes >= 65_536, "max_message_bytes", "must be at least 65536"),
-            (self.log_level in ("debug", "info", "warning", "error"), "log_level", "must be debug, info, warning, error"),
+            (self.log_level in _LEVELS, "log_level", f"must be one of {', '.join(_LEVELS)}"),
             ((self.tls_cert is None) == (self.tls_key is None), "tls_key", "goes together with tls_cert"),
             (not self.dev or self.is_loopback, "dev", "is for loopback addresses only; its tokens are no secrets"),
             (
@@ -122,16 +138,10 @@ def load_settings(config: Path | None, environment: Mapping[str, str], flags: Ma
         if value is not None:
             merged[name] = (value, f"--{name.replace('_', '-')}")
     values: dict[str, Any] = {}
-    hints = {f.name: f.type for f in fields(_resolved())}
+    hints = get_type_hints(Settings)
     for name, (value, source) in merged.items():
         try:
             values[name] = _converter.structure(value, hints[name])
         except Exception:
             raise SettingsError(f"{source}: {value!r} is not a valid value", field=name) from None
     return Settings(**values).check()
-
-
-def _resolved() -> type[Settings]:
-    from attrs import resolve_types
-
-    return resolve_types(Settings)

@@ -235,4 +235,3 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.ListTokens: list_tokens,
     wire.RevokeToken: revoke_token,
 }
-

@@ -28,6 +28,8 @@ from fairq.errors import FairqError, OutcomeUnknown, SettingsError, StoreFull, S
 
 log = structlog.get_logger("fairq.store")
 
+Word = str | bytes | int | float
+
 MAX_PENDING = 10_000
 _RETRYABLE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS")
 _BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLError, hiredis.ProtocolError)
@@ -50,7 +52,7 @@ class Address:
     def parse(cls, url: str) -> Address:
         """Read redis://, rediss:// or unix:// as redis-py does. Raises: SettingsError."""
         try:
-            parts: dict[str, Any] = dict(parse_url(url))
+            parts: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
         except ValueError as error:
             raise SettingsError(f"the store URL is not one: {error}", field="store") from None
         tls = None
@@ -85,6 +87,12 @@ def as_error(reply: Exception) -> FairqError:
     return StoreRefused(f"the store refused: {text}")
 
 
+def pack(command: tuple[Word, ...]) -> bytes:
+    """Write one command in the store's protocol."""
+    packed: bytes = hiredis.pack_command(command)  # type: ignore[arg-type]
+    return packed
+
+
 async def connect(address: Address) -> tuple[trio.abc.Stream, hiredis.Reader]:
     """Open a stream to the store and log in. Raises: OSError, StoreRefused, Unavailable."""
     stream: trio.abc.Stream
@@ -108,14 +116,14 @@ async def connect(address: Address) -> tuple[trio.abc.Stream, hiredis.Reader]:
     return stream, reader
 
 
-async def ask(stream: trio.abc.Stream, reader: hiredis.Reader, *command: str | bytes | int) -> Any:
+async def ask(stream: trio.abc.Stream, reader: hiredis.Reader, *command: Word) -> Any:
     """Send one command on a stream that nobody else uses yet, and wait for its reply."""
-    await stream.send_all(hiredis.pack_command(command))
+    await stream.send_all(pack(command))
     while (reply := reader.gets()) is False:
         data = await stream.receive_some()
         if not data:
             raise trio.BrokenResourceError("the store closed the connection")
-        reader.feed(data)
+        reader.feed(bytes(data))
     if isinstance(reply, Exception):
         raise as_error(reply)
     return reply
@@ -150,7 +158,7 @@ class Connection:
     _changed: trio.Event = field(factory=trio.Event, init=False)
     _fatal: FairqError | None = field(default=None, init=False)
 
-    async def call(self, *command: str | bytes | int | float) -> Any:
+    async def call(self, *command: Word) -> Any:
         """Send a command and return its reply.
 
         Cancelled: the command may still be carried out; its reply is dropped.
@@ -161,7 +169,7 @@ class Connection:
         if len(self._pending) >= MAX_PENDING:
             raise Unavailable("too many calls wait for the store")
         waiter = _Waiter(trio.current_time(), trio.lowlevel.current_task())
-        self._out.append(hiredis.pack_command(command))
+        self._out.append(pack(command))
         self._pending.append(waiter)
         self._work.set()
 
@@ -240,7 +248,7 @@ class Connection:
 
     async def _read(self, stream: trio.abc.Stream, reader: hiredis.Reader) -> None:
         while data := await stream.receive_some(262_144):
-            reader.feed(data)
+            reader.feed(bytes(data))
             while (reply := reader.gets()) is not False:
                 self._pending.popleft().wake(outcome.Value(reply))
 
@@ -287,7 +295,7 @@ class Subscription:
     async def _send(self, *command: str) -> None:
         async with self._sending:
             if self._stream is not None:
-                await self._stream.send_all(hiredis.pack_command(command))
+                await self._stream.send_all(pack(command))
 
     async def run(self) -> None:
         """Listen until cancelled."""
@@ -313,7 +321,7 @@ class Subscription:
 
     async def _listen(self, stream: trio.abc.Stream, reader: hiredis.Reader) -> None:
         while data := await stream.receive_some():
-            reader.feed(data)
+            reader.feed(bytes(data))
             while (reply := reader.gets()) is not False:
                 if isinstance(reply, list) and reply[0] in (b"smessage", b"message"):
                     self.heard(reply[1].decode())

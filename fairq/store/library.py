@@ -14,9 +14,6 @@ from importlib.resources import files
 VERSION = 1
 DIGEST = ""
 NAME = f"fairq_{VERSION}"
-VERBS = frozenset(
-    "enqueue claim settle tick set_weight pause resume configure replay purge depth tenants tasks dead".split()
-)
 READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead"})
 
 

@@ -29,9 +29,7 @@ def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
     for i in range(2, len(reply), 4):
         tenant, enqueued_at, start_at, expires_at, payload = unpack_record(reply[i + 3])
         leases.append(
-            Lease(
-                reply[i].decode(), reply[i + 1], reply[i + 2], tenant, enqueued_at, start_at, expires_at, payload
-            )
+            Lease(reply[i].decode(), reply[i + 1], reply[i + 2], tenant, enqueued_at, start_at, expires_at, payload)
         )
     return leases
 

@@ -95,7 +95,7 @@ class Store:
         return [outcome.decode() for outcome in await self._call("enqueue", queue, tenant, *args)]
 
     async def claim(self, queue: str, worker: str, limit: int) -> Claim:
-        """Lease up to `limit` ready tasks by the fair pick. Cancelled or unknown: the leases then expire by themselves."""
+        """Lease up to `limit` ready tasks by the fair pick. Cancelled or unknown: the leases expire by themselves."""
         reply = await self._call("claim", queue, worker, limit)
         return Claim(reply[1], unpack_leases(reply))
 
@@ -150,13 +150,13 @@ class Store:
         """Read a queue's counts and settings, in O(1)."""
         reply = await self._call("depth", queue)
         values = {reply[i].decode(): int(float(reply[i + 1])) for i in range(0, len(reply), 2)}
-        counts = {name: values[name] for name in "ready delayed leased dead enqueued done expired".split()}
+        counts = {name: values[name] for name in ["ready", "delayed", "leased", "dead", "enqueued", "done", "expired"]}
         settings = {name: values[name] for name in QueueSettings.__annotations__ if name != "share"}
         return QueueState(
             queue=queue,
             **counts,
             is_paused=bool(values["paused"]),
-            settings=QueueSettings(share=SHARES[values["share"]], **settings),  # type: ignore[arg-type]
+            settings=QueueSettings(share=SHARES[values["share"]], **settings),
         )
 
     async def tenants(self, queue: str, names: Sequence[str] = ()) -> list[TenantState]:

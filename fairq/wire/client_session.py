@@ -18,7 +18,7 @@ from attrs import define, field
 from fairq.errors import Closed, FairqError, OutcomeUnknown, Unavailable, from_code
 from fairq.model import MAX_BATCH, NewTask
 from fairq.wire.codec import decode_server
-from fairq.wire.messages import MAX_MESSAGE_BYTES, Drain, Enqueue, Error, Reply, Welcome
+from fairq.wire.messages import MAX_MESSAGE_BYTES, Drain, Enqueue, Error, Push, Reply, Welcome
 from fairq.wire.session import Session
 
 WINDOW = 2
@@ -240,7 +240,7 @@ class ClientSession(Session):
             case Drain():
                 self.is_draining = True
                 self.drained(now)
-            case _:
+            case Push():
                 return frame
         return None
 

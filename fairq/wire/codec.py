@@ -9,25 +9,36 @@ looks for what must be refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, get_args, get_origin
 
 import orjson
-from attrs import fields as attrs_fields
-from cattrs import ClassValidationError, IterableValidationError
+from cattrs import ClassValidationError, Converter, IterableValidationError
 from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn
 from cattrs.preconf.orjson import make_converter
 
 from fairq.errors import BadFrame, BadRequest, FairqError, TooLarge, UnknownVerb
-from fairq.model import ACTIONS, MAX_BATCH, MAX_ERROR_CHARS, MAX_PAYLOAD_BYTES, MAX_SPAN_MS, NewTask, Settlement
-from fairq.model import check_int, check_task_id
+from fairq.model import (
+    ACTIONS,
+    MAX_BATCH,
+    MAX_ERROR_CHARS,
+    MAX_PAYLOAD_BYTES,
+    MAX_SPAN_MS,
+    NewTask,
+    Settlement,
+    check_int,
+    check_task_id,
+)
 from fairq.wire import messages
 
+MAX_DEPTH = 254  # of nested arrays and objects in one frame, the frame itself included
+MAX_ATTEMPT = 65_535
 _MAX_REF = (1 << 53) - 1
-_TASK_FIELDS = frozenset(f.name for f in attrs_fields(NewTask))
-_TASK_TIMES = _TASK_FIELDS - {"id", "payload"}
+_TASK_FIELDS = frozenset(NewTask._fields)
+_TASK_OPTIONS = _TASK_FIELDS - {"id", "payload"}
 _SETTLEMENT_FIELDS = frozenset(Settlement._fields)
+_dumps, _loads = orjson.dumps, orjson.loads
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -50,8 +61,8 @@ def _parse_whole(digits: str) -> int:
 def parse(text: str) -> dict[str, Any]:
     """Read one JSON object strictly. Raises: BadFrame."""
     try:
-        data = orjson.loads(text)
-        canonical = orjson.dumps(data)
+        data = _loads(text)
+        canonical = _dumps(data)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError) as error:
         raise BadFrame(f"not JSON, or nested too deep: {error}") from None
     if canonical != text.encode():
@@ -71,16 +82,15 @@ def _structure_task(data: Any, _: object) -> NewTask:
         raise BadRequest("each of tasks must be an object", field="tasks")
     if "payload" not in data:
         raise BadRequest("a task needs a payload", field="payload")
-    payload = orjson.dumps(data["payload"])
+    payload = _dumps(data["payload"])
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise TooLarge(f"the payload has {len(payload)} bytes; {MAX_PAYLOAD_BYTES} are the limit", field="payload")
-    id = check_task_id(data.get("id"))
     if len(data) == 2:
-        return NewTask(id, payload)
-    extra = data.keys() - _TASK_FIELDS
-    if extra:
+        return NewTask(check_task_id(data.get("id")), payload)
+    if extra := data.keys() - _TASK_FIELDS:
         raise BadRequest(f"a task has no field {min(extra)!r:.80}", field=min(extra)[:80])
-    task = NewTask(id, payload, **{name: data[name] for name in _TASK_TIMES & data.keys()})
+    options = {name: data[name] for name in _TASK_OPTIONS & data.keys()}
+    task = NewTask(data.get("id"), payload, **options)  # type: ignore[arg-type]  # which `check` sees to
     task.check()
     return task
 
@@ -88,18 +98,18 @@ def _structure_task(data: Any, _: object) -> NewTask:
 def _structure_settlement(data: Any, _: object) -> Settlement:
     if type(data) is not dict:
         raise BadRequest("each of settlements must be an object", field="settlements")
-    extra = data.keys() - _SETTLEMENT_FIELDS
-    if extra:
-        raise BadRequest(f"a settlement has no field {min(extra)!r:.80}", field=min(extra)[:80])
-    action, delay_ms, error = data.get("action"), data.get("delay_ms"), data.get("error", "")
+    get = data.get
+    action, delay_ms, error = get("action"), get("delay_ms"), get("error", "")
     if action not in ACTIONS:
         raise BadRequest(f"action must be one of {', '.join(ACTIONS)}", field="action")
+    if len(data) > 3 and (extra := data.keys() - _SETTLEMENT_FIELDS):
+        raise BadRequest(f"a settlement has no field {min(extra)!r:.80}", field=min(extra)[:80])
     if delay_ms is not None:
         check_int(delay_ms, "delay_ms", 0, MAX_SPAN_MS)
-    if not isinstance(error, str) or len(error) > MAX_ERROR_CHARS:
+    if type(error) is not str or len(error) > MAX_ERROR_CHARS:
         raise BadRequest(f"error must be text of at most {MAX_ERROR_CHARS} characters", field="error")
-    attempt = check_int(data.get("attempt"), "attempt", 1, 65_535)
-    return Settlement(action, check_task_id(data.get("id")), attempt, delay_ms, error)
+    attempt = check_int(get("attempt"), "attempt", 1, MAX_ATTEMPT)
+    return Settlement(action, check_task_id(get("id")), attempt, delay_ms, error)
 
 
 def _exactly(kind: type[Any], name: str) -> Any:
@@ -111,11 +121,45 @@ def _exactly(kind: type[Any], name: str) -> Any:
     return structure
 
 
+def _object(kind: type[Any], converter: Converter) -> Callable[[Any, Any], Any]:
+    fill = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True)
+
+    def structure(value: Any, _: object) -> Any:
+        if type(value) is not dict:
+            raise ValueError("must be an object")
+        lease = fill(value, kind)
+        check_task_id(lease.id)
+        check_int(lease.attempt, "attempt", 1, MAX_ATTEMPT)
+        return lease
+
+    return structure
+
+
+def _list_of(kind: Any, converter: Converter) -> Callable[[Any, Any], Any]:
+    (inner,) = get_args(kind)
+    hook = converter.get_structure_hook(inner)
+
+    def structure(value: Any, _: object) -> Any:
+        if type(value) is not list:
+            raise ValueError("must be a list")
+        if len(value) > MAX_BATCH:
+            raise TooLarge(f"a list holds at most {MAX_BATCH}, not {len(value)}")
+        return [hook(each, inner) for each in value]
+
+    return structure
+
+
 _converter = make_converter(forbid_extra_keys=True)
-for _kind, _name in ((int, "a whole number"), (str, "text"), (float, "a number"), (bool, "true or false")):
+for _kind, _name in (
+    (int, "a whole number"), (str, "text"), (float, "a number"), (bool, "true or false"), (dict, "an object"),
+):  # fmt: skip
     _converter.register_structure_hook(_kind, _exactly(_kind, _name))
+_converter.register_structure_hook_func(lambda kind: get_origin(kind) is dict, _exactly(dict, "an object"))
+_converter.register_structure_hook_factory(lambda kind: get_origin(kind) is list, _list_of)
 _converter.register_structure_hook(NewTask, _structure_task)
 _converter.register_structure_hook(Settlement, _structure_settlement)
+for _lease in (messages.Token, messages.HeldLease):
+    _converter.register_structure_hook(_lease, _object(_lease, _converter))
 _lenient = make_converter(forbid_extra_keys=False)  # for what servers say: later ones may say more
 
 CLIENT_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in messages.CLIENT_FRAMES}
@@ -154,7 +198,7 @@ def structure(data: dict[str, Any], frame: type[Any]) -> Any:
 
 
 def decode_client(text: str) -> Any:
-    """Read what a client sent. Raises: BadFrame, UnknownVerb, BadRequest; with `ref` set where there was one."""
+    """Read what a client sent. Raises: BadFrame, UnknownVerb, BadRequest, TooLarge; with `ref` set if it had one."""
     data = parse(text)
     ref = data.get("ref")
     try:
@@ -164,41 +208,40 @@ def decode_client(text: str) -> Any:
         if ref is not None:
             check_int(ref, "ref", 0, _MAX_REF)
         frame = structure(data, CLIENT_TYPES[kind])
-        for name in ("tasks", "settlements", "leases", "ids"):
-            count = len(getattr(frame, name, "x"))
-            if not (count <= MAX_BATCH and (count or name == "leases")):
-                raise TooLarge(f"{name} must hold 1 to {MAX_BATCH}, not {count}", field=name)
+        for name in ("tasks", "settlements", "ids"):
+            if not getattr(frame, name, True):
+                raise BadRequest(f"{name} must hold at least 1", field=name)
         return frame
     except FairqError as error:
-        error.ref = ref if isinstance(ref, int) else None
+        error.ref = ref if type(ref) is int and 0 <= ref <= _MAX_REF else None
         raise
 
 
 def _pushed(task: dict[str, Any]) -> messages.PushedTask:
+    get = task.get
+    id, attempt = task["id"], task["attempt"]
+    if type(id) is not str or type(attempt) is not int:
+        raise ValueError("a task without a token")
     return messages.PushedTask(
-        task["id"], task["attempt"], task["max_attempts"], task["tenant"], task["enqueued_at_ms"], task["payload"],
-        task.get("start_at_ms"), task.get("expires_at_ms"),
+        id, attempt, task["max_attempts"], task["tenant"], task["enqueued_at_ms"], task["payload"],
+        get("start_at_ms"), get("expires_at_ms"),
     )  # fmt: skip
 
 
 def decode_server(text: str) -> Any:
     """Read what a server sent; fields and frame types that this build does not know are passed over (None)."""
     try:
-        data: dict[str, Any] = orjson.loads(text)
+        data: dict[str, Any] = _loads(text)
         kind = SERVER_TYPES.get(data.pop("type"))
         if kind is None:
             return None
         if kind is messages.Push:
-            return messages.Push(data["queue"], data["lease_ms"], [_pushed(task) for task in data["tasks"]])
+            return messages.Push(data["queue"], int(data["lease_ms"]), [_pushed(task) for task in data["tasks"]])
         return _lenient.structure(data, kind)
     except Exception as error:
-        raise BadFrame(f"the server sent what is no frame: {error}") from None
+        raise BadFrame(f"the server sent what is no frame: {error!r:.200}") from None
 
 
 def encode(kind: str, body: Mapping[str, Any]) -> str:
     """Write a frame."""
-    return orjson.dumps({"type": kind, **body}, default=_unstructure).decode()
-
-
-def _unstructure(value: Any) -> Any:
-    return {key: inner for key, inner in _lenient.unstructure(value).items() if inner is not None}
+    return _dumps({"type": kind, **body}).decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from attrs import field, frozen
 
@@ -285,8 +285,7 @@ class Error:
     field: str | None = None
 
 
-@frozen
-class PushedTask:
+class PushedTask(NamedTuple):
     """One task in a push; times in ms, absent ones None."""
 
     id: str

@@ -37,7 +37,10 @@ class ServerSession(Session):
 
     def welcome(self, frame: Welcome) -> None:
         """Open the conversation."""
-        self.send(Welcome.type, {f: v for f in Welcome.__annotations__ if (v := getattr(frame, f)) is not None and f != "type"})
+        self.send(
+            Welcome.type,
+            {f: v for f in Welcome.__annotations__ if (v := getattr(frame, f)) is not None and f != "type"},
+        )
 
     def receive(self, text: str, now: float) -> Any | None:
         """Take in one text; returns a request to carry out, or None. What breaks a rule is answered here."""
