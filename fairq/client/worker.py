@@ -21,7 +21,7 @@ from attrs import define, field, frozen
 
 from fairq.client.driver import Driver
 from fairq.errors import BadRequest
-from fairq.model import MAX_ERROR_CHARS, Settlement, check_int, check_name
+from fairq.model import MAX_ERROR_CHARS, MAX_SPAN_MS, Settlement, check_int, check_name
 from fairq.wire.messages import MAX_CREDIT, Push, PushedTask
 from fairq.wire.worker_session import WorkerSession
 
@@ -33,8 +33,8 @@ class Retry(Exception):
 
     def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
         super().__init__(reason)
-        if delay is not None and delay < 0:
-            raise BadRequest("delay must be 0 or more seconds", field="delay")
+        if delay is not None and not 0 <= delay * 1000 <= MAX_SPAN_MS:
+            raise BadRequest("delay must be 0 or more seconds, and at most 400 days", field="delay")
         self.delay = delay
 
 
@@ -114,7 +114,7 @@ class Worker:
     handlers: dict[str, Handler] = field(factory=dict, init=False)
     _driver: Driver[WorkerSession] = field(init=False)
     _nursery: trio.Nursery = field(init=False)
-    _scopes: dict[tuple[str, str], trio.CancelScope] = field(factory=dict, init=False)
+    _scopes: dict[tuple[str, str, int], trio.CancelScope] = field(factory=dict, init=False)
     _threads: trio.CapacityLimiter = field(init=False)
     _idle: trio.Event = field(factory=trio.Event, init=False)
     _is_stopping: bool = field(default=False, init=False)
@@ -158,7 +158,7 @@ class Worker:
     def stop(self) -> None:
         """Take no more tasks; `run` returns when those held are settled."""
         self._is_stopping = True
-        self._driver.session.stop_pushes()
+        self._driver.session.set_credit(0)
         self._driver.kick()
         self._moved()
 
@@ -172,7 +172,7 @@ class Worker:
         session = self._driver.session
         for lease in session.lost:
             log.warning("lease lost", task=lease.id, queue=lease.queue, attempt=lease.attempt)
-            if scope := self._scopes.get((lease.queue, lease.id)):
+            if scope := self._scopes.get((lease.queue, lease.id, lease.attempt)):
                 scope.cancel()
         session.lost.clear()
         for lease in session.refused_settlements:
@@ -194,14 +194,14 @@ class Worker:
         is_settled = False
         try:
             with trio.CancelScope() as scope:
-                self._scopes[queue, task.id] = scope
+                self._scopes[queue, task.id, task.attempt] = scope
                 try:
                     await self._call(self.handlers[queue], task)
                 except Exception as raised:
                     error = raised
             is_settled = not scope.cancelled_caught
         finally:
-            del self._scopes[queue, task.id]
+            del self._scopes[queue, task.id, task.attempt]
             settlement = _settlement_of(pushed, error) if is_settled else Settlement("release", task.id, task.attempt)
             self._driver.session.settle(queue, settlement)
             self._driver.kick()

@@ -3,6 +3,9 @@
 The tenant is chosen inside `claim`, at the moment a worker is free, and nothing is fetched ahead of credit. A claim
 that brings less than it asked for means an empty queue: the dispatcher then sleeps until a hint (a local enqueue, the
 store's `ready` channel, the ticker). A hint that overtakes the claim's reply must not be lost, so hints are counted.
+
+Claims keep a pace: the first comes at once, but those that follow wait until PACE_S after the one before, so that under
+load credit gathers and one call moves many tasks. Without it every acknowledgement would bring a claim of its own.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from fairq.wire.server_session import ServerSession
 log = structlog.get_logger("fairq.server")
 
 _RETRY_S = 0.25
+PACE_S = 0.002
 
 
 class Worker(Protocol):
@@ -62,7 +66,10 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Claim and push until stopped; a claim under way is always handed out or given back."""
+        next_claim_at = 0.0
         while not self.is_stopping:
+            if trio.current_time() < next_claim_at:
+                await trio.sleep_until(next_claim_at)
             shares = self._reserve()
             if self._is_empty or not shares:
                 self._unreserve(shares)
@@ -70,6 +77,7 @@ class Dispatcher:
                 await self._wake.wait()
                 continue
             wanted, hints = sum(shares.values()), self._hints
+            next_claim_at = trio.current_time() + PACE_S
             try:
                 claim = await self.store.claim(self.queue, self.name, wanted)
             except FairqError as error:

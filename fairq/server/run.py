@@ -60,39 +60,39 @@ async def running_server(settings: Settings) -> AsyncIterator[Served]:
     Raises: SettingsError when the port is taken, the store does not answer or cannot be trusted.
     """
     tls = _tls(settings)
-    try:
-        listeners = await open_listeners(settings.host, settings.port, tls)
-    except OSError as error:
-        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror or error}"
-        raise SettingsError(f"port {settings.port} on {settings.host} {why}", field="port") from None
     hearers: list[App] = []
 
     def heard(channel: str) -> None:
         for app in hearers:
             app.heard(channel)
 
+    async with (
+        _store_url(settings) as url,
+        open_store(url, connect_timeout=settings.store_timeout, heard=heard) as store,
+        background() as nursery,
+    ):
+        if not settings.dev and not settings.unsafe_store:
+            problems = await check_durability(store)
+            if problems:
+                raise SettingsError(f"the store is not safe: {'; '.join(problems)}", field="unsafe_store")
+        app = App(settings, store, nursery)
+        hearers.append(app)
+        await app.start()
+        listeners = await _open_listeners(settings, tls)
+        nursery.start_soon(_accept, Listener(app), listeners)
+        yield Served(settings.host, port_of(listeners[0]), url, app)
+
+
+async def _open_listeners(settings: Settings, tls: ssl.SSLContext | None) -> Sequence[AnyListener]:
     try:
-        async with (
-            _store_url(settings) as url,
-            open_store(url, connect_timeout=settings.store_timeout, heard=heard) as store,
-            background() as nursery,
-        ):
-            if not settings.dev and not settings.unsafe_store:
-                problems = await check_durability(store)
-                if problems:
-                    raise SettingsError(f"the store is not safe: {'; '.join(problems)}", field="unsafe_store")
-            app = App(settings, store, nursery)
-            hearers.append(app)
-            await app.start()
-            nursery.start_soon(_accept, Listener(app), listeners)
-            yield Served(settings.host, port_of(listeners[0]), url, app)
-    finally:
-        for listener in listeners:
-            await listener.aclose()
+        return await open_listeners(settings.host, settings.port, tls)
+    except OSError as error:
+        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror or error}"
+        raise SettingsError(f"port {settings.port} on {settings.host} {why}", field="port") from None
 
 
 async def _accept(listener: Listener, listeners: Sequence[AnyListener]) -> None:
-    await trio.serve_listeners(listener.handle, list(listeners))
+    await trio.serve_listeners(listener.handle, list(listeners))  # closes them at the end
 
 
 async def serve(settings: Settings) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict
 
-from fairq.errors import BadRequest, NotFound
+from fairq.errors import BadRequest, Draining, NotFound
 from fairq.model import (
     WORKER_PATTERN,
     Settlement,
@@ -75,8 +75,10 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
                 outcomes[i] = outcome
                 if outcome == "ok":
                     peer.session.held[queue, request.leases[i].id] = request.leases[i].attempt
+    if peer.session.state is State.DRAINING:
+        raise Draining("the server is stopping; connect again")
     if peer.session.state is not State.OPEN:
-        raise BadRequest("the connection is attached already, or draining", field="type")
+        raise BadRequest("the connection is attached already", field="type")
     peer.name, peer.queues = request.worker, queues
     peer.session.state, peer.session.credit = State.ATTACHED, request.credit
     app.attach(peer)

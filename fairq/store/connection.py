@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -55,22 +55,34 @@ class Address:
             parts: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
         except ValueError as error:
             raise SettingsError(f"the store URL is not one: {error}", field="store") from None
-        tls = None
-        if url.startswith("rediss:"):
-            tls = ssl.create_default_context(cafile=parts.get("ssl_ca_certs"))
-            if parts.get("ssl_certfile"):
-                tls.load_cert_chain(parts["ssl_certfile"], parts.get("ssl_keyfile"))
-        password = parts.get("password")
+        try:
+            tls = _tls(parts) if url.startswith("rediss:") else None
+        except OSError as error:  # ssl.SSLError is one
+            raise SettingsError(f"a certificate of the store URL cannot be used: {error}", field="store") from None
         return cls(
-            shown=url.replace(f":{password}@", ":***@") if password else url,
+            shown=_without_secrets(url),
             host=parts.get("host", "127.0.0.1"),
             port=int(parts.get("port", 6379)),
             path=parts.get("path", ""),
             username=parts.get("username"),
-            password=password,
+            password=parts.get("password"),
             database=int(parts.get("db", 0)),
             tls=tls,
         )
+
+
+def _tls(parts: Mapping[str, Any]) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=parts.get("ssl_ca_certs"))
+    if parts.get("ssl_certfile"):
+        context.load_cert_chain(parts["ssl_certfile"], parts.get("ssl_keyfile"))
+    return context
+
+
+def _without_secrets(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    login, at, place = rest.partition("?")[0].rpartition("@")
+    user, colon, _ = login.partition(":")
+    return f"{scheme}://{user}{colon and ':***'}{at}{place}"
 
 
 def as_error(reply: Exception) -> FairqError:

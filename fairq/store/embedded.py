@@ -46,7 +46,7 @@ maxmemory-policy noeviction
 
 def socket_path(data_dir: Path) -> Path:
     """Return where the embedded store of a data directory listens."""
-    path = data_dir.resolve() / "store.sock"
+    path = Path(os.path.abspath(data_dir)) / "store.sock"
     if len(str(path)) <= _MAX_SOCKET_PATH:
         return path
     short = hashlib.sha256(str(path).encode()).hexdigest()[:16]
@@ -167,7 +167,7 @@ async def embedded_store(data_dir: Path, *, fsync: str = "always") -> AsyncItera
 
     Raises: SettingsError if the data directory cannot be used, is in use, or the store does not start.
     """
-    data_dir = data_dir.absolute()
+    data_dir = Path(os.path.abspath(data_dir))  # noqa: ASYNC240 - once, at start
     with _owned(data_dir):
         address = Address.parse(store_url(data_dir))
         await _shut_down_orphan(address)

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import orjson
 from attrs import define, field
 
-from fairq.errors import Closed, FairqError, OutcomeUnknown, Unavailable, from_code
+from fairq.errors import BadFrame, Closed, FairqError, OutcomeUnknown, TooLarge, Unavailable, from_code
 from fairq.model import MAX_BATCH, NewTask
 from fairq.wire.codec import decode_server
-from fairq.wire.messages import MAX_MESSAGE_BYTES, Drain, Enqueue, Error, Push, Reply, Welcome
+from fairq.wire.messages import MAX_MESSAGE_BYTES, Drain, Enqueue, Error, Reply, Welcome
 from fairq.wire.session import Session
 
 WINDOW = 2
 RETRYABLE = frozenset({"unavailable", "unknown", "too_many", "draining"})
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
+FRAME_BYTES = 1_024  # of a frame, around what is counted piece by piece
+_TASK_BYTES = 256  # of a task in a frame, around its payload
+_TASK_OPTIONS = NewTask._fields[2:]
 
 
 @define(eq=False)
@@ -35,12 +39,10 @@ class Call:
     is_done: bool = False
     result: Any = None
     error: FairqError | None = None
-    last_refusal: FairqError | None = None
-    was_sent: bool = False
     missing: int = 0  # outcomes still to come
-
-    def __lt__(self, other: Call) -> bool:
-        return self.deadline < other.deadline
+    under_way: int = 0  # frames without an answer
+    in_doubt: bool = False  # some of it was done, or may have been
+    last_refusal: FairqError | None = None
 
     def finish(self, result: Any = None, error: FairqError | None = None) -> None:
         """Settle the call, once."""
@@ -48,30 +50,44 @@ class Call:
             self.is_done, self.result, self.error = True, result, error
             self.wake()
 
+    def refused(self, error: FairqError) -> None:
+        """A frame of it was refused for now; it will be sent again."""
+        self.under_way -= 1
+        self.last_refusal = error
+        self.in_doubt = self.in_doubt or error.code == OutcomeUnknown.code
+
+    def lost(self) -> None:
+        """The answer to a frame of it was lost; it will be sent again."""
+        self.under_way -= 1
+        self.in_doubt = True
+
     def give_up(self) -> None:
-        """Fail at the deadline with what is known: was it ever sent, and why was it refused?"""
-        if self.last_refusal:
-            self.finish(error=self.last_refusal)
-        elif self.was_sent:
+        """Fail at the deadline with what is known: may it have been done, and why was it refused?"""
+        if self.under_way or self.in_doubt:
             self.finish(error=OutcomeUnknown("no answer in time; it may have been done"))
         else:
-            self.finish(error=Unavailable("no connection to the server in time; nothing was done"))
+            self.finish(error=self.last_refusal or Unavailable("no connection to the server in time; nothing was done"))
 
 
 class Exchange:
     """One frame under way, and what its answer means."""
 
     def answered(self, body: dict[str, Any], now: float) -> None:
-        """Take the reply."""
-        raise AssertionError
+        """Take the reply. Raises: BadFrame, before anything is changed, if it does not answer what was asked."""
 
     def refused(self, error: FairqError, now: float) -> None:
         """Take a refusal."""
-        raise AssertionError
 
     def lost(self) -> None:
         """The connection went away without an answer: ask again on the next."""
-        raise AssertionError
+
+
+def outcomes_of(body: Mapping[str, Any], name: str, count: int) -> list[str]:
+    """Return the outcomes in a reply's body, one for each thing asked. Raises: BadFrame."""
+    outcomes = body.get(name)
+    if not isinstance(outcomes, list) or len(outcomes) != count:
+        raise BadFrame(f"the server did not answer with {count} {name}")
+    return outcomes
 
 
 @define(eq=False)
@@ -86,65 +102,85 @@ class _RequestExchange(Exchange):
 
     def refused(self, error: FairqError, now: float) -> None:
         if error.code in RETRYABLE:
-            self.call.last_refusal = error
+            self.call.refused(error)
             self.session.back_off(now)
-            self.lost()
+            self.session.requests.appendleft(self)
         else:
             self.call.finish(error=error)
 
     def lost(self) -> None:
+        self.call.lost()
         self.session.requests.appendleft(self)
 
 
 @define(eq=False)
 class _Chunk:
-    """Tasks of one enqueue call that wait to be sent: tasks[start:stop]."""
+    """Tasks of one enqueue call that wait to be sent, or are under way: tasks[start:stop]."""
 
     call: Call
-    queue: str
     tasks: Sequence[NewTask]
     start: int
     stop: int
-    is_alone: bool = False
+    is_alone: bool = False  # not to share a frame with others
+
+    def fit(self, places: int, room: int) -> tuple[int, int]:
+        """Return up to where the tasks fit into a frame with so many places and bytes, and the bytes then left."""
+        stop = self.start
+        for task in self.tasks[stop : min(self.stop, stop + places)]:
+            size = len(task.payload) + _TASK_BYTES
+            if size > room:
+                break
+            room, stop = room - size, stop + 1
+        return stop, room
+
+    def split(self, stop: int) -> _Chunk:
+        """Cut off and return the tasks before `stop`."""
+        head, self.start = _Chunk(self.call, self.tasks, self.start, stop, self.is_alone), stop
+        return head
 
 
 @define(eq=False)
 class _EnqueueExchange(Exchange):
     session: ClientSession
+    queue: str
     chunks: list[_Chunk]
 
     def answered(self, body: dict[str, Any], now: float) -> None:
-        outcomes, at = body["outcomes"], 0
+        outcomes = outcomes_of(body, "outcomes", sum(chunk.stop - chunk.start for chunk in self.chunks))
+        at = 0
         for chunk in self.chunks:
-            size = chunk.stop - chunk.start
-            chunk.call.result[chunk.start : chunk.stop] = outcomes[at : at + size]
+            call, size = chunk.call, chunk.stop - chunk.start
+            if not call.is_done:
+                call.result[chunk.start : chunk.stop] = outcomes[at : at + size]
+                call.missing -= size
+                call.under_way -= 1
+                call.in_doubt = True
+                if not call.missing:
+                    call.finish(call.result)
             at += size
-            chunk.call.missing -= size
-            if not chunk.call.missing:
-                chunk.call.finish(chunk.call.result)
 
     def refused(self, error: FairqError, now: float) -> None:
         if error.code in RETRYABLE:
-            for chunk in self.chunks:
-                chunk.call.last_refusal = error
             self.session.back_off(now)
-            self.lost()
         elif len(self.chunks) == 1:
             self.chunks[0].call.finish(error=error)
-        else:  # one of the calls is at fault; each is sent again by itself to find out which
-            for chunk in self.chunks:
-                chunk.is_alone = True
-            self.lost()
+            return
+        for chunk in self.chunks:
+            chunk.call.refused(error)
+            # if one of the calls is at fault, each is sent again by itself to find out which
+            chunk.is_alone = chunk.is_alone or error.code not in RETRYABLE
+        self.session.put_back(self.queue, self.chunks)
 
     def lost(self) -> None:
-        self.session.chunks.extendleft(reversed(self.chunks))
+        for chunk in self.chunks:
+            chunk.call.lost()
+        self.session.put_back(self.queue, self.chunks)
 
 
 def _encode_task(task: NewTask) -> dict[str, Any]:
     body: dict[str, Any] = {"id": task.id, "payload": orjson.Fragment(task.payload)}
-    for name in ("delay_ms", "start_at_ms", "expires_in_ms", "expires_at_ms", "max_attempts"):
-        if value := getattr(task, name):
-            body[name] = value
+    if any(task[2:]):
+        body.update((name, value) for name, value in zip(_TASK_OPTIONS, task[2:], strict=True) if value)
     return body
 
 
@@ -157,39 +193,47 @@ class ClientSession(Session):
     """
 
     jitter: Callable[[], float] = random.random
-    is_open: bool = False
+    is_connected: bool = False
+    is_open: bool = False  # the server has welcomed us
     is_draining: bool = False
     reconnect_at: float = 0.0
     max_batch: int = MAX_BATCH
     max_message_bytes: int = MAX_MESSAGE_BYTES
     server_warning: str | None = None
+    fatal: FairqError | None = field(default=None, init=False)
     requests: deque[_RequestExchange] = field(factory=deque, init=False)
-    chunks: deque[_Chunk] = field(factory=deque, init=False)
-    calls: list[Call] = field(factory=list, init=False)  # a heap by deadline; done ones leave when they come up
+    chunks: defaultdict[str, deque[_Chunk]] = field(factory=lambda: defaultdict(deque), init=False)  # by queue, in turns
+    windows: Counter[type[Exchange]] = field(factory=Counter, init=False)  # how many frames are under way
+    _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done ones
+    _calls_to_sweep: int = field(default=1_000, init=False)
+    _number: Callable[[], int] = field(factory=lambda: count(1).__next__, init=False)
     _failures: int = field(default=0, init=False)
+    _opened_at: float = field(default=0.0, init=False)
     _refusals: int = field(default=0, init=False)
     _resume_at: float | None = field(default=None, init=False)  # frames are held back until then
-    _next_ref: int = field(default=1, init=False)
     _under_way: dict[int, Exchange] = field(factory=dict, init=False)
-    _enqueues_under_way: int = field(default=0, init=False)
-    fatal: FairqError | None = field(default=None, init=False)
 
     def connected(self, now: float) -> None:
         """A connection stands; the server speaks first."""
         self.heard_at = self.spoke_at = now
-        self.is_silent = self.is_draining = False
+        self.is_connected, self.is_silent, self.is_draining = True, False, False
 
     def disconnected(self, now: float) -> None:
-        """The connection is gone, or could not be made: what had no answer will be sent again on the next."""
-        self.is_open = False
-        self._outbox.clear()
-        exchanges, self._under_way = self._under_way, {}
-        self._enqueues_under_way = 0
-        for exchange in reversed(exchanges.values()):
-            exchange.lost()
+        """The connection is gone, or could not be made: what had no answer will be sent again on the next.
+
+        The wait grows with every failure, full jitter; a connection that lasted RECONNECT_CAP_S was none.
+        """
+        if self.is_open and now - self._opened_at >= RECONNECT_CAP_S:
+            self._failures = 0
         delay = min(RECONNECT_CAP_S, RECONNECT_BASE_S * 2**self._failures) * self.jitter()
         self.reconnect_at = now if self.is_draining and not self._failures else now + delay
         self._failures = min(self._failures + 1, 16)
+        self.is_connected = self.is_open = False
+        self._outbox.clear()
+        exchanges, self._under_way = self._under_way, {}
+        self.windows.clear()
+        for exchange in reversed(exchanges.values()):
+            exchange.lost()
 
     def back_off(self, now: float) -> None:
         """Hold new frames back for a while: the server said that it cannot serve just now."""
@@ -198,68 +242,75 @@ class ClientSession(Session):
 
     def close(self) -> None:
         """Fail all that still waits."""
-        for call in self.calls:
+        for _, _, call in self._calls:
             call.finish(error=Closed("the client was closed"))
-        self.calls.clear()
+        self._calls.clear()
 
     def request(self, kind: str, body: Mapping[str, Any], deadline: float) -> Call:
         """Ask something; the call's result is the reply's body."""
-        call = self._new_call(deadline)
+        call = self._remember(Call(deadline))
         self.requests.append(_RequestExchange(self, kind, body, call))
         return call
 
     def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> Call:
-        """Enqueue tasks, in frames shared with other calls; the call's result is one outcome per task."""
-        call = self._new_call(deadline)
-        call.result, call.missing = [None] * len(tasks), len(tasks)
-        self.chunks.append(_Chunk(call, queue, tasks, 0, len(tasks)))
+        """Enqueue at least one task, in frames shared with other calls; the call's result is one outcome per task."""
+        call = self._remember(Call(deadline, result=[None] * len(tasks), missing=len(tasks)))
+        self.chunks[queue].append(_Chunk(call, tasks, 0, len(tasks)))
         return call
 
-    def _new_call(self, deadline: float) -> Call:
-        call = Call(deadline)
-        heapq.heappush(self.calls, call)
+    def put_back(self, queue: str, chunks: Sequence[_Chunk]) -> None:
+        """Have tasks sent again, before others of their queue."""
+        self.chunks[queue].extendleft(reversed(chunks))
+
+    def _remember(self, call: Call) -> Call:
+        if len(self._calls) >= self._calls_to_sweep:
+            self._calls = [each for each in self._calls if not each[2].is_done]
+            heapq.heapify(self._calls)
+            self._calls_to_sweep = max(1_000, 2 * len(self._calls))
+        heapq.heappush(self._calls, (call.deadline, self._number(), call))
         return call
 
     def receive(self, text: str, now: float) -> Any | None:
-        """Take in one text; returns a frame that is the driver's business (a push), or None."""
+        """Take in one text; returns a frame that is the driver's business (a push), or None. Raises: BadFrame."""
         self.heard_at = now
         frame = decode_server(text)
         match frame:
             case Reply(ref=ref, body=body):
+                self._find(ref).answered(body, now)
                 self._refusals = 0
-                self._take(ref).answered(body, now)
+                self._forget(ref)
             case Error(ref=None):
                 self.fatal = from_code(frame.code, frame.message, frame.field)
             case Error(ref=int(ref)):
-                self._take(ref).refused(from_code(frame.code, frame.message, frame.field), now)
+                self._find(ref).refused(from_code(frame.code, frame.message, frame.field), now)
+                self._forget(ref)
             case Welcome():
-                self.is_open, self._failures = True, 0
+                self.is_open, self._opened_at = True, now
                 self.max_batch, self.max_message_bytes = frame.max_batch, frame.max_message_bytes
                 self.server_warning = frame.warning
                 self.opened(now)
             case Drain():
                 self.is_draining = True
-                self.drained(now)
-            case Push():
+            case _:
                 return frame
         return None
 
     def opened(self, now: float) -> None:
         """Hook: the server has welcomed us."""
 
-    def drained(self, now: float) -> None:
-        """Hook: the server is about to stop."""
+    def _find(self, ref: int) -> Exchange:
+        if ref not in self._under_way:
+            raise BadFrame(f"the server answered {ref}, which was not asked")
+        return self._under_way[ref]
 
-    def _take(self, ref: int) -> Exchange:
-        exchange = self._under_way.pop(ref, None) or Exchange()
-        if isinstance(exchange, _EnqueueExchange):
-            self._enqueues_under_way -= 1
-        return exchange
+    def _forget(self, ref: int) -> None:
+        self.windows[type(self._under_way.pop(ref))] -= 1
 
     def start(self, kind: str, body: Mapping[str, Any], exchange: Exchange) -> None:
         """Send a frame that expects an answer."""
-        ref, self._next_ref = self._next_ref, self._next_ref + 1
+        ref = self._number()
         self._under_way[ref] = exchange
+        self.windows[type(exchange)] += 1
         self.send(kind, {"ref": ref, **body})
 
     def outgoing(self, now: float) -> list[str]:
@@ -275,57 +326,54 @@ class ClientSession(Session):
         while self.requests:
             exchange = self.requests.popleft()
             if not exchange.call.is_done:
-                exchange.call.was_sent = True
+                exchange.call.under_way += 1
                 self.start(exchange.kind, exchange.body, exchange)
-        while self.chunks and self._enqueues_under_way < WINDOW:
-            chunks = self._gather_chunks()
+        while self.chunks and self.windows[_EnqueueExchange] < WINDOW and not self.is_draining:
+            queue = next(iter(self.chunks))
+            line = self.chunks.pop(queue)
+            chunks = self._take_batch(line)
+            if line:
+                self.chunks[queue] = line
             if chunks:
-                self._enqueues_under_way += 1
-                tasks = [_encode_task(t) for chunk in chunks for t in chunk.tasks[chunk.start : chunk.stop]]
-                self.start(Enqueue.type, {"queue": chunks[0].queue, "tasks": tasks}, _EnqueueExchange(self, chunks))
+                tasks = [_encode_task(task) for chunk in chunks for task in chunk.tasks[chunk.start : chunk.stop]]
+                self.start(Enqueue.type, {"queue": queue, "tasks": tasks}, _EnqueueExchange(self, queue, chunks))
 
-    def _gather_chunks(self) -> list[_Chunk]:
-        """Take chunks of one queue off the line, up to a batch's count and a message's bytes; splits the last."""
-        gathered: list[_Chunk] = []
-        count, room = self.max_batch, self.max_message_bytes - 1024
-        skipped: list[_Chunk] = []
-        while self.chunks and count > 0 and room > 0:
-            chunk = self.chunks.popleft()
+    def _take_batch(self, line: deque[_Chunk]) -> list[_Chunk]:
+        """Take chunks off a line, up to a batch's count and a message's bytes; splits the last."""
+        batch: list[_Chunk] = []
+        places, room = self.max_batch, self.max_message_bytes - FRAME_BYTES
+        while line and places:
+            chunk = line[0]
             if chunk.call.is_done:
+                line.popleft()
                 continue
-            if gathered and (chunk.queue != gathered[0].queue or chunk.is_alone or gathered[0].is_alone):
-                skipped.append(chunk)
-                if len(skipped) >= 100:
-                    break
-                continue
-            stop = chunk.start
-            while stop < chunk.stop and count > 0 and room > 0:
-                size = len(chunk.tasks[stop].payload) + 256
-                if size > room and (gathered or stop > chunk.start):
-                    room = 0
-                    break
-                room, count, stop = room - size, count - 1, stop + 1
+            if batch and (chunk.is_alone or batch[0].is_alone):
+                break
+            stop, left = chunk.fit(places, room)
             if stop > chunk.start:
-                chunk.call.was_sent = True
-                gathered.append(_Chunk(chunk.call, chunk.queue, chunk.tasks, chunk.start, stop, chunk.is_alone))
-            if stop < chunk.stop:
-                chunk.start = stop
-                self.chunks.appendleft(chunk)
-        self.chunks.extendleft(reversed(skipped))
-        return gathered
+                places, room = places - (stop - chunk.start), left
+                chunk.call.under_way += 1
+                batch.append(line.popleft() if stop == chunk.stop else chunk.split(stop))
+            elif batch:
+                break
+            else:
+                chunk.call.finish(error=TooLarge("the server takes no message so long", field="payload"))
+        return batch
 
     def deadline(self) -> float:
         """Return when `expire` or `outgoing` has something to do."""
-        while self.calls and self.calls[0].is_done:
-            heapq.heappop(self.calls)
-        earliest = self.calls[0].deadline if self.calls else float("inf")
-        if self.is_open:
-            earliest = min(earliest, super().deadline(), self._resume_at or earliest)
+        while self._calls and self._calls[0][2].is_done:
+            heapq.heappop(self._calls)
+        earliest = self._calls[0][0] if self._calls else float("inf")
+        if self.is_connected:
+            earliest = min(earliest, super().deadline())
+        if self.is_open and self._resume_at is not None:
+            earliest = min(earliest, self._resume_at)
         return earliest
 
     def expire(self, now: float) -> None:
         """Do what is due by now."""
-        if self.is_open:
+        if self.is_connected:
             super().expire(now)
-        while self.calls and (self.calls[0].is_done or self.calls[0].deadline <= now):
-            heapq.heappop(self.calls).give_up()
+        while self._calls and (self._calls[0][2].is_done or self._calls[0][0] <= now):
+            heapq.heappop(self._calls)[2].give_up()

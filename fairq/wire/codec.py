@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn, get_args, get_origin
 
 import orjson
@@ -121,6 +122,10 @@ def _exactly(kind: type[Any], name: str) -> Any:
     return structure
 
 
+def _is_a(origin: object, kind: Any) -> bool:
+    return get_origin(kind) is origin
+
+
 def _object(kind: type[Any], converter: Converter) -> Callable[[Any, Any], Any]:
     fill = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True)
 
@@ -154,8 +159,8 @@ for _kind, _name in (
     (int, "a whole number"), (str, "text"), (float, "a number"), (bool, "true or false"), (dict, "an object"),
 ):  # fmt: skip
     _converter.register_structure_hook(_kind, _exactly(_kind, _name))
-_converter.register_structure_hook_func(lambda kind: get_origin(kind) is dict, _exactly(dict, "an object"))
-_converter.register_structure_hook_factory(lambda kind: get_origin(kind) is list, _list_of)
+_converter.register_structure_hook_func(partial(_is_a, dict), _exactly(dict, "an object"))
+_converter.register_structure_hook_factory(partial(_is_a, list), _list_of)
 _converter.register_structure_hook(NewTask, _structure_task)
 _converter.register_structure_hook(Settlement, _structure_settlement)
 for _lease in (messages.Token, messages.HeldLease):
@@ -173,6 +178,7 @@ for _frame in CLIENT_TYPES.values():
 def _explain(error: BaseException, path: str = "") -> FairqError:
     """Find the first thing at fault inside cattrs's tree of errors, and name its field."""
     if isinstance(error, FairqError):
+        error.field = error.field or path or None
         return error
     if isinstance(error, ClassValidationError | IterableValidationError):
         for inner in error.exceptions:

@@ -8,17 +8,37 @@ from typing import Any
 import orjson
 from attrs import define, field
 
-from fairq.errors import BadRequest, FairqError, Forbidden
+from fairq.errors import BadRequest, Draining, FairqError, Forbidden
 from fairq.model import Lease
 from fairq.wire.codec import decode_client
-from fairq.wire.messages import CLIENT_FRAMES, Drain, Error, Ping, Push, Reply, Role, State, Welcome
+from fairq.wire.messages import (
+    CLIENT_FRAMES,
+    MAX_MESSAGE_BYTES,
+    Drain,
+    Error,
+    Ping,
+    Push,
+    Reply,
+    Role,
+    State,
+    Welcome,
+)
 from fairq.wire.session import Session
 
-_STATE_ERRORS = {
-    State.OPEN: "attach first",
-    State.ATTACHED: "the connection is attached already",
-    State.DRAINING: "the server is draining",
-}
+_PUSH_BYTES = MAX_MESSAGE_BYTES - 1_024
+_TASK_BYTES = 512  # of a task in a push, around its payload
+
+
+def _why_not(frame: Any, role: Role, state: State) -> FairqError | None:
+    """Look into the grid: may this role send this frame in this state?"""
+    roles, states = CLIENT_FRAMES[type(frame)]
+    if role not in roles:
+        return Forbidden(f"a {role.value} token may not {frame.type}", field="type")
+    if state in states:
+        return None
+    if state is State.DRAINING:
+        return Draining("the server is stopping; connect again")
+    return BadRequest("attach first" if state is State.OPEN else "the connection is attached already", field="type")
 
 
 @define(eq=False)
@@ -47,20 +67,13 @@ class ServerSession(Session):
         self.heard_at = now
         try:
             frame = decode_client(text)
-            roles, states = CLIENT_FRAMES[type(frame)]
-            if self.role not in roles:
-                raise self._with_ref(frame, Forbidden(f"a {self.role.value} token may not {frame.type}", field="type"))
-            if self.state not in states:
-                raise self._with_ref(frame, BadRequest(_STATE_ERRORS[self.state], field="type"))
         except FairqError as error:
             self.refuse(error.ref, error)
             return None
-        return None if type(frame) is Ping else frame
-
-    @staticmethod
-    def _with_ref(frame: Any, error: FairqError) -> FairqError:
-        error.ref = getattr(frame, "ref", None)
-        return error
+        refusal = _why_not(frame, self.role, self.state)
+        if refusal:
+            self.refuse(getattr(frame, "ref", None), refusal)
+        return None if refusal or type(frame) is Ping else frame
 
     def reply(self, ref: int, body: dict[str, Any]) -> None:
         """Answer a request that was carried out."""
@@ -77,11 +90,12 @@ class ServerSession(Session):
         return 0 if self.state is not State.ATTACHED else max(0, self.credit - len(self.held) - self.reserved)
 
     def push(self, queue: str, lease_ms: int, leases: Iterable[Lease]) -> None:
-        """Give leased tasks to the worker."""
-        tasks = []
+        """Give leased tasks to the worker, in as many frames as their payloads need."""
+        tasks: list[dict[str, Any]] = []
+        room = _PUSH_BYTES
         for id, attempt, max_attempts, tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload in leases:
             self.held[queue, id] = attempt
-            task: dict[str, Any] = {
+            task = {
                 "id": id,
                 "attempt": attempt,
                 "max_attempts": max_attempts,
@@ -93,7 +107,12 @@ class ServerSession(Session):
                 task["start_at_ms"] = start_at_ms
             if expires_at_ms:
                 task["expires_at_ms"] = expires_at_ms
+            size = len(payload) + _TASK_BYTES
+            if tasks and size > room:
+                self.send(Push.type, {"queue": queue, "lease_ms": lease_ms, "tasks": tasks})
+                tasks, room = [], _PUSH_BYTES
             tasks.append(task)
+            room -= size
         self.send(Push.type, {"queue": queue, "lease_ms": lease_ms, "tasks": tasks})
 
     def drain(self) -> None:

@@ -7,7 +7,7 @@ has answered it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,16 +15,17 @@ from attrs import define, field
 
 from fairq.errors import FairqError
 from fairq.model import Settlement
-from fairq.wire.client_session import RETRYABLE, WINDOW, ClientSession, Exchange
+from fairq.wire.client_session import FRAME_BYTES, RETRYABLE, WINDOW, ClientSession, Exchange, outcomes_of
 from fairq.wire.messages import Attach, Credit, Drain, Extend, HeldLease, Push, Settle
 
 _RENEWALS_PER_LEASE = 3
 _RETRY_RENEWAL_S = 1.0
+_LEASE_BYTES = 256  # of a lease or settlement in a frame, but for its error
+_BYTES_PER_CHAR = 6  # at most, in JSON
 
 
 @define(eq=False)
 class _Held:
-    id: str
     attempt: int
     lease_s: float
     renew_at: float
@@ -38,19 +39,22 @@ class _AttachExchange(Exchange):
     sent_at: float
 
     def answered(self, body: dict[str, Any], now: float) -> None:
-        self.session.is_attached = True
-        for lease, outcome in zip(self.leases, body["leases"], strict=True):
-            self.session.renewed(lease.queue, lease.id, outcome, self.sent_at)
+        outcomes = outcomes_of(body, "leases", len(self.leases))
+        self.session.is_attached, self.session.due_at = True, now
+        for lease, outcome in zip(self.leases, outcomes, strict=True):
+            self.session.renewed(lease, outcome, self.sent_at)
 
     def refused(self, error: FairqError, now: float) -> None:
-        if error.code in RETRYABLE:
-            self.session.back_off(now)
-            self.session.must_attach = True
-        else:
-            self.session.fatal = error
+        self.session.must_attach = self.session.refused(error, now)
 
-    def lost(self) -> None:
-        pass  # every connection begins with an attach
+
+@define(eq=False)
+class _CreditExchange(Exchange):
+    session: WorkerSession
+
+    def refused(self, error: FairqError, now: float) -> None:
+        if self.session.refused(error, now):
+            self.session.told_credit = None
 
 
 @define(eq=False)
@@ -60,41 +64,32 @@ class _SettleExchange(Exchange):
     settlements: list[Settlement]
 
     def answered(self, body: dict[str, Any], now: float) -> None:
-        self.session.settles_under_way -= 1
+        outcomes = outcomes_of(body, "outcomes", len(self.settlements))
         self.session.unsettled -= len(self.settlements)
-        for settlement, outcome in zip(self.settlements, body["outcomes"], strict=True):
+        for settlement, outcome in zip(self.settlements, outcomes, strict=True):
             if outcome == "stale":
                 self.session.refused_settlements.append(HeldLease(self.queue, settlement.id, settlement.attempt))
 
     def refused(self, error: FairqError, now: float) -> None:
-        self.session.settles_under_way -= 1
-        if error.code in RETRYABLE:
-            self.session.back_off(now)
-            self.lost()
-        else:
-            self.session.unsettled -= len(self.settlements)
-            self.session.fatal = error
+        self.session.refused(error, now)
+        self.lost()
 
     def lost(self) -> None:
-        self.session.settlements.setdefault(self.queue, deque()).extendleft(reversed(self.settlements))
+        self.session.settlements[self.queue].extendleft(reversed(self.settlements))
 
 
 @define(eq=False)
 class _ExtendExchange(Exchange):
     session: WorkerSession
-    queue: str
-    ids: list[str]
+    leases: list[HeldLease]
     sent_at: float
 
     def answered(self, body: dict[str, Any], now: float) -> None:
-        for id, outcome in zip(self.ids, body["outcomes"], strict=True):
-            self.session.renewed(self.queue, id, outcome, self.sent_at)
+        outcomes = outcomes_of(body, "outcomes", len(self.leases))
+        for lease, outcome in zip(self.leases, outcomes, strict=True):
+            self.session.renewed(lease, outcome, self.sent_at)
 
-    def refused(self, error: FairqError, now: float) -> None:
-        pass  # tried again a little later: see `expire`
-
-    def lost(self) -> None:
-        pass  # the attach of the next connection renews
+    # refused or lost: tried again a little later, see `expire`
 
 
 @define(eq=False)
@@ -104,14 +99,15 @@ class WorkerSession(ClientSession):
     worker: str = ""
     queues: Sequence[str] = ()
     credit: int = 1
+    told_credit: int | None = field(default=None, init=False)  # what the server knows
     is_attached: bool = field(default=False, init=False)
     must_attach: bool = field(default=False, init=False)
-    held: dict[str, dict[str, _Held]] = field(factory=dict, init=False)  # by queue, in the order of renewal
-    settlements: dict[str, deque[Settlement]] = field(factory=dict, init=False)
+    held: dict[str, dict[str, _Held]] = field(factory=dict, init=False)  # by queue and id
+    settlements: defaultdict[str, deque[Settlement]] = field(factory=lambda: defaultdict(deque), init=False)
     unsettled: int = field(default=0, init=False)
-    settles_under_way: int = field(default=0, init=False)
     lost: list[HeldLease] = field(factory=list, init=False)
     refused_settlements: list[HeldLease] = field(factory=list, init=False)
+    due_at: float = field(default=float("inf"), init=False)  # before that no lease needs anything
 
     def opened(self, now: float) -> None:
         """Attach, first of all."""
@@ -121,23 +117,33 @@ class WorkerSession(ClientSession):
         """As for any client; settlements without an answer wait for the next connection."""
         super().disconnected(now)
         self.is_attached = self.must_attach = False
-        self.settles_under_way = 0
+        self.due_at = now
+
+    def refused(self, error: FairqError, now: float) -> bool:
+        """Return whether to ask again, after a while; if not, this worker cannot go on."""
+        if error.code in RETRYABLE:
+            self.back_off(now)
+            return True
+        self.fatal = error
+        return False
 
     def receive(self, text: str, now: float) -> Any | None:
-        """Take in one text; returns a Push, whose leases are held from now on, or None."""
+        """Take in one text; returns a Push, whose leases are held from now on, or None. Raises: BadFrame."""
         frame = super().receive(text, now)
         if isinstance(frame, Push):
             lease_s = frame.lease_ms / 1000
+            renew_at, lost_at = now + lease_s / _RENEWALS_PER_LEASE, now + lease_s
             held = self.held.setdefault(frame.queue, {})
             for task in frame.tasks:
-                held[task.id] = _Held(
-                    task.id, task.attempt, lease_s, now + lease_s / _RENEWALS_PER_LEASE, now + lease_s
-                )
+                if task.id in held:  # it was lost, before we heard of that
+                    self.lost.append(HeldLease(frame.queue, task.id, held[task.id].attempt))
+                held[task.id] = _Held(task.attempt, lease_s, renew_at, lost_at)
+            self.due_at = min(self.due_at, renew_at)
         return frame
 
-    def holds(self, queue: str, id: str) -> bool:
-        """Tell whether the lease is still ours, as far as we know."""
-        return id in self.held.get(queue, {})
+    def _find_held(self, queue: str, id: str, attempt: int) -> _Held | None:
+        lease = self.held.get(queue, {}).get(id)
+        return lease if lease is not None and lease.attempt == attempt else None
 
     @property
     def holding(self) -> int:
@@ -146,86 +152,101 @@ class WorkerSession(ClientSession):
 
     def settle(self, queue: str, settlement: Settlement) -> bool:
         """End a lease; returns False if it was lost before."""
-        if self.held.get(queue, {}).pop(settlement.id, None) is None:
+        if self._find_held(queue, settlement.id, settlement.attempt) is None:
             return False
-        self.settlements.setdefault(queue, deque()).append(settlement)
+        del self.held[queue][settlement.id]
+        self.settlements[queue].append(settlement)
         self.unsettled += 1
         return True
 
     def set_credit(self, credit: int) -> None:
-        """Change how many tasks this worker holds at most."""
+        """Change how many tasks this worker holds at most; 0 asks for no more, and those held go on."""
         self.credit = credit
-        if self.is_attached:
-            self.request(Credit.type, {"credit": credit}, float("inf"))
 
-    def stop_pushes(self) -> None:
-        """Ask for no more tasks; those held go on."""
-        self.credit = 0
-        if self.is_open:
-            self.send(Drain.type)
-
-    def renewed(self, queue: str, id: str, outcome: str, sent_at: float) -> None:
+    def renewed(self, token: HeldLease, outcome: str, sent_at: float) -> None:
         """Take the answer to a renewal that left at `sent_at`."""
-        held = self.held.get(queue, {})
-        lease = held.pop(id, None)
+        lease = self._find_held(token.queue, token.id, token.attempt)
         if lease is None:
             return
         if outcome == "ok":
             lease.renew_at, lease.lost_at = sent_at + lease.lease_s / _RENEWALS_PER_LEASE, sent_at + lease.lease_s
-            held[id] = lease
+            self.due_at = min(self.due_at, lease.renew_at)
         else:
-            self.lost.append(HeldLease(queue, id, lease.attempt))
+            del self.held[token.queue][token.id]
+            self.lost.append(token)
 
     def gather(self, now: float) -> None:
         """Attach first; then settlements, before all else."""
         if self.must_attach:
-            self.must_attach = False
-            leases = [HeldLease(queue, h.id, h.attempt) for queue, held in self.held.items() for h in held.values()]
-            body = {
-                "worker": self.worker,
-                "queues": list(self.queues),
-                "credit": self.credit,
-                "leases": [{"queue": h.queue, "id": h.id, "attempt": h.attempt} for h in leases],
-            }
-            self.start(Attach.type, body, _AttachExchange(self, leases, now))
+            self._attach(now)
         if not self.is_attached:
             return
         for queue, waiting in self.settlements.items():
-            while waiting and self.settles_under_way < WINDOW:
-                batch = [waiting.popleft() for _ in range(min(len(waiting), self.max_batch))]
-                self.settles_under_way += 1
-                self.start(
-                    Settle.type, {"queue": queue, "settlements": [_encode(s) for s in batch]},
-                    _SettleExchange(self, queue, batch),
-                )  # fmt: skip
+            while waiting and self.windows[_SettleExchange] < WINDOW:
+                batch = self._take_settlements(waiting)
+                body = {"queue": queue, "settlements": [_encode(each) for each in batch]}
+                self.start(Settle.type, body, _SettleExchange(self, queue, batch))
+        if self.credit != self.told_credit and not self.windows[_CreditExchange]:
+            self.told_credit = self.credit
+            if self.credit:
+                self.start(Credit.type, {"credit": self.credit}, _CreditExchange(self))
+            else:
+                self.send(Drain.type)
         super().gather(now)
 
-    def deadline(self) -> float:
-        """Return when `expire` has something to do."""
-        earliest = super().deadline()
-        for held in self.held.values():
-            for lease in held.values():  # the first is the next
-                earliest = min(earliest, lease.renew_at if self.is_attached else lease.lost_at)
+    def _attach(self, now: float) -> None:
+        """Ask to be fed, and bring along what is held (as much as a frame takes; `expire` sees to the rest)."""
+        self.must_attach, self.told_credit = False, self.credit
+        most = min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // _LEASE_BYTES - len(self.queues))
+        tokens = [HeldLease(queue, id, held.attempt) for queue, line in self.held.items() for id, held in line.items()]
+        body = {
+            "worker": self.worker,
+            "queues": list(self.queues),
+            "credit": self.credit,
+            "leases": [{"queue": t.queue, "id": t.id, "attempt": t.attempt} for t in tokens[:most]],
+        }
+        self.start(Attach.type, body, _AttachExchange(self, tokens[:most], now))
+
+    def _take_settlements(self, waiting: deque[Settlement]) -> list[Settlement]:
+        """Take what fits into a frame, at least one."""
+        batch: list[Settlement] = []
+        room = self.max_message_bytes - FRAME_BYTES
+        while waiting and len(batch) < self.max_batch:
+            room -= _LEASE_BYTES + _BYTES_PER_CHAR * len(waiting[0].error)
+            if batch and room < 0:
                 break
-        return earliest
+            batch.append(waiting.popleft())
+        return batch
+
+    def deadline(self) -> float:
+        """Return when `expire` or `outgoing` has something to do."""
+        return min(super().deadline(), self.due_at)
 
     def expire(self, now: float) -> None:
-        """Renew what is due, give up what was not renewed in time."""
+        """Do what is due by now: renew leases, and give those up that were not renewed in time."""
         super().expire(now)
+        if now < self.due_at:
+            return
+        self.due_at = float("inf")
         for queue, held in self.held.items():
-            due = []
-            for lease in list(held.values()):
-                if lease.renew_at > now:
-                    break
+            for id, lease in list(held.items()):
                 if lease.lost_at <= now:
-                    del held[lease.id]
-                    self.lost.append(HeldLease(queue, lease.id, lease.attempt))
-                elif self.is_attached and len(due) < self.max_batch:
-                    lease.renew_at = now + min(_RETRY_RENEWAL_S, lease.lease_s / 10)
-                    due.append(lease)
-            if due:
-                body = {"queue": queue, "leases": [{"id": h.id, "attempt": h.attempt} for h in due]}
-                self.start(Extend.type, body, _ExtendExchange(self, queue, [h.id for h in due], now))
+                    del held[id]
+                    self.lost.append(HeldLease(queue, id, lease.attempt))
+            if self.is_attached:
+                self._renew(queue, held, now)
+            for lease in held.values():
+                self.due_at = min(self.due_at, lease.lost_at, lease.renew_at if self.is_attached else lease.lost_at)
+
+    def _renew(self, queue: str, held: dict[str, _Held], now: float) -> None:
+        """Ask for more time where a third of it is over."""
+        due = [HeldLease(queue, id, lease.attempt) for id, lease in held.items() if lease.renew_at <= now]
+        due = due[: self.max_batch]
+        for token in due:
+            held[token.id].renew_at = now + min(_RETRY_RENEWAL_S, held[token.id].lease_s / 10)
+        if due:
+            body = {"queue": queue, "leases": [{"id": token.id, "attempt": token.attempt} for token in due]}
+            self.start(Extend.type, body, _ExtendExchange(self, due, now))
 
 
 def _encode(settlement: Settlement) -> dict[str, Any]:
@@ -234,5 +255,5 @@ def _encode(settlement: Settlement) -> dict[str, Any]:
     if delay_ms is not None:
         body["delay_ms"] = delay_ms
     if error:
-        body["error"] = error
+        body["error"] = error.encode(errors="replace").decode()  # orjson takes no lone surrogates
     return body

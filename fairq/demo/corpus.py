@@ -1,0 +1,62 @@
+"""The work: source files of this Python's standard library, and the digest that is computed of each."""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+import tokenize
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import trio
+
+MIN_BYTES = 1 << 10
+MAX_BYTES = 32 << 10  # bounds a single task's length, and with it the wait for a free worker
+MAX_FILES = 2000
+MIN_FILES = 120  # taken however slow the machine is
+_NOT_OURS = frozenset({"site-packages", "dist-packages", "__pycache__"})
+
+
+def choose_files(root: Path | None = None) -> list[Path]:
+    """Choose the files: the same ones in the same order for the same sources.
+
+    Ordered by the hash of their relative path, so that any prefix mixes packages and lengths.
+    """
+    root = root or Path(sysconfig.get_path("stdlib"))
+    found = []
+    for path in root.rglob("*.py"):
+        name = path.relative_to(root)
+        if _NOT_OURS.isdisjoint(name.parts) and path.is_file() and MIN_BYTES <= path.stat().st_size <= MAX_BYTES:
+            found.append((hashlib.sha256(name.as_posix().encode()).digest(), path))
+    return [path for _, path in sorted(found)][:MAX_FILES]
+
+
+def digest_file(path: str | Path) -> str:
+    """Read a file, tokenize it, and hash the tokens. Raises: OSError, SyntaxError, tokenize.TokenError."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for token in tokenize.tokenize(file.readline):
+            digest.update(f"{token.type}:{token.string}\0".encode())
+    return digest.hexdigest()
+
+
+async def digest_directly(
+    files: Iterable[Path], budget_s: float, progress: Callable[[int, float], None]
+) -> dict[str, str]:
+    """Compute digests here, in order, for `budget_s` seconds; returns path -> digest of the files that were reached.
+
+    So the machine's speed decides how many files the demonstration takes. Files that Python cannot tokenize (the
+    standard library has some, for its tests) are passed over. `progress(files, seconds)` is called after each file.
+    """
+    digests: dict[str, str] = {}
+    began = trio.current_time()
+    for path in files:
+        try:
+            digests[str(path)] = await trio.to_thread.run_sync(digest_file, path)
+        except (OSError, SyntaxError, UnicodeError, tokenize.TokenError):
+            continue
+        elapsed = trio.current_time() - began
+        progress(len(digests), elapsed)
+        if elapsed > budget_s and len(digests) >= MIN_FILES:
+            break
+    return digests

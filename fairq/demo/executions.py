@@ -1,0 +1,60 @@
+"""What the workers did: one line per execution, appended by each worker to a file of its own and followed here.
+
+The files are the demonstration's evidence, kept apart from the service: it cannot hide a lost or a repeated task.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import orjson
+from attrs import asdict, define, field, frozen
+
+DIRECTORY_VARIABLE = "FAIRQ_DEMO_EXECUTIONS"
+
+
+@frozen
+class Execution:
+    """One run of a task. `dwell_ms` is from the enqueueing to the start of the handler, by this machine's clock."""
+
+    id: str
+    queue: str
+    tenant: str
+    owner: str
+    path: str
+    digest: str
+    attempt: int
+    dwell_ms: int
+    finished_at_ms: int
+
+
+@cache
+def _own_file() -> int:
+    path = Path(os.environ[DIRECTORY_VARIABLE]) / f"{os.getpid()}.jsonl"
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def append_execution(execution: Execution) -> None:
+    """Append one line to this process's file, in one write, so that threads cannot mix their lines."""
+    os.write(_own_file(), orjson.dumps(asdict(execution)) + b"\n")
+
+
+@define
+class Follower:
+    """Reads what was appended to the files of a directory since the last time."""
+
+    directory: Path
+    _offsets: dict[Path, int] = field(factory=dict, init=False)
+
+    def read_new(self) -> list[Execution]:
+        """Return the new executions; a line that is not complete yet is left for the next time."""
+        found: list[Execution] = []
+        for path in sorted(self.directory.glob("*.jsonl")):
+            with path.open("rb") as file:
+                file.seek(self._offsets.get(path, 0))
+                complete, newline, _ = file.read().rpartition(b"\n")
+            self._offsets[path] = self._offsets.get(path, 0) + len(complete) + len(newline)
+            found += [Execution(**orjson.loads(line)) for line in complete.splitlines()]
+        return found

@@ -1,0 +1,155 @@
+"""Running one phase: enqueue what arrives, watch what is done, until everything is."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import trio
+from attrs import define, field
+
+from fairq.client.client import Client, open_client
+from fairq.demo.executions import Execution, Follower
+from fairq.demo.processes import WORKERS, Service
+from fairq.demo.scenario import QUIET, WEIGHTS, Arrival, Phase
+from fairq.errors import FairqError, Unavailable
+from fairq.scopes import background
+
+Row = Mapping[str, Any]
+
+_SAMPLE_S = 0.2
+_ATTACH_LIMIT_S = 30.0
+
+
+@define(eq=False)
+class Progress:
+    """What is known of a phase: its executions so far, and what the service last said of its tenants (`rows`).
+
+    `backlogged_rows` is the last such answer while every tenant had tasks waiting: only then do delivered shares have
+    to follow the weights.
+    """
+
+    phase: Phase
+    began: float = 0.0
+    seconds: float = 0.0
+    executions: list[Execution] = field(factory=list)
+    rows: list[Row] = field(factory=list)
+    backlogged_rows: list[Row] = field(factory=list)
+    _dwells: dict[str, list[float]] = field(factory=lambda: defaultdict(list), init=False)
+
+    @property
+    def done(self) -> int:
+        """How many tasks were executed."""
+        return len({execution.id for execution in self.executions})
+
+    @property
+    def total(self) -> int:
+        """How many tasks the phase has."""
+        return len(self.phase.tasks)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all was executed, and the service knows."""
+        unsettled = sum(row["ready"] + row["delayed"] + row["leased"] for row in self.rows)
+        return self.done >= self.total and unsettled == 0
+
+    def dwells(self, *owners: str) -> list[float]:
+        """Return how long the tasks of these owners waited, in ms."""
+        return [dwell for owner in owners for dwell in self._dwells[owner]]
+
+    @property
+    def quiet_dwells(self) -> list[float]:
+        """Return how long the quiet owners' tasks waited, in ms."""
+        return self.dwells(*QUIET)
+
+    def saw_execution(self, execution: Execution) -> None:
+        """Take in one line of a worker's file."""
+        self.executions.append(execution)
+        self._dwells[execution.owner].append(execution.dwell_ms)
+
+    def saw_rows(self, rows: list[Row]) -> None:
+        """Take in the service's answer."""
+        self.rows = rows
+        if len(rows) == len(self.phase.tenants) and all(row["ready"] > 0 for row in rows):
+            self.backlogged_rows = rows
+
+
+@define(eq=False)
+class Stage:
+    """Where phases run: the service, connections to it, and all that is known of each phase, by queue."""
+
+    operator: Client
+    tenants: Mapping[str, Client]
+    follower: Follower
+    show: Callable[[Progress], None]
+    progress: dict[str, Progress] = field(factory=dict)
+
+    async def prepare(self, phases: list[Phase]) -> None:
+        """Set the weights, and wait until the workers are there."""
+        for phase in phases:
+            self.progress[phase.queue] = Progress(phase)
+            for tenant in phase.tenants:
+                body = {"queue": phase.queue, "tenant": tenant, "weight": WEIGHTS.get(tenant, 1)}
+                await self.operator.request("set_weight", body)
+        with trio.move_on_after(_ATTACH_LIMIT_S):
+            while any(row["workers"] < WORKERS for row in (await self.operator.request("queues"))["queues"]):
+                await trio.sleep(0.05)
+            return
+        raise Unavailable(f"the workers did not attach within {_ATTACH_LIMIT_S:g} seconds")
+
+    async def run(self, phase: Phase) -> None:
+        """Run one phase to its end, or to its limit."""
+        progress = self.progress[phase.queue]
+        if phase.is_held:
+            await self.operator.request("pause", {"queue": phase.queue})
+        progress.began = trio.current_time()
+        with trio.move_on_after(phase.limit_s):
+            async with background(partial(self._watch, progress)):
+                for arrival in phase.arrivals:
+                    await trio.sleep_until(progress.began + arrival.at_s)
+                    await self._enqueue(phase, arrival)
+                if phase.is_held:
+                    progress.began = trio.current_time()
+                    await self.operator.request("resume", {"queue": phase.queue})
+                while not progress.is_settled:
+                    await trio.sleep(_SAMPLE_S / 4)
+        progress.seconds = trio.current_time() - progress.began
+
+    async def _enqueue(self, phase: Phase, arrival: Arrival) -> None:
+        client = self.tenants[phase.tenant_of(arrival.owner)]
+        payloads = [{"path": task.path, "owner": task.owner} for task in arrival.tasks]
+        await client.enqueue_many(phase.queue, payloads, ids=[task.id for task in arrival.tasks])
+
+    async def _watch(self, progress: Progress) -> None:
+        while True:
+            self.follow()
+            try:
+                reply = await self.operator.request("tenants", {"queue": progress.phase.queue}, timeout=5)
+                progress.saw_rows(reply["tenants"])
+            except FairqError:  # a hiccup costs one sample; the phase's limit ends what is more than that
+                await trio.sleep(_SAMPLE_S)
+            self.show(progress)
+            await trio.sleep(_SAMPLE_S)
+
+    def follow(self) -> None:
+        """Take in what the workers have written meanwhile."""
+        for execution in self.follower.read_new():
+            self.progress[execution.queue].saw_execution(execution)
+
+
+@asynccontextmanager
+async def open_stage(service: Service, phases: list[Phase], show: Callable[[Progress], None]) -> AsyncIterator[Stage]:
+    """Connect as the operator and as every tenant, and make ready."""
+    async with AsyncExitStack() as stack:
+        operator = await stack.enter_async_context(open_client(service.url, token="dev-operator"))
+        names = dict.fromkeys(tenant for phase in phases for tenant in phase.tenants)
+        tenants = {
+            name: await stack.enter_async_context(open_client(service.url, token=f"dev-tenant:{name}"))
+            for name in names
+        }
+        stage = Stage(operator, tenants, Follower(service.executions), show)
+        await stage.prepare(phases)
+        yield stage

@@ -1,0 +1,161 @@
+"""The service as the demonstration runs it: a server and its workers, as processes of their own.
+
+Each child leads a session of its own, so that ctrl-C in the terminal reaches only the demonstration, which then stops
+them in order: workers first, with the server still there to take their settlements, then the server, which stops
+its store. All output of a child goes to a file in the demonstration's directory.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import orjson
+import trio
+from attrs import define, field, frozen
+
+from fairq.demo.executions import DIRECTORY_VARIABLE
+from fairq.errors import FairqError
+from fairq.scopes import background
+from fairq.store.connection import Address, ask, connect
+from fairq.store.embedded import store_url
+
+WORKERS = 2
+CONCURRENCY = 2
+_START_LIMIT_S = 30.0
+_STOP_LIMIT_S = 5.0
+
+
+class ChildFailed(FairqError):
+    """A process of the demonstration ended, or did not come up."""
+
+    code = "child_failed"
+
+
+@frozen
+class Service:
+    """A service that answers: its URL, and where its workers write down what they do."""
+
+    url: str
+    executions: Path
+
+
+@define(eq=False)
+class _Child:
+    name: str
+    process: trio.Process
+    log: Path
+
+    def log_tail(self) -> str:
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    async def watch(self) -> None:
+        """Raise ChildFailed when it ends."""
+        code = await self.process.wait()
+        raise ChildFailed(f"the {self.name} ended with code {code}: {self.log_tail()}")
+
+    async def stop(self) -> bool:
+        """End it; returns False if it had to be killed."""
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+        with trio.move_on_after(_STOP_LIMIT_S):
+            await self.process.wait()
+            return True
+        self.process.kill()
+        await self.process.wait()
+        return False
+
+
+@define(eq=False)
+class _Children:
+    directory: Path
+    nursery: trio.Nursery
+    servers: list[_Child] = field(factory=list, init=False)
+    workers: list[_Child] = field(factory=list, init=False)
+
+    async def start(self, kin: list[_Child], name: str, *arguments: str, **variables: str) -> _Child:
+        """Start `python -m fairq` with these arguments; settings of the caller's environment do not reach it."""
+        log = self.directory / f"{name}.log"
+        own = {key: value for key, value in os.environ.items() if not key.startswith("FAIRQ_")}
+        with log.open("wb") as output:
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-m", "fairq", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**own, **variables},
+                start_new_session=True,
+            )
+        child = _Child(name, process, log)
+        kin.append(child)
+        self.nursery.start_soon(child.watch)
+        return child
+
+
+async def _stop_all(servers: Sequence[_Child], workers: Sequence[_Child], data_dir: Path) -> None:
+    with trio.CancelScope(shield=True):
+        async with trio.open_nursery() as nursery:
+            for worker in workers:
+                nursery.start_soon(worker.stop)
+        for server in servers:
+            if not await server.stop():
+                await _stop_store(data_dir)
+
+
+async def _stop_store(data_dir: Path) -> None:
+    """End the store that a killed server left behind."""
+    with suppress(OSError, FairqError, trio.BrokenResourceError), trio.move_on_after(_STOP_LIMIT_S):
+        stream, reader = await connect(Address.parse(store_url(data_dir)))
+        async with stream:
+            await ask(stream, reader, "SHUTDOWN", "NOSAVE")
+
+
+def _url_in(log: Path) -> str | None:
+    for line in log.read_bytes().splitlines():
+        with suppress(orjson.JSONDecodeError):
+            entry = orjson.loads(line)
+            if entry.get("event") == "serving":
+                return str(entry["url"])
+    return None
+
+
+async def _wait_serving(server: _Child) -> str:
+    with trio.move_on_after(_START_LIMIT_S):
+        while (url := _url_in(server.log)) is None:
+            await trio.sleep(0.05)
+        return url
+    raise ChildFailed(f"the server did not come up within {_START_LIMIT_S:g} seconds: {server.log_tail()}")
+
+
+@asynccontextmanager
+async def running_service(directory: Path) -> AsyncIterator[Service]:
+    """Run the server and its workers while the context lasts; nothing of them is left when it is over.
+
+    Raises: ChildFailed, also inside the context, when one of them ends before its time.
+    """
+    data_dir, executions = directory / "data", directory / "executions"
+    executions.mkdir()
+    children: _Children | None = None
+    try:
+        async with background() as nursery:
+            children = _Children(directory, nursery)
+            server = await children.start(
+                children.servers, "server", "serve", "--dev", "--host", "127.0.0.1", "--port", "0",
+                "--data-dir", str(data_dir), "--grace", "2", "--log-json",
+            )  # fmt: skip
+            url = await _wait_serving(server)
+            for number in range(1, WORKERS + 1):
+                await children.start(
+                    children.workers, f"worker-{number}", "worker", "fairq.demo.handlers:app", "-c", str(CONCURRENCY),
+                    "--name", f"worker-{number}", "--url", url,
+                    FAIRQ_TOKEN="dev-worker", **{DIRECTORY_VARIABLE: str(executions)},
+                )  # fmt: skip
+            yield Service(url, executions)
+    finally:
+        if children is not None:
+            await _stop_all(children.servers, children.workers, data_dir)
