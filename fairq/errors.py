@@ -93,12 +93,6 @@ class Closed(FairqError):
     code = "closed"
 
 
-class LeaseLost(FairqError):
-    """The task's lease went to somebody else; what this worker did for it no longer counts."""
-
-    code = "lease_lost"
-
-
 class SettingsError(FairqError):
     """A setting that is missing, unreadable or out of range; `field` is its name."""
 
@@ -127,7 +121,6 @@ BY_CODE: dict[str, type[FairqError]] = {
         OutcomeUnknown,
         Draining,
         Closed,
-        LeaseLost,
         SettingsError,
         StoreRefused,
     )

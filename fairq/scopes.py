@@ -17,18 +17,25 @@ def unwrap(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 @asynccontextmanager
-async def background(*services: Callable[[], Awaitable[object]]) -> AsyncIterator[trio.Nursery]:
-    """Run services until the block is left; what the block raises comes out as it is, not in a group."""
+async def open_plain_nursery() -> AsyncIterator[trio.Nursery]:
+    """Open a nursery out of which a single exception comes as it is, not in a group."""
     try:
         async with trio.open_nursery() as nursery:
-            for service in services:
-                nursery.start_soon(service)
-            try:
-                yield nursery
-            finally:
-                nursery.cancel_scope.cancel()
+            yield nursery
     except BaseExceptionGroup as group:
         error = unwrap(group)
         if error is group:
             raise
         raise error from error.__cause__
+
+
+@asynccontextmanager
+async def background(*services: Callable[[], Awaitable[object]]) -> AsyncIterator[trio.Nursery]:
+    """Run services until the block is left."""
+    async with open_plain_nursery() as nursery:
+        for service in services:
+            nursery.start_soon(service)
+        try:
+            yield nursery
+        finally:
+            nursery.cancel_scope.cancel()

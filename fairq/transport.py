@@ -17,13 +17,13 @@ from attrs import define, frozen
 from trio_websocket import (
     ConnectionClosed,
     ConnectionRejected,
-    ConnectionTimeout,
     HandshakeError,
     WebSocketConnection,
     wrap_client_stream,
 )
+from wsproto.utilities import ProtocolError
 
-from fairq.errors import BadFrame, Forbidden, SettingsError, Unauthorized, Unavailable
+from fairq.errors import BadFrame, FairqError, Forbidden, SettingsError, Unauthorized, Unavailable
 from fairq.scopes import background
 from fairq.wire.messages import MAX_MESSAGE_BYTES, SUBPROTOCOL
 
@@ -97,35 +97,43 @@ class Target:
 async def dial(target: Target, token: str) -> AsyncIterator[Transport]:
     """Connect to a server while the context lasts.
 
-    Raises: Unavailable if it cannot be reached now, Unauthorized or Forbidden if it will not have us.
+    Raises: Unauthorized or Forbidden if it will not have us; Unavailable if it cannot be reached, or breaks the rules.
     """
-    headers = [(b"Authorization", b"Bearer " + token.encode())]
-    async with background() as nursery:
-        stream: trio.SocketStream | trio.SSLStream[trio.SocketStream] | None = None
-        try:
-            try:
-                with trio.fail_after(HANDSHAKE_S):
-                    stream = await trio.open_tcp_stream(target.host, target.port)
-                    if target.tls:
-                        stream = trio.SSLStream(stream, target.tls, server_hostname=target.host, https_compatible=True)
-                    socket = await wrap_client_stream(
-                        nursery, stream, f"{target.host}:{target.port}", target.resource, subprotocols=[SUBPROTOCOL],
-                        extra_headers=headers, max_message_size=4 * MAX_MESSAGE_BYTES,
-                        receive_buffer_size=RECEIVE_BYTES,
-                    )  # fmt: skip
-            except ConnectionRejected as error:
-                reason = (error.body or b"").decode(errors="replace").strip() or f"HTTP {error.status_code}"
-                if error.status_code == 401:
-                    raise Unauthorized(reason) from None
-                if error.status_code == 403:
-                    raise Forbidden(reason) from None
-                raise Unavailable(f"{target.url} refused the connection: {reason}") from None
-            except (OSError, HandshakeError, trio.TooSlowError, ConnectionTimeout, trio.BrokenResourceError) as error:
-                raise Unavailable(f"{target.url} cannot be reached: {error or type(error).__name__}") from None
+    stream: trio.SocketStream | trio.SSLStream[trio.SocketStream] | None = None
+    is_open = False
+    try:
+        async with background() as nursery:  # trio-websocket's reader lives in it, and may raise into it
+            with trio.fail_after(HANDSHAKE_S):
+                stream = await trio.open_tcp_stream(target.host, target.port)
+                if target.tls:
+                    stream = trio.SSLStream(stream, target.tls, server_hostname=target.host, https_compatible=True)
+                socket = await wrap_client_stream(
+                    nursery, stream, f"{target.host}:{target.port}", target.resource, subprotocols=[SUBPROTOCOL],
+                    extra_headers=[(b"Authorization", b"Bearer " + token.encode())],
+                    max_message_size=4 * MAX_MESSAGE_BYTES, receive_buffer_size=RECEIVE_BYTES,
+                )  # fmt: skip
+            is_open = True
             yield Transport(socket, target.url)
-        finally:
-            if stream is not None:
-                await trio.aclose_forcefully(stream)
+    except ConnectionRejected as error:
+        raise _refusal(target, error) from None
+    except ProtocolError as error:
+        raise Unavailable(f"{target.url} broke the rules of websockets: {error}") from None
+    except (OSError, HandshakeError, trio.TooSlowError, trio.BrokenResourceError) as error:
+        if is_open:
+            raise
+        raise Unavailable(f"{target.url} cannot be reached: {error or type(error).__name__}") from None
+    finally:
+        if stream is not None:
+            await trio.aclose_forcefully(stream)
+
+
+def _refusal(target: Target, error: ConnectionRejected) -> FairqError:
+    reason = (error.body or b"").decode(errors="replace").strip() or f"HTTP {error.status_code}"
+    if error.status_code == 401:
+        return Unauthorized(reason)
+    if error.status_code == 403:
+        return Forbidden(reason)
+    return Unavailable(f"{target.url} refused the connection: {reason}")
 
 
 def bearer_token(headers: Sequence[tuple[bytes, bytes]]) -> str:

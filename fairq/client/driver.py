@@ -41,6 +41,11 @@ class Driver(Generic[S]):
         """Make a driver for the URL of a server, or several of servers on one store. Raises: SettingsError."""
         return cls(session, [Target.parse(url, tls) for url in ([urls] if isinstance(urls, str) else urls)], token)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether a connection stands."""
+        return self._transport is not None
+
     def kick(self) -> None:
         """Have what the session holds sent."""
         self._kicked.set()
@@ -59,17 +64,18 @@ class Driver(Generic[S]):
         return call.result
 
     async def run(self) -> None:
-        """Stay connected until cancelled. Raises: what the server says that time does not mend (say, Unauthorized)."""
+        """Stay connected until cancelled, or until the server says what time does not mend (`session.fatal`)."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._pump)
-                await self._connect_for_ever()
+                await self._keep_connected()
+                nursery.cancel_scope.cancel()
         finally:
             self.session.close()
 
-    async def _connect_for_ever(self) -> None:
+    async def _keep_connected(self) -> None:
         attempt = 0
-        while True:
+        while not self.session.fatal:
             target = self.targets[attempt % len(self.targets)]
             attempt += 1
             try:
@@ -80,8 +86,6 @@ class Driver(Generic[S]):
                 self.session.fatal = error
             except FairqError as error:
                 log.info("cannot connect", url=target.url, error=error.message)
-            if self.session.fatal:
-                raise self.session.fatal
             self.session.disconnected(trio.current_time())
             self.moved()
             await trio.sleep_until(self.session.reconnect_at)

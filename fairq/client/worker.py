@@ -1,7 +1,7 @@
 """The SDK for those who do the work, on trio.
 
 Every task runs in a task of its own, inside a cancel scope that ends when its lease is lost. What a handler returns
-or raises decides the settlement: see OUTCOMES.
+or raises decides the settlement: see `_settlement_of`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import platform
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any
 
@@ -20,12 +19,15 @@ import trio
 from attrs import define, field, frozen
 
 from fairq.client.driver import Driver
-from fairq.errors import BadRequest
+from fairq.errors import BadRequest, Closed
 from fairq.model import MAX_ERROR_CHARS, MAX_SPAN_MS, Settlement, check_int, check_name
+from fairq.scopes import open_plain_nursery
 from fairq.wire.messages import MAX_CREDIT, Push, PushedTask
 from fairq.wire.worker_session import WorkerSession
 
 log = structlog.get_logger("fairq.worker")
+
+GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
 
 
 class Retry(Exception):
@@ -85,7 +87,7 @@ def default_name() -> str:
     return f"{node[:48]}-{os.getpid()}"
 
 
-def _settlement_of(task: PushedTask, error: BaseException | None) -> Settlement:
+def _settlement_of(task: PushedTask, error: Exception | None) -> Settlement:
     """Decide what becomes of a lease: the one table of outcomes."""
     match error:
         case None:
@@ -131,7 +133,7 @@ class Worker:
 
         return register
 
-    async def run(self, *, grace: float = 30.0, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled or stopped. Cancelled: handlers are cancelled too, and their tasks given back.
 
         Raises: BadRequest without handlers; Unauthorized or Forbidden when the server will not have the token.
@@ -144,16 +146,20 @@ class Worker:
         self._driver.handle, self._driver.moved = self._take, self._moved
         self._threads = trio.CapacityLimiter(self.concurrency)
         self._is_stopping, self._idle = False, trio.Event()
-        async with trio.open_nursery() as connection:
-            connection.start_soon(self._driver.run)
+        connection = trio.CancelScope(shield=True)  # outlives the handlers, so that their tasks can be given back
+        async with open_plain_nursery() as nursery:
+            nursery.start_soon(self._stay_connected, connection)
             task_status.started()
             try:
                 async with trio.open_nursery() as self._nursery:
                     await self._idle.wait()
             finally:
-                with trio.move_on_after(2, shield=True):
-                    await self._flush()
-            connection.cancel_scope.cancel()
+                self._is_stopping = True
+                with trio.move_on_after(GIVE_BACK_S, shield=True):
+                    while self._driver.session.holding and self._driver.is_connected:
+                        self._idle = trio.Event()
+                        await self._idle.wait()
+                connection.cancel()
 
     def stop(self) -> None:
         """Take no more tasks; `run` returns when those held are settled."""
@@ -162,10 +168,14 @@ class Worker:
         self._driver.kick()
         self._moved()
 
-    async def _flush(self) -> None:
-        while self._driver.session.unsettled and self._driver.session.is_open:
-            self._driver.kick()
-            await trio.sleep(0.01)
+    async def _stay_connected(self, scope: trio.CancelScope) -> None:
+        try:
+            with scope:
+                await self._driver.run()
+        finally:
+            self._idle.set()
+        if self._driver.session.fatal and not isinstance(self._driver.session.fatal, Closed):
+            raise self._driver.session.fatal
 
     def _moved(self) -> None:
         """Hear of lost leases, and of the end of work when stopping."""
@@ -190,26 +200,30 @@ class Worker:
             pushed.id, queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
             pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms,
         )  # fmt: skip
-        error: BaseException | None = None
-        is_settled = False
+        settlement: Settlement | None = None
+        scope = self._scopes[queue, task.id] = trio.CancelScope()
         try:
-            with trio.CancelScope() as scope:
-                self._scopes[queue, task.id, task.attempt] = scope
-                try:
-                    await self._call(self.handlers[queue], task)
-                except Exception as raised:
-                    error = raised
-            is_settled = not scope.cancelled_caught
+            with scope:
+                settlement = _settlement_of(pushed, await self._call(self.handlers[queue], task))
         finally:
-            del self._scopes[queue, task.id, task.attempt]
-            settlement = _settlement_of(pushed, error) if is_settled else Settlement("release", task.id, task.attempt)
-            self._driver.session.settle(queue, settlement)
-            self._driver.kick()
-        if error is not None and not isinstance(error, Retry | Reject):
-            log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exc_info=error)
+            del self._scopes[queue, task.id]
+            if settlement is None and not scope.cancelled_caught:  # it is the worker that is cancelled
+                self.stop()
+                settlement = Settlement("release", task.id, task.attempt)
+            if settlement is not None:
+                self._driver.session.settle(queue, settlement)
+                self._driver.kick()
 
-    async def _call(self, handler: Handler, task: Task) -> Any:
-        if iscoroutinefunction(handler):
-            return await handler(task)
-        result = await trio.to_thread.run_sync(partial(handler, task), abandon_on_cancel=True, limiter=self._threads)
-        return await result if isinstance(result, Awaitable) else result
+    async def _call(self, handler: Handler, task: Task) -> Exception | None:
+        """Run a handler; returns what it raised."""
+        try:
+            if iscoroutinefunction(handler):
+                await handler(task)
+            else:
+                await trio.to_thread.run_sync(handler, task, abandon_on_cancel=True, limiter=self._threads)
+        except (Retry, Reject) as verdict:
+            return verdict
+        except Exception as error:
+            log.warning("task failed", task=task.id, queue=task.queue, attempt=task.attempt, exc_info=error)
+            return error
+        return None

@@ -38,6 +38,7 @@ class Progress:
     executions: list[Execution] = field(factory=list)
     rows: list[Row] = field(factory=list)
     backlogged_rows: list[Row] = field(factory=list)
+    settled: trio.Event = field(factory=trio.Event)
     _dwells: dict[str, list[float]] = field(factory=lambda: defaultdict(list), init=False)
 
     @property
@@ -53,8 +54,7 @@ class Progress:
     @property
     def is_settled(self) -> bool:
         """Whether all was executed, and the service knows."""
-        unsettled = sum(row["ready"] + row["delayed"] + row["leased"] for row in self.rows)
-        return self.done >= self.total and unsettled == 0
+        return self.done >= self.total and not any(row["ready"] + row["delayed"] + row["leased"] for row in self.rows)
 
     def dwells(self, *owners: str) -> list[float]:
         """Return how long the tasks of these owners waited, in ms."""
@@ -95,9 +95,11 @@ class Stage:
                 body = {"queue": phase.queue, "tenant": tenant, "weight": WEIGHTS.get(tenant, 1)}
                 await self.operator.request("set_weight", body)
         with trio.move_on_after(_ATTACH_LIMIT_S):
-            while any(row["workers"] < WORKERS for row in (await self.operator.request("queues"))["queues"]):
+            while True:
+                rows = (await self.operator.request("queues"))["queues"]
+                if all(row["workers"] >= WORKERS for row in rows):
+                    return
                 await trio.sleep(0.05)
-            return
         raise Unavailable(f"the workers did not attach within {_ATTACH_LIMIT_S:g} seconds")
 
     async def run(self, phase: Phase) -> None:
@@ -114,8 +116,7 @@ class Stage:
                 if phase.is_held:
                     progress.began = trio.current_time()
                     await self.operator.request("resume", {"queue": phase.queue})
-                while not progress.is_settled:
-                    await trio.sleep(_SAMPLE_S / 4)
+                await progress.settled.wait()
         progress.seconds = trio.current_time() - progress.began
 
     async def _enqueue(self, phase: Phase, arrival: Arrival) -> None:
@@ -132,6 +133,8 @@ class Stage:
             except FairqError:  # a hiccup costs one sample; the phase's limit ends what is more than that
                 await trio.sleep(_SAMPLE_S)
             self.show(progress)
+            if progress.is_settled:
+                progress.settled.set()
             await trio.sleep(_SAMPLE_S)
 
     def follow(self) -> None:

@@ -126,9 +126,10 @@ def _url_in(log: Path) -> str | None:
 
 async def _wait_serving(server: _Child) -> str:
     with trio.move_on_after(_START_LIMIT_S):
-        while (url := _url_in(server.log)) is None:
+        while True:
+            if url := _url_in(server.log):
+                return url
             await trio.sleep(0.05)
-        return url
     raise ChildFailed(f"the server did not come up within {_START_LIMIT_S:g} seconds: {server.log_tail()}")
 
 

@@ -1,6 +1,6 @@
 """Who enqueues what, and when: the same arrivals for every way of serving them.
 
-FIFO and FAIR are the contrast: a flood at once, then small waves of the quiet tenants' files, identical in both. In
+FIFO and FAIR are the contrast: a flood at once, then the quiet tenants in turn with a few files each, several times round, identical in both. In
 the first all tasks are enqueued as one tenant, so that the service serves them in order of arrival; in the second
 every owner is a tenant. SHARES shows the weights: everybody has a backlog from the first to (nearly) the last moment.
 """
@@ -18,9 +18,9 @@ EVERYONE = "everyone"  # the one tenant of the fifo phase
 WEIGHTS = {FLOOD: 1, "ada": 1, "bob": 1, "cleo": 2, "dan": 2, "eve": 4, "fay": 4}
 QUIET = tuple(name for name in WEIGHTS if name != FLOOD)
 
-_WAVES = 5
-_FILES_PER_WAVE = 2
-_FIRST_WAVE, _LAST_WAVE = 0.06, 0.45  # of the expected length of the phase
+_FILES_AT_ONCE = 2
+_QUIET_PART = 0.1  # of all files
+_QUIET_BEGIN, _QUIET_END = 0.1, 0.6  # of the expected length of the phase
 
 
 @frozen
@@ -72,18 +72,18 @@ class Phase:
 
 
 def _flood_and_waves(queue: str, title: str, files: Sequence[str], expected_s: float) -> Phase:
-    quiet_count = len(QUIET) * _WAVES * _FILES_PER_WAVE
-    flood, quiet = files[:-quiet_count], iter(files[-quiet_count:])
-    numbers = iter(range(len(files)))
-
-    def planned(paths: Sequence[str], owner: str) -> list[Planned]:
-        return [Planned(f"{queue}-{next(numbers):05}", path, owner) for path in paths]
-
-    arrivals = [Arrival(0.0, FLOOD, planned(flood, FLOOD))]
-    for wave in range(_WAVES):
-        at_s = expected_s * (_FIRST_WAVE + (_LAST_WAVE - _FIRST_WAVE) * wave / (_WAVES - 1))
-        for owner in QUIET:
-            arrivals.append(Arrival(at_s, owner, planned([next(quiet) for _ in range(_FILES_PER_WAVE)], owner)))
+    waves = max(2, round(_QUIET_PART * len(files) / len(QUIET) / _FILES_AT_ONCE))
+    comers = list(QUIET) * waves
+    flood_count = len(files) - len(comers) * _FILES_AT_ONCE
+    tasks = [
+        Planned(f"{queue}-{i:05}", path, FLOOD if i < flood_count else comers[(i - flood_count) // _FILES_AT_ONCE])
+        for i, path in enumerate(files)
+    ]
+    arrivals = [Arrival(0.0, FLOOD, tasks[:flood_count])]
+    for i, owner in enumerate(comers):
+        at_s = expected_s * (_QUIET_BEGIN + (_QUIET_END - _QUIET_BEGIN) * i / len(comers))
+        start = flood_count + i * _FILES_AT_ONCE
+        arrivals.append(Arrival(at_s, owner, tasks[start : start + _FILES_AT_ONCE]))
     return Phase(queue, title, arrivals, expected_s)
 
 
@@ -99,7 +99,7 @@ def _everyone_floods(queue: str, title: str, files: Sequence[str], expected_s: f
 
 def plan_phases(files: Sequence[str], expected_s: float) -> list[Phase]:
     """Plan the three phases; `expected_s` is how long the workers should need for all the files once."""
-    quiet = f"{len(QUIET)} quiet tenants come later with {_FILES_PER_WAVE} files at a time"
+    quiet = f"{len(QUIET)} quiet tenants come later with {_FILES_AT_ONCE} files at a time"
     return [
         _flood_and_waves(FIFO, f"first in, first out: one tenant floods, {quiet}", files, expected_s),
         _flood_and_waves(FAIR, f"fair: the same arrivals, every owner a tenant ({quiet})", files, expected_s),

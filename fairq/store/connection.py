@@ -55,6 +55,8 @@ class Address:
             parts: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
         except ValueError as error:
             raise SettingsError(f"the store URL is not one: {error}", field="store") from None
+        if url.startswith("unix:") and not parts.get("path"):
+            raise SettingsError("the store URL names no socket; write unix:///path/to.sock", field="store")
         try:
             tls = _tls(parts) if url.startswith("rediss:") else None
         except OSError as error:  # ssl.SSLError is one
@@ -164,6 +166,7 @@ class Connection:
     timeout: float = 5.0
     prepare: Callable[[Callable[..., Awaitable[Any]]], Awaitable[None]] | None = None
     is_connected: bool = False
+    trouble: str = ""  # why the last attempt to connect failed
     _out: list[bytes] = field(factory=list, init=False)
     _pending: deque[_Waiter] = field(factory=deque, init=False)
     _work: trio.Event = field(factory=trio.Event, init=False)
@@ -218,7 +221,8 @@ class Connection:
                 self._note_change()
                 log.error("store refused", store=self.address.shown, error=str(error))
             except (*_BROKEN, trio.TooSlowError, Unavailable) as error:
-                log.warning("store away", store=self.address.shown, error=str(error) or type(error).__name__)
+                self.trouble = str(error) or str(error.__cause__ or "it is too slow")
+                log.warning("store away", store=self.address.shown, error=self.trouble)
             failures += 1
             await trio.sleep(backoff.compute(failures))
 

@@ -45,10 +45,16 @@ class Claim(NamedTuple):
 
 async def load_library(ask: Callable[..., Awaitable[Any]]) -> None:
     """Put our version of the function library on a store, unless it is there. Raises: StoreRefused if it differs."""
-    found = await ask("FUNCTION", "LIST", "LIBRARYNAME", library.NAME, "WITHCODE")
+    listing = ("FUNCTION", "LIST", "LIBRARYNAME", library.NAME, "WITHCODE")
+    found = await ask(*listing)
     if not found:
-        await ask("FUNCTION", "LOAD", library.source())
-        return
+        try:
+            await ask("FUNCTION", "LOAD", library.source())
+            return
+        except StoreRefused as error:
+            if "already exists" not in error.message:  # it does if another server, or another call, was faster
+                raise
+        found = await ask(*listing)
     fields = dict(zip(found[0][::2], found[0][1::2], strict=True))
     if fields[b"library_code"].decode() != library.source():
         raise StoreRefused(f"the store holds {library.NAME} with another text; two builds claim one version")
@@ -271,5 +277,8 @@ async def open_store(
         with trio.move_on_after(connect_timeout) as waiting:
             await store.connection.wait_connected()
         if waiting.cancelled_caught:
-            raise SettingsError(f"the store at {address.shown} did not answer in {connect_timeout:g} s", field="store")
+            trouble = store.connection.trouble or "no answer"
+            raise SettingsError(
+                f"the store at {address.shown} cannot be used after {connect_timeout:g} s: {trouble}", field="store"
+            )
         yield store

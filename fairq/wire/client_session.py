@@ -19,7 +19,7 @@ from attrs import define, field
 from fairq.errors import BadFrame, Closed, FairqError, OutcomeUnknown, TooLarge, Unavailable, from_code
 from fairq.model import MAX_BATCH, NewTask
 from fairq.wire.codec import decode_server
-from fairq.wire.messages import MAX_MESSAGE_BYTES, Drain, Enqueue, Error, Reply, Welcome
+from fairq.wire.messages import MAX_MESSAGE_BYTES, Drain, Enqueue, Error, Push, Reply, Welcome
 from fairq.wire.session import Session
 
 WINDOW = 2
@@ -202,7 +202,7 @@ class ClientSession(Session):
     server_warning: str | None = None
     fatal: FairqError | None = field(default=None, init=False)
     requests: deque[_RequestExchange] = field(factory=deque, init=False)
-    chunks: defaultdict[str, deque[_Chunk]] = field(factory=lambda: defaultdict(deque), init=False)  # by queue, in turns
+    chunks: defaultdict[str, deque[_Chunk]] = field(factory=lambda: defaultdict(deque), init=False)  # by queue
     windows: Counter[type[Exchange]] = field(factory=Counter, init=False)  # how many frames are under way
     _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done ones
     _calls_to_sweep: int = field(default=1_000, init=False)
@@ -241,9 +241,10 @@ class ClientSession(Session):
         self._resume_at = now + 0.05 * 2**self._refusals * (0.5 + self.jitter() / 2)
 
     def close(self) -> None:
-        """Fail all that still waits."""
+        """Fail all that still waits, and all that will be asked."""
+        self.fatal = self.fatal or Closed("the client was closed")
         for _, _, call in self._calls:
-            call.finish(error=Closed("the client was closed"))
+            call.finish(error=self.fatal)
         self._calls.clear()
 
     def request(self, kind: str, body: Mapping[str, Any], deadline: float) -> Call:
@@ -267,6 +268,8 @@ class ClientSession(Session):
             self._calls = [each for each in self._calls if not each[2].is_done]
             heapq.heapify(self._calls)
             self._calls_to_sweep = max(1_000, 2 * len(self._calls))
+        if self.fatal:
+            call.finish(error=self.fatal)
         heapq.heappush(self._calls, (call.deadline, self._number(), call))
         return call
 
@@ -291,7 +294,7 @@ class ClientSession(Session):
                 self.opened(now)
             case Drain():
                 self.is_draining = True
-            case _:
+            case Push():
                 return frame
         return None
 

@@ -1,0 +1,134 @@
+"""What is shown while it runs: a live table in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TextIO
+
+from attrs import define, field
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fairq.demo.figures import fractions, percentile
+from fairq.demo.phase import Progress, Row
+from fairq.demo.scenario import WEIGHTS
+
+_LINE_EVERY_S = 2.0
+_COLUMNS = ("tenant", "weight", "queued", "running", "done", "delivered", "entitled", "dwell p50", "dwell p99")
+
+
+class View(Protocol):
+    """Something that shows how far the demonstration is."""
+
+    def show_step(self, title: str, done: float = 0, total: float = 0) -> None:
+        """Show a step that is not a phase, with its progress if it has one."""
+
+    def show_phase(self, progress: Progress) -> None:
+        """Show how a phase stands."""
+
+
+def as_duration(ms: float | None) -> str:
+    """Write a dwell for people."""
+    if ms is None:
+        return ""
+    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
+
+
+def as_percent(fraction: float | None) -> str:
+    """Write a share for people."""
+    return "" if fraction is None else f"{100 * fraction:.1f} %"
+
+
+def _dwell_cells(progress: Progress, *owners: str) -> tuple[str, str]:
+    dwells = progress.dwells(*owners)
+    return as_duration(percentile(dwells, 50)), as_duration(percentile(dwells, 99))
+
+
+def phase_table(progress: Progress) -> Table:
+    """Draw the tenants as the service reports them; a tenant that stands for all owners is followed by them."""
+    table = Table(header_style="bold", expand=False)
+    for column in _COLUMNS:
+        table.add_column(column, justify="left" if column == "tenant" else "right", min_width=8)
+    delivered, entitled = fractions(progress.rows, "delivered"), fractions(progress.rows, "entitled")
+    rows = {row["tenant"]: row for row in progress.rows}
+    for name in progress.phase.tenants:
+        row: Row = rows.get(name, {"weight": 1, "ready": 0, "delayed": 0, "leased": 0, "done": 0})
+        owners = [name] if name in WEIGHTS else list(WEIGHTS)
+        table.add_row(
+            name, f"{row['weight']:g}", str(row["ready"] + row["delayed"]), str(row["leased"]), str(row["done"]),
+            as_percent(delivered.get(name)), as_percent(entitled.get(name)), *_dwell_cells(progress, *owners),
+        )  # fmt: skip
+        for owner in owners if name not in WEIGHTS else ():
+            count = len(progress.dwells(owner))
+            table.add_row(f"  of {owner}", "", "", "", str(count), "", "", *_dwell_cells(progress, owner), style="dim")
+    return table
+
+
+def _bar(done: float, total: float) -> RenderableType:
+    line = Table.grid(padding=(0, 1))
+    line.add_row(ProgressBar(total=total, completed=done, width=60), f"{100 * done / total:.0f} %")
+    return line
+
+
+@define
+class LiveView:
+    """Redraws one screen part of a terminal."""
+
+    live: Live
+
+    def show_step(self, title: str, done: float = 0, total: float = 0) -> None:
+        """Show a step that is not a phase, with its progress if it has one."""
+        parts: list[RenderableType] = [Text(title, style="bold")]
+        if total:
+            parts.append(_bar(min(done, total), total))
+        self.live.update(Group(*parts), refresh=True)
+
+    def show_phase(self, progress: Progress) -> None:
+        """Show the table, below what is being shown and how far it is."""
+        title = Text(progress.phase.title, style="bold")
+        self.live.update(Group(title, _bar(progress.done, progress.total), phase_table(progress)), refresh=True)
+
+
+@define
+class LineView:
+    """Writes a line when a step begins, and every other second what there is to say."""
+
+    out: TextIO
+    clock: Any = time.monotonic
+    _title: str = field(default="", init=False)
+    _said_at: float = field(default=float("-inf"), init=False)
+
+    def _say(self, title: str, text: str) -> None:
+        now = self.clock()
+        if title != self._title:
+            self._title = title
+            print(title, file=self.out, flush=True)
+        elif text and now - self._said_at >= _LINE_EVERY_S:
+            print(f"  {text}", file=self.out, flush=True)
+        else:
+            return
+        self._said_at = now
+
+    def show_step(self, title: str, done: float = 0, total: float = 0) -> None:
+        """Show a step that is not a phase, with its progress if it has one."""
+        self._say(title, f"{100 * min(done, total) / total:.0f} %" if total else "")
+
+    def show_phase(self, progress: Progress) -> None:
+        """Say how many tasks are done, and how long the quiet tenants' tasks waited."""
+        waited = as_duration(percentile(progress.quiet_dwells, 99)) or "none done yet"
+        self._say(progress.phase.title, f"{progress.done}/{progress.total} done, dwell p99 of the quiet: {waited}")
+
+
+@contextmanager
+def open_view(console: Console, lines: TextIO, *, is_live: bool) -> Iterator[View]:
+    """Open the live table, or the lines where there is no terminal to draw it on."""
+    if not is_live:
+        yield LineView(lines)
+        return
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        yield LiveView(live)

@@ -1,0 +1,132 @@
+"""The end of the demonstration: the proof, the contrast, and the one JSON object that holds both."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from attrs import asdict, frozen
+
+from fairq.demo.executions import Execution
+from fairq.demo.figures import fractions, percentile
+from fairq.demo.phase import Progress
+from fairq.demo.scenario import FAIR, FIFO, SHARES, WEIGHTS, Planned
+
+
+@frozen
+class Proof:
+    """Tasks enqueued against executions written down by the workers.
+
+    `processed` counts tasks that were executed, `lost` those that were not, `duplicated` those executed more than
+    once, `unexpected` executions of tasks that nobody enqueued, `digest_mismatches` executions whose file or digest
+    is not the one computed directly.
+    """
+
+    tasks: int
+    processed: int
+    lost: int
+    duplicated: int
+    unexpected: int
+    digest_mismatches: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether every task was processed exactly once, with the right result."""
+        wrong = self.lost or self.duplicated or self.unexpected or self.digest_mismatches
+        return not wrong and self.processed == self.tasks
+
+
+def prove(planned: Iterable[Planned], executions: Iterable[Execution], digests: Mapping[str, str]) -> Proof:
+    """Compare what was enqueued with what was executed; `digests` maps paths to digests computed directly."""
+    paths = {task.id: task.path for task in planned}
+    counts: Counter[str] = Counter()
+    unexpected = mismatches = 0
+    for execution in executions:
+        if execution.id not in paths:
+            unexpected += 1
+            continue
+        counts[execution.id] += 1
+        if execution.path != paths[execution.id] or execution.digest != digests.get(execution.path):
+            mismatches += 1
+    return Proof(
+        tasks=len(paths),
+        processed=len(counts),
+        lost=len(paths) - len(counts),
+        duplicated=sum(count > 1 for count in counts.values()),
+        unexpected=unexpected,
+        digest_mismatches=mismatches,
+    )
+
+
+def _contrast(progress: Progress) -> dict[str, Any]:
+    return {
+        "quiet_p50_ms": percentile(progress.quiet_dwells, 50),
+        "quiet_p99_ms": percentile(progress.quiet_dwells, 99),
+        "seconds": round(progress.seconds, 3),
+    }
+
+
+def tenant_rows(progress: Mapping[str, Progress]) -> list[dict[str, Any]]:
+    """Describe every tenant.
+
+    `tasks`, `p50_ms` and `p99_ms` (dwell) are of the fair phase. `entitled` and `delivered` are parts (0 to 1) of the
+    worker time that the service accounted for in the shares phase, as it last told while every tenant had tasks
+    waiting: only while all compete do the weights alone decide.
+    """
+    fair, rows = progress[FAIR], progress[SHARES].backlogged_rows
+    entitled, delivered = fractions(rows, "entitled"), fractions(rows, "delivered")
+    return [
+        {
+            "name": name,
+            "weight": weight,
+            "entitled": round(entitled.get(name, 0.0), 4),
+            "delivered": round(delivered.get(name, 0.0), 4),
+            "p50_ms": percentile(fair.dwells(name), 50),
+            "p99_ms": percentile(fair.dwells(name), 99),
+            "tasks": len(fair.dwells(name)),
+        }
+        for name, weight in WEIGHTS.items()
+    ]
+
+
+@frozen
+class Report:
+    """All that the demonstration found out."""
+
+    proof: Proof
+    fifo: Mapping[str, Any]
+    fair: Mapping[str, Any]
+    tenants: Sequence[Mapping[str, Any]]
+    files: int
+    direct_seconds: float
+    seconds: float
+
+    @property
+    def times_shorter(self) -> float | None:
+        """How many times shorter the quiet tenants' p99 dwell is in the fair phase."""
+        fifo, fair = self.fifo["quiet_p99_ms"], self.fair["quiet_p99_ms"]
+        return None if fifo is None or fair is None else round(fifo / max(fair, 1), 1)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that `--json` prints."""
+        whole = asdict(self, recurse=False)
+        proof = whole.pop("proof")
+        return {**asdict(proof), "is_proven": proof.holds, **whole, "times_shorter": self.times_shorter}
+
+
+def make_report(
+    progress: Mapping[str, Progress], digests: Mapping[str, str], direct_seconds: float, seconds: float
+) -> Report:
+    """Put the report together when all phases are over and the workers have ended."""
+    planned = [task for part in progress.values() for task in part.phase.tasks]
+    executions = [execution for part in progress.values() for execution in part.executions]
+    return Report(
+        proof=prove(planned, executions, digests),
+        fifo=_contrast(progress[FIFO]),
+        fair=_contrast(progress[FAIR]),
+        tenants=tenant_rows(progress),
+        files=len(digests),
+        direct_seconds=round(direct_seconds, 3),
+        seconds=round(seconds, 3),
+    )

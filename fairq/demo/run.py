@@ -1,0 +1,95 @@
+"""`fairq demo`, from the first file to the last process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import orjson
+import trio
+from rich.console import Console
+
+from fairq.demo.corpus import choose_files, digest_directly
+from fairq.demo.live import View, open_view
+from fairq.demo.phase import open_stage
+from fairq.demo.processes import WORKERS, running_service
+from fairq.demo.report import Report, make_report
+from fairq.demo.scenario import plan_phases
+from fairq.demo.summary import print_summary
+
+DIRECT_S = 8.0  # of tokenizing here first: this decides how many files there are, and so how long all of it takes
+_BETWEEN_S = 0.3
+
+
+def run_demo(*, as_json: bool) -> int:
+    """Run the demonstration; returns 0 if the proof holds, 1 if not, 128 + the signal that ended it early."""
+    return trio.run(_until_signalled, as_json)
+
+
+async def _until_signalled(as_json: bool) -> int:
+    """Run it in a scope that the first signal cancels; what cleans up behind it has its own limits of time."""
+    received: list[int] = []
+    report: Report | None = None
+    wanted = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # it is ignored under nohup
+        wanted.append(signal.SIGHUP)
+    with trio.open_signal_receiver(*wanted) as signals:
+        async with trio.open_nursery() as nursery:
+            scope = trio.CancelScope()
+            nursery.start_soon(_note_signals, signals, received, scope)
+            with scope:
+                report = await _demonstrate(as_json)
+            nursery.cancel_scope.cancel()
+    if received or report is None:
+        return 128 + received[0]
+    _print(report, as_json)
+    return 0 if report.proof.holds else 1
+
+
+async def _note_signals(signals: AsyncIterator[int], received: list[int], scope: trio.CancelScope) -> None:
+    async for number in signals:
+        received.append(number)
+        scope.cancel()
+
+
+def _print(report: Report, as_json: bool) -> None:
+    if as_json:
+        print(orjson.dumps(report.as_json(), option=orjson.OPT_INDENT_2).decode())
+    else:
+        print_summary(Console(width=None if sys.stdout.isatty() else 120), report)
+
+
+async def _demonstrate(as_json: bool) -> Report:
+    began = trio.current_time()
+    console = Console()
+    is_live = console.is_terminal and not as_json
+    with (
+        tempfile.TemporaryDirectory(prefix="fairq-demo-") as directory,
+        open_view(console, sys.stderr, is_live=is_live) as view,
+    ):
+        digests, direct_s = await _digest(view)
+        expected_s = direct_s / min(WORKERS, os.cpu_count() or 1)
+        phases = plan_phases(list(digests), expected_s)
+        view.show_step("starting a server, its store and two workers")
+        async with running_service(Path(directory)) as service, open_stage(service, phases, view.show_phase) as stage:
+            for phase in phases:
+                await stage.run(phase)
+                await trio.sleep(_BETWEEN_S)
+        view.show_step("checking the workers' records")
+        stage.follow()  # all that there is, now that the workers have ended
+        return make_report(stage.progress, digests, direct_s, trio.current_time() - began)
+
+
+async def _digest(view: View) -> tuple[dict[str, str], float]:
+    files = await trio.to_thread.run_sync(choose_files)
+    began = trio.current_time()
+
+    def progress(count: int, elapsed: float) -> None:
+        view.show_step("reading, tokenizing and hashing files directly, to compare with later", elapsed, DIRECT_S)
+
+    digests = await digest_directly(files, DIRECT_S, progress)
+    return digests, trio.current_time() - began
