@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import trio
 import uuid_utils
-from attrs import define, field, frozen
+from attrs import define, field
 
 from fairq.client.driver import Driver
 from fairq.errors import BadRequest, TooLarge
@@ -22,7 +22,7 @@ from fairq.wire.client_session import ClientSession
 DEFAULT_TIMEOUT = 30.0  # under the minute for which the store remembers ids that are done
 
 
-@frozen
+@define
 class EnqueuedTask:
     """A task that the service has taken over. `is_duplicate`: it knew the id already, and changed nothing."""
 

@@ -164,8 +164,9 @@ class Worker:
     def stop(self) -> None:
         """Take no more tasks; `run` returns when those held are settled."""
         self._is_stopping = True
-        self._driver.session.set_credit(0)
-        self._driver.kick()
+        if self._driver.session.credit:
+            self._driver.session.set_credit(0)
+            self._driver.kick()
         self._moved()
 
     async def _stay_connected(self, scope: trio.CancelScope) -> None:
@@ -201,12 +202,12 @@ class Worker:
             pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms,
         )  # fmt: skip
         settlement: Settlement | None = None
-        scope = self._scopes[queue, task.id] = trio.CancelScope()
+        scope = self._scopes[queue, task.id, task.attempt] = trio.CancelScope()
         try:
             with scope:
                 settlement = _settlement_of(pushed, await self._call(self.handlers[queue], task))
         finally:
-            del self._scopes[queue, task.id]
+            del self._scopes[queue, task.id, task.attempt]
             if settlement is None and not scope.cancelled_caught:  # it is the worker that is cancelled
                 self.stop()
                 settlement = Settlement("release", task.id, task.attempt)
