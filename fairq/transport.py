@@ -93,6 +93,14 @@ class Target:
         return cls(url, parts.hostname, port or 7700, parts.path or "/", None)
 
 
+def check_token(token: str) -> str:
+    """Return a token that can travel in a header, less the white space around it. Raises: SettingsError."""
+    text = token.strip()
+    if not text or not text.isascii() or not text.isprintable() or " " in text:
+        raise SettingsError("the token is not one: tokens are one word of ASCII letters", field="token")
+    return text
+
+
 @asynccontextmanager
 async def dial(target: Target, token: str) -> AsyncIterator[Transport]:
     """Connect to a server while the context lasts.

@@ -4,39 +4,43 @@
 -- perfectly served tenant would show: each dispatch moves it by cost / (sum of the weights that are eligible). A
 -- tenant is *eligible* while it has ready tasks and is not paused.
 --
--- 1. Two draws by weight, and the lower virtual time is served. One draw (a lottery) is unbiased, but its error grows
---    with the square root of the dispatches; the second draw keeps it constant (two-choice balancing).
--- 2. A draw throws a dart. Tenants stand in classes by weight (powers of two), densely numbered from 1; each slot is
---    as long as the top of its class. One random number names class, slot and the place inside the slot, and hits if
---    that place is below the tenant's weight: at most two expected throws, whatever the weights or the number of
---    tenants. Leaving moves the class's last tenant into the hole.
+-- 1. Two draws by rate, and the lower virtual time is served. A tenant's rate is its weight / the cost of its tasks:
+--    what its part of the dispatches ought to be. One draw (a lottery) is unbiased, but its error grows with the square
+--    root of the dispatches; the second draw keeps it constant (two-choice balancing). It makes good a rate that is
+--    off by less than two; drawing by weight alone, long tasks overrun their share and short ones never reach theirs.
+-- 2. A draw throws a dart. Tenants stand in classes by rate (powers of two), densely numbered from 1; each slot is as
+--    long as the top of its class. One random number names class, slot and the place inside the slot, and hits if that
+--    place is below the tenant's rate: a few throws, whatever the rates or the number of tenants. Leaving moves the
+--    class's last tenant into the hole. A tenant changes class when a lease's end or a new weight has moved its rate
+--    above the class's top or below a quarter of it.
 -- 3. Whoever becomes eligible starts at max(own virtual time, clock): idling banks no credit, coming back sheds no
 --    debt. Whoever does so at the clock goes to the wake list, which is served first, so that a quiet tenant does not
 --    wait for luck; a drawn tenant goes before it only when it is behind the clock by more than a task of its own, so
 --    that a stream of wakers cannot starve the backlogged. A tenant stands on the list at most once (`listed`): one
 --    that stops being eligible leaves its entry behind, and is dropped when that is popped, or gets its place back.
 -- 4. Cost is a task (`share = count`) or worker time (`share = time`): the tenant's running estimate is charged at
---    dispatch and corrected when the lease ends (`correct`).
+--    dispatch and corrected when the lease ends (`correct`). No task takes less than a millisecond: free ones would
+--    be served for ever.
 -- 5. Membership has one rule in one place: `close` seats every tenant that the call touched. No path that makes work
 --    ready, or takes it away, can forget to.
 
 local SLOT_PROBES = 32  -- darts thrown for one draw before the round ends (a round empties tenants under the darts)
 
--- The class of a weight: the exponent of the power of two just above it, which is also the slot's length.
-local function class_of(weight)
-  local _, exponent = math.frexp(weight)
-  return exponent
+-- In units of the queue's mean task, so that weight and rate are one where tasks are alike or costs are not known.
+local function rate_of(call, t)
+  if call.queue.share == SHARE_COUNT or t.estimate == 0 then return t.weight end
+  return t.weight * call.queue.estimate / t.estimate
 end
 
 local function unpack_tenant(call, name, packed)
   local t = {name = name}
   if packed then
     t.weight, t.vtime, t.slot, t.epoch, t.ready, t.delayed, t.leased, t.dead, t.done, t.estimate, t.delivered,
-      t.entitled, t.joined, t.paused, t.listed = struct.unpack(TENANT_FORMAT, packed)
+      t.entitled, t.joined, t.class, t.paused, t.listed = struct.unpack(TENANT_FORMAT, packed)
   else
     t.weight, t.vtime, t.slot, t.epoch, t.ready, t.delayed, t.leased, t.dead, t.done, t.estimate, t.delivered,
-      t.entitled, t.joined, t.paused, t.listed =
-      DEFAULT_WEIGHT, 0, OUT, call.queue.epoch, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+      t.entitled, t.joined, t.class, t.paused, t.listed =
+      DEFAULT_WEIGHT, 0, OUT, call.queue.epoch, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
   end
   if t.epoch ~= call.queue.epoch then  -- the unit of service changed: everyone starts anew, together
     t.epoch, t.vtime, t.estimate, t.delivered, t.entitled, t.joined = call.queue.epoch, 0, 0, 0, 0, 0
@@ -48,7 +52,7 @@ end
 
 local function pack_tenant(t)
   return struct.pack(TENANT_FORMAT, t.weight, t.vtime, t.slot, t.epoch, t.ready, t.delayed, t.leased, t.dead, t.done,
-    t.estimate, t.delivered, t.entitled, t.joined, t.paused, t.listed)
+    t.estimate, t.delivered, t.entitled, t.joined, t.class, t.paused, t.listed)
 end
 
 -- Reads the named tenants that this call has not met yet, in one command.
@@ -86,14 +90,14 @@ local function tenant_in(call, class, slot)
 end
 
 local function take_slot(call, t)
-  local classes, class = call.queue.classes, class_of(t.weight)
-  t.slot = (classes[class] or 0) + 1
+  local classes, _, class = call.queue.classes, math.frexp(rate_of(call, t))
+  t.class, t.slot = class, (classes[class] or 0) + 1
   classes[class] = t.slot
   call.slots[slot_field(class, t.slot)] = t.name
 end
 
 local function free_slot(call, t)
-  local classes, class = call.queue.classes, class_of(t.weight)
+  local classes, class = call.queue.classes, t.class
   local last = classes[class]
   if t.slot ~= last then
     local moved = touch(call, tenant_in(call, class, last))
@@ -153,8 +157,14 @@ local function seat(call, t)
     if t.slot ~= OUT then leave(call, t) end
   elseif t.slot == OUT then
     arrive(call, t)
-  elseif t.slot == AWAKE and t.listed == 0 then  -- served from the wake list, and has more
-    take_slot(call, t)
+  elseif t.slot == AWAKE then
+    if t.listed == 0 then take_slot(call, t) end  -- served from the wake list, and has more
+  elseif t.rerated then
+    local rate, top = rate_of(call, t), 2 ^ t.class
+    if rate > top or rate < top / 4 then
+      free_slot(call, t)
+      take_slot(call, t)
+    end
   end
 end
 
@@ -175,8 +185,9 @@ end
 -- the dispatch, so it moves by the larger of the two weight sums, and the tenant keeps its distance to the clock. A
 -- lease of an earlier epoch was charged in another unit, to an account that is closed.
 local function correct(call, t, run)
+  t.rerated = true
   if call.queue.share == SHARE_COUNT or run.epoch ~= call.queue.epoch then return end
-  local measured = call.now - run.leased_at
+  local measured = math.max(call.now - run.leased_at, 1)
   local excess = measured - run.cost
   local step = excess / math.max(run.weight_sum, call.queue.weight_sum)
   t.vtime = t.vtime + excess / t.weight - excess / run.weight_sum + step
@@ -190,13 +201,11 @@ end
 -- Throws darts until one hits an eligible tenant; nil when none did (the round is over).
 local function throw_darts(call, wanted)
   local fields, inside, spans, total = {}, {}, {}, 0
-  for class = 1, 30 do
-    local count = call.queue.classes[class]
-    if count and count > 0 then
-      spans[#spans + 1] = {class = class, top = 2 ^ class, length = count * 2 ^ class}
-      total = total + count * 2 ^ class
-    end
+  for class, count in pairs(call.queue.classes) do
+    if count > 0 then spans[#spans + 1] = {class = class, top = 2 ^ class, length = count * 2 ^ class} end
   end
+  table.sort(spans, function(one, other) return one.class < other.class end)
+  for _, span in ipairs(spans) do total = total + span.length end
   for i = 1, wanted do
     local point, span = random(call) * total, nil
     for _, candidate in ipairs(spans) do
@@ -211,7 +220,7 @@ local function throw_darts(call, wanted)
   return redis.call('HMGET', key(call, 'slots'), unpack(fields)), inside
 end
 
--- One tenant by weight, or nil when SLOT_PROBES darts in a row missed. `darts` is the round's quiver.
+-- One tenant by rate, or nil when SLOT_PROBES darts in a row missed. `darts` is the round's quiver.
 local function draw(call, darts)
   for _ = 1, SLOT_PROBES do
     if darts.next > #darts.names then
@@ -222,7 +231,7 @@ local function draw(call, darts)
     local i = darts.next
     darts.next = i + 1
     local t = call.tenants[darts.names[i]]
-    if darts.inside[i] < t.weight and is_eligible(t) then return t end
+    if darts.inside[i] < rate_of(call, t) and is_eligible(t) then return t end
   end
   return nil
 end

@@ -13,11 +13,12 @@ local function set_weight(keys, args)
   check_name(args[3], 'tenant')
   local t = touch(call, args[3])
   local before = t.weight
-  if t.slot ~= OUT then accrue(call, t) end
-  if t.slot > 0 then free_slot(call, t) end
-  if t.counted then call.queue.weight_sum = call.queue.weight_sum + weight - before end
-  t.weight = weight
-  if t.counted and t.slot == OUT then take_slot(call, t) end
+  if t.counted then
+    accrue(call, t)
+    call.queue.weight_sum = call.queue.weight_sum + weight - before
+  end
+  t.vtime = call.queue.clock + (t.vtime - call.queue.clock) * before / weight  -- as far ahead or behind as it was
+  t.weight, t.rerated = weight, true
   close(call)
   return before
 end

@@ -48,7 +48,15 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test that needs a store once per kind."""
     if "store_kind" in metafunc.fixturenames:
-        metafunc.parametrize("store_kind", store_kinds(metafunc.config), scope="session")
+        kinds = store_kinds(metafunc.config)
+        if metafunc.definition.get_closest_marker("one_store"):
+            kinds = kinds[:1]
+        metafunc.parametrize("store_kind", kinds, scope="session")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add the mark of tests that test the tests."""
+    config.addinivalue_line("markers", "one_store: runs on one kind of store only, the first")
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,8 @@ class Tenant:
     paused: int = 0
     listed: bool = False
     counted: bool = False
+    rank: int = 0
+    rerated: bool = False
     leased: int = 0
     dead: int = 0
     done: int = 0
@@ -98,15 +100,20 @@ class FairPick:
             self.touched.append(t)
         return t
 
+    def rate_of(self, t: Tenant) -> float:
+        """Tell the tenant's part of the dispatches."""
+        return t.weight if self.share or t.estimate == 0 else t.weight * self.estimate / t.estimate
+
     def take_slot(self, t: Tenant) -> None:
         """Give the tenant the next slot of its class."""
-        seats = self.classes.setdefault(math.frexp(t.weight)[1], [])
+        t.rank = math.frexp(self.rate_of(t))[1]
+        seats = self.classes.setdefault(t.rank, [])
         seats.append(t)
         t.slot = len(seats)
 
     def free_slot(self, t: Tenant) -> None:
         """Take the tenant's slot away; the last of its class moves into the hole."""
-        seats = self.classes[math.frexp(t.weight)[1]]
+        seats = self.classes[t.rank]
         moved = seats.pop()
         if moved is not t:
             self.touch(moved.name).slot = t.slot
@@ -148,7 +155,11 @@ class FairPick:
                 if not t.listed:
                     t.listed = True
                     self.woken.append(t)
-        elif t.slot == AWAKE and not t.listed:
+        elif t.slot == AWAKE:
+            if not t.listed:
+                self.take_slot(t)
+        elif t.rerated and not 2.0**t.rank / 4 <= self.rate_of(t) <= 2.0**t.rank:
+            self.free_slot(t)
             self.take_slot(t)
 
     def seat_all(self) -> None:
@@ -172,9 +183,10 @@ class FairPick:
 
     def correct(self, t: Tenant, run: Run, now: float) -> None:
         """Replace a lease's estimate by the time that it took."""
+        t.rerated = True
         if self.share or run.epoch != self.epoch:
             return
-        measured = now - run.leased_at
+        measured = max(now - run.leased_at, 1)
         excess = measured - run.cost
         step = excess / max(run.weight_sum, self.weight_sum)
         t.vtime = t.vtime + excess / t.weight - excess / run.weight_sum + step
@@ -197,12 +209,12 @@ class FairPick:
             darts.hits.append((seats[slot], point - slot * top))
 
     def draw(self, darts: Darts, dice: Iterator[float]) -> Tenant | None:
-        """Draw one tenant by weight."""
+        """Draw one tenant by rate."""
         for _ in range(SLOT_PROBES):
             if not darts.hits:
                 self.throw(darts, dice)
             t, inside = darts.hits.popleft()
-            if inside < t.weight and t.is_eligible:
+            if inside < self.rate_of(t) and t.is_eligible:
                 return t
         return None
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .fair_pick import OUT, FairPick, Pick, Run, Tenant
+from .fair_pick import FairPick, Pick, Run, Tenant
 
 ROUNDS, TENANTS_PER_TICK, WINDOW_MS = 8, 50, 60_000
 
@@ -80,6 +80,8 @@ class Model(FairPick):
     def close(self, now: float) -> None:
         """End a call that changes something."""
         self.seat_all()
+        for t in self.touched:
+            t.rerated = False
         self.wake.extend(self.woken)
         if self.hungry and self.readied and not self.paused:
             self.hungry = 0
@@ -327,15 +329,11 @@ class Model(FairPick):
         now = self.open(now)
         t = self.touch(tenant)
         before = t.weight
-        if t.slot != OUT:
-            self.accrue(t)
-        if t.slot > 0:
-            self.free_slot(t)
         if t.counted:
+            self.accrue(t)
             self.weight_sum += weight - before
-        t.weight = weight
-        if t.counted and t.slot == OUT:
-            self.take_slot(t)
+        t.vtime = self.clock + (t.vtime - self.clock) * before / weight
+        t.weight, t.rerated = weight, True
         self.close(now)
         return before
 

@@ -10,8 +10,8 @@ import structlog
 import trio
 from attrs import define, field
 
-from fairq.errors import BadFrame, FairqError, Forbidden, Unauthorized
-from fairq.transport import Disconnected, Target, Transport, dial
+from fairq.errors import BadFrame, FairqError, Forbidden, SettingsError, Unauthorized
+from fairq.transport import Disconnected, Target, Transport, check_token, dial
 from fairq.wire.client_session import Call, ClientSession
 
 log = structlog.get_logger("fairq.client")
@@ -39,7 +39,10 @@ class Driver(Generic[S]):
     @classmethod
     def to(cls, urls: str | Sequence[str], token: str, session: S, tls: ssl.SSLContext | None = None) -> Driver[S]:
         """Make a driver for the URL of a server, or several of servers on one store. Raises: SettingsError."""
-        return cls(session, [Target.parse(url, tls) for url in ([urls] if isinstance(urls, str) else urls)], token)
+        targets = [Target.parse(url, tls) for url in ([urls] if isinstance(urls, str) else urls)]
+        if not targets:
+            raise SettingsError("give the URL of at least one server", field="url")
+        return cls(session, targets, check_token(token))
 
     @property
     def is_connected(self) -> bool:

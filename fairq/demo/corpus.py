@@ -13,7 +13,7 @@ import trio
 MIN_BYTES = 1 << 10
 MAX_BYTES = 16 << 10  # bounds a single task's length, and with it the wait for a free worker
 MAX_FILES = 2000
-ENOUGH_FILES = 500  # for a contrast to show
+ENOUGH_FILES = 400  # for a contrast to show
 MIN_FILES = 120  # taken however slow the machine is
 _NOT_OURS = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
@@ -43,7 +43,7 @@ def digest_file(path: str | Path) -> str:
 
 def is_enough(files: int, used: float) -> bool:
     """Tell whether to stop at so many files, having used so much of the budget (1: all of it)."""
-    return files >= ENOUGH_FILES and used >= 1 or files >= MIN_FILES and used >= 1.5
+    return (files >= ENOUGH_FILES and used >= 1) or (files >= MIN_FILES and used >= 1.25)
 
 
 async def digest_directly(
@@ -51,7 +51,7 @@ async def digest_directly(
 ) -> dict[str, str]:
     """Compute digests here, in order, for `budget_s` seconds; returns path -> digest of the files that were reached.
 
-    So the machine's speed decides how many files the demonstration takes; a slow one gets half as long again to reach
+    So the machine's speed decides how many files the demonstration takes; a slow one gets a quarter more time to reach
     ENOUGH_FILES. Files that Python cannot tokenize (the standard library has some, for its tests) are passed over.
     `progress(files, seconds)` is called after each file.
     """

@@ -120,8 +120,11 @@ class LineView:
 
     def show_phase(self, progress: Progress) -> None:
         """Say how many tasks are done, and how long the quiet tenants' tasks waited."""
-        waited = as_duration(percentile(progress.quiet_dwells, 99)) or "none done yet"
-        self._say(progress.phase.title, f"{progress.done}/{progress.total} done, dwell p99 of the quiet: {waited}")
+        text = f"{progress.done}/{progress.total} done"
+        if not progress.phase.is_held:
+            waited = as_duration(percentile(progress.quiet_dwells, 99)) or "none done yet"
+            text += f", dwell p99 of the quiet: {waited}"
+        self._say(progress.phase.title, text)
 
 
 @contextmanager

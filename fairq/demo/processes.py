@@ -59,16 +59,15 @@ class _Child:
         code = await self.process.wait()
         raise ChildFailed(f"the {self.name} ended with code {code}: {self.log_tail()}")
 
-    async def stop(self) -> bool:
-        """End it; returns False if it had to be killed."""
+    async def stop(self) -> None:
+        """End it, by force if it does not end by itself."""
         with suppress(ProcessLookupError):
             self.process.terminate()
         with trio.move_on_after(_STOP_LIMIT_S):
             await self.process.wait()
-            return True
+            return
         self.process.kill()
         await self.process.wait()
-        return False
 
 
 @define(eq=False)
@@ -103,12 +102,12 @@ async def _stop_all(servers: Sequence[_Child], workers: Sequence[_Child], data_d
             for worker in workers:
                 nursery.start_soon(worker.stop)
         for server in servers:
-            if not await server.stop():
-                await _stop_store(data_dir)
+            await server.stop()
+            await _stop_orphaned_store(data_dir)
 
 
-async def _stop_store(data_dir: Path) -> None:
-    """End the store that a killed server left behind."""
+async def _stop_orphaned_store(data_dir: Path) -> None:
+    """End the store if the server died and left it behind; else there is nobody to connect to."""
     with suppress(OSError, FairqError, trio.BrokenResourceError), trio.move_on_after(_STOP_LIMIT_S):
         stream, reader = await connect(Address.parse(store_url(data_dir)))
         async with stream:

@@ -1,8 +1,9 @@
 """Who enqueues what, and when: the same arrivals for every way of serving them.
 
-FIFO and FAIR are the contrast: a flood at once, then the quiet tenants in turn with a few files each, several times round, identical in both. In
-the first all tasks are enqueued as one tenant, so that the service serves them in order of arrival; in the second
-every owner is a tenant. SHARES shows the weights: everybody has a backlog from the first to (nearly) the last moment.
+FIFO and FAIR are the contrast: a flood at once, then the quiet tenants in turn with a few files each, several times
+round, identical in both. In the first all tasks are enqueued as one tenant, so that the service serves them in order
+of arrival; in the second every owner is a tenant. SHARES shows the weights: everybody has a backlog from the first to
+(nearly) the last moment.
 """
 
 from __future__ import annotations

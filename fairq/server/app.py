@@ -8,6 +8,7 @@ is left then is released, so that other servers' workers get it at once.
 from __future__ import annotations
 
 import platform
+import random
 import secrets
 from typing import Any
 
@@ -80,15 +81,18 @@ class App:
         for queue in peer.queues:
             dispatcher = self.dispatchers.get(queue)
             if dispatcher is None:
-                dispatcher = self.dispatchers[queue] = Dispatcher(queue, self.store, self.ticker, self.name)
+                dispatcher = self.dispatchers[queue] = Dispatcher(
+                    queue, self.store, self.ticker, self.name, self.credit_changed
+                )
                 self.nursery.start_soon(self.store.subscription.add, keys.ready_channel(queue))
                 self.nursery.start_soon(dispatcher.run)
             dispatcher.workers.add(peer)
             dispatcher.hint()
+            self.ticker.expect(queue, 0)
 
     def credit_changed(self, peer: Peer) -> None:
         """A worker has more (or less) room."""
-        for queue in peer.queues:
+        for queue in random.sample(peer.queues, len(peer.queues)):  # in no order, so that no queue is always the last
             self.dispatchers[queue].credit_changed()
 
     def count_workers(self, queue: str) -> int:

@@ -11,8 +11,8 @@ load credit gathers and one call moves many tasks. Without it every acknowledgem
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import structlog
 import trio
@@ -42,12 +42,16 @@ class Worker(Protocol):
 
 @define(eq=False)
 class Dispatcher:
-    """Feeds the workers of one queue; `name` is what the store's leases carry."""
+    """Feeds the workers of one queue; `name` is what the store's leases carry.
+
+    `freed(worker)` is told of credit that was set aside for a claim and came back: other queues may have use for it.
+    """
 
     queue: str
     store: Store
     ticker: Ticker
     name: str
+    freed: Callable[[Any], None] = lambda _: None
     workers: set[Worker] = field(factory=set)
     is_stopping: bool = False
     _hints: int = field(default=0, init=False)
@@ -89,8 +93,10 @@ class Dispatcher:
                 self._unreserve(shares)
                 raise
             self._unreserve(shares)
-            if len(claim.leases) < wanted and hints == self._hints:
-                self._is_empty = True
+            if len(claim.leases) < wanted:
+                self._is_empty = hints == self._hints
+                for worker in shares:
+                    self.freed(worker)
             if claim.leases:
                 self.ticker.expect(self.queue, claim.lease_ms)
                 await self._hand_out(claim.leases, claim.lease_ms)

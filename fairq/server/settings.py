@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -110,8 +110,19 @@ def _names(value: Any, _: object) -> list[str]:
     return [str(name) for name in value]
 
 
+def _strictly(*kinds: type) -> Callable[[Any, Any], Any]:
+    def structure(value: Any, kind: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, (str, *kinds)):
+            raise ValueError("is of another kind")
+        return kind(value)
+
+    return structure
+
+
 _converter = cattrs.Converter(detailed_validation=False)
 _converter.register_structure_hook(bool, _boolean)
+for _kind, _from in ((str, ()), (int, (int,)), (float, (int, float))):
+    _converter.register_structure_hook(_kind, _strictly(*_from))
 _converter.register_structure_hook_func(lambda kind: kind == list[str], _names)
 
 

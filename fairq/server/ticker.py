@@ -31,8 +31,8 @@ class Ticker:
     _sooner: trio.Event = field(factory=trio.Event, init=False)
 
     def expect(self, queue: str, in_ms: float) -> None:
-        """Say that something will be due in a queue after `in_ms`."""
-        at = trio.current_time() + in_ms / 1000
+        """Say that something will be due in a queue after `in_ms`, or sooner what other servers know of."""
+        at = trio.current_time() + min(in_ms / 1000, FLOOR_S)
         if at < self.due.get(queue, float("inf")):
             self.due[queue] = at
             self._sooner.set()
@@ -46,7 +46,9 @@ class Ticker:
                 discover_at = now + _DISCOVER_S
                 await self._discover()
             for queue in [queue for queue, at in self.due.items() if at <= now]:
-                self.due[queue] = trio.current_time() + await self._tick(queue)
+                self.due[queue] = float("inf")
+                wait = await self._tick(queue)
+                self.expect(queue, wait * 1000)  # not over what came to be expected meanwhile
             self._sooner = trio.Event()
             with trio.move_on_at(min(discover_at, *self.due.values()) if self.due else discover_at):
                 await self._sooner.wait()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from attrs import asdict
 
-from fairq.errors import BadRequest, Draining, NotFound
+from fairq.errors import BadRequest, Draining, Forbidden, NotFound
 from fairq.model import (
     WORKER_PATTERN,
     Settlement,
@@ -128,6 +128,8 @@ async def queues(app: App, peer: Peer, request: wire.Queues) -> Body:
     """List all queues."""
     rows = []
     for queue in await app.store.queues():
+        if peer.identity.queues is not None and queue not in peer.identity.queues:
+            continue
         rows.append({**asdict(await app.store.queue(queue)), "workers": app.count_workers(queue)})
     return {"queues": rows}
 
@@ -206,19 +208,27 @@ async def purge(app: App, peer: Peer, request: wire.Purge) -> Body:
     return {"outcomes": await app.store.purge(queue, [check_task_id(id, "ids") for id in request.ids])}
 
 
+def _check_unlimited(peer: Peer) -> None:
+    if peer.identity.queues is not None:
+        raise Forbidden("an operator of some queues has no say over tokens", field="type")
+
+
 async def create_token(app: App, peer: Peer, request: wire.CreateToken) -> Body:
     """Register a token."""
+    _check_unlimited(peer)
     await app.auth.create(TokenRecord(request.id, request.role, request.hash, request.tenant, request.queues))
     return {}
 
 
 async def list_tokens(app: App, peer: Peer, request: wire.ListTokens) -> Body:
     """List tokens, without their hashes."""
+    _check_unlimited(peer)
     return {"tokens": [{k: v for k, v in asdict(t).items() if k != "hash"} for t in await app.auth.tokens()]}
 
 
 async def revoke_token(app: App, peer: Peer, request: wire.RevokeToken) -> Body:
     """Delete a token and close the connections that use it."""
+    _check_unlimited(peer)
     if not await app.auth.revoke(request.id):
         raise NotFound(f"there is no token {request.id!r:.80}", field="id")
     return {}

@@ -32,6 +32,7 @@ Word = str | bytes | int | float
 
 MAX_PENDING = 10_000
 _RETRYABLE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS")
+_HEARD = (b"smessage", b"message", b"ssubscribe", b"subscribe")  # the latter two: what came before was missed
 _BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLError, hiredis.ProtocolError)
 
 
@@ -291,7 +292,8 @@ class Connection:
 class Subscription:
     """A connection of its own that listens to channels; messages are hints, and may be lost.
 
-    `heard(channel)` is called for every message, and `heard("")` after every reconnect (anything may have been missed).
+    `heard(channel)` is called for every message and when a channel begins to be heard, and `heard("")` after every
+    reconnect: anything may have been missed.
     """
 
     address: Address
@@ -339,5 +341,5 @@ class Subscription:
         while data := await stream.receive_some():
             reader.feed(bytes(data))
             while (reply := reader.gets()) is not False:
-                if isinstance(reply, list) and reply[0] in (b"smessage", b"message"):
+                if isinstance(reply, list) and reply[0] in _HEARD:
                     self.heard(reply[1].decode())

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import structlog
 import trio
@@ -31,11 +32,11 @@ _STOP_TIMEOUT = 10.0
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 108 bytes
 _CONFIG = """\
 port 0
-unixsocket "{socket}"
+unixsocket {socket}
 unixsocketperm 700
-dir "{data_dir}"
+dir {data_dir}
 daemonize no
-logfile "{log}"
+logfile {log}
 loglevel notice
 save ""
 appendonly yes
@@ -55,7 +56,12 @@ def socket_path(data_dir: Path) -> Path:
 
 def store_url(data_dir: Path) -> str:
     """Return the URL of the embedded store of a data directory."""
-    return f"unix://{socket_path(data_dir)}"
+    return f"unix://{quote(str(socket_path(data_dir)))}"
+
+
+def _quoted(path: object) -> str:
+    """Write a path as Valkey's configuration file takes any."""
+    return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 @contextmanager
@@ -135,13 +141,14 @@ async def _supervise(
     started, delay = False, 0.1
     while True:
         began = trio.current_time()
-        process = await trio.lowlevel.open_process(
-            [str(get_binary_path()), str(config)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # ctrl-C in a terminal is for us; we stop the store when we have drained
-        )
+        with config.open("rb") as text:  # by name, Valkey would take *, ? and [ in the path for a pattern
+            process = await trio.lowlevel.open_process(
+                [str(get_binary_path()), "-"],
+                stdin=text,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # ctrl-C in a terminal is for us; we stop the store when we have drained
+            )
         log.debug("embedded store started", pid=process.pid)
         try:
             if not started:
@@ -173,7 +180,9 @@ async def embedded_store(data_dir: Path, *, fsync: str = "always") -> AsyncItera
         await _shut_down_orphan(address)
         config = data_dir / "valkey.conf"
         config.write_text(
-            _CONFIG.format(socket=address.path, data_dir=data_dir, log=data_dir / "store.log", fsync=fsync)
+            _CONFIG.format(
+                socket=_quoted(address.path), data_dir=_quoted(data_dir), log=_quoted(data_dir / "store.log"), fsync=fsync
+            )
         )
         async with background() as nursery:
             await nursery.start(_supervise, config, address)

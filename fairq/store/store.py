@@ -86,7 +86,8 @@ class Store:
 
     async def _register(self, queue: str) -> None:
         if queue not in self._registered:
-            await self.connection.call("SADD", keys.QUEUES, queue)
+            if not await self.connection.call("SISMEMBER", keys.QUEUES, queue):  # a full store refuses SADD
+                await self.connection.call("SADD", keys.QUEUES, queue)
             self._registered.add(queue)
 
     async def enqueue(self, queue: str, tenant: str, tasks: Sequence[NewTask]) -> list[Outcome]:

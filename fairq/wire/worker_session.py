@@ -241,12 +241,12 @@ class WorkerSession(ClientSession):
     def _renew(self, queue: str, held: dict[str, _Held], now: float) -> None:
         """Ask for more time where a third of it is over."""
         due = [HeldLease(queue, id, lease.attempt) for id, lease in held.items() if lease.renew_at <= now]
-        due = due[: self.max_batch]
-        for token in due:
-            held[token.id].renew_at = now + min(_RETRY_RENEWAL_S, held[token.id].lease_s / 10)
-        if due:
-            body = {"queue": queue, "leases": [{"id": token.id, "attempt": token.attempt} for token in due]}
-            self.start(Extend.type, body, _ExtendExchange(self, due, now))
+        for start in range(0, len(due), self.max_batch):
+            batch = due[start : start + self.max_batch]
+            for token in batch:
+                held[token.id].renew_at = now + min(_RETRY_RENEWAL_S, held[token.id].lease_s / 10)
+            body = {"queue": queue, "leases": [{"id": token.id, "attempt": token.attempt} for token in batch]}
+            self.start(Extend.type, body, _ExtendExchange(self, batch, now))
 
 
 def _encode(settlement: Settlement) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import redis
 
 from fairq.store import library
 
+VERBS = frozenset(re.findall(r"^register\('(\w+)'", library.source(), re.MULTILINE))
 START = 1_700_000_000_000  # the test clock's first ms
 LEASE_MS = 30_000  # the default lease
 NO_DICE = b""
@@ -77,7 +79,7 @@ class Share:
 
 
 def dice(seed: int = 0, count: int = 1500) -> bytes:
-    """Pack `count` numbers in [0, 1)."""
+    """Pack `count` random numbers in [0, 1)."""
     source = random.Random(seed)
     return struct.pack(f"<{count}d", *(source.random() for _ in range(count)))
 
@@ -125,7 +127,7 @@ class Queue:
     def claim(self, limit: int = 1, worker: str = "w1", rolled: bytes | None = None) -> list[Leased]:
         """Claim tasks with the next seed's dice."""
         self.seed += 1
-        reply = self.call("claim", worker, limit, dice=dice(self.seed) if rolled is None else rolled)
+        reply = self.call("claim", worker, limit, dice=dice(self.seed, 100 * limit + 100) if rolled is None else rolled)
         return [Leased(reply[i].decode(), reply[i + 1], reply[i + 2], reply[i + 3]) for i in range(2, len(reply), 4)]
 
     def settle(self, *settlements: tuple[object, ...]) -> list[str]:

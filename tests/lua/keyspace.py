@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 from .calls import Queue
 
-TENANT_FORMAT = "<13dBB"
+TENANT_FORMAT = "<13dbBB"
 QUEUE_FORMAT = "<22d"
-PLAIN_KEYS = {"test", "queue", "tenants", "slots", "wake", "tasks", "runs", "leases", "due", "expiring", "dead", "deaths"}
+SCORES = ("leases", "due", "expiring", "deaths")
+HASHES = ("tasks", "runs", "dead", "slots", "tenants")
+PLAIN_KEYS = {"test", "queue", "wake", *SCORES, *HASHES}
 NUMBERED_KEYS = {"ready", "delayed", "void", "done"}
 OUT, AWAKE, LEASED, WINDOW_MS = 0, -1, 0, 60_000
 
@@ -32,6 +34,7 @@ class Seat(NamedTuple):
     delivered: float
     entitled: float
     joined: float
+    rank: int
     paused: int
     listed: int
 
@@ -115,6 +118,7 @@ class Keyspace:
             assert self.voids[tenant] <= entries, (tenant, ids, self.voids[tenant])
             assert all(count == 1 for count in real.values()), (tenant, ids)
             assert real.total() == self.seats[tenant].ready, tenant
+            assert real or not (ids or self.voids[tenant]), "a list of nothing but voids is dropped"
             ready |= dict.fromkeys(real, tenant)
         assert ready.keys() == waiting, "ready tasks are those that are nowhere else"
         return ready
@@ -160,7 +164,7 @@ class Keyspace:
         eligible = {t: s for t, s in self.seats.items() if s.is_eligible}
         assert {t for t, s in self.seats.items() if s.slot != OUT} == eligible.keys()
         assert self.weight_sum == sum(seat.weight for seat in eligible.values())
-        seated = {f"{math.frexp(s.weight)[1]}:{s.slot:.0f}": t for t, s in eligible.items() if s.slot > 0}
+        seated = {f"{s.rank}:{s.slot:.0f}": t for t, s in eligible.items() if s.slot > 0}
         assert {field: name.decode() for field, name in self.slots.items()} == seated
         counts = Counter(float(field.split(":")[0]) for field in seated)
         assert {c: n for c, n in self.classes.items() if n} == counts
@@ -170,7 +174,3 @@ class Keyspace:
         assert Counter(self.wake) == Counter(t for t, s in self.seats.items() if s.listed)
         assert {t for t, s in eligible.items() if s.slot == AWAKE} <= set(self.wake)
         assert all(seat.epoch <= self.epoch for seat in self.seats.values())
-
-
-SCORES = ("leases", "due", "expiring", "deaths")
-HASHES = ("tasks", "runs", "dead", "slots", "tenants")

@@ -16,21 +16,22 @@ from tests.model import Model
 from .calls import START, Queue, options
 from .keyspace import Keyspace
 
-LEASE = 1000
-TENANTS = st.sampled_from(["ada", "bob", "cyd", "dan"])
+LEASE, HEAVIEST = 1000, 10_000_000
+NAMES = ["ada", "bob", "cyd", "dan"]
 IDS = [f"id{n}" for n in range(10)]
-FEW_IDS = st.lists(st.sampled_from(IDS), min_size=1, max_size=4)
 SPANS = [1, 2, 50, LEASE - 1, LEASE, LEASE + 1]
 SETTINGS: dict[str, list[int]] = {
     "share": [0, 1],
-    "lease_ms": [100, LEASE],
-    "max_attempts": [1, 2, 3],
+    "lease_ms": [LEASE, LEASE, 100],
+    "max_attempts": [3, 2, 1],
     "retry_base_ms": [1, 100],
-    "retry_cap_ms": [1, 150],
-    "dead_keep_ms": [LEASE, 10**6],
-    "dead_keep": [0, 2, 1000],
+    "retry_cap_ms": [150, 1],
+    "dead_keep_ms": [10**6, LEASE],
+    "dead_keep": [1000, 1000, 2, 0],
 }
-WINDOWS = st.fixed_dictionaries(
+TENANTS = st.sampled_from(NAMES)
+FEW_IDS = st.lists(st.sampled_from(IDS), min_size=1, max_size=4)
+WINDOWS = st.just({}) | st.fixed_dictionaries(
     {},
     optional={
         "delay": st.sampled_from(SPANS),
@@ -40,8 +41,17 @@ WINDOWS = st.fixed_dictionaries(
         "max_attempts": st.sampled_from([1, 2]),
     },
 )
-ACTIONS = st.sampled_from(["ack", "nack", "reject", "release", "reap", "extend"])
-DELAYS = st.sampled_from([None, 0, 1, 50])
+ACTIONS = ["ack", "nack", "nack", "reject", "release", "reap", "extend"]
+DELAYS = [0, 0, None, 1, 50]
+SETTLEMENTS = st.lists(
+    st.tuples(st.sampled_from(ACTIONS), st.integers(0, 15), st.sampled_from(DELAYS), st.sampled_from(["", "bad"])),
+    min_size=1,
+    max_size=4,
+)
+LIMITS = st.integers(1, 6)
+TICK_LIMITS = st.sampled_from([100, 3, 2, 1])
+TIMES = st.sampled_from([0, 1, 50, LEASE - 1, LEASE, LEASE + 1, 1, 50, -5, -LEASE, 60_000, 10**7])
+WEIGHTS = st.sampled_from([1000, 1, 500, 1023, 1024, 3000, HEAVIEST])
 SEEDS = st.integers(0, 2**16)
 
 
@@ -99,13 +109,14 @@ class QueueMachine(RuleBasedStateMachine):
             if outcome == "ok":
                 self.lives[id] = 0
 
-    @rule(limit=st.integers(1, 6), seed=SEEDS)
+    @rule(limit=LIMITS, seed=SEEDS)
     def claim(self, limit: int, seed: int) -> None:
         """Claim; the model knows who must be served, in which order."""
         dice = Dice(seed, 1200)
         reply = self.call("claim", "w1", limit, dice=dice.packed)
         leases = [(reply[i].decode(), reply[i + 1], reply[i + 2]) for i in range(2, len(reply), 4)]
         self.same(leases, self.model.claim(self.now, iter(dice), "w1", limit))
+        assert len(leases) <= limit
         for (id, attempt, max_attempts), record in zip(leases, reply[5::4], strict=True):
             _, _, _, start_at, expires_at = struct.unpack_from("<BHddd", record)
             assert start_at <= reply[0], "delivered before its start"
@@ -115,12 +126,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.lives[id] = attempt
             self.tokens.append((id, attempt))
 
-    @rule(
-        chosen=st.lists(
-            st.tuples(ACTIONS, st.integers(0, 15), DELAYS, st.sampled_from(["", "bad"])), min_size=1, max_size=4
-        ),
-        seed=SEEDS,
-    )
+    @rule(chosen=SETTLEMENTS, seed=SEEDS)
     def settle(self, chosen: list[tuple[str, int, int | None, str]], seed: int) -> None:
         """Settle with tokens of all ages, the youngest most often; stale ones and twins are common."""
         tokens = self.tokens or [("id0", 1)]
@@ -133,26 +139,31 @@ class QueueMachine(RuleBasedStateMachine):
         outcomes = [word.decode() for word in self.call("settle", *parts, dice=dice.packed)]
         self.same(outcomes, self.model.settle(self.now, iter(dice), settlements))
 
-    @rule(limit=st.sampled_from([1, 2, 3, 100]))
-    def tick(self, limit: int) -> None:
-        """Tick."""
+    @rule(limit=LIMITS, seed=SEEDS, chosen=SETTLEMENTS)
+    def claim_and_settle(self, limit: int, seed: int, chosen: list[tuple[str, int, int | None, str]]) -> None:
+        """Do what workers do all day."""
+        self.claim(limit=limit, seed=seed)
+        self.settle(chosen=chosen, seed=seed)
+
+    @rule(ms=TIMES, limit=TICK_LIMITS)
+    def tick(self, ms: int, limit: int) -> None:
+        """Let time pass, or go back, and tick."""
+        self.now += ms
         self.same(tuple(self.call("tick", limit)), self.model.tick(self.now, limit))
 
-    @rule(ms=st.sampled_from([*SPANS, -5, -LEASE, 60_000, 10**7]))
+    @rule(ms=TIMES)
     def advance(self, ms: int) -> None:
-        """Let time pass, or go back."""
+        """Let time pass without a tick."""
         self.now += ms
 
-    @rule(tenant=TENANTS, weight=st.sampled_from([1, 500, 1000, 1023, 1024, 3000, 10_000_000]))
-    def set_weight(self, tenant: str, weight: int) -> None:
-        """Change a weight."""
-        self.same(self.call("set_weight", tenant, weight), self.model.set_weight(self.now, tenant, weight))
-
-    @rule(tenant=TENANTS | st.just(""), paused=st.integers(0, 1))
-    def pause_or_resume(self, tenant: str, paused: int) -> None:
-        """Pause or resume a tenant or the queue."""
-        before = self.call("pause" if paused else "resume", tenant)
-        self.same(before, self.model.set_paused(self.now, tenant, paused))
+    @rule(verb=st.sampled_from(["set_weight", "pause", "resume", "resume"]), tenant=TENANTS, weight=WEIGHTS)
+    def operate(self, verb: str, tenant: str, weight: int) -> None:
+        """Change a tenant; a tenth of the pauses pauses the queue."""
+        if verb == "set_weight":
+            self.same(self.call("set_weight", tenant, weight), self.model.set_weight(self.now, tenant, weight))
+            return
+        for name in [tenant, ""] if verb == "resume" or weight == HEAVIEST else [tenant]:
+            self.same(self.call(verb, name), self.model.set_paused(self.now, name, int(verb == "pause")))
 
     @rule(verb=st.sampled_from(["replay", "replay", "purge"]), ids=FEW_IDS)
     def replay_or_purge(self, verb: str, ids: list[str]) -> None:
@@ -160,11 +171,10 @@ class QueueMachine(RuleBasedStateMachine):
         outcomes = [word.decode() for word in self.call(verb, *ids)]
         self.same(outcomes, getattr(self.model, verb)(self.now, ids))
 
-    @rule(name=st.sampled_from(sorted(SETTINGS)), choice=st.integers(0, 2))
+    @rule(name=st.sampled_from(sorted(SETTINGS)), choice=st.integers(0, 5))
     def configure(self, name: str, choice: int) -> None:
         """Change a setting."""
-        values = SETTINGS[name]
-        value = values[choice % len(values)]
+        value = SETTINGS[name][choice % len(SETTINGS[name])]
         self.call("configure", name, value)
         self.model.configure(self.now, **{name: value})
 
@@ -194,3 +204,56 @@ def expected_share(model: Model, name: str) -> dict[str, float]:
         "paused": t.paused,
         "is_eligible": int(t.slot != 0),
     }
+
+
+class Walk:
+    """A walk of the machine with plain random numbers: no shrinking, but many times as many steps a second."""
+
+    def __init__(self, machine: QueueMachine, seed: int) -> None:
+        self.machine, self.random = machine, random.Random(seed)
+        machine.configure_short_leases()
+
+    def some(self, most: int, of: list[str]) -> list[str]:
+        """Choose one to `most`, with repeats."""
+        return self.random.choices(of, k=self.random.randint(1, most))
+
+    def settlements(self) -> list[tuple[str, int, int | None, str]]:
+        """Choose what to settle; half of the tokens are among the last three."""
+        choose = self.random.choice
+        return [
+            (action, choose([0, 1, 2, self.random.randrange(16)]), choose(DELAYS), choose(["", "bad"]))
+            for action in self.some(4, ACTIONS)
+        ]
+
+    def window(self) -> dict[str, int]:
+        """Choose a window, or none."""
+        choose = self.random.choice
+        starts, ends = {"delay": choose(SPANS)}, {"expires_in": choose(SPANS), "max_attempts": choose([1, 2])}
+        return choose([{}, {}, starts, ends, starts | ends, {"expires_at": choose([-5, 0, 1, 51])}])
+
+    def step(self) -> None:
+        """Take one step; every fourth one reads the whole keyspace."""
+        m, choose, seed = self.machine, self.random.choice, self.random.randrange(2**16)
+        match self.random.choices(range(7), [5, 4, 5, 4, 2, 2, 1])[0]:
+            case 0:
+                m.enqueue(tenant=choose(NAMES), ids=self.some(4, IDS), window=self.window())
+            case 1:
+                m.claim(limit=self.random.randint(1, 6), seed=seed)
+            case 2:
+                m.settle(chosen=self.settlements(), seed=seed)
+            case 3:
+                m.advance(ms=choose([0, 1, 1, 50, 50, 999, 1000, 1001, -5, 60_000]))
+                if choose([True, True, False]):
+                    m.tick(ms=0, limit=choose([100, 3, 2, 1]))
+            case 4:
+                m.operate(
+                    verb=choose(["set_weight", "pause", "resume", "resume"]),
+                    tenant=choose(NAMES),
+                    weight=choose([1000, 1, 500, 1024, 3000, HEAVIEST]),
+                )
+            case 5:
+                m.replay_or_purge(verb=choose(["replay", "replay", "purge"]), ids=self.some(4, IDS))
+            case 6:
+                m.configure(name=choose(sorted(SETTINGS)), choice=self.random.randrange(6))
+        if self.random.random() < 0.25:
+            m.all_say_the_same()

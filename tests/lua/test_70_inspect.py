@@ -11,7 +11,7 @@ import redis
 import fairq
 from fairq.store import library
 
-from .calls import START, Queue, refused, snapshot
+from .calls import START, VERBS, Queue, refused, snapshot
 
 TOP_LEVEL = re.compile(r"local function |local [A-Z_, ]+ = |local actions = \{\}$|function actions\.|register\(|end$")
 SECTIONS = sorted((Path(fairq.__file__).parent / "lua").glob("*.lua"))
@@ -106,8 +106,8 @@ def test_too_many_or_no_ids_are_refused(queue: Queue) -> None:
 def test_a_read_verb_may_be_called_on_a_replica_and_a_write_verb_may_not(queue: Queue) -> None:
     loaded = queue.client.function_list(library.NAME)
     functions = {entry[1].decode(): {flag.decode() for flag in entry[5]} for entry in loaded[0][5]}
-    assert functions.keys() == {library.function_name(verb) for verb in library.VERBS}
-    for verb in library.VERBS:
+    assert functions.keys() == {library.function_name(verb) for verb in VERBS}
+    for verb in VERBS:
         assert ("no-writes" in functions[library.function_name(verb)]) == (verb in library.READ_VERBS)
     with pytest.raises(redis.ResponseError, match="write flag"):
         queue.client.fcall_ro(library.function_name("claim"), 1, queue.prefix, "", "", "w", 1)
@@ -132,7 +132,7 @@ def test_a_section_has_no_state_at_its_top_level(path: Path) -> None:
 
 def test_every_verb_says_what_it_takes_and_gives() -> None:
     text = "\n".join(section.read_text() for section in SECTIONS)
-    for verb in library.VERBS:
+    for verb in VERBS:
         header = re.search(rf"^-- {verb}\(keys, argv\): .*?(?=^[^-])", text, re.MULTILINE | re.DOTALL)
         assert header, f"{verb} has no header"
         words = ["keys", "argv", "out"] if "same arguments" not in header[0] else []

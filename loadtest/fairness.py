@@ -1,0 +1,234 @@
+"""Fairness: how far tenants are from their due, what a flood does to the others, and shares by worker time."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import trio
+from attrs import asdict, define, field, frozen
+
+import fairq
+from fairq.model import NewTask, Settlement
+from fairq.store.embedded import embedded_store
+from fairq.store.store import Store, open_store
+from loadtest.figures import Lag, Record, Verdict, judge, read_records, share_error, spread
+from loadtest.processes import RunFailed, Server, running_server, running_worker
+from loadtest.report import Progress
+from loadtest.throughput import queue_state, wait_until
+
+QUIET_TENANTS, QUIET_TASKS, TASK_MS, CREDIT = 10, 20, 5, 10
+CLAIM = 100
+# tenant: weight, length of its tasks in ms
+MIXED = {"long-1": (1.0, 50), "long-2": (2.0, 20), "short-1": (1.0, 2), "short-2": (1.0, 1), "short-3": (3.0, 2)}
+
+
+@frozen
+class Sizes:
+    """How much of everything."""
+
+    tenants: int = 1_000
+    dispatches: tuple[int, ...] = (20_000, 100_000)
+    flood: int = 20_000
+    share_seconds: float = 15.0
+    seconds: float = 120.0
+
+
+QUICK = Sizes(tenants=100, dispatches=(2_000,), flood=600, share_seconds=2.0, seconds=30.0)
+
+
+async def _fill(store: Store, queue: str, tenants: dict[str, float], tasks: int, progress: Progress) -> None:
+    """Give every tenant so many tasks that it stays backlogged for `tasks` dispatches."""
+    weight_sum = sum(tenants.values())
+    await store.configure(queue, {"share": "count"})
+    for i, (tenant, weight) in enumerate(tenants.items()):
+        if i % 100 == 0:
+            progress.say(f"lag: filling the queues of {len(tenants):,} tenants: {i:,}")
+        await store.set_weight(queue, tenant, weight)
+        count = int(tasks * weight / weight_sum) + 60
+        for start in range(0, count, 500):
+            ids = range(start, min(start + 500, count))
+            await store.enqueue(queue, tenant, [NewTask(f"{tenant}-{n}", b'{"n":1}') for n in ids])
+
+
+async def service_lag(directory: Path, sizes: Sizes, progress: Progress, fsync: str) -> dict[str, Any]:
+    """Claim and acknowledge through the Store's verbs, and look how far each tenant is from its due."""
+    queue, tenants = "lag", {f"t{i}": float(1 + i % 10) for i in range(sizes.tenants)}
+    rows, served, seen = [], Counter[str](), Counter[str]()
+    async with embedded_store(directory / "lag", fsync=fsync) as url, open_store(url) as store:
+        await _fill(store, queue, tenants, max(sizes.dispatches), progress)
+        claiming = 0.0
+        for goal in sizes.dispatches:
+            progress.say(f"lag: {goal:,} dispatches")
+            while served.total() < goal:
+                began = time.perf_counter()
+                claim = await store.claim(queue, "loadtest", min(CLAIM, goal - served.total()))
+                claiming += time.perf_counter() - began
+                if not claim.leases:
+                    raise RunFailed(f"lag: the queue gave nothing after {served.total():,} dispatches")
+                served.update(lease.tenant for lease in claim.leases)
+                seen.update(lease.id for lease in claim.leases)
+                await store.settle(queue, [Settlement("ack", lease.id, lease.attempt) for lease in claim.leases])
+            lag = Lag.of(tenants, served)
+            rows.append({**asdict(lag), "claim_us_per_task": round(claiming / goal * 1e6, 1)})
+    return {"tenants": len(tenants), "rows": rows, "verdict": judge(seen.keys(), seen.elements())}
+
+
+@define(eq=False)
+class Fairness:
+    """The measurements against a real server and worker."""
+
+    server: Server
+    operator: fairq.Client
+    sizes: Sizes
+    progress: Progress
+    verdicts: dict[str, Verdict] = field(factory=dict, init=False)
+
+    def _client(self, tenant: str) -> Any:
+        return fairq.open_client(self.server.url, token=f"dev-tenant:{tenant}")
+
+    async def _stop_handing_out(self, queue: str) -> int:
+        """Pause a queue and wait until nothing is under way; returns how many tasks are left in it."""
+        await self.operator.request("pause", {"queue": queue})
+
+        async def all_back() -> float:
+            return float((await queue_state(self.operator, queue))["leased"] == 0)
+
+        await wait_until("the last tasks", self.sizes.seconds, all_back)
+        return int((await queue_state(self.operator, queue))["ready"])
+
+    async def _dwell(self, name: str, flood: int, *, fifo: bool) -> tuple[list[Record], Sequence[str]]:
+        """Let quiet tenants come to a worker that has `flood` tasks before it; returns all starts, and the quiet ids.
+
+        Under `fifo` all are one tenant, whose tasks run in the order in which they came.
+        """
+        queue, quiet, expected = f"sleep-{name}", list[str](), list[str]()
+        record = self.server.directory / f"{queue}.record"
+        payload = {"ms": TASK_MS}
+        self.progress.say(f"quiet tenants, {name}: {flood:,} tasks before them")
+        async with AsyncExitStack() as stack:
+            loud = await stack.enter_async_context(self._client("loud"))
+            others = [await stack.enter_async_context(self._client(f"quiet-{i}")) for i in range(QUIET_TENANTS)]
+            await self.operator.request("pause", {"queue": queue})
+            if flood:
+                expected += [task.id for task in await loud.enqueue_many(queue, [payload] * flood)]
+            async with running_worker(self.server, [queue], CREDIT, record):
+                await self._begun(queue, flood)
+                for client in [loud] * QUIET_TENANTS if fifo else others:
+                    quiet += [task.id for task in await client.enqueue_many(queue, [payload] * QUIET_TASKS)]
+                expected += quiet
+                await self._until_done(queue, [loud] if fifo else others, quiet)
+                left = await self._stop_handing_out(queue)
+        starts = read_records(record)
+        self.verdicts[f"quiet tenants, {name}"] = judge(expected, [entry.id for entry in starts], left=left)
+        return starts, quiet
+
+    async def _begun(self, queue: str, flood: int) -> None:
+        """Let the queue go, and wait until the flood is under way."""
+        async def is_attached() -> float:
+            return float((await queue_state(self.operator, queue))["workers"])
+
+        async def has_begun() -> float:
+            return float((await queue_state(self.operator, queue))["done"] >= min(flood, 50))
+
+        await wait_until("the worker's start", self.sizes.seconds, is_attached)
+        await self.operator.request("resume", {"queue": queue})
+        await wait_until("the flood", self.sizes.seconds, has_begun)
+
+    async def _until_done(self, queue: str, clients: Sequence[fairq.Client], ids: Sequence[str]) -> None:
+        """Wait until all these tasks are done; each client asks for its own, the last first."""
+        per_client = len(ids) // len(clients)
+        for i, client in enumerate(clients):
+            own = ids[i * per_client : (i + 1) * per_client]
+
+            async def all_done(client: fairq.Client = client, own: Sequence[str] = own) -> float:
+                states = await client.tasks(queue, own)
+                return max(0.01, sum(state.state in ("done", "unknown") for state in states) / len(own))
+
+            await wait_until("the quiet tenants' tasks", self.sizes.seconds, all_done)
+
+    async def quiet(self) -> dict[str, Any]:
+        """Measure the dwell of quiet tenants: alone, beside a flood, and beside it when all is first-in-first-out."""
+        rows, p99 = [], dict[str, float]()
+        for name, flood in (("alone", 0), ("fair", self.sizes.flood), ("fifo", self.sizes.flood)):
+            with trio.fail_after(self.sizes.seconds):
+                starts, quiet = await self._dwell(name, flood, fifo=name == "fifo")
+            wanted = set(quiet)
+            dwells = spread([entry.dwell_ms for entry in starts if entry.id in wanted])
+            rows.append({"name": name, **dwells})
+            p99[name] = max(dwells["p99"], 0.01)
+        return {
+            "quiet_tenants": QUIET_TENANTS, "tasks_each": QUIET_TASKS, "task_ms": TASK_MS, "credit": CREDIT,
+            "flood": self.sizes.flood, "rows": rows,
+            "p99_fair_to_alone": round(p99["fair"] / p99["alone"], 3),
+            "p99_fair_to_fifo": round(p99["fair"] / p99["fifo"], 4),
+        }  # fmt: skip
+
+    async def share(self) -> dict[str, Any]:
+        """Measure shares of worker time between tenants with long and short tasks, all backlogged all the time."""
+        queue, seconds = "sleep-share", self.sizes.share_seconds
+        record = self.server.directory / f"{queue}.record"
+        weight_sum = sum(weight for weight, _ in MIXED.values())
+        ids: list[str] = []
+        await self.operator.request("pause", {"queue": queue})
+        for tenant, (weight, ms) in MIXED.items():
+            self.progress.say(f"share of worker time: filling the queue of {tenant}")
+            await self.operator.request("set_weight", {"queue": queue, "tenant": tenant, "weight": weight})
+            count = int(1.3 * seconds * CREDIT * weight / weight_sum / ms * 1000) + 100
+            async with self._client(tenant) as client:
+                ids += [task.id for task in await client.enqueue_many(queue, [{"ms": ms}] * count)]
+        async with running_worker(self.server, [queue], CREDIT, record):
+            await self._begun(queue, 0)
+            self.progress.say(f"share of worker time: {seconds:g} s")
+            await trio.sleep(seconds)
+            left = await self._stop_handing_out(queue)
+            states = (await self.operator.request("tenants", {"queue": queue}))["tenants"]
+        if dry := [state["tenant"] for state in states if not state["ready"]]:
+            raise RunFailed(f"share of worker time: {', '.join(dry)} ran out of tasks")
+        starts = read_records(record)
+        self.verdicts["share of worker time"] = judge(ids, [entry.id for entry in starts], left=left)
+        return _shares(states, starts, seconds)
+
+
+def _shares(states: Sequence[dict[str, Any]], starts: Sequence[Record], seconds: float) -> dict[str, Any]:
+    weights = {tenant: weight for tenant, (weight, _) in MIXED.items()}
+    lease = {state["tenant"]: float(state["delivered"]) for state in states}
+    handler = dict.fromkeys(weights, 0.0)
+    for entry in starts:
+        handler[entry.tenant] += entry.worked_ms / 1000
+    tasks = Counter(entry.tenant for entry in starts)
+    rows = [
+        {
+            "tenant": tenant,
+            "weight": weight,
+            "task_ms": ms,
+            "tasks": tasks[tenant],
+            "due": weight / sum(weights.values()),
+            "lease_part": lease[tenant] / sum(lease.values()),
+            "handler_part": handler[tenant] / sum(handler.values()),
+        }
+        for tenant, (weight, ms) in MIXED.items()
+    ]
+    return {
+        "seconds": seconds, "credit": CREDIT, "tenants": rows, "lease_error": round(share_error(weights, lease), 4),
+        "handler_error": round(share_error(weights, handler), 4),
+    }  # fmt: skip
+
+
+async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -> dict[str, Any]:
+    """Run the scenario; returns its part of the report."""
+    sizes = QUICK if quick else Sizes()
+    lag = await service_lag(directory, sizes, progress, fsync)
+    progress.say("fairness: starting a server")
+    async with (
+        running_server(directory / "fairness", fsync=fsync) as server,
+        fairq.open_client(server.url, token="dev-operator") as operator,
+    ):
+        scenario = Fairness(server, operator, sizes, progress)
+        quiet, share = await scenario.quiet(), await scenario.share()
+    verdicts = {"lag": lag.pop("verdict"), **scenario.verdicts}
+    return {"lag": lag, "quiet": quiet, "share": share, "verdicts": verdicts}

@@ -1,0 +1,142 @@
+"""The proof finds what it is there to find."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from attrs import evolve
+from rich.console import Console
+
+from fairq.demo import run
+from fairq.demo.executions import Execution
+from fairq.demo.figures import fractions, percentile
+from fairq.demo.phase import Progress
+from fairq.demo.report import Proof, Report, make_report, prove
+from fairq.demo.scenario import FAIR, FIFO, QUIET, SHARES, WEIGHTS, Planned, plan_phases
+from fairq.demo.summary import describe_proof, print_summary
+
+PLANNED = [Planned(f"fair-{i}", f"/file-{i}", "ada") for i in range(3)]
+DIGESTS = {task.path: f"digest of {task.path}" for task in PLANNED}
+
+
+def executed(task: Planned, **changes: Any) -> Execution:
+    queue = task.id.rpartition("-")[0]
+    made = Execution(task.id, queue, task.owner, task.owner, task.path, DIGESTS.get(task.path, ""), 1, 5, 1_000)
+    return evolve(made, **changes)
+
+
+ALL = [executed(task) for task in PLANNED]
+
+
+def test_each_task_executed_once_with_the_right_digest_is_proven():
+    proof = prove(PLANNED, reversed(ALL), DIGESTS)
+    assert proof == Proof(tasks=3, processed=3, lost=0, duplicated=0, unexpected=0, digest_mismatches=0)
+    assert proof.holds
+    assert describe_proof(proof).startswith("Proof: 3 tasks")
+
+
+@pytest.mark.parametrize(
+    ("executions", "wrong"),
+    [
+        (ALL[:2], {"processed": 2, "lost": 1}),
+        ([], {"processed": 0, "lost": 3}),
+        ([*ALL, ALL[0]], {"duplicated": 1}),
+        ([*ALL, ALL[0], ALL[0]], {"duplicated": 1}),
+        ([*ALL[:2], executed(PLANNED[2], digest="another")], {"digest_mismatches": 1}),
+        ([*ALL[:2], executed(PLANNED[2], path="/file-0", digest=DIGESTS["/file-0"])], {"digest_mismatches": 1}),
+        ([*ALL, executed(Planned("fair-9", "/file-0", "ada"))], {"unexpected": 1}),
+        ([*ALL[:2], ALL[0]], {"processed": 2, "lost": 1, "duplicated": 1}),
+    ],
+    ids=["lost", "all-lost", "duplicated", "tripled", "digest", "other-file", "unexpected", "lost-and-duplicated"],
+)
+def test_proof_finds_what_is_wrong(executions: list[Execution], wrong: dict[str, int]):
+    proof = prove(PLANNED, executions, DIGESTS)
+    right = {"tasks": 3, "processed": 3, "lost": 0, "duplicated": 0, "unexpected": 0, "digest_mismatches": 0}
+    assert proof == Proof(**{**right, **wrong})
+    assert not proof.holds
+    assert describe_proof(proof).startswith("NOT PROVEN")
+
+
+def test_an_execution_of_a_file_without_direct_digest_is_a_mismatch():
+    assert prove(PLANNED, ALL, {}).digest_mismatches == 3
+
+
+def report_of(lost: int = 0) -> Report:
+    """A report on phases in which a quiet task waits 1 s in fifo, 20 ms in fair, and `lost` tasks did not run."""
+    paths = [f"/file-{i}" for i in range(200)]
+    digests = {path: f"digest of {path}" for path in paths}
+    progress = {phase.queue: Progress(phase, seconds=3) for phase in plan_phases(paths, 3)}
+    for queue, part in progress.items():
+        for task in part.phase.tasks[lost:]:
+            dwell = 20 if queue == FAIR and task.owner in QUIET else 1_000
+            part.saw_execution(executed(task, queue=queue, digest=digests[task.path], dwell_ms=dwell))
+    progress[SHARES].saw_rows([
+        {"tenant": name, "ready": 3, "delivered": 150.0 * weight, "entitled": 100.0 * weight}
+        for name, weight in WEIGHTS.items()
+    ])  # fmt: skip
+    return make_report(progress, digests, 2.0, 11.0)
+
+
+def test_report_has_what_scripts_read():
+    report = orjson.loads(orjson.dumps(report_of().as_json()))
+    assert {name: report[name] for name in ("lost", "duplicated", "digest_mismatches", "is_proven")} == {
+        "lost": 0,
+        "duplicated": 0,
+        "digest_mismatches": 0,
+        "is_proven": True,
+    }
+    assert report["processed"] == report["tasks"] == 200 + 200 + 90
+    assert report[FIFO] == {"quiet_p50_ms": 1_000, "quiet_p99_ms": 1_000, "seconds": 3}
+    assert report[FAIR] == {"quiet_p50_ms": 20, "quiet_p99_ms": 20, "seconds": 3}
+    assert report["times_shorter"] == 50
+    rows = {row["name"]: row for row in report["tenants"]}
+    assert list(rows) == list(WEIGHTS)
+    assert rows["eve"]["entitled"] == rows["eve"]["delivered"] == pytest.approx(4 / 15, abs=1e-4)
+    assert rows["eve"]["p99_ms"] == 20
+    assert sum(row["tasks"] for row in rows.values()) == 200
+
+
+def test_report_of_nothing_executed_has_no_figures_and_does_not_fail():
+    report = report_of(lost=200)
+    assert report.proof.lost == report.proof.tasks == 490
+    assert report.as_json()["fair"]["quiet_p99_ms"] is None
+    assert report.times_shorter is None
+    print_summary(Console(width=120), report)
+
+
+def test_summary_tells_contrast_and_proof(capsys: pytest.CaptureFixture[str]):
+    print_summary(Console(width=120), report_of())
+    shown = capsys.readouterr().out
+    assert "50.0 times shorter" in shown
+    assert "every one processed exactly once" in shown
+
+
+@pytest.mark.parametrize(("lost", "code"), [(0, 0), (1, 1)])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_exit_code_tells_whether_the_proof_holds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lost: int, code: int, as_json: bool
+):
+    async def demonstrate(as_json: bool) -> Report:
+        return report_of(lost)
+
+    monkeypatch.setattr(run, "_demonstrate", demonstrate)
+    assert run.run_demo(as_json=as_json) == code
+    shown = capsys.readouterr().out
+    assert (orjson.loads(shown)["is_proven"] if as_json else "NOT PROVEN" not in shown) is (code == 0)
+
+
+@pytest.mark.parametrize(("percent", "value"), [(0, 1), (50, 50), (99, 99), (100, 100)])
+def test_percentile_is_a_value_that_occurred(percent: float, value: int):
+    assert percentile(range(100, 0, -1), percent) == value
+
+
+def test_percentile_of_nothing_is_none():
+    assert percentile([], 99) is None
+
+
+def test_fractions_sum_to_one_and_survive_zero():
+    rows = [{"tenant": "ada", "delivered": 1.0}, {"tenant": "bob", "delivered": 3.0}]
+    assert fractions(rows, "delivered") == {"ada": 0.25, "bob": 0.75}
+    assert fractions([{"tenant": "ada", "delivered": 0.0}], "delivered") == {"ada": 0.0}

@@ -1,0 +1,273 @@
+"""The files of deploy/: they agree with the code and with each other, and a real store takes its configuration."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import yaml
+
+from fairq.server.settings import Settings, load_settings
+from tests import stores
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+GIVE_BACK_S = 10  # what stopping may take beyond the grace: leases given back, good-byes, the store's end
+
+
+def seconds(text: str) -> float:
+    """Read a duration as compose and systemd write it: 45s, 1m, 60."""
+    number, unit = re.fullmatch(r"(\d+)(s|m|min)?", str(text)).groups()  # type: ignore[union-attr]
+    return float(number) * (60 if unit in ("m", "min") else 1)
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def unit() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string((DEPLOY / "fairq.service").read_text())
+    return parser
+
+
+def servers_of(compose: dict[str, Any]) -> list[dict[str, Any]]:
+    """Name the services that are fairq servers."""
+    return [service for service in compose["services"].values() if service.get("image") == "fairq"]
+
+
+def store_options(compose: dict[str, Any]) -> dict[str, str]:
+    """Read valkey.conf as the store of the compose file gets it, with the options of its command line."""
+    lines = [line.split("#")[0].strip() for line in (DEPLOY / "valkey.conf").read_text().splitlines()]
+    options = dict(line.split(None, 1) for line in lines if line)
+    words = compose["services"]["store"]["command"][2:]
+    return options | {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)}
+
+
+# compose.yaml
+
+
+def test_compose_runs_two_servers_on_one_store(compose: dict[str, Any]) -> None:
+    servers = servers_of(compose)
+    assert len(servers) == 2
+    assert len({server["environment"]["FAIRQ_STORE"] for server in servers}) == 1
+    assert all("@store:6379" in server["environment"]["FAIRQ_STORE"] for server in servers)
+    assert all(server["depends_on"]["store"]["condition"] == "service_healthy" for server in servers)
+
+
+def test_compose_servers_have_ports_of_their_own_on_loopback(compose: dict[str, Any]) -> None:
+    ports = [port for server in servers_of(compose) for port in server["ports"]]
+    assert len(set(ports)) == 2
+    assert all(port.startswith("127.0.0.1:") and port.endswith(":7700") for port in ports)
+
+
+def test_compose_waits_longer_than_the_grace(compose: dict[str, Any]) -> None:
+    for server in servers_of(compose):
+        assert seconds(server["stop_grace_period"]) >= float(server["environment"]["FAIRQ_GRACE"]) + GIVE_BACK_S
+        assert server["stop_signal"] == "SIGTERM"
+
+
+def test_compose_settings_exist(compose: dict[str, Any]) -> None:
+    for server in servers_of(compose):
+        environment = server["environment"]
+        known = {f"FAIRQ_{setting.name.upper()}" for setting in attrs.fields(Settings)}
+        assert environment.keys() <= known
+        assert load_settings(None, environment | {"FAIRQ_HOST": "0.0.0.0"}, {}).plaintext
+
+
+def test_compose_restarts_and_checks_health(compose: dict[str, Any]) -> None:
+    assert all(service["restart"] == "unless-stopped" for service in compose["services"].values())
+    assert compose["services"]["store"]["healthcheck"]["test"]
+    assert "HEALTHCHECK" in (DEPLOY / "Dockerfile").read_text()  # that of the servers
+
+
+def test_compose_store_is_durable(compose: dict[str, Any]) -> None:
+    store, options = compose["services"]["store"], store_options(compose)
+    assert "store:/data" in store["volumes"]
+    assert "./valkey.conf:/etc/valkey/valkey.conf:ro" in store["volumes"]
+    assert store["command"][1] == "/etc/valkey/valkey.conf"
+    assert "store" in compose["volumes"]
+    assert options["dir"] == "/data"
+    assert options["appendonly"] == "yes"
+    assert options["appendfsync"] == "always"
+    assert options["maxmemory-policy"] == "noeviction"
+
+
+def test_compose_store_is_out_of_reach_from_outside(compose: dict[str, Any]) -> None:
+    store = compose["services"]["store"]
+    assert "ports" not in store
+    assert store["networks"] == ["back"]
+    assert compose["networks"]["back"]["internal"]
+    assert store_options(compose)["requirepass"]
+
+
+# fairq.service
+
+
+def environment_of(unit: configparser.ConfigParser) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in unit["Service"]["Environment"].split())
+
+
+def test_unit_drains_on_stop(unit: configparser.ConfigParser) -> None:
+    service = unit["Service"]
+    assert service["KillSignal"] == "SIGTERM"
+    assert service["KillMode"] == "mixed"  # the embedded store must outlive the drain
+    assert seconds(service["TimeoutStopSec"]) >= float(environment_of(unit)["FAIRQ_GRACE"]) + GIVE_BACK_S
+
+
+def test_unit_keeps_data_where_it_may_write(unit: configparser.ConfigParser) -> None:
+    service = unit["Service"]
+    assert service["ProtectSystem"] == "strict"
+    assert environment_of(unit)["FAIRQ_DATA_DIR"] == f"/var/lib/{service['StateDirectory']}"
+    assert service["User"] not in ("", "root")
+    assert service["NoNewPrivileges"] == "yes"
+
+
+def test_unit_takes_secrets_from_a_file_that_need_not_be_there(unit: configparser.ConfigParser) -> None:
+    assert unit["Service"]["EnvironmentFile"].startswith("-/etc/fairq/")
+
+
+def test_unit_settings_exist(unit: configparser.ConfigParser) -> None:
+    variables = {name: value for name, value in environment_of(unit).items() if name.startswith("FAIRQ_")}
+    assert variables.keys() <= {f"FAIRQ_{setting.name.upper()}" for setting in attrs.fields(Settings)}
+    load_settings(DEPLOY / "fairq.toml", variables, {})
+
+
+def test_unit_starts_again_and_has_enough_handles(unit: configparser.ConfigParser) -> None:
+    assert unit["Service"]["Restart"] == "on-failure"
+    assert int(unit["Service"]["LimitNOFILE"]) > Settings().max_connections
+
+
+# fairq.toml
+
+
+def test_settings_file_holds_the_defaults() -> None:
+    assert load_settings(DEPLOY / "fairq.toml", {}, {}) == Settings()
+
+
+def test_settings_file_has_every_setting() -> None:
+    text = (DEPLOY / "fairq.toml").read_text()
+    set_here = tomllib.loads(text).keys()
+    for setting in attrs.fields(Settings):
+        if getattr(Settings(), setting.name) is None:  # TOML has no word for none
+            assert re.search(rf"^# {setting.name} = \S", text, re.MULTILINE), setting.name
+        else:
+            assert setting.name in set_here
+
+
+def test_settings_named_in_comments_exist() -> None:
+    names = re.findall(r"^# (\w+) = ", (DEPLOY / "fairq.toml").read_text(), re.MULTILINE)
+    assert set(names) <= {setting.name for setting in attrs.fields(Settings)}
+
+
+# valkey.conf
+
+
+@pytest.mark.parametrize("kind", ["valkey", "redis"])
+def test_store_takes_its_configuration(kind: str, tmp_path: Path) -> None:
+    if stores.binary(kind) is None:
+        pytest.skip(f"{kind} is not installed")
+    server = ConfiguredServer(kind, tmp_path)
+    server.start()
+    try:
+        client = stores.connect(server.url)
+        config = client.config_get("append*", "maxmemory*", "save", "no-appendfsync-on-rewrite")
+        client.close()
+    finally:
+        server.stop()
+    text = {name.decode() if isinstance(name, bytes) else name: value for name, value in config.items()}
+    values = {name: value.decode() if isinstance(value, bytes) else value for name, value in text.items()}
+    assert values["appendonly"] == "yes"
+    assert values["appendfsync"] == "always"
+    assert values["maxmemory-policy"] == "noeviction"
+    assert values["maxmemory"] == str(2 << 30)
+    assert values["save"] == ""
+
+
+class ConfiguredServer(stores.LocalServer):
+    """A store with deploy/valkey.conf, but for the port, the address and the directory."""
+
+    def __init__(self, kind: str, directory: Path) -> None:
+        super().__init__(kind, directory)
+        self._program = wrap(self._program, directory)
+        self._settings = {"bind": stores.HOST, "port": str(self.port), "dir": str(directory)}
+
+
+def wrap(program: Path, directory: Path) -> Path:
+    """Make a program that runs the store with the configuration file before its other arguments."""
+    script = directory / "store"
+    script.write_text(f'#!/bin/sh\nexec "{program}" "{DEPLOY / "valkey.conf"}" "$@"\n')
+    script.chmod(0o755)
+    return script
+
+
+# Dockerfile
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Read the Dockerfile's instructions, with continued lines joined."""
+    text = (DEPLOY / "Dockerfile").read_text()
+    lines = re.sub(r"\\\n\s*", " ", "\n".join(x for x in text.splitlines() if not x.startswith("#"))).splitlines()
+    return [(word, rest) for word, _, rest in (line.strip().partition(" ") for line in lines) if word]
+
+
+def test_image_is_built_in_stages_on_python_3_11() -> None:
+    bases = [rest for word, rest in instructions() if word == "FROM"]
+    assert bases == ["python:3.11-slim AS build", "python:3.11-slim"]
+
+
+def test_image_does_not_run_as_root() -> None:
+    users = [rest for word, rest in instructions() if word == "USER"]
+    assert users == ["fairq"]
+    order = [word for word, _ in instructions()]
+    assert order.index("USER") < order.index("ENTRYPOINT")
+
+
+@pytest.mark.parametrize("word", ["ENTRYPOINT", "CMD"])
+def test_image_commands_are_in_exec_form(word: str) -> None:
+    [command] = [rest for name, rest in instructions() if name == word]
+    assert isinstance(yaml.safe_load(command), list)
+
+
+def test_image_checks_its_health_and_keeps_its_data() -> None:
+    found = dict(instructions())
+    form = yaml.safe_load(found["HEALTHCHECK"].partition("CMD ")[2])
+    assert form[:2] == ["python", "-c"]
+    compile(form[2], "healthcheck", "exec")
+    environment = dict(word.split("=", 1) for word in found["ENV"].split())
+    assert found["VOLUME"] == environment["FAIRQ_DATA_DIR"]
+    assert found["EXPOSE"] == str(Settings().port)
+
+
+def test_image_takes_only_what_it_needs() -> None:
+    root = DEPLOY.parent
+    for word, rest in instructions():
+        if word == "COPY" and not rest.startswith("--from"):
+            assert all((root / source).exists() for source in rest.split()[:-1])
+    ignore = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert next(line for line in ignore if not line.startswith("#")) == "*"
+
+
+# all of them
+
+
+@pytest.mark.parametrize("path", sorted(path for path in DEPLOY.rglob("*") if path.is_file()), ids=lambda p: p.name)
+def test_no_file_names_a_registry_or_a_private_path(path: Path) -> None:
+    text = path.read_text()
+    assert not re.search(r"https?://(?!app\.example\.com)", text)
+    assert not re.search(r"/(home|root|work|Users)/|docker\.io|ghcr\.io|quay\.io|pypi\.org", text)
+
+
+def test_runbook_names_every_refusal_of_the_settings() -> None:
+    text = (DEPLOY / "RUNBOOK.md").read_text()
+    for words in ("is taken", "is in use by another fairq server", "did not start", "the store is not safe",
+                  "with another text", "tls_cert", "there is no setting"):  # fmt: skip
+        assert words in text

@@ -1,0 +1,76 @@
+"""The arithmetic of the load test."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from loadtest.figures import Lag, judge, lags, percentile, read_records, share_error, spread
+
+
+@pytest.mark.parametrize(("percent", "expected"), [(0, 1), (50, 5), (90, 9), (99, 10), (100, 10)])
+def test_percentile_is_the_nearest_rank(percent: float, expected: float) -> None:
+    assert percentile([7, 1, 10, 4, 2, 9, 3, 8, 6, 5], percent) == expected
+
+
+def test_percentile_of_nothing_is_nan() -> None:
+    assert math.isnan(percentile([], 50))
+    assert math.isnan(spread([])["max"])
+
+
+def test_spread_names_its_percentiles() -> None:
+    assert spread([float(n) for n in range(1, 101)]) == {"p50": 50, "p90": 90, "p99": 99, "max": 100}
+
+
+def test_lag_is_the_due_less_what_was_served() -> None:
+    assert lags({"a": 1, "b": 3}, {"a": 4, "b": 4}) == {"a": -2, "b": 2}
+
+
+def test_tenant_that_was_never_served_lags_by_all_its_due() -> None:
+    assert lags({"a": 1, "b": 1}, {"a": 10}) == {"a": -5, "b": 5}
+
+
+def test_lag_sums_up_sizes_whether_behind_or_ahead() -> None:
+    assert Lag.of({"a": 1, "b": 1, "c": 2}, {"a": 3, "b": 1, "c": 4}) == Lag(dispatches=8, max=1, mean=0.667)
+
+
+def test_share_error_is_relative_to_the_due() -> None:
+    assert share_error({"a": 1, "b": 1}, {"a": 51, "b": 49}) == pytest.approx(0.02)
+    assert share_error({"a": 9, "b": 1}, {"a": 89, "b": 11}) == pytest.approx(0.1)
+    assert share_error({"a": 1, "b": 1}, {"a": 3}) == pytest.approx(1)
+    assert math.isnan(share_error({"a": 1}, {}))
+
+
+def test_all_tasks_run_once_is_clean() -> None:
+    verdict = judge(["a", "b"], ["b", "a"])
+    assert verdict.is_clean
+    assert str(verdict) == "2 tasks, each exactly once"
+
+
+def test_verdict_names_lost_duplicated_and_strange_ids() -> None:
+    verdict = judge(["a", "b", "c"], ["a", "a", "c", "x"])
+    assert not verdict.is_clean
+    assert (verdict.lost, verdict.duplicated, verdict.strange) == (["b"], ["a"], ["x"])
+    assert str(verdict) == "1 lost: b; 1 duplicated: a; 1 strange: x"
+
+
+def test_verdict_names_no_more_than_twenty_ids_of_a_kind() -> None:
+    assert str(judge([f"t{n:02}" for n in range(25)], [])).endswith("t19 and 5 more")
+
+
+def test_tasks_left_in_the_queue_are_not_lost() -> None:
+    assert judge(["a", "b", "c"], ["a"], left=2).is_clean
+    assert judge(["a", "b", "c"], ["a"], left=1).lost == ["c"]
+
+
+def test_records_of_a_worker_that_wrote_none_are_empty(tmp_path: Path) -> None:
+    assert read_records(tmp_path / "none") == []
+
+
+def test_records_are_read_as_the_handlers_write_them(tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    path.write_text("id-1 acme 1.50 1000.00 5.125\n")
+    [record] = read_records(path)
+    assert (record.id, record.tenant, record.dwell_ms, record.worked_ms) == ("id-1", "acme", 1.5, 5.125)

@@ -1,0 +1,90 @@
+"""The load test itself: a small run of everything, its failures, and that it leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import orjson
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    """Start a load test, as a user would."""
+    command = [sys.executable, "-m", "loadtest", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def descendants(pid: int) -> set[int]:
+    """Name all processes below a process."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    found, last = {pid}, 0
+    while len(found) > last:
+        last = len(found)
+        found |= {child for child, parent in parents.items() if parent in found}
+    return found - {pid}
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_quick_run_of_everything_accounts_for_every_task() -> None:
+    process = start("all", "--quick", "--json")
+    out, err = process.communicate(timeout=180)
+    assert process.returncode == 0, err
+    report = orjson.loads(out)
+    assert report["ok"]
+    assert all(verdict["is_clean"] for verdict in report["verdicts"].values())
+    names = [row["name"] for row in report["throughput"]["rows"]]
+    assert names[:3] == ["enqueue, one caller", "enqueue, 100 callers", "enqueue_many"]
+    assert {"drain, credit 1", "drain, credit 10", "drain, credit 100", "flow, credit 100"} <= set(names)
+    assert all(row["rate"] > 0 and row["raw_rate"] > 0 for row in report["throughput"]["rows"])
+    assert all(row["max"] <= 8 and row["mean"] <= 1 for row in report["fairness"]["lag"]["rows"])
+    assert report["fairness"]["quiet"]["p99_fair_to_fifo"] < 1
+    assert "throughput: starting a server" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_leaves_no_process_behind(number: signal.Signals) -> None:
+    process = start("throughput", "--quick")
+    try:
+        below: set[int] = set()
+        deadline = time.monotonic() + 30
+        while len(below) < 3 and time.monotonic() < deadline:  # a raw store, a server, and the server's store
+            below = descendants(process.pid)
+            time.sleep(0.05)
+        assert len(below) >= 3
+        os.kill(process.pid, number)
+        process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 128 + number
+    assert not [pid for pid in below if is_running(pid)]
+
+
+def test_unknown_scenario_is_refused() -> None:
+    process = start("nonsense")
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert "nonsense" in err

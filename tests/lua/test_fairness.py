@@ -1,0 +1,184 @@
+"""How fair the pick is, in figures: service lag, worker-seconds, quiet tenants, live weights.
+
+Service lag of a tenant = what its weight entitles it to of all that was dispatched while it was backlogged, minus what
+it got (FIELD.md section 5); with one task costing one, it is counted in tasks.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import Counter
+
+import pytest
+import redis
+
+from fairq.store import library
+
+from .calls import START, Queue, dice
+
+TENANTS = 1000
+MAX_LAG, MEAN_LAG = 8, 1
+
+
+class Backlog:
+    """Tenants that are never without ready tasks, each task acknowledged as soon as it is claimed."""
+
+    def __init__(self, queue: Queue, weights: list[int], depth: int) -> None:
+        self.queue = queue
+        self.weights = {f"t{n}": weight for n, weight in enumerate(weights)}
+        self.left = Counter[str]()
+        self.served = Counter[str]()
+        self.numbers = itertools.count()
+        self.depth = depth
+        queue.configure(share=1)
+        with queue.client.pipeline(transaction=False) as pipeline:
+            for name, weight in self.weights.items():
+                fcall(pipeline, queue, "set_weight", name, weight * 1000)
+            self.refill(pipeline)
+
+    def refill(self, pipeline: redis.client.Pipeline) -> None:
+        """Top up whoever is down to half, in one pipeline."""
+        for name in self.weights:
+            if self.left[name] <= self.depth / 2:
+                ids = [part for _ in range(self.depth) for part in (f"{name}-{next(self.numbers)}", "", "")]
+                fcall(pipeline, self.queue, "enqueue", name, *ids)
+                self.left[name] += self.depth
+        pipeline.execute()
+
+    def serve(self, count: int, batch: int) -> None:
+        """Dispatch `count` tasks in batches."""
+        until = self.served.total() + count
+        with self.queue.client.pipeline(transaction=False) as pipeline:
+            while self.served.total() < until:
+                for _ in range(max(1, min(1000, until - self.served.total()) // batch)):
+                    fcall(pipeline, self.queue, "claim", "w1", batch, rolled=dice(next(self.numbers), 10 * batch + 90))
+                names = Counter(
+                    id.decode().split("-")[0] for reply in pipeline.execute(raise_on_error=True) for id in reply[2::4]
+                )
+                self.served += names
+                self.left -= names
+                self.refill(pipeline)
+
+    def lags(self) -> list[float]:
+        """How many tasks each tenant is behind (or ahead of) its entitlement."""
+        whole, weights = self.served.total(), sum(self.weights.values())
+        return [abs(whole * weight / weights - self.served[name]) for name, weight in self.weights.items()]
+
+    def assert_fair(self) -> None:
+        """Hold the lag to the figures of DESIGN.md section 9."""
+        lags = self.lags()
+        assert max(lags) <= MAX_LAG, f"max lag {max(lags):.1f}"
+        assert sum(lags) / len(lags) <= MEAN_LAG, f"mean lag {sum(lags) / len(lags):.2f}"
+
+
+def fcall(pipeline: redis.client.Pipeline, queue: Queue, verb: str, *args: object, rolled: bytes = b"") -> None:
+    """Queue a call in a pipeline."""
+    pipeline.fcall(library.function_name(verb), 1, queue.prefix, START, rolled, *args)
+
+
+@pytest.fixture
+def fair_weights() -> list[int]:
+    """A thousand weights, 1 to 10."""
+    source = random.Random(7)
+    return [source.randint(1, 10) for _ in range(TENANTS)]
+
+
+def test_lag_stays_within_bounds_in_batches(queue: Queue, fair_weights: list[int]) -> None:
+    backlog = Backlog(queue, fair_weights, 20)
+    backlog.serve(20_000, batch=100)
+    backlog.assert_fair()
+
+
+def test_lag_stays_within_bounds_one_by_one(queue: Queue, fair_weights: list[int]) -> None:
+    backlog = Backlog(queue, fair_weights, 10)
+    backlog.serve(5_000, batch=1)
+    backlog.assert_fair()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_lag_does_not_grow(queue: Queue, fair_weights: list[int]) -> None:
+    backlog = Backlog(queue, fair_weights, 40)
+    for _ in range(5):
+        backlog.serve(20_000, batch=100)
+        backlog.assert_fair()
+
+
+def test_a_quiet_tenant_is_among_the_next_dispatches(queue: Queue) -> None:
+    """A tenant that asks for less than its share waits for nobody: one task per round of the thousand others."""
+    backlog = Backlog(queue, [1] * TENANTS, 6)
+    for turn in range(4):
+        backlog.serve(1100, batch=100)
+        queue.enqueue("quiet", f"quiet-{turn}")
+        assert f"quiet-{turn}" in [lease.id for _ in range(3) for lease in queue.claim(1)]
+
+
+def test_a_new_weight_acts_on_the_backlog_at_once(queue: Queue) -> None:
+    backlog = Backlog(queue, [1] * 100, 200)
+    backlog.serve(1000, batch=100)
+    queue.call("set_weight", "t0", 10_000)
+    before = backlog.served["t0"]
+    backlog.serve(600, batch=100)
+    assert abs(backlog.served["t0"] - before - 600 * 10 / 109) <= 6
+
+
+@pytest.mark.parametrize("tasks", [3_000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("one", "nine"), [(34_000, 1_000), (1_000, 34_000)], ids=["one-long", "one-short"])
+def test_worker_seconds_follow_the_weights_whatever_the_tasks_take(
+    queue: Queue, one: int, nine: int, tasks: int
+) -> None:
+    """Ten equal tenants on ten slots, one of them with tasks 34 times as long, or as short: each gets a tenth."""
+    workers = Workers(queue, {f"t{n}": nine if n else one for n in range(10)}, slots=10)
+    workers.finish(tasks)
+    for name, share in workers.shares().items():
+        assert abs(share - 0.1) <= 0.1 * 0.02, f"{name} got {share:.4f} of the worker-seconds"
+
+
+class Workers:
+    """Workers as an event loop on the test clock: a free slot claims, runs for the task's time, acknowledges."""
+
+    def __init__(self, queue: Queue, lasts: dict[str, int], slots: int) -> None:
+        self.queue, self.lasts, self.free = queue, lasts, slots
+        self.numbers = itertools.count()
+        self.left, self.spent = Counter[str](), Counter[str]()
+        self.running: list[tuple[int, str, int]] = []
+        queue.configure(lease_ms=60_000)
+
+    def finish(self, tasks: int) -> None:
+        """Run until so many more tasks are done; then charge what the running ones have taken so far."""
+        while tasks > 0:
+            self.start()
+            tasks -= self.end()
+        for end, id, _ in self.running:
+            name = id.split("-")[0]
+            self.spent[name] += self.queue.now - (end - self.lasts[name])
+
+    def start(self) -> None:
+        """Fill the free slots from backlogs that never run dry."""
+        for name in self.lasts:
+            if self.left[name] < 20:
+                self.queue.enqueue(name, *(f"{name}-{next(self.numbers)}" for _ in range(200)))
+                self.left[name] += 200
+        for lease in self.queue.claim(self.free, rolled=dice(next(self.numbers), 40 * self.free + 60)):
+            name = lease.id.split("-")[0]
+            self.left[name] -= 1
+            heapq.heappush(self.running, (self.queue.now + self.lasts[name], lease.id, lease.attempt))
+        self.free = 0
+
+    def end(self) -> int:
+        """Go to the next moment when tasks end, and acknowledge them; tells how many."""
+        ended = []
+        self.queue.now = self.running[0][0]
+        while self.running and self.running[0][0] == self.queue.now:
+            _, id, attempt = heapq.heappop(self.running)
+            ended.append(("ack", id, attempt))
+            self.spent[id.split("-")[0]] += self.lasts[id.split("-")[0]]
+        self.queue.settle(*ended)
+        self.free += len(ended)
+        return len(ended)
+
+    def shares(self) -> dict[str, float]:
+        """Each tenant's part of the worker-seconds."""
+        return {name: self.spent[name] / self.spent.total() for name in self.lasts}

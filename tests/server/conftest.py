@@ -1,0 +1,39 @@
+"""A server on an empty store. What the store itself does is tested on each kind; here one kind is enough."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from fairq.server.run import Served
+from tests import stores
+from tests.conftest import store_kinds
+from tests.store.certificates import make_certificate
+
+from .harness import running
+
+
+@pytest.fixture
+def server_store(pytestconfig: pytest.Config, running_stores: Callable[[str], stores.Server]) -> str:
+    """The URL of an empty store of the first kind that this session runs on."""
+    server = running_stores(store_kinds(pytestconfig)[0])
+    client = stores.connect(server.url)
+    client.config_set("maxmemory", 0)
+    client.flushall()
+    client.close()
+    return server.url
+
+
+@pytest.fixture
+async def served(server_store: str) -> AsyncIterator[Served]:
+    """A server with development tokens."""
+    async with running(server_store) as served:
+        yield served
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[str, str]:
+    """A self-signed certificate for 127.0.0.1, and its key: paths of PEM files."""
+    return make_certificate(tmp_path)

@@ -1,0 +1,149 @@
+"""A real server inside the test, and a bare client that says exactly the frames it is told to say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import trio
+import trio.testing
+from attrs import define, field
+
+from fairq.server.run import Served, running_server
+from fairq.server.settings import Settings
+from fairq.transport import Disconnected, Target, Transport, dial
+
+WORKER, OPERATOR = "dev-worker", "dev-operator"
+
+
+def tenant(name: str) -> str:
+    """The development token of a tenant."""
+    return f"dev-tenant:{name}"
+
+
+@asynccontextmanager
+async def running(store: str, **settings: Any) -> AsyncIterator[Served]:
+    """A server on a store, on a free port, with development tokens unless told otherwise."""
+    chosen = {"host": "127.0.0.1", "port": 0, "store": store, "dev": True, "unsafe_store": True, **settings}
+    async with running_server(Settings(**chosen).check()) as served:
+        yield served
+
+
+def url_of(served: Served) -> str:
+    """The URL of a server in the test."""
+    return f"ws://{served.host}:{served.port}"
+
+
+async def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait for a condition that nothing announces."""
+    with trio.fail_after(seconds):
+        while not holds():
+            await trio.sleep(0.005)
+
+
+def open_fds() -> int:
+    """Count this process's open file descriptors."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+class Refused(Exception):
+    """The server answered a request with an error frame."""
+
+    def __init__(self, frame: dict[str, Any]) -> None:
+        super().__init__(f"{frame['code']} {frame.get('field')}: {frame['message']}")
+        self.code: str = frame["code"]
+        self.field: str | None = frame.get("field")
+        self.frame = frame
+
+
+@define(eq=False)
+class Raw:
+    """One connection. Pushes that come while an answer is waited for are kept in `pushes`."""
+
+    transport: Transport
+    welcome: dict[str, Any] = field(factory=dict)
+    pushes: list[dict[str, Any]] = field(factory=list)
+    ref: int = 0
+
+    async def send(self, type: str, **body: Any) -> None:
+        """Send a frame."""
+        await self.transport.send(orjson.dumps({"type": type, **body}).decode())
+
+    async def receive(self) -> dict[str, Any]:
+        """Wait for a frame other than a ping."""
+        with trio.fail_after(5):
+            while True:
+                frame: dict[str, Any] = orjson.loads(await self.transport.receive())
+                if frame["type"] == "push":
+                    self.pushes.append(frame)
+                if frame["type"] != "ping":
+                    return frame
+
+    async def ask(self, type: str, **body: Any) -> dict[str, Any]:
+        """Send a request and return the reply's body. Raises: Refused."""
+        self.ref += 1
+        ref = self.ref
+        await self.send(type, ref=ref, **body)
+        while True:
+            frame = await self.receive()
+            if frame.get("ref") == ref:
+                if frame["type"] == "error":
+                    raise Refused(frame)
+                reply: dict[str, Any] = frame["body"]
+                return reply
+
+    async def enqueue(self, queue: str, ids: Sequence[str], **options: Any) -> list[str]:
+        """Enqueue tasks whose payload is their id."""
+        tasks = [{"id": id, "payload": id, **options} for id in ids]
+        outcomes: list[str] = (await self.ask("enqueue", queue=queue, tasks=tasks))["outcomes"]
+        return outcomes
+
+    async def attach(self, *queues: str, credit: int = 1, name: str = "w", leases: Sequence[Any] = ()) -> list[str]:
+        """Begin to work."""
+        body = await self.ask("attach", worker=name, queues=list(queues), credit=credit, leases=list(leases))
+        outcomes: list[str] = body["leases"]
+        return outcomes
+
+    async def settle(self, queue: str, action: str, *tasks: dict[str, Any], **more: Any) -> list[str]:
+        """End the leases of pushed tasks, all in one way."""
+        ended = [{"action": action, "id": task["id"], "attempt": task["attempt"], **more} for task in tasks]
+        outcomes: list[str] = (await self.ask("settle", queue=queue, settlements=ended))["outcomes"]
+        return outcomes
+
+    async def pushed(self, count: int = 1) -> list[dict[str, Any]]:
+        """Wait until `count` tasks were pushed, and hand them out."""
+        while sum(len(push["tasks"]) for push in self.pushes) < count:
+            await self.receive()
+        tasks = [task for push in self.pushes for task in push["tasks"]]
+        self.pushes.clear()
+        return tasks
+
+    async def quiet(self, seconds: float = 0.1) -> None:
+        """Check that no frame comes for a while."""
+        with trio.move_on_after(seconds):
+            frame = await self.receive()
+            raise AssertionError(f"unexpected: {frame}")
+
+    async def closed(self) -> tuple[int, str]:
+        """Wait until the server closes; returns its code and reason."""
+        with trio.fail_after(5):
+            while True:
+                try:
+                    await self.transport.receive()
+                except Disconnected:
+                    reason = self.transport.socket.closed
+                    return (reason.code, reason.reason or "") if reason else (0, "")
+
+
+@asynccontextmanager
+async def raw(served: Served | str, token: str) -> AsyncIterator[Raw]:
+    """A bare connection that the server has welcomed."""
+    url = served if isinstance(served, str) else url_of(served)
+    async with dial(Target.parse(url), token) as transport:
+        client = Raw(transport)
+        client.welcome = await client.receive()
+        assert client.welcome["type"] == "welcome"
+        yield client

@@ -1,0 +1,206 @@
+"""Who is let in, as what, and how they are put out again."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from fairq.errors import Unauthorized, Unavailable
+from fairq.server import auth as module
+from fairq.server.run import Served
+from fairq.store import keys
+from fairq.tokens import TokenRecord, hash_token, make_token
+from fairq.wire.messages import Role
+from tests import stores
+
+from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
+
+
+async def create(operator: Raw, role: Role, **more: Any) -> str:
+    """Create a token, as `fairq tokens create` does; returns its text."""
+    id, token = make_token(role)
+    await operator.ask("create_token", id=id, role=role.value, hash=hash_token(token), **more)
+    return token
+
+
+@pytest.mark.parametrize(
+    ("token", "role", "name"),
+    [(tenant("ada"), "tenant", "ada"), (WORKER, "worker", None), (OPERATOR, "operator", None)],
+)
+async def test_development_tokens_have_their_roles(served: Served, token: str, role: str, name: str | None) -> None:
+    async with raw(served, token) as client:
+        assert client.welcome["role"] == role
+        assert client.welcome.get("tenant") == name
+        assert "--dev" in client.welcome["warning"]
+
+
+@pytest.mark.parametrize("token", [tenant("ada"), WORKER, OPERATOR])
+async def test_development_tokens_work_only_with_dev(server_store: str, token: str) -> None:
+    async with running(server_store, dev=False) as served:
+        with trio.fail_after(5), pytest.raises(Unauthorized):
+            async with raw(served, token):
+                pass
+
+
+@pytest.mark.parametrize(
+    "token", ["dev-", "dev-root", "dev-tenant:", "dev-tenant:Ada", "dev-tenant:a:b", "fq_worker_0123_ab_00000000", "x"]
+)
+async def test_other_texts_are_no_tokens(served: Served, token: str) -> None:
+    with trio.fail_after(5), pytest.raises(Unauthorized):
+        async with raw(served, token):
+            pass
+
+
+async def test_tokens_let_in_as_the_role_they_were_made_for(server_store: str) -> None:
+    async with running(server_store) as dev, running(server_store, dev=False) as served:
+        async with raw(dev, OPERATOR) as operator:
+            by_role = {role: await create(operator, role) for role in (Role.WORKER, Role.OPERATOR)}
+            by_role[Role.TENANT] = await create(operator, Role.TENANT, tenant="ada")
+        for role, token in by_role.items():
+            async with raw(served, token) as client:
+                assert client.welcome["role"] == role.value
+                assert "warning" not in client.welcome
+                if role is Role.TENANT:
+                    assert await client.enqueue("q", ["a"]) == ["ok"]
+
+
+async def test_a_wrong_secret_or_a_typing_error_is_refused(served: Served) -> None:
+    async with raw(served, OPERATOR) as operator:
+        token = await create(operator, Role.WORKER)
+        id = token.split("_")[2]
+        forged = make_token(Role.WORKER)[1].split("_")
+        forged[2] = id
+        wrong_secret = "_".join(forged[:4])
+        typo = token[:-1] + ("0" if token[-1] != "0" else "1")
+        for text in (wrong_secret, typo, token.upper(), token[:-9], f"{token}x"):
+            with pytest.raises(Unauthorized):
+                async with raw(served, text):
+                    pass
+
+
+async def test_a_forged_token_with_a_right_checksum_is_refused_by_its_hash(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[str, str]] = []
+    honest = hmac.compare_digest
+
+    def compare(a: str, b: str) -> bool:
+        compared.append((a, b))
+        return honest(a, b)
+
+    monkeypatch.setattr(module.hmac, "compare_digest", compare)
+    async with raw(served, OPERATOR) as operator:
+        id, token = make_token(Role.WORKER)
+        await operator.ask("create_token", id=id, role="worker", hash=hash_token(token + "another"))
+        with pytest.raises(Unauthorized):
+            async with raw(served, token):
+                pass
+    assert compared == [(hash_token(token + "another"), hash_token(token))]
+
+
+async def test_the_store_holds_hashes_only(served: Served, server_store: str) -> None:
+    async with raw(served, OPERATOR) as operator:
+        token = await create(operator, Role.WORKER)
+        (listed,) = (await operator.ask("list_tokens"))["tokens"]
+        assert "hash" not in listed
+    client = stores.connect(server_store)
+    held = b" ".join(client.hvals(keys.TOKENS))
+    client.close()
+    assert hash_token(token).encode() in held
+    assert token.encode() not in held
+    assert token.split("_")[3].encode() not in held
+
+
+@pytest.mark.parametrize("action", ["revoke at this server", "revoke at another server"])
+async def test_a_revoked_token_closes_its_live_connections(server_store: str, action: str) -> None:
+    with trio.fail_after(15):
+        async with running(server_store) as served, running(server_store) as other:
+            async with raw(served if action.endswith("this server") else other, OPERATOR) as operator:
+                doomed, spared = await create(operator, Role.WORKER), await create(operator, Role.WORKER)
+                async with raw(served, doomed) as one, raw(served, spared) as two:
+                    await operator.ask("revoke_token", id=doomed.split("_")[2])
+                    with trio.fail_after(2):
+                        assert await one.closed() == (4001, "the token was revoked")
+                    await two.attach("q")
+                with pytest.raises(Unauthorized):
+                    async with raw(served, doomed):
+                        pass
+
+
+async def test_a_token_may_be_limited_to_queues(served: Served) -> None:
+    async with raw(served, OPERATOR) as operator:
+        for role, more in ((Role.TENANT, {"tenant": "ada"}), (Role.WORKER, {}), (Role.OPERATOR, {})):
+            token = await create(operator, role, queues=["emails"], **more)
+            async with raw(served, token) as client:
+                ask: dict[Role, tuple[str, dict[str, Any]]] = {
+                    Role.TENANT: ("enqueue", {"tasks": [{"id": "a", "payload": 1}]}),
+                    Role.WORKER: ("attach", {"worker": "w", "credit": 1}),
+                    Role.OPERATOR: ("pause", {}),
+                }
+                verb, body = ask[role]
+                for queue in ("images", "emails"):
+                    named = {"queues": [queue]} if role is Role.WORKER else {"queue": queue}
+                    if queue == "emails":
+                        await client.ask(verb, **body, **named)
+                    else:
+                        with pytest.raises(Refused) as caught:
+                            await client.ask(verb, **body, **named)
+                        assert (caught.value.code, caught.value.field) == ("forbidden", "queue")
+
+
+async def test_an_operator_of_some_queues_has_no_say_over_others_nor_over_tokens(served: Served) -> None:
+    async with raw(served, tenant("ada")) as ada:
+        await ada.enqueue("emails", ["a"])
+        await ada.enqueue("images", ["a"])
+    async with raw(served, OPERATOR) as operator:
+        token = await create(operator, Role.OPERATOR, queues=["emails"])
+    async with raw(served, token) as limited:
+        assert [row["queue"] for row in (await limited.ask("queues"))["queues"]] == ["emails"]
+        id, text = make_token(Role.OPERATOR)
+        for verb, body in (
+            ("create_token", {"id": id, "role": "operator", "hash": hash_token(text)}),
+            ("list_tokens", {}),
+            ("revoke_token", {"id": id}),
+        ):
+            with pytest.raises(Refused) as caught:
+                await limited.ask(verb, **body)
+            assert caught.value.code == "forbidden"
+
+
+async def test_the_same_token_twice_is_one_and_another_under_its_id_is_refused(served: Served) -> None:
+    async with raw(served, OPERATOR) as operator:
+        id, token = make_token(Role.WORKER)
+        body = {"id": id, "role": "worker", "hash": hash_token(token)}
+        await operator.ask("create_token", **body)
+        await operator.ask("create_token", **body)
+        with pytest.raises(Refused) as caught:
+            await operator.ask("create_token", **{**body, "hash": hash_token("other")})
+        assert (caught.value.code, caught.value.field) == ("bad_request", "id")
+
+
+async def test_a_store_that_is_away_says_unavailable_not_unauthorized(served: Served) -> None:
+    served.app.store.connection.is_connected = False
+    try:
+        with trio.fail_after(5), pytest.raises(Unavailable):
+            async with raw(served, make_token(Role.WORKER)[1]):
+                pass
+    finally:
+        served.app.store.connection.is_connected = True
+
+
+def test_made_tokens_are_long_and_different() -> None:
+    texts = {make_token(Role.TENANT)[1] for _ in range(100)}
+    assert len(texts) == 100
+    for text in texts:
+        prefix, role, id, secret, check = text.split("_")
+        assert (prefix, role, len(id), len(secret), len(check)) == ("fq", "tenant", 12, 40, 8)
+
+
+def test_a_record_never_shows_more_than_a_hash() -> None:
+    assert {field.name for field in attrs.fields(TokenRecord)} == {
+        "id", "role", "hash", "tenant", "queues", "created_at_ms",
+    }  # fmt: skip

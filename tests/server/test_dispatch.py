@@ -1,0 +1,172 @@
+"""Late binding: tasks are claimed when a worker has room, never ahead of it, and never left lying."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from fairq.server.run import Served
+from fairq.store.store import Claim, Store
+
+from .harness import OPERATOR, WORKER, Refused, raw, tenant, wait_until
+
+IDS = [f"id-{number}" for number in range(20)]
+
+
+async def test_no_more_is_pushed_than_credit_and_no_more_is_claimed(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            await ada.enqueue("q", IDS)
+            await worker.attach("q", credit=3)
+            first = await worker.pushed(3)
+            await worker.quiet()
+            assert (await served.app.store.queue("q")).leased == 3
+            await worker.settle("q", "ack", first[0])
+            (fourth,) = await worker.pushed(1)
+            await worker.quiet()
+            await worker.ask("credit", credit=5)
+            assert len(await worker.pushed(2)) == 2
+            await worker.quiet()
+            await worker.ask("credit", credit=0)
+            await worker.settle("q", "ack", *first[1:], fourth)
+            await worker.quiet()
+            state = await served.app.store.queue("q")
+            assert (state.done, state.leased, state.ready) == (4, 2, 14)
+
+
+async def test_a_worker_without_credit_gets_nothing_and_nothing_is_claimed_for_it(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            await worker.attach("q", credit=0)
+            await ada.enqueue("q", IDS)
+            await worker.quiet()
+            assert (await served.app.store.queue("q")).leased == 0
+
+
+async def test_two_workers_share_what_there_is(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, WORKER) as one, raw(served, WORKER) as two, raw(served, tenant("ada")) as ada:
+            await one.attach("q", credit=10)
+            await two.attach("q", credit=10)
+            await ada.enqueue("q", IDS[:10])
+            first, second = await one.pushed(5), await two.pushed(5)
+            assert sorted(task["id"] for task in first + second) == sorted(IDS[:10])
+
+
+async def test_a_task_that_comes_while_workers_wait_is_pushed_at_once(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=1)
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            for id in IDS[:5]:
+                await ada.enqueue("q", [id])
+                with trio.fail_after(0.5):
+                    (task,) = await worker.pushed()
+                assert task["id"] == id
+                await worker.settle("q", "ack", task)
+
+
+async def test_a_hint_that_overtakes_the_claims_reply_is_not_lost(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim finds nothing; before its reply is read, a task comes and the hint with it."""
+    claimed, go_on = trio.Event(), trio.Event()
+    claim = Store.claim
+
+    async def slow_claim(self: Store, queue: str, worker: str, limit: int) -> Claim:
+        reply = await claim(self, queue, worker, limit)
+        if not claimed.is_set():
+            claimed.set()
+            await go_on.wait()
+        return reply
+
+    monkeypatch.setattr(Store, "claim", slow_claim)
+    served.app.ticker.due.clear()
+    with trio.fail_after(10):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=1)
+            await claimed.wait()
+            await ada.enqueue("q", ["a"])
+            go_on.set()
+            with trio.fail_after(0.5):
+                (task,) = await worker.pushed()
+            assert task["id"] == "a"
+
+
+async def test_a_worker_that_leaves_gives_its_leases_to_the_others_at_once(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as stays:
+            await ada.enqueue("q", IDS[:4])
+            async with raw(served, WORKER) as leaves:
+                await leaves.attach("q", credit=4)
+                assert len(await leaves.pushed(4)) == 4
+                await stays.attach("q", credit=10)
+                await stays.quiet(0.05)
+            with trio.fail_after(1):
+                tasks = await stays.pushed(4)
+            assert sorted(task["id"] for task in tasks) == sorted(IDS[:4])
+            assert {task["attempt"] for task in tasks} == {2}
+
+
+async def test_a_task_of_a_worker_that_left_on_its_last_attempt_becomes_a_dead_letter(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+            await ada.enqueue("q", ["a"], max_attempts=1)
+            async with raw(served, WORKER) as worker:
+                await worker.attach("q", credit=1)
+                await worker.pushed()
+            await wait_until(lambda: not any(peer.queues for peer in served.app.peers))
+            (letter,) = (await operator.ask("dead", queue="q"))["dead"]
+            assert (letter["id"], letter["reason"], letter["attempts"]) == ("a", "lease_lost", 1)
+
+
+async def test_two_queues_together_never_exceed_one_workers_credit(served: Served) -> None:
+    with trio.fail_after(15):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            for queue in ("q1", "q2", "q3"):
+                await ada.enqueue(queue, [f"{queue}-{id}" for id in IDS])
+            await worker.attach("q1", "q2", "q3", credit=4)
+            held: list[tuple[str, dict[str, Any]]] = []
+            done = 0
+            while done < 60:
+                while not worker.pushes:
+                    await worker.receive()
+                held += [(push["queue"], task) for push in worker.pushes for task in push["tasks"]]
+                worker.pushes.clear()
+                assert len(held) <= 4
+                queue, task = held.pop(0)
+                await worker.settle(queue, "ack", task)
+                done += 1
+                while held and not worker.pushes and done + len(held) == 60:
+                    queue, task = held.pop(0)
+                    await worker.settle(queue, "ack", task)
+                    done += 1
+
+
+async def test_a_lease_brought_along_is_extended_and_counts_as_credit(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as second:
+            await ada.enqueue("q", IDS[:3])
+            claim = await served.app.store.claim("q", "elsewhere", 1)
+            (lease,) = claim.leases
+            outcomes = await second.attach(
+                "q", credit=2,
+                leases=[
+                    {"queue": "q", "id": lease.id, "attempt": 1},
+                    {"queue": "q", "id": lease.id, "attempt": 7},
+                    {"queue": "q", "id": "nobody", "attempt": 1},
+                ],
+            )  # fmt: skip
+            assert outcomes == ["ok", "stale", "gone"]
+            assert len(await second.pushed()) == 1
+            await second.quiet()
+
+
+async def test_only_a_worker_attached_to_a_queue_may_settle_there(served: Served) -> None:
+    async with raw(served, WORKER) as worker:
+        await worker.attach("q")
+        with pytest.raises(Refused) as caught:
+            await worker.settle("other", "ack", {"id": "a", "attempt": 1})
+        assert (caught.value.code, caught.value.field) == ("bad_request", "queue")

@@ -1,0 +1,129 @@
+"""Stopping: running tasks get their grace, the rest go back, and nobody is told anything false."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from fairq.client.worker import Task, Worker
+from fairq.errors import Unavailable
+from fairq.server.run import Served
+
+from .harness import OPERATOR, WORKER, Refused, raw, running, tenant, url_of, wait_until
+
+
+async def test_tasks_that_finish_in_their_grace_run_once(served: Served) -> None:
+    runs: list[tuple[str, int]] = []
+    started, finish = trio.Event(), trio.Event()
+    app = Worker(url_of(served), "dev-worker", concurrency=3)
+
+    @app.task("q")
+    async def work(task: Task) -> None:
+        runs.append((task.id, task.attempt))
+        if len(runs) == 3:
+            started.set()
+        await finish.wait()
+
+    with trio.fail_after(15):
+        async with raw(served, tenant("ada")) as ada:
+            await ada.enqueue("q", [f"id-{number}" for number in range(6)])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(app.run)
+            await started.wait()
+            nursery.start_soon(served.app.drain, 10.0)
+            await wait_until(lambda: served.app.is_draining)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            finish.set()
+            await wait_until(lambda: not served.app.peers)
+            nursery.cancel_scope.cancel()
+        state = await served.app.store.queue("q")
+        assert (state.done, state.ready, state.leased) == (3, 3, 0)
+        assert sorted(attempt for _, attempt in runs) == [1, 1, 1]
+
+
+async def test_what_does_not_finish_is_released_with_its_attempt_forgiven(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            await ada.enqueue("q", ["a"], max_attempts=1)
+            await worker.attach("q", credit=1)
+            await worker.pushed()
+            began = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(served.app.drain, 0.3)
+                assert (await worker.receive())["type"] == "drain"
+                assert (await worker.closed())[0] == 1001
+            assert 0.3 <= trio.current_time() - began < 3
+        (state,) = await served.app.store.tasks("q", ["a"])
+        assert (state.state, state.attempt) == ("ready", 1)
+        (lease,) = (await served.app.store.claim("q", "next", 1)).leases
+        assert (lease.attempt, lease.max_attempts) == (2, 2)
+
+
+async def test_a_draining_server_pushes_nothing_more_and_takes_settlements_still(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            await ada.enqueue("q", ["a", "b", "c"])
+            await worker.attach("q", credit=2)
+            first, second = await worker.pushed(2)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(served.app.drain, 5.0)
+                assert (await worker.receive())["type"] == "drain"
+                assert await worker.settle("q", "ack", first) == ["ok"]
+                await worker.quiet(0.1)
+                assert await worker.settle("q", "ack", second) == ["ok"]
+                assert (await worker.closed())[0] == 1001
+        assert (await served.app.store.queue("q")).ready == 1
+
+
+async def test_tenants_and_operators_are_told_and_closed_at_once(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+            with trio.fail_after(2):
+                await served.app.drain(5.0)
+            for client in (ada, operator):
+                assert (await client.receive())["type"] == "drain"
+                assert (await client.closed())[0] == 1001
+        with pytest.raises(Unavailable):
+            async with raw(served, WORKER):
+                pass
+
+
+async def test_an_idle_worker_does_not_hold_up_the_drain(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, WORKER) as worker:
+            await worker.attach("q", credit=5)
+            with trio.fail_after(2):
+                await served.app.drain(30.0)
+            assert (await worker.receive())["type"] == "drain"
+            assert (await worker.closed())[0] == 1001
+
+
+async def test_what_is_asked_while_draining_is_refused_as_draining_and_not_as_a_mistake(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            for peer in served.app.peers:
+                peer.session.drain()
+            with pytest.raises(Refused) as caught:
+                await ada.enqueue("q", ["a"])
+            assert caught.value.code == "draining"
+            with pytest.raises(Refused) as caught:
+                await worker.attach("q")
+            assert caught.value.code == "draining"
+
+
+async def test_another_server_takes_over_what_a_drained_one_leaves(server_store: str) -> None:
+    with trio.fail_after(15):
+        async with running(server_store) as other, raw(other, WORKER) as heir, running(server_store) as served:
+            async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+                await worker.attach("q", credit=2)
+                await ada.enqueue("q", ["a", "b", "c"])
+                await worker.pushed(2)
+                await heir.attach("q", credit=1)
+                (first,) = await heir.pushed()
+                assert first["id"] == "c"
+                await heir.ask("credit", credit=3)
+                await served.app.drain(0.2)
+                with trio.fail_after(1):
+                    rest = await heir.pushed(2)
+                assert {task["id"] for task in rest} == {"a", "b"}

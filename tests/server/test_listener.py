@@ -1,0 +1,313 @@
+"""The door: nothing that a client does reaches beyond its own connection, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import trio
+import trio.testing
+
+from fairq.errors import Forbidden, Unavailable
+from fairq.server import listener as module
+from fairq.server.run import Served, running_server
+from fairq.server.settings import Settings
+from fairq.transport import Disconnected
+
+from .harness import OPERATOR, WORKER, Refused, open_fds, raw, running, tenant, url_of, wait_until
+
+KEY = "dGhlIHNhbXBsZSBub25jZQ=="
+
+
+def handshake(**headers: str | None) -> bytes:
+    """A websocket handshake of ours, with headers changed or (None) left out."""
+    given = {
+        "Host": "127.0.0.1", "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": KEY, "Sec-WebSocket-Protocol": "fairq.v1", "Authorization": f"Bearer {WORKER}",
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }  # fmt: skip
+    lines = [f"{name}: {value}" for name, value in given.items() if value is not None]
+    return ("GET / HTTP/1.1\r\n" + "\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+@asynccontextmanager
+async def socket(served: Served) -> AsyncIterator[trio.SocketStream]:
+    """A plain TCP connection to the server."""
+    stream = await trio.open_tcp_stream(served.host, served.port)
+    try:
+        yield stream
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+async def read_all(stream: trio.SocketStream) -> bytes:
+    """Read until the server closes."""
+    data = b""
+    with suppress(trio.BrokenResourceError), trio.fail_after(10):
+        while more := await stream.receive_some():
+            data += more
+    return data
+
+
+async def read_until(stream: trio.SocketStream, end: bytes) -> bytes:
+    """Read until some bytes have come."""
+    data = b""
+    with trio.fail_after(5):
+        while end not in data:
+            more = await stream.receive_some()
+            assert more, data
+            data += more
+    return data
+
+
+def frame(opcode: int, payload: bytes, *, final: bool = True) -> bytes:
+    """A masked websocket frame, as clients send them."""
+    mask = os.urandom(4)
+    size = bytes([0x80 | len(payload)]) if len(payload) < 126 else b"\xfe" + len(payload).to_bytes(2, "big")
+    masked = bytes(byte ^ mask[i % 4] for i, byte in enumerate(payload))
+    return bytes([(0x80 if final else 0) | opcode]) + size + mask + masked
+
+
+def tasks_living() -> int:
+    """Count the tasks of this trio run."""
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+async def check_healthy(served: Served) -> None:
+    """Check that others are still served."""
+    async with raw(served, tenant("ada")) as client:
+        assert await client.enqueue("q", [os.urandom(8).hex()]) == ["ok"]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),  # a TLS hello
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"A: " + b"b" * 100_000 + b"\r\n\r\n",
+        b"*1\r\n$4\r\nPING\r\n",
+        b"\r\n\r\n\r\n",
+        os.urandom(4096),
+        handshake(Sec_WebSocket_Key=None),
+        handshake(Sec_WebSocket_Version="12"),
+    ],
+    ids=["tls", "http", "long header", "redis", "empty lines", "noise", "no key", "other version"],
+)
+async def test_a_request_that_is_no_handshake_ends_only_its_own_connection(
+    served: Served, request_: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HANDSHAKE_S", 0.3)
+    with trio.fail_after(10):
+        async with socket(served) as stream:
+            await stream.send_all(request_)
+            assert b"101 Switching" not in await read_all(stream)
+        await check_healthy(served)
+
+
+async def test_two_hundred_clients_that_connect_and_leave_leave_nothing_behind(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HANDSHAKE_S", 0.5)
+    with trio.fail_after(30):
+        await check_healthy(served)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        tasks, fds = tasks_living(), open_fds()
+        for pieces in (b"", b"GET / HT", handshake(), b"\xff" * 100):
+            for _ in range(50):
+                async with socket(served) as stream:
+                    if pieces:
+                        await stream.send_all(pieces)
+        await wait_until(lambda: tasks_living() <= tasks and open_fds() <= fds, 10)
+        assert not served.app.peers
+
+
+async def test_a_slow_handshake_is_closed_after_its_deadline(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HANDSHAKE_S", 0.2)
+    with trio.fail_after(10):
+        async with socket(served) as silent, socket(served) as slow:
+            await slow.send_all(handshake()[:40])
+            assert await read_all(silent) == b""
+            assert await read_all(slow) == b""
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "https://evil.example"}, b"403"),
+        ({"Sec_WebSocket_Protocol": "chat"}, b"403"),
+        ({"Sec_WebSocket_Protocol": None}, b"403"),
+        ({"Authorization": None}, b"401"),
+        ({"Authorization": "Bearer wrong"}, b"401"),
+        ({"Authorization": "Basic ZGV2OmRldg=="}, b"401"),
+        ({"Authorization": "Bearer"}, b"401"),
+    ],
+)
+async def test_an_unwanted_client_is_refused_with_a_reason(
+    served: Served, headers: dict[str, str | None], status: bytes
+) -> None:
+    with trio.fail_after(10):
+        async with socket(served) as stream:
+            await stream.send_all(handshake(**headers))
+            head, _, body = (await read_all(stream)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 " + status)
+    assert body.strip()
+
+
+async def test_an_origin_that_was_allowed_may_connect(server_store: str) -> None:
+    with trio.fail_after(10):
+        async with running(server_store, origins=["https://good.example"]) as served, socket(served) as stream:
+            await stream.send_all(handshake(Origin="https://good.example"))
+            head = await read_until(stream, b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 101")
+            assert b"sec-websocket-protocol: fairq.v1" in head.lower()
+
+
+async def test_a_binary_message_is_an_error_and_the_connection_lives(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, WORKER) as worker:
+            await worker.transport.socket.send_message(b'{"type":"ping"}')
+            answer = await worker.receive()
+            assert (answer["type"], answer["code"]) == ("error", "bad_frame")
+            await worker.attach("q")
+
+
+async def test_an_oversized_message_is_closed_with_1009_and_its_socket_freed(server_store: str) -> None:
+    with trio.fail_after(20):
+        async with running(server_store, max_message_bytes=65_536) as served:
+            await check_healthy(served)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            gc.collect()
+            fds, tasks = open_fds(), tasks_living()
+            for _ in range(5):
+                async with raw(served, WORKER) as worker:
+                    with suppress(Disconnected):
+                        await worker.transport.send("x" * 70_000)
+                    assert (await worker.closed())[0] == 1009
+                    await wait_until(lambda: not served.app.peers, 1)
+            await wait_until(lambda: open_fds() <= fds and tasks_living() <= tasks)
+
+
+async def test_a_message_of_many_fragments_is_put_together(served: Served) -> None:
+    text = b'{"type":"attach","ref":1,"worker":"w","queues":["q"],"credit":1}'
+    with trio.fail_after(10):
+        async with socket(served) as stream:
+            await stream.send_all(handshake())
+            await read_until(stream, b"welcome")
+            for i, byte in enumerate(text):
+                await stream.send_all(frame(1 if i == 0 else 0, bytes([byte]), final=i == len(text) - 1))
+            assert b'"ref":1' in await read_until(stream, b'"leases"')
+
+
+@pytest.mark.parametrize(
+    "bytes_",
+    [
+        bytes([0x81, 0x05]) + b"hello",  # not masked
+        frame(1, b"\xff\xfe"),  # not UTF-8
+        bytes([0xC1, 0x80, 0, 0, 0, 0]),  # a reserved bit
+        frame(3, b""),  # a reserved opcode
+        bytes([0x89, 0xFE, 0x01, 0x2C]) + bytes(304),  # a ping of 300 bytes
+        bytes([0x81, 0xFF]) + (1 << 62).to_bytes(8, "big") + bytes(4),  # 4 EiB announced
+    ],
+    ids=["unmasked", "utf-8", "reserved bit", "opcode", "long ping", "huge"],
+)
+async def test_broken_framing_ends_only_its_own_connection(served: Served, bytes_: bytes) -> None:
+    with trio.fail_after(10):
+        async with socket(served) as stream:
+            await stream.send_all(handshake())
+            await read_until(stream, b"welcome")
+            await stream.send_all(bytes_ + frame(1, b"{}"))
+            await read_all(stream)
+        await wait_until(lambda: not served.app.peers)
+        await check_healthy(served)
+
+
+async def test_a_ping_while_the_server_closes_does_not_end_the_server(served: Served) -> None:
+    with trio.fail_after(10):
+        for _ in range(3):
+            async with socket(served) as stream:
+                await stream.send_all(handshake())
+                await read_until(stream, b"welcome")
+                (peer,) = served.app.peers
+                peer.close(1000, "good-bye")
+                await read_until(stream, b"good-bye")
+                await stream.send_all(frame(9, b"still there?") + frame(1, b"{}"))
+                await read_all(stream)
+            await wait_until(lambda: not served.app.peers)
+        await check_healthy(served)
+
+
+async def test_an_exception_in_a_handler_is_contained(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(peer: object, request: object) -> dict[str, object]:
+        raise ZeroDivisionError("a bug")
+
+    with trio.fail_after(10):
+        async with raw(served, OPERATOR) as operator:
+            with monkeypatch.context() as patch:
+                patch.setattr(type(served.app), "carry_out", fail)
+                async with raw(served, OPERATOR) as other:
+                    with pytest.raises(Refused) as caught:
+                        await other.ask("queues")
+                    assert caught.value.code == "internal"
+                    assert "bug" not in str(caught.value)
+            assert (await operator.ask("queues"))["queues"] == []
+        await check_healthy(served)
+
+
+async def test_connections_over_the_limit_are_refused_until_one_leaves(server_store: str) -> None:
+    with trio.fail_after(10):
+        async with running(server_store, max_connections=2) as served:
+            async with raw(served, WORKER), raw(served, OPERATOR) as operator:
+                with pytest.raises(Unavailable, match="connections"):
+                    async with raw(served, WORKER):
+                        pass
+                assert (await operator.ask("queues"))["queues"] == []
+            await wait_until(lambda: not served.app.peers)
+            await check_healthy(served)
+
+
+async def test_a_client_that_never_reads_is_closed_and_its_tasks_go_elsewhere(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.transport.SEND_S", 0.3)
+    with trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as stays, socket(served) as deaf:
+            await deaf.send_all(handshake())
+            await read_until(deaf, b"welcome")
+            await deaf.send_all(frame(1, b'{"type":"attach","ref":1,"worker":"d","queues":["q"],"credit":500}'))
+            await read_until(deaf, b'"leases"')
+            big = "x" * 100_000
+            for number in range(100):  # 10 MB are more than the kernel's buffers hold
+                await ada.ask("enqueue", queue="q", tasks=[{"id": f"id-{number}", "payload": big}])
+            await stays.attach("q", credit=100)
+            assert len({task["id"] for task in await stays.pushed(100)}) == 100
+            assert [peer.name for peer in served.app.peers if peer.queues] == ["w"]
+
+
+async def test_tls_serves_wss_and_shrugs_off_plain_text(
+    server_store: str, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HANDSHAKE_S", 0.5)
+    monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
+    with trio.fail_after(15):
+        settings = Settings(port=0, store=server_store, dev=True, tls_cert=certificate[0], tls_key=certificate[1])  # type: ignore[arg-type]
+        async with running_server(settings) as served:
+            url = url_of(served).replace("ws://", "wss://")
+            async with raw(url, OPERATOR) as operator:
+                async with socket(served) as plain, socket(served) as silent:
+                    await plain.send_all(handshake())
+                    await read_all(plain)
+                    assert await read_all(silent) == b""
+                assert (await operator.ask("queues"))["queues"] == []
+
+
+async def test_a_forbidden_client_is_told_so(served: Served) -> None:
+    with trio.fail_after(5), pytest.raises(Forbidden, match="subprotocol"):
+        from fairq import transport
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(transport, "SUBPROTOCOL", "fairq.v0")
+            async with raw(served, OPERATOR):
+                pass

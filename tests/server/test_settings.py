@@ -1,0 +1,145 @@
+"""Settings: defaults < file < environment < flags; an error names the setting and where it came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from fairq.errors import SettingsError
+from fairq.server.settings import HELP, Settings, load_settings
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    """Write a settings file."""
+    path = tmp_path / "fairq.toml"
+    path.write_text(text)
+    return path
+
+
+def test_nothing_given_means_the_defaults() -> None:
+    assert load_settings(None, {}, {}) == Settings()
+    assert Settings().port == 7700
+    assert Settings().is_loopback
+
+
+def test_the_file_wins_over_defaults_the_environment_over_the_file_flags_over_all(tmp_path: Path) -> None:
+    path = write(tmp_path, "port = 1\ngrace = 1.5\nlog_level = 'debug'\n")
+    environment = {"FAIRQ_PORT": "2", "FAIRQ_GRACE": "2.5", "FAIRQ_URL": "not a setting", "HOME": "/"}
+    settings = load_settings(path, environment, {"port": 3, "grace": None})
+    assert (settings.port, settings.grace, settings.log_level) == (3, 2.5, "debug")
+
+
+@pytest.mark.parametrize("setting", [field.name for field in attrs.fields(Settings)])
+def test_every_setting_can_be_given_in_every_way(tmp_path: Path, setting: str) -> None:
+    given: dict[str, tuple[str, Any]] = {
+        "host": ("localhost", "localhost"),
+        "port": ("8800", 8800),
+        "store": ("redis://x", "redis://x"),
+        "data_dir": ("/data", Path("/data")),
+        "fsync": ("everysec", "everysec"),
+        "store_timeout": ("2.5", 2.5),
+        "grace": ("2", 2.0),
+        "dev": ("yes", True),
+        "unsafe_store": ("true", True),
+        "plaintext": ("1", True),
+        "origins": ("https://a, https://b", ["https://a", "https://b"]),
+        "max_connections": ("7", 7),
+        "max_message_bytes": ("70000", 70_000),
+        "log_level": ("error", "error"),
+        "log_json": ("on", True),
+        "tls_cert": ("/cert", Path("/cert")),
+        "tls_key": ("/key", Path("/key")),
+    }
+    text, value = given[setting]
+    pair = {"tls_cert": "tls_key", "tls_key": "tls_cert"}.get(setting)
+    others = {pair: "/other"} if pair else {}
+    by_flag = load_settings(None, {}, {setting: text, **others})
+    by_environment = load_settings(None, {f"FAIRQ_{setting.upper()}": text}, others)
+    by_file = load_settings(write(tmp_path, f'{setting} = "{text}"'), {}, others)
+    assert getattr(by_flag, setting) == getattr(by_environment, setting) == getattr(by_file, setting) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("port", "many"), ("port", "70000"), ("port", "-1"), ("port", "7700.5"), ("dev", "maybe"), ("dev", "2"),
+        ("store_timeout", "0"), ("store_timeout", "nan"), ("grace", "-1"), ("grace", "inf"), ("grace", "nan"),
+        ("fsync", "no"), ("max_connections", "0"), ("max_message_bytes", "10"), ("log_level", "loud"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_names_the_setting(name: str, value: str) -> None:
+    for environment, flags in (({f"FAIRQ_{name.upper()}": value}, {}), ({}, {name: value})):
+        with pytest.raises(SettingsError) as caught:
+            load_settings(None, environment, flags)
+        assert caught.value.field == name
+        assert name in caught.value.message.lower().replace("-", "_")
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("prot = 1", "prot"),
+        ("port = 'many'", "port"),
+        ("port = true", "port"),
+        ("port = 77.5", "port"),
+        ("origins = 5", "origins"),
+        ("host = 5", "host"),
+        ("[server]\nport = 1", "server"),
+        ("port = ", "config"),
+        ("port = 1\nport = 2", "config"),
+        ("\x00", "config"),
+    ],
+)
+def test_a_bad_file_names_the_setting_and_the_file(tmp_path: Path, text: str, field: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(SettingsError) as caught:
+        load_settings(path, {}, {})
+    assert caught.value.field == field
+    assert str(path) in caught.value.message
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "binary"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "fairq.toml"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "binary":
+        path.write_bytes(b"port = \xff\xfe")
+    with pytest.raises(SettingsError) as caught:
+        load_settings(path, {}, {})
+    assert caught.value.field == "config"
+    assert str(path) in caught.value.message
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_development_tokens_are_for_loopback_only(host: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(None, {}, {"host": host, "dev": True, "plaintext": True})
+    assert caught.value.field == "dev"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_loopback_needs_no_tls(host: str) -> None:
+    assert load_settings(None, {}, {"host": host, "dev": True}).host == host
+
+
+def test_other_addresses_need_tls_or_a_word_about_it() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(None, {}, {"host": "0.0.0.0"})
+    assert caught.value.field == "tls_cert"
+    assert load_settings(None, {}, {"host": "0.0.0.0", "plaintext": True}).plaintext
+    assert load_settings(None, {}, {"host": "0.0.0.0", "tls_cert": "c", "tls_key": "k"}).tls_cert == Path("c")
+
+
+@pytest.mark.parametrize("name", ["tls_cert", "tls_key"])
+def test_certificate_and_key_go_together(name: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(None, {}, {name: "file.pem"})
+    assert caught.value.field == "tls_key"
+
+
+def test_every_setting_is_described() -> None:
+    assert set(HELP) == {field.name for field in attrs.fields(Settings)}

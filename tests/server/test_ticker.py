@@ -1,0 +1,149 @@
+"""The ticker: what is due starts on time, what is late never runs, and the store may go and come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import trio
+import trio.testing
+
+from fairq.model import NewTask, Tick
+from fairq.server.run import Served
+from fairq.server.ticker import FLOOR_S, Ticker
+from tests import stores
+from tests.store.test_connection import wait_until
+
+from .harness import OPERATOR, WORKER, raw, running, tenant
+
+
+async def test_a_delayed_task_starts_on_time(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=10)
+            await ada.enqueue("q", ["a"], delay_ms=250)
+            await ada.enqueue("q", ["b"], start_at_ms=int(time.time() * 1000) + 150)
+            began = time.time()
+            for id in ("b", "a"):
+                (task,) = await worker.pushed()
+                assert task["id"] == id
+                lateness = time.time() - task["start_at_ms"] / 1000
+                assert 0 <= lateness < 0.15
+            assert time.time() - began < 1
+
+
+async def test_a_delayed_task_of_another_server_starts_within_the_floor(server_store: str) -> None:
+    with trio.fail_after(10):
+        async with running(server_store) as served, raw(served, WORKER) as worker:
+            await worker.attach("q", credit=1)
+            await served.app.store.enqueue("q", "ada", [NewTask("a", b"1", delay_ms=100)])  # as if elsewhere
+            (task,) = await worker.pushed()
+            assert time.time() - task["start_at_ms"] / 1000 < FLOOR_S + 0.2
+
+
+async def test_a_far_deadline_does_not_put_off_what_another_server_left(served: Served) -> None:
+    """This server knows of a task due in a minute; leases that another had are still reaped within the floor."""
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator, raw(served, WORKER) as worker:
+            await operator.ask("configure", queue="q", settings={"lease_ms": 100})
+            await ada.enqueue("q", ["a"])
+            await served.app.store.claim("q", "vanished", 1)
+            await ada.enqueue("q", ["far"], delay_ms=60_000)
+            await worker.attach("q", credit=1)
+            with trio.fail_after(FLOOR_S + 0.5):
+                (task,) = await worker.pushed()
+            assert (task["id"], task["attempt"]) == ("a", 2)
+
+
+async def test_a_retry_starts_after_its_delay(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=1)
+            await ada.enqueue("q", ["a"])
+            (task,) = await worker.pushed()
+            began = time.monotonic()
+            await worker.settle("q", "nack", task, delay_ms=200, error="not yet")
+            (task,) = await worker.pushed()
+            assert task["attempt"] == 2
+            assert 0.19 < time.monotonic() - began < 0.4
+
+
+async def test_a_task_that_expired_never_runs_and_is_a_dead_letter(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+            await ada.enqueue("q", ["waits", "delayed"], expires_in_ms=120)
+            await ada.enqueue("q", ["never"], delay_ms=60, expires_in_ms=100)
+            await ada.enqueue("q", ["lives"])
+            deadline = trio.current_time() + 3
+            letters: set[str] = set()
+            while letters != {"waits", "delayed", "never"} and trio.current_time() < deadline:
+                letters = {row["id"] for row in (await operator.ask("dead", queue="q"))["dead"]}
+                await trio.sleep(0.02)
+            assert letters == {"waits", "delayed", "never"}
+            await worker.attach("q", credit=10)
+            assert [task["id"] for task in await worker.pushed()] == ["lives"]
+            await worker.quiet()
+            (row,) = (await operator.ask("queues"))["queues"]
+            assert (row["expired"], row["dead"]) == (3, 3)
+
+
+async def test_the_ticker_survives_the_loss_of_the_store(start_store: Callable[..., stores.LocalServer]) -> None:
+    server = start_store()
+    with trio.fail_after(30):
+        async with running(server.url) as served, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=5)
+            await ada.enqueue("q", ["a"], delay_ms=1_000)
+            server.kill()
+            await wait_until(lambda: not served.app.store.connection.is_connected)
+            await trio.sleep(0.5)
+            server.start()
+            with trio.fail_after(5):
+                (task,) = await worker.pushed()
+            assert task["id"] == "a"
+            await ada.enqueue("q", ["b"], delay_ms=50)
+            assert (await worker.pushed())[0]["id"] == "b"
+
+
+class SlowStore:
+    """Answers ticks when told to."""
+
+    def __init__(self) -> None:
+        self.ticks = 0
+        self.asked, self.answer = trio.Event(), trio.Event()
+
+    async def queues(self) -> list[str]:
+        """Name the queues."""
+        return []
+
+    async def tick(self, queue: str) -> Tick:
+        """Find nothing."""
+        self.ticks += 1
+        self.asked.set()
+        await self.answer.wait()
+        return Tick(0, -1, 0, 0, 0, 0, 0)
+
+
+async def test_what_comes_to_be_expected_during_a_tick_is_not_forgotten(autojump_clock: trio.testing.MockClock) -> None:
+    store = SlowStore()
+    ticker = Ticker(store, lambda _: None)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ticker.run)
+        ticker.expect("q", 0)
+        await store.asked.wait()
+        ticker.expect("q", 50)  # after the store looked, before its answer came
+        store.answer.set()
+        await trio.sleep(0.06)
+        assert store.ticks == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_idle_queue_is_ticked_once_a_second(autojump_clock: trio.testing.MockClock) -> None:
+    store = SlowStore()
+    store.answer.set()
+    ticker = Ticker(store, lambda _: None)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ticker.run)
+        ticker.expect("q", 3_600_000)
+        await trio.sleep(10.5)
+        assert store.ticks == 10
+        nursery.cancel_scope.cancel()

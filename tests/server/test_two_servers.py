@@ -1,0 +1,126 @@
+"""Any number of servers on one store: each task once, wake-ups across servers, and one may go."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from .harness import OPERATOR, WORKER, raw, running, tenant
+
+
+async def test_each_task_runs_once_whichever_server_has_it(server_store: str) -> None:
+    ids = {f"id-{number}" for number in range(200)}
+    done: list[str] = []
+
+    with trio.fail_after(20):
+        async with running(server_store) as one, running(server_store) as two:
+            async with raw(one, tenant("ada")) as ada, raw(two, tenant("bob")) as bob:
+
+                async def work(served: object, task_status: trio.TaskStatus[None]) -> None:
+                    async with raw(served, WORKER) as worker:  # type: ignore[arg-type]
+                        await worker.attach("q", credit=7)
+                        task_status.started()
+                        while True:
+                            await worker.receive()
+                            tasks = [task for push in worker.pushes for task in push["tasks"]]
+                            worker.pushes.clear()
+                            if tasks:
+                                assert {task["attempt"] for task in tasks} == {1}
+                                assert set(await worker.settle("q", "ack", *tasks)) == {"ok"}
+                                done.extend(task["id"] for task in tasks)
+                            if len(done) >= len(ids):
+                                nursery.cancel_scope.cancel()
+
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(work, one)
+                    await nursery.start(work, two)
+                    listed = sorted(ids)
+                    await ada.enqueue("q", listed[:100])
+                    await bob.enqueue("q", listed[100:])
+            assert sorted(done) == sorted(ids)
+            assert (await one.app.store.queue("q")).done == len(ids)
+
+
+async def test_a_task_enqueued_at_one_server_wakes_a_worker_at_the_other(server_store: str) -> None:
+    delays = []
+    with trio.fail_after(15):
+        async with running(server_store) as one, running(server_store) as two:
+            async with raw(one, tenant("ada")) as ada, raw(two, WORKER) as worker:
+                await worker.attach("q", credit=1)
+                for number in range(10):
+                    await trio.testing.wait_all_tasks_blocked(0.02)
+                    began = trio.current_time()
+                    await ada.enqueue("q", [f"id-{number}"])
+                    (task,) = await worker.pushed()
+                    delays.append(trio.current_time() - began)
+                    await worker.settle("q", "ack", task)
+    assert sorted(delays)[5] < 0.1
+    assert max(delays) < 0.6  # under the one second of the slow poll
+
+
+async def test_a_worker_hears_of_a_task_that_came_right_after_it_attached(server_store: str) -> None:
+    """Between the first claim and the subscription to the queue's channel lies a gap."""
+    with trio.fail_after(15):
+        async with running(server_store) as one, running(server_store) as two, raw(one, tenant("ada")) as ada:
+            for number in range(10):
+                async with raw(two, WORKER) as worker:
+                    await worker.attach(f"q{number}", credit=1)
+                    began = trio.current_time()
+                    await ada.enqueue(f"q{number}", ["a"])
+                    await worker.pushed()
+                    assert trio.current_time() - began < 0.6
+
+
+@pytest.mark.parametrize("verb", ["resume", "replay"])
+async def test_what_an_operator_sets_free_at_one_server_wakes_a_worker_at_the_other(
+    server_store: str, verb: str
+) -> None:
+    with trio.fail_after(15):
+        async with running(server_store) as one, running(server_store) as two:
+            async with raw(one, OPERATOR) as operator, raw(one, tenant("ada")) as ada, raw(two, WORKER) as worker:
+                await ada.enqueue("q", ["a"])
+                await worker.attach("q", credit=1)
+                (task,) = await worker.pushed()
+                if verb == "replay":
+                    await worker.settle("q", "reject", task)
+                    await trio.testing.wait_all_tasks_blocked(0.05)
+                    await operator.ask("replay", queue="q", ids=["a"])
+                else:
+                    await operator.ask("pause", queue="q", tenant="ada")
+                    await worker.settle("q", "release", task)
+                    await worker.quiet(0.1)
+                    await operator.ask("resume", queue="q", tenant="ada")
+                with trio.fail_after(0.5):
+                    await worker.pushed()
+
+
+async def test_when_one_server_stops_the_other_goes_on_with_what_it_left(server_store: str) -> None:
+    with trio.fail_after(15):
+        async with running(server_store) as stays, raw(stays, WORKER) as heir, raw(stays, tenant("ada")) as ada:
+            await heir.attach("q", credit=10)
+            async with running(server_store) as goes:
+                async with raw(goes, WORKER) as worker:
+                    await heir.ask("credit", credit=0)
+                    await worker.attach("q", credit=2)
+                    await ada.enqueue("q", ["a", "b", "c"])
+                    await worker.pushed(2)
+                    await heir.ask("credit", credit=10)
+                    await heir.pushed(1)
+            with trio.fail_after(2):  # `goes` is gone, without a word
+                assert {task["id"] for task in await heir.pushed(2)} <= {"a", "b", "c"}
+            await ada.enqueue("q", ["d"])
+            assert (await heir.pushed())[0]["id"] == "d"
+
+
+async def test_leases_of_a_server_that_vanished_are_reaped_by_another(server_store: str) -> None:
+    with trio.fail_after(15):
+        async with running(server_store) as stays, raw(stays, OPERATOR) as operator, raw(stays, WORKER) as worker:
+            await operator.ask("configure", queue="q", settings={"lease_ms": 200})
+            async with raw(stays, tenant("ada")) as ada:
+                await ada.enqueue("q", ["a"])
+            assert len((await stays.app.store.claim("q", "vanished", 1)).leases) == 1
+            await worker.attach("q", credit=1)
+            with trio.fail_after(2.5):
+                (task,) = await worker.pushed()
+            assert (task["id"], task["attempt"]) == ("a", 2)

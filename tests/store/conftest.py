@@ -1,0 +1,25 @@
+"""The typed store on a real one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from fairq.store.store import Store, open_store
+
+
+@pytest.fixture
+async def store(store_url: str) -> AsyncIterator[Store]:
+    """The typed door to an empty store of each kind."""
+    async with open_store(store_url, connect_timeout=10) as store:
+        yield store
+
+
+@pytest.fixture
+def store_port(store_url: str) -> int:
+    """The TCP port of the store."""
+    port = urlsplit(store_url).port
+    assert port is not None
+    return port

@@ -1,0 +1,119 @@
+"""Where the store is and how to log in: URLs, passwords, ACL users, TLS."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from fairq.errors import SettingsError, StoreRefused
+from fairq.store.connection import Address
+from fairq.store.store import open_store
+from tests import stores
+
+from .certificates import make_certificate
+from .proxy import open_proxy
+
+SECRET = "p@ss:wo/rd#1"
+QUOTED = "p%40ss%3Awo%2Frd%231"
+
+
+@pytest.fixture
+def guarded_store(start_store: Callable[..., stores.LocalServer]) -> stores.LocalServer:
+    """A store with a password, and with a user that may do what fairq needs."""
+    server = start_store()
+    client = stores.connect(server.url)
+    rules = ["on", f">{SECRET}", "~fq:*", "&fq:*", "-@all", "+@connection", "+@scripting", "+@pubsub", "+config|get"]
+    inner = ["+@read", "+@write"]
+    client.execute_command("ACL", "SETUSER", "fairq", *rules, *inner)
+    client.config_set("requirepass", SECRET)
+    client.close()
+    return server
+
+
+@pytest.mark.parametrize("login", [f":{QUOTED}@", f"default:{QUOTED}@", f"fairq:{QUOTED}@"])
+async def test_a_password_or_an_acl_user_logs_in(guarded_store: stores.LocalServer, login: str) -> None:
+    with trio.fail_after(10):
+        async with open_store(f"redis://{login}127.0.0.1:{guarded_store.port}/0", connect_timeout=5) as store:
+            assert await store.queues() == []
+
+
+@pytest.mark.parametrize("login", ["", ":wrong@", "fairq:wrong@", f"nobody:{QUOTED}@"])
+async def test_a_wrong_login_is_refused_at_once_and_not_shown(guarded_store: stores.LocalServer, login: str) -> None:
+    with trio.fail_after(3), pytest.raises(StoreRefused) as caught:
+        async with open_store(f"redis://{login}127.0.0.1:{guarded_store.port}/0", connect_timeout=30):
+            pass
+    assert "wrong" not in str(caught.value).lower().replace("wrongpass", "")
+    assert QUOTED not in str(caught.value)
+
+
+async def test_the_database_of_the_url_is_used(store_url: str) -> None:
+    with trio.fail_after(10):
+        async with open_store(store_url.removesuffix("/0") + "/3", connect_timeout=5) as store:
+            await store.pause("emails")
+        async with open_store(store_url, connect_timeout=5) as store:
+            assert await store.queues() == []
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[str, str]:
+    """A self-signed certificate for 127.0.0.1, and its key."""
+    return make_certificate(tmp_path)
+
+
+async def test_rediss_checks_the_certificate(store_port: int, certificate: tuple[str, str]) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(*certificate)
+    with trio.fail_after(15):
+        async with open_proxy(store_port, tls=tls) as proxy:
+            url = f"rediss://127.0.0.1:{proxy.port}/0"
+            async with open_store(f"{url}?ssl_ca_certs={certificate[0]}", connect_timeout=5) as store:
+                assert await store.queues() == []
+            with pytest.raises(SettingsError) as caught:
+                async with open_store(url, connect_timeout=0.5):
+                    pass
+    assert caught.value.field == "store"
+    assert "CERTIFICATE_VERIFY_FAILED" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "valkey.example.org",
+        f"http://:{QUOTED}@host",
+        f"redis://:{QUOTED}@host:port",
+        f"redis://:{SECRET}@host:6379",
+        f"redis://:{QUOTED}@host?socket_timeout=soon",
+        "rediss://host?ssl_ca_certs=/nowhere.pem",
+        "rediss://host?ssl_certfile=/nowhere.pem",
+        "unix://",
+    ],
+)
+def test_a_wrong_url_names_the_setting_and_hides_the_password(url: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Address.parse(url)
+    assert caught.value.field == "store"
+    for piece in (SECRET, QUOTED, "p@ss", "p%40ss", "ss:wo"):
+        assert piece not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://localhost:6379/2", "redis://localhost:6379/2"),
+        (f"redis://:{QUOTED}@localhost:6379/2", "redis://:***@localhost:6379/2"),
+        (f"redis://ada:{QUOTED}@localhost", "redis://ada:***@localhost"),
+        ("redis://host:host@host:1", "redis://host:***@host:1"),
+        (f"redis://localhost?password={QUOTED}", "redis://localhost"),
+        (f"unix:///run/valkey.sock?password={QUOTED}&db=1", "unix:///run/valkey.sock"),
+    ],
+)
+def test_an_address_shows_its_url_without_the_password(url: str, shown: str) -> None:
+    address = Address.parse(url)
+    assert address.shown == shown
+    assert SECRET not in repr(address)
+    assert "password" not in repr(address)

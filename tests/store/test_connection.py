@@ -1,0 +1,255 @@
+"""The multiplexed connection: replies find their callers, and a break tells each caller exactly what is known."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from fairq.errors import FairqError, OutcomeUnknown, StoreFull, StoreRefused, Unavailable
+from fairq.scopes import background
+from fairq.store import connection as module
+from fairq.store.connection import Address, Connection, Subscription, as_error
+from tests import stores
+
+from .proxy import open_proxy
+
+
+@asynccontextmanager
+async def connected(port: int, *, timeout: float = 5.0) -> AsyncIterator[Connection]:
+    """A connection to a port of this machine, once it is up."""
+    connection = Connection(Address.parse(f"redis://127.0.0.1:{port}/0"), timeout=timeout)
+    async with background(connection.run):
+        with trio.fail_after(10):
+            await connection.wait_connected()
+        yield connection
+
+
+async def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait for a condition that nothing announces."""
+    with trio.fail_after(seconds):
+        while not holds():
+            await trio.sleep(0.005)
+
+
+async def call_outcome(connection: Connection, *command: str | bytes, into: list[object]) -> None:
+    """Make a call and note its reply, or the class of its error."""
+    try:
+        into.append(await connection.call(*command))
+    except FairqError as error:
+        into.append(type(error))
+
+
+async def test_a_thousand_concurrent_calls_share_few_writes_and_each_gets_its_own_reply(store_port: int) -> None:
+    replies: dict[int, bytes] = {}
+
+    async def echo(connection: Connection, number: int) -> None:
+        replies[number] = await connection.call("ECHO", number)
+
+    with trio.fail_after(20):
+        async with open_proxy(store_port) as proxy, connected(proxy.port) as connection:
+            before = proxy.requests
+            async with trio.open_nursery() as nursery:
+                for number in range(1000):
+                    nursery.start_soon(echo, connection, number)
+            assert proxy.requests - before < 20
+    assert replies == {number: str(number).encode() for number in range(1000)}
+
+
+async def test_an_error_reply_reaches_only_the_call_that_caused_it(store_port: int) -> None:
+    with trio.fail_after(10):
+        async with connected(store_port) as connection:
+            wrong: list[object] = []
+            right: list[object] = []
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(lambda: call_outcome(connection, "NO-SUCH-COMMAND", into=wrong))
+                    nursery.start_soon(lambda: call_outcome(connection, "ECHO", "x", into=right))
+    assert wrong == [StoreRefused] * 3
+    assert right == [b"x"] * 3
+
+
+async def test_a_cancelled_callers_reply_is_dropped_and_the_next_callers_get_theirs(store_port: int) -> None:
+    got: list[object] = []
+    cancelled = trio.CancelScope()
+
+    async def leave(connection: Connection) -> None:
+        with cancelled:
+            await connection.call("ECHO", "two")
+            got.append("the cancelled caller went on")
+
+    with trio.fail_after(10):
+        async with open_proxy(store_port) as proxy, connected(proxy.port) as connection:
+            proxy.hold()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: call_outcome(connection, "ECHO", "one", into=got))
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                nursery.start_soon(leave, connection)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                nursery.start_soon(lambda: call_outcome(connection, "ECHO", "three", into=got))
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                cancelled.cancel()
+                proxy.release()
+            assert got == [b"one", b"three"]
+            assert await connection.call("ECHO", "four") == b"four"
+
+
+async def test_a_stopped_store_fails_calls_in_time_and_is_used_again_when_it_goes_on(
+    start_store: Callable[..., stores.LocalServer],
+) -> None:
+    server = start_store()
+    with trio.fail_after(20):
+        async with connected(server.port, timeout=0.4) as connection:
+            os.kill(server.pid, signal.SIGSTOP)
+            try:
+                with pytest.raises(OutcomeUnknown), trio.fail_after(2):
+                    await connection.call("SET", "a", "1")
+                with pytest.raises(Unavailable), trio.fail_after(0.1):
+                    await connection.call("SET", "b", "1")
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+            with trio.fail_after(5):
+                await connection.wait_connected()
+            assert await connection.call("EXISTS", "b") == 0
+
+
+async def test_a_store_that_comes_back_after_a_kill_is_used_again(
+    start_store: Callable[..., stores.LocalServer],
+) -> None:
+    server = start_store()
+    with trio.fail_after(20):
+        async with connected(server.port) as connection:
+            await connection.call("SET", "a", "1")
+            server.kill()
+            await wait_until(lambda: not connection.is_connected)
+            with pytest.raises(Unavailable):
+                await connection.call("GET", "a")
+            server.start()
+            with trio.fail_after(5):
+                await connection.wait_connected()
+            assert await connection.call("GET", "a") == b"1"
+
+
+async def test_a_connection_cut_after_sending_leaves_the_outcome_unknown(store_port: int) -> None:
+    got: list[object] = []
+    with trio.fail_after(10):
+        async with open_proxy(store_port) as proxy, connected(proxy.port) as connection:
+            proxy.hold()
+            sent = proxy.requests
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: call_outcome(connection, "INCR", "n", into=got))
+                await wait_until(lambda: proxy.requests > sent)
+                proxy.cut()
+            proxy.release()
+            assert got == [OutcomeUnknown]
+            await connection.wait_connected()
+            assert await connection.call("GET", "n") == b"1"  # it was done, and nobody sent it again
+
+
+async def test_a_connection_cut_before_sending_says_that_nothing_was_done() -> None:
+    cut = trio.Event()
+
+    async def answer_ping_then_read_no_more(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"+PONG\r\n")
+        await cut.wait()
+        await trio.aclose_forcefully(stream)
+
+    sent: list[object] = []
+    queued: list[object] = []
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            nursery.start_soon(trio.serve_listeners, answer_ping_then_read_no_more, listeners)
+            async with connected(listeners[0].socket.getsockname()[1]) as connection:
+                async with trio.open_nursery() as callers:
+                    callers.start_soon(lambda: call_outcome(connection, "SET", "a", b"x" * 30_000_000, into=sent))
+                    await trio.testing.wait_all_tasks_blocked(0.05)  # the writer is stuck with the first
+                    callers.start_soon(lambda: call_outcome(connection, "SET", "b", "1", into=queued))
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+                    cut.set()
+            nursery.cancel_scope.cancel()
+    assert (sent, queued) == ([OutcomeUnknown], [Unavailable])
+
+
+async def test_a_store_that_never_answers_does_not_connect() -> None:
+    async def stay_silent(stream: trio.SocketStream) -> None:
+        await trio.sleep_forever()
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            nursery.start_soon(trio.serve_listeners, stay_silent, listeners)
+            port = listeners[0].socket.getsockname()[1]
+            connection = Connection(Address.parse(f"redis://127.0.0.1:{port}"), timeout=0.1)
+            async with background(connection.run):
+                with trio.move_on_after(0.5) as waiting:
+                    await connection.wait_connected()
+                assert waiting.cancelled_caught
+                with pytest.raises(Unavailable):
+                    await connection.call("PING")
+            nursery.cancel_scope.cancel()
+
+
+async def test_too_many_waiting_calls_are_refused_before_they_are_sent(
+    store_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PENDING", 5)
+    got: list[object] = []
+    with trio.fail_after(10):
+        async with open_proxy(store_port) as proxy, connected(proxy.port) as connection:
+            proxy.hold()
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(lambda: call_outcome(connection, "ECHO", "x", into=got))
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                with pytest.raises(Unavailable):
+                    await connection.call("ECHO", "one too many")
+                proxy.release()
+            assert got == [b"x"] * 5
+            assert await connection.call("ECHO", "y") == b"y"
+
+
+async def test_a_subscription_hears_messages_and_hears_of_its_reconnects(store_port: int) -> None:
+    heard: list[str] = []
+    with trio.fail_after(10):
+        async with open_proxy(store_port) as proxy, connected(store_port) as connection:
+            subscription = Subscription(Address.parse(f"redis://127.0.0.1:{proxy.port}"), heard.append)
+            await subscription.add("before")
+            async with background(subscription.run):
+                await wait_until(lambda: "" in heard)
+                await subscription.add("plain", sharded=False)
+                for attempt in range(2):
+                    while not await connection.call("SPUBLISH", "before", "1"):
+                        await trio.sleep(0.005)
+                    while not await connection.call("PUBLISH", "plain", "1"):
+                        await trio.sleep(0.005)
+                    await wait_until(lambda: min(heard.count("before"), heard.count("plain")) >= 2)  # and subscribing
+                    if attempt == 0:
+                        heard.clear()
+                        proxy.cut()
+                        await wait_until(lambda: "" in heard)
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected", "field"),
+    [
+        ("OOM command not allowed when used memory > 'maxmemory'.", StoreFull, None),
+        ("LOADING Redis is loading the dataset in memory", Unavailable, None),
+        ("BUSY Redis is busy running a script.", Unavailable, None),
+        ("MISCONF Errors writing to the AOF file", Unavailable, None),
+        ("READONLY You can't write against a read only replica.", Unavailable, None),
+        ("FAIRQ bad_request weight", FairqError, "weight"),
+        ("FAIRQ bad_request limit script: fq1_claim, on @user_function:1.", FairqError, "limit"),
+        ("ERR unknown command", StoreRefused, None),
+        ("NOAUTH Authentication required.", StoreRefused, None),
+    ],
+)
+def test_the_stores_errors_become_ours(reply: str, expected: type[FairqError], field: str | None) -> None:
+    error = as_error(Exception(reply))
+    assert isinstance(error, expected)
+    assert error.field == field

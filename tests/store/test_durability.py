@@ -1,0 +1,58 @@
+"""Stores that could lose acknowledged tasks are named before anything is trusted to them."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+import trio
+
+from fairq.store.store import Store, check_durability
+from tests import stores
+
+EVICTING = ["allkeys-lru", "allkeys-random", "volatile-lru", "volatile-ttl"]
+
+
+async def test_a_durable_store_has_no_problems(store: Store) -> None:
+    with trio.fail_after(5):
+        assert await check_durability(store) == []
+
+
+async def test_a_store_without_its_file_is_named(store: Store, redis_client: redis.Redis) -> None:
+    redis_client.config_set("appendonly", "no")
+    try:
+        (problem,) = await check_durability(store)
+        assert "appendonly" in problem
+        assert "`appendonly yes`" in problem  # how to mend it
+    finally:
+        redis_client.config_set("appendonly", "yes")
+
+
+@pytest.mark.parametrize("policy", EVICTING)
+async def test_a_policy_that_evicts_is_named(store: Store, redis_client: redis.Redis, policy: str) -> None:
+    redis_client.config_set("maxmemory-policy", policy)
+    try:
+        redis_client.config_set("maxmemory", 1 << 30)
+        (problem,) = await check_durability(store)
+        assert "maxmemory-policy" in problem
+        assert "`noeviction`" in problem
+    finally:
+        redis_client.config_set("maxmemory", 0)
+        redis_client.config_set("maxmemory-policy", "noeviction")
+
+
+async def test_a_limit_without_eviction_is_no_problem(store: Store, redis_client: redis.Redis) -> None:
+    redis_client.config_set("maxmemory", 1 << 30)
+    try:
+        assert await check_durability(store) == []
+    finally:
+        redis_client.config_set("maxmemory", 0)
+
+
+async def test_a_store_that_hides_its_settings_is_not_blamed(store: Store, store_url: str) -> None:
+    client = stores.connect(store_url)
+    client.execute_command("ACL", "SETUSER", "default", "-config")
+    try:
+        assert await check_durability(store) == []
+    finally:
+        client.execute_command("ACL", "SETUSER", "default", "+@all")
+        client.close()

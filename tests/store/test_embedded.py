@@ -1,0 +1,189 @@
+"""The embedded store: a child process that is ours alone, loses nothing, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trio
+
+from fairq.errors import FairqError, SettingsError
+from fairq.model import NewTask
+from fairq.store.embedded import embedded_store, is_running, socket_path, store_url
+from fairq.store.store import Store, check_durability, open_store
+
+from .test_connection import wait_until
+
+OWNER = """
+import sys, trio
+from pathlib import Path
+from fairq.store.embedded import embedded_store
+
+async def main():
+    async with embedded_store(Path(sys.argv[1])):
+        print("running", flush=True)
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+def store_pid(data_dir: Path) -> int | None:
+    """Find the process of the embedded store of a data directory."""
+    title = f"valkey-server unixsocket:{socket_path(data_dir)}".encode()  # of the process
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if title in (entry / "cmdline").read_bytes():
+                    return int(entry.name)
+    return None
+
+
+def is_alive(pid: int | None) -> bool:
+    """Whether a process runs, and is not a zombie."""
+    try:
+        return pid is not None and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+@asynccontextmanager
+async def embedded(data_dir: Path) -> AsyncIterator[Store]:
+    """A typed store on an embedded one."""
+    with trio.fail_after(30):
+        async with embedded_store(data_dir) as url, open_store(url, connect_timeout=5) as store:
+            yield store
+
+
+@pytest.fixture
+def other_owner(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that owns the data directory `tmp_path`."""
+    process = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert any(line == b"running\n" for line in process.stdout)
+    yield process
+    process.terminate()
+    process.wait(10)
+    process.stdout.close()
+    if is_alive(pid := store_pid(tmp_path)):
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+
+
+async def test_data_survives_a_stop_and_a_start_and_no_process_is_left(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as store:
+        assert await check_durability(store) == []
+        assert await store.enqueue("q", "ada", [NewTask("a", b"1")]) == ["ok"]
+        pid = store_pid(tmp_path)
+        assert is_alive(pid)
+        assert await is_running(tmp_path)
+    assert not is_alive(pid)
+    assert not await is_running(tmp_path)
+    async with embedded(tmp_path) as store:
+        assert (await store.queue("q")).ready == 1
+        assert await store.enqueue("q", "ada", [NewTask("a", b"1")]) == ["duplicate"]
+
+
+async def test_it_listens_on_a_socket_that_only_its_owner_may_use(tmp_path: Path) -> None:
+    async with embedded(tmp_path) as store:
+        assert socket_path(tmp_path).stat().st_mode & 0o777 == 0o700
+        assert await store.connection.call("CONFIG", "GET", "port") == [b"port", b"0"]
+        assert await store.connection.call("CONFIG", "GET", "appendfsync") == [b"appendfsync", b"always"]
+
+
+async def test_a_killed_child_is_started_again_and_everything_acknowledged_is_there(tmp_path: Path) -> None:
+    acknowledged: list[str] = []
+    enough = trio.Event()
+
+    async def enqueue(store: Store, name: str) -> None:
+        for number in range(10_000):
+            try:
+                await store.enqueue("q", "ada", [NewTask(f"{name}-{number}", b"1")])
+            except FairqError:
+                return
+            acknowledged.append(f"{name}-{number}")
+            if len(acknowledged) > 200:
+                enough.set()
+
+    async with embedded(tmp_path) as store:
+        async with trio.open_nursery() as nursery:
+            for name in "abc":
+                nursery.start_soon(enqueue, store, name)
+            await enough.wait()
+            pid = store_pid(tmp_path)
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        with trio.fail_after(5):
+            await wait_until(lambda: not store.connection.is_connected)
+            await store.connection.wait_connected()
+        assert store_pid(tmp_path) != pid
+        for start in range(0, len(acknowledged), 500):
+            found = await store.tasks("q", acknowledged[start : start + 500])
+            assert {task.state for task in found} == {"ready"}
+
+
+async def test_a_second_owner_of_the_data_directory_is_refused_by_the_name_of_the_first(
+    tmp_path: Path, other_owner: subprocess.Popen[bytes]
+) -> None:
+    with trio.fail_after(5), pytest.raises(SettingsError, match=f"process {other_owner.pid}") as caught:
+        async with embedded_store(tmp_path):
+            pass
+    assert caught.value.field == "data_dir"
+    assert await is_running(tmp_path)  # the first is unharmed
+
+
+async def test_the_orphan_of_a_killed_owner_is_shut_down_before_its_data_is_used(
+    tmp_path: Path, other_owner: subprocess.Popen[bytes]
+) -> None:
+    orphan = store_pid(tmp_path)
+    with trio.fail_after(10):
+        async with open_store(store_url(tmp_path)) as store:
+            await store.enqueue("q", "ada", [NewTask("a", b"1")])
+    other_owner.kill()
+    other_owner.wait()
+    assert is_alive(orphan)
+    async with embedded(tmp_path) as store:
+        assert not is_alive(orphan)
+        assert store_pid(tmp_path) not in (None, orphan)
+        assert (await store.queue("q")).ready == 1
+
+
+async def test_it_stops_cleanly_when_cancelled_and_when_the_block_fails(tmp_path: Path) -> None:
+    with trio.CancelScope() as scope:
+        async with embedded(tmp_path):
+            cancelled = store_pid(tmp_path)
+            scope.cancel()
+            await trio.sleep_forever()
+    assert not is_alive(cancelled)
+    with pytest.raises(ZeroDivisionError):
+        async with embedded(tmp_path):
+            failed = store_pid(tmp_path)
+            raise ZeroDivisionError
+    assert not is_alive(failed)
+
+
+async def test_a_data_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError, match="data directory") as caught:
+        async with embedded_store(tmp_path / "file"):
+            pass
+    assert caught.value.field == "data_dir"
+
+
+async def test_a_child_that_does_not_start_tells_why(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="did not start") as caught:
+        async with embedded_store(tmp_path, fsync="never-ever"):
+            pass
+    assert caught.value.field == "data_dir"
+
+
+@pytest.mark.parametrize("name", ["d" * 150, 'has "quotes" and spaces', "100%25 #1? a@b:c\\\\n [*]"])
+async def test_long_and_odd_directory_names_work(tmp_path: Path, name: str) -> None:
+    async with embedded(tmp_path / name) as store:
+        assert await store.queues() == []

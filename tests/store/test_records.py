@@ -1,0 +1,68 @@
+"""The packed formats: what Python packs Lua reads, and what Lua packs Python reads."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairq.errors import StoreRefused
+from fairq.model import MAX_SPAN_MS, MAX_TIME_MS, NewTask
+from fairq.store import keys, library
+from fairq.store.records import pack_options, unpack_leases, unpack_record
+
+NOW_MS = 1_800_000_000_000
+NAMES = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,62}", fullmatch=True)
+SPANS = st.integers(0, MAX_SPAN_MS)
+TIMES = st.one_of(st.just(0), st.integers(1, MAX_TIME_MS))
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> NewTask:
+    """Tasks that may start now, and whose window is not over."""
+    payload = draw(st.binary(max_size=300))
+    start_at_ms = draw(st.one_of(st.just(0), st.integers(1, NOW_MS)))
+    expires_in_ms = draw(SPANS)
+    expires_at_ms = 0 if expires_in_ms else draw(st.one_of(st.just(0), st.integers(NOW_MS + 1, MAX_TIME_MS)))
+    return NewTask(
+        id=draw(st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True)),
+        payload=payload,
+        start_at_ms=start_at_ms,
+        expires_in_ms=expires_in_ms,
+        expires_at_ms=expires_at_ms,
+        max_attempts=draw(st.integers(0, 1_000)),
+    )
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(tenant=NAMES, task=tasks())
+def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, tenant: str, task: NewTask) -> None:
+    prefix = keys.queue_prefix("q")
+    redis_client.flushdb()
+    redis_client.set(f"{prefix}:test", "1")  # the test owns the clock
+    arguments = (tenant, task.id, pack_options(task), task.payload)
+    outcome = redis_client.fcall(library.function_name("enqueue"), 1, prefix, NOW_MS, "", *arguments)
+    assert outcome == [b"ok"]
+    dice = struct.pack("<64d", *[0.5] * 64)
+    (lease,) = unpack_leases(redis_client.fcall(library.function_name("claim"), 1, prefix, NOW_MS, dice, "w", 1))
+    expires_at_ms = NOW_MS + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
+    assert lease == (
+        task.id, 1, task.max_attempts or 5, tenant, NOW_MS, task.start_at_ms, expires_at_ms, task.payload
+    )  # fmt: skip
+
+
+@given(delay=SPANS, start_at=TIMES, expires_in=SPANS, expires_at=TIMES, max_attempts=st.integers(0, 1000))
+def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
+    delay: int, start_at: int, expires_in: int, expires_at: int, max_attempts: int
+) -> None:
+    packed = pack_options(NewTask("x", b"", delay, start_at, expires_in, expires_at, max_attempts))
+    given = (delay, start_at, expires_in, expires_at, max_attempts)
+    assert packed == b"" if not any(given) else struct.unpack("<ddddH", packed) == given
+
+
+def test_a_record_of_another_version_is_refused() -> None:
+    with pytest.raises(StoreRefused, match="version 9"):
+        unpack_record(struct.pack("<BHdddB", 9, 5, 0, 0, 0, 0))

@@ -1,0 +1,263 @@
+"""The typed store: every verb once, on a real one, and the errors that callers must tell apart."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+import redis
+import trio
+
+from fairq.errors import BadRequest, OutcomeUnknown, StoreFull, StoreRefused
+from fairq.model import MAX_BATCH, DeadLetter, NewTask, QueueSettings, Settlement, TaskState
+from fairq.store import keys
+from fairq.store.store import Store, open_store
+
+from .proxy import open_proxy
+
+Q = "emails"
+
+
+async def put(store: Store, *ids: str, tenant: str = "ada", **options: int) -> None:
+    """Enqueue tasks whose payload is their id."""
+    tasks = [NewTask(id, orjson.dumps(id), **options) for id in ids]
+    assert await store.enqueue(Q, tenant, tasks) == ["ok"] * len(ids)
+
+
+async def state(store: Store, id: str) -> TaskState:
+    """Read one task's state."""
+    (found,) = await store.tasks(Q, [id])
+    return found
+
+
+async def test_enqueue_tells_per_task_what_became_of_it(store: Store) -> None:
+    late = NewTask("late", b"1", expires_at_ms=1)
+    tasks = [NewTask("a", b"1"), NewTask("a", b"2"), late, NewTask("b", b"3", delay_ms=60_000)]
+    assert await store.enqueue(Q, "ada", tasks) == ["ok", "duplicate", "expired", "ok"]
+    queue = await store.queue(Q)
+    assert (queue.ready, queue.delayed, queue.enqueued) == (1, 1, 2)
+    assert await store.queues() == [Q]
+
+
+async def test_claim_leases_what_was_enqueued(store: Store) -> None:
+    await put(store, "a", max_attempts=7)
+    claim = await store.claim(Q, "worker-1", 10)
+    (lease,) = claim.leases
+    assert claim.lease_ms == 30_000
+    assert (lease.id, lease.attempt, lease.max_attempts, lease.tenant, lease.payload) == ("a", 1, 7, "ada", b'"a"')
+    assert lease.enqueued_at_ms > 1_600_000_000_000
+    assert (lease.start_at_ms, lease.expires_at_ms) == (0, 0)
+    leased = await state(store, "a")
+    assert (leased.state, leased.worker, leased.attempt) == ("leased", "worker-1", 1)
+    assert leased.at_ms >= lease.enqueued_at_ms + claim.lease_ms
+    assert (await store.claim(Q, "worker-2", 1)).leases == []
+
+
+async def test_settle_ends_leases_each_in_its_way(store: Store) -> None:
+    await put(store, "acked", "nacked", "backoff", "rejected", "released", "extended")
+    tokens = {lease.id: lease.attempt for lease in (await store.claim(Q, "w", 10)).leases}
+    settlements = [
+        Settlement("ack", "acked", tokens["acked"]),
+        Settlement("nack", "nacked", tokens["nacked"], 60_000, "later"),
+        Settlement("nack", "backoff", tokens["backoff"]),
+        Settlement("reject", "rejected", tokens["rejected"], None, "never"),
+        Settlement("release", "released", tokens["released"]),
+        Settlement("extend", "extended", tokens["extended"]),
+    ]
+    assert await store.settle(Q, settlements) == ["ok"] * 6
+    assert await store.settle(Q, settlements[:1]) == ["gone"]
+    states = {found.id: found for found in await store.tasks(Q, list(tokens))}
+    assert {id: found.state for id, found in states.items()} == {
+        "acked": "done", "nacked": "delayed", "backoff": "delayed", "rejected": "dead", "released": "ready",
+        "extended": "leased",
+    }  # fmt: skip
+    assert states["nacked"].error == "later"
+    assert (states["rejected"].reason, states["rejected"].error) == ("rejected", "never")
+
+
+async def test_a_lease_that_went_to_somebody_else_is_stale(store: Store) -> None:
+    await put(store, "a")
+    await store.claim(Q, "slow", 1)
+    await store.settle(Q, [Settlement("reap", "a", 1)])
+    (second,) = (await store.claim(Q, "quick", 1)).leases
+    assert second.attempt == 2
+    assert await store.settle(Q, [Settlement("ack", "a", 1), Settlement("extend", "a", 1)]) == ["stale", "stale"]
+    assert await store.settle(Q, [Settlement("ack", "a", 2)]) == ["ok"]
+
+
+async def test_tick_promotes_expires_and_reaps_and_says_when_to_come_again(store: Store) -> None:
+    await store.configure(Q, {"lease_ms": 100})
+    await put(store, "leased")
+    await store.claim(Q, "w", 1)
+    await put(store, "soon", delay_ms=40)
+    await put(store, "late", delay_ms=60_000)
+    await put(store, "brief", expires_in_ms=50)
+    first = await store.tick(Q)
+    assert first.now_ms < first.next_due_ms <= first.now_ms + 50
+    seen = {"promoted": 0, "expired": 0, "reaped": 0}
+    with trio.fail_after(5):
+        while seen != {"promoted": 1, "expired": 1, "reaped": 1}:
+            done = await store.tick(Q)
+            for name in seen:
+                seen[name] += getattr(done, name)
+            await trio.sleep(0.01)
+    assert (await store.queue(Q)).ready == 2
+    assert (await state(store, "brief")).reason == "expired"
+
+
+async def test_weights_and_pauses_show_in_the_tenants(store: Store) -> None:
+    await put(store, "a", tenant="ada")
+    await put(store, "b", tenant="bob")
+    assert await store.set_weight(Q, "ada", 2.5) == 1.0
+    assert await store.set_weight(Q, "ada", 0.001) == 2.5
+    assert await store.pause(Q, "bob") is False
+    assert await store.pause(Q, "bob") is True
+    ada, bob = await store.tenants(Q)
+    assert (ada.tenant, ada.weight, ada.ready, ada.is_paused, ada.is_backlogged) == ("ada", 0.001, 1, False, True)
+    assert (bob.tenant, bob.weight, bob.ready, bob.is_paused, bob.is_backlogged) == ("bob", 1.0, 1, True, False)
+    assert [lease.tenant for lease in (await store.claim(Q, "w", 10)).leases] == ["ada"]
+    assert await store.resume(Q, "bob") is True
+    assert await store.resume(Q, "bob") is False
+    assert [row.tenant for row in await store.tenants(Q, ["bob"])] == ["bob"]
+
+
+async def test_a_paused_queue_gives_nothing_until_it_is_resumed(store: Store) -> None:
+    await put(store, "a")
+    assert await store.pause(Q) is False
+    assert (await store.queue(Q)).is_paused
+    assert (await store.claim(Q, "w", 1)).leases == []
+    assert await store.resume(Q) is True
+    assert [lease.id for lease in (await store.claim(Q, "w", 1)).leases] == ["a"]
+
+
+async def test_configure_changes_all_settings_or_none(store: Store) -> None:
+    assert (await store.queue(Q)).settings == QueueSettings()
+    await store.configure(Q, {"share": "count", "lease_ms": 1_000, "dead_keep": 0})
+    assert (await store.queue(Q)).settings == QueueSettings(share="count", lease_ms=1_000, dead_keep=0)
+    with pytest.raises(BadRequest) as caught:
+        await store.configure(Q, {"max_attempts": 9, "lease_ms": 1})
+    assert caught.value.field == "lease_ms"
+    assert (await store.queue(Q)).settings.max_attempts == 5
+
+
+async def test_dead_letters_are_listed_replayed_and_purged(store: Store) -> None:
+    await put(store, "a", "b", max_attempts=1)
+    leases = (await store.claim(Q, "w", 2)).leases
+    await store.settle(Q, [Settlement("nack", lease.id, 1, None, f"no {lease.id}") for lease in leases])
+    letters = await store.dead(Q)
+    assert sorted((d.id, d.tenant, d.reason, d.attempts, d.error) for d in letters) == [
+        ("a", "ada", "exhausted", 1, "no a"), ("b", "ada", "exhausted", 1, "no b"),
+    ]  # fmt: skip
+    assert all(isinstance(d, DeadLetter) and d.died_at_ms >= d.enqueued_at_ms > 0 for d in letters)
+    assert {orjson.dumps(d.payload) for d in letters} == {b'"a"', b'"b"'}
+    assert len(await store.dead(Q, 1, 1)) == 1
+    assert await store.replay(Q, ["a", "nobody"]) == ["ok", "gone"]
+    assert await store.purge(Q, ["b", "a"]) == ["ok", "gone"]
+    assert await store.dead(Q) == []
+    assert [lease.id for lease in (await store.claim(Q, "w", 2)).leases] == ["a"]
+
+
+async def test_tasks_nobody_knows_are_unknown(store: Store) -> None:
+    assert await state(store, "nobody") == TaskState("nobody", "unknown")
+
+
+async def test_tenants_are_read_page_by_page(store: Store) -> None:
+    names = [f"t{number}" for number in range(2 * MAX_BATCH + 7)]
+    for name in names:
+        await put(store, f"id-{name}", tenant=name)
+    assert [row.tenant for row in await store.tenants(Q)] == sorted(names)
+
+
+async def test_tokens_are_written_once_and_their_end_is_announced(store: Store, store_url: str) -> None:
+    heard = trio.Event()
+
+    def listen(channel: str) -> None:
+        if channel == keys.REVOKED:
+            heard.set()
+
+    with trio.fail_after(5):
+        async with open_store(store_url, heard=listen) as other:
+            await other.subscription.add(keys.REVOKED, sharded=False)
+            assert await store.write_token("abcd", b"{}") is True
+            assert await store.write_token("abcd", b"other") is False
+            assert await other.read_tokens("abcd") == {"abcd": b"{}"}
+            assert await other.read_tokens("none") == {}
+            assert await store.delete_token("abcd") is True
+            assert await store.delete_token("abcd") is False
+            assert await other.read_tokens() == {}
+            await heard.wait()
+
+
+async def test_a_full_store_takes_no_tasks_but_can_be_drained(store: Store, redis_client: redis.Redis) -> None:
+    await put(store, "a", "b", max_attempts=1)
+    redis_client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(StoreFull):
+            await store.enqueue(Q, "ada", [NewTask("c", b"1")])
+        assert (await state(store, "c")).state == "unknown"
+        leases = (await store.claim(Q, "w", 2)).leases
+        ended = [Settlement("ack", leases[0].id, 1), Settlement("reject", leases[1].id, 1)]
+        assert await store.settle(Q, ended) == ["ok", "ok"]
+        await store.tick(Q)
+        await store.pause(Q, "ada")
+        with pytest.raises(StoreFull):
+            await store.replay(Q, [leases[1].id])
+        assert await store.purge(Q, [leases[1].id]) == ["ok"]
+    finally:
+        redis_client.config_set("maxmemory", 0)
+    await put(store, "c")
+
+
+async def test_a_full_store_still_obeys_operators_through_a_new_server(
+    store: Store, store_url: str, redis_client: redis.Redis
+) -> None:
+    await put(store, "a")
+    redis_client.config_set("maxmemory", 1)
+    try:
+        with trio.fail_after(5):
+            async with open_store(store_url) as other:
+                assert await other.pause(Q, "ada") is False
+                assert await other.resume(Q, "ada") is True
+                assert await other.set_weight(Q, "ada", 2) == 1
+    finally:
+        redis_client.config_set("maxmemory", 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda store: store.enqueue(Q, "Ada", [NewTask("a", b"1")]), "tenant"),
+        (lambda store: store.enqueue(Q, "ada", []), "tasks"),
+        (lambda store: store.claim(Q, "w", 0), "limit"),
+        (lambda store: store.claim(Q, "w", MAX_BATCH + 1), "limit"),
+        (lambda store: store.settle(Q, []), "settlements"),
+        (lambda store: store.settle(Q, [Settlement("nack", "a", 1, -1)]), "delay_ms"),
+        (lambda store: store.set_weight(Q, "ada", 1e9), "weight"),
+        (lambda store: store.configure(Q, {"colour": 1}), "colour"),
+        (lambda store: store.dead(Q, 0, MAX_BATCH + 1), "count"),
+        (lambda store: store.replay(Q, []), "ids"),
+    ],
+)
+async def test_what_the_library_refuses_names_the_field(store: Store, call: object, field: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        await call(store)  # type: ignore[operator]
+    assert caught.value.field == field
+
+
+async def test_an_error_of_the_store_itself_is_told_as_such(store: Store, redis_client: redis.Redis) -> None:
+    redis_client.set(f"{keys.queue_prefix(Q)}:tasks", "not a hash")
+    with pytest.raises(StoreRefused, match="WRONGTYPE"):
+        await store.enqueue(Q, "ada", [NewTask("a", b"1")])
+
+
+async def test_an_enqueue_whose_reply_was_lost_can_be_repeated(store_port: int) -> None:
+    with trio.fail_after(10):
+        async with open_proxy(store_port) as proxy:
+            async with open_store(f"redis://127.0.0.1:{proxy.port}/0") as store:
+                await store.pause("other")
+                await store.enqueue(Q, "ada", [NewTask("first", b"1")])
+                proxy.lose_next_reply()
+                with pytest.raises(OutcomeUnknown):
+                    await store.enqueue(Q, "ada", [NewTask("a", b"1")])
+                await store.connection.wait_connected()
+                assert await store.enqueue(Q, "ada", [NewTask("a", b"1")]) == ["duplicate"]
+                assert (await store.queue(Q)).ready == 2

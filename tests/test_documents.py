@@ -1,0 +1,208 @@
+"""Documents as tests: PROTOCOL.md and the code say the same, both ways."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import attrs
+import pytest
+
+from fairq import errors, model, tokens
+from fairq.model import NewTask, QueueSettings, Settlement
+from fairq.wire import messages as wire
+from fairq.wire.codec import decode_client, decode_server
+
+PROTOCOL = (Path(wire.__file__).parent / "PROTOCOL.md").read_text(encoding="utf-8")
+REQUIRED = object()
+WORDS: dict[Any, str] = {int: "whole number", float: "number", str: "text", bool: "boolean", dict: "object", Any: "any"}
+
+# the parts of frames and replies that have tables of their own: the words before the table -> class
+INPUTS = {"task": NewTask, "held lease": wire.HeldLease, "settlement": Settlement, "token": wire.Token}
+OUTPUTS = {
+    "pushed task": wire.PushedTask,
+    "task state": model.TaskState,
+    "queue state": model.QueueState,
+    "tenant state": model.TenantState,
+    "dead letter": model.DeadLetter,
+    "token record": tokens.TokenRecord,
+}
+NAMES = {cls: words for words, cls in INPUTS.items()} | {wire.PushedTask: "pushed task"}
+
+
+class Row(NamedTuple):
+    """One row of a table of fields."""
+
+    type: str
+    required: bool
+    default: Any
+
+
+def table_after(text: str, mark: str) -> list[dict[str, str]]:
+    """Read the first table after a mark: a dict per row, by heading; code marks are dropped."""
+    lines = text[text.index(mark) :].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    rows = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    heads, _, *body = rows
+    return [dict(zip(heads, row, strict=True)) for row in body]
+
+
+def section(heading: str) -> str:
+    """Return the text of one `###` section, up to the next heading."""
+    found = re.search(rf"^### {re.escape(heading)}\n(.*?)(?=^##|\Z)", PROTOCOL, re.M | re.S)
+    assert found, f"PROTOCOL.md has no section {heading}"
+    return found[1]
+
+
+def word(kind: Any) -> str:
+    """Say a type as PROTOCOL.md does."""
+    if get_origin(kind) in (UnionType, Union):
+        return word(next(arg for arg in get_args(kind) if arg is not type(None)))
+    if get_origin(kind) is list:
+        return f"list of {word(get_args(kind)[0])}"
+    if kind in NAMES:
+        return NAMES[kind]
+    if attrs.has(kind):
+        return "object"
+    return WORDS.get(get_origin(kind) or kind, "text")
+
+
+def default_of(field: attrs.Attribute[Any]) -> Any:
+    """Return what a field is when it is not given, or REQUIRED."""
+    if field.default is attrs.NOTHING:
+        return REQUIRED
+    return field.default.factory() if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]
+
+
+def fields_in_code(cls: type[Any]) -> dict[str, Row]:
+    """Describe the fields of an attrs class or named tuple."""
+    hints = get_type_hints(cls)
+    if attrs.has(cls):
+        defaults = {each.name: default_of(each) for each in attrs.fields(cls)}
+    else:
+        defaults = {name: cls._field_defaults.get(name, REQUIRED) for name in cls._fields}
+    return {
+        name: Row("bytes" if hints[name] is bytes else word(hints[name]), default is REQUIRED, default)
+        for name, default in defaults.items()
+    }
+
+
+def fields_in_document(rows: list[dict[str, str]]) -> dict[str, Row]:
+    """Read a table of fields the same way."""
+    found = {}
+    for row in rows:
+        required = row.get("required", "yes") == "yes"
+        default = REQUIRED if required else json.loads(row.get("default", "null").strip("`"))
+        found[row["field"].strip("`")] = Row(row["type"], required, default)
+    return found
+
+
+@pytest.mark.parametrize("frame", wire.CLIENT_FRAMES, ids=lambda frame: frame.type)
+def test_every_client_frame_is_described_field_by_field(frame: type[Any]) -> None:
+    text = section(f"`{frame.type}` (client)")
+    described = fields_in_document(table_after(text, "")) if "\n| field" in text else {}
+    assert described == fields_in_code(frame)
+    assert "\n| field" in text or "No fields" in text
+
+
+@pytest.mark.parametrize("frame", wire.SERVER_FRAMES, ids=lambda frame: frame.type)
+def test_every_server_frame_is_described_field_by_field(frame: type[Any]) -> None:
+    text = section(f"`{frame.type}` (server)")
+    described = fields_in_document(table_after(text, "")) if "\n| field" in text else {}
+    assert {name: row[:2] for name, row in described.items()} == {
+        name: row[:2] for name, row in fields_in_code(frame).items()
+    }
+
+
+def test_there_are_no_sections_of_frames_that_do_not_exist() -> None:
+    described = set(re.findall(r"^### `(\w+)` \((client|server)\)$", PROTOCOL, re.M))
+    assert described == {(frame.type, "client") for frame in wire.CLIENT_FRAMES} | {
+        (frame.type, "server") for frame in wire.SERVER_FRAMES
+    }
+
+
+@pytest.mark.parametrize("words", INPUTS)
+def test_every_part_of_a_client_frame_is_described_field_by_field(words: str) -> None:
+    described = fields_in_document(table_after(PROTOCOL, f"Each *{words}*"))
+    in_code = fields_in_code(INPUTS[words])
+    if words == "task":  # decoded as JSON text
+        in_code["payload"] = Row("any", True, REQUIRED)
+    assert described == in_code
+
+
+@pytest.mark.parametrize("words", OUTPUTS)
+def test_every_part_of_an_answer_is_described_field_by_field(words: str) -> None:
+    described = {name: row.type for name, row in fields_in_document(table_after(PROTOCOL, f"*{words}*")).items()}
+    in_code = {name: row.type for name, row in fields_in_code(OUTPUTS[words]).items()}
+    if words == "queue state":  # verbs.queues adds it
+        in_code["workers"] = "whole number"
+    if words == "token record":  # verbs.list_tokens takes it out
+        del in_code["hash"]
+    assert described == in_code
+
+
+def test_queue_settings_are_described_with_their_ranges_and_defaults() -> None:
+    rows = {row["setting"].strip("`"): row for row in table_after(PROTOCOL, "| setting |")}
+    defaults = attrs.asdict(QueueSettings())
+    assert {name: row["default"] for name, row in rows.items()} == {
+        name: str(value) for name, value in defaults.items()
+    }
+    ranges = {name: tuple(map(int, row["range"].split(" to "))) for name, row in rows.items() if name != "share"}
+    assert ranges == model.SETTING_RANGES
+    assert set(re.findall(r"`(\w+)`", rows["share"]["range"])) == set(model.SHARES)
+
+
+def test_error_codes_are_those_of_the_code() -> None:
+    described = {row["code"].strip("`") for row in table_after(PROTOCOL, "## 5. Errors")}
+    assert described == set(errors.BY_CODE) | {errors.FairqError.code}
+
+
+def test_codes_that_are_not_final_are_those_that_clients_send_again() -> None:
+    from fairq.wire.client_session import RETRYABLE
+
+    rows = table_after(PROTOCOL, "## 5. Errors")
+    assert {row["code"].strip("`") for row in rows if row["final"].startswith("no")} == RETRYABLE
+
+
+def test_grid_of_roles_and_states_is_that_of_the_code() -> None:
+    described = {}
+    for row in table_after(PROTOCOL, "## 6. Who may send what"):
+        yes = {name for name, cell in row.items() if cell == "yes"}
+        roles = {role for role in wire.Role if role.value in yes}
+        described[row["frame"].strip("`")] = (roles, {state for state in wire.State if state.value in yes})
+    in_code = {frame.type: (set(roles), set(states)) for frame, (roles, states) in wire.CLIENT_FRAMES.items()}
+    assert described == in_code
+
+
+def test_limits_are_those_of_the_code() -> None:
+    from fairq.server.peer import MAX_REQUESTS
+    from fairq.wire.codec import MAX_DEPTH
+
+    limits = {row["limit"]: row["value"] for row in table_after(PROTOCOL, "| limit")}
+    assert limits["tasks, settlements, leases or ids in a frame"] == str(model.MAX_BATCH)
+    assert limits["requests without an answer, per connection"] == str(MAX_REQUESTS)
+    assert limits["credit of a worker"] == str(wire.MAX_CREDIT)
+    assert limits["queues of a worker"] == str(wire.MAX_QUEUES)
+    assert f"(default {wire.MAX_MESSAGE_BYTES >> 20} MiB)" in limits["a client's message"]
+    assert limits["a payload, as the shortest JSON text without spaces"] == f"{model.MAX_PAYLOAD_BYTES >> 20} MiB"
+    for words in (f"more than {MAX_DEPTH} levels", f"every {wire.BEAT_S:g} s", f"nothing for {wire.SILENCE_S:g} s"):
+        assert words in PROTOCOL
+    for pattern in (model.NAME_PATTERN, model.TASK_ID_PATTERN, model.WORKER_PATTERN):
+        assert f"`{pattern.pattern.removesuffix(chr(92) + 'Z')}`" in PROTOCOL
+
+
+def test_transcripts_are_frames_that_the_codec_takes() -> None:
+    lines = re.findall(r"^([<>]) (\{.*\})$", PROTOCOL, re.M)
+    assert len(lines) >= 15
+    for side, text in lines:
+        if side == ">":
+            assert decode_client(text).type == json.loads(text)["type"]
+        else:
+            assert set(json.loads(text)) - {"type"} <= set(fields_in_code(type(decode_server(text))))

@@ -1,0 +1,86 @@
+"""The import law: arrows go errors <- model <- wire; store; server; client; cli and demo on top."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "fairq"
+SHARED = {"errors", "model", "wire", "scopes", "tokens", "transport"}
+
+# part -> parts of fairq that it may import, besides itself; "" is fairq/__init__.py
+MAY_IMPORT = {
+    "errors": set(),
+    "model": {"errors"},
+    "wire": {"errors", "model"},
+    "scopes": set(),
+    "tokens": {"errors", "model", "wire"},
+    "transport": {"errors", "wire", "scopes"},
+    "store": {"errors", "model", "scopes"},
+    "server": SHARED | {"store"},
+    "client": SHARED,
+    "": {"errors", "client"},
+    "demo": SHARED | {"", "client", "server", "store"},
+    "cli": SHARED | {"", "client", "server", "store", "demo"},
+    "__main__": {"", "cli"},
+}
+PURE = {"errors", "model", "wire", "tokens"}  # no I/O and no clock
+IMPURE_MODULES = {"trio", "trio_websocket", "asyncio", "redis", "hiredis", "socket", "ssl", "time", "datetime"}
+
+
+def part_of(path: Path) -> str:
+    """Name the part that a file belongs to."""
+    top = path.relative_to(PACKAGE).parts[0]
+    return "" if top == "__init__.py" else top.removesuffix(".py")
+
+
+def imports_of(path: Path) -> set[str]:
+    """Name all modules that a file imports, wherever it does."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            module = node.module or ""
+            if module in ("fairq", *(f"fairq.{part}" for part in ("wire", "store", "server", "client", "cli", "demo"))):
+                found |= {f"{module}.{alias.name}" for alias in node.names}
+            else:
+                found.add(module)
+    return found
+
+
+def parts_imported(path: Path) -> set[str]:
+    """Name the parts of fairq that a file imports."""
+    parts = set()
+    for module in imports_of(path):
+        if module.split(".")[0] == "fairq":
+            top = module.split(".")[1] if "." in module else ""
+            parts.add(top if top in MAY_IMPORT else "")
+    return parts
+
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_file_imports_only_from_the_parts_below_it(path: Path) -> None:
+    part = part_of(path)
+    assert part in MAY_IMPORT, f"{part} has no place in the import law"
+    assert parts_imported(path) <= MAY_IMPORT[part] | {part}
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if part_of(path) in PURE], ids=lambda path: path.name)
+def test_pure_parts_know_no_io_and_no_clock(path: Path) -> None:
+    assert not {module.split(".")[0] for module in imports_of(path)} & IMPURE_MODULES
+
+
+def test_scopes_import_trio_and_nothing_else_from_outside() -> None:
+    modules = {module.split(".")[0] for module in imports_of(PACKAGE / "scopes.py")}
+    assert modules - {"__future__", "collections", "contextlib"} == {"trio"}
+
+
+def test_no_part_of_the_law_is_forgotten() -> None:
+    assert {part_of(path) for path in SOURCES} <= set(MAY_IMPORT)

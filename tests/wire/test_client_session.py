@@ -1,0 +1,372 @@
+"""The client's end alone: frames shared by calls, what is sent again, and what a call that fails is told."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fairq.errors import BadFrame, BadRequest, Closed, Draining, OutcomeUnknown, TooLarge, Unavailable
+from fairq.model import NewTask
+from fairq.wire.client_session import RECONNECT_BASE_S, RECONNECT_CAP_S, WINDOW
+
+from .ends import WELCOME, End, ids
+
+
+@pytest.fixture
+def end() -> End:
+    return End().connect()
+
+
+def test_nothing_is_sent_before_the_welcome() -> None:
+    end = End()
+    end.session.connected(end.now)
+    end.enqueue("a")
+    end.session.request("queues", {}, end.now + 9)
+    assert end.sent() == []
+    end.hear({**WELCOME, "role": "tenant"})
+    assert [frame["type"] for frame in end.sent()] == ["queues", "enqueue"]
+
+
+def test_calls_made_before_the_next_flush_share_one_frame(end: End) -> None:
+    calls = [end.enqueue("a"), end.enqueue("b", "c"), end.enqueue("d")]
+    frame = end.only()
+    assert ids(frame) == ["a", "b", "c", "d"]
+    end.reply(frame, outcomes=["ok", "duplicate", "ok", "expired"])
+    assert [call.result for call in calls] == [["ok"], ["duplicate", "ok"], ["expired"]]
+
+
+def test_a_call_wakes_its_caller_once_when_it_is_done(end: End) -> None:
+    woken = []
+    end.enqueue("a").wake = lambda: woken.append("a")
+    frame = end.only()
+    assert not woken
+    end.stored(frame)
+    end.pass_time(60)
+    assert woken == ["a"]
+
+
+def test_two_enqueues_are_under_way_at_most_and_the_rest_gathers(end: End) -> None:
+    frames = []
+    for id in "abcde":
+        end.enqueue(id)
+        frames += end.sent()
+    assert [ids(frame) for frame in frames] == [["a"], ["b"]]
+    assert len(frames) == WINDOW
+    end.stored(frames[0])
+    assert ids(end.only()) == ["c", "d", "e"]
+
+
+def test_requests_are_not_held_back_by_the_window(end: End) -> None:
+    for id in "abc":
+        end.enqueue(id)
+        end.sent()
+    call = end.session.request("tasks", {"queue": "q", "ids": ["a"]}, end.now + 9)
+    frame = end.only()
+    assert (frame["type"], frame["ids"]) == ("tasks", ["a"])
+    end.reply(frame, tasks=[])
+    assert call.result == {"tasks": []}
+
+
+def test_frames_hold_tasks_of_one_queue_and_queues_take_turns(end: End) -> None:
+    for id, queue in ("a1", "a"), ("b1", "b"), ("a2", "a"), ("c1", "c"):
+        end.enqueue(id, queue=queue)
+    first, second = end.sent()
+    assert [(frame["queue"], ids(frame)) for frame in (first, second)] == [("a", ["a1", "a2"]), ("b", ["b1"])]
+    end.enqueue("a3", queue="a")
+    end.stored(first)
+    assert end.only()["queue"] == "c"
+
+
+def test_long_calls_are_split_by_count_and_joined_again() -> None:
+    end = End().connect(max_batch=3)
+    call, other = end.enqueue(*"abcdefg"), end.enqueue("h")
+    first, second = end.sent()
+    assert [ids(first), ids(second)] == [list("abc"), list("def")]
+    end.reply(second, outcomes=["ok", "duplicate", "ok"])
+    third = end.only()
+    assert ids(third) == ["g", "h"]
+    end.stored(first)
+    assert not call.is_done
+    end.stored(third)
+    assert call.result == ["ok", "ok", "ok", "ok", "duplicate", "ok", "ok"]
+    assert other.result == ["ok"]
+
+
+def test_frames_are_split_by_bytes_too() -> None:
+    end = End().connect(max_message_bytes=100_000)
+    end.enqueue(*"abcde", payload=b'"' + b"x" * 40_000 + b'"')
+    texts = end.session.outgoing(end.now)
+    assert [len(json.loads(text)["tasks"]) for text in texts] == [2, 2]
+    assert all(len(text) <= 100_000 for text in texts)
+
+
+def test_a_task_too_long_for_this_server_fails_its_call_alone() -> None:
+    end = End().connect(max_message_bytes=65_536)
+    good, bad, late = end.enqueue("a"), end.enqueue("b", payload=b'"' + b"x" * 70_000 + b'"'), end.enqueue("c")
+    frames = end.sent()
+    assert [ids(frame) for frame in frames] == [["a"], ["c"]]
+    assert isinstance(bad.error, TooLarge)
+    assert bad.error.field == "payload"
+    assert not good.is_done
+    assert not late.is_done
+
+
+def test_options_of_tasks_travel_only_when_given(end: End) -> None:
+    end.session.enqueue("q", [NewTask("t", b"[1]", delay_ms=5, max_attempts=2)], end.now + 9)
+    assert end.only()["tasks"] == [{"id": "t", "payload": [1], "delay_ms": 5, "max_attempts": 2}]
+
+
+def test_what_had_no_answer_is_sent_again_in_order_with_the_same_ids(end: End) -> None:
+    calls = [end.enqueue("a")]
+    sent = [ids(frame) for frame in end.sent()]
+    asked = end.session.request("queues", {}, end.now + 30)
+    calls += [end.enqueue("b", "c")]
+    end.sent()
+    calls += [end.enqueue("d")]
+    end.disconnect()
+    assert sent == [["a"]]
+    assert end.sent() == []
+
+    end.connect()
+    asking, frame = end.sent()
+    assert ids(frame) == ["a", "b", "c", "d"]
+    end.reply(frame, outcomes=["duplicate", "duplicate", "ok", "ok"])
+    end.reply(asking, queues=[])
+    assert [call.result for call in calls] == [["duplicate"], ["duplicate", "ok"], ["ok"]]
+    assert asked.result == {"queues": []}
+
+
+def test_answers_to_frames_of_an_earlier_connection_are_refused(end: End) -> None:
+    call = end.enqueue("a")
+    old = end.only()
+    end.disconnect()
+    end.connect()
+    new = end.only()
+    with pytest.raises(BadFrame):
+        end.stored(old)
+    assert not call.is_done
+    end.stored(new)
+    assert call.result == ["ok"]
+
+
+@pytest.mark.parametrize("body", [{}, {"outcomes": ["ok"]}, {"outcomes": ["ok"] * 3}, {"outcomes": "ok"}])
+def test_an_answer_that_does_not_fit_counts_as_none(end: End, body: dict) -> None:
+    call = end.enqueue("a", "b")
+    with pytest.raises(BadFrame):
+        end.reply(end.only(), **body)
+    end.disconnect()
+    end.connect()
+    assert ids(end.only()) == ["a", "b"]
+    assert not call.is_done
+
+
+@pytest.mark.parametrize("code", ["unavailable", "unknown", "too_many", "draining"])
+def test_passing_refusals_are_sent_again_after_a_growing_pause(end: End, code: str) -> None:
+    call, pauses = end.enqueue("a"), []
+    for _ in range(4):
+        end.refuse(end.only(), code)
+        assert end.sent() == []
+        pauses.append(end.session.deadline() - end.now)
+        end.pass_time(pauses[-1])
+    assert pauses == pytest.approx([0.075, 0.15, 0.3, 0.6])
+    end.stored(end.only())
+    assert call.result == ["ok"]
+
+
+def test_refused_requests_keep_their_place(end: End) -> None:
+    for verb in ("pause", "resume"):
+        end.session.request(verb, {"queue": "q"}, end.now + 9)
+    first, second = end.sent()
+    end.refuse(second, "unavailable")
+    end.refuse(first, "unavailable")
+    end.pass_time(1)
+    assert [frame["type"] for frame in end.sent()] == ["pause", "resume"]
+
+
+def test_the_pause_is_short_again_after_an_answer(end: End) -> None:
+    end.enqueue("a")
+    for _ in range(4):
+        end.refuse(end.only(), "too_many")
+        end.pass_time(1)
+    end.stored(end.only())
+    end.enqueue("b")
+    end.refuse(end.only(), "too_many")
+    assert end.session.deadline() - end.now == pytest.approx(0.075)
+
+
+def test_a_final_refusal_of_a_shared_frame_fails_only_the_call_at_fault(end: End) -> None:
+    calls = [end.enqueue(id) for id in ("good-1", "bad", "good-2")]
+    end.refuse(end.only(), "bad_request", "delay_ms")
+    assert not any(call.is_done for call in calls)
+    answered = []
+    while frames := end.sent():
+        for frame in frames:
+            answered.append(ids(frame))
+            if ids(frame) == ["bad"]:
+                end.refuse(frame, "bad_request", "delay_ms")
+            else:
+                end.stored(frame)
+    assert answered == [["good-1"], ["bad"], ["good-2"]]
+    assert [call.result for call in calls if not call.error] == [["ok"], ["ok"]]
+    assert isinstance(calls[1].error, BadRequest)
+    assert calls[1].error.field == "delay_ms"
+
+
+def test_a_final_refusal_of_a_request_fails_it_at_once(end: End) -> None:
+    call = end.session.request("tenants", {"queue": "x"}, end.now + 9)
+    end.refuse(end.only(), "not_found", "queue")
+    assert call.error is not None
+    assert (call.error.code, call.error.field) == ("not_found", "queue")
+
+
+def test_a_refusal_with_a_code_of_the_future_is_final_and_keeps_its_code(end: End) -> None:
+    call = end.enqueue("a")
+    end.refuse(end.only(), "out_of_cheese")
+    assert call.error is not None
+    assert call.error.code == "out_of_cheese"
+
+
+def test_a_call_never_sent_ends_as_unavailable() -> None:
+    end = End()
+    call = end.enqueue("a", timeout=3)
+    end.pass_time(2.9)
+    assert not call.is_done
+    end.pass_time(0.1)
+    assert isinstance(call.error, Unavailable)
+    assert end.connect().sent() == []
+
+
+def test_a_call_sent_without_an_answer_ends_as_unknown(end: End) -> None:
+    call = end.enqueue("a", timeout=3)
+    end.sent()
+    end.pass_time(3)
+    assert isinstance(call.error, OutcomeUnknown)
+
+
+def test_a_call_whose_connection_broke_ends_as_unknown(end: End) -> None:
+    call = end.enqueue("a", timeout=3)
+    end.sent()
+    end.disconnect()
+    end.pass_time(3)
+    assert isinstance(call.error, OutcomeUnknown)
+
+
+def test_a_call_refused_until_its_deadline_ends_with_the_last_refusal(end: End) -> None:
+    call = end.enqueue("a", timeout=3)
+    end.refuse(end.only(), "too_many")
+    end.pass_time(1)
+    end.refuse(end.only(), "draining")
+    end.pass_time(2)
+    assert isinstance(call.error, Draining)
+
+
+@pytest.mark.parametrize("doubt", ["lost, then refused", "refused, then lost", "refused as unknown", "partly done"])
+def test_a_call_that_may_have_been_done_never_ends_as_unavailable(doubt: str) -> None:
+    end = End().connect(max_batch=1)
+    call = end.enqueue("a", *(["b"] if doubt == "partly done" else []), timeout=3)
+    frame, *rest = end.sent()
+    if doubt == "lost, then refused":
+        end.disconnect()
+        end.connect()
+        end.refuse(end.only(), "unavailable")
+    elif doubt == "refused, then lost":
+        end.refuse(frame, "unavailable")
+        end.pass_time(1)
+        end.only()
+        end.disconnect()
+    elif doubt == "refused as unknown":
+        end.refuse(frame, "unknown")
+        end.pass_time(1)
+        end.refuse(end.only(), "unavailable")
+    else:
+        end.stored(frame)
+        end.refuse(rest[0], "unavailable")
+    end.pass_time(3)
+    assert isinstance(call.error, OutcomeUnknown)
+
+
+def test_calls_past_their_deadline_are_not_sent_again(end: End) -> None:
+    end.enqueue("old", timeout=1)
+    end.session.request("queues", {}, end.now + 1)
+    end.sent()
+    end.disconnect()
+    end.pass_time(2)
+    call = end.enqueue("new")
+    frame = end.connect().only()
+    assert ids(frame) == ["new"]
+    end.stored(frame)
+    assert call.result == ["ok"]
+
+
+def test_late_answers_to_calls_given_up_harm_nobody(end: End) -> None:
+    gone, waits = end.enqueue("a", timeout=1), end.enqueue("b", timeout=9)
+    frame = end.only()
+    end.pass_time(2)
+    end.stored(frame)
+    assert isinstance(gone.error, OutcomeUnknown)
+    assert waits.result == ["ok"]
+
+
+def test_closing_fails_all_that_waits(end: End) -> None:
+    done, waits = end.enqueue("a"), end.enqueue("b", timeout=float("inf"))
+    end.stored(end.only())
+    later = end.session.request("queues", {}, end.now + 9)
+    end.session.close()
+    assert done.result == waits.result == ["ok"]
+    assert isinstance(later.error, Closed)
+
+
+def test_done_calls_do_not_pile_up(end: End) -> None:
+    for _ in range(20):
+        for number in range(500):
+            end.enqueue(f"t-{number}")
+        for frame in end.sent():
+            end.stored(frame)
+    assert len(end.session._calls) <= 2_000
+
+
+def test_a_draining_server_gets_no_new_tasks_and_the_next_connection_is_made_at_once(end: End) -> None:
+    end.hear({"type": "drain"})
+    call = end.enqueue("a")
+    assert end.sent() == []
+    end.now += 1
+    end.disconnect()
+    assert end.session.reconnect_at == end.now
+    end.stored(end.connect().only())
+    assert call.result == ["ok"]
+
+
+def test_an_error_without_ref_is_fatal(end: End) -> None:
+    end.hear({"type": "error", "code": "bad_frame", "message": "what?"})
+    assert end.session.fatal is not None
+    assert end.session.fatal.code == "bad_frame"
+
+
+def test_a_warning_of_the_server_is_kept() -> None:
+    assert End().connect(warning="this is a toy").session.server_warning == "this is a toy"
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.5, 0.999])
+def test_reconnecting_waits_longer_each_time_with_full_jitter(jitter: float) -> None:
+    end, waits = End(jitter=lambda: jitter), []
+    for _ in range(10):
+        end.disconnect()
+        waits.append(end.session.reconnect_at - end.now)
+        end.now = end.session.reconnect_at
+    bounds = [min(RECONNECT_CAP_S, RECONNECT_BASE_S * 2**n) for n in range(10)]
+    assert waits == pytest.approx([jitter * bound for bound in bounds])
+
+
+def test_a_connection_that_lasted_starts_the_waits_anew_and_a_short_one_does_not() -> None:
+    end = End()
+    for _ in range(5):
+        end.disconnect()
+    end.connect()
+    end.now += 1
+    end.disconnect()
+    assert end.session.reconnect_at - end.now > 1
+    end.connect()
+    end.now += RECONNECT_CAP_S
+    end.disconnect()
+    assert end.session.reconnect_at - end.now == pytest.approx(RECONNECT_BASE_S / 2)

@@ -1,0 +1,281 @@
+"""Both ends joined in memory, under any order of work, loss and time.
+
+A brain of a few lines stands for server and store: it leases tasks, fences settlements by (id, attempt), remembers what
+it has answered, and keeps a worker's account in a ServerSession as fairq/server/verbs.py does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from attrs import define, field
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from fairq.errors import Unavailable
+from fairq.model import Lease, Settlement
+from fairq.wire import messages as wire
+from fairq.wire.messages import Role, State
+from fairq.wire.server_session import ServerSession
+from fairq.wire.worker_session import WorkerSession
+
+LEASE_S = 12.0
+QUEUE = "q"
+
+
+@define(eq=False)
+class Brain:
+    """A store of one queue: ready ids, leases with deadlines, and the first answer to every settlement."""
+
+    ready: deque[str] = field(factory=deque)
+    attempts: dict[str, int] = field(factory=dict)
+    leased: dict[str, float] = field(factory=dict)  # id -> deadline
+    settled: dict[tuple[str, int], str] = field(factory=dict)  # token -> action that counted
+    answers: dict[tuple[str, int], set[str]] = field(factory=dict)  # token -> answers to its settlement
+
+    def claim(self, limit: int, now: float) -> list[Lease]:
+        """Lease up to `limit` tasks."""
+        leases = []
+        while self.ready and len(leases) < limit:
+            id = self.ready.popleft()
+            self.attempts[id] += 1
+            self.leased[id] = now + LEASE_S
+            leases.append(Lease(id, self.attempts[id], 99, "acme", 1, 0, 0, b"null"))
+        return leases
+
+    def settle(self, settlement: Settlement, now: float) -> str:
+        """Carry one settlement out, if its token is the valid one."""
+        token = (settlement.id, settlement.attempt)
+        if self.attempts[settlement.id] != settlement.attempt or settlement.id not in self.leased:
+            return "gone" if token in self.settled else "stale"
+        if settlement.action == "extend":
+            self.leased[settlement.id] = now + LEASE_S
+            return "ok"
+        del self.leased[settlement.id]
+        self.settled[token] = settlement.action
+        if settlement.action != "ack":
+            self.ready.append(settlement.id)
+        return "ok"
+
+    def reap(self, now: float) -> None:
+        """Take back the leases that are over."""
+        for id in [id for id, deadline in self.leased.items() if deadline <= now]:
+            self.give_back(id)
+
+    def give_back(self, id: str) -> None:
+        """End a lease without a settlement."""
+        del self.leased[id]
+        self.ready.append(id)
+
+
+def carry_out(brain: Brain, session: ServerSession, request: Any, now: float) -> dict[str, Any]:
+    """Do what a worker's request asks, as the server's verbs do."""
+    if isinstance(request, wire.Attach):
+        outcomes = []
+        for lease in request.leases:
+            outcomes.append(brain.settle(Settlement("extend", lease.id, lease.attempt), now))
+            if outcomes[-1] == "ok":
+                session.held[QUEUE, lease.id] = lease.attempt
+        session.state, session.credit = State.ATTACHED, request.credit
+        return {"leases": outcomes}
+    if isinstance(request, wire.Credit):
+        session.credit = request.credit
+        return {}
+    if isinstance(request, wire.Extend):
+        settlements = [Settlement("extend", lease.id, lease.attempt) for lease in request.leases]
+    else:
+        settlements = request.settlements
+    outcomes = []
+    for each in settlements:
+        outcomes.append(brain.settle(each, now))
+        if each.action != "extend":
+            brain.answers.setdefault((each.id, each.attempt), set()).add(outcomes[-1])
+        if (each.action != "extend" or outcomes[-1] != "ok") and session.held.get((QUEUE, each.id)) == each.attempt:
+            del session.held[QUEUE, each.id]
+    return {"outcomes": outcomes}
+
+
+class JoinedMachine(RuleBasedStateMachine):
+    """One worker, one server, a wire that may break at any moment, and a clock that may jump."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.brain = Brain()
+        self.worker = WorkerSession(worker="w", queues=[QUEUE], credit=4)
+        self.worker.jitter = lambda: 0.5
+        self.server: ServerSession | None = None
+        self.to_server: deque[str] = deque()
+        self.to_worker: deque[str] = deque()
+        self.working: dict[str, int] = {}  # what handlers work on: id -> attempt
+        self.finished: set[tuple[str, int]] = set()  # settlements that the session has taken on
+        self.refused: set[tuple[str, int]] = set()
+
+    # --- the two drivers, one step at a time
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a wire."""
+        return self.server is not None
+
+    def hear(self) -> None:
+        """Do what the worker's driver does after every step."""
+        for lease in self.worker.lost:
+            if self.working.get(lease.id) == lease.attempt:
+                del self.working[lease.id]
+        self.refused |= {(lease.id, lease.attempt) for lease in self.worker.refused_settlements}
+        self.worker.lost.clear()
+        self.worker.refused_settlements.clear()
+        assert self.worker.fatal is None
+        if self.worker.is_silent and self.is_connected:
+            self.cut()
+
+    def flush(self) -> None:
+        """Put what both ends have to say onto the wire."""
+        if self.server is not None:
+            self.to_server.extend(self.worker.outgoing(self.now))
+            self.to_worker.extend(self.server.outgoing(self.now))
+
+    @rule()
+    @precondition(lambda self: not self.is_connected)
+    def connect(self) -> None:
+        """Open a wire; the server welcomes."""
+        self.server = ServerSession(heard_at=self.now, spoke_at=self.now, role=Role.WORKER)
+        self.server.welcome(wire.Welcome("worker", "s", "x", 3, 1 << 20))
+        self.worker.connected(self.now)
+        self.flush()
+
+    @rule()
+    @precondition(lambda self: self.is_connected)
+    def cut(self) -> None:
+        """Lose the wire and all that is on it; the server gives the leases back."""
+        assert self.server is not None
+        for (_, id), attempt in self.server.held.items():
+            if id in self.brain.leased and self.brain.attempts[id] == attempt:
+                self.brain.give_back(id)
+        self.server = None
+        self.to_server.clear()
+        self.to_worker.clear()
+        self.worker.disconnected(self.now)
+
+    @rule(is_refused=st.booleans())
+    @precondition(lambda self: self.to_server)
+    def server_reads(self, is_refused: bool) -> None:
+        """Have the server take in one frame; sometimes its store is away."""
+        assert self.server is not None
+        request = self.server.receive(self.to_server.popleft(), self.now)
+        if isinstance(request, wire.Drain):
+            self.server.credit = 0
+        elif request is not None and is_refused:
+            self.server.refuse(request.ref, Unavailable("the store is away"))
+        elif request is not None:
+            self.server.reply(request.ref, carry_out(self.brain, self.server, request, self.now))
+        self.flush()
+
+    @rule()
+    @precondition(lambda self: self.to_worker)
+    def worker_reads(self) -> None:
+        """Have the worker take in one frame; handlers begin."""
+        push = self.worker.receive(self.to_worker.popleft(), self.now)
+        self.hear()
+        for task in push.tasks if push else ():
+            assert self.working.get(task.id, 0) < task.attempt
+            self.working[task.id] = task.attempt
+        self.flush()
+
+    @rule(count=st.integers(1, 4))
+    def enqueue(self, count: int) -> None:
+        """Have tasks become ready."""
+        for _ in range(count):
+            id = f"t-{len(self.brain.attempts)}"
+            self.brain.attempts[id] = 0
+            self.brain.ready.append(id)
+
+    @rule()
+    @precondition(lambda self: self.server is not None and self.server.free and self.brain.ready)
+    def push(self) -> None:
+        """Have the server fill the worker's free places."""
+        assert self.server is not None
+        leases = self.brain.claim(self.server.free, self.now)
+        assert leases
+        self.server.push(QUEUE, round(LEASE_S * 1000), leases)
+        assert len(self.server.held) <= self.server.credit
+        self.flush()
+
+    @rule(action=st.sampled_from(["ack", "nack", "reject", "release"]), data=st.data())
+    @precondition(lambda self: self.working)
+    def finish(self, action: Any, data: st.DataObject) -> None:
+        """Have a handler end."""
+        id = data.draw(st.sampled_from(sorted(self.working)))
+        attempt = self.working.pop(id)
+        assert self.worker.settle(QUEUE, Settlement(action, id, attempt))
+        self.finished.add((id, attempt))
+        self.flush()
+
+    @rule(credit=st.integers(0, 6))
+    def change_credit(self, credit: int) -> None:
+        """Have the worker ask for more or less."""
+        self.worker.set_credit(credit)
+        self.flush()
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, LEASE_S / 3, LEASE_S - 0.5, LEASE_S, 30.0]))
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, keeping all deadlines in steps of at most a second."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, self.now + 1.0)
+            self.worker.expire(self.now)
+            self.hear()
+            self.brain.reap(self.now)
+            if self.server is not None:
+                self.server.expire(self.now)
+                if self.server.is_silent:
+                    self.cut()
+            self.flush()
+
+    # --- what always holds
+
+    @invariant()
+    def handlers_work_only_on_leases_that_the_session_holds(self) -> None:
+        held = {id: lease.attempt for id, lease in self.worker.held.get(QUEUE, {}).items()}
+        assert held == self.working
+
+    @invariant()
+    def no_settlement_counts_twice_or_is_answered_two_ways(self) -> None:
+        for answers in self.brain.answers.values():
+            assert not {"stale", "ok"} <= answers
+            assert not {"stale", "gone"} <= answers
+
+    def teardown(self) -> None:
+        """Heal everything, run until nothing moves, and take stock."""
+        if not self.is_connected:
+            self.connect()
+        for _ in range(200):
+            while self.to_server or self.to_worker:
+                if self.to_server:
+                    self.server_reads(False)
+                if self.to_worker:
+                    self.worker_reads()
+            if self.worker.is_attached and not self.worker.unsettled and self.worker.told_credit == self.worker.credit:
+                break
+            self.pass_time(1.0)
+        else:
+            raise AssertionError("the two never came to rest")
+        assert self.server is not None
+        assert {(id, attempt) for (_, id), attempt in self.server.held.items()} == set(self.working.items())
+        assert set(self.working) == set(self.brain.leased)
+        assert self.finished == set(self.brain.answers), "a settlement was lost"
+        assert {token for token, answers in self.brain.answers.items() if "stale" in answers} == self.refused
+        assert self.server.credit == self.worker.credit
+        everywhere = [
+            *self.brain.ready,
+            *self.brain.leased,
+            *(t[0] for t, a in self.brain.settled.items() if a == "ack"),
+        ]
+        assert sorted(everywhere) == sorted(self.brain.attempts), "a task was lost or doubled"
+
+
+TestJoined = JoinedMachine.TestCase
+TestJoined.settings = settings(max_examples=60, stateful_step_count=40)

@@ -1,0 +1,153 @@
+"""The server's end alone: welcome, the grid of roles and states, answers, a worker's account."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fairq.errors import BadRequest, FairqError, TooMany
+from fairq.model import MAX_PAYLOAD_BYTES, Lease
+from fairq.wire.codec import decode_client
+from fairq.wire.messages import CLIENT_FRAMES, MAX_MESSAGE_BYTES, Credit, Role, State, Welcome
+from fairq.wire.server_session import ServerSession
+
+from .test_codec import GOOD, frame
+
+
+def sent(session: ServerSession) -> list[dict[str, Any]]:
+    """Return the frames that leave now."""
+    return [json.loads(text) for text in session.outgoing(1.0)]
+
+
+def leases(*ids: str, payload: bytes = b"{}", start_at_ms: int = 0, expires_at_ms: int = 0) -> list[Lease]:
+    """Make leases as a claim brings them."""
+    return [Lease(id, 1, 5, "acme", 10, start_at_ms, expires_at_ms, payload) for id in ids]
+
+
+def worker(credit: int = 10) -> ServerSession:
+    """Make the session of an attached worker."""
+    return ServerSession(role=Role.WORKER, state=State.ATTACHED, credit=credit)
+
+
+def test_the_welcome_says_what_there_is_to_say() -> None:
+    session = ServerSession(role=Role.TENANT)
+    session.welcome(Welcome("tenant", "fairq/1", "abc", 500, 1 << 20, tenant="acme"))
+    assert sent(session) == [
+        {
+            "type": "welcome", "role": "tenant", "server": "fairq/1", "session": "abc", "max_batch": 500,
+            "max_message_bytes": 1 << 20, "tenant": "acme",
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("kind", CLIENT_FRAMES, ids=lambda kind: kind.type)
+def test_the_grid_decides_who_may_send_what_when(role: Role, state: State, kind: type[Any]) -> None:
+    session = ServerSession(role=role, state=state)
+    request = session.receive(frame(kind.type), 1.0)
+    roles, states = CLIENT_FRAMES[kind]
+    refusals = sent(session)
+    if role in roles and state in states:
+        assert refusals == []
+        assert request == (None if kind.type == "ping" else decode_client(frame(kind.type)))
+        return
+    assert request is None
+    [refusal] = refusals
+    expected = "forbidden" if role not in roles else "draining" if state is State.DRAINING else "bad_request"
+    assert (refusal["code"], refusal.get("ref")) == (expected, GOOD[kind.type].get("ref"))
+
+
+def test_what_cannot_be_read_is_answered_with_what_is_known_of_it() -> None:
+    session = ServerSession(role=Role.OPERATOR)
+    assert session.receive("hello", 1.0) is None
+    assert session.receive('{"type":"dance","ref":7}', 2.0) is None
+    first, second = sent(session)
+    assert (first["code"], "ref" in first) == ("bad_frame", False)
+    assert (second["code"], second["ref"], second["field"]) == ("unknown_verb", 7, "type")
+    assert session.heard_at == 2.0
+
+
+def test_answers_leave_in_order_with_their_refs() -> None:
+    session = ServerSession()
+    session.reply(2, {"outcomes": ["ok"]})
+    session.refuse(1, BadRequest("no", field="queue"))
+    session.refuse(None, TooMany("wait"))
+    assert sent(session) == [
+        {"type": "reply", "ref": 2, "body": {"outcomes": ["ok"]}},
+        {"type": "error", "code": "bad_request", "message": "no", "ref": 1, "field": "queue"},
+        {"type": "error", "code": "too_many", "message": "wait"},
+    ]
+    assert sent(session) == []
+
+
+def test_a_failure_of_the_server_is_told_as_internal() -> None:
+    session = ServerSession()
+    session.refuse(1, FairqError("its log says why"))
+    assert sent(session)[0]["code"] == "internal"
+
+
+def test_a_push_tells_all_of_a_lease_and_leaves_out_what_is_not_set() -> None:
+    session = worker()
+    session.push("q", 1000, leases("a", payload=b'{"x":1}') + leases("b", start_at_ms=11, expires_at_ms=12))
+    [push] = sent(session)
+    common = {"attempt": 1, "max_attempts": 5, "tenant": "acme", "enqueued_at_ms": 10}
+    assert push == {
+        "type": "push",
+        "queue": "q",
+        "lease_ms": 1000,
+        "tasks": [
+            {"id": "a", **common, "payload": {"x": 1}},
+            {"id": "b", **common, "payload": {}, "start_at_ms": 11, "expires_at_ms": 12},
+        ],
+    }
+
+
+def test_free_credit_is_what_is_neither_held_nor_reserved() -> None:
+    session = worker(credit=5)
+    assert session.free == 5
+    session.reserved += 2
+    assert session.free == 3
+    session.push("q", 1000, leases("a", "b"))
+    session.reserved -= 2
+    assert session.free == 3
+    assert session.held == {("q", "a"): 1, ("q", "b"): 1}
+    session.push("other", 1000, leases("a"))
+    assert session.free == 2
+
+
+def test_less_credit_than_is_held_leaves_nothing_free() -> None:
+    session = worker(credit=3)
+    session.push("q", 1000, leases("a", "b"))
+    assert session.receive(frame("credit", credit=1), 1.0) == Credit(1, 1)
+    session.credit = 1
+    assert session.free == 0
+
+
+@pytest.mark.parametrize("state", [State.OPEN, State.DRAINING])
+def test_only_an_attached_worker_has_free_credit(state: State) -> None:
+    session = worker()
+    session.state = state
+    assert session.free == 0
+
+
+def test_draining_is_said_once_and_ends_the_pushes() -> None:
+    session = worker()
+    session.drain()
+    session.drain()
+    assert sent(session) == [{"type": "drain"}]
+    assert session.free == 0
+    assert session.receive(frame("settle"), 1.0) is not None
+
+
+def test_pushes_of_long_payloads_are_split_so_that_clients_can_take_them() -> None:
+    session = worker(credit=9)
+    longest = b'"' + b"x" * (MAX_PAYLOAD_BYTES - 2) + b'"'
+    session.push("q", 1000, leases(*"abcdefg", payload=longest))
+    texts = session.outgoing(1.0)
+    assert all(len(text) <= MAX_MESSAGE_BYTES for text in texts)
+    assert [task["id"] for text in texts for task in json.loads(text)["tasks"]] == list("abcdefg")
+    assert len(texts) == 3
+    assert session.free == 2

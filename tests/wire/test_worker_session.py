@@ -1,0 +1,355 @@
+"""A worker's end alone: attaching, leases and their renewal, settlements, credit, draining."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairq.errors import BadFrame
+from fairq.model import MAX_ERROR_CHARS, Settlement
+from fairq.wire.messages import HeldLease
+from fairq.wire.worker_session import WorkerSession
+
+from .ends import End, ids
+
+LEASE_S = 30.0
+
+
+class WorkerEnd(End):
+    """A worker's session, and the server played by hand."""
+
+    session: WorkerSession
+
+    def __init__(self, credit: int = 10, queues: tuple[str, ...] = ("q",)) -> None:
+        super().__init__(WorkerSession(worker="mill-1", queues=queues, credit=credit))
+
+    def attach(self, **welcome: Any) -> WorkerEnd:
+        """Connect, and have the attach answered with `ok` for every lease."""
+        self.connect(**welcome)
+        frame = self.sent()[0]
+        self.reply(frame, leases=["ok"] * len(frame["leases"]))
+        return self
+
+    def push(self, *ids: str, attempt: int = 1, lease_s: float = LEASE_S, queue: str = "q") -> Any:
+        """Have tasks pushed."""
+        tasks = [
+            {"id": id, "attempt": attempt, "max_attempts": 5, "tenant": "t", "enqueued_at_ms": 1, "payload": None}
+            for id in ids
+        ]
+        return self.hear({"type": "push", "queue": queue, "lease_ms": round(lease_s * 1000), "tasks": tasks})
+
+    def ack(self, *ids: str, attempt: int = 1, queue: str = "q") -> bool:
+        """Settle leases; tells whether all were held."""
+        return all([self.session.settle(queue, Settlement("ack", id, attempt)) for id in ids])
+
+    def frames(self, kind: str) -> list[dict[str, Any]]:
+        """Return the frames of a kind that leave now."""
+        return [frame for frame in self.sent() if frame["type"] == kind]
+
+
+@pytest.fixture
+def end() -> WorkerEnd:
+    return WorkerEnd().attach()
+
+
+def test_a_worker_attaches_first_of_all_and_waits_for_the_answer() -> None:
+    end = WorkerEnd(credit=7, queues=("a", "b"))
+    end.connect()
+    end.session.request("credit", {"credit": 1}, end.now + 9)
+    frame = end.only()
+    del frame["ref"]
+    assert frame == {"type": "attach", "worker": "mill-1", "queues": ["a", "b"], "credit": 7, "leases": []}
+    assert end.sent() == []
+    assert not end.session.is_attached
+
+
+def test_a_push_is_handed_to_the_driver_and_held(end: WorkerEnd) -> None:
+    push = end.push("a", "b")
+    assert [task.id for task in push.tasks] == ["a", "b"]
+    assert end.session.holding == 2
+
+
+def test_settlements_share_frames_of_one_queue_each_and_come_before_renewals() -> None:
+    end = WorkerEnd(queues=("p", "q")).attach()
+    end.push("a", "b", "c")
+    end.push("d", queue="p")
+    assert end.ack("a", "c")
+    assert end.ack("d", queue="p")
+    assert [(frame["queue"], ids(frame)) for frame in end.sent()] == [("q", ["a", "c"]), ("p", ["d"])]
+
+
+def test_a_settlement_says_what_became_of_the_task(end: WorkerEnd) -> None:
+    end.push("a", "b", "c")
+    end.session.settle("q", Settlement("nack", "a", 1, 0, "oh\ud800"))
+    end.session.settle("q", Settlement("reject", "b", 1, None, "no"))
+    end.session.settle("q", Settlement("release", "c", 1))
+    assert end.only()["settlements"] == [
+        {"action": "nack", "id": "a", "attempt": 1, "delay_ms": 0, "error": "oh?"},
+        {"action": "reject", "id": "b", "attempt": 1, "error": "no"},
+        {"action": "release", "id": "c", "attempt": 1},
+    ]
+
+
+def test_two_settles_are_under_way_at_most_and_the_rest_gathers(end: WorkerEnd) -> None:
+    end.push(*"abcde")
+    frames = []
+    for id in "abcde":
+        end.ack(id)
+        frames += end.sent()
+    assert [ids(frame) for frame in frames] == [["a"], ["b"]]
+    assert end.session.holding == 5
+    end.stored(frames[0])
+    assert end.session.holding == 4
+    assert ids(end.only()) == ["c", "d", "e"]
+
+
+def test_settles_keep_to_the_servers_limits() -> None:
+    end = WorkerEnd().attach(max_batch=3, max_message_bytes=65_536)
+    end.push(*"abcdefgh")
+    for id in "abcdefgh":
+        end.session.settle("q", Settlement("nack", id, 1, None, "\0" * MAX_ERROR_CHARS))
+    texts = end.session.outgoing(end.now)
+    assert [text.count('"action"') for text in texts] == [3, 3]
+    assert all(len(text) < 65_536 for text in texts)
+
+
+def test_settlements_are_repeated_until_they_are_answered(end: WorkerEnd) -> None:
+    end.push("a", "b")
+    end.ack("a", "b")
+    end.refuse(end.only(), "unavailable")
+    assert end.sent() == []
+    end.pass_time(1)
+    assert ids(end.only()) == ["a", "b"]
+    end.disconnect()
+    end.attach()
+    frame = end.only()
+    assert ids(frame) == ["a", "b"]
+    end.reply(frame, outcomes=["gone", "stale"])
+    assert end.session.holding == 0
+    assert end.session.refused_settlements == [HeldLease("q", "b", 1)]
+
+
+def test_an_answer_that_does_not_fit_settles_nothing(end: WorkerEnd) -> None:
+    end.push("a", "b")
+    end.ack("a", "b")
+    with pytest.raises(BadFrame):
+        end.reply(end.only(), outcomes=["ok"])
+    end.disconnect()
+    end.attach()
+    assert ids(end.only()) == ["a", "b"]
+
+
+def test_a_lease_is_settled_once_and_only_by_its_own_attempt(end: WorkerEnd) -> None:
+    end.push("a", attempt=2)
+    assert not end.ack("a", attempt=1)
+    assert not end.ack("b")
+    assert end.ack("a", attempt=2)
+    assert not end.ack("a", attempt=2)
+    assert len(end.only()["settlements"]) == 1
+
+
+def test_leases_are_renewed_at_a_third(end: WorkerEnd) -> None:
+    end.push("a", "b")
+    end.pass_time(LEASE_S / 3 - 0.1)
+    assert end.frames("extend") == []
+    end.pass_time(0.1)
+    frame = end.frames("extend")[0]
+    assert (frame["queue"], frame["leases"]) == ("q", [{"id": "a", "attempt": 1}, {"id": "b", "attempt": 1}])
+    end.stored(frame)
+    end.pass_time(LEASE_S / 3 - 0.1)
+    assert end.frames("extend") == []
+    end.pass_time(0.1)
+    assert len(end.frames("extend")) == 1
+    assert end.session.lost == []
+
+
+def test_settled_leases_are_not_renewed(end: WorkerEnd) -> None:
+    end.push("a", "b")
+    end.ack("a")
+    end.pass_time(LEASE_S / 3)
+    assert [ids(frame) for frame in end.frames("extend")] == [["b"]]
+
+
+def test_a_short_lease_behind_a_long_one_is_renewed_in_time(end: WorkerEnd) -> None:
+    end.push("long", lease_s=3600)
+    end.push("short", lease_s=3)
+    end.pass_time(1)
+    assert [ids(frame) for frame in end.frames("extend")] == [["short"]]
+
+
+def test_many_leases_are_renewed_in_batches() -> None:
+    end = WorkerEnd(credit=5).attach(max_batch=2)
+    end.push(*"abcde")
+    end.pass_time(LEASE_S / 3)
+    assert [ids(frame) for frame in end.frames("extend")] == [["a", "b"], ["c", "d"], ["e"]]
+    assert end.session.deadline() > end.now
+
+
+def test_a_renewal_without_an_answer_is_tried_again_until_the_lease_is_over(end: WorkerEnd) -> None:
+    end.push("a")
+    tries = 0
+    while not end.session.lost:
+        end.pass_time(0.5)
+        end.hear({"type": "ping"})
+        tries += len(end.frames("extend"))
+    assert end.now == 100.0 + LEASE_S
+    assert 15 <= tries <= 25
+    assert end.session.lost == [HeldLease("q", "a", 1)]
+    assert not end.ack("a")
+
+
+def test_a_late_renewal_counts_from_its_sending(end: WorkerEnd) -> None:
+    end.push("a", lease_s=9)
+    end.pass_time(3)
+    frame = end.frames("extend")[0]
+    end.now += 2
+    end.stored(frame)
+    assert end.now == 105
+    end.pass_time(0.9)
+    assert end.frames("extend") == []
+    end.pass_time(0.1)
+    assert len(end.frames("extend")) == 1
+
+
+@pytest.mark.parametrize("outcome", ["stale", "gone"])
+def test_a_lease_that_is_not_renewed_is_lost(end: WorkerEnd, outcome: str) -> None:
+    end.push("a", "b")
+    end.pass_time(LEASE_S / 3)
+    end.reply(end.frames("extend")[0], outcomes=["ok", outcome])
+    assert end.session.lost == [HeldLease("q", "b", 1)]
+    assert end.session.holding == 1
+
+
+def test_leases_outlive_the_connection_and_are_brought_along(end: WorkerEnd) -> None:
+    end.push("a", "b", "c", "d")
+    end.ack("d")
+    end.disconnect()
+    end.now += 5
+    end.connect()
+    frame = end.only()
+    assert frame["leases"] == [{"queue": "q", "id": id, "attempt": 1} for id in "abc"]
+    end.ack("c")  # while the answer is under way
+    end.reply(frame, leases=["ok", "stale", "ok"])
+    assert end.session.lost == [HeldLease("q", "b", 1)]
+    assert [ids(frame) for frame in end.sent()] == [["d", "c"]]
+    end.pass_time(LEASE_S / 3)
+    assert [ids(frame) for frame in end.frames("extend")] == [["a"]]
+
+
+def test_leases_run_out_while_there_is_no_connection(end: WorkerEnd) -> None:
+    end.push("a")
+    end.pass_time(LEASE_S / 3)
+    end.disconnect()
+    assert end.session.deadline() <= 100.0 + LEASE_S
+    end.pass_time(LEASE_S)
+    assert end.session.lost == [HeldLease("q", "a", 1)]
+    end.connect()
+    assert end.only()["leases"] == []
+
+
+def test_leases_beyond_one_attach_are_renewed_right_after_it() -> None:
+    end = WorkerEnd(credit=5).attach(max_batch=3)
+    end.push(*"abcde")
+    end.pass_time(LEASE_S / 2)
+    end.disconnect()
+    end.attach(max_batch=3)
+    end.pass_time(1)
+    assert [ids(frame) for frame in end.frames("extend")] == [["d", "e"]]
+
+
+def test_the_same_task_pushed_again_means_that_the_earlier_lease_is_lost(end: WorkerEnd) -> None:
+    end.push("a", attempt=1)
+    end.push("a", attempt=2)
+    assert end.session.lost == [HeldLease("q", "a", 1)]
+    assert not end.ack("a", attempt=1)
+    assert end.ack("a", attempt=2)
+
+
+def test_an_attach_refused_for_now_is_sent_again() -> None:
+    end = WorkerEnd()
+    end.connect()
+    end.refuse(end.only(), "draining")
+    assert end.sent() == []
+    end.pass_time(1)
+    assert end.only()["type"] == "attach"
+
+
+@pytest.mark.parametrize("verb", ["attach", "settle", "credit"])
+def test_what_is_refused_for_good_ends_the_worker(verb: str) -> None:
+    end = WorkerEnd()
+    end.connect()
+    frame = end.only()
+    if verb != "attach":
+        end.reply(frame, leases=[])
+        end.push("a")
+        if verb == "credit":
+            end.session.set_credit(5)
+        else:
+            end.ack("a")
+        frame = end.only()
+    assert frame["type"] == verb
+    end.refuse(frame, "forbidden")
+    assert end.session.fatal is not None
+    assert end.session.fatal.code == "forbidden"
+
+
+def test_a_refused_renewal_ends_nothing(end: WorkerEnd) -> None:
+    end.push("a")
+    end.pass_time(LEASE_S / 3)
+    end.refuse(end.frames("extend")[0], "unavailable")
+    assert end.session.fatal is None
+    assert end.session.holding == 1
+
+
+def test_changes_of_credit_are_told_one_at_a_time(end: WorkerEnd) -> None:
+    end.session.set_credit(3)
+    frame = end.only()
+    assert (frame["type"], frame["credit"]) == ("credit", 3)
+    end.session.set_credit(4)
+    end.session.set_credit(5)
+    assert end.sent() == []
+    end.reply(frame)
+    frame = end.only()
+    assert frame["credit"] == 5
+    end.refuse(frame, "unavailable")
+    end.pass_time(1)
+    assert end.only()["credit"] == 5
+
+
+def test_a_worker_that_stops_asks_for_no_more_and_settles_the_rest(end: WorkerEnd) -> None:
+    end.push("a")
+    end.session.set_credit(0)
+    assert end.only() == {"type": "drain"}
+    assert end.sent() == []
+    end.ack("a")
+    end.stored(end.only())
+    assert end.session.holding == 0
+
+
+def test_a_worker_that_stops_while_it_attaches_says_so_after_the_answer() -> None:
+    end = WorkerEnd()
+    end.connect()
+    frame = end.only()
+    end.session.set_credit(0)
+    assert end.sent() == []
+    end.reply(frame, leases=[])
+    assert end.only() == {"type": "drain"}
+
+
+def test_a_worker_that_has_stopped_asks_for_nothing_on_its_next_connection(end: WorkerEnd) -> None:
+    end.push("a")
+    end.session.set_credit(0)
+    end.disconnect()
+    end.connect()
+    assert end.only()["credit"] == 0
+    assert end.sent() == []
+
+
+def test_a_draining_server_still_gets_settlements_and_renewals(end: WorkerEnd) -> None:
+    end.push("a", "b")
+    end.hear({"type": "drain"})
+    end.ack("a")
+    assert ids(end.only()) == ["a"]
+    end.pass_time(LEASE_S / 3)
+    assert [ids(frame) for frame in end.frames("extend")] == [["b"]]
