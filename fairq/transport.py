@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
+import h11
 import trio
 from attrs import define, frozen
 from trio_websocket import (
@@ -124,7 +125,7 @@ async def dial(target: Target, token: str) -> AsyncIterator[Transport]:
             yield Transport(socket, target.url)
     except ConnectionRejected as error:
         raise _refusal(target, error) from None
-    except ProtocolError as error:
+    except (ProtocolError, h11.ProtocolError) as error:
         raise Unavailable(f"{target.url} broke the rules of websockets: {error}") from None
     except (OSError, HandshakeError, trio.TooSlowError, trio.BrokenResourceError) as error:
         if is_open:

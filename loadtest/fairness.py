@@ -35,7 +35,7 @@ class Sizes:
     dispatches: tuple[int, ...] = (20_000, 100_000)
     flood: int = 20_000
     share_seconds: float = 15.0
-    seconds: float = 120.0
+    seconds: float = 240.0
 
 
 QUICK = Sizes(tenants=100, dispatches=(2_000,), flood=600, share_seconds=2.0, seconds=30.0)

@@ -35,7 +35,7 @@ class Sizes:
     many: int = 50_000
     flow: int = 50_000
     raw: int = 20_000
-    seconds: float = 120.0
+    seconds: float = 240.0
 
 
 QUICK = Sizes(one_by_one=100, concurrent=500, many=2_000, flow=2_000, raw=1_000, seconds=30.0)

@@ -12,7 +12,7 @@
 -- Validate first, write last: `refuse` may be called only before the first write.
 
 local QUEUE_FORMAT = '<dddddddddddddddddddddd'  -- fields in the order of load_queue
-local TENANT_FORMAT = '<dddddddddddddbBB'       -- fields in the order of unpack_tenant
+local TENANT_FORMAT = '<dddddddddddddIbBB'      -- fields in the order of unpack_tenant
 local RUN_FORMAT = '<IIHBIddddBc0Bc0Hc0'        -- fields in the order of load_run
 local HEADER_FORMAT = '<BHdddBc0'               -- a task's record is this header followed by the payload
 local DEATH_FORMAT = '<BIdBc0Hc0'               -- reason, attempts, died_at_ms, tenant, error

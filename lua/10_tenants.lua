@@ -32,27 +32,31 @@ local function rate_of(call, t)
   return t.weight * call.queue.estimate / t.estimate
 end
 
-local function unpack_tenant(call, name, packed)
-  local t = {name = name}
-  if packed then
-    t.weight, t.vtime, t.slot, t.epoch, t.ready, t.delayed, t.leased, t.dead, t.done, t.estimate, t.delivered,
-      t.entitled, t.joined, t.class, t.paused, t.listed = struct.unpack(TENANT_FORMAT, packed)
-  else
-    t.weight, t.vtime, t.slot, t.epoch, t.ready, t.delayed, t.leased, t.dead, t.done, t.estimate, t.delivered,
-      t.entitled, t.joined, t.class, t.paused, t.listed =
-      DEFAULT_WEIGHT, 0, OUT, call.queue.epoch, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-  end
-  if t.epoch ~= call.queue.epoch then  -- the unit of service changed: everyone starts anew, together
+-- One constructor with all fields: this runs for every tenant that is drawn, and growing a table costs more than it.
+local function new_tenant(call, name, weight, vtime, slot, epoch, ready, delayed, leased, dead, done, estimate,
+    delivered, entitled, joined, voids, class, paused, listed)
+  local t = {
+    name = name, weight = weight, vtime = vtime, slot = slot, epoch = epoch, ready = ready, delayed = delayed,
+    leased = leased, dead = dead, done = done, estimate = estimate, delivered = delivered, entitled = entitled,
+    joined = joined, voids = voids, class = class, paused = paused, listed = listed,
+    counted = slot ~= OUT,  -- its weight is in queue.weight_sum
+    touched = false, rerated = false,
+  }
+  if epoch ~= call.queue.epoch then  -- the unit of service changed: everyone starts anew, together
     t.epoch, t.vtime, t.estimate, t.delivered, t.entitled, t.joined = call.queue.epoch, 0, 0, 0, 0, 0
   end
-  t.counted = t.slot ~= OUT  -- its weight is in queue.weight_sum
   call.tenants[name] = t
   return t
 end
 
+local function unpack_tenant(call, name, packed)
+  if packed then return new_tenant(call, name, struct.unpack(TENANT_FORMAT, packed)) end
+  return new_tenant(call, name, DEFAULT_WEIGHT, 0, OUT, call.queue.epoch, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+end
+
 local function pack_tenant(t)
   return struct.pack(TENANT_FORMAT, t.weight, t.vtime, t.slot, t.epoch, t.ready, t.delayed, t.leased, t.dead, t.done,
-    t.estimate, t.delivered, t.entitled, t.joined, t.class, t.paused, t.listed)
+    t.estimate, t.delivered, t.entitled, t.joined, t.voids, t.class, t.paused, t.listed)
 end
 
 -- Reads the named tenants that this call has not met yet, in one command.
@@ -198,23 +202,26 @@ local function correct(call, t, run)
   call.queue.estimate = all == 0 and measured or all + (measured - all) / 64
 end
 
--- Throws darts until one hits an eligible tenant; nil when none did (the round is over).
+-- Throws darts: the tenants in the slots that they fell into, and how far into the slot.
 local function throw_darts(call, wanted)
   local fields, inside, spans, total = {}, {}, {}, 0
   for class, count in pairs(call.queue.classes) do
-    if count > 0 then spans[#spans + 1] = {class = class, top = 2 ^ class, length = count * 2 ^ class} end
+    if count > 0 then spans[#spans + 1] = {class = class, top = 2 ^ class, count = count} end
   end
   table.sort(spans, function(one, other) return one.class < other.class end)
-  for _, span in ipairs(spans) do total = total + span.length end
+  for _, span in ipairs(spans) do
+    span.field, span.length = slot_field(span.class, ''), span.count * span.top
+    total = total + span.length
+  end
   for i = 1, wanted do
     local point, span = random(call) * total, nil
-    for _, candidate in ipairs(spans) do
-      span = candidate
+    for s = 1, #spans do
+      span = spans[s]
       if point < span.length then break end
       point = point - span.length
     end
-    local slot = math.min(math.floor(point / span.top), span.length / span.top - 1)
-    fields[i] = slot_field(span.class, slot + 1)
+    local slot = math.min(math.floor(point / span.top), span.count - 1)
+    fields[i] = span.field .. slot + 1
     inside[i] = point - slot * span.top
   end
   return redis.call('HMGET', key(call, 'slots'), unpack(fields)), inside

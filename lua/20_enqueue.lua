@@ -6,7 +6,7 @@
 -- first lease on, also while the task waits for its next attempt.
 --
 -- A task that expires inside a ready list cannot be cut out of it in O(1). Its entry stays behind as a *void*, counted
--- in `void:<tenant>`, and whoever pops it passes over it.
+-- in `void:<tenant>` (and all of them in tenant.voids), and whoever pops it passes over it.
 
 local function done_key(call, windows_ago)
   return key(call, 'done:' .. math.floor(call.now / DONE_WINDOW_MS) - windows_ago)
@@ -14,17 +14,22 @@ end
 
 -- record: version u8, max_attempts u16, enqueued_at, start_at, expires_at (f64 ms, 0 = none), tenant, payload.
 local function load_header(record)
-  local h, version = {}, nil
-  version, h.max_attempts, h.enqueued_at, h.start_at, h.expires_at, h.tenant = struct.unpack(HEADER_FORMAT, record)
+  local version, max_attempts, enqueued_at, start_at, expires_at, tenant = struct.unpack(HEADER_FORMAT, record)
   if version ~= RECORD_VERSION then refuse('bad_request', 'record') end
-  return h
+  return {
+    max_attempts = max_attempts, enqueued_at = enqueued_at, start_at = start_at, expires_at = expires_at,
+    tenant = tenant,
+  }
 end
 
 local function load_run(packed)
-  local r = {}
-  r.attempt, r.forgiven, r.max_attempts, r.state, r.epoch, r.leased_at, r.cost, r.weight_sum, r.expires_at, r.tenant,
-    r.worker, r.error = struct.unpack(RUN_FORMAT, packed)
-  return r
+  local attempt, forgiven, max_attempts, state, epoch, leased_at, cost, weight_sum, expires_at, tenant, worker, error =
+    struct.unpack(RUN_FORMAT, packed)
+  return {
+    attempt = attempt, forgiven = forgiven, max_attempts = max_attempts, state = state, epoch = epoch,
+    leased_at = leased_at, cost = cost, weight_sum = weight_sum, expires_at = expires_at, tenant = tenant,
+    worker = worker, error = error,
+  }
 end
 
 local function pack_run(r)
@@ -60,11 +65,13 @@ end
 
 -- For a tenant with nothing ready: what its list still holds is void.
 local function drop_voids(call, t)
+  t.voids = 0
   redis.call('UNLINK', key(call, 'ready:' .. t.name), key(call, 'void:' .. t.name))
 end
 
 local function void_entry(call, t, id)
   redis.call('HINCRBY', key(call, 'void:' .. t.name), id, 1)
+  t.voids = t.voids + 1
   count_ready(call, t, -1)
   if t.ready == 0 then drop_voids(call, t) end
 end

@@ -45,8 +45,9 @@ end
 local function pick_round(call, wanted)
   local round, picks, q = {woken = pop_woken(call, wanted), next_woken = 1}, {}, call.queue
   for _, count in pairs(q.classes) do round.has_slots = round.has_slots or count > 0 end
-  round.darts = {names = {}, next = 1, refill = math.min(2 * wanted + 4, 400)}
+  round.darts = {names = {}, next = 1}
   while #picks < wanted and q.weight_sum > 0 do
+    round.darts.refill = math.min(3 * (wanted - #picks) + 1, 400)  -- two hits for each pick, and some misses
     local t = pick(call, round)
     if not t then break end
     touch(call, t.name)
@@ -70,21 +71,22 @@ end
 
 -- Pops up to `wanted` ids of one tenant, passing over voids.
 local function pop_ready(call, t, wanted)
-  local list, void, ids = key(call, 'ready:' .. t.name), key(call, 'void:' .. t.name), {}
-  local has_voids = redis.call('EXISTS', void) == 1
+  local list = key(call, 'ready:' .. t.name)
+  if t.voids == 0 then return redis.call('LPOP', list, wanted) end
+  local void, ids = key(call, 'void:' .. t.name), {}
   while #ids < wanted and call.voids < VOIDS_PER_CALL do
     local popped = redis.call('LPOP', list, wanted - #ids)
     if not popped then break end
     for _, id in ipairs(popped) do  -- one by one: a void and its replayed task may both be among them
-      if has_voids and redis.call('HEXISTS', void, id) == 1 then
-        call.voids = call.voids + 1
-        if redis.call('HINCRBY', void, id, -1) <= 0 then redis.call('HDEL', void, id) end
+      if redis.call('HEXISTS', void, id) == 1 then
+        call.voids, t.voids = call.voids + 1, t.voids - 1
+        if redis.call('HINCRBY', void, id, -1) == 0 then redis.call('HDEL', void, id) end
       else
         ids[#ids + 1] = id
       end
     end
   end
-  if has_voids and #ids == wanted and t.ready == 0 then drop_voids(call, t) end
+  if #ids == wanted and t.ready == 0 then drop_voids(call, t) end
   return ids
 end
 
@@ -131,9 +133,9 @@ local function lease_round(call, found, worker, leases)
       runs[#runs + 1] = pack_run(run)
       deadlines[#deadlines + 1] = call.now + call.queue.lease_ms
       deadlines[#deadlines + 1] = p.id
-      for _, value in ipairs({p.id, run.attempt, run.max_attempts + run.forgiven, p.record}) do
-        leases[#leases + 1] = value
-      end
+      local n = #leases
+      leases[n + 1], leases[n + 2], leases[n + 3] = p.id, run.attempt, run.max_attempts + run.forgiven
+      leases[n + 4] = p.record
     end
   end
   write('ZREM', key(call, 'expiring'), started)

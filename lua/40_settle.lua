@@ -10,7 +10,7 @@
 --   extend   (the lease goes on for another lease_ms)                               -
 
 -- Ended leases are written by `flush` at the end, each kind in one command: call.ended (ids that leave `leases`),
--- call.runs (id -> packed run, or false), call.forgotten (ids that leave `tasks`), call.done (id -> attempt).
+-- call.runs (id -> packed run, or false), call.forgotten (ids that leave `tasks`), call.done (id, attempt, ...).
 local function end_lease(call, id, run, state)
   local t = touch(call, run.tenant)
   call.ended[#call.ended + 1] = id
@@ -21,7 +21,7 @@ local function end_lease(call, id, run, state)
 end
 
 local function flush(call)
-  local kept, gone, done = {}, {}, {}
+  local kept, gone = {}, {}
   for id, packed in pairs(call.runs) do
     if packed then
       kept[#kept + 1] = id
@@ -34,12 +34,8 @@ local function flush(call)
   write('HDEL', key(call, 'runs'), gone)
   write('ZREM', key(call, 'leases'), call.ended)
   write('HDEL', key(call, 'tasks'), call.forgotten)
-  for id, attempt in pairs(call.done) do
-    done[#done + 1] = id
-    done[#done + 1] = attempt
-  end
-  if #done > 0 then
-    write('HSET', done_key(call, 0), done)
+  if #call.done > 0 then
+    write('HSET', done_key(call, 0), call.done)
     redis.call('PEXPIRE', done_key(call, 0), 2 * DONE_WINDOW_MS)
   end
 end
@@ -71,7 +67,8 @@ function actions.ack(call, id, run)
   local t = end_lease(call, id, run, SETTLED)
   call.runs[id] = false
   call.forgotten[#call.forgotten + 1] = id
-  call.done[id] = run.attempt
+  call.done[#call.done + 1] = id
+  call.done[#call.done + 1] = run.attempt
   t.done, call.queue.done = t.done + 1, call.queue.done + 1
 end
 
@@ -113,8 +110,7 @@ local function refusal(call, id, attempt, run)
   if run then
     return run.attempt == attempt and run.state == SETTLED and 'gone' or 'stale'
   end
-  local settled = call.done[id] or redis.call('HGET', done_key(call, 0), id)
-    or redis.call('HGET', done_key(call, 1), id)
+  local settled = redis.call('HGET', done_key(call, 0), id) or redis.call('HGET', done_key(call, 1), id)
   if settled then return tonumber(settled) == attempt and 'gone' or 'stale' end
   local death = redis.call('HGET', key(call, 'dead'), id)
   if not death then return 'gone' end
@@ -122,8 +118,20 @@ local function refusal(call, id, attempt, run)
   return attempts == attempt and (reason == EXHAUSTED or reason == REJECTED) and 'gone' or 'stale'
 end
 
-local function settle_one(call, id, attempt, packed, action, delay, message)
-  local run = packed and load_run(packed)
+-- id -> run, one for all mentions of an id, so that what the first does the next one sees; and their tenants.
+local function load_runs(call, ids)
+  local runs, names = {}, {}
+  for i, packed in ipairs(redis.call('HMGET', key(call, 'runs'), unpack(ids))) do
+    if packed and not runs[ids[i]] then
+      runs[ids[i]] = load_run(packed)
+      names[#names + 1] = runs[ids[i]].tenant
+    end
+  end
+  load_tenants(call, names)
+  return runs
+end
+
+local function settle_one(call, id, attempt, run, action, delay, message)
   if not run or run.state ~= LEASED or run.attempt ~= attempt then return refusal(call, id, attempt, run) end
   action(call, id, run, delay, message)
   return 'ok'
@@ -144,11 +152,10 @@ local function settle(keys, args)
     if not (delay and delay >= 0 and delay <= HORIZON_MS) then refuse('bad_request', 'delay_ms') end
     ids[#ids + 1] = args[i + 1]
   end
-  local runs, changed = redis.call('HMGET', key(call, 'runs'), unpack(ids)), false
+  local runs, changed = load_runs(call, ids), false
   for n, id in ipairs(ids) do
-    local at, packed = 5 * n - 2, runs[n]
-    if call.runs[id] ~= nil then packed = call.runs[id] end  -- the id stands twice in this call
-    outcomes[n] = settle_one(call, id, tonumber(args[at + 2]), packed, actions[args[at]], args[at + 3], args[at + 4])
+    local at, run = 5 * n - 2, runs[id]
+    outcomes[n] = settle_one(call, id, tonumber(args[at + 2]), run, actions[args[at]], args[at + 3], args[at + 4])
     changed = changed or outcomes[n] == 'ok'
   end
   flush(call)

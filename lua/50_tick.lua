@@ -52,8 +52,8 @@ end
 local function reap(call, limit)
   local ids = redis.call('ZRANGE', key(call, 'leases'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
   if #ids == 0 then return 0 end
-  local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
-  for i = #ids, 1, -1 do actions.reap(call, ids[i], load_run(runs[i])) end  -- the oldest ends up at the head
+  local runs = load_runs(call, ids)
+  for i = #ids, 1, -1 do actions.reap(call, ids[i], runs[ids[i]]) end  -- the oldest ends up at the head
   return #ids
 end
 

@@ -73,8 +73,8 @@ class Pick:
 class Darts:
     """One round's quiver: darts are thrown `refill` at a time and used in order."""
 
-    def __init__(self, refill: int) -> None:
-        self.refill = refill
+    def __init__(self) -> None:
+        self.refill = 0
         self.hits: deque[tuple[Tenant, float]] = deque()
 
 
@@ -245,9 +245,11 @@ class FairPick:
     def pick_round(self, wanted: int, dice: Iterator[float]) -> list[Pick]:
         """Pick, charge and pop up to `wanted` tasks; slots stay as they are meanwhile."""
         woken = self.pop_woken(wanted)
-        darts = Darts(min(2 * wanted + 4, 400)) if any(self.classes.values()) else None
+        darts = Darts() if any(self.classes.values()) else None
         picks: list[Pick] = []
         while len(picks) < wanted and self.weight_sum > 0:
+            if darts:
+                darts.refill = min(3 * (wanted - len(picks)) + 1, 400)
             t = self.pick(woken, darts, dice)
             if t is None:
                 break

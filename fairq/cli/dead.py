@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,7 @@ _COLUMNS = {name: name for name in ("id", "tenant", "reason", "attempts", "died"
 All = Annotated[bool, Parameter(name="--all", negative=(), help="All dead letters (of --tenant, if given).")]
 
 
-async def _letters(client: Client, queue: str, tenant: str | None) -> AsyncIterator[list[dict[str, Any]]]:
+async def _letters(client: Client, queue: str, tenant: str | None) -> AsyncGenerator[list[dict[str, Any]], None]:
     offset = 0
     while True:
         body = {"queue": queue, "offset": offset, "count": MAX_BATCH}
@@ -41,11 +42,11 @@ def list_(
 
     async def work(client: Client) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
-        pages = _letters(client, queue, tenant)
-        async for page in pages:
-            rows += page
-            if len(rows) >= limit:
-                break
+        async with aclosing(_letters(client, queue, tenant)) as pages:
+            async for page in pages:
+                rows += page
+                if len(rows) >= limit:
+                    break
         return rows[:limit]
 
     rows = run_with(server or Server(), work)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
+from cyclopts import Parameter
 
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def enqueue(
     queue: str,
-    payload: str,
+    payload: Annotated[str, Parameter(allow_leading_hyphen=True)],
     *,
     id: str | None = None,
     delay: float | None = None,

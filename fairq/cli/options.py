@@ -10,6 +10,7 @@ import trio
 from attrs import frozen
 from cyclopts import Parameter
 
+from fairq.cli.output import configure_logging
 from fairq.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ async def connected(server: Server) -> AsyncIterator[Client]:
 
 def run_with(server: Server, work: Callable[..., Awaitable[T]]) -> T:
     """Run `work(client)` against the server."""
+    configure_logging("error")
 
     async def main() -> T:
         async with connected(server) as client:

@@ -15,7 +15,16 @@ from attrs import define, field
 
 from fairq.client.driver import Driver
 from fairq.errors import BadRequest, TooLarge
-from fairq.model import MAX_PAYLOAD_BYTES, MAX_TIME_MS, NewTask, TaskState, check_name
+from fairq.model import (
+    MAX_ATTEMPTS,
+    MAX_PAYLOAD_BYTES,
+    MAX_SPAN_MS,
+    MAX_TIME_MS,
+    NewTask,
+    TaskState,
+    check_int,
+    check_name,
+)
 from fairq.scopes import background
 from fairq.wire.client_session import ClientSession
 
@@ -37,11 +46,11 @@ class EnqueuedTask:
         return (await self._client.tasks(self.queue, [self.id]))[0]
 
 
-def _ms(seconds: float | None, what: str) -> int:
+def _ms(seconds: float | None, what: str, highest_ms: int = MAX_SPAN_MS) -> int:
     if seconds is None:
         return 0
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds * 1000 <= MAX_TIME_MS:
-        raise BadRequest(f"{what} must be seconds, 0 or more, not {seconds!r:.80}", field=what)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds * 1000 <= highest_ms:
+        raise BadRequest(f"{what} must be 0 to {highest_ms // 1000} seconds, not {seconds!r:.80}", field=what)
     return round(seconds * 1000)
 
 
@@ -50,7 +59,7 @@ def _at_ms(moment: datetime | float | None, what: str) -> int:
         if moment.tzinfo is None:
             raise BadRequest(f"{what} must say its time zone", field=what)
         moment = moment.timestamp()
-    return _ms(moment, what)
+    return _ms(moment, what, MAX_TIME_MS)
 
 
 def encode_payload(payload: Any) -> bytes:
@@ -122,7 +131,7 @@ class Client:
             "start_at_ms": _at_ms(start_at, "start_at"),
             "expires_in_ms": _ms(expires_in, "expires_in"),
             "expires_at_ms": _at_ms(expires_at, "expires_at"),
-            "max_attempts": max_attempts or 0,
+            "max_attempts": 0 if max_attempts is None else check_int(max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
         }
         texts = [encode_payload(payload) for payload in payloads]
         if ids is None:
@@ -130,8 +139,11 @@ class Client:
         elif len(ids) != len(texts):
             raise BadRequest(f"{len(ids)} ids were given for {len(texts)} payloads", field="ids")
         tasks = [NewTask(id, text, **options) for id, text in zip(ids, texts, strict=True)]
-        for task in tasks:
-            task.check()
+        try:
+            for task in tasks:
+                task.check()
+        except BadRequest as error:  # in the words of our arguments
+            raise BadRequest(error.message.replace("_ms", ""), field=(error.field or "").removesuffix("_ms")) from None
         if not tasks:
             return []
         outcomes = await self._driver.wait(self._driver.session.enqueue(queue, tasks, trio.current_time() + timeout))

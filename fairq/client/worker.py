@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import ssl
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from inspect import iscoroutinefunction
@@ -27,6 +28,7 @@ from fairq.wire.worker_session import WorkerSession
 
 log = structlog.get_logger("fairq.worker")
 
+BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
 GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
 
 
@@ -115,7 +117,9 @@ class Worker:
     tls: ssl.SSLContext | None = None
     handlers: dict[str, Handler] = field(factory=dict, init=False)
     _driver: Driver[WorkerSession] = field(init=False)
-    _nursery: trio.Nursery = field(init=False)
+    _waiting: deque[tuple[str, PushedTask]] = field(factory=deque, init=False)
+    _runners: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
+    _async_handlers: set[Handler] = field(factory=set, init=False)
     _scopes: dict[tuple[str, str, int], trio.CancelScope] = field(factory=dict, init=False)
     _threads: trio.CapacityLimiter = field(init=False)
     _idle: trio.Event = field(factory=trio.Event, init=False)
@@ -129,6 +133,8 @@ class Worker:
             if queue in self.handlers:
                 raise BadRequest(f"queue {queue} has a handler already", field="queue")
             self.handlers[queue] = handler
+            if iscoroutinefunction(handler):
+                self._async_handlers.add(handler)
             return handler
 
         return register
@@ -146,13 +152,17 @@ class Worker:
         self._driver.handle, self._driver.moved = self._take, self._moved
         self._threads = trio.CapacityLimiter(self.concurrency)
         self._is_stopping, self._idle = False, trio.Event()
+        self._waiting.clear()
         connection = trio.CancelScope(shield=True)  # outlives the handlers, so that their tasks can be given back
         async with open_plain_nursery() as nursery:
             nursery.start_soon(self._stay_connected, connection)
             task_status.started()
             try:
-                async with trio.open_nursery() as self._nursery:
+                async with trio.open_nursery() as runners:
+                    for _ in range(self.concurrency):
+                        runners.start_soon(self._run_tasks)
                     await self._idle.wait()
+                    runners.cancel_scope.cancel()
             finally:
                 self._is_stopping = True
                 with trio.move_on_after(GIVE_BACK_S, shield=True):
@@ -194,21 +204,42 @@ class Worker:
 
     def _take(self, push: Push) -> None:
         for task in push.tasks:
-            self._nursery.start_soon(self._perform, push.queue, task)
+            self._waiting.append((push.queue, task))
+        self._runners.unpark()
 
-    async def _perform(self, queue: str, pushed: PushedTask) -> None:
+    async def _run_tasks(self) -> None:
+        """Run one task after the other; as many of these run as tasks may run at once.
+
+        Whoever takes a task while others wait wakes one more, so handlers that never wait cost no task switch each.
+        """
+        while True:
+            with trio.CancelScope() as scope:
+                burst = 0
+                while not scope.cancel_called:  # a lost lease cancels one task, and then its runner gets a new scope
+                    while not self._waiting:
+                        await self._runners.park()
+                    queue, task = self._waiting.popleft()
+                    if self._waiting:
+                        self._runners.unpark()
+                    await self._perform(queue, task, scope)
+                    burst += 1
+                    if burst % BURST == 0:
+                        await trio.lowlevel.checkpoint()
+
+    async def _perform(self, queue: str, pushed: PushedTask, scope: trio.CancelScope) -> None:
         task = Task(
             pushed.id, queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
             pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms,
         )  # fmt: skip
+        key = (queue, task.id, task.attempt)
         settlement: Settlement | None = None
-        scope = self._scopes[queue, task.id, task.attempt] = trio.CancelScope()
+        self._scopes[key] = scope
         try:
-            with scope:
+            if self._driver.session.holds(queue, task.id, task.attempt):
                 settlement = _settlement_of(pushed, await self._call(self.handlers[queue], task))
         finally:
-            del self._scopes[queue, task.id, task.attempt]
-            if settlement is None and not scope.cancelled_caught:  # it is the worker that is cancelled
+            del self._scopes[key]
+            if settlement is None and not scope.cancel_called:  # it is the worker that is cancelled
                 self.stop()
                 settlement = Settlement("release", task.id, task.attempt)
             if settlement is not None:
@@ -218,7 +249,7 @@ class Worker:
     async def _call(self, handler: Handler, task: Task) -> Exception | None:
         """Run a handler; returns what it raised."""
         try:
-            if iscoroutinefunction(handler):
+            if handler in self._async_handlers:
                 await handler(task)
             else:
                 await trio.to_thread.run_sync(handler, task, abandon_on_cancel=True, limiter=self._threads)

@@ -51,8 +51,9 @@ class _Child:
     log: Path
 
     def log_tail(self) -> str:
-        lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        lines = self.log.read_text(errors="replace").splitlines()
+        telling = [line.strip(" |") for line in lines if any(map(str.isalpha, line))]  # not the rules of a traceback
+        return telling[-1] if telling else "it said nothing"
 
     async def watch(self) -> None:
         """Raise ChildFailed when it ends."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from attrs import asdict
 
-from fairq.errors import BadRequest, Draining, Forbidden, NotFound
+from fairq.errors import BadRequest, Draining, FairqError, Forbidden, NotFound
 from fairq.model import (
     WORKER_PATTERN,
     Settlement,
@@ -96,15 +96,23 @@ async def credit(app: App, peer: Peer, request: wire.Credit) -> Body:
 async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settlement]) -> Body:
     if queue not in peer.queues:
         raise BadRequest(f"the worker is not attached to queue {queue!r:.80}", field="queue")
-    outcomes = await app.store.settle(queue, settlements)
+    # What ends is off the worker's account at once, so that the claim it makes room for shares the store's next turn.
+    ended = {(queue, s.id): s.attempt for s in settlements if s.action != "extend"}
+    ended = {token: attempt for token, attempt in ended.items() if peer.session.held.get(token) == attempt}
+    for token in ended:
+        del peer.session.held[token]
+    if ended:
+        app.credit_changed(peer)
+    try:
+        outcomes = await app.store.settle(queue, settlements)
+    except FairqError:
+        peer.session.held.update(ended)
+        raise
     for settlement, outcome in zip(settlements, outcomes, strict=True):
-        if settlement.action != "extend" or outcome != "ok":
-            token = (queue, settlement.id)
-            if peer.session.held.get(token) == settlement.attempt:
-                del peer.session.held[token]
         if settlement.action == "nack":
             app.ticker.expect(queue, settlement.delay_ms or 0)
-    app.credit_changed(peer)
+        elif settlement.action == "extend" and outcome != "ok":
+            peer.session.held.pop((queue, settlement.id), None)
     return {"outcomes": outcomes}
 
 

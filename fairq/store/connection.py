@@ -254,6 +254,7 @@ class Connection:
     async def _write(self, stream: trio.abc.Stream, scope: trio.CancelScope) -> None:
         while True:
             await self._work.wait()
+            await trio.lowlevel.checkpoint()  # one more turn: what is asked together shall leave together
             self._work = trio.Event()
             data = b"".join(self._out)
             self._out.clear()

@@ -145,6 +145,10 @@ class WorkerSession(ClientSession):
         lease = self.held.get(queue, {}).get(id)
         return lease if lease is not None and lease.attempt == attempt else None
 
+    def holds(self, queue: str, id: str, attempt: int) -> bool:
+        """Tell whether the lease is still ours, as far as we know."""
+        return self._find_held(queue, id, attempt) is not None
+
     @property
     def holding(self) -> int:
         """How many leases are held or wait for the answer to their settlement."""
@@ -152,7 +156,7 @@ class WorkerSession(ClientSession):
 
     def settle(self, queue: str, settlement: Settlement) -> bool:
         """End a lease; returns False if it was lost before."""
-        if self._find_held(queue, settlement.id, settlement.attempt) is None:
+        if not self.holds(queue, settlement.id, settlement.attempt):
             return False
         del self.held[queue][settlement.id]
         self.settlements[queue].append(settlement)

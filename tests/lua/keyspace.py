@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from .calls import Queue
 
-TENANT_FORMAT = "<13dbBB"
+TENANT_FORMAT = "<13dIbBB"
 QUEUE_FORMAT = "<22d"
 SCORES = ("leases", "due", "expiring", "deaths")
 HASHES = ("tasks", "runs", "dead", "slots", "tenants")
@@ -34,6 +34,7 @@ class Seat(NamedTuple):
     delivered: float
     entitled: float
     joined: float
+    voids: int
     rank: int
     paused: int
     listed: int
@@ -115,6 +116,7 @@ class Keyspace:
         for tenant, ids in self.lists.items():
             entries = Counter(ids)
             real = entries - self.voids[tenant]
+            assert self.voids[tenant].total() == self.seats[tenant].voids, tenant
             assert self.voids[tenant] <= entries, (tenant, ids, self.voids[tenant])
             assert all(count == 1 for count in real.values()), (tenant, ids)
             assert real.total() == self.seats[tenant].ready, tenant

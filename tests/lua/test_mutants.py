@@ -30,9 +30,8 @@ class Mutant(NamedTuple):
 MUTANTS = [
     Mutant("a stale token is accepted", " or run.attempt ~= attempt then return refusal", " then return refusal"),
     Mutant("a lease that ended is settled again", "not run or run.state ~= LEASED or", "not run or"),
-    Mutant("a twin in one call is settled twice", "if call.runs[id] ~= nil then packed = call.runs[id] end", ""),
+    Mutant("a twin in one call is settled twice", "run.state, run.cost, run.worker = state,", "run.cost, run.worker ="),
     Mutant("a late owner is told gone", "and run.state == SETTLED and 'gone'", "and 'gone'"),
-    Mutant("done ids are not remembered in a call", "local settled = call.done[id] or", "local settled ="),
     Mutant("a claim takes one too many", "pick_round(call, limit - (#out - 2) / 4)", "pick_round(call, limit + 1)"),
     Mutant("expired tasks are leased", "if h.expires_at > 0 and h.expires_at <= call.now then", "if false then"),
     Mutant(
@@ -73,13 +72,13 @@ MUTANTS = [
     Mutant("draws go by weight alone", "if darts.inside[i] < rate_of(call, t)", "if darts.inside[i] < t.weight"),
     Mutant("tasks may be free", "math.max(call.now - run.leased_at, 1)", "call.now - run.leased_at"),
     Mutant("estimates are not corrected", "  correct(call, t, run)\n", ""),
-    Mutant("voids are popped as tasks", "local has_voids = redis.call('EXISTS', void) == 1", "local has_voids = false"),
+    Mutant("voids are popped as tasks", "  if t.voids == 0 then return", "  if true then return"),
     Mutant(
         "voids are not credited",
-        "if redis.call('HINCRBY', void, id, -1) <= 0 then redis.call('HDEL', void, id) end",
+        "if redis.call('HINCRBY', void, id, -1) == 0 then redis.call('HDEL', void, id) end",
         "",
     ),
-    Mutant("an emptied list keeps its voids", "if has_voids and #ids == wanted and t.ready == 0 then", "if false then"),
+    Mutant("an emptied list keeps its voids", "if #ids == wanted and t.ready == 0 then", "if false then"),
     Mutant("expired entries stay counted", "  count_ready(call, t, -1)\n", ""),
     Mutant("attempts never run out", "if is_last_attempt(run) then return bury(call, t, id, run, EXHAUSTED) end", ""),
     Mutant(

@@ -23,4 +23,4 @@ def test_the_store_does_what_the_model_does(redis_client: redis.Redis) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_store_does_what_the_model_does_in_long_histories(redis_client: redis.Redis) -> None:
-    run(redis_client, 400, 100)
+    run(redis_client, 150, 100)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from fairq.server.run import Served
 from tests import stores
@@ -13,6 +14,15 @@ from tests.conftest import store_kinds
 from tests.store.certificates import make_certificate
 
 from .harness import running
+
+
+@pytest.fixture(autouse=True)
+def plain_logs() -> Iterator[None]:
+    """Logs with plain tracebacks: structlog's own take seconds, for they show every local variable."""
+    renderer = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[structlog.processors.add_log_level, renderer])
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture

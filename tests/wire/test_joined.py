@@ -249,16 +249,17 @@ class JoinedMachine(RuleBasedStateMachine):
             assert not {"stale", "gone"} <= answers
 
     def teardown(self) -> None:
-        """Heal everything, run until nothing moves, and take stock."""
-        if not self.is_connected:
-            self.connect()
-        for _ in range(200):
+        """Heal everything, run until nothing moves and every lease was renewed, and take stock."""
+        for second in range(200):
+            if not self.is_connected:
+                self.connect()
             while self.to_server or self.to_worker:
                 if self.to_server:
                     self.server_reads(False)
                 if self.to_worker:
                     self.worker_reads()
-            if self.worker.is_attached and not self.worker.unsettled and self.worker.told_credit == self.worker.credit:
+            is_at_rest = not self.worker.unsettled and self.worker.told_credit == self.worker.credit
+            if self.worker.is_attached and is_at_rest and second > LEASE_S:
                 break
             self.pass_time(1.0)
         else:

@@ -68,6 +68,9 @@ def test_a_push_is_handed_to_the_driver_and_held(end: WorkerEnd) -> None:
     push = end.push("a", "b")
     assert [task.id for task in push.tasks] == ["a", "b"]
     assert end.session.holding == 2
+    assert end.session.holds("q", "a", 1)
+    assert not end.session.holds("q", "a", 2)
+    assert not end.session.holds("other", "a", 1)
 
 
 def test_settlements_share_frames_of_one_queue_each_and_come_before_renewals() -> None:

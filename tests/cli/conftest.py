@@ -1,0 +1,46 @@
+"""The command line's tests run against a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from tests.server.conftest import server_store
+
+from .harness import Commands, ServerThread
+
+__all__ = ["server_store"]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that run inside the test see no settings of ours, and leave its logging alone."""
+    for name in ("FAIRQ_URL", "FAIRQ_TOKEN", "FAIRQ_STORE", "FAIRQ_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    for module in ("options", "tokens"):
+        monkeypatch.setattr(f"fairq.cli.{module}.configure_logging", lambda _: None)
+
+
+@pytest.fixture(autouse=True)
+def no_logs() -> Iterator[None]:
+    """The server's thread shares this process's standard output with the commands: it logs nothing."""
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def server(server_store: str) -> Iterator[ServerThread]:
+    """A server in a thread."""
+    thread = ServerThread(server_store)
+    thread.start()
+    yield thread
+    thread.stop()
+
+
+@pytest.fixture
+def commands(server: ServerThread, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """Commands against that server."""
+    return Commands(server.url, capsys)

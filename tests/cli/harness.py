@@ -1,0 +1,149 @@
+"""The command line, run inside the test where nothing speaks against it, and as a process where something does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import trio
+from attrs import frozen
+
+from fairq.cli.app import run
+from fairq.server.run import Served
+from tests.server.harness import OPERATOR, running, tenant, url_of
+
+EXIT_SECONDS = 30.0
+
+
+@frozen
+class Finished:
+    """What a command ended with."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """What it printed, read as JSON."""
+        return orjson.loads(self.out)
+
+
+class ServerThread:
+    """A server in a thread of its own, so that commands can run in the test's."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self._started = threading.Event()
+        self._stop: trio.Event
+        self._token: trio.lowlevel.TrioToken
+        self.served: Served | None = None
+        self._thread = threading.Thread(target=trio.run, args=(self._serve,), name="server")
+
+    async def _serve(self) -> None:
+        self._stop, self._token = trio.Event(), trio.lowlevel.current_trio_token()
+        try:
+            async with running(self._store) as served:
+                self.served = served
+                self._started.set()
+                await self._stop.wait()
+        finally:
+            self._started.set()
+
+    def start(self) -> None:
+        """Start the thread and wait until the server serves."""
+        self._thread.start()
+        assert self._started.wait(15)
+        assert self.served is not None
+
+    def call(self, work: Any, *args: Any) -> Any:
+        """Run an async function in the server's thread."""
+        return trio.from_thread.run(work, *args, trio_token=self._token)
+
+    def stop(self) -> None:
+        """Stop the server and wait for the thread."""
+        if self.served is not None:
+            self._token.run_sync_soon(self._stop.set)
+        self._thread.join(15)
+        assert not self._thread.is_alive()
+
+    @property
+    def url(self) -> str:
+        """The server's URL."""
+        assert self.served is not None
+        return url_of(self.served)
+
+
+class Commands:
+    """Runs commands against a server, as an operator or a tenant."""
+
+    def __init__(self, url: str, capture: pytest.CaptureFixture[str]) -> None:
+        self.url = url
+        self._capture = capture
+
+    def __call__(self, *argv: str, token: str | None = OPERATOR) -> Finished:
+        """Run a command in this process; returns what it ended with."""
+        self._capture.readouterr()
+        options = ["--url", self.url, *(["--token", token] if token else [])]
+        code = run([*argv, *options])
+        out, err = self._capture.readouterr()
+        return Finished(code, out, err)
+
+    def enqueue(self, queue: str, payload: str, *more: str, name: str = "ada") -> str:
+        """Enqueue a task as a tenant; returns its id."""
+        done = self("enqueue", queue, payload, *more, token=tenant(name))
+        assert done.code == 0, done.err
+        return done.out.strip()
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment for commands: ours without FAIRQ_* variables, and with what is given."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("FAIRQ_")}
+    return {**ours, **(extra or {})}
+
+
+def fairq(*argv: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Finished:
+    """Run a command as a process, to its end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "fairq", *map(str, argv)],
+        env=environment(env), cwd=cwd, capture_output=True, text=True, timeout=EXIT_SECONDS, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def started(*argv: str | Path, cwd: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+    """Run a command as a process while the block lasts; its standard error is a pipe."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fairq", *map(str, argv)], env=environment(), cwd=cwd, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.communicate(timeout=EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    """Read a process's output up to the line that holds a text; returns that line."""
+    assert process.stdout is not None
+    seen: Sequence[str] = []
+    for line in process.stdout:
+        seen = [*seen, line]
+        if text in line:
+            return line
+    raise AssertionError("".join(seen))

@@ -1,0 +1,228 @@
+"""The commands that talk to a server: what they print, as tables and as JSON, and how they end."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import pytest
+
+from fairq.model import Settlement
+from tests import stores
+from tests.server.harness import tenant
+
+from .harness import Commands, Finished, ServerThread
+
+
+def lines(done: Finished) -> list[str]:
+    """The lines of a table, without its frame."""
+    assert done.code == 0, done.err
+    return [line for line in done.out.splitlines() if any(c.isalnum() for c in line)]
+
+
+def bury(server: ServerThread, queue: str, ids: list[str]) -> None:
+    """Have a worker reject tasks."""
+    assert server.served is not None
+    store = server.served.app.store
+    claimed = server.call(store.claim, queue, "w", 100).leases
+    rejected = [Settlement("reject", lease.id, lease.attempt, None, "no way") for lease in claimed if lease.id in ids]
+    assert server.call(store.settle, queue, rejected) == ["ok"] * len(ids)
+
+
+def one_line_error(done: Finished, code: int, *words: str) -> None:
+    """Check that a command failed as commands must."""
+    assert done.code == code, (done.out, done.err)
+    assert len(done.err.strip().splitlines()) == 1, done.err
+    assert "Traceback" not in done.err
+    for word in words:
+        assert word in done.err
+
+
+def test_enqueue_prints_the_id_or_json(commands: Commands, server: ServerThread) -> None:
+    id = commands.enqueue("emails", '{"to": "ada"}')
+    assert len(id) == 36
+    as_json = commands("enqueue", "emails", "1", "--id", "mine", "--json", token=tenant("ada")).json
+    assert as_json == {"id": "mine", "queue": "emails", "duplicate": False}
+    again = commands("enqueue", "emails", "2", "--id", "mine", "--json", token=tenant("ada")).json
+    assert again["duplicate"] is True
+    assert server.served is not None
+    assert server.call(server.served.app.store.queue, "emails").ready == 2
+
+
+def test_enqueue_takes_options_and_standard_input(
+    commands: Commands, server: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"from": "stdin"}')))
+    id = commands.enqueue("emails", "-", "--delay", "60", "--expires-in", "120", "--max-attempts", "3")
+    assert server.served is not None
+    (state,) = server.call(server.served.app.store.tasks, "emails", [id])
+    assert state.state == "delayed"
+    assert len(commands.enqueue("emails", "-5")) == 36
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["enqueue", "emails", "{oops"], ["JSON"]),
+        (["enqueue", "emails", "text"], ["quotes"]),
+        (["enqueue", "Emails", "1"], ["queue"]),
+        (["enqueue", "emails", "1", "--delay", "-1"], ["delay"]),
+        (["enqueue", "emails", "1", "--max-attempts", "0"], ["max_attempts"]),
+        (["enqueue", "emails", "1", "--id", "a b"], ["id"]),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(commands: Commands, argv: list[str], words: list[str]) -> None:
+    one_line_error(commands(*argv, token=tenant("ada")), 2, *words)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["enqueue"], ["enqueue", "emails"], ["enqueue", "emails", "1", "--delay", "soon"], ["fly"], ["tenants", "fly"],
+        ["tenants", "set-weight", "emails", "ada"], ["tenants", "set-weight", "emails", "ada", "heavy"],
+        ["queues", "list", "--colour"], ["dead", "list"], ["tokens", "create", "king"],
+    ],
+)  # fmt: skip
+def test_a_command_that_is_none_says_so_with_code_2(commands: Commands, argv: list[str]) -> None:
+    done = commands(*argv)
+    assert done.code == 2
+    assert "Traceback" not in done.out + done.err
+    assert done.err + done.out
+
+
+def test_tenants_are_listed_weighted_paused_and_resumed(commands: Commands) -> None:
+    commands.enqueue("emails", "1", name="ada")
+    commands.enqueue("emails", "2", name="bob")
+    assert "weight 1 -> 2.5" in commands("tenants", "set-weight", "emails", "ada", "2.5").out
+    assert "paused" in commands("tenants", "pause", "emails", "bob").out
+    rows = {row["tenant"]: row for row in commands("tenants", "list", "emails", "--json").json}
+    assert (rows["ada"]["weight"], rows["ada"]["ready"], rows["ada"]["is_paused"]) == (2.5, 1, False)
+    assert rows["bob"]["is_paused"] is True
+    table = lines(commands("tenants", "list", "emails"))
+    ada, bob = (next(line for line in table if name in line) for name in ("ada", "bob"))
+    assert "2.5" in ada
+    assert "yes" in bob
+    assert "resumed" in commands("tenants", "resume", "emails", "bob").out
+    assert not any(row["is_paused"] for row in commands("tenants", "list", "emails", "--json").json)
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", "nan", "inf", "1e9"])
+def test_a_weight_that_can_be_none_is_refused(commands: Commands, weight: str) -> None:
+    commands.enqueue("emails", "1")
+    one_line_error(commands("tenants", "set-weight", "emails", "ada", weight), 2, "weight")
+
+
+def test_queues_are_listed_set_paused_and_resumed(commands: Commands) -> None:
+    assert "no queues yet" in commands("queues", "list").out
+    assert commands("queues", "list", "--json").json == []
+    for number in range(1_234 // 617):
+        commands.enqueue("emails", str(number))
+    commands("queues", "set", "emails", "share=count", "lease-ms=5000", "max_attempts=9")
+    (row,) = commands("queues", "list", "--json").json
+    assert (row["queue"], row["ready"], row["settings"]["share"], row["settings"]["lease_ms"]) == (
+        "emails", 2, "count", 5000,
+    )  # fmt: skip
+    assert row["settings"]["max_attempts"] == 9
+    table = lines(commands("queues", "list"))
+    assert any("emails" in line and "count" in line and " 2 " in line for line in table)
+    assert "paused" in commands("queues", "pause", "emails").out
+    assert commands("queues", "list", "--json").json[0]["is_paused"] is True
+    assert "resumed" in commands("queues", "resume", "emails").out
+
+
+@pytest.mark.parametrize(
+    ("setting", "word"),
+    [("lease_ms=1", "lease_ms"), ("share=luck", "share"), ("colour=1", "colour"), ("lease_ms", "name=value")],
+)
+def test_a_queue_setting_that_can_be_none_is_refused(commands: Commands, setting: str, word: str) -> None:
+    one_line_error(commands("queues", "set", "emails", setting), 2, word)
+
+
+def test_dead_letters_are_listed_replayed_and_purged(commands: Commands, server: ServerThread) -> None:
+    assert "no dead letters" in commands("dead", "list", "emails").out
+    ids = [commands.enqueue("emails", f'"{name}"', name=name) for name in ("ada", "ada", "bob", "bob", "bob")]
+    bury(server, "emails", ids)
+    rows = commands("dead", "list", "emails", "--json").json
+    assert {row["id"] for row in rows} == set(ids)
+    assert {(row["reason"], row["error"], row["attempts"]) for row in rows} == {("rejected", "no way", 1)}
+    assert {row["payload"] for row in rows} == {"ada", "bob"}
+    assert len(commands("dead", "list", "emails", "--json", "--limit", "2").json) == 2
+    assert len(commands("dead", "list", "emails", "--json", "--tenant", "ada").json) == 2
+    table = lines(commands("dead", "list", "emails"))
+    assert sum("no way" in line for line in table) == 5
+    assert "replayed: 1" in commands("dead", "replay", "emails", ids[0]).out
+    assert "replayed: 0" in commands("dead", "replay", "emails", ids[0]).out
+    assert "purged: 1" in commands("dead", "purge", "emails", "--all", "--tenant", "ada").out
+    assert "purged: 3" in commands("dead", "purge", "emails", "--all").out
+    assert commands("dead", "list", "emails", "--json").json == []
+
+
+@pytest.mark.parametrize("verb", ["replay", "purge"])
+def test_dead_letters_are_changed_only_when_named(commands: Commands, verb: str) -> None:
+    one_line_error(commands("dead", verb, "emails"), 2, "--all")
+    one_line_error(commands("dead", verb, "emails", "a", "--all"), 2, "--all")
+
+
+def test_tokens_are_created_listed_used_and_revoked(commands: Commands) -> None:
+    token = commands("tokens", "create", "tenant", "--tenant", "ada", "--queue", "emails").out.strip()
+    made = commands("tokens", "create", "worker", "--json").json
+    assert made["token"].startswith("fq_worker_")
+    rows = {row["id"]: row for row in commands("tokens", "list", "--json").json}
+    assert set(rows) == {made["id"], token.split("_")[2]}
+    assert rows[token.split("_")[2]]["tenant"] == "ada"
+    listing = commands("tokens", "list").out
+    assert "ada" in listing
+    assert "emails" in listing
+    assert token not in listing
+    assert token.split("_")[3] not in listing
+    assert commands("enqueue", "emails", "1", token=token).code == 0
+    one_line_error(commands("enqueue", "images", "1", token=token), 1, "images")
+    assert "revoked" in commands("tokens", "revoke", token.split("_")[2]).out
+    one_line_error(commands("enqueue", "emails", "1", token=token), 1, "token")
+    one_line_error(commands("tokens", "revoke", "nobody"), 2, "nobody")
+
+
+@pytest.mark.parametrize(
+    "argv", [["tenant"], ["worker", "--tenant", "ada"], ["tenant", "--tenant", "Ada"], ["worker", "--queue", "Q"]]
+)
+def test_a_token_that_could_not_be_used_is_not_made(commands: Commands, argv: list[str]) -> None:
+    one_line_error(commands("tokens", "create", *argv), 2)
+    assert commands("tokens", "list", "--json").json == []
+
+
+def test_without_a_token_or_with_a_wrong_one_a_command_says_what_is_needed(commands: Commands) -> None:
+    one_line_error(commands("queues", "list", token=None), 2, "token", "FAIRQ_TOKEN")
+    one_line_error(commands("queues", "list", token="wrong"), 1, "token")
+    one_line_error(commands("queues", "list", token=tenant("ada")), 1, "tenant")
+
+
+def test_what_does_not_exist_is_told_so(commands: Commands) -> None:
+    one_line_error(commands("tenants", "list", "nowhere"), 1, "nowhere")
+
+
+def test_url_and_token_may_come_from_the_environment(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fairq.cli.app import run
+
+    monkeypatch.setenv("FAIRQ_URL", f"ws://127.0.0.1:{stores.free_port()}, {commands.url}")
+    monkeypatch.setenv("FAIRQ_TOKEN", tenant("ada"))
+    assert run(["enqueue", "emails", "1"]) == 0
+    assert len(capsys.readouterr().out.strip()) == 36
+
+
+@pytest.mark.parametrize("url", ["http://x", "ws://"])
+def test_a_url_that_is_none_is_a_mistake(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    one_line_error(Commands(url, capsys)("queues", "list"), 2, "URL")
+
+
+def test_without_a_server_a_command_gives_up(capsys: pytest.CaptureFixture[str]) -> None:
+    nowhere = Commands(f"ws://127.0.0.1:{stores.free_port()}", capsys)
+    one_line_error(nowhere("enqueue", "emails", "1", "--timeout", "0.3", token=tenant("ada")), 1, "server")
+
+
+def test_json_is_one_line_for_pipes(commands: Commands) -> None:
+    commands.enqueue("emails", "1")
+    out: Any = commands("queues", "list", "--json").out
+    assert out.count("\n") == 1

@@ -1,0 +1,150 @@
+"""The commands that are processes: serve and worker, and how they end when something is wrong."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests import stores
+
+from .harness import Commands, Finished, ServerThread, fairq, read_until, started
+
+APP = """
+import fairq
+
+app = fairq.Worker()
+
+@app.task("emails")
+def send(task):
+    print("sent", task.payload, flush=True)
+
+not_an_app = 5
+"""
+
+
+def one_line_error(done: Finished, code: int, *words: str) -> None:
+    """Check that a command failed as commands must."""
+    assert done.code == code, (done.out, done.err)
+    assert "Traceback" not in done.err
+    assert len(done.err.strip().splitlines()) == 1, done.err
+    for word in words:
+        assert word in done.err
+
+
+def test_a_taken_port_is_one_line_and_code_2(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = fairq("serve", "--dev", "--port", str(port), "--data-dir", tmp_path / "data")
+    one_line_error(done, 2, str(port))
+
+
+def test_an_unreadable_settings_file_is_one_line_and_code_2(tmp_path: Path) -> None:
+    path = tmp_path / "fairq.toml"
+    path.write_text("port = = 1")
+    one_line_error(fairq("serve", "--config", path), 2, str(path))
+    one_line_error(fairq("serve", "--config", tmp_path / "none.toml"), 2, "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "word"),
+    [
+        (["--dev", "--host", "0.0.0.0"], {}, "dev"),
+        ([], {"FAIRQ_PORT": "many"}, "FAIRQ_PORT"),
+        (["--store", "http://x"], {}, "store"),
+        (["--host", "no such host"], {}, "host"),
+    ],
+)
+def test_a_bad_setting_is_one_line_and_code_2(
+    tmp_path: Path, argv: list[str], env: dict[str, str], word: str
+) -> None:
+    one_line_error(fairq("serve", *argv, env=env, cwd=tmp_path), 2, word)
+
+
+def test_an_unsafe_store_is_refused_and_says_how_to_mend_it(tmp_path: Path) -> None:
+    store = stores.LocalServer("valkey", tmp_path, {"appendonly": "no"})
+    store.start()
+    try:
+        one_line_error(fairq("serve", "--port", "0", "--store", store.url), 2, "appendonly")
+    finally:
+        store.stop()
+
+
+def test_a_server_serves_tokens_work_offline_and_a_second_server_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    token = fairq("tokens", "create", "tenant", "--tenant", "ada", "--data-dir", data)
+    assert token.code == 0, token.err
+    with started("serve", "--port", "0", "--data-dir", data, "--log-level", "info") as server:
+        url = next(word for word in read_until(server, "serving").split() if "ws://" in word).removeprefix("url=")
+        done = fairq("enqueue", "emails", "1", "--url", url, env={"FAIRQ_TOKEN": token.out.strip()})
+        assert done.code == 0, done.err
+        one_line_error(fairq("serve", "--port", "0", "--data-dir", data), 2, str(server.pid))
+        operator = fairq("tokens", "create", "operator", "--data-dir", data)  # the store of the running server
+        assert operator.code == 0, operator.err
+        listed = fairq("tokens", "list", "--json", "--url", url, env={"FAIRQ_TOKEN": operator.out.strip()})
+        assert {row["role"] for row in listed.json} == {"tenant", "operator"}
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(15) == 0
+    again = fairq("tokens", "list", "--json", "--data-dir", data)
+    assert len(again.json) == 2
+
+
+def test_a_worker_runs_the_handlers_of_an_app_and_stops_on_sigterm(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    (tmp_path / "mail.py").write_text(APP)
+    commands.enqueue("emails", '"hello"')
+    with started("worker", "mail:app", "-c", "3", "--url", server.url, "--token", "dev-worker", cwd=tmp_path) as worker:
+        assert "hello" in read_until(worker, "sent")
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(15) == 0
+    assert server.served is not None
+    assert server.call(server.served.app.store.queue, "emails").done == 1
+
+
+@pytest.mark.parametrize(
+    ("app", "code", "word"),
+    [
+        ("mail", 2, "module:app"),
+        ("nothing:app", 2, "nothing"),
+        ("mail:none", 2, "mail:none"),
+        ("mail:not_an_app", 2, "fairq.Worker"),
+    ],
+)
+def test_an_app_that_is_none_is_one_line_and_code_2(tmp_path: Path, app: str, code: int, word: str) -> None:
+    (tmp_path / "mail.py").write_text(APP)
+    one_line_error(fairq("worker", app, "--token", "x", cwd=tmp_path), code, word)
+
+
+def test_a_worker_without_a_token_says_what_is_needed(tmp_path: Path) -> None:
+    (tmp_path / "mail.py").write_text(APP)
+    one_line_error(fairq("worker", "mail:app", cwd=tmp_path), 2, "FAIRQ_TOKEN")
+
+
+def test_a_worker_with_a_wrong_token_ends_with_code_1(server: ServerThread, tmp_path: Path) -> None:
+    (tmp_path / "mail.py").write_text(APP)
+    done = fairq("worker", "mail:app", "--token", "wrong", "--url", server.url, "--log-level", "error", cwd=tmp_path)
+    one_line_error(done, 1, "token")
+
+
+def test_ctrl_c_stops_a_server_cleanly(tmp_path: Path) -> None:
+    with started("serve", "--dev", "--port", "0", "--data-dir", tmp_path / "data") as server:
+        read_until(server, "serving")
+        server.send_signal(signal.SIGINT)
+        assert server.wait(15) == 0
+
+
+def test_standard_output_holds_the_answer_only(server: ServerThread) -> None:
+    """What the client logs on its way, here of a server that is not there, goes to standard error or nowhere."""
+    urls = f"ws://127.0.0.1:{stores.free_port()},{server.url}"
+    assert fairq("queues", "list", "--json", "--url", urls, "--token", "dev-operator").json == []
+
+
+def test_help_and_version_end_with_code_0() -> None:
+    assert "Usage" in fairq("--help").out
+    assert fairq("serve", "--help").code == 0
+    assert fairq("--version").code == 0
+
+

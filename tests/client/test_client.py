@@ -1,0 +1,370 @@
+"""The SDK for those who enqueue: what is acknowledged is there, once, whatever happens to connections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+import fairq
+from fairq.errors import (
+    BadRequest,
+    Closed,
+    FairqError,
+    OutcomeUnknown,
+    SettingsError,
+    StoreFull,
+    TooLarge,
+    Unauthorized,
+    Unavailable,
+)
+from fairq.server.peer import Peer
+from fairq.server.run import Served
+from tests import stores
+from tests.server.harness import OPERATOR, WORKER, raw, running, tenant, url_of, wait_until
+from tests.store.proxy import open_proxy
+
+
+@asynccontextmanager
+async def opened(served: Served | str, name: str = "ada") -> AsyncIterator[fairq.Client]:
+    """A client of a server."""
+    url = served if isinstance(served, str) else url_of(served)
+    async with fairq.open_client(url, token=tenant(name)) as client:
+        yield client
+
+
+async def test_an_enqueued_task_is_there_when_the_call_returns(served: Served) -> None:
+    with trio.fail_after(10):
+        async with opened(served) as client:
+            task = await client.enqueue("emails", {"to": "ada"})
+            assert (task.queue, task.is_duplicate) == ("emails", False)
+            state = await task.state()
+            assert (state.id, state.state, state.tenant) == (task.id, "ready", "ada")
+            assert (await served.app.store.queue("emails")).ready == 1
+
+
+async def test_many_tasks_go_in_frames_of_five_hundred_and_keep_their_order(served: Served) -> None:
+    payloads = [{"number": number} for number in range(1_234)]
+    with trio.fail_after(20):
+        async with opened(served) as client, raw(served, WORKER) as worker:
+            tasks = await client.enqueue_many("emails", iter(payloads))
+            assert len({task.id for task in tasks}) == 1_234
+            assert [task.id for task in tasks] == sorted(task.id for task in tasks)
+            await worker.attach("emails", credit=500)
+            pushed: dict[str, Any] = {}
+            while len(pushed) < 1_234:
+                some = await worker.pushed()
+                pushed.update({task["id"]: task["payload"] for task in some})
+                for start in range(0, len(some), 500):
+                    await worker.settle("emails", "ack", *some[start : start + 500])
+            assert [pushed[task.id] for task in tasks] == payloads
+
+
+async def test_large_payloads_are_spread_over_frames(served: Served) -> None:
+    with trio.fail_after(20):
+        async with opened(served) as client:
+            tasks = await client.enqueue_many("emails", ["x" * 900_000] * 7)
+            assert len(tasks) == 7
+            assert (await served.app.store.queue("emails")).ready == 7
+
+
+async def test_no_tasks_are_no_trouble(served: Served) -> None:
+    async with opened(served) as client:
+        assert await client.enqueue_many("emails", []) == []
+
+
+async def test_the_same_id_again_is_one_task(served: Served) -> None:
+    with trio.fail_after(10):
+        async with opened(served) as client:
+            first = await client.enqueue("emails", 1, id="welcome-1")
+            again = await client.enqueue("emails", 2, id="welcome-1")
+            assert (first.is_duplicate, again.is_duplicate) == (False, True)
+            both = await client.enqueue_many("emails", [1, 2, 3], ids=["a", "welcome-1", "a"])
+            assert [task.is_duplicate for task in both] == [False, True, True]
+            assert (await served.app.store.queue("emails")).enqueued == 2
+
+
+async def test_options_reach_the_task(served: Served) -> None:
+    soon = datetime.now(UTC) + timedelta(seconds=0.15)
+    later = time.time() + 3_600
+    with trio.fail_after(10):
+        async with opened(served) as client, raw(served, WORKER) as worker:
+            await client.enqueue("q1", 1, delay=0.1, expires_in=60.0, max_attempts=7)
+            await client.enqueue("q2", 2, start_at=soon, expires_at=later)
+            await worker.attach("q1", "q2", credit=2)
+            one, two = sorted(await worker.pushed(2), key=lambda task: task["payload"])
+            assert one["max_attempts"] == 7
+            assert one["start_at_ms"] - one["enqueued_at_ms"] == 100
+            assert one["expires_at_ms"] - one["enqueued_at_ms"] == 60_000
+            assert two["start_at_ms"] == round(soon.timestamp() * 1000)
+            assert two["expires_at_ms"] == round(later * 1000)
+            assert two["max_attempts"] == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "field"),
+    [
+        ({"queue": "Emails"}, BadRequest, "queue"),
+        ({"payload": {1, 2}}, BadRequest, "payload"),
+        ({"payload": "x" * (1 << 20)}, TooLarge, "payload"),
+        ({"payload": 1 << 70}, BadRequest, "payload"),
+        ({"id": "a b"}, BadRequest, "id"),
+        ({"delay": -1}, BadRequest, "delay"),
+        ({"delay": float("nan")}, BadRequest, "delay"),
+        ({"delay": "1"}, BadRequest, "delay"),
+        ({"delay": True}, BadRequest, "delay"),
+        ({"delay": 1e12}, BadRequest, "delay"),
+        ({"delay": 40_000_000}, BadRequest, "delay"),
+        ({"expires_in": -1}, BadRequest, "expires_in"),
+        ({"start_at": datetime(2030, 1, 1)}, BadRequest, "start_at"),  # noqa: DTZ001 - that is what is wrong
+        ({"expires_at": float("inf")}, BadRequest, "expires_at"),
+        ({"delay": 1, "start_at": 1}, BadRequest, "start_at"),
+        ({"delay": 2, "expires_in": 1}, BadRequest, "expires_in"),
+        ({"max_attempts": -1}, BadRequest, "max_attempts"),
+        ({"max_attempts": 0}, BadRequest, "max_attempts"),
+        ({"max_attempts": 1.5}, BadRequest, "max_attempts"),
+    ],
+)
+async def test_a_mistake_is_told_before_anything_is_sent(
+    options: dict[str, Any], error: type[FairqError], field: str
+) -> None:
+    call = {"queue": "emails", "payload": 1, **options}
+    async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
+        with pytest.raises(error) as caught:
+            await client.enqueue(call.pop("queue"), call.pop("payload"), **call)
+    assert caught.value.field == field
+
+
+async def test_ids_and_payloads_must_be_as_many() -> None:
+    async with fairq.open_client("ws://127.0.0.1:9", token="dev-tenant:ada") as client:
+        with pytest.raises(BadRequest) as caught:
+            await client.enqueue_many("emails", [1, 2], ids=["a"])
+    assert caught.value.field == "ids"
+
+
+async def test_a_task_whose_window_is_over_is_refused(served: Served) -> None:
+    async with opened(served) as client:
+        with trio.fail_after(5), pytest.raises(BadRequest) as caught:
+            await client.enqueue("emails", 1, expires_at=time.time() - 60)
+    assert caught.value.field == "expires_at"
+
+
+async def test_without_a_server_a_call_is_unavailable_at_its_deadline() -> None:
+    async with opened(f"ws://127.0.0.1:{stores.free_port()}") as client:
+        with trio.fail_after(5), pytest.raises(Unavailable):
+            await client.enqueue("emails", 1, timeout=0.3)
+
+
+async def test_a_call_without_an_answer_is_of_unknown_outcome(served: Served) -> None:
+    with trio.fail_after(10):
+        async with open_proxy(served.port) as proxy, opened(f"ws://127.0.0.1:{proxy.port}") as client:
+            await client.enqueue("emails", 1)
+            proxy.hold()
+            with pytest.raises(OutcomeUnknown):
+                await client.enqueue("emails", 2, timeout=0.3)
+            assert (await served.app.store.queue("emails")).ready == 2
+
+
+async def test_a_lost_reply_is_asked_for_again_and_makes_no_second_task(served: Served) -> None:
+    with trio.fail_after(20):
+        async with open_proxy(served.port) as proxy, opened(f"ws://127.0.0.1:{proxy.port}") as client:
+            await client.enqueue("emails", "first")
+            for number in range(3):
+                proxy.lose_next_reply()
+                task = await client.enqueue("emails", number)
+                assert (await task.state()).state == "ready"
+            assert proxy.lost == 3
+            assert (await served.app.store.queue("emails")).enqueued == 4
+
+
+async def test_calls_go_on_when_the_server_is_started_anew(server_store: str) -> None:
+    port, sent = stores.free_port(), 60
+    acknowledged: list[str] = []
+    halfway = trio.Event()
+    with trio.fail_after(30):
+        async with opened(f"ws://127.0.0.1:{port}") as client, trio.open_nursery() as nursery:
+
+            async def enqueue() -> None:
+                for number in range(sent):
+                    acknowledged.append((await client.enqueue("emails", number)).id)
+                    if number == sent // 2:
+                        halfway.set()
+
+            async with running(server_store, port=port):
+                nursery.start_soon(enqueue)
+                await halfway.wait()
+            async with running(server_store, port=port) as served:
+                await wait_until(lambda: len(acknowledged) == sent, 15)
+                assert (await served.app.store.queue("emails")).enqueued == sent
+
+
+async def test_a_client_of_several_servers_goes_to_one_that_lives(served: Served) -> None:
+    dead = f"ws://127.0.0.1:{stores.free_port()}"
+    with trio.fail_after(10):
+        async with fairq.open_client([dead, url_of(served)], token=tenant("ada")) as client:
+            await client.enqueue("emails", 1)
+
+
+async def test_a_thousand_concurrent_calls_share_few_frames(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames: list[str] = []
+    carry_out = type(served.app).carry_out
+
+    async def count(self: Any, peer: Peer, request: Any) -> Any:
+        frames.append(request.type)
+        return await carry_out(self, peer, request)
+
+    monkeypatch.setattr(type(served.app), "carry_out", count)
+    ids: set[str] = set()
+    with trio.fail_after(20):
+        async with opened(served) as client:
+
+            async def enqueue(number: int) -> None:
+                ids.add((await client.enqueue("emails", number)).id)
+
+            async with trio.open_nursery() as nursery:
+                for number in range(1_000):
+                    nursery.start_soon(enqueue, number)
+    assert len(ids) == 1_000
+    assert frames.count("enqueue") <= 50
+
+
+async def test_calls_that_share_a_frame_fail_each_for_its_own_fault(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue = type(served.app.store).enqueue
+    results: dict[str, str] = {}
+
+    async def refuse_some(self: Any, queue: str, tenant: str, tasks: Any) -> Any:
+        if any(task.id.startswith("bad") for task in tasks):
+            raise StoreFull("no room for bad ones")
+        return await enqueue(self, queue, tenant, tasks)
+
+    monkeypatch.setattr(type(served.app.store), "enqueue", refuse_some)
+    with trio.fail_after(20):
+        async with opened(served) as client:
+
+            async def call(id: str) -> None:
+                try:
+                    await client.enqueue("emails", 1, id=id)
+                    results[id] = "ok"
+                except FairqError as error:
+                    results[id] = error.code
+
+            async with trio.open_nursery() as nursery:
+                for number in range(30):
+                    nursery.start_soon(call, f"{'bad' if number % 10 == 0 else 'good'}-{number}")
+    assert {id for id, result in results.items() if result != "ok"} == {"bad-0", "bad-10", "bad-20"}
+    assert len(results) == 30
+
+
+@pytest.mark.parametrize("token", ["wrong", "dev-tenant:NOT A NAME".replace(" ", "-")])
+@pytest.mark.parametrize("calling", [True, False])
+async def test_a_wrong_token_is_told_by_its_own_error(served: Served, token: str, calling: bool) -> None:
+    with trio.fail_after(5), pytest.raises((Unauthorized, Closed)) as caught:
+        async with fairq.open_client(url_of(served), token=token) as client:
+            await client.enqueue("emails", 1)
+    assert caught.type is Unauthorized
+
+
+@pytest.mark.parametrize("token", ["", " ", "two words", "tökén", "line\nbreak"])
+def test_a_token_that_can_be_none_is_refused_at_once(token: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        from fairq.client.driver import Driver
+        from fairq.wire.client_session import ClientSession
+
+        Driver.to("ws://127.0.0.1:7700", token, ClientSession())
+    assert caught.value.field == "token"
+    assert token.strip() == "" or token not in caught.value.message
+
+
+async def test_white_space_around_a_token_is_forgiven(served: Served) -> None:
+    with trio.fail_after(5):
+        async with fairq.open_client(url_of(served), token=f" {tenant('ada')}\n") as client:
+            await client.enqueue("emails", 1)
+
+
+@pytest.mark.parametrize("url", ["", "http://x", "ws://", "ws://x:port", "127.0.0.1:7700", []])
+async def test_a_url_that_is_none_is_refused_at_once(url: Any) -> None:
+    with pytest.raises(SettingsError) as caught:
+        async with fairq.open_client(url, token="x"):
+            pass
+    assert caught.value.field == "url"
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", b"SSH-2.0-OpenSSH\r\n", b"\x00\xff" * 999]
+)
+async def test_whatever_else_listens_there_is_unavailable(answer: bytes) -> None:
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(answer)
+        await stream.aclose()
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            nursery.start_soon(trio.serve_listeners, serve, listeners)
+            async with opened(f"ws://127.0.0.1:{listeners[0].socket.getsockname()[1]}") as client:
+                with pytest.raises(Unavailable):
+                    await client.enqueue("emails", 1, timeout=0.4)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_store_that_is_away_gives_no_false_success(start_store: Callable[..., stores.LocalServer]) -> None:
+    server = start_store()
+    with trio.fail_after(20):
+        async with running(server.url) as served, opened(served) as client:
+            await client.enqueue("emails", 1)
+            server.kill()
+            await wait_until(lambda: not served.app.store.connection.is_connected)
+            with pytest.raises((Unavailable, OutcomeUnknown)):
+                await client.enqueue("emails", 2, timeout=0.4)
+            server.start()
+            await client.enqueue("emails", 3, timeout=5)
+
+
+async def test_wss_checks_the_certificate(
+    server_store: str, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with trio.fail_after(15):
+        async with running(server_store, tls_cert=certificate[0], tls_key=certificate[1]) as served:
+            url = url_of(served).replace("ws:", "wss:")
+            async with opened(url) as client:
+                with pytest.raises(Unavailable):
+                    await client.enqueue("emails", 1, timeout=0.5)
+            monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
+            async with opened(url) as client:
+                await client.enqueue("emails", 1)
+
+
+async def test_leaving_the_block_fails_what_still_waits(served: Served) -> None:
+    errors: list[str] = []
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            async with opened(f"ws://127.0.0.1:{stores.free_port()}") as client:
+
+                async def call() -> None:
+                    try:
+                        await client.enqueue("emails", 1)
+                    except FairqError as error:
+                        errors.append(error.code)
+
+                nursery.start_soon(call)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+    assert errors == ["closed"]
+
+
+async def test_operators_ask_through_the_same_client(served: Served) -> None:
+    async with fairq.open_client(url_of(served), token=OPERATOR) as client:
+        await client.request("set_weight", {"queue": "emails", "tenant": "ada", "weight": 2})
+        (row,) = (await client.request("tenants", {"queue": "emails"}))["tenants"]
+        assert row["weight"] == 2
+        with pytest.raises(BadRequest) as caught:
+            await client.request("set_weight", {"queue": "emails", "tenant": "ada", "weight": 0})
+        assert caught.value.field == "weight"

@@ -1,0 +1,424 @@
+"""The SDK for those who do the work: what a handler does decides what becomes of its task."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+import fairq
+from fairq.errors import BadRequest, Forbidden, SettingsError, Unauthorized
+from fairq.server.run import Served
+from tests.server.harness import OPERATOR, WORKER, Raw, raw, tenant, url_of, wait_until
+from tests.store.proxy import open_proxy
+
+
+@asynccontextmanager
+async def working(app: fairq.Worker) -> AsyncIterator[trio.Nursery]:
+    """A worker that runs until the block is left."""
+    async with trio.open_nursery() as nursery:
+        await nursery.start(app.run)
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+def worker_of(served: Served, concurrency: int = 5) -> fairq.Worker:
+    """A worker without handlers yet."""
+    return fairq.Worker(url_of(served), WORKER, concurrency, name="worker-1")
+
+
+@pytest.fixture
+async def ada(served: Served) -> AsyncIterator[fairq.Client]:
+    """A tenant's client."""
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
+        yield client
+
+
+@pytest.fixture
+async def operator(served: Served) -> AsyncIterator[Raw]:
+    """An operator's connection."""
+    async with raw(served, OPERATOR) as operator:
+        yield operator
+
+
+async def wait_state(task: fairq.EnqueuedTask, wanted: str, seconds: float = 5.0) -> Any:
+    """Wait until a task is in a state."""
+    with trio.fail_after(seconds):
+        while (state := await task.state()).state != wanted:
+            await trio.sleep(0.01)
+    return state
+
+
+async def test_a_handler_gets_the_whole_task(served: Served, ada: fairq.Client) -> None:
+    app, seen = worker_of(served), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        seen.append(task)
+
+    with trio.fail_after(10):
+        before = datetime.now(UTC)
+        task = await ada.enqueue("emails", {"to": ["ada"], "n": 1.5}, delay=0.05, expires_in=60, max_attempts=3)
+        async with working(app):
+            await wait_state(task, "done")
+    (got,) = seen
+    assert (got.id, got.queue, got.tenant, got.attempt, got.max_attempts) == (task.id, "emails", "ada", 1, 3)
+    assert got.payload == {"to": ["ada"], "n": 1.5}
+    assert abs((got.enqueued_at - before).total_seconds()) < 2
+    assert (got.start_at - got.enqueued_at).total_seconds() == pytest.approx(0.05)
+    assert (got.expires_at - got.enqueued_at).total_seconds() == pytest.approx(60)
+
+
+async def test_a_task_without_a_window_has_none(served: Served, ada: fairq.Client) -> None:
+    app, seen = worker_of(served), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        seen.append((task.start_at, task.expires_at))
+
+    with trio.fail_after(10):
+        task = await ada.enqueue("emails", None)
+        async with working(app):
+            await wait_state(task, "done")
+    assert seen == [(None, None)]
+
+
+async def test_plain_handlers_run_in_threads_side_by_side(served: Served, ada: fairq.Client) -> None:
+    app, threads = worker_of(served, concurrency=3), set()
+    together = threading.Barrier(3, timeout=5)
+
+    @app.task("emails")
+    def send(task: fairq.Task) -> None:
+        threads.add(threading.get_ident())
+        together.wait()
+
+    with trio.fail_after(10):
+        tasks = await ada.enqueue_many("emails", [1, 2, 3])
+        async with working(app):
+            for task in tasks:
+                await wait_state(task, "done")
+    assert len(threads) == 3
+    assert threading.get_ident() not in threads
+
+
+async def test_never_more_run_at_once_than_the_concurrency(served: Served, ada: fairq.Client) -> None:
+    app = worker_of(served, concurrency=4)
+    running, most, done = 0, 0, 0
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        nonlocal running, most, done
+        running += 1
+        most = max(most, running)
+        await trio.sleep(0.002)
+        running, done = running - 1, done + 1
+
+    with trio.fail_after(10):
+        await ada.enqueue_many("emails", range(100))
+        async with working(app):
+            await wait_until(lambda: done == 100)
+    assert most == 4
+
+
+async def test_retry_waits_for_its_delay_and_keeps_the_reason(served: Served, ada: fairq.Client) -> None:
+    app, times = worker_of(served), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        times.append(trio.current_time())
+        if task.attempt == 1:
+            raise fairq.Retry("mailbox is full", delay=0.2)
+
+    with trio.fail_after(10):
+        async with working(app):
+            task = await ada.enqueue("emails", 1)
+            state = await wait_state(task, "delayed")
+            assert state.error == "mailbox is full"
+            await wait_state(task, "done")
+    assert 0.19 < times[1] - times[0] < 0.5
+
+
+async def test_reject_makes_a_dead_letter_at_once(served: Served, ada: fairq.Client, operator: Raw) -> None:
+    app, attempts = worker_of(served), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        attempts.append(task.attempt)
+        raise fairq.Reject("bad address")
+
+    with trio.fail_after(10):
+        async with working(app):
+            state = await wait_state(await ada.enqueue("emails", {"to": "nobody"}), "dead")
+        assert (state.reason, state.error, attempts) == ("rejected", "bad address", [1])
+        (letter,) = (await operator.ask("dead", queue="emails"))["dead"]
+        assert letter["payload"] == {"to": "nobody"}
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_an_exception_is_tried_again_until_the_attempts_are_used_up(
+    served: Served, ada: fairq.Client, operator: Raw, kind: str
+) -> None:
+    app, attempts = worker_of(served), []
+    await operator.ask("configure", queue="emails", settings={"retry_base_ms": 1, "retry_cap_ms": 1})
+
+    def fail(task: fairq.Task) -> None:
+        attempts.append(task.attempt)
+        raise ZeroDivisionError("division by zéro")
+
+    async def fail_later(task: fairq.Task) -> None:
+        await trio.lowlevel.checkpoint()
+        fail(task)
+
+    app.task("emails")(fail if kind == "plain" else fail_later)
+    with trio.fail_after(10):
+        async with working(app):
+            state = await wait_state(await ada.enqueue("emails", 1, max_attempts=3), "dead")
+    assert attempts == [1, 2, 3]
+    assert state.reason == "exhausted"
+    assert state.error == "ZeroDivisionError: division by zéro"
+
+
+async def test_a_long_task_keeps_its_lease(served: Served, ada: fairq.Client, operator: Raw) -> None:
+    app, attempts = worker_of(served), []
+    await operator.ask("configure", queue="emails", settings={"lease_ms": 300})
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        attempts.append(task.attempt)
+        await trio.sleep(1.2)
+
+    with trio.fail_after(10):
+        async with working(app):
+            await wait_state(await ada.enqueue("emails", 1), "done")
+    assert attempts == [1]
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+async def test_a_lost_lease_cancels_its_handler_and_settles_nothing(
+    served: Served, ada: fairq.Client, operator: Raw, kind: str
+) -> None:
+    """The connection stops carrying replies; the lease runs out here as it does in the store."""
+    await operator.ask("configure", queue="emails", settings={"lease_ms": 300})
+    began, cancelled, leave = trio.Event(), trio.Event(), threading.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    async def linger(task: fairq.Task) -> None:
+        began.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    def block(task: fairq.Task) -> None:
+        token.run_sync_soon(began.set)
+        leave.wait(5)
+
+    with trio.fail_after(10):
+        async with open_proxy(served.port) as proxy:
+            app = fairq.Worker(f"ws://127.0.0.1:{proxy.port}", WORKER, concurrency=1)
+            app.task("emails")(linger if kind == "async" else block)
+            task = await ada.enqueue("emails", 1)
+            async with working(app):
+                await began.wait()
+                proxy.hold()
+                if kind == "async":
+                    with trio.fail_after(2):
+                        await cancelled.wait()
+                async with raw(served, WORKER) as heir:
+                    await heir.attach("emails", credit=1)
+                    (pushed,) = await heir.pushed()
+                    assert (pushed["id"], pushed["attempt"]) == (task.id, 2)
+                    leave.set()
+                    await trio.sleep(0.1)
+                    assert await heir.settle("emails", "ack", pushed) == ["ok"]
+                proxy.release()
+
+
+async def test_stop_finishes_what_runs_and_takes_no_more(served: Served, ada: fairq.Client) -> None:
+    app = worker_of(served, concurrency=2)
+    began, finish, done = trio.Event(), trio.Event(), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        began.set()
+        await finish.wait()
+        done.append(task.id)
+
+    with trio.fail_after(10):
+        tasks = await ada.enqueue_many("emails", range(5))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(app.run)
+            await began.wait()
+            await wait_until(lambda: len(app._scopes) == 2)
+            app.stop()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            finish.set()
+        states = [(await task.state()).state for task in tasks]
+        assert sorted(states) == ["done", "done", "ready", "ready", "ready"]
+        assert len(done) == 2
+
+
+async def test_an_idle_worker_stops_at_once_and_can_run_again(served: Served, ada: fairq.Client) -> None:
+    app, done = worker_of(served), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        done.append(task.payload)
+
+    with trio.fail_after(10):
+        for number in range(2):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(app.run)
+                await wait_state(await ada.enqueue("emails", number), "done")
+                app.stop()
+    assert done == [0, 1]
+
+
+async def test_a_worker_may_be_stopped_before_it_is_connected(served: Served) -> None:
+    app = worker_of(served)
+    app.task("emails")(print)
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(app.run)
+            app.stop()
+
+
+async def test_a_cancelled_run_gives_its_tasks_back_and_forgives_the_attempt(
+    served: Served, ada: fairq.Client
+) -> None:
+    app, began = worker_of(served), trio.Event()
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        began.set()
+        await trio.sleep_forever()
+
+    with trio.fail_after(10):
+        task = await ada.enqueue("emails", 1, max_attempts=1)
+        async with working(app):
+            await began.wait()
+        assert (await wait_state(task, "ready", 1)).attempt == 1
+        async with raw(served, WORKER) as heir:
+            await heir.attach("emails")
+            (pushed,) = await heir.pushed()
+            assert (pushed["attempt"], pushed["max_attempts"]) == (2, 2)
+
+
+async def test_handlers_go_on_while_the_connection_is_mended(served: Served, ada: fairq.Client) -> None:
+    """Settlements made meanwhile are sent afterwards; the server gave the lease away, so they are told to be late."""
+    began, finish = trio.Event(), trio.Event()
+    attempts: list[int] = []
+
+    with trio.fail_after(15):
+        async with open_proxy(served.port) as proxy:
+            app = fairq.Worker(f"ws://127.0.0.1:{proxy.port}", WORKER)
+
+            @app.task("emails")
+            async def send(task: fairq.Task) -> None:
+                attempts.append(task.attempt)
+                began.set()
+                await finish.wait()
+
+            task = await ada.enqueue("emails", 1)
+            async with working(app):
+                await began.wait()
+                proxy.cut()
+                await wait_until(lambda: proxy.connections == 2)
+                finish.set()
+                await wait_state(task, "done")
+    assert attempts in ([1], [1, 2])
+
+
+async def test_several_queues_have_each_its_handler(served: Served, ada: fairq.Client) -> None:
+    app, seen = worker_of(served), []
+
+    def keep(name: str) -> Callable[[fairq.Task], Any]:
+        async def handler(task: fairq.Task) -> None:
+            seen.append((name, task.queue, task.payload))
+
+        return handler
+
+    for queue in ("emails", "images"):
+        app.task(queue)(keep(queue))
+    with trio.fail_after(10):
+        async with working(app):
+            for queue in ("emails", "images"):
+                await wait_state(await ada.enqueue(queue, queue[0]), "done")
+    assert seen == [("emails", "emails", "e"), ("images", "images", "i")]
+
+
+@pytest.mark.parametrize(("token", "error"), [("wrong", Unauthorized), ("", SettingsError)])
+async def test_a_worker_that_is_not_let_in_says_why(served: Served, token: str, error: type[Exception]) -> None:
+    app = fairq.Worker(url_of(served), token)
+    app.task("emails")(print)
+    with trio.fail_after(5), pytest.raises(error):
+        await app.run()
+
+
+async def test_a_worker_with_a_tenants_token_says_why(served: Served) -> None:
+    app = fairq.Worker(url_of(served), tenant("ada"))
+    app.task("emails")(print)
+    with trio.fail_after(5), pytest.raises(Forbidden):
+        await app.run()
+
+
+async def test_a_worker_whose_token_is_revoked_ends(served: Served, operator: Raw) -> None:
+    from fairq.tokens import hash_token, make_token
+    from fairq.wire.messages import Role
+
+    id, token = make_token(Role.WORKER)
+    await operator.ask("create_token", id=id, role="worker", hash=hash_token(token))
+    app = fairq.Worker(url_of(served), token)
+    app.task("emails")(print)
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(operator_revokes, served, operator, id)
+            with pytest.raises(Unauthorized):
+                await app.run()
+
+
+async def operator_revokes(served: Served, operator: Raw, id: str) -> None:
+    """Revoke a token as soon as its worker is there."""
+    await wait_until(lambda: any(peer.queues for peer in served.app.peers))
+    await operator.ask("revoke_token", id=id)
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: fairq.Worker(token="x").task("Emails"), "queue"),
+        (lambda: fairq.Retry(delay=-1), "delay"),
+        (lambda: fairq.Retry(delay=1e12), "delay"),
+    ],
+)
+def test_mistakes_in_the_program_are_told_where_they_are_made(make: Callable[[], Any], field: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        make()
+    assert caught.value.field == field
+
+
+def test_a_queue_has_one_handler() -> None:
+    app = fairq.Worker()
+    app.task("emails")(print)
+    with pytest.raises(BadRequest, match="handler already"):
+        app.task("emails")(print)
+
+
+@pytest.mark.parametrize(("concurrency", "handlers", "field"), [(5, 0, "queues"), (0, 1, "concurrency")])
+async def test_a_worker_that_could_do_nothing_does_not_run(concurrency: int, handlers: int, field: str) -> None:
+    app = fairq.Worker(token="x", concurrency=concurrency)
+    if handlers:
+        app.task("emails")(print)
+    with trio.fail_after(5), pytest.raises(BadRequest) as caught:
+        await app.run()
+    assert caught.value.field == field
+
+
+def test_a_worker_does_not_show_its_token() -> None:
+    assert "secret" not in repr(fairq.Worker(token="secret"))

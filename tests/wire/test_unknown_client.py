@@ -1,0 +1,129 @@
+"""A client that knows fairq from PROTOCOL.md alone: a raw websocket, dicts, and nothing of fairq's wire or SDK."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio_websocket import WebSocketConnection, open_websocket_url
+
+from fairq.server.run import running_server
+from fairq.server.settings import Settings
+
+
+class Stranger:
+    """One connection: numbers its requests, keeps what is pushed meanwhile."""
+
+    def __init__(self, socket: WebSocketConnection) -> None:
+        self.socket = socket
+        self.ref = 0
+        self.pushed: list[dict[str, Any]] = []
+
+    async def hear(self) -> dict[str, Any]:
+        """Wait for the next frame that is not a ping."""
+        while True:
+            frame: dict[str, Any] = json.loads(await self.socket.get_message())
+            if frame["type"] != "ping":
+                return frame
+
+    async def ask(self, verb: str, **fields: Any) -> dict[str, Any]:
+        """Send a request, and return its reply or error."""
+        self.ref += 1
+        await self.socket.send_message(json.dumps({"type": verb, "ref": self.ref, **fields}))
+        while (frame := await self.hear()).get("ref") != self.ref:
+            assert frame["type"] == "push"
+            self.pushed.append(frame)
+        return frame
+
+    async def next_task(self) -> dict[str, Any]:
+        """Wait for a pushed task."""
+        push = self.pushed.pop(0) if self.pushed else await self.hear()
+        assert push["type"] == "push"
+        [task] = push["tasks"]
+        return {"queue": push["queue"], **task}
+
+
+@asynccontextmanager
+async def stranger(port: int, token: str) -> AsyncIterator[Stranger]:
+    """Connect as section 1 says."""
+    url, headers = f"ws://127.0.0.1:{port}", [(b"Authorization", f"Bearer {token}".encode())]
+    async with open_websocket_url(url, subprotocols=["fairq.v1"], extra_headers=headers) as socket:
+        yield Stranger(socket)
+
+
+@pytest.fixture
+async def port(tmp_path: Path) -> AsyncIterator[int]:
+    async with running_server(Settings(port=0, data_dir=tmp_path, dev=True)) as served:
+        yield served.port
+
+
+async def test_a_stranger_enqueues_works_and_settles_by_the_book(port: int) -> None:
+    with trio.fail_after(20):
+        async with stranger(port, "dev-tenant:acme") as tenant, stranger(port, "dev-worker") as worker:
+            assert (await tenant.hear())["tenant"] == "acme"
+            assert (await worker.hear())["role"] == "worker"
+            attached = await worker.ask("attach", worker="me", queues=["emails"], credit=1)
+            assert attached["body"] == {"leases": []}
+
+            tasks = [{"id": f"mail-{n}", "payload": {"to": "ada", "n": [n, 0.5, None]}} for n in range(2)]
+            for outcome in ("ok", "duplicate"):  # sent again, as after a lost answer
+                stored = await tenant.ask("enqueue", queue="emails", tasks=tasks)
+                assert stored["body"]["outcomes"] == [outcome] * 2
+            for n in range(2):
+                task = await worker.next_task()
+                assert (task["id"], task["attempt"], task["tenant"]) == (f"mail-{n}", 1, "acme")
+                assert task["payload"] == tasks[n]["payload"]
+                lease = {"id": task["id"], "attempt": task["attempt"]}
+                renewed = await worker.ask("extend", queue="emails", leases=[lease])
+                assert renewed["body"]["outcomes"] == ["ok"]
+                for outcome in ("ok", "gone"):
+                    settled = await worker.ask("settle", queue="emails", settlements=[{"action": "ack", **lease}])
+                    assert settled["body"]["outcomes"] == [outcome]
+            known = await tenant.ask("tasks", queue="emails", ids=["mail-0", "other"])
+            assert [state["state"] for state in known["body"]["tasks"]] == ["done", "unknown"]
+
+
+async def test_a_stranger_is_told_what_it_did_wrong(port: int) -> None:
+    with trio.fail_after(20):
+        async with stranger(port, "dev-tenant:acme") as tenant:
+            await tenant.hear()
+            refused = await tenant.ask("enqueue", queue="Emails", tasks=[{"id": "a", "payload": 1}])
+            assert (refused["type"], refused["code"], refused["field"]) == ("error", "bad_request", "queue")
+            assert (await tenant.ask("attach", worker="me", queues=["q"], credit=1))["code"] == "forbidden"
+            await tenant.socket.send_message("what?")
+            assert (await tenant.hear())["code"] == "bad_frame"
+            assert (await tenant.ask("tasks", queue="emails", ids=["a"]))["type"] == "reply"
+
+
+async def knock(port: int, *headers: str) -> list[str]:
+    """Shake hands by hand, and return the status and the body of what comes back."""
+    lines = ["GET / HTTP/1.1", "Host: localhost", "Upgrade: websocket", "Connection: Upgrade"]
+    lines += ["Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", *headers, "", ""]
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all("\r\n".join(lines).encode())
+        answer = ""
+        async for received in stream:
+            answer += received.decode()
+    head, _, body = answer.partition("\r\n\r\n")
+    return [head.split(" ")[1], body]
+
+
+OFFER, WORKER = "Sec-WebSocket-Protocol: fairq.v1", "Authorization: Bearer dev-worker"
+
+
+async def test_a_stranger_at_the_door_gets_the_status_of_the_book_and_a_reason(port: int) -> None:
+    with trio.fail_after(20):
+        for status, headers in (
+            ("401", [OFFER]),
+            ("401", [OFFER, "Authorization: Bearer fq_tenant_abcdef_00_00"]),
+            ("403", [WORKER]),
+            ("403", [WORKER, "Sec-WebSocket-Protocol: chat"]),
+            ("403", [WORKER, OFFER, "Origin: https://evil.example"]),
+        ):
+            got, reason = await knock(port, *headers)
+            assert (got, bool(reason)) == (status, True)
