@@ -20,7 +20,8 @@ SCENARIOS = {"throughput": throughput.run, "fairness": fairness.run}
 LIMIT_S, QUICK_LIMIT_S = 1_200.0, 150.0
 
 
-def _arguments(argv: list[str]) -> argparse.Namespace:
+def arguments_of(argv: list[str]) -> argparse.Namespace:
+    """Read the command line; ends the process with 2 when it makes no sense."""
     parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__)
     parser.add_argument("scenario", nargs="?", default="all", choices=[*SCENARIOS, "all"])
     parser.add_argument("--quick", action="store_true", help="small sizes: to see that it works, not how fast")
@@ -78,4 +79,4 @@ async def main(arguments: argparse.Namespace) -> int:
 
 if __name__ == "__main__":
     configure_logging("error")
-    sys.exit(trio.run(main, _arguments(sys.argv[1:])))
+    sys.exit(trio.run(main, arguments_of(sys.argv[1:])))

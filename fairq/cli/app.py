@@ -7,16 +7,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
-from fairq.cli.dead import dead
-from fairq.cli.demo import demo
-from fairq.cli.enqueue import enqueue
-from fairq.cli.queues import queues
-from fairq.cli.serve import serve
-from fairq.cli.tenants import tenants
-from fairq.cli.tokens import tokens
-from fairq.cli.worker import worker
 from fairq.errors import BadRequest, FairqError, SettingsError
-from fairq.scopes import unwrap
 
 app = App(
     name="fairq",
@@ -24,10 +15,18 @@ app = App(
     help_format="plaintext",
     result_action="return_value",
 )
-for _command in (serve, worker, enqueue, demo):
-    app.command(_command)
-for _group in (tenants, queues, dead, tokens):
-    app.command(_group)
+# A command's module is imported when it is called, so that each starts at once; hence the line of help here.
+for _name, _help in {
+    "demo": "See the contrast between first in, first out and fair, on real work.",
+    "serve": "Run a server.",
+    "worker": "Run the handlers of an app.",
+    "enqueue": "Enqueue one task.",
+    "tenants": "List a queue's tenants, tune their weights, pause and resume them.",
+    "queues": "List queues, change their settings, pause and resume them.",
+    "dead": "List, replay and purge dead letters.",
+    "tokens": "Create, list and revoke tokens.",
+}.items():
+    app.command(f"fairq.cli.{_name}:{_name}", name=_name, help=_help)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -41,7 +40,9 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         return 1
     except (FairqError, BaseExceptionGroup) as raised:
-        error = unwrap(raised) if isinstance(raised, BaseExceptionGroup) else raised
+        error: BaseException = raised
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
         if isinstance(error, KeyboardInterrupt):
             return 130
         if not isinstance(error, FairqError):

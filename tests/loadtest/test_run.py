@@ -12,6 +12,9 @@ from pathlib import Path
 import orjson
 import pytest
 
+import loadtest.__main__ as program
+from loadtest.figures import judge
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -88,3 +91,28 @@ def test_unknown_scenario_is_refused() -> None:
     _, err = process.communicate(timeout=30)
     assert process.returncode == 2
     assert "nonsense" in err
+
+
+async def test_lost_task_fails_the_run_and_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scenario(*_: object, **__: object) -> dict[str, object]:
+        return {"verdicts": {"drain": judge(["a", "b"], ["a"])}}
+
+    monkeypatch.setattr(program, "SCENARIOS", {"throughput": scenario})
+    code = await program.main(program.arguments_of(["throughput", "--json"]))
+    out, err = capsys.readouterr()
+    assert code == 1
+    assert "drain: 1 lost: b" in err
+    assert orjson.loads(out)["verdicts"]["drain"]["lost"] == ["b"]
+
+
+async def test_run_that_cannot_go_on_says_why_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def scenario(*_: object, **__: object) -> dict[str, object]:
+        raise program.RunFailed("the server did not start")
+
+    monkeypatch.setattr(program, "SCENARIOS", {"throughput": scenario})
+    assert await program.main(program.arguments_of(["throughput"])) == 1
+    assert capsys.readouterr().err == "loadtest: the server did not start\n"

@@ -89,6 +89,8 @@ def unpacked(name: str) -> list[str]:
     """List the variables that the sections unpack a format into, the first time they do."""
     before = TEXT[: TEXT.index(f"struct.unpack({name}_FORMAT")]
     targets = re.search(r"((?:[\w.]+,\s+)*[\w.]+)\s*=\s*$", before)
+    if before.endswith("new_tenant(call, name, "):
+        targets = re.search(r"function new_tenant\(call, name, ([^)]*)\)", TEXT)
     assert targets
     fields = [field.split(".")[-1] for field in re.findall(r"[\w.]+", targets[1])]
     return [field for field in fields if field != "position"]

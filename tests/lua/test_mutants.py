@@ -131,7 +131,7 @@ MUTANTS = [
         "    forget_dead(call, id, death)\n  end)",
     ),
     Mutant("dead letters are kept for ever", "'-inf', call.now - q.dead_keep_ms,", "'-inf', 0,"),
-    Mutant("accounts outlive a change of share", "if t.epoch ~= call.queue.epoch then  --", "if false then  --"),
+    Mutant("accounts outlive a change of share", "if epoch ~= call.queue.epoch then  --", "if false then  --"),
     Mutant("hunger is never noted", "q.hungry, call.readied = 1, q.weight_sum > 0", ""),
 ]
 
