@@ -12,7 +12,7 @@
 --    long as the top of its class. One random number names class, slot and the place inside the slot, and hits if that
 --    place is below the tenant's rate: a few throws, whatever the rates or the number of tenants. Leaving moves the
 --    class's last tenant into the hole. A tenant changes class when a lease's end or a new weight has moved its rate
---    above the class's top or below a quarter of it.
+--    above the class's top or below two fifths of it.
 -- 3. Whoever becomes eligible starts at max(own virtual time, clock): idling banks no credit, coming back sheds no
 --    debt. Whoever does so at the clock goes to the wake list, which is served first, so that a quiet tenant does not
 --    wait for luck; a drawn tenant goes before it only when it is behind the clock by more than a task of its own, so
@@ -165,7 +165,7 @@ local function seat(call, t)
     if t.listed == 0 then take_slot(call, t) end  -- served from the wake list, and has more
   elseif t.rerated then
     local rate, top = rate_of(call, t), 2 ^ t.class
-    if rate > top or rate < top / 4 then
+    if rate > top or rate < 0.4 * top then
       free_slot(call, t)
       take_slot(call, t)
     end

@@ -158,7 +158,7 @@ class FairPick:
         elif t.slot == AWAKE:
             if not t.listed:
                 self.take_slot(t)
-        elif t.rerated and not 2.0**t.rank / 4 <= self.rate_of(t) <= 2.0**t.rank:
+        elif t.rerated and not 0.4 * 2.0**t.rank <= self.rate_of(t) <= 2.0**t.rank:
             self.free_slot(t)
             self.take_slot(t)
 

@@ -8,7 +8,7 @@ it touched. Who is served next is in fair_pick.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .fair_pick import FairPick, Pick, Run, Tenant
@@ -245,7 +245,7 @@ class Model(FairPick):
         return "ok"
 
     def settle(
-        self, now: float, dice: Iterator[float], settlements: list[tuple[str, str, int, float | None, str]]
+        self, now: float, dice: Iterator[float], settlements: Sequence[tuple[str, str, int, float | None, str]]
     ) -> list[str]:
         """End or extend leases, each fenced by (id, attempt)."""
         now = self.open(now)

@@ -137,9 +137,11 @@ class ContainerServer:
     kind = "container"
 
     def __init__(self) -> None:
-        from docker.errors import DockerException
+        from docker.errors import DockerException  # type: ignore[import-untyped]
+        from testcontainers.core.config import testcontainers_config
         from testcontainers.core.container import DockerContainer
 
+        testcontainers_config.ryuk_disabled = True  # its image would have to come from a registry; we stop our own
         image = os.environ.get("FAIRQ_TEST_IMAGE", DEFAULT_IMAGE)
         try:
             container = DockerContainer(image).with_exposed_ports(6379)

@@ -24,6 +24,7 @@ from fairq.model import (
     TaskState,
     check_int,
     check_name,
+    check_task_id,
 )
 from fairq.scopes import background
 from fairq.wire.client_session import ClientSession
@@ -126,26 +127,28 @@ class Client:
         Not atomic: on an error some may have been taken; repeat the call with the same `ids`.
         """
         check_name(queue, "queue")
-        options = {
-            "delay_ms": _ms(delay, "delay"),
-            "start_at_ms": _at_ms(start_at, "start_at"),
-            "expires_in_ms": _ms(expires_in, "expires_in"),
-            "expires_at_ms": _at_ms(expires_at, "expires_at"),
-            "max_attempts": 0 if max_attempts is None else check_int(max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
-        }
+        options = (
+            _ms(delay, "delay"),
+            _at_ms(start_at, "start_at"),
+            _ms(expires_in, "expires_in"),
+            _at_ms(expires_at, "expires_at"),
+            0 if max_attempts is None else check_int(max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
+        )
+        try:
+            NewTask("any", b"", *options).check()
+        except BadRequest as error:  # in the words of our arguments
+            raise BadRequest(error.message.replace("_ms", ""), field=(error.field or "").removesuffix("_ms")) from None
         texts = [encode_payload(payload) for payload in payloads]
         if ids is None:
             ids = [str(uuid_utils.uuid7()) for _ in texts]
         elif len(ids) != len(texts):
             raise BadRequest(f"{len(ids)} ids were given for {len(texts)} payloads", field="ids")
-        tasks = [NewTask(id, text, **options) for id, text in zip(ids, texts, strict=True)]
-        try:
-            for task in tasks:
-                task.check()
-        except BadRequest as error:  # in the words of our arguments
-            raise BadRequest(error.message.replace("_ms", ""), field=(error.field or "").removesuffix("_ms")) from None
-        if not tasks:
+        else:
+            for id in ids:
+                check_task_id(id)
+        if not texts:
             return []
+        tasks = [NewTask(id, text, *options) for id, text in zip(ids, texts, strict=True)]
         outcomes = await self._driver.wait(self._driver.session.enqueue(queue, tasks, trio.current_time() + timeout))
         if "expired" in outcomes:
             raise BadRequest("the window is over already; the task was not enqueued", field="expires_at")

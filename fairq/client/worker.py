@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from inspect import iscoroutinefunction
+from traceback import format_exception
 from typing import Any
 
 import structlog
@@ -256,6 +257,7 @@ class Worker:
         except (Retry, Reject) as verdict:
             return verdict
         except Exception as error:
-            log.warning("task failed", task=task.id, queue=task.queue, attempt=task.attempt, exc_info=error)
+            trace = "".join(format_exception(error))  # as text: a renderer of its own choice might show all variables
+            log.warning("task failed", task=task.id, queue=task.queue, attempt=task.attempt, exception=trace)
             return error
         return None

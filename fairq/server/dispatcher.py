@@ -4,8 +4,8 @@ The tenant is chosen inside `claim`, at the moment a worker is free, and nothing
 that brings less than it asked for means an empty queue: the dispatcher then sleeps until a hint (a local enqueue, the
 store's `ready` channel, the ticker). A hint that overtakes the claim's reply must not be lost, so hints are counted.
 
-Claims keep a pace: the first comes at once, but those that follow wait until PACE_S after the one before, so that under
-load credit gathers and one call moves many tasks. Without it every acknowledgement would bring a claim of its own.
+Claims keep a pace: the first comes at once, but the next waits as long as this one took (at least PACE_S), so that
+under load credit gathers and one call moves many tasks. Without it every acknowledgement would bring a claim.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fairq.wire.server_session import ServerSession
 log = structlog.get_logger("fairq.server")
 
 _RETRY_S = 0.25
-PACE_S = 0.002
+PACE_S, MAX_PACE_S = 0.001, 0.05
 
 
 class Worker(Protocol):
@@ -81,7 +81,7 @@ class Dispatcher:
                 await self._wake.wait()
                 continue
             wanted, hints = sum(shares.values()), self._hints
-            next_claim_at = trio.current_time() + PACE_S
+            began = trio.current_time()
             try:
                 claim = await self.store.claim(self.queue, self.name, wanted)
             except FairqError as error:
@@ -93,6 +93,8 @@ class Dispatcher:
                 self._unreserve(shares)
                 raise
             self._unreserve(shares)
+            ended = trio.current_time()
+            next_claim_at = ended + min(max(PACE_S, ended - began), MAX_PACE_S)
             if len(claim.leases) < wanted:
                 self._is_empty = hints == self._hints
                 for worker in shares:

@@ -181,7 +181,10 @@ async def embedded_store(data_dir: Path, *, fsync: str = "always") -> AsyncItera
         config = data_dir / "valkey.conf"
         config.write_text(
             _CONFIG.format(
-                socket=_quoted(address.path), data_dir=_quoted(data_dir), log=_quoted(data_dir / "store.log"), fsync=fsync
+                socket=_quoted(address.path),
+                data_dir=_quoted(data_dir),
+                log=_quoted(data_dir / "store.log"),
+                fsync=fsync,
             )
         )
         async with background() as nursery:

@@ -276,7 +276,10 @@ async def open_store(
     store = Store(Connection(address, prepare=load_library), Subscription(address, heard))
     async with background(store.connection.run, store.subscription.run):
         with trio.move_on_after(connect_timeout) as waiting:
-            await store.connection.wait_connected()
+            try:
+                await store.connection.wait_connected()
+            except StoreRefused as error:
+                raise SettingsError(f"the store at {address.shown}: {error.message}", field="store") from None
         if waiting.cancelled_caught:
             trouble = store.connection.trouble or "no answer"
             raise SettingsError(

@@ -57,9 +57,7 @@ def test_an_unreadable_settings_file_is_one_line_and_code_2(tmp_path: Path) -> N
         (["--host", "no such host"], {}, "host"),
     ],
 )
-def test_a_bad_setting_is_one_line_and_code_2(
-    tmp_path: Path, argv: list[str], env: dict[str, str], word: str
-) -> None:
+def test_a_bad_setting_is_one_line_and_code_2(tmp_path: Path, argv: list[str], env: dict[str, str], word: str) -> None:
     one_line_error(fairq("serve", *argv, env=env, cwd=tmp_path), 2, word)
 
 
@@ -146,5 +144,3 @@ def test_help_and_version_end_with_code_0() -> None:
     assert "Usage" in fairq("--help").out
     assert fairq("serve", "--help").code == 0
     assert fairq("--version").code == 0
-
-

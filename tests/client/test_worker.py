@@ -289,9 +289,7 @@ async def test_a_worker_may_be_stopped_before_it_is_connected(served: Served) ->
             app.stop()
 
 
-async def test_a_cancelled_run_gives_its_tasks_back_and_forgives_the_attempt(
-    served: Served, ada: fairq.Client
-) -> None:
+async def test_a_cancelled_run_gives_its_tasks_back_and_forgives_the_attempt(served: Served, ada: fairq.Client) -> None:
     app, began = worker_of(served), trio.Event()
 
     @app.task("emails")

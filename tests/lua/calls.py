@@ -99,12 +99,13 @@ def words(reply: list[bytes]) -> list[str]:
 
 
 class Queue:
-    """One queue in a store: `now` is its clock (None: the store's own), `seed` moves with every claim."""
+    """One queue in a store: `now` is its clock (unless it uses the store's), `seed` moves with every claim."""
 
     def __init__(self, client: redis.Redis, prefix: str = "fq:{mail/0}", version: str = "") -> None:
         self.client = client
         self.prefix = prefix
-        self.now: int | None = START
+        self.now = START
+        self.uses_store_time = False
         self.seed = 0
         self._functions = f"fq{version or library.VERSION}_"
         client.set(f"{prefix}:test", 1)
@@ -116,12 +117,12 @@ class Queue:
     def call(self, verb: str, *args: object, dice: bytes = NO_DICE) -> Any:
         """Call a verb with the clock, these dice and these arguments."""
         run = self.client.fcall_ro if verb in library.READ_VERBS else self.client.fcall
-        now = "" if self.now is None else self.now
+        now = "" if self.uses_store_time else self.now
         return run(self._functions + verb, 1, self.prefix, now, dice, *args)
 
-    def enqueue(self, tenant: str, *ids: str, payload: bytes = b"{}", **window: float) -> list[str]:
+    def enqueue(self, tenant: str, *ids: str, payload: bytes = b"{}", **window: Any) -> list[str]:
         """Enqueue tasks that share their options; out: one outcome per id."""
-        packed = options(**window)  # type: ignore[arg-type]
+        packed = options(**window)
         return words(self.call("enqueue", tenant, *(part for id in ids for part in (id, packed, payload))))
 
     def claim(self, limit: int = 1, worker: str = "w1", rolled: bytes | None = None) -> list[Leased]:
@@ -146,7 +147,6 @@ class Queue:
 
     def advance(self, ms: int) -> None:
         """Move the test clock."""
-        assert self.now is not None
         self.now += ms
 
     def depth(self) -> dict[str, float]:

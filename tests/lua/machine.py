@@ -31,7 +31,7 @@ SETTINGS: dict[str, list[int]] = {
 }
 TENANTS = st.sampled_from(NAMES)
 FEW_IDS = st.lists(st.sampled_from(IDS), min_size=1, max_size=4)
-WINDOWS = st.just({}) | st.fixed_dictionaries(
+WINDOWS: st.SearchStrategy[dict[str, int]] = st.just({}) | st.fixed_dictionaries(
     {},
     optional={
         "delay": st.sampled_from(SPANS),

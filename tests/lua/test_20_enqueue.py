@@ -116,17 +116,17 @@ def test_options_of_a_wrong_form_are_refused(queue: Queue, packed: bytes) -> Non
 def test_time_and_dice_are_the_callers_only_behind_the_test_gate(queue: Queue) -> None:
     queue.client.delete(queue.key("test"))
     refused(queue, "forbidden now", "enqueue", "ada", "a", "", "")
-    queue.now = None
+    queue.uses_store_time = True
     refused(queue, "forbidden now", "enqueue", "ada", "a", "", "", dice=b"\0" * 8)
     assert queue.enqueue("ada", "a") == ["ok"]
 
 
 def test_without_a_given_time_the_store_tells_it_and_it_never_goes_back(queue: Queue) -> None:
-    queue.now = None
+    queue.uses_store_time = True
     seconds, _ = queue.client.time()
     queue.enqueue("ada", "a")
     assert abs(queue.depth()["now"] - seconds * 1000) < 60_000
-    queue.now = START - 50_000
+    queue.uses_store_time, queue.now = False, START - 50_000
     queue.enqueue("ada", "b", delay=1)
     assert queue.depth()["now"] > START
     assert queue.tasks("b")[0].at == queue.depth()["now"] + 1

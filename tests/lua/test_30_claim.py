@@ -133,7 +133,7 @@ class Listener:
     def __init__(self, queue: Queue) -> None:
         options = queue.client.connection_pool.connection_kwargs
         self._client = redis.Redis(host=options["host"], port=options["port"])
-        self._pubsub = self._client.pubsub()
+        self._pubsub = self._client.pubsub()  # type: ignore[no-untyped-call]
         self._channel = queue.key("ready")
 
     def __enter__(self) -> Listener:
@@ -179,10 +179,10 @@ def test_every_way_to_ready_work_tells_the_hungry(queue: Queue) -> None:
     leases = {lease.id: lease for lease in queue.claim(6)}
     with Listener(queue) as listener:
 
-        def told_by(*call: object) -> int:
+        def told_by(verb: str, *args: object) -> int:
             queue.claim(100)  # hungry again
             listener.heard()
-            queue.call(*call)
+            queue.call(verb, *args)
             return listener.heard()
 
         assert told_by("settle", "nack", "a", 1, 0, "") == 1
@@ -232,7 +232,7 @@ def test_a_claimer_that_met_a_paused_queue_is_told_when_it_resumes(queue: Queue)
 
 
 def test_concurrent_claimers_never_get_the_same_task(queue: Queue, store_url: str) -> None:
-    queue.now = None
+    queue.uses_store_time = True
     for tenant in ("ada", "bob", "cyd", "dan"):
         queue.enqueue(tenant, *(f"{tenant}{n}" for n in range(250)))
     got: list[list[str]] = [[], [], [], []]

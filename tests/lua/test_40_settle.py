@@ -11,9 +11,9 @@ from .calls import LEASE_MS, START, Leased, Queue, refused, snapshot, writes
 ACTIONS = ["ack", "nack", "reject", "release", "reap", "extend"]
 
 
-def leased(queue: Queue, id: str = "a", **window: float) -> Leased:
+def leased(queue: Queue, id: str = "a", max_attempts: int = 5, expires_in: int = 0) -> Leased:
     """Enqueue one task and lease it."""
-    queue.enqueue("ada", id, **window)
+    queue.enqueue("ada", id, max_attempts=max_attempts, expires_in=expires_in)
     return queue.claim()[0]
 
 
@@ -191,6 +191,7 @@ def test_two_hundred_and_fifty_thousand_releases_do_not_wrap_the_attempt(queue: 
     """Attempts are 32 bits wide: a worker that gives everything back must not make old tokens valid again."""
     leased(queue)
     packed = queue.client.hget(queue.key("runs"), "a")
+    assert isinstance(packed, bytes)
     grown = struct.pack("<II", 250_000, 249_999) + packed[8:]
     queue.client.hset(queue.key("runs"), "a", grown)
     queue.settle(("release", "a", 250_000))

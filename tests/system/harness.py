@@ -1,0 +1,224 @@
+"""Real processes, a journal of what their handlers did, and the checker that compares it with what was acknowledged."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+
+import trio
+from attrs import define, field, frozen
+
+import fairq
+from fairq.errors import FairqError
+from tests.server.harness import OPERATOR, tenant
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 20.0
+
+
+@define(eq=False)
+class Process:
+    """A fairq command as a process; what it prints goes to a file."""
+
+    output: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    @property
+    def printed(self) -> str:
+        """What it has printed so far."""
+        return self.output.read_text(errors="replace")
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        os.kill(self.process.pid, number)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.process.kill()
+        self.process.wait()
+
+    async def wait_printed(self, pattern: str, seconds: float = START_SECONDS) -> re.Match[str]:
+        """Wait until what it printed holds a pattern."""
+        with trio.move_on_after(seconds):
+            while True:
+                if found := re.search(pattern, self.printed):
+                    return found
+                if self.process.poll() is not None:
+                    break
+                await trio.sleep(0.01)
+        raise AssertionError(f"{pattern!r} was not printed:\n{self.printed}")
+
+    async def wait(self, seconds: float = START_SECONDS) -> int:
+        """Wait until it ends; returns its exit code."""
+        with trio.fail_after(seconds):
+            while (code := self.process.poll()) is None:
+                await trio.sleep(0.01)
+        return code
+
+    async def wait_url(self) -> str:
+        """Wait until it serves; returns its URL."""
+        return (await self.wait_printed(r"ws://127\.0\.0\.1:\d+")).group()
+
+    def stop(self) -> None:
+        """End it in good order, or at once if it will not."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+def child_of(pid: int, name: str) -> int:
+    """Find the child process of that name."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                _, _, rest = (entry / "stat").read_text().rpartition(")")
+                if int(rest.split()[1]) == pid and name in (entry / "cmdline").read_text():
+                    return int(entry.name)
+            except (OSError, ValueError):
+                continue
+    raise AssertionError(f"process {pid} has no child {name}")
+
+
+@frozen
+class Ran:
+    """One line of the journal."""
+
+    event: str
+    id: str
+    attempt: int
+    pid: int
+
+
+@define(eq=False)
+class World:
+    """One test's processes and their journal."""
+
+    directory: Path
+    _stack: ExitStack = field(factory=ExitStack)
+    _count: int = 0
+
+    def run(self, *argv: str | Path) -> Process:
+        """Start a fairq command."""
+        self._count += 1
+        output = self.directory / f"output-{self._count}-{argv[0]}"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRQ_")}
+        environment["FAIRQ_TEST_JOURNAL"] = str(self.directory / "journal")
+        with output.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "fairq", *map(str, argv)],
+                cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+            )  # fmt: skip
+        started = Process(output, process)
+        self._stack.callback(started.stop)
+        return started
+
+    def serve(self, *argv: str | Path) -> Process:
+        """Start a server with development tokens, on a free port unless told otherwise."""
+        port = () if "--port" in argv else ("--port", "0")
+        return self.run("serve", "--dev", *port, *argv)
+
+    def work(self, *urls: str, concurrency: int = 4, name: str = "w") -> Process:
+        """Start a worker process."""
+        argv = ("tests.system.app:app", "-c", str(concurrency), "--name", name, "--token", "dev-worker")
+        return self.run("worker", *argv, "--url", ",".join(urls))
+
+    def journal(self, event: str = "") -> list[Ran]:
+        """Read what the handlers did so far."""
+        path = self.directory / "journal"
+        lines = path.read_text().splitlines() if path.exists() else []
+        rows = [line.split(" ") for line in lines]
+        ran = [Ran(what, id, int(attempt), int(pid)) for what, id, attempt, pid in rows]
+        return [row for row in ran if event in ("", row.event)]
+
+    async def wait_journal(self, holds: Callable[[list[Ran]], bool], seconds: float = START_SECONDS) -> list[Ran]:
+        """Wait until the journal fulfils a condition."""
+        with trio.move_on_after(seconds):
+            while not holds(rows := self.journal()):
+                await trio.sleep(0.01)
+            return rows
+        raise AssertionError(f"not in {seconds} s; the journal: {self.journal()}")
+
+
+@contextmanager
+def open_world(directory: Path) -> Iterator[World]:
+    """Give a test its processes, and end those that are left."""
+    world = World(directory)
+    with world._stack:
+        yield world
+
+
+@define(eq=False)
+class Producer:
+    """Enqueues as a tenant, and keeps account of what it was told."""
+
+    client: fairq.Client
+    attempted: set[str] = field(factory=set)
+    acknowledged: set[str] = field(factory=set)
+
+    async def enqueue(self, id: str, *, first: float = 0, then: float = 0, timeout: float = 10.0) -> bool:
+        """Enqueue one task; returns whether it was acknowledged."""
+        self.attempted.add(id)
+        try:
+            await self.client.enqueue("q", {"first": first, "then": then}, id=id, timeout=timeout)
+        except FairqError:
+            return False
+        self.acknowledged.add(id)
+        return True
+
+    def check(self, ran: Sequence[Ran], *, may_repeat: Callable[[str], bool] = lambda _: False) -> None:
+        """Total queue: nothing acknowledged is lost, nothing unexpected ran, nothing ran twice that need not have."""
+        starts = Counter((row.id, row.attempt) for row in ran if row.event == "start")
+        ends = Counter(row.id for row in ran if row.event == "end")
+        assert self.acknowledged - set(ends) == set(), "lost"
+        assert set(ends) - self.attempted == set(), "unexpected"
+        assert {key for key, count in starts.items() if count > 1} == set(), "one lease ran twice"
+        assert {id for id, count in ends.items() if count > 1 and not may_repeat(id)} == set(), "duplicated"
+
+
+@asynccontextmanager
+async def producing(*urls: str) -> AsyncIterator[Producer]:
+    """A producer for servers."""
+    async with fairq.open_client(urls, token=tenant("ada")) as client:
+        yield Producer(client)
+
+
+@asynccontextmanager
+async def operating(*urls: str) -> AsyncIterator[fairq.Client]:
+    """An operator's client."""
+    async with fairq.open_client(urls, token=OPERATOR) as client:
+        yield client
+
+
+async def counts(operator: fairq.Client) -> dict[str, int]:
+    """Read the queue's counts."""
+    rows = (await operator.request("queues"))["queues"]
+    return next((row for row in rows if row["queue"] == "q"), {})
+
+
+async def wait_drained(operator: fairq.Client, seconds: float = 20.0) -> dict[str, int]:
+    """Wait until nothing waits and nothing runs."""
+    with trio.fail_after(seconds):
+        while True:
+            try:
+                row = await counts(operator)
+                if row and not row["ready"] + row["leased"] + row["delayed"]:
+                    return row
+            except FairqError:
+                pass
+            await trio.sleep(0.03)

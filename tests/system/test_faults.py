@@ -1,0 +1,197 @@
+"""Lost replies, stopped workers, drains, and stores that are late."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from tests import stores
+from tests.store.proxy import open_proxy
+
+from .harness import World, counts, operating, producing, wait_drained
+
+pytestmark = pytest.mark.faults
+
+
+async def test_a_reply_lost_between_client_and_server_makes_no_second_task(world: World) -> None:
+    with trio.fail_after(60):
+        url = await world.serve("--data-dir", world.directory / "data").wait_url()
+        world.work(url)
+        async with open_proxy(int(url.rpartition(":")[2])) as proxy, operating(url) as operator:
+            async with producing(f"ws://127.0.0.1:{proxy.port}") as producer:
+                assert await producer.enqueue("first")
+                for number in range(10):
+                    proxy.lose_next_reply()
+                    assert await producer.enqueue(f"id-{number}")
+                assert proxy.lost == 10
+                row = await wait_drained(operator)
+                assert (row["enqueued"], row["done"]) == (11, 11)
+                producer.check(world.journal())
+
+
+async def test_replies_lost_between_server_and_store_make_no_second_task(
+    world: World, durable_store: Callable[[], stores.LocalServer]
+) -> None:
+    """Enqueues, claims and settlements alike: the proxy takes whatever reply comes next."""
+    store = durable_store()
+    with trio.fail_after(90):
+        async with open_proxy(store.port) as proxy:
+            server = world.serve("--store", f"redis://127.0.0.1:{proxy.port}/0")
+            url = await server.wait_url()
+            world.work(url)
+            async with producing(url) as producer, operating(url) as operator:
+                await operator.request("configure", {"queue": "q", "settings": {"lease_ms": 1000}})
+                assert await producer.enqueue("first")
+                await world.wait_journal(lambda ran: len(ran) == 2)
+                for number in range(12):
+                    proxy.lose_next_reply()
+                    assert await producer.enqueue(f"id-{number}")
+                assert proxy.lost >= 6
+                row = await wait_drained(operator)
+                assert (row["enqueued"], row["done"], row["dead"]) == (13, 13, 0)
+                producer.check(world.journal())
+
+
+async def test_the_ack_of_a_worker_that_slept_through_its_lease_is_refused(world: World) -> None:
+    with trio.fail_after(60):
+        url = await world.serve("--data-dir", world.directory / "data").wait_url()
+        async with producing(url) as producer, operating(url) as operator:
+            await operator.request("configure", {"queue": "q", "settings": {"lease_ms": 500}})
+            sleeper = world.work(url, name="sleeper", concurrency=1)
+            await producer.enqueue("a", first=0.8, then=3.0)
+            await world.wait_journal(lambda ran: len(ran) == 1)
+            sleeper.send(signal.SIGSTOP)
+            world.work(url, name="heir", concurrency=1)
+            await world.wait_journal(lambda ran: [row.attempt for row in ran if row.event == "start"] == [1, 2], 10)
+            sleeper.send(signal.SIGCONT)
+            await sleeper.wait_printed("lease lost|too late", 5)
+            (state,) = (await operator.request("tasks", {"queue": "q", "ids": ["a"]}))["tasks"]
+            assert (state["state"], state["attempt"]) == ("leased", 2)
+            row = await wait_drained(operator)
+            assert (row["done"], row["dead"]) == (1, 0)
+            assert [(ran.id, ran.attempt) for ran in world.journal("end") if ran.pid != sleeper.pid] == [("a", 2)]
+            producer.check(world.journal(), may_repeat=lambda id: True)
+
+
+async def test_a_lone_worker_that_slept_through_its_lease_goes_on_working(world: World) -> None:
+    """Its own task comes back to it while the first run still stands there."""
+    with trio.fail_after(60):
+        url = await world.serve("--data-dir", world.directory / "data").wait_url()
+        async with producing(url) as producer, operating(url) as operator:
+            await operator.request("configure", {"queue": "q", "settings": {"lease_ms": 500}})
+            sleeper = world.work(url, name="sleeper", concurrency=3)
+            await producer.enqueue("a", first=30, then=0.3)
+            await world.wait_journal(lambda ran: len(ran) == 1)
+            sleeper.send(signal.SIGSTOP)
+            while (await counts(operator))["leased"] and (await attempt_of(operator, "a")) < 2:
+                await trio.sleep(0.05)
+            sleeper.send(signal.SIGCONT)
+            row = await wait_drained(operator)
+            assert (row["done"], row["dead"]) == (1, 0)
+            await producer.enqueue("b")
+            await world.wait_journal(lambda ran: any(r.event == "end" and r.id == "b" for r in ran), 5)
+            assert [ran.attempt for ran in world.journal("end") if ran.id == "a"][-1] >= 2
+            assert sleeper.process.poll() is None
+
+
+async def attempt_of(operator: object, id: str) -> int:
+    """Read a task's attempt."""
+    (state,) = (await operator.request("tasks", {"queue": "q", "ids": [id]}))["tasks"]  # type: ignore[attr-defined]
+    attempt: int = state.get("attempt", 0)
+    return attempt
+
+
+async def test_sigterm_lets_running_tasks_finish_and_gives_the_rest_back(world: World) -> None:
+    with trio.fail_after(60):
+        data = world.directory / "data"
+        port = stores.free_port()
+        server = world.serve("--data-dir", data, "--port", str(port), "--grace", "10")
+        url = await server.wait_url()
+        worker = world.work(url, concurrency=3)
+        async with producing(url) as producer:
+            for number in range(8):
+                await producer.enqueue(f"id-{number}", first=1.0, then=0)
+            await world.wait_journal(lambda ran: len(ran) == 3)
+            server.send(signal.SIGTERM)
+            assert await server.wait(10) == 0
+            assert {(ran.event, ran.attempt) for ran in world.journal()} == {("start", 1), ("end", 1)}
+            assert len(world.journal("end")) == 3
+            await world.serve("--data-dir", data, "--port", str(port)).wait_url()
+            async with operating(url) as operator:
+                row = await wait_drained(operator)
+            assert (row["done"], row["dead"]) == (8, 0)
+            assert len(world.journal("end")) == 8  # nothing ran again
+            producer.check(world.journal())
+        worker.send(signal.SIGTERM)
+        assert await worker.wait(10) == 0
+
+
+async def test_a_second_sigterm_ends_a_server_at_once(world: World) -> None:
+    with trio.fail_after(60):
+        server = world.serve("--data-dir", world.directory / "data", "--grace", "60")
+        url = await server.wait_url()
+        world.work(url, concurrency=1)
+        async with producing(url) as producer:
+            await producer.enqueue("a", first=60)
+            await world.wait_journal(lambda ran: len(ran) == 1)
+            server.send(signal.SIGTERM)
+            await server.wait_printed("draining")
+            await trio.sleep(0.2)
+            assert server.process.poll() is None
+            server.send(signal.SIGTERM)
+            await server.wait(8)
+
+
+async def test_a_store_that_is_away_at_start_is_waited_for_with_a_message(
+    world: World, durable_store: Callable[[], stores.LocalServer]
+) -> None:
+    store = durable_store()
+    store.kill()
+    with trio.fail_after(60):
+        server = world.serve("--store", store.url, "--store-timeout", "30")
+        await server.wait_printed("store away")
+        store.start()
+        url = await server.wait_url()
+        async with producing(url) as producer:
+            assert await producer.enqueue("a")
+
+
+async def test_a_store_that_stays_away_ends_the_start_with_code_2(world: World) -> None:
+    with trio.fail_after(60):
+        server = world.serve("--store", f"redis://:secret@127.0.0.1:{stores.free_port()}", "--store-timeout", "0.5")
+        assert await server.wait(15) == 2
+    last = server.printed.strip().splitlines()[-1]
+    assert last.startswith("fairq: the store at redis://:***@127.0.0.1:")
+    assert "0.5 s" in last
+    assert "secret" not in server.printed
+    assert "Traceback" not in server.printed
+
+
+async def test_a_store_that_hangs_does_not_hang_its_clients(
+    world: World, durable_store: Callable[[], stores.LocalServer]
+) -> None:
+    store = durable_store()
+    with trio.fail_after(60):
+        url = await world.serve("--store", store.url).wait_url()
+        async with producing(url) as producer:
+            assert await producer.enqueue("before")
+            store_signal(store, signal.SIGSTOP)
+            try:
+                with trio.fail_after(9):
+                    assert not await producer.enqueue("during", timeout=7)
+            finally:
+                store_signal(store, signal.SIGCONT)
+            with trio.fail_after(6):
+                assert await producer.enqueue("during", timeout=6)
+            async with operating(url) as operator:
+                assert (await counts(operator))["enqueued"] == 2
+
+
+def store_signal(store: stores.LocalServer, number: signal.Signals) -> None:
+    """Send a signal to a store's process."""
+    import os
+
+    os.kill(store.pid, number)
