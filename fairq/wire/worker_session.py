@@ -16,7 +16,7 @@ from attrs import define, field
 from fairq.errors import FairqError
 from fairq.model import Settlement
 from fairq.wire.client_session import FRAME_BYTES, RETRYABLE, WINDOW, ClientSession, Exchange, outcomes_of
-from fairq.wire.messages import Attach, Credit, Drain, Extend, HeldLease, Push, Settle
+from fairq.wire.messages import Attach, Credit, Extend, HeldLease, Push, Settle
 
 _RENEWALS_PER_LEASE = 3
 _RETRY_RENEWAL_S = 1.0
@@ -167,6 +167,11 @@ class WorkerSession(ClientSession):
         """Change how many tasks this worker holds at most; 0 asks for no more, and those held go on."""
         self.credit = credit
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the server has taken the last change of credit: with none offered, no push is under way any more."""
+        return self.credit == self.told_credit and not self.windows[_CreditExchange]
+
     def renewed(self, token: HeldLease, outcome: str, sent_at: float) -> None:
         """Take the answer to a renewal that left at `sent_at`."""
         lease = self._find_held(token.queue, token.id, token.attempt)
@@ -192,10 +197,7 @@ class WorkerSession(ClientSession):
                 self.start(Settle.type, body, _SettleExchange(self, queue, batch))
         if self.credit != self.told_credit and not self.windows[_CreditExchange]:
             self.told_credit = self.credit
-            if self.credit:
-                self.start(Credit.type, {"credit": self.credit}, _CreditExchange(self))
-            else:
-                self.send(Drain.type)
+            self.start(Credit.type, {"credit": self.credit}, _CreditExchange(self))
         super().gather(now)
 
     def _attach(self, now: float) -> None:
