@@ -24,8 +24,6 @@
 -- 5. Membership has one rule in one place: `close` seats every tenant that the call touched. No path that makes work
 --    ready, or takes it away, can forget to.
 
-local SLOT_PROBES = 32  -- darts thrown for one draw before the round ends (a round empties tenants under the darts)
-
 -- In units of the queue's mean task, so that weight and rate are one where tasks are alike or costs are not known.
 local function rate_of(call, t)
   if call.queue.share == SHARE_COUNT or t.estimate == 0 then return t.weight end
@@ -200,47 +198,6 @@ local function correct(call, t, run)
   t.estimate = t.estimate == 0 and measured or t.estimate + (measured - t.estimate) / 8
   local all = call.queue.estimate
   call.queue.estimate = all == 0 and measured or all + (measured - all) / 64
-end
-
--- Throws darts: the tenants in the slots that they fell into, and how far into the slot.
-local function throw_darts(call, wanted)
-  local fields, inside, spans, total = {}, {}, {}, 0
-  for class, count in pairs(call.queue.classes) do
-    if count > 0 then spans[#spans + 1] = {class = class, top = 2 ^ class, count = count} end
-  end
-  table.sort(spans, function(one, other) return one.class < other.class end)
-  for _, span in ipairs(spans) do
-    span.field, span.length = slot_field(span.class, ''), span.count * span.top
-    total = total + span.length
-  end
-  for i = 1, wanted do
-    local point, span = random(call) * total, nil
-    for s = 1, #spans do
-      span = spans[s]
-      if point < span.length then break end
-      point = point - span.length
-    end
-    local slot = math.min(math.floor(point / span.top), span.count - 1)
-    fields[i] = span.field .. slot + 1
-    inside[i] = point - slot * span.top
-  end
-  return redis.call('HMGET', key(call, 'slots'), unpack(fields)), inside
-end
-
--- One tenant by rate, or nil when SLOT_PROBES darts in a row missed. `darts` is the round's quiver.
-local function draw(call, darts)
-  for _ = 1, SLOT_PROBES do
-    if darts.next > #darts.names then
-      darts.names, darts.inside = throw_darts(call, darts.refill)
-      darts.next = 1
-      load_tenants(call, darts.names)
-    end
-    local i = darts.next
-    darts.next = i + 1
-    local t = call.tenants[darts.names[i]]
-    if darts.inside[i] < rate_of(call, t) and is_eligible(t) then return t end
-  end
-  return nil
 end
 
 -- Seats all touched tenants and writes the slots, so that darts can be thrown (again).

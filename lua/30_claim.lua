@@ -5,7 +5,49 @@
 -- list (whoever is served from there takes a slot only afterwards), or entries were void or expired, or darts ran out.
 
 local ROUNDS = 8
+local SLOT_PROBES = 32  -- darts thrown for one draw before the round ends (a round empties tenants under the darts)
 local VOIDS_PER_CALL = 1000  -- void entries that one call passes over before it leaves the rest to the next
+
+-- Throws darts: the tenants in the slots that they fell into, and how far into the slot.
+local function throw_darts(call, wanted)
+  local fields, inside, spans, total = {}, {}, {}, 0
+  for class, count in pairs(call.queue.classes) do
+    if count > 0 then spans[#spans + 1] = {class = class, top = 2 ^ class, count = count} end
+  end
+  table.sort(spans, function(one, other) return one.class < other.class end)
+  for _, span in ipairs(spans) do
+    span.field, span.length = slot_field(span.class, ''), span.count * span.top
+    total = total + span.length
+  end
+  for i = 1, wanted do
+    local point, span = random(call) * total, nil
+    for s = 1, #spans do
+      span = spans[s]
+      if point < span.length then break end
+      point = point - span.length
+    end
+    local slot = math.min(math.floor(point / span.top), span.count - 1)
+    fields[i] = span.field .. slot + 1
+    inside[i] = point - slot * span.top
+  end
+  return redis.call('HMGET', key(call, 'slots'), unpack(fields)), inside
+end
+
+-- One tenant by rate, or nil when SLOT_PROBES darts in a row missed. `darts` is the round's quiver.
+local function draw(call, darts)
+  for _ = 1, SLOT_PROBES do
+    if darts.next > #darts.names then
+      darts.names, darts.inside = throw_darts(call, darts.refill)
+      darts.next = 1
+      load_tenants(call, darts.names)
+    end
+    local i = darts.next
+    darts.next = i + 1
+    local t = call.tenants[darts.names[i]]
+    if darts.inside[i] < rate_of(call, t) and is_eligible(t) then return t end
+  end
+  return nil
+end
 
 -- Takes tenants off the head of the wake list; those that have left it (see rule 3) are dropped.
 local function pop_woken(call, wanted)

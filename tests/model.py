@@ -390,37 +390,3 @@ class Model(FairPick):
                 del self.records[id]
         self.close(now)
         return outcomes
-
-    def tell(self, id: str, now: float) -> tuple[str, str, int, float, str, str]:
-        """What `tasks` says of an id."""
-        now = max(now, self.now)
-        if id in self.dead:
-            d = self.dead[id]
-            return ("dead", d.tenant.name, d.attempts, d.died_at, d.reason, d.error)
-        if id not in self.records:
-            attempt = self.remembered(id, now)
-            return ("done", "", attempt, 0, "", "") if attempt else ("unknown", "", 0, 0, "", "")
-        t, run = self.records[id].tenant, self.runs.get(id) or Run(0)
-        if id in self.leases:
-            return ("leased", t.name, run.attempt, self.leases[id], run.worker, run.error)
-        state = "delayed" if id in t.delayed else "ready"
-        return (state, t.name, run.attempt, t.delayed.get(id, 0), "", run.error)
-
-    def depth(self) -> dict[str, float]:
-        """What `depth` says."""
-        everyone = self.tenants.values()
-        return {
-            **self.settings,
-            **self.counts,
-            "now": self.now,
-            "clock": self.clock,
-            "weight_sum": self.weight_sum,
-            "hungry": self.hungry,
-            "paused": self.paused,
-            "epoch": self.epoch,
-            "estimate": self.estimate,
-            "ready": sum(len(t.ready) for t in everyone),
-            "delayed": sum(len(t.delayed) for t in everyone),
-            "leased": len(self.leases),
-            "dead": len(self.dead),
-        }

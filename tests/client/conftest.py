@@ -2,6 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
+import pytest
+
+import fairq
+from fairq.server.run import Served
 from tests.server.conftest import certificate, plain_logs, served, server_store
+from tests.server.harness import OPERATOR, Raw, raw, tenant, url_of
 
 __all__ = ["certificate", "plain_logs", "served", "server_store"]
+
+
+@pytest.fixture
+async def ada(served: Served) -> AsyncIterator[fairq.Client]:
+    """A tenant's client."""
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
+        yield client
+
+
+@pytest.fixture
+async def operator(served: Served) -> AsyncIterator[Raw]:
+    """An operator's connection."""
+    async with raw(served, OPERATOR) as operator:
+        yield operator

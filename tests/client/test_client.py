@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 import fairq
+from fairq.client.driver import Driver
 from fairq.errors import (
     BadRequest,
     Closed,
@@ -26,9 +27,11 @@ from fairq.errors import (
 )
 from fairq.server.peer import Peer
 from fairq.server.run import Served
+from fairq.wire.client_session import ClientSession
 from tests import stores
-from tests.server.harness import OPERATOR, WORKER, raw, running, tenant, url_of, wait_until
+from tests.server.harness import OPERATOR, WORKER, raw, running, tenant, url_of
 from tests.store.proxy import open_proxy
+from tests.store.waiting import wait_until
 
 
 @asynccontextmanager
@@ -122,7 +125,7 @@ async def test_options_reach_the_task(served: Served) -> None:
         ({"delay": 1e12}, BadRequest, "delay"),
         ({"delay": 40_000_000}, BadRequest, "delay"),
         ({"expires_in": -1}, BadRequest, "expires_in"),
-        ({"start_at": datetime(2030, 1, 1)}, BadRequest, "start_at"),  # noqa: DTZ001 - that is what is wrong
+        ({"start_at": datetime(2030, 1, 1)}, BadRequest, "start_at"),  # without a time zone
         ({"expires_at": float("inf")}, BadRequest, "expires_at"),
         ({"delay": 1, "start_at": 1}, BadRequest, "start_at"),
         ({"delay": 2, "expires_in": 1}, BadRequest, "expires_in"),
@@ -275,9 +278,6 @@ async def test_a_wrong_token_is_told_by_its_own_error(served: Served, token: str
 @pytest.mark.parametrize("token", ["", " ", "two words", "tökén", "line\nbreak"])
 def test_a_token_that_can_be_none_is_refused_at_once(token: str) -> None:
     with pytest.raises(SettingsError) as caught:
-        from fairq.client.driver import Driver
-        from fairq.wire.client_session import ClientSession
-
         Driver.to("ws://127.0.0.1:7700", token, ClientSession())
     assert caught.value.field == "token"
     assert token.strip() == "" or token not in caught.value.message
@@ -346,17 +346,16 @@ async def test_wss_checks_the_certificate(
 async def test_leaving_the_block_fails_what_still_waits(served: Served) -> None:
     errors: list[str] = []
     with trio.fail_after(5):
-        async with trio.open_nursery() as nursery:
-            async with opened(f"ws://127.0.0.1:{stores.free_port()}") as client:
+        async with trio.open_nursery() as nursery, opened(f"ws://127.0.0.1:{stores.free_port()}") as client:
 
-                async def call() -> None:
-                    try:
-                        await client.enqueue("emails", 1)
-                    except FairqError as error:
-                        errors.append(error.code)
+            async def call() -> None:
+                try:
+                    await client.enqueue("emails", 1)
+                except FairqError as error:
+                    errors.append(error.code)
 
-                nursery.start_soon(call)
-                await trio.testing.wait_all_tasks_blocked(0.01)
+            nursery.start_soon(call)
+            await trio.testing.wait_all_tasks_blocked(0.01)
     assert errors == ["closed"]
 
 

@@ -3,56 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 import fairq
 from fairq.errors import BadRequest, Forbidden, SettingsError, Unauthorized
 from fairq.server.run import Served
-from tests.server.harness import OPERATOR, WORKER, Raw, raw, tenant, url_of, wait_until
-from tests.store.proxy import open_proxy
+from tests.server.harness import Raw, tenant, url_of
+from tests.store.waiting import wait_until
 
-
-@asynccontextmanager
-async def working(app: fairq.Worker) -> AsyncIterator[trio.Nursery]:
-    """A worker that runs until the block is left."""
-    async with trio.open_nursery() as nursery:
-        await nursery.start(app.run)
-        yield nursery
-        nursery.cancel_scope.cancel()
-
-
-def worker_of(served: Served, concurrency: int = 5) -> fairq.Worker:
-    """A worker without handlers yet."""
-    return fairq.Worker(url_of(served), WORKER, concurrency, name="worker-1")
-
-
-@pytest.fixture
-async def ada(served: Served) -> AsyncIterator[fairq.Client]:
-    """A tenant's client."""
-    async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
-        yield client
-
-
-@pytest.fixture
-async def operator(served: Served) -> AsyncIterator[Raw]:
-    """An operator's connection."""
-    async with raw(served, OPERATOR) as operator:
-        yield operator
-
-
-async def wait_state(task: fairq.EnqueuedTask, wanted: str, seconds: float = 5.0) -> Any:
-    """Wait until a task is in a state."""
-    with trio.fail_after(seconds):
-        while (state := await task.state()).state != wanted:
-            await trio.sleep(0.01)
-    return state
+from .harness import wait_state, worker_of, working
 
 
 async def test_a_handler_gets_the_whole_task(served: Served, ada: fairq.Client) -> None:
@@ -182,155 +146,6 @@ async def test_an_exception_is_tried_again_until_the_attempts_are_used_up(
     assert attempts == [1, 2, 3]
     assert state.reason == "exhausted"
     assert state.error == "ZeroDivisionError: division by zéro"
-
-
-async def test_a_long_task_keeps_its_lease(served: Served, ada: fairq.Client, operator: Raw) -> None:
-    app, attempts = worker_of(served), []
-    await operator.ask("configure", queue="emails", settings={"lease_ms": 300})
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        attempts.append(task.attempt)
-        await trio.sleep(1.2)
-
-    with trio.fail_after(10):
-        async with working(app):
-            await wait_state(await ada.enqueue("emails", 1), "done")
-    assert attempts == [1]
-
-
-@pytest.mark.parametrize("kind", ["async", "plain"])
-async def test_a_lost_lease_cancels_its_handler_and_settles_nothing(
-    served: Served, ada: fairq.Client, operator: Raw, kind: str
-) -> None:
-    """The connection stops carrying replies; the lease runs out here as it does in the store."""
-    await operator.ask("configure", queue="emails", settings={"lease_ms": 300})
-    began, cancelled, leave = trio.Event(), trio.Event(), threading.Event()
-    token = trio.lowlevel.current_trio_token()
-
-    async def linger(task: fairq.Task) -> None:
-        began.set()
-        try:
-            await trio.sleep_forever()
-        finally:
-            cancelled.set()
-
-    def block(task: fairq.Task) -> None:
-        token.run_sync_soon(began.set)
-        leave.wait(5)
-
-    with trio.fail_after(10):
-        async with open_proxy(served.port) as proxy:
-            app = fairq.Worker(f"ws://127.0.0.1:{proxy.port}", WORKER, concurrency=1)
-            app.task("emails")(linger if kind == "async" else block)
-            task = await ada.enqueue("emails", 1)
-            async with working(app):
-                await began.wait()
-                proxy.hold()
-                if kind == "async":
-                    with trio.fail_after(2):
-                        await cancelled.wait()
-                async with raw(served, WORKER) as heir:
-                    await heir.attach("emails", credit=1)
-                    (pushed,) = await heir.pushed()
-                    assert (pushed["id"], pushed["attempt"]) == (task.id, 2)
-                    leave.set()
-                    await trio.sleep(0.1)
-                    assert await heir.settle("emails", "ack", pushed) == ["ok"]
-                proxy.release()
-
-
-async def test_stop_finishes_what_runs_and_takes_no_more(served: Served, ada: fairq.Client) -> None:
-    app = worker_of(served, concurrency=2)
-    began, finish, done = trio.Event(), trio.Event(), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        began.set()
-        await finish.wait()
-        done.append(task.id)
-
-    with trio.fail_after(10):
-        tasks = await ada.enqueue_many("emails", range(5))
-        async with trio.open_nursery() as nursery:
-            await nursery.start(app.run)
-            await began.wait()
-            await wait_until(lambda: len(app._scopes) == 2)
-            app.stop()
-            await trio.testing.wait_all_tasks_blocked(0.05)
-            finish.set()
-        states = [(await task.state()).state for task in tasks]
-        assert sorted(states) == ["done", "done", "ready", "ready", "ready"]
-        assert len(done) == 2
-
-
-async def test_an_idle_worker_stops_at_once_and_can_run_again(served: Served, ada: fairq.Client) -> None:
-    app, done = worker_of(served), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        done.append(task.payload)
-
-    with trio.fail_after(10):
-        for number in range(2):
-            async with trio.open_nursery() as nursery:
-                await nursery.start(app.run)
-                await wait_state(await ada.enqueue("emails", number), "done")
-                app.stop()
-    assert done == [0, 1]
-
-
-async def test_a_worker_may_be_stopped_before_it_is_connected(served: Served) -> None:
-    app = worker_of(served)
-    app.task("emails")(print)
-    with trio.fail_after(5):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(app.run)
-            app.stop()
-
-
-async def test_a_cancelled_run_gives_its_tasks_back_and_forgives_the_attempt(served: Served, ada: fairq.Client) -> None:
-    app, began = worker_of(served), trio.Event()
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        began.set()
-        await trio.sleep_forever()
-
-    with trio.fail_after(10):
-        task = await ada.enqueue("emails", 1, max_attempts=1)
-        async with working(app):
-            await began.wait()
-        assert (await wait_state(task, "ready", 1)).attempt == 1
-        async with raw(served, WORKER) as heir:
-            await heir.attach("emails")
-            (pushed,) = await heir.pushed()
-            assert (pushed["attempt"], pushed["max_attempts"]) == (2, 2)
-
-
-async def test_handlers_go_on_while_the_connection_is_mended(served: Served, ada: fairq.Client) -> None:
-    """Settlements made meanwhile are sent afterwards; the server gave the lease away, so they are told to be late."""
-    began, finish = trio.Event(), trio.Event()
-    attempts: list[int] = []
-
-    with trio.fail_after(15):
-        async with open_proxy(served.port) as proxy:
-            app = fairq.Worker(f"ws://127.0.0.1:{proxy.port}", WORKER)
-
-            @app.task("emails")
-            async def send(task: fairq.Task) -> None:
-                attempts.append(task.attempt)
-                began.set()
-                await finish.wait()
-
-            task = await ada.enqueue("emails", 1)
-            async with working(app):
-                await began.wait()
-                proxy.cut()
-                await wait_until(lambda: proxy.connections == 2)
-                finish.set()
-                await wait_state(task, "done")
-    assert attempts in ([1], [1, 2])
 
 
 async def test_several_queues_have_each_its_handler(served: Served, ada: fairq.Client) -> None:

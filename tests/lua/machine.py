@@ -11,6 +11,7 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests import reports
 from tests.model import Model
 
 from .calls import START, Queue, options
@@ -182,28 +183,11 @@ class QueueMachine(RuleBasedStateMachine):
     def all_say_the_same(self) -> None:
         """Compare what the store tells of queue, tenants and tasks, to the last bit, and read its keys."""
         self.queue.now = self.now
-        self.same(self.queue.depth(), self.model.depth())
+        self.same(self.queue.depth(), reports.depth(self.model))
         shares = {name: vars(share) for name, share in self.queue.tenants().items()}
-        self.same(shares, {name: expected_share(self.model, name) for name in self.model.tenants})
-        self.same(self.queue.tasks(*IDS), [self.model.tell(id, self.now) for id in IDS])
+        self.same(shares, {name: reports.share(self.model, name) for name in self.model.tenants})
+        self.same(self.queue.tasks(*IDS), [reports.task(self.model, id, self.now) for id in IDS])
         Keyspace(self.queue).check()
-
-
-def expected_share(model: Model, name: str) -> dict[str, float]:
-    """What `tenants` says of a tenant."""
-    t = model.tenants[name]
-    return {
-        "weight": t.weight,
-        "ready": len(t.ready),
-        "delayed": len(t.delayed),
-        "leased": t.leased,
-        "dead": t.dead,
-        "done": t.done,
-        "delivered": t.delivered,
-        "entitled": t.entitled + (t.weight * (model.clock - t.joined) if t.slot else 0),
-        "paused": t.paused,
-        "is_eligible": int(t.slot != 0),
-    }
 
 
 class Walk:

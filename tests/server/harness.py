@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -35,13 +35,6 @@ async def running(store: str, **settings: Any) -> AsyncIterator[Served]:
 def url_of(served: Served) -> str:
     """The URL of a server in the test."""
     return f"ws://{served.host}:{served.port}"
-
-
-async def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait for a condition that nothing announces."""
-    with trio.fail_after(seconds):
-        while not holds():
-            await trio.sleep(0.005)
 
 
 def open_fds() -> int:

@@ -118,17 +118,20 @@ async def test_the_store_holds_hashes_only(served: Served, server_store: str) ->
 @pytest.mark.parametrize("action", ["revoke at this server", "revoke at another server"])
 async def test_a_revoked_token_closes_its_live_connections(server_store: str, action: str) -> None:
     with trio.fail_after(15):
-        async with running(server_store) as served, running(server_store) as other:
-            async with raw(served if action.endswith("this server") else other, OPERATOR) as operator:
-                doomed, spared = await create(operator, Role.WORKER), await create(operator, Role.WORKER)
-                async with raw(served, doomed) as one, raw(served, spared) as two:
-                    await operator.ask("revoke_token", id=doomed.split("_")[2])
-                    with trio.fail_after(2):
-                        assert await one.closed() == (4001, "the token was revoked")
-                    await two.attach("q")
-                with pytest.raises(Unauthorized):
-                    async with raw(served, doomed):
-                        pass
+        async with (
+            running(server_store) as served,
+            running(server_store) as other,
+            raw(served if action.endswith("this server") else other, OPERATOR) as operator,
+        ):
+            doomed, spared = await create(operator, Role.WORKER), await create(operator, Role.WORKER)
+            async with raw(served, doomed) as one, raw(served, spared) as two:
+                await operator.ask("revoke_token", id=doomed.split("_")[2])
+                with trio.fail_after(2):
+                    assert await one.closed() == (4001, "the token was revoked")
+                await two.attach("q")
+            with pytest.raises(Unauthorized):
+                async with raw(served, doomed):
+                    pass
 
 
 async def test_a_token_may_be_limited_to_queues(served: Served) -> None:

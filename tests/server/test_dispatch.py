@@ -9,8 +9,9 @@ import trio
 
 from fairq.server.run import Served
 from fairq.store.store import Claim, Store
+from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Refused, raw, tenant, wait_until
+from .harness import OPERATOR, WORKER, Refused, raw, tenant
 
 IDS = [f"id-{number}" for number in range(20)]
 

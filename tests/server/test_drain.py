@@ -9,8 +9,9 @@ import trio.testing
 from fairq.client.worker import Task, Worker
 from fairq.errors import Unavailable
 from fairq.server.run import Served
+from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Refused, raw, running, tenant, url_of, wait_until
+from .harness import OPERATOR, WORKER, Refused, raw, running, tenant, url_of
 
 
 async def test_tasks_that_finish_in_their_grace_run_once(served: Served) -> None:
@@ -114,16 +115,21 @@ async def test_what_is_asked_while_draining_is_refused_as_draining_and_not_as_a_
 
 async def test_another_server_takes_over_what_a_drained_one_leaves(server_store: str) -> None:
     with trio.fail_after(15):
-        async with running(server_store) as other, raw(other, WORKER) as heir, running(server_store) as served:
-            async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-                await worker.attach("q", credit=2)
-                await ada.enqueue("q", ["a", "b", "c"])
-                await worker.pushed(2)
-                await heir.attach("q", credit=1)
-                (first,) = await heir.pushed()
-                assert first["id"] == "c"
-                await heir.ask("credit", credit=3)
-                await served.app.drain(0.2)
-                with trio.fail_after(1):
-                    rest = await heir.pushed(2)
-                assert {task["id"] for task in rest} == {"a", "b"}
+        async with (
+            running(server_store) as other,
+            raw(other, WORKER) as heir,
+            running(server_store) as served,
+            raw(served, tenant("ada")) as ada,
+            raw(served, WORKER) as worker,
+        ):
+            await worker.attach("q", credit=2)
+            await ada.enqueue("q", ["a", "b", "c"])
+            await worker.pushed(2)
+            await heir.attach("q", credit=1)
+            (first,) = await heir.pushed()
+            assert first["id"] == "c"
+            await heir.ask("credit", credit=3)
+            await served.app.drain(0.2)
+            with trio.fail_after(1):
+                rest = await heir.pushed(2)
+            assert {task["id"] for task in rest} == {"a", "b"}

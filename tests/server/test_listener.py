@@ -16,8 +16,9 @@ from fairq.server import listener as module
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
 from fairq.transport import Disconnected
+from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Refused, open_fds, raw, running, tenant, url_of, wait_until
+from .harness import OPERATOR, WORKER, Refused, open_fds, raw, running, tenant, url_of
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 
@@ -303,11 +304,8 @@ async def test_tls_serves_wss_and_shrugs_off_plain_text(
                 assert (await operator.ask("queues"))["queues"] == []
 
 
-async def test_a_forbidden_client_is_told_so(served: Served) -> None:
+async def test_a_forbidden_client_is_told_so(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairq.transport.SUBPROTOCOL", "fairq.v0")
     with trio.fail_after(5), pytest.raises(Forbidden, match="subprotocol"):
-        from fairq import transport
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(transport, "SUBPROTOCOL", "fairq.v0")
-            async with raw(served, OPERATOR):
-                pass
+        async with raw(served, OPERATOR):
+            pass

@@ -12,7 +12,7 @@ from fairq.model import NewTask, Tick
 from fairq.server.run import Served
 from fairq.server.ticker import FLOOR_S, Ticker
 from tests import stores
-from tests.store.test_connection import wait_until
+from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, raw, running, tenant
 

@@ -45,16 +45,20 @@ async def test_each_task_runs_once_whichever_server_has_it(server_store: str) ->
 async def test_a_task_enqueued_at_one_server_wakes_a_worker_at_the_other(server_store: str) -> None:
     delays = []
     with trio.fail_after(15):
-        async with running(server_store) as one, running(server_store) as two:
-            async with raw(one, tenant("ada")) as ada, raw(two, WORKER) as worker:
-                await worker.attach("q", credit=1)
-                for number in range(10):
-                    await trio.testing.wait_all_tasks_blocked(0.02)
-                    began = trio.current_time()
-                    await ada.enqueue("q", [f"id-{number}"])
-                    (task,) = await worker.pushed()
-                    delays.append(trio.current_time() - began)
-                    await worker.settle("q", "ack", task)
+        async with (
+            running(server_store) as one,
+            running(server_store) as two,
+            raw(one, tenant("ada")) as ada,
+            raw(two, WORKER) as worker,
+        ):
+            await worker.attach("q", credit=1)
+            for number in range(10):
+                await trio.testing.wait_all_tasks_blocked(0.02)
+                began = trio.current_time()
+                await ada.enqueue("q", [f"id-{number}"])
+                (task,) = await worker.pushed()
+                delays.append(trio.current_time() - began)
+                await worker.settle("q", "ack", task)
     assert sorted(delays)[5] < 0.1
     assert max(delays) < 0.6  # under the one second of the slow poll
 
@@ -77,36 +81,40 @@ async def test_what_an_operator_sets_free_at_one_server_wakes_a_worker_at_the_ot
     server_store: str, verb: str
 ) -> None:
     with trio.fail_after(15):
-        async with running(server_store) as one, running(server_store) as two:
-            async with raw(one, OPERATOR) as operator, raw(one, tenant("ada")) as ada, raw(two, WORKER) as worker:
-                await ada.enqueue("q", ["a"])
-                await worker.attach("q", credit=1)
-                (task,) = await worker.pushed()
-                if verb == "replay":
-                    await worker.settle("q", "reject", task)
-                    await trio.testing.wait_all_tasks_blocked(0.05)
-                    await operator.ask("replay", queue="q", ids=["a"])
-                else:
-                    await operator.ask("pause", queue="q", tenant="ada")
-                    await worker.settle("q", "release", task)
-                    await worker.quiet(0.1)
-                    await operator.ask("resume", queue="q", tenant="ada")
-                with trio.fail_after(0.5):
-                    await worker.pushed()
+        async with (
+            running(server_store) as one,
+            running(server_store) as two,
+            raw(one, OPERATOR) as operator,
+            raw(one, tenant("ada")) as ada,
+            raw(two, WORKER) as worker,
+        ):
+            await ada.enqueue("q", ["a"])
+            await worker.attach("q", credit=1)
+            (task,) = await worker.pushed()
+            if verb == "replay":
+                await worker.settle("q", "reject", task)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                await operator.ask("replay", queue="q", ids=["a"])
+            else:
+                await operator.ask("pause", queue="q", tenant="ada")
+                await worker.settle("q", "release", task)
+                await worker.quiet(0.1)
+                await operator.ask("resume", queue="q", tenant="ada")
+            with trio.fail_after(0.5):
+                await worker.pushed()
 
 
 async def test_when_one_server_stops_the_other_goes_on_with_what_it_left(server_store: str) -> None:
     with trio.fail_after(15):
         async with running(server_store) as stays, raw(stays, WORKER) as heir, raw(stays, tenant("ada")) as ada:
             await heir.attach("q", credit=10)
-            async with running(server_store) as goes:
-                async with raw(goes, WORKER) as worker:
-                    await heir.ask("credit", credit=0)
-                    await worker.attach("q", credit=2)
-                    await ada.enqueue("q", ["a", "b", "c"])
-                    await worker.pushed(2)
-                    await heir.ask("credit", credit=10)
-                    await heir.pushed(1)
+            async with running(server_store) as goes, raw(goes, WORKER) as worker:
+                await heir.ask("credit", credit=0)
+                await worker.attach("q", credit=2)
+                await ada.enqueue("q", ["a", "b", "c"])
+                await worker.pushed(2)
+                await heir.ask("credit", credit=10)
+                await heir.pushed(1)
             with trio.fail_after(2):  # `goes` is gone, without a word
                 assert {task["id"] for task in await heir.pushed(2)} <= {"a", "b", "c"}
             await ada.enqueue("q", ["d"])

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -17,6 +18,7 @@ from fairq.store.connection import Address, Connection, Subscription, as_error
 from tests import stores
 
 from .proxy import open_proxy
+from .waiting import wait_until
 
 
 @asynccontextmanager
@@ -27,13 +29,6 @@ async def connected(port: int, *, timeout: float = 5.0) -> AsyncIterator[Connect
         with trio.fail_after(10):
             await connection.wait_connected()
         yield connection
-
-
-async def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait for a condition that nothing announces."""
-    with trio.fail_after(seconds):
-        while not holds():
-            await trio.sleep(0.005)
 
 
 async def call_outcome(connection: Connection, *command: str | bytes, into: list[object]) -> None:
@@ -165,13 +160,15 @@ async def test_a_connection_cut_before_sending_says_that_nothing_was_done() -> N
         async with trio.open_nursery() as nursery:
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             nursery.start_soon(trio.serve_listeners, answer_ping_then_read_no_more, listeners)
-            async with connected(listeners[0].socket.getsockname()[1]) as connection:
-                async with trio.open_nursery() as callers:
-                    callers.start_soon(lambda: call_outcome(connection, "SET", "a", b"x" * 30_000_000, into=sent))
-                    await trio.testing.wait_all_tasks_blocked(0.05)  # the writer is stuck with the first
-                    callers.start_soon(lambda: call_outcome(connection, "SET", "b", "1", into=queued))
-                    await trio.testing.wait_all_tasks_blocked(0.01)
-                    cut.set()
+            async with (
+                connected(listeners[0].socket.getsockname()[1]) as connection,
+                trio.open_nursery() as callers,
+            ):
+                callers.start_soon(lambda: call_outcome(connection, "SET", "a", b"x" * 30_000_000, into=sent))
+                await trio.testing.wait_all_tasks_blocked(0.05)  # the writer is stuck with the first
+                callers.start_soon(lambda: call_outcome(connection, "SET", "b", "1", into=queued))
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                cut.set()
             nursery.cancel_scope.cancel()
     assert (sent, queued) == ([OutcomeUnknown], [Unavailable])
 
@@ -224,10 +221,8 @@ async def test_a_subscription_hears_messages_and_hears_of_its_reconnects(store_p
                 await wait_until(lambda: "" in heard)
                 await subscription.add("plain", sharded=False)
                 for attempt in range(2):
-                    while not await connection.call("SPUBLISH", "before", "1"):
-                        await trio.sleep(0.005)
-                    while not await connection.call("PUBLISH", "plain", "1"):
-                        await trio.sleep(0.005)
+                    await wait_until(partial(connection.call, "SPUBLISH", "before", "1"))
+                    await wait_until(partial(connection.call, "PUBLISH", "plain", "1"))
                     await wait_until(lambda: min(heard.count("before"), heard.count("plain")) >= 2)  # and subscribing
                     if attempt == 0:
                         heard.clear()

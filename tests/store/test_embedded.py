@@ -18,7 +18,7 @@ from fairq.model import NewTask
 from fairq.store.embedded import embedded_store, is_running, socket_path, store_url
 from fairq.store.store import Store, check_durability, open_store
 
-from .test_connection import wait_until
+from .waiting import wait_until
 
 OWNER = """
 import sys, trio
@@ -161,11 +161,16 @@ async def test_it_stops_cleanly_when_cancelled_and_when_the_block_fails(tmp_path
             scope.cancel()
             await trio.sleep_forever()
     assert not is_alive(cancelled)
-    with pytest.raises(ZeroDivisionError):
+    failed: list[int | None] = []
+
+    async def fail() -> None:
         async with embedded(tmp_path):
-            failed = store_pid(tmp_path)
+            failed.append(store_pid(tmp_path))
             raise ZeroDivisionError
-    assert not is_alive(failed)
+
+    with pytest.raises(ZeroDivisionError):
+        await fail()
+    assert not is_alive(failed[0])
 
 
 async def test_a_data_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:

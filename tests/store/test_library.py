@@ -9,7 +9,7 @@ import redis
 import trio
 
 import fairq
-from fairq.errors import StoreRefused
+from fairq.errors import SettingsError, StoreRefused
 from fairq.model import NewTask
 from fairq.store import library
 from fairq.store.store import Store, load_library, open_store
@@ -57,7 +57,7 @@ def test_the_source_joins_the_numbered_sections_in_order() -> None:
 
 
 def test_names_carry_the_version() -> None:
-    assert library.NAME == f"fairq_{library.VERSION}"
+    assert f"fairq_{library.VERSION}" == library.NAME
     assert library.function_name("claim") == f"fq{library.VERSION}_claim"
 
 
@@ -140,7 +140,7 @@ async def test_another_text_under_our_version_is_refused_and_left_alone(bare_url
     other = library.source() + "\n-- another build\n"
     client.function_load(other)
     try:
-        with trio.fail_after(5), pytest.raises(StoreRefused, match="another text"):
+        with trio.fail_after(5), pytest.raises(SettingsError, match="another text"):
             async with open_store(bare_url, connect_timeout=30):
                 pass
         assert libraries(bare_url) == {library.NAME: other}

@@ -251,13 +251,12 @@ async def test_an_error_of_the_store_itself_is_told_as_such(store: Store, redis_
 
 async def test_an_enqueue_whose_reply_was_lost_can_be_repeated(store_port: int) -> None:
     with trio.fail_after(10):
-        async with open_proxy(store_port) as proxy:
-            async with open_store(f"redis://127.0.0.1:{proxy.port}/0") as store:
-                await store.pause("other")
-                await store.enqueue(Q, "ada", [NewTask("first", b"1")])
-                proxy.lose_next_reply()
-                with pytest.raises(OutcomeUnknown):
-                    await store.enqueue(Q, "ada", [NewTask("a", b"1")])
-                await store.connection.wait_connected()
-                assert await store.enqueue(Q, "ada", [NewTask("a", b"1")]) == ["duplicate"]
-                assert (await store.queue(Q)).ready == 2
+        async with open_proxy(store_port) as proxy, open_store(f"redis://127.0.0.1:{proxy.port}/0") as store:
+            await store.pause("other")
+            await store.enqueue(Q, "ada", [NewTask("first", b"1")])
+            proxy.lose_next_reply()
+            with pytest.raises(OutcomeUnknown):
+                await store.enqueue(Q, "ada", [NewTask("a", b"1")])
+            await store.connection.wait_connected()
+            assert await store.enqueue(Q, "ada", [NewTask("a", b"1")]) == ["duplicate"]
+            assert (await store.queue(Q)).ready == 2

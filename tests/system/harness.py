@@ -18,6 +18,7 @@ from attrs import define, field, frozen
 import fairq
 from fairq.errors import FairqError
 from tests.server.harness import OPERATOR, tenant
+from tests.store.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 20.0
@@ -29,6 +30,7 @@ class Process:
 
     output: Path
     process: subprocess.Popen[bytes]
+    is_worker: bool = False
 
     @property
     def pid(self) -> int:
@@ -62,18 +64,18 @@ class Process:
 
     async def wait(self, seconds: float = START_SECONDS) -> int:
         """Wait until it ends; returns its exit code."""
-        with trio.fail_after(seconds):
-            while (code := self.process.poll()) is None:
-                await trio.sleep(0.01)
-        return code
+        await wait_until(lambda: self.process.poll() is not None, seconds)
+        return self.process.returncode
 
     async def wait_url(self) -> str:
         """Wait until it serves; returns its URL."""
         return (await self.wait_printed(r"ws://127\.0\.0\.1:\d+")).group()
 
     def stop(self) -> None:
-        """End it in good order, or at once if it will not."""
-        if self.process.poll() is None:
+        """End it: a worker at once, a server in good order if it will."""
+        if self.is_worker:
+            self.kill()
+        elif self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
             try:
@@ -124,7 +126,7 @@ class World:
                 [sys.executable, "-m", "fairq", *map(str, argv)],
                 cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
             )  # fmt: skip
-        started = Process(output, process)
+        started = Process(output, process, argv[0] == "worker")
         self._stack.callback(started.stop)
         return started
 
@@ -148,11 +150,11 @@ class World:
 
     async def wait_journal(self, holds: Callable[[list[Ran]], bool], seconds: float = START_SECONDS) -> list[Ran]:
         """Wait until the journal fulfils a condition."""
-        with trio.move_on_after(seconds):
-            while not holds(rows := self.journal()):
-                await trio.sleep(0.01)
-            return rows
-        raise AssertionError(f"not in {seconds} s; the journal: {self.journal()}")
+        try:
+            await wait_until(lambda: holds(self.journal()), seconds)
+        except trio.TooSlowError:
+            raise AssertionError(f"not in {seconds} s; the journal: {self.journal()}") from None
+        return self.journal()
 
 
 @contextmanager
@@ -209,6 +211,15 @@ async def counts(operator: fairq.Client) -> dict[str, int]:
     """Read the queue's counts."""
     rows = (await operator.request("queues"))["queues"]
     return next((row for row in rows if row["queue"] == "q"), {})
+
+
+async def wait_workers(operator: fairq.Client, count: int) -> None:
+    """Wait until so many workers are attached to the operator's server."""
+
+    async def are_there() -> bool:
+        return (await counts(operator)).get("workers", 0) >= count
+
+    await wait_until(are_there, START_SECONDS)
 
 
 async def wait_drained(operator: fairq.Client, seconds: float = 20.0) -> dict[str, int]:

@@ -1,0 +1,59 @@
+"""What the model says of itself, in the words of the verbs that inspect."""
+
+from __future__ import annotations
+
+from .fair_pick import OUT, Run
+from .model import Model
+
+
+def depth(model: Model) -> dict[str, float]:
+    """What `depth` says."""
+    everyone = model.tenants.values()
+    return {
+        **model.settings,
+        **model.counts,
+        "now": model.now,
+        "clock": model.clock,
+        "weight_sum": model.weight_sum,
+        "hungry": model.hungry,
+        "paused": model.paused,
+        "epoch": model.epoch,
+        "estimate": model.estimate,
+        "ready": sum(len(t.ready) for t in everyone),
+        "delayed": sum(len(t.delayed) for t in everyone),
+        "leased": len(model.leases),
+        "dead": len(model.dead),
+    }
+
+
+def share(model: Model, name: str) -> dict[str, float]:
+    """What `tenants` says of a tenant."""
+    t = model.tenants[name]
+    return {
+        "weight": t.weight,
+        "ready": len(t.ready),
+        "delayed": len(t.delayed),
+        "leased": t.leased,
+        "dead": t.dead,
+        "done": t.done,
+        "delivered": t.delivered,
+        "entitled": t.entitled + (t.weight * (model.clock - t.joined) if t.slot != OUT else 0),
+        "paused": t.paused,
+        "is_eligible": int(t.slot != OUT),
+    }
+
+
+def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, str]:
+    """What `tasks` says of an id."""
+    now = max(now, model.now)
+    if id in model.dead:
+        d = model.dead[id]
+        return ("dead", d.tenant.name, d.attempts, d.died_at, d.reason, d.error)
+    if id not in model.records:
+        attempt = model.remembered(id, now)
+        return ("done", "", attempt, 0, "", "") if attempt else ("unknown", "", 0, 0, "", "")
+    t, run = model.records[id].tenant, model.runs.get(id) or Run(0)
+    if id in model.leases:
+        return ("leased", t.name, run.attempt, model.leases[id], run.worker, run.error)
+    state = "delayed" if id in t.delayed else "ready"
+    return (state, t.name, run.attempt, t.delayed.get(id, 0), "", run.error)
