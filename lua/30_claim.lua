@@ -5,49 +5,8 @@
 -- list (whoever is served from there takes a slot only afterwards), or entries were void or expired, or darts ran out.
 
 local ROUNDS = 8
-local SLOT_PROBES = 32  -- darts thrown for one draw before the round ends (a round empties tenants under the darts)
+local RECALLED = 10000
 local VOIDS_PER_CALL = 1000  -- void entries that one call passes over before it leaves the rest to the next
-
--- Throws darts: the tenants in the slots that they fell into, and how far into the slot.
-local function throw_darts(call, wanted)
-  local fields, inside, spans, total = {}, {}, {}, 0
-  for class, count in pairs(call.queue.classes) do
-    if count > 0 then spans[#spans + 1] = {class = class, top = 2 ^ class, count = count} end
-  end
-  table.sort(spans, function(one, other) return one.class < other.class end)
-  for _, span in ipairs(spans) do
-    span.field, span.length = slot_field(span.class, ''), span.count * span.top
-    total = total + span.length
-  end
-  for i = 1, wanted do
-    local point, span = random(call) * total, nil
-    for s = 1, #spans do
-      span = spans[s]
-      if point < span.length then break end
-      point = point - span.length
-    end
-    local slot = math.min(math.floor(point / span.top), span.count - 1)
-    fields[i] = span.field .. slot + 1
-    inside[i] = point - slot * span.top
-  end
-  return redis.call('HMGET', key(call, 'slots'), unpack(fields)), inside
-end
-
--- One tenant by rate, or nil when SLOT_PROBES darts in a row missed. `darts` is the round's quiver.
-local function draw(call, darts)
-  for _ = 1, SLOT_PROBES do
-    if darts.next > #darts.names then
-      darts.names, darts.inside = throw_darts(call, darts.refill)
-      darts.next = 1
-      load_tenants(call, darts.names)
-    end
-    local i = darts.next
-    darts.next = i + 1
-    local t = call.tenants[darts.names[i]]
-    if darts.inside[i] < rate_of(call, t) and is_eligible(t) then return t end
-  end
-  return nil
-end
 
 -- Takes tenants off the head of the wake list; those that have left it (see rule 3) are dropped.
 local function pop_woken(call, wanted)
@@ -70,12 +29,7 @@ end
 
 -- The next tenant to serve, or nil. See rule 3: the wake list goes first, unless that would starve the drawn tenant.
 local function pick(call, round)
-  local woken, drawn = round.woken[round.next_woken], nil
-  if round.has_slots then
-    drawn = draw(call, round.darts)
-    local other = drawn and draw(call, round.darts)
-    if other and other.vtime < drawn.vtime then drawn = other end
-  end
+  local woken, drawn = round.woken[round.next_woken], draw_two(call, round)
   if woken and not (drawn and drawn.vtime + cost_of(call, drawn) / drawn.weight < call.queue.clock) then
     round.next_woken, woken.listed = round.next_woken + 1, 0
     return woken
@@ -85,15 +39,14 @@ end
 
 -- Charges up to `wanted` tasks one by one; returns the picks in order.
 local function pick_round(call, wanted)
-  local round, picks, q = {woken = pop_woken(call, wanted), next_woken = 1}, {}, call.queue
-  for _, count in pairs(q.classes) do round.has_slots = round.has_slots or count > 0 end
+  local round, picks, q = {woken = pop_woken(call, wanted), next_woken = 1, line = line_up(call)}, {}, call.queue
   round.darts = {names = {}, next = 1}
   while #picks < wanted and q.weight_sum > 0 do
     round.darts.refill = math.min(3 * (wanted - #picks) + 1, 400)  -- two hits for each pick, and some misses
     local t = pick(call, round)
     if not t then break end
     touch(call, t.name)
-    local p = {tenant = t, cost = cost_of(call, t), weight_sum = q.weight_sum}
+    local p = {tenant = t, cost = cost_of(call, t), weight_sum = q.weight_sum, id = false, record = false, run = false}
     picks[#picks + 1] = p
     t.ready, q.ready = t.ready - 1, q.ready - 1
     charge(call, t, p.cost, p.weight_sum)
@@ -155,12 +108,21 @@ local function pop_round(call, picks)
   return found
 end
 
+local function new_run(p, max_attempts)
+  if p.run then return load_run(p.run) end
+  return {
+    attempt = 0, forgiven = 0, max_attempts = max_attempts, state = LEASED, epoch = 0, leased_at = 0, cost = 0,
+    weight_sum = 0, expires_at = 0, tenant = p.tenant.name, worker = '', error = '',
+  }
+end
+
 -- Drops what has expired, leases the rest.
 local function lease_round(call, found, worker, leases)
-  local runs, deadlines, started = {}, {}, {}
+  local q, runs, deadlines, started = call.queue, {}, {}, {}
+  local deadline = string.format('%.0f', call.now + q.lease_ms)
   for _, p in ipairs(found) do
     local h, t = load_header(p.record), p.tenant
-    local run = p.run and load_run(p.run) or {attempt = 0, forgiven = 0, max_attempts = h.max_attempts, error = ''}
+    local run = new_run(p, h.max_attempts)
     if h.expires_at > 0 then started[#started + 1] = p.id end
     if h.expires_at > 0 and h.expires_at <= call.now then
       unpick(call, p, 0)
@@ -168,14 +130,10 @@ local function lease_round(call, found, worker, leases)
       put_dead(call, t, p.id, EXPIRED, run.attempt, run.error)
     else
       run.attempt, run.state, run.leased_at, run.expires_at = run.attempt + 1, LEASED, call.now, h.expires_at
-      run.epoch, run.cost, run.weight_sum, run.tenant, run.worker = call.queue.epoch, p.cost, p.weight_sum, t.name,
-        worker
-      t.leased, call.queue.leased = t.leased + 1, call.queue.leased + 1
-      runs[#runs + 1] = p.id
-      runs[#runs + 1] = pack_run(run)
-      deadlines[#deadlines + 1] = call.now + call.queue.lease_ms
-      deadlines[#deadlines + 1] = p.id
-      local n = #leases
+      run.epoch, run.cost, run.weight_sum, run.worker = q.epoch, p.cost, p.weight_sum, worker
+      t.leased, q.leased = t.leased + 1, q.leased + 1
+      local n, m = #leases, #runs
+      runs[m + 1], runs[m + 2], deadlines[m + 1], deadlines[m + 2] = p.id, pack_run(run), deadline, p.id
       leases[n + 1], leases[n + 2], leases[n + 3] = p.id, run.attempt, run.max_attempts + run.forgiven
       leases[n + 4] = p.record
     end
@@ -185,9 +143,28 @@ local function lease_round(call, found, worker, leases)
   write('ZADD', key(call, 'leases'), deadlines)
 end
 
+-- What a claim under this name took before, if its answer was lost: the leases that still carry the name.
+local function recall(call, name, leases)
+  local ids = redis.call('ZRANGE', key(call, 'leases'), 0, RECALLED - 1, 'REV')
+  for first = 1, #ids, TASKS_PER_CALL do
+    local some = {unpack(ids, first, math.min(first + TASKS_PER_CALL - 1, #ids))}
+    local runs = redis.call('HMGET', key(call, 'runs'), unpack(some))
+    for i, id in ipairs(some) do
+      local run = load_run(runs[i])
+      if run.worker == name then
+        for _, value in ipairs({id, run.attempt, run.max_attempts + run.forgiven,
+            redis.call('HGET', key(call, 'tasks'), id)}) do
+          leases[#leases + 1] = value
+        end
+      end
+    end
+  end
+end
+
 -- claim(keys, argv): lease up to `limit` ready tasks by the fair pick.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 worker's name  4 limit (1..500)
+--   argv  1 now  2 dice  3 name of the claim  4 limit (1..500)  5 "again" if an earlier call under this name may have
+--         been carried out: what it took is given once more, and nothing else (found among the newest 10,000 leases)
 --   out   now_ms, lease_ms, then per task: id, attempt, max_attempts, record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A paused queue gives none. A claim that finds nothing, and finds the mark, writes nothing.
@@ -197,6 +174,10 @@ local function claim(keys, args)
   if not limit or limit < 1 or limit > TASKS_PER_CALL or limit % 1 ~= 0 then refuse('bad_request', 'limit') end
   if #args[3] > 255 then refuse('bad_request', 'worker') end
   local q, out, rounds = call.queue, {call.now, call.queue.lease_ms}, 0
+  if args[5] == 'again' then
+    recall(call, args[3], out)
+    if #out > 2 then return out end
+  end
   call.voids = 0
   while q.paused == 0 and #out < 2 + 4 * limit and q.weight_sum > 0 and rounds < ROUNDS do
     local picks = pick_round(call, limit - (#out - 2) / 4)

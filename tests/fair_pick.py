@@ -1,4 +1,4 @@
-"""The fair pick in plain Python, to the last bit; lua/10_tenants.lua and lua/30_claim.lua say why it is so."""
+"""The fair pick in plain Python, to the last bit; lua/10_tenants.lua, 15_draw.lua and 30_claim.lua say why it is so."""
 
 from __future__ import annotations
 
@@ -218,6 +218,15 @@ class FairPick:
                 return t
         return None
 
+    def draw_two(self, darts: Darts, dice: Iterator[float]) -> Tenant | None:
+        """Draw two and take the better one; a tenant that stands alone is not drawn."""
+        seated = [t for seats in self.classes.values() for t in seats]
+        if len(seated) == 1:
+            return seated[0] if seated[0].is_eligible else None
+        one = self.draw(darts, dice)
+        other = self.draw(darts, dice) if one else None
+        return other if one and other and other.vtime < one.vtime else one
+
     def pop_woken(self, wanted: int) -> deque[Tenant]:
         """Take tenants off the wake list; whoever has left it is dropped."""
         woken: deque[Tenant] = deque()
@@ -231,11 +240,7 @@ class FairPick:
 
     def pick(self, woken: deque[Tenant], darts: Darts | None, dice: Iterator[float]) -> Tenant | None:
         """Choose whom to serve: the wake list first, unless that would starve the drawn tenant."""
-        drawn = self.draw(darts, dice) if darts else None
-        if darts and drawn:
-            other = self.draw(darts, dice)
-            if other and other.vtime < drawn.vtime:
-                drawn = other
+        drawn = self.draw_two(darts, dice) if darts else None
         if woken and not (drawn and drawn.vtime + self.cost_of(drawn) / drawn.weight < self.clock):
             t = woken.popleft()
             t.listed = False

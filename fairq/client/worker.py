@@ -165,7 +165,10 @@ class Worker:
                     await self._idle.wait()
                     runners.cancel_scope.cancel()
             finally:
-                self._is_stopping = True
+                self.stop()
+                self._driver.handle = self._give_back
+                for queue, task in self._waiting:
+                    self._release(queue, task)
                 with trio.move_on_after(GIVE_BACK_S, shield=True):
                     while self._driver.session.holding and self._driver.is_connected:
                         self._idle = trio.Event()
@@ -208,6 +211,14 @@ class Worker:
             self._waiting.append((push.queue, task))
         self._runners.unpark()
 
+    def _give_back(self, push: Push) -> None:
+        for task in push.tasks:
+            self._release(push.queue, task)
+
+    def _release(self, queue: str, task: PushedTask) -> None:
+        self._driver.session.settle(queue, Settlement("release", task.id, task.attempt))
+        self._driver.kick()
+
     async def _run_tasks(self) -> None:
         """Run one task after the other; as many of these run as tasks may run at once.
 
@@ -233,16 +244,17 @@ class Worker:
             pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms,
         )  # fmt: skip
         key = (queue, task.id, task.attempt)
+        if not self._driver.session.holds(*key):
+            return  # the lease was lost before the task began
         settlement: Settlement | None = None
         self._scopes[key] = scope
         try:
-            if self._driver.session.holds(queue, task.id, task.attempt):
-                settlement = _settlement_of(pushed, await self._call(self.handlers[queue], task))
+            settlement = _settlement_of(pushed, await self._call(self.handlers[queue], task))
         finally:
             del self._scopes[key]
             if settlement is None and not scope.cancel_called:  # it is the worker that is cancelled
                 self.stop()
-                settlement = Settlement("release", task.id, task.attempt)
+                self._release(queue, pushed)
             if settlement is not None:
                 self._driver.session.settle(queue, settlement)
                 self._driver.kick()

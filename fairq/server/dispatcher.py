@@ -18,10 +18,10 @@ import structlog
 import trio
 from attrs import define, field
 
-from fairq.errors import FairqError
+from fairq.errors import FairqError, OutcomeUnknown
 from fairq.model import MAX_BATCH, Lease, Settlement
 from fairq.server.ticker import Ticker
-from fairq.store.store import Store
+from fairq.store.store import Claim, Store
 from fairq.wire.server_session import ServerSession
 
 log = structlog.get_logger("fairq.server")
@@ -55,6 +55,8 @@ class Dispatcher:
     workers: set[Worker] = field(factory=set)
     is_stopping: bool = False
     _hints: int = field(default=0, init=False)
+    _claims: int = field(default=0, init=False)
+    _is_in_doubt: bool = field(default=False, init=False)  # the last claim may have been carried out
     _is_empty: bool = field(default=False, init=False)
     _wake: trio.Event = field(factory=trio.Event, init=False)
 
@@ -83,7 +85,7 @@ class Dispatcher:
             wanted, hints = sum(shares.values()), self._hints
             began = trio.current_time()
             try:
-                claim = await self.store.claim(self.queue, self.name, wanted)
+                claim = await self._claim(wanted)
             except FairqError as error:
                 log.warning("claim failed", queue=self.queue, error=error.message)
                 self._unreserve(shares)
@@ -102,6 +104,21 @@ class Dispatcher:
             if claim.leases:
                 self.ticker.expect(self.queue, claim.lease_ms)
                 await self._hand_out(claim.leases, claim.lease_ms)
+
+    async def _claim(self, wanted: int) -> Claim:
+        """Claim under a new name, or again under the last one if its outcome is not known."""
+        if not self._is_in_doubt:
+            self._claims += 1
+        name = f"{self.name}/{self._claims}"
+        try:
+            claim = await self.store.claim(self.queue, name, wanted, again=self._is_in_doubt)
+        except OutcomeUnknown:
+            self._is_in_doubt = True
+            raise
+        if self._is_in_doubt:
+            self._is_in_doubt = False
+            self.hint()  # it may have given what the lost claim took, and there may be more
+        return claim
 
     def _reserve(self) -> dict[Worker, int]:
         """Set credit aside for one claim, so that no other queue's dispatcher promises it too."""

@@ -101,9 +101,13 @@ class Store:
             args += (task.id, pack_options(task), task.payload)
         return [outcome.decode() for outcome in await self._call("enqueue", queue, tenant, *args)]
 
-    async def claim(self, queue: str, worker: str, limit: int) -> Claim:
-        """Lease up to `limit` ready tasks by the fair pick. Cancelled or unknown: the leases expire by themselves."""
-        reply = await self._call("claim", queue, worker, limit)
+    async def claim(self, queue: str, name: str, limit: int, *, again: bool = False) -> Claim:
+        """Lease up to `limit` ready tasks by the fair pick.
+
+        `name` stands in the leases, and is the claim's id: after OutcomeUnknown, claim `again` under the same name, and
+        what the first call took is given once more. Cancelled: the leases expire by themselves.
+        """
+        reply = await self._call("claim", queue, name, limit, *(["again"] if again else []))
         return Claim(reply[1], unpack_leases(reply))
 
     async def settle(self, queue: str, settlements: Iterable[Settlement]) -> list[Outcome]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import trio
@@ -19,12 +20,12 @@ from .harness import wait_state, worker_of, working
 
 async def test_a_long_task_keeps_its_lease(served: Served, ada: fairq.Client, operator: Raw) -> None:
     app, attempts = worker_of(served), []
-    await operator.ask("configure", queue="emails", settings={"lease_ms": 300})
+    await operator.ask("configure", queue="emails", settings={"lease_ms": 800})
 
     @app.task("emails")
     async def send(task: fairq.Task) -> None:
         attempts.append(task.attempt)
-        await trio.sleep(1.2)
+        await trio.sleep(2)
 
     with trio.fail_after(10):
         async with working(app):
@@ -134,11 +135,11 @@ async def test_a_cancelled_run_gives_its_tasks_back_and_forgives_the_attempt(ser
         task = await ada.enqueue("emails", 1, max_attempts=1)
         async with working(app):
             await began.wait()
-        assert (await wait_state(task, "ready", 1)).attempt == 1
+        await wait_state(task, "ready", 1)
         async with raw(served, WORKER) as heir:
             await heir.attach("emails")
             (pushed,) = await heir.pushed()
-            assert (pushed["attempt"], pushed["max_attempts"]) == (2, 2)
+            assert pushed["attempt"] == pushed["max_attempts"] >= 2
 
 
 async def test_handlers_go_on_while_the_connection_is_mended(served: Served, ada: fairq.Client) -> None:
@@ -183,7 +184,31 @@ async def test_cancelling_a_worker_gives_back_also_what_it_had_not_begun(served:
             await app.run()
     with trio.fail_after(5):
         for task in tasks:
-            assert (await wait_state(task, "ready")).attempt <= 1
+            await wait_state(task, "ready")
         async with raw(served, WORKER) as heir:
             await heir.attach("emails", credit=50)
-            assert len(await heir.pushed(50)) == 50  # all had their only attempt forgiven
+            pushed = await heir.pushed(50)
+            assert all(
+                task["attempt"] == task["max_attempts"] for task in pushed
+            )  # their only attempt is still to come
+
+
+async def test_a_lease_lost_before_its_task_began_is_passed_over(
+    served: Served, ada: fairq.Client, operator: Raw
+) -> None:
+    """One handler blocks the loop for longer than a lease; the task behind it comes back in another attempt."""
+    await operator.ask("configure", queue="emails", settings={"lease_ms": 200})
+    app, ran = worker_of(served, concurrency=2), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        ran.append((task.payload, task.attempt))
+        if len(ran) == 1:
+            time.sleep(0.5)  # noqa: ASYNC251 - that is what is wrong with it
+
+    with trio.fail_after(10):
+        tasks = await ada.enqueue_many("emails", ["a", "b"])
+        async with working(app):
+            for task in tasks:
+                await wait_state(task, "done")
+            await wait_state(await ada.enqueue("emails", "c"), "done")  # the worker goes on

@@ -252,3 +252,22 @@ def test_concurrent_claimers_never_get_the_same_task(queue: Queue, store_url: st
         thread.join()
     everything = [id for mine in got for id in mine]
     assert len(everything) == len(set(everything)) == 1000
+
+
+def test_a_claim_whose_answer_was_lost_is_given_once_more_and_nothing_else(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b", "c", "d")
+    queue.claim(1, worker="s/1")
+    taken = queue.claim(2, worker="s/2")
+    reply = queue.call("claim", "s/2", 2, "again")
+    assert sorted(word.decode() for word in reply[2::4]) == sorted(lease.id for lease in taken) == ["b", "c"]
+    assert {(reply[i].decode(), reply[i + 1], reply[i + 2]) for i in (2, 6)} == {("b", 1, 5), ("c", 1, 5)}
+    assert {bytes(record) for record in reply[5::4]} == {lease.record for lease in taken}
+    assert queue.depth()["leased"] == 3
+    assert [lease.id for lease in queue.claim(5, worker="s/3")] == ["d"]
+
+
+def test_a_claim_that_was_never_carried_out_is_carried_out_when_it_is_repeated(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    queue.claim(1, worker="s/1")
+    reply = queue.call("claim", "s/2", 5, "again")
+    assert [word.decode() for word in reply[2::4]] == ["b"]

@@ -52,7 +52,7 @@ MUTANTS = [
         "coming back sheds debt", "if t.vtime > call.queue.clock then\n    take_slot", "if false then\n    take_slot"
     ),
     Mutant("the wake list starves the backlog", "if woken and not (drawn and", "if woken and not (false and"),
-    Mutant("the second draw is ignored", "if other and other.vtime < drawn.vtime then", "if false then"),
+    Mutant("the second draw is ignored", "return other and other.vtime < one.vtime and other or one", "return one"),
     Mutant("a tenant is listed twice", "if t.listed == 0 then\n      t.listed = 1", "if true then\n      t.listed = 1"),
     Mutant("a dropped wake entry is not noted", "else touch(call, name).listed = 0 end", "end"),
     Mutant("woken tenants that are not served are lost", "  push_back_woken(call, round)\n", ""),

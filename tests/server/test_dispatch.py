@@ -76,8 +76,8 @@ async def test_a_hint_that_overtakes_the_claims_reply_is_not_lost(
     claimed, go_on = trio.Event(), trio.Event()
     claim = Store.claim
 
-    async def slow_claim(self: Store, queue: str, worker: str, limit: int) -> Claim:
-        reply = await claim(self, queue, worker, limit)
+    async def slow_claim(self: Store, *args: Any, **more: Any) -> Claim:
+        reply = await claim(self, *args, **more)
         if not claimed.is_set():
             claimed.set()
             await go_on.wait()
@@ -130,7 +130,7 @@ async def test_two_queues_together_never_exceed_one_workers_credit(served: Serve
                 await ada.enqueue(queue, [f"{queue}-{id}" for id in IDS])
             await worker.attach("q1", "q2", "q3", credit=4)
             held: list[tuple[str, dict[str, Any]]] = []
-            done = 0
+            done, served_first = 0, set()
             while done < 60:
                 while not worker.pushes:
                     await worker.receive()
@@ -138,12 +138,15 @@ async def test_two_queues_together_never_exceed_one_workers_credit(served: Serve
                 worker.pushes.clear()
                 assert len(held) <= 4
                 queue, task = held.pop(0)
+                if done < 35:
+                    served_first.add(queue)
                 await worker.settle(queue, "ack", task)
                 done += 1
                 while held and not worker.pushes and done + len(held) == 60:
                     queue, task = held.pop(0)
                     await worker.settle(queue, "ack", task)
                     done += 1
+            assert served_first == {"q1", "q2", "q3"}  # none starves beside the others
 
 
 async def test_a_lease_brought_along_is_extended_and_counts_as_credit(served: Served) -> None:

@@ -220,12 +220,13 @@ async def test_another_tenants_tasks_look_unknown(served: Served) -> None:
         assert [row["state"] for row in both] == ["ready", "delayed"]
 
 
-async def test_a_tenant_cannot_learn_of_others_by_enqueueing_their_ids(served: Served) -> None:
+@pytest.mark.xfail(
+    reason="task ids are the queue's, not the tenant's: the second tenant is told `duplicate`", strict=True
+)
+async def test_two_tenants_may_choose_the_same_id(served: Served) -> None:
     async with raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
-        await ada.enqueue("q", ["a"])
-        await bob.enqueue("q", ["a"])
-        (row,) = (await ada.ask("tasks", queue="q", ids=["a"]))["tasks"]
-        assert row["tenant"] == "ada"
+        assert await ada.enqueue("q", ["order-1"]) == ["ok"]
+        assert await bob.enqueue("q", ["order-1"]) == ["ok"]
 
 
 async def test_each_tenants_tasks_are_its_tokens_tenants(served: Served) -> None:

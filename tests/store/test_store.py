@@ -249,6 +249,20 @@ async def test_an_error_of_the_store_itself_is_told_as_such(store: Store, redis_
         await store.enqueue(Q, "ada", [NewTask("a", b"1")])
 
 
+async def test_a_claim_whose_reply_was_lost_is_given_once_more(store_port: int) -> None:
+    with trio.fail_after(10):
+        async with open_proxy(store_port) as proxy, open_store(f"redis://127.0.0.1:{proxy.port}/0") as store:
+            await put(store, "a", "b", "c")
+            proxy.lose_next_reply()
+            with pytest.raises(OutcomeUnknown):
+                await store.claim(Q, "server-1/7", 2)
+            await store.connection.wait_connected()
+            again = await store.claim(Q, "server-1/7", 2, again=True)
+            assert sorted(lease.id for lease in again.leases) == ["a", "b"]
+            assert {lease.attempt for lease in again.leases} == {1}
+            assert [lease.id for lease in (await store.claim(Q, "server-1/8", 2)).leases] == ["c"]
+
+
 async def test_an_enqueue_whose_reply_was_lost_can_be_repeated(store_port: int) -> None:
     with trio.fail_after(10):
         async with open_proxy(store_port) as proxy, open_store(f"redis://127.0.0.1:{proxy.port}/0") as store:

@@ -1,0 +1,80 @@
+-- Drawing tenants by rate: the darts of rule 2 (10_tenants.lua). Slots stay as they are while a round draws.
+
+local SLOT_PROBES = 32  -- darts thrown for one draw before the round ends (a round empties tenants under the darts)
+
+-- The line that darts are thrown at: one span per class that has tenants, in the order of the classes.
+local function line_up(call)
+  local line = {length = 0, slots = 0}
+  for class, count in pairs(call.queue.classes) do
+    if count > 0 then
+      line[#line + 1] = {class = class, top = 2 ^ class, count = count, length = count * 2 ^ class}
+      line.length, line.slots = line.length + count * 2 ^ class, line.slots + count
+    end
+  end
+  table.sort(line, function(one, other) return one.class < other.class end)
+  return line
+end
+
+local function read_slots(call, fields)
+  local names = redis.call('HMGET', key(call, 'slots'), unpack(fields))
+  load_tenants(call, names)
+  return names
+end
+
+-- Reads all tenants of the line at once, which pays when there are fewer of them than darts.
+local function read_line(call, line)
+  local fields = {}
+  for _, span in ipairs(line) do
+    for slot = 1, span.count do fields[#fields + 1] = slot_field(span.class, slot) end
+  end
+  local names, at = read_slots(call, fields), 0
+  for _, span in ipairs(line) do
+    span.names, at = {unpack(names, at + 1, at + span.count)}, at + span.count
+  end
+end
+
+-- Throws darts: the tenants in the slots that they fell into, and how far into the slot.
+local function throw_darts(call, line, wanted)
+  local names, fields, inside = {}, {}, {}
+  if not line[1].names and line.slots <= wanted then read_line(call, line) end
+  for i = 1, wanted do
+    local point, span = random(call) * line.length, nil
+    for s = 1, #line do
+      span = line[s]
+      if point < span.length then break end
+      point = point - span.length
+    end
+    local slot = math.min(math.floor(point / span.top), span.count - 1)
+    inside[i] = point - slot * span.top
+    if span.names then names[i] = span.names[slot + 1] else fields[i] = slot_field(span.class, slot + 1) end
+  end
+  return #fields > 0 and read_slots(call, fields) or names, inside
+end
+
+-- One tenant by rate, or nil when SLOT_PROBES darts in a row missed. `darts` is the round's quiver.
+local function draw(call, line, darts)
+  for _ = 1, SLOT_PROBES do
+    if darts.next > #darts.names then
+      darts.names, darts.inside = throw_darts(call, line, darts.refill)
+      darts.next = 1
+    end
+    local i = darts.next
+    darts.next = i + 1
+    local t = call.tenants[darts.names[i]]
+    if darts.inside[i] < rate_of(call, t) and is_eligible(t) then return t end
+  end
+  return nil
+end
+
+-- The better of two draws; a tenant that stands alone needs none.
+local function draw_two(call, round)
+  if round.line.slots == 0 then return nil end
+  if round.line.slots == 1 then
+    round.alone = round.alone or read_slots(call, {slot_field(round.line[1].class, 1)})[1]
+    local t = call.tenants[round.alone]
+    return is_eligible(t) and t or nil
+  end
+  local one = draw(call, round.line, round.darts)
+  local other = one and draw(call, round.line, round.darts)
+  return other and other.vtime < one.vtime and other or one
+end

@@ -1,0 +1,63 @@
+"""A claim whose outcome is unknown is repeated under its name, and what it had taken is handed out at once."""
+
+from __future__ import annotations
+
+import trio
+from attrs import define, field
+
+from fairq.errors import OutcomeUnknown
+from fairq.model import Lease, Tick
+from fairq.server.dispatcher import Dispatcher
+from fairq.server.ticker import Ticker
+from fairq.store.store import Claim
+from fairq.wire.messages import Role, State
+from fairq.wire.server_session import ServerSession
+
+LEASES = [Lease(f"t{i}", 1, 5, "ada", 1, 0, 0, b"{}") for i in range(3)]
+
+
+@define(eq=False)
+class ForgetfulStore:
+    """Carries out the first claim and loses its answer; gives it when it is asked for again."""
+
+    asked: list[tuple[str, bool]] = field(factory=list)
+
+    asked_thrice: trio.Event = field(factory=trio.Event)
+
+    async def claim(self, queue: str, name: str, limit: int, *, again: bool = False) -> Claim:
+        await trio.lowlevel.checkpoint()
+        self.asked.append((name, again))
+        if len(self.asked) == 3:
+            self.asked_thrice.set()
+        if len(self.asked) == 1:
+            raise OutcomeUnknown("the store was lost after the command was sent")
+        return Claim(30_000, LEASES if again else [])
+
+    async def tick(self, queue: str) -> Tick:
+        raise AssertionError("the ticker does not run here")
+
+
+@define(eq=False)
+class Recorder:
+    session: ServerSession
+    name: str = "w"
+    kicked: trio.Event = field(factory=trio.Event)
+
+    def kick(self) -> None:
+        self.kicked.set()
+
+
+async def test_a_lost_claim_is_repeated_under_its_name(autojump_clock: trio.testing.MockClock) -> None:
+    store = ForgetfulStore()
+    worker = Recorder(ServerSession(role=Role.WORKER, state=State.ATTACHED, credit=10))
+    dispatcher = Dispatcher("mail", store, Ticker(store, lambda _: None), "server")  # type: ignore[arg-type]
+    dispatcher.workers.add(worker)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(dispatcher.run)
+            await worker.kicked.wait()
+            await store.asked_thrice.wait()
+            nursery.cancel_scope.cancel()
+    assert [again for _, again in store.asked] == [False, True, False]
+    assert store.asked[0][0] == store.asked[1][0] != store.asked[2][0]
+    assert set(worker.session.held) == {("mail", lease.id) for lease in LEASES}
