@@ -4,8 +4,9 @@ The tenant is chosen inside `claim`, at the moment a worker is free, and nothing
 that brings less than it asked for means an empty queue: the dispatcher then sleeps until a hint (a local enqueue, the
 store's `ready` channel, the ticker). A hint that overtakes the claim's reply must not be lost, so hints are counted.
 
-Claims keep a pace: the first comes at once, but the next waits as long as this one took (at least PACE_S), so that
-under load credit gathers and one call moves many tasks. Without it every acknowledgement would bring a claim.
+Claims keep a pace: the first comes at once, but the next waits as long as this one took (at least PACE_S) or until
+half of all credit is free, so that under load credit gathers and one call moves many tasks. Without it every
+acknowledgement would bring a claim of its own.
 """
 
 from __future__ import annotations
@@ -74,14 +75,17 @@ class Dispatcher:
         """Claim and push until stopped; a claim under way is always handed out or given back."""
         next_claim_at = 0.0
         while not self.is_stopping:
-            if trio.current_time() < next_claim_at:
-                await trio.sleep_until(next_claim_at)
-            shares = self._reserve()
-            if self._is_empty or not shares:
-                self._unreserve(shares)
-                self._wake = trio.Event()
+            self._wake = trio.Event()
+            free = sum(worker.session.free for worker in self.workers)
+            if self._is_empty or not free:
                 await self._wake.wait()
                 continue
+            offered = sum(worker.session.credit for worker in self.workers)
+            if 2 * free < offered and trio.current_time() < next_claim_at:
+                with trio.move_on_at(next_claim_at):
+                    await self._wake.wait()
+                continue
+            shares = self._reserve()
             wanted, hints = sum(shares.values()), self._hints
             began = trio.current_time()
             try:

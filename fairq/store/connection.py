@@ -207,7 +207,7 @@ class Connection:
 
     async def run(self) -> None:
         """Connect, serve, and connect again when the store comes back, until cancelled."""
-        backoff, failures = FullJitterBackoff(cap=2.0, base=0.05), 0
+        backoff, failures = FullJitterBackoff(cap=1.0, base=0.05), 0
         while True:
             try:
                 with trio.fail_after(self.timeout):
@@ -318,7 +318,7 @@ class Subscription:
 
     async def run(self) -> None:
         """Listen until cancelled."""
-        backoff, failures = FullJitterBackoff(cap=2.0, base=0.05), 0
+        backoff, failures = FullJitterBackoff(cap=1.0, base=0.05), 0
         while True:
             with suppress(*_BROKEN, trio.TooSlowError, FairqError):
                 with trio.fail_after(self.timeout):

@@ -107,7 +107,7 @@ async def test_when_the_embedded_store_is_killed_all_resumes_and_nothing_acknowl
             async with trio.open_nursery() as nursery:
                 for lane in range(4):
                     nursery.start_soon(produce, producer, f"lane{lane}", stop, 0.002)
-                for _ in range(3):
+                for _ in range(2):
                     done = len(world.journal("end"))
                     await world.wait_journal(lambda ran, done=done: len(ran) > 2 * done + 60)  # type: ignore[misc]
                     os.kill(child_of(server.pid, "valkey"), signal.SIGKILL)
