@@ -12,6 +12,7 @@ from fairq.errors import BadRequest
 
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 TASK_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+FULL_ID_PATTERN = re.compile(r"([a-z0-9][a-z0-9_-]{0,62}/)?[A-Za-z0-9_-]{1,64}\Z")
 WORKER_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 10_000.0
 MAX_ATTEMPTS = 1_000
@@ -42,6 +43,23 @@ def check_task_id(value: object, what: str = "id") -> str:
     if isinstance(value, str) and TASK_ID_PATTERN.match(value):
         return value
     raise BadRequest(f"{what} must be 1 to 64 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=what)
+
+
+def full_id(tenant: str, id: str) -> str:
+    """Return the id that a task has in its queue: tenants choose ids without knowing of each other."""
+    return f"{tenant}/{id}"
+
+
+def bare_id(id: str) -> str:
+    """Return the id that the tenant chose."""
+    return id.rpartition("/")[2]
+
+
+def check_full_id(value: object, what: str = "id") -> str:
+    """Return the full id, `<tenant>/<id>`, if it keeps the id rule. Raises: BadRequest."""
+    if isinstance(value, str) and FULL_ID_PATTERN.match(value):
+        return value
+    raise BadRequest(f"{what} must be a task's id as workers get it, not {value!r:.80}", field=what)
 
 
 def check_weight(value: object) -> float:

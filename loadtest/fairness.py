@@ -129,6 +129,7 @@ class Fairness:
 
     async def _begun(self, queue: str, flood: int) -> None:
         """Let the queue go, and wait until the flood is under way."""
+
         async def is_attached() -> float:
             return float((await queue_state(self.operator, queue))["workers"])
 

@@ -147,6 +147,7 @@ class Throughput:
 
     async def drain(self, queue: Queue, credit: int, label: str = "") -> None:
         """Have one worker process do all that is in a queue."""
+
         async def all_done() -> float:
             return float((await queue_state(self.operator, queue.name))["done"]) / len(queue.ids)
 
@@ -162,6 +163,7 @@ class Throughput:
 
     async def flow(self, queue: Queue, count: int, credit: int) -> None:
         """Enqueue while a worker process works."""
+
         async def all_done() -> float:
             return float((await queue_state(self.operator, queue.name))["done"]) / count
 

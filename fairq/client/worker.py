@@ -22,7 +22,7 @@ from attrs import define, field, frozen
 
 from fairq.client.driver import Driver
 from fairq.errors import BadRequest, Closed
-from fairq.model import MAX_ERROR_CHARS, MAX_SPAN_MS, Settlement, check_int, check_name
+from fairq.model import MAX_ERROR_CHARS, MAX_SPAN_MS, Settlement, bare_id, check_int, check_name
 from fairq.scopes import open_plain_nursery
 from fairq.wire.messages import MAX_CREDIT, Push, PushedTask
 from fairq.wire.worker_session import WorkerSession
@@ -242,10 +242,10 @@ class Worker:
 
     async def _perform(self, queue: str, pushed: PushedTask, scope: trio.CancelScope) -> None:
         task = Task(
-            pushed.id, queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
+            bare_id(pushed.id), queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
             pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms,
         )  # fmt: skip
-        key = (queue, task.id, task.attempt)
+        key = (queue, pushed.id, pushed.attempt)
         if not self._driver.session.holds(*key):
             return  # the lease was lost before the task began
         settlement: Settlement | None = None

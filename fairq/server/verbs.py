@@ -14,12 +14,15 @@ from attrs import asdict
 from fairq.errors import BadRequest, Draining, FairqError, Forbidden, NotFound
 from fairq.model import (
     WORKER_PATTERN,
+    NewTask,
     Settlement,
+    check_full_id,
     check_int,
     check_name,
     check_settings,
     check_task_id,
     check_weight,
+    full_id,
 )
 from fairq.server.peer import Peer
 from fairq.tokens import TokenRecord
@@ -35,7 +38,9 @@ Body = dict[str, Any]
 async def enqueue(app: App, peer: Peer, request: wire.Enqueue) -> Body:
     """Store tasks of the token's tenant."""
     queue = peer.identity.check_queue(request.queue)
-    outcomes = await app.store.enqueue(queue, peer.identity.tenant, request.tasks)
+    tenant = peer.identity.tenant
+    tasks = [NewTask(full_id(tenant, task.id), *task[1:]) for task in request.tasks]
+    outcomes = await app.store.enqueue(queue, tenant, tasks)
     app.hint(queue)
     for task in request.tasks:
         if task.delay_ms or task.start_at_ms:
@@ -46,15 +51,14 @@ async def enqueue(app: App, peer: Peer, request: wire.Enqueue) -> Body:
 async def tasks(app: App, peer: Peer, request: wire.Tasks) -> Body:
     """Tell what is known of tasks; a tenant hears only of its own."""
     queue = peer.identity.check_queue(request.queue)
-    states = await app.store.tasks(queue, [check_task_id(id, "ids") for id in request.ids])
     mine = peer.identity.tenant
-    rows = []
-    for state in states:
-        if mine and state.tenant not in ("", mine):
-            rows.append({"id": state.id, "state": "unknown"})
-        else:
-            rows.append({name: value for name, value in asdict(state).items() if value not in ("", 0)})
-    return {"tasks": rows}
+    if mine:
+        ids = [full_id(mine, check_task_id(id, "ids")) for id in request.ids]
+    else:
+        ids = [check_full_id(id, "ids") for id in request.ids]
+    states = await app.store.tasks(queue, ids)
+    rows = [{name: value for name, value in asdict(state).items() if value not in ("", 0)} for state in states]
+    return {"tasks": [{**row, "id": id} for row, id in zip(rows, request.ids, strict=True)]}
 
 
 async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
@@ -124,7 +128,7 @@ async def settle(app: App, peer: Peer, request: wire.Settle) -> Body:
 async def extend(app: App, peer: Peer, request: wire.Extend) -> Body:
     """Renew leases."""
     tokens = [
-        Settlement("extend", check_task_id(lease.id, "leases"), check_int(lease.attempt, "leases", 1, 65_535))
+        Settlement("extend", check_full_id(lease.id, "leases"), check_int(lease.attempt, "leases", 1, 65_535))
         for lease in request.leases
     ]
     if not tokens:
@@ -205,7 +209,7 @@ async def dead(app: App, peer: Peer, request: wire.Dead) -> Body:
 async def replay(app: App, peer: Peer, request: wire.Replay) -> Body:
     """Give dead letters a fresh set of attempts."""
     queue = peer.identity.check_queue(request.queue)
-    outcomes = await app.store.replay(queue, [check_task_id(id, "ids") for id in request.ids])
+    outcomes = await app.store.replay(queue, [check_full_id(id, "ids") for id in request.ids])
     app.hint(queue)
     return {"outcomes": outcomes}
 
@@ -213,7 +217,7 @@ async def replay(app: App, peer: Peer, request: wire.Replay) -> Body:
 async def purge(app: App, peer: Peer, request: wire.Purge) -> Body:
     """Delete dead letters."""
     queue = peer.identity.check_queue(request.queue)
-    return {"outcomes": await app.store.purge(queue, [check_task_id(id, "ids") for id in request.ids])}
+    return {"outcomes": await app.store.purge(queue, [check_full_id(id, "ids") for id in request.ids])}
 
 
 def _check_unlimited(peer: Peer) -> None:

@@ -28,6 +28,7 @@ from fairq.model import (
     MAX_SPAN_MS,
     NewTask,
     Settlement,
+    check_full_id,
     check_int,
     check_task_id,
 )
@@ -110,7 +111,7 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
     if type(error) is not str or len(error) > MAX_ERROR_CHARS:
         raise BadRequest(f"error must be text of at most {MAX_ERROR_CHARS} characters", field="error")
     attempt = check_int(get("attempt"), "attempt", 1, MAX_ATTEMPT)
-    return Settlement(action, check_task_id(get("id")), attempt, delay_ms, error)
+    return Settlement(action, check_full_id(get("id")), attempt, delay_ms, error)
 
 
 def _exactly(kind: type[Any], name: str) -> Any:
@@ -133,7 +134,7 @@ def _object(kind: type[Any], converter: Converter) -> Callable[[Any, Any], Any]:
         if type(value) is not dict:
             raise ValueError("must be an object")
         lease = fill(value, kind)
-        check_task_id(lease.id)
+        check_full_id(lease.id)
         check_int(lease.attempt, "attempt", 1, MAX_ATTEMPT)
         return lease
 

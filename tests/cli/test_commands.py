@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairq.model import Settlement
+from fairq.model import Settlement, bare_id, full_id
 from tests import stores
 from tests.server.harness import tenant
 
@@ -26,7 +26,9 @@ def bury(server: ServerThread, queue: str, ids: list[str]) -> None:
     assert server.served is not None
     store = server.served.app.store
     claimed = server.call(store.claim, queue, "w", 100).leases
-    rejected = [Settlement("reject", lease.id, lease.attempt, None, "no way") for lease in claimed if lease.id in ids]
+    rejected = [
+        Settlement("reject", lease.id, lease.attempt, None, "no way") for lease in claimed if bare_id(lease.id) in ids
+    ]
     assert server.call(store.settle, queue, rejected) == ["ok"] * len(ids)
 
 
@@ -56,7 +58,7 @@ def test_enqueue_takes_options_and_standard_input(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"from": "stdin"}')))
     id = commands.enqueue("emails", "-", "--delay", "60", "--expires-in", "120", "--max-attempts", "3")
     assert server.served is not None
-    (state,) = server.call(server.served.app.store.tasks, "emails", [id])
+    (state,) = server.call(server.served.app.store.tasks, "emails", [full_id("ada", id)])
     assert state.state == "delayed"
     assert len(commands.enqueue("emails", "-5")) == 36
 
@@ -144,15 +146,15 @@ def test_dead_letters_are_listed_replayed_and_purged(commands: Commands, server:
     ids = [commands.enqueue("emails", f'"{name}"', name=name) for name in ("ada", "ada", "bob", "bob", "bob")]
     bury(server, "emails", ids)
     rows = commands("dead", "list", "emails", "--json").json
-    assert {row["id"] for row in rows} == set(ids)
+    assert {bare_id(row["id"]) for row in rows} == set(ids)
     assert {(row["reason"], row["error"], row["attempts"]) for row in rows} == {("rejected", "no way", 1)}
     assert {row["payload"] for row in rows} == {"ada", "bob"}
     assert len(commands("dead", "list", "emails", "--json", "--limit", "2").json) == 2
     assert len(commands("dead", "list", "emails", "--json", "--tenant", "ada").json) == 2
     table = lines(commands("dead", "list", "emails"))
     assert sum("no way" in line for line in table) == 5
-    assert "replayed: 1" in commands("dead", "replay", "emails", ids[0]).out
-    assert "replayed: 0" in commands("dead", "replay", "emails", ids[0]).out
+    assert "replayed: 1" in commands("dead", "replay", "emails", full_id("ada", ids[0])).out
+    assert "replayed: 0" in commands("dead", "replay", "emails", full_id("ada", ids[0])).out
     assert "purged: 1" in commands("dead", "purge", "emails", "--all", "--tenant", "ada").out
     assert "purged: 3" in commands("dead", "purge", "emails", "--all").out
     assert commands("dead", "list", "emails", "--json").json == []

@@ -12,6 +12,7 @@ import trio
 import trio.testing
 from attrs import define, field
 
+from fairq.model import bare_id
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
 from fairq.transport import Disconnected, Target, Transport, dial
@@ -102,15 +103,17 @@ class Raw:
 
     async def settle(self, queue: str, action: str, *tasks: dict[str, Any], **more: Any) -> list[str]:
         """End the leases of pushed tasks, all in one way."""
-        ended = [{"action": action, "id": task["id"], "attempt": task["attempt"], **more} for task in tasks]
+        ended = [{"action": action, "id": task["full_id"], "attempt": task["attempt"], **more} for task in tasks]
         outcomes: list[str] = (await self.ask("settle", queue=queue, settlements=ended))["outcomes"]
         return outcomes
 
     async def pushed(self, count: int = 1) -> list[dict[str, Any]]:
-        """Wait until `count` tasks were pushed, and hand them out."""
+        """Wait until `count` tasks were pushed, and hand them out: `id` as its tenant chose it, and `full_id`."""
         while sum(len(push["tasks"]) for push in self.pushes) < count:
             await self.receive()
-        tasks = [task for push in self.pushes for task in push["tasks"]]
+        tasks = [
+            {**task, "id": bare_id(task["id"]), "full_id": task["id"]} for push in self.pushes for task in push["tasks"]
+        ]
         self.pushes.clear()
         return tasks
 

@@ -120,7 +120,7 @@ async def test_a_task_of_a_worker_that_left_on_its_last_attempt_becomes_a_dead_l
                 await worker.pushed()
             await wait_until(lambda: not any(peer.queues for peer in served.app.peers))
             (letter,) = (await operator.ask("dead", queue="q"))["dead"]
-            assert (letter["id"], letter["reason"], letter["attempts"]) == ("a", "lease_lost", 1)
+            assert (letter["id"], letter["reason"], letter["attempts"]) == ("ada/a", "lease_lost", 1)
 
 
 async def test_two_queues_together_never_exceed_one_workers_credit(served: Served) -> None:
@@ -134,7 +134,9 @@ async def test_two_queues_together_never_exceed_one_workers_credit(served: Serve
             while done < 60:
                 while not worker.pushes:
                     await worker.receive()
-                held += [(push["queue"], task) for push in worker.pushes for task in push["tasks"]]
+                held += [
+                    (push["queue"], {**task, "full_id": task["id"]}) for push in worker.pushes for task in push["tasks"]
+                ]
                 worker.pushes.clear()
                 assert len(held) <= 4
                 queue, task = held.pop(0)
@@ -172,5 +174,5 @@ async def test_only_a_worker_attached_to_a_queue_may_settle_there(served: Served
     async with raw(served, WORKER) as worker:
         await worker.attach("q")
         with pytest.raises(Refused) as caught:
-            await worker.settle("other", "ack", {"id": "a", "attempt": 1})
+            await worker.settle("other", "ack", {"full_id": "ada/a", "attempt": 1})
         assert (caught.value.code, caught.value.field) == ("bad_request", "queue")

@@ -55,7 +55,7 @@ async def test_what_does_not_finish_is_released_with_its_attempt_forgiven(served
                 assert (await worker.receive())["type"] == "drain"
                 assert (await worker.closed())[0] == 1001
             assert 0.3 <= trio.current_time() - began < 3
-        (state,) = await served.app.store.tasks("q", ["a"])
+        (state,) = await served.app.store.tasks("q", ["ada/a"])
         assert (state.state, state.attempt) == ("ready", 1)
         (lease,) = (await served.app.store.claim("q", "next", 1)).leases
         assert (lease.attempt, lease.max_attempts) == (2, 2)

@@ -22,10 +22,7 @@ async def test_each_task_runs_once_whichever_server_has_it(server_store: str) ->
                         await worker.attach("q", credit=7)
                         task_status.started()
                         while True:
-                            while not worker.pushes:
-                                await worker.receive()
-                            tasks = [task for push in worker.pushes for task in push["tasks"]]
-                            worker.pushes.clear()
+                            tasks = await worker.pushed()
                             assert {task["attempt"] for task in tasks} == {1}
                             assert set(await worker.settle("q", "ack", *tasks)) == {"ok"}
                             done.extend(task["id"] for task in tasks)
@@ -94,7 +91,7 @@ async def test_what_an_operator_sets_free_at_one_server_wakes_a_worker_at_the_ot
             if verb == "replay":
                 await worker.settle("q", "reject", task)
                 await trio.testing.wait_all_tasks_blocked(0.05)
-                await operator.ask("replay", queue="q", ids=["a"])
+                await operator.ask("replay", queue="q", ids=["ada/a"])
             else:
                 await operator.ask("pause", queue="q", tenant="ada")
                 await worker.settle("q", "release", task)

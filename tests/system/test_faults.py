@@ -74,7 +74,7 @@ async def test_the_ack_of_a_worker_that_slept_through_its_lease_is_refused(world
             await world.wait_journal(lambda ran: [row.attempt for row in ran if row.event == "start"] == [1, 2], 10)
             sleeper.send(signal.SIGCONT)
             await sleeper.wait_printed("lease lost|too late", 5)
-            (state,) = (await operator.request("tasks", {"queue": "q", "ids": ["a"]}))["tasks"]
+            (state,) = (await operator.request("tasks", {"queue": "q", "ids": ["ada/a"]}))["tasks"]
             assert (state["state"], state["attempt"]) == ("leased", 2)
             row = await wait_drained(operator)
             assert (row["done"], row["dead"]) == (1, 0)
@@ -108,7 +108,7 @@ async def test_a_lone_worker_that_slept_through_its_lease_goes_on_working(world:
 
 async def attempt_of(operator: fairq.Client, id: str) -> int:
     """Read a task's attempt."""
-    (state,) = (await operator.request("tasks", {"queue": "q", "ids": [id]}))["tasks"]
+    (state,) = (await operator.request("tasks", {"queue": "q", "ids": [f"ada/{id}"]}))["tasks"]
     attempt: int = state.get("attempt", 0)
     return attempt
 

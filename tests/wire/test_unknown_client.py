@@ -76,7 +76,7 @@ async def test_a_stranger_enqueues_works_and_settles_by_the_book(port: int) -> N
                 assert stored["body"]["outcomes"] == [outcome] * 2
             for n in range(2):
                 task = await worker.next_task()
-                assert (task["id"], task["attempt"], task["tenant"]) == (f"mail-{n}", 1, "acme")
+                assert (task["id"], task["attempt"], task["tenant"]) == (f"acme/mail-{n}", 1, "acme")
                 assert task["payload"] == tasks[n]["payload"]
                 lease = {"id": task["id"], "attempt": task["attempt"]}
                 renewed = await worker.ask("extend", queue="emails", leases=[lease])
