@@ -10,7 +10,6 @@ from __future__ import annotations
 import platform
 import random
 import secrets
-from typing import Any
 
 import structlog
 import trio
@@ -22,7 +21,6 @@ from fairq.server.dispatcher import Dispatcher, give_back
 from fairq.server.peer import Peer
 from fairq.server.settings import Settings
 from fairq.server.ticker import Ticker
-from fairq.server.verbs import VERBS
 from fairq.store import keys
 from fairq.store.store import Store
 
@@ -70,10 +68,6 @@ class App:
         """There may be ready tasks in a queue."""
         if queue in self.dispatchers:
             self.dispatchers[queue].hint()
-
-    async def carry_out(self, peer: Peer, request: Any) -> dict[str, Any]:
-        """Do what a request asks. Raises: FairqError."""
-        return await VERBS[type(request)](self, peer, request)
 
     def attach(self, peer: Peer) -> None:
         """Begin to feed a worker."""

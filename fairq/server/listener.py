@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import ssl
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -18,6 +19,7 @@ from fairq.model import MAX_BATCH
 from fairq.server.app import App
 from fairq.server.auth import Identity
 from fairq.server.peer import Peer
+from fairq.server.verbs import carry_out
 from fairq.transport import HANDSHAKE_S, RECEIVE_BYTES, Transport, bearer_token
 from fairq.wire.messages import SUBPROTOCOL, Welcome
 from fairq.wire.server_session import ServerSession
@@ -83,7 +85,7 @@ class Listener:
                 warning=DEV_WARNING if self.app.settings.dev else None,
             )
         )
-        return Peer(Transport(socket, remote), identity, session, self.app.carry_out)
+        return Peer(Transport(socket, remote), identity, session, partial(carry_out, self.app))
 
     async def _admit(self, request: WebSocketRequest) -> Identity:
         """Decide whether to talk to this client at all. Raises: FairqError."""

@@ -6,7 +6,7 @@ No rule of the queue lives here (they are in lua/), only who may do it and how i
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 from attrs import asdict
@@ -24,13 +24,11 @@ from fairq.model import (
     check_weight,
     full_id,
 )
+from fairq.server.app import App
 from fairq.server.peer import Peer
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
 from fairq.wire.messages import MAX_CREDIT, MAX_QUEUES, State
-
-if TYPE_CHECKING:
-    from fairq.server.app import App
 
 Body = dict[str, Any]
 
@@ -266,3 +264,8 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.ListTokens: list_tokens,
     wire.RevokeToken: revoke_token,
 }
+
+
+async def carry_out(app: App, peer: Peer, request: Any) -> Body:
+    """Do what a request asks. Raises: FairqError."""
+    return await VERBS[type(request)](app, peer, request)

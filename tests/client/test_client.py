@@ -27,6 +27,7 @@ from fairq.errors import (
 )
 from fairq.server.peer import Peer
 from fairq.server.run import Served
+from fairq.server.verbs import carry_out
 from fairq.wire.client_session import ClientSession
 from tests import stores
 from tests.server.harness import OPERATOR, WORKER, raw, running, tenant, url_of
@@ -216,13 +217,12 @@ async def test_a_client_of_several_servers_goes_to_one_that_lives(served: Served
 
 async def test_a_thousand_concurrent_calls_share_few_frames(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[str] = []
-    carry_out = type(served.app).carry_out
 
     async def count(self: Any, peer: Peer, request: Any) -> Any:
         frames.append(request.type)
         return await carry_out(self, peer, request)
 
-    monkeypatch.setattr(type(served.app), "carry_out", count)
+    monkeypatch.setattr("fairq.server.listener.carry_out", count)
     ids: set[str] = set()
     with trio.fail_after(20):
         async with opened(served) as client:

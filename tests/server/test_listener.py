@@ -241,13 +241,13 @@ async def test_a_ping_while_the_server_closes_does_not_end_the_server(served: Se
 
 
 async def test_an_exception_in_a_handler_is_contained(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(peer: object, request: object) -> dict[str, object]:
+    async def fail(app: object, peer: object, request: object) -> dict[str, object]:
         raise ZeroDivisionError("a bug")
 
     with trio.fail_after(10):
         async with raw(served, OPERATOR) as operator:
             with monkeypatch.context() as patch:
-                patch.setattr(type(served.app), "carry_out", fail)
+                patch.setattr("fairq.server.listener.carry_out", fail)
                 async with raw(served, OPERATOR) as other:
                     with pytest.raises(Refused) as caught:
                         await other.ask("queues")
