@@ -136,6 +136,8 @@ class App:
         with trio.move_on_after(_GIVE_BACK_S):
             while self.peers:
                 await self._peer_left.wait()
+            for dispatcher in self.dispatchers.values():
+                await dispatcher.stopped.wait()
 
     async def _watch_tokens(self) -> None:
         """Close the connections of tokens that are gone, when told so and every now and then."""

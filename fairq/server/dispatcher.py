@@ -55,6 +55,8 @@ class Dispatcher:
     freed: Callable[[Any], None] = lambda _: None
     workers: set[Worker] = field(factory=set)
     is_stopping: bool = False
+    stopped: trio.Event = field(factory=trio.Event, init=False)
+    _next_claim_at: float = field(default=0.0, init=False)
     _hints: int = field(default=0, init=False)
     _claims: int = field(default=0, init=False)
     _is_in_doubt: bool = field(default=False, init=False)  # the last claim may have been carried out
@@ -73,34 +75,22 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Claim and push until stopped; a claim under way is always handed out or given back."""
-        next_claim_at = 0.0
         while not self.is_stopping:
-            self._wake = trio.Event()
-            free = sum(worker.session.free for worker in self.workers)
-            if self._is_empty or not free:
-                await self._wake.wait()
-                continue
-            offered = sum(worker.session.credit for worker in self.workers)
-            if 2 * free < offered and trio.current_time() < next_claim_at:
-                with trio.move_on_at(next_claim_at):
-                    await self._wake.wait()
-                continue
+            await self._wait_for_credit()
             shares = self._reserve()
-            wanted, hints = sum(shares.values()), self._hints
-            began = trio.current_time()
+            if not shares:
+                continue
+            wanted, hints, began = sum(shares.values()), self._hints, trio.current_time()
             try:
                 claim = await self._claim(wanted)
             except FairqError as error:
                 log.warning("claim failed", queue=self.queue, error=error.message)
-                self._unreserve(shares)
                 await trio.sleep(_RETRY_S)
                 continue
-            except BaseException:
+            finally:
                 self._unreserve(shares)
-                raise
-            self._unreserve(shares)
             ended = trio.current_time()
-            next_claim_at = ended + min(max(PACE_S, ended - began), MAX_PACE_S)
+            self._next_claim_at = ended + min(max(PACE_S, ended - began), MAX_PACE_S)
             if len(claim.leases) < wanted:
                 self._is_empty = hints == self._hints
                 for worker in shares:
@@ -108,6 +98,21 @@ class Dispatcher:
             if claim.leases:
                 self.ticker.expect(self.queue, claim.lease_ms)
                 await self._hand_out(claim.leases, claim.lease_ms)
+        self.stopped.set()
+
+    async def _wait_for_credit(self) -> None:
+        """Wait until there may be work, and credit for it, and it is time for another claim; or until stopped."""
+        while not self.is_stopping:
+            self._wake = trio.Event()
+            free = sum(worker.session.free for worker in self.workers)
+            offered = sum(worker.session.credit for worker in self.workers)
+            if self._is_empty or not free:
+                await self._wake.wait()
+            elif 2 * free < offered and trio.current_time() < self._next_claim_at:
+                with trio.move_on_at(self._next_claim_at):
+                    await self._wake.wait()
+            else:
+                return
 
     async def _claim(self, wanted: int) -> Claim:
         """Claim under a new name, or again under the last one if its outcome is not known."""
