@@ -165,7 +165,7 @@ def test_a_planted_bug_is_found(redis_client: redis.Redis, mutant: Mutant) -> No
     machine = type("MutantMachine", (QueueMachine,), {"client": redis_client, "version": "mutant"})
     try:
         with pytest.raises((AssertionError, redis.ResponseError, KeyError, struct.error)):
-            walk(machine)
+            walk(machine, walks=WALKS * (5 if mutant.name in DEEP else 1))
     finally:
         redis_client.function_delete("fairq_mutant")
 
