@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from fairq.model import Tick
 from fairq.server.run import Served
 from fairq.store.store import Claim, Store
 from tests.store.waiting import wait_until
@@ -94,6 +95,36 @@ async def test_a_hint_that_overtakes_the_claims_reply_is_not_lost(
             with trio.fail_after(0.5):
                 (task,) = await worker.pushed()
             assert task["id"] == "a"
+
+
+async def test_credit_that_a_claim_did_not_use_serves_the_workers_other_queues(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty queue's claim holds the only credit when the other queue's task comes."""
+    claimed, go_on = trio.Event(), trio.Event()
+    claim = Store.claim
+
+    async def slow_claim(self: Store, queue: str, *args: Any, **more: Any) -> Claim:
+        reply = await claim(self, queue, *args, **more)
+        if queue == "empty":
+            claimed.set()
+            await go_on.wait()
+        return reply
+
+    async def tick_never(self: Store, queue: str, limit: int = 0) -> Tick:
+        return await trio.sleep_forever()
+
+    monkeypatch.setattr(Store, "claim", slow_claim)
+    monkeypatch.setattr(Store, "tick", tick_never)
+    with trio.fail_after(10):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("empty", "full", credit=1)
+            await claimed.wait()
+            await ada.enqueue("full", ["a"])
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            go_on.set()
+            with trio.fail_after(0.5):
+                assert [task["id"] for task in await worker.pushed()] == ["a"]
 
 
 async def test_a_worker_that_leaves_gives_its_leases_to_the_others_at_once(served: Served) -> None:
