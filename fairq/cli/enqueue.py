@@ -24,7 +24,6 @@ def enqueue(
     delay: float | None = None,
     expires_in: float | None = None,
     max_attempts: int | None = None,
-    timeout: float = 30.0,
     json: Json = False,
     server: Server | None = None,
 ) -> None:
@@ -44,8 +43,6 @@ def enqueue(
         Seconds after which it shall not start any more.
     max_attempts
         Attempts before it becomes a dead letter (default: the queue's).
-    timeout
-        Seconds to keep trying.
     """
     try:
         value = orjson.loads(sys.stdin.buffer.read() if payload == "-" else payload)
@@ -53,9 +50,7 @@ def enqueue(
         raise BadRequest(f"the payload is not JSON ({error}); text needs quotes: '\"text\"'", field="payload") from None
 
     async def work(client: Client) -> EnqueuedTask:
-        return await client.enqueue(
-            queue, value, id=id, delay=delay, expires_in=expires_in, max_attempts=max_attempts, timeout=timeout
-        )
+        return await client.enqueue(queue, value, id=id, delay=delay, expires_in=expires_in, max_attempts=max_attempts)
 
     task = run_with(server or Server(), work)
     if json:

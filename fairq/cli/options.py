@@ -23,21 +23,26 @@ DEFAULT_URL = "ws://127.0.0.1:7700"
 Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON, for scripts.")]
 
 
+Url = Annotated[
+    str | None,
+    Parameter(env_var="FAIRQ_URL", help=f"URL of the server, or several with commas [default: {DEFAULT_URL}]."),
+]
+Token = Annotated[str | None, Parameter(env_var="FAIRQ_TOKEN", help="Token; better in the variable.")]
+
+
+def split_urls(url: str | None) -> list[str]:
+    """Return the URLs that were given, or the default one."""
+    return [one.strip() for one in (url or DEFAULT_URL).split(",") if one.strip()]
+
+
 @Parameter(name="*")
 @frozen
 class Server:
-    """Which server to talk to, and as whom."""
+    """Which server to ask, as whom, and how long."""
 
-    url: Annotated[
-        str | None,
-        Parameter(env_var="FAIRQ_URL", help=f"URL of the server, or several with commas [default: {DEFAULT_URL}]."),
-    ] = None
-    token: Annotated[str | None, Parameter(env_var="FAIRQ_TOKEN", help="Token; better in the variable.")] = None
-
-    @property
-    def urls(self) -> list[str]:
-        """The URLs, one by one."""
-        return [url.strip() for url in (self.url or DEFAULT_URL).split(",") if url.strip()]
+    url: Url = None
+    token: Token = None
+    timeout: Annotated[float, Parameter(help="Seconds to keep trying.")] = 10.0
 
     def need_token(self) -> str:
         """Return the token. Raises: SettingsError without one."""
@@ -51,7 +56,7 @@ async def connected(server: Server) -> AsyncIterator[Client]:
     """Open a client for a command."""
     from fairq.client.client import open_client
 
-    async with open_client(server.urls, token=server.need_token()) as client:
+    async with open_client(split_urls(server.url), token=server.need_token(), timeout=server.timeout) as client:
         yield client
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import trio
 from cyclopts import Parameter
 
-from fairq.cli.options import Server
+from fairq.cli.options import Token, Url, split_urls
 from fairq.cli.output import configure_logging
 from fairq.errors import SettingsError
 
@@ -43,7 +43,8 @@ def worker(
     concurrency: Annotated[int | None, Parameter(name=["--concurrency", "-c"])] = None,
     name: str | None = None,
     grace: float = 30.0,
-    server: Server | None = None,
+    url: Url = None,
+    token: Token = None,
     log_level: str = "info",
     log_json: bool = False,
 ) -> None:
@@ -62,10 +63,10 @@ def worker(
     """
     configure_logging(log_level, as_json=log_json)
     found = load_app(app)
-    if server and server.url:
-        found.url = server.urls
-    if server and server.token:
-        found.token = server.token
+    if url:
+        found.url = split_urls(url)
+    if token:
+        found.token = token
     if not found.token:
         raise SettingsError("a token is needed: --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
     found.concurrency = concurrency if concurrency is not None else found.concurrency

@@ -78,11 +78,15 @@ def encode_payload(payload: Any) -> bytes:
 class Client:
     """A connection to the service that mends itself. Calls may be made by many tasks at once; they share frames.
 
-    Every call gives up after `timeout` seconds with Unavailable (nothing was done) or OutcomeUnknown (it may have
-    been; the same call with the same ids is safe to repeat).
+    Every call gives up after `timeout` seconds (the client's, where the call names none) with Unavailable (nothing was
+    done) or OutcomeUnknown (it may have been; the same call with the same ids is safe to repeat).
     """
 
     _driver: Driver[ClientSession]
+    timeout: float = DEFAULT_TIMEOUT
+
+    def _deadline(self, timeout: float | None) -> float:
+        return trio.current_time() + (self.timeout if timeout is None else timeout)
 
     async def enqueue(
         self,
@@ -95,7 +99,7 @@ class Client:
         expires_in: float | None = None,
         expires_at: datetime | float | None = None,
         max_attempts: int | None = None,
-        timeout: float = DEFAULT_TIMEOUT,
+        timeout: float | None = None,
     ) -> EnqueuedTask:
         """Enqueue one task; it is durable when this returns.
 
@@ -120,7 +124,7 @@ class Client:
         expires_in: float | None = None,
         expires_at: datetime | float | None = None,
         max_attempts: int | None = None,
-        timeout: float = DEFAULT_TIMEOUT,
+        timeout: float | None = None,
     ) -> list[EnqueuedTask]:
         """Enqueue many tasks, as `enqueue` does one; any number, sent in frames of up to 500.
 
@@ -149,7 +153,7 @@ class Client:
         if not texts:
             return []
         tasks = [NewTask(id, text, *options) for id, text in zip(ids, texts, strict=True)]
-        outcomes = await self._driver.wait(self._driver.session.enqueue(queue, tasks, trio.current_time() + timeout))
+        outcomes = await self._driver.wait(self._driver.session.enqueue(queue, tasks, self._deadline(timeout)))
         if "expired" in outcomes:
             raise BadRequest("the window is over already; the task was not enqueued", field="expires_at")
         return [
@@ -157,25 +161,23 @@ class Client:
             for task, outcome in zip(tasks, outcomes, strict=True)
         ]
 
-    async def tasks(self, queue: str, ids: Sequence[str], *, timeout: float = DEFAULT_TIMEOUT) -> list[TaskState]:
+    async def tasks(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[TaskState]:
         """Ask what is known of tasks."""
         body = await self.request("tasks", {"queue": queue, "ids": list(ids)}, timeout=timeout)
         return [TaskState(**row) for row in body["tasks"]]
 
     async def request(
-        self, verb: str, body: dict[str, Any] | None = None, *, timeout: float = DEFAULT_TIMEOUT
+        self, verb: str, body: dict[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
         """Send any request of PROTOCOL.md and return the reply's body."""
         session = self._driver.session
-        result: dict[str, Any] = await self._driver.wait(
-            session.request(verb, body or {}, trio.current_time() + timeout)
-        )
+        result: dict[str, Any] = await self._driver.wait(session.request(verb, body or {}, self._deadline(timeout)))
         return result
 
 
 @asynccontextmanager
 async def open_client(
-    url: str | Sequence[str], *, token: str, tls: ssl.SSLContext | None = None
+    url: str | Sequence[str], *, token: str, tls: ssl.SSLContext | None = None, timeout: float = DEFAULT_TIMEOUT
 ) -> AsyncIterator[Client]:
     """Open a client for the URL of a server (or several of servers on one store), while the context lasts.
 
@@ -184,4 +186,4 @@ async def open_client(
     """
     driver = Driver.to(url, token, ClientSession(), tls)
     async with background(driver.run):
-        yield Client(driver)
+        yield Client(driver, timeout)

@@ -88,6 +88,7 @@ class Driver(Generic[S]):
             except (Unauthorized, Forbidden) as error:
                 self.session.fatal = error
             except FairqError as error:
+                self.session.trouble = error.message
                 log.info("cannot connect", url=target.url, error=error.message)
             self.session.disconnected(trio.current_time())
             self.moved()

@@ -26,6 +26,7 @@ from fairq.wire.server_session import ServerSession
 
 log = structlog.get_logger("fairq.server")
 
+MAX_HANDSHAKES = 512  # at once; more are closed unheard
 AnyListener = trio.SocketListener | trio.SSLListener[trio.SocketStream]
 DEV_WARNING = "this server runs with --dev: anybody on this machine may use any tenant's name"
 _STATUS = {"unauthorized": 401, "forbidden": 403, "bad_request": 400, "too_many": 503, "unavailable": 503}
@@ -40,6 +41,9 @@ class Listener:
 
     async def handle(self, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]) -> None:
         """Serve one connection, whatever happens on it."""
+        if self.handshakes >= MAX_HANDSHAKES:
+            await trio.aclose_forcefully(stream)
+            return
         try:
             async with trio.open_nursery() as nursery:
                 await self._converse(stream, nursery)
@@ -54,14 +58,19 @@ class Listener:
     async def _converse(
         self, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream], nursery: trio.Nursery
     ) -> None:
-        with trio.move_on_after(HANDSHAKE_S) as handshake:
-            request = await wrap_server_stream(
-                nursery, stream, max_message_size=self.app.settings.max_message_bytes, receive_buffer_size=RECEIVE_BYTES
-            )
-            peer = await self._shake_hands(request)
-        if handshake.cancelled_caught or peer is None:
-            return
-        await self.app.serve(peer)
+        peer: Peer | None = None
+        self.handshakes += 1
+        try:
+            with trio.move_on_after(HANDSHAKE_S):
+                limit = self.app.settings.max_message_bytes
+                request = await wrap_server_stream(
+                    nursery, stream, max_message_size=limit, receive_buffer_size=RECEIVE_BYTES
+                )
+                peer = await self._shake_hands(request)
+        finally:
+            self.handshakes -= 1
+        if peer is not None:
+            await self.app.serve(peer)
 
     async def _shake_hands(self, request: WebSocketRequest) -> Peer | None:
         remote = str(request.remote)

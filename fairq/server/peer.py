@@ -12,7 +12,7 @@ from attrs import define, field
 from fairq.errors import BadFrame, FairqError, TooMany
 from fairq.server.auth import Identity
 from fairq.transport import Disconnected, Transport
-from fairq.wire.messages import Drain
+from fairq.wire.messages import Credit, Drain
 from fairq.wire.server_session import ServerSession
 
 log = structlog.get_logger("fairq.server")
@@ -83,7 +83,10 @@ class Peer:
                 self.kick()
             else:
                 self.requests += 1
-                nursery.start_soon(self._answer, request)
+                if isinstance(request, Credit):  # needs no store, and must not be overtaken
+                    await self._answer(request)
+                else:
+                    nursery.start_soon(self._answer, request)
 
     async def _answer(self, request: Any) -> None:
         try:

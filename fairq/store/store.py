@@ -71,6 +71,7 @@ class Store:
     connection: Connection
     subscription: Subscription
     _registered: set[str] = field(factory=set, init=False)
+    _registering: trio.Lock = field(factory=trio.Lock, init=False)
 
     async def _call(self, verb: str, queue: str, *args: str | bytes | int | float) -> Any:
         command = "FCALL_RO" if verb in library.READ_VERBS else "FCALL"
@@ -85,7 +86,11 @@ class Store:
         return await self.connection.call(*call)
 
     async def _register(self, queue: str) -> None:
-        if queue not in self._registered:
+        if queue in self._registered:
+            return
+        async with self._registering:  # calls go on in the order in which they came
+            if queue in self._registered:
+                return
             if not await self.connection.call("SISMEMBER", keys.QUEUES, queue):  # a full store refuses SADD
                 await self.connection.call("SADD", keys.QUEUES, queue)
             self._registered.add(queue)

@@ -61,12 +61,13 @@ class Call:
         self.under_way -= 1
         self.in_doubt = True
 
-    def give_up(self) -> None:
-        """Fail at the deadline with what is known: may it have been done, and why was it refused?"""
+    def give_up(self, trouble: str) -> None:
+        """Fail at the deadline with what is known: may it have been done, and why was it refused or never sent?"""
         if self.under_way or self.in_doubt:
             self.finish(error=OutcomeUnknown("no answer in time; it may have been done"))
         else:
-            self.finish(error=self.last_refusal or Unavailable("no connection to the server in time; nothing was done"))
+            why = f"no connection to the server in time; nothing was done ({trouble or 'no welcome'})"
+            self.finish(error=self.last_refusal or Unavailable(why))
 
 
 class Exchange:
@@ -200,6 +201,7 @@ class ClientSession(Session):
     max_batch: int = MAX_BATCH
     max_message_bytes: int = MAX_MESSAGE_BYTES
     server_warning: str | None = None
+    trouble: str = ""  # why the last attempt to connect failed; the driver's to tell
     fatal: FairqError | None = field(default=None, init=False)
     requests: deque[_RequestExchange] = field(factory=deque, init=False)
     chunks: defaultdict[str, deque[_Chunk]] = field(factory=lambda: defaultdict(deque), init=False)  # by queue
@@ -237,7 +239,7 @@ class ClientSession(Session):
 
     def back_off(self, now: float) -> None:
         """Hold new frames back for a while: the server said that it cannot serve just now."""
-        self._refusals = min(self._refusals + 1, 8)
+        self._refusals = min(self._refusals + 1, 5)
         self._resume_at = now + 0.05 * 2**self._refusals * (0.5 + self.jitter() / 2)
 
     def close(self) -> None:
@@ -379,4 +381,4 @@ class ClientSession(Session):
         if self.is_connected:
             super().expire(now)
         while self._calls and (self._calls[0][2].is_done or self._calls[0][0] <= now):
-            heapq.heappop(self._calls)[2].give_up()
+            heapq.heappop(self._calls)[2].give_up(self.trouble)

@@ -185,19 +185,19 @@ class WorkerSession(ClientSession):
             self.lost.append(token)
 
     def gather(self, now: float) -> None:
-        """Attach first; then settlements, before all else."""
+        """Attach; then credit, so that what a stopping worker gives back does not come to it again; settlements."""
         if self.must_attach:
             self._attach(now)
         if not self.is_attached:
             return
+        if self.credit != self.told_credit and not self.windows[_CreditExchange]:
+            self.told_credit = self.credit
+            self.start(Credit.type, {"credit": self.credit}, _CreditExchange(self))
         for queue, waiting in self.settlements.items():
             while waiting and self.windows[_SettleExchange] < WINDOW:
                 batch = self._take_settlements(waiting)
                 body = {"queue": queue, "settlements": [_encode(each) for each in batch]}
                 self.start(Settle.type, body, _SettleExchange(self, queue, batch))
-        if self.credit != self.told_credit and not self.windows[_CreditExchange]:
-            self.told_credit = self.credit
-            self.start(Credit.type, {"credit": self.credit}, _CreditExchange(self))
         super().gather(now)
 
     def _attach(self, now: float) -> None:
