@@ -5,8 +5,9 @@ that brings less than it asked for means an empty queue: the dispatcher then sle
 store's `ready` channel, the ticker). A hint that overtakes the claim's reply must not be lost, so hints are counted.
 
 Claims keep a pace: the first comes at once, but the next waits as long as this one took (at least PACE_S) or until
-half of all credit is free, so that under load credit gathers and one call moves many tasks. Without it every
-acknowledgement would bring a claim of its own.
+half of all credit, or a full claim's worth, is free, so that under load credit gathers and one call moves many tasks.
+Without it every acknowledgement would bring a claim of its own. A claim is full at CLAIM_TASKS, so that with much
+credit the store, the server and the workers have a batch each to work on at the same time.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from fairq.wire.server_session import ServerSession
 log = structlog.get_logger("fairq.server")
 
 _RETRY_S = 0.25
+CLAIM_TASKS = 150
 PACE_S, MAX_PACE_S = 0.001, 0.05
 
 
@@ -108,7 +110,7 @@ class Dispatcher:
             offered = sum(worker.session.credit for worker in self.workers)
             if self._is_empty or not free:
                 await self._wake.wait()
-            elif 2 * free < offered and trio.current_time() < self._next_claim_at:
+            elif free < min(offered / 2, CLAIM_TASKS) and trio.current_time() < self._next_claim_at:
                 with trio.move_on_at(self._next_claim_at):
                     await self._wake.wait()
             else:
@@ -131,7 +133,7 @@ class Dispatcher:
 
     def _reserve(self) -> dict[Worker, int]:
         """Set credit aside for one claim, so that no other queue's dispatcher promises it too."""
-        shares, left = {}, MAX_BATCH
+        shares, left = {}, CLAIM_TASKS
         for worker in self.workers:
             share = min(worker.session.free, left)
             if share:
