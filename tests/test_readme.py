@@ -1,0 +1,52 @@
+"""What the README says can be done, can be done."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fairq.cli.app import app
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
+COMMANDS = [
+    line.split("#")[0].strip()
+    for language, text in BLOCKS
+    for line in text.splitlines()
+    if language == "sh" and re.match(r"(FAIRQ_\w+=\S+ )?fairq ", line)
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_in_the_readme_is_one(command: str) -> None:
+    words = [word for word in shlex.split(command) if not word.startswith("FAIRQ_")]
+    parsed, bound, _ = app.parse_args(words[1:], exit_on_error=False, print_error=False)
+    assert callable(parsed)
+    assert bound is not None
+
+
+def test_the_python_in_the_readme_uses_what_there_is() -> None:
+    import fairq
+
+    sources = [text for language, text in BLOCKS if language == "python"]
+    assert len(sources) == 2
+    for source in sources:
+        compile(source, "README.md", "exec")
+        for name in re.findall(r"\bfairq\.(\w+)", source):
+            assert name in fairq.__all__, name
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    section = README.split("## Test it")[1]
+    (command,) = re.findall(r"^python3 .*$", section, flags=re.MULTILINE)
+    assert command.endswith("-m pytest")
+    assert "sed -n '/^## Test it/" in (ROOT / ".ci" / "run").read_text()
