@@ -16,6 +16,7 @@ FULL_ID_PATTERN = re.compile(r"([a-z0-9][a-z0-9_-]{0,62}/)?[A-Za-z0-9_-]{1,64}\Z
 WORKER_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 10_000.0
 MAX_ATTEMPTS = 1_000
+MAX_ATTEMPT = (1 << 32) - 1  # leases of one task, also those that were given back
 MAX_SPAN_MS = 400 * 86_400_000  # the longest delay or window
 MAX_TIME_MS = 1 << 50
 MAX_BATCH = 500  # tasks, settlements or ids in one request

@@ -13,6 +13,7 @@ from attrs import asdict
 
 from fairq.errors import BadRequest, Draining, FairqError, Forbidden, NotFound
 from fairq.model import (
+    MAX_ATTEMPT,
     WORKER_PATTERN,
     NewTask,
     Settlement,
@@ -126,7 +127,7 @@ async def settle(app: App, peer: Peer, request: wire.Settle) -> Body:
 async def extend(app: App, peer: Peer, request: wire.Extend) -> Body:
     """Renew leases."""
     tokens = [
-        Settlement("extend", check_full_id(lease.id, "leases"), check_int(lease.attempt, "leases", 1, 65_535))
+        Settlement("extend", check_full_id(lease.id, "leases"), check_int(lease.attempt, "leases", 1, MAX_ATTEMPT))
         for lease in request.leases
     ]
     if not tokens:

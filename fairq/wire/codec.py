@@ -22,6 +22,7 @@ from cattrs.preconf.orjson import make_converter
 from fairq.errors import BadFrame, BadRequest, FairqError, TooLarge, UnknownVerb
 from fairq.model import (
     ACTIONS,
+    MAX_ATTEMPT,
     MAX_BATCH,
     MAX_ERROR_CHARS,
     MAX_PAYLOAD_BYTES,
@@ -35,7 +36,6 @@ from fairq.model import (
 from fairq.wire import messages
 
 MAX_DEPTH = 254  # of nested arrays and objects in one frame, the frame itself included
-MAX_ATTEMPT = 65_535
 _MAX_REF = (1 << 53) - 1
 _TASK_FIELDS = frozenset(NewTask._fields)
 _TASK_OPTIONS = _TASK_FIELDS - {"id", "payload"}
