@@ -143,8 +143,9 @@ local function lease_round(call, found, worker, leases)
   write('ZADD', key(call, 'leases'), deadlines)
 end
 
--- What a claim under this name took before, if its answer was lost: the leases that still carry the name.
+-- What a claim under this name took before, if its answer was lost: the leases that still carry the name, renewed.
 local function recall(call, name, leases)
+  local deadlines = {}
   local ids = redis.call('ZRANGE', key(call, 'leases'), 0, RECALLED - 1, 'REV')
   for first = 1, #ids, TASKS_PER_CALL do
     local some = {unpack(ids, first, math.min(first + TASKS_PER_CALL - 1, #ids))}
@@ -152,6 +153,7 @@ local function recall(call, name, leases)
     for i, id in ipairs(some) do
       local run = load_run(runs[i])
       if run.worker == name then
+        deadlines[#deadlines + 1], deadlines[#deadlines + 2] = call.now + call.queue.lease_ms, id
         for _, value in ipairs({id, run.attempt, run.max_attempts + run.forgiven,
             redis.call('HGET', key(call, 'tasks'), id)}) do
           leases[#leases + 1] = value
@@ -159,6 +161,7 @@ local function recall(call, name, leases)
       end
     end
   end
+  write('ZADD', key(call, 'leases'), deadlines)
 end
 
 -- claim(keys, argv): lease up to `limit` ready tasks by the fair pick.

@@ -89,19 +89,40 @@ class App:
         for queue in random.sample(peer.queues, len(peer.queues)):  # in no order, so that no queue is always the last
             self.dispatchers[queue].credit_changed()
 
+    def drop_lease(self, peer: Peer, token: tuple[str, str], attempt: int) -> None:
+        """Take a lease off a worker's account, if it is there, which makes room for another."""
+        if peer.session.held.get(token) == attempt:
+            del peer.session.held[token]
+            self.credit_changed(peer)
+
+    def move_leases(self, leases: dict[tuple[str, str], int], peer: Peer) -> None:
+        """Put leases on the account of the connection that brought them, lest the end of another reaps them."""
+        for token, attempt in leases.items():
+            for other in self.peers:
+                self.drop_lease(other, token, attempt)
+        peer.session.held.update(leases)
+
     def count_workers(self, queue: str) -> int:
         """Count the workers of a queue that are attached to this server."""
         return len(self.dispatchers[queue].workers) if queue in self.dispatchers else 0
 
     async def serve(self, peer: Peer) -> None:
-        """Converse with a client until it leaves; a worker's leases then go back at once."""
+        """Converse with a client until it leaves; a worker's leases then go back at once.
+
+        Not so when it fell silent: it may live, and may have gone to another server with its leases. They run out.
+        """
         self.peers.add(peer)
+        if self.is_draining:  # its handshake was under way when the others were told
+            peer.session.drain()
+            peer.leave()
         try:
             await peer.run()
         finally:
             self.peers.discard(peer)
             for queue in peer.queues:
                 self.dispatchers[queue].workers.discard(peer)
+            if peer.session.is_silent:
+                peer.session.held.clear()
             with trio.move_on_after(_GIVE_BACK_S, shield=True):
                 await self._give_back(peer, "release" if self.is_draining else "reap")
             self._peer_left.set()
@@ -136,7 +157,7 @@ class App:
         with trio.move_on_after(_GIVE_BACK_S):
             while self.peers:
                 await self._peer_left.wait()
-            for dispatcher in self.dispatchers.values():
+            for dispatcher in list(self.dispatchers.values()):
                 await dispatcher.stopped.wait()
 
     async def _watch_tokens(self) -> None:

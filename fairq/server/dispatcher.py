@@ -80,31 +80,39 @@ class Dispatcher:
         while not self.is_stopping:
             await self._wait_for_credit()
             shares = self._reserve()
-            if not shares:
-                continue
-            wanted, hints, began = sum(shares.values()), self._hints, trio.current_time()
-            try:
-                claim = await self._claim(wanted)
-            except FairqError as error:
-                log.warning("claim failed", queue=self.queue, error=error.message)
-                await trio.sleep(_RETRY_S)
-                continue
-            finally:
-                self._unreserve(shares)
+            if shares or self._is_in_doubt:
+                await self._claim_for(shares)
+        if self._is_in_doubt:
+            await self._claim_for({})
+        self.stopped.set()
+
+    async def _claim_for(self, shares: dict[Worker, int]) -> None:
+        """Claim as much as was set aside, hand it out, and let other queues have what was not needed."""
+        wanted, hints, began = max(1, sum(shares.values())), self._hints, trio.current_time()
+        claim = None
+        try:
+            claim = await self._claim(wanted)
+        except FairqError as error:
+            log.warning("claim failed", queue=self.queue, error=error.message)
+        finally:
+            self._unreserve(shares)
+        if claim is not None:
             ended = trio.current_time()
             self._next_claim_at = ended + min(max(PACE_S, ended - began), MAX_PACE_S)
             if len(claim.leases) < wanted:
                 self._is_empty = hints == self._hints
-                for worker in shares:
-                    self.freed(worker)
             if claim.leases:
                 self.ticker.expect(self.queue, claim.lease_ms)
                 await self._hand_out(claim.leases, claim.lease_ms)
-        self.stopped.set()
+        for worker in shares:
+            if worker.session.free:
+                self.freed(worker)
+        if claim is None and not self.is_stopping:
+            await trio.sleep(_RETRY_S)
 
     async def _wait_for_credit(self) -> None:
         """Wait until there may be work, and credit for it, and it is time for another claim; or until stopped."""
-        while not self.is_stopping:
+        while not self.is_stopping and not self._is_in_doubt:
             self._wake = trio.Event()
             free = sum(worker.session.free for worker in self.workers)
             offered = sum(worker.session.credit for worker in self.workers)

@@ -70,7 +70,7 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
     check_int(request.credit, "credit", 0, MAX_CREDIT)
     if any(lease.queue not in queues for lease in request.leases):
         raise BadRequest("leases must be of the queues attached to", field="leases")
-    outcomes = ["gone"] * len(request.leases)
+    outcomes, brought = ["gone"] * len(request.leases), {}
     for queue in queues:
         at = [i for i, lease in enumerate(request.leases) if lease.queue == queue]
         held = [Settlement("extend", request.leases[i].id, request.leases[i].attempt) for i in at]
@@ -78,11 +78,12 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
             for i, outcome in zip(at, await app.store.settle(queue, held), strict=True):
                 outcomes[i] = outcome
                 if outcome == "ok":
-                    peer.session.held[queue, request.leases[i].id] = request.leases[i].attempt
+                    brought[queue, request.leases[i].id] = request.leases[i].attempt
     if peer.session.state is State.DRAINING:
         raise Draining("the server is stopping; connect again")
     if peer.session.state is not State.OPEN:
         raise BadRequest("the connection is attached already", field="type")
+    app.move_leases(brought, peer)
     peer.name, peer.queues = request.worker, queues
     peer.session.state, peer.session.credit = State.ATTACHED, request.credit
     app.attach(peer)
@@ -115,7 +116,7 @@ async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settle
         if settlement.action == "nack":
             app.ticker.expect(queue, settlement.delay_ms or 0)
         elif settlement.action == "extend" and outcome != "ok":
-            peer.session.held.pop((queue, settlement.id), None)
+            app.drop_lease(peer, (queue, settlement.id), settlement.attempt)
     return {"outcomes": outcomes}
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 1
-DIGEST = "9026012a6aae5053"
+DIGEST = "81f781b8d4ccaee7"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead"})
 

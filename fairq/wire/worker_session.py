@@ -67,7 +67,7 @@ class _SettleExchange(Exchange):
         outcomes = outcomes_of(body, "outcomes", len(self.settlements))
         self.session.unsettled -= len(self.settlements)
         for settlement, outcome in zip(self.settlements, outcomes, strict=True):
-            if outcome == "stale":
+            if outcome == "stale" and settlement.action != "release":
                 self.session.refused_settlements.append(HeldLease(self.queue, settlement.id, settlement.attempt))
 
     def refused(self, error: FairqError, now: float) -> None:
@@ -237,12 +237,24 @@ class WorkerSession(ClientSession):
         for queue, held in self.held.items():
             for id, lease in list(held.items()):
                 if lease.lost_at <= now:
-                    del held[id]
-                    self.lost.append(HeldLease(queue, id, lease.attempt))
+                    self._give_up(queue, id, lease)
             if self.is_attached:
                 self._renew(queue, held, now)
             for lease in held.values():
                 self.due_at = min(self.due_at, lease.lost_at, lease.renew_at if self.is_attached else lease.lost_at)
+
+    def _give_up(self, queue: str, id: str, lease: _Held) -> None:
+        """Lose a lease that could not be renewed in time.
+
+        If nothing was heard since its renewal was due, the connection is useless and shall end. Otherwise it is the
+        store that is away; the server still counts the lease against our credit, so it is given back.
+        """
+        self.lost.append(HeldLease(queue, id, lease.attempt))
+        if self.is_connected and self.heard_at < lease.lost_at - lease.lease_s * (1 - 1 / _RENEWALS_PER_LEASE):
+            self.is_silent = True
+            del self.held[queue][id]
+        else:
+            self.settle(queue, Settlement("release", id, lease.attempt))
 
     def _renew(self, queue: str, held: dict[str, _Held], now: float) -> None:
         """Ask for more time where a third of it is over."""

@@ -207,3 +207,17 @@ async def test_only_a_worker_attached_to_a_queue_may_settle_there(served: Served
         with pytest.raises(Refused) as caught:
             await worker.settle("other", "ack", {"full_id": "ada/a", "attempt": 1})
         assert (caught.value.code, caught.value.field) == ("bad_request", "queue")
+
+
+async def test_a_lease_that_moved_to_a_new_connection_outlives_the_old_one(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as new:
+            async with raw(served, WORKER) as old:
+                await ada.enqueue("q", ["a"])
+                await old.attach("q", credit=1)
+                (task,) = await old.pushed()
+                lease = {"queue": "q", "id": task["full_id"], "attempt": 1}
+                assert await new.attach("q", credit=1, leases=[lease]) == ["ok"]
+            await wait_until(lambda: sum(bool(peer.queues) for peer in served.app.peers) == 1)
+            assert await new.settle("q", "ack", task) == ["ok"]
+            assert (await served.app.store.queue("q")).done == 1

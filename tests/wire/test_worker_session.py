@@ -360,3 +360,18 @@ def test_a_draining_server_still_gets_settlements_and_renewals(end: WorkerEnd) -
     assert ids(end.only()) == ["a"]
     end.pass_time(LEASE_S / 3)
     assert [ids(frame) for frame in end.frames("extend")] == [["b"]]
+
+
+def test_a_lease_that_could_not_be_renewed_is_taken_off_the_servers_account(end: WorkerEnd) -> None:
+    end.push("a")
+    for _ in range(400):
+        end.pass_time(0.1)
+        for frame in end.sent():
+            if frame["type"] == "extend":  # the store is away, but the server answers
+                end.refuse(frame, "unavailable")
+            if frame["type"] == "settle":
+                (settlement,) = frame["settlements"]
+                assert (settlement["action"], settlement["id"]) == ("release", "a")
+                assert [lease.id for lease in end.session.lost] == ["a"]
+                return
+    raise AssertionError("the lease was never given back")
