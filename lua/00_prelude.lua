@@ -12,8 +12,9 @@
 -- Validate first, write last: `refuse` may be called only before the first write.
 
 local QUEUE_FORMAT = '<dddddddddddddddddddddd'  -- fields in the order of load_queue
-local TENANT_FORMAT = '<dddddddddddddIbBB'      -- fields in the order of unpack_tenant
+local TENANT_FORMAT = '<dddddddddddddIbBB'      -- fields in the order of new_tenant
 local RUN_FORMAT = '<IIHBIddddBc0Bc0Hc0'        -- fields in the order of load_run
+local LEASE_FORMAT = '<IIHBIddddBc0'            -- the head of RUN_FORMAT: a lease without its worker and error
 local HEADER_FORMAT = '<BHdddBc0'               -- a task's record is this header followed by the payload
 local DEATH_FORMAT = '<BIdBc0Hc0'               -- reason, attempts, died_at_ms, tenant, error
 local OPTIONS_FORMAT = '<ddddH'                 -- fields in the order of read_options
@@ -97,8 +98,8 @@ end
 local function open(keys, args)
   local call = {
     prefix = keys[1], dice = args[2], die = 1,
-    tenants = {}, touched = {}, woken = {}, slots = {},     -- the fair pick's (10_tenants.lua)
-    runs = {}, ended = {}, forgotten = {}, done = {},  -- ended leases (40_settle.lua)
+    packed = {}, tenants = {}, touched = {}, woken = {}, slots = {},   -- the fair pick's (10_tenants.lua)
+    runs = {}, changed = {}, ended = {}, forgotten = {}, done = {},    -- ended leases (40_settle.lua)
   }
   call.queue = load_queue(call.prefix)
   call.now = math.max(clock_ms(call, args[1]), call.queue.now)

@@ -25,17 +25,17 @@
 --    ready, or takes it away, can forget to.
 
 -- In units of the queue's mean task, so that weight and rate are one where tasks are alike or costs are not known.
-local function rate_of(call, t)
-  if call.queue.share == SHARE_COUNT or t.estimate == 0 then return t.weight end
-  return t.weight * call.queue.estimate / t.estimate
+local function rate_of(call, weight, estimate)
+  if call.queue.share == SHARE_COUNT or estimate == 0 then return weight end
+  return weight * call.queue.estimate / estimate
 end
 
 -- One constructor with all fields: this runs for every tenant that is drawn, and growing a table costs more than it.
-local function new_tenant(call, name, weight, vtime, slot, epoch, ready, delayed, leased, dead, done, estimate,
+local function new_tenant(call, name, weight, vtime, estimate, epoch, slot, ready, delayed, leased, dead, done,
     delivered, entitled, joined, voids, class, paused, listed)
   local t = {
-    name = name, weight = weight, vtime = vtime, slot = slot, epoch = epoch, ready = ready, delayed = delayed,
-    leased = leased, dead = dead, done = done, estimate = estimate, delivered = delivered, entitled = entitled,
+    name = name, weight = weight, vtime = vtime, estimate = estimate, epoch = epoch, slot = slot, ready = ready,
+    delayed = delayed, leased = leased, dead = dead, done = done, delivered = delivered, entitled = entitled,
     joined = joined, voids = voids, class = class, paused = paused, listed = listed,
     counted = slot ~= OUT,  -- its weight is in queue.weight_sum
     touched = false, rerated = false,
@@ -49,31 +49,51 @@ end
 
 local function unpack_tenant(call, name, packed)
   if packed then return new_tenant(call, name, struct.unpack(TENANT_FORMAT, packed)) end
-  return new_tenant(call, name, DEFAULT_WEIGHT, 0, OUT, call.queue.epoch, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+  return new_tenant(call, name, DEFAULT_WEIGHT, 0, 0, call.queue.epoch, OUT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 end
 
 local function pack_tenant(t)
-  return struct.pack(TENANT_FORMAT, t.weight, t.vtime, t.slot, t.epoch, t.ready, t.delayed, t.leased, t.dead, t.done,
-    t.estimate, t.delivered, t.entitled, t.joined, t.voids, t.class, t.paused, t.listed)
+  return struct.pack(TENANT_FORMAT, t.weight, t.vtime, t.estimate, t.epoch, t.slot, t.ready, t.delayed, t.leased,
+    t.dead, t.done, t.delivered, t.entitled, t.joined, t.voids, t.class, t.paused, t.listed)
 end
 
--- Reads the named tenants that this call has not met yet, in one command.
-local function load_tenants(call, names)
-  local missing, asked = {}, {}
-  for _, name in ipairs(names) do
-    if not call.tenants[name] and not asked[name] then
-      asked[name] = true
+-- Reads the named tenants that this call has not met yet, in one command. They stay packed until somebody needs more
+-- of them than their account: a draw looks at many and serves few.
+local function read_tenants(call, names)
+  local packed, missing = call.packed, {}
+  for i = 1, #names do
+    local name = names[i]
+    if packed[name] == nil then
+      packed[name] = false
       missing[#missing + 1] = name
     end
   end
   if #missing == 0 then return end
-  local packed = redis.call('HMGET', key(call, 'tenants'), unpack(missing))
-  for i, name in ipairs(missing) do unpack_tenant(call, name, packed[i]) end
+  for i, text in ipairs(redis.call('HMGET', key(call, 'tenants'), unpack(missing))) do packed[missing[i]] = text end
+end
+
+local function tenant(call, name)
+  local t = call.tenants[name]
+  if t then return t end
+  if call.packed[name] == nil then call.packed[name] = redis.call('HGET', key(call, 'tenants'), name) end
+  return unpack_tenant(call, name, call.packed[name])
+end
+
+-- What a draw asks of a tenant that has a slot: weight, virtual time and estimate, or nil if nothing of it is left.
+local function account_of(call, name)
+  local t = call.tenants[name]
+  if t then
+    if t.ready > 0 then return t.weight, t.vtime, t.estimate end
+    return nil
+  end
+  local weight, vtime, estimate, epoch = struct.unpack('<dddd', call.packed[name])
+  if epoch ~= call.queue.epoch then return weight, 0, 0 end
+  return weight, vtime, estimate
 end
 
 -- The tenant's state, to be changed: it is seated and written back when the call closes.
 local function touch(call, name)
-  local t = call.tenants[name] or unpack_tenant(call, name, redis.call('HGET', key(call, 'tenants'), name))
+  local t = tenant(call, name)
   if not t.touched then
     t.touched = true
     call.touched[#call.touched + 1] = t
@@ -92,7 +112,7 @@ local function tenant_in(call, class, slot)
 end
 
 local function take_slot(call, t)
-  local classes, _, class = call.queue.classes, math.frexp(rate_of(call, t))
+  local classes, _, class = call.queue.classes, math.frexp(rate_of(call, t.weight, t.estimate))
   t.class, t.slot = class, (classes[class] or 0) + 1
   classes[class] = t.slot
   call.slots[slot_field(class, t.slot)] = t.name
@@ -162,7 +182,7 @@ local function seat(call, t)
   elseif t.slot == AWAKE then
     if t.listed == 0 then take_slot(call, t) end  -- served from the wake list, and has more
   elseif t.rerated then
-    local rate, top = rate_of(call, t), 2 ^ t.class
+    local rate, top = rate_of(call, t.weight, t.estimate), 2 ^ t.class
     if rate > top or rate < 0.4 * top then
       free_slot(call, t)
       take_slot(call, t)
@@ -170,9 +190,9 @@ local function seat(call, t)
   end
 end
 
-local function cost_of(call, t)
+local function cost_of(call, estimate)
   if call.queue.share == SHARE_COUNT then return 1 end
-  if t.estimate > 0 then return t.estimate end
+  if estimate > 0 then return estimate end
   return math.max(call.queue.estimate, 1)
 end
 
@@ -186,18 +206,18 @@ end
 -- Replaces the estimate that a lease was charged by the time it took. The clock may not leap for those who came after
 -- the dispatch, so it moves by the larger of the two weight sums, and the tenant keeps its distance to the clock. A
 -- lease of an earlier epoch was charged in another unit, to an account that is closed.
-local function correct(call, t, run)
+local function correct(call, t, epoch, leased_at, cost, weight_sum)
+  local q = call.queue
   t.rerated = true
-  if call.queue.share == SHARE_COUNT or run.epoch ~= call.queue.epoch then return end
-  local measured = math.max(call.now - run.leased_at, 1)
-  local excess = measured - run.cost
-  local step = excess / math.max(run.weight_sum, call.queue.weight_sum)
-  t.vtime = t.vtime + excess / t.weight - excess / run.weight_sum + step
+  if q.share == SHARE_COUNT or epoch ~= q.epoch then return end
+  local measured = math.max(call.now - leased_at, 1)
+  local excess = measured - cost
+  local step = excess / math.max(weight_sum, q.weight_sum)
+  t.vtime = t.vtime + excess / t.weight - excess / weight_sum + step
   t.delivered = t.delivered + excess
-  call.queue.clock = call.queue.clock + step
+  q.clock = q.clock + step
   t.estimate = t.estimate == 0 and measured or t.estimate + (measured - t.estimate) / 8
-  local all = call.queue.estimate
-  call.queue.estimate = all == 0 and measured or all + (measured - all) / 64
+  q.estimate = q.estimate == 0 and measured or q.estimate + (measured - q.estimate) / 64
 end
 
 -- Seats all touched tenants and writes the slots, so that darts can be thrown (again).

@@ -17,7 +17,7 @@ end
 
 local function read_slots(call, fields)
   local names = redis.call('HMGET', key(call, 'slots'), unpack(fields))
-  load_tenants(call, names)
+  read_tenants(call, names)
   return names
 end
 
@@ -51,7 +51,8 @@ local function throw_darts(call, line, wanted)
   return #fields > 0 and read_slots(call, fields) or names, inside
 end
 
--- One tenant by rate, or nil when SLOT_PROBES darts in a row missed. `darts` is the round's quiver.
+-- One tenant by rate: its name, weight, virtual time and estimate; nil when SLOT_PROBES darts in a row missed. `darts`
+-- is the round's quiver.
 local function draw(call, line, darts)
   for _ = 1, SLOT_PROBES do
     if darts.next > #darts.names then
@@ -60,21 +61,25 @@ local function draw(call, line, darts)
     end
     local i = darts.next
     darts.next = i + 1
-    local t = call.tenants[darts.names[i]]
-    if darts.inside[i] < rate_of(call, t) and is_eligible(t) then return t end
+    local weight, vtime, estimate = account_of(call, darts.names[i])
+    if weight and darts.inside[i] < rate_of(call, weight, estimate) then
+      return darts.names[i], weight, vtime, estimate
+    end
   end
   return nil
 end
 
--- The better of two draws; a tenant that stands alone needs none.
+-- The better of two draws, as `draw` tells it; a tenant that stands alone needs none.
 local function draw_two(call, round)
   if round.line.slots == 0 then return nil end
   if round.line.slots == 1 then
     round.alone = round.alone or read_slots(call, {slot_field(round.line[1].class, 1)})[1]
-    local t = call.tenants[round.alone]
-    return is_eligible(t) and t or nil
+    local weight, vtime, estimate = account_of(call, round.alone)
+    return weight and round.alone, weight, vtime, estimate
   end
-  local one = draw(call, round.line, round.darts)
-  local other = one and draw(call, round.line, round.darts)
-  return other and other.vtime < one.vtime and other or one
+  local one, weight, vtime, estimate = draw(call, round.line, round.darts)
+  if not one then return nil end
+  local other, other_weight, other_vtime, other_estimate = draw(call, round.line, round.darts)
+  if other and other_vtime < vtime then return other, other_weight, other_vtime, other_estimate end
+  return one, weight, vtime, estimate
 end

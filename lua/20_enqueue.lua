@@ -12,14 +12,11 @@ local function done_key(call, windows_ago)
   return key(call, 'done:' .. math.floor(call.now / DONE_WINDOW_MS) - windows_ago)
 end
 
--- record: version u8, max_attempts u16, enqueued_at, start_at, expires_at (f64 ms, 0 = none), tenant, payload.
-local function load_header(record)
+-- Of a record: tenant, max_attempts, enqueued_at, start_at, expires_at (ms, 0 = none).
+local function read_header(record)
   local version, max_attempts, enqueued_at, start_at, expires_at, tenant = struct.unpack(HEADER_FORMAT, record)
   if version ~= RECORD_VERSION then refuse('bad_request', 'record') end
-  return {
-    max_attempts = max_attempts, enqueued_at = enqueued_at, start_at = start_at, expires_at = expires_at,
-    tenant = tenant,
-  }
+  return tenant, max_attempts, enqueued_at, start_at, expires_at
 end
 
 local function load_run(packed)

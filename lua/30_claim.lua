@@ -13,9 +13,9 @@ local function pop_woken(call, wanted)
   local names = redis.call('LPOP', key(call, 'wake'), wanted)
   local woken = {}
   if not names then return woken end
-  load_tenants(call, names)
+  read_tenants(call, names)
   for _, name in ipairs(names) do
-    local t = call.tenants[name]
+    local t = tenant(call, name)
     if t.slot == AWAKE then woken[#woken + 1] = t else touch(call, name).listed = 0 end
   end
   return woken
@@ -29,37 +29,39 @@ end
 
 -- The next tenant to serve, or nil. See rule 3: the wake list goes first, unless that would starve the drawn tenant.
 local function pick(call, round)
-  local woken, drawn = round.woken[round.next_woken], draw_two(call, round)
-  if woken and not (drawn and drawn.vtime + cost_of(call, drawn) / drawn.weight < call.queue.clock) then
+  local woken, drawn, weight, vtime, estimate = round.woken[round.next_woken], draw_two(call, round)
+  if woken and not (drawn and vtime + cost_of(call, estimate) / weight < call.queue.clock) then
     round.next_woken, woken.listed = round.next_woken + 1, 0
-    return woken
+    return touch(call, woken.name)
   end
-  return drawn
+  return drawn and touch(call, drawn)
 end
 
--- Charges up to `wanted` tasks one by one; returns the picks in order.
+-- Charges up to `wanted` tasks one by one. Returns the picks in order, as columns: pick i is of tenants[i], charged
+-- costs[i] when the eligible weights were weight_sums[i].
 local function pick_round(call, wanted)
-  local round, picks, q = {woken = pop_woken(call, wanted), next_woken = 1, line = line_up(call)}, {}, call.queue
+  local round, q = {woken = pop_woken(call, wanted), next_woken = 1, line = line_up(call)}, call.queue
+  local tenants, costs, weight_sums, count = {}, {}, {}, 0
   round.darts = {names = {}, next = 1}
-  while #picks < wanted and q.weight_sum > 0 do
-    round.darts.refill = math.min(3 * (wanted - #picks) + 1, 400)  -- two hits for each pick, and some misses
+  while count < wanted and q.weight_sum > 0 do
+    round.darts.refill = 2 * (wanted - count) + 2  -- two hits for each pick; misses are made good by a smaller refill
     local t = pick(call, round)
     if not t then break end
-    touch(call, t.name)
-    local p = {tenant = t, cost = cost_of(call, t), weight_sum = q.weight_sum, id = false, record = false, run = false}
-    picks[#picks + 1] = p
+    count = count + 1
+    local cost, weight_sum = cost_of(call, t.estimate), q.weight_sum
+    tenants[count], costs[count], weight_sums[count] = t, cost, weight_sum
     t.ready, q.ready = t.ready - 1, q.ready - 1
-    charge(call, t, p.cost, p.weight_sum)
+    charge(call, t, cost, weight_sum)
     if t.ready == 0 then count_out(call, t) end
   end
   push_back_woken(call, round)
-  return picks
+  return {tenants = tenants, costs = costs, weight_sums = weight_sums, count = count}
 end
 
--- Takes back a pick whose task turned out to be void (`returned` = 1: it is still ready) or expired (0).
-local function unpick(call, p, returned)
-  local t = p.tenant
-  charge(call, t, -p.cost, p.weight_sum)
+-- Takes back pick i, whose task turned out to be void (`returned` = 1: it is still ready) or expired (0).
+local function unpick(call, picks, i, returned)
+  local t = picks.tenants[i]
+  charge(call, t, -picks.costs[i], picks.weight_sums[i])
   t.ready, call.queue.ready = t.ready + returned, call.queue.ready + returned
   if is_eligible(t) then count_in(call, t) end
 end
@@ -85,57 +87,54 @@ local function pop_ready(call, t, wanted)
   return ids
 end
 
+-- Gives the picks their tasks' ids; those that found only voids are taken back.
 local function pop_round(call, picks)
-  local wanted, ids = {}, {}
-  for _, p in ipairs(picks) do wanted[p.tenant] = (wanted[p.tenant] or 0) + 1 end
-  for t, count in pairs(wanted) do wanted[t] = {ids = pop_ready(call, t, count), next = 1} end
-  local found = {}
-  for _, p in ipairs(picks) do
-    local popped = wanted[p.tenant]
-    p.id = popped.ids[popped.next]
-    popped.next = popped.next + 1
-    if p.id then
-      found[#found + 1] = p
-      ids[#ids + 1] = p.id
+  local tenants, costs, weight_sums, wanted, popped, ids = picks.tenants, picks.costs, picks.weight_sums, {}, {}, {}
+  for i = 1, picks.count do wanted[tenants[i]] = (wanted[tenants[i]] or 0) + 1 end
+  for t, count in pairs(wanted) do popped[t], wanted[t] = pop_ready(call, t, count), 0 end
+  for i = 1, picks.count do
+    local t = tenants[i]
+    local nth = wanted[t] + 1
+    local id = popped[t][nth]
+    wanted[t] = nth
+    if id then
+      local n = #ids + 1
+      ids[n], tenants[n], costs[n], weight_sums[n] = id, t, costs[i], weight_sums[i]
     else
-      unpick(call, p, 1)
+      unpick(call, picks, i, 1)
     end
   end
-  if #ids == 0 then return found end
-  local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
-  local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
-  for i, p in ipairs(found) do p.record, p.run = records[i], runs[i] end
-  return found
-end
-
-local function new_run(p, max_attempts)
-  if p.run then return load_run(p.run) end
-  return {
-    attempt = 0, forgiven = 0, max_attempts = max_attempts, state = LEASED, epoch = 0, leased_at = 0, cost = 0,
-    weight_sum = 0, expires_at = 0, tenant = p.tenant.name, worker = '', error = '',
-  }
+  picks.ids, picks.count = ids, #ids
 end
 
 -- Drops what has expired, leases the rest.
-local function lease_round(call, found, worker, leases)
-  local q, runs, deadlines, started = call.queue, {}, {}, {}
+local function lease_round(call, picks, worker, leases)
+  if picks.count == 0 then return end
+  local q, ids, runs, deadlines, started = call.queue, picks.ids, {}, {}, {}
+  local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
+  local past = redis.call('HMGET', key(call, 'runs'), unpack(ids))
   local deadline = string.format('%.0f', call.now + q.lease_ms)
-  for _, p in ipairs(found) do
-    local h, t = load_header(p.record), p.tenant
-    local run = new_run(p, h.max_attempts)
-    if h.expires_at > 0 then started[#started + 1] = p.id end
-    if h.expires_at > 0 and h.expires_at <= call.now then
-      unpick(call, p, 0)
-      if p.run then redis.call('HDEL', key(call, 'runs'), p.id) end
-      put_dead(call, t, p.id, EXPIRED, run.attempt, run.error)
+  local n, m = #leases, 0
+  for i = 1, picks.count do
+    local id, t = ids[i], picks.tenants[i]
+    local name, max_attempts, _, _, expires_at = read_header(records[i])
+    local attempt, forgiven, message = 0, 0, ''
+    if past[i] then
+      local run = load_run(past[i])
+      attempt, forgiven, max_attempts, message = run.attempt, run.forgiven, run.max_attempts, run.error
+    end
+    if expires_at > 0 then started[#started + 1] = id end
+    if expires_at > 0 and expires_at <= call.now then
+      unpick(call, picks, i, 0)
+      if past[i] then redis.call('HDEL', key(call, 'runs'), id) end
+      put_dead(call, t, id, EXPIRED, attempt, message)
     else
-      run.attempt, run.state, run.leased_at, run.expires_at = run.attempt + 1, LEASED, call.now, h.expires_at
-      run.epoch, run.cost, run.weight_sum, run.worker = q.epoch, p.cost, p.weight_sum, worker
-      t.leased, q.leased = t.leased + 1, q.leased + 1
-      local n, m = #leases, #runs
-      runs[m + 1], runs[m + 2], deadlines[m + 1], deadlines[m + 2] = p.id, pack_run(run), deadline, p.id
-      leases[n + 1], leases[n + 2], leases[n + 3] = p.id, run.attempt, run.max_attempts + run.forgiven
-      leases[n + 4] = p.record
+      t.leased, q.leased, attempt = t.leased + 1, q.leased + 1, attempt + 1
+      runs[m + 1], runs[m + 2] = id, struct.pack(RUN_FORMAT, attempt, forgiven, max_attempts, LEASED, q.epoch, call.now,
+        picks.costs[i], picks.weight_sums[i], expires_at, #name, name, #worker, worker, #message, message)
+      deadlines[m + 1], deadlines[m + 2] = deadline, id
+      leases[n + 1], leases[n + 2], leases[n + 3], leases[n + 4] = id, attempt, max_attempts + forgiven, records[i]
+      n, m = n + 4, m + 2
     end
   end
   write('ZREM', key(call, 'expiring'), started)
@@ -184,7 +183,8 @@ local function claim(keys, args)
   call.voids = 0
   while q.paused == 0 and #out < 2 + 4 * limit and q.weight_sum > 0 and rounds < ROUNDS do
     local picks = pick_round(call, limit - (#out - 2) / 4)
-    lease_round(call, pop_round(call, picks), args[3], out)
+    pop_round(call, picks)
+    lease_round(call, picks, args[3], out)
     seat_all(call)
     rounds = rounds + 1
   end

@@ -9,20 +9,17 @@
 --   reap     as release, or dead as `lease_lost` when it was the last               counts
 --   extend   (the lease goes on for another lease_ms)                               -
 
--- Ended leases are written by `flush` at the end, each kind in one command: call.ended (ids that leave `leases`),
--- call.runs (id -> packed run, or false), call.forgotten (ids that leave `tasks`), call.done (id, attempt, ...).
-local function end_lease(call, id, run, state)
-  local t = touch(call, run.tenant)
-  call.ended[#call.ended + 1] = id
-  t.leased, call.queue.leased = t.leased - 1, call.queue.leased - 1
-  correct(call, t, run)
-  run.state, run.cost, run.worker = state, 0, ''
-  return t
+-- call.runs holds the packed runs that the call has read: false where there is none (any more). What it changes is
+-- written by `flush`, each kind in one command: call.changed (ids whose run changed), call.ended (ids that leave
+-- `leases`), call.forgotten (ids that leave `tasks`), call.done (id, attempt, ...).
+local function set_run(call, id, packed)
+  call.runs[id], call.changed[#call.changed + 1] = packed, id
 end
 
 local function flush(call)
   local kept, gone = {}, {}
-  for id, packed in pairs(call.runs) do
+  for _, id in ipairs(call.changed) do
+    local packed = call.runs[id]
     if packed then
       kept[#kept + 1] = id
       kept[#kept + 1] = packed
@@ -38,6 +35,23 @@ local function flush(call)
     write('HSET', done_key(call, 0), call.done)
     redis.call('PEXPIRE', done_key(call, 0), 2 * DONE_WINDOW_MS)
   end
+  call.changed, call.ended, call.forgotten, call.done = {}, {}, {}, {}
+end
+
+-- Books the end of a lease to its tenant.
+local function end_lease(call, id, name, epoch, leased_at, cost, weight_sum)
+  local t = touch(call, name)
+  call.ended[#call.ended + 1] = id
+  t.leased, call.queue.leased = t.leased - 1, call.queue.leased - 1
+  correct(call, t, epoch, leased_at, cost, weight_sum)
+  return t
+end
+
+local function end_run(call, id, state)
+  local run = load_run(call.runs[id])
+  local t = end_lease(call, id, run.tenant, run.epoch, run.leased_at, run.cost, run.weight_sum)
+  run.state, run.cost, run.worker = state, 0, ''
+  return t, run
 end
 
 local function is_last_attempt(run)
@@ -45,13 +59,13 @@ local function is_last_attempt(run)
 end
 
 local function bury(call, t, id, run, reason)
-  call.runs[id] = false
+  set_run(call, id, false)
   put_dead(call, t, id, reason, run.attempt, run.error)
 end
 
 -- The task waits for its next attempt, its run with it; the window's end is watched again.
 local function keep_waiting(call, id, run)
-  call.runs[id] = pack_run(run)
+  set_run(call, id, pack_run(run))
   if run.expires_at > 0 then redis.call('ZADD', key(call, 'expiring'), run.expires_at, id) end
 end
 
@@ -62,18 +76,22 @@ local function backoff_ms(call, run)
 end
 
 local actions = {}
+local ARGUMENTS = {ack = 3, nack = 5, reject = 4, release = 3, reap = 3, extend = 3}  -- of `settle`, per lease
 
-function actions.ack(call, id, run)
-  local t = end_lease(call, id, run, SETTLED)
-  call.runs[id] = false
-  call.forgotten[#call.forgotten + 1] = id
-  call.done[#call.done + 1] = id
-  call.done[#call.done + 1] = run.attempt
+-- Most leases end so: nothing is unpacked that is not needed.
+function actions.ack(call, id)
+  local attempt, _, _, _, epoch, leased_at, cost, weight_sum, _, name = struct.unpack(LEASE_FORMAT, call.runs[id])
+  local t = end_lease(call, id, name, epoch, leased_at, cost, weight_sum)
+  set_run(call, id, false)
+  local forgotten, done = call.forgotten, call.done
+  forgotten[#forgotten + 1] = id
+  done[#done + 1] = id
+  done[#done + 1] = attempt
   t.done, call.queue.done = t.done + 1, call.queue.done + 1
 end
 
-function actions.nack(call, id, run, delay, message)
-  local t = end_lease(call, id, run, SETTLED)
+function actions.nack(call, id, delay, message)
+  local t, run = end_run(call, id, SETTLED)
   run.error = message:sub(1, ERROR_BYTES)
   if is_last_attempt(run) then return bury(call, t, id, run, EXHAUSTED) end
   keep_waiting(call, id, run)
@@ -81,21 +99,21 @@ function actions.nack(call, id, run, delay, message)
   if delay_ms > 0 then put_delayed(call, t, id, call.now + delay_ms) else put_ready(call, t, {id}) end
 end
 
-function actions.reject(call, id, run, _, message)
-  local t = end_lease(call, id, run, SETTLED)
+function actions.reject(call, id, message)
+  local t, run = end_run(call, id, SETTLED)
   run.error = message:sub(1, ERROR_BYTES)
   bury(call, t, id, run, REJECTED)
 end
 
-function actions.release(call, id, run)
-  local t = end_lease(call, id, run, SETTLED)
+function actions.release(call, id)
+  local t, run = end_run(call, id, SETTLED)
   run.forgiven = run.forgiven + 1
   keep_waiting(call, id, run)
   put_ready(call, t, {id}, 'LPUSH')
 end
 
-function actions.reap(call, id, run)
-  local t = end_lease(call, id, run, REAPED)
+function actions.reap(call, id)
+  local t, run = end_run(call, id, REAPED)
   if is_last_attempt(run) then return bury(call, t, id, run, LEASE_LOST) end
   keep_waiting(call, id, run)
   put_ready(call, t, {id}, 'LPUSH')
@@ -106,10 +124,12 @@ function actions.extend(call, id)
 end
 
 -- Why this token does not open the lease: `gone` if its own owner settled it already, else `stale`.
-local function refusal(call, id, attempt, run)
-  if run then
-    return run.attempt == attempt and run.state == SETTLED and 'gone' or 'stale'
+local function refusal(call, id, attempt)
+  if call.runs[id] then
+    local last, _, _, state = struct.unpack(LEASE_FORMAT, call.runs[id])
+    return last == attempt and state == SETTLED and 'gone' or 'stale'
   end
+  flush(call)  -- it may be this call that settled it
   local settled = redis.call('HGET', done_key(call, 0), id) or redis.call('HGET', done_key(call, 1), id)
   if settled then return tonumber(settled) == attempt and 'gone' or 'stale' end
   local death = redis.call('HGET', key(call, 'dead'), id)
@@ -118,44 +138,53 @@ local function refusal(call, id, attempt, run)
   return attempts == attempt and (reason == EXHAUSTED or reason == REJECTED) and 'gone' or 'stale'
 end
 
--- id -> run, one for all mentions of an id, so that what the first does the next one sees; and their tenants.
-local function load_runs(call, ids)
-  local runs, names = {}, {}
+-- Reads runs, and the tenants whom they belong to.
+local function read_runs(call, ids)
+  local names = {}
   for i, packed in ipairs(redis.call('HMGET', key(call, 'runs'), unpack(ids))) do
-    if packed and not runs[ids[i]] then
-      runs[ids[i]] = load_run(packed)
-      names[#names + 1] = runs[ids[i]].tenant
-    end
+    call.runs[ids[i]] = packed
+    if packed then names[#names + 1] = struct.unpack('Bc0', packed, struct.size('<IIHBIdddd') + 1) end
   end
-  load_tenants(call, names)
-  return runs
+  read_tenants(call, names)
 end
 
-local function settle_one(call, id, attempt, run, action, delay, message)
-  if not run or run.state ~= LEASED or run.attempt ~= attempt then return refusal(call, id, attempt, run) end
-  action(call, id, run, delay, message)
-  return 'ok'
+local function settle_one(call, action, id, attempt, ...)
+  local packed = call.runs[id]
+  if packed then
+    local last, _, _, state = struct.unpack('<IIHB', packed)
+    if last == attempt and state == LEASED then
+      actions[action](call, id, ...)
+      return 'ok'
+    end
+  end
+  return refusal(call, id, attempt)
 end
 
 -- settle(keys, argv): end or extend leases, each fenced by (id, attempt).
 --   keys  1 prefix
---   argv  1 now  2 dice  then per lease (at most 500): action, id, attempt, delay_ms (nack; may be empty), error
+--   argv  1 now  2 dice  then per lease (at most 500): action, id, attempt, and
+--         for nack: delay_ms (may be empty), error; for reject: error
 --   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
 --         | "stale" (the lease was lost: another attempt owns or owned the task)
 --   flags allow-oom
 local function settle(keys, args)
-  local call, outcomes, ids = open(keys, args), {}, {}
-  if #args < 7 or (#args - 2) % 5 ~= 0 or #args > 2 + 5 * TASKS_PER_CALL then refuse('bad_request', 'settlements') end
-  for i = 3, #args, 5 do
-    if not actions[args[i]] then refuse('bad_request', 'action') end
-    local delay = args[i + 3] == '' and 0 or tonumber(args[i + 3])
-    if not (delay and delay >= 0 and delay <= HORIZON_MS) then refuse('bad_request', 'delay_ms') end
-    ids[#ids + 1] = args[i + 1]
+  local call, outcomes, ids, starts, at = open(keys, args), {}, {}, {}, 3
+  while at <= #args do
+    local action, n = args[at], #ids + 1
+    if not ARGUMENTS[action] then refuse('bad_request', 'action') end
+    ids[n], starts[n], at = args[at + 1], at, at + ARGUMENTS[action]
+    if at > #args + 1 then refuse('bad_request', 'settlements') end
+    if action == 'nack' then
+      local delay = args[at - 2] == '' and 0 or tonumber(args[at - 2])
+      if not (delay and delay >= 0 and delay <= HORIZON_MS) then refuse('bad_request', 'delay_ms') end
+    end
   end
-  local runs, changed = load_runs(call, ids), false
-  for n, id in ipairs(ids) do
-    local at, run = 5 * n - 2, runs[id]
-    outcomes[n] = settle_one(call, id, tonumber(args[at + 2]), run, actions[args[at]], args[at + 3], args[at + 4])
+  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'settlements') end
+  read_runs(call, ids)
+  local changed = false
+  for n = 1, #ids do
+    local first = starts[n]
+    outcomes[n] = settle_one(call, args[first], ids[n], tonumber(args[first + 2]), args[first + 3], args[first + 4])
     changed = changed or outcomes[n] == 'ok'
   end
   flush(call)

@@ -7,7 +7,7 @@ local TENANTS_PER_TICK = 50
 local function promote(call, limit)
   local tenants = redis.call('ZRANGE', key(call, 'due'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, TENANTS_PER_TICK)
   if #tenants == 0 then return 0 end
-  load_tenants(call, tenants)
+  read_tenants(call, tenants)
   local budget, moved = math.max(1, math.floor(limit / #tenants)), 0
   for _, name in ipairs(tenants) do
     if moved >= limit then break end
@@ -37,7 +37,7 @@ local function expire(call, limit)
   local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
   local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
   for i, id in ipairs(ids) do
-    local t = touch(call, load_header(records[i]).tenant)
+    local t = touch(call, (read_header(records[i])))
     if redis.call('ZREM', key(call, 'delayed:' .. t.name), id) == 1 then
       t.delayed, call.queue.delayed = t.delayed - 1, call.queue.delayed - 1
     else
@@ -52,8 +52,8 @@ end
 local function reap(call, limit)
   local ids = redis.call('ZRANGE', key(call, 'leases'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
   if #ids == 0 then return 0 end
-  local runs = load_runs(call, ids)
-  for i = #ids, 1, -1 do actions.reap(call, ids[i], runs[ids[i]]) end  -- the oldest ends up at the head
+  read_runs(call, ids)
+  for i = #ids, 1, -1 do actions.reap(call, ids[i]) end  -- the oldest ends up at the head
   return #ids
 end
 

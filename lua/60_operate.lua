@@ -78,14 +78,13 @@ end
 
 -- Forgets the window of a task that is replayed after its end.
 local function reopen(call, id, record)
-  local h = load_header(record)
-  if h.expires_at == 0 then return end
-  if h.expires_at > call.now then
-    redis.call('ZADD', key(call, 'expiring'), h.expires_at, id)
+  local name, max_attempts, enqueued_at, start_at, expires_at = read_header(record)
+  if expires_at == 0 then return end
+  if expires_at > call.now then
+    redis.call('ZADD', key(call, 'expiring'), expires_at, id)
     return
   end
-  local header = struct.pack(HEADER_FORMAT, RECORD_VERSION, h.max_attempts, h.enqueued_at, h.start_at, 0, #h.tenant,
-    h.tenant)
+  local header = struct.pack(HEADER_FORMAT, RECORD_VERSION, max_attempts, enqueued_at, start_at, 0, #name, name)
   redis.call('HSET', key(call, 'tasks'), id, header .. record:sub(#header + 1))
 end
 
@@ -117,12 +116,12 @@ local function replay(keys, args)
     local _, attempts = struct.unpack(DEATH_FORMAT, death)
     local t = forget_dead(call, id, death)
     if attempts > 0 then
-      local h = load_header(record)
-      call.runs[id] = pack_run({
-        attempt = attempts, forgiven = attempts, max_attempts = h.max_attempts, state = REAPED, epoch = 0,
-        leased_at = 0, cost = 0, weight_sum = 0, expires_at = h.expires_at > call.now and h.expires_at or 0,
+      local _, max_attempts, _, _, expires_at = read_header(record)
+      set_run(call, id, pack_run({
+        attempt = attempts, forgiven = attempts, max_attempts = max_attempts, state = REAPED, epoch = 0,
+        leased_at = 0, cost = 0, weight_sum = 0, expires_at = expires_at > call.now and expires_at or 0,
         tenant = t.name, worker = '', error = '',
-      })
+      }))
     end
     reopen(call, id, record)
     put_ready(call, t, {id})

@@ -25,22 +25,22 @@ end
 --   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, delayed, leased, dead,
 --         done, delivered, entitled (since the tenant was first seen; ms or tasks), paused, is_eligible
 local function tenants(keys, args)
-  local call = {prefix = keys[1], queue = load_queue(keys[1]), tenants = {}}
+  local call = {prefix = keys[1], queue = load_queue(keys[1]), packed = {}, tenants = {}}
   local next_cursor, names = '0', {}
   for i = 5, #args do names[#names + 1] = args[i] end
   if #names > 0 then
-    load_tenants(call, names)
+    read_tenants(call, names)
   else
     local page = redis.call('HSCAN', key(call, 'tenants'), args[3], 'COUNT', args[4])
     next_cursor = page[1]
     for i = 1, #page[2], 2 do
       names[#names + 1] = page[2][i]
-      unpack_tenant(call, page[2][i], page[2][i + 1])
+      call.packed[page[2][i]] = page[2][i + 1]
     end
   end
   local out = {next_cursor}
   for _, name in ipairs(names) do
-    local t = call.tenants[name]
+    local t = tenant(call, name)
     if t.slot ~= OUT then accrue(call, t) end
     for _, value in ipairs({t.weight, t.ready, t.delayed, t.leased, t.dead, t.done, t.delivered, t.entitled, t.paused,
       t.slot ~= OUT and 1 or 0}) do
@@ -60,7 +60,7 @@ local function state_of(call, id, record, run, death)
     local attempt = redis.call('HGET', done_key(call, 0), id) or redis.call('HGET', done_key(call, 1), id)
     return attempt and {'done', '', tonumber(attempt), '0', '', ''} or {'unknown', '', 0, '0', '', ''}
   end
-  local tenant = load_header(record).tenant
+  local tenant = read_header(record)
   local attempt, message = 0, ''
   if run then attempt, message = run.attempt, run.error end
   if run and run.state == LEASED then

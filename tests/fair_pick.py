@@ -254,7 +254,7 @@ class FairPick:
         picks: list[Pick] = []
         while len(picks) < wanted and self.weight_sum > 0:
             if darts:
-                darts.refill = min(3 * (wanted - len(picks)) + 1, 400)
+                darts.refill = 2 * (wanted - len(picks)) + 2
             t = self.pick(woken, darts, dice)
             if t is None:
                 break

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 1
-DIGEST = "81f781b8d4ccaee7"
+DIGEST = "dcfad3fbe6254bcd"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead"})
 

@@ -119,7 +119,11 @@ class Store:
         """End or extend up to 500 leases, each fenced by (id, attempt): `ok`, `gone` or `stale`."""
         args: list[str | int] = []
         for action, id, attempt, delay_ms, error in settlements:
-            args += (action, id, attempt, "" if delay_ms is None else delay_ms, error[:MAX_ERROR_CHARS])
+            args += (action, id, attempt)
+            if action == "nack":
+                args += ("" if delay_ms is None else delay_ms, error[:MAX_ERROR_CHARS])
+            elif action == "reject":
+                args.append(error[:MAX_ERROR_CHARS])
         return [outcome.decode() for outcome in await self._call("settle", queue, *args)]
 
     async def tick(self, queue: str, limit: int = 125) -> Tick:

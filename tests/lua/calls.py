@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -98,6 +99,14 @@ def words(reply: list[bytes]) -> list[str]:
     return [word.decode() for word in reply]
 
 
+def settle_args(settlements: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Spell (action, id, attempt, delay_ms, error) as `settle` takes them: to each action what it uses."""
+    args = []
+    for action, id, attempt, delay, error in settlements:
+        args += [action, id, attempt, *{"nack": [delay, error], "reject": [error]}.get(action, [])]
+    return args
+
+
 class Queue:
     """One queue in a store: `now` is its clock (unless it uses the store's), `seed` moves with every claim."""
 
@@ -133,9 +142,9 @@ class Queue:
 
     def settle(self, *settlements: tuple[object, ...]) -> list[str]:
         """Settle leases: (action, id, attempt, delay_ms = "", error = "") each."""
-        padded = [(*s, "", "")[:5] for s in settlements]
         self.seed += 1
-        return words(self.call("settle", *(part for s in padded for part in s), dice=dice(self.seed, 500)))
+        padded = [(*s, "", "")[:5] for s in settlements]
+        return words(self.call("settle", *settle_args(padded), dice=dice(self.seed, 500)))
 
     def end(self, action: str, lease: Leased, delay: object = "", error: str = "") -> str:
         """Settle one lease."""

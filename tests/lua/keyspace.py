@@ -23,14 +23,14 @@ class Seat(NamedTuple):
 
     weight: float
     vtime: float
-    slot: float
+    estimate: float
     epoch: float
+    slot: float
     ready: float
     delayed: float
     leased: float
     dead: float
     done: float
-    estimate: float
     delivered: float
     entitled: float
     joined: float

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests import reports
 from tests.model import Model
 
-from .calls import START, Queue, options
+from .calls import START, Queue, options, settle_args
 from .keyspace import Keyspace
 
 LEASE, HEAVIEST = 1000, 10_000_000
@@ -135,7 +135,7 @@ class QueueMachine(RuleBasedStateMachine):
             (action, *tokens[-1 - back % len(tokens)], delay if action == "nack" else None, error)
             for action, back, delay, error in chosen
         ]
-        parts = [p for a, id, n, delay, error in settlements for p in (a, id, n, "" if delay is None else delay, error)]
+        parts = settle_args((a, id, n, "" if delay is None else delay, error) for a, id, n, delay, error in settlements)
         dice = Dice(seed, 4)
         outcomes = [word.decode() for word in self.call("settle", *parts, dice=dice.packed)]
         self.same(outcomes, self.model.settle(self.now, iter(dice), settlements))

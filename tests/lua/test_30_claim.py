@@ -186,11 +186,11 @@ def test_every_way_to_ready_work_tells_the_hungry(queue: Queue) -> None:
             return listener.heard()
 
         assert told_by("settle", "nack", "a", 1, 0, "") == 1
-        assert told_by("settle", "release", "b", 1, "", "") == 1
-        assert told_by("settle", "reap", "c", 1, "", "") == 1
+        assert told_by("settle", "release", "b", 1) == 1
+        assert told_by("settle", "reap", "c", 1) == 1
         queue.end("reject", leases["d"])
         assert told_by("replay", "d") == 1
-        assert told_by("settle", "ack", "e", 1, "", "") == 0
+        assert told_by("settle", "ack", "e", 1) == 0
         assert told_by("enqueue", "ada", "later", DELAY_10, b"") == 0
         queue.advance(10)
         assert told_by("tick", 10) == 1

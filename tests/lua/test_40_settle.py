@@ -212,5 +212,7 @@ def test_an_unknown_action_refuses_the_whole_call(queue: Queue) -> None:
 
 def test_a_settlement_that_is_cut_short_or_too_many_are_refused(queue: Queue) -> None:
     refused(queue, "bad_request settlements", "settle")
-    refused(queue, "bad_request settlements", "settle", "ack", "a", 1, "")
-    refused(queue, "bad_request settlements", "settle", *(["ack", "a", 1, "", ""] * 501))
+    refused(queue, "bad_request settlements", "settle", "ack", "a")
+    refused(queue, "bad_request settlements", "settle", "ack", "a", 1, "nack", "b", 1, 0)
+    refused(queue, "bad_request settlements", "settle", "reject", "a", 1)
+    refused(queue, "bad_request settlements", "settle", *(["ack", "a", 1] * 501))

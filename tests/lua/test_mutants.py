@@ -28,19 +28,19 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
-    Mutant("a stale token is accepted", " or run.attempt ~= attempt then return refusal", " then return refusal"),
-    Mutant("a lease that ended is settled again", "not run or run.state ~= LEASED or", "not run or"),
-    Mutant("a twin in one call is settled twice", "run.state, run.cost, run.worker = state,", "run.cost, run.worker ="),
-    Mutant("a late owner is told gone", "and run.state == SETTLED and 'gone'", "and 'gone'"),
+    Mutant("a stale token is accepted", "if last == attempt and state == LEASED", "if state == LEASED"),
+    Mutant("a lease that ended is settled again", "if last == attempt and state == LEASED", "if last == attempt"),
+    Mutant("a twin in one call is settled twice", "  set_run(call, id, false)\n  local forgotten", "  local forgotten"),
+    Mutant("a late owner is told gone", "and state == SETTLED and 'gone'", "and 'gone'"),
     Mutant("a claim takes one too many", "pick_round(call, limit - (#out - 2) / 4)", "pick_round(call, limit + 1)"),
-    Mutant("expired tasks are leased", "if h.expires_at > 0 and h.expires_at <= call.now then", "if false then"),
+    Mutant("expired tasks are leased", "if expires_at > 0 and expires_at <= call.now then", "if false then"),
     Mutant(
         "a task expires a ms late",
-        "h.expires_at <= call.now then\n      unpick",
-        "h.expires_at < call.now then\n      unpick",
+        "expires_at <= call.now then\n      unpick",
+        "expires_at < call.now then\n      unpick",
     ),
-    Mutant("expired tasks are charged", "      unpick(call, p, 0)\n", ""),
-    Mutant("the end of a started task is watched", "if h.expires_at > 0 then started[#started + 1] = p.id end", ""),
+    Mutant("expired tasks are charged", "      unpick(call, picks, i, 0)\n", ""),
+    Mutant("the end of a started task is watched", "if expires_at > 0 then started[#started + 1] = id end", ""),
     Mutant(
         "resuming seats nobody",
         "  call.readied = paused == 0 and",
@@ -52,7 +52,7 @@ MUTANTS = [
         "coming back sheds debt", "if t.vtime > call.queue.clock then\n    take_slot", "if false then\n    take_slot"
     ),
     Mutant("the wake list starves the backlog", "if woken and not (drawn and", "if woken and not (false and"),
-    Mutant("the second draw is ignored", "return other and other.vtime < one.vtime and other or one", "return one"),
+    Mutant("the second draw is ignored", "if other and other_vtime < vtime then", "if false then"),
     Mutant("a tenant is listed twice", "if t.listed == 0 then\n      t.listed = 1", "if true then\n      t.listed = 1"),
     Mutant("a dropped wake entry is not noted", "else touch(call, name).listed = 0 end", "end"),
     Mutant("woken tenants that are not served are lost", "  push_back_woken(call, round)\n", ""),
@@ -69,9 +69,9 @@ MUTANTS = [
     ),
     Mutant("a weight change keeps the class", "  t.weight, t.rerated = weight, true", "  t.weight = weight"),
     Mutant("a lease's end keeps the class", "  t.rerated = true\n", ""),
-    Mutant("draws go by weight alone", "if darts.inside[i] < rate_of(call, t)", "if darts.inside[i] < t.weight"),
-    Mutant("tasks may be free", "math.max(call.now - run.leased_at, 1)", "call.now - run.leased_at"),
-    Mutant("estimates are not corrected", "  correct(call, t, run)\n", ""),
+    Mutant("draws go by weight alone", "darts.inside[i] < rate_of(call, weight, estimate)", "darts.inside[i] < weight"),
+    Mutant("tasks may be free", "math.max(call.now - leased_at, 1)", "call.now - leased_at"),
+    Mutant("estimates are not corrected", "  correct(call, t, epoch, leased_at, cost, weight_sum)\n", ""),
     Mutant("voids are popped as tasks", "  if t.voids == 0 then return", "  if true then return"),
     Mutant(
         "voids are not credited",
