@@ -1,4 +1,4 @@
-"""`python -m loadtest [throughput|fairness|all] [--quick] [--json]`, from the repository's root."""
+"""`python -m loadtest [SCENARIO|all] [--quick] [--json] [--out DIR]`, from the repository's root."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import trio
 
 from fairq.cli.output import configure_logging
 from fairq.errors import FairqError
-from loadtest import fairness, report, throughput
+from loadtest import report
+from loadtest.figures import Verdict
 from loadtest.processes import RunFailed, store_version
+from loadtest.report import Progress
+from loadtest.scenarios import SCENARIOS
 
-SCENARIOS = {"throughput": throughput.run, "fairness": fairness.run}
-LIMIT_S, QUICK_LIMIT_S = 1_200.0, 150.0
+LIMIT_S, QUICK_LIMIT_S = 1_800.0, 120.0  # of one scenario
 
 
 def arguments_of(argv: list[str]) -> argparse.Namespace:
@@ -26,20 +29,36 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("scenario", nargs="?", default="all", choices=[*SCENARIOS, "all"])
     parser.add_argument("--quick", action="store_true", help="small sizes: to see that it works, not how fast")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="also write report.json and pictures (PNG) there")
     parser.add_argument("--fsync", default="always", choices=["always", "everysec"], help="of all stores")
     return parser.parse_args(argv)
 
 
-async def measure(names: list[str], *, quick: bool, fsync: str, progress: report.Progress) -> dict[str, Any]:
-    """Run scenarios, one after the other, in a directory that goes away; returns the report."""
+def _innermost(group: BaseException) -> BaseException:
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return group
+
+
+async def measure(names: Sequence[str], *, quick: bool, fsync: str, progress: Progress) -> dict[str, Any]:
+    """Run scenarios, one after the other, in a directory that goes away; returns the report.
+
+    One that cannot run is told in `failed`, and the others go on.
+    """
     result: dict[str, Any] = {"about": report.about(store_version(), quick=quick, fsync=fsync)}
-    verdicts = {}
+    verdicts, failed = dict[str, Verdict](), dict[str, str]()
     with tempfile.TemporaryDirectory(prefix="fairq-loadtest-") as directory:
         for name in names:
-            part = await SCENARIOS[name](Path(directory), progress, quick=quick, fsync=fsync)
-            verdicts.update(part.pop("verdicts"))
-            result[name] = part
-    return {**result, "verdicts": verdicts, "ok": all(verdict.is_clean for verdict in verdicts.values())}
+            try:
+                with trio.fail_after(QUICK_LIMIT_S if quick else LIMIT_S):
+                    part = await SCENARIOS[name].run(Path(directory), progress, quick=quick, fsync=fsync)
+            except* (RunFailed, FairqError, trio.TooSlowError) as group:
+                failed[name] = str(_innermost(group)) or "it took too long"
+            else:
+                verdicts.update(part.pop("verdicts"))
+                result[name] = part
+    is_ok = not failed and all(verdict.is_clean for verdict in verdicts.values())
+    return {**result, "verdicts": verdicts, "failed": failed, "ok": is_ok}
 
 
 async def _until_signalled(scope: trio.CancelScope, received: list[int]) -> None:
@@ -49,28 +68,35 @@ async def _until_signalled(scope: trio.CancelScope, received: list[int]) -> None
             scope.cancel()
 
 
+def show(result: dict[str, Any], *, as_json: bool, out: Path | None) -> None:
+    """Print the report; with `out`, also write it there as JSON, with its pictures."""
+    parts = [(scenario, result[name]) for name, scenario in SCENARIOS.items() if name in result]
+    if as_json:
+        report.print_json(result)
+    else:
+        report.print_tables(result, [table for scenario, part in parts for table in scenario.tables(part)])
+    if out:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "report.json").write_bytes(report.as_json(result))
+        for scenario, part in parts:
+            for path in scenario.draw(part, out):
+                print(f"wrote {path}", file=sys.stderr)
+
+
 async def main(arguments: argparse.Namespace) -> int:
     """Run what was asked for and print it; returns the exit code."""
     names = list(SCENARIOS) if arguments.scenario == "all" else [arguments.scenario]
-    progress, received, result = report.Progress(), list[int](), None
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_until_signalled, nursery.cancel_scope, received)
-            with trio.fail_after(QUICK_LIMIT_S if arguments.quick else LIMIT_S):
-                result = await measure(names, quick=arguments.quick, fsync=arguments.fsync, progress=progress)
-            nursery.cancel_scope.cancel()
-    except* (RunFailed, FairqError, trio.TooSlowError) as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        progress.close()
-        print(f"loadtest: {error or 'it took too long'}", file=sys.stderr)
+    progress, received, result = Progress(), list[int](), None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_until_signalled, nursery.cancel_scope, received)
+        result = await measure(names, quick=arguments.quick, fsync=arguments.fsync, progress=progress)
+        nursery.cancel_scope.cancel()
     progress.close()
-    if received:
-        return 128 + received[0]
     if result is None:
-        return 1
-    (report.print_json if arguments.json else report.print_tables)(result)
+        return 128 + received[0]
+    show(result, as_json=arguments.json, out=arguments.out)
+    for name, message in result["failed"].items():
+        print(f"loadtest: {name}: {message}", file=sys.stderr)
     for name, verdict in result["verdicts"].items():
         if not verdict.is_clean:
             print(f"loadtest: {name}: {verdict}", file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from fairq.store.embedded import embedded_store
 from fairq.store.store import Store, open_store
 from loadtest.figures import Lag, Record, Verdict, judge, read_records, share_error, spread
 from loadtest.processes import RunFailed, Server, running_server, running_worker
-from loadtest.report import Progress
-from loadtest.throughput import queue_state, wait_until
+from loadtest.report import Progress, Table
+from loadtest.watch import queue_state, stop_handing_out, wait_attached, wait_until
 
 QUIET_TENANTS, QUIET_TASKS, TASK_MS, CREDIT = 10, 20, 5, 10
 CLAIM = 100
@@ -91,16 +91,6 @@ class Fairness:
     def _client(self, tenant: str) -> Any:
         return fairq.open_client(self.server.url, token=f"dev-tenant:{tenant}")
 
-    async def _stop_handing_out(self, queue: str) -> int:
-        """Pause a queue and wait until nothing is under way; returns how many tasks are left in it."""
-        await self.operator.request("pause", {"queue": queue})
-
-        async def all_back() -> float:
-            return float((await queue_state(self.operator, queue))["leased"] == 0)
-
-        await wait_until("the last tasks", self.sizes.seconds, all_back)
-        return int((await queue_state(self.operator, queue))["ready"])
-
     async def _dwell(self, name: str, flood: int, *, fifo: bool) -> tuple[list[Record], Sequence[str]]:
         """Let quiet tenants come to a worker that has `flood` tasks before it; returns all starts, and the quiet ids.
 
@@ -122,7 +112,7 @@ class Fairness:
                     quiet += [task.id for task in await client.enqueue_many(queue, [payload] * QUIET_TASKS)]
                 expected += quiet
                 await self._until_done(queue, [loud] if fifo else others, quiet)
-                left = await self._stop_handing_out(queue)
+                left = await stop_handing_out(self.operator, queue, self.sizes.seconds)
         starts = read_records(record)
         self.verdicts[f"quiet tenants, {name}"] = judge(expected, [entry.id for entry in starts], left=left)
         return starts, quiet
@@ -130,13 +120,10 @@ class Fairness:
     async def _begun(self, queue: str, flood: int) -> None:
         """Let the queue go, and wait until the flood is under way."""
 
-        async def is_attached() -> float:
-            return float((await queue_state(self.operator, queue))["workers"])
-
         async def has_begun() -> float:
             return float((await queue_state(self.operator, queue))["done"] >= min(flood, 50))
 
-        await wait_until("the worker's start", self.sizes.seconds, is_attached)
+        await wait_attached(self.operator, queue)
         await self.operator.request("resume", {"queue": queue})
         await wait_until("the flood", self.sizes.seconds, has_begun)
 
@@ -186,7 +173,7 @@ class Fairness:
             await self._begun(queue, 0)
             self.progress.say(f"share of worker time: {seconds:g} s")
             await trio.sleep(seconds)
-            left = await self._stop_handing_out(queue)
+            left = await stop_handing_out(self.operator, queue, self.sizes.seconds)
             states = (await self.operator.request("tenants", {"queue": queue}))["tenants"]
         if dry := [state["tenant"] for state in states if not state["ready"]]:
             raise RunFailed(f"share of worker time: {', '.join(dry)} ran out of tasks")
@@ -233,3 +220,33 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
         quiet, share = await scenario.quiet(), await scenario.share()
     verdicts = {"lag": lag.pop("verdict"), **scenario.verdicts}
     return {"lag": lag, "quiet": quiet, "share": share, "verdicts": verdicts}
+
+
+def tables(part: Mapping[str, Any]) -> list[Table]:
+    """Show the scenario's part of the report."""
+    lag, quiet, share = part["lag"], part["quiet"], part["share"]
+    return [
+        Table(
+            f"service lag in tasks: {lag['tenants']:,} backlogged tenants, weights 1 to 10, share = count",
+            ["dispatches", "max lag", "mean lag", "claim us/task"],
+            [[row["dispatches"], row["max"], row["mean"], row["claim_us_per_task"]] for row in lag["rows"]],
+        ),
+        Table(
+            f"dwell of quiet tenants in ms: {quiet['quiet_tenants']} tenants with {quiet['tasks_each']} tasks each,"
+            f" {quiet['flood']:,} tasks of {quiet['task_ms']} ms queued before them, {quiet['credit']} slots",
+            ["", "p50", "p90", "p99", "max"],
+            [[row["name"], row["p50"], row["p90"], row["p99"], row["max"]] for row in quiet["rows"]],
+            f"p99 beside a flood: {quiet['p99_fair_to_fifo']:.3f} of first-in-first-out's",
+        ),
+        Table(
+            f"worker time by share = time, {share['seconds']:g} s, {share['credit']} slots, mixed task lengths",
+            ["tenant", "weight", "task ms", "tasks", "due", "received (lease)", "received (handler)"],
+            [
+                [t["tenant"], t["weight"], t["task_ms"], t["tasks"], f"{t['due']:.1%}", f"{t['lease_part']:.1%}",
+                 f"{t['handler_part']:.1%}"]
+                for t in share["tenants"]
+            ],
+            f"largest error: {share['lease_error']:.1%} of a tenant's due in lease time (what fairq charges),"
+            f" {share['handler_error']:.1%} in handler time",
+        ),
+    ]  # fmt: skip

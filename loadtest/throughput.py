@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,9 @@ from attrs import define, field, frozen
 import fairq
 from loadtest.baseline import Baseline, Rates
 from loadtest.figures import Verdict, judge, read_records
-from loadtest.processes import CpuMeter, RunFailed, Server, plain_store, running_server, running_worker
-from loadtest.report import Progress
+from loadtest.processes import CpuMeter, Server, plain_store, running_server, running_worker
+from loadtest.report import Progress, Table
+from loadtest.watch import queue_state, wait_attached, wait_until
 
 PAYLOAD_BYTES = 200
 PAYLOAD = {"pad": "x" * (PAYLOAD_BYTES - len('{"pad":""}'))}
@@ -47,25 +48,6 @@ class Queue:
 
     name: str
     ids: list[str] = field(factory=list)
-
-
-async def queue_state(operator: fairq.Client, queue: str) -> dict[str, Any]:
-    """Read a queue's counts, as an operator."""
-    rows = (await operator.request("queues"))["queues"]
-    return next((row for row in rows if row["queue"] == queue), {"done": 0, "leased": 0, "workers": 0})
-
-
-async def wait_until(what: str, seconds: float, is_so: Callable[[], Awaitable[float]]) -> None:
-    """Ask again and again until `is_so` returns 1 or more (it returns how much of the way is gone).
-
-    Asks seldom far from the end and often close to it. Raises: RunFailed when it takes too long.
-    """
-    began = trio.current_time()
-    while (part := await is_so()) < 1:
-        spent = trio.current_time() - began
-        if spent > seconds:
-            raise RunFailed(f"{what}: not done in {seconds:g} s ({part:.1%})")
-        await trio.sleep(min(0.25, max(0.005, spent * (1 - part) / part / 3)) if part > 0 else 0.01)
 
 
 @define(eq=False)
@@ -158,7 +140,7 @@ class Throughput:
         name = f"drain, credit {credit}{label}"
         with self._judged(name, queue) as record:
             async with running_worker(self.server, [queue.name], credit, record) as worker:
-                await self._attached(queue)
+                await wait_attached(self.operator, queue.name)
                 await self.measure(name, "drain", len(queue.ids), work, worker=worker)
 
     async def flow(self, queue: Queue, count: int, credit: int) -> None:
@@ -177,7 +159,7 @@ class Throughput:
         name = f"flow, credit {credit}"
         with self._judged(name, queue) as record:
             async with running_worker(self.server, [queue.name], credit, record) as worker:
-                await self._attached(queue)
+                await wait_attached(self.operator, queue.name)
                 await self.measure(name, "flow", count, work, worker=worker)
 
     @contextmanager
@@ -186,12 +168,6 @@ class Throughput:
         record = self.server.directory / f"{queue.name}.record"
         yield record
         self.verdicts[name] = judge(queue.ids, [entry.id for entry in read_records(record)])
-
-    async def _attached(self, queue: Queue) -> None:
-        async def is_attached() -> float:
-            return float((await queue_state(self.operator, queue.name))["workers"])
-
-        await wait_until("the worker's start", self.sizes.seconds, is_attached)
 
     async def run(self, *, quick: bool) -> None:
         """Take all measurements; what was enqueued in one is drained in the next ones, so that every task is judged."""
@@ -238,3 +214,16 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
         "raw": baseline.summary(),
         "verdicts": scenario.verdicts,
     }
+
+
+def tables(part: Mapping[str, Any]) -> list[Table]:
+    """Show the scenario's part of the report."""
+    processes = ("server", "store", "client", "worker")
+    rows = []
+    for row in [*part["rows"], *part["raw"]]:
+        cpu = [row["cpu_s_per_1000"].get(name, "") for name in processes]
+        ratio = f"{row['of_raw']:.3f}" if "of_raw" in row else f"{row['lowest']:,}-{row['highest']:,}"
+        raw = row.get("raw_rate", "")
+        rows.append([row["name"], row["tasks"], row["rate"], raw, ratio, *cpu, row["cpu_s_per_1000_total"]])
+    title = f"throughput ({part['payload_bytes']} B payloads; CPU in seconds per 1,000 tasks)"
+    return [Table(title, ["", "tasks", "tasks/s", "raw/s", "of raw", *processes, "all"], rows)]

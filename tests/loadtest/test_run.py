@@ -14,6 +14,7 @@ import pytest
 
 import loadtest.__main__ as program
 from loadtest.figures import judge
+from loadtest.scenarios import Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -99,7 +100,7 @@ async def test_lost_task_fails_the_run_and_is_named(
     async def scenario(*_: object, **__: object) -> dict[str, object]:
         return {"verdicts": {"drain": judge(["a", "b"], ["a"])}}
 
-    monkeypatch.setattr(program, "SCENARIOS", {"throughput": scenario})
+    monkeypatch.setattr(program, "SCENARIOS", {"throughput": Scenario(scenario, lambda _: [])})
     code = await program.main(program.arguments_of(["throughput", "--json"]))
     out, err = capsys.readouterr()
     assert code == 1
@@ -107,12 +108,20 @@ async def test_lost_task_fails_the_run_and_is_named(
     assert orjson.loads(out)["verdicts"]["drain"]["lost"] == ["b"]
 
 
-async def test_run_that_cannot_go_on_says_why_in_one_line(
+async def test_scenario_that_cannot_run_says_why_in_one_line_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def scenario(*_: object, **__: object) -> dict[str, object]:
         raise program.RunFailed("the server did not start")
 
-    monkeypatch.setattr(program, "SCENARIOS", {"throughput": scenario})
-    assert await program.main(program.arguments_of(["throughput"])) == 1
-    assert capsys.readouterr().err == "loadtest: the server did not start\n"
+    async def works(*_: object, **__: object) -> dict[str, object]:
+        return {"verdicts": {"drain": judge(["a"], ["a"])}}
+
+    scenarios = {"throughput": Scenario(scenario, lambda _: []), "fairness": Scenario(works, lambda _: [])}
+    monkeypatch.setattr(program, "SCENARIOS", scenarios)
+    assert await program.main(program.arguments_of(["all", "--json"])) == 1
+    out, err = capsys.readouterr()
+    assert err == "loadtest: throughput: the server did not start\n"
+    report = orjson.loads(out)
+    assert report["failed"] == {"throughput": "the server did not start"}
+    assert report["verdicts"]["drain"]["is_clean"]

@@ -1,0 +1,37 @@
+"""What can be measured: the scenarios, by name, in the order in which `all` runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from loadtest import fairness, throughput
+from loadtest.report import Table
+
+
+def no_pictures(part: Mapping[str, Any], directory: Path) -> list[Path]:
+    """Draw nothing."""
+    return []
+
+
+@frozen
+class Scenario:
+    """One part of the load test.
+
+    `run(directory, progress, *, quick, fsync)` measures and returns its part of the report, in which `verdicts` (name
+    -> Verdict) says what became of every task; it raises RunFailed with the remedy if it cannot run here. `tables`
+    shows that part to people, `draw` makes PNG files of it in a directory and returns their paths.
+    """
+
+    run: Callable[..., Awaitable[dict[str, Any]]]
+    tables: Callable[[Mapping[str, Any]], Iterable[Table]]
+    draw: Callable[[Mapping[str, Any], Path], list[Path]] = no_pictures
+
+
+SCENARIOS = {
+    "throughput": Scenario(throughput.run, throughput.tables),
+    "fairness": Scenario(fairness.run, fairness.tables),
+}
