@@ -2,6 +2,7 @@
 
 LOADTEST_QUEUES names its queues, LOADTEST_RECORD the file to write: one line per task that was started,
 `id tenant dwell_ms started_ms worked_ms`. Queues whose name begins with `sleep` sleep as long as the payload says.
+With LOADTEST_UNBUFFERED set each line is written before the task is acknowledged: for workers that will be killed.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from pathlib import Path
 
 import trio
 
@@ -17,11 +17,19 @@ import fairq
 
 app = fairq.Worker()
 _noted: list[tuple[str, str, float, float, float]] = []
+_file = os.open(os.environ.get("LOADTEST_RECORD", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+_unbuffered = "LOADTEST_UNBUFFERED" in os.environ
+
+
+def _note(task: fairq.Task, started: float, worked_ms: float) -> None:
+    _noted.append((task.id, task.tenant, max(0.0, started - task.enqueued_at_ms), started, worked_ms))
+    if _unbuffered:
+        _write_down()
 
 
 async def do_nothing(task: fairq.Task) -> None:
     """Take note of the task, and nothing else: what is measured is the service."""
-    _noted.append((task.id, task.tenant, 0.0, 0.0, 0.0))
+    _note(task, time.time() * 1000, 0.0)
 
 
 async def sleep(task: fairq.Task) -> None:
@@ -31,14 +39,13 @@ async def sleep(task: fairq.Task) -> None:
     try:
         await trio.sleep(task.payload["ms"] / 1000)
     finally:
-        worked_ms = (time.perf_counter() - began) * 1000
-        _noted.append((task.id, task.tenant, max(0.0, started - task.enqueued_at_ms), started, worked_ms))
+        _note(task, started, (time.perf_counter() - began) * 1000)
 
 
 def _write_down() -> None:
-    if path := os.environ.get("LOADTEST_RECORD"):
-        text = "".join(f"{id} {tenant} {dwell:.2f} {at:.2f} {ms:.3f}\n" for id, tenant, dwell, at, ms in _noted)
-        Path(path).write_text(text, encoding="ascii")
+    lines = (f"{id} {tenant} {dwell:.2f} {at:.2f} {ms:.3f}\n" for id, tenant, dwell, at, ms in _noted)
+    os.write(_file, "".join(lines).encode("ascii"))
+    _noted.clear()
 
 
 atexit.register(_write_down)

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from loadtest import fairness, throughput
+from loadtest import fairness, latency, throughput
 from loadtest.report import Table
 
 
@@ -33,5 +33,6 @@ class Scenario:
 
 SCENARIOS = {
     "throughput": Scenario(throughput.run, throughput.tables),
+    "latency": Scenario(latency.run, latency.tables, latency.draw),
     "fairness": Scenario(fairness.run, fairness.tables),
 }

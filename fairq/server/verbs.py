@@ -137,9 +137,10 @@ async def extend(app: App, peer: Peer, request: wire.Extend) -> Body:
 
 
 async def queues(app: App, peer: Peer, request: wire.Queues) -> Body:
-    """List all queues."""
+    """List all queues, also those that have workers here and had no task yet."""
     rows = []
-    for queue in await app.store.queues():
+    served = {queue for queue, dispatcher in app.dispatchers.items() if dispatcher.workers}
+    for queue in sorted(served.union(await app.store.queues())):
         if peer.identity.queues is not None and queue not in peer.identity.queues:
             continue
         rows.append({**asdict(await app.store.queue(queue)), "workers": app.count_workers(queue)})

@@ -154,6 +154,17 @@ async def test_a_task_of_a_worker_that_left_on_its_last_attempt_becomes_a_dead_l
             assert (letter["id"], letter["reason"], letter["attempts"]) == ("ada/a", "lease_lost", 1)
 
 
+async def test_a_queue_with_a_worker_is_listed_before_its_first_task(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, WORKER) as worker, raw(served, OPERATOR) as operator:
+            await worker.attach("q", credit=1)
+            (queue,) = (await operator.ask("queues"))["queues"]
+            assert (queue["queue"], queue["workers"], queue["ready"], queue["done"]) == ("q", 1, 0, 0)
+        async with raw(served, OPERATOR) as operator:
+            await wait_until(lambda: not any(peer.queues for peer in served.app.peers))
+            assert (await operator.ask("queues"))["queues"] == []
+
+
 async def test_two_queues_together_never_exceed_one_workers_credit(served: Served) -> None:
     with trio.fail_after(15):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
