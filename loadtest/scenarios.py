@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from loadtest import fairness, latency, throughput
+from loadtest import fairness, latency, tenants, throughput
 from loadtest.report import Table
 
 
@@ -35,4 +35,5 @@ SCENARIOS = {
     "throughput": Scenario(throughput.run, throughput.tables),
     "latency": Scenario(latency.run, latency.tables, latency.draw),
     "fairness": Scenario(fairness.run, fairness.tables),
+    "tenants": Scenario(tenants.run, tenants.tables, tenants.draw),
 }
