@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from loadtest import fairness, latency, tenants, throughput
+from loadtest import delayed, fairness, latency, tenants, throughput
 from loadtest.report import Table
 
 
@@ -36,4 +36,5 @@ SCENARIOS = {
     "latency": Scenario(latency.run, latency.tables, latency.draw),
     "fairness": Scenario(fairness.run, fairness.tables),
     "tenants": Scenario(tenants.run, tenants.tables, tenants.draw),
+    "delayed": Scenario(delayed.run, delayed.tables, delayed.draw),
 }

@@ -81,7 +81,7 @@ class Tenants:
         return Cost(*(round((end - start) / tasks * 1e6, 1) for end, start in zip(after, before, strict=True)))
 
     async def _enqueue(self, tenants: range, tasks: int, kind: str) -> None:
-        """Give each of these tenants so many tasks, in one call each, CALLERS at a time."""
+        """Give each of these tenants so many tasks, in calls of CALL_TASKS at most, CALLERS tenants at a time."""
         left = iter(tenants)
 
         async def call() -> None:
@@ -89,7 +89,8 @@ class Tenants:
                 if i % 10_000 == 0:
                     self.progress.say(f"tenants: {kind}, {i:,} of {self.count:,}")
                 batch = [NewTask(f"t{i}-{kind}-{n}", PAYLOAD) for n in range(tasks)]
-                await self.store.enqueue(QUEUE, f"t{i}", batch)
+                for start in range(0, tasks, CALL_TASKS):
+                    await self.store.enqueue(QUEUE, f"t{i}", batch[start : start + CALL_TASKS])
                 self.ids.update(task.id for task in batch)
 
         async with trio.open_nursery() as nursery:
@@ -127,7 +128,7 @@ class Tenants:
         claim = await self.cost_of(tasks, lambda: self._claim(tasks))
         settle = await self.cost_of(tasks, self._settle)
         return {
-            "tenants": self.count, "enqueue_one": asdict(first), "enqueue_more": asdict(more), "per_call": per_call,
+            "tenants": self.count, "enqueue_one": asdict(first), "enqueue_more": asdict(more), "per_call": min(per_call, CALL_TASKS),
             "claim": asdict(claim), "settle": asdict(settle),
             "tenant_bytes": round((one_each - empty) / self.count),
             "task_bytes": round((full - one_each) / (calls * per_call)),
