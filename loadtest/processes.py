@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -42,6 +43,14 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process. 0 for one that is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
 class CpuMeter:
     """CPU seconds used by named processes since the meter was made."""
 
@@ -59,9 +68,14 @@ class Server:
     """A `fairq serve --dev` with its embedded store."""
 
     url: str
-    pid: int
+    process: trio.Process
     store_pid: int
     directory: Path
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self.process.pid
 
 
 async def stop(process: trio.Process, seconds: float = STOP_S) -> int:
@@ -75,10 +89,6 @@ async def stop(process: trio.Process, seconds: float = STOP_S) -> int:
             process.kill()
         await process.wait()
     return process.returncode or 0
-
-
-def _command(*args: str) -> list[str]:
-    return [sys.executable, "-m", "fairq", *args]
 
 
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -102,19 +112,27 @@ def _url_in(log: Path) -> str | None:
     return None
 
 
+async def _start(arguments: Sequence[str], variables: Mapping[str, str], log_path: Path) -> trio.Process:
+    """Start a fairq process, whose output is added to a log."""
+    with log_path.open("ab") as log:
+        return await trio.lowlevel.open_process(
+            [sys.executable, "-m", "fairq", *arguments], cwd=ROOT, env=_environment(variables),
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
+
+
 @asynccontextmanager
-async def running_server(directory: Path, *, fsync: str = "always") -> AsyncIterator[Server]:
+async def running_server(directory: Path, *, fsync: str = "always", port: int = 0) -> AsyncIterator[Server]:
     """Run a server while the context lasts. Raises: RunFailed if it does not come up."""
     await trio.Path(directory).mkdir(parents=True, exist_ok=True)
     log_path, data_dir = directory / "server.log", directory / "data"
-    command = _command(
-        "serve", "--dev", "--port", "0", "--data-dir", str(data_dir), "--fsync", fsync, "--grace", "5", "--log-json"
-    )
-    with log_path.open("wb") as log:
-        process = await trio.lowlevel.open_process(
-            command, cwd=ROOT, env=_environment({}), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            start_new_session=True,
-        )  # fmt: skip
+    if log_path.exists():
+        log_path.unlink()  # what an earlier server wrote
+    process = await _start(
+        ["serve", "--dev", "--port", str(port), "--data-dir", str(data_dir), "--fsync", fsync, "--grace", "5",
+         "--log-json"],
+        {}, log_path,
+    )  # fmt: skip
     try:
         url = None
         with trio.move_on_after(START_S):
@@ -123,32 +141,35 @@ async def running_server(directory: Path, *, fsync: str = "always") -> AsyncIter
         store = children(process.pid)
         if url is None or not store:
             raise RunFailed(f"the server did not start:\n{_tail(log_path)}")
-        yield Server(url, process.pid, store[0], directory)
+        yield Server(url, process, store[0], directory)
     finally:
         await stop(process)
 
 
-@asynccontextmanager
-async def running_worker(
-    server: Server, queues: list[str], credit: int, record: Path, *, name: str = "loadtest"
-) -> AsyncIterator[int]:
-    """Run a worker with the handlers of this package while the context lasts; gives its process id.
-
-    `record` is complete when the context has been left. Raises: RunFailed if the worker ended badly.
-    """
+async def start_worker(
+    server_url: str, queues: Sequence[str], credit: int, record: Path, *, name: str = "loadtest", buffered: bool = True
+) -> trio.Process:
+    """Start a worker with the handlers of this package, which add to `record`: at its end, or at once if unbuffered."""
     variables = {
-        "FAIRQ_URL": server.url,
+        "FAIRQ_URL": server_url,
         "FAIRQ_TOKEN": "dev-worker",
         "LOADTEST_QUEUES": ",".join(queues),
         "LOADTEST_RECORD": str(record),
+        **({} if buffered else {"LOADTEST_UNBUFFERED": "1"}),
     }
-    command = _command("worker", "loadtest.handlers:app", "-c", str(credit), "--name", name, "--log-level", "warning")
-    log_path = record.with_suffix(".log")
-    with log_path.open("wb") as log:
-        process = await trio.lowlevel.open_process(
-            command, cwd=ROOT, env=_environment(variables), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            start_new_session=True,
-        )  # fmt: skip
+    arguments = ["worker", "loadtest.handlers:app", "-c", str(credit), "--name", name, "--log-level", "warning"]
+    return await _start(arguments, variables, record.with_suffix(".log"))
+
+
+@asynccontextmanager
+async def running_worker(
+    server: Server, queues: Sequence[str], credit: int, record: Path, *, name: str = "loadtest"
+) -> AsyncIterator[int]:
+    """Run a worker while the context lasts; gives its process id.
+
+    `record` is complete when the context has been left. Raises: RunFailed if the worker ended badly.
+    """
+    process = await start_worker(server.url, queues, credit, record, name=name)
     try:
         yield process.pid
     except BaseException:
@@ -156,7 +177,7 @@ async def running_worker(
         raise
     code = await stop(process)
     if code:
-        raise RunFailed(f"the worker ended with code {code}:\n{_tail(log_path)}")
+        raise RunFailed(f"the worker ended with code {code}:\n{_tail(record.with_suffix('.log'))}")
 
 
 @contextmanager

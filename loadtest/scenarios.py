@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from loadtest import delayed, fairness, latency, tenants, throughput
+from loadtest import connections, delayed, fairness, latency, tenants, throughput
 from loadtest.report import Table
 
 
@@ -37,4 +37,5 @@ SCENARIOS = {
     "fairness": Scenario(fairness.run, fairness.tables),
     "tenants": Scenario(tenants.run, tenants.tables, tenants.draw),
     "delayed": Scenario(delayed.run, delayed.tables, delayed.draw),
+    "connections": Scenario(connections.run, connections.tables),
 }

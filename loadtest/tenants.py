@@ -128,7 +128,8 @@ class Tenants:
         claim = await self.cost_of(tasks, lambda: self._claim(tasks))
         settle = await self.cost_of(tasks, self._settle)
         return {
-            "tenants": self.count, "enqueue_one": asdict(first), "enqueue_more": asdict(more), "per_call": min(per_call, CALL_TASKS),
+            "tenants": self.count, "per_call": min(per_call, CALL_TASKS),
+            "enqueue_one": asdict(first), "enqueue_more": asdict(more),
             "claim": asdict(claim), "settle": asdict(settle),
             "tenant_bytes": round((one_each - empty) / self.count),
             "task_bytes": round((full - one_each) / (calls * per_call)),
