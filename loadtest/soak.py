@@ -70,9 +70,8 @@ class Soak:
     server: Server | None = field(default=None, init=False)
     workers: dict[int, trio.Process] = field(factory=dict, init=False)
     enqueued: list[str] = field(factory=list, init=False)
-    kills: dict[str, int] = field(factory=dict, init=False)
     samples: list[dict[str, float]] = field(factory=list, init=False)
-    recovery_s: list[float] = field(factory=list, init=False)
+    recovery_s: dict[str, list[float]] = field(factory=lambda: {victim: [] for victim in VICTIMS}, init=False)
     _numbers: itertools.count[int] = field(factory=itertools.count, init=False)
 
     @property
@@ -134,29 +133,30 @@ class Soak:
                         **{name: resident_bytes(pid) for name, pid in sizes.items()},
                     }
                 )
-            self.progress.say(f"soak: {len(self.enqueued):,} tasks acknowledged, {sum(self.kills.values())} kills")
+            self.progress.say(
+                f"soak: {len(self.enqueued):,} tasks acknowledged, {sum(map(len, self.recovery_s.values()))} kills"
+            )
             await trio.sleep(min(SAMPLE_S, self.sizes.seconds / 8))
 
-    async def kill_in_turn(self, operator: fairq.Client, seconds: float) -> None:
+    async def kill_in_turn(self, seconds: float) -> None:
         """Kill a worker, the server, the store, a worker, and so on; each when the one before has recovered."""
         end = trio.current_time() + seconds
         for victim in itertools.cycle(VICTIMS):
             await trio.sleep(self.sizes.kill_every)
-            if trio.current_time() > end and len(self.kills) == len(VICTIMS):
+            if trio.current_time() > end and all(self.recovery_s.values()):
                 return
             assert self.server
             began = trio.current_time()
             if victim == "worker":
-                self.workers[sum(self.kills.values()) % WORKERS].kill()
+                self.workers[len(self.recovery_s["worker"]) % WORKERS].kill()
             elif victim == "server":
                 self.server.process.kill()
             else:
                 os.kill(children(self.server.pid)[0], signal.SIGKILL)
-            self.kills[victim] = self.kills.get(victim, 0) + 1
-            await self._until_served(operator)
-            self.recovery_s.append(trio.current_time() - began)
+            await self._until_served()
+            self.recovery_s[victim].append(trio.current_time() - began)
 
-    async def _until_served(self, operator: fairq.Client) -> None:
+    async def _until_served(self) -> None:
         """Wait until a task that is enqueued now is done."""
         id = f"probe-{next(self._numbers)}"
         async with fairq.open_client(self.url, token="dev-tenant:probe") as client:
@@ -219,7 +219,7 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
             undisturbed = len(scenario.enqueued)
             async with trio.open_nursery() as disturbed:
                 disturbed.start_soon(scenario.traffic, clients, sizes.seconds)
-                disturbed.start_soon(scenario.kill_in_turn, operator, sizes.seconds)
+                disturbed.start_soon(scenario.kill_in_turn, sizes.seconds)
             await scenario.until_empty(operator)
         nursery.cancel_scope.cancel()
     growth = scenario.growth()
@@ -228,10 +228,10 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
     calm, disturbed = set(scenario.enqueued[:undisturbed]), set(scenario.enqueued[undisturbed:])
     seen = scenario.records()
     seen_disturbed = [id for id in seen if id not in calm]
+    kills = {victim: {"count": len(times), **spread(times)} for victim, times in scenario.recovery_s.items()}
     return {
-        "rate": sizes.rate, "seconds": sizes.seconds, "tasks": len(scenario.enqueued), "kills": scenario.kills,
-        "recovery_s": spread(scenario.recovery_s), "repeated": len(seen_disturbed) - len(set(seen_disturbed)),
-        "growth": growth, "samples": scenario.samples,
+        "rate": sizes.rate, "seconds": sizes.seconds, "tasks": len(scenario.enqueued), "kills": kills,
+        "repeated": len(seen_disturbed) - len(set(seen_disturbed)), "growth": growth, "samples": scenario.samples,
         "verdicts": {
             "soak, undisturbed": judge(calm, [id for id in seen if id in calm]),
             "soak, with kills": judge(disturbed, set(seen_disturbed)),
@@ -241,20 +241,17 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
 
 def tables(part: Mapping[str, Any]) -> list[Table]:
     """Show the scenario's part of the report."""
-    recovery, growth = part["recovery_s"], part["growth"]
-    kills = ", ".join(f"{name} {count}" for name, count in part["kills"].items()) or "none"
+    growth = part["growth"]
     return [
         Table(
-            f"soak: {part['rate']:g} tasks/s of all kinds for {part['seconds']:g} s, then as long with kills",
-            ["tasks", "kills", "recovery s, p50", "max", "run again", "memory: server", "store", "worker"],
-            [
-                [part["tasks"], kills, recovery["p50"], recovery["max"], part["repeated"],
-                 *(f"x{growth[name]:.2f}" for name in ("server", "store", "worker"))]
-            ],
-            "recovery: from a kill until a task enqueued after it is done; memory: at the end of the first half over"
-            " that when it had settled",
+            f"soak: {part['tasks']:,} tasks of all kinds at {part['rate']:g}/s, {part['seconds']:g} s undisturbed, then"
+            " as long with kills; s from a kill until a task enqueued after it is done",
+            ["killed", "times", "p50", "max"],
+            [[victim, kills["count"], kills["p50"], kills["max"]] for victim, kills in part["kills"].items()],
+            f"run again after a kill: {part['repeated']:,}; memory at the end of the undisturbed half over that when it"
+            " had settled: " + ", ".join(f"{name} x{ratio:.2f}" for name, ratio in growth.items()),
         )
-    ]  # fmt: skip
+    ]
 
 
 def draw(part: Mapping[str, Any], directory: Path) -> list[Path]:
