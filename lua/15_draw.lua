@@ -7,8 +7,9 @@ local function line_up(call)
   local line = {length = 0, slots = 0}
   for class, count in pairs(call.queue.classes) do
     if count > 0 then
-      line[#line + 1] = {class = class, top = 2 ^ class, count = count, length = count * 2 ^ class}
-      line.length, line.slots = line.length + count * 2 ^ class, line.slots + count
+      local top = 2 ^ class
+      line[#line + 1] = {class = class, stem = slot_field(class, ''), top = top, count = count, length = count * top}
+      line.length, line.slots = line.length + count * top, line.slots + count
     end
   end
   table.sort(line, function(one, other) return one.class < other.class end)
@@ -46,7 +47,7 @@ local function throw_darts(call, line, wanted)
     end
     local slot = math.min(math.floor(point / span.top), span.count - 1)
     inside[i] = point - slot * span.top
-    if span.names then names[i] = span.names[slot + 1] else fields[i] = slot_field(span.class, slot + 1) end
+    if span.names then names[i] = span.names[slot + 1] else fields[i] = span.stem .. slot + 1 end
   end
   return #fields > 0 and read_slots(call, fields) or names, inside
 end

@@ -69,7 +69,7 @@ end
 -- Pops up to `wanted` ids of one tenant, passing over voids.
 local function pop_ready(call, t, wanted)
   local list = key(call, 'ready:' .. t.name)
-  if t.voids == 0 then return redis.call('LPOP', list, wanted) end
+  if t.voids == 0 then return wanted == 1 and {redis.call('LPOP', list)} or redis.call('LPOP', list, wanted) end
   local void, ids = key(call, 'void:' .. t.name), {}
   while #ids < wanted and call.voids < VOIDS_PER_CALL do
     local popped = redis.call('LPOP', list, wanted - #ids)

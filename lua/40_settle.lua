@@ -40,18 +40,17 @@ end
 
 -- Books the end of a lease to its tenant.
 local function end_lease(call, id, name, epoch, leased_at, cost, weight_sum)
-  local t = touch(call, name)
-  call.ended[#call.ended + 1] = id
-  t.leased, call.queue.leased = t.leased - 1, call.queue.leased - 1
+  local t, q, ended = touch(call, name), call.queue, call.ended
+  ended[#ended + 1] = id
+  t.leased, q.leased = t.leased - 1, q.leased - 1
   correct(call, t, epoch, leased_at, cost, weight_sum)
   return t
 end
 
 local function end_run(call, id, state)
   local run = load_run(call.runs[id])
-  local t = end_lease(call, id, run.tenant, run.epoch, run.leased_at, run.cost, run.weight_sum)
   run.state, run.cost, run.worker = state, 0, ''
-  return t, run
+  return run
 end
 
 local function is_last_attempt(run)
@@ -75,23 +74,20 @@ local function backoff_ms(call, run)
   return math.floor(random(call) * math.min(q.retry_cap_ms, q.retry_base_ms * 2 ^ math.min(run.attempt - 1, 40))) + 1
 end
 
+-- What becomes of a task of tenant t whose lease has just ended.
 local actions = {}
 local ARGUMENTS = {ack = 3, nack = 5, reject = 4, release = 3, reap = 3, extend = 3}  -- of `settle`, per lease
 
--- Most leases end so: nothing is unpacked that is not needed.
-function actions.ack(call, id)
-  local attempt, _, _, _, epoch, leased_at, cost, weight_sum, _, name = struct.unpack(LEASE_FORMAT, call.runs[id])
-  local t = end_lease(call, id, name, epoch, leased_at, cost, weight_sum)
+function actions.ack(call, t, id, attempt)
+  local forgotten, done, n = call.forgotten, call.done, #call.done
   set_run(call, id, false)
-  local forgotten, done = call.forgotten, call.done
   forgotten[#forgotten + 1] = id
-  done[#done + 1] = id
-  done[#done + 1] = attempt
+  done[n + 1], done[n + 2] = id, attempt
   t.done, call.queue.done = t.done + 1, call.queue.done + 1
 end
 
-function actions.nack(call, id, delay, message)
-  local t, run = end_run(call, id, SETTLED)
+function actions.nack(call, t, id, _, delay, message)
+  local run = end_run(call, id, SETTLED)
   run.error = message:sub(1, ERROR_BYTES)
   if is_last_attempt(run) then return bury(call, t, id, run, EXHAUSTED) end
   keep_waiting(call, id, run)
@@ -99,32 +95,29 @@ function actions.nack(call, id, delay, message)
   if delay_ms > 0 then put_delayed(call, t, id, call.now + delay_ms) else put_ready(call, t, {id}) end
 end
 
-function actions.reject(call, id, message)
-  local t, run = end_run(call, id, SETTLED)
+function actions.reject(call, t, id, _, message)
+  local run = end_run(call, id, SETTLED)
   run.error = message:sub(1, ERROR_BYTES)
   bury(call, t, id, run, REJECTED)
 end
 
-function actions.release(call, id)
-  local t, run = end_run(call, id, SETTLED)
+function actions.release(call, t, id)
+  local run = end_run(call, id, SETTLED)
   run.forgiven = run.forgiven + 1
   keep_waiting(call, id, run)
   put_ready(call, t, {id}, 'LPUSH')
 end
 
-function actions.reap(call, id)
-  local t, run = end_run(call, id, REAPED)
+function actions.reap(call, t, id)
+  local run = end_run(call, id, REAPED)
   if is_last_attempt(run) then return bury(call, t, id, run, LEASE_LOST) end
   keep_waiting(call, id, run)
   put_ready(call, t, {id}, 'LPUSH')
 end
 
-function actions.extend(call, id)
-  redis.call('ZADD', key(call, 'leases'), call.now + call.queue.lease_ms, id)
-end
-
 -- Why this token does not open the lease: `gone` if its own owner settled it already, else `stale`.
-local function refusal(call, id, attempt)
+local function refusal(call, id, text)
+  local attempt = tonumber(text)
   if call.runs[id] then
     local last, _, _, state = struct.unpack(LEASE_FORMAT, call.runs[id])
     return last == attempt and state == SETTLED and 'gone' or 'stale'
@@ -148,16 +141,18 @@ local function read_runs(call, ids)
   read_tenants(call, names)
 end
 
+-- Ends or extends the lease of this attempt (as text, as it came; nil: whichever it is).
 local function settle_one(call, action, id, attempt, ...)
   local packed = call.runs[id]
-  if packed then
-    local last, _, _, state = struct.unpack('<IIHB', packed)
-    if last == attempt and state == LEASED then
-      actions[action](call, id, ...)
-      return 'ok'
-    end
+  if not packed then return refusal(call, id, attempt) end
+  local last, _, _, state, epoch, leased_at, cost, weight_sum, _, name = struct.unpack(LEASE_FORMAT, packed)
+  if attempt and last ~= tonumber(attempt) or state ~= LEASED then return refusal(call, id, attempt) end
+  if action == 'extend' then
+    redis.call('ZADD', key(call, 'leases'), call.now + call.queue.lease_ms, id)
+  else
+    actions[action](call, end_lease(call, id, name, epoch, leased_at, cost, weight_sum), id, attempt, ...)
   end
-  return refusal(call, id, attempt)
+  return 'ok'
 end
 
 -- settle(keys, argv): end or extend leases, each fenced by (id, attempt).
@@ -184,7 +179,7 @@ local function settle(keys, args)
   local changed = false
   for n = 1, #ids do
     local first = starts[n]
-    outcomes[n] = settle_one(call, args[first], ids[n], tonumber(args[first + 2]), args[first + 3], args[first + 4])
+    outcomes[n] = settle_one(call, args[first], ids[n], args[first + 2], args[first + 3], args[first + 4])
     changed = changed or outcomes[n] == 'ok'
   end
   flush(call)

@@ -53,7 +53,7 @@ local function reap(call, limit)
   local ids = redis.call('ZRANGE', key(call, 'leases'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
   if #ids == 0 then return 0 end
   read_runs(call, ids)
-  for i = #ids, 1, -1 do actions.reap(call, ids[i]) end  -- the oldest ends up at the head
+  for i = #ids, 1, -1 do settle_one(call, 'reap', ids[i]) end  -- the oldest ends up at the head
   return #ids
 end
 

@@ -42,6 +42,8 @@ save ""
 appendonly yes
 appendfsync {fsync}
 maxmemory-policy noeviction
+zset-max-listpack-entries 32
+hash-max-listpack-entries 32
 """
 
 

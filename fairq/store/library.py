@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 1
-DIGEST = "dcfad3fbe6254bcd"
+DIGEST = "3a3fc18df4ecf96f"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead"})
 

@@ -63,6 +63,12 @@ def test_compose_runs_two_servers_on_one_store(compose: dict[str, Any]) -> None:
     assert all(server["depends_on"]["store"]["condition"] == "service_healthy" for server in servers)
 
 
+def test_compose_builds_the_image_once(compose: dict[str, Any]) -> None:
+    others = [server for server in servers_of(compose) if "build" not in server]
+    assert len(servers_of(compose)) - len(others) == 1
+    assert all(server["pull_policy"] == "never" for server in others)  # the name is a local image's
+
+
 def test_compose_servers_have_ports_of_their_own_on_loopback(compose: dict[str, Any]) -> None:
     ports = [port for server in servers_of(compose) for port in server["ports"]]
     assert len(set(ports)) == 2

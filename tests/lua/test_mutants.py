@@ -28,9 +28,9 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
-    Mutant("a stale token is accepted", "if last == attempt and state == LEASED", "if state == LEASED"),
-    Mutant("a lease that ended is settled again", "if last == attempt and state == LEASED", "if last == attempt"),
-    Mutant("a twin in one call is settled twice", "  set_run(call, id, false)\n  local forgotten", "  local forgotten"),
+    Mutant("a stale token is accepted", "attempt and last ~= tonumber(attempt) or state ~= LEASED", "state ~= LEASED"),
+    Mutant("an ended lease is settled again", "tonumber(attempt) or state ~= LEASED then", "tonumber(attempt) then"),
+    Mutant("a twin in one call is settled twice", "  set_run(call, id, false)\n  forgotten", "  forgotten"),
     Mutant("a late owner is told gone", "and state == SETTLED and 'gone'", "and 'gone'"),
     Mutant("a claim takes one too many", "pick_round(call, limit - (#out - 2) / 4)", "pick_round(call, limit + 1)"),
     Mutant("expired tasks are leased", "if expires_at > 0 and expires_at <= call.now then", "if false then"),
