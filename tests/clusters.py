@@ -15,7 +15,13 @@ from . import stores
 
 SLOTS = 16_384
 FORM_SECONDS = 20.0
-SETTINGS = {"cluster-enabled": "yes", "cluster-node-timeout": "2000", "cluster-require-full-coverage": "no"}
+SETTINGS = {
+    "cluster-enabled": "yes",
+    "cluster-node-timeout": "2000",
+    "cluster-require-full-coverage": "no",  # what is left goes on when a node is killed
+    "repl-diskless-sync-delay": "0",
+    "cluster-allow-replica-migration": "no",  # a node without slots stays what it is
+}
 
 
 def wait_for(holds: Callable[[], bool], what: str, seconds: float = FORM_SECONDS) -> None:

@@ -236,6 +236,21 @@ async def test_what_the_cluster_cannot_serve_now_is_unavailable(spread: Store, c
             await spread.connection.call("MGET", "{x}1", "{x}2")
 
 
+@pytest.mark.one_store
+async def test_a_call_is_not_sent_round_for_ever_between_nodes_that_do_not_agree(
+    spread: Store, cluster: clusters.Cluster
+) -> None:
+    prefix = keys.queue_prefix("emails")
+    owner, slot = cluster.owner(prefix), module.slot_of(("GET", prefix))
+    other = cluster.other(owner)
+    with trio.fail_after(15):
+        owner.cluster("SETSLOT", slot, "NODE", other.id)
+        with pytest.raises(Unavailable, match="do not agree"):
+            await spread.queue("emails")
+        owner.cluster("SETSLOT", slot, "NODE", owner.id)
+        await wait_until(lambda: succeeds(spread, "emails"))
+
+
 async def succeeds(store: Store, queue: str) -> bool:
     """Tell whether a queue can be read."""
     try:
