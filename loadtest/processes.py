@@ -56,11 +56,11 @@ class CpuMeter:
 
 @frozen
 class Server:
-    """A `fairq serve --dev` with its embedded store."""
+    """A `fairq serve --dev`, with its embedded store unless it was given another."""
 
     url: str
     pid: int
-    store_pid: int
+    store_pid: int  # 0: not its own
     directory: Path
 
 
@@ -103,13 +103,15 @@ def _url_in(log: Path) -> str | None:
 
 
 @asynccontextmanager
-async def running_server(directory: Path, *, fsync: str = "always") -> AsyncIterator[Server]:
-    """Run a server while the context lasts. Raises: RunFailed if it does not come up."""
+async def running_server(directory: Path, *, fsync: str = "always", store: str | None = None) -> AsyncIterator[Server]:
+    """Run a server, on the store at a URL if one is given, while the context lasts.
+
+    Raises: RunFailed if it does not come up.
+    """
     await trio.Path(directory).mkdir(parents=True, exist_ok=True)
     log_path, data_dir = directory / "server.log", directory / "data"
-    command = _command(
-        "serve", "--dev", "--port", "0", "--data-dir", str(data_dir), "--fsync", fsync, "--grace", "5", "--log-json"
-    )
+    place = ["--store", store] if store else ["--data-dir", str(data_dir), "--fsync", fsync]
+    command = _command("serve", "--dev", "--port", "0", *place, "--grace", "5", "--log-json")
     with log_path.open("wb") as log:
         process = await trio.lowlevel.open_process(
             command, cwd=ROOT, env=_environment({}), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
@@ -120,10 +122,10 @@ async def running_server(directory: Path, *, fsync: str = "always") -> AsyncIter
         with trio.move_on_after(START_S):
             while process.poll() is None and (url := _url_in(log_path)) is None:  # noqa: ASYNC110 - another process
                 await trio.sleep(0.05)
-        store = children(process.pid)
-        if url is None or not store:
+        own = [0] if store else children(process.pid)
+        if url is None or not own:
             raise RunFailed(f"the server did not start:\n{_tail(log_path)}")
-        yield Server(url, process.pid, store[0], directory)
+        yield Server(url, process.pid, own[0], directory)
     finally:
         await stop(process)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from loadtest import fairness, throughput
+from loadtest import fairness, scale, throughput
 from loadtest.report import Table
 
 
@@ -34,4 +34,5 @@ class Scenario:
 SCENARIOS = {
     "throughput": Scenario(throughput.run, throughput.tables),
     "fairness": Scenario(fairness.run, fairness.tables),
+    "scale": Scenario(scale.run, scale.tables),
 }

@@ -37,8 +37,11 @@ class Node:
     """One process of a cluster, and a client of it."""
 
     def __init__(self, kind: str, directory: Path, settings: Mapping[str, str]) -> None:
-        self.bus = stores.free_port()
-        self.server = stores.LocalServer(kind, directory, {**SETTINGS, "cluster-port": str(self.bus), **settings})
+        self.bus, self.tls_port = stores.free_port(), stores.free_port()
+        ports = {"cluster-port": str(self.bus)}
+        if "tls-cluster" in settings:
+            ports["tls-port"] = str(self.tls_port)
+        self.server = stores.LocalServer(kind, directory, {**SETTINGS, **ports, **settings})
         self.server.start()
         self.port = self.server.port
         self.client = stores.connect(self.server.url, protocol=2)

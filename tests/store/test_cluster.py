@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import orjson
 import pytest
@@ -15,6 +16,7 @@ from fairq.store import keys, library
 from fairq.store.store import Store, check_durability, open_store
 from tests import clusters, stores
 
+from .certificates import make_certificate
 from .waiting import wait_until
 
 QUEUES = [f"queue-{number}" for number in range(12)]
@@ -398,6 +400,22 @@ async def test_a_seed_that_is_away_is_passed_over_and_the_nodes_need_the_login_o
                 async with open_store(f"redis://{login}{hosts}/0", connect_timeout=10):
                     pass
             assert QUOTED not in str(caught.value)
+
+
+async def test_every_node_is_reached_over_tls_if_the_seed_is(
+    start_cluster: Callable[..., clusters.Cluster], tmp_path: Path, store_kind: str
+) -> None:
+    if store_kind == "valkey":
+        pytest.skip("the embedded Valkey is built without TLS")
+    cert, key = make_certificate(tmp_path)
+    settings = {"tls-cluster": "yes", "tls-cert-file": cert, "tls-key-file": key, "tls-ca-cert-file": cert}
+    cluster = start_cluster({**settings, "tls-auth-clients": "no"}, 2)
+    url = f"rediss://127.0.0.1:{cluster.nodes[0].tls_port}/0?ssl_ca_certs={cert}"
+    with trio.fail_after(20):
+        async with open_store(url, connect_timeout=10) as store:
+            for queue in QUEUES:
+                await put(store, queue, "a")
+            assert {node.address.port for node in store.connection.nodes()} == {n.tls_port for n in cluster.nodes}
 
 
 async def test_a_cluster_has_one_database(cluster: clusters.Cluster) -> None:
