@@ -35,14 +35,14 @@ ALONE, ONE, THREE = "a store", "cluster of 1", "cluster of 3"
 
 @frozen
 class Sizes:
-    """How many tasks each measurement takes, how many seconds it may last, and on which stores."""
+    """How many tasks and seconds a measurement takes, and how many servers are measured on which store."""
 
     tasks: int = 60_000
     seconds: float = 240.0
-    stores: Sequence[str] = (ALONE, ONE, THREE)
+    servers: Mapping[str, Sequence[int]] = {ALONE: (1, 2), ONE: (1, 2), THREE: (1, 2)}
 
 
-QUICK = Sizes(tasks=1_200, seconds=30.0, stores=(ALONE, THREE))
+QUICK = Sizes(tasks=1_200, seconds=30.0, servers={ALONE: (1,), THREE: (2,)})
 
 
 def spread_queues() -> list[str]:
@@ -60,7 +60,7 @@ def spread_queues() -> list[str]:
 
 @define(eq=False)
 class Scale:
-    """Measurements on one store, with first one server and then two."""
+    """Measurements on one store, with one server after the other joining."""
 
     store: str
     nodes: list[Node]
@@ -80,9 +80,10 @@ class Scale:
         """Measure; returns what became of the tasks."""
         self.pids = {f"node {i}": node.pid for i, node in enumerate(self.nodes, 1)} | {"client": os.getpid()}
         async with AsyncExitStack() as stack:
-            for number in (1, 2):
-                self.progress.say(f"scale: {self.store}: starting server {number}")
-                await self._add_server(stack, number)
+            for wanted in self.sizes.servers[self.store]:
+                for number in range(len(self.servers) + 1, wanted + 1):
+                    self.progress.say(f"scale: {self.store}: starting server {number}")
+                    await self._add_server(stack, number)
                 await self._measure()
             errors = await count_errors(self.nodes)
         if errors.get("CROSSSLOT") or errors.get("MOVED"):
@@ -158,7 +159,7 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
     sizes = QUICK if quick else Sizes()
     rows: list[dict[str, Any]] = []
     verdicts: dict[str, Verdict] = {}
-    for store in sizes.stores:
+    for store in sizes.servers:
         progress.say(f"scale: {store}: starting")
         place = directory / "scale" / store.replace(" ", "-")
         number = 3 if store == THREE else 1
@@ -166,23 +167,31 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
             scenario = Scale(store, nodes, place, sizes, progress)
             verdicts[f"scale, {store}"] = await scenario.run()
         rows += scenario.rows
-    return {"payload_bytes": PAYLOAD_BYTES, "queues": QUEUES, "rows": rows, "verdicts": verdicts}
+    return {
+        "payload_bytes": PAYLOAD_BYTES,
+        "queues": QUEUES,
+        "cores": len(os.sched_getaffinity(0)),
+        "rows": rows,
+        "verdicts": verdicts,
+    }
 
 
 def tables(part: Mapping[str, Any]) -> list[Table]:
     """Show the scenario's part of the report."""
-    processes = [
-        f"{kind} {i}" for kind, most in (("server", 2), ("node", 3), ("worker", 2)) for i in range(1, most + 1)
-    ]
     first = part["rows"][0]
     rows = []
     for row in part["rows"]:
         cpu = row["drain_cpu_s_per_1000"]
         rates = [row["enqueue_rate"], row["drain_rate"], round(row["drain_rate"] / first["drain_rate"], 2)]
-        each = [cpu.get(process, "") for process in [*processes, "client"]]
-        rows.append([row["name"], row["tasks"], *rates, *each, round(sum(cpu.values()), 4)])
-    what = f"{part['queues']} queues, {part['payload_bytes']} B payloads"
+        kinds = [_of_each(cpu, kind) for kind in ("server", "node", "worker", "client")]
+        rows.append([row["name"], *rates, *kinds, round(sum(cpu.values()), 4)])
+    what = f"{first['tasks']:,} tasks each, {part['queues']} queues, {part['payload_bytes']} B payloads"
     title = f"scale ({what}; CPU of the drain in seconds per 1,000 tasks)"
-    headings = ["", "tasks", "in/s", "drained/s", "of first", *processes, "client", "all"]
-    note = f"All processes share {os.cpu_count()} cores: nodes and servers add no CPU here."
+    headings = ["", "in/s", "drained/s", "of first", "servers", "store", "workers", "client", "all"]
+    note = f"All processes share {part['cores']} cores: servers and nodes add no CPU here."
     return [Table(title, headings, rows, note)]
+
+
+def _of_each(cpu: Mapping[str, float], kind: str) -> str:
+    """Show the CPU of each process of a kind."""
+    return " + ".join(f"{used:.3f}" for process, used in cpu.items() if process.startswith(kind))
