@@ -67,6 +67,10 @@ class Node:
             first <= slot <= last and place[2].decode() == node.id for first, last, place, *_ in self.cluster("SLOTS")
         )
 
+    def wait_replica(self) -> None:
+        """Wait until this node is a replica that is up to date."""
+        wait_for(lambda: self.client.info("replication").get("master_link_status") == "up", "no replication")
+
     def subscriptions(self, channel: str) -> int:
         """Count who listens to a sharded channel here."""
         return int(self.client.execute_command("PUBSUB", "SHARDNUMSUB", channel, NEVER_DECODE=True)[1])
@@ -122,7 +126,7 @@ class Cluster:
         """Have another node join, as a replica that is up to date."""
         node = self.add()
         node.cluster("REPLICATE", primary.id)
-        wait_for(lambda: node.client.info("replication").get("master_link_status") == "up", "no replication")
+        node.wait_replica()
         return node
 
     def owner(self, key: str) -> Node:

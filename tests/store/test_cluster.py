@@ -328,24 +328,32 @@ async def test_the_queues_of_a_killed_primary_are_away_the_others_go_on(
 
 
 @pytest.mark.one_store
-async def test_a_promoted_replica_is_followed(start_cluster: Callable[..., clusters.Cluster]) -> None:
+async def test_a_promoted_replica_is_followed_in_good_order_and_after_a_crash(
+    start_cluster: Callable[..., clusters.Cluster],
+) -> None:
     cluster = start_cluster()
-    dead = cluster.owner(keys.queue_prefix("emails"))
-    heard: list[str] = []
+    first = cluster.owner(keys.queue_prefix("emails"))
+    channel = keys.ready_channel("emails")
     with trio.fail_after(40):
-        async with open_store(cluster.url, heard=heard.append) as store:
-            replica = cluster.add_replica(dead)
-            await store.subscription.add(keys.ready_channel("emails"))
-            await put(store, "emails", "a", "b")
-            assert dead.client.wait(1, 5_000) == 1
-            dead.server.kill()
+        async with open_store(cluster.url) as store:
+            second = cluster.add_replica(first)
+            await store.subscription.add(channel)
+            await put(store, "emails", "a")
+            second.cluster("FAILOVER")
+            await wait_until(lambda: second.client.info("replication")["role"] == "master", 10)
+            await wait_until(lambda: succeeds(store, "emails"))
+            await put(store, "emails", "b")
+            await wait_until(lambda: second.subscriptions(channel) == 1)
+            first.wait_replica()
+            assert second.client.wait(1, 5_000) == 1
+            second.server.kill()
             await wait_until(lambda: not store.connection.is_connected)
-            replica.cluster("FAILOVER", "TAKEOVER")
+            first.cluster("FAILOVER", "TAKEOVER")
             await wait_until(lambda: succeeds(store, "emails"), 20)
             assert await drain(store, "emails") == ["a", "b"]
-            await wait_until(lambda: replica.subscriptions(keys.ready_channel("emails")) == 1)
+            await wait_until(lambda: first.subscriptions(channel) == 1)
             await store.connection.wait_connected()  # the dead one is not waited for any more
-            assert dead.port not in [node.address.port for node in store.connection.nodes()]
+            assert second.port not in [node.address.port for node in store.connection.nodes()]
 
 
 @pytest.mark.one_store
@@ -394,7 +402,10 @@ async def test_a_seed_that_is_away_is_passed_over_and_the_nodes_need_the_login_o
         for login in (f":{QUOTED}@", f"fairq:{QUOTED}@"):
             async with open_store(f"redis://{login}{hosts}/0", connect_timeout=10) as store:
                 for queue in QUEUES:
-                    await store.pause(queue)
+                    assert await drain(store, queue) == []  # it is hungry now, and will publish
+                    await put(store, queue, f"of {login[:3]}")
+                    assert await drain(store, queue) == [f"of {login[:3]}"]
+                    await store.tick(queue)
         for login, why in ((":wrong@", "WRONGPASS"), ("", "NOAUTH"), (f"shy:{QUOTED}@", "NOPERM")):
             with pytest.raises(SettingsError, match=why) as caught:
                 async with open_store(f"redis://{login}{hosts}/0", connect_timeout=10):
