@@ -37,7 +37,7 @@ ALONE, ONE, THREE = "a store", "cluster of 1", "cluster of 3"
 class Sizes:
     """How many tasks and seconds a measurement takes, and how many servers are measured on which store."""
 
-    tasks: int = 60_000
+    tasks: int = 30_000
     seconds: float = 240.0
     servers: Mapping[str, Sequence[int]] = {ALONE: (1, 2), ONE: (1, 2), THREE: (1, 2)}
 

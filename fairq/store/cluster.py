@@ -32,7 +32,7 @@ from fairq.store.topology import SLOTS, Range, node_address, read_slots
 log = structlog.get_logger("fairq.store")
 
 _MAX_HOPS = 5
-_REST_S = 0.1  # between two questions for the topology
+_REST_S = 0.2  # between two questions for the topology
 _AWAY_S = 0.5  # until the next question while a primary is away: another may have taken its place
 _REFRESH_S = 30.0  # and while all is well
 _KEY_AT = {"FCALL": 3, "FCALL_RO": 3}  # where a command has its key, if not right after its name

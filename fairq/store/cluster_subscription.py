@@ -55,9 +55,10 @@ class ClusterSubscription:
                 await self._outdated.wait()
                 self._outdated = trio.Event()
                 self._follow_nodes(nursery)
-                async with trio.open_nursery() as places:
+                channels = self._channels_by_node()
+                async with trio.open_nursery() as places:  # so that a node that hangs does not hold up the others
                     for node, listener in self._listeners.items():
-                        places.start_soon(self._place, node, listener.subscription)
+                        places.start_soon(listener.subscription.set_channels, channels[node], set(self._plain))
 
     def _follow_nodes(self, nursery: trio.Nursery) -> None:
         """Have a listener at each primary, and no other."""
@@ -70,7 +71,11 @@ class ClusterSubscription:
         for node in self._listeners.keys() - set(nodes):
             self._listeners.pop(node).scope.cancel()
 
-    async def _place(self, node: Connection, subscription: Subscription) -> None:
-        """Listen at a primary to the sharded channels whose slots it has, and to the plain ones."""
-        sharded = {channel for channel in self._sharded if self.cluster.owner(channel) is node}
-        await subscription.set_channels(sharded, set(self._plain))
+    def _channels_by_node(self) -> dict[Connection, set[str]]:
+        """Group the sharded channels by the primary that has their slot."""
+        found: dict[Connection, set[str]] = {node: set() for node in self._listeners}
+        for channel in self._sharded:
+            owner = self.cluster.owner(channel)
+            if owner in found:
+                found[owner].add(channel)
+        return found
