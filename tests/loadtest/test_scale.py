@@ -23,6 +23,12 @@ def test_each_third_of_the_slots_has_equally_many_queues() -> None:
     assert len(set(queues)) == QUEUES
 
 
+async def test_a_store_by_itself_is_no_cluster(tmp_path: Path) -> None:
+    with trio.fail_after(20):
+        async with running_nodes(tmp_path / "nodes", 1, fsync="everysec", is_cluster=False) as nodes:
+            assert (await nodes[0].info("cluster"))["cluster_enabled"] == "0"
+
+
 async def test_a_cluster_of_three_has_all_slots_and_counts_what_went_wrong(tmp_path: Path) -> None:
     with trio.fail_after(40):
         async with running_nodes(tmp_path / "nodes", 3, fsync="everysec", is_cluster=True) as nodes:

@@ -126,6 +126,24 @@ async def test_a_slot_that_has_moved_is_followed(spread: Store, cluster: cluster
         assert await drain(spread, "emails") == ["d"]
 
 
+async def test_a_slot_that_has_moved_is_found_out_in_time_without_a_call(
+    cluster: clusters.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_REFRESH_S", 0.05)
+    prefix = keys.queue_prefix("emails")
+    with trio.fail_after(15):
+        async with open_store(cluster.url) as store:
+            target = cluster.other(cluster.owner(prefix))
+            cluster.move(prefix, target)
+
+            def is_found() -> bool:
+                assert isinstance(store.connection, module.Cluster)
+                owner = store.connection.owner(prefix)
+                return owner is not None and owner.address.port == target.port
+
+            await wait_until(is_found)
+
+
 async def test_a_queue_waits_while_its_slot_moves_key_by_key_and_nothing_is_lost_or_split(
     spread: Store, cluster: clusters.Cluster
 ) -> None:
@@ -302,6 +320,8 @@ async def outcome_of(call: Callable[[], object]) -> str:
     return "done"
 
 
+@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.one_store
 async def test_the_queues_of_a_killed_primary_are_away_the_others_go_on(
     start_cluster: Callable[..., clusters.Cluster],
@@ -327,6 +347,8 @@ async def test_the_queues_of_a_killed_primary_are_away_the_others_go_on(
             assert await drain(store, theirs[0]) == ["a"]
 
 
+@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.one_store
 async def test_a_promoted_replica_is_followed_in_good_order_and_after_a_crash(
     start_cluster: Callable[..., clusters.Cluster],
@@ -356,6 +378,7 @@ async def test_a_promoted_replica_is_followed_in_good_order_and_after_a_crash(
             assert second.port not in [node.address.port for node in store.connection.nodes()]
 
 
+@pytest.mark.slow
 @pytest.mark.one_store
 async def test_a_node_that_joined_later_gets_the_library_and_one_that_left_is_closed(
     start_cluster: Callable[..., clusters.Cluster],
