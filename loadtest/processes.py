@@ -73,11 +73,11 @@ class CpuMeter:
 
 @frozen
 class Server:
-    """A `fairq serve --dev` with its embedded store."""
+    """A `fairq serve --dev`, with its embedded store unless it was given another."""
 
     url: str
     process: trio.Process
-    store_pid: int
+    store_pid: int  # 0: not its own
     directory: Path
 
     @property
@@ -130,26 +130,28 @@ async def _start(arguments: Sequence[str], variables: Mapping[str, str], log_pat
 
 
 @asynccontextmanager
-async def running_server(directory: Path, *, fsync: str = "always", port: int = 0) -> AsyncIterator[Server]:
-    """Run a server while the context lasts. Raises: RunFailed if it does not come up."""
+async def running_server(
+    directory: Path, *, fsync: str = "always", port: int = 0, store: str | None = None
+) -> AsyncIterator[Server]:
+    """Run a server, on the store at a URL if one is given, while the context lasts.
+
+    Raises: RunFailed if it does not come up.
+    """
     await trio.Path(directory).mkdir(parents=True, exist_ok=True)
     log_path, data_dir = directory / "server.log", directory / "data"
     if log_path.exists():
         log_path.unlink()  # what an earlier server wrote
-    process = await _start(
-        ["serve", "--dev", "--port", str(port), "--data-dir", str(data_dir), "--fsync", fsync, "--grace", "5",
-         "--log-json"],
-        {}, log_path,
-    )  # fmt: skip
+    place = ["--store", store] if store else ["--data-dir", str(data_dir), "--fsync", fsync]
+    process = await _start(["serve", "--dev", "--port", str(port), *place, "--grace", "5", "--log-json"], {}, log_path)
     try:
         url = None
         with trio.move_on_after(START_S):
             while process.poll() is None and (url := _url_in(log_path)) is None:  # noqa: ASYNC110 - another process
                 await trio.sleep(0.05)
-        store = children(process.pid)
-        if url is None or not store:
+        own = [0] if store else children(process.pid)
+        if url is None or not own:
             raise RunFailed(f"the server did not start:\n{_tail(log_path)}")
-        yield Server(url, process, store[0], directory)
+        yield Server(url, process, own[0], directory)
     finally:
         await stop(process)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from loadtest import connections, delayed, fairness, latency, soak, tenants, throughput
+from loadtest import connections, delayed, fairness, latency, scale, soak, tenants, throughput
 from loadtest.report import Table
 
 
@@ -38,5 +38,6 @@ SCENARIOS = {
     "tenants": Scenario(tenants.run, tenants.tables, tenants.draw),
     "delayed": Scenario(delayed.run, delayed.tables, delayed.draw),
     "connections": Scenario(connections.run, connections.tables),
+    "scale": Scenario(scale.run, scale.tables),
     "soak": Scenario(soak.run, soak.tables, soak.draw),
 }

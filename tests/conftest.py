@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from fairq.store import library
 
-from . import stores
+from . import clusters, stores
 
 MISSING_REDIS = "redis-server is not installed: store tests run on the embedded Valkey only"
 
@@ -120,3 +120,44 @@ def start_store(store_kind: str, tmp_path: Path) -> Iterator[Callable[..., store
     yield start
     for server in started:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def running_clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], clusters.Cluster]]:
+    """Start at most one cluster of three primaries per kind and session; end them all at the end."""
+    running: dict[str, clusters.Cluster] = {}
+
+    def get(kind: str) -> clusters.Cluster:
+        if kind not in running:
+            running[kind] = clusters.Cluster(kind, tmp_path_factory.mktemp(f"{kind}-cluster"))
+        return running[kind]
+
+    yield get
+    for cluster in running.values():
+        cluster.stop()
+
+
+@pytest.fixture
+def cluster(store_kind: str, running_clusters: Callable[[str], clusters.Cluster]) -> clusters.Cluster:
+    """The session's cluster of this kind, emptied; tests may move its slots, and leave it whole."""
+    if store_kind == "container":
+        pytest.skip("clusters run as child processes only")
+    cluster = running_clusters(store_kind)
+    cluster.clear()
+    return cluster
+
+
+@pytest.fixture
+def start_cluster(store_kind: str, tmp_path: Path) -> Iterator[Callable[..., clusters.Cluster]]:
+    """Start clusters of the test's own, whose nodes may be killed; they end with the test."""
+    if store_kind == "container":
+        pytest.skip("clusters run as child processes only")
+    started: list[clusters.Cluster] = []
+
+    def start(settings: Mapping[str, str] | None = None, count: int = 3) -> clusters.Cluster:
+        started.append(clusters.Cluster(store_kind, tmp_path / f"cluster-{len(started)}", settings, count))
+        return started[-1]
+
+    yield start
+    for cluster in started:
+        cluster.stop()

@@ -21,7 +21,7 @@ _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "fals
 HELP = {
     "host": "address to listen on",
     "port": "port to listen on (0: any free one)",
-    "store": "store URL (redis://, rediss://, unix://); none: the embedded store",
+    "store": "store URL (redis://, rediss://, unix://, of a cluster redis://a,b/0); none: the embedded store",
     "data_dir": "directory of the embedded store",
     "fsync": "embedded store: `always` loses nothing, `everysec` up to a second in a power cut",
     "store_timeout": "seconds to wait for the store at start",

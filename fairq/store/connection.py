@@ -33,7 +33,7 @@ Word = str | bytes | int | float
 MAX_PENDING = 10_000
 _RETRYABLE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS")
 _HEARD = (b"smessage", b"message", b"ssubscribe", b"subscribe")  # the latter two: what came before was missed
-_BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLError, hiredis.ProtocolError)
+BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLError, hiredis.ProtocolError)
 
 
 @frozen
@@ -63,7 +63,7 @@ class Address:
         except OSError as error:  # ssl.SSLError is one
             raise SettingsError(f"a certificate of the store URL cannot be used: {error}", field="store") from None
         return cls(
-            shown=_without_secrets(url),
+            shown=without_secrets(url),
             host=parts.get("host", "127.0.0.1"),
             port=int(parts.get("port", 6379)),
             path=parts.get("path", ""),
@@ -81,11 +81,23 @@ def _tls(parts: Mapping[str, Any]) -> ssl.SSLContext:
     return context
 
 
-def _without_secrets(url: str) -> str:
+def without_secrets(url: str) -> str:
+    """Return a store URL as it may be shown: no password, no options."""
     scheme, _, rest = url.partition("://")
     login, at, place = rest.partition("?")[0].rpartition("@")
     user, colon, _ = login.partition(":")
     return f"{scheme}://{user}{colon and ':***'}{at}{place}"
+
+
+class Redirected(Unavailable):
+    """Another node of the cluster has, or will have, the key's slot; nothing was done here."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"the store is a cluster, and its answer is: {text}")
+        word, _, where = text.split(" ")[:3]
+        host, _, port = where.rpartition(":")
+        self.is_ask = word == "ASK"  # for this command only: the slot is on its way
+        self.host, self.port = host, int(port)  # no host: that of the node that said so
 
 
 def as_error(reply: Exception) -> FairqError:
@@ -95,6 +107,8 @@ def as_error(reply: Exception) -> FairqError:
     if word == "FAIRQ":
         code, where = rest.split(" ")[:2]
         return from_code(code, f"{where} is not valid", where)
+    if word in ("MOVED", "ASK"):
+        return Redirected(text)
     if word == "OOM":
         return StoreFull("the store is full and takes no new tasks")
     if word in _RETRYABLE:
@@ -129,6 +143,15 @@ async def connect(address: Address) -> tuple[trio.abc.Stream, hiredis.Reader]:
         await trio.aclose_forcefully(stream)
         raise
     return stream, reader
+
+
+async def ask_once(address: Address, *command: Word) -> Any:
+    """Send one command on a connection of its own, and return its reply."""
+    stream, reader = await connect(address)
+    try:
+        return await ask(stream, reader, *command)
+    finally:
+        await trio.aclose_forcefully(stream)
 
 
 async def ask(stream: trio.abc.Stream, reader: hiredis.Reader, *command: Word) -> Any:
@@ -168,11 +191,11 @@ class Connection:
     prepare: Callable[[Callable[..., Awaitable[Any]]], Awaitable[None]] | None = None
     is_connected: bool = False
     trouble: str = ""  # why the last attempt to connect failed
+    fatal: FairqError | None = None  # why the store can never be used as it is
     _out: list[bytes] = field(factory=list, init=False)
     _pending: deque[_Waiter] = field(factory=deque, init=False)
     _work: trio.Event = field(factory=trio.Event, init=False)
     _changed: trio.Event = field(factory=trio.Event, init=False)
-    _fatal: FairqError | None = field(default=None, init=False)
 
     async def call(self, *command: Word) -> Any:
         """Send a command and return its reply.
@@ -198,11 +221,26 @@ class Connection:
             raise as_error(reply)
         return reply
 
+    async def call_asking(self, *command: Word) -> Any:
+        """Send ASKING and a command right after it, as a node wants it that only takes over the slot."""
+        if self.is_connected and len(self._pending) < MAX_PENDING - 1:
+            self._out.append(pack(("ASKING",)))
+            self._pending.append(_Waiter(trio.current_time(), None))
+        return await self.call(*command)  # there is no checkpoint in between
+
+    def nodes(self) -> list[Connection]:
+        """Return the connections of all primaries: this is the only one."""
+        return [self]
+
+    async def wait_changed(self) -> None:
+        """Wait until the connection stands, is lost, or turns out to be of no use."""
+        await self._changed.wait()
+
     async def wait_connected(self) -> None:
         """Wait until calls can be made. Raises: StoreRefused if the store can never be used as it is."""
         while not self.is_connected:
-            if self._fatal:
-                raise self._fatal
+            if self.fatal:
+                raise self.fatal
             await self._changed.wait()
 
     async def run(self) -> None:
@@ -218,10 +256,10 @@ class Connection:
                 finally:
                     await trio.aclose_forcefully(stream)
             except StoreRefused as error:
-                self._fatal = error
+                self.fatal = error
                 self._note_change()
                 log.error("store refused", store=self.address.shown, error=str(error))
-            except (*_BROKEN, trio.TooSlowError, Unavailable) as error:
+            except (*BROKEN, trio.TooSlowError, Unavailable) as error:
                 self.trouble = str(error) or str(error.__cause__ or "it is too slow")
                 log.warning("store away", store=self.address.shown, error=self.trouble)
             failures += 1
@@ -235,14 +273,14 @@ class Connection:
         if self.prepare:
             with trio.fail_after(self.timeout):
                 await self.prepare(lambda *command: ask(stream, reader, *command))
-        self.is_connected, self._fatal = True, None
+        self.is_connected, self.fatal = True, None
         self._note_change()
         log.debug("store connected", store=self.address.shown)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, stream, nursery.cancel_scope)
                 nursery.start_soon(self._watch, nursery.cancel_scope)
-                with suppress(*_BROKEN):
+                with suppress(*BROKEN):
                     await self._read(stream, reader)
                 nursery.cancel_scope.cancel()
         finally:
@@ -260,7 +298,7 @@ class Connection:
             self._out.clear()
             try:
                 await stream.send_all(data)
-            except _BROKEN:
+            except BROKEN:
                 scope.cancel()
                 return
 
@@ -279,12 +317,12 @@ class Connection:
                 return
 
     def _fail_pending(self) -> None:
-        sent = len(self._pending) - len(self._out)
+        sent, shown = len(self._pending) - len(self._out), self.address.shown
         for i, waiter in enumerate(self._pending):
             if i < sent:
-                waiter.wake(outcome.Error(OutcomeUnknown("the store was lost after the command was sent")))
+                waiter.wake(outcome.Error(OutcomeUnknown(f"{shown} was lost after the command was sent")))
             else:
-                waiter.wake(outcome.Error(Unavailable("the store was lost before the command was sent")))
+                waiter.wake(outcome.Error(Unavailable(f"{shown} was lost before the command was sent")))
         self._pending.clear()
         self._out.clear()
 
@@ -294,33 +332,52 @@ class Subscription:
     """A connection of its own that listens to channels; messages are hints, and may be lost.
 
     `heard(channel)` is called for every message and when a channel begins to be heard, and `heard("")` after every
-    reconnect: anything may have been missed.
+    reconnect: anything may have been missed. `lost()` is called when the store says that a sharded channel is to be
+    heard at another node.
     """
 
     address: Address
     heard: Callable[[str], None]
     timeout: float = 5.0
+    lost: Callable[[], None] = lambda: None
     _sharded: set[str] = field(factory=set, init=False)
     _plain: set[str] = field(factory=set, init=False)
+    _has_lost: bool = field(default=False, init=False)
     _stream: trio.abc.Stream | None = field(default=None, init=False)
     _sending: trio.Lock = field(factory=trio.Lock, init=False)
 
     async def add(self, channel: str, *, sharded: bool = True) -> None:
         """Listen to one more channel, now and after every reconnect."""
         (self._sharded if sharded else self._plain).add(channel)
-        with suppress(*_BROKEN):
+        with suppress(*BROKEN):
             await self._send("SSUBSCRIBE" if sharded else "SUBSCRIBE", channel)
+
+    async def set_channels(self, sharded: set[str], plain: set[str]) -> None:
+        """Listen to these channels; if a sharded one was lost, ask for all of those again.
+
+        Those that are no longer among them are not given up in words: where a slot has moved, the store has done it.
+        """
+        new = [("SSUBSCRIBE", channel) for channel in sorted(sharded if self._has_lost else sharded - self._sharded)]
+        new += [("SUBSCRIBE", channel) for channel in sorted(plain - self._plain)]
+        self._sharded, self._plain, self._has_lost = sharded, plain, False
+        with suppress(*BROKEN):
+            for command in new:
+                await self._send(*command)
 
     async def _send(self, *command: str) -> None:
         async with self._sending:
-            if self._stream is not None:
-                await self._stream.send_all(pack(command))
+            if (stream := self._stream) is None:
+                return
+            with trio.move_on_after(self.timeout) as sending:
+                await stream.send_all(pack(command))
+            if sending.cancelled_caught:  # half a command may have left
+                await trio.aclose_forcefully(stream)
 
     async def run(self) -> None:
         """Listen until cancelled."""
         backoff, failures = FullJitterBackoff(cap=1.0, base=0.05), 0
         while True:
-            with suppress(*_BROKEN, trio.TooSlowError, FairqError):
+            with suppress(*BROKEN, trio.TooSlowError, FairqError):
                 with trio.fail_after(self.timeout):
                     stream, reader = await connect(self.address)
                 try:
@@ -344,3 +401,11 @@ class Subscription:
             while (reply := reader.gets()) is not False:
                 if isinstance(reply, list) and reply[0] in _HEARD:
                     self.heard(reply[1].decode())
+                elif self._is_loss(reply):
+                    self._has_lost = True
+                    self.lost()
+
+    def _is_loss(self, reply: Any) -> bool:
+        if isinstance(reply, Exception):
+            return isinstance(as_error(reply), Unavailable)  # MOVED, CLUSTERDOWN
+        return isinstance(reply, list) and reply[0] == b"sunsubscribe" and reply[1].decode() in self._sharded

@@ -11,7 +11,7 @@ import structlog
 import trio
 from attrs import define, field
 
-from fairq.errors import SettingsError, StoreRefused
+from fairq.errors import SettingsError, StoreRefused, Unavailable
 from fairq.model import (
     MAX_BATCH,
     MAX_ERROR_CHARS,
@@ -30,8 +30,11 @@ from fairq.model import (
 )
 from fairq.scopes import background
 from fairq.store import keys, library
-from fairq.store.connection import Address, Connection, Subscription
+from fairq.store.cluster import Cluster
+from fairq.store.cluster_subscription import ClusterSubscription
+from fairq.store.connection import Connection, Subscription, without_secrets
 from fairq.store.records import pack_options, unpack_leases, unpack_record
+from fairq.store.topology import is_cluster, parse_seeds
 
 log = structlog.get_logger("fairq.store")
 
@@ -68,8 +71,8 @@ class Store:
     StoreFull (enqueue and replay only) or StoreRefused.
     """
 
-    connection: Connection
-    subscription: Subscription
+    connection: Connection | Cluster
+    subscription: Subscription | ClusterSubscription
     _registered: set[str] = field(factory=set, init=False)
     _registering: trio.Lock = field(factory=trio.Lock, init=False)
 
@@ -82,7 +85,9 @@ class Store:
             if "Function not found" not in error.message:
                 raise
         log.warning("loading the function library", library=library.NAME)
-        await load_library(self.connection.call)
+        for node in self.connection.nodes():
+            if node.is_connected:
+                await load_library(node.call)
         return await self.connection.call(*call)
 
     async def _register(self, queue: str) -> None:
@@ -263,9 +268,18 @@ def _task_state(id: str, row: Sequence[Any]) -> TaskState:
 
 
 async def check_durability(store: Store) -> list[str]:
-    """Name the settings of the store under which acknowledged tasks could vanish."""
+    """Name the settings of the store, or of its nodes, under which acknowledged tasks could vanish."""
+    nodes = store.connection.nodes()
+    problems = []
+    for node in nodes:
+        where = f"{node.address.shown}: " if len(nodes) > 1 else ""
+        problems += [where + problem for problem in await _weaknesses(node)]
+    return problems
+
+
+async def _weaknesses(node: Connection) -> list[str]:
     try:
-        flat = await store.connection.call("CONFIG", "GET", "appendonly", "maxmemory-policy", "maxmemory")
+        flat = await node.call("CONFIG", "GET", "appendonly", "maxmemory-policy", "maxmemory")
     except StoreRefused:
         return []  # a managed store hides its settings
     config = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
@@ -277,6 +291,19 @@ async def check_durability(store: Store) -> list[str]:
     return problems
 
 
+async def _make_store(url: str, heard: Callable[[str], None], connect_timeout: float) -> Store:
+    """Find out what is at the URL, and make the store for it; nothing is connected yet."""
+    seeds = parse_seeds(url)
+    if await is_cluster(seeds, connect_timeout):
+        if seeds[0].database:
+            raise SettingsError("a cluster has one database only: let the store URL end in /0", field="store")
+        cluster = Cluster(seeds, prepare=load_library)
+        return Store(cluster, ClusterSubscription(cluster, heard))
+    if len(seeds) > 1:
+        raise SettingsError("the store URL names several hosts, but they are no cluster", field="store")
+    return Store(Connection(seeds[0], prepare=load_library), Subscription(seeds[0], heard))
+
+
 @asynccontextmanager
 async def open_store(
     url: str, *, connect_timeout: float = 30.0, heard: Callable[[str], None] = lambda _: None
@@ -285,17 +312,20 @@ async def open_store(
 
     Raises: SettingsError if the URL is wrong, or the store does not answer within `connect_timeout` seconds.
     """
-    address = Address.parse(url)
-    store = Store(Connection(address, prepare=load_library), Subscription(address, heard))
+    shown, deadline = without_secrets(url), trio.current_time() + connect_timeout
+    away = f"the store at {shown} cannot be used after {connect_timeout:g} s"
+    try:
+        store = await _make_store(url, heard, connect_timeout)
+    except StoreRefused as error:
+        raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None
+    except Unavailable as error:
+        raise SettingsError(f"{away}: {error.message}", field="store") from None
     async with background(store.connection.run, store.subscription.run):
-        with trio.move_on_after(connect_timeout) as waiting:
+        with trio.move_on_at(deadline) as waiting:
             try:
                 await store.connection.wait_connected()
             except StoreRefused as error:
-                raise SettingsError(f"the store at {address.shown}: {error.message}", field="store") from None
+                raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None
         if waiting.cancelled_caught:
-            trouble = store.connection.trouble or "no answer"
-            raise SettingsError(
-                f"the store at {address.shown} cannot be used after {connect_timeout:g} s: {trouble}", field="store"
-            )
+            raise SettingsError(f"{away}: {store.connection.trouble or 'no answer'}", field="store")
         yield store

@@ -12,6 +12,7 @@ import trio
 from fairq.errors import SettingsError
 from fairq.store.connection import Address
 from fairq.store.store import open_store
+from fairq.store.topology import node_address, parse_seeds, read_slots
 from tests import stores
 
 from .certificates import make_certificate
@@ -117,3 +118,28 @@ def test_an_address_shows_its_url_without_the_password(url: str, shown: str) -> 
     assert address.shown == shown
     assert SECRET not in repr(address)
     assert "password" not in repr(address)
+
+
+def test_a_url_may_name_several_seeds_with_one_login() -> None:
+    seeds = parse_seeds(f"redis://ada:{QUOTED}@one:7000,two:7001,three/0?socket_timeout=3")
+    assert [(seed.host, seed.port) for seed in seeds] == [("one", 7000), ("two", 7001), ("three", 6379)]
+    assert {(seed.username, seed.password, seed.database) for seed in seeds} == {("ada", SECRET, 0)}
+    assert [seed.shown for seed in seeds] == [f"redis://ada:***@{host}/0" for host in ("one:7000", "two:7001", "three")]
+
+
+@pytest.mark.parametrize("url", ["redis://localhost:6379/2", "unix:///run/a,b.sock", "redis://:a,b@localhost"])
+def test_a_url_with_one_host_is_one_seed(url: str) -> None:
+    assert parse_seeds(url) == [Address.parse(url)]
+
+
+def test_a_node_is_reached_as_its_seed_is() -> None:
+    seed = Address.parse(f"redis://ada:{QUOTED}@one:7000/0")
+    node = node_address(seed, "::1", 7002)
+    assert (node.host, node.port, node.username, node.password) == ("::1", 7002, "ada", SECRET)
+    assert node.shown == "redis://[::1]:7002"
+
+
+def test_slots_of_a_node_that_does_not_know_its_own_name_are_where_it_was_asked() -> None:
+    reply = [[0, 99, [b"", 7000, b"id", []], [b"10.0.0.9", 7009, b"id", []]], [100, 199, [b"10.0.0.2", 7001, b"id"]]]
+    found = [(part.first, part.last, part.host, part.port) for part in read_slots(reply, "10.0.0.1")]
+    assert found == [(0, 99, "10.0.0.1", 7000), (100, 199, "10.0.0.2", 7001)]

@@ -14,7 +14,7 @@ import trio
 from fairq.errors import FairqError, OutcomeUnknown, StoreFull, StoreRefused, Unavailable
 from fairq.scopes import background
 from fairq.store import connection as module
-from fairq.store.connection import Address, Connection, Subscription, as_error
+from fairq.store.connection import Address, Connection, Redirected, Subscription, as_error
 from tests import stores
 
 from .proxy import open_proxy
@@ -238,6 +238,9 @@ async def test_a_subscription_hears_messages_and_hears_of_its_reconnects(store_p
         ("BUSY Redis is busy running a script.", Unavailable, None),
         ("MISCONF Errors writing to the AOF file", Unavailable, None),
         ("READONLY You can't write against a read only replica.", Unavailable, None),
+        ("CLUSTERDOWN Hash slot not served", Unavailable, None),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", Unavailable, None),
+        ("MOVED 3999 127.0.0.1:6381", Redirected, None),
         ("FAIRQ bad_request weight", FairqError, "weight"),
         ("FAIRQ bad_request limit script: fq1_claim, on @user_function:1.", FairqError, "limit"),
         ("ERR unknown command", StoreRefused, None),
@@ -248,3 +251,18 @@ def test_the_stores_errors_become_ours(reply: str, expected: type[FairqError], f
     error = as_error(Exception(reply))
     assert isinstance(error, expected)
     assert error.field == field
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("MOVED 3999 127.0.0.1:6381", (False, "127.0.0.1", 6381)),
+        ("ASK 3999 ::1:6381", (True, "::1", 6381)),
+        ("MOVED 3999 :6381", (False, "", 6381)),
+    ],
+)
+def test_a_redirection_names_the_node(reply: str, expected: tuple[bool, str, int]) -> None:
+    error = as_error(Exception(reply))
+    assert isinstance(error, Redirected)
+    assert isinstance(error, Unavailable)  # nothing was done
+    assert (error.is_ask, error.host, error.port) == expected

@@ -1,0 +1,81 @@
+"""Listening in a cluster: sharded channels at the primary that has their slot, plain ones everywhere.
+
+A node passes on what is published in a sharded channel only while it has the slot; when the slot moves, it says so
+(`sunsubscribe`, or MOVED to whoever comes later), and the channel is to be heard at the new owner. A plain channel is
+heard at any node; at all of them, so that none is missed when one dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+from attrs import define, field
+
+from fairq.store.cluster import Cluster
+from fairq.store.connection import Connection, Subscription
+
+
+@define(eq=False)
+class _Listener:
+    subscription: Subscription
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+
+    async def run(self) -> None:
+        with self.scope:
+            await self.subscription.run()
+
+
+@define(eq=False)
+class ClusterSubscription:
+    """Listens to a cluster as `Subscription` listens to a single store: one connection to each primary."""
+
+    cluster: Cluster
+    heard: Callable[[str], None]
+    _sharded: set[str] = field(factory=set, init=False)
+    _plain: set[str] = field(factory=set, init=False)
+    _listeners: dict[Connection, _Listener] = field(factory=dict, init=False)
+    _outdated: trio.Event = field(factory=trio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.cluster.refreshed = self._outdate
+
+    def _outdate(self) -> None:
+        self._outdated.set()
+
+    async def add(self, channel: str, *, sharded: bool = True) -> None:
+        """Listen to one more channel from soon on, wherever it is to be heard."""
+        (self._sharded if sharded else self._plain).add(channel)
+        self._outdate()
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._outdated.wait()
+                self._outdated = trio.Event()
+                self._follow_nodes(nursery)
+                channels = self._channels_by_node()
+                async with trio.open_nursery() as places:  # so that a node that hangs does not hold up the others
+                    for node, listener in self._listeners.items():
+                        places.start_soon(listener.subscription.set_channels, channels[node], set(self._plain))
+
+    def _follow_nodes(self, nursery: trio.Nursery) -> None:
+        """Have a listener at each primary, and no other."""
+        nodes = self.cluster.nodes()
+        for node in nodes:
+            if node not in self._listeners:
+                subscription = Subscription(node.address, self.heard, node.timeout, self.cluster.refresh_soon)
+                self._listeners[node] = listener = _Listener(subscription)
+                nursery.start_soon(listener.run)
+        for node in self._listeners.keys() - set(nodes):
+            self._listeners.pop(node).scope.cancel()
+
+    def _channels_by_node(self) -> dict[Connection, set[str]]:
+        """Group the sharded channels by the primary that has their slot."""
+        found: dict[Connection, set[str]] = {node: set() for node in self._listeners}
+        for channel in self._sharded:
+            owner = self.cluster.owner(channel)
+            if owner in found:
+                found[owner].add(channel)
+        return found

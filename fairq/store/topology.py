@@ -1,0 +1,88 @@
+"""Finding out what a store is made of: the hosts of its URL, whether they are a cluster, and who has which slot.
+
+HELLO says whether a node belongs to a cluster; every user may call it. CLUSTER SLOTS says which primary has which
+slots; redis-py reads its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import structlog
+import trio
+from attrs import frozen
+from redis.backoff import FullJitterBackoff
+from redis.cluster import parse_cluster_slots
+
+from fairq.errors import StoreRefused, Unavailable
+from fairq.store.connection import BROKEN, Address, ask, connect
+
+log = structlog.get_logger("fairq.store")
+
+SLOTS = 16_384
+_SCHEMES = ("redis://", "rediss://")
+
+
+@frozen
+class Range:
+    """Slots `first` to `last`, and the primary that has them."""
+
+    first: int
+    last: int
+    host: str
+    port: int
+
+
+def parse_seeds(url: str) -> list[Address]:
+    """Read a store URL; commas may separate several hosts, seeds of one cluster. Raises: SettingsError."""
+    scheme, _, rest = url.partition("://")
+    end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
+    login, at, hosts = rest[:end].rpartition("@")
+    if "," not in hosts or not url.startswith(_SCHEMES):
+        return [Address.parse(url)]
+    return [Address.parse(f"{scheme}://{login}{at}{host.strip()}{rest[end:]}") for host in hosts.split(",")]
+
+
+def node_address(seed: Address, host: str, port: int) -> Address:
+    """Return where a node of a seed's cluster is; one logs in there as at the seed."""
+    name = f"[{host}]" if ":" in host else host
+    shown = f"{'rediss' if seed.tls else 'redis'}://{name}:{port}"
+    return attrs.evolve(seed, shown=shown, host=host, port=port, path="", database=0)
+
+
+def read_slots(reply: object, host: str) -> list[Range]:
+    """Read the answer to CLUSTER SLOTS; `host` is where it came from, which nodes do not always know themselves."""
+    slots = parse_cluster_slots(reply, current_host=host)
+    return [Range(first, last, *node["primary"]) for (first, last), node in slots.items()]
+
+
+async def _is_cluster_node(address: Address) -> bool:
+    stream, reader = await connect(attrs.evolve(address, database=0))
+    try:
+        hello = await ask(stream, reader, "HELLO")
+    except StoreRefused:  # a proxy that does not know it, or a user that may not
+        return False
+    finally:
+        await trio.aclose_forcefully(stream)
+    return dict(zip(hello[::2], hello[1::2], strict=True)).get(b"mode") == b"cluster"
+
+
+async def is_cluster(seeds: Sequence[Address], within: float, timeout: float = 5.0) -> bool:
+    """Tell whether the first seed that answers belongs to a cluster; ask again for `within` seconds until one does.
+
+    Raises: Unavailable with the cause if none does, StoreRefused if one lets nobody in.
+    """
+    backoff, failures, trouble = FullJitterBackoff(cap=1.0, base=0.05), 0, "no answer"
+    with trio.move_on_after(within):
+        while True:
+            for seed in seeds:
+                try:
+                    with trio.fail_after(timeout):
+                        return await _is_cluster_node(seed)
+                except (*BROKEN, trio.TooSlowError, Unavailable) as error:
+                    trouble = str(error) or str(error.__cause__ or "it is too slow")
+                    log.warning("store away", store=seed.shown, error=trouble)
+            failures += 1
+            await trio.sleep(backoff.compute(failures))
+    raise Unavailable(trouble)

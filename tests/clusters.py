@@ -1,0 +1,186 @@
+"""Real clusters for the suite: primaries with a third of the slots each, on loopback, and what is done to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.crc import key_slot
+
+from . import stores
+
+SLOTS = 16_384
+FORM_SECONDS = 20.0
+SETTINGS = {
+    "cluster-enabled": "yes",
+    "cluster-node-timeout": "2000",
+    "cluster-require-full-coverage": "no",  # what is left goes on when a node is killed
+    "repl-diskless-sync-delay": "0",
+    "cluster-allow-replica-migration": "no",  # a node without slots stays what it is
+}
+
+
+def wait_for(holds: Callable[[], bool], what: str, seconds: float = FORM_SECONDS) -> None:
+    """Wait until something holds that nothing announces. Raises: TimeoutError."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            raise TimeoutError(what)
+        time.sleep(0.01)
+
+
+class Node:
+    """One process of a cluster, and a client of it."""
+
+    def __init__(self, kind: str, directory: Path, settings: Mapping[str, str]) -> None:
+        self.bus, self.tls_port = stores.free_port(), stores.free_port()
+        ports = {"cluster-port": str(self.bus)}
+        if "tls-cluster" in settings:
+            ports["tls-port"] = str(self.tls_port)
+        self.server = stores.LocalServer(kind, directory, {**SETTINGS, **ports, **settings})
+        self.server.start()
+        self.port = self.server.port
+        self.client = stores.connect(self.server.url, protocol=2)
+        self.id: str = self.cluster("MYID").decode()
+
+    def cluster(self, *words: object) -> Any:
+        """Call CLUSTER; the reply is as it came."""
+        return self.client.execute_command("CLUSTER", *words, NEVER_DECODE=True)
+
+    def info(self) -> dict[str, str]:
+        """Read what CLUSTER INFO says."""
+        reply = self.client.execute_command("CLUSTER INFO")
+        return reply if isinstance(reply, dict) else dict(line.split(":") for line in reply.decode().split())
+
+    def knows(self, count: int) -> bool:
+        """Tell whether this node sees so many nodes, and all slots served."""
+        info = self.info()
+        return info["cluster_state"] == "ok" and info["cluster_known_nodes"] == str(count)
+
+    def sees_owner(self, slot: int, node: Node) -> bool:
+        """Tell whether another node has a slot, as far as this one knows."""
+        return any(
+            first <= slot <= last and place[2].decode() == node.id for first, last, place, *_ in self.cluster("SLOTS")
+        )
+
+    def wait_replica(self) -> None:
+        """Wait until this node is a replica that is up to date."""
+        wait_for(lambda: self.client.info("replication").get("master_link_status") == "up", "no replication")
+
+    def subscriptions(self, channel: str) -> int:
+        """Count who listens to a sharded channel here."""
+        return int(self.client.execute_command("PUBSUB", "SHARDNUMSUB", channel, NEVER_DECODE=True)[1])
+
+    def stop(self) -> None:
+        """End the process, by its id."""
+        self.client.close()
+        self.server.stop()
+
+
+class Cluster:
+    """Primaries, and what is added to them."""
+
+    def __init__(self, kind: str, directory: Path, settings: Mapping[str, str] | None = None, count: int = 3) -> None:
+        self.kind = kind
+        self.nodes: list[Node] = []
+        self._directory = directory
+        self._settings = dict(settings or {})
+        try:
+            for number in range(count):
+                node = self._start()
+                node.cluster("ADDSLOTSRANGE", SLOTS * number // count, SLOTS * (number + 1) // count - 1)
+                node.cluster("SET-CONFIG-EPOCH", number + 1)
+            for node in self.nodes[1:]:
+                node.cluster("MEET", stores.HOST, self.nodes[0].port, self.nodes[0].bus)
+            self.wait_formed()
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def url(self) -> str:
+        """A store URL that names one node."""
+        return self.nodes[0].server.url
+
+    def _start(self) -> Node:
+        node = Node(self.kind, self._directory / f"node-{len(self.nodes)}", self._settings)
+        self.nodes.append(node)
+        return node
+
+    def wait_formed(self) -> None:
+        """Wait until all nodes know each other, and that all slots are served."""
+        wait_for(lambda: all(node.knows(len(self.nodes)) for node in self.nodes), "the cluster did not form")
+
+    def add(self) -> Node:
+        """Have another node join, without slots."""
+        node = self._start()
+        node.cluster("MEET", stores.HOST, self.nodes[0].port, self.nodes[0].bus)
+        self.wait_formed()
+        return node
+
+    def add_replica(self, primary: Node) -> Node:
+        """Have another node join, as a replica that is up to date."""
+        node = self.add()
+        node.cluster("REPLICATE", primary.id)
+        node.wait_replica()
+        return node
+
+    def owner(self, key: str) -> Node:
+        """Find the node that has a key's slot and knows it."""
+        slot = key_slot(key.encode())
+        return next(node for node in self.nodes if node.sees_owner(slot, node))
+
+    def other(self, node: Node) -> Node:
+        """Name a node other than this one."""
+        return next(each for each in self.nodes if each is not node)
+
+    @contextmanager
+    def moving(self, key: str, target: Node) -> Iterator[Callable[[], None]]:
+        """Move a key's slot key by key; gives what moves the keys, and the slot goes over at the end."""
+        slot, source = key_slot(key.encode()), self.owner(key)
+        target.cluster("SETSLOT", slot, "IMPORTING", source.id)
+        source.cluster("SETSLOT", slot, "MIGRATING", target.id)
+
+        def move_keys() -> None:
+            while keys := source.cluster("GETKEYSINSLOT", slot, 100):
+                words = ["MIGRATE", stores.HOST, target.port, "", 0, 5000, "KEYS", *keys]
+                source.client.execute_command(*words)
+
+        yield move_keys
+        move_keys()
+        for node in [target, source, *(each for each in self.nodes if each not in (source, target))]:
+            node.cluster("SETSLOT", slot, "NODE", target.id)
+
+    def move(self, key: str, target: Node) -> None:
+        """Move a key's slot, and wait until the nodes concerned agree."""
+        with self.moving(key, target):
+            pass
+
+    def clear(self) -> None:
+        """Delete all data; functions stay."""
+        for node in self.nodes:
+            node.client.flushall()
+
+    def error_counts(self) -> dict[str, int]:
+        """Count the error replies of all nodes, by their first word."""
+        counts: dict[str, int] = {}
+        for node in self.nodes:
+            for name, row in node.client.info("errorstats").items():
+                word = name.removeprefix("errorstat_")
+                counts[word] = counts.get(word, 0) + int(row["count"])
+        return counts
+
+    def stop(self) -> None:
+        """End all processes, by their ids."""
+        for node in self.nodes:
+            node.stop()
+
+
+def is_command_missing(client: redis.Redis, *words: str) -> bool:
+    """Tell whether a server does not know a subcommand."""
+    (found,) = client.execute_command("COMMAND", "INFO", "|".join(words), NEVER_DECODE=True)
+    return not found

@@ -1,0 +1,94 @@
+"""Servers on a cluster: their queues live on several primaries, and one may be on its way to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+import fairq
+from fairq.store import keys
+from tests import clusters
+from tests.store.waiting import wait_until
+from tests.system.harness import open_world
+
+from .harness import OPERATOR, WORKER, raw, running, tenant
+
+QUEUES = [f"queue-{number}" for number in range(6)]
+TASKS = 30
+
+
+def noting(ran: list[tuple[str, str]], queue: str) -> Callable[[fairq.Task], object]:
+    """Make a handler that notes what it was given."""
+
+    async def handle(task: fairq.Task) -> None:
+        ran.append((queue, task.id))
+
+    return handle
+
+
+@pytest.mark.slow
+async def test_a_served_cluster_runs_each_task_once_also_while_a_slot_moves(
+    cluster: clusters.Cluster, tmp_path: Path
+) -> None:
+    owners = {cluster.owner(keys.queue_prefix(queue)).port for queue in QUEUES}
+    assert len(owners) == 3
+    ran: list[tuple[str, str]] = []
+    enqueued: list[tuple[str, str]] = []
+    prefix = keys.queue_prefix(QUEUES[0])
+    for node in cluster.nodes:
+        node.client.config_resetstat()
+    with trio.fail_after(40), open_world(tmp_path) as world:
+        url = await world.serve("--store", cluster.url).wait_url()
+        app = fairq.Worker(url, WORKER, 20, name="w")
+        for queue in QUEUES:
+            app.task(queue)(noting(ran, queue))
+        async with (
+            fairq.open_client(url, token=tenant("ada")) as ada,
+            fairq.open_client(url, token=OPERATOR) as operator,
+            trio.open_nursery() as nursery,
+        ):
+            await nursery.start(app.run)
+
+            async def enqueue(queue: str) -> None:
+                for number in range(TASKS):
+                    task = await ada.enqueue(queue, number, delay=0.05 if number % 10 == 0 else 0)
+                    enqueued.append((queue, task.id))
+
+            async with trio.open_nursery() as producers:
+                for queue in QUEUES:
+                    producers.start_soon(enqueue, queue)
+                await wait_until(lambda: len(ran) >= TASKS)
+                cluster.move(prefix, cluster.other(cluster.owner(prefix)))
+            await wait_until(lambda: len(ran) >= TASKS * len(QUEUES), 20)
+            rows = (await operator.request("queues"))["queues"]
+            assert {row["queue"] for row in rows} == set(QUEUES)
+            nursery.cancel_scope.cancel()
+    assert sorted(ran) == sorted(enqueued)
+    assert "CROSSSLOT" not in cluster.error_counts()
+
+
+@pytest.mark.one_store
+async def test_a_task_enqueued_at_one_server_wakes_a_worker_at_the_other_on_every_primary(
+    cluster: clusters.Cluster,
+) -> None:
+    with trio.fail_after(20):
+        async with (
+            running(cluster.url) as one,
+            running(cluster.nodes[1].server.url) as two,
+            raw(one, tenant("ada")) as ada,
+            raw(two, WORKER) as worker,
+        ):
+            await worker.attach(*QUEUES, credit=1)
+            for queue in QUEUES:
+                channel = keys.ready_channel(queue)
+                await wait_until(lambda channel=channel: cluster.owner(channel).subscriptions(channel) == 1)
+            for queue in QUEUES:
+                await worker.quiet(0.05)  # it has been told that there is nothing
+                began = trio.current_time()
+                await ada.enqueue(queue, ["a"])
+                (task,) = await worker.pushed()
+                assert trio.current_time() - began < 0.6  # under the one second of the slow poll
+                await worker.settle(queue, "ack", task)

@@ -1,0 +1,501 @@
+"""A cluster as one store: calls find the primary of their queue, also when slots move and nodes come, go and die."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import orjson
+import pytest
+import trio
+
+from fairq.errors import FairqError, OutcomeUnknown, SettingsError, Unavailable
+from fairq.model import NewTask, Settlement
+from fairq.store import cluster as module
+from fairq.store import keys, library
+from fairq.store.store import Store, check_durability, open_store
+from tests import clusters, stores
+
+from .certificates import make_certificate
+from .waiting import wait_until
+
+QUEUES = [f"queue-{number}" for number in range(12)]
+SECRET = "p@ss,wo/rd#1"
+QUOTED = "p%40ss%2Cwo%2Frd%231"
+
+
+@pytest.fixture
+async def spread(cluster: clusters.Cluster) -> AsyncIterator[Store]:
+    """The typed door to an empty cluster of three primaries."""
+    async with open_store(cluster.url, connect_timeout=10) as store:
+        yield store
+
+
+async def put(store: Store, queue: str, *ids: str, **options: int) -> None:
+    """Enqueue tasks whose payload is their id."""
+    tasks = [NewTask(id, orjson.dumps(id), **options) for id in ids]
+    assert await store.enqueue(queue, "ada", tasks) == ["ok"] * len(ids)
+
+
+async def drain(store: Store, queue: str) -> list[str]:
+    """Claim and acknowledge all that is ready; returns the ids."""
+    leases = (await store.claim(queue, "w", 100)).leases
+    ended = [Settlement("ack", lease.id, lease.attempt) for lease in leases]
+    if ended:
+        assert await store.settle(queue, ended) == ["ok"] * len(ended)
+    return sorted(lease.id for lease in leases)
+
+
+def queues_of(cluster: clusters.Cluster, node: clusters.Node) -> list[str]:
+    """Name the queues that live on a node."""
+    return [queue for queue in QUEUES if cluster.owner(keys.queue_prefix(queue)) is node]
+
+
+async def test_queues_are_spread_over_all_primaries_and_every_verb_finds_its_own(
+    spread: Store, cluster: clusters.Cluster
+) -> None:
+    assert all(queues_of(cluster, node) for node in cluster.nodes[:3])
+    for node in cluster.nodes:
+        node.client.config_resetstat()
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            for queue in QUEUES:
+                nursery.start_soon(put, spread, queue, "a", "b", "c")
+        for queue in QUEUES:
+            await put(spread, queue, "late", delay_ms=1)
+            await wait_until(lambda queue=queue: promoted(spread, queue))
+            leases = (await spread.claim(queue, "w", 2)).leases
+            await spread.settle(queue, [Settlement("reject", lease.id, 1) for lease in leases])
+            assert await spread.replay(queue, [leases[0].id]) == ["ok"]
+            assert await spread.purge(queue, [leases[1].id]) == ["ok"]
+            await spread.configure(queue, {"lease_ms": 1_000})
+            await spread.set_weight(queue, "ada", 2)
+            await spread.pause(queue, "ada")
+            await spread.resume(queue, "ada")
+            assert [row.ready for row in await spread.tenants(queue)] == [3]
+            assert len(await spread.tasks(queue, ["a", "b", "c"])) == 3
+            assert len(await drain(spread, queue)) == 3
+        assert await spread.queues() == sorted(QUEUES)
+    assert cluster.error_counts() == {}
+
+
+async def promoted(store: Store, queue: str) -> bool:
+    """Tick; tells whether nothing is delayed any more."""
+    await store.tick(queue)
+    return (await store.queue(queue)).delayed == 0
+
+
+async def test_tokens_and_their_end_are_the_clusters(spread: Store, cluster: clusters.Cluster) -> None:
+    ended: list[str] = []
+    with trio.fail_after(10):
+        async with open_store(cluster.nodes[-1].server.url, heard=ended.append) as other:
+            await other.subscription.add(keys.REVOKED, sharded=False)
+            await wait_until(lambda: ended.count(keys.REVOKED) >= 3)  # it is subscribed at each primary
+            ended.clear()
+            assert await spread.write_token("abcd", b"{}") is True
+            assert await other.read_tokens() == {"abcd": b"{}"}
+            assert await other.delete_token("abcd") is True
+            await wait_until(lambda: keys.REVOKED in ended)
+
+
+async def test_the_library_is_on_every_primary_and_comes_back_where_it_is_flushed(
+    spread: Store, cluster: clusters.Cluster
+) -> None:
+    for node in cluster.nodes:
+        assert len(node.client.function_list(library.NAME)) == 1
+        node.client.function_flush()
+    with trio.fail_after(10):
+        for queue in QUEUES:
+            await put(spread, queue, "a")
+    assert all(len(node.client.function_list(library.NAME)) == 1 for node in cluster.nodes)
+
+
+async def test_a_slot_that_has_moved_is_followed(spread: Store, cluster: clusters.Cluster) -> None:
+    prefix = keys.queue_prefix("emails")
+    with trio.fail_after(15):
+        await put(spread, "emails", "a", "b")
+        source = cluster.owner(prefix)
+        cluster.move(prefix, cluster.other(source))
+        for node in cluster.nodes:
+            node.client.config_resetstat()
+        await put(spread, "emails", "c")
+        assert await drain(spread, "emails") == ["a", "b", "c"]
+        assert cluster.error_counts() == {"MOVED": 1}  # and then it was known
+        cluster.move(prefix, source)
+        await put(spread, "emails", "d")
+        assert await drain(spread, "emails") == ["d"]
+
+
+async def test_a_slot_that_has_moved_is_found_out_in_time_without_a_call(
+    cluster: clusters.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_REFRESH_S", 0.05)
+    prefix = keys.queue_prefix("emails")
+    with trio.fail_after(15):
+        async with open_store(cluster.url) as store:
+            target = cluster.other(cluster.owner(prefix))
+            cluster.move(prefix, target)
+
+            def is_found() -> bool:
+                assert isinstance(store.connection, module.Cluster)
+                owner = store.connection.owner(prefix)
+                return owner is not None and owner.address.port == target.port
+
+            await wait_until(is_found)
+
+
+async def test_a_queue_waits_while_its_slot_moves_key_by_key_and_nothing_is_lost_or_split(
+    spread: Store, cluster: clusters.Cluster
+) -> None:
+    prefix = keys.queue_prefix("emails")
+    with trio.fail_after(15):
+        await put(spread, "emails", "a", "b")
+        target = cluster.other(cluster.owner(prefix))
+        with cluster.moving(prefix, target) as move_keys:
+            with pytest.raises(Unavailable, match="on its way"):
+                await put(spread, "emails", "c")
+            move_keys()
+            with pytest.raises(Unavailable, match="on its way"):
+                await spread.claim("emails", "w", 10)
+            with pytest.raises(Unavailable, match="on its way"):
+                await spread.queue("emails")
+        await put(spread, "emails", "c")
+        assert await drain(spread, "emails") == ["a", "b", "c"]
+        assert cluster.owner(prefix) is target
+
+
+async def test_a_plain_key_is_asked_for_where_it_has_gone_in_the_middle_of_a_move(
+    spread: Store, cluster: clusters.Cluster
+) -> None:
+    with trio.fail_after(15):
+        await spread.write_token("abcd", b"{}")
+        source = cluster.owner(keys.TOKENS)
+        with cluster.moving(keys.TOKENS, cluster.other(source)) as move_keys:
+            assert await spread.read_tokens() == {"abcd": b"{}"}  # still at the old owner
+            move_keys()
+            for node in cluster.nodes:
+                node.client.config_resetstat()
+            async with trio.open_nursery() as nursery:  # ASKING counts for one command: others must not come between
+                for number in range(20):
+                    nursery.start_soon(spread.write_token, f"token-{number}", b"{}")
+            assert cluster.error_counts() == {"ASK": 20}
+            assert len(await spread.read_tokens()) == 21
+        assert len(await spread.read_tokens()) == 21
+        cluster.move(keys.TOKENS, source)
+
+
+async def test_calls_on_many_queues_go_on_while_one_slot_moves_there_and_back(
+    spread: Store, cluster: clusters.Cluster
+) -> None:
+    """Every refusal is a clean one: what was refused was not done, what was not refused is there."""
+    done: dict[str, list[str]] = {queue: [] for queue in QUEUES}
+    is_over = False
+
+    async def produce(queue: str) -> None:
+        number = 0
+        while not is_over or number < 20:
+            try:
+                await put(spread, queue, str(number))
+                done[queue].append(str(number))
+            except Unavailable:
+                await trio.sleep(0.01)
+            number += 1
+            await trio.sleep(0.002)
+
+    def move_about() -> None:
+        prefix = keys.queue_prefix(QUEUES[0])
+        for _ in range(2):
+            cluster.move(prefix, cluster.other(cluster.owner(prefix)))
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            for queue in QUEUES:
+                nursery.start_soon(produce, queue)
+            await trio.to_thread.run_sync(move_about)
+            is_over = True
+        for queue in QUEUES:
+            found: list[str] = []
+            while some := await drain(spread, queue):
+                found += some
+            assert sorted(found) == sorted(done[queue])
+            assert len(found) == len(set(found))
+
+
+@pytest.mark.one_store
+async def test_a_slot_that_moves_in_one_step_is_followed(spread: Store, cluster: clusters.Cluster) -> None:
+    prefix = keys.queue_prefix("emails")
+    source = cluster.owner(prefix)
+    target, slot = cluster.other(source), module.slot_of(("GET", prefix))
+    if clusters.is_command_missing(source.client, "cluster", "migrateslots"):
+        pytest.skip("this store moves slots key by key only")
+    with trio.fail_after(20):
+        await put(spread, "emails", "a")
+        source.cluster("MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.id)
+        number = 0
+        while not target.sees_owner(slot, target):
+            await put(spread, "emails", f"id-{number}")
+            number += 1
+            await trio.sleep(0.01)
+        await put(spread, "emails", "z")
+        assert await drain(spread, "emails") == sorted(["a", *(f"id-{each}" for each in range(number)), "z"])
+
+
+async def test_what_the_cluster_cannot_serve_now_is_unavailable(spread: Store, cluster: clusters.Cluster) -> None:
+    prefix = keys.queue_prefix("emails")
+    owner, slot = cluster.owner(prefix), module.slot_of(("GET", prefix))
+    with trio.fail_after(15):
+        await put(spread, "emails", "a")
+        owner.cluster("DELSLOTS", slot)
+        with pytest.raises(Unavailable, match=r"CLUSTERDOWN|no node"):
+            await spread.queue("emails")
+        owner.cluster("ADDSLOTS", slot)
+        await wait_until(lambda: succeeds(spread, "emails"), 10)
+        cluster.owner("{x}").client.set("{x}1", "1")
+        is_moving = cluster.moving("{x}", cluster.other(cluster.owner("{x}")))
+        with is_moving, pytest.raises(Unavailable, match="TRYAGAIN"):
+            await spread.connection.call("MGET", "{x}1", "{x}2")
+
+
+@pytest.mark.one_store
+async def test_a_call_is_not_sent_round_for_ever_between_nodes_that_do_not_agree(
+    spread: Store, cluster: clusters.Cluster
+) -> None:
+    prefix = keys.queue_prefix("emails")
+    owner, slot = cluster.owner(prefix), module.slot_of(("GET", prefix))
+    other = cluster.other(owner)
+    with trio.fail_after(15):
+        owner.cluster("SETSLOT", slot, "NODE", other.id)
+        with pytest.raises(Unavailable, match="do not agree"):
+            await spread.queue("emails")
+        owner.cluster("SETSLOT", slot, "NODE", owner.id)
+        await wait_until(lambda: succeeds(spread, "emails"))
+
+
+async def succeeds(store: Store, queue: str) -> bool:
+    """Tell whether a queue can be read."""
+    try:
+        await store.queue(queue)
+    except (Unavailable, OutcomeUnknown):
+        return False
+    return True
+
+
+async def test_ready_hints_are_heard_from_every_primary_and_after_a_slot_moved(
+    cluster: clusters.Cluster, spread: Store
+) -> None:
+    heard: list[str] = []
+
+    async def hint_comes(queue: str, id: str) -> None:
+        assert (await spread.claim(queue, "w", 100)).leases == []  # it is hungry now
+        heard.clear()
+        await put(spread, queue, id)
+        await wait_until(lambda: keys.ready_channel(queue) in heard)
+        await drain(spread, queue)
+
+    with trio.fail_after(30):
+        async with open_store(cluster.url, heard=heard.append) as listening:
+            for queue in QUEUES:
+                await listening.subscription.add(keys.ready_channel(queue))
+                await wait_until(lambda queue=queue: subscriptions(cluster, queue) == 1)
+                await hint_comes(queue, "a")
+            for round in range(2):
+                prefix = keys.queue_prefix(QUEUES[0])
+                cluster.move(prefix, cluster.other(cluster.owner(prefix)))
+                await wait_until(lambda: subscriptions(cluster, QUEUES[0]) == 1)
+                await hint_comes(QUEUES[0], f"moved-{round}")
+
+
+def subscriptions(cluster: clusters.Cluster, queue: str) -> int:
+    """Count who listens to a queue's channel at the node that has it."""
+    channel = keys.ready_channel(queue)
+    return cluster.owner(channel).subscriptions(channel)
+
+
+async def outcome_of(call: Callable[[], object]) -> str:
+    """Name the error of a call, or say `done`."""
+    try:
+        await call()  # type: ignore[misc]
+    except FairqError as error:
+        return type(error).__name__
+    return "done"
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+@pytest.mark.one_store
+async def test_the_queues_of_a_killed_primary_are_away_the_others_go_on(
+    start_cluster: Callable[..., clusters.Cluster],
+) -> None:
+    cluster = start_cluster()
+    dead = cluster.owner(keys.queue_prefix(QUEUES[0]))
+    theirs = queues_of(cluster, dead)
+    others = [queue for queue in QUEUES if queue not in theirs]
+    with trio.fail_after(30):
+        async with open_store(cluster.other(dead).server.url) as store:
+            for queue in QUEUES:
+                await put(store, queue, "a")
+            dead.server.kill()
+            for queue in theirs:
+                assert await outcome_of(lambda queue=queue: put(store, queue, "b")) in ("Unavailable", "OutcomeUnknown")
+            with pytest.raises(Unavailable, match=str(dead.port)):
+                await put(store, theirs[0], "b")
+            for queue in others:
+                await put(store, queue, "b")
+                assert await drain(store, queue) == ["a", "b"]
+            dead.server.start()
+            await wait_until(lambda: succeeds(store, theirs[0]), 15)
+            assert await drain(store, theirs[0]) == ["a"]
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+@pytest.mark.one_store
+async def test_a_promoted_replica_is_followed_in_good_order_and_after_a_crash(
+    start_cluster: Callable[..., clusters.Cluster],
+) -> None:
+    cluster = start_cluster()
+    first = cluster.owner(keys.queue_prefix("emails"))
+    channel = keys.ready_channel("emails")
+    with trio.fail_after(40):
+        async with open_store(cluster.url) as store:
+            second = cluster.add_replica(first)
+            await store.subscription.add(channel)
+            await put(store, "emails", "a")
+            second.cluster("FAILOVER")
+            await wait_until(lambda: second.client.info("replication")["role"] == "master", 10)
+            await wait_until(lambda: succeeds(store, "emails"))
+            await put(store, "emails", "b")
+            await wait_until(lambda: second.subscriptions(channel) == 1)
+            first.wait_replica()
+            assert second.client.wait(1, 5_000) == 1
+            second.server.kill()
+            await wait_until(lambda: not store.connection.is_connected)
+            first.cluster("FAILOVER", "TAKEOVER")
+            await wait_until(lambda: succeeds(store, "emails"), 20)
+            assert await drain(store, "emails") == ["a", "b"]
+            await wait_until(lambda: first.subscriptions(channel) == 1)
+            await store.connection.wait_connected()  # the dead one is not waited for any more
+            assert second.port not in [node.address.port for node in store.connection.nodes()]
+
+
+@pytest.mark.slow
+@pytest.mark.one_store
+async def test_a_node_that_joined_later_gets_the_library_and_one_that_left_is_closed(
+    start_cluster: Callable[..., clusters.Cluster],
+) -> None:
+    cluster = start_cluster(count=2)
+    prefix = keys.queue_prefix("emails")
+    with trio.fail_after(40):
+        async with open_store(cluster.url) as store:
+            await put(store, "emails", "a")
+            home, late = cluster.owner(prefix), cluster.add()
+            assert late.client.function_list() == []
+            cluster.move(prefix, late)
+            await put(store, "emails", "b")
+            assert await drain(store, "emails") == ["a", "b"]
+            assert len(late.client.function_list(library.NAME)) == 1
+            assert isinstance(store.connection, module.Cluster)
+            await wait_until(lambda: len(store.connection.nodes()) == 3)
+            cluster.move(prefix, home)
+            for node in cluster.nodes:
+                node_sees = node.sees_owner
+                await wait_until(lambda node_sees=node_sees: node_sees(module.slot_of(("GET", prefix)), home))
+            store.connection.timeout = 0.1  # and with it the time after which nobody waits for an answer
+            await put(store, "emails", "c")
+            await wait_until(lambda: clients_of(late) == 0)
+
+
+def clients_of(node: clusters.Node) -> int:
+    """Count the clients of a node but for this test's, and for another node's that brings keys."""
+    return sum(row["cmd"].split("|")[0] not in ("client", "restore-asking") for row in node.client.client_list())
+
+
+async def test_a_seed_that_is_away_is_passed_over_and_the_nodes_need_the_login_of_the_url(
+    start_cluster: Callable[..., clusters.Cluster],
+) -> None:
+    cluster = start_cluster(count=2)
+    rules = ["on", f">{SECRET}", "~fq:*", "&fq:*", "-@all", "+@connection", "+@scripting", "+@pubsub", "+config|get"]
+    rules += ["+@read", "+@write", "+time"]
+    for node in cluster.nodes:
+        node.client.execute_command("ACL", "SETUSER", "shy", *rules)
+        node.client.execute_command("ACL", "SETUSER", "fairq", *rules, "+cluster|slots")
+        node.client.config_set("requirepass", SECRET)
+    hosts = f"127.0.0.1:{stores.free_port()},127.0.0.1:{cluster.nodes[1].port}"
+    with trio.fail_after(20):
+        for login in (f":{QUOTED}@", f"fairq:{QUOTED}@"):
+            async with open_store(f"redis://{login}{hosts}/0", connect_timeout=10) as store:
+                for queue in QUEUES:
+                    assert await drain(store, queue) == []  # it is hungry now, and will publish
+                    await put(store, queue, f"of {login[:3]}")
+                    assert await drain(store, queue) == [f"of {login[:3]}"]
+                    await store.tick(queue)
+        for login, why in ((":wrong@", "WRONGPASS"), ("", "NOAUTH"), (f"shy:{QUOTED}@", "NOPERM")):
+            with pytest.raises(SettingsError, match=why) as caught:
+                async with open_store(f"redis://{login}{hosts}/0", connect_timeout=10):
+                    pass
+            assert QUOTED not in str(caught.value)
+
+
+async def test_every_node_is_reached_over_tls_if_the_seed_is(
+    start_cluster: Callable[..., clusters.Cluster], tmp_path: Path, store_kind: str
+) -> None:
+    if store_kind == "valkey":
+        pytest.skip("the embedded Valkey is built without TLS")
+    cert, key = make_certificate(tmp_path)
+    settings = {"tls-cluster": "yes", "tls-cert-file": cert, "tls-key-file": key, "tls-ca-cert-file": cert}
+    cluster = start_cluster({**settings, "tls-auth-clients": "no"}, 2)
+    url = f"rediss://127.0.0.1:{cluster.nodes[0].tls_port}/0?ssl_ca_certs={cert}"
+    with trio.fail_after(20):
+        async with open_store(url, connect_timeout=10) as store:
+            for queue in QUEUES:
+                await put(store, queue, "a")
+            assert {node.address.port for node in store.connection.nodes()} == {n.tls_port for n in cluster.nodes}
+
+
+async def test_a_cluster_has_one_database(cluster: clusters.Cluster) -> None:
+    with trio.fail_after(10), pytest.raises(SettingsError, match="one database"):
+        async with open_store(f"{cluster.url.removesuffix('/0')}/3", connect_timeout=5):
+            pass
+
+
+async def test_several_hosts_that_are_no_cluster_are_refused(store_url: str) -> None:
+    hosts = store_url.removeprefix("redis://").removesuffix("/0")
+    with trio.fail_after(10), pytest.raises(SettingsError, match="no cluster"):
+        async with open_store(f"redis://{hosts},{hosts}/0", connect_timeout=5):
+            pass
+
+
+async def test_a_node_that_could_lose_tasks_is_named(spread: Store, cluster: clusters.Cluster) -> None:
+    weak = cluster.nodes[1]
+    with trio.fail_after(10):
+        assert await check_durability(spread) == []
+        weak.client.config_set("appendonly", "no")
+        try:
+            (problem,) = await check_durability(spread)
+        finally:
+            weak.client.config_set("appendonly", "yes")
+    assert problem.startswith(f"redis://127.0.0.1:{weak.port}: appendonly is no")
+
+
+@pytest.mark.one_store
+async def test_another_text_under_our_version_is_refused_and_its_node_named(
+    start_cluster: Callable[..., clusters.Cluster],
+) -> None:
+    cluster = start_cluster()
+    odd = cluster.nodes[2]
+    odd.client.function_load(library.source() + "\n-- another build\n")
+    with trio.fail_after(10), pytest.raises(SettingsError, match=f"{odd.port}.*another text"):
+        async with open_store(cluster.url, connect_timeout=10):
+            pass
+
+
+def test_a_function_is_routed_by_its_first_key_and_a_plain_command_by_its_own() -> None:
+    prefix = keys.queue_prefix("emails")
+    slots = {
+        module.slot_of(command)
+        for command in [
+            ("FCALL", "fq1_claim", 1, prefix, "", ""), ("FCALL_RO", "fq1_depth", 1, prefix.encode()), ("GET", prefix)
+        ]
+    }  # fmt: skip
+    assert len(slots) == 1
+    assert module.slot_of(("SADD", keys.QUEUES, "emails")) == module.slot_of(("SMEMBERS", keys.QUEUES)) not in slots
