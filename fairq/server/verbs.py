@@ -39,8 +39,8 @@ async def enqueue(app: App, peer: Peer, request: wire.Enqueue) -> Body:
     queue = peer.identity.check_queue(request.queue)
     tenant = peer.identity.tenant
     tasks = [NewTask(full_id(tenant, task.id), *task[1:]) for task in request.tasks]
+    app.hint(queue)  # now: a claim that leaves right behind the tasks shares their turn of the store, and its fsync
     outcomes = await app.store.enqueue(queue, tenant, tasks)
-    app.hint(queue)
     for task in request.tasks:
         if task.delay_ms or task.start_at_ms:
             app.ticker.expect(queue, task.delay_ms)

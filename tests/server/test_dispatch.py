@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from fairq.model import Tick
+from fairq.server.app import App
 from fairq.server.run import Served
 from fairq.store.store import Claim, Store
 from tests.store.waiting import wait_until
@@ -15,6 +16,11 @@ from tests.store.waiting import wait_until
 from .harness import OPERATOR, WORKER, Refused, raw, tenant
 
 IDS = [f"id-{number}" for number in range(20)]
+
+
+async def tick_never(self: Store, queue: str, limit: int = 0) -> Tick:
+    """Stand in for Store.tick where it must not be the ticker that finds the work."""
+    return await trio.sleep_forever()
 
 
 async def test_no_more_is_pushed_than_credit_and_no_more_is_claimed(served: Served) -> None:
@@ -111,9 +117,6 @@ async def test_credit_that_a_claim_did_not_use_serves_the_workers_other_queues(
             await go_on.wait()
         return reply
 
-    async def tick_never(self: Store, queue: str, limit: int = 0) -> Tick:
-        return await trio.sleep_forever()
-
     monkeypatch.setattr(Store, "claim", slow_claim)
     monkeypatch.setattr(Store, "tick", tick_never)
     with trio.fail_after(10):
@@ -152,6 +155,29 @@ async def test_a_task_of_a_worker_that_left_on_its_last_attempt_becomes_a_dead_l
             await wait_until(lambda: not any(peer.queues for peer in served.app.peers))
             (letter,) = (await operator.ask("dead", queue="q"))["dead"]
             assert (letter["id"], letter["reason"], letter["attempts"]) == ("ada/a", "lease_lost", 1)
+
+
+async def test_a_claim_does_not_wait_for_the_reply_to_the_enqueue(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue, pushed = Store.enqueue, trio.Event()
+
+    async def slow_to_answer(self: Store, *args: Any) -> Any:
+        outcomes = await enqueue(self, *args)
+        await pushed.wait()
+        return outcomes
+
+    monkeypatch.setattr(Store, "tick", tick_never)
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker, trio.open_nursery() as nursery:
+            await worker.attach("q", credit=2)
+            await ada.enqueue("q", ["first"])
+            await worker.pushed()
+            monkeypatch.setattr(Store, "enqueue", slow_to_answer)
+            monkeypatch.setattr(App, "heard", lambda *_: None)  # nor is it the store's hint that brings the claim
+            nursery.start_soon(ada.enqueue, "q", ["second"])
+            assert len(await worker.pushed()) == 1
+            pushed.set()
 
 
 async def test_a_queue_with_a_worker_is_listed_before_its_first_task(served: Served) -> None:
