@@ -2,7 +2,7 @@
 
 A case is as long as one likes: times are parts of its length, and work is a part of what all slots can do in it.
 Who counts as backlogged (`is_backlogged`) has more ready than it is served; its share is what is measured. In all
-cases but one a quiet tenant sends a few short tasks at random moments, and its dwell is measured.
+cases but one some quiet tenants send a few short tasks at random moments, and their dwell is measured.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import field, frozen
 
-CREDIT, TASK_MS = 10, 25
+CREDIT, TASK_MS = 10, 60
 WAY_MS = 7.0  # what a lease takes beside its task, about: only to size the work
-QUIET, QUIET_MS, QUIET_RATE = "quiet", 5, 20.0
+QUIET_TENANTS, QUIET_MS, QUIET_RATE = 4, 5, 5.0
 
 
 @frozen
@@ -69,6 +69,11 @@ class Case:
         """The tenants whose shares are measured."""
         return [stream.tenant for stream in self.streams if stream.is_backlogged]
 
+    @property
+    def quiet(self) -> list[str]:
+        """The tenants whose dwell is measured."""
+        return [stream.tenant for stream in self.streams if isinstance(stream.arrivals, Poisson)]
+
     def weight(self, tenant: str) -> float:
         """Return the tenant's first weight."""
         return self.weights.get(tenant, 1.0)
@@ -89,43 +94,43 @@ def _others(count: int, work: float) -> list[Stream]:
     return [Stream(f"other-{n}", AtOnce(work / count)) for n in range(1, count + 1)]
 
 
-_quiet = Stream(QUIET, Poisson(QUIET_RATE), (QUIET_MS,))
+_QUIET = [Stream(f"quiet-{n}", Poisson(QUIET_RATE), (QUIET_MS,)) for n in range(1, QUIET_TENANTS + 1)]
 
-ALONE = Case("alone", "the quiet tenant has the queue to itself", (_quiet,))
+ALONE = Case("alone", "the quiet tenants have the queue to themselves", tuple(_QUIET))
 
 CASES = (
     Case(
         "skew", "one tenant has 90 % of all tasks",
-        (Stream("heavy", AtOnce(0.9)), *_others(4, 0.1), _quiet),
+        (Stream("heavy", AtOnce(0.9)), *_others(4, 0.1), *_QUIET),
     ),
     Case(
         "sybil", "one tenant sends over 20 connections, others over one",
-        (Stream("sybil", AtOnce(0.5), connections=20), *_others(3, 0.5), _quiet),
+        (Stream("sybil", AtOnce(0.5), connections=20), *_others(3, 0.5), *_QUIET),
     ),
     Case(
         "trickle", "one tenant sends one task at a time",
-        (Stream("trickle", Trickle()), *_others(4, 1.0), _quiet),
+        (Stream("trickle", Trickle()), *_others(4, 1.0), *_QUIET),
     ),
     Case(
         "long-hold", "tasks of 200 to 500 ms beside tasks of 5 ms",
         (
             Stream("long", AtOnce(0.25), (200, 500, 300)),
             *(Stream(f"short-{n}", AtOnce(0.25), (5,)) for n in (1, 2, 3)),
-            _quiet,
+            *_QUIET,
         ),
     ),
     Case(
         "burst", "a tenant idles for a third of the time, then comes with a burst",
-        (Stream("burst", AtOnce(0.2, at=1 / 3)), *_others(3, 0.9), _quiet),
+        (Stream("burst", AtOnce(0.2, at=1 / 3)), *_others(3, 0.9), *_QUIET),
     ),
     Case("lone-tenant", "one tenant, nobody else", (Stream("lone", AtOnce(1.0)),)),
     Case(
         "delayed-herd", "delayed tasks of one tenant, all due at a third of the time",
-        (Stream("herd", AtOnce(0.3, due=1 / 3)), *_others(3, 0.9), _quiet),
+        (Stream("herd", AtOnce(0.3, due=1 / 3)), *_others(3, 0.9), *_QUIET),
     ),
     Case(
         "weight-change-live", "weights 4 and 1 are swapped at half time",
-        (Stream("up", AtOnce(0.5)), Stream("down", AtOnce(0.5)), Stream("same", AtOnce(0.3)), _quiet),
+        (Stream("up", AtOnce(0.5)), Stream("down", AtOnce(0.5)), Stream("same", AtOnce(0.3)), *_QUIET),
         {"up": 1.0, "down": 4.0, "same": 1.0}, {"up": 4.0, "down": 1.0},
     ),
 )  # fmt: skip
@@ -138,7 +143,7 @@ def _tasks(stream: Stream, work: float, seconds: float) -> list[int]:
     return list(itertools.islice(itertools.cycle(stream.lengths_ms), count))
 
 
-def _arrivals(stream: Stream, seconds: float, seed: int) -> Iterator[Arrival]:
+def _arrivals(stream: Stream, seconds: float, seed: str) -> Iterator[Arrival]:
     match stream.arrivals:
         case AtOnce(work, at, due):
             tasks = _tasks(stream, work, seconds)
@@ -153,7 +158,7 @@ def _arrivals(stream: Stream, seconds: float, seed: int) -> Iterator[Arrival]:
                 at += draws.expovariate(rate)
 
 
-def arrivals(case: Case, seconds: float, seed: int = 1) -> list[Arrival]:
+def arrivals(case: Case, seconds: float) -> list[Arrival]:
     """Return what arrives in a case of that length, in order; not what trickles, since that hangs on the service."""
-    each = (_arrivals(stream, seconds, seed) for stream in case.streams)
+    each = (_arrivals(stream, seconds, stream.tenant) for stream in case.streams)
     return sorted(itertools.chain.from_iterable(each), key=lambda arrival: arrival.at)

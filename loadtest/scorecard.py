@@ -10,6 +10,7 @@ booked; how far these proportions are from those of the weights is a figure of i
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -64,7 +65,7 @@ def _between(one: Sample, other: Sample, tenants: Collection[str]) -> Contest | 
 
 def contests(samples: Sequence[Sample], tenants: Collection[str]) -> list[Contest]:
     """Return the contests of these tenants, in order."""
-    pairs = (_between(one, other, tenants) for one, other in zip(samples, samples[1:], strict=False))
+    pairs = (_between(one, other, tenants) for one, other in itertools.pairwise(samples))
     return [contest for contest in pairs if contest]
 
 
@@ -109,10 +110,10 @@ def max_lag(contests: Sequence[Contest]) -> float:
     return widest
 
 
-def mean_lease_s(samples: Sequence[Sample]) -> float:
+def mean_lease_s(final: Sample, tenants: Collection[str]) -> float:
     """Return the mean worker time of a task of the tenant with the longest: the unit of a case's lag."""
-    final = samples[-1].tenants.values() if samples else ()
-    return max((account.delivered / account.done for account in final if account.done), default=math.nan)
+    accounts = [final.tenants[name] for name in tenants if name in final.tenants]
+    return max((account.delivered / account.done for account in accounts if account.done), default=math.nan)
 
 
 def counts(contests: Sequence[Contest], starts: Sequence[tuple[float, str]]) -> tuple[dict[str, float], ...]:
@@ -191,18 +192,19 @@ class Score:
     quiet_p99_ms: float
     makespan_s: float
     busy: float  # the mean part of the slots that were leased while something was ready
+    longest_gap_s: float  # between two looks at the queue: how long the machine stood still
 
     @classmethod
     def of(
         cls, samples: Sequence[Sample], backlogged: Collection[str], starts: Sequence[Record], began_ms: float,
-        quiet: str, slots: int,
+        quiet: Collection[str], slots: int,
     ) -> Score:  # fmt: skip
         """Work them out; `began_ms` is the wall clock's time at the samples' zero."""
         met = contests(samples, backlogged)
         got, due = _sums([c.got for c in met]), _sums([c.due for c in met])
         order = sorted(((s.started_ms - began_ms) / 1000, s.tenant) for s in starts)
         by_weight = _sums([_by_weight(c, sum(c.due.values())) for c in met])
-        unit = mean_lease_s(samples)
+        unit = mean_lease_s(samples[-1], backlogged)
         waiting = [s.tenants.values() for s in samples if any(a.ready > 0 for a in s.tenants.values())]
         leased = [sum(account.leased for account in accounts) for accounts in waiting[1:]]
         return cls(
@@ -213,7 +215,8 @@ class Score:
             max_lag=round(max_lag(met) / unit, 2) if met else math.nan,
             lag_unit_ms=round(unit * 1000, 1),
             jain=round(jain([got[name] / due[name] for name in due if due[name] > 0]), 5),
-            quiet_p99_ms=round(percentile([s.dwell_ms for s in starts if s.tenant == quiet], 99), 1),
+            quiet_p99_ms=round(percentile([s.dwell_ms for s in starts if s.tenant in quiet], 99), 1),
             makespan_s=round(makespan(starts), 3),
             busy=round(sum(leased) / len(leased) / slots, 3) if leased else math.nan,
+            longest_gap_s=round(max((b.at - a.at for a, b in itertools.pairwise(samples)), default=math.nan), 2),
         )

@@ -9,14 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import trio
 from attrs import asdict, define, evolve, field, frozen
 
 import fairq
-from loadtest.cases import ALONE, CREDIT, QUIET, Arrival, Case, Stream, Trickle, arrivals
+from loadtest.cases import ALONE, CREDIT, Arrival, Case, Stream, Trickle, arrivals
 from loadtest.figures import Record, Verdict, judge, read_records
 from loadtest.processes import Server, running_worker
 from loadtest.report import Progress
@@ -31,7 +30,7 @@ POLL_S = 0.01  # how often a trickling tenant asks whether its task is done
 class Lengths:
     """How long a case is, how often it is looked at, and after how long it has failed."""
 
-    seconds: float = 8.0
+    seconds: float = 10.0
     sample_s: float = 0.1
     window_s: float = 1.0  # of the picture
     limit: float = 180.0
@@ -91,7 +90,7 @@ class _Stage:
         while (at := trio.current_time() - self.began) < self.lengths.seconds:
             ms = stream.lengths_ms[n % len(stream.lengths_ms)]
             ids, n = await self.enqueue(Arrival(at, stream.tenant, [ms])), n + 1
-            while (await client.tasks(self.trial.queue, ids))[0].state != "done":
+            while (await client.tasks(self.trial.queue, ids))[0].state != "done":  # noqa: ASYNC110 - the service's state
                 await trio.sleep(POLL_S)
 
     async def change(self, weights: Mapping[str, float]) -> None:
@@ -184,7 +183,7 @@ def _particulars(case: Case, trial: Trial, starts: Sequence[Record], window_s: f
                    "entitled_s": round(account.entitled, 3)}
             for name, account in final.items()
         },
-        "series": series(trial.samples, [s.tenant for s in case.streams if s.tenant != QUIET], window_s),
+        "series": series(trial.samples, [s.tenant for s in case.streams if s.tenant not in case.quiet], window_s),
     }  # fmt: skip
     if case.changed:
         weights = {tenant: case.changed.get(tenant, case.weight(tenant)) for tenant in case.backlogged}
@@ -214,7 +213,7 @@ def scorecard(trials: Trials, cases: Sequence[Case], records: Sequence[Record]) 
 
 
 def _score(case: Case, trial: Trial, records: Sequence[Record]) -> Score:
-    return Score.of(trial.samples, case.backlogged, trial.own(records), trial.began_ms, QUIET, CREDIT)
+    return Score.of(trial.samples, case.backlogged, trial.own(records), trial.began_ms, case.quiet, CREDIT)
 
 
 async def measure(
