@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import field, frozen
 
-CREDIT, TASK_MS = 10, 60
+CREDIT, TASK_MS = 10, 100
 WAY_MS = 7.0  # what a lease takes beside its task, about: only to size the work
 QUIET_TENANTS, QUIET_MS, QUIET_RATE = 4, 5, 5.0
 

@@ -273,16 +273,18 @@ def _known(value: float | None, style: str) -> str:
 
 def _scorecard_table(scorecard: Mapping[str, Any]) -> Table:
     columns = {
-        "contest s": ("contested_s", ".1f"), "error: time": ("time_error", ".1%"), "starts": ("count_error", ".1%"),
-        "lag": ("max_lag", ".1f"), "of ms": ("lag_unit_ms", ".0f"), "Jain": ("jain", ".4f"),
-        "p99 ms": ("quiet_p99_ms", ".0f"), "/alone": ("quiet_to_alone", ".2f"), "span s": ("makespan_s", ".1f"),
-        "/FIFO": ("makespan_to_fifo", ".2f"), "busy": ("busy", ".0%"), "stall s": ("longest_gap_s", ".2f"),
+        "contest s": ("contested_s", ".1f"), "its due": ("subject_of_due", ".1%"), "error: time": ("time_error", ".1%"),
+        "starts": ("count_error", ".1%"), "lag": ("max_lag", ".1f"), "of ms": ("lag_unit_ms", ".0f"),
+        "Jain": ("jain", ".4f"), "p99 ms": ("quiet_p99_ms", ".0f"), "/alone": ("quiet_to_alone", ".2f"),
+        "span s": ("makespan_s", ".1f"), "/FIFO": ("makespan_to_fifo", ".2f"), "busy": ("busy", ".0%"),
+        "stall s": ("longest_gap_s", ".2f"),
     }  # fmt: skip
-    changes = [case for case in scorecard["cases"] if "follows_after" in case]
+    rows = [{**case, "subject_of_due": case["of_due"].get(case["subject"])} for case in scorecard["cases"]]
+    changes = [case for case in rows if "follows_after" in case]
     return Table(
         f"scorecard: cases of {scorecard['seconds']:g} s of work for {scorecard['slots']} slots, share = time",
         ["", *columns],
-        [[row["name"], *(_known(row[name], style) for name, style in columns.values())] for row in scorecard["cases"]],
+        [[row["name"], *(_known(row[name], style) for name, style in columns.values())] for row in rows],
         "; ".join(f"{case['name']}: shares follow after {case['follows_after']} dispatches" for case in changes),
     )
 

@@ -192,6 +192,7 @@ class Score:
     quiet_p99_ms: float
     makespan_s: float
     busy: float  # the mean part of the slots that were leased while something was ready
+    of_due: Mapping[str, float]  # by tenant: worker time got in contests, of what was due
     longest_gap_s: float  # between two looks at the queue: how long the machine stood still
 
     @classmethod
@@ -218,5 +219,6 @@ class Score:
             quiet_p99_ms=round(percentile([s.dwell_ms for s in starts if s.tenant in quiet], 99), 1),
             makespan_s=round(makespan(starts), 3),
             busy=round(sum(leased) / len(leased) / slots, 3) if leased else math.nan,
+            of_due={name: round(got[name] / due[name], 4) for name in due if due[name] > 0},
             longest_gap_s=round(max((b.at - a.at for a, b in itertools.pairwise(samples)), default=math.nan), 2),
         )

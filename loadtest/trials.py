@@ -30,7 +30,7 @@ POLL_S = 0.01  # how often a trickling tenant asks whether its task is done
 class Lengths:
     """How long a case is, how often it is looked at, and after how long it has failed."""
 
-    seconds: float = 10.0
+    seconds: float = 8.0
     sample_s: float = 0.1
     window_s: float = 1.0  # of the picture
     limit: float = 180.0
@@ -201,8 +201,8 @@ def scorecard(trials: Trials, cases: Sequence[Case], records: Sequence[Record]) 
         score, fifo = _score(case, trial, records), done.get(f"{case.name}-{FIFO}")
         fifo_s = makespan(fifo.own(records)) if fifo else None
         rows.append({
-            "name": case.name, "what": case.what, "tasks": len(trial.ids), **asdict(score),
-            "quiet_to_alone": round(score.quiet_p99_ms / alone.quiet_p99_ms, 3),
+            "name": case.name, "what": case.what, "subject": case.streams[0].tenant, "tasks": len(trial.ids),
+            **asdict(score), "quiet_to_alone": round(score.quiet_p99_ms / alone.quiet_p99_ms, 3),
             "fifo_makespan_s": fifo_s, "makespan_to_fifo": fifo_s and round(score.makespan_s / fifo_s, 4),
             **_particulars(case, trial, trial.own(records), trials.lengths.window_s),
         })  # fmt: skip
