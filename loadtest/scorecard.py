@@ -155,7 +155,8 @@ def follows_after(order: Sequence[str], weights: Mapping[str, float], *, window:
 def series(samples: Sequence[Sample], tenants: Sequence[str], seconds: float) -> dict[str, Any]:
     """Return parts of all worker time over a sliding window, for a picture: what was delivered, and the entitlement.
 
-    Both are parts of what these tenants got and were entitled to together. One list per tenant; times are `at`.
+    Both are parts of what these tenants got and were entitled to together, nan where that is nothing.
+    One list per tenant; times are `at`.
     """
     out: dict[str, Any] = {"at": [], "delivered": {t: [] for t in tenants}, "entitled": {t: [] for t in tenants}}
     first = 0
@@ -169,7 +170,7 @@ def series(samples: Sequence[Sample], tenants: Sequence[str], seconds: float) ->
             parts = [_moved(samples[first], sample, tenant, what) for tenant in tenants]
             total = sum(parts)
             for tenant, part in zip(tenants, parts, strict=True):
-                out[what][tenant].append(round(part / total, 4) if total > 0 else 0.0)
+                out[what][tenant].append(round(part / total, 4) if total > 0 else math.nan)
     return out
 
 

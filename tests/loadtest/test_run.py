@@ -64,6 +64,10 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
     assert all(row["rate"] > 0 and row["raw_rate"] > 0 for row in report["throughput"]["rows"])
     assert all(row["max"] <= 8 and row["mean"] <= 1 for row in report["fairness"]["lag"]["rows"])
     assert report["fairness"]["quiet"]["p99_fair_to_fifo"] < 1
+    cases = {case["name"]: case for case in report["fairness"]["scorecard"]["cases"]}
+    assert {"trickle", "lone-tenant", "delayed-herd", "weight-change-live"} == set(cases)
+    assert cases["lone-tenant"]["makespan_to_fifo"] > 0
+    assert all(0 < case["jain"] <= 1 for name, case in cases.items() if name != "lone-tenant")
     assert "throughput: starting a server" in err
 
 
