@@ -19,7 +19,7 @@ from loadtest.cases import ALONE, CREDIT, Arrival, Case, Stream, Trickle, arriva
 from loadtest.figures import Record, Verdict, judge, read_records
 from loadtest.processes import Server, running_worker
 from loadtest.report import Progress
-from loadtest.scorecard import Account, Sample, Score, follows_after, makespan, series
+from loadtest.scorecard import Account, Sample, Score, follows_after, series
 from loadtest.watch import queue_state, wait_attached, wait_until
 
 FIFO = "fifo"
@@ -199,11 +199,12 @@ def scorecard(trials: Trials, cases: Sequence[Case], records: Sequence[Record]) 
     for case in cases:
         trial = done[case.name]
         score, fifo = _score(case, trial, records), done.get(f"{case.name}-{FIFO}")
-        fifo_s = makespan(fifo.own(records)) if fifo else None
+        in_order = _score(Case(FIFO, "", ()), fifo, records) if fifo else None
         rows.append({
             "name": case.name, "what": case.what, "subject": case.streams[0].tenant, "tasks": len(trial.ids),
             **asdict(score), "quiet_to_alone": round(score.quiet_p99_ms / alone.quiet_p99_ms, 3),
-            "fifo_makespan_s": fifo_s, "makespan_to_fifo": fifo_s and round(score.makespan_s / fifo_s, 4),
+            "fifo_makespan_s": in_order and in_order.makespan_s, "fifo_busy": in_order and in_order.busy,
+            "makespan_to_fifo": in_order and round(score.makespan_s / in_order.makespan_s, 4),
             **_particulars(case, trial, trial.own(records), trials.lengths.window_s),
         })  # fmt: skip
     expected = [id for trial in done.values() for id in trial.ids]
