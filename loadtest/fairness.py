@@ -1,7 +1,8 @@
-"""Fairness: how far tenants are from their due, what a flood does to the others, and shares by worker time."""
+"""Fairness: how far tenants are from their due, what a flood does to the others, shares by worker time; a scorecard."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,13 @@ import fairq
 from fairq.model import NewTask, Settlement
 from fairq.store.embedded import embedded_store
 from fairq.store.store import Store, open_store
+from loadtest import trials
+from loadtest.cases import CASES
 from loadtest.figures import Lag, Record, Verdict, judge, read_records, share_error, spread
+from loadtest.pictures import new_grid, save
 from loadtest.processes import RunFailed, Server, running_server, running_worker
 from loadtest.report import Progress, Table
+from loadtest.trials import Lengths
 from loadtest.watch import queue_state, stop_handing_out, wait_attached, wait_until
 
 QUIET_TENANTS, QUIET_TASKS, TASK_MS, CREDIT = 10, 20, 5, 10
@@ -36,9 +41,16 @@ class Sizes:
     flood: int = 20_000
     share_seconds: float = 15.0
     seconds: float = 240.0
+    lengths: Lengths = field(factory=Lengths)
+    cases: tuple[str, ...] = tuple(case.name for case in CASES)
+    fifo: tuple[str, ...] = cases
 
 
-QUICK = Sizes(tenants=100, dispatches=(2_000,), flood=600, share_seconds=2.0, seconds=30.0)
+QUICK = Sizes(
+    tenants=100, dispatches=(2_000,), flood=600, share_seconds=2.0, seconds=30.0,
+    lengths=Lengths(seconds=0.6, sample_s=0.03, window_s=0.2, limit=30.0),
+    cases=("trickle", "lone-tenant", "delayed-herd", "weight-change-live"), fifo=("lone-tenant",),
+)  # fmt: skip
 
 
 async def _fill(store: Store, queue: str, tenants: dict[str, float], tasks: int, progress: Progress) -> None:
@@ -218,8 +230,10 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
     ):
         scenario = Fairness(server, operator, sizes, progress)
         quiet, share = await scenario.quiet(), await scenario.share()
-    verdicts = {"lag": lag.pop("verdict"), **scenario.verdicts}
-    return {"lag": lag, "quiet": quiet, "share": share, "verdicts": verdicts}
+        cases = [case for case in CASES if case.name in sizes.cases]
+        scorecard, verdict = await trials.measure(server, operator, sizes.lengths, cases, sizes.fifo, progress)
+    verdicts = {"lag": lag.pop("verdict"), **scenario.verdicts, "scorecard": verdict}
+    return {"lag": lag, "quiet": quiet, "share": share, "scorecard": scorecard, "verdicts": verdicts}
 
 
 def tables(part: Mapping[str, Any]) -> list[Table]:
@@ -249,4 +263,42 @@ def tables(part: Mapping[str, Any]) -> list[Table]:
             f"largest error: {share['lease_error']:.1%} of a tenant's due in lease time (what fairq charges),"
             f" {share['handler_error']:.1%} in handler time",
         ),
+        _scorecard_table(part["scorecard"]),
     ]  # fmt: skip
+
+
+def _known(value: float | None, style: str) -> str:
+    return "-" if value is None or math.isnan(value) else format(value, style)
+
+
+def _scorecard_table(scorecard: Mapping[str, Any]) -> Table:
+    columns = {
+        "contest s": ("contested_s", ".1f"), "its due": ("subject_of_due", ".1%"), "error: time": ("time_error", ".1%"),
+        "starts": ("count_error", ".1%"), "lag": ("max_lag", ".1f"), "of ms": ("lag_unit_ms", ".0f"),
+        "Jain": ("jain", ".4f"), "p99 ms": ("quiet_p99_ms", ".0f"), "/alone": ("quiet_to_alone", ".2f"),
+        "span s": ("makespan_s", ".1f"), "/FIFO": ("makespan_to_fifo", ".2f"), "busy": ("busy", ".0%"),
+        "stall s": ("longest_gap_s", ".2f"),
+    }  # fmt: skip
+    rows = [{**case, "subject_of_due": case["of_due"].get(case["subject"])} for case in scorecard["cases"]]
+    changes = [case for case in rows if "follows_after" in case]
+    return Table(
+        f"scorecard: cases of {scorecard['seconds']:g} s of work for {scorecard['slots']} slots, share = time",
+        ["", *columns],
+        [[row["name"], *(_known(row[name], style) for name, style in columns.values())] for row in rows],
+        "; ".join(f"{case['name']}: shares follow after {case['follows_after']} dispatches" for case in changes),
+    )
+
+
+def draw(part: Mapping[str, Any], directory: Path) -> list[Path]:
+    """Draw the share delivered against the share entitled over time, one picture of all cases."""
+    cases = part["scorecard"]["cases"]
+    figure, grid = new_grid("Share of worker time: delivered (solid), entitled (dashed)", len(cases), "s", "")
+    for case, axes in zip(cases, grid, strict=True):
+        shown = case["series"]
+        for n, tenant in enumerate(shown["delivered"]):
+            axes.plot(shown["at"], shown["delivered"][tenant], color=f"C{n}", linewidth=1.2, label=tenant)
+            axes.plot(shown["at"], shown["entitled"][tenant], color=f"C{n}", linewidth=1.2, linestyle="--", alpha=0.7)
+        axes.set_title(case["name"], loc="left", fontsize=10)
+        axes.set_ylim(0, 1.02)
+        axes.legend(fontsize=7, frameon=False, loc="upper left", ncols=2)
+    return [save(figure, directory / "fairness.png")]

@@ -34,7 +34,7 @@ class Scenario:
 SCENARIOS = {
     "throughput": Scenario(throughput.run, throughput.tables),
     "latency": Scenario(latency.run, latency.tables, latency.draw),
-    "fairness": Scenario(fairness.run, fairness.tables),
+    "fairness": Scenario(fairness.run, fairness.tables, fairness.draw),
     "tenants": Scenario(tenants.run, tenants.tables, tenants.draw),
     "delayed": Scenario(delayed.run, delayed.tables, delayed.draw),
     "connections": Scenario(connections.run, connections.tables),

@@ -66,6 +66,10 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
     assert report["fairness"]["quiet"]["p99_fair_to_fifo"] < 1
     assert [(row["servers"], row["nodes"]) for row in report["scale"]["rows"]] == [(1, 3), (2, 3)]
     assert all(report["scale"]["rows"][1]["drain_cpu_s_per_1000"][f"node {node}"] > 0 for node in (1, 2, 3))
+    cases = {case["name"]: case for case in report["fairness"]["scorecard"]["cases"]}
+    assert {"trickle", "lone-tenant", "delayed-herd", "weight-change-live"} == set(cases)
+    assert cases["lone-tenant"]["makespan_to_fifo"] > 0
+    assert all(0 < case["jain"] <= 1 for name, case in cases.items() if name != "lone-tenant")
     assert "throughput: starting a server" in err
 
 

@@ -1,0 +1,71 @@
+"""The fairness cases: what arrives follows from the data alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from loadtest.cases import CASES, CREDIT, WAY_MS, AtOnce, Case, Poisson, Stream, Trickle, arrivals
+
+
+def one(stream: Stream) -> Case:
+    """Make a case of one stream."""
+    return Case("one", "", (stream,))
+
+
+def test_cases_are_those_of_the_scorecard() -> None:
+    assert [case.name for case in CASES] == [
+        "skew", "sybil", "trickle", "long-hold", "burst", "lone-tenant", "delayed-herd", "weight-change-live",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_arrivals_are_the_same_each_time_and_in_order(case: Case) -> None:
+    come = arrivals(case, 3.0)
+    assert come == arrivals(case, 3.0)
+    assert [arrival.at for arrival in come] == sorted(arrival.at for arrival in come)
+    assert {arrival.tenant for arrival in come} >= set(case.backlogged)
+
+
+def test_work_fills_all_slots_for_the_length_of_the_case() -> None:
+    [arrival] = arrivals(one(Stream("t", AtOnce(1.0), (20, 40))), 5.0)
+    assert len(arrival.lengths_ms) == round(5.0 * CREDIT * 1000 / (30 + WAY_MS))
+    assert arrival.lengths_ms[:3] == [20, 40, 20]
+
+
+def test_connections_share_a_tenants_tasks() -> None:
+    come = arrivals(one(Stream("t", AtOnce(1.0), connections=3)), 1.0)
+    assert [arrival.connection for arrival in come] == [0, 1, 2]
+    whole = arrivals(one(Stream("t", AtOnce(1.0))), 1.0)
+    assert sum(len(arrival.lengths_ms) for arrival in come) == len(whole[0].lengths_ms)
+
+
+def test_burst_comes_late_and_a_herd_is_due_late() -> None:
+    [burst] = arrivals(one(Stream("t", AtOnce(0.1, at=0.25))), 8.0)
+    [herd] = arrivals(one(Stream("t", AtOnce(0.1, due=0.25))), 8.0)
+    assert (burst.at, burst.delay) == (2.0, 0.0)
+    assert (herd.at, herd.delay) == (0.0, 2.0)
+
+
+def test_random_arrivals_keep_their_rate_and_differ_between_tenants() -> None:
+    streams = (Stream("a", Poisson(50.0), (1,)), Stream("b", Poisson(50.0), (1,)))
+    come = arrivals(Case("two", "", streams), 100.0)
+    per_tenant = Counter(arrival.tenant for arrival in come)
+    assert all(4_500 < count < 5_500 for count in per_tenant.values())
+    assert len({arrival.at for arrival in come}) == len(come)
+
+
+def test_what_trickles_is_not_foreseen() -> None:
+    case = one(Stream("t", Trickle()))
+    assert arrivals(case, 5.0) == []
+    assert case.backlogged == case.quiet == []
+
+
+def test_skew_is_nine_tenths_of_one_tenant() -> None:
+    skew = next(case for case in CASES if case.name == "skew")
+    tasks = Counter[str]()
+    for arrival in arrivals(skew, 10.0):
+        if arrival.tenant in skew.backlogged:
+            tasks[arrival.tenant] += len(arrival.lengths_ms)
+    assert tasks["heavy"] / tasks.total() == pytest.approx(0.9, abs=0.01)
