@@ -49,6 +49,42 @@ PEERS = [
     ),
     Peer(
         "SAQ", "peer_saq.py", "concurrency 100, 1,000 enqueues at once (SAQ sends 20 at a time), results not kept",
-        "saq", ("saq[redis,hiredis]",), slots=100, count=5_000, flood=5_000,
+        "saq", ("saq[redis,hiredis]", "typing-extensions"), slots=100, count=5_000, flood=5_000,
+    ),
+    Peer(
+        "arq", "peer_arq.py", "max_jobs 100, poll_delay 0.01 s, 50 callers enqueue, results not kept",
+        "arq", ("arq",), slots=100, count=5_000, flood=5_000,
+    ),
+    Peer(
+        "streaq", "peer_streaq.py", "concurrency 100, enqueue_many of 1,000, results not kept",
+        "streaq", ("streaq",), slots=100, count=5_000, flood=5_000,
+    ),
+    Peer(
+        "taskiq", "peer_taskiq.py", "RedisStreamBroker, --max-async-tasks 100, 50 callers enqueue, no result backend",
+        "taskiq", ("taskiq", "taskiq-redis", "hiredis"), slots=100, count=5_000, flood=5_000,
+    ),
+    Peer(
+        "dramatiq", "peer_dramatiq.py", "one process of 8 threads, 8 threads enqueue, no results",
+        "dramatiq", ("dramatiq[redis]", "hiredis"), slots=8, count=5_000, flood=5_000,
+    ),
+    Peer(
+        "Celery", "peer_celery.py", "prefork of 2, prefetch 4, acks_late, results ignored, 8 threads enqueue",
+        "celery", ("celery[redis]", "hiredis"), slots=2, count=5_000, flood=5_000, options={"pool": "prefork"},
+    ),
+    Peer(
+        "huey", "peer_huey.py", "8 threads, no results, 8 threads enqueue; no acknowledgement: popped is gone",
+        "huey", ("huey", REDIS_PY), slots=8, count=5_000, flood=5_000,
+    ),
+    Peer(
+        "BullMQ, 50", "peer_bullmq.js", "concurrency 50, addBulk of 1,000, removeOnComplete",
+        "bullmq", npm=("bullmq@5",), slots=50,
+    ),
+    Peer(
+        "beanstalkd", "peer_beanstalkd.py", "binlog, sync as --fsync says; 100 commands in a write, one connection",
+        "beanstalkd", apt="beanstalkd", store="beanstalkd",
+    ),
+    Peer(
+        "NATS JetStream", "peer_nats.py", "file store, work queue, 250 publishes under way, pulls of 500; syncs rarely",
+        "nats", ("nats-py",), apt="nats-server", store="nats-server", slots=500,
     ),
 ]  # fmt: skip

@@ -48,6 +48,17 @@ async def handle_async(payload: str) -> None:
         await asyncio.sleep(seconds)
 
 
+async def concurrently(call: Callable[[str], Awaitable[None]], payloads: list[str], callers: int) -> None:
+    """Share payloads out among concurrent callers, each of whom waits for each of his."""
+    left = iter(payloads)
+
+    async def caller() -> None:
+        for payload in left:
+            await call(payload)
+
+    await asyncio.gather(*(caller() for _ in range(callers)))
+
+
 async def _read_line() -> str:
     return await asyncio.to_thread(sys.stdin.readline)
 
