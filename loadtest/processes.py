@@ -170,8 +170,9 @@ def plain_store(directory: Path, *, fsync: str = "always", port: int = 0) -> Ite
     directory.mkdir(parents=True, exist_ok=True)
     socket = directory / "raw.sock"
     options = {
-        "port": str(port), "bind": "127.0.0.1", "unixsocket": str(socket), "dir": str(directory), "save": "", "appendonly": "yes",
-        "appendfsync": fsync, "maxmemory-policy": "noeviction", "logfile": str(directory / "raw.log"),
+        "port": str(port), "bind": "127.0.0.1", "unixsocket": str(socket), "dir": str(directory), "save": "",
+        "appendonly": "yes", "appendfsync": fsync, "maxmemory-policy": "noeviction",
+        "logfile": str(directory / "raw.log"),
     }  # fmt: skip
     command = [str(get_binary_path()), *(word for name, value in options.items() for word in (f"--{name}", value))]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)

@@ -9,6 +9,7 @@ from typing import Any
 from attrs import frozen
 
 from loadtest import fairness, throughput
+from loadtest.peers import picture as peers_picture
 from loadtest.peers import scenario as peers
 from loadtest.report import Table
 
@@ -35,5 +36,5 @@ class Scenario:
 SCENARIOS = {
     "throughput": Scenario(throughput.run, throughput.tables),
     "fairness": Scenario(fairness.run, fairness.tables),
-    "peers": Scenario(peers.run, peers.tables),
+    "peers": Scenario(peers.run, peers.tables, peers_picture.draw),
 }

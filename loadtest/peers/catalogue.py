@@ -14,8 +14,8 @@ REDIS_PY = "redis[hiredis]"
 class Peer:
     """One row of the tables.
 
-    `script` is in scripts/ and runs in the environment named `environment`. `slots` is the concurrency of the one worker
-    process; for the quiet tenants' dwell, `ten_slots` is (processes, slots of each), none for a peer left out there.
+    `script` is in scripts/ and runs in the environment named `environment`. `slots` is the concurrency of the one
+    worker process; for the quiet tenants' dwell, `ten_slots` is (processes, slots of each), none for a peer left out there.
     """
 
     name: str
@@ -45,42 +45,46 @@ PEERS = [
     Peer("fairq", "peer_fairq.py", "worker with concurrency 500, enqueue_many of 1,000", store="fairq", slots=500),
     Peer(
         "RQ", "peer_rq.py", "SimpleWorker, enqueue_many of 1,000, results not kept",
-        "rq", (f"rq>=2", REDIS_PY), ten_slots=(10, 1), count=3_000, flood=5_000,
+        "rq", ("rq>=2", REDIS_PY), ten_slots=(10, 1), count=1_500, flood=2_000,
     ),
     Peer(
-        "SAQ", "peer_saq.py", "concurrency 100, 1,000 enqueues at once (SAQ sends 20 at a time), results not kept",
-        "saq", ("saq[redis,hiredis]", "typing-extensions"), slots=100, count=5_000, flood=5_000,
+        "SAQ", "peer_saq.py", "concurrency 50, 1,000 enqueues at once (SAQ sends 20 at a time), results not kept",
+        "saq", ("saq[redis,hiredis]", "typing-extensions"), slots=50, count=4_000, flood=4_000,
     ),
     Peer(
         "arq", "peer_arq.py", "max_jobs 100, poll_delay 0.01 s, 50 callers enqueue, results not kept",
-        "arq", ("arq",), slots=100, count=5_000, flood=5_000,
+        "arq", ("arq",), slots=100, count=4_000, flood=4_000,
     ),
     Peer(
-        "streaq", "peer_streaq.py", "concurrency 100, enqueue_many of 1,000, results not kept",
-        "streaq", ("streaq",), slots=100, count=5_000, flood=5_000,
+        "streaq", "peer_streaq.py", "concurrency 48, enqueue_many of 1,000, results not kept",
+        "streaq", ("streaq",), slots=48, count=4_000, flood=4_000,
     ),
     Peer(
         "taskiq", "peer_taskiq.py", "RedisStreamBroker, --max-async-tasks 100, 50 callers enqueue, no result backend",
-        "taskiq", ("taskiq", "taskiq-redis", "hiredis"), slots=100, count=5_000, flood=5_000,
+        "taskiq", ("taskiq", "taskiq-redis", "hiredis"), slots=100, count=4_000, flood=4_000,
     ),
     Peer(
         "dramatiq", "peer_dramatiq.py", "one process of 8 threads, 8 threads enqueue, no results",
         "dramatiq", ("dramatiq[redis]", "hiredis"), slots=8, count=5_000, flood=5_000,
     ),
     Peer(
-        "Celery", "peer_celery.py", "prefork of 2, prefetch 4, acks_late, results ignored, 8 threads enqueue",
-        "celery", ("celery[redis]", "hiredis"), slots=2, count=5_000, flood=5_000, options={"pool": "prefork"},
+        "Celery, prefork", "peer_celery.py", "prefork of 2, prefetch 4, acks_late, results ignored, 8 threads enqueue",
+        "celery", ("celery[redis]", "hiredis"), slots=2, ten_slots=None, count=1_500, options={"pool": "prefork"},
+    ),
+    Peer(
+        "Celery, solo", "peer_celery.py", "solo, else the same; behind the flood a pool of 10 threads",
+        "celery", ("celery[redis]", "hiredis"), count=1_500, flood=2_000, options={"pool": "solo"},
     ),
     Peer(
         "huey", "peer_huey.py", "8 threads, no results, 8 threads enqueue; no acknowledgement: popped is gone",
         "huey", ("huey", REDIS_PY), slots=8, count=5_000, flood=5_000,
     ),
     Peer(
-        "BullMQ, 50", "peer_bullmq.js", "concurrency 50, addBulk of 1,000, removeOnComplete",
-        "bullmq", npm=("bullmq@5",), slots=50,
+        "BullMQ", "peer_bullmq.js", "concurrency 50, addBulk of 1,000, removeOnComplete",
+        "bullmq", npm=("bullmq@5",), slots=50, count=8_000, flood=10_000,
     ),
     Peer(
-        "beanstalkd", "peer_beanstalkd.py", "binlog, sync as --fsync says; 100 commands in a write, one connection",
+        "beanstalkd", "peer_beanstalkd.py", "binlog, -f as --fsync says; 100 commands in a write, one connection",
         "beanstalkd", apt="beanstalkd", store="beanstalkd",
     ),
     Peer(

@@ -165,7 +165,7 @@ async def running_workers(
                 )  # fmt: skip
                 started.append(process)
         yield [process.pid for process in started]
-        seconds = 10.0
+        seconds = 3.0
     finally:
         async with trio.open_nursery() as nursery:
             nursery.cancel_scope.shield = True

@@ -54,6 +54,6 @@ if __name__ == "__main__":
     if sys.argv[1] == "produce":
         asyncio.run(peerlib.serve(Client()))
     else:
-        pool = peerlib.SETTINGS["pool"]
+        pool = "threads" if peerlib.SETTINGS.get("is_quiet") else peerlib.SETTINGS["pool"]
         options = ["-P", pool, "-c", str(peerlib.SETTINGS["slots"]), "-l", "WARNING"]
         app.worker_main(["worker", *options, "--without-gossip", "--without-mingle", "--without-heartbeat"])

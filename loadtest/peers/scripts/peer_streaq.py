@@ -9,7 +9,9 @@ import peerlib
 from streaq import Worker
 
 app: Worker = Worker(
-    redis_url=f"redis://127.0.0.1:{peerlib.SETTINGS['port']}", concurrency=peerlib.SETTINGS["slots"], handle_signals=True
+    redis_url=f"redis://127.0.0.1:{peerlib.SETTINGS['port']}",
+    concurrency=peerlib.SETTINGS["slots"],
+    handle_signals=True,
 )
 
 
