@@ -15,7 +15,7 @@ class Peer:
     """One row of the tables.
 
     `script` is in scripts/ and runs in the environment named `environment`. `slots` is the concurrency of the one
-    worker process; for the quiet tenants' dwell, `ten_slots` is (processes, slots of each), none for a peer left out there.
+    worker process; behind a flood, `ten_slots` is (processes, slots of each), or none for a peer left out there.
     """
 
     name: str

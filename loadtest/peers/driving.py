@@ -50,7 +50,7 @@ def count_starts(path: Path) -> int:
 
 
 def rate_of(starts: Sequence[Start]) -> float:
-    """Return starts per second, from the first to the last. The first tells when a worker was ready, so it is no gain."""
+    """Return starts per second, from the first to the last: the first tells when a worker was ready."""
     times = [start.started_us for start in starts]
     seconds = (max(times) - min(times)) / 1e6 if times else 0.0
     return (len(times) - 1) / seconds if seconds else 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -170,10 +169,12 @@ class Measuring:
 
     async def _left(self, producer: Producer) -> int:
         """Return how many tasks are not acknowledged when the last acknowledgements have had time to arrive."""
-        deadline = time.monotonic() + SETTLE_S
-        while (left := int((await producer.order(do="left"))["left"])) and time.monotonic() < deadline:
+        deadline = trio.current_time() + SETTLE_S
+        while True:
+            left = int((await producer.order(do="left"))["left"])
+            if not left or trio.current_time() > deadline:
+                return left
             await trio.sleep(0.1)
-        return left
 
     async def quiet(self) -> dict[str, Any]:
         """Measure the dwell of quiet tenants who come while a flood of another waits; returns a row."""
@@ -196,7 +197,8 @@ class Measuring:
         verdict = judge(expected, [start.id for start in starts], left=left)
         self.verdicts[f"{self.peer.name}, quiet tenants"] = verdict
         return {
-            "name": self.peer.name, "flood": flood, "processes": processes, "slots": slots, "rate": round(rate_of(starts)),
+            "name": self.peer.name, "flood": flood, "processes": processes, "slots": slots,
+            "rate": round(rate_of(starts)),
             **spread([(start.started_us - start.enqueued_us) / 1000 for start in starts if start.id in quiet]),
             "lost": len(verdict.lost), "twice": len(verdict.duplicated),
         }  # fmt: skip

@@ -16,7 +16,7 @@ def _colour(name: str) -> str:
 
 
 def draw(part: Mapping[str, Any], directory: Path) -> list[Path]:
-    """Draw drained and flow per system, as parts of raw Redis, on a logarithmic axis. Raises: RunFailed with the remedy."""
+    """Draw drained and flow per system, as parts of raw Redis. Raises: RunFailed with the remedy."""
     if not part["rows"]:
         return []
     try:

@@ -41,7 +41,7 @@ async def environments(progress: Progress, *, quick: bool) -> tuple[list[tuple[P
 
 
 def _is_ours(name: str) -> bool:
-    """Tell whether the load test answers for these tasks: for fairq and the yardstick. Peers' failings are told only."""
+    """Tell whether the load test answers for these tasks: for fairq and the yardstick; peers' failings are told."""
     return name.startswith(("fairq", "raw"))
 
 
@@ -97,12 +97,10 @@ def tables(part: Mapping[str, Any]) -> list[Table]:
 def _rates_table(part: Mapping[str, Any]) -> Table:
     rows = []
     for row in part["rows"]:
-        pairs = [[row[name], f"{row[name + '_of_raw']:.3f}"] for name in ("bulk", "drained", "flow")]
-        rows.append(
-            [row["name"], row["tasks"], row["one_by_one"], *sum(pairs, []), row["lost"], row["twice"], row["left"]]
-        )
+        rates = [cell for name in ("bulk", "drained", "flow") for cell in (row[name], f"{row[name + '_of_raw']:.3f}")]
+        rows.append([row["name"], row["tasks"], row["one_by_one"], *rates, row["lost"], row["twice"], row["left"]])
     return Table(
-        f"fairq and its peers, tasks/s ({part['payload_bytes']} B payloads, a handler that does nothing, one worker process)",
+        f"fairq and its peers, tasks/s ({part['payload_bytes']} B payloads, a handler that does nothing, one worker)",
         ["", "tasks", "one by one", "bulk", "of raw", "drained", "of raw", "flow", "of raw", "lost", "twice", "left"],
         rows,
         "of raw: of pipelined bare commands just before and after. left: never acknowledged",

@@ -68,7 +68,7 @@ def _nats_configuration(directory: Path, port: int) -> Path:
 async def _program(peer: Peer, program: str, directory: Path, fsync: str) -> AsyncIterator[RunningStore]:
     """Run beanstalkd (its log synced as `fsync` says) or a NATS server (which syncs its files as it sees fit)."""
     port = _free_port()
-    directory.mkdir(parents=True, exist_ok=True)
+    await trio.Path(directory).mkdir(parents=True, exist_ok=True)
     if peer.store == "beanstalkd":
         every_ms = "0" if fsync == "always" else "1000"
         command = [program, "-l", "127.0.0.1", "-p", str(port), "-b", str(directory), "-f", every_ms]

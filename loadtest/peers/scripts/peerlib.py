@@ -1,8 +1,8 @@
 """What the scripts of all peers share. It runs in a peer's own environment, so it needs the standard library alone.
 
 A script is started as `script.py produce` or `script.py work`, with its settings as JSON in LOADTEST_PEER. A producer
-reads orders from standard input and answers on standard output, one JSON object per line (`serve`). A worker works until
-SIGTERM; its handler appends a line of fixed width to the record file as each task starts, so that the file's size tells
+reads orders from standard input and answers on standard output, one JSON object per line (`serve`). A worker works
+until SIGTERM; its handler appends a line of fixed width to the record file as each task starts, so that the file's size tells
 how many have, and nothing is missing in it however the worker ends.
 """
 
@@ -30,7 +30,7 @@ def payload_of(prefix: str, number: int, ms: int) -> str:
 
 
 def note(payload: str) -> float:
-    """Note that a task starts now: its id, the time, and when it was enqueued, in us. Returns how long to work, in s."""
+    """Note that a task starts: its id, when, and when it was enqueued, in us. Returns how long to work, in s."""
     line = f"{payload[:12]} {time.time_ns() // 1000:016d} {payload[12:28]}\n"
     os.write(_record, line.encode())
     return int(payload[28:32]) / 1000
