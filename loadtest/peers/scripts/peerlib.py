@@ -2,8 +2,8 @@
 
 A script is started as `script.py produce` or `script.py work`, with its settings as JSON in LOADTEST_PEER. A producer
 reads orders from standard input and answers on standard output, one JSON object per line (`serve`). A worker works
-until SIGTERM; its handler appends a line of fixed width to the record file as each task starts, so that the file's size tells
-how many have, and nothing is missing in it however the worker ends.
+until SIGTERM; its handler appends a line of fixed width to the record file as each task starts, so that the file's
+size tells how many have, and nothing is missing in it however the worker ends.
 """
 
 from __future__ import annotations
