@@ -17,7 +17,7 @@ from loadtest.report import Progress
 
 VARIABLE = "FAIRQ_LOADTEST_PEERS"
 SCRIPTS = Path(__file__).parent / "scripts"
-INSTALL_S = 300.0
+INSTALL_S = 400.0
 _PLACES = ("/usr/sbin", "/usr/local/sbin")  # of servers, not on everyone's PATH
 
 

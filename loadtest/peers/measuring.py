@@ -41,7 +41,7 @@ class Sizes:
     one: int = 1_000
     part: float = 1.0
     raw: int = 10_000
-    seconds: float = 1_500.0  # no further peer begins after these
+    seconds: float = 1_300.0  # no further peer begins after these, counted from the first installation
 
     def of(self, count: int) -> int:
         """Return how many tasks take the place of `count`."""

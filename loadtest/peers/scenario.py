@@ -50,10 +50,9 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
 
     A peer that fails is told in `left_out`, and the others go on. Raises: RunFailed if it is fairq.
     """
-    sizes = QUICK if quick else Sizes()
+    sizes, began = QUICK if quick else Sizes(), trio.current_time()
     peers, left_out = await environments(progress, quick=quick)
     rows, quiet_rows, verdicts = list[dict[str, Any]](), list[dict[str, Any]](), dict[str, Verdict]()
-    began = trio.current_time()
     with plain_store(directory / "peers-raw", fsync=fsync) as (socket, raw_pid):
         baseline = Baseline(socket, raw_pid, sizes.raw, PAYLOAD_BYTES)
         for peer, environment in peers:
