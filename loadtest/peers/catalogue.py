@@ -40,7 +40,7 @@ PEERS = [
     ),
     Peer(
         "raw, one call each", "peer_raw.py", "the same, each waited for; BLMOVE for LMOVE",
-        ten_slots=None, count=5_000, options={"pipeline": 1},
+        ten_slots=None, count=2_000, options={"pipeline": 1},
     ),
     Peer("fairq", "peer_fairq.py", "worker with concurrency 500, enqueue_many of 1,000", store="fairq", slots=500),
     Peer(
