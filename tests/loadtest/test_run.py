@@ -75,12 +75,13 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_run_leaves_no_process_behind(number: signal.Signals) -> None:
-    process = start("throughput", "--quick")
+@pytest.mark.parametrize("scenario", ["throughput", "peers"])
+def test_interrupted_run_leaves_no_process_behind(scenario: str, number: signal.Signals) -> None:
+    process = start(scenario, "--quick")
     try:
         below: set[int] = set()
         deadline = time.monotonic() + 30
-        while len(below) < 3 and time.monotonic() < deadline:  # a raw store, a server, and the server's store
+        while len(below) < 3 and time.monotonic() < deadline:  # two stores and a server or a producer
             below = descendants(process.pid)
             time.sleep(0.05)
         assert len(below) >= 3

@@ -1,0 +1,94 @@
+"""The peers: how each is installed, and the setting in which it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+REDIS_PY = "redis[hiredis]"
+
+
+@frozen
+class Peer:
+    """One row of the tables.
+
+    `script` is in scripts/ and runs in the environment named `environment`. `slots` is the concurrency of the one
+    worker process; behind a flood, `ten_slots` is (processes, slots of each), or none for a peer left out there.
+    """
+
+    name: str
+    script: str
+    setting: str
+    environment: str = ""  # none: the one that fairq runs in
+    pip: tuple[str, ...] = ()
+    npm: tuple[str, ...] = ()
+    apt: str = ""  # also the name of the program
+    store: str = "valkey"  # or fairq, beanstalkd, nats-server
+    slots: int = 1
+    ten_slots: tuple[int, int] | None = (1, 10)
+    count: int = 20_000  # tasks in bulk; a slow peer has fewer
+    flood: int = 20_000
+    options: Mapping[str, Any] = field(factory=dict)
+
+
+PEERS = [
+    Peer(
+        "raw, pipelined", "peer_raw.py", "LPUSH, LMOVE, LREM by redis-py, 100 in a pipeline, one thread",
+        ten_slots=None, options={"pipeline": 100},
+    ),
+    Peer(
+        "raw, one call each", "peer_raw.py", "the same, each waited for; BLMOVE for LMOVE",
+        ten_slots=None, count=2_000, options={"pipeline": 1},
+    ),
+    Peer("fairq", "peer_fairq.py", "worker with concurrency 500, enqueue_many of 1,000", store="fairq", slots=500),
+    Peer(
+        "RQ", "peer_rq.py", "SimpleWorker, enqueue_many of 1,000, results not kept",
+        "rq", ("rq>=2", REDIS_PY), ten_slots=(10, 1), count=1_500, flood=2_000,
+    ),
+    Peer(
+        "SAQ", "peer_saq.py", "concurrency 50, 1,000 enqueues at once (SAQ sends 20 at a time), results not kept",
+        "saq", ("saq[redis,hiredis]", "typing-extensions"), slots=50, count=4_000, flood=4_000,
+    ),
+    Peer(
+        "arq", "peer_arq.py", "max_jobs 100, poll_delay 0.01 s, 50 callers enqueue, results not kept",
+        "arq", ("arq",), slots=100, count=4_000, flood=4_000,
+    ),
+    Peer(
+        "streaq", "peer_streaq.py", "concurrency 48, enqueue_many of 1,000, results not kept",
+        "streaq", ("streaq",), slots=48, count=4_000, flood=4_000,
+    ),
+    Peer(
+        "taskiq", "peer_taskiq.py", "RedisStreamBroker, --max-async-tasks 100, 50 callers enqueue, no result backend",
+        "taskiq", ("taskiq", "taskiq-redis", "hiredis"), slots=100, count=4_000, flood=4_000,
+    ),
+    Peer(
+        "dramatiq", "peer_dramatiq.py", "one process of 8 threads, 8 threads enqueue, no results",
+        "dramatiq", ("dramatiq[redis]", "hiredis"), slots=8, count=5_000, flood=5_000,
+    ),
+    Peer(
+        "Celery, prefork", "peer_celery.py", "prefork of 2, prefetch 4, acks_late, results ignored, 8 threads enqueue",
+        "celery", ("celery[redis]", "hiredis"), slots=2, ten_slots=None, count=1_500, options={"pool": "prefork"},
+    ),
+    Peer(
+        "Celery, solo", "peer_celery.py", "solo, else the same; behind the flood a pool of 10 threads",
+        "celery", ("celery[redis]", "hiredis"), count=1_500, flood=2_000, options={"pool": "solo"},
+    ),
+    Peer(
+        "huey", "peer_huey.py", "8 threads, no results, 8 threads enqueue; no acknowledgement: popped is gone",
+        "huey", ("huey", REDIS_PY), slots=8, count=5_000, flood=5_000,
+    ),
+    Peer(
+        "BullMQ", "peer_bullmq.js", "concurrency 50, addBulk of 1,000, removeOnComplete",
+        "bullmq", npm=("bullmq@5",), slots=50, count=8_000, flood=10_000,
+    ),
+    Peer(
+        "beanstalkd", "peer_beanstalkd.py", "binlog, -f as --fsync says; 100 commands in a write, one connection",
+        "beanstalkd", apt="beanstalkd", store="beanstalkd",
+    ),
+    Peer(
+        "NATS JetStream", "peer_nats.py", "file store, work queue, 250 publishes under way, pulls of 500; syncs rarely",
+        "nats", ("nats-py",), apt="nats-server", store="nats-server", slots=500,
+    ),
+]  # fmt: skip

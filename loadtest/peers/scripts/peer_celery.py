@@ -1,0 +1,59 @@
+"""Celery: one worker, prefork or threads, that acknowledges when a task is done."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import peerlib
+from celery import Celery
+
+app = Celery("peer_celery", broker=f"redis://127.0.0.1:{peerlib.SETTINGS['port']}/0")
+app.conf.update(
+    task_acks_late=True,
+    task_ignore_result=True,
+    worker_prefetch_multiplier=4,
+    worker_disable_rate_limits=True,
+    broker_connection_retry_on_startup=True,
+    worker_send_task_events=False,
+)
+
+
+@app.task(name="handle")
+def handle(payload: str) -> None:
+    """Do a task."""
+    peerlib.handle(payload)
+
+
+class Client:
+    """Enqueues tasks; there is no bulk call, so 8 threads share a chunk."""
+
+    def __init__(self) -> None:
+        self.threads = ThreadPoolExecutor(8)
+        with app.connection_for_read() as connection:
+            connection.ensure_connection()
+
+    def one(self, payload: str) -> None:
+        """Enqueue a task."""
+        handle.delay(payload)
+
+    def many(self, payloads: list[str]) -> None:
+        """Enqueue tasks by threads."""
+        for _ in self.threads.map(handle.delay, payloads):
+            pass
+
+    def left(self) -> int:
+        """Count what is queued and what is not acknowledged."""
+        with app.connection_for_read() as connection:
+            client = connection.default_channel.client
+            return int(client.llen("celery")) + int(client.hlen("unacked"))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "produce":
+        asyncio.run(peerlib.serve(Client()))
+    else:
+        pool = "threads" if peerlib.SETTINGS.get("is_quiet") else peerlib.SETTINGS["pool"]
+        options = ["-P", pool, "-c", str(peerlib.SETTINGS["slots"]), "-l", "WARNING"]
+        app.worker_main(["worker", *options, "--without-gossip", "--without-mingle", "--without-heartbeat"])

@@ -1,0 +1,221 @@
+"""The peers' part of the load test, without the network: arithmetic, the scripts' protocol, what is not installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from loadtest.baseline import Rates
+from loadtest.peers import driving, environments, picture, scenario
+from loadtest.peers.catalogue import PEERS, Peer
+from loadtest.peers.driving import (
+    Start,
+    count_starts,
+    rate_of,
+    read_starts,
+    running_producer,
+    running_workers,
+    wait_for,
+)
+from loadtest.peers.environments import SCRIPTS, VARIABLE, Environment, NotInstalled, find, install, remedy
+from loadtest.peers.measuring import Sizes, beside, ids_of
+from loadtest.processes import RunFailed
+from loadtest.report import Progress
+
+ROOT = Path(__file__).resolve().parents[2]
+# a peer that keeps its tasks in a file, and does them when it is told to work
+PEER_SCRIPT = """
+import asyncio, sys, time
+import peerlib
+
+class Client:
+    def __init__(self):
+        self.count = 0
+    def one(self, payload):
+        return self.many([payload])
+    async def many(self, payloads):
+        with open(peerlib.SETTINGS["tasks"], "a") as file:
+            file.writelines(payload + "\\n" for payload in payloads)
+        self.count += len(payloads)
+    def left(self):
+        print("this is no answer")
+        return self.count
+
+if sys.argv[1] == "produce":
+    asyncio.run(peerlib.serve(Client()))
+for payload in open(peerlib.SETTINGS["tasks"]):
+    peerlib.handle(payload.strip())
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def peers_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty place for environments."""
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "peers"))
+    return tmp_path / "peers"
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    """The environment of a peer that needs nothing."""
+    script = tmp_path / "script.py"
+    script.write_text(PEER_SCRIPT)
+    return Environment((sys.executable, str(script)), {})
+
+
+def row(name: str, drained: float) -> dict[str, Any]:
+    """Make a row as a measurement does."""
+    rates = {f"{kind}{part}": drained for kind in ("bulk", "drained", "flow") for part in ("", "_raw", "_of_raw")}
+    return {
+        "name": name, "setting": "as it comes", "tasks": 10, "one_by_one": 5, **rates, "bytes_per_task": 300,
+        "cpu_s_per_1000": {"client": 0.1}, "cpu_s_per_1000_total": 0.1, "left": 0, "lost": 0, "twice": 0,
+    }  # fmt: skip
+
+
+def part(*rows: dict[str, Any]) -> dict[str, Any]:
+    """Make the scenario's part of a report."""
+    quiet = {"name": "x", "flood": 10, "processes": 1, "slots": 10, "rate": 9, "lost": 0, "twice": 0}
+    quiet |= {"p50": 1.0, "p90": 2.0, "p99": 3.0, "max": 4.0}
+    about = {"quiet_tenants": 10, "tasks_each": 20, "task_ms": 5, "slots": 10, "rows": [quiet]}
+    return {"payload_bytes": 200, "rows": list(rows), "quiet": about, "left_out": {"arq": "no time"}}
+
+
+def test_rate_is_that_of_the_starts_after_the_first() -> None:
+    assert rate_of([Start("a", 5_000_000, 0), Start("c", 6_000_000, 0), Start("b", 5_500_000, 0)]) == 2
+    assert rate_of([Start("a", 5_000_000, 0)]) == rate_of([]) == 0
+
+
+def test_rate_stands_beside_the_mean_of_the_yardsticks_rounds() -> None:
+    taken = beside("bulk", 50.0, "push", Rates(100, 1), Rates(300, 1))
+    assert taken == {"bulk": 50, "bulk_raw": 200, "bulk_of_raw": 0.25}
+
+
+def test_sizes_keep_a_part_of_the_tasks_and_never_less_than_a_hundred() -> None:
+    assert [Sizes(part=0.5).of(count) for count in (10_000, 100)] == [5_000, 100]
+
+
+def test_line_that_is_not_complete_is_no_start_yet(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    assert (read_starts(record), count_starts(record)) == ([], 0)
+    line = f"many{7:08d} {1_000_000:016d} {999_000:016d}\n"
+    record.write_text(line + line[:20])
+    assert read_starts(record) == [Start("many00000007", 1_000_000, 999_000)]
+    assert count_starts(record) == 1
+
+
+async def test_orders_are_done_and_starts_noted_by_id(environment: Environment, tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    settings = {"record": str(record), "tasks": str(tmp_path / "tasks")}
+    with trio.fail_after(30):
+        async with running_producer(environment, settings, tmp_path / "log") as producer:
+            done = await producer.order(do="one", prefix="one-", count=3)
+            assert done["seconds"] > 0
+            await producer.order(do="many", prefix="many", count=1_500, ms=0, tenant="quiet")
+            assert await producer.order(do="left") == {"left": 1_503}
+        async with running_workers(environment, settings, tmp_path / "log", processes=1):
+            await wait_for("the tasks", lambda: count_starts(record), 1_503)
+    starts = read_starts(record)
+    assert [start.id for start in starts] == [*ids_of("one-", 3), *ids_of("many", 1_500)]
+    assert all(start.enqueued_us <= start.started_us for start in starts)
+
+
+def test_payload_has_its_size_and_the_scripts_agree_on_the_line() -> None:
+    text = "import peerlib; print(len(peerlib.payload_of('many', 1, 5)))"
+    command = [sys.executable, "-c", text]
+    variables = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
+    assert int(subprocess.run(command, env=variables, capture_output=True, check=True).stdout) == scenario.PAYLOAD_BYTES
+    assert f"lines of {driving.LINE_BYTES} bytes" in (SCRIPTS / "peer_bullmq.js").read_text()
+
+
+async def test_producer_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("raise SystemExit('no such broker')")
+    broken = Environment((sys.executable, str(script)), {})
+    with pytest.raises(RunFailed, match="no such broker"):
+        async with running_producer(broken, {}, tmp_path / "log"):
+            pass
+
+
+async def test_waiting_ends_when_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driving, "STALLED_S", 0.05)
+    with pytest.raises(RunFailed, match="the drain: stands still at 3 of 5"):
+        await wait_for("the drain", lambda: 3, 5)
+
+
+def test_catalogue_names_each_peer_once_with_its_script_and_setting() -> None:
+    assert len({peer.name for peer in PEERS}) == len(PEERS)
+    for peer in PEERS:
+        assert (SCRIPTS / peer.script).is_file()
+        assert peer.setting
+        assert bool(peer.environment) == bool(peer.pip or peer.npm or peer.apt)
+
+
+@pytest.mark.usefixtures("peers_directory")
+async def test_quick_run_installs_nothing_and_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "_program", lambda *_: "")
+    found, missing = await scenario.environments(Progress(), quick=True)
+    assert [peer.name for peer, _ in found] == ["raw, pipelined", "raw, one call each", "fairq"]
+    assert "pip install" in missing["RQ"]
+    assert "npm install" in missing["BullMQ"]
+    assert missing["beanstalkd"].endswith("remedy: apt-get install beanstalkd")
+
+
+async def test_failed_installation_says_what_was_said_and_the_remedy(
+    peers_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = Peer("x", "peer_rq.py", "", "x", pip=("x",))
+    steps = [["sh", "-c", "echo nothing of that name >&2; exit 1"]]
+    monkeypatch.setattr(environments, "_steps", lambda *_: steps)
+    with pytest.raises(NotInstalled, match=r"nothing of that name; remedy: .*pip install 'x'"):
+        await install(peer, Progress())
+    assert find(peer) is None
+
+
+async def test_environment_is_found_once_it_is_made_until_it_wants_something_else(
+    peers_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "_steps", lambda *_: [["true"]])
+    made = await install(Peer("x", "peer_rq.py", "", "x", pip=("x>=1",)), Progress())
+    assert made.command == (str(peers_directory / "x" / "bin" / "python"), str(SCRIPTS / "peer_rq.py"))
+    assert json.loads((peers_directory / "x" / "installed.json").read_text()) == ["x>=1"]
+    assert find(Peer("x", "peer_rq.py", "", "x", pip=("x>=1",))) == made
+    assert find(Peer("x", "peer_rq.py", "", "x", pip=("x>=2",))) is None
+    assert "x>=2" in remedy(Peer("x", "peer_rq.py", "", "x", pip=("x>=2",)))
+
+
+def test_tables_show_every_row_and_what_was_left_out() -> None:
+    rates, costs, quiet, settings, left_out = scenario.tables(part(row("fairq", 100), row("RQ", 1)))
+    assert [len(table.rows) for table in (rates, costs, quiet, settings, left_out)] == [2, 2, 1, 2, 1]
+    for table in (rates, costs, quiet, settings, left_out):
+        assert all(len(cells) == len(table.headings) for cells in table.rows)
+
+
+@pytest.mark.filterwarnings("default")
+def test_picture_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pip install -e '.[loadtest]'")
+    [path] = picture.draw(part(row("raw, pipelined", 1.0), row("fairq", 0.5), row("RQ", 0.001)), tmp_path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(110)
+def test_quick_run_measures_raw_redis_and_fairq_where_nothing_is_installed(tmp_path: Path) -> None:
+    options = ["peers", "--quick", "--json", "--peers-dir", str(tmp_path)]
+    done = subprocess.run([sys.executable, "-m", "loadtest", *options], cwd=ROOT, capture_output=True, timeout=100)
+    assert done.returncode == 0, done.stderr.decode()
+    report = json.loads(done.stdout)
+    rows = {row["name"]: row for row in report["peers"]["rows"]}
+    assert {"raw, pipelined", "raw, one call each", "fairq"} <= rows.keys()
+    for measured in rows.values():
+        assert (measured["lost"], measured["twice"], measured["left"]) == (0, 0, 0)
+        assert min(measured[name] for name in ("one_by_one", "bulk", "drained", "flow", "bytes_per_task")) > 0
+    assert report["peers"]["quiet"]["rows"][0]["name"] == "fairq"
+    assert report["verdicts"]["fairq, quiet tenants"]["is_clean"]
