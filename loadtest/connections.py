@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +74,18 @@ class Connections:
         self.verdicts[f"connections, {name}"] = judge(traffic.due_ms, [entry.id for entry in starts])
         self.rows.append({"name": name, "idle": idle, **percentiles_ms(traffic.latency(starts))})
 
-    async def open_tenants(self, stack: AsyncExitStack) -> None:
+    async def _idle(self, n: int, *, task_status: trio.TaskStatus[None]) -> None:
+        async with fairq.open_client(self.server.url, token=f"dev-tenant:idle-{n}") as client:
+            await client.tasks("idle", ["none"])  # answered, so it is connected
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def open_tenants(self, nursery: trio.Nursery) -> None:
         """Connect idle tenants."""
         for n in range(self.sizes.each):
             if n % 500 == 0:
                 self.progress.say(f"connections: idle tenants, {n:,} of {self.sizes.each:,}")
-            client = await stack.enter_async_context(fairq.open_client(self.server.url, token=f"dev-tenant:idle-{n}"))
-            await client.tasks("idle", ["none"])  # answered, so it is connected
+            await nursery.start(self._idle, n)
 
     async def open_workers(self, nursery: trio.Nursery) -> None:
         """Attach idle workers to one queue."""
@@ -116,17 +120,16 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
         scenario = Connections(server, operator, busy, sizes, progress)
         await scenario.latency("no idle connections", 0)
         before = resident_bytes(server.pid)
-        async with AsyncExitStack() as stack:
-            await scenario.open_tenants(stack)
+        async with trio.open_nursery() as nursery:
+            await scenario.open_tenants(nursery)
             with_tenants = resident_bytes(server.pid)
             weights["tenant"] = (with_tenants - before) // sizes.each
             await scenario.latency("beside idle tenants", sizes.each)
             between = resident_bytes(server.pid)
-            async with trio.open_nursery() as nursery:
-                await scenario.open_workers(nursery)
-                weights["worker"] = (resident_bytes(server.pid) - between) // sizes.each
-                await scenario.latency("beside idle tenants and workers", 2 * sizes.each)
-                nursery.cancel_scope.cancel()
+            await scenario.open_workers(nursery)
+            weights["worker"] = (resident_bytes(server.pid) - between) // sizes.each
+            await scenario.latency("beside idle tenants and workers", 2 * sizes.each)
+            nursery.cancel_scope.cancel()
     return {"each": sizes.each, "bytes": weights, "rate": RATE, "rows": scenario.rows, "verdicts": scenario.verdicts}
 
 

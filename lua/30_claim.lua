@@ -27,10 +27,11 @@ local function push_back_woken(call, round)
   end
 end
 
--- The next tenant to serve, or nil. See rule 3: the wake list goes first, unless that would starve the drawn tenant.
+-- The next tenant to serve, or nil. See rule 3: the wake list goes first, unless one who is behind wins the toss.
 local function pick(call, round)
   local woken, drawn, weight, vtime, estimate = round.woken[round.next_woken], draw_two(call, round)
-  if woken and not (drawn and vtime + cost_of(call, estimate) / weight < call.queue.clock) then
+  local is_behind = woken and drawn and vtime + cost_of(call, estimate) / weight < call.queue.clock
+  if woken and not (is_behind and random(call) < 0.5) then
     round.next_woken, woken.listed = round.next_woken + 1, 0
     return touch(call, woken.name)
   end

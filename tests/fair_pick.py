@@ -239,9 +239,10 @@ class FairPick:
         return woken
 
     def pick(self, woken: deque[Tenant], darts: Darts | None, dice: Iterator[float]) -> Tenant | None:
-        """Choose whom to serve: the wake list first, unless that would starve the drawn tenant."""
+        """Choose whom to serve: the wake list first, unless one who is behind wins the toss."""
         drawn = self.draw_two(darts, dice) if darts else None
-        if woken and not (drawn and drawn.vtime + self.cost_of(drawn) / drawn.weight < self.clock):
+        is_behind = woken and drawn and drawn.vtime + self.cost_of(drawn) / drawn.weight < self.clock
+        if woken and not (is_behind and next(dice) < 0.5):
             t = woken.popleft()
             t.listed = False
             return t

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 1
-DIGEST = "3a3fc18df4ecf96f"
+DIGEST = "a8d10227b7aa5051"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead"})
 

@@ -188,3 +188,21 @@ class Workers:
     def shares(self) -> dict[str, float]:
         """Each tenant's part of the worker-seconds."""
         return {name: self.spent[name] / self.spent.total() for name in self.lasts}
+
+
+def test_quiet_tenants_do_not_wait_until_a_backlog_has_caught_up(queue: Queue) -> None:
+    """Long tasks are charged when they end: the clock leaps, and all who have a backlog are behind it for a while."""
+    queue.enqueue("long", *(f"long-{n}" for n in range(10)))
+    long = queue.claim(10)
+    for name in ("ada", "bob", "cyd"):
+        queue.enqueue(name, *(f"{name}-{n}" for n in range(300)))
+        for lease in queue.claim(20):  # ends their time on the wake list, and tells how short their tasks are
+            queue.advance(1)
+            queue.end("ack", lease)
+    queue.advance(2_000)
+    for lease in long:
+        queue.end("ack", lease)
+    queue.enqueue("quiet", *(f"quiet-{n}" for n in range(3)))
+    first = [lease.id.partition("-")[0] for lease in queue.claim(12)]
+    assert "quiet" in first
+    assert Counter(first).total() - first.count("quiet") >= 4  # nor does the backlog wait

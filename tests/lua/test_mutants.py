@@ -51,7 +51,8 @@ MUTANTS = [
     Mutant(
         "coming back sheds debt", "if t.vtime > call.queue.clock then\n    take_slot", "if false then\n    take_slot"
     ),
-    Mutant("the wake list starves the backlog", "if woken and not (drawn and", "if woken and not (false and"),
+    Mutant("the wake list starves the backlog", "if woken and not (is_behind and", "if woken and not (false and"),
+    Mutant("the backlog starves the wake list", "is_behind and random(call) < 0.5", "is_behind"),
     Mutant("the second draw is ignored", "if other and other_vtime < vtime then", "if false then"),
     Mutant("a tenant is listed twice", "if t.listed == 0 then\n      t.listed = 1", "if true then\n      t.listed = 1"),
     Mutant("a dropped wake entry is not noted", "else touch(call, name).listed = 0 end", "end"),
@@ -141,6 +142,7 @@ DEEP = {
     "a weight change multiplies debts",
     "a task expires a ms late",
     "the wake list starves the backlog",
+    "the backlog starves the wake list",
     "a tenant is listed twice",
     "woken tenants that are not served are lost",
     "a hole in the slots",
