@@ -15,9 +15,9 @@
 --    above the class's top or below two fifths of it.
 -- 3. Whoever becomes eligible starts at max(own virtual time, clock): idling banks no credit, coming back sheds no
 --    debt. Whoever does so at the clock goes to the wake list, which is served first, so that a quiet tenant does not
---    wait for luck. A drawn tenant that is behind the clock by more than a task of its own goes before it if a coin says
---    so: a stream of wakers cannot starve the backlogged, and a backlog that has to catch up with the clock (which leaps
---    when long leases end) cannot starve the wakers. A tenant stands on the list at most once (`listed`): one
+--    wait for luck. A drawn tenant that is behind the clock by more than a task of its own goes before it if a coin
+--    says so: a stream of wakers cannot starve the backlogged, and a backlog that has to catch up with the clock (which
+--    leaps when long leases end) cannot starve the wakers. A tenant stands on the list at most once (`listed`): one
 --    that stops being eligible leaves its entry behind, and is dropped when that is popped, or gets its place back.
 -- 4. Cost is a task (`share = count`) or worker time (`share = time`): the tenant's running estimate is charged at
 --    dispatch and corrected when the lease ends (`correct`). No task takes less than a millisecond: free ones would
