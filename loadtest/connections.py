@@ -20,6 +20,7 @@ from loadtest.watch import queue_state, wait_attached, wait_until
 
 RATE, CREDIT = 200.0, 10
 SPARE_FILES = 200
+GROUP = 50  # workers that connect at once; more would wait for each other in this one process
 
 
 @frozen
@@ -95,9 +96,12 @@ class Connections:
             worker = fairq.Worker(self.server.url, token="dev-worker", name=f"idle-{n}", concurrency=1)
             worker.task("idle")(_never)
             await nursery.start(worker.run)
+            if (n + 1) % GROUP == 0 or n + 1 == self.sizes.each:
+                await self._until_attached(n + 1)
 
+    async def _until_attached(self, count: int) -> None:
         async def all_attached() -> float:
-            return float((await queue_state(self.operator, "idle"))["workers"]) / self.sizes.each
+            return float((await queue_state(self.operator, "idle"))["workers"]) / count
 
         await wait_until("connections, idle workers", self.sizes.limit, all_attached)
 
