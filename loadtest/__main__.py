@@ -31,7 +31,9 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("scenario", nargs="?", default="all", choices=[*SCENARIOS, "all"])
     parser.add_argument("--quick", action="store_true", help="small sizes: to see that it works, not how fast")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="also write report.json and pictures (PNG) there")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="also write report.json, report.md and pictures (PNG) there"
+    )
     parser.add_argument(
         "--peers-dir", type=Path, metavar="DIR", help=f"where the peers' environments are kept (or {PEERS_VARIABLE})"
     )
@@ -74,15 +76,17 @@ async def _until_signalled(scope: trio.CancelScope, received: list[int]) -> None
 
 
 def show(result: dict[str, Any], *, as_json: bool, out: Path | None) -> None:
-    """Print the report; with `out`, also write it there as JSON, with its pictures."""
+    """Print the report; with `out`, also write it there as JSON and as Markdown, with its pictures."""
     parts = [(scenario, result[name]) for name, scenario in SCENARIOS.items() if name in result]
+    tables = [table for scenario, part in parts for table in scenario.tables(part)]
     if as_json:
         report.print_json(result)
     else:
-        report.print_tables(result, [table for scenario, part in parts for table in scenario.tables(part)])
+        report.print_tables(result, tables)
     if out:
         out.mkdir(parents=True, exist_ok=True)
         (out / "report.json").write_bytes(report.as_json(result))
+        (out / "report.md").write_text(report.as_markdown(result, tables))
         for scenario, part in parts:
             for path in scenario.draw(part, out):
                 print(f"wrote {path}", file=sys.stderr)

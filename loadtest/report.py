@@ -92,6 +92,21 @@ def _print_table(console: Console, table: Table) -> None:
         console.print(f"  {table.note}")
 
 
+def as_markdown(report: Mapping[str, Any], tables: Iterable[Table]) -> str:
+    """Return the tables for a document."""
+    lines = ["  ".join(f"{name} {value}" for name, value in report["about"].items()), ""]
+    for table in tables:
+        lines += [
+            f"**{table.title}**",
+            "",
+            "| " + " | ".join(table.headings) + " |",
+            "|---" * len(table.headings) + "|",
+        ]
+        lines += ["| " + " | ".join(_shown(value) for value in row) + " |" for row in table.rows]
+        lines += ["", *([table.note, ""] if table.note else [])]
+    return "\n".join(lines)
+
+
 def print_tables(report: Mapping[str, Any], tables: Iterable[Table]) -> None:
     """Print the report for people."""
     console = Console(width=None if sys.stdout.isatty() else 140)
