@@ -22,7 +22,7 @@ from loadtest.report import Progress, Table
 from loadtest.throughput import PAYLOAD
 from loadtest.watch import queue_state, wait_attached, wait_until
 
-CREDIT, LIVE_RATE = 100, 200.0
+CREDIT, LIVE_RATE = 100, 50.0  # less than a 51st of what one worker does, or it is a backlog of its own
 CHUNK = 5_000
 QUEUE = "delayed"
 

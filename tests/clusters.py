@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import redis
 from redis.crc import key_slot
 
 from . import stores
@@ -66,6 +65,15 @@ class Node:
         return any(
             first <= slot <= last and place[2].decode() == node.id for first, last, place, *_ in self.cluster("SLOTS")
         )
+
+    def row(self, node: Node) -> list[str]:
+        """Read this node's line about another one in CLUSTER NODES."""
+        rows = (line.split() for line in self.cluster("NODES").decode().splitlines())
+        return next(words for words in rows if words[0] == node.id)
+
+    def epoch_of(self, node: Node) -> int:
+        """Tell another node's configuration epoch, as far as this one knows."""
+        return int(self.row(node)[6])
 
     def wait_replica(self) -> None:
         """Wait until this node is a replica that is up to date."""
@@ -127,6 +135,8 @@ class Cluster:
         node = self.add()
         node.cluster("REPLICATE", primary.id)
         node.wait_replica()
+        # Those that have not heard of it would not vote for it, and a failover is tried for five seconds only.
+        wait_for(lambda: all(each.row(node)[3] == primary.id for each in self.nodes), "not known as a replica")
         return node
 
     def owner(self, key: str) -> Node:
@@ -154,9 +164,16 @@ class Cluster:
         move_keys()
         for node in [target, source, *(each for each in self.nodes if each not in (source, target))]:
             node.cluster("SETSLOT", slot, "NODE", target.id)
+        # A node that takes a slot raises its epoch above those it has heard of. Who moves the slot on before the others
+        # have heard of that gets no higher one, and late gossip of the former owner then wins over the new one.
+        wait_for(lambda: self._agree(slot, target), "the nodes do not agree on a slot's new owner")
+
+    def _agree(self, slot: int, owner: Node) -> bool:
+        epoch = owner.epoch_of(owner)
+        return all(node.sees_owner(slot, owner) and node.epoch_of(owner) == epoch for node in self.nodes)
 
     def move(self, key: str, target: Node) -> None:
-        """Move a key's slot, and wait until the nodes concerned agree."""
+        """Move a key's slot, and wait until all nodes agree."""
         with self.moving(key, target):
             pass
 
@@ -180,7 +197,6 @@ class Cluster:
             node.stop()
 
 
-def is_command_missing(client: redis.Redis, *words: str) -> bool:
-    """Tell whether a server does not know a subcommand."""
-    (found,) = client.execute_command("COMMAND", "INFO", "|".join(words), NEVER_DECODE=True)
-    return not found
+def knows_subcommand(node: Node, word: str) -> bool:
+    """Tell whether a node knows a subcommand of CLUSTER, by its help."""
+    return any(line.decode().startswith(word) for line in node.cluster("HELP"))

@@ -226,7 +226,7 @@ async def test_a_slot_that_moves_in_one_step_is_followed(spread: Store, cluster:
     prefix = keys.queue_prefix("emails")
     source = cluster.owner(prefix)
     target, slot = cluster.other(source), module.slot_of(("GET", prefix))
-    if clusters.is_command_missing(source.client, "cluster", "migrateslots"):
+    if not clusters.knows_subcommand(source, "MIGRATESLOTS"):
         pytest.skip("this store moves slots key by key only")
     with trio.fail_after(20):
         await put(spread, "emails", "a")
@@ -356,24 +356,24 @@ async def test_a_promoted_replica_is_followed_in_good_order_and_after_a_crash(
     cluster = start_cluster()
     first = cluster.owner(keys.queue_prefix("emails"))
     channel = keys.ready_channel("emails")
-    with trio.fail_after(40):
+    with trio.fail_after(120):
         async with open_store(cluster.url) as store:
             second = cluster.add_replica(first)
             await store.subscription.add(channel)
             await put(store, "emails", "a")
             second.cluster("FAILOVER")
-            await wait_until(lambda: second.client.info("replication")["role"] == "master", 10)
-            await wait_until(lambda: succeeds(store, "emails"))
+            await wait_until(lambda: second.client.info("replication")["role"] == "master", 30)
+            await wait_until(lambda: succeeds(store, "emails"), 30)
             await put(store, "emails", "b")
-            await wait_until(lambda: second.subscriptions(channel) == 1)
+            await wait_until(lambda: second.subscriptions(channel) == 1, 30)
             first.wait_replica()
             assert second.client.wait(1, 5_000) == 1
             second.server.kill()
-            await wait_until(lambda: not store.connection.is_connected)
+            await wait_until(lambda: not store.connection.is_connected, 30)
             first.cluster("FAILOVER", "TAKEOVER")
-            await wait_until(lambda: succeeds(store, "emails"), 20)
+            await wait_until(lambda: succeeds(store, "emails"), 30)
             assert await drain(store, "emails") == ["a", "b"]
-            await wait_until(lambda: first.subscriptions(channel) == 1)
+            await wait_until(lambda: first.subscriptions(channel) == 1, 30)
             await store.connection.wait_connected()  # the dead one is not waited for any more
             assert second.port not in [node.address.port for node in store.connection.nodes()]
 
