@@ -16,7 +16,7 @@ from loadtest.openloop import OpenLoop, percentiles_ms
 from loadtest.processes import RunFailed, Server, resident_bytes, running_server, running_worker
 from loadtest.report import Progress, Table
 from loadtest.throughput import PAYLOAD
-from loadtest.watch import queue_state, wait_attached, wait_until
+from loadtest.watch import queue_state, wait_attached, wait_done, wait_until
 
 RATE, CREDIT = 200.0, 10
 SPARE_FILES = 200
@@ -66,11 +66,7 @@ class Connections:
         async with running_worker(self.server, [queue], CREDIT, record):
             await wait_attached(self.operator, queue)
             await traffic.run([self.busy], self.sizes.seconds)
-
-            async def all_done() -> float:
-                return float((await queue_state(self.operator, queue))["done"]) / len(traffic.due_ms)
-
-            await wait_until(f"connections, {name}", self.sizes.limit, all_done)
+            await wait_done(self.operator, queue, len(traffic.due_ms), f"connections, {name}", self.sizes.limit)
         starts = read_records(record)
         self.verdicts[f"connections, {name}"] = judge(traffic.due_ms, [entry.id for entry in starts])
         self.rows.append({"name": name, "idle": idle, **percentiles_ms(traffic.latency(starts))})

@@ -20,7 +20,7 @@ from loadtest.pictures import new_figure, save
 from loadtest.processes import RunFailed, Server, running_server, running_worker
 from loadtest.report import Progress, Table
 from loadtest.throughput import PAYLOAD
-from loadtest.watch import queue_state, wait_attached, wait_until
+from loadtest.watch import wait_attached, wait_done
 
 CREDIT, LIVE_RATE = 100, 50.0  # less than a 51st of what one worker does, or it is a backlog of its own
 CHUNK = 5_000
@@ -83,10 +83,7 @@ class Delayed:
         return {**spread(late), "min": round(min(late), 2)}
 
     async def _until_done(self, queue: str, count: int) -> None:
-        async def all_done() -> float:
-            return float((await queue_state(self.operator, queue))["done"]) / count
-
-        await wait_until(f"delayed, {queue}", self.sizes.limit, all_done)
+        await wait_done(self.operator, queue, count, f"delayed, {queue}", self.sizes.limit)
 
     async def _fill(self, start_at: float, clients: Sequence[fairq.Client]) -> list[str]:
         """Enqueue the herd, all due within the same second."""

@@ -18,7 +18,7 @@ from loadtest.pictures import new_figure, save
 from loadtest.processes import CpuMeter, Server, running_server, running_worker
 from loadtest.report import Progress, Table
 from loadtest.throughput import PAYLOAD
-from loadtest.watch import queue_state, wait_attached, wait_until
+from loadtest.watch import wait_attached, wait_done
 
 CALLERS, CREDIT, CONNECTIONS = 200, 100, 4
 IDLE_RATE = 20.0
@@ -50,10 +50,7 @@ class Latency:
     verdicts: dict[str, Verdict] = field(factory=dict, init=False)
 
     async def _until_done(self, queue: str, count: int) -> None:
-        async def all_done() -> float:
-            return float((await queue_state(self.operator, queue))["done"]) / count
-
-        await wait_until(f"latency, {queue}", self.sizes.limit, all_done)
+        await wait_done(self.operator, queue, count, f"latency, {queue}", self.sizes.limit)
 
     async def maximum(self) -> float:
         """Find how many tasks per second pass when CALLERS callers wait for each of theirs, and a worker works."""

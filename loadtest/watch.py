@@ -41,6 +41,15 @@ async def wait_attached(operator: fairq.Client, queue: str) -> None:
     await wait_until("the worker's start", ATTACH_S, is_attached)
 
 
+async def wait_done(operator: fairq.Client, queue: str, count: int, what: str, seconds: float) -> None:
+    """Wait until so many tasks of the queue are done."""
+
+    async def all_done() -> float:
+        return float((await queue_state(operator, queue))["done"]) / count
+
+    await wait_until(what, seconds, all_done)
+
+
 async def stop_handing_out(operator: fairq.Client, queue: str, seconds: float) -> int:
     """Pause a queue and wait until nothing is under way; returns how many tasks are left in it."""
     await operator.request("pause", {"queue": queue})

@@ -133,10 +133,10 @@ end
 
 -- Reads runs, and the tenants whom they belong to.
 local function read_runs(call, ids)
-  local names = {}
+  local names, tenant_at = {}, struct.size('<IIHBIdddd') + 1
   for i, packed in ipairs(redis.call('HMGET', key(call, 'runs'), unpack(ids))) do
     call.runs[ids[i]] = packed
-    if packed then names[#names + 1] = struct.unpack('Bc0', packed, struct.size('<IIHBIdddd') + 1) end
+    if packed then names[#names + 1] = struct.unpack('Bc0', packed, tenant_at) end
   end
   read_tenants(call, names)
 end

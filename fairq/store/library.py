@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 1
-DIGEST = "24934c5c103276a7"
+DIGEST = "a27983de43afa1f5"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead"})
 

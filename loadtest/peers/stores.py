@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -15,7 +14,7 @@ from attrs import frozen
 
 from fairq.store.embedded import socket_path
 from loadtest.peers.catalogue import Peer
-from loadtest.processes import START_S, RunFailed, plain_store, running_server, stop
+from loadtest.processes import START_S, RunFailed, free_port, plain_store, resident_bytes, running_server, stop
 
 
 @frozen
@@ -27,19 +26,9 @@ class RunningStore:
     bytes_used: Callable[[], int]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _valkey_bytes(path: Path) -> int:
     with redis.Redis(unix_socket_path=str(path)) as client:
         return int(client.info("memory")["used_memory"])
-
-
-def _resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
 def _file_bytes(directory: Path) -> int:
@@ -67,7 +56,7 @@ def _nats_configuration(directory: Path, port: int) -> Path:
 @asynccontextmanager
 async def _program(peer: Peer, program: str, directory: Path, fsync: str) -> AsyncIterator[RunningStore]:
     """Run beanstalkd (its log synced as `fsync` says) or a NATS server (which syncs its files as it sees fit)."""
-    port = _free_port()
+    port = free_port()
     await trio.Path(directory).mkdir(parents=True, exist_ok=True)
     if peer.store == "beanstalkd":
         every_ms = "0" if fsync == "always" else "1000"
@@ -80,7 +69,7 @@ async def _program(peer: Peer, program: str, directory: Path, fsync: str) -> Asy
     try:
         await _wait_listening(port, process)
         if peer.store == "beanstalkd":
-            yield RunningStore({"port": port}, {"store": process.pid}, lambda: _resident_bytes(process.pid))
+            yield RunningStore({"port": port}, {"store": process.pid}, lambda: resident_bytes(process.pid))
         else:
             yield RunningStore({"port": port}, {"store": process.pid}, lambda: _file_bytes(directory / "store"))
     finally:
@@ -96,7 +85,7 @@ async def running_store(peer: Peer, program: str, directory: Path, fsync: str) -
             pids = {"server": server.pid, "store": server.store_pid}
             yield RunningStore({"url": server.url}, pids, lambda: _valkey_bytes(path))
     elif peer.store == "valkey":
-        port = _free_port()
+        port = free_port()
         with plain_store(directory, fsync=fsync, port=port) as (path, pid):
             await _wait_listening(port)
             yield RunningStore({"port": port}, {"store": pid}, lambda: _valkey_bytes(path))
