@@ -5,8 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
 import orjson
 import trio
@@ -14,18 +13,9 @@ import uuid_utils
 from attrs import define, field
 
 from fairq.client.driver import Driver
+from fairq.client.options import TaskOptions, pack_options
 from fairq.errors import BadRequest, TooLarge
-from fairq.model import (
-    MAX_ATTEMPTS,
-    MAX_PAYLOAD_BYTES,
-    MAX_SPAN_MS,
-    MAX_TIME_MS,
-    NewTask,
-    TaskState,
-    check_int,
-    check_name,
-    check_task_id,
-)
+from fairq.model import MAX_PAYLOAD_BYTES, NewTask, TaskState, check_name, check_task_id
 from fairq.scopes import background
 from fairq.wire.client_session import ClientSession
 
@@ -45,22 +35,6 @@ class EnqueuedTask:
         """Ask what has become of it."""
         assert self._client is not None
         return (await self._client.tasks(self.queue, [self.id]))[0]
-
-
-def _ms(seconds: float | None, what: str, highest_ms: int = MAX_SPAN_MS) -> int:
-    if seconds is None:
-        return 0
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds * 1000 <= highest_ms:
-        raise BadRequest(f"{what} must be 0 to {highest_ms // 1000} seconds, not {seconds!r:.80}", field=what)
-    return round(seconds * 1000)
-
-
-def _at_ms(moment: datetime | float | None, what: str) -> int:
-    if isinstance(moment, datetime):
-        if moment.tzinfo is None:
-            raise BadRequest(f"{what} must say its time zone", field=what)
-        moment = moment.timestamp()
-    return _ms(moment, what, MAX_TIME_MS)
 
 
 def encode_payload(payload: Any) -> bytes:
@@ -94,24 +68,15 @@ class Client:
         payload: Any,
         *,
         id: str | None = None,
-        delay: float | None = None,
-        start_at: datetime | float | None = None,
-        expires_in: float | None = None,
-        expires_at: datetime | float | None = None,
-        max_attempts: int | None = None,
         timeout: float | None = None,
+        **options: Unpack[TaskOptions],
     ) -> EnqueuedTask:
-        """Enqueue one task; it is durable when this returns.
+        """Enqueue one task; it is durable when this returns. `id`: yours, if repeating the call must make no second.
 
-        `delay` and `expires_in` in seconds from now; `start_at` and `expires_at` as aware datetimes or seconds since
-        the epoch. `id`: yours, if repeating the call must make no second task.
         Raises: BadRequest, TooLarge, StoreFull, Unavailable, OutcomeUnknown.
         """
-        tasks = await self.enqueue_many(
-            queue, [payload], ids=None if id is None else [id], delay=delay, start_at=start_at, expires_in=expires_in,
-            expires_at=expires_at, max_attempts=max_attempts, timeout=timeout,
-        )  # fmt: skip
-        return tasks[0]
+        ids = None if id is None else [id]
+        return (await self.enqueue_many(queue, [payload], ids=ids, timeout=timeout, **options))[0]
 
     async def enqueue_many(
         self,
@@ -119,29 +84,15 @@ class Client:
         payloads: Iterable[Any],
         *,
         ids: Sequence[str] | None = None,
-        delay: float | None = None,
-        start_at: datetime | float | None = None,
-        expires_in: float | None = None,
-        expires_at: datetime | float | None = None,
-        max_attempts: int | None = None,
         timeout: float | None = None,
+        **options: Unpack[TaskOptions],
     ) -> list[EnqueuedTask]:
         """Enqueue many tasks, as `enqueue` does one; any number, sent in frames of up to 500.
 
         Not atomic: on an error some may have been taken; repeat the call with the same `ids`.
         """
         check_name(queue, "queue")
-        options = (
-            _ms(delay, "delay"),
-            _at_ms(start_at, "start_at"),
-            _ms(expires_in, "expires_in"),
-            _at_ms(expires_at, "expires_at"),
-            0 if max_attempts is None else check_int(max_attempts, "max_attempts", 1, MAX_ATTEMPTS),
-        )
-        try:
-            NewTask("any", b"", *options).check()
-        except BadRequest as error:  # in the words of our arguments
-            raise BadRequest(error.message.replace("_ms", ""), field=(error.field or "").removesuffix("_ms")) from None
+        values = pack_options(options) if options else ()
         texts = [encode_payload(payload) for payload in payloads]
         if ids is None:
             ids = [str(uuid_utils.uuid7()) for _ in texts]
@@ -152,7 +103,7 @@ class Client:
                 check_task_id(id)
         if not texts:
             return []
-        tasks = [NewTask(id, text, *options) for id, text in zip(ids, texts, strict=True)]
+        tasks = [NewTask(id, text, *values) for id, text in zip(ids, texts, strict=True)]
         outcomes = await self._driver.wait(self._driver.session.enqueue(queue, tasks, self._deadline(timeout)))
         if "expired" in outcomes:
             raise BadRequest("the window is over already; the task was not enqueued", field="expires_at")

@@ -75,7 +75,8 @@ class Peer:
                 continue
             request = self.session.receive(text, trio.current_time())
             if request is None:
-                self.kick()
+                if self.session.has_outgoing:
+                    self.kick()
             elif isinstance(request, Drain):
                 self.session.credit = 0
             elif self.requests >= MAX_REQUESTS:

@@ -10,8 +10,8 @@ from attrs import field, frozen
 from fairq.model import NewTask, Settlement
 
 SUBPROTOCOL = "fairq.v1"
-BEAT_S = 10.0  # whoever has sent nothing for so long sends a ping
-SILENCE_S = 25.0  # whoever has heard nothing for so long closes
+BEAT_S = 20.0  # whoever has sent nothing for so long sends a ping
+SILENCE_S = 50.0  # whoever has heard nothing for so long closes
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_CREDIT = 500
 MAX_QUEUES = 100

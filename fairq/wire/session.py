@@ -28,6 +28,11 @@ class Session:
         """Put a frame into the outbox."""
         self._outbox.append(encode(kind, body or {}))
 
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether frames wait to be sent."""
+        return bool(self._outbox)
+
     def outgoing(self, now: float) -> list[str]:
         """Hand out the frames to send, in order."""
         if not self._outbox:
