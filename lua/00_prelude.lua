@@ -11,20 +11,22 @@
 --
 -- Validate first, write last: `refuse` may be called only before the first write.
 
-local QUEUE_FORMAT = '<dddddddddddddddddddddd'  -- fields in the order of load_queue
-local TENANT_FORMAT = '<dddddddddddddIbBB'      -- fields in the order of new_tenant
+local QUEUE_FORMAT = '<dddddddddddddddddddddddd'  -- fields in the order of load_queue
+local TENANT_FORMAT = '<dddddddddddddIbBBB'     -- fields in the order of new_tenant
 local RUN_FORMAT = '<IIHBIddddBc0Bc0Hc0'        -- fields in the order of load_run
 local LEASE_FORMAT = '<IIHBIddddBc0'            -- the head of RUN_FORMAT: a lease without its worker and error
 local HEADER_FORMAT = '<BHdddBc0'               -- a task's record is this header followed by the payload
 local DEATH_FORMAT = '<BIdBc0Hc0'               -- reason, attempts, died_at_ms, tenant, error
-local OPTIONS_FORMAT = '<ddddH'                 -- fields in the order of read_options
+local EXTRAS_FORMAT = '<BBc0'                    -- fields in the order of unpack_extras
+local OPTIONS_FORMAT = '<ddddHBdBc0'            -- fields in the order of read_options
 local RECORD_VERSION = 1
 
 local DEFAULT_WEIGHT = 1000     -- weights are kept in thousandths, as integers, so that sums cannot drift
 local OUT, AWAKE = 0, -1        -- tenant.slot: in no structure, on the wake list, else its slot in the class
 local SHARE_TIME, SHARE_COUNT = 0, 1
--- run.state: leased, or how the last lease ended (told apart for who settles twice: see `refusal`)
-local LEASED, SETTLED, REAPED = 0, 1, 2
+-- run.state: leased (and perhaps asked to stop), or how the last lease ended (told apart for who settles twice: see
+-- `refusal`)
+local LEASED, SETTLED, REAPED, STOPPING = 0, 1, 2, 3
 local REASONS = {'exhausted', 'rejected', 'expired', 'lease_lost'}
 local EXHAUSTED, REJECTED, EXPIRED, LEASE_LOST = 1, 2, 3, 4
 local DONE_WINDOW_MS = 60000    -- settled ids are remembered for one to two of these windows
@@ -38,6 +40,17 @@ end
 
 local function check_name(name, field)
   if #name > 63 or not name:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', field) end
+end
+
+-- The ids among the arguments: every step-th from `first` on, at most 500, each once.
+local function ids_in(args, first, step)
+  local ids, seen = {}, {}
+  for i = first, #args, step do
+    if seen[args[i]] then refuse('bad_request', 'ids') end
+    ids[#ids + 1], seen[args[i]] = args[i], true
+  end
+  if #ids == 0 or #ids > TASKS_PER_CALL or (#args - first + 1) % step ~= 0 then refuse('bad_request', 'ids') end
+  return ids
 end
 
 local function key(call, name)
@@ -56,6 +69,7 @@ local function new_queue()
     now = 0, clock = 0, weight_sum = 0, hungry = 0, paused = 0, epoch = 0, share = SHARE_TIME, lease_ms = 30000,
     max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000, dead_keep = 100000,
     estimate = 0, ready = 0, delayed = 0, leased = 0, dead = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
+    cancelled = 0, special = 0,
     classes = {},
   }
 end
@@ -66,7 +80,7 @@ local function load_queue(prefix)
   local q, position = {classes = {}}, nil
   q.now, q.clock, q.weight_sum, q.hungry, q.paused, q.epoch, q.share, q.lease_ms, q.max_attempts, q.retry_base_ms,
     q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready, q.delayed, q.leased, q.dead, q.enqueued, q.done,
-    q.buried, q.expired, position = struct.unpack(QUEUE_FORMAT, packed)
+    q.buried, q.expired, q.cancelled, q.special, position = struct.unpack(QUEUE_FORMAT, packed)
   while position <= #packed do  -- the tail: (class, tenants in it), for classes that have any
     local class, count
     class, count, position = struct.unpack('<dd', packed, position)
@@ -78,7 +92,7 @@ end
 local function pack_queue(q)
   local parts = {struct.pack(QUEUE_FORMAT, q.now, q.clock, q.weight_sum, q.hungry, q.paused, q.epoch, q.share,
     q.lease_ms, q.max_attempts, q.retry_base_ms, q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready,
-    q.delayed, q.leased, q.dead, q.enqueued, q.done, q.buried, q.expired)}
+    q.delayed, q.leased, q.dead, q.enqueued, q.done, q.buried, q.expired, q.cancelled, q.special)}
   for class, count in pairs(q.classes) do
     if count > 0 then parts[#parts + 1] = struct.pack('<dd', class, count) end
   end
@@ -99,6 +113,7 @@ local function open(keys, args)
   local call = {
     prefix = keys[1], dice = args[2], die = 1,
     packed = {}, tenants = {}, touched = {}, woken = {}, slots = {},   -- the fair pick's (10_tenants.lua)
+    extras = {},                                                       -- what few tasks ask for (17_extras.lua)
     runs = {}, changed = {}, ended = {}, forgotten = {}, done = {},    -- ended leases (40_settle.lua)
   }
   call.queue = load_queue(call.prefix)

@@ -67,24 +67,33 @@ local function unpick(call, picks, i, returned)
   if is_eligible(t) then count_in(call, t) end
 end
 
--- Pops up to `wanted` ids of one tenant, passing over voids.
-local function pop_ready(call, t, wanted)
-  local list = key(call, 'ready:' .. t.name)
-  if t.voids == 0 then return wanted == 1 and {redis.call('LPOP', list)} or redis.call('LPOP', list, wanted) end
-  local void, ids = key(call, 'void:' .. t.name), {}
+-- Pops ids off one list until there are `wanted`, passing over voids.
+local function pop_level(call, t, level, wanted, ids)
+  local list, void = ready_key(call, t, level), key(call, 'void:' .. t.name)
   while #ids < wanted and call.voids < VOIDS_PER_CALL do
     local popped = redis.call('LPOP', list, wanted - #ids)
-    if not popped then break end
+    if not popped then return close_level(call, t, level) end
     for _, id in ipairs(popped) do  -- one by one: a void and its replayed task may both be among them
-      if redis.call('HEXISTS', void, id) == 1 then
+      local field = void_field(id, level)
+      if t.voids > 0 and redis.call('HEXISTS', void, field) == 1 then
         call.voids, t.voids = call.voids + 1, t.voids - 1
-        if redis.call('HINCRBY', void, id, -1) == 0 then redis.call('HDEL', void, id) end
+        if redis.call('HINCRBY', void, field, -1) == 0 then redis.call('HDEL', void, field) end
       else
         ids[#ids + 1] = id
       end
     end
   end
-  if #ids == wanted and t.ready == 0 then drop_voids(call, t) end
+end
+
+-- Pops up to `wanted` ids of one tenant.
+local function pop_ready(call, t, wanted)
+  if t.voids == 0 and t.levels == 0 then
+    local list = ready_key(call, t, USUAL_PRIORITY)
+    return wanted == 1 and {redis.call('LPOP', list)} or redis.call('LPOP', list, wanted)
+  end
+  local ids = {}
+  for _, level in ipairs(levels_of(call, t)) do pop_level(call, t, level, wanted, ids) end
+  if #ids == wanted and t.ready == 0 then drop_lists(call, t) end
   return ids
 end
 

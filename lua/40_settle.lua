@@ -8,6 +8,9 @@
 --   release  back at the head of its tenant's list                                  is forgiven: max_attempts moves up
 --   reap     as release, or dead as `lease_lost` when it was the last               counts
 --   extend   (the lease goes on for another lease_ms)                               -
+--
+-- A task that was cancelled while it was leased (STOPPING) is done if its owner acks it; any other end of the lease makes
+-- it cancelled: forgotten, its id remembered as `c<attempt>`.
 
 -- call.runs holds the packed runs that the call has read: false where there is none (any more). What it changes is
 -- written by `flush`, each kind in one command: call.changed (ids whose run changed), call.ended (ids that leave
@@ -47,6 +50,25 @@ local function end_lease(call, id, name, epoch, leased_at, cost, weight_sum)
   return t
 end
 
+local function is_leased(state)
+  return state == LEASED or state == STOPPING
+end
+
+-- Forgets a task that has come to its end; its id is remembered as `trace`.
+local function forget(call, t, id, trace)
+  local forgotten, done, n = call.forgotten, call.done, #call.done
+  set_run(call, id, false)
+  forgotten[#forgotten + 1] = id
+  done[n + 1], done[n + 2] = id, trace
+  drop_extras(call, t.name, id)
+end
+
+-- `attempt`: the last one, if its own owner ended it; else 0, so that the owner's settlement is stale.
+local function forget_cancelled(call, t, id, attempt)
+  forget(call, t, id, 'c' .. attempt)
+  call.queue.cancelled = call.queue.cancelled + 1
+end
+
 local function end_run(call, id, state)
   local run = load_run(call.runs[id])
   run.state, run.cost, run.worker = state, 0, ''
@@ -79,10 +101,7 @@ local actions = {}
 local ARGUMENTS = {ack = 3, nack = 5, reject = 4, release = 3, reap = 3, extend = 3}  -- of `settle`, per lease
 
 function actions.ack(call, t, id, attempt)
-  local forgotten, done, n = call.forgotten, call.done, #call.done
-  set_run(call, id, false)
-  forgotten[#forgotten + 1] = id
-  done[n + 1], done[n + 2] = id, attempt
+  forget(call, t, id, attempt)
   t.done, call.queue.done = t.done + 1, call.queue.done + 1
 end
 
@@ -124,7 +143,7 @@ local function refusal(call, id, text)
   end
   flush(call)  -- it may be this call that settled it
   local settled = redis.call('HGET', done_key(call, 0), id) or redis.call('HGET', done_key(call, 1), id)
-  if settled then return tonumber(settled) == attempt and 'gone' or 'stale' end
+  if settled then return tonumber((settled:gsub('^c', ''))) == attempt and 'gone' or 'stale' end
   local death = redis.call('HGET', key(call, 'dead'), id)
   if not death then return 'gone' end
   local reason, attempts = struct.unpack(DEATH_FORMAT, death)
@@ -146,11 +165,16 @@ local function settle_one(call, action, id, attempt, ...)
   local packed = call.runs[id]
   if not packed then return refusal(call, id, attempt) end
   local last, _, _, state, epoch, leased_at, cost, weight_sum, _, name = struct.unpack(LEASE_FORMAT, packed)
-  if attempt and last ~= tonumber(attempt) or state ~= LEASED then return refusal(call, id, attempt) end
+  if attempt and last ~= tonumber(attempt) or not is_leased(state) then return refusal(call, id, attempt) end
   if action == 'extend' then
     redis.call('ZADD', key(call, 'leases'), call.now + call.queue.lease_ms, id)
+    return state == STOPPING and 'cancelled' or 'ok'
+  end
+  local t = end_lease(call, id, name, epoch, leased_at, cost, weight_sum)
+  if state == STOPPING and action ~= 'ack' then
+    forget_cancelled(call, t, id, action == 'reap' and 0 or last)
   else
-    actions[action](call, end_lease(call, id, name, epoch, leased_at, cost, weight_sum), id, attempt, ...)
+    actions[action](call, t, id, attempt, ...)
   end
   return 'ok'
 end
@@ -161,6 +185,7 @@ end
 --         for nack: delay_ms (may be empty), error; for reject: error
 --   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
 --         | "stale" (the lease was lost: another attempt owns or owned the task)
+--         | "cancelled" (extended, but the task was cancelled: its owner shall stop)
 --   flags allow-oom
 local function settle(keys, args)
   local call, outcomes, ids, starts, at = open(keys, args), {}, {}, {}, 3
@@ -176,11 +201,12 @@ local function settle(keys, args)
   end
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'settlements') end
   read_runs(call, ids)
+  read_extras(call, ids)
   local changed = false
   for n = 1, #ids do
     local first = starts[n]
     outcomes[n] = settle_one(call, args[first], ids[n], args[first + 2], args[first + 3], args[first + 4])
-    changed = changed or outcomes[n] == 'ok'
+    changed = changed or outcomes[n] == 'ok' or outcomes[n] == 'cancelled'
   end
   flush(call)
   if changed then close(call) end

@@ -38,11 +38,7 @@ local function expire(call, limit)
   local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
   for i, id in ipairs(ids) do
     local t = touch(call, (read_header(records[i])))
-    if redis.call('ZREM', key(call, 'delayed:' .. t.name), id) == 1 then
-      t.delayed, call.queue.delayed = t.delayed - 1, call.queue.delayed - 1
-    else
-      void_entry(call, t, id)
-    end
+    take_out(call, t, id)
     bury(call, t, id, runs[i] and load_run(runs[i]) or {attempt = 0, error = ''}, EXPIRED)
   end
   return #ids
@@ -67,6 +63,13 @@ local function forget_dead(call, id, death)
   return t
 end
 
+-- Deletes a dead letter and its task.
+local function drop_letter(call, id, death)
+  local t = forget_dead(call, id, death)
+  call.forgotten[#call.forgotten + 1] = id
+  drop_extras(call, t.name, id)
+end
+
 -- Deletes dead letters that are too old or too many, oldest first.
 local function trim_dead(call, limit)
   local q, deaths = call.queue, key(call, 'deaths')
@@ -75,8 +78,7 @@ local function trim_dead(call, limit)
     or redis.call('ZRANGE', deaths, '-inf', call.now - q.dead_keep_ms, 'BYSCORE', 'LIMIT', 0, limit)
   if #ids == 0 then return 0 end
   for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
-    forget_dead(call, ids[i], death)
-    call.forgotten[#call.forgotten + 1] = ids[i]
+    drop_letter(call, ids[i], death)
   end
   return #ids
 end

@@ -78,14 +78,13 @@ end
 
 -- Forgets the window of a task that is replayed after its end.
 local function reopen(call, id, record)
-  local name, max_attempts, enqueued_at, start_at, expires_at = read_header(record)
+  local _, _, _, start_at, expires_at = read_header(record)
   if expires_at == 0 then return end
   if expires_at > call.now then
     redis.call('ZADD', key(call, 'expiring'), expires_at, id)
     return
   end
-  local header = struct.pack(HEADER_FORMAT, RECORD_VERSION, max_attempts, enqueued_at, start_at, 0, #name, name)
-  redis.call('HSET', key(call, 'tasks'), id, header .. record:sub(#header + 1))
+  rewrite_header(call, id, record, start_at, 0)
 end
 
 -- Calls visit(id, death, record) for the ids that are dead letters; out: per id "ok" | "gone".
@@ -136,7 +135,6 @@ end
 local function purge(keys, args)
   local call = open(keys, args)
   return each_dead(call, args, function(id, death)
-    forget_dead(call, id, death)
-    call.forgotten[#call.forgotten + 1] = id
+    drop_letter(call, id, death)
   end)
 end

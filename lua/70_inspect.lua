@@ -58,12 +58,14 @@ local function state_of(call, id, record, run, death)
   end
   if not record then
     local attempt = redis.call('HGET', done_key(call, 0), id) or redis.call('HGET', done_key(call, 1), id)
-    return attempt and {'done', '', tonumber(attempt), '0', '', ''} or {'unknown', '', 0, '0', '', ''}
+    if not attempt then return {'unknown', '', 0, '0', '', ''} end
+    local number = attempt:match('^c(%d+)$')
+    return {number and 'cancelled' or 'done', '', tonumber(number or attempt), '0', '', ''}
   end
   local tenant = read_header(record)
   local attempt, message = 0, ''
   if run then attempt, message = run.attempt, run.error end
-  if run and run.state == LEASED then
+  if run and is_leased(run.state) then
     return {'leased', tenant, attempt, redis.call('ZSCORE', key(call, 'leases'), id), run.worker, message}
   end
   local start_at = redis.call('ZSCORE', key(call, 'delayed:' .. tenant), id)
@@ -74,7 +76,7 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 dice  then ids (at most 500)
 --   out   per id: {state, tenant, attempt, at_ms, detail, error}; state is ready, delayed (at: start), leased (at:
---         lease deadline, detail: worker), dead (at: death, detail: reason), done (not long ago) or unknown
+--         lease deadline, detail: worker), dead (at: death, detail: reason), done or cancelled (not long ago), or unknown
 local function tasks(keys, args)
   local call, ids, out = open(keys, args), {}, {}
   for i = 3, #args do ids[#ids + 1] = args[i] end
@@ -102,6 +104,42 @@ local function dead(keys, args)
   for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
     local reason, attempts, died_at, _, message = struct.unpack(DEATH_FORMAT, death)
     out[i] = {ids[i], records[i], REASONS[reason], attempts, text(died_at), message}
+  end
+  return out
+end
+
+-- The live ones among the first entries of a list.
+local function without_voids(call, t, level, entries)
+  if t.voids == 0 or #entries == 0 then return entries end
+  local fields, left, ids = {}, {}, {}
+  for i, id in ipairs(entries) do fields[i] = void_field(id, level) end
+  for i, count in ipairs(redis.call('HMGET', key(call, 'void:' .. t.name), unpack(fields))) do
+    left[entries[i]] = tonumber(count or 0)
+  end
+  for _, id in ipairs(entries) do
+    if left[id] == 0 then ids[#ids + 1] = id else left[id] = left[id] - 1 end
+  end
+  return ids
+end
+
+-- peek(keys, argv): a tenant's next ready tasks, in the order in which they will be served.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 tenant  4 count (1..500)
+--   out   per task: id, record
+local function peek(keys, args)
+  local call, count = {prefix = keys[1], queue = load_queue(keys[1]), packed = {}, tenants = {}}, tonumber(args[4])
+  check_name(args[3], 'tenant')
+  if not count or count < 1 or count > TASKS_PER_CALL then refuse('bad_request', 'count') end
+  local t, ids, out = tenant(call, args[3]), {}, {}
+  for _, level in ipairs(levels_of(call, t)) do
+    local entries = redis.call('LRANGE', ready_key(call, t, level), 0, count + math.min(t.voids, VOIDS_PER_CALL) - 1)
+    for _, id in ipairs(without_voids(call, t, level, entries)) do
+      if #ids < count then ids[#ids + 1] = id end
+    end
+  end
+  if #ids == 0 then return out end
+  for i, record in ipairs(redis.call('HMGET', key(call, 'tasks'), unpack(ids))) do
+    out[#out + 1], out[#out + 2] = ids[i], record
   end
   return out
 end

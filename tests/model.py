@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .fair_pick import FairPick, Pick, Run, Tenant
 
@@ -24,6 +25,8 @@ class Task:
     start_at: float
     expires_at: float
     max_attempts: int
+    priority: int
+    key: str
 
 
 @dataclass
@@ -62,7 +65,7 @@ class Model(FairPick):
         self.hungry = 0
         self.readied = False
         self.published = 0
-        self.counts = dict.fromkeys(("enqueued", "done", "buried", "expired"), 0)
+        self.counts = dict.fromkeys(("enqueued", "done", "buried", "expired", "cancelled"), 0)
         self.records: dict[str, Task] = {}
         self.runs: dict[str, Run] = {}
         self.leases: dict[str, float] = {}
@@ -70,7 +73,8 @@ class Model(FairPick):
         self.due: dict[str, float] = {}
         self.dead: dict[str, Death] = {}
         self.deaths: dict[str, float] = {}
-        self.done: dict[tuple[int, str], int] = {}
+        self.done: dict[tuple[int, str], tuple[int, str]] = {}  # (window, id) -> last attempt, how it ended
+        self.holders: dict[tuple[str, str], tuple[float, str]] = {}  # (tenant, dedupe key) -> until (0: its end), id
 
     def open(self, now: float) -> float:
         """Begin a call: time never goes back."""
@@ -89,8 +93,10 @@ class Model(FairPick):
         self.now = now
 
     def put_ready(self, t: Tenant, id: str, at_head: bool = False) -> None:
-        """Put a task on its tenant's list."""
-        (t.ready.appendleft if at_head else t.ready.append)(id)
+        """Put a task on its tenant's list, among those of its priority."""
+        level = self.records[id].priority
+        levels = [self.records[other].priority for other in t.ready]
+        t.ready.insert(next((i for i, other in enumerate(levels) if other + at_head > level), len(levels)), id)
         self.readied = self.readied or not t.paused
 
     def put_delayed(self, t: Tenant, id: str, start_at: float) -> None:
@@ -101,19 +107,45 @@ class Model(FairPick):
     def bury(self, id: str, reason: str, now: float, attempts: int = 0, error: str = "") -> None:
         """Make a dead letter."""
         t = self.records[id].tenant
+        self.free_key(id)
         self.runs.pop(id, None)
         self.dead[id], self.deaths[id] = Death(t, reason, attempts, now, error), now
         t.dead += 1
         self.counts["buried"] += 1
         self.counts["expired"] += reason == "expired"
 
-    def remembered(self, id: str, now: float) -> int | None:
-        """Tell the attempt that finished a task not long ago."""
+    def free_key(self, id: str) -> None:
+        """Give a dedupe key back, unless it is held for a window or somebody else's."""
+        held = self.records[id].tenant.name, self.records[id].key
+        if self.holders.get(held) == (0, id):
+            del self.holders[held]
+
+    def forget(self, id: str, attempt: int, how: str, now: float) -> None:
+        """Forget a task but for its id."""
+        self.free_key(id)
+        self.runs.pop(id, None)
+        del self.records[id]
+        self.done[math.floor(now / WINDOW_MS), id] = attempt, how
+        self.counts[how] += 1
+
+    def take_out(self, id: str) -> None:
+        """Take a waiting task out of its place."""
+        t = self.touch(self.records[id].tenant.name)
+        if t.delayed.pop(id, None) is None:
+            t.ready.remove(id)
+
+    def remembered(self, id: str, now: float) -> tuple[int, str] | None:
+        """Tell which attempt ended a task not long ago, and how."""
         window = math.floor(now / WINDOW_MS)
         return self.done.get((window, id)) or self.done.get((window - 1, id))
 
-    def enqueue(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, float]]]) -> list[str]:
-        """Store tasks of one tenant; options are delay, start_at, expires_in, expires_at, max_attempts."""
+    def holder(self, tenant: str, key: str, now: float) -> str | None:
+        """Name the task that holds a dedupe key."""
+        until, id = self.holders.get((tenant, key), (-1, ""))
+        return id if key and (until == 0 or until > now) else None
+
+    def enqueue(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:
+        """Store tasks of one tenant; the options are those of `calls.options`."""
         now = self.open(now)
         outcomes: list[str] = []
         for id, given in tasks:
@@ -123,11 +155,16 @@ class Model(FairPick):
                 outcomes.append("duplicate")
             elif 0 < expires_at <= max(start_at, now):
                 outcomes.append("expired")
+            elif first := self.holder(tenant, given.get("key", ""), now):
+                outcomes.append(f"duplicate {first}")
             else:
                 outcomes.append("ok")
                 t = self.touch(tenant)
                 attempts = int(given.get("max_attempts", 0)) or self.settings["max_attempts"]
-                self.records[id] = Task(t, start_at, expires_at, attempts)
+                key = given.get("key", "")
+                self.records[id] = Task(t, start_at, expires_at, attempts, given.get("priority", 50), key)
+                if key:
+                    self.holders[tenant, key] = now + given["window"] if given.get("window") else 0, id
                 if start_at > now:
                     self.put_delayed(t, id, start_at)
                 else:
@@ -215,7 +252,7 @@ class Model(FairPick):
         if run:
             return "gone" if run.attempt == attempt and run.state == "settled" else "stale"
         if finished:
-            return "gone" if finished == attempt else "stale"
+            return "gone" if finished[0] == attempt else "stale"
         if death is None:
             return "gone"
         return "gone" if death.attempts == attempt and death.reason in ("exhausted", "rejected") else "stale"
@@ -225,21 +262,22 @@ class Model(FairPick):
     ) -> str:
         """End or extend one lease."""
         run = self.runs.get(id)
-        if run is None or run.state != "leased" or run.attempt != attempt:
+        if run is None or run.state not in ("leased", "stopping") or run.attempt != attempt:
             return self.refusal(id, attempt, now)
+        if action == "extend":
+            self.leases[id] = now + self.settings["lease_ms"]
+            return "cancelled" if run.state == "stopping" else "ok"
         if action == "ack":
-            t = self.end_lease(id, run, "settled", now)
-            del self.runs[id], self.records[id]
-            self.done[math.floor(now / WINDOW_MS), id] = run.attempt
-            t.done += 1
-            self.counts["done"] += 1
+            self.end_lease(id, run, "settled", now).done += 1
+            self.forget(id, run.attempt, "done", now)
+        elif run.state == "stopping":
+            self.end_lease(id, run, "settled", now)
+            self.forget(id, 0 if action == "reap" else run.attempt, "cancelled", now)
         elif action == "nack":
             self.nack(id, run, delay, error, now, dice)
         elif action == "reject":
             self.end_lease(id, run, "settled", now)
             self.bury(id, "rejected", now, run.attempt, error)
-        elif action == "extend":
-            self.leases[id] = now + self.settings["lease_ms"]
         else:
             self.take_back(id, run, {"release": "settled", "reap": "reaped"}[action], now)
         return "ok"
@@ -250,8 +288,54 @@ class Model(FairPick):
         """End or extend leases, each fenced by (id, attempt)."""
         now = self.open(now)
         outcomes = [self.settle_one(*settlement, now, dice) for settlement in settlements]
-        if "ok" in outcomes:
+        if "ok" in outcomes or "cancelled" in outcomes:
             self.close(now)
+        return outcomes
+
+    def cancel(self, now: float, ids: list[str]) -> list[str]:
+        """Forget waiting tasks, and have running ones stopped."""
+        now = self.open(now)
+        outcomes = []
+        for id in ids:
+            run = self.runs.get(id)
+            if id not in self.records or id in self.dead:
+                outcomes.append("gone")
+            elif id in self.leases:
+                outcomes.append("running")
+                assert run
+                run.state = "stopping"
+            else:
+                outcomes.append("ok")
+                self.take_out(id)
+                self.expiring.pop(id, None)
+                self.forget(id, run.attempt if run and run.state == "settled" else 0, "cancelled", now)
+        self.close(now)
+        return outcomes
+
+    def reschedule(self, now: float, starts: dict[str, float]) -> list[str]:
+        """Give waiting tasks another start."""
+        now = self.open(now)
+        outcomes = []
+        for id, start_at in starts.items():
+            task = self.records.get(id)
+            if task is None or id in self.dead:
+                outcomes.append("gone")
+            elif id in self.leases:
+                outcomes.append("running")
+            elif 0 < task.expires_at <= max(start_at, now):
+                self.touch(task.tenant.name)
+                outcomes.append("expired")
+            else:
+                t = self.touch(task.tenant.name)
+                outcomes.append("ok")
+                if start_at > now or id in t.delayed:
+                    self.take_out(id)
+                    task.start_at = start_at
+                    if start_at > now:
+                        self.put_delayed(t, id, start_at)
+                    else:
+                        self.put_ready(t, id)
+        self.close(now)
         return outcomes
 
     def promote(self, now: float, limit: int) -> int:
@@ -276,9 +360,7 @@ class Model(FairPick):
         ids = first_by_score(self.expiring, limit, now)
         for id in ids:
             del self.expiring[id]
-            t = self.touch(self.records[id].tenant.name)
-            if t.delayed.pop(id, None) is None:
-                t.ready.remove(id)
+            self.take_out(id)
             run = self.runs.get(id)
             self.bury(id, "expired", now, run.attempt if run else 0, run.error if run else "")
         return len(ids)
@@ -300,6 +382,7 @@ class Model(FairPick):
             ids = first_by_score(self.deaths, limit, now - self.settings["dead_keep_ms"])
         for id in ids:
             self.forget_dead(id)
+            self.free_key(id)
             del self.records[id]
         return len(ids)
 
@@ -317,7 +400,7 @@ class Model(FairPick):
         promoted, expired = self.promote(now, limit), self.expire(now, limit)
         lost = first_by_score(self.leases, limit, now)
         for id in reversed(lost):
-            self.take_back(id, self.runs[id], "reaped", now)
+            self.settle_one("reap", id, self.runs[id].attempt, None, "", now, iter(()))
         trimmed = self.trim_dead(now, limit)
         if self.touched:
             self.close(now)
@@ -387,6 +470,7 @@ class Model(FairPick):
             outcomes.append("ok" if id in self.dead else "gone")
             if id in self.dead:
                 self.forget_dead(id)
+                self.free_key(id)
                 del self.records[id]
         self.close(now)
         return outcomes

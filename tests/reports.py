@@ -23,6 +23,7 @@ def depth(model: Model) -> dict[str, float]:
         "delayed": sum(len(t.delayed) for t in everyone),
         "leased": len(model.leases),
         "dead": len(model.dead),
+        "special": sum(task.priority != 50 or task.key != "" for task in model.records.values()),
     }
 
 
@@ -50,8 +51,8 @@ def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, 
         d = model.dead[id]
         return ("dead", d.tenant.name, d.attempts, d.died_at, d.reason, d.error)
     if id not in model.records:
-        attempt = model.remembered(id, now)
-        return ("done", "", attempt, 0, "", "") if attempt else ("unknown", "", 0, 0, "", "")
+        attempt, how = model.remembered(id, now) or (0, "unknown")
+        return (how, "", attempt, 0, "", "")
     t, run = model.records[id].tenant, model.runs.get(id) or Run(0)
     if id in model.leases:
         return ("leased", t.name, run.attempt, model.leases[id], run.worker, run.error)

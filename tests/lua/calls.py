@@ -86,12 +86,20 @@ def dice(seed: int = 0, count: int = 1500) -> bytes:
 
 
 def options(
-    delay: float = 0, start_at: float = 0, expires_in: float = 0, expires_at: float = 0, max_attempts: int = 0
+    delay: float = 0,
+    start_at: float = 0,
+    expires_in: float = 0,
+    expires_at: float = 0,
+    max_attempts: int = 0,
+    priority: int = 50,
+    key: str = "",
+    window: float = 0,
 ) -> bytes:
     """Pack a task's options; empty when all are left to the queue."""
-    if not (delay or start_at or expires_in or expires_at or max_attempts):
+    if not (delay or start_at or expires_in or expires_at or max_attempts or key or window) and priority == 50:
         return b""
-    return struct.pack("<ddddH", delay, start_at, expires_in, expires_at, max_attempts)
+    fixed = struct.pack("<ddddHBdB", delay, start_at, expires_in, expires_at, max_attempts, priority, window, len(key))
+    return fixed + key.encode()
 
 
 def words(reply: list[bytes]) -> list[str]:
@@ -189,6 +197,18 @@ class Queue:
     def state(self, id: str) -> str:
         """Read one task's state."""
         return self.tasks(id)[0].state
+
+    def cancel(self, *ids: str) -> list[str]:
+        """Cancel tasks."""
+        return words(self.call("cancel", *ids))
+
+    def reschedule(self, **starts: float) -> list[str]:
+        """Give tasks other starts."""
+        return words(self.call("reschedule", *(part for pair in starts.items() for part in pair)))
+
+    def peek(self, tenant: str, count: int = 100) -> list[str]:
+        """Read the ids of a tenant's next tasks."""
+        return words(self.call("peek", tenant, count)[::2])
 
     def dead(self, offset: int = 0, count: int = 100) -> list[Letter]:
         """Read dead letters."""

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 from .calls import Queue
 
-TENANT_FORMAT = "<13dIbBB"
-QUEUE_FORMAT = "<22d"
+TENANT_FORMAT = "<13dIbBBB"
+QUEUE_FORMAT = "<24d"
 SCORES = ("leases", "due", "expiring", "deaths")
-HASHES = ("tasks", "runs", "dead", "slots", "tenants")
+HASHES = ("tasks", "runs", "dead", "slots", "tenants", "extras")
 PLAIN_KEYS = {"test", "queue", "wake", *SCORES, *HASHES}
-NUMBERED_KEYS = {"ready", "delayed", "void", "done"}
-OUT, AWAKE, LEASED, WINDOW_MS = 0, -1, 0, 60_000
+NUMBERED_KEYS = {"ready", "delayed", "void", "done", "levels", "unique"}
+OUT, AWAKE, LEASED, STOPPING, WINDOW_MS = 0, -1, 0, 3, 60_000
+USUAL = "50"
 
 
 class Seat(NamedTuple):
@@ -38,6 +39,7 @@ class Seat(NamedTuple):
     rank: int
     paused: int
     listed: int
+    levels: int
 
     @property
     def is_eligible(self) -> bool:
@@ -60,22 +62,36 @@ class Keyspace:
         hashes = {name: {k.decode(): v for k, v in dict(values.get(name, {})).items()} for name in HASHES}
         scores = {name: {k.decode(): v for k, v in values.get(name, [])} for name in SCORES}
         self.records, self.runs, self.dead, self.slots = (hashes[n] for n in ("tasks", "runs", "dead", "slots"))
+        self.extras = hashes["extras"]
+        self.unique = {name: values[name].decode() for name in self.names if name.startswith("unique:")}
         self.leases, self.due, self.expiring, self.deaths = (scores[n] for n in SCORES)
         self.wake = [name.decode() for name in values.get("wake", [])]
         self.seats = {n: Seat._make(struct.unpack(TENANT_FORMAT, v)) for n, v in hashes["tenants"].items()}
-        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 22)
+        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 24)
         size = struct.calcsize(QUEUE_FORMAT)
         q = struct.unpack_from(QUEUE_FORMAT, packed)
         self.now, self.weight_sum, self.epoch = q[0], q[2], q[5]
         self.counts = dict(zip(("ready", "delayed", "leased", "dead"), q[14:18], strict=True))
         self.classes = dict(struct.iter_unpack("<dd", packed[size:]))
-        self.lists = {t: [id.decode() for id in values.get(f"ready:{t}", [])] for t in self.seats}
+        self.special = q[23]
+        self.lists: dict[str, list[str]] = {t: [] for t in self.seats}
+        self.levels: dict[str, dict[str, list[str]]] = {t: {} for t in self.seats}
+        for name in self.names:
+            kind, tenant, level = (*name.split(":"), USUAL)[:3] if name.startswith("ready:") else ("", "", "")
+            if kind:
+                self.levels[tenant][level] = [id.decode() for id in values[name]]
+                self.lists[tenant] += self.levels[tenant][level]
+        self.open_levels = {t: {k.decode() for k, _ in values.get(f"levels:{t}", [])} for t in self.seats}
         self.delayed = {t: {k.decode(): v for k, v in values.get(f"delayed:{t}", [])} for t in self.seats}
-        self.voids = {
-            t: Counter({k.decode(): int(v) for k, v in dict(values.get(f"void:{t}", {})).items()}) for t in self.seats
-        }
+        self.voids: dict[str, Counter[str]] = {t: Counter() for t in self.seats}
+        self.level_voids: dict[str, dict[str, Counter[str]]] = {t: {} for t in self.seats}
+        for t in self.seats:
+            for field, count in dict(values.get(f"void:{t}", {})).items():
+                level, _, id = field.decode().rpartition(":")
+                self.level_voids[t].setdefault(level or USUAL, Counter())[id] += int(count)
+                self.voids[t][id] += int(count)
         self.done = {
-            int(n.removeprefix("done:")): {k.decode(): int(v) for k, v in values[n].items()}
+            int(n.removeprefix("done:")): {k.decode(): v.decode() for k, v in values[n].items()}
             for n in self.names
             if n.startswith("done:")
         }
@@ -83,11 +99,11 @@ class Keyspace:
     @staticmethod
     def _ask(pipeline: Any, name: str, key: str) -> None:
         kind = name.split(":")[0]
-        if kind in ("queue", "test"):
+        if kind in ("queue", "test", "unique"):
             pipeline.get(key)
         elif kind in ("wake", "ready"):
             pipeline.lrange(key, 0, -1)
-        elif kind in SCORES or kind == "delayed":
+        elif kind in SCORES or kind in ("delayed", "levels"):
             pipeline.zrange(key, 0, -1, withscores=True)
         else:
             pipeline.hgetall(key)
@@ -99,6 +115,7 @@ class Keyspace:
         self.check_places(ready)
         self.check_windows(ready)
         self.check_runs()
+        self.check_extras()
         self.check_seats()
 
     def check_names(self) -> None:
@@ -106,7 +123,7 @@ class Keyspace:
         for name in self.names:
             kind, _, rest = name.partition(":")
             assert (name in PLAIN_KEYS) or (kind in NUMBERED_KEYS and rest), name
-            assert kind == "done" or not rest or rest in self.seats, name
+            assert kind == "done" or not rest or rest.split(":")[0] in self.seats, name
 
     def check_lists(self) -> dict[str, str]:
         """A list holds the tenant's ready tasks once each, and its voids; returns id -> tenant."""
@@ -157,9 +174,27 @@ class Keyspace:
             attempt, forgiven, max_attempts, state = struct.unpack_from("<IIHB", packed)
             assert id in self.records
             assert id not in self.dead
-            assert (state == LEASED) == (id in self.leases), id
+            assert (state in (LEASED, STOPPING)) == (id in self.leases), id
             assert 1 <= attempt <= max_attempts + forgiven, id
         assert self.leases.keys() <= self.runs.keys()
+
+    def check_extras(self) -> None:
+        """What a task asks for is there as long as the task; a key is its holder's; tasks stand in their levels."""
+        assert self.extras.keys() <= self.records.keys()
+        assert len(self.extras) == self.special
+        asked = {id: struct.unpack_from("<BB", packed) for id, packed in self.extras.items()}
+        for name, held in self.unique.items():
+            until, _, id = held.partition(" ")
+            key = name.split(":", 2)[2]
+            assert until != "0" or self.extras[id].endswith(key.encode()), name
+        for tenant, levels in self.levels.items():
+            assert {level for level in levels if level != USUAL} <= self.open_levels[tenant]
+            assert len(self.open_levels[tenant]) == self.seats[tenant].levels
+            for level, ids in levels.items():
+                void = self.level_voids[tenant].get(level, Counter())
+                assert void <= Counter(ids), (tenant, level)
+                live = Counter(ids) - void
+                assert all(str(asked.get(id, (50,))[0]) == level for id in live), (tenant, level)
 
     def check_seats(self) -> None:
         """Whoever is eligible is seated and weighed, nobody else is; slots are dense, the wake list is covered."""

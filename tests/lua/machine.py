@@ -32,7 +32,7 @@ SETTINGS: dict[str, list[int]] = {
 }
 TENANTS = st.sampled_from(NAMES)
 FEW_IDS = st.lists(st.sampled_from(IDS), min_size=1, max_size=4)
-WINDOWS: st.SearchStrategy[dict[str, int]] = st.just({}) | st.fixed_dictionaries(
+WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries(
     {},
     optional={
         "delay": st.sampled_from(SPANS),
@@ -40,6 +40,9 @@ WINDOWS: st.SearchStrategy[dict[str, int]] = st.just({}) | st.fixed_dictionaries
         "expires_in": st.sampled_from(SPANS),
         "expires_at": st.sampled_from([-5, 0, 1, 51, LEASE + 1]),
         "max_attempts": st.sampled_from([1, 2]),
+        "priority": st.sampled_from([0, 50, 99]),
+        "key": st.sampled_from(["k1", "k2"]),
+        "window": st.sampled_from([1, 50, LEASE]),
     },
 )
 ACTIONS = ["ack", "nack", "nack", "reject", "release", "reap", "extend"]
@@ -100,7 +103,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.configure(self.now, lease_ms=LEASE, max_attempts=3)
 
     @rule(tenant=TENANTS, ids=FEW_IDS, window=WINDOWS)
-    def enqueue(self, tenant: str, ids: list[str], window: dict[str, int]) -> None:
+    def enqueue(self, tenant: str, ids: list[str], window: dict[str, Any]) -> None:
         """Enqueue; ids come again, in one call and in many."""
         given = {k: v + self.now if k in ("start_at", "expires_at") else v for k, v in window.items()}
         parts = [part for id in ids for part in (id, options(**given), b"{}")]
@@ -166,6 +169,19 @@ class QueueMachine(RuleBasedStateMachine):
         for name in [tenant, ""] if verb == "resume" or weight == HEAVIEST else [tenant]:
             self.same(self.call(verb, name), self.model.set_paused(self.now, name, int(verb == "pause")))
 
+    @rule(ids=FEW_IDS)
+    def cancel(self, ids: list[str]) -> None:
+        """Cancel tasks, and ids that are none."""
+        ids = list(dict.fromkeys(ids))
+        self.same([word.decode() for word in self.call("cancel", *ids)], self.model.cancel(self.now, ids))
+
+    @rule(ids=FEW_IDS, span=st.sampled_from([-50, 0, *SPANS]))
+    def reschedule(self, ids: list[str], span: int) -> None:
+        """Move tasks to another start."""
+        starts: dict[str, float] = dict.fromkeys(ids, self.now + span)
+        parts = [part for pair in starts.items() for part in pair]
+        self.same([word.decode() for word in self.call("reschedule", *parts)], self.model.reschedule(self.now, starts))
+
     @rule(verb=st.sampled_from(["replay", "replay", "purge"]), ids=FEW_IDS)
     def replay_or_purge(self, verb: str, ids: list[str]) -> None:
         """Replay or purge dead letters, and ids that are none."""
@@ -186,6 +202,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(self.queue.depth(), reports.depth(self.model))
         shares = {name: vars(share) for name, share in self.queue.tenants().items()}
         self.same(shares, {name: reports.share(self.model, name) for name in self.model.tenants})
+        for name, t in self.model.tenants.items():
+            self.same(self.queue.peek(name), list(t.ready))
         self.same(self.queue.tasks(*IDS), [reports.task(self.model, id, self.now) for id in IDS])
         Keyspace(self.queue).check()
 
@@ -209,16 +227,18 @@ class Walk:
             for action in self.some(4, ACTIONS)
         ]
 
-    def window(self) -> dict[str, int]:
+    def window(self) -> dict[str, Any]:
         """Choose a window, or none."""
         choose = self.random.choice
         starts, ends = {"delay": choose(SPANS)}, {"expires_in": choose(SPANS), "max_attempts": choose([1, 2])}
-        return choose([{}, {}, starts, ends, starts | ends, {"expires_at": choose([-5, 0, 1, 51])}])
+        window = choose([{}, {}, starts, ends, starts | ends, {"expires_at": choose([-5, 0, 1, 51])}])
+        extras = {"priority": choose([0, 0, 50, 99]), "key": choose(["", "k1", "k2"]), "window": choose([0, 0, 1, LEASE])}
+        return window | (extras if choose([True, False]) else {})
 
     def step(self) -> None:
         """Take one step; every fourth one reads the whole keyspace."""
         m, choose, seed = self.machine, self.random.choice, self.random.randrange(2**16)
-        match self.random.choices(range(7), [5, 4, 5, 4, 2, 2, 1])[0]:
+        match self.random.choices(range(9), [5, 4, 5, 4, 2, 2, 1, 1, 1])[0]:
             case 0:
                 m.enqueue(tenant=choose(NAMES), ids=self.some(4, IDS), window=self.window())
             case 1:
@@ -239,5 +259,9 @@ class Walk:
                 m.replay_or_purge(verb=choose(["replay", "replay", "purge"]), ids=self.some(4, IDS))
             case 6:
                 m.configure(name=choose(sorted(SETTINGS)), choice=self.random.randrange(6))
+            case 7:
+                m.cancel(ids=self.some(3, IDS))
+            case 8:
+                m.reschedule(ids=self.some(3, IDS), span=choose([-50, 0, *SPANS]))
         if self.random.random() < 0.25:
             m.all_say_the_same()

@@ -1,0 +1,79 @@
+-- What becomes of tasks before their time: cancelled, or moved to another start.
+
+local function is_leased_run(packed)
+  if not packed then return false end
+  local _, _, _, state = struct.unpack(LEASE_FORMAT, packed)
+  return is_leased(state)
+end
+
+-- Calls visit(id, record) for the tasks that are neither done nor dead; out: what it returns per id, "gone" for others.
+local function each_alive(call, ids, visit)
+  local outcomes = {}
+  local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
+  local deaths = redis.call('HMGET', key(call, 'dead'), unpack(ids))
+  read_runs(call, ids)
+  read_extras(call, ids)
+  for i, id in ipairs(ids) do
+    outcomes[i] = records[i] and not deaths[i] and visit(id, records[i]) or 'gone'
+  end
+  flush(call)
+  close(call)
+  return outcomes
+end
+
+-- Whoever has leased the task is told, through its server, and stays the owner until it says how it ended.
+local function stop(call, id)
+  local run = load_run(call.runs[id])
+  run.state = STOPPING
+  set_run(call, id, pack_run(run))
+  redis.call('SPUBLISH', key(call, 'ready'), 'stop ' .. id)
+end
+
+-- cancel(keys, argv): tasks that wait are forgotten; those that run shall be stopped.
+--   keys  1 prefix
+--   argv  1 now  2 dice  then ids (at most 500, each once)
+--   out   per id "ok" (it will not run) | "running" (its worker is told to stop; what it acks all the same is done)
+--         | "gone" (done, dead, cancelled or unknown)
+--   flags allow-oom
+local function cancel(keys, args)
+  local call = open(keys, args)
+  return each_alive(call, ids_in(args, 3, 1), function(id, record)
+    local packed = call.runs[id]
+    if is_leased_run(packed) then
+      stop(call, id)
+      return 'running'
+    end
+    local run, name, _, _, _, expires_at = packed and load_run(packed), read_header(record)
+    local t = touch(call, name)
+    take_out(call, t, id)
+    if expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end
+    forget_cancelled(call, t, id, run and run.state == SETTLED and run.attempt or 0)
+    return 'ok'
+  end)
+end
+
+-- reschedule(keys, argv): give waiting tasks another start; one that has passed means now.
+--   keys  1 prefix
+--   argv  1 now  2 dice  then per task (at most 500, each once): id, start_at (ms)
+--   out   per id "ok" | "running" | "expired" (it would start after its end: nothing changed) | "gone"
+--   flags allow-oom
+local function reschedule(keys, args)
+  local call, starts = open(keys, args), {}
+  local ids = ids_in(args, 3, 2)
+  for i, id in ipairs(ids) do
+    local start_at = tonumber(args[2 + 2 * i])
+    if not (start_at and start_at >= 0 and start_at <= HORIZON_MS) then refuse('bad_request', 'start_at') end
+    starts[id] = start_at
+  end
+  return each_alive(call, ids, function(id, record)
+    if is_leased_run(call.runs[id]) then return 'running' end
+    local name, _, _, _, expires_at = read_header(record)
+    local t, start_at = touch(call, name), starts[id]
+    if expires_at > 0 and expires_at <= math.max(start_at, call.now) then return 'expired' end
+    if start_at <= call.now and not redis.call('ZSCORE', key(call, 'delayed:' .. name), id) then return 'ok' end
+    take_out(call, t, id)
+    rewrite_header(call, id, record, start_at, expires_at)
+    if start_at > call.now then put_delayed(call, t, id, start_at) else put_ready(call, t, {id}) end
+    return 'ok'
+  end)
+end
