@@ -16,6 +16,8 @@ FULL_ID_PATTERN = re.compile(r"([a-z0-9][a-z0-9_-]{0,62}/)?[A-Za-z0-9_-]{1,64}\Z
 WORKER_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 10_000.0
 MAX_ATTEMPTS = 1_000
+USUAL_PRIORITY, MAX_PRIORITY = 50, 99  # 0 is the most urgent
+MAX_KEY_BYTES = 255  # of a dedupe key
 MAX_ATTEMPT = (1 << 32) - 1  # leases of one task, also those that were given back
 MAX_SPAN_MS = 400 * 86_400_000  # the longest delay or window
 MAX_TIME_MS = 1 << 50
@@ -24,7 +26,7 @@ MAX_ERROR_CHARS = 2_048
 MAX_PAYLOAD_BYTES = 1 << 20
 
 Action = Literal["ack", "nack", "reject", "release", "reap", "extend"]
-Outcome = Literal["ok", "duplicate", "expired", "gone", "stale"]
+Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled"]
 ACTIONS: tuple[Action, ...] = ("ack", "nack", "reject", "release", "extend")  # those of a worker; the server also reaps
 SHARES = ("time", "count")
 REASONS = ("exhausted", "rejected", "expired", "lease_lost")
@@ -80,10 +82,18 @@ def check_int(value: object, what: str, lowest: int, highest: int) -> int:
     raise BadRequest(f"{what} must be a whole number from {lowest} to {highest}, not {value!r:.80}", field=what)
 
 
+def check_dedupe_key(value: object) -> str:
+    """Return the dedupe key if it can be one. Raises: BadRequest."""
+    if isinstance(value, str) and value.isprintable() and len(value.encode()) <= MAX_KEY_BYTES:
+        return value
+    raise BadRequest(f"dedupe_key must be printable text of at most {MAX_KEY_BYTES} bytes", field="dedupe_key")
+
+
 class NewTask(NamedTuple):
     """A task to enqueue. Times in ms; 0 means none; `payload` is JSON text as bytes.
 
     Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or `expires_at_ms`, likewise.
+    While another task of the tenant holds `dedupe_key` (until its end, or for `dedupe_window_ms`), it is a duplicate.
     """
 
     id: str
@@ -93,15 +103,22 @@ class NewTask(NamedTuple):
     expires_in_ms: int = 0
     expires_at_ms: int = 0
     max_attempts: int = 0
+    priority: int = USUAL_PRIORITY
+    dedupe_key: str = ""
+    dedupe_window_ms: int = 0
 
     def check(self) -> None:
         """Refuse what no store would take. Raises: BadRequest, naming the field."""
         check_task_id(self.id)
-        for what in ("delay_ms", "expires_in_ms"):
+        for what in ("delay_ms", "expires_in_ms", "dedupe_window_ms"):
             check_int(getattr(self, what), what, 0, MAX_SPAN_MS)
         for what in ("start_at_ms", "expires_at_ms"):
             check_int(getattr(self, what), what, 0, MAX_TIME_MS)
         check_int(self.max_attempts, "max_attempts", 0, MAX_ATTEMPTS)
+        check_int(self.priority, "priority", 0, MAX_PRIORITY)
+        check_dedupe_key(self.dedupe_key)
+        if self.dedupe_window_ms and not self.dedupe_key:
+            raise BadRequest("dedupe_window_ms is nothing without dedupe_key", field="dedupe_window_ms")
         if self.delay_ms and self.start_at_ms:
             raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
         if self.expires_in_ms and self.expires_at_ms:
@@ -198,6 +215,7 @@ class QueueState:
     enqueued: int
     done: int
     expired: int
+    cancelled: int
     is_paused: bool
     settings: QueueSettings
 
@@ -227,13 +245,24 @@ class TaskState:
     """What the store knows of one task; `at_ms` is the start, the lease's deadline or the death, by state."""
 
     id: str
-    state: Literal["ready", "delayed", "leased", "dead", "done", "unknown"]
+    state: Literal["ready", "delayed", "leased", "dead", "done", "cancelled", "unknown"]
     tenant: str = ""
     attempt: int = 0
     at_ms: int = 0
     worker: str = ""
     reason: str = ""
     error: str = ""
+
+
+@frozen
+class WaitingTask:
+    """A ready task, as `peek` shows it."""
+
+    id: str
+    enqueued_at_ms: int
+    start_at_ms: int
+    expires_at_ms: int
+    payload: Any
 
 
 @frozen

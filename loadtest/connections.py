@@ -110,10 +110,11 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
     """Run the scenario; returns its part of the report."""
     sizes = QUICK if quick else Sizes()
     check_files(2 * sizes.each + SPARE_FILES)
+    settings = {"FAIRQ_MAX_CONNECTIONS": str(2 * sizes.each + SPARE_FILES)}
     progress.say("connections: starting a server")
     weights = dict[str, int]()
     async with (
-        running_server(directory / "connections", fsync=fsync) as server,
+        running_server(directory / "connections", fsync=fsync, settings=settings) as server,
         fairq.open_client(server.url, token="dev-operator") as operator,
         fairq.open_client(server.url, token="dev-tenant:busy") as busy,
     ):

@@ -131,9 +131,14 @@ async def _start(arguments: Sequence[str], variables: Mapping[str, str], log_pat
 
 @asynccontextmanager
 async def running_server(
-    directory: Path, *, fsync: str = "always", port: int = 0, store: str | None = None
+    directory: Path,
+    *,
+    fsync: str = "always",
+    port: int = 0,
+    store: str | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Server]:
-    """Run a server, on the store at a URL if one is given, while the context lasts.
+    """Run a server, on the store at a URL if one is given, while the context lasts; `settings` as variables.
 
     Raises: RunFailed if it does not come up.
     """
@@ -142,7 +147,9 @@ async def running_server(
     if log_path.exists():
         log_path.unlink()  # what an earlier server wrote
     place = ["--store", store] if store else ["--data-dir", str(data_dir), "--fsync", fsync]
-    process = await _start(["serve", "--dev", "--port", str(port), *place, "--grace", "5", "--log-json"], {}, log_path)
+    process = await _start(
+        ["serve", "--dev", "--port", str(port), *place, "--grace", "5", "--log-json"], settings or {}, log_path
+    )
     try:
         url = None
         with trio.move_on_after(START_S):

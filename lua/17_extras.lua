@@ -1,14 +1,15 @@
 -- What few tasks ask for: a priority other than the usual one, a dedupe key.
 --
--- It stands in the hash `extras`, for those tasks only, and `queue.special` counts them: where nobody asks for anything,
--- nothing more is read or written than without all this.
+-- It stands in the hash `extras`, for those tasks only, and `queue.special` counts them: where nobody asks for
+-- anything, nothing more is read or written than without all this.
 --
 -- Priority. A tenant's ready tasks stand in one list per level, 0 (most urgent) to 99; the usual level's list is
--- `ready:<tenant>`, the others are `ready:<tenant>:<level>` and named in the sorted set `levels:<tenant>`, where a level
--- stays until a pop finds its list empty. Levels order a tenant's own tasks; to the fair pick they are nothing.
+-- `ready:<tenant>`, the others are `ready:<tenant>:<level>` and named in the sorted set `levels:<tenant>`, where a
+-- level stays until a pop finds its list empty. Levels order a tenant's own tasks; to the fair pick they are nothing.
 --
 -- Dedupe. `unique:<tenant>:<key>` says which task holds a key, and until when: 0, until the task is done, dead or
--- cancelled; or, where the caller gave a window, for that long after it was enqueued, whatever becomes of it (its TTL only cleans up).
+-- cancelled; or, where the caller gave a window, for that long after it was enqueued, whatever becomes of it (its TTL
+-- only cleans up).
 
 local USUAL_PRIORITY, MAX_PRIORITY = 50, 99
 local PLAIN = {priority = USUAL_PRIORITY, key = ''}

@@ -22,7 +22,8 @@ end
 -- Changes the window in a task's record.
 local function rewrite_header(call, id, record, start_at, expires_at)
   local name, max_attempts, enqueued_at = read_header(record)
-  local header = struct.pack(HEADER_FORMAT, RECORD_VERSION, max_attempts, enqueued_at, start_at, expires_at, #name, name)
+  local header = struct.pack(HEADER_FORMAT, RECORD_VERSION, max_attempts, enqueued_at, start_at, expires_at, #name,
+    name)
   redis.call('HSET', key(call, 'tasks'), id, header .. record:sub(#header + 1))
 end
 

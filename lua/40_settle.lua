@@ -9,8 +9,8 @@
 --   reap     as release, or dead as `lease_lost` when it was the last               counts
 --   extend   (the lease goes on for another lease_ms)                               -
 --
--- A task that was cancelled while it was leased (STOPPING) is done if its owner acks it; any other end of the lease makes
--- it cancelled: forgotten, its id remembered as `c<attempt>`.
+-- A task that was cancelled while it was leased (STOPPING) is done if its owner acks it; any other end of the lease
+-- makes it cancelled: forgotten, its id remembered as `c<attempt>`.
 
 -- call.runs holds the packed runs that the call has read: false where there is none (any more). What it changes is
 -- written by `flush`, each kind in one command: call.changed (ids whose run changed), call.ended (ids that leave

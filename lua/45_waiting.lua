@@ -37,7 +37,7 @@ end
 --   flags allow-oom
 local function cancel(keys, args)
   local call = open(keys, args)
-  return each_alive(call, ids_in(args, 3, 1), function(id, record)
+  return each_alive(call, ids_in(args, 3), function(id, record)
     local packed = call.runs[id]
     if is_leased_run(packed) then
       stop(call, id)
@@ -54,21 +54,19 @@ end
 
 -- reschedule(keys, argv): give waiting tasks another start; one that has passed means now.
 --   keys  1 prefix
---   argv  1 now  2 dice  then per task (at most 500, each once): id, start_at (ms)
+--   argv  1 now  2 dice  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 500, each once)
 --   out   per id "ok" | "running" | "expired" (it would start after its end: nothing changed) | "gone"
 --   flags allow-oom
 local function reschedule(keys, args)
-  local call, starts = open(keys, args), {}
-  local ids = ids_in(args, 3, 2)
-  for i, id in ipairs(ids) do
-    local start_at = tonumber(args[2 + 2 * i])
-    if not (start_at and start_at >= 0 and start_at <= HORIZON_MS) then refuse('bad_request', 'start_at') end
-    starts[id] = start_at
+  local call, delay, start_at = open(keys, args), tonumber(args[3]), tonumber(args[4])
+  for _, ms in ipairs({delay or -1, start_at or -1}) do
+    if not (ms >= 0 and ms <= HORIZON_MS) then refuse('bad_request', 'start_at') end
   end
-  return each_alive(call, ids, function(id, record)
+  if delay > 0 then start_at = call.now + delay end
+  return each_alive(call, ids_in(args, 5), function(id, record)
     if is_leased_run(call.runs[id]) then return 'running' end
     local name, _, _, _, expires_at = read_header(record)
-    local t, start_at = touch(call, name), starts[id]
+    local t = touch(call, name)
     if expires_at > 0 and expires_at <= math.max(start_at, call.now) then return 'expired' end
     if start_at <= call.now and not redis.call('ZSCORE', key(call, 'delayed:' .. name), id) then return 'ok' end
     take_out(call, t, id)

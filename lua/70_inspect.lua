@@ -76,7 +76,8 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 dice  then ids (at most 500)
 --   out   per id: {state, tenant, attempt, at_ms, detail, error}; state is ready, delayed (at: start), leased (at:
---         lease deadline, detail: worker), dead (at: death, detail: reason), done or cancelled (not long ago), or unknown
+--         lease deadline, detail: worker), dead (at: death, detail: reason), done or cancelled (not long ago), or
+--         unknown
 local function tasks(keys, args)
   local call, ids, out = open(keys, args), {}, {}
   for i = 3, #args do ids[#ids + 1] = args[i] end

@@ -312,11 +312,12 @@ class Model(FairPick):
         self.close(now)
         return outcomes
 
-    def reschedule(self, now: float, starts: dict[str, float]) -> list[str]:
+    def reschedule(self, now: float, ids: list[str], delay: float, start_at: float) -> list[str]:
         """Give waiting tasks another start."""
         now = self.open(now)
+        start_at = now + delay if delay else start_at
         outcomes = []
-        for id, start_at in starts.items():
+        for id in ids:
             task = self.records.get(id)
             if task is None or id in self.dead:
                 outcomes.append("gone")

@@ -28,6 +28,7 @@ OUTPUTS = {
     "queue state": model.QueueState,
     "tenant state": model.TenantState,
     "dead letter": model.DeadLetter,
+    "waiting task": model.WaitingTask,
     "token record": tokens.TokenRecord,
 }
 NAMES = {cls: words for words, cls in INPUTS.items()} | {wire.PushedTask: "pushed task"}

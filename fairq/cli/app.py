@@ -21,6 +21,7 @@ for _name, _help in {
     "serve": "Run a server.",
     "worker": "Run the handlers of an app.",
     "enqueue": "Enqueue one task.",
+    "tasks": "Look at tasks, cancel them, move their starts.",
     "tenants": "List a queue's tenants, tune their weights, pause and resume them.",
     "queues": "List queues, change their settings, pause and resume them.",
     "dead": "List, replay and purge dead letters.",

@@ -24,6 +24,9 @@ def enqueue(
     delay: float | None = None,
     expires_in: float | None = None,
     max_attempts: int | None = None,
+    priority: int | None = None,
+    dedupe_key: str | None = None,
+    dedupe_window: float | None = None,
     json: Json = False,
     server: Server | None = None,
 ) -> None:
@@ -43,6 +46,12 @@ def enqueue(
         Seconds after which it shall not start any more.
     max_attempts
         Attempts before it becomes a dead letter (default: the queue's).
+    priority
+        0 (most urgent) to 99 among the tenant's own tasks (default: 50).
+    dedupe_key
+        While a task with this key waits or runs, no second one is made, and the first one's id is printed.
+    dedupe_window
+        Hold the key for so many seconds instead, whatever becomes of the task.
     """
     try:
         value = orjson.loads(sys.stdin.buffer.read() if payload == "-" else payload)
@@ -50,7 +59,10 @@ def enqueue(
         raise BadRequest(f"the payload is not JSON ({error}); text needs quotes: '\"text\"'", field="payload") from None
 
     async def work(client: Client) -> EnqueuedTask:
-        return await client.enqueue(queue, value, id=id, delay=delay, expires_in=expires_in, max_attempts=max_attempts)
+        return await client.enqueue(
+            queue, value, id=id, delay=delay, expires_in=expires_in, max_attempts=max_attempts, priority=priority,
+            dedupe_key=dedupe_key, dedupe_window=dedupe_window,
+        )  # fmt: skip
 
     task = run_with(server or Server(), work)
     if json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, Unpack
 
 import orjson
@@ -13,9 +14,9 @@ import uuid_utils
 from attrs import define, field
 
 from fairq.client.driver import Driver
-from fairq.client.options import TaskOptions, pack_options
+from fairq.client.options import TaskOptions, pack_options, pack_start
 from fairq.errors import BadRequest, TooLarge
-from fairq.model import MAX_PAYLOAD_BYTES, NewTask, TaskState, check_name, check_task_id
+from fairq.model import MAX_PAYLOAD_BYTES, NewTask, TaskState, WaitingTask, check_name, check_task_id
 from fairq.scopes import background
 from fairq.wire.client_session import ClientSession
 
@@ -24,7 +25,10 @@ DEFAULT_TIMEOUT = 30.0  # under the minute for which the store remembers ids tha
 
 @define
 class EnqueuedTask:
-    """A task that the service has taken over. `is_duplicate`: it knew the id already, and changed nothing."""
+    """A task that the service has taken over.
+
+    `is_duplicate`: it knew the id already, or another task holds the dedupe key, and then `id` is that one's.
+    """
 
     id: str
     queue: str
@@ -35,6 +39,21 @@ class EnqueuedTask:
         """Ask what has become of it."""
         assert self._client is not None
         return (await self._client.tasks(self.queue, [self.id]))[0]
+
+    async def cancel(self) -> str:
+        """Cancel it: `ok`, `running` (its worker is told to stop) or `gone` (it has ended)."""
+        assert self._client is not None
+        return (await self._client.cancel(self.queue, [self.id]))[0]
+
+    async def reschedule(self, *, delay: float | None = None, start_at: datetime | float | None = None) -> str:
+        """Give it another start, or let it start now: `ok`, `running`, `expired` or `gone`."""
+        assert self._client is not None
+        return (await self._client.reschedule(self.queue, [self.id], delay=delay, start_at=start_at))[0]
+
+
+def _duplicate(id: str, queue: str, outcome: str, client: Client) -> EnqueuedTask:
+    """Name the task that was there before: the same id, or the holder of the dedupe key."""
+    return EnqueuedTask(outcome.partition(" ")[2] or id, queue, True, client)
 
 
 def encode_payload(payload: Any) -> bytes:
@@ -108,7 +127,7 @@ class Client:
         if "expired" in outcomes:
             raise BadRequest("the window is over already; the task was not enqueued", field="expires_at")
         return [
-            EnqueuedTask(task.id, queue, outcome == "duplicate", self)
+            EnqueuedTask(task.id, queue, False, self) if outcome == "ok" else _duplicate(task.id, queue, outcome, self)
             for task, outcome in zip(tasks, outcomes, strict=True)
         ]
 
@@ -116,6 +135,41 @@ class Client:
         """Ask what is known of tasks."""
         body = await self.request("tasks", {"queue": queue, "ids": list(ids)}, timeout=timeout)
         return [TaskState(**row) for row in body["tasks"]]
+
+    async def cancel(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[str]:
+        """Cancel tasks: `ok`, `running` (its worker is told to stop) or `gone` (it has ended) for each.
+
+        Repeating it is safe; what the first call cancelled is then `gone`.
+        """
+        body = await self.request("cancel", {"queue": queue, "ids": list(ids)}, timeout=timeout)
+        return list(body["outcomes"])
+
+    async def reschedule(
+        self,
+        queue: str,
+        ids: Sequence[str],
+        *,
+        delay: float | None = None,
+        start_at: datetime | float | None = None,
+        timeout: float | None = None,
+    ) -> list[str]:
+        """Give waiting tasks another start; without one, now.
+
+        For each: `ok`, `running`, `expired` (it would start after its end: unchanged) or `gone`.
+        """
+        delay_ms, start_at_ms = pack_start(delay, start_at)
+        body = {"queue": queue, "ids": list(ids), "delay_ms": delay_ms, "start_at_ms": start_at_ms}
+        return list((await self.request("reschedule", body, timeout=timeout))["outcomes"])
+
+    async def peek(
+        self, queue: str, count: int = 10, *, tenant: str | None = None, timeout: float | None = None
+    ) -> list[WaitingTask]:
+        """Read the next tasks of a tenant (an operator names it) in their order, without taking them."""
+        body: dict[str, Any] = {"queue": queue, "count": count}
+        if tenant is not None:
+            body["tenant"] = tenant
+        reply = await self.request("peek", body, timeout=timeout)
+        return [WaitingTask(**row) for row in reply["tasks"]]
 
     async def request(
         self, verb: str, body: dict[str, Any] | None = None, *, timeout: float | None = None

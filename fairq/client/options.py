@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from fairq.errors import BadRequest
-from fairq.model import MAX_ATTEMPTS, MAX_SPAN_MS, MAX_TIME_MS, NewTask, check_int
+from fairq.model import MAX_ATTEMPTS, MAX_SPAN_MS, MAX_TIME_MS, USUAL_PRIORITY, NewTask, check_int
 
 
 class TaskOptions(TypedDict, total=False):
@@ -17,6 +17,9 @@ class TaskOptions(TypedDict, total=False):
     expires_in: float | None  # seconds from now after which it shall not start any more
     expires_at: datetime | float | None
     max_attempts: int | None  # before it is a dead letter; None: as the queue is configured
+    priority: int | None  # 0 (most urgent) to 99 among the tenant's own tasks; None: 50
+    dedupe_key: str | None  # no second task while one with this key is waiting or running
+    dedupe_window: float | None  # or for so many seconds after the first was enqueued, whatever became of it
 
 
 def _ms(seconds: float | None, what: str, highest_ms: int = MAX_SPAN_MS) -> int:
@@ -35,17 +38,27 @@ def _at_ms(moment: datetime | float | None, what: str) -> int:
     return _ms(moment, what, MAX_TIME_MS)
 
 
-def pack_options(options: TaskOptions) -> tuple[int, ...]:
+def pack_start(delay: float | None, start_at: datetime | float | None) -> tuple[int, int]:
+    """Read a start: delay_ms and start_at_ms, of which at most one may be given. Raises: BadRequest."""
+    if delay is not None and start_at is not None:
+        raise BadRequest("give delay or start_at, not both", field="start_at")
+    return _ms(delay, "delay"), _at_ms(start_at, "start_at")
+
+
+def pack_options(options: TaskOptions) -> tuple[Any, ...]:
     """Check options and put them into the order of NewTask's fields. Raises: BadRequest; TypeError for unknown ones."""
     if unknown := options.keys() - TaskOptions.__annotations__.keys():
         raise TypeError(f"enqueue has no option {min(unknown)!r}")
-    attempts = options.get("max_attempts")
+    attempts, priority = options.get("max_attempts"), options.get("priority")
     values = (
         _ms(options.get("delay"), "delay"),
         _at_ms(options.get("start_at"), "start_at"),
         _ms(options.get("expires_in"), "expires_in"),
         _at_ms(options.get("expires_at"), "expires_at"),
         0 if attempts is None else check_int(attempts, "max_attempts", 1, MAX_ATTEMPTS),
+        USUAL_PRIORITY if priority is None else priority,
+        options.get("dedupe_key") or "",
+        _ms(options.get("dedupe_window"), "dedupe_window"),
     )
     try:
         NewTask("any", b"", *values).check()

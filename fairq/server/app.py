@@ -56,13 +56,23 @@ class App:
         self.nursery.start_soon(self.ticker.run)
         self.nursery.start_soon(self._watch_tokens)
 
-    def heard(self, channel: str) -> None:
-        """Take a hint from the store; an empty one means that any may have been missed."""
+    def heard(self, channel: str, message: str = "") -> None:
+        """Take a hint from the store; an empty channel means that any may have been missed."""
         if channel in ("", keys.REVOKED):
             self._recheck.set()
         for queue, dispatcher in self.dispatchers.items():
             if channel in ("", keys.ready_channel(queue)):
-                dispatcher.hint()
+                if message.startswith(keys.STOP):
+                    self._stop(queue, message.removeprefix(keys.STOP))
+                else:
+                    dispatcher.hint()
+
+    def _stop(self, queue: str, id: str) -> None:
+        """Tell whoever holds a cancelled task; if nobody here does, another server is told too."""
+        for peer in self.dispatchers[queue].workers:
+            if (attempt := peer.session.held.get((queue, id))) is not None:
+                peer.session.stop(queue, {id: attempt})
+                peer.kick()
 
     def hint(self, queue: str) -> None:
         """There may be ready tasks in a queue."""

@@ -62,9 +62,9 @@ async def running_server(settings: Settings) -> AsyncIterator[Served]:
     tls = _tls(settings)
     hearers: list[App] = []
 
-    def heard(channel: str) -> None:
+    def heard(channel: str, message: str) -> None:
         for app in hearers:
-            app.heard(channel)
+            app.heard(channel, message)
 
     async with (
         _store_url(settings) as url,

@@ -14,9 +14,13 @@ from attrs import asdict
 from fairq.errors import BadRequest, Draining, FairqError, Forbidden, NotFound
 from fairq.model import (
     MAX_ATTEMPT,
+    MAX_BATCH,
+    MAX_SPAN_MS,
+    MAX_TIME_MS,
     WORKER_PATTERN,
     NewTask,
     Settlement,
+    bare_id,
     check_full_id,
     check_int,
     check_name,
@@ -40,24 +44,83 @@ async def enqueue(app: App, peer: Peer, request: wire.Enqueue) -> Body:
     tenant = peer.identity.tenant
     tasks = [NewTask(full_id(tenant, task.id), *task[1:]) for task in request.tasks]
     app.hint(queue)  # now: a claim that leaves right behind the tasks shares their turn of the store, and its fsync
-    outcomes = await app.store.enqueue(queue, tenant, tasks)
+    outcomes = [_bare_outcome(outcome) for outcome in await app.store.enqueue(queue, tenant, tasks)]
     for task in request.tasks:
         if task.delay_ms or task.start_at_ms:
             app.ticker.expect(queue, task.delay_ms)
     return {"outcomes": outcomes}
 
 
+def _bare_outcome(outcome: str) -> str:
+    """Spell the id behind `duplicate` as the tenant did."""
+    word, _, first = outcome.partition(" ")
+    return f"{word} {bare_id(first)}" if first else word
+
+
+def _full_ids(peer: Peer, ids: Sequence[str]) -> list[str]:
+    """Read ids as their sender spells them: a tenant its own bare ones, an operator full ones."""
+    if mine := peer.identity.tenant:
+        return [full_id(mine, check_task_id(id, "ids")) for id in ids]
+    return [check_full_id(id, "ids") for id in ids]
+
+
+def _once(ids: list[str]) -> list[str]:
+    if len(set(ids)) < len(ids):
+        raise BadRequest("ids must name each task once", field="ids")
+    return ids
+
+
 async def tasks(app: App, peer: Peer, request: wire.Tasks) -> Body:
     """Tell what is known of tasks; a tenant hears only of its own."""
-    queue = peer.identity.check_queue(request.queue)
-    mine = peer.identity.tenant
-    if mine:
-        ids = [full_id(mine, check_task_id(id, "ids")) for id in request.ids]
-    else:
-        ids = [check_full_id(id, "ids") for id in request.ids]
+    queue, ids = peer.identity.check_queue(request.queue), _full_ids(peer, request.ids)
     states = await app.store.tasks(queue, ids)
     rows = [{name: value for name, value in asdict(state).items() if value not in ("", 0)} for state in states]
     return {"tasks": [{**row, "id": id} for row, id in zip(rows, request.ids, strict=True)]}
+
+
+async def cancel(app: App, peer: Peer, request: wire.Cancel) -> Body:
+    """Cancel tasks."""
+    queue = peer.identity.check_queue(request.queue)
+    return {"outcomes": await app.store.cancel(queue, _once(_full_ids(peer, request.ids)))}
+
+
+async def reschedule(app: App, peer: Peer, request: wire.Reschedule) -> Body:
+    """Give waiting tasks another start."""
+    queue, ids = peer.identity.check_queue(request.queue), _once(_full_ids(peer, request.ids))
+    delay_ms = check_int(request.delay_ms, "delay_ms", 0, MAX_SPAN_MS)
+    start_at_ms = check_int(request.start_at_ms, "start_at_ms", 0, MAX_TIME_MS)
+    if delay_ms and start_at_ms:
+        raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
+    outcomes = await app.store.reschedule(queue, ids, delay_ms=delay_ms, start_at_ms=start_at_ms)
+    app.ticker.expect(queue, delay_ms)
+    app.hint(queue)
+    return {"outcomes": outcomes}
+
+
+async def peek(app: App, peer: Peer, request: wire.Peek) -> Body:
+    """Show a tenant's next tasks; fewer than asked for when their payloads are long."""
+    queue, count = peer.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
+    tenant = peer.identity.tenant or request.tenant
+    if tenant != (request.tenant or tenant):
+        raise Forbidden("a tenant sees its own tasks only", field="tenant")
+    waiting = await app.store.peek(queue, check_name(tenant, "tenant"), count)
+    rows = [asdict(task) for task in waiting]
+    if peer.identity.tenant:
+        for row in rows:
+            row["id"] = bare_id(row["id"])
+    return {"tasks": _fitting(rows)}
+
+
+def _fitting(rows: Sequence[Body]) -> list[Body]:
+    """Return as many rows with payloads as a reply has room for, at least one."""
+    fitting: list[Body] = []
+    room = wire.MAX_MESSAGE_BYTES
+    for row in rows:
+        room -= len(orjson.dumps(row["payload"]))
+        if fitting and room < 0:
+            break
+        fitting.append(row)
+    return fitting
 
 
 async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
@@ -197,14 +260,8 @@ async def dead(app: App, peer: Peer, request: wire.Dead) -> Body:
     """List dead letters; fewer than asked for when their payloads are long."""
     check_int(request.offset, "offset", 0, 1 << 50)
     check_int(request.count, "count", 1, 500)
-    rows: list[Body] = []
-    room = wire.MAX_MESSAGE_BYTES
-    for letter in await app.store.dead(peer.identity.check_queue(request.queue), request.offset, request.count):
-        room -= len(orjson.dumps(letter.payload))
-        if rows and room < 0:
-            break
-        rows.append(asdict(letter))
-    return {"dead": rows}
+    letters = await app.store.dead(peer.identity.check_queue(request.queue), request.offset, request.count)
+    return {"dead": _fitting([asdict(letter) for letter in letters])}
 
 
 async def replay(app: App, peer: Peer, request: wire.Replay) -> Body:
@@ -250,6 +307,9 @@ async def revoke_token(app: App, peer: Peer, request: wire.RevokeToken) -> Body:
 VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Enqueue: enqueue,
     wire.Tasks: tasks,
+    wire.Cancel: cancel,
+    wire.Reschedule: reschedule,
+    wire.Peek: peek,
     wire.Attach: attach,
     wire.Credit: credit,
     wire.Settle: settle,

@@ -31,7 +31,7 @@ class ClusterSubscription:
     """Listens to a cluster as `Subscription` listens to a single store: one connection to each primary."""
 
     cluster: Cluster
-    heard: Callable[[str], None]
+    heard: Callable[[str, str], None]
     _sharded: set[str] = field(factory=set, init=False)
     _plain: set[str] = field(factory=set, init=False)
     _listeners: dict[Connection, _Listener] = field(factory=dict, init=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 QUEUES = "fq:queues"  # set of queue names
 TOKENS = "fq:tokens"  # hash: token id -> JSON
 REVOKED = "fq:revoked"  # channel: token id
+STOP = "stop "  # on a queue's `ready` channel: this, and the id of a leased task that was cancelled
 
 
 def queue_prefix(queue: str, partition: int = 0) -> str:

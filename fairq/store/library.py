@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "da8374a5f3539cdb"
+DIGEST = "9d4e0d3908fc0cdf"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead", "peek"})
 

@@ -10,7 +10,8 @@ from fairq.errors import StoreRefused
 from fairq.model import Lease, NewTask
 
 _HEADER = struct.Struct("<BHdddB")  # version, max_attempts, enqueued_at, start_at, expires_at, length of the tenant
-_OPTIONS = struct.Struct("<ddddH")  # delay, start_at, expires_in, expires_at, max_attempts
+_OPTIONS = struct.Struct("<ddddHBdB")  # times, max_attempts, priority, dedupe window, length of the dedupe key
+_PLAIN = NewTask("", b"")[2:]
 _RECORD_VERSION = 1
 
 
@@ -36,6 +37,8 @@ def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
 
 def pack_options(task: NewTask) -> bytes:
     """Pack what a task asks beyond the defaults; empty for a plain one."""
-    if not (task.delay_ms or task.start_at_ms or task.expires_in_ms or task.expires_at_ms or task.max_attempts):
+    if task[2:] == _PLAIN:
         return b""
-    return _OPTIONS.pack(task.delay_ms, task.start_at_ms, task.expires_in_ms, task.expires_at_ms, task.max_attempts)
+    *fixed, dedupe_key, window_ms = task[2:]
+    key = dedupe_key.encode()
+    return _OPTIONS.pack(*fixed, window_ms, len(key)) + key

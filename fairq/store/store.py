@@ -27,6 +27,7 @@ from fairq.model import (
     TaskState,
     TenantState,
     Tick,
+    WaitingTask,
 )
 from fairq.scopes import background
 from fairq.store import keys, library
@@ -37,6 +38,8 @@ from fairq.store.records import pack_options, unpack_leases, unpack_record
 from fairq.store.topology import is_cluster, parse_seeds
 
 log = structlog.get_logger("fairq.store")
+
+COUNTS = ("ready", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
 
 
 class Claim(NamedTuple):
@@ -100,9 +103,11 @@ class Store:
                 await self.connection.call("SADD", keys.QUEUES, queue)
             self._registered.add(queue)
 
-    async def enqueue(self, queue: str, tenant: str, tasks: Sequence[NewTask]) -> list[Outcome]:
-        """Store up to 500 tasks of one tenant; a known id gives `duplicate`, a window already over `expired`.
+    async def enqueue(self, queue: str, tenant: str, tasks: Sequence[NewTask]) -> list[str]:
+        """Store up to 500 tasks of one tenant; returns an outcome for each.
 
+        `ok`; `duplicate` of a known id; `duplicate <id>` where that task holds the dedupe key; `expired`, its window is
+        over already.
         Atomic, and durable when it returns as far as the store's `appendfsync` says.
         """
         await self._register(queue)
@@ -134,6 +139,16 @@ class Store:
     async def tick(self, queue: str, limit: int = 125) -> Tick:
         """Promote due tasks, expire late ones, reap dead leases, trim dead letters: up to `limit` of each."""
         return Tick(*await self._call("tick", queue, limit))
+
+    async def cancel(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
+        """Cancel up to 500 tasks: `ok`, `running` (their workers are told) or `gone`."""
+        return [outcome.decode() for outcome in await self._call("cancel", queue, *ids)]
+
+    async def reschedule(
+        self, queue: str, ids: Sequence[str], *, delay_ms: int = 0, start_at_ms: int = 0
+    ) -> list[Outcome]:
+        """Give up to 500 waiting tasks another start (0: now): `ok`, `running`, `expired` (unchanged) or `gone`."""
+        return [outcome.decode() for outcome in await self._call("reschedule", queue, delay_ms, start_at_ms, *ids)]
 
     async def set_weight(self, queue: str, tenant: str, weight: float) -> float:
         """Give a tenant a weight, acting on its backlog at once; returns the weight it had."""
@@ -175,7 +190,7 @@ class Store:
         """Read a queue's counts and settings, in O(1)."""
         reply = await self._call("depth", queue)
         values = {reply[i].decode(): int(float(reply[i + 1])) for i in range(0, len(reply), 2)}
-        counts = {name: values[name] for name in ["ready", "delayed", "leased", "dead", "enqueued", "done", "expired"]}
+        counts = {name: values[name] for name in COUNTS}
         settings = {name: values[name] for name in QueueSettings.__annotations__ if name != "share"}
         return QueueState(
             queue=queue,
@@ -202,6 +217,15 @@ class Store:
         """Tell what is known of up to 500 tasks."""
         rows = await self._call("tasks", queue, *ids)
         return [_task_state(id, row) for id, row in zip(ids, rows, strict=True)]
+
+    async def peek(self, queue: str, tenant: str, count: int) -> list[WaitingTask]:
+        """Read a tenant's next ready tasks, in the order in which they will be served."""
+        reply = await self._call("peek", queue, tenant, count)
+        tasks = []
+        for id, record in zip(reply[::2], reply[1::2], strict=True):
+            _, enqueued_at, start_at, expires_at, payload = unpack_record(record)
+            tasks.append(WaitingTask(id.decode(), enqueued_at, start_at, expires_at, orjson.Fragment(payload)))
+        return tasks
 
     async def dead(self, queue: str, offset: int = 0, count: int = 100) -> list[DeadLetter]:
         """List dead letters, oldest first."""
@@ -291,7 +315,7 @@ async def _weaknesses(node: Connection) -> list[str]:
     return problems
 
 
-async def _make_store(url: str, heard: Callable[[str], None], connect_timeout: float) -> Store:
+async def _make_store(url: str, heard: Callable[[str, str], None], connect_timeout: float) -> Store:
     """Find out what is at the URL, and make the store for it; nothing is connected yet."""
     seeds = parse_seeds(url)
     if await is_cluster(seeds, connect_timeout):
@@ -306,7 +330,7 @@ async def _make_store(url: str, heard: Callable[[str], None], connect_timeout: f
 
 @asynccontextmanager
 async def open_store(
-    url: str, *, connect_timeout: float = 30.0, heard: Callable[[str], None] = lambda _: None
+    url: str, *, connect_timeout: float = 30.0, heard: Callable[[str, str], None] = lambda _channel, _message: None
 ) -> AsyncIterator[Store]:
     """Connect to the store at a URL and keep connected while the context lasts.
 

@@ -19,7 +19,7 @@ from attrs import define, field
 from fairq.errors import BadFrame, Closed, FairqError, OutcomeUnknown, TooLarge, Unavailable, from_code
 from fairq.model import MAX_BATCH, NewTask
 from fairq.wire.codec import decode_server
-from fairq.wire.messages import MAX_MESSAGE_BYTES, Drain, Enqueue, Error, Push, Reply, Welcome
+from fairq.wire.messages import MAX_MESSAGE_BYTES, Drain, Enqueue, Error, Push, Reply, Stop, Welcome
 from fairq.wire.session import Session
 
 WINDOW = 2
@@ -27,7 +27,7 @@ RETRYABLE = frozenset({"unavailable", "unknown", "too_many", "draining"})
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
 FRAME_BYTES = 1_024  # of a frame, around what is counted piece by piece
 _TASK_BYTES = 256  # of a task in a frame, around its payload
-_TASK_OPTIONS = NewTask._fields[2:]
+_TASK_OPTIONS, _PLAIN = NewTask._fields[2:], NewTask("", b"")[2:]
 
 
 @define(eq=False)
@@ -180,8 +180,9 @@ class _EnqueueExchange(Exchange):
 
 def _encode_task(task: NewTask) -> dict[str, Any]:
     body: dict[str, Any] = {"id": task.id, "payload": orjson.Fragment(task.payload)}
-    if any(task[2:]):
-        body.update((name, value) for name, value in zip(_TASK_OPTIONS, task[2:], strict=True) if value)
+    if task[2:] != _PLAIN:
+        options = zip(_TASK_OPTIONS, task[2:], _PLAIN, strict=True)
+        body.update((name, value) for name, value, usual in options if value != usual)
     return body
 
 
@@ -296,7 +297,7 @@ class ClientSession(Session):
                 self.opened(now)
             case Drain():
                 self.is_draining = True
-            case Push():
+            case Push() | Stop():
                 return frame
         return None
 

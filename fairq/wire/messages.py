@@ -78,6 +78,39 @@ class Tasks(Request):
 
 
 @frozen
+class Cancel(Request):
+    """Forget waiting tasks; have running ones stopped."""
+
+    type: ClassVar[str] = "cancel"
+    ref: int
+    queue: str
+    ids: list[str]
+
+
+@frozen
+class Reschedule(Request):
+    """Give waiting tasks another start: after `delay_ms`, or at `start_at_ms`; without either, now."""
+
+    type: ClassVar[str] = "reschedule"
+    ref: int
+    queue: str
+    ids: list[str]
+    delay_ms: int = 0
+    start_at_ms: int = 0
+
+
+@frozen
+class Peek(Request):
+    """Show a tenant's next tasks without taking them; an operator names the tenant."""
+
+    type: ClassVar[str] = "peek"
+    ref: int
+    queue: str
+    count: int = 10
+    tenant: str | None = None
+
+
+@frozen
 class Attach(Request):
     """Offer work: from now on up to `credit` tasks of the queues may be pushed."""
 
@@ -308,6 +341,15 @@ class Push:
     tasks: list[PushedTask]
 
 
+@frozen
+class Stop:
+    """From the server: these tasks were cancelled; give their leases back."""
+
+    type: ClassVar[str] = "stop"
+    queue: str
+    leases: list[Token]
+
+
 OPEN, ATTACHED, DRAINING = State.OPEN, State.ATTACHED, State.DRAINING
 _ANY = frozenset(State)
 _TENANT, _WORKER, _OPERATOR = frozenset({Role.TENANT}), frozenset({Role.WORKER}), frozenset({Role.OPERATOR})
@@ -317,6 +359,9 @@ _WORKING = frozenset({ATTACHED, DRAINING})
 CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Enqueue: (_TENANT, frozenset({OPEN})),
     Tasks: (_TENANT | _OPERATOR, _ANY),
+    Cancel: (_TENANT | _OPERATOR, _ANY),
+    Reschedule: (_TENANT | _OPERATOR, _ANY),
+    Peek: (_TENANT | _OPERATOR, _ANY),
     Attach: (_WORKER, frozenset({OPEN})),
     Credit: (_WORKER, _WORKING),
     Settle: (_WORKER, _WORKING),
@@ -336,4 +381,4 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     RevokeToken: (_OPERATOR, _ANY),
     Ping: (frozenset(Role), _ANY),
 }
-SERVER_FRAMES: tuple[type[Any], ...] = (Welcome, Reply, Error, Push, Drain, Ping)
+SERVER_FRAMES: tuple[type[Any], ...] = (Welcome, Reply, Error, Push, Stop, Drain, Ping)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -21,6 +21,7 @@ from fairq.wire.messages import (
     Reply,
     Role,
     State,
+    Stop,
     Welcome,
 )
 from fairq.wire.session import Session
@@ -114,6 +115,11 @@ class ServerSession(Session):
             tasks.append(task)
             room -= size
         self.send(Push.type, {"queue": queue, "lease_ms": lease_ms, "tasks": tasks})
+
+    def stop(self, queue: str, tokens: Mapping[str, int]) -> None:
+        """Tell the worker that these tasks were cancelled; id -> attempt."""
+        leases = [{"id": id, "attempt": attempt} for id, attempt in tokens.items()]
+        self.send(Stop.type, {"queue": queue, "leases": leases})
 
     def drain(self) -> None:
         """Tell the client that this connection ends soon, and offer its worker nothing more."""

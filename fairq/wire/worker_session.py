@@ -16,7 +16,7 @@ from attrs import define, field
 from fairq.errors import FairqError
 from fairq.model import Settlement
 from fairq.wire.client_session import FRAME_BYTES, RETRYABLE, WINDOW, ClientSession, Exchange, outcomes_of
-from fairq.wire.messages import Attach, Credit, Extend, HeldLease, Push, Settle
+from fairq.wire.messages import Attach, Credit, Extend, HeldLease, Push, Settle, Stop
 
 _RENEWALS_PER_LEASE = 3
 _RETRY_RENEWAL_S = 1.0
@@ -139,7 +139,16 @@ class WorkerSession(ClientSession):
                     self.lost.append(HeldLease(frame.queue, task.id, held[task.id].attempt))
                 held[task.id] = _Held(task.attempt, lease_s, renew_at, lost_at)
             self.due_at = min(self.due_at, renew_at)
+        elif isinstance(frame, Stop):
+            for token in frame.leases:
+                self._stop(HeldLease(frame.queue, token.id, token.attempt))
+            return None
         return frame
+
+    def _stop(self, token: HeldLease) -> None:
+        """Give a cancelled task back; its handler hears of it as of a lost one."""
+        if self.settle(token.queue, Settlement("release", token.id, token.attempt)):
+            self.lost.append(token)
 
     def _find_held(self, queue: str, id: str, attempt: int) -> _Held | None:
         lease = self.held.get(queue, {}).get(id)
@@ -180,6 +189,8 @@ class WorkerSession(ClientSession):
         if outcome == "ok":
             lease.renew_at, lease.lost_at = sent_at + lease.lease_s / _RENEWALS_PER_LEASE, sent_at + lease.lease_s
             self.due_at = min(self.due_at, lease.renew_at)
+        elif outcome == "cancelled":
+            self._stop(token)
         else:
             del self.held[token.queue][token.id]
             self.lost.append(token)

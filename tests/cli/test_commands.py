@@ -63,6 +63,24 @@ def test_enqueue_takes_options_and_standard_input(
     assert len(commands.enqueue("emails", "-5")) == 36
 
 
+def test_tasks_are_shown_peeked_rescheduled_and_cancelled(commands: Commands) -> None:
+    argv = ["emails", "1", "--id", "t-1", "--priority", "3", "--dedupe-key", "k", "--delay", "60"]
+    ada = tenant("ada")
+    assert commands("enqueue", *argv, token=ada).out == "t-1\n"
+    first = commands("enqueue", "emails", "2", "--dedupe-key", "k", "--json", token=ada)
+    assert first.json == {"id": "t-1", "queue": "emails", "duplicate": True}
+    assert "delayed" in commands("tasks", "show", "emails", "ada/t-1").out
+    assert commands("tasks", "peek", "emails", "--tenant", "ada").out.startswith("nothing is ready")
+    assert commands("tasks", "reschedule", "emails", "ada/t-1").out == "ada/t-1: ok\n"
+    (row,) = commands("tasks", "peek", "emails", "--tenant", "ada", "--json").json
+    assert (row["id"], row["payload"]) == ("ada/t-1", 1)
+    assert commands("tasks", "cancel", "emails", "ada/t-1").out == "ada/t-1: ok\n"
+    again = commands("tasks", "cancel", "emails", "ada/t-1", "--json")
+    assert (again.code, again.json) == (1, [{"id": "ada/t-1", "outcome": "gone"}])
+    (state,) = commands("tasks", "show", "emails", "ada/t-1", "--json").json
+    assert state["state"] == "cancelled"
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [

@@ -202,9 +202,9 @@ class Queue:
         """Cancel tasks."""
         return words(self.call("cancel", *ids))
 
-    def reschedule(self, **starts: float) -> list[str]:
-        """Give tasks other starts."""
-        return words(self.call("reschedule", *(part for pair in starts.items() for part in pair)))
+    def reschedule(self, *ids: str, delay: float = 0, start_at: float = 0) -> list[str]:
+        """Give tasks another start."""
+        return words(self.call("reschedule", delay, start_at, *ids))
 
     def peek(self, tenant: str, count: int = 100) -> list[str]:
         """Read the ids of a tenant's next tasks."""

@@ -178,9 +178,10 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(ids=FEW_IDS, span=st.sampled_from([-50, 0, *SPANS]))
     def reschedule(self, ids: list[str], span: int) -> None:
         """Move tasks to another start."""
-        starts: dict[str, float] = dict.fromkeys(ids, self.now + span)
-        parts = [part for pair in starts.items() for part in pair]
-        self.same([word.decode() for word in self.call("reschedule", *parts)], self.model.reschedule(self.now, starts))
+        ids, delay = list(dict.fromkeys(ids)), max(span, 0) if span % 2 else 0
+        start_at = 0 if delay else self.now + span
+        outcomes = [word.decode() for word in self.call("reschedule", delay, start_at, *ids)]
+        self.same(outcomes, self.model.reschedule(self.now, ids, delay, start_at))
 
     @rule(verb=st.sampled_from(["replay", "replay", "purge"]), ids=FEW_IDS)
     def replay_or_purge(self, verb: str, ids: list[str]) -> None:
@@ -232,7 +233,11 @@ class Walk:
         choose = self.random.choice
         starts, ends = {"delay": choose(SPANS)}, {"expires_in": choose(SPANS), "max_attempts": choose([1, 2])}
         window = choose([{}, {}, starts, ends, starts | ends, {"expires_at": choose([-5, 0, 1, 51])}])
-        extras = {"priority": choose([0, 0, 50, 99]), "key": choose(["", "k1", "k2"]), "window": choose([0, 0, 1, LEASE])}
+        extras = {
+            "priority": choose([0, 0, 50, 99]),
+            "key": choose(["", "k1", "k2"]),
+            "window": choose([0, 0, 1, LEASE]),
+        }
         return window | (extras if choose([True, False]) else {})
 
     def step(self) -> None:

@@ -9,7 +9,7 @@ import redis
 
 from fairq.store import library
 
-from .calls import LEASE_MS, START, Queue, refused, snapshot
+from .calls import LEASE_MS, START, Queue, options, refused, snapshot
 
 
 def test_a_claim_leases_the_oldest_tasks_of_a_tenant_first(queue: Queue) -> None:
@@ -101,7 +101,7 @@ def test_expired_tasks_of_thousands_of_tenants_do_not_stop_a_claim(queue: Queue)
     assert queue.depth()["ready"] == 0
 
 
-EXPIRES_IN_10 = b"\0" * 16 + b"\0\0\0\0\0\0\x24\x40" + b"\0" * 10
+EXPIRES_IN_10 = options(expires_in=10)
 
 
 def test_more_voids_than_one_call_passes_over_are_left_to_the_next(queue: Queue) -> None:
@@ -198,7 +198,7 @@ def test_every_way_to_ready_work_tells_the_hungry(queue: Queue) -> None:
         assert told_by("tick", 10) == 1
 
 
-DELAY_10 = b"\0\0\0\0\0\0\x24\x40" + b"\0" * 26
+DELAY_10 = options(delay=10)
 
 
 def test_work_that_is_paused_tells_nobody_until_it_is_resumed(queue: Queue) -> None:

@@ -28,9 +28,30 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
-    Mutant("a stale token is accepted", "attempt and last ~= tonumber(attempt) or state ~= LEASED", "state ~= LEASED"),
-    Mutant("an ended lease is settled again", "tonumber(attempt) or state ~= LEASED then", "tonumber(attempt) then"),
+    Mutant("a stale token is accepted", "attempt and last ~= tonumber(attempt) or not is_leased", "not is_leased"),
+    Mutant(
+        "an ended lease is settled again", "tonumber(attempt) or not is_leased(state) then", "tonumber(attempt) then"
+    ),
     Mutant("a twin in one call is settled twice", "  set_run(call, id, false)\n  forgotten", "  forgotten"),
+    Mutant("a cancelled task is tried again", "if state == STOPPING and action ~= 'ack' then", "if false then"),
+    Mutant(
+        "a cancelled task stays in its list",
+        "    take_out(call, t, id)\n    if expires_at > 0",
+        "    if expires_at > 0",
+    ),
+    Mutant(
+        "the end of a cancelled task is watched",
+        "    if expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end\n",
+        "",
+    ),
+    Mutant("a dead task holds its key", "  free_key(call, t.name, id)\n", ""),
+    Mutant("a task frees another one's key", "if redis.call('GET', at) == '0 ' .. id then", "if true then"),
+    Mutant("a key is held for ever", "(until_ms == '0' or tonumber(until_ms) > call.now)", "true"),
+    Mutant("levels are served in any order", "  table.sort(levels)\n", ""),
+    Mutant("a level that is opened is not noted", "    open_level(call, t, level)\n", ""),
+    Mutant("voids are those of any level", "return level == USUAL_PRIORITY and id or level .. ':' .. id", "return id"),
+    Mutant("extras outlive their task", "  redis.call('HDEL', key(call, 'extras'), id)\n", ""),
+    Mutant("a moved task stays where it was", "    take_out(call, t, id)\n    rewrite", "    rewrite"),
     Mutant("a late owner is told gone", "and state == SETTLED and 'gone'", "and 'gone'"),
     Mutant("a claim takes one too many", "pick_round(call, limit - (#out - 2) / 4)", "pick_round(call, limit + 1)"),
     Mutant("expired tasks are leased", "if expires_at > 0 and expires_at <= call.now then", "if false then"),
@@ -73,10 +94,10 @@ MUTANTS = [
     Mutant("draws go by weight alone", "darts.inside[i] < rate_of(call, weight, estimate)", "darts.inside[i] < weight"),
     Mutant("tasks may be free", "math.max(call.now - leased_at, 1)", "call.now - leased_at"),
     Mutant("estimates are not corrected", "  correct(call, t, epoch, leased_at, cost, weight_sum)\n", ""),
-    Mutant("voids are popped as tasks", "  if t.voids == 0 then return", "  if true then return"),
+    Mutant("voids are popped as tasks", "      if t.voids > 0 and redis", "      if false and redis"),
     Mutant(
         "voids are not credited",
-        "if redis.call('HINCRBY', void, id, -1) == 0 then redis.call('HDEL', void, id) end",
+        "if redis.call('HINCRBY', void, field, -1) == 0 then redis.call('HDEL', void, field) end",
         "",
     ),
     Mutant("an emptied list keeps its voids", "if #ids == wanted and t.ready == 0 then", "if false then"),
@@ -121,14 +142,14 @@ MUTANTS = [
         "known[id] = records[i] or recent[i] or before[i]",
         "known[id] = records[i] or recent[i]",
     ),
-    Mutant("an id twice in a call is stored twice", "outcomes[n], known[id] = 'ok', true", "outcomes[n] = 'ok'"),
+    Mutant("an id twice in a call is stored twice", "    if outcomes[n] == 'ok' then known[id] = true end\n", ""),
     Mutant(
         "replay keeps the old attempts", "attempt = attempts, forgiven = attempts,", "attempt = attempts, forgiven = 0,"
     ),
     Mutant("replay keeps the closed window", "    reopen(call, id, record)\n", ""),
     Mutant(
         "purge leaves the record",
-        "    forget_dead(call, id, death)\n    call.forgotten[#call.forgotten + 1] = id\n  end)",
+        "    drop_letter(call, id, death)\n  end)",
         "    forget_dead(call, id, death)\n  end)",
     ),
     Mutant("dead letters are kept for ever", "'-inf', call.now - q.dead_keep_ms,", "'-inf', 0,"),
@@ -149,6 +170,7 @@ DEEP = {
     "a weight change keeps the class",
     "a lease's end keeps the class",
     "an emptied list keeps its voids",
+    "a task frees another one's key",
 }
 CASES = [pytest.param(mutant, marks=[pytest.mark.slow] if mutant.name in DEEP else []) for mutant in MUTANTS]
 

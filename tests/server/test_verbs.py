@@ -57,6 +57,14 @@ ENQUEUE: list[tuple[dict[str, Any], str, str]] = [
     (task(delay_ms=2, expires_in_ms=2), "bad_request", "expires_in_ms"),
     (task(max_attempts=-1), "bad_request", "max_attempts"),
     (task(max_attempts=1001), "bad_request", "max_attempts"),
+    (task(priority=-1), "bad_request", "priority"),
+    (task(priority=100), "bad_request", "priority"),
+    (task(priority="high"), "bad_request", "priority"),
+    (task(dedupe_key=5), "bad_request", "dedupe_key"),
+    (task(dedupe_key="x" * 256), "bad_request", "dedupe_key"),
+    (task(dedupe_key="a\nb"), "bad_request", "dedupe_key"),
+    (task(dedupe_key="k", dedupe_window_ms=-1), "bad_request", "dedupe_window_ms"),
+    (task(dedupe_window_ms=5), "bad_request", "dedupe_window_ms"),
 ]  # fmt: skip
 
 OTHERS: list[tuple[str, dict[str, Any], str, str | None]] = [
@@ -64,6 +72,19 @@ OTHERS: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("tasks", {"queue": "q", "ids": ["a b"]}, "bad_request", "ids"),
     ("tasks", {"queue": "q", "ids": ["a"] * (MAX_BATCH + 1)}, "too_large", "ids"),
     ("tasks", {"queue": "{", "ids": ["a"]}, "bad_request", "queue"),
+    ("cancel", {"queue": "q", "ids": []}, "bad_request", "ids"),
+    ("cancel", {"queue": "q", "ids": ["a b"]}, "bad_request", "ids"),
+    ("cancel", {"queue": "q", "ids": ["a", "a"]}, "bad_request", "ids"),
+    ("cancel", {"queue": "{", "ids": ["a"]}, "bad_request", "queue"),
+    ("reschedule", {"queue": "q", "ids": []}, "bad_request", "ids"),
+    ("reschedule", {"queue": "q", "ids": ["a", "a"]}, "bad_request", "ids"),
+    ("reschedule", {"queue": "q", "ids": ["a"], "delay_ms": -1}, "bad_request", "delay_ms"),
+    ("reschedule", {"queue": "q", "ids": ["a"], "start_at_ms": 1 << 60}, "bad_request", "start_at_ms"),
+    ("reschedule", {"queue": "q", "ids": ["a"], "delay_ms": 1, "start_at_ms": 1}, "bad_request", "start_at_ms"),
+    ("peek", {"queue": "q", "count": 0}, "bad_request", "count"),
+    ("peek", {"queue": "q", "count": 501}, "bad_request", "count"),
+    ("peek", {"queue": "q"}, "bad_request", "tenant"),
+    ("peek", {"queue": "q", "tenant": "B:b"}, "bad_request", "tenant"),
     ("attach", {**ATTACH, "worker": ""}, "bad_request", "worker"),
     ("attach", {**ATTACH, "worker": "a b"}, "bad_request", "worker"),
     ("attach", {**ATTACH, "queues": []}, "bad_request", "queues"),
@@ -194,6 +215,8 @@ async def test_a_verb_of_another_role_is_forbidden(served: Served, role: Role) -
             body = next((body for verb, body, *_ in OTHERS if verb == frame.type), {})
             valid: dict[str, Any] = {
                 "enqueue": {"queue": "q", "tasks": [TASK]}, "tasks": {"queue": "q", "ids": ["a"]}, "attach": ATTACH,
+                "cancel": {"queue": "q", "ids": ["a"]}, "peek": {"queue": "q"},
+                "reschedule": {"queue": "q", "ids": ["a"]},
                 "credit": {"credit": 1}, "queues": {}, "revoke_token": {"id": "abcd"}, "tenants": {"queue": "q"},
                 "settle": {"queue": "q", "settlements": [{"action": "ack", "id": "a", "attempt": 1}]},
                 "extend": {"queue": "q", "leases": [{"id": "a", "attempt": 1}]},

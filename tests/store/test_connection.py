@@ -215,7 +215,9 @@ async def test_a_subscription_hears_messages_and_hears_of_its_reconnects(store_p
     heard: list[str] = []
     with trio.fail_after(10):
         async with open_proxy(store_port) as proxy, connected(store_port) as connection:
-            subscription = Subscription(Address.parse(f"redis://127.0.0.1:{proxy.port}"), heard.append)
+            subscription = Subscription(
+                Address.parse(f"redis://127.0.0.1:{proxy.port}"), lambda channel, _: heard.append(channel)
+            )
             await subscription.add("before")
             async with background(subscription.run):
                 await wait_until(lambda: "" in heard)

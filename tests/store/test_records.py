@@ -54,13 +54,24 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     )  # fmt: skip
 
 
-@given(delay=SPANS, start_at=TIMES, expires_in=SPANS, expires_at=TIMES, max_attempts=st.integers(0, 1000))
+@given(
+    times=st.tuples(SPANS, TIMES, SPANS, TIMES),
+    max_attempts=st.integers(0, 1000),
+    priority=st.integers(0, 99) | st.just(50),
+    key=st.text(max_size=20),
+    window=SPANS,
+)
 def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
-    delay: int, start_at: int, expires_in: int, expires_at: int, max_attempts: int
+    times: tuple[int, int, int, int], max_attempts: int, priority: int, key: str, window: int
 ) -> None:
-    packed = pack_options(NewTask("x", b"", delay, start_at, expires_in, expires_at, max_attempts))
-    given = (delay, start_at, expires_in, expires_at, max_attempts)
-    assert packed == b"" if not any(given) else struct.unpack("<ddddH", packed) == given
+    given = (*times, max_attempts, priority, key, window)
+    packed = pack_options(NewTask("x", b"", *given))
+    if given == (0, 0, 0, 0, 0, 50, "", 0):
+        assert packed == b""
+    else:
+        text = key.encode()
+        assert struct.unpack("<ddddHBdB", packed[:44]) == (*times, max_attempts, priority, window, len(text))
+        assert packed[44:] == text
 
 
 def test_a_record_of_another_version_is_refused() -> None:

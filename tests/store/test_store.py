@@ -170,7 +170,7 @@ async def test_tenants_are_read_page_by_page(store: Store) -> None:
 async def test_tokens_are_written_once_and_their_end_is_announced(store: Store, store_url: str) -> None:
     heard = trio.Event()
 
-    def listen(channel: str) -> None:
+    def listen(channel: str, _: str) -> None:
         if channel == keys.REVOKED:
             heard.set()
 

@@ -1,0 +1,146 @@
+"""Tasks before their time: cancelled, moved to another start, looked at."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from .calls import LEASE_MS, Queue, refused, snapshot
+
+
+def test_a_waiting_task_that_is_cancelled_never_runs(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b", "c")
+    queue.enqueue("ada", "later", delay=50, expires_in=100)
+    assert queue.cancel("b", "later", "nobody") == ["ok", "ok", "gone"]
+    assert [queue.state(id) for id in ("a", "b", "later")] == ["ready", "cancelled", "cancelled"]
+    queue.advance(100)
+    queue.tick()
+    assert [lease.id for lease in queue.claim(5)] == ["a", "c"]
+    counts = queue.depth()
+    assert (counts["cancelled"], counts["delayed"], counts["expired"]) == (2, 0, 0)
+    assert queue.cancel("b", "later") == ["gone", "gone"]
+
+
+def test_the_id_of_a_cancelled_task_is_remembered(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    queue.cancel("a")
+    assert queue.enqueue("ada", "a") == ["duplicate"]
+
+
+@pytest.mark.parametrize(
+    ("action", "state"), [("ack", "done"), ("nack", "cancelled"), ("reject", "cancelled"), ("release", "cancelled")]
+)
+def test_a_running_task_ends_as_cancelled_unless_it_was_done(queue: Queue, action: str, state: str) -> None:
+    queue.enqueue("ada", "a")
+    lease = queue.claim()[0]
+    assert queue.cancel("a") == ["running"]
+    assert queue.state("a") == "leased"
+    assert queue.end("extend", lease) == "cancelled"
+    assert queue.end(action, lease) == "ok"
+    assert queue.state("a") == state
+    assert queue.end(action, lease) == "gone", "the same settlement again"
+    assert queue.claim() == []
+
+
+def test_a_cancelled_task_whose_worker_dies_is_not_run_again(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    lease = queue.claim()[0]
+    queue.cancel("a")
+    queue.advance(LEASE_MS)
+    assert queue.tick().reaped == 1
+    assert queue.state("a") == "cancelled"
+    assert queue.end("ack", lease) == "stale"
+
+
+def test_the_servers_are_told_to_stop_a_running_task(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    queue.claim()
+    with queue.client.pubsub() as listener:
+        listener.ssubscribe(queue.key("ready"))
+        assert listener.get_sharded_message(timeout=5)
+        queue.cancel("b", "a")
+        message = listener.get_sharded_message(timeout=5)
+        assert message
+        assert message["data"] == b"stop a"
+
+
+@pytest.mark.parametrize("verb", ["cancel", "reschedule"])
+def test_an_id_twice_or_none_or_too_many_are_refused(queue: Queue, verb: str) -> None:
+    before = [0, 0] if verb == "reschedule" else []
+    queue.enqueue("ada", "a")
+    refused(queue, "bad_request ids", verb, *before)
+    refused(queue, "bad_request ids", verb, *before, "a", "a")
+    refused(queue, "bad_request ids", verb, *before, *(f"a{n}" for n in range(501)))
+
+
+@pytest.mark.parametrize("start", [(-1, 0), (0, -1), ("x", 0), (0, "nan"), (0, 2.0**53)])
+def test_a_start_that_is_none_is_refused(queue: Queue, start: tuple[object, object]) -> None:
+    queue.enqueue("ada", "a")
+    refused(queue, "bad_request start_at", "reschedule", *start, "a")
+
+
+def test_a_delayed_task_is_moved_earlier_later_and_to_now(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b", "c", delay=1000)
+    assert queue.reschedule("a", delay=10) == ["ok"]
+    assert queue.reschedule("b", start_at=queue.now + 5000) == ["ok"]
+    assert queue.reschedule("c") == ["ok"]
+    assert [lease.id for lease in queue.claim(5)] == ["c"]
+    assert queue.tick().next_due == queue.now + 10
+    queue.advance(10)
+    queue.tick()
+    assert [lease.id for lease in queue.claim(5)] == ["a"]
+    queue.advance(4990)
+    queue.tick()
+    assert [lease.id for lease in queue.claim(5)] == ["b"]
+
+
+def test_a_ready_task_is_put_off_or_keeps_its_place(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    assert queue.reschedule("a") == ["ok"]
+    assert queue.peek("ada") == ["a", "b"]
+    assert queue.reschedule("a", delay=50) == ["ok"]
+    assert queue.peek("ada") == ["b"]
+    assert queue.reschedule("a") == ["ok"]
+    assert queue.peek("ada") == ["b", "a"]
+    assert [lease.id for lease in queue.claim(5)] == ["b", "a"]
+
+
+def test_a_task_between_attempts_is_promoted_with_its_attempts(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    queue.end("nack", queue.claim()[0], 60_000)
+    assert queue.reschedule("a") == ["ok"]
+    assert queue.claim()[0].attempt == 2
+
+
+def test_what_cannot_be_moved_stays_as_it_is(queue: Queue) -> None:
+    queue.enqueue("ada", "leased")
+    queue.claim()
+    queue.enqueue("ada", "short", delay=10, expires_in=100)
+    queue.enqueue("ada", "dead", max_attempts=1)
+    queue.end("reject", queue.claim()[0])
+    before = {key: value for key, value in snapshot(queue).items() if not key.endswith(b":queue")}
+    assert queue.reschedule("leased", "short", "dead", "nobody", delay=100) == ["running", "expired", "gone", "gone"]
+    assert {key: value for key, value in snapshot(queue).items() if not key.endswith(b":queue")} == before
+
+
+def test_a_moved_start_is_the_one_that_the_worker_is_told(queue: Queue) -> None:
+    queue.enqueue("ada", "a", delay=1000)
+    queue.reschedule("a", delay=5)
+    queue.advance(5)
+    queue.tick()
+    assert struct.unpack_from("<BHddd", queue.claim()[0].record)[3] == queue.now
+
+
+def test_peek_passes_over_voids_and_takes_nothing(queue: Queue) -> None:
+    queue.enqueue("ada", *"abcde")
+    queue.cancel("a", "c")
+    assert queue.peek("ada", 2) == ["b", "d"]
+    assert queue.peek("bob") == []
+    assert queue.depth()["ready"] == 3
+
+
+@pytest.mark.parametrize("count", [0, 501, "x"])
+def test_a_peek_of_no_or_too_many_tasks_is_refused(queue: Queue, count: object) -> None:
+    refused(queue, "bad_request count", "peek", "ada", count)
+    refused(queue, "bad_request tenant", "peek", "a:b", 1)
