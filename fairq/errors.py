@@ -63,6 +63,12 @@ class TooMany(FairqError):
     code = "too_many"
 
 
+class BatchClosed(FairqError):
+    """The batch takes no more tasks: it was closed, or cancelled."""
+
+    code = "batch_closed"
+
+
 class StoreFull(FairqError):
     """The store has no room for new tasks; claims and settlements go on."""
 
@@ -105,6 +111,24 @@ class StoreRefused(FairqError):
     code = "store_refused"
 
 
+class NotYet(FairqError):
+    """What was waited for has not happened in time."""
+
+    code = "not_yet"
+
+
+class TaskFailed(FairqError):
+    """The task has no result: it is a dead letter (the message says why), or was cancelled."""
+
+    code = "task_failed"
+
+
+class NoResult(FairqError):
+    """The task's result is not kept, or no more: enqueue it with `result_ttl`."""
+
+    code = "no_result"
+
+
 BY_CODE: dict[str, type[FairqError]] = {
     cls.code: cls
     for cls in (
@@ -116,6 +140,7 @@ BY_CODE: dict[str, type[FairqError]] = {
         NotFound,
         TooLarge,
         TooMany,
+        BatchClosed,
         StoreFull,
         Unavailable,
         OutcomeUnknown,
@@ -123,6 +148,9 @@ BY_CODE: dict[str, type[FairqError]] = {
         Closed,
         SettingsError,
         StoreRefused,
+        NotYet,
+        TaskFailed,
+        NoResult,
     )
 }
 

@@ -13,6 +13,7 @@ from fairq.errors import BadRequest
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 TASK_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 FULL_ID_PATTERN = re.compile(r"([a-z0-9][a-z0-9_-]{0,62}/)?[A-Za-z0-9_-]{1,64}\Z")
+BATCH_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,40}\Z")
 WORKER_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 10_000.0
 MAX_ATTEMPTS = 1_000
@@ -24,6 +25,9 @@ MAX_TIME_MS = 1 << 50
 MAX_BATCH = 500  # tasks, settlements or ids in one request
 MAX_ERROR_CHARS = 2_048
 MAX_PAYLOAD_BYTES = 1 << 20
+MAX_RESULT_BYTES = 1 << 18
+MAX_CALLBACK_BYTES = 65_535
+MAX_CAP = 1_000_000  # of a batch
 
 Action = Literal["ack", "nack", "reject", "release", "reap", "extend"]
 Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled"]
@@ -46,6 +50,13 @@ def check_task_id(value: object, what: str = "id") -> str:
     if isinstance(value, str) and TASK_ID_PATTERN.match(value):
         return value
     raise BadRequest(f"{what} must be 1 to 64 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=what)
+
+
+def check_batch_id(value: object, what: str = "id") -> str:
+    """Return the batch's id if it leaves room for what its callback tasks' ids end in. Raises: BadRequest."""
+    if isinstance(value, str) and BATCH_ID_PATTERN.match(value):
+        return value
+    raise BadRequest(f"{what} must be 1 to 40 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=what)
 
 
 def full_id(tenant: str, id: str) -> str:
@@ -94,6 +105,7 @@ class NewTask(NamedTuple):
 
     Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or `expires_at_ms`, likewise.
     While another task of the tenant holds `dedupe_key` (until its end, or for `dedupe_window_ms`), it is a duplicate.
+    Its result is kept for `result_ttl_ms` (0: not at all); `batch` is the id of an open batch.
     """
 
     id: str
@@ -106,11 +118,13 @@ class NewTask(NamedTuple):
     priority: int = USUAL_PRIORITY
     dedupe_key: str = ""
     dedupe_window_ms: int = 0
+    result_ttl_ms: int = 0
+    batch: str = ""
 
     def check(self) -> None:
         """Refuse what no store would take. Raises: BadRequest, naming the field."""
         check_task_id(self.id)
-        for what in ("delay_ms", "expires_in_ms", "dedupe_window_ms"):
+        for what in ("delay_ms", "expires_in_ms", "dedupe_window_ms", "result_ttl_ms"):
             check_int(getattr(self, what), what, 0, MAX_SPAN_MS)
         for what in ("start_at_ms", "expires_at_ms"):
             check_int(getattr(self, what), what, 0, MAX_TIME_MS)
@@ -119,6 +133,8 @@ class NewTask(NamedTuple):
         check_dedupe_key(self.dedupe_key)
         if self.dedupe_window_ms and not self.dedupe_key:
             raise BadRequest("dedupe_window_ms is nothing without dedupe_key", field="dedupe_window_ms")
+        if self.batch:
+            check_batch_id(self.batch, "batch")
         if self.delay_ms and self.start_at_ms:
             raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
         if self.expires_in_ms and self.expires_at_ms:
@@ -140,16 +156,21 @@ class Lease(NamedTuple):
     start_at_ms: int
     expires_at_ms: int
     payload: bytes
+    wants_result: bool = False
 
 
 class Settlement(NamedTuple):
-    """What becomes of one lease; `delay_ms` (None: backoff) and `error` belong to nack and reject."""
+    """What becomes of one lease; `delay_ms` (None: backoff) and `error` belong to nack and reject.
+
+    `result` belongs to ack: JSON text, kept if the task asked for it.
+    """
 
     action: Action
     id: str
     attempt: int
     delay_ms: int | None = None
     error: str = ""
+    result: bytes = b""
 
 
 @frozen
@@ -209,6 +230,7 @@ class QueueState:
 
     queue: str
     ready: int
+    held: int
     delayed: int
     leased: int
     dead: int
@@ -230,6 +252,7 @@ class TenantState:
     tenant: str
     weight: float
     ready: int
+    held: int
     delayed: int
     leased: int
     dead: int
@@ -245,13 +268,35 @@ class TaskState:
     """What the store knows of one task; `at_ms` is the start, the lease's deadline or the death, by state."""
 
     id: str
-    state: Literal["ready", "delayed", "leased", "dead", "done", "cancelled", "unknown"]
+    state: Literal["ready", "held", "delayed", "leased", "dead", "done", "cancelled", "unknown"]
     tenant: str = ""
     attempt: int = 0
     at_ms: int = 0
     worker: str = ""
     reason: str = ""
     error: str = ""
+
+
+@frozen
+class BatchState:
+    """How far a batch is: the tasks that were added, those that run, and how the others ended."""
+
+    id: str
+    state: Literal["open", "closed", "complete"]
+    tenant: str
+    cap: int
+    total: int
+    running: int
+    done: int
+    dead: int
+    cancelled: int
+    created_at_ms: int
+    completed_at_ms: int
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks have yet to run, or to run again."""
+        return self.total - self.running - self.done - self.dead - self.cancelled
 
 
 @frozen

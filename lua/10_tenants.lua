@@ -33,11 +33,11 @@ end
 
 -- One constructor with all fields: this runs for every tenant that is drawn, and growing a table costs more than it.
 local function new_tenant(call, name, weight, vtime, estimate, epoch, slot, ready, delayed, leased, dead, done,
-    delivered, entitled, joined, voids, class, paused, listed, levels)
+    delivered, entitled, joined, held, voids, class, paused, listed, levels)
   local t = {
     name = name, weight = weight, vtime = vtime, estimate = estimate, epoch = epoch, slot = slot, ready = ready,
     delayed = delayed, leased = leased, dead = dead, done = done, delivered = delivered, entitled = entitled,
-    joined = joined, voids = voids, class = class, paused = paused, listed = listed, levels = levels,
+    joined = joined, held = held, voids = voids, class = class, paused = paused, listed = listed, levels = levels,
     counted = slot ~= OUT,  -- its weight is in queue.weight_sum
     touched = false, rerated = false,
   }
@@ -50,12 +50,12 @@ end
 
 local function unpack_tenant(call, name, packed)
   if packed then return new_tenant(call, name, struct.unpack(TENANT_FORMAT, packed)) end
-  return new_tenant(call, name, DEFAULT_WEIGHT, 0, 0, call.queue.epoch, OUT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+  return new_tenant(call, name, DEFAULT_WEIGHT, 0, 0, call.queue.epoch, OUT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 end
 
 local function pack_tenant(t)
   return struct.pack(TENANT_FORMAT, t.weight, t.vtime, t.estimate, t.epoch, t.slot, t.ready, t.delayed, t.leased,
-    t.dead, t.done, t.delivered, t.entitled, t.joined, t.voids, t.class, t.paused, t.listed, t.levels)
+    t.dead, t.done, t.delivered, t.entitled, t.joined, t.held, t.voids, t.class, t.paused, t.listed, t.levels)
 end
 
 -- Reads the named tenants that this call has not met yet, in one command. They stay packed until somebody needs more

@@ -1,4 +1,5 @@
--- What few tasks ask for: a priority other than the usual one, a dedupe key.
+-- What few tasks ask for: a priority other than the usual one, a dedupe key, a place in a batch, that their result is
+-- kept.
 --
 -- It stands in the hash `extras`, for those tasks only, and `queue.special` counts them: where nobody asks for
 -- anything, nothing more is read or written than without all this.
@@ -12,15 +13,16 @@
 -- only cleans up).
 
 local USUAL_PRIORITY, MAX_PRIORITY = 50, 99
-local PLAIN = {priority = USUAL_PRIORITY, key = ''}
+local PLAIN = {priority = USUAL_PRIORITY, result_ttl = 0, opened_at = 0, key = '', batch = ''}
 
 local function unpack_extras(packed)
-  local priority, key = struct.unpack(EXTRAS_FORMAT, packed)
-  return {priority = priority, key = key}
+  local priority, result_ttl, opened_at, key, batch = struct.unpack(EXTRAS_FORMAT, packed)
+  return {priority = priority, result_ttl = result_ttl, opened_at = opened_at, key = key, batch = batch}
 end
 
 local function pack_extras(extras)
-  return struct.pack(EXTRAS_FORMAT, extras.priority, #extras.key, extras.key)
+  return struct.pack(EXTRAS_FORMAT, extras.priority, extras.result_ttl, extras.opened_at, #extras.key, extras.key,
+    #extras.batch, extras.batch)
 end
 
 -- Reads what these tasks ask for, in one command.

@@ -123,6 +123,7 @@ local function lease_round(call, picks, worker, leases)
   local q, ids, runs, deadlines, started = call.queue, picks.ids, {}, {}, {}
   local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
   local past = redis.call('HMGET', key(call, 'runs'), unpack(ids))
+  read_extras(call, ids)
   local deadline = string.format('%.0f', call.now + q.lease_ms)
   local n, m = #leases, 0
   for i = 1, picks.count do
@@ -136,10 +137,13 @@ local function lease_round(call, picks, worker, leases)
     if expires_at > 0 then started[#started + 1] = id end
     if expires_at > 0 and expires_at <= call.now then
       unpick(call, picks, i, 0)
+      give_place_back(call, id)
       if past[i] then redis.call('HDEL', key(call, 'runs'), id) end
       put_dead(call, t, id, EXPIRED, attempt, message)
     else
       t.leased, q.leased, attempt = t.leased + 1, q.leased + 1, attempt + 1
+      count_running(call, id, 1)
+      if extras_of(call, id).result_ttl > 0 then table.insert(leases[3], id) end
       runs[m + 1], runs[m + 2] = id, struct.pack(RUN_FORMAT, attempt, forgiven, max_attempts, LEASED, q.epoch, call.now,
         picks.costs[i], picks.weight_sums[i], expires_at, #name, name, #worker, worker, #message, message)
       deadlines[m + 1], deadlines[m + 2] = deadline, id
@@ -163,6 +167,7 @@ local function recall(call, name, leases)
       local run = load_run(runs[i])
       if run.worker == name then
         deadlines[#deadlines + 1], deadlines[#deadlines + 2] = call.now + call.queue.lease_ms, id
+        if extras_of(call, id).result_ttl > 0 then table.insert(leases[3], id) end
         for _, value in ipairs({id, run.attempt, run.max_attempts + run.forgiven,
             redis.call('HGET', key(call, 'tasks'), id)}) do
           leases[#leases + 1] = value
@@ -177,30 +182,33 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 name of the claim  4 limit (1..500)  5 "again" if an earlier call under this name may have
 --         been carried out: what it took is given once more, and nothing else (found among the newest 10,000 leases)
---   out   now_ms, lease_ms, then per task: id, attempt, max_attempts, record
+--   out   now_ms, lease_ms, ids of those whose result is kept, then per task: id, attempt, max_attempts, record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A paused queue gives none. A claim that finds nothing, and finds the mark, writes nothing.
 --   flags allow-oom: a full store can be drained
-local function claim(keys, args)
+function verbs.claim(keys, args)
   local call, limit = open(keys, args), tonumber(args[4])
   if not limit or limit < 1 or limit > TASKS_PER_CALL or limit % 1 ~= 0 then refuse('bad_request', 'limit') end
   if #args[3] > 255 then refuse('bad_request', 'worker') end
-  local q, out, rounds = call.queue, {call.now, call.queue.lease_ms}, 0
+  local q, out, rounds = call.queue, {call.now, call.queue.lease_ms, {}}, 0
   if args[5] == 'again' then
     recall(call, args[3], out)
-    if #out > 2 then return out end
+    if #out > 3 then return out end
   end
   call.voids = 0
-  while q.paused == 0 and #out < 2 + 4 * limit and q.weight_sum > 0 and rounds < ROUNDS do
-    local picks = pick_round(call, limit - (#out - 2) / 4)
+  while q.paused == 0 and #out < 3 + 4 * limit and q.weight_sum > 0 and rounds < ROUNDS do
+    local picks = pick_round(call, limit - (#out - 3) / 4)
     pop_round(call, picks)
     lease_round(call, picks, args[3], out)
     seat_all(call)
     rounds = rounds + 1
   end
-  local is_short = #out < 2 + 4 * limit
+  local is_short = #out < 3 + 4 * limit
   if rounds > 0 or is_short and q.hungry == 0 then
-    if is_short then q.hungry, call.readied = 1, q.weight_sum > 0 end  -- work is left behind many voids: come again
+    finish_batches(call)
+    if is_short then  -- perhaps work is left behind many voids: come again
+      q.hungry, call.readied = 1, call.readied or q.weight_sum > 0
+    end
     close(call)
   end
   return out

@@ -3,6 +3,7 @@
 --
 --   action   the lease ends, and the task is                                       the attempt
 --   ack      done: forgotten, its id remembered                                     counts
+--   finish   as ack, and its result kept where the task asked for it                counts
 --   nack     delayed by detail (ms; empty: backoff with full jitter), or dead       counts
 --   reject   dead at once, `rejected`                                               counts
 --   release  back at the head of its tenant's list                                  is forgiven: max_attempts moves up
@@ -46,6 +47,8 @@ local function end_lease(call, id, name, epoch, leased_at, cost, weight_sum)
   local t, q, ended = touch(call, name), call.queue, call.ended
   ended[#ended + 1] = id
   t.leased, q.leased = t.leased - 1, q.leased - 1
+  count_running(call, id, -1)
+  give_place_back(call, id)
   correct(call, t, epoch, leased_at, cost, weight_sum)
   return t
 end
@@ -54,19 +57,20 @@ local function is_leased(state)
   return state == LEASED or state == STOPPING
 end
 
--- Forgets a task that has come to its end; its id is remembered as `trace`.
-local function forget(call, t, id, trace)
+-- Forgets a task that has come to its end (`how`: done or cancelled); its id is remembered as `trace`.
+local function forget(call, t, id, how, trace)
   local forgotten, done, n = call.forgotten, call.done, #call.done
   set_run(call, id, false)
   forgotten[#forgotten + 1] = id
   done[n + 1], done[n + 2] = id, trace
+  note_end(call, id, how)
+  call.queue[how] = call.queue[how] + 1
   drop_extras(call, t.name, id)
 end
 
 -- `attempt`: the last one, if its own owner ended it; else 0, so that the owner's settlement is stale.
 local function forget_cancelled(call, t, id, attempt)
-  forget(call, t, id, 'c' .. attempt)
-  call.queue.cancelled = call.queue.cancelled + 1
+  forget(call, t, id, 'cancelled', 'c' .. attempt)
 end
 
 local function end_run(call, id, state)
@@ -98,11 +102,20 @@ end
 
 -- What becomes of a task of tenant t whose lease has just ended.
 local actions = {}
-local ARGUMENTS = {ack = 3, nack = 5, reject = 4, release = 3, reap = 3, extend = 3}  -- of `settle`, per lease
+local ARGUMENTS = {ack = 3, finish = 4, nack = 5, reject = 4, release = 3, reap = 3, extend = 3}  -- of each action
+
+function actions.finish(call, t, id, attempt, result)
+  local result_ttl = extras_of(call, id).result_ttl
+  if result_ttl > 0 then
+    local kept, ttl = string.format('%.0f ', call.now + result_ttl), string.format('%.0f', result_ttl + DONE_WINDOW_MS)
+    redis.call('SET', key(call, 'result:' .. id), kept .. result, 'PX', ttl)
+  end
+  forget(call, t, id, 'done', attempt)
+  t.done = t.done + 1
+end
 
 function actions.ack(call, t, id, attempt)
-  forget(call, t, id, attempt)
-  t.done, call.queue.done = t.done + 1, call.queue.done + 1
+  actions.finish(call, t, id, attempt, 'null')
 end
 
 function actions.nack(call, t, id, _, delay, message)
@@ -171,7 +184,7 @@ local function settle_one(call, action, id, attempt, ...)
     return state == STOPPING and 'cancelled' or 'ok'
   end
   local t = end_lease(call, id, name, epoch, leased_at, cost, weight_sum)
-  if state == STOPPING and action ~= 'ack' then
+  if state == STOPPING and action ~= 'ack' and action ~= 'finish' then
     forget_cancelled(call, t, id, action == 'reap' and 0 or last)
   else
     actions[action](call, t, id, attempt, ...)
@@ -182,12 +195,12 @@ end
 -- settle(keys, argv): end or extend leases, each fenced by (id, attempt).
 --   keys  1 prefix
 --   argv  1 now  2 dice  then per lease (at most 500): action, id, attempt, and
---         for nack: delay_ms (may be empty), error; for reject: error
+--         for finish: result; for nack: delay_ms (may be empty), error; for reject: error
 --   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
 --         | "stale" (the lease was lost: another attempt owns or owned the task)
 --         | "cancelled" (extended, but the task was cancelled: its owner shall stop)
 --   flags allow-oom
-local function settle(keys, args)
+function verbs.settle(keys, args)
   local call, outcomes, ids, starts, at = open(keys, args), {}, {}, {}, 3
   while at <= #args do
     local action, n = args[at], #ids + 1
@@ -208,6 +221,7 @@ local function settle(keys, args)
     outcomes[n] = settle_one(call, args[first], ids[n], args[first + 2], args[first + 3], args[first + 4])
     changed = changed or outcomes[n] == 'ok' or outcomes[n] == 'cancelled'
   end
+  if changed then finish_batches(call) end
   flush(call)
   if changed then close(call) end
   return outcomes

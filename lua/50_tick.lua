@@ -83,10 +83,21 @@ local function trim_dead(call, limit)
   return #ids
 end
 
+-- Forgets batches that have been complete for long enough.
+local function trim_batches(call, limit)
+  local last = call.now - BATCH_KEEP_MS
+  local ids = redis.call('ZRANGE', key(call, 'completed'), '-inf', last, 'BYSCORE', 'LIMIT', 0, limit)
+  if #ids == 0 then return end
+  redis.call('HDEL', key(call, 'batches'), unpack(ids))
+  redis.call('ZREM', key(call, 'completed'), unpack(ids))
+  for _, id in ipairs(ids) do call.batches[id] = nil end
+end
+
 -- When the next tick will find work.
 local function next_due(call)
   local earliest = math.huge
-  for name, wait in pairs({due = 0, expiring = 0, leases = 0, deaths = call.queue.dead_keep_ms}) do
+  for name, wait in pairs({due = 0, expiring = 0, leases = 0, deaths = call.queue.dead_keep_ms, cancelling = 0,
+    completed = BATCH_KEEP_MS}) do
     local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
     if first then earliest = math.min(earliest, tonumber(first) + wait) end
   end
@@ -94,18 +105,22 @@ local function next_due(call)
   return earliest == math.huge and -1 or math.max(earliest, call.now)
 end
 
--- tick(keys, argv): promote due tasks, expire late ones, reap dead leases, trim dead letters.
+-- tick(keys, argv): promote due tasks, expire late ones, reap dead leases, trim dead letters and complete batches,
+-- cancel what is left of cancelled batches.
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 limit: tasks per duty (1..500)
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
 --         ready (tasks), promoted, expired, reaped, trimmed
 --         A tick that finds nothing writes nothing.
 --   flags allow-oom
-local function tick(keys, args)
+function verbs.tick(keys, args)
   local call, limit = open(keys, args), tonumber(args[3])
   if not limit or limit < 1 or limit > TASKS_PER_CALL or limit % 1 ~= 0 then refuse('bad_request', 'limit') end
   local promoted = promote(call, limit)
   local expired, reaped, trimmed = expire(call, limit), reap(call, limit), trim_dead(call, limit)
+  cancel_members(call, limit)
+  finish_batches(call)
+  trim_batches(call, limit)
   flush(call)
   if #call.touched > 0 then close(call) end
   return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed}

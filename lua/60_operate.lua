@@ -7,7 +7,7 @@ local MAX_WEIGHT = 10000000  -- thousandths
 --   argv  1 now  2 dice  3 tenant  4 weight in thousandths (1..10,000,000)
 --   out   the weight it had
 --   flags allow-oom
-local function set_weight(keys, args)
+function verbs.set_weight(keys, args)
   local call, weight = open(keys, args), tonumber(args[4])
   if not weight or weight < 1 or weight > MAX_WEIGHT or weight % 1 ~= 0 then refuse('bad_request', 'weight') end
   check_name(args[3], 'tenant')
@@ -42,11 +42,11 @@ end
 --   argv  1 now  2 dice  3 tenant (empty: the queue)
 --   out   1 if it was paused already, else 0
 --   flags allow-oom
-local function pause(keys, args) return set_paused(keys, args, 1) end
+function verbs.pause(keys, args) return set_paused(keys, args, 1) end
 
 -- resume(keys, argv): the opposite of pause; same arguments.
 --   flags allow-oom
-local function resume(keys, args) return set_paused(keys, args, 0) end
+function verbs.resume(keys, args) return set_paused(keys, args, 0) end
 
 -- setting -> lowest, highest; whole numbers all. KEYS.md says what each means.
 local SETTINGS = {
@@ -60,7 +60,7 @@ local SETTINGS = {
 --   argv  1 now  2 dice  then pairs: setting, value
 --   out   "ok". A change of `share` starts everybody's account anew, for the unit of service is another.
 --   flags allow-oom
-local function configure(keys, args)
+function verbs.configure(keys, args)
   local call = open(keys, args)
   local q = call.queue
   for i = 3, #args, 2 do
@@ -99,6 +99,7 @@ local function each_dead(call, args, visit)
     if outcomes[i] == 'ok' then visit(id, deaths[i], records[i]) end
     seen[id] = true
   end
+  finish_batches(call)
   flush(call)
   close(call)
   return outcomes
@@ -109,7 +110,7 @@ end
 --   argv  1 now  2 dice  then ids (at most 500)
 --   out   per id "ok" | "gone" (not a dead letter)
 --   flags none: refused as a whole when the store is full
-local function replay(keys, args)
+function verbs.replay(keys, args)
   local call = open(keys, args)
   return each_dead(call, args, function(id, death, record)
     local _, attempts = struct.unpack(DEATH_FORMAT, death)
@@ -123,6 +124,7 @@ local function replay(keys, args)
       }))
     end
     reopen(call, id, record)
+    count_revived(call, id)
     put_ready(call, t, {id})
   end)
 end
@@ -132,7 +134,7 @@ end
 --   argv  1 now  2 dice  then ids (at most 500)
 --   out   per id "ok" | "gone" (not a dead letter)
 --   flags allow-oom
-local function purge(keys, args)
+function verbs.purge(keys, args)
   local call = open(keys, args)
   return each_dead(call, args, function(id, death)
     drop_letter(call, id, death)

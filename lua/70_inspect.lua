@@ -1,14 +1,10 @@
 -- What can be asked without changing anything. All of these are `no-writes`: they run on replicas and on a full store.
 
-local function text(number)
-  return string.format('%.17g', number)
-end
-
 -- depth(keys, argv): the queue's counts and settings, in O(1).
 --   keys  1 prefix
 --   argv  1 now  2 dice
 --   out   name, value, name, value, ... (numbers as text)
-local function depth(keys, _)
+function verbs.depth(keys, _)
   local out = {}
   for name, value in pairs(load_queue(keys[1])) do
     if name ~= 'classes' then
@@ -22,9 +18,9 @@ end
 -- tenants(keys, argv): a page of the tenants, in no order; or the named ones.
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 cursor ("0" to begin)  4 count  then names (if any: cursor and count are not used)
---   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, delayed, leased, dead,
---         done, delivered, entitled (since the tenant was first seen; ms or tasks), paused, is_eligible
-local function tenants(keys, args)
+--   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, held, delayed, leased,
+--         dead, done, delivered, entitled (since the tenant was first seen; ms or tasks), paused, is_eligible
+function verbs.tenants(keys, args)
   local call = {prefix = keys[1], queue = load_queue(keys[1]), packed = {}, tenants = {}}
   local next_cursor, names = '0', {}
   for i = 5, #args do names[#names + 1] = args[i] end
@@ -42,8 +38,8 @@ local function tenants(keys, args)
   for _, name in ipairs(names) do
     local t = tenant(call, name)
     if t.slot ~= OUT then accrue(call, t) end
-    for _, value in ipairs({t.weight, t.ready, t.delayed, t.leased, t.dead, t.done, t.delivered, t.entitled, t.paused,
-      t.slot ~= OUT and 1 or 0}) do
+    for _, value in ipairs({t.weight, t.ready, t.held, t.delayed, t.leased, t.dead, t.done, t.delivered, t.entitled,
+      t.paused, t.slot ~= OUT and 1 or 0}) do
       name = name .. ' ' .. text(value)
     end
     out[#out + 1] = name
@@ -68,6 +64,9 @@ local function state_of(call, id, record, run, death)
   if run and is_leased(run.state) then
     return {'leased', tenant, attempt, redis.call('ZSCORE', key(call, 'leases'), id), run.worker, message}
   end
+  if extras_of(call, id).batch ~= '' and redis.call('ZSCORE', held_key(call, id), id) then
+    return {'held', tenant, attempt, '0', '', message}
+  end
   local start_at = redis.call('ZSCORE', key(call, 'delayed:' .. tenant), id)
   return {start_at and 'delayed' or 'ready', tenant, attempt, start_at or '0', '', message}
 end
@@ -75,10 +74,10 @@ end
 -- tasks(keys, argv): what is known of tasks.
 --   keys  1 prefix
 --   argv  1 now  2 dice  then ids (at most 500)
---   out   per id: {state, tenant, attempt, at_ms, detail, error}; state is ready, delayed (at: start), leased (at:
---         lease deadline, detail: worker), dead (at: death, detail: reason), done or cancelled (not long ago), or
---         unknown
-local function tasks(keys, args)
+--   out   per id: {state, tenant, attempt, at_ms, detail, error}; state is ready, held (by its batch's cap), delayed
+--         (at: start), leased (at: lease deadline, detail: worker), dead (at: death, detail: reason), done or cancelled
+--         (not long ago), or unknown
+function verbs.tasks(keys, args)
   local call, ids, out = open(keys, args), {}, {}
   for i = 3, #args do ids[#ids + 1] = args[i] end
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
@@ -95,7 +94,7 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 offset  4 count (1..500)
 --   out   per letter: {id, record, reason, attempts, died_at_ms, error}
-local function dead(keys, args)
+function verbs.dead(keys, args)
   local call, offset, count, out = {prefix = keys[1]}, tonumber(args[3]), tonumber(args[4]), {}
   if not offset or offset < 0 then refuse('bad_request', 'offset') end
   if not count or count < 1 or count > TASKS_PER_CALL then refuse('bad_request', 'count') end
@@ -105,6 +104,21 @@ local function dead(keys, args)
   for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
     local reason, attempts, died_at, _, message = struct.unpack(DEATH_FORMAT, death)
     out[i] = {ids[i], records[i], REASONS[reason], attempts, text(died_at), message}
+  end
+  return out
+end
+
+-- results(keys, argv): the results that are kept of tasks that were done.
+--   keys  1 prefix
+--   argv  1 now  2 dice  then ids (at most 500)
+--   out   per id: the result as it came, or false
+function verbs.results(keys, args)
+  local call, out = open(keys, args), {}
+  for i, id in ipairs(ids_in(args, 3)) do
+    local kept = redis.call('GET', key(call, 'result:' .. id))
+    local until_ms, result
+    if kept then until_ms, result = kept:match('^(%d+) (.*)$') end
+    out[i] = result and tonumber(until_ms) > call.now and result or false
   end
   return out
 end
@@ -127,7 +141,7 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 tenant  4 count (1..500)
 --   out   per task: id, record
-local function peek(keys, args)
+function verbs.peek(keys, args)
   local call, count = {prefix = keys[1], queue = load_queue(keys[1]), packed = {}, tenants = {}}, tonumber(args[4])
   check_name(args[3], 'tenant')
   if not count or count < 1 or count > TASKS_PER_CALL then refuse('bad_request', 'count') end

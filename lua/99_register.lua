@@ -1,25 +1,30 @@
--- The verbs: name, function, flags. Names carry the version: `fq<VERSION>_<verb>` (the loader sets VERSION).
+-- The verbs and their flags. Names carry the version: `fq<VERSION>_<verb>` (the loader sets VERSION).
 
 local WRITES, DRAINS, READS = {}, {'allow-oom'}, {'no-writes'}
 
-local function register(verb, callback, flags)
-  redis.register_function{function_name = 'fq' .. VERSION .. '_' .. verb, callback = callback, flags = flags}
+local function register(verb, flags)
+  redis.register_function{function_name = 'fq' .. VERSION .. '_' .. verb, callback = verbs[verb], flags = flags}
 end
 
-register('enqueue', enqueue, WRITES)
-register('claim', claim, DRAINS)
-register('settle', settle, DRAINS)
-register('tick', tick, DRAINS)
-register('cancel', cancel, DRAINS)
-register('reschedule', reschedule, DRAINS)
-register('set_weight', set_weight, DRAINS)
-register('pause', pause, DRAINS)
-register('resume', resume, DRAINS)
-register('configure', configure, DRAINS)
-register('replay', replay, WRITES)
-register('purge', purge, DRAINS)
-register('depth', depth, READS)
-register('tenants', tenants, READS)
-register('tasks', tasks, READS)
-register('dead', dead, READS)
-register('peek', peek, READS)
+register('enqueue', WRITES)
+register('claim', DRAINS)
+register('settle', DRAINS)
+register('tick', DRAINS)
+register('cancel', DRAINS)
+register('reschedule', DRAINS)
+register('set_weight', DRAINS)
+register('pause', DRAINS)
+register('resume', DRAINS)
+register('configure', DRAINS)
+register('replay', WRITES)
+register('open_batch', WRITES)
+register('close_batch', DRAINS)
+register('cancel_batch', DRAINS)
+register('purge', DRAINS)
+register('depth', READS)
+register('tenants', READS)
+register('tasks', READS)
+register('dead', READS)
+register('peek', READS)
+register('batches', READS)
+register('results', READS)

@@ -30,6 +30,7 @@ class Tenant:
     leased: int = 0
     dead: int = 0
     done: int = 0
+    held: int = 0
     ready: deque[str] = field(default_factory=deque)
     delayed: dict[str, float] = field(default_factory=dict)
 

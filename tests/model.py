@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .fair_pick import FairPick, Pick, Run, Tenant
 
-ROUNDS, TENANTS_PER_TICK, WINDOW_MS = 8, 50, 60_000
+ROUNDS, TENANTS_PER_TICK, WINDOW_MS, BATCH_KEEP_MS = 8, 50, 60_000, 86_400_000
 
 
 @dataclass
@@ -25,8 +25,37 @@ class Task:
     start_at: float
     expires_at: float
     max_attempts: int
-    priority: int
-    key: str
+    priority: int = 50
+    key: str = ""
+    result_ttl: float = 0
+    batch: str = ""
+    opened_at: float = 0
+
+
+@dataclass
+class Batch:
+    """A batch: its counts, and where its tasks are."""
+
+    tenant: str
+    cap: int
+    created_at: float
+    callbacks: dict[str, str]
+    state: str = "open"
+    completed_at: float = 0
+    sequence: int = 0
+    total: int = 0
+    admitted: int = 0
+    running: int = 0
+    done: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    members: dict[str, float] = field(default_factory=dict)
+    held: dict[str, float] = field(default_factory=dict)  # priority and order
+
+    @property
+    def ended(self) -> int:
+        """How many of its tasks have come to an end."""
+        return self.done + self.dead + self.cancelled
 
 
 @dataclass
@@ -75,6 +104,9 @@ class Model(FairPick):
         self.deaths: dict[str, float] = {}
         self.done: dict[tuple[int, str], tuple[int, str]] = {}  # (window, id) -> last attempt, how it ended
         self.holders: dict[tuple[str, str], tuple[float, str]] = {}  # (tenant, dedupe key) -> until (0: its end), id
+        self.batches: dict[str, Batch] = {}
+        self.cancelling: dict[str, float] = {}
+        self.results: dict[str, tuple[float, str]] = {}  # id -> until, result
 
     def open(self, now: float) -> float:
         """Begin a call: time never goes back."""
@@ -93,8 +125,15 @@ class Model(FairPick):
         self.now = now
 
     def put_ready(self, t: Tenant, id: str, at_head: bool = False) -> None:
-        """Put a task on its tenant's list, among those of its priority."""
-        level = self.records[id].priority
+        """Put a task on its tenant's list, among those of its priority; without a place in its batch it is held."""
+        level, b = self.records[id].priority, self.batch_of(id)
+        if b and 0 < b.cap <= b.admitted:
+            b.sequence += 1
+            b.held[id] = level * 2**42 + b.sequence
+            t.held += 1
+            return
+        if b:
+            b.admitted += 1
         levels = [self.records[other].priority for other in t.ready]
         t.ready.insert(next((i for i, other in enumerate(levels) if other + at_head > level), len(levels)), id)
         self.readied = self.readied or not t.paused
@@ -108,6 +147,7 @@ class Model(FairPick):
         """Make a dead letter."""
         t = self.records[id].tenant
         self.free_key(id)
+        self.note_end(id, "dead")
         self.runs.pop(id, None)
         self.dead[id], self.deaths[id] = Death(t, reason, attempts, now, error), now
         t.dead += 1
@@ -123,6 +163,7 @@ class Model(FairPick):
     def forget(self, id: str, attempt: int, how: str, now: float) -> None:
         """Forget a task but for its id."""
         self.free_key(id)
+        self.note_end(id, how)
         self.runs.pop(id, None)
         del self.records[id]
         self.done[math.floor(now / WINDOW_MS), id] = attempt, how
@@ -130,9 +171,111 @@ class Model(FairPick):
 
     def take_out(self, id: str) -> None:
         """Take a waiting task out of its place."""
-        t = self.touch(self.records[id].tenant.name)
-        if t.delayed.pop(id, None) is None:
-            t.ready.remove(id)
+        t, b = self.touch(self.records[id].tenant.name), self.batch_of(id)
+        if t.delayed.pop(id, None) is not None:
+            return
+        if b and b.held.pop(id, None) is not None:
+            t.held -= 1
+            return
+        t.ready.remove(id)
+        if b:
+            b.admitted -= 1
+
+    def batch_of(self, id: str) -> Batch | None:
+        """Find the unfinished batch of a task."""
+        task = self.records[id]
+        b = self.batches.get(task.batch)
+        return b if b and b.state != "complete" and b.created_at == task.opened_at else None
+
+    def note_end(self, id: str, how: str) -> None:
+        """Count a task's end for its batch."""
+        if b := self.batch_of(id):
+            setattr(b, how, getattr(b, how) + 1)
+            b.members.pop(id, None)
+
+    def call_back(self, name: str, event: str, now: float) -> None:
+        """Enqueue what was ordered for an event of a batch, unless it is there."""
+        b = self.batches[name]
+        id = f"{name}-{event}-{b.created_at:.0f}"
+        if b.callbacks.get(event) and id not in self.records:
+            t = self.touch(b.tenant)
+            self.records[id] = Task(t, 0, 0, self.settings["max_attempts"])
+            self.put_ready(t, id)
+            self.counts["enqueued"] += 1
+
+    def finish_batches(self, now: float) -> None:
+        """Hand free places to the held, complete what is at its end, and call back."""
+        for name, b in sorted(self.batches.items()):
+            if b.state == "complete":
+                continue
+            if b.cap:
+                t = self.touch(b.tenant) if b.held and b.admitted < b.cap else self.tenants.get(b.tenant)
+                for id in first_by_score(b.held, max(0, b.cap - b.admitted)):
+                    assert t
+                    del b.held[id]
+                    t.held -= 1
+                    self.put_ready(t, id)
+            if b.dead and b.callbacks.get("death"):
+                self.call_back(name, "death", now)
+                b.callbacks["death"] = ""
+            if b.state == "closed" and b.ended == b.total:
+                b.state, b.completed_at = "complete", now
+                self.call_back(name, "complete", now)
+                if b.done == b.total:
+                    self.call_back(name, "success", now)
+
+    def open_batch(self, now: float, tenant: str, name: str, cap: int, callbacks: dict[str, str]) -> str:
+        """Open a batch."""
+        now = self.open(now)
+        if name in self.batches:
+            return "duplicate"
+        self.batches[name] = Batch(tenant, cap, now, dict(callbacks))
+        self.close(now)
+        return "ok"
+
+    def close_batch(self, now: float, name: str) -> str:
+        """Close a batch; returns the state that it had."""
+        now = self.open(now)
+        b = self.batches[name]
+        before = b.state
+        if before == "open":
+            b.state = "closed"
+            self.finish_batches(now)
+            self.close(now)
+        return before
+
+    def cancel_batch(self, now: float, name: str) -> str:
+        """Close a batch and cancel its tasks."""
+        now = self.open(now)
+        b = self.batches[name]
+        before = b.state
+        if before != "complete":
+            b.state = "closed"
+            self.cancelling.setdefault(name, now)
+            self.cancel_members(now, 500)
+            self.finish_batches(now)
+            self.close(now)
+        return before
+
+    def cancel_members(self, now: float, limit: int) -> None:
+        """Go on cancelling the tasks of cancelled batches."""
+        for name in first_by_score(self.cancelling, limit):
+            b = self.batches[name]
+            ids = first_by_score(b.members, limit)
+            if len(ids) < limit:
+                del self.cancelling[name]
+            for id in ids:
+                del b.members[id]
+                self.cancel_one(id, now)
+            limit -= len(ids)
+            if not limit:
+                break
+
+    def trim_batches(self, now: float, limit: int) -> None:
+        """Forget batches that have been complete for long enough."""
+        completed = {name: b.completed_at for name, b in self.batches.items() if b.state == "complete"}
+        for name in first_by_score(completed, limit, now - BATCH_KEEP_MS):
+            del self.batches[name]
 
     def remembered(self, id: str, now: float) -> tuple[int, str] | None:
         """Tell which attempt ended a task not long ago, and how."""
@@ -148,6 +291,8 @@ class Model(FairPick):
         """Store tasks of one tenant; the options are those of `calls.options`."""
         now = self.open(now)
         outcomes: list[str] = []
+        if why_not := self.batches_refuse(tenant, tasks, now):
+            return [why_not]
         for id, given in tasks:
             start_at = now + given["delay"] if given.get("delay") else given.get("start_at", 0)
             expires_at = now + given["expires_in"] if given.get("expires_in") else given.get("expires_at", 0)
@@ -161,8 +306,13 @@ class Model(FairPick):
                 outcomes.append("ok")
                 t = self.touch(tenant)
                 attempts = int(given.get("max_attempts", 0)) or self.settings["max_attempts"]
-                key = given.get("key", "")
-                self.records[id] = Task(t, start_at, expires_at, attempts, given.get("priority", 50), key)
+                key, name = given.get("key", ""), given.get("batch", "")
+                priority, result_ttl = given.get("priority", 50), given.get("result", 0)
+                self.records[id] = Task(t, start_at, expires_at, attempts, priority, key, result_ttl, name)
+                if b := self.batches.get(name):
+                    self.records[id].opened_at = b.created_at
+                    b.total, b.sequence = b.total + 1, b.sequence + 1
+                    b.members[id] = b.sequence
                 if key:
                     self.holders[tenant, key] = now + given["window"] if given.get("window") else 0, id
                 if start_at > now:
@@ -173,8 +323,22 @@ class Model(FairPick):
                     self.expiring[id] = expires_at
         if self.touched:
             self.counts["enqueued"] += outcomes.count("ok")
+            self.finish_batches(now)
             self.close(now)
         return outcomes
+
+    def batches_refuse(self, tenant: str, tasks: list[tuple[str, dict[str, Any]]], now: float) -> str:
+        """Say why tasks cannot be added to their batches, or nothing."""
+        taken: set[str] = set()
+        for id, given in tasks:
+            b, is_new = self.batches.get(given.get("batch", "")), id not in self.records and id not in taken
+            if given.get("batch") and is_new and not self.remembered(id, now):
+                if not b or b.tenant != tenant:
+                    return "FAIRQ not_found batch"
+                if b.state != "open":
+                    return "FAIRQ batch_closed batch"
+            taken.add(id)
+        return ""
 
     def claim(self, now: float, dice: Iterator[float], worker: str, limit: int) -> list[tuple[str, int, int]]:
         """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each."""
@@ -188,8 +352,9 @@ class Model(FairPick):
             rounds += 1
         is_short = len(leased) < limit
         if rounds or (is_short and not self.hungry):
+            self.finish_batches(now)
             if is_short:
-                self.hungry, self.readied = 1, self.weight_sum > 0
+                self.hungry, self.readied = 1, self.readied or self.weight_sum > 0
             self.close(now)
         return leased
 
@@ -200,12 +365,16 @@ class Model(FairPick):
         self.expiring.pop(p.id, None)
         if 0 < task.expires_at <= now:
             self.charge(t, -p.cost, p.weight_sum)
+            if b := self.batch_of(p.id):
+                b.admitted -= 1
             self.bury(p.id, "expired", now, run.attempt, run.error)
             return []
         run.attempt, run.state, run.epoch, run.leased_at = run.attempt + 1, "leased", self.epoch, now
         run.cost, run.weight_sum, run.worker = p.cost, p.weight_sum, worker
         self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
         t.leased += 1
+        if b := self.batch_of(p.id):
+            b.running += 1
         return [(p.id, run.attempt, run.max_attempts + run.forgiven)]
 
     def end_lease(self, id: str, run: Run, state: str, now: float) -> Tenant:
@@ -213,6 +382,8 @@ class Model(FairPick):
         t = self.touch(self.records[id].tenant.name)
         del self.leases[id]
         t.leased -= 1
+        if b := self.batch_of(id):
+            b.running, b.admitted = b.running - 1, b.admitted - 1
         self.correct(t, run, now)
         run.state = state
         return t
@@ -267,8 +438,11 @@ class Model(FairPick):
         if action == "extend":
             self.leases[id] = now + self.settings["lease_ms"]
             return "cancelled" if run.state == "stopping" else "ok"
-        if action == "ack":
+        if action in ("ack", "finish"):
             self.end_lease(id, run, "settled", now).done += 1
+            if self.records[id].result_ttl:
+                until = now + self.records[id].result_ttl
+                self.results[id] = until, error if action == "finish" else "null"
             self.forget(id, run.attempt, "done", now)
         elif run.state == "stopping":
             self.end_lease(id, run, "settled", now)
@@ -289,28 +463,31 @@ class Model(FairPick):
         now = self.open(now)
         outcomes = [self.settle_one(*settlement, now, dice) for settlement in settlements]
         if "ok" in outcomes or "cancelled" in outcomes:
+            self.finish_batches(now)
             self.close(now)
         return outcomes
 
     def cancel(self, now: float, ids: list[str]) -> list[str]:
         """Forget waiting tasks, and have running ones stopped."""
         now = self.open(now)
-        outcomes = []
-        for id in ids:
-            run = self.runs.get(id)
-            if id not in self.records or id in self.dead:
-                outcomes.append("gone")
-            elif id in self.leases:
-                outcomes.append("running")
-                assert run
-                run.state = "stopping"
-            else:
-                outcomes.append("ok")
-                self.take_out(id)
-                self.expiring.pop(id, None)
-                self.forget(id, run.attempt if run and run.state == "settled" else 0, "cancelled", now)
+        outcomes = [self.cancel_one(id, now) for id in ids]
+        self.finish_batches(now)
         self.close(now)
         return outcomes
+
+    def cancel_one(self, id: str, now: float) -> str:
+        """Forget a waiting task, or have a running one stopped."""
+        run = self.runs.get(id)
+        if id not in self.records or id in self.dead:
+            return "gone"
+        if id in self.leases:
+            assert run
+            run.state = "stopping"
+            return "running"
+        self.take_out(id)
+        self.expiring.pop(id, None)
+        self.forget(id, run.attempt if run and run.state == "settled" else 0, "cancelled", now)
+        return "ok"
 
     def reschedule(self, now: float, ids: list[str], delay: float, start_at: float) -> list[str]:
         """Give waiting tasks another start."""
@@ -336,6 +513,7 @@ class Model(FairPick):
                         self.put_delayed(t, id, start_at)
                     else:
                         self.put_ready(t, id)
+        self.finish_batches(now)
         self.close(now)
         return outcomes
 
@@ -391,6 +569,8 @@ class Model(FairPick):
         """Tell when the next tick will find work."""
         waiting = [*self.due.values(), *self.expiring.values(), *self.leases.values()]
         waiting += [died_at + self.settings["dead_keep_ms"] for died_at in self.deaths.values()]
+        waiting += [b.completed_at + BATCH_KEEP_MS for b in self.batches.values() if b.state == "complete"]
+        waiting += self.cancelling.values()
         if len(self.dead) > self.settings["dead_keep"]:
             waiting.append(now)
         return max(min(waiting), now) if waiting else -1
@@ -403,6 +583,9 @@ class Model(FairPick):
         for id in reversed(lost):
             self.settle_one("reap", id, self.runs[id].attempt, None, "", now, iter(()))
         trimmed = self.trim_dead(now, limit)
+        self.cancel_members(now, limit)
+        self.finish_batches(now)
+        self.trim_batches(now, limit)
         if self.touched:
             self.close(now)
         ready = sum(len(t.ready) for t in self.tenants.values())
@@ -459,7 +642,11 @@ class Model(FairPick):
                 if task.expires_at > now:
                     self.expiring[id] = task.expires_at
                 task.expires_at = task.expires_at if task.expires_at > now else 0
+                if b := self.batch_of(id):
+                    b.dead, b.sequence = b.dead - 1, b.sequence + 1
+                    b.members[id] = b.sequence
                 self.put_ready(t, id)
+        self.finish_batches(now)
         self.close(now)
         return outcomes
 

@@ -23,7 +23,10 @@ def depth(model: Model) -> dict[str, float]:
         "delayed": sum(len(t.delayed) for t in everyone),
         "leased": len(model.leases),
         "dead": len(model.dead),
-        "special": sum(task.priority != 50 or task.key != "" for task in model.records.values()),
+        "held": sum(t.held for t in everyone),
+        "special": sum(
+            task.priority != 50 or any((task.key, task.result_ttl, task.batch)) for task in model.records.values()
+        ),
     }
 
 
@@ -33,6 +36,7 @@ def share(model: Model, name: str) -> dict[str, float]:
     return {
         "weight": t.weight,
         "ready": len(t.ready),
+        "held": t.held,
         "delayed": len(t.delayed),
         "leased": t.leased,
         "dead": t.dead,
@@ -42,6 +46,14 @@ def share(model: Model, name: str) -> dict[str, float]:
         "paused": t.paused,
         "is_eligible": int(t.slot != OUT),
     }
+
+
+def batch(model: Model, name: str) -> tuple[object, ...] | None:
+    """What `batches` says of one."""
+    if not (b := model.batches.get(name)):
+        return None
+    counts = (b.cap, b.total, b.running, b.done, b.dead, b.cancelled)
+    return (b.state, b.tenant, *counts, b.created_at, b.completed_at)
 
 
 def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, str]:
@@ -56,5 +68,6 @@ def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, 
     t, run = model.records[id].tenant, model.runs.get(id) or Run(0)
     if id in model.leases:
         return ("leased", t.name, run.attempt, model.leases[id], run.worker, run.error)
-    state = "delayed" if id in t.delayed else "ready"
+    b = model.batch_of(id)
+    state = "delayed" if id in t.delayed else "held" if b and id in b.held else "ready"
     return (state, t.name, run.attempt, t.delayed.get(id, 0), "", run.error)

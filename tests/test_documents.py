@@ -29,6 +29,7 @@ OUTPUTS = {
     "tenant state": model.TenantState,
     "dead letter": model.DeadLetter,
     "waiting task": model.WaitingTask,
+    "batch state": model.BatchState,
     "token record": tokens.TokenRecord,
 }
 NAMES = {cls: words for words, cls in INPUTS.items()} | {wire.PushedTask: "pushed task"}
@@ -135,6 +136,8 @@ def test_every_part_of_a_client_frame_is_described_field_by_field(words: str) ->
     in_code = fields_in_code(INPUTS[words])
     if words == "task":  # decoded as JSON text
         in_code["payload"] = Row("any", True, REQUIRED)
+    if words == "settlement":
+        in_code["result"] = Row("any", False, None)
     assert described == in_code
 
 
@@ -183,12 +186,14 @@ def test_grid_of_roles_and_states_is_that_of_the_code() -> None:
 
 
 def test_limits_are_those_of_the_code() -> None:
-    from fairq.server.peer import MAX_REQUESTS
+    from fairq.server.peer import MAX_REQUESTS, MAX_WAITING
     from fairq.wire.codec import MAX_DEPTH
 
     limits = {row["limit"]: row["value"] for row in table_after(PROTOCOL, "| limit")}
     assert limits["tasks, settlements, leases or ids in a frame"] == str(model.MAX_BATCH)
     assert limits["requests without an answer, per connection"] == str(MAX_REQUESTS)
+    assert limits["requests that wait for something to happen, per connection"] == str(MAX_WAITING)
+    assert limits["a result, as the shortest JSON text without spaces"] == f"{model.MAX_RESULT_BYTES >> 10} KiB"
     assert limits["credit of a worker"] == str(wire.MAX_CREDIT)
     assert limits["queues of a worker"] == str(wire.MAX_QUEUES)
     assert f"(default {wire.MAX_MESSAGE_BYTES >> 20} MiB)" in limits["a client's message"]

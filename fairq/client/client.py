@@ -13,10 +13,21 @@ import trio
 import uuid_utils
 from attrs import define, field
 
+from fairq.client.batch import WAIT_S, Batch
 from fairq.client.driver import Driver
 from fairq.client.options import TaskOptions, pack_options, pack_start
-from fairq.errors import BadRequest, TooLarge
-from fairq.model import MAX_PAYLOAD_BYTES, NewTask, TaskState, WaitingTask, check_name, check_task_id
+from fairq.errors import BadRequest, NoResult, NotYet, TaskFailed, TooLarge
+from fairq.model import (
+    MAX_CAP,
+    MAX_PAYLOAD_BYTES,
+    NewTask,
+    TaskState,
+    WaitingTask,
+    check_batch_id,
+    check_int,
+    check_name,
+    check_task_id,
+)
 from fairq.scopes import background
 from fairq.wire.client_session import ClientSession
 
@@ -45,10 +56,33 @@ class EnqueuedTask:
         assert self._client is not None
         return (await self._client.cancel(self.queue, [self.id]))[0]
 
+    async def result(self, *, timeout: float | None = None) -> Any:
+        """Wait for what its handler returned, across reconnects; it must have been enqueued with `result_ttl`.
+
+        Raises: TaskFailed (it is dead or was cancelled), NoResult, NotYet after `timeout` seconds (None: never).
+        """
+        assert self._client is not None
+        body = {"queue": self.queue, "ids": [self.id]}
+        async for wait_ms in self._client.patience(timeout, WAIT_S):
+            rows = (await self._client.wait("ended", body, wait_ms))["tasks"]
+            if rows:
+                return _result_of(rows[0])
+        raise NotYet(f"task {self.id} has not ended", field="id")
+
     async def reschedule(self, *, delay: float | None = None, start_at: datetime | float | None = None) -> str:
         """Give it another start, or let it start now: `ok`, `running`, `expired` or `gone`."""
         assert self._client is not None
         return (await self._client.reschedule(self.queue, [self.id], delay=delay, start_at=start_at))[0]
+
+
+def _result_of(row: dict[str, Any]) -> Any:
+    """Return a task's result, or raise why there is none."""
+    if "result" in row:
+        return row["result"]
+    if row["state"] in ("done", "unknown"):
+        raise NoResult(f"no result of task {row['id']} is kept", field="id")
+    why = ": ".join(filter(None, (row["state"], row.get("reason", ""), row.get("error", ""))))
+    raise TaskFailed(f"task {row['id']} has no result; {why}", field="id")
 
 
 def _duplicate(id: str, queue: str, outcome: str, client: Client) -> EnqueuedTask:
@@ -170,6 +204,46 @@ class Client:
             body["tenant"] = tenant
         reply = await self.request("peek", body, timeout=timeout)
         return [WaitingTask(**row) for row in reply["tasks"]]
+
+    async def open_batch(
+        self,
+        queue: str,
+        *,
+        id: str | None = None,
+        cap: int = 0,
+        on_complete: Any = None,
+        on_success: Any = None,
+        on_death: Any = None,
+        timeout: float | None = None,
+    ) -> Batch:
+        """Open a batch, of which at most `cap` tasks run at once (0: any number).
+
+        The others are payloads of tasks that are enqueued once: when it is complete, when all its tasks were done, and
+        when the first of them is dead. `id`: yours, if repeating the call must open no second one.
+        """
+        id = check_batch_id(str(uuid_utils.uuid7()) if id is None else id)
+        callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
+        body = {"queue": check_name(queue, "queue"), "id": id, "cap": check_int(cap, "cap", 0, MAX_CAP)}
+        body |= {name: orjson.Fragment(encode_payload(it)) for name, it in callbacks.items() if it is not None}
+        await self.request("open_batch", body, timeout=timeout)
+        return Batch(id, queue, self)
+
+    def batch(self, queue: str, id: str) -> Batch:
+        """Name a batch that was opened before."""
+        return Batch(check_batch_id(id), check_name(queue, "queue"), self)
+
+    async def patience(self, timeout: float | None, step: float) -> AsyncIterator[int]:
+        """Yield how many ms the next request may wait, until `timeout` seconds are over; at least once."""
+        deadline = float("inf") if timeout is None else trio.current_time() + timeout
+        while True:
+            left = max(0.0, deadline - trio.current_time())
+            yield round(min(step, left) * 1000)
+            if trio.current_time() >= deadline:
+                return
+
+    async def wait(self, verb: str, body: dict[str, Any], wait_ms: int) -> dict[str, Any]:
+        """Send a request that the server may answer only after `wait_ms`."""
+        return await self.request(verb, {**body, "timeout_ms": wait_ms}, timeout=self.timeout + wait_ms / 1000)
 
     async def request(
         self, verb: str, body: dict[str, Any] | None = None, *, timeout: float | None = None

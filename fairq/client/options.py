@@ -20,6 +20,8 @@ class TaskOptions(TypedDict, total=False):
     priority: int | None  # 0 (most urgent) to 99 among the tenant's own tasks; None: 50
     dedupe_key: str | None  # no second task while one with this key is waiting or running
     dedupe_window: float | None  # or for so many seconds after the first was enqueued, whatever became of it
+    result_ttl: float | None  # seconds for which what its handler returns is kept; None: not at all
+    batch: str | None  # the id of an open batch of this queue
 
 
 def _ms(seconds: float | None, what: str, highest_ms: int = MAX_SPAN_MS) -> int:
@@ -59,6 +61,8 @@ def pack_options(options: TaskOptions) -> tuple[Any, ...]:
         USUAL_PRIORITY if priority is None else priority,
         options.get("dedupe_key") or "",
         _ms(options.get("dedupe_window"), "dedupe_window"),
+        _ms(options.get("result_ttl"), "result_ttl"),
+        options.get("batch") or "",
     )
     try:
         NewTask("any", b"", *values).check()

@@ -21,6 +21,7 @@ from fairq.server.dispatcher import Dispatcher, give_back
 from fairq.server.peer import Peer
 from fairq.server.settings import Settings
 from fairq.server.ticker import Ticker
+from fairq.server.watchers import Watchers
 from fairq.store import keys
 from fairq.store.store import Store
 
@@ -42,6 +43,7 @@ class App:
     ticker: Ticker = field(init=False)
     peers: set[Peer] = field(factory=set, init=False)
     dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
+    watchers: dict[str, Watchers] = field(factory=dict, init=False)
     is_draining: bool = field(default=False, init=False)
     _recheck: trio.Event = field(factory=trio.Event, init=False)
     _peer_left: trio.Event = field(factory=trio.Event, init=False)
@@ -64,8 +66,11 @@ class App:
             if channel in ("", keys.ready_channel(queue)):
                 if message.startswith(keys.STOP):
                     self._stop(queue, message.removeprefix(keys.STOP))
-                else:
+                elif message in ("", keys.READY):
                     dispatcher.hint()
+        for queue, watchers in self.watchers.items():
+            if channel in ("", keys.ready_channel(queue)):
+                watchers.heard(message)
 
     def _stop(self, queue: str, id: str) -> None:
         """Tell whoever holds a cancelled task; if nobody here does, another server is told too."""
@@ -73,6 +78,13 @@ class App:
             if (attempt := peer.session.held.get((queue, id))) is not None:
                 peer.session.stop(queue, {id: attempt})
                 peer.kick()
+
+    async def watch(self, queue: str) -> Watchers:
+        """Hear of what ends in a queue, from now on."""
+        if queue not in self.watchers:
+            self.watchers[queue] = Watchers()
+            await self.store.subscription.add(keys.ready_channel(queue))
+        return self.watchers[queue]
 
     def hint(self, queue: str) -> None:
         """There may be ready tasks in a queue."""
@@ -151,6 +163,8 @@ class App:
     async def drain(self, grace: float) -> None:
         """Stop gracefully: returns when all peers have gone, at the latest soon after `grace` seconds."""
         self.is_draining = True
+        for watchers in self.watchers.values():
+            watchers.heard("")
         for dispatcher in self.dispatchers.values():
             dispatcher.is_stopping = True
             dispatcher.credit_changed()

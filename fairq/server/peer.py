@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
@@ -18,6 +19,7 @@ from fairq.wire.server_session import ServerSession
 log = structlog.get_logger("fairq.server")
 
 MAX_REQUESTS = 256  # under way at once, per connection
+MAX_WAITING = 4_096  # of those, such as only wait for something to happen
 
 
 @define(eq=False)
@@ -33,6 +35,7 @@ class Peer:
     requests: int = 0
     closing: tuple[int, str] | None = None
     is_leaving: bool = False
+    _waiting: int = field(default=0, init=False)
     _kicked: trio.Event = field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
@@ -54,6 +57,19 @@ class Peer:
     def _leave_if_idle(self) -> None:
         if self.is_leaving and not self.requests and not self.session.held:
             self.close(1001, "the server stops")
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count a request among those that wait, while the context lasts. Raises: TooMany."""
+        if self._waiting >= MAX_WAITING:
+            raise TooMany(f"{MAX_WAITING} requests are waiting")
+        self._waiting += 1
+        self.requests -= 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            self.requests += 1
 
     async def run(self) -> None:
         """Converse until either side ends it."""

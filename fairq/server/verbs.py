@@ -6,21 +6,27 @@ No rule of the queue lives here (they are in lua/), only who may do it and how i
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
+import trio
 from attrs import asdict
 
-from fairq.errors import BadRequest, Draining, FairqError, Forbidden, NotFound
+from fairq.errors import BadRequest, Draining, FairqError, Forbidden, NotFound, TooLarge
 from fairq.model import (
     MAX_ATTEMPT,
     MAX_BATCH,
+    MAX_CALLBACK_BYTES,
+    MAX_CAP,
     MAX_SPAN_MS,
     MAX_TIME_MS,
     WORKER_PATTERN,
+    BatchState,
     NewTask,
     Settlement,
+    TaskState,
     bare_id,
+    check_batch_id,
     check_full_id,
     check_int,
     check_name,
@@ -31,18 +37,23 @@ from fairq.model import (
 )
 from fairq.server.app import App
 from fairq.server.peer import Peer
+from fairq.store import keys
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
 from fairq.wire.messages import MAX_CREDIT, MAX_QUEUES, State
 
 Body = dict[str, Any]
+T = TypeVar("T")
 
 
 async def enqueue(app: App, peer: Peer, request: wire.Enqueue) -> Body:
     """Store tasks of the token's tenant."""
     queue = peer.identity.check_queue(request.queue)
     tenant = peer.identity.tenant
-    tasks = [NewTask(full_id(tenant, task.id), *task[1:]) for task in request.tasks]
+    tasks = [
+        NewTask(full_id(tenant, task.id), *task[1:-1], task.batch and full_id(tenant, task.batch))
+        for task in request.tasks
+    ]
     app.hint(queue)  # now: a claim that leaves right behind the tasks shares their turn of the store, and its fsync
     outcomes = [_bare_outcome(outcome) for outcome in await app.store.enqueue(queue, tenant, tasks)]
     for task in request.tasks:
@@ -97,6 +108,107 @@ async def reschedule(app: App, peer: Peer, request: wire.Reschedule) -> Body:
     return {"outcomes": outcomes}
 
 
+async def ended(app: App, peer: Peer, request: wire.Ended) -> Body:
+    """Wait until one of these tasks has ended; tells of those that have."""
+    queue, ids = peer.identity.check_queue(request.queue), _once(_full_ids(peer, request.ids))
+
+    async def read() -> list[Body]:
+        states, results = await app.store.tasks(queue, ids), await app.store.results(queue, ids)
+        return [_end_of(*each) for each in zip(request.ids, states, results, strict=True)]
+
+    def is_enough(rows: list[Body]) -> bool:
+        return any(row["state"] in _ENDS for row in rows)
+
+    rows = await _wait(app, peer, queue, [keys.END + id for id in ids], request.timeout_ms, read, is_enough)
+    return {"tasks": _fitting([row for row in rows if row["state"] in _ENDS], "result")}
+
+
+_ENDS = ("done", "dead", "cancelled", "unknown")
+
+
+def _end_of(id: str, state: TaskState, result: bytes | None) -> Body:
+    row: Body = {"id": id, "state": state.state, "reason": state.reason, "error": state.error}
+    row = {name: value for name, value in row.items() if value}
+    if result is not None:  # it outlives the memory of the task
+        row |= {"state": "done", "result": orjson.Fragment(result)}
+    return row
+
+
+async def _wait(
+    app: App,
+    peer: Peer,
+    queue: str,
+    messages: Sequence[str],
+    timeout_ms: int,
+    read: Callable[[], Awaitable[T]],
+    is_enough: Callable[[T], bool],
+) -> T:
+    """Read now, and if it takes waiting, again and again. Raises: Draining when the server stops meanwhile."""
+    check_int(timeout_ms, "timeout_ms", 0, wire.MAX_WAIT_MS)
+    if not timeout_ms:
+        return await read()
+    deadline = trio.current_time() + timeout_ms / 1000
+    watchers = await app.watch(queue)
+    with peer.waiting():
+        found = await watchers.wait(messages, read, lambda it: is_enough(it) or app.is_draining, deadline)
+    if app.is_draining and not is_enough(found):
+        raise Draining("the server is stopping; connect again")
+    return found
+
+
+def _own_batch(peer: Peer, id: str) -> str:
+    if mine := peer.identity.tenant:
+        return full_id(mine, check_batch_id(id))
+    return check_full_id(id)
+
+
+async def open_batch(app: App, peer: Peer, request: wire.OpenBatch) -> Body:
+    """Open a batch."""
+    queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
+    check_int(request.cap, "cap", 0, MAX_CAP)
+    callbacks = []
+    for name in ("on_complete", "on_success", "on_death"):
+        payload = getattr(request, name)
+        callbacks.append(b"" if payload is None else orjson.dumps(payload))
+        if len(callbacks[-1]) > MAX_CALLBACK_BYTES:
+            raise TooLarge(f"a callback's payload has {MAX_CALLBACK_BYTES} bytes at most", field=name)
+    is_new = await app.store.open_batch(queue, peer.identity.tenant, id, request.cap, callbacks)
+    return {"outcome": "ok" if is_new else "duplicate"}
+
+
+async def close_batch(app: App, peer: Peer, request: wire.CloseBatch) -> Body:
+    """Add no more tasks to a batch."""
+    queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
+    before = await app.store.close_batch(queue, id)
+    app.hint(queue)
+    return {"before": before}
+
+
+async def cancel_batch(app: App, peer: Peer, request: wire.CancelBatch) -> Body:
+    """Close a batch and cancel its tasks."""
+    queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
+    before = await app.store.cancel_batch(queue, id)
+    app.ticker.expect(queue, 0)
+    return {"before": before}
+
+
+async def batch(app: App, peer: Peer, request: wire.Batch) -> Body:
+    """Tell how far a batch is, now or when it is complete."""
+    queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
+
+    async def read() -> BatchState:
+        (state,) = await app.store.batches(queue, [id])
+        if state is None:
+            raise NotFound(f"there is no batch {request.id}", field="id")
+        return state
+
+    def is_complete(state: BatchState) -> bool:
+        return state.state == "complete"
+
+    state = await _wait(app, peer, queue, [keys.BATCH + id], request.timeout_ms, read, is_complete)
+    return {"batch": {**asdict(state), "id": request.id}}
+
+
 async def peek(app: App, peer: Peer, request: wire.Peek) -> Body:
     """Show a tenant's next tasks; fewer than asked for when their payloads are long."""
     queue, count = peer.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
@@ -111,12 +223,12 @@ async def peek(app: App, peer: Peer, request: wire.Peek) -> Body:
     return {"tasks": _fitting(rows)}
 
 
-def _fitting(rows: Sequence[Body]) -> list[Body]:
-    """Return as many rows with payloads as a reply has room for, at least one."""
+def _fitting(rows: Sequence[Body], long: str = "payload") -> list[Body]:
+    """Return as many rows with something long as a reply has room for, at least one."""
     fitting: list[Body] = []
     room = wire.MAX_MESSAGE_BYTES
     for row in rows:
-        room -= len(orjson.dumps(row["payload"]))
+        room -= len(orjson.dumps(row.get(long)))
         if fitting and room < 0:
             break
         fitting.append(row)
@@ -308,6 +420,11 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Enqueue: enqueue,
     wire.Tasks: tasks,
     wire.Cancel: cancel,
+    wire.Ended: ended,
+    wire.OpenBatch: open_batch,
+    wire.CloseBatch: close_batch,
+    wire.CancelBatch: cancel_batch,
+    wire.Batch: batch,
     wire.Reschedule: reschedule,
     wire.Peek: peek,
     wire.Attach: attach,

@@ -33,6 +33,7 @@ Word = str | bytes | int | float
 MAX_PENDING = 10_000
 _RETRYABLE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS")
 _HEARD = (b"smessage", b"message", b"ssubscribe", b"subscribe")  # the latter two: what came before was missed
+_REFUSALS = {"not_found": "there is no such {}", "batch_closed": "the {} takes no more tasks"}
 BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLError, hiredis.ProtocolError)
 
 
@@ -106,7 +107,7 @@ def as_error(reply: Exception) -> FairqError:
     word, _, rest = text.partition(" ")
     if word == "FAIRQ":
         code, where = rest.split(" ")[:2]
-        return from_code(code, f"{where} is not valid", where)
+        return from_code(code, _REFUSALS.get(code, "{} is not valid").format(where), where)
     if word in ("MOVED", "ASK"):
         return Redirected(text)
     if word == "OOM":

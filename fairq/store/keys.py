@@ -5,7 +5,11 @@ from __future__ import annotations
 QUEUES = "fq:queues"  # set of queue names
 TOKENS = "fq:tokens"  # hash: token id -> JSON
 REVOKED = "fq:revoked"  # channel: token id
-STOP = "stop "  # on a queue's `ready` channel: this, and the id of a leased task that was cancelled
+# Messages on a queue's `ready` channel; the last three are followed by an id.
+READY = "1"  # there is work again
+STOP = "stop "  # a leased task was cancelled
+END = "end "  # a task whose result is kept has ended
+BATCH = "batch "  # a batch is complete
 
 
 def queue_prefix(queue: str, partition: int = 0) -> str:

@@ -10,7 +10,7 @@ from fairq.errors import StoreRefused
 from fairq.model import Lease, NewTask
 
 _HEADER = struct.Struct("<BHdddB")  # version, max_attempts, enqueued_at, start_at, expires_at, length of the tenant
-_OPTIONS = struct.Struct("<ddddHBdB")  # times, max_attempts, priority, dedupe window, length of the dedupe key
+_OPTIONS = struct.Struct("<ddddHBdd")  # times, max_attempts, priority, dedupe window, result ttl; then two texts
 _PLAIN = NewTask("", b"")[2:]
 _RECORD_VERSION = 1
 
@@ -25,13 +25,11 @@ def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes]:
 
 
 def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
-    """Read the tail of a claim's reply: id, attempt, max_attempts, record, and so on."""
-    leases = []
-    for i in range(2, len(reply), 4):
-        tenant, enqueued_at, start_at, expires_at, payload = unpack_record(reply[i + 3])
-        leases.append(
-            Lease(reply[i].decode(), reply[i + 1], reply[i + 2], tenant, enqueued_at, start_at, expires_at, payload)
-        )
+    """Read a claim's reply: which want their results kept, then id, attempt, max_attempts, record, and so on."""
+    leases, wanting = [], set(reply[2])
+    for i in range(3, len(reply), 4):
+        id = reply[i]
+        leases.append(Lease(id.decode(), reply[i + 1], reply[i + 2], *unpack_record(reply[i + 3]), id in wanting))
     return leases
 
 
@@ -39,6 +37,6 @@ def pack_options(task: NewTask) -> bytes:
     """Pack what a task asks beyond the defaults; empty for a plain one."""
     if task[2:] == _PLAIN:
         return b""
-    *fixed, dedupe_key, window_ms = task[2:]
-    key = dedupe_key.encode()
-    return _OPTIONS.pack(*fixed, window_ms, len(key)) + key
+    *fixed, dedupe_key, window_ms, result_ttl_ms, batch = task[2:]
+    texts = (dedupe_key.encode(), batch.encode())
+    return _OPTIONS.pack(*fixed, window_ms, result_ttl_ms) + b"".join(bytes([len(text)]) + text for text in texts)

@@ -17,6 +17,7 @@ from fairq.model import (
     MAX_ERROR_CHARS,
     REASONS,
     SHARES,
+    BatchState,
     DeadLetter,
     Lease,
     NewTask,
@@ -39,7 +40,7 @@ from fairq.store.topology import is_cluster, parse_seeds
 
 log = structlog.get_logger("fairq.store")
 
-COUNTS = ("ready", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
+COUNTS = ("ready", "held", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
 
 
 class Claim(NamedTuple):
@@ -127,8 +128,11 @@ class Store:
 
     async def settle(self, queue: str, settlements: Iterable[Settlement]) -> list[Outcome]:
         """End or extend up to 500 leases, each fenced by (id, attempt): `ok`, `gone` or `stale`."""
-        args: list[str | int] = []
-        for action, id, attempt, delay_ms, error in settlements:
+        args: list[str | int | bytes] = []
+        for action, id, attempt, delay_ms, error, result in settlements:
+            if result and action == "ack":
+                args += ("finish", id, attempt, result)
+                continue
             args += (action, id, attempt)
             if action == "nack":
                 args += ("" if delay_ms is None else delay_ms, error[:MAX_ERROR_CHARS])
@@ -218,6 +222,30 @@ class Store:
         rows = await self._call("tasks", queue, *ids)
         return [_task_state(id, row) for id, row in zip(ids, rows, strict=True)]
 
+    async def open_batch(self, queue: str, tenant: str, id: str, cap: int, callbacks: Sequence[bytes]) -> bool:
+        """Open a batch; callbacks are payloads for complete, success and death, or empty. False if it is there."""
+        await self._register(queue)
+        return bool(await self._call("open_batch", queue, tenant, id, cap, *callbacks) == b"ok")
+
+    async def close_batch(self, queue: str, id: str) -> str:
+        """Take no more tasks into a batch; returns the state that it had. Raises: NotFound."""
+        before: bytes = await self._call("close_batch", queue, id)
+        return before.decode()
+
+    async def cancel_batch(self, queue: str, id: str) -> str:
+        """Close a batch and cancel its tasks (the ticker does what is too much for one call). Raises: NotFound."""
+        before: bytes = await self._call("cancel_batch", queue, id)
+        return before.decode()
+
+    async def batches(self, queue: str, ids: Sequence[str]) -> list[BatchState | None]:
+        """Tell how far batches are; None for those that are not known."""
+        return [_batch_state(id, row) for id, row in zip(ids, await self._call("batches", queue, *ids), strict=True)]
+
+    async def results(self, queue: str, ids: Sequence[str]) -> list[bytes | None]:
+        """Read the results that are kept, as JSON text."""
+        results: list[bytes | None] = await self._call("results", queue, *ids)
+        return results
+
     async def peek(self, queue: str, tenant: str, count: int) -> list[WaitingTask]:
         """Read a tenant's next ready tasks, in the order in which they will be served."""
         reply = await self._call("peek", queue, tenant, count)
@@ -260,11 +288,12 @@ class Store:
 
 
 def _tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantState:
-    weight, ready, delayed, leased, dead, done, delivered, entitled, paused, eligible = values
+    weight, ready, held, delayed, leased, dead, done, delivered, entitled, paused, eligible = values
     return TenantState(
         tenant=tenant,
         weight=weight / 1000,
         ready=int(ready),
+        held=int(held),
         delayed=int(delayed),
         leased=int(leased),
         dead=int(dead),
@@ -274,6 +303,14 @@ def _tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantSt
         is_paused=bool(paused),
         is_backlogged=bool(eligible),
     )
+
+
+def _batch_state(id: str, row: Sequence[Any]) -> BatchState | None:
+    if not row:
+        return None
+    state, tenant, cap, total, running, done, dead, cancelled, created_at, completed_at = row
+    moments = (int(float(created_at)), int(float(completed_at)))
+    return BatchState(id, state.decode(), tenant.decode(), cap, total, running, done, dead, cancelled, *moments)
 
 
 def _task_state(id: str, row: Sequence[Any]) -> TaskState:

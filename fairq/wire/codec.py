@@ -26,6 +26,7 @@ from fairq.model import (
     MAX_BATCH,
     MAX_ERROR_CHARS,
     MAX_PAYLOAD_BYTES,
+    MAX_RESULT_BYTES,
     MAX_SPAN_MS,
     NewTask,
     Settlement,
@@ -111,7 +112,10 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
     if type(error) is not str or len(error) > MAX_ERROR_CHARS:
         raise BadRequest(f"error must be text of at most {MAX_ERROR_CHARS} characters", field="error")
     attempt = check_int(get("attempt"), "attempt", 1, MAX_ATTEMPT)
-    return Settlement(action, check_full_id(get("id")), attempt, delay_ms, error)
+    result = _dumps(data["result"]) if "result" in data else b""
+    if len(result) > MAX_RESULT_BYTES:
+        raise TooLarge(f"the result has {len(result)} bytes; {MAX_RESULT_BYTES} are the limit", field="result")
+    return Settlement(action, check_full_id(get("id")), attempt, delay_ms, error, result)
 
 
 def _exactly(kind: type[Any], name: str) -> Any:
@@ -231,7 +235,7 @@ def _pushed(task: dict[str, Any]) -> messages.PushedTask:
         raise ValueError("a task without a token")
     return messages.PushedTask(
         id, attempt, task["max_attempts"], task["tenant"], task["enqueued_at_ms"], task["payload"],
-        get("start_at_ms"), get("expires_at_ms"),
+        get("start_at_ms"), get("expires_at_ms"), get("wants_result", False),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ SILENCE_S = 50.0  # whoever has heard nothing for so long closes
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_CREDIT = 500
 MAX_QUEUES = 100
+MAX_WAIT_MS = 60_000  # of a request that waits for something to happen
 
 
 class Role(Enum):
@@ -108,6 +109,62 @@ class Peek(Request):
     queue: str
     count: int = 10
     tenant: str | None = None
+
+
+@frozen
+class Ended(Request):
+    """Wait until one of these tasks has ended, or the time is up."""
+
+    type: ClassVar[str] = "ended"
+    ref: int
+    queue: str
+    ids: list[str]
+    timeout_ms: int = 0
+
+
+@frozen
+class OpenBatch(Request):
+    """Open a batch; the callbacks are payloads of tasks to enqueue when something happens to it, null for none."""
+
+    type: ClassVar[str] = "open_batch"
+    ref: int
+    queue: str
+    id: str
+    cap: int = 0
+    on_complete: Any = None
+    on_success: Any = None
+    on_death: Any = None
+
+
+@frozen
+class CloseBatch(Request):
+    """Add no more tasks to a batch."""
+
+    type: ClassVar[str] = "close_batch"
+    ref: int
+    queue: str
+    id: str
+
+
+@frozen
+class CancelBatch(Request):
+    """Close a batch and cancel its tasks."""
+
+    type: ClassVar[str] = "cancel_batch"
+    ref: int
+    queue: str
+    id: str
+
+
+@frozen
+class Batch(Request):
+    """Ask how far a batch is; with a time-out, when it is complete or the time is up."""
+
+    type: ClassVar[str] = "batch"
+    ref: int
+    queue: str
+    id: str
+    timeout_ms: int = 0
 
 
 @frozen
@@ -329,6 +386,7 @@ class PushedTask(NamedTuple):
     payload: Any
     start_at_ms: int | None = None
     expires_at_ms: int | None = None
+    wants_result: bool = False
 
 
 @frozen
@@ -362,6 +420,11 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Cancel: (_TENANT | _OPERATOR, _ANY),
     Reschedule: (_TENANT | _OPERATOR, _ANY),
     Peek: (_TENANT | _OPERATOR, _ANY),
+    Ended: (_TENANT | _OPERATOR, _ANY),
+    OpenBatch: (_TENANT, frozenset({OPEN})),
+    CloseBatch: (_TENANT | _OPERATOR, _ANY),
+    CancelBatch: (_TENANT | _OPERATOR, _ANY),
+    Batch: (_TENANT | _OPERATOR, _ANY),
     Attach: (_WORKER, frozenset({OPEN})),
     Credit: (_WORKER, _WORKING),
     Settle: (_WORKER, _WORKING),

@@ -94,7 +94,7 @@ class ServerSession(Session):
         """Give leased tasks to the worker, in as many frames as their payloads need."""
         tasks: list[dict[str, Any]] = []
         room = _PUSH_BYTES
-        for id, attempt, max_attempts, tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload in leases:
+        for id, attempt, max_attempts, tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload, wanted in leases:
             self.held[queue, id] = attempt
             task = {
                 "id": id,
@@ -108,6 +108,8 @@ class ServerSession(Session):
                 task["start_at_ms"] = start_at_ms
             if expires_at_ms:
                 task["expires_at_ms"] = expires_at_ms
+            if wanted:
+                task["wants_result"] = True
             size = len(payload) + _TASK_BYTES
             if tasks and size > room:
                 self.send(Push.type, {"queue": queue, "lease_ms": lease_ms, "tasks": tasks})

@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
 from attrs import define, field
 
 from fairq.errors import FairqError
@@ -229,7 +230,7 @@ class WorkerSession(ClientSession):
         batch: list[Settlement] = []
         room = self.max_message_bytes - FRAME_BYTES
         while waiting and len(batch) < self.max_batch:
-            room -= _LEASE_BYTES + _BYTES_PER_CHAR * len(waiting[0].error)
+            room -= _LEASE_BYTES + _BYTES_PER_CHAR * len(waiting[0].error) + len(waiting[0].result)
             if batch and room < 0:
                 break
             batch.append(waiting.popleft())
@@ -279,10 +280,12 @@ class WorkerSession(ClientSession):
 
 
 def _encode(settlement: Settlement) -> dict[str, Any]:
-    action, id, attempt, delay_ms, error = settlement
+    action, id, attempt, delay_ms, error, result = settlement
     body: dict[str, Any] = {"action": action, "id": id, "attempt": attempt}
     if delay_ms is not None:
         body["delay_ms"] = delay_ms
     if error:
         body["error"] = error.encode(errors="replace").decode()  # orjson takes no lone surrogates
+    if result:
+        body["result"] = orjson.Fragment(result)
     return body

@@ -63,12 +63,28 @@ class Letter(NamedTuple):
     error: str
 
 
+class Progress(NamedTuple):
+    """How far a batch is."""
+
+    state: str
+    tenant: str
+    cap: int
+    total: int
+    running: int
+    done: int
+    dead: int
+    cancelled: int
+    created_at: float
+    completed_at: float
+
+
 @dataclass
 class Share:
     """A tenant as `tenants` reports it."""
 
     weight: int
     ready: int
+    held: int
     delayed: int
     leased: int
     dead: int
@@ -94,12 +110,15 @@ def options(
     priority: int = 50,
     key: str = "",
     window: float = 0,
+    result: float = 0,
+    batch: str = "",
 ) -> bytes:
     """Pack a task's options; empty when all are left to the queue."""
-    if not (delay or start_at or expires_in or expires_at or max_attempts or key or window) and priority == 50:
+    times = (delay, start_at, expires_in, expires_at)
+    if not any((*times, max_attempts, key, window, result, batch)) and priority == 50:
         return b""
-    fixed = struct.pack("<ddddHBdB", delay, start_at, expires_in, expires_at, max_attempts, priority, window, len(key))
-    return fixed + key.encode()
+    fixed = struct.pack("<ddddHBdd", *times, max_attempts, priority, window, result)
+    return fixed + b"".join(bytes([len(text)]) + text.encode() for text in (key, batch))
 
 
 def words(reply: list[bytes]) -> list[str]:
@@ -111,7 +130,7 @@ def settle_args(settlements: Iterable[tuple[Any, ...]]) -> list[Any]:
     """Spell (action, id, attempt, delay_ms, error) as `settle` takes them: to each action what it uses."""
     args = []
     for action, id, attempt, delay, error in settlements:
-        args += [action, id, attempt, *{"nack": [delay, error], "reject": [error]}.get(action, [])]
+        args += [action, id, attempt, *{"finish": [error], "nack": [delay, error], "reject": [error]}.get(action, [])]
     return args
 
 
@@ -146,7 +165,7 @@ class Queue:
         """Claim tasks with the next seed's dice."""
         self.seed += 1
         reply = self.call("claim", worker, limit, dice=dice(self.seed, 100 * limit + 100) if rolled is None else rolled)
-        return [Leased(reply[i].decode(), reply[i + 1], reply[i + 2], reply[i + 3]) for i in range(2, len(reply), 4)]
+        return [Leased(reply[i].decode(), reply[i + 1], reply[i + 2], reply[i + 3]) for i in range(3, len(reply), 4)]
 
     def settle(self, *settlements: tuple[object, ...]) -> list[str]:
         """Settle leases: (action, id, attempt, delay_ms = "", error = "") each."""
@@ -205,6 +224,19 @@ class Queue:
     def reschedule(self, *ids: str, delay: float = 0, start_at: float = 0) -> list[str]:
         """Give tasks another start."""
         return words(self.call("reschedule", delay, start_at, *ids))
+
+    def open_batch(self, id: str, cap: int = 0, tenant: str = "ada", **payloads: str) -> str:
+        """Open a batch; payloads are `complete`, `success` and `death`."""
+        texts = [payloads.get(name, "") for name in ("complete", "success", "death")]
+        return words([self.call("open_batch", tenant, id, cap, *texts)])[0]
+
+    def batch(self, id: str) -> Progress | None:
+        """Read how far a batch is."""
+        (row,) = self.call("batches", id)
+        if not row:
+            return None
+        state, tenant, *counts, created, completed = row
+        return Progress(state.decode(), tenant.decode(), *counts, float(created), float(completed))
 
     def peek(self, tenant: str, count: int = 100) -> list[str]:
         """Read the ids of a tenant's next tasks."""

@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 
 from .calls import Queue
 
-TENANT_FORMAT = "<13dIbBBB"
-QUEUE_FORMAT = "<24d"
-SCORES = ("leases", "due", "expiring", "deaths")
-HASHES = ("tasks", "runs", "dead", "slots", "tenants", "extras")
+TENANT_FORMAT = "<14dIbBBB"
+QUEUE_FORMAT = "<25d"
+BATCH_FORMAT = "<10dBB"
+SCORES = ("leases", "due", "expiring", "deaths", "cancelling", "completed")
+HASHES = ("tasks", "runs", "dead", "slots", "tenants", "extras", "batches")
 PLAIN_KEYS = {"test", "queue", "wake", *SCORES, *HASHES}
-NUMBERED_KEYS = {"ready", "delayed", "void", "done", "levels", "unique"}
+NUMBERED_KEYS = {"ready", "delayed", "void", "done", "levels", "unique", "held", "members", "result"}
 OUT, AWAKE, LEASED, STOPPING, WINDOW_MS = 0, -1, 0, 3, 60_000
-USUAL = "50"
+USUAL, COMPLETE = "50", 2
 
 
 class Seat(NamedTuple):
@@ -35,6 +36,7 @@ class Seat(NamedTuple):
     delivered: float
     entitled: float
     joined: float
+    held: float
     voids: int
     rank: int
     paused: int
@@ -64,16 +66,22 @@ class Keyspace:
         self.records, self.runs, self.dead, self.slots = (hashes[n] for n in ("tasks", "runs", "dead", "slots"))
         self.extras = hashes["extras"]
         self.unique = {name: values[name].decode() for name in self.names if name.startswith("unique:")}
-        self.leases, self.due, self.expiring, self.deaths = (scores[n] for n in SCORES)
+        self.leases, self.due, self.expiring, self.deaths = (scores[n] for n in SCORES[:4])
         self.wake = [name.decode() for name in values.get("wake", [])]
         self.seats = {n: Seat._make(struct.unpack(TENANT_FORMAT, v)) for n, v in hashes["tenants"].items()}
-        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 24)
+        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 25)
         size = struct.calcsize(QUEUE_FORMAT)
         q = struct.unpack_from(QUEUE_FORMAT, packed)
         self.now, self.weight_sum, self.epoch = q[0], q[2], q[5]
         self.counts = dict(zip(("ready", "delayed", "leased", "dead"), q[14:18], strict=True))
         self.classes = dict(struct.iter_unpack("<dd", packed[size:]))
         self.special = q[23]
+        self.batches = {n: struct.unpack_from(BATCH_FORMAT, packed) for n, packed in hashes["batches"].items()}
+        self.cancelling = scores["cancelling"]
+        self.held = {n.partition(":")[2]: {k.decode() for k, _ in values[n]} for n in self.names if n[:5] == "held:"}
+        self.members = {
+            n.partition(":")[2]: {k.decode() for k, _ in values[n]} for n in self.names if n[:8] == "members:"
+        }
         self.lists: dict[str, list[str]] = {t: [] for t in self.seats}
         self.levels: dict[str, dict[str, list[str]]] = {t: {} for t in self.seats}
         for name in self.names:
@@ -99,11 +107,11 @@ class Keyspace:
     @staticmethod
     def _ask(pipeline: Any, name: str, key: str) -> None:
         kind = name.split(":")[0]
-        if kind in ("queue", "test", "unique"):
+        if kind in ("queue", "test", "unique", "result"):
             pipeline.get(key)
         elif kind in ("wake", "ready"):
             pipeline.lrange(key, 0, -1)
-        elif kind in SCORES or kind in ("delayed", "levels"):
+        elif kind in SCORES or kind in ("delayed", "levels", "held", "members"):
             pipeline.zrange(key, 0, -1, withscores=True)
         else:
             pipeline.hgetall(key)
@@ -116,6 +124,7 @@ class Keyspace:
         self.check_windows(ready)
         self.check_runs()
         self.check_extras()
+        self.check_batches(ready)
         self.check_seats()
 
     def check_names(self) -> None:
@@ -123,11 +132,12 @@ class Keyspace:
         for name in self.names:
             kind, _, rest = name.partition(":")
             assert (name in PLAIN_KEYS) or (kind in NUMBERED_KEYS and rest), name
-            assert kind == "done" or not rest or rest.split(":")[0] in self.seats, name
+            assert kind in ("done", "held", "members", "result") or not rest or rest.split(":")[0] in self.seats, name
 
     def check_lists(self) -> dict[str, str]:
         """A list holds the tenant's ready tasks once each, and its voids; returns id -> tenant."""
         elsewhere = {id for delayed in self.delayed.values() for id in delayed} | self.leases.keys() | self.dead.keys()
+        elsewhere |= {id for held in self.held.values() for id in held}
         waiting = self.records.keys() - elsewhere
         ready: dict[str, str] = {}
         for tenant, ids in self.lists.items():
@@ -145,7 +155,9 @@ class Keyspace:
     def check_places(self, ready: dict[str, str]) -> None:
         """Every id is in exactly one place, and the counters are the sizes of the places."""
         delayed = [id for ids in self.delayed.values() for id in ids]
-        places = Counter([*ready, *delayed, *self.leases, *self.dead])
+        held = [id for ids in self.held.values() for id in ids]
+        places = Counter([*ready, *delayed, *held, *self.leases, *self.dead])
+        assert len(held) == sum(seat.held for seat in self.seats.values())
         assert all(count == 1 for count in places.values()), places
         assert places.keys() == self.records.keys()
         assert self.dead.keys() == self.deaths.keys()
@@ -161,7 +173,7 @@ class Keyspace:
 
     def check_windows(self, ready: dict[str, str]) -> None:
         """Every waiting task's end is watched; every tenant's earliest start stands in `due` or has passed."""
-        waiting = ready.keys() | {id for ids in self.delayed.values() for id in ids}
+        waiting = ready.keys() | {id for ids in (*self.delayed.values(), *self.held.values()) for id in ids}
         ends = {id: struct.unpack_from("<BHddd", self.records[id])[4] for id in waiting}
         assert self.expiring == {id: end for id, end in ends.items() if end}
         for tenant, delayed in self.delayed.items():
@@ -182,11 +194,11 @@ class Keyspace:
         """What a task asks for is there as long as the task; a key is its holder's; tasks stand in their levels."""
         assert self.extras.keys() <= self.records.keys()
         assert len(self.extras) == self.special
-        asked = {id: struct.unpack_from("<BB", packed) for id, packed in self.extras.items()}
+        asked = {id: struct.unpack_from("<B", packed) for id, packed in self.extras.items()}
         for name, held in self.unique.items():
             until, _, id = held.partition(" ")
             key = name.split(":", 2)[2]
-            assert until != "0" or self.extras[id].endswith(key.encode()), name
+            assert until != "0" or self.asks(id)[0] == key, name
         for tenant, levels in self.levels.items():
             assert {level for level in levels if level != USUAL} <= self.open_levels[tenant]
             assert len(self.open_levels[tenant]) == self.seats[tenant].levels
@@ -195,6 +207,36 @@ class Keyspace:
                 assert void <= Counter(ids), (tenant, level)
                 live = Counter(ids) - void
                 assert all(str(asked.get(id, (50,))[0]) == level for id in live), (tenant, level)
+
+    def asks(self, id: str) -> tuple[str, str]:
+        """Return the dedupe key and the batch of a task."""
+        texts = self.extras[id][17:] if id in self.extras else b"\0\0"
+        size = texts[0]
+        return texts[1 : 1 + size].decode(), texts[2 + size :].decode()
+
+    def check_batches(self, ready: dict[str, str]) -> None:
+        """A batch's counts are those of its tasks, and no more have a place than its cap allows."""
+        for name, (cap, _, total, admitted, running, done, dead, cancelled, at, _, state, _) in self.batches.items():
+            opened = {id for id, packed in self.extras.items() if struct.unpack_from("<Bdd", packed)[2] == at}
+            belongs = {id for id in opened if self.asks(id)[1] == name}
+            if state == COMPLETE:
+                assert total == done + dead + cancelled
+                assert name not in self.held
+                continue
+            alive = belongs - self.dead.keys()
+            assert running == len(alive & self.leases.keys()), name
+            assert admitted == len(alive & (ready.keys() | self.leases.keys())), name
+            assert not cap or admitted <= cap, name
+            assert total - done - dead - cancelled == len(alive), name
+            assert self.members.get(name, set()) <= alive
+            assert name in self.cancelling or self.stopped(alive) | self.members.get(name, set()) == alive
+            held = self.held.get(name, set())
+            assert held <= alive
+            assert not held or admitted == cap, "a place is free while tasks are held"
+
+    def stopped(self, ids: set[str]) -> set[str]:
+        """Those that were told to stop."""
+        return {id for id in ids if id in self.runs and struct.unpack_from("<IIHB", self.runs[id])[3] == STOPPING}
 
     def check_seats(self) -> None:
         """Whoever is eligible is seated and weighed, nobody else is; slots are dense, the wake list is covered."""

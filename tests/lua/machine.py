@@ -7,6 +7,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -43,9 +44,13 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "priority": st.sampled_from([0, 50, 99]),
         "key": st.sampled_from(["k1", "k2"]),
         "window": st.sampled_from([1, 50, LEASE]),
+        "result": st.sampled_from([0, 50, LEASE]),
+        "batch": st.sampled_from(["b1", "b2", "b3"]),
     },
 )
-ACTIONS = ["ack", "nack", "nack", "reject", "release", "reap", "extend"]
+ACTIONS = ["ack", "finish", "nack", "nack", "reject", "release", "reap", "extend"]
+BATCHES = ["b1", "b2", "b3"]
+EVENTS = ("complete", "success", "death")
 DELAYS = [0, 0, None, 1, 50]
 SETTLEMENTS = st.lists(
     st.tuples(st.sampled_from(ACTIONS), st.integers(0, 15), st.sampled_from(DELAYS), st.sampled_from(["", "bad"])),
@@ -107,26 +112,45 @@ class QueueMachine(RuleBasedStateMachine):
         """Enqueue; ids come again, in one call and in many."""
         given = {k: v + self.now if k in ("start_at", "expires_at") else v for k, v in window.items()}
         parts = [part for id in ids for part in (id, options(**given), b"{}")]
-        outcomes = [word.decode() for word in self.call("enqueue", tenant, *parts)]
+        try:
+            outcomes = [word.decode() for word in self.call("enqueue", tenant, *parts)]
+        except redis.ResponseError as error:
+            outcomes = [str(error).partition(" script")[0]]
         self.same(outcomes, self.model.enqueue(self.now, tenant, [(id, dict(given)) for id in ids]))
-        for id, outcome in zip(ids, outcomes, strict=True):
+        for id, outcome in zip(ids, outcomes, strict=False):  # refused as a whole: one word
             if outcome == "ok":
                 self.lives[id] = 0
+
+    @rule(tenant=TENANTS, name=st.sampled_from(BATCHES), cap=st.sampled_from([0, 1, 2]), called=st.integers(0, 7))
+    def open_batch(self, tenant: str, name: str, cap: int, called: int) -> None:
+        """Open a batch; a name may come again when it has been forgotten."""
+        events = [event for i, event in enumerate(("complete", "success", "death")) if called & 1 << i]
+        outcome = self.call("open_batch", tenant, name, cap, *(e if e in events else "" for e in EVENTS)).decode()
+        self.same(outcome, self.model.open_batch(self.now, tenant, name, cap, dict(zip(events, events, strict=True))))
+
+    @rule(verb=st.sampled_from(["close_batch", "close_batch", "cancel_batch"]), name=st.sampled_from(BATCHES))
+    def end_batch(self, verb: str, name: str) -> None:
+        """Close or cancel a batch."""
+        if name in self.model.batches:
+            self.same(self.call(verb, name).decode(), getattr(self.model, verb)(self.now, name))
+        else:
+            with pytest.raises(redis.ResponseError, match="FAIRQ not_found batch"):
+                self.call(verb, name)
 
     @rule(limit=LIMITS, seed=SEEDS)
     def claim(self, limit: int, seed: int) -> None:
         """Claim; the model knows who must be served, in which order."""
         dice = Dice(seed, 1200)
         reply = self.call("claim", "w1", limit, dice=dice.packed)
-        leases = [(reply[i].decode(), reply[i + 1], reply[i + 2]) for i in range(2, len(reply), 4)]
+        leases = [(reply[i].decode(), reply[i + 1], reply[i + 2]) for i in range(3, len(reply), 4)]
         self.same(leases, self.model.claim(self.now, iter(dice), "w1", limit))
         assert len(leases) <= limit
-        for (id, attempt, max_attempts), record in zip(leases, reply[5::4], strict=True):
+        for (id, attempt, max_attempts), record in zip(leases, reply[6::4], strict=True):
             _, _, _, start_at, expires_at = struct.unpack_from("<BHddd", record)
             assert start_at <= reply[0], "delivered before its start"
             assert expires_at == 0 or reply[0] < expires_at, "delivered after its end"
             assert attempt <= max_attempts
-            assert attempt == self.lives[id] + 1, "attempts go up one by one"
+            assert attempt == self.lives.get(id, 0) + 1 or id not in IDS, "attempts go up one by one"
             self.lives[id] = attempt
             self.tokens.append((id, attempt))
 
@@ -205,7 +229,14 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(shares, {name: reports.share(self.model, name) for name in self.model.tenants})
         for name, t in self.model.tenants.items():
             self.same(self.queue.peek(name), list(t.ready))
-        self.same(self.queue.tasks(*IDS), [reports.task(self.model, id, self.now) for id in IDS])
+        ids = sorted({*IDS, *self.model.records})
+        self.same(self.queue.tasks(*ids), [reports.task(self.model, id, self.now) for id in ids])
+        kept = [None if result is None else result.decode() for result in self.call("results", *IDS)]
+        now = max(self.now, self.model.now)
+        results = [self.model.results.get(id, (0, "")) for id in IDS]
+        self.same(kept, [result if until > now else None for until, result in results])
+        for name in BATCHES:
+            self.same(self.queue.batch(name), reports.batch(self.model, name))
         Keyspace(self.queue).check()
 
 
@@ -238,12 +269,13 @@ class Walk:
             "key": choose(["", "k1", "k2"]),
             "window": choose([0, 0, 1, LEASE]),
         }
-        return window | (extras if choose([True, False]) else {})
+        batch = {"batch": choose(BATCHES), "result": choose([0, 0, LEASE])}
+        return window | choose([extras, batch, batch, extras | batch, {}, {}])
 
     def step(self) -> None:
         """Take one step; every fourth one reads the whole keyspace."""
         m, choose, seed = self.machine, self.random.choice, self.random.randrange(2**16)
-        match self.random.choices(range(9), [5, 4, 5, 4, 2, 2, 1, 1, 1])[0]:
+        match self.random.choices(range(11), [5, 4, 5, 4, 2, 2, 1, 1, 1, 1, 1])[0]:
             case 0:
                 m.enqueue(tenant=choose(NAMES), ids=self.some(4, IDS), window=self.window())
             case 1:
@@ -251,7 +283,7 @@ class Walk:
             case 2:
                 m.settle(chosen=self.settlements(), seed=seed)
             case 3:
-                m.advance(ms=choose([0, 1, 1, 50, 50, 999, 1000, 1001, -5, 60_000]))
+                m.advance(ms=choose([0, 1, 1, 50, 50, 999, 1000, 1001, -5, 60_000, 60_000, 86_400_000]))
                 if choose([True, True, False]):
                     m.tick(ms=0, limit=choose([100, 3, 2, 1]))
             case 4:
@@ -268,5 +300,9 @@ class Walk:
                 m.cancel(ids=self.some(3, IDS))
             case 8:
                 m.reschedule(ids=self.some(3, IDS), span=choose([-50, 0, *SPANS]))
+            case 9:
+                m.open_batch(tenant=choose(NAMES), name=choose(BATCHES), cap=choose([0, 1, 2]), called=seed % 8)
+            case 10:
+                m.end_batch(verb=choose(["close_batch", "close_batch", "cancel_batch"]), name=choose(BATCHES))
         if self.random.random() < 0.25:
             m.all_say_the_same()

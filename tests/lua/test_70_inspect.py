@@ -13,7 +13,9 @@ from fairq.store import library
 
 from .calls import START, VERBS, Queue, refused, snapshot
 
-TOP_LEVEL = re.compile(r"local function |local [A-Z_, ]+ = |local actions = \{\}$|function actions\.|register\(|end$")
+TOP_LEVEL = re.compile(
+    r"local function |local [A-Z_, ]+ = |local (actions|verbs) = \{\}\s*$|function (actions|verbs)\.|register\(|end$"
+)
 SECTIONS = sorted((Path(fairq.__file__).parent / "lua").glob("*.lua"))
 
 

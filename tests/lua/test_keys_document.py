@@ -14,7 +14,7 @@ LUA = Path(fairq.__file__).parent / "lua"
 DOCUMENT = (LUA / "KEYS.md").read_text()
 SOURCE = library.source()
 TEXT = re.sub(r"--[^\n]*", "", SOURCE)
-FORMATS = ["QUEUE", "TENANT", "HEADER", "RUN", "OPTIONS", "EXTRAS", "DEATH"]
+FORMATS = ["QUEUE", "TENANT", "HEADER", "RUN", "OPTIONS", "EXTRAS", "BATCH", "DEATH"]
 
 
 def section(title: str) -> str:
@@ -33,7 +33,7 @@ def rows(title: str) -> dict[str, list[str]]:
 def built_keys() -> set[str]:
     """Find the names of all keys that the sections build; a name that ends in a colon takes a tenant or a window."""
     names = set(re.findall(r"key\(call, '([a-z:]+)'", TEXT)) | set(re.findall(r"prefix \.\. ':([a-z]+)'", TEXT))
-    looped = re.search(r"pairs\(\{(due.*?)\}\)", TEXT)
+    looped = re.search(r"pairs\(\{(due.*?)\}\)", TEXT, re.DOTALL)
     assert looped, "next_due goes over some sorted sets by name"
     return names | set(re.findall(r"(\w+) =", looped[1]))
 

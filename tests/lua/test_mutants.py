@@ -33,16 +33,46 @@ MUTANTS = [
         "an ended lease is settled again", "tonumber(attempt) or not is_leased(state) then", "tonumber(attempt) then"
     ),
     Mutant("a twin in one call is settled twice", "  set_run(call, id, false)\n  forgotten", "  forgotten"),
-    Mutant("a cancelled task is tried again", "if state == STOPPING and action ~= 'ack' then", "if false then"),
+    Mutant(
+        "a cancelled task is tried again",
+        "if state == STOPPING and action ~= 'ack' and action ~= 'finish' then",
+        "if false then",
+    ),
     Mutant(
         "a cancelled task stays in its list",
-        "    take_out(call, t, id)\n    if expires_at > 0",
-        "    if expires_at > 0",
+        "  take_out(call, t, id)\n  if expires_at > 0",
+        "  if expires_at > 0",
     ),
     Mutant(
         "the end of a cancelled task is watched",
-        "    if expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end\n",
+        "  if expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end\n",
         "",
+    ),
+    Mutant("the cap is not looked at", "if b and b.cap > 0 and b.admitted >= b.cap then", "if false then"),
+    Mutant("a place is never given back", "if b then b.admitted = b.admitted - 1 end", ""),
+    Mutant(
+        "a lost lease keeps its place",
+        "  count_running(call, id, -1)\n  give_place_back(call, id)\n",
+        "  count_running(call, id, -1)\n",
+    ),
+    Mutant("a batch is complete before it is closed", "if b.state == CLOSED and b.done + b", "if b.done + b"),
+    Mutant(
+        "a batch is complete before its tasks",
+        "if b.state == CLOSED and b.done + b.dead + b.cancelled == b.total",
+        "if b.state == CLOSED",
+    ),
+    Mutant("free places stay free", "      refill(call, id, b)\n", ""),
+    Mutant("later batches of a name are the same", "return b.created_at == extras.opened_at and b or nil", "return b"),
+    Mutant("tasks are added to closed batches", "if b.state ~= OPENED then refuse('batch_closed', 'batch') end", ""),
+    Mutant("success is called back after a death", "if b.done == b.total then call_back", "if true then call_back"),
+    Mutant("every death calls back", "        b.on_death = ''\n", ""),
+    Mutant(
+        "an expired held task keeps its entry",
+        "if not batch_of(call, id) or redis.call('ZREM', held_key(call, id), id) == 0 then",
+        "if true then",
+    ),
+    Mutant(
+        "a result is kept for ever", "result and tonumber(until_ms) > call.now and result or false", "result or false"
     ),
     Mutant("a dead task holds its key", "  free_key(call, t.name, id)\n", ""),
     Mutant("a task frees another one's key", "if redis.call('GET', at) == '0 ' .. id then", "if true then"),
@@ -53,7 +83,7 @@ MUTANTS = [
     Mutant("extras outlive their task", "  redis.call('HDEL', key(call, 'extras'), id)\n", ""),
     Mutant("a moved task stays where it was", "    take_out(call, t, id)\n    rewrite", "    rewrite"),
     Mutant("a late owner is told gone", "and state == SETTLED and 'gone'", "and 'gone'"),
-    Mutant("a claim takes one too many", "pick_round(call, limit - (#out - 2) / 4)", "pick_round(call, limit + 1)"),
+    Mutant("a claim takes one too many", "pick_round(call, limit - (#out - 3) / 4)", "pick_round(call, limit + 1)"),
     Mutant("expired tasks are leased", "if expires_at > 0 and expires_at <= call.now then", "if false then"),
     Mutant(
         "a task expires a ms late",
@@ -154,7 +184,7 @@ MUTANTS = [
     ),
     Mutant("dead letters are kept for ever", "'-inf', call.now - q.dead_keep_ms,", "'-inf', 0,"),
     Mutant("accounts outlive a change of share", "if epoch ~= call.queue.epoch then  --", "if false then  --"),
-    Mutant("hunger is never noted", "q.hungry, call.readied = 1, q.weight_sum > 0", ""),
+    Mutant("hunger is never noted", "q.hungry, call.readied = 1, call.readied or q.weight_sum > 0", ""),
 ]
 
 

@@ -50,7 +50,7 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     (lease,) = unpack_leases(redis_client.fcall(library.function_name("claim"), 1, prefix, NOW_MS, dice, "w", 1))
     expires_at_ms = NOW_MS + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
     assert lease == (
-        task.id, 1, task.max_attempts or 5, tenant, NOW_MS, task.start_at_ms, expires_at_ms, task.payload
+        task.id, 1, task.max_attempts or 5, tenant, NOW_MS, task.start_at_ms, expires_at_ms, task.payload, False
     )  # fmt: skip
 
 
@@ -60,18 +60,26 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     priority=st.integers(0, 99) | st.just(50),
     key=st.text(max_size=20),
     window=SPANS,
+    result_ttl=SPANS,
+    batch=st.text(max_size=20),
 )
 def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
-    times: tuple[int, int, int, int], max_attempts: int, priority: int, key: str, window: int
+    times: tuple[int, int, int, int],
+    max_attempts: int,
+    priority: int,
+    key: str,
+    window: int,
+    result_ttl: int,
+    batch: str,
 ) -> None:
-    given = (*times, max_attempts, priority, key, window)
+    given = (*times, max_attempts, priority, key, window, result_ttl, batch)
     packed = pack_options(NewTask("x", b"", *given))
-    if given == (0, 0, 0, 0, 0, 50, "", 0):
+    if given == (0, 0, 0, 0, 0, 50, "", 0, 0, ""):
         assert packed == b""
     else:
-        text = key.encode()
-        assert struct.unpack("<ddddHBdB", packed[:44]) == (*times, max_attempts, priority, window, len(text))
-        assert packed[44:] == text
+        assert struct.unpack("<ddddHBdd", packed[:51]) == (*times, max_attempts, priority, window, result_ttl)
+        texts = (key.encode(), batch.encode())
+        assert packed[51:] == b"".join(bytes([len(text)]) + text for text in texts)
 
 
 def test_a_record_of_another_version_is_refused() -> None:

@@ -1,4 +1,4 @@
--- Tasks and the places they wait in: records, ready lists, delayed sets, dead letters; and the verb `enqueue`.
+-- Tasks and the places they wait in: records, ready lists, delayed sets, dead letters.
 --
 -- A task is in exactly one of: ready (a list per tenant), delayed (a sorted set per tenant, score start_at_ms), leased
 -- (the set `leases` and a run in `runs`), dead (`dead`); or it is done and forgotten but for its id (`done:<window>`).
@@ -54,15 +54,17 @@ local function count_ready(call, t, count)
   call.readied = call.readied or (count > 0 and t.paused == 0)
 end
 
--- ids go to the ends of their lists, or (push = 'LPUSH') to the heads.
+-- ids go to the ends of their lists, or (push = 'LPUSH') to the heads; those without a place in their batch are held.
 local function put_ready(call, t, ids, push)
   push = push or 'RPUSH'
-  count_ready(call, t, #ids)
   if call.queue.special == 0 then
+    count_ready(call, t, #ids)
     redis.call(push, ready_key(call, t, USUAL_PRIORITY), unpack(ids))
     return
   end
   read_extras(call, ids)
+  ids = find_places(call, t, ids)
+  count_ready(call, t, #ids)
   local lists = {}
   for _, id in ipairs(ids) do
     local level = extras_of(call, id).priority
@@ -82,6 +84,7 @@ local function put_dead(call, t, id, reason, attempts, message)
   t.dead, call.queue.dead, call.queue.buried = t.dead + 1, call.queue.dead + 1, call.queue.buried + 1
   if reason == EXPIRED then call.queue.expired = call.queue.expired + 1 end
   free_key(call, t.name, id)
+  note_end(call, id, 'dead')
 end
 
 -- For a tenant with nothing ready: what its lists still hold is void.
@@ -104,8 +107,9 @@ end
 local function take_out(call, t, id)
   if redis.call('ZREM', key(call, 'delayed:' .. t.name), id) == 1 then
     t.delayed, call.queue.delayed = t.delayed - 1, call.queue.delayed - 1
-  else
+  elseif not take_out_held(call, t, id) then
     void_entry(call, t, id)
+    give_place_back(call, id)
   end
 end
 
@@ -117,98 +121,4 @@ local function known_ids(call, ids)
   local known = {}
   for i, id in ipairs(ids) do known[id] = records[i] or recent[i] or before[i] end
   return known
-end
-
--- options: delay, start_at, expires_in, expires_at (f64 ms, 0 = none), max_attempts (u16, 0 = the queue's), priority,
--- dedupe window (f64 ms, 0 = until the task ends) and dedupe key (empty: none); or nothing at all.
-local function read_options(call, options)
-  if options == '' then return 0, 0, call.queue.max_attempts, PLAIN, 0 end
-  if #options < 44 then refuse('bad_request', 'options') end
-  local delay, start_at, expires_in, expires_at, max_attempts, priority, window, dedupe_key =
-    struct.unpack(OPTIONS_FORMAT, options)
-  for _, ms in ipairs({delay, start_at, expires_in, expires_at, window}) do
-    if not (ms >= 0 and ms <= HORIZON_MS) then refuse('bad_request', 'options') end
-  end
-  if priority > MAX_PRIORITY then refuse('bad_request', 'priority') end
-  if delay > 0 then start_at = call.now + delay end
-  if expires_in > 0 then expires_at = call.now + expires_in end
-  if max_attempts == 0 then max_attempts = call.queue.max_attempts end
-  if priority == USUAL_PRIORITY and dedupe_key == '' then return start_at, expires_at, max_attempts, PLAIN, 0 end
-  return start_at, expires_at, max_attempts, {priority = priority, key = dedupe_key}, window
-end
-
--- Tasks of one call that will be stored; nothing is written before all are known.
-local function new_arrivals(name)
-  return {name = name, records = {}, ready = {}, delayed = {}, expiring = {}, special = {}, holders = {}}
-end
-
--- The id of the task that holds a new task's dedupe key, if any.
-local function first_of(call, arrivals, extras)
-  if extras.key == '' then return nil end
-  return arrivals.holders[extras.key] or holder_of(call, arrivals.name, extras.key)
-end
-
--- Decides on one task; returns its outcome.
-local function admit(call, arrivals, id, payload, start_at, expires_at, max_attempts, extras, window)
-  if expires_at > 0 and expires_at <= math.max(start_at, call.now) then return 'expired' end
-  local first, name = first_of(call, arrivals, extras), arrivals.name
-  if first then return 'duplicate ' .. first end
-  local n = #arrivals.records
-  arrivals.records[n + 1] = id
-  arrivals.records[n + 2] = struct.pack(HEADER_FORMAT, RECORD_VERSION, max_attempts, call.now, start_at, expires_at,
-    #name, name) .. payload
-  if start_at > call.now then
-    table.insert(arrivals.delayed, {id, start_at})
-  else
-    arrivals.ready[#arrivals.ready + 1] = id
-  end
-  if expires_at > 0 then
-    table.insert(arrivals.expiring, expires_at)
-    table.insert(arrivals.expiring, id)
-  end
-  if extras ~= PLAIN then
-    table.insert(arrivals.special, {id, extras, window})
-    if extras.key ~= '' then arrivals.holders[extras.key] = id end
-  end
-  return 'ok'
-end
-
-local function store_arrivals(call, arrivals)
-  local t = touch(call, arrivals.name)
-  write('HSET', key(call, 'tasks'), arrivals.records)
-  for _, task in ipairs(arrivals.special) do
-    local id, extras, window = unpack(task)
-    add_extras(call, id, extras)
-    if extras.key ~= '' then hold_key(call, t.name, id, extras.key, window) end
-  end
-  if #arrivals.ready > 0 then put_ready(call, t, arrivals.ready) end
-  for _, task in ipairs(arrivals.delayed) do put_delayed(call, t, task[1], task[2]) end
-  write('ZADD', key(call, 'expiring'), arrivals.expiring)
-  call.queue.enqueued = call.queue.enqueued + #arrivals.records / 2
-end
-
--- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.
---   keys  1 prefix
---   argv  1 now  2 dice  3 tenant  then per task (at most 500): id, options (packed, see read_options), payload
---   out   per task: "ok" | "duplicate" (id waiting, leased, dead or done not long ago)
---         | "duplicate <id>" (another task holds its dedupe key: not stored)
---         | "expired" (it would expire before it could start: not stored)
---   flags none: refused as a whole when the store is full
-local function enqueue(keys, args)
-  local call = open(keys, args)
-  local ids, outcomes = {}, {}
-  check_name(args[3], 'tenant')
-  for i = 4, #args, 3 do ids[#ids + 1] = args[i] end
-  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'tasks') end
-  local known, arrivals = known_ids(call, ids), new_arrivals(args[3])
-  for n, id in ipairs(ids) do
-    local start_at, expires_at, max_attempts, extras, window = read_options(call, args[2 + 3 * n])
-    outcomes[n] = known[id] and 'duplicate'
-      or admit(call, arrivals, id, args[3 + 3 * n], start_at, expires_at, max_attempts, extras, window)
-    if outcomes[n] == 'ok' then known[id] = true end
-  end
-  if #arrivals.records == 0 then return outcomes end
-  store_arrivals(call, arrivals)
-  close(call)
-  return outcomes
 end

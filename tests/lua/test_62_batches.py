@@ -1,0 +1,219 @@
+"""Batches: caps, completion exactly once, callbacks, cancellation; and results that are kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from .calls import LEASE_MS, START, Queue, options, refused
+
+DAY_MS = 86_400_000
+
+
+def run(queue: Queue, limit: int = 100, action: str = "ack") -> list[str]:
+    """Claim tasks and end them all in one way; returns their ids."""
+    leases = queue.claim(limit)
+    for lease in leases:
+        assert queue.end(action, lease) == "ok"
+    return [lease.id for lease in leases]
+
+
+def test_a_cap_holds_the_others_until_one_has_ended(queue: Queue) -> None:
+    assert queue.open_batch("b", cap=2) == "ok"
+    queue.enqueue("ada", *"wxyz", batch="b")
+    assert [queue.state(id) for id in "wxyz"] == ["ready", "ready", "held", "held"]
+    assert (queue.tenant("ada").held, queue.depth()["held"]) == (2, 2)
+    first, second = queue.claim(10)
+    assert queue.claim(10) == []
+    queue.end("ack", first)
+    assert [lease.id for lease in queue.claim(10)] == ["y"]
+    queue.end("ack", second)
+    assert [lease.id for lease in queue.claim(10)] == ["z"]
+
+
+@pytest.mark.parametrize("how", ["release", "reap", "nack"])
+def test_a_cap_holds_when_workers_die_and_attempts_fail(queue: Queue, how: str) -> None:
+    queue.open_batch("b", cap=1)
+    queue.enqueue("ada", "x", "y", batch="b")
+    lease = queue.claim(5)[0]
+    if how == "reap":
+        queue.advance(LEASE_MS)
+        queue.tick()
+    else:
+        queue.end(how, lease, 0)
+    assert [lease.id for lease in queue.claim(5)] == ["x"]
+    assert queue.claim(5) == []
+
+
+def test_a_task_that_waits_for_its_next_attempt_gives_its_place_to_another(queue: Queue) -> None:
+    queue.open_batch("b", cap=1)
+    queue.enqueue("ada", "x", "y", batch="b")
+    queue.end("nack", queue.claim(5)[0], 1000)
+    assert run(queue) == ["y"]
+    queue.advance(1000)
+    queue.tick()
+    assert run(queue) == ["x"]
+
+
+def test_the_most_urgent_of_the_held_goes_first(queue: Queue) -> None:
+    queue.open_batch("b", cap=1)
+    queue.enqueue("ada", "now", "later", batch="b")
+    queue.enqueue("ada", "urgent", batch="b", priority=0)
+    assert [id for _ in range(3) for id in run(queue)] == ["now", "urgent", "later"]
+
+
+def test_two_batches_take_turns_and_do_not_share_a_cap(queue: Queue) -> None:
+    queue.open_batch("b", cap=1)
+    queue.open_batch("c", cap=2)
+    queue.enqueue("ada", "b1", "b2", batch="b")
+    queue.enqueue("ada", "c1", "c2", "c3", batch="c")
+    assert [lease.id for lease in queue.claim(10)] == ["b1", "c1", "c2"]
+
+
+def test_a_batch_is_complete_when_it_is_closed_and_all_have_ended(queue: Queue) -> None:
+    queue.open_batch("b", complete='"c"', success='"s"', death='"d"')
+    queue.enqueue("ada", "x", "y", batch="b")
+    assert run(queue, 1) == ["x"]
+    assert queue.call("close_batch", "b") == b"open"
+    assert queue.batch("b").state == "closed"  # type: ignore[union-attr]
+    assert run(queue) == ["y"]
+    done = queue.batch("b")
+    assert done is not None
+    assert (done.state, done.total, done.done, done.completed_at) == ("complete", 2, 2, START)
+    assert run(queue) == [f"b-complete-{START}", f"b-success-{START}"]
+    assert queue.call("close_batch", "b") == b"complete"
+    assert queue.claim(5) == [], "once"
+
+
+def test_an_empty_batch_is_complete_when_it_is_closed(queue: Queue) -> None:
+    queue.open_batch("b", complete='"c"')
+    queue.call("close_batch", "b")
+    assert run(queue) == [f"b-complete-{START}"]
+
+
+def test_a_dead_task_calls_back_once_and_spoils_success(queue: Queue) -> None:
+    queue.open_batch("b", complete='"c"', success='"s"', death='"d"')
+    queue.enqueue("ada", "x", "y", "z", batch="b")
+    run(queue, 2, "reject")
+    queue.call("close_batch", "b")
+    assert set(run(queue)) == {"z", f"b-death-{START}"}
+    assert run(queue) == [f"b-complete-{START}"]
+
+
+def test_expired_and_cancelled_tasks_are_counted(queue: Queue) -> None:
+    queue.open_batch("b")
+    queue.enqueue("ada", "short", batch="b", expires_in=10)
+    queue.enqueue("ada", "x", "later", batch="b")
+    queue.cancel("later")
+    queue.call("close_batch", "b")
+    queue.advance(10)
+    queue.tick()
+    run(queue)
+    assert queue.batch("b") == ("complete", "ada", 0, 3, 0, 1, 1, 1, START, START + 10)
+
+
+def test_a_replayed_letter_of_an_unfinished_batch_counts_again(queue: Queue) -> None:
+    queue.open_batch("b", cap=1)
+    queue.enqueue("ada", "x", "y", batch="b")
+    run(queue, 1, "reject")
+    lease = queue.claim(1)[0]
+    queue.call("close_batch", "b")
+    queue.call("replay", "x")
+    assert queue.state("x") == "held"
+    queue.end("ack", lease)
+    assert queue.batch("b").state == "closed"  # type: ignore[union-attr]
+    run(queue)
+    assert queue.batch("b")[:7] == ("complete", "ada", 1, 2, 0, 2, 0)  # type: ignore[index]
+
+
+def test_what_happens_after_completion_changes_nothing(queue: Queue) -> None:
+    queue.open_batch("b", cap=1)
+    queue.enqueue("ada", "x", batch="b")
+    run(queue, 1, "reject")
+    queue.call("close_batch", "b")
+    before = queue.batch("b")
+    queue.call("replay", "x")
+    assert run(queue) == ["x"]
+    assert queue.batch("b") == before
+    assert before is not None
+    assert before.state == "complete"
+
+
+def test_a_cancelled_batch_ends_with_its_running_tasks(queue: Queue) -> None:
+    queue.open_batch("b", cap=2)
+    queue.enqueue("ada", *(f"x{n}" for n in range(400)), batch="b")
+    queue.enqueue("ada", *(f"y{n}" for n in range(400)), batch="b", delay=50)
+    first, second = queue.claim(5)
+    assert queue.call("cancel_batch", "b") == b"open"
+    while queue.tick().next_due == queue.now:
+        pass
+    assert (queue.depth()["cancelled"], queue.depth()["held"], queue.depth()["delayed"]) == (798, 0, 0)
+    assert queue.end("extend", first) == "cancelled"
+    queue.end("ack", first)
+    queue.end("release", second)
+    assert queue.batch("b")[:8] == ("complete", "ada", 2, 800, 0, 1, 0, 799)  # type: ignore[index]
+
+
+def test_opening_adding_and_closing_again_change_nothing(queue: Queue) -> None:
+    queue.open_batch("b", cap=3)
+    assert queue.open_batch("b", cap=9) == "duplicate"
+    assert queue.enqueue("ada", "x", batch="b") == ["ok"]
+    assert queue.enqueue("ada", "x", batch="b") == ["duplicate"]
+    assert [queue.call("close_batch", "b") for _ in "12"] == [b"open", b"closed"]
+    assert queue.enqueue("ada", "x", batch="b") == ["duplicate"], "the same call again, its answer was lost"
+    assert queue.batch("b")[:4] == ("closed", "ada", 3, 1)  # type: ignore[index]
+
+
+def test_what_is_refused(queue: Queue) -> None:
+    queue.open_batch("b")
+    queue.call("close_batch", "b")
+    refused(queue, "batch_closed batch", "enqueue", "ada", "x", options(batch="b"), b"{}")
+    refused(queue, "not_found batch", "enqueue", "bob", "x", options(batch="b"), b"{}")
+    refused(queue, "not_found batch", "enqueue", "ada", "x", options(batch="none"), b"{}")
+    for cap in (-1, 1.5, "x", 1_000_001):
+        refused(queue, "bad_request cap", "open_batch", "ada", "c", cap, "", "", "")
+    refused(queue, "bad_request tenant", "open_batch", "a:b", "c", 0, "", "", "")
+    refused(queue, "too_large payload", "open_batch", "ada", "c", 0, "", "x" * 65_536, "")
+    refused(queue, "not_found batch", "close_batch", "none")
+    refused(queue, "not_found batch", "cancel_batch", "none")
+    assert queue.batch("none") is None
+
+
+def test_a_batch_is_forgotten_a_day_after_it_was_complete(queue: Queue) -> None:
+    queue.open_batch("b")
+    queue.call("close_batch", "b")
+    assert queue.tick().next_due == START + DAY_MS
+    queue.advance(DAY_MS)
+    queue.tick()
+    assert queue.batch("b") is None
+    assert queue.tick().next_due == -1
+
+
+def test_a_result_is_kept_as_long_as_was_asked(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b", result=1000)
+    queue.enqueue("ada", "plain")
+    assert queue.call("claim", "w", 1, dice=b"\0" * 800)[2] == [b"a"], "the worker is told"
+    for lease in queue.claim(5):
+        queue.end("finish" if lease.id == "plain" else "ack", lease, "", '{"x": 1}')
+    queue.settle(("finish", "a", 1, "", '{"x": 1}'))
+    assert queue.call("results", "a", "b", "plain") == [b'{"x": 1}', b"null", None]
+    queue.advance(999)
+    assert queue.call("results", "a") == [b'{"x": 1}']
+    queue.advance(1)
+    assert queue.call("results", "a") == [None]
+
+
+@pytest.mark.parametrize(("how", "told"), [("ack", 1), ("reject", 1), ("nack", 0)])
+def test_who_waits_for_a_result_is_told_of_the_end(queue: Queue, how: str, told: int) -> None:
+    queue.enqueue("ada", "a", result=1000)
+    queue.enqueue("ada", "plain")
+    with queue.client.pubsub() as listener:
+        listener.ssubscribe(queue.key("ready"))
+        assert listener.get_sharded_message(timeout=5)
+        for lease in queue.claim(5):
+            queue.end(how, lease)
+        queue.client.spublish(queue.key("ready"), "marker")
+        heard = []
+        while (message := listener.get_sharded_message(timeout=5)) and message["data"] != b"marker":
+            heard.append(message["data"])
+    assert heard.count(b"end a") == told
+    assert b"end plain" not in heard
