@@ -268,6 +268,7 @@ class Walk:
             "priority": choose([0, 0, 50, 99]),
             "key": choose(["", "k1", "k2"]),
             "window": choose([0, 0, 1, LEASE]),
+            "result": choose([0, 1, LEASE]),
         }
         batch = {"batch": choose(BATCHES), "result": choose([0, 0, LEASE])}
         return window | choose([extras, batch, batch, extras | batch, {}, {}])
