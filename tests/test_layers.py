@@ -46,7 +46,10 @@ def imports_of(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             module = node.module or ""
-            if module in ("fairq", *(f"fairq.{part}" for part in ("wire", "store", "server", "client", "webhook", "cli", "demo"))):
+            if module in (
+                "fairq",
+                *(f"fairq.{part}" for part in ("wire", "store", "server", "client", "webhook", "cli", "demo")),
+            ):
                 found |= {f"{module}.{alias.name}" for alias in node.names}
             else:
                 found.add(module)

@@ -13,12 +13,12 @@ from fairq.cli.options import DEFAULT_URL, Token, split_urls
 from fairq.cli.output import configure_logging
 from fairq.cli.worker import work_until_stopped
 from fairq.errors import SettingsError
+from fairq.model import check_int
+from fairq.wire.messages import MAX_CREDIT
 
 
 def webhook_worker(
-    queues: list[str],
-    /,
-    *,
+    *queues: str,
     url: str,
     allow_host: list[str] | None = None,
     allow_private: list[str] | None = None,
@@ -80,6 +80,8 @@ def webhook_worker(
     from fairq.webhook.urls import UrlTemplate
 
     configure_logging(log_level, as_json=log_json)
+    if not queues:
+        raise SettingsError("name at least one queue", field="queues")
     if not token:
         raise SettingsError("a token is needed: --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
     rules = AddressRules.parse(allow_private or ())
@@ -89,6 +91,7 @@ def webhook_worker(
     if (signer is None) != unsigned:
         message = f"requests are signed with {VARIABLE} or --secret-file, or else --unsigned"
         raise SettingsError(message, field="secret")
+    check_int(concurrency, "concurrency", 1, MAX_CREDIT)
     delivery = Delivery(template, signer, timeout, concurrency if per_host is None else per_host, max_response).check()
     app = Worker(split_urls(server), token, concurrency, name or default_name())
 

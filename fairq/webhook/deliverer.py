@@ -28,13 +28,14 @@ from fairq.wire.messages import MAX_CREDIT
 log = structlog.get_logger("fairq.webhook")
 
 KEEP_ALIVE_S = 4.0  # servers close idle connections, few before 5 s; no request shall meet the closing
+MAX_IDLE = 100  # connections, kept for the next request
 MAX_TIMEOUT_S = 3_600.0
 USER_AGENT = f"fairq/{version('fairq')} webhook-worker"
 
 
 @frozen
 class Delivery:
-    """How tasks are delivered. `timeout` is for all of a request, from its host's addresses to the answer's last byte."""
+    """How tasks are delivered; `timeout` is for all of a request, from its host's addresses to the answer's end."""
 
     url: UrlTemplate
     signer: Signer | None = None
@@ -120,7 +121,7 @@ class Deliverer:
     async def _ask(self, task: Task, url: Url) -> Answer:
         body = orjson.dumps(task.payload)
         target = httpcore2.URL(scheme=url.scheme, host=url.host, port=url.port, target=url.target)
-        headers = headers_of(task, url, body, self.delivery.signer, self.clock())
+        headers = list(headers_of(task, url, body, self.delivery.signer, self.clock()).items())
         async with self.pool.stream("POST", target, headers=headers, content=body) as response:
             answer = Answer(response.status, response.headers)
             if not answer.is_delivered:
@@ -139,11 +140,12 @@ class Deliverer:
 
     def _settle(self, task: Task, host: str, verdict: Verdict, seconds: float) -> Any:
         """Write the task's line into the log, and settle it as the SDK's handlers do. Raises: Retry, Reject."""
-        line = log.info if verdict.outcome == "delivered" else log.warning
-        line(
-            verdict.outcome, task=task.id, queue=task.queue, tenant=task.tenant, attempt=task.attempt, host=host,
-            status=verdict.status, ms=round(seconds * 1000, 1), **({"reason": verdict.reason} if verdict.reason else {}),
-        )  # fmt: skip
+        line = log.bind(task=task.id, queue=task.queue, tenant=task.tenant, attempt=task.attempt, host=host)
+        line = line.bind(status=verdict.status, ms=round(seconds * 1000, 1))
+        if verdict.outcome == "delivered":
+            line.info(verdict.outcome)
+        else:
+            line.warning(verdict.outcome, reason=verdict.reason)
         return verdict.carry_out()
 
 
@@ -163,6 +165,7 @@ async def open_deliverer(
     pool = httpcore2.AsyncConnectionPool(
         ssl_context=tls or ssl.create_default_context(),
         max_connections=None,
+        max_keepalive_connections=MAX_IDLE,
         keepalive_expiry=KEEP_ALIVE_S,
         network_backend=network,
     )

@@ -79,7 +79,7 @@ class Receiver:
         while True:
             event = connection.next_event()
             if event is h11.NEED_DATA:
-                connection.receive_data(await stream.receive_some())
+                connection.receive_data(bytes(await stream.receive_some()))
             elif isinstance(event, h11.Request):
                 head = event
             elif isinstance(event, h11.Data):

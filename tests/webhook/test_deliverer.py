@@ -132,7 +132,6 @@ BROKEN: dict[str, bytes] = {
     "a bad length": b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
     "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
     "an endless head": b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000,
-    "another version": b"HTTP/3.0 200 OK\r\n\r\n",
 }
 
 
