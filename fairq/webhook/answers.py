@@ -66,7 +66,7 @@ def judge(answer: Answer, host: str, now: float) -> Verdict:
 def retry_after(text: str, now: float) -> float | None:
     """Read how long to wait, as seconds or as a date; None if it does not say, or says at once."""
     if text.isascii() and text.isdigit():
-        seconds = float(text[:12])
+        seconds = float(text)
     else:
         try:
             moment = parsedate_to_datetime(text)
