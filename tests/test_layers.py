@@ -21,9 +21,10 @@ MAY_IMPORT = {
     "store": {"errors", "model", "scopes"},
     "server": SHARED | {"store"},
     "client": SHARED,
+    "webhook": SHARED | {"client"},
     "": {"errors", "client"},
     "demo": SHARED | {"", "client", "server", "store"},
-    "cli": SHARED | {"", "client", "server", "store", "demo"},
+    "cli": SHARED | {"", "client", "server", "store", "demo", "webhook"},
     "__main__": {"", "cli"},
 }
 PURE = {"errors", "model", "wire", "tokens"}  # no I/O and no clock
@@ -45,7 +46,10 @@ def imports_of(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             module = node.module or ""
-            if module in ("fairq", *(f"fairq.{part}" for part in ("wire", "store", "server", "client", "cli", "demo"))):
+            if module in (
+                "fairq",
+                *(f"fairq.{part}" for part in ("wire", "store", "server", "client", "webhook", "cli", "demo")),
+            ):
                 found |= {f"{module}.{alias.name}" for alias in node.names}
             else:
                 found.add(module)

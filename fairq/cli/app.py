@@ -20,6 +20,8 @@ for _name, _help in {
     "demo": "See the contrast between first in, first out and fair, on real work.",
     "serve": "Run a server.",
     "worker": "Run the handlers of an app.",
+    "webhook-worker": "Post tasks to a URL.",
+    "webhook-secret": "Print secrets that webhooks are verified with.",
     "enqueue": "Enqueue one task.",
     "tasks": "Look at tasks, cancel them, move their starts.",
     "tenants": "List a queue's tenants, tune their weights, pause and resume them.",
@@ -27,7 +29,8 @@ for _name, _help in {
     "dead": "List, replay and purge dead letters.",
     "tokens": "Create, list and revoke tokens.",
 }.items():
-    app.command(f"fairq.cli.{_name}:{_name}", name=_name, help=_help)
+    _home = _name.replace("-", "_")
+    app.command(f"fairq.cli.{_home}:{_home}", name=_name, help=_help)
 
 
 def run(argv: Sequence[str]) -> int:

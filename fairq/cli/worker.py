@@ -71,10 +71,11 @@ def worker(
         raise SettingsError("a token is needed: --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
     found.concurrency = concurrency if concurrency is not None else found.concurrency
     found.name = name or found.name
-    trio.run(_work, found, grace)
+    trio.run(work_until_stopped, found, grace)
 
 
-async def _work(app: Any, grace: float) -> None:
+async def work_until_stopped(app: Any, grace: float) -> None:
+    """Run a worker until a signal says stop; it then finishes what it holds, for at most `grace` seconds."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch_signals, app, grace, nursery.cancel_scope)
         await app.run()

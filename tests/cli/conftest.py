@@ -17,7 +17,7 @@ __all__ = ["server_store"]
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands that run inside the test see no settings of ours, and leave its logging alone."""
-    for name in ("FAIRQ_URL", "FAIRQ_TOKEN", "FAIRQ_STORE", "FAIRQ_DATA_DIR"):
+    for name in ("FAIRQ_URL", "FAIRQ_TOKEN", "FAIRQ_STORE", "FAIRQ_DATA_DIR", "FAIRQ_WEBHOOK_SECRET"):
         monkeypatch.delenv(name, raising=False)
     for module in ("options", "tokens"):
         monkeypatch.setattr(f"fairq.cli.{module}.configure_logging", lambda _: None)

@@ -1,0 +1,34 @@
+"""`fairq webhook-secret`: the secrets that receivers verify webhooks with."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from fairq.errors import SettingsError
+from fairq.model import check_name
+from fairq.webhook.secrets import VARIABLE, load_signer
+from fairq.webhook.signature import write_secret
+
+NEW_BYTES = 32
+
+
+def webhook_secret(tenant: str | None = None, /, *, secret_file: Path | None = None) -> None:
+    """Print a new secret for a webhook worker; or, given a tenant, the secret that is that tenant's.
+
+    Parameters
+    ----------
+    tenant
+        A tenant with an URL of its own ({tenant}): its secrets are derived from the worker's, one line for each.
+    secret_file
+        Where the worker's secrets are (default: the variable FAIRQ_WEBHOOK_SECRET).
+    """
+    if tenant is None:
+        print(write_secret(secrets.token_bytes(NEW_BYTES)))
+        return
+    signer = load_signer(secret_file, os.environ, is_per_tenant=True)
+    if signer is None:
+        raise SettingsError(f"the worker's secret is needed: {VARIABLE} or --secret-file", field="secret")
+    for secret in signer.secrets_of(check_name(tenant, "tenant")):
+        print(write_secret(secret))

@@ -1,0 +1,104 @@
+"""`fairq webhook-worker`: posts tasks to a URL."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import trio
+from cyclopts import Parameter
+
+from fairq.cli.options import DEFAULT_URL, Token, split_urls
+from fairq.cli.output import configure_logging
+from fairq.cli.worker import work_until_stopped
+from fairq.errors import SettingsError
+from fairq.model import check_int
+from fairq.wire.messages import MAX_CREDIT
+
+
+def webhook_worker(
+    *queues: str,
+    url: str,
+    allow_host: list[str] | None = None,
+    allow_private: list[str] | None = None,
+    plaintext: bool = False,
+    secret_file: Path | None = None,
+    unsigned: bool = False,
+    timeout: float = 30.0,
+    concurrency: Annotated[int, Parameter(name=["--concurrency", "-c"])] = 10,
+    per_host: int | None = None,
+    max_response: int = 65_536,
+    name: str | None = None,
+    grace: float = 30.0,
+    server: Annotated[str, Parameter(env_var="FAIRQ_URL")] = DEFAULT_URL,
+    token: Token = None,
+    log_level: str = "info",
+    log_json: bool = False,
+) -> None:
+    """Post each task of some queues to a URL, until SIGTERM or ctrl-C.
+
+    An answer 2xx is a success, its body the result; 410 makes a dead letter; all else is tried again. Requests are
+    signed with the secrets in FAIRQ_WEBHOOK_SECRET, the newest first, or those in a file.
+
+    Parameters
+    ----------
+    queues
+        The queues to work for.
+    url
+        Where tasks are posted; {tenant} in it stands for the tenant's name.
+    allow_host
+        A host that may be posted to, or *.name for all below it; may be given several times (default: the URL's).
+    allow_private
+        A network or address that may be posted to although it is not public (10.1.0.0/16); several times.
+    plaintext
+        Allow http:// to other machines.
+    secret_file
+        File of secrets, each `whsec_` and base64 (`fairq webhook-secret` makes them).
+    unsigned
+        Send without a signature.
+    timeout
+        Seconds for a request in all.
+    concurrency
+        Tasks at once.
+    per_host
+        Tasks at once for one host (default: as many as in all).
+    max_response
+        Bytes of an answer that are kept as the result; a longer one is none.
+    name
+        This worker's name (default: machine and process).
+    grace
+        Seconds that running tasks get when it stops; a second signal ends it at once.
+    server
+        URL of the server, or several with commas.
+    """
+    from fairq.client.worker import Worker, default_name
+    from fairq.webhook.addresses import AddressRules
+    from fairq.webhook.deliverer import Delivery, open_deliverer
+    from fairq.webhook.network import CheckedNetwork
+    from fairq.webhook.secrets import VARIABLE, load_signer
+    from fairq.webhook.urls import UrlTemplate
+
+    configure_logging(log_level, as_json=log_json)
+    if not queues:
+        raise SettingsError("name at least one queue", field="queues")
+    if not token:
+        raise SettingsError("a token is needed: --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
+    rules = AddressRules.parse(allow_private or ())
+    template = UrlTemplate.parse(url, allow_host or (), plaintext=plaintext)
+    template.check_address(rules)
+    signer = load_signer(secret_file, os.environ, is_per_tenant=template.is_per_tenant)
+    if (signer is None) != unsigned:
+        message = f"requests are signed with {VARIABLE} or --secret-file, or else --unsigned"
+        raise SettingsError(message, field="secret")
+    check_int(concurrency, "concurrency", 1, MAX_CREDIT)
+    delivery = Delivery(template, signer, timeout, concurrency if per_host is None else per_host, max_response).check()
+    app = Worker(split_urls(server), token, concurrency, name or default_name())
+
+    async def main() -> None:
+        async with open_deliverer(delivery, CheckedNetwork(rules)) as deliverer:
+            for queue in queues:
+                app.task(queue)(deliverer.deliver)
+            await work_until_stopped(app, grace)
+
+    trio.run(main)

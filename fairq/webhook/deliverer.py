@@ -1,0 +1,173 @@
+"""The handler that posts tasks."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+import httpcore2
+import orjson
+import structlog
+import trio
+from attrs import define, field, frozen
+
+from fairq.client.worker import Task
+from fairq.errors import SettingsError
+from fairq.model import MAX_PAYLOAD_BYTES, check_int
+from fairq.webhook.addresses import AddressRefused
+from fairq.webhook.answers import Answer, Verdict, judge
+from fairq.webhook.hosts import HostLimits
+from fairq.webhook.signature import Signer
+from fairq.webhook.urls import HostRefused, Url, UrlTemplate
+from fairq.wire.messages import MAX_CREDIT
+
+log = structlog.get_logger("fairq.webhook")
+
+KEEP_ALIVE_S = 4.0  # servers close idle connections, few before 5 s; no request shall meet the closing
+MAX_IDLE = 100  # connections, kept for the next request
+MAX_TIMEOUT_S = 3_600.0
+USER_AGENT = f"fairq/{version('fairq')} webhook-worker"
+
+
+@frozen
+class Delivery:
+    """How tasks are delivered; `timeout` is for all of a request, from its host's addresses to the answer's end."""
+
+    url: UrlTemplate
+    signer: Signer | None = None
+    timeout: float = 30.0
+    per_host: int = 10
+    max_response: int = 65_536
+
+    def check(self) -> Delivery:
+        """Refuse limits that cannot be kept. Raises: SettingsError, BadRequest, naming the setting."""
+        if not 0 < self.timeout <= MAX_TIMEOUT_S:
+            message = f"timeout must be over 0 and at most {MAX_TIMEOUT_S:g} seconds"
+            raise SettingsError(message, field="timeout")
+        check_int(self.per_host, "per_host", 1, MAX_CREDIT)
+        check_int(self.max_response, "max_response", 0, MAX_PAYLOAD_BYTES)
+        return self
+
+
+def name_of(task: Task) -> str:
+    """Name a task among those of all queues and tenants, the same for each attempt; it holds no full stop."""
+    return f"{task.queue}/{task.tenant}/{task.id}"
+
+
+def headers_of(task: Task, url: Url, body: bytes, signer: Signer | None, now: float) -> dict[str, str]:
+    """Write all headers of a request: those that RECEIVING.md lists."""
+    name, timestamp = name_of(task), str(int(now))
+    headers = {
+        "Host": url.authority,
+        "User-Agent": USER_AGENT,
+        "Content-Type": "application/json",
+        "Content-Length": str(len(body)),
+        "Accept-Encoding": "identity",
+        "Idempotency-Key": name,
+        "Fairq-Task": task.id,
+        "Fairq-Queue": task.queue,
+        "Fairq-Tenant": task.tenant,
+        "Fairq-Attempt": str(task.attempt),
+        "Fairq-Max-Attempts": str(task.max_attempts),
+        "Fairq-Enqueued-At": task.enqueued_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "webhook-id": name,
+        "webhook-timestamp": timestamp,
+    }
+    if signer:
+        headers["webhook-signature"] = signer.signature(task.tenant, name, timestamp, body)
+    return headers
+
+
+@define(eq=False)
+class Deliverer:
+    """Posts tasks one by one; `deliver` is the handler that a Worker takes."""
+
+    delivery: Delivery
+    pool: httpcore2.AsyncConnectionPool
+    clock: Callable[[], float] = time.time
+    hosts: HostLimits = field(init=False)
+
+    @hosts.default
+    def _hosts(self) -> HostLimits:
+        return HostLimits(self.delivery.per_host)
+
+    async def deliver(self, task: Task) -> Any:
+        """Post one task; returns what its receiver answered. Raises: Retry, Reject."""
+        try:
+            url = self.delivery.url.for_tenant(task.tenant)
+        except HostRefused as error:
+            return self._settle(task, "", Verdict("rejected", reason=error.message), 0)
+        async with self.hosts.slot(url.host):
+            began = trio.current_time()
+            verdict = await self._post(task, url)
+            return self._settle(task, url.host, verdict, trio.current_time() - began)
+
+    async def _post(self, task: Task, url: Url) -> Verdict:
+        try:
+            with trio.fail_after(self.delivery.timeout):
+                return judge(await self._ask(task, url), url.host, self.clock())
+        except trio.TooSlowError:
+            reason = f"{url.host} did not answer within {self.delivery.timeout:g} s"
+        except AddressRefused as error:
+            reason = error.message
+        except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException) as error:
+            reason = f"{url.host} cannot be reached: {_cause(error)}"
+        return Verdict("retry", reason=reason)
+
+    async def _ask(self, task: Task, url: Url) -> Answer:
+        body = orjson.dumps(task.payload)
+        target = httpcore2.URL(scheme=url.scheme, host=url.host, port=url.port, target=url.target)
+        headers = list(headers_of(task, url, body, self.delivery.signer, self.clock()).items())
+        async with self.pool.stream("POST", target, headers=headers, content=body) as response:
+            answer = Answer(response.status, response.headers)
+            if not answer.is_delivered:
+                return answer
+            return Answer(response.status, response.headers, await self._read(response))
+
+    async def _read(self, response: httpcore2.Response) -> bytes | None:
+        """Read an answer's body; None if it is longer than we take."""
+        found = bytearray()
+        async with aclosing(response.aiter_stream()) as chunks:
+            async for chunk in chunks:
+                found += chunk
+                if len(found) > self.delivery.max_response:
+                    return None
+        return bytes(found)
+
+    def _settle(self, task: Task, host: str, verdict: Verdict, seconds: float) -> Any:
+        """Write the task's line into the log, and settle it as the SDK's handlers do. Raises: Retry, Reject."""
+        line = log.bind(task=task.id, queue=task.queue, tenant=task.tenant, attempt=task.attempt, host=host)
+        line = line.bind(status=verdict.status, ms=round(seconds * 1000, 1))
+        if verdict.outcome == "delivered":
+            line.info(verdict.outcome)
+        else:
+            line.warning(verdict.outcome, reason=verdict.reason)
+        return verdict.carry_out()
+
+
+def _cause(error: BaseException) -> str:
+    """Say what is behind an error of the HTTP client's, which often has no words of its own."""
+    found = next((each for each in error.args if isinstance(each, BaseException)), error)
+    while found.__cause__:
+        found = found.__cause__
+    return str(found) or type(found).__name__
+
+
+@asynccontextmanager
+async def open_deliverer(
+    delivery: Delivery, network: httpcore2.AsyncNetworkBackend, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Deliverer]:
+    """Open a deliverer, whose connections are closed with it."""
+    pool = httpcore2.AsyncConnectionPool(
+        ssl_context=tls or ssl.create_default_context(),
+        max_connections=None,
+        max_keepalive_connections=MAX_IDLE,
+        keepalive_expiry=KEEP_ALIVE_S,
+        network_backend=network,
+    )
+    async with pool:
+        yield Deliverer(delivery, pool)

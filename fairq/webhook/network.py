@@ -1,0 +1,58 @@
+"""The way out: a host is resolved once, all its addresses are checked, and one of those is connected to.
+
+The HTTP client asks for a connection by the host's name and gets one to an address that was checked; the name never
+reaches a resolver again, so an answer that changes (DNS rebinding) changes nothing. TLS is for the host's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import httpcore2
+import trio
+from attrs import define, field
+
+from fairq.webhook.addresses import AddressRules
+
+ATTEMPT_S = 5.0  # for one of several addresses, before the next is tried
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+
+
+async def ask_system(host: str, port: int) -> list[str]:
+    """Resolve a host as this machine is set up to; returns addresses, the preferred one first. Raises: OSError."""
+    rows = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(row[4][0]) for row in rows))
+
+
+@define(eq=False)
+class CheckedNetwork(httpcore2.AsyncNetworkBackend):
+    """Connects the HTTP client to addresses that the rules let pass."""
+
+    rules: AddressRules
+    resolve: Resolve = ask_system
+    inner: httpcore2.AsyncNetworkBackend = field(factory=httpcore2.TrioBackend)
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Connect to a host. Raises: AddressRefused if any of its addresses is; ConnectError."""
+        try:
+            found = await self.resolve(host, port)
+        except (OSError, UnicodeError) as error:
+            raise httpcore2.ConnectError(f"it has no address: {error}") from None
+        addresses = [self.rules.check(address, host) for address in found]
+        trouble: Exception = httpcore2.ConnectError("it has no address")
+        for left, address in zip(range(len(addresses) - 1, -1, -1), addresses, strict=True):
+            limit = ATTEMPT_S if left else None
+            try:
+                return await self.inner.connect_tcp(address, port, limit, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                trouble = error
+        raise trouble

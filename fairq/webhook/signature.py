@@ -1,0 +1,116 @@
+"""Signatures of webhooks, for those who send and those who receive them, after the Standard Webhooks specification.
+
+Signed is `<webhook-id>.<webhook-timestamp>.<body>`; neither of the first two can hold a full stop. There is one
+signature per secret, so that a secret can be replaced while both are known. A tenant who knows the secret by which
+another tenant's webhooks are signed could forge them: tenants with URLs of their own get secrets of their own, each
+derived from the worker's.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import time
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Iterable, Mapping, Sequence
+
+from attrs import field, frozen
+
+from fairq.errors import FairqError, SettingsError
+
+PREFIX = "whsec_"
+MIN_SECRET_BYTES, MAX_SECRET_BYTES = 24, 64
+TOLERANCE_S = 300.0
+_TENANT_LABEL = b"fairq webhook secret of tenant "
+_TIMESTAMP = re.compile(r"[0-9]{1,12}\Z")
+
+
+class BadSignature(FairqError):
+    """A request that does not come from who knows the secret, or comes again too late; `field` names the header."""
+
+    code = "bad_signature"
+
+
+def read_secret(text: str) -> bytes:
+    """Read `whsec_` and base64. Raises: SettingsError, without showing it."""
+    try:
+        secret = b64decode(text.removeprefix(PREFIX), validate=True)
+    except (Base64Error, ValueError):
+        secret = b""
+    if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
+        message = f"a webhook secret is {PREFIX} and {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes in base64"
+        raise SettingsError(message, field="secret")
+    return secret
+
+
+def write_secret(secret: bytes) -> str:
+    """Write a secret as it is handed to people."""
+    return PREFIX + b64encode(secret).decode()
+
+
+def tenant_secret(secret: bytes, tenant: str) -> bytes:
+    """Derive the secret that one tenant gets."""
+    return hmac.digest(secret, _TENANT_LABEL + tenant.encode(), "sha256")
+
+
+def _sign(secret: bytes, id: str, timestamp: str, body: bytes) -> str:
+    content = f"{id}.{timestamp}.".encode() + body
+    return "v1," + b64encode(hmac.digest(secret, content, "sha256")).decode()
+
+
+@frozen
+class Signer:
+    """Signs requests with each of its secrets."""
+
+    secrets: tuple[bytes, ...] = field(repr=False)
+    is_per_tenant: bool = False
+
+    @classmethod
+    def parse(cls, texts: Iterable[str], *, is_per_tenant: bool = False) -> Signer:
+        """Read secrets, the newest first. Raises: SettingsError."""
+        return cls(tuple(map(read_secret, texts)), is_per_tenant)
+
+    def secrets_of(self, tenant: str) -> tuple[bytes, ...]:
+        """Return the secrets that a tenant's receiver knows."""
+        if not self.is_per_tenant:
+            return self.secrets
+        return tuple(tenant_secret(secret, tenant) for secret in self.secrets)
+
+    def signature(self, tenant: str, id: str, timestamp: str, body: bytes) -> str:
+        """Return the value of the signature's header."""
+        return " ".join(_sign(secret, id, timestamp, body) for secret in self.secrets_of(tenant))
+
+
+def verify(
+    body: bytes,
+    headers: Mapping[str, str],
+    secrets: str | Sequence[str],
+    *,
+    tolerance: float = TOLERANCE_S,
+    now: float | None = None,
+) -> str:
+    """Check that a request was signed with one of our secrets, and lately; returns its id.
+
+    `body` is the request's, byte for byte. The id is the same for all attempts of a task: whoever keeps it for a while
+    can tell repetitions. Takes as long for a wrong signature as for a right one.
+    Raises: BadSignature; SettingsError for a secret that is none.
+    """
+    known = [read_secret(text) for text in ([secrets] if isinstance(secrets, str) else secrets)]
+    if not known:
+        raise SettingsError("verify needs a secret", field="secrets")
+    given = {name.lower(): value for name, value in headers.items()}
+    for name in ("webhook-id", "webhook-timestamp", "webhook-signature"):
+        if not given.get(name):
+            raise BadSignature(f"the request has no header {name}", field=name)
+    id, timestamp = given["webhook-id"], given["webhook-timestamp"]
+    if not _TIMESTAMP.match(timestamp):
+        raise BadSignature("webhook-timestamp must be whole seconds", field="webhook-timestamp")
+    if abs((time.time() if now is None else now) - int(timestamp)) > tolerance:
+        raise BadSignature("webhook-timestamp is too far from now", field="webhook-timestamp")
+    signatures = [text.encode() for text in given["webhook-signature"].split()]
+    expected = [_sign(secret, id, timestamp, body).encode() for secret in known]
+    matches = [hmac.compare_digest(right, one) for right in expected for one in signatures]
+    if not any(matches):
+        raise BadSignature("no signature is right", field="webhook-signature")
+    return id

@@ -1,0 +1,167 @@
+"""`fairq webhook-worker` as a process, against a real server and a real receiver; and what it refuses."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import orjson
+import pytest
+import trio
+
+from fairq.model import full_id
+from fairq.webhook import verify
+from fairq.webhook.signature import read_secret, tenant_secret, write_secret
+from tests.webhook.receiver import Answering, Receiver, Reply, Request, reply
+
+from .harness import Commands, Finished, ServerThread, fairq, read_until, started
+
+SECRET, OTHER = write_secret(b"s" * 32), write_secret(b"o" * 32)
+URL = "https://hooks.example/in"
+
+
+@contextmanager
+def receiving(answer: Answering) -> Iterator[tuple[Receiver, int]]:
+    """A receiver in a thread of its own, and its port."""
+    receiver, ports, stop = Receiver(answer), [], []
+    started = threading.Event()
+
+    async def serve() -> None:
+        async with trio.open_nursery() as nursery:
+            stop.append(partial(trio.lowlevel.current_trio_token().run_sync_soon, nursery.cancel_scope.cancel))
+            listeners = await nursery.start(partial(trio.serve_tcp, receiver.handle, 0, host="127.0.0.1"))
+            ports.append(listeners[0].socket.getsockname()[1])
+            started.set()
+
+    thread = threading.Thread(target=trio.run, args=(serve,), name="receiver")
+    thread.start()
+    assert started.wait(15)
+    try:
+        yield receiver, ports[0]
+    finally:
+        stop[0]()
+        thread.join(15)
+        assert not thread.is_alive()
+
+
+def state_of(server: ServerThread, id: str, tenant: str = "ada") -> tuple[str, str, str]:
+    """What the store knows of a task: its state, reason and error."""
+    assert server.served is not None
+    (state,) = server.call(server.served.app.store.tasks, "emails", [full_id(tenant, id)])
+    return state.state, state.reason, state.error
+
+
+def wait_for(condition: Callable[[], bool], server: ServerThread) -> None:
+    """Wait until something holds, looking as often as the server's thread answers."""
+    assert server.served is not None
+    for _ in range(2_000):
+        if condition():
+            return
+        server.call(trio.sleep, 0.01)
+    raise AssertionError("it did not come to hold")
+
+
+def test_tasks_are_posted_signed_and_settled_by_their_answers(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    (tmp_path / "secrets").write_text(f"{SECRET}\n{OTHER}\n")
+    may_answer = threading.Event()
+    assert server.served is not None
+    app = server.served.app
+
+    async def answer(request: Request) -> Reply:
+        if request.body == b'"slow"':
+            await trio.to_thread.run_sync(may_answer.wait, 15)
+        return {b'"gone"': reply(410), b'"later"': reply(503, retry_after="600")}.get(request.body, reply())
+
+    with receiving(answer) as (receiver, port):
+        words = ["ok", "gone", "later"]
+        ids = {word: commands.enqueue("emails", f'"{word}"') for word in words}
+        with started(
+            "webhook-worker", "emails", "--url", f"http://127.0.0.1:{port}/{{tenant}}", "--allow-private", "127.0.0.1",
+            "--secret-file", tmp_path / "secrets", "--server", server.url, "--token", "dev-worker", "--log-json",
+            "images",
+        ) as worker:  # fmt: skip
+            lines = [orjson.loads(read_until(worker, '"ms":')) for _ in words]
+            assert {line["task"]: (line["event"], line["status"]) for line in lines} == {
+                ids["ok"]: ("delivered", 200), ids["gone"]: ("rejected", 410), ids["later"]: ("retry", 503)
+            }  # fmt: skip
+            wait_for(lambda: state_of(server, ids["ok"])[0] == "done", server)
+            host = "127.0.0.1"
+            wait_for(lambda: state_of(server, ids["gone"]) == ("dead", "rejected", f"{host} answered 410"), server)
+            wait_for(lambda: state_of(server, ids["later"]) == ("delayed", "", f"{host} answered 503"), server)
+
+            slow = commands.enqueue("emails", '"slow"')
+            wait_for(lambda: len(receiver.requests) == 4, server)
+            worker.send_signal(signal.SIGTERM)
+            (peer,) = (peer for peer in app.peers if peer.queues)
+            wait_for(lambda: peer.session.credit == 0, server)
+            unwanted = commands.enqueue("emails", '"unwanted"')
+            may_answer.set()
+            assert worker.wait(15) == 0
+            assert (state_of(server, slow)[0], state_of(server, unwanted)[0]) == ("done", "ready")
+    adas = write_secret(tenant_secret(read_secret(OTHER), "ada"))
+    for request in receiver.requests:
+        assert request.target == "/ada"
+        assert verify(request.body, request.headers, adas) == f"emails/ada/{request.headers['fairq-task']}"
+
+
+def test_a_secret_is_printed_once_and_derived_for_tenants(tmp_path: Path) -> None:
+    new = fairq("webhook-secret").out.strip()
+    assert new.startswith("whsec_")
+    assert len(read_secret(new)) == 32
+    assert fairq("webhook-secret").out.strip() != new
+    (tmp_path / "secrets").write_text(f"{new} {OTHER}")
+    derived = "".join(write_secret(tenant_secret(read_secret(text), "ada")) + "\n" for text in (new, OTHER))
+    assert fairq("webhook-secret", "ada", "--secret-file", tmp_path / "secrets").out == derived
+    assert fairq("webhook-secret", "ada", env={"FAIRQ_WEBHOOK_SECRET": f"{new} {OTHER}"}).out == derived
+
+
+REFUSED: dict[str, tuple[list[str], dict[str, str], str]] = {
+    "no secret": ([], {"FAIRQ_WEBHOOK_SECRET": ""}, "FAIRQ_WEBHOOK_SECRET"),
+    "a bad secret": ([], {"FAIRQ_WEBHOOK_SECRET": "whsec_short"}, "whsec_"),
+    "a secret and unsigned": (["--unsigned"], {}, "--unsigned"),
+    "no such file": (["--secret-file", "none"], {}, "none"),
+    "an empty file": (["--secret-file", "/dev/null"], {}, "/dev/null"),
+    "no token": ([], {"FAIRQ_TOKEN": ""}, "FAIRQ_TOKEN"),
+    "a server's URL": (["--url", "ws://127.0.0.1:7700"], {}, "FAIRQ_URL"),
+    "plain HTTP": (["--url", "http://hooks.example/"], {}, "https"),
+    "a private address": (["--url", "https://10.0.0.1/"], {}, "allow_private"),
+    "metadata": (["--url", "https://169.254.169.254/"], {}, "link_local"),
+    "a host that is not allowed": (["--allow-host", "*.hooks.example"], {}, "allow_host"),
+    "a bad pattern": (["--allow-host", "*"], {}, "allow_host"),
+    "a bad network": (["--allow-private", "10.0.0.1/8"], {}, "allow_private"),
+    "no time": (["--timeout", "0"], {}, "timeout"),
+    "no slot": (["-c", "0"], {}, "concurrency"),
+    "no slot at a host": (["--per-host", "0"], {}, "per_host"),
+    "a negative length": (["--max-response", "-1"], {}, "max_response"),
+    "a bad queue": (["Emails"], {}, "queue"),
+    "a queue twice": (["emails"], {}, "emails has a handler already"),
+    "a bad server": (["--server", "http://127.0.0.1:7700"], {}, "ws://"),
+}
+
+
+@pytest.mark.parametrize(("argv", "env", "word"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_is_one_line_and_code_2(argv: list[str], env: dict[str, str], word: str) -> None:
+    base = {"FAIRQ_WEBHOOK_SECRET": SECRET, "FAIRQ_TOKEN": "dev-worker"}
+    options = [] if "--url" in argv else ["--url", URL]
+    done = fairq("webhook-worker", "emails", *options, *argv, env={**base, **env})
+    one_line_error(done, word)
+
+
+def test_a_worker_without_queues_is_told_so() -> None:
+    done = fairq("webhook-worker", "--url", URL, env={"FAIRQ_WEBHOOK_SECRET": SECRET, "FAIRQ_TOKEN": "x"})
+    one_line_error(done, "queue")
+
+
+def one_line_error(done: Finished, word: str) -> None:
+    """Check that a command failed as commands must."""
+    assert done.code == 2, (done.out, done.err)
+    assert "Traceback" not in done.err
+    assert len(done.err.strip().splitlines()) == 1, done.err
+    assert word in done.err
+    assert SECRET not in done.err

@@ -1,0 +1,16 @@
+"""The webhook worker's logs, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+
+@pytest.fixture(autouse=True)
+def logged() -> Iterator[list[Any]]:
+    """All that is logged in a test."""
+    with structlog.testing.capture_logs() as lines:
+        yield lines

@@ -1,0 +1,76 @@
+"""Tasks, and deliverers whose network is in the test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+from attrs import define
+
+from fairq.client.worker import Task
+from fairq.webhook.addresses import AddressRules
+from fairq.webhook.deliverer import Deliverer, Delivery, open_deliverer
+from fairq.webhook.network import CheckedNetwork
+from fairq.webhook.urls import UrlTemplate
+
+from .receiver import MemoryNetwork, Receiver
+
+PUBLIC, OTHER_PUBLIC = "93.184.216.34", "2606:2800:220:1::1"
+URL = "https://hooks.example/in"
+NOW = 1_700_000_000.0
+
+
+def task(payload: Any = None, *, id: str = "t1", tenant: str = "ada", queue: str = "emails", attempt: int = 1) -> Task:
+    """A task as a handler gets it."""
+    return Task(id, queue, tenant, attempt, 5, payload, 1_700_000_000_123)
+
+
+def delivery(url: str = URL, **settings: Any) -> Delivery:
+    """How to deliver; http:// is allowed, for a receiver in memory speaks no TLS."""
+    return Delivery(UrlTemplate.parse(url, plaintext=True), **settings).check()
+
+
+def resolving(*answers: Sequence[str]) -> Any:
+    """A resolver that gives one answer after the other, and then the last one again."""
+    left = list(answers)
+
+    async def resolve(host: str, port: int) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return list(left.pop(0) if len(left) > 1 else left[0])
+
+    return resolve
+
+
+@define(eq=False)
+class Bench:
+    """A deliverer, its network, and the receiver at PUBLIC."""
+
+    deliverer: Deliverer
+    network: MemoryNetwork
+    receiver: Receiver
+
+    async def deliver(self, payload: Any = None, **more: Any) -> Any:
+        """Deliver one task."""
+        return await self.deliverer.deliver(task(payload, **more))
+
+
+@asynccontextmanager
+async def bench(
+    receiver: Receiver,
+    url: str = "http://hooks.example/in",
+    *,
+    resolve: Any = None,
+    rules: AddressRules | None = None,
+    slow: frozenset[str] = frozenset(),
+    **settings: Any,
+) -> AsyncIterator[Bench]:
+    """A deliverer to a receiver in the test; virtual time works."""
+    async with trio.open_nursery() as nursery:
+        network = MemoryNetwork(nursery, {PUBLIC: receiver}, slow)
+        checked = CheckedNetwork(rules or AddressRules(), resolve or resolving([PUBLIC]), network)
+        async with open_deliverer(delivery(url, **settings), checked) as deliverer:
+            deliverer.clock = lambda: NOW
+            yield Bench(deliverer, network, receiver)
+        nursery.cancel_scope.cancel()

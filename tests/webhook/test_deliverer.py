@@ -1,0 +1,319 @@
+"""Tasks are posted: what is sent, what the answers do, and how long anything may take. Virtual time, no sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import orjson
+import pytest
+import trio
+from trio.testing import MockClock
+
+import fairq
+from fairq.errors import BadRequest, SettingsError
+from fairq.webhook import verify
+from fairq.webhook.addresses import AddressRules
+from fairq.webhook.signature import Signer, write_secret
+
+from .harness import NOW, OTHER_PUBLIC, PUBLIC, bench, delivery, resolving
+from .receiver import Answering, Receiver, Reply, Request, reply
+
+SECRET = write_secret(b"s" * 32)
+
+
+def answering(answer: Reply | bytes) -> Answering:
+    """Answer always the same."""
+
+    async def always(_: Request) -> Reply | bytes:
+        await trio.lowlevel.checkpoint()
+        return answer
+
+    return always
+
+
+async def silent(_: Request) -> Reply:
+    """Never answer."""
+    await trio.sleep_forever()
+    raise AssertionError
+
+
+async def test_a_task_is_posted_with_all_that_is_known_of_it(autojump_clock: MockClock) -> None:
+    signer = Signer.parse([SECRET])
+    async with bench(Receiver(), "http://hooks.example:8080/in?key=1", signer=signer) as bench_:
+        assert await bench_.deliver({"to": ["ada", "é", 1.5]}, attempt=2) is None
+        (request,) = bench_.receiver.requests
+    assert (request.method, request.target) == ("POST", "/in?key=1")
+    assert request.body == '{"to":["ada","é",1.5]}'.encode()
+    assert verify(request.body, request.headers, SECRET, now=NOW) == "emails/ada/t1"
+    del request.headers["webhook-signature"]
+    agent = request.headers.pop("user-agent")
+    assert agent.startswith("fairq/")
+    assert request.headers == {
+        "host": "hooks.example:8080",
+        "content-type": "application/json",
+        "content-length": str(len(request.body)),
+        "accept-encoding": "identity",
+        "idempotency-key": "emails/ada/t1",
+        "fairq-task": "t1",
+        "fairq-queue": "emails",
+        "fairq-tenant": "ada",
+        "fairq-attempt": "2",
+        "fairq-max-attempts": "5",
+        "fairq-enqueued-at": "2023-11-14T22:13:20.123Z",
+        "webhook-id": "emails/ada/t1",
+        "webhook-timestamp": "1700000000",
+    }
+
+
+@pytest.mark.parametrize("payload", [None, 0, "", "text", [], {}, [None, {"a": {"b": []}}], {"n": 2**63}, "\x00\u2028"])
+async def test_the_body_is_the_payload_as_json(payload: Any, autojump_clock: MockClock) -> None:
+    async with bench(Receiver()) as bench_:
+        await bench_.deliver(payload)
+    assert orjson.loads(bench_.receiver.requests[0].body) == payload
+
+
+async def test_each_tenant_has_its_url_and_its_secret(autojump_clock: MockClock) -> None:
+    signer = Signer.parse([SECRET], is_per_tenant=True)
+    async with bench(Receiver(), "http://{tenant}.hooks.example/{tenant}/in", signer=signer) as bench_:
+        for tenant in ("ada", "bob"):
+            await bench_.deliver(tenant=tenant)
+    for tenant, request in zip(("ada", "bob"), bench_.receiver.requests, strict=True):
+        assert (request.headers["host"], request.target) == (f"{tenant}.hooks.example", f"/{tenant}/in")
+        own = [write_secret(secret) for secret in signer.secrets_of(tenant)]
+        assert verify(request.body, request.headers, own, now=NOW) == f"emails/{tenant}/t1"
+
+
+async def test_the_answer_is_the_result(autojump_clock: MockClock, logged: list[Any]) -> None:
+    body = reply(201, b'{"sent":1}', content_type="application/json")
+    async with bench(Receiver(answering(body))) as bench_:
+        assert await bench_.deliver() == {"sent": 1}
+    (line,) = logged
+    assert line == {
+        "event": "delivered", "log_level": "info", "task": "t1", "queue": "emails", "tenant": "ada", "attempt": 1,
+        "host": "hooks.example", "status": 201, "ms": 0.0,
+    }  # fmt: skip
+
+
+async def test_gone_rejects(autojump_clock: MockClock, logged: list[Any]) -> None:
+    async with bench(Receiver(answering(reply(410)))) as bench_:
+        with pytest.raises(fairq.Reject, match=r"hooks.example answered 410"):
+            await bench_.deliver()
+    assert [(line["event"], line["status"]) for line in logged] == [("rejected", 410)]
+
+
+async def test_any_other_answer_is_tried_again_when_it_says(autojump_clock: MockClock, logged: list[Any]) -> None:
+    async with bench(Receiver(answering(reply(503, b"busy", retry_after="17")))) as bench_:
+        with pytest.raises(fairq.Retry, match=r"hooks.example answered 503") as caught:
+            await bench_.deliver()
+    assert caught.value.delay == 17
+    assert [(line["event"], line["status"], line["reason"]) for line in logged] == [
+        ("retry", 503, "hooks.example answered 503")
+    ]
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_not_followed(status: int, autojump_clock: MockClock) -> None:
+    to = reply(status, location="http://127.0.0.1/admin")
+    async with bench(Receiver(answering(to)), resolve=resolving([PUBLIC], ["127.0.0.1"])) as bench_:
+        with pytest.raises(fairq.Retry):
+            await bench_.deliver()
+    assert bench_.network.dialled == [(PUBLIC, 80)]
+    assert len(bench_.receiver.requests) == 1
+
+
+BROKEN: dict[str, bytes] = {
+    "nothing": b"",
+    "no HTTP": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "half a head": b"HTTP/1.1 200 OK\r\nContent-Le",
+    "half a body": b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
+    "half a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nhalf",
+    "a bad length": b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    "an endless head": b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000,
+}
+
+
+@pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN)
+async def test_a_broken_answer_is_tried_again(answer: bytes, autojump_clock: MockClock, logged: list[Any]) -> None:
+    async with bench(Receiver(answering(answer))) as bench_:
+        with pytest.raises(fairq.Retry, match=r"hooks\.example cannot be reached: \w+") as caught:
+            await bench_.deliver()
+    assert caught.value.delay is None
+    assert [line["event"] for line in logged] == ["retry"]
+
+
+async def test_a_host_that_refuses_or_has_no_address_is_tried_again(autojump_clock: MockClock) -> None:
+    async def nobody(host: str, port: int) -> list[str]:
+        raise OSError("Name or service not known")
+
+    for resolve, words in (
+        (resolving(["1.1.1.1"]), "connection refused"),
+        (resolving([]), "no address"),
+        (nobody, "Name or service not known"),
+    ):
+        async with bench(Receiver(), resolve=resolve) as bench_:
+            with pytest.raises(fairq.Retry, match=words):
+                await bench_.deliver()
+
+
+async def never(host: str, port: int) -> list[str]:
+    """Resolve nothing, for ever."""
+    await trio.sleep_forever()
+    raise AssertionError
+
+
+SLOW: dict[str, Callable[..., Any]] = {
+    "the name": partial(bench, Receiver(), resolve=never),
+    "the connection": partial(bench, Receiver(), slow=frozenset({PUBLIC})),
+    "the answer": partial(bench, Receiver(silent)),
+    "the body, for ever a byte a second": partial(
+        bench, Receiver(answering(Reply(200, {"transfer-encoding": "chunked"}, [b"x"] * 1_000, 1.0)))
+    ),
+}
+
+
+@pytest.mark.parametrize("open_bench", SLOW.values(), ids=SLOW)
+async def test_the_timeout_is_for_all_of_a_request(
+    open_bench: Callable[..., Any], autojump_clock: MockClock, logged: list[Any]
+) -> None:
+    async with open_bench(timeout=7.5) as bench_:
+        began = trio.current_time()
+        with pytest.raises(fairq.Retry, match=r"hooks.example did not answer within 7.5 s") as caught:
+            await bench_.deliver()
+        assert trio.current_time() - began == pytest.approx(7.5)
+        assert caught.value.delay is None
+        assert not bench_.deliverer.pool.connections
+    assert [line["ms"] for line in logged] == [pytest.approx(7_500)]
+
+
+async def test_a_slow_answer_in_time_is_one(autojump_clock: MockClock, logged: list[Any]) -> None:
+    slow = Reply(200, {"transfer-encoding": "chunked"}, [b"o", b"k"], 3.0)
+    async with bench(Receiver(answering(slow)), timeout=7.5) as bench_:
+        assert await bench_.deliver() == "ok"
+    assert [line["ms"] for line in logged] == [pytest.approx(6_000)]
+
+
+@pytest.mark.parametrize(("length", "result"), [(100, "x" * 100), (101, None), (1_000_000, None)])
+@pytest.mark.parametrize("is_chunked", [True, False])
+async def test_a_long_answer_is_a_success_without_a_result(
+    length: int, result: str | None, is_chunked: bool, autojump_clock: MockClock
+) -> None:
+    headers = {"transfer-encoding": "chunked"} if is_chunked else {"content-length": str(length)}
+    async with bench(Receiver(answering(Reply(200, headers, [b"x" * length]))), max_response=100) as bench_:
+        assert await bench_.deliver() == result
+        assert len(bench_.deliverer.pool.connections) == (result is not None)  # what is not read to its end is closed
+
+
+async def test_an_endless_refusal_is_not_read(autojump_clock: MockClock) -> None:
+    endless = Reply(410, {"transfer-encoding": "chunked"}, (b"x" * 1_000 for _ in iter(int, 1)), 1.0)
+    async with bench(Receiver(answering(endless))) as bench_:
+        began = trio.current_time()
+        with pytest.raises(fairq.Reject):
+            await bench_.deliver()
+        assert trio.current_time() == began
+
+
+async def test_connections_are_used_again_while_they_are_young(autojump_clock: MockClock) -> None:
+    async with bench(Receiver(), resolve=resolving([PUBLIC], ["127.0.0.1"])) as bench_:
+        for _ in range(5):
+            await bench_.deliver()
+        assert (bench_.receiver.connections, len(bench_.receiver.requests)) == (1, 5)
+
+
+async def test_no_more_go_to_a_host_at_once_than_allowed(autojump_clock: MockClock) -> None:
+    running: dict[str, int] = {}
+    most: dict[str, int] = {}
+
+    async def count(request: Request) -> Reply:
+        host = request.headers["host"]
+        running[host] = running.get(host, 0) + 1
+        most[host] = max(most.get(host, 0), running[host])
+        await trio.sleep(1)
+        running[host] -= 1
+        return reply()
+
+    async with bench(Receiver(count), "http://{tenant}.hooks.example/", per_host=2, timeout=1.5) as bench_:
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                for tenant in ("ada", "bob"):
+                    nursery.start_soon(partial(bench_.deliver, id=str(number), tenant=tenant))
+        assert trio.current_time() - began == pytest.approx(4)  # waiting for a turn is no part of the timeout
+        assert len(bench_.deliverer.hosts) == 0
+    assert most == {"ada.hooks.example": 2, "bob.hooks.example": 2}
+
+
+async def test_a_task_that_is_cancelled_while_it_waits_leaves_no_trace(autojump_clock: MockClock) -> None:
+    async with bench(Receiver(silent), per_host=1) as bench_:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench_.deliver)
+            nursery.start_soon(bench_.deliver)
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(bench_.receiver.requests) == 1
+            nursery.cancel_scope.cancel()
+        assert len(bench_.deliverer.hosts) == 0
+        assert not bench_.deliverer.pool.connections
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [["127.0.0.1"], [PUBLIC, "10.0.0.1"], ["::1", PUBLIC], ["fe80::1%eth0"], ["::ffff:127.0.0.1"], ["64:ff9b::7f00:1"]],
+)
+async def test_a_host_with_any_address_that_is_refused_is_not_connected_to(
+    addresses: list[str], autojump_clock: MockClock, logged: list[Any]
+) -> None:
+    async with bench(Receiver(), resolve=resolving(addresses)) as bench_:
+        with pytest.raises(fairq.Retry, match=r"hooks\.example has an address that is refused"):
+            await bench_.deliver()
+        assert bench_.network.dialled == []
+    assert [line["event"] for line in logged] == ["retry"]
+
+
+async def test_an_address_that_is_refused_passes_where_it_is_allowed(autojump_clock: MockClock) -> None:
+    async with bench(Receiver(), resolve=resolving(["10.1.2.3"]), rules=AddressRules.parse(["10.1.0.0/16"])) as bench_:
+        bench_.network.receivers["10.1.2.3"] = bench_.receiver
+        await bench_.deliver()
+        assert bench_.network.dialled == [("10.1.2.3", 80)]
+
+
+async def test_a_second_address_is_tried_when_the_first_is_away(autojump_clock: MockClock) -> None:
+    both = resolving([OTHER_PUBLIC, PUBLIC])
+    async with bench(Receiver(), resolve=both) as bench_:
+        await bench_.deliver()
+        assert bench_.network.dialled == [(OTHER_PUBLIC, 80), (PUBLIC, 80)]
+    async with bench(Receiver(), resolve=both, slow=frozenset({OTHER_PUBLIC}), timeout=6) as bench_:
+        await bench_.deliver()
+        assert bench_.network.dialled == [(OTHER_PUBLIC, 80), (PUBLIC, 80)]
+
+
+async def test_a_tenant_whose_host_is_not_allowed_is_rejected(autojump_clock: MockClock, logged: list[Any]) -> None:
+    from fairq.webhook.deliverer import Delivery
+    from fairq.webhook.urls import UrlTemplate
+
+    template = UrlTemplate.parse("https://{tenant}.hooks.example/", ["ada.hooks.example"])
+    async with bench(Receiver()) as bench_:
+        bench_.deliverer.delivery = Delivery(template)
+        with pytest.raises(fairq.Reject, match=r"bob\.hooks\.example is not in allow_host"):
+            await bench_.deliver(tenant="bob")
+        assert bench_.network.dialled == []
+    assert [(line["event"], line["tenant"]) for line in logged] == [("rejected", "bob")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "field"),
+    [
+        ({"timeout": 0}, SettingsError, "timeout"),
+        ({"timeout": -1}, SettingsError, "timeout"),
+        ({"timeout": float("nan")}, SettingsError, "timeout"),
+        ({"timeout": float("inf")}, SettingsError, "timeout"),
+        ({"per_host": 0}, BadRequest, "per_host"),
+        ({"max_response": -1}, BadRequest, "max_response"),
+        ({"max_response": 1 << 40}, BadRequest, "max_response"),
+    ],
+)
+def test_limits_that_cannot_be_kept_are_refused(settings: dict[str, Any], error: type[Any], field: str) -> None:
+    with pytest.raises(error) as caught:
+        delivery(**settings)
+    assert caught.value.field == field

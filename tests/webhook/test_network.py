@@ -1,0 +1,230 @@
+"""Over real sockets: a name is resolved once, the address checked is the one connected to, TLS is for the name."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpcore2
+import pytest
+import trio
+from attrs import define, field
+
+import fairq
+from fairq.webhook.addresses import AddressRules
+from fairq.webhook.deliverer import Deliverer, open_deliverer
+from fairq.webhook.network import CheckedNetwork
+from tests.store.certificates import make_certificate
+
+from .harness import PUBLIC, delivery, task
+from .receiver import Receiver, Request, reply
+
+NAME = "hooks.example"
+LOOPBACK = AddressRules.parse(["127.0.0.1"])
+
+
+@asynccontextmanager
+async def listening(receiver: Receiver, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """A receiver on a port of this machine; gives the port."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        if tls is None:
+            await receiver.handle(stream)
+            return
+        secure = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
+        try:
+            await secure.do_handshake()
+        except trio.BrokenResourceError:
+            await trio.aclose_forcefully(stream)
+        else:
+            await receiver.handle(secure)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+        yield listeners[0].socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+@define(eq=False)
+class Resolver(trio.abc.HostnameResolver):
+    """What the whole process resolves names with: one answer after the other, and then the last one again."""
+
+    answers: list[str]
+    asked: list[Any] = field(factory=list)
+
+    async def getaddrinfo(self, host: Any, port: Any, *_: int) -> list[Any]:
+        """Answer."""
+        address = self.answers[min(len(self.asked), len(self.answers) - 1)]
+        self.asked.append(host)
+        return [(trio.socket.AF_INET, trio.socket.SOCK_STREAM, 6, "", (address, port))]
+
+    async def getnameinfo(self, sockaddr: Any, flags: int) -> Any:
+        """Nobody asks."""
+        raise NotImplementedError
+
+
+@pytest.fixture
+async def resolve_with() -> AsyncIterator[Callable[..., Resolver]]:
+    """Replace the process's resolver."""
+
+    def use(*answers: str) -> Resolver:
+        resolver = Resolver(list(answers))
+        trio.socket.set_custom_hostname_resolver(resolver)
+        return resolver
+
+    yield use
+    trio.socket.set_custom_hostname_resolver(None)
+
+
+class Wire(httpcore2.TrioBackend):
+    """Real connections, but for the public address, at which a receiver of this machine answers."""
+
+    def __init__(self, public_port: int) -> None:
+        self.public_port = public_port
+        self.dialled: list[str] = []
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Connect."""
+        self.dialled.append(host)
+        if host == PUBLIC:
+            host, port = "127.0.0.1", self.public_port
+        return await super().connect_tcp(host, port, timeout, local_address, socket_options)
+
+
+async def closing(_: Request) -> Any:
+    """Answer, and close the connection, so that the next request needs another."""
+    return reply(connection="close")
+
+
+async def test_a_name_that_changes_its_address_after_the_check_leads_nowhere_else(
+    resolve_with: Callable[..., Resolver],
+) -> None:
+    """DNS rebinding: first public, then this machine, where a service listens at the port of the URL."""
+    outside, inside = Receiver(closing), Receiver(closing)
+    with trio.fail_after(10):
+        async with listening(outside) as public_port, listening(inside) as port:
+            wire, resolver = Wire(public_port), resolve_with(PUBLIC, "127.0.0.1")
+            network = CheckedNetwork(AddressRules(), inner=wire)
+            async with open_deliverer(delivery(f"http://{NAME}:{port}/"), network) as deliverer:
+                await deliverer.deliver(task())
+                assert (len(outside.requests), wire.dialled, len(resolver.asked)) == (1, [PUBLIC], 1)
+                assert outside.requests[0].headers["host"] == f"{NAME}:{port}"
+                for _ in range(2):
+                    with pytest.raises(fairq.Retry, match=r"127\.0\.0\.1 is loopback"):
+                        await deliverer.deliver(task())
+            assert (wire.dialled, len(resolver.asked)) == ([PUBLIC], 3)
+    assert inside.connections == 0
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1.nip.example", "metadata.internal"])
+async def test_a_name_for_this_machine_is_refused_and_allowed(host: str, resolve_with: Callable[..., Resolver]) -> None:
+    inside = Receiver()
+    resolve_with("127.0.0.1")
+    with trio.fail_after(10):
+        async with listening(inside) as port:
+            settings = delivery(f"http://{host}:{port}/")
+            async with open_deliverer(settings, CheckedNetwork(AddressRules())) as deliverer:
+                with pytest.raises(fairq.Retry, match="loopback"):
+                    await deliverer.deliver(task())
+            assert inside.connections == 0
+            async with open_deliverer(settings, CheckedNetwork(LOOPBACK)) as deliverer:
+                await deliverer.deliver(task())
+    assert len(inside.requests) == 1
+
+
+@define(eq=False)
+class Tls:
+    """A receiver behind TLS, and what its clients asked for."""
+
+    port: int
+    trusted: ssl.SSLContext
+    receiver: Receiver
+    asked_for: list[str | None] = field(factory=list)
+
+    @asynccontextmanager
+    async def deliverer(self, host: str, **settings: Any) -> AsyncIterator[Deliverer]:
+        """A deliverer that trusts the receiver's certificate."""
+        network = CheckedNetwork(LOOPBACK)
+        async with open_deliverer(
+            delivery(f"https://{host}:{self.port}/", **settings), network, self.trusted
+        ) as opened:
+            yield opened
+
+
+@asynccontextmanager
+async def tls_receiver(directory: Path, receiver: Receiver) -> AsyncIterator[Tls]:
+    """A receiver whose certificate is for NAME."""
+    cert, key = make_certificate(directory, f"DNS:{NAME}")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+    asked_for: list[str | None] = []
+    context.sni_callback = lambda _, name, __: asked_for.append(name)
+    async with listening(receiver, context) as port:
+        yield Tls(port, ssl.create_default_context(cafile=cert), receiver, asked_for)
+
+
+async def test_tls_is_for_the_name_though_the_address_is_connected_to(
+    tmp_path: Path, resolve_with: Callable[..., Resolver]
+) -> None:
+    resolver = resolve_with("127.0.0.1")
+    with trio.fail_after(10):
+        async with tls_receiver(tmp_path, Receiver()) as tls, tls.deliverer(NAME) as deliverer:
+            await deliverer.deliver(task())
+            await deliverer.deliver(task())
+    assert (tls.asked_for, resolver.asked) == ([NAME], [NAME.encode()])
+    assert len(tls.receiver.requests) == 2
+
+
+@pytest.mark.parametrize("host", ["other.example", "127.0.0.1"])
+async def test_a_certificate_for_another_name_is_refused(
+    host: str, tmp_path: Path, resolve_with: Callable[..., Resolver]
+) -> None:
+    resolve_with("127.0.0.1")
+    with trio.fail_after(10):
+        async with tls_receiver(tmp_path, Receiver()) as tls, tls.deliverer(host) as deliverer:
+            with pytest.raises(fairq.Retry, match="certificate verify failed"):
+                await deliverer.deliver(task())
+    assert not tls.receiver.requests
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused(
+    tmp_path: Path, resolve_with: Callable[..., Resolver]
+) -> None:
+    resolve_with("127.0.0.1")
+    with trio.fail_after(10):
+        async with tls_receiver(tmp_path, Receiver()) as tls:
+            tls.trusted = ssl.create_default_context()
+            async with tls.deliverer(NAME) as deliverer:
+                with pytest.raises(fairq.Retry, match="certificate verify failed"):
+                    await deliverer.deliver(task())
+
+
+class Deaf(Receiver):
+    """Shakes hands and reads nothing."""
+
+    async def handle(self, stream: trio.abc.Stream) -> None:
+        """Wait to be cancelled."""
+        await trio.sleep_forever()
+
+
+async def test_a_receiver_that_reads_nothing_holds_nobody_up(
+    tmp_path: Path, resolve_with: Callable[..., Resolver]
+) -> None:
+    """The body is larger than all buffers on the way, so that the request is stuck in the middle of a TLS record."""
+    resolve_with("127.0.0.1")
+    with trio.fail_after(10):
+        async with tls_receiver(tmp_path, Deaf()) as tls, tls.deliverer(NAME, timeout=0.5) as deliverer:
+            with pytest.raises(fairq.Retry, match="did not answer within"):
+                await deliverer.deliver(task("x" * 20_000_000))
+            assert not deliverer.pool.connections

@@ -1,0 +1,208 @@
+"""Where tasks may be posted."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairq.errors import SettingsError
+from fairq.model import NAME_PATTERN
+from fairq.webhook.addresses import AddressRules
+from fairq.webhook.urls import HostPattern, HostRefused, Url, UrlTemplate
+
+REFUSED = [
+    "",
+    "hooks.example/in",
+    "//hooks.example/in",
+    "ftp://hooks.example/in",
+    "file:///etc/passwd",
+    "ws://hooks.example/in",
+    "HTTPS:/hooks.example",
+    "https://",
+    "https:///in",
+    "https://:443/in",
+    "https://user@hooks.example/in",
+    "https://user:password@hooks.example/in",
+    "https://hooks.example@evil.example/in",
+    "https://hooks.example\\@evil.example/in",
+    "https://hooks.example#@evil.example/",
+    "https://hooks.example/in#part",
+    "https://hooks.example /in",
+    "https://hooks.example/in in",
+    "https://hooks.example/in\r\nX-Header: 1",
+    "https://hooks.example/in\n",
+    "https://hooks.example/\x00",
+    "https://hooks.example/é",
+    "https://hööks.example/in",
+    "https://hooks.example/%zz",
+    "https://hooks.example/100%",
+    "https://hooks..example/in",
+    "https://.hooks.example/in",
+    "https://-hooks.example/in",
+    "https://hooks-.example/in",
+    "https://hooks.example../in",
+    "https://hooks.%65xample/in",
+    "https://hooks.example:/in",
+    "https://hooks.example:0/in",
+    "https://hooks.example:65536/in",
+    "https://hooks.example:99999999/in",
+    "https://hooks.example:443x/in",
+    "https://" + "h" * 64 + ".example/",
+    "https://" + "h." * 127 + "example/",
+    "https://127.1/in",
+    "https://2130706433/in",
+    "https://0x7f000001/in",
+    "https://0x7f.0.0.1/in",
+    "https://0177.0.0.1/in",
+    "https://127.0.0.1.1/in",
+    "https://1.2.3/in",
+    "https://evil.0x7f/in",
+    "https://[::1/in",
+    "https://::1/in",
+    "https://[fe80::1%25eth0]/in",
+    "https://[v1.fe80]/in",
+    "https://[]/in",
+    "https://{tenant}/in",
+    "https://hooks.{tenant}/in",
+    "https://hooks.example:{tenant}/in",
+    "{tenant}://hooks.example/in",
+    "https://{tenant}@hooks.example/in",
+    "https://[{tenant}]/in",
+    "https://hooks.example/{queue}",
+    "https://hooks.example/{tenant",
+    "https://hooks.example/{{tenant}}",
+    "https://{queue}.hooks.example/in",
+]
+
+ACCEPTED = {
+    "https://hooks.example": Url("https", "hooks.example", 443, "/"),
+    "https://hooks.example?key=1": Url("https", "hooks.example", 443, "/?key=1"),
+    "https://HOOKS.Example.:8443/In/?a=%2F&b=c;d": Url("https", "hooks.example", 8443, "/In/?a=%2F&b=c;d"),
+    "https://hooks.example/{tenant}/in": Url("https", "hooks.example", 443, "/ada/in"),
+    "https://hooks.example/in?t={tenant}&u={tenant}": Url("https", "hooks.example", 443, "/in?t=ada&u=ada"),
+    "https://{tenant}.hooks.example/": Url("https", "ada.hooks.example", 443, "/"),
+    "https://in-{tenant}.hooks.example/": Url("https", "in-ada.hooks.example", 443, "/"),
+    "https://93.184.216.34/": Url("https", "93.184.216.34", 443, "/"),
+    "https://[2606:4700::0:1111]:444/": Url("https", "2606:4700::1111", 444, "/"),
+    "http://localhost:8000/": Url("http", "localhost", 8000, "/"),
+    "http://127.0.0.1:8000/": Url("http", "127.0.0.1", 8000, "/"),
+    "http://[::1]/": Url("http", "::1", 80, "/"),
+    "https://my_hooks/": Url("https", "my_hooks", 443, "/"),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_url_that_could_be_read_in_two_ways_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        UrlTemplate.parse(text)
+    assert (caught.value.code, caught.value.field) == ("bad_setting", "url")
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(("text", "url"), ACCEPTED.items())
+def test_a_url_is_read_once_into_its_parts(text: str, url: Url) -> None:
+    assert UrlTemplate.parse(text).for_tenant("ada") == url
+
+
+def test_plain_http_leaves_this_machine_only_if_it_was_asked_for() -> None:
+    with pytest.raises(SettingsError, match="https"):
+        UrlTemplate.parse("http://hooks.example/")
+    assert UrlTemplate.parse("http://hooks.example/", plaintext=True).for_tenant("ada").port == 80
+
+
+@pytest.mark.parametrize(("url", "word"), [("ws://127.0.0.1:7700", "FAIRQ_URL"), ("https://a:b@c/", "password")])
+def test_a_likely_mistake_is_told(url: str, word: str) -> None:
+    with pytest.raises(SettingsError, match=word):
+        UrlTemplate.parse(url)
+
+
+@given(st.from_regex(NAME_PATTERN, fullmatch=True))
+def test_no_tenant_gets_beyond_the_place_of_his_name(tenant: str) -> None:
+    url = UrlTemplate.parse("https://hooks.example/a/{tenant}/b").for_tenant(tenant)
+    assert (url.host, url.port, url.target) == ("hooks.example", 443, f"/a/{tenant}/b")
+    template = UrlTemplate.parse("https://{tenant}.hooks.example/")
+    if tenant.endswith("-"):
+        with pytest.raises(HostRefused):
+            template.for_tenant(tenant)
+    else:
+        assert template.for_tenant(tenant).host == f"{tenant}.hooks.example"
+
+
+@given(st.text(max_size=20))
+def test_even_a_tenant_that_is_no_name_is_quoted(tenant: str) -> None:
+    try:
+        target = UrlTemplate.parse("https://hooks.example/{tenant}").for_tenant(tenant).target
+    except UnicodeEncodeError:
+        return  # half of a surrogate pair
+    assert not set(target[1:]) & set("/?#\\@: \r\n{}")
+
+
+@pytest.mark.parametrize("tenant", ["a-", "a" * 62])
+def test_a_tenant_that_is_no_host_has_none(tenant: str) -> None:
+    with pytest.raises(HostRefused) as caught:
+        UrlTemplate.parse("https://in-{tenant}.hooks.example/").for_tenant(tenant)
+    assert (caught.value.code, caught.value.field) == ("host_refused", "tenant")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "host", "matches"),
+    [
+        ("hooks.example", "hooks.example", True),
+        ("Hooks.Example.", "hooks.example", True),
+        ("hooks.example", "evil-hooks.example", False),
+        ("hooks.example", "a.hooks.example", False),
+        ("*.hooks.example", "a.hooks.example", True),
+        ("*.hooks.example", "a.b.hooks.example", True),
+        ("*.hooks.example", "hooks.example", False),
+        ("*.hooks.example", "evilhooks.example", False),
+        ("93.184.216.34", "93.184.216.34", True),
+        ("[2606:4700:0::1111]", "2606:4700::1111", True),
+    ],
+)
+def test_a_pattern_means_one_host_or_all_below_one(pattern: str, host: str, matches: bool) -> None:
+    assert HostPattern.parse(pattern).matches(host) is matches
+
+
+@pytest.mark.parametrize("pattern", ["", "*", "*.", "a.*", "*a.example", "a b", "*.1.2.3.4", "*.*.example", "1.2.3"])
+def test_a_pattern_that_is_none_is_refused(pattern: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        UrlTemplate.parse("https://hooks.example/", [pattern])
+    assert caught.value.field == "allow_host"
+
+
+def test_a_fixed_host_that_is_not_allowed_is_found_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        UrlTemplate.parse("https://hooks.example/", ["*.hooks.example"])
+    assert caught.value.field == "allow_host"
+    assert UrlTemplate.parse("https://HOOKS.example/", ["x.example", "hooks.example"]).for_tenant("ada")
+
+
+def test_a_tenants_host_that_is_not_allowed_is_refused() -> None:
+    template = UrlTemplate.parse("https://{tenant}.hooks.example/", ["ada.hooks.example"])
+    assert template.for_tenant("ada").host == "ada.hooks.example"
+    with pytest.raises(HostRefused):
+        template.for_tenant("bob")
+
+
+def test_an_address_that_is_refused_is_found_at_once() -> None:
+    template = UrlTemplate.parse("http://127.0.0.1:8000/")
+    with pytest.raises(SettingsError, match="allow_private") as caught:
+        template.check_address(AddressRules())
+    assert caught.value.field == "url"
+    template.check_address(AddressRules.parse(["127.0.0.1"]))
+    UrlTemplate.parse("https://hooks.example/").check_address(AddressRules())
+
+
+@pytest.mark.parametrize(
+    ("url", "authority"),
+    [
+        ("https://hooks.example/", "hooks.example"),
+        ("https://hooks.example:443/", "hooks.example"),
+        ("https://hooks.example:80/", "hooks.example:80"),
+        ("https://[2606::1]:8443/", "[2606::1]:8443"),
+        ("https://[2606::1]/", "[2606::1]"),
+    ],
+)
+def test_the_host_header_names_the_port_if_it_must(url: str, authority: str) -> None:
+    assert UrlTemplate.parse(url).for_tenant("ada").authority == authority
