@@ -23,7 +23,7 @@ for _name, _help in {
     "enqueue": "Enqueue one task.",
     "tenants": "List a queue's tenants, tune their weights, pause and resume them.",
     "queues": "List queues, change their settings, pause and resume them.",
-    "dead": "List, replay and purge dead letters.",
+    "dead": "List, show, replay and purge dead letters.",
     "tokens": "Create, list and revoke tokens.",
 }.items():
     app.command(f"fairq.cli.{_name}:{_name}", name=_name, help=_help)

@@ -12,6 +12,7 @@ import trio
 import uuid_utils
 from attrs import define, field
 
+from fairq.client.dead_letters import DeadLetters
 from fairq.client.driver import Driver
 from fairq.client.options import TaskOptions, pack_options
 from fairq.errors import BadRequest, TooLarge
@@ -116,6 +117,10 @@ class Client:
         """Ask what is known of tasks."""
         body = await self.request("tasks", {"queue": queue, "ids": list(ids)}, timeout=timeout)
         return [TaskState(**row) for row in body["tasks"]]
+
+    def dead_letters(self, queue: str) -> DeadLetters:
+        """Return the dead letters of a queue, to list, replay and purge: a tenant's own, for operators everybody's."""
+        return DeadLetters(self, check_name(queue, "queue"))
 
     async def request(
         self, verb: str, body: dict[str, Any] | None = None, *, timeout: float | None = None

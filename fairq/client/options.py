@@ -19,7 +19,8 @@ class TaskOptions(TypedDict, total=False):
     max_attempts: int | None  # before it is a dead letter; None: as the queue is configured
 
 
-def _ms(seconds: float | None, what: str, highest_ms: int = MAX_SPAN_MS) -> int:
+def to_ms(seconds: float | None, what: str, highest_ms: int = MAX_SPAN_MS) -> int:
+    """Turn a caller's seconds into whole ms; None is 0. Raises: BadRequest."""
     if seconds is None:
         return 0
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds * 1000 <= highest_ms:
@@ -32,7 +33,7 @@ def _at_ms(moment: datetime | float | None, what: str) -> int:
         if moment.tzinfo is None:
             raise BadRequest(f"{what} must say its time zone", field=what)
         moment = moment.timestamp()
-    return _ms(moment, what, MAX_TIME_MS)
+    return to_ms(moment, what, MAX_TIME_MS)
 
 
 def pack_options(options: TaskOptions) -> tuple[int, ...]:
@@ -41,9 +42,9 @@ def pack_options(options: TaskOptions) -> tuple[int, ...]:
         raise TypeError(f"enqueue has no option {min(unknown)!r}")
     attempts = options.get("max_attempts")
     values = (
-        _ms(options.get("delay"), "delay"),
+        to_ms(options.get("delay"), "delay"),
         _at_ms(options.get("start_at"), "start_at"),
-        _ms(options.get("expires_in"), "expires_in"),
+        to_ms(options.get("expires_in"), "expires_in"),
         _at_ms(options.get("expires_at"), "expires_at"),
         0 if attempts is None else check_int(attempts, "max_attempts", 1, MAX_ATTEMPTS),
     )

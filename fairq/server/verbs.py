@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import orjson
-from attrs import asdict
+from attrs import NOTHING, asdict, fields
 
 from fairq.errors import BadRequest, Draining, FairqError, Forbidden, NotFound
 from fairq.model import (
     MAX_ATTEMPT,
+    MAX_BATCH,
+    MAX_CURSOR_CHARS,
     WORKER_PATTERN,
+    DeadFilter,
+    DeadLetter,
     NewTask,
     Settlement,
+    bare_id,
     check_full_id,
     check_int,
     check_name,
@@ -32,6 +36,7 @@ from fairq.wire import messages as wire
 from fairq.wire.messages import MAX_CREDIT, MAX_QUEUES, State
 
 Body = dict[str, Any]
+_BRIEF = tuple(field.name for field in fields(DeadLetter) if field.default is NOTHING)
 
 
 async def enqueue(app: App, peer: Peer, request: wire.Enqueue) -> Body:
@@ -50,14 +55,15 @@ async def enqueue(app: App, peer: Peer, request: wire.Enqueue) -> Body:
 async def tasks(app: App, peer: Peer, request: wire.Tasks) -> Body:
     """Tell what is known of tasks; a tenant hears only of its own."""
     queue = peer.identity.check_queue(request.queue)
-    mine = peer.identity.tenant
-    if mine:
-        ids = [full_id(mine, check_task_id(id, "ids")) for id in request.ids]
-    else:
-        ids = [check_full_id(id, "ids") for id in request.ids]
-    states = await app.store.tasks(queue, ids)
+    states = await app.store.tasks(queue, [_task_id(peer, id, "ids") for id in request.ids])
     rows = [{name: value for name, value in asdict(state).items() if value not in ("", 0)} for state in states]
     return {"tasks": [{**row, "id": id} for row, id in zip(rows, request.ids, strict=True)]}
+
+
+def _task_id(peer: Peer, id: str, what: str) -> str:
+    """Return the full id that a tenant or an operator means; a tenant can name none but its own tasks."""
+    mine = peer.identity.tenant
+    return full_id(mine, check_task_id(id, what)) if mine else check_full_id(id, what)
 
 
 async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
@@ -194,23 +200,41 @@ def _target(peer: Peer, request: wire.Pause | wire.Resume) -> tuple[str, str]:
 
 
 async def dead(app: App, peer: Peer, request: wire.Dead) -> Body:
-    """List dead letters; fewer than asked for when their payloads are long."""
-    check_int(request.offset, "offset", 0, 1 << 50)
-    check_int(request.count, "count", 1, 500)
-    rows: list[Body] = []
-    room = wire.MAX_MESSAGE_BYTES
-    for letter in await app.store.dead(peer.identity.check_queue(request.queue), request.offset, request.count):
-        room -= len(orjson.dumps(letter.payload))
-        if rows and room < 0:
-            break
-        rows.append(asdict(letter))
-    return {"dead": rows}
+    """List dead letters; a tenant sees only its own."""
+    queue, mine = peer.identity.check_queue(request.queue), peer.identity.tenant
+    if mine and request.tenant not in (None, mine):
+        raise Forbidden("a tenant sees its own dead letters only", field="tenant")
+    tenant, ages = mine or request.tenant, (request.older_than_ms, request.younger_than_ms)
+    which = DeadFilter(tenant, request.reason, request.error, *ages)
+    which.check()
+    if request.cursor is not None and not 1 <= len(request.cursor) <= MAX_CURSOR_CHARS:
+        raise BadRequest("cursor must be one that a page ended with", field="cursor")
+    count = check_int(request.count, "count", 1, MAX_BATCH)
+    page = await app.store.dead(queue, which, request.cursor or "", count, brief=request.brief)
+    rows = [_letter(peer, letter, brief=request.brief) for letter in page.letters]
+    return {"dead": rows, "cursor": page.cursor or None, "left": page.left}
+
+
+def _letter(peer: Peer, letter: DeadLetter, *, brief: bool = False) -> Body:
+    row = asdict(letter)
+    if peer.identity.tenant:
+        row["id"] = bare_id(letter.id)
+    return {name: row[name] for name in _BRIEF} if brief else row
+
+
+async def letter(app: App, peer: Peer, request: wire.Letter) -> Body:
+    """Read one dead letter."""
+    queue, id = peer.identity.check_queue(request.queue), _task_id(peer, request.id, "id")
+    found = await app.store.letter(queue, id)
+    if found is None:
+        raise NotFound(f"there is no dead letter {request.id} in queue {queue}", field="id")
+    return {"letter": _letter(peer, found)}
 
 
 async def replay(app: App, peer: Peer, request: wire.Replay) -> Body:
     """Give dead letters a fresh set of attempts."""
     queue = peer.identity.check_queue(request.queue)
-    outcomes = await app.store.replay(queue, [check_full_id(id, "ids") for id in request.ids])
+    outcomes = await app.store.replay(queue, [_task_id(peer, id, "ids") for id in request.ids])
     app.hint(queue)
     return {"outcomes": outcomes}
 
@@ -218,7 +242,7 @@ async def replay(app: App, peer: Peer, request: wire.Replay) -> Body:
 async def purge(app: App, peer: Peer, request: wire.Purge) -> Body:
     """Delete dead letters."""
     queue = peer.identity.check_queue(request.queue)
-    return {"outcomes": await app.store.purge(queue, [check_full_id(id, "ids") for id in request.ids])}
+    return {"outcomes": await app.store.purge(queue, [_task_id(peer, id, "ids") for id in request.ids])}
 
 
 def _check_unlimited(peer: Peer) -> None:
@@ -261,6 +285,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Pause: pause,
     wire.Resume: resume,
     wire.Dead: dead,
+    wire.Letter: letter,
     wire.Replay: replay,
     wire.Purge: purge,
     wire.CreateToken: create_token,

@@ -11,10 +11,10 @@ from .calls import Queue
 
 TENANT_FORMAT = "<13dIbBB"
 QUEUE_FORMAT = "<22d"
-SCORES = ("leases", "due", "expiring", "deaths")
+SCORES = ("leases", "due", "expiring", "deaths", "graveyards")
 HASHES = ("tasks", "runs", "dead", "slots", "tenants")
 PLAIN_KEYS = {"test", "queue", "wake", *SCORES, *HASHES}
-NUMBERED_KEYS = {"ready", "delayed", "void", "done"}
+NUMBERED_KEYS = {"ready", "delayed", "void", "deaths", "done"}
 OUT, AWAKE, LEASED, WINDOW_MS = 0, -1, 0, 60_000
 
 
@@ -45,6 +45,12 @@ class Seat(NamedTuple):
         return self.ready > 0 and not self.paused
 
 
+def tenant_of(record: bytes) -> str:
+    """Read whose a record is."""
+    *_, size = struct.unpack_from("<BHdddB", record)
+    return record[struct.calcsize("<BHdddB") :][:size].decode()
+
+
 class Keyspace:
     """All keys of a queue at one moment, decoded."""
 
@@ -60,7 +66,7 @@ class Keyspace:
         hashes = {name: {k.decode(): v for k, v in dict(values.get(name, {})).items()} for name in HASHES}
         scores = {name: {k.decode(): v for k, v in values.get(name, [])} for name in SCORES}
         self.records, self.runs, self.dead, self.slots = (hashes[n] for n in ("tasks", "runs", "dead", "slots"))
-        self.leases, self.due, self.expiring, self.deaths = (scores[n] for n in SCORES)
+        self.leases, self.due, self.expiring, self.deaths, self.graveyards = (scores[n] for n in SCORES)
         self.wake = [name.decode() for name in values.get("wake", [])]
         self.seats = {n: Seat._make(struct.unpack(TENANT_FORMAT, v)) for n, v in hashes["tenants"].items()}
         packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 22)
@@ -71,6 +77,7 @@ class Keyspace:
         self.classes = dict(struct.iter_unpack("<dd", packed[size:]))
         self.lists = {t: [id.decode() for id in values.get(f"ready:{t}", [])] for t in self.seats}
         self.delayed = {t: {k.decode(): v for k, v in values.get(f"delayed:{t}", [])} for t in self.seats}
+        self.buried = {t: {k.decode(): v for k, v in values.get(f"deaths:{t}", [])} for t in self.seats}
         self.voids = {
             t: Counter({k.decode(): int(v) for k, v in dict(values.get(f"void:{t}", {})).items()}) for t in self.seats
         }
@@ -99,6 +106,7 @@ class Keyspace:
         self.check_places(ready)
         self.check_windows(ready)
         self.check_runs()
+        self.check_graves()
         self.check_seats()
 
     def check_names(self) -> None:
@@ -131,7 +139,6 @@ class Keyspace:
         places = Counter([*ready, *delayed, *self.leases, *self.dead])
         assert all(count == 1 for count in places.values()), places
         assert places.keys() == self.records.keys()
-        assert self.dead.keys() == self.deaths.keys()
         sizes = {"ready": len(ready), "delayed": len(delayed), "leased": len(self.leases), "dead": len(self.dead)}
         assert self.counts == sizes
         for name in ("ready", "delayed", "leased", "dead"):
@@ -160,6 +167,16 @@ class Keyspace:
             assert (state == LEASED) == (id in self.leases), id
             assert 1 <= attempt <= max_attempts + forgiven, id
         assert self.leases.keys() <= self.runs.keys()
+
+    def check_graves(self) -> None:
+        """Every dead letter stands once among all deaths and once among its tenant's, at the time when it died."""
+        died = {id: struct.unpack_from("<BId", packed)[2] for id, packed in self.dead.items()}
+        assert self.deaths == died
+        assert sum(map(len, self.buried.values())) == len(died)
+        for tenant, deaths in self.buried.items():
+            assert deaths == {id: died[id] for id in deaths}
+            assert all(tenant_of(self.records[id]) == tenant for id in deaths)
+        assert self.graveyards == {tenant: len(deaths) for tenant, deaths in self.buried.items() if deaths}
 
     def check_seats(self) -> None:
         """Whoever is eligible is seated and weighed, nobody else is; slots are dense, the wake list is covered."""
