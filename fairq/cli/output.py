@@ -30,7 +30,7 @@ def print_table(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[s
     table = Table(title=title, title_justify="left", header_style="bold")
     for key, heading in columns.items():
         is_number = all(isinstance(row.get(key), int | float) and not isinstance(row.get(key), bool) for row in rows)
-        table.add_column(heading, justify="right" if is_number else "left")
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=key == "id")
     for row in rows:
         table.add_row(*(_cell(row.get(key)) for key in columns))
     console.print(table)

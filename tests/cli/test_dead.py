@@ -63,6 +63,13 @@ def test_dead_letters_are_listed_for_people_and_for_scripts(commands: Commands, 
     assert len(commands("dead", "list", "emails", "--json", "--limit", "2").json) == 2
 
 
+def test_an_id_is_never_cut_short(commands: Commands, server: ServerThread) -> None:
+    """It is what `show`, `replay` and `purge` are told."""
+    id = "order-" + "0123456789" * 5
+    bury(server, "ada", [id], "a long story " * 40)
+    assert f"ada/{id}" in commands("dead", "list", "emails").out
+
+
 @pytest.mark.parametrize(
     ("options", "found"),
     [

@@ -108,7 +108,7 @@ async def test_a_sweep_ends_although_what_it_replays_dies_again(served: Served, 
 
 
 class Desk:
-    """Answers as a server with so many dead letters does, each answer after `delay` seconds; notes when what came."""
+    """Answers as a server with so many dead letters does, the first change after `delay` s; notes what came when."""
 
     def __init__(self, letters: int, delay: float = 0.0) -> None:
         self.ids = [f"id{n}" for n in range(letters)]
@@ -130,7 +130,7 @@ class Desk:
                 "left": len(self.ids) - past,
             }
         self.came.append((trio.current_time(), len(body["ids"])))
-        await trio.sleep(self.delay)
+        await trio.sleep(self.delay if len(self.came) == 1 else 0)
         return {"outcomes": ["ok"] * len(body["ids"])}
 
 
@@ -148,11 +148,11 @@ async def test_a_sweep_keeps_its_rate(rate: float, letters: int, autojump_clock:
     assert desk.came[-1][0] - begun == pytest.approx((letters - desk.came[-1][1]) / rate), "nor behind"
 
 
-async def test_a_slow_server_is_not_flooded_afterwards(autojump_clock: trio.testing.MockClock) -> None:
-    desk = Desk(100, delay=3.0)
+async def test_a_server_that_was_slow_is_not_flooded_afterwards(autojump_clock: trio.testing.MockClock) -> None:
+    desk = Desk(50, delay=3.0)
     await last(DeadLetters(desk, "emails").replay_all(rate=100))
     times = [at for at, _ in desk.came]
-    assert [round(later - earlier, 6) for earlier, later in itertools.pairwise(times)] == [3.0] * 9
+    assert [round(later - earlier, 6) for earlier, later in itertools.pairwise(times)] == [3.0, 0.1, 0.1, 0.1]
 
 
 async def test_without_a_rate_a_sweep_takes_whole_batches(autojump_clock: trio.testing.MockClock) -> None:
