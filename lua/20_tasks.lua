@@ -81,7 +81,9 @@ local function put_dead(call, t, id, reason, attempts, message)
   redis.call('HSET', key(call, 'dead'), id,
     struct.pack(DEATH_FORMAT, reason, attempts, call.now, #t.name, t.name, #message, message))
   redis.call('ZADD', key(call, 'deaths'), call.now, id)
+  redis.call('ZADD', key(call, 'deaths:' .. t.name), call.now, id)
   t.dead, call.queue.dead, call.queue.buried = t.dead + 1, call.queue.dead + 1, call.queue.buried + 1
+  redis.call('ZADD', key(call, 'graveyards'), t.dead, t.name)
   if reason == EXPIRED then call.queue.expired = call.queue.expired + 1 end
   free_key(call, t.name, id)
   note_end(call, id, 'dead')

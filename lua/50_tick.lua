@@ -59,7 +59,13 @@ local function forget_dead(call, id, death)
   local t = touch(call, name)
   redis.call('HDEL', key(call, 'dead'), id)
   redis.call('ZREM', key(call, 'deaths'), id)
+  redis.call('ZREM', key(call, 'deaths:' .. name), id)
   t.dead, call.queue.dead = t.dead - 1, call.queue.dead - 1
+  if t.dead > 0 then
+    redis.call('ZADD', key(call, 'graveyards'), t.dead, name)
+  else
+    redis.call('ZREM', key(call, 'graveyards'), name)
+  end
   return t
 end
 
@@ -70,12 +76,7 @@ local function drop_letter(call, id, death)
   drop_extras(call, t.name, id)
 end
 
--- Deletes dead letters that are too old or too many, oldest first.
-local function trim_dead(call, limit)
-  local q, deaths = call.queue, key(call, 'deaths')
-  local excess = math.min(limit, q.dead - q.dead_keep)
-  local ids = excess > 0 and redis.call('ZRANGE', deaths, 0, excess - 1)
-    or redis.call('ZRANGE', deaths, '-inf', call.now - q.dead_keep_ms, 'BYSCORE', 'LIMIT', 0, limit)
+local function drop_dead(call, ids)
   if #ids == 0 then return 0 end
   for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
     drop_letter(call, ids[i], death)
@@ -91,6 +92,28 @@ local function trim_batches(call, limit)
   redis.call('HDEL', key(call, 'batches'), unpack(ids))
   redis.call('ZREM', key(call, 'completed'), unpack(ids))
   for _, id in ipairs(ids) do call.batches[id] = nil end
+end
+
+-- The oldest dead letters of the tenant that has most of them: up to `limit`, and no more than its lead over the next.
+local function oldest_of_most(call, limit)
+  local most = redis.call('ZRANGE', key(call, 'graveyards'), 0, 1, 'REV', 'WITHSCORES')
+  if not most[1] then return most end
+  local count = math.max(1, math.min(limit, most[2] - (most[4] or 0)))
+  return redis.call('ZRANGE', key(call, 'deaths:' .. most[1]), 0, count - 1)
+end
+
+-- Deletes dead letters that are too old; then, while there are too many, those of whoever has most: nobody's flood of
+-- dead letters pushes out another's.
+local function trim_dead(call, limit)
+  local q, deaths = call.queue, key(call, 'deaths')
+  local ids = redis.call('ZRANGE', deaths, '-inf', call.now - q.dead_keep_ms, 'BYSCORE', 'LIMIT', 0, limit)
+  local trimmed = drop_dead(call, ids)
+  while trimmed < limit and q.dead > q.dead_keep do
+    local count = drop_dead(call, oldest_of_most(call, math.min(limit - trimmed, q.dead - q.dead_keep)))
+    if count == 0 then break end  -- never for ever, whatever the keys hold
+    trimmed = trimmed + count
+  end
+  return trimmed
 end
 
 -- When the next tick will find work.

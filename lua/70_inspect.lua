@@ -90,24 +90,6 @@ function verbs.tasks(keys, args)
   return out
 end
 
--- dead(keys, argv): dead letters, oldest first.
---   keys  1 prefix
---   argv  1 now  2 dice  3 offset  4 count (1..500)
---   out   per letter: {id, record, reason, attempts, died_at_ms, error}
-function verbs.dead(keys, args)
-  local call, offset, count, out = {prefix = keys[1]}, tonumber(args[3]), tonumber(args[4]), {}
-  if not offset or offset < 0 then refuse('bad_request', 'offset') end
-  if not count or count < 1 or count > TASKS_PER_CALL then refuse('bad_request', 'count') end
-  local ids = redis.call('ZRANGE', key(call, 'deaths'), offset, offset + count - 1)
-  if #ids == 0 then return out end
-  local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
-  for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
-    local reason, attempts, died_at, _, message = struct.unpack(DEATH_FORMAT, death)
-    out[i] = {ids[i], records[i], REASONS[reason], attempts, text(died_at), message}
-  end
-  return out
-end
-
 -- results(keys, argv): the results that are kept of tasks that were done.
 --   keys  1 prefix
 --   argv  1 now  2 dice  then ids (at most 500)

@@ -553,17 +553,43 @@ class Model(FairPick):
         return t
 
     def trim_dead(self, now: float, limit: int) -> int:
-        """Forget dead letters that are too old or too many."""
-        excess = min(limit, len(self.dead) - self.settings["dead_keep"])
-        if excess > 0:
-            ids = first_by_score(self.deaths, excess)
-        else:
-            ids = first_by_score(self.deaths, limit, now - self.settings["dead_keep_ms"])
-        for id in ids:
-            self.forget_dead(id)
-            self.free_key(id)
-            del self.records[id]
-        return len(ids)
+        """Forget dead letters that are too old, and while there are too many the oldest of whoever has most."""
+        ids = first_by_score(self.deaths, limit, now - self.settings["dead_keep_ms"])
+        trimmed = 0
+        while True:
+            for id in ids:
+                self.forget_dead(id)
+                self.free_key(id)
+                del self.records[id]
+            trimmed += len(ids)
+            if trimmed == limit or len(self.dead) <= self.settings["dead_keep"]:
+                return trimmed
+            _, most = max((t.dead, t.name) for t in self.tenants.values())
+            ids = first_by_score(self.deaths_of(most), 1)
+
+    def deaths_of(self, tenant: str) -> dict[str, float]:
+        """Tell when a tenant's dead letters died; all, if none is named."""
+        return {id: at for id, at in self.deaths.items() if tenant in ("", self.dead[id].tenant.name)}
+
+    def dead_page(
+        self, now: float, tenant: str, cursor: str, count: int, reason: str, error: str, older: float, younger: float
+    ) -> tuple[str, int, list[tuple[str, str, str, int, float, str]]]:
+        """Walk over dead letters: where the next page begins, how many are left to look at, and those that match."""
+        now = max(now, self.now)
+        until, after = max(0, now - older), (max(0, now - younger) if younger else 0, "")
+        if cursor:
+            first, second, id = cursor.split(":")
+            until, after = float(first), (float(second), id)
+        deaths = ((at, id) for id, at in self.deaths_of(tenant).items() if at <= until)
+        line = sorted(each for each in deaths if each > after)
+        rows: list[tuple[str, str, str, int, float, str]] = []
+        while line and len(rows) < count:
+            at, id = line.pop(0)
+            d = self.dead[id]
+            cursor = f"{until:.0f}:{at:.0f}:{id}"
+            if reason in ("", d.reason) and error in d.error:
+                rows.append((id, d.tenant.name, d.reason, d.attempts, at, d.error))
+        return (cursor if line else "", len(line), rows)
 
     def next_due(self, now: float) -> float:
         """Tell when the next tick will find work."""

@@ -26,7 +26,7 @@ for _name, _help in {
     "tasks": "Look at tasks, cancel them, move their starts.",
     "tenants": "List a queue's tenants, tune their weights, pause and resume them.",
     "queues": "List queues, change their settings, pause and resume them.",
-    "dead": "List, replay and purge dead letters.",
+    "dead": "List, show, replay and purge dead letters.",
     "tokens": "Create, list and revoke tokens.",
 }.items():
     _home = _name.replace("-", "_")

@@ -2,94 +2,202 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import sys
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from attrs import asdict, frozen
 from cyclopts import App, Parameter
 
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_json, print_table
-from fairq.errors import BadRequest
-from fairq.model import MAX_BATCH
+from fairq.cli.output import print_json, print_table, progress
+from fairq.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
+    from fairq.client.dead_letters import DeadLetters, Sweep, Which
 
-dead = App(name="dead", help="List, replay and purge dead letters.")
+    Sweeps = AsyncGenerator[Sweep, None]
+
+dead = App(
+    name="dead", help="List, show, replay and purge dead letters: a tenant's own, or for an operator everybody's."
+)
 
 _COLUMNS = {name: name for name in ("id", "tenant", "reason", "attempts", "died", "error")}
-All = Annotated[bool, Parameter(name="--all", negative=(), help="All dead letters (of --tenant, if given).")]
+_DONE = {"replay": "replayed", "purge": "purged"}
+_TIMES = ("enqueued_at_ms", "start_at_ms", "expires_at_ms", "died_at_ms")
+All = Annotated[bool, Parameter(name="--all", negative=(), help="All dead letters that match the options.")]
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not ask.")]
+Age = Annotated[timedelta | None, Parameter(help="An age: 90s, 30m, 12h, 7d.")]
 
 
-async def _letters(client: Client, queue: str, tenant: str | None) -> AsyncGenerator[list[dict[str, Any]], None]:
-    offset = 0
-    while True:
-        body = {"queue": queue, "offset": offset, "count": MAX_BATCH}
-        page = (await client.request("dead", body))["dead"]
-        if not page:
-            return
-        yield [letter for letter in page if tenant in (None, letter["tenant"])]
-        offset += len(page)
+@Parameter(name="*")
+@frozen
+class Filter:
+    """Which dead letters: those that all of these hold for."""
+
+    tenant: Annotated[str | None, Parameter(help="Of this tenant.")] = None
+    reason: Literal["exhausted", "rejected", "expired", "lease_lost"] | None = None
+    error: Annotated[str | None, Parameter(help="Text that the error contains.")] = None
+    older_than: Age = None
+    younger_than: Age = None
+
+    def pack(self) -> Which:
+        """Spell it as the SDK does."""
+        ages = {"older_than": self.older_than, "younger_than": self.younger_than}
+        seconds = {name: age.total_seconds() for name, age in ages.items() if age is not None}
+        words = {"tenant": self.tenant, "reason": self.reason, "error": self.error}
+        return {**{name: word for name, word in words.items() if word is not None}, **seconds}  # type: ignore[typeddict-item]
+
+
+def _moment(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds") if at_ms else ""
 
 
 @dead.command(name="list")
 def list_(
-    queue: str, *, tenant: str | None = None, limit: int = 100, json: Json = False, server: Server | None = None
+    queue: str, *, which: Filter | None = None, limit: int = 100, json: Json = False, server: Server | None = None
 ) -> None:
-    """List the dead letters of a queue, oldest first."""
+    """List the dead letters of a queue, oldest first; as JSON with their payloads."""
+    if limit < 1:
+        raise BadRequest("limit must be at least 1", field="limit")
 
-    async def work(client: Client) -> list[dict[str, Any]]:
+    async def work(client: Client) -> tuple[list[dict[str, Any]], int]:
         rows: list[dict[str, Any]] = []
-        async with aclosing(_letters(client, queue, tenant)) as pages:
+        letters = client.dead_letters(queue).pages(count=min(limit, 500), brief=not json, **(which or Filter()).pack())
+        async with aclosing(letters) as pages:
             async for page in pages:
-                rows += page
+                rows += [asdict(letter) for letter in page.letters]
                 if len(rows) >= limit:
                     break
-        return rows[:limit]
+        return rows[:limit], page.left + len(rows[limit:])
 
-    rows = run_with(server or Server(), work)
+    rows, left = run_with(server or Server(), work)
     if json:
         print_json(rows)
         return
     for row in rows:
-        row["died"] = datetime.fromtimestamp(row["died_at_ms"] / 1000, UTC).isoformat(" ", "seconds")
+        row["died"] = _moment(row["died_at_ms"])
     print_table(f"dead letters of {queue}", _COLUMNS, rows, empty=f"queue {queue} has no dead letters")
+    if left:
+        print(f"{left:,} more to look at: --limit, or narrow it down")
 
 
-def _on_letters(
-    verb: str, queue: str, ids: tuple[str, ...], everything: bool, tenant: str | None, server: Server
-) -> int:
-    """Apply `replay` or `purge` to the letters named, or to all; returns how many it changed."""
+@dead.command
+def show(queue: str, id: str, *, json: Json = False, server: Server | None = None) -> None:
+    """Show one dead letter whole: payload, attempts, times, error."""
+    letter = asdict(run_with(server or Server(), lambda client: client.dead_letters(queue).show(id)))
+    if json:
+        print_json(letter)
+        return
+    rows = [
+        {"name": name.removesuffix("_at_ms"), "value": _moment(value) if name in _TIMES else value}
+        for name, value in letter.items()
+    ]
+    print_table(f"dead letter {id} of {queue}", {"name": "", "value": ""}, rows, empty="")
+
+
+def _report(verb: str, changed: int, gone: int, json: bool) -> None:
+    done = _DONE[verb]
+    if json:
+        print_json({done: changed, "gone": gone})
+    else:
+        print(f"{done}: {changed:,}" + (f", gone already: {gone:,}" if gone else ""))
+
+
+def _on_named(verb: str, queue: str, ids: tuple[str, ...], json: bool, server: Server) -> None:
+    """Apply a verb to the letters named. Raises: NotFound when it is done, if some are no dead letters."""
+
+    async def work(client: Client) -> list[str]:
+        letters = client.dead_letters(queue)
+        return list(await (letters.replay(ids) if verb == "replay" else letters.purge(ids)))
+
+    outcomes = run_with(server, work)
+    missing = [id for id, outcome in zip(ids, outcomes, strict=True) if outcome == "gone"]
+    _report(verb, len(ids) - len(missing), len(missing), json)
+    if missing:
+        raise NotFound(f"no dead letters of {queue}: {' '.join(missing)}", field="ids")
+
+
+def _on_all(verb: str, queue: str, sweep: Callable[[DeadLetters], Sweeps], json: bool, server: Server) -> None:
+    """Apply a verb to all letters that match; tells how many it was, also when it is stopped half-way."""
+    changed = gone = 0
+
+    async def work(client: Client) -> None:
+        nonlocal changed, gone
+        with progress(f"{verb} {queue}") as show_bar:
+            async with aclosing(sweep(client.dead_letters(queue))) as steps:
+                async for step in steps:
+                    changed, gone = step.changed, step.gone
+                    show_bar(changed + gone, changed + gone + step.left)
+
+    try:
+        run_with(server, work)
+    finally:
+        _report(verb, changed, gone, json)
+
+
+def _check_choice(ids: tuple[str, ...], everything: bool, given: bool) -> None:
     if bool(ids) == everything:
         raise BadRequest("name the ids, or say --all", field="ids")
-
-    async def work(client: Client) -> int:
-        chosen = list(ids)
-        if everything:
-            async for page in _letters(client, queue, tenant):
-                chosen += [letter["id"] for letter in page]
-        changed = 0
-        for start in range(0, len(chosen), MAX_BATCH):
-            body = {"queue": queue, "ids": chosen[start : start + MAX_BATCH]}
-            changed += (await client.request(verb, body))["outcomes"].count("ok")
-        return changed
-
-    return run_with(server, work)
+    if given and not everything:
+        raise BadRequest("filters and --rate go with --all, not with ids", field="ids")
 
 
 @dead.command
 def replay(
-    queue: str, *ids: str, everything: All = False, tenant: str | None = None, server: Server | None = None
+    queue: str,
+    *ids: str,
+    everything: All = False,
+    which: Filter | None = None,
+    rate: float | None = None,
+    json: Json = False,
+    server: Server | None = None,
 ) -> None:
-    """Give dead letters a fresh set of attempts, inside their tenants' shares."""
-    print(f"replayed: {_on_letters('replay', queue, ids, everything, tenant, server or Server())}")
+    """Give dead letters a fresh set of attempts, inside their tenants' shares; ctrl-C leaves the rest dead.
+
+    Parameters
+    ----------
+    rate
+        With --all: at most so many a second.
+    """
+    _check_choice(ids, everything, which is not None or rate is not None)
+    if ids:
+        _on_named("replay", queue, ids, json, server or Server())
+        return
+    words = (which or Filter()).pack()
+    _on_all("replay", queue, lambda letters: letters.replay_all(rate=rate, **words), json, server or Server())
 
 
 @dead.command
 def purge(
-    queue: str, *ids: str, everything: All = False, tenant: str | None = None, server: Server | None = None
-) -> None:
+    queue: str,
+    *ids: str,
+    everything: All = False,
+    which: Filter | None = None,
+    yes: Yes = False,
+    json: Json = False,
+    server: Server | None = None,
+) -> int:
     """Delete dead letters for good."""
-    print(f"purged: {_on_letters('purge', queue, ids, everything, tenant, server or Server())}")
+    _check_choice(ids, everything, which is not None)
+    if ids:
+        _on_named("purge", queue, ids, json, server or Server())
+        return 0
+    words = (which or Filter()).pack()
+    if not yes and not _agrees(queue, words, server or Server()):
+        print("nothing was purged", file=sys.stderr)
+        return 1
+    _on_all("purge", queue, lambda letters: letters.purge_all(**words), json, server or Server())
+    return 0
+
+
+def _agrees(queue: str, words: Which, server: Server) -> bool:
+    """Ask the human. Raises: BadRequest if there is none."""
+    if not sys.stdin.isatty():
+        raise BadRequest("to purge all that match, say --yes", field="yes")
+    first = run_with(server, lambda client: client.dead_letters(queue).page(count=1, brief=True, **words))
+    print(f"Purge up to {len(first.letters) + first.left:,} dead letters of {queue}? [y/N] ", end="", file=sys.stderr)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

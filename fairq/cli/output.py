@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -22,17 +23,34 @@ def print_table(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[s
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = Console(width=None if sys.stdout.isatty() else 160, markup=False, emoji=False)
     if not rows:
         console.print(empty)
         return
     table = Table(title=title, title_justify="left", header_style="bold")
     for key, heading in columns.items():
         is_number = all(isinstance(row.get(key), int | float) and not isinstance(row.get(key), bool) for row in rows)
-        table.add_column(heading, justify="right" if is_number else "left")
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=key == "id")
     for row in rows:
         table.add_row(*(_cell(row.get(key)) for key in columns))
     console.print(table)
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Draw a bar on standard error while the block lasts, if somebody may be looking; `show(done, total)` moves it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def show(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield show
 
 
 def _cell(value: Any) -> str:
@@ -46,9 +64,14 @@ def _cell(value: Any) -> str:
         case int():
             return f"{value:,}"
         case dict() | list():
-            return orjson.dumps(value).decode()
+            return _printable(orjson.dumps(value).decode())
         case _:
-            return str(value)
+            return _printable(str(value))
+
+
+def _printable(text: str) -> str:
+    """Spell out what a terminal would obey: tenants and handlers write these texts, operators look at them."""
+    return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
 
 
 def configure_logging(level: str, *, as_json: bool = False) -> None:

@@ -14,6 +14,7 @@ import uuid_utils
 from attrs import define, field
 
 from fairq.client.batch import WAIT_S, Batch
+from fairq.client.dead_letters import DeadLetters
 from fairq.client.driver import Driver
 from fairq.client.options import TaskOptions, pack_options, pack_start
 from fairq.errors import BadRequest, NoResult, NotYet, TaskFailed, TooLarge
@@ -244,6 +245,10 @@ class Client:
     async def wait(self, verb: str, body: dict[str, Any], wait_ms: int) -> dict[str, Any]:
         """Send a request that the server may answer only after `wait_ms`."""
         return await self.request(verb, {**body, "timeout_ms": wait_ms}, timeout=self.timeout + wait_ms / 1000)
+
+    def dead_letters(self, queue: str) -> DeadLetters:
+        """Return the dead letters of a queue, to list, replay and purge: a tenant's own, for operators everybody's."""
+        return DeadLetters(self, check_name(queue, "queue"))
 
     async def request(
         self, verb: str, body: dict[str, Any] | None = None, *, timeout: float | None = None

@@ -24,7 +24,8 @@ class TaskOptions(TypedDict, total=False):
     batch: str | None  # the id of an open batch of this queue
 
 
-def _ms(seconds: float | None, what: str, highest_ms: int = MAX_SPAN_MS) -> int:
+def to_ms(seconds: float | None, what: str, highest_ms: int = MAX_SPAN_MS) -> int:
+    """Turn a caller's seconds into whole ms; None is 0. Raises: BadRequest."""
     if seconds is None:
         return 0
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds * 1000 <= highest_ms:
@@ -37,14 +38,14 @@ def _at_ms(moment: datetime | float | None, what: str) -> int:
         if moment.tzinfo is None:
             raise BadRequest(f"{what} must say its time zone", field=what)
         moment = moment.timestamp()
-    return _ms(moment, what, MAX_TIME_MS)
+    return to_ms(moment, what, MAX_TIME_MS)
 
 
 def pack_start(delay: float | None, start_at: datetime | float | None) -> tuple[int, int]:
     """Read a start: delay_ms and start_at_ms, of which at most one may be given. Raises: BadRequest."""
     if delay is not None and start_at is not None:
         raise BadRequest("give delay or start_at, not both", field="start_at")
-    return _ms(delay, "delay"), _at_ms(start_at, "start_at")
+    return to_ms(delay, "delay"), _at_ms(start_at, "start_at")
 
 
 def pack_options(options: TaskOptions) -> tuple[Any, ...]:
@@ -53,15 +54,15 @@ def pack_options(options: TaskOptions) -> tuple[Any, ...]:
         raise TypeError(f"enqueue has no option {min(unknown)!r}")
     attempts, priority = options.get("max_attempts"), options.get("priority")
     values = (
-        _ms(options.get("delay"), "delay"),
+        to_ms(options.get("delay"), "delay"),
         _at_ms(options.get("start_at"), "start_at"),
-        _ms(options.get("expires_in"), "expires_in"),
+        to_ms(options.get("expires_in"), "expires_in"),
         _at_ms(options.get("expires_at"), "expires_at"),
         0 if attempts is None else check_int(attempts, "max_attempts", 1, MAX_ATTEMPTS),
         USUAL_PRIORITY if priority is None else priority,
         options.get("dedupe_key") or "",
-        _ms(options.get("dedupe_window"), "dedupe_window"),
-        _ms(options.get("result_ttl"), "result_ttl"),
+        to_ms(options.get("dedupe_window"), "dedupe_window"),
+        to_ms(options.get("result_ttl"), "result_ttl"),
         options.get("batch") or "",
     )
     try:

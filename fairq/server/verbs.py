@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import orjson
 import trio
-from attrs import asdict
+from attrs import NOTHING, asdict, fields
 
 from fairq.errors import BadRequest, Draining, FairqError, Forbidden, NotFound, TooLarge
 from fairq.model import (
@@ -18,10 +18,13 @@ from fairq.model import (
     MAX_BATCH,
     MAX_CALLBACK_BYTES,
     MAX_CAP,
+    MAX_CURSOR_CHARS,
     MAX_SPAN_MS,
     MAX_TIME_MS,
     WORKER_PATTERN,
     BatchState,
+    DeadFilter,
+    DeadLetter,
     NewTask,
     Settlement,
     TaskState,
@@ -44,6 +47,7 @@ from fairq.wire.messages import MAX_CREDIT, MAX_QUEUES, State
 
 Body = dict[str, Any]
 T = TypeVar("T")
+_BRIEF = tuple(field.name for field in fields(DeadLetter) if field.default is NOTHING)
 
 
 async def enqueue(app: App, peer: Peer, request: wire.Enqueue) -> Body:
@@ -68,11 +72,11 @@ def _bare_outcome(outcome: str) -> str:
     return f"{word} {bare_id(first)}" if first else word
 
 
-def _full_ids(peer: Peer, ids: Sequence[str]) -> list[str]:
+def _full_ids(peer: Peer, ids: Sequence[str], what: str = "ids") -> list[str]:
     """Read ids as their sender spells them: a tenant its own bare ones, an operator full ones."""
     if mine := peer.identity.tenant:
-        return [full_id(mine, check_task_id(id, "ids")) for id in ids]
-    return [check_full_id(id, "ids") for id in ids]
+        return [full_id(mine, check_task_id(id, what)) for id in ids]
+    return [check_full_id(id, what) for id in ids]
 
 
 def _once(ids: list[str]) -> list[str]:
@@ -369,17 +373,41 @@ def _target(peer: Peer, request: wire.Pause | wire.Resume) -> tuple[str, str]:
 
 
 async def dead(app: App, peer: Peer, request: wire.Dead) -> Body:
-    """List dead letters; fewer than asked for when their payloads are long."""
-    check_int(request.offset, "offset", 0, 1 << 50)
-    check_int(request.count, "count", 1, 500)
-    letters = await app.store.dead(peer.identity.check_queue(request.queue), request.offset, request.count)
-    return {"dead": _fitting([asdict(letter) for letter in letters])}
+    """List dead letters; a tenant sees only its own."""
+    queue, mine = peer.identity.check_queue(request.queue), peer.identity.tenant
+    if mine and request.tenant not in (None, mine):
+        raise Forbidden("a tenant sees its own dead letters only", field="tenant")
+    tenant, ages = mine or request.tenant, (request.older_than_ms, request.younger_than_ms)
+    which = DeadFilter(tenant, request.reason, request.error, *ages)
+    which.check()
+    if request.cursor is not None and not 1 <= len(request.cursor) <= MAX_CURSOR_CHARS:
+        raise BadRequest("cursor must be one that a page ended with", field="cursor")
+    count = check_int(request.count, "count", 1, MAX_BATCH)
+    page = await app.store.dead(queue, which, request.cursor or "", count, brief=request.brief)
+    rows = [_letter(peer, letter, brief=request.brief) for letter in page.letters]
+    return {"dead": rows, "cursor": page.cursor or None, "left": page.left}
+
+
+def _letter(peer: Peer, letter: DeadLetter, *, brief: bool = False) -> Body:
+    row = asdict(letter)
+    if peer.identity.tenant:
+        row["id"] = bare_id(letter.id)
+    return {name: row[name] for name in _BRIEF} if brief else row
+
+
+async def letter(app: App, peer: Peer, request: wire.Letter) -> Body:
+    """Read one dead letter."""
+    queue, (id,) = peer.identity.check_queue(request.queue), _full_ids(peer, [request.id], "id")
+    found = await app.store.letter(queue, id)
+    if found is None:
+        raise NotFound(f"there is no dead letter {request.id} in queue {queue}", field="id")
+    return {"letter": _letter(peer, found)}
 
 
 async def replay(app: App, peer: Peer, request: wire.Replay) -> Body:
     """Give dead letters a fresh set of attempts."""
     queue = peer.identity.check_queue(request.queue)
-    outcomes = await app.store.replay(queue, [check_full_id(id, "ids") for id in request.ids])
+    outcomes = await app.store.replay(queue, _full_ids(peer, request.ids))
     app.hint(queue)
     return {"outcomes": outcomes}
 
@@ -387,7 +415,7 @@ async def replay(app: App, peer: Peer, request: wire.Replay) -> Body:
 async def purge(app: App, peer: Peer, request: wire.Purge) -> Body:
     """Delete dead letters."""
     queue = peer.identity.check_queue(request.queue)
-    return {"outcomes": await app.store.purge(queue, [check_full_id(id, "ids") for id in request.ids])}
+    return {"outcomes": await app.store.purge(queue, _full_ids(peer, request.ids))}
 
 
 def _check_unlimited(peer: Peer) -> None:
@@ -438,6 +466,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Pause: pause,
     wire.Resume: resume,
     wire.Dead: dead,
+    wire.Letter: letter,
     wire.Replay: replay,
     wire.Purge: purge,
     wire.CreateToken: create_token,

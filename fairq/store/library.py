@@ -12,9 +12,9 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "edb4c0e5142a701a"
+DIGEST = "2715e2c2a4f060a4"
 NAME = f"fairq_{VERSION}"
-READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead", "peek", "batches", "results"})
+READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead", "peek", "batches", "results", "letter"})
 
 
 def function_name(verb: str) -> str:

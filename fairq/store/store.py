@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 import structlog
 import trio
-from attrs import define, field
+from attrs import astuple, define, evolve, field
 
 from fairq.errors import SettingsError, StoreRefused, Unavailable
 from fairq.model import (
@@ -18,7 +18,9 @@ from fairq.model import (
     REASONS,
     SHARES,
     BatchState,
+    DeadFilter,
     DeadLetter,
+    DeadPage,
     Lease,
     NewTask,
     Outcome,
@@ -255,18 +257,20 @@ class Store:
             tasks.append(WaitingTask(id.decode(), enqueued_at, start_at, expires_at, orjson.Fragment(payload)))
         return tasks
 
-    async def dead(self, queue: str, offset: int = 0, count: int = 100) -> list[DeadLetter]:
-        """List dead letters, oldest first."""
-        letters = []
-        for id, record, reason, attempts, died_at, error in await self._call("dead", queue, offset, count):
-            tenant, enqueued_at, _, _, payload = unpack_record(record)
-            letters.append(
-                DeadLetter(
-                    id.decode(), tenant, reason.decode(), attempts, int(died_at), enqueued_at,
-                    error.decode(errors="replace"), orjson.Fragment(payload),
-                )
-            )  # fmt: skip
-        return letters
+    async def dead(
+        self, queue: str, which: DeadFilter | None = None, cursor: str = "", count: int = 100, *, brief: bool = False
+    ) -> DeadPage:
+        """List dead letters that match, from a cursor on; `brief` leaves out what is in the task's record."""
+        tenant, reason, error, older, younger = astuple(which or DeadFilter())
+        mode = "brief" if brief else ""
+        args = (tenant or "", cursor, count, reason or "", error or "", older, younger, mode)
+        reply = await self._call("dead", queue, *args)
+        return DeadPage([_dead_letter(row) for row in reply[2:]], reply[0].decode(), reply[1])
+
+    async def letter(self, queue: str, id: str) -> DeadLetter | None:
+        """Read one dead letter."""
+        row = await self._call("letter", queue, id)
+        return _dead_letter(row) if row else None
 
     async def read_tokens(self, id: str | None = None) -> dict[str, bytes]:
         """Read all token records (id -> JSON), or just one."""
@@ -325,6 +329,22 @@ def _task_state(id: str, row: Sequence[Any]) -> TaskState:
         worker=text if text and text not in REASONS else "",
         reason=text if text in REASONS else "",
         error=error.decode(errors="replace"),
+    )
+
+
+def _dead_letter(row: Sequence[Any]) -> DeadLetter:
+    id, tenant, reason, attempts, died_at, error, record = row
+    text = error.decode(errors="replace")
+    letter = DeadLetter(id.decode(), tenant.decode(), reason.decode(), attempts, int(died_at), text)
+    if not record:
+        return letter
+    _, enqueued_at, start_at, expires_at, payload = unpack_record(record)
+    return evolve(
+        letter,
+        enqueued_at_ms=enqueued_at,
+        start_at_ms=start_at,
+        expires_at_ms=expires_at,
+        payload=orjson.Fragment(payload),
     )
 
 

@@ -268,13 +268,29 @@ class Resume(Request):
 
 @frozen
 class Dead(Request):
-    """List dead letters, oldest first."""
+    """List dead letters that match, oldest first."""
 
     type: ClassVar[str] = "dead"
     ref: int
     queue: str
-    offset: int = 0
+    tenant: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    older_than_ms: int = 0
+    younger_than_ms: int = 0
+    cursor: str | None = None
     count: int = 100
+    brief: bool = False
+
+
+@frozen
+class Letter(Request):
+    """Read one dead letter."""
+
+    type: ClassVar[str] = "letter"
+    ref: int
+    queue: str
+    id: str
 
 
 @frozen
@@ -436,9 +452,10 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     SetWeight: (_OPERATOR, _ANY),
     Pause: (_OPERATOR, _ANY),
     Resume: (_OPERATOR, _ANY),
-    Dead: (_OPERATOR, _ANY),
-    Replay: (_OPERATOR, _ANY),
-    Purge: (_OPERATOR, _ANY),
+    Dead: (_TENANT | _OPERATOR, _ANY),
+    Letter: (_TENANT | _OPERATOR, _ANY),
+    Replay: (_TENANT | _OPERATOR, _ANY),
+    Purge: (_TENANT | _OPERATOR, _ANY),
     CreateToken: (_OPERATOR, _ANY),
     ListTokens: (_OPERATOR, _ANY),
     RevokeToken: (_OPERATOR, _ANY),

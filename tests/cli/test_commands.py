@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairq.model import Settlement, bare_id, full_id
+from fairq.model import full_id
 from tests import stores
 from tests.server.harness import tenant
 
@@ -19,17 +19,6 @@ def lines(done: Finished) -> list[str]:
     """The lines of a table, without its frame."""
     assert done.code == 0, done.err
     return [line for line in done.out.splitlines() if any(c.isalnum() for c in line)]
-
-
-def bury(server: ServerThread, queue: str, ids: list[str]) -> None:
-    """Have a worker reject tasks."""
-    assert server.served is not None
-    store = server.served.app.store
-    claimed = server.call(store.claim, queue, "w", 100).leases
-    rejected = [
-        Settlement("reject", lease.id, lease.attempt, None, "no way") for lease in claimed if bare_id(lease.id) in ids
-    ]
-    assert server.call(store.settle, queue, rejected) == ["ok"] * len(ids)
 
 
 def one_line_error(done: Finished, code: int, *words: str) -> None:
@@ -157,31 +146,6 @@ def test_queues_are_listed_set_paused_and_resumed(commands: Commands) -> None:
 )
 def test_a_queue_setting_that_can_be_none_is_refused(commands: Commands, setting: str, word: str) -> None:
     one_line_error(commands("queues", "set", "emails", setting), 2, word)
-
-
-def test_dead_letters_are_listed_replayed_and_purged(commands: Commands, server: ServerThread) -> None:
-    assert "no dead letters" in commands("dead", "list", "emails").out
-    ids = [commands.enqueue("emails", f'"{name}"', name=name) for name in ("ada", "ada", "bob", "bob", "bob")]
-    bury(server, "emails", ids)
-    rows = commands("dead", "list", "emails", "--json").json
-    assert {bare_id(row["id"]) for row in rows} == set(ids)
-    assert {(row["reason"], row["error"], row["attempts"]) for row in rows} == {("rejected", "no way", 1)}
-    assert {row["payload"] for row in rows} == {"ada", "bob"}
-    assert len(commands("dead", "list", "emails", "--json", "--limit", "2").json) == 2
-    assert len(commands("dead", "list", "emails", "--json", "--tenant", "ada").json) == 2
-    table = lines(commands("dead", "list", "emails"))
-    assert sum("no way" in line for line in table) == 5
-    assert "replayed: 1" in commands("dead", "replay", "emails", full_id("ada", ids[0])).out
-    assert "replayed: 0" in commands("dead", "replay", "emails", full_id("ada", ids[0])).out
-    assert "purged: 1" in commands("dead", "purge", "emails", "--all", "--tenant", "ada").out
-    assert "purged: 3" in commands("dead", "purge", "emails", "--all").out
-    assert commands("dead", "list", "emails", "--json").json == []
-
-
-@pytest.mark.parametrize("verb", ["replay", "purge"])
-def test_dead_letters_are_changed_only_when_named(commands: Commands, verb: str) -> None:
-    one_line_error(commands("dead", verb, "emails"), 2, "--all")
-    one_line_error(commands("dead", verb, "emails", "a", "--all"), 2, "--all")
 
 
 def test_tokens_are_created_listed_used_and_revoked(commands: Commands) -> None:

@@ -78,6 +78,19 @@ class Progress(NamedTuple):
     completed_at: float
 
 
+class Page(NamedTuple):
+    """A page of dead letters."""
+
+    cursor: str
+    left: int
+    letters: list[Letter]
+
+    @property
+    def ids(self) -> list[str]:
+        """The letters' ids, in their order."""
+        return [letter.id for letter in self.letters]
+
+
 @dataclass
 class Share:
     """A tenant as `tenants` reports it."""
@@ -132,6 +145,12 @@ def settle_args(settlements: Iterable[tuple[Any, ...]]) -> list[Any]:
     for action, id, attempt, delay, error in settlements:
         args += [action, id, attempt, *{"finish": [error], "nack": [delay, error], "reject": [error]}.get(action, [])]
     return args
+
+
+def letter_of(row: list[Any]) -> Letter:
+    """Read a dead letter as `dead` and `letter` give it."""
+    id, _, reason, attempts, died_at, error, record = row
+    return Letter(id.decode(), record, reason.decode(), attempts, float(died_at), error.decode())
 
 
 class Queue:
@@ -242,12 +261,33 @@ class Queue:
         """Read the ids of a tenant's next tasks."""
         return words(self.call("peek", tenant, count)[::2])
 
-    def dead(self, offset: int = 0, count: int = 100) -> list[Letter]:
-        """Read dead letters."""
-        return [
-            Letter(id.decode(), record, reason.decode(), attempts, float(died_at), error.decode())
-            for id, record, reason, attempts, died_at, error in self.call("dead", offset, count)
-        ]
+    def dead_page(
+        self, cursor: str = "", count: int = 100, *, tenant: str = "", reason: str = "", error: str = "",
+        older: int = 0, younger: int = 0, brief: bool = False,
+    ) -> Page:  # fmt: skip
+        """Read a page of dead letters."""
+        mode = "brief" if brief else ""
+        reply = self.call("dead", tenant, cursor, count, reason, error, older, younger, mode)
+        return Page(reply[0].decode(), reply[1], [letter_of(row) for row in reply[2:]])
+
+    def dead(self, **which: Any) -> list[Letter]:
+        """Read all dead letters that match, page by page."""
+        page = self.dead_page(**which)
+        letters = page.letters
+        while page.cursor:
+            page = self.dead_page(page.cursor, **which)
+            letters += page.letters
+        return letters
+
+    def letter(self, id: str) -> Letter | None:
+        """Read one dead letter."""
+        row = self.call("letter", id)
+        return letter_of(row) if row else None
+
+    def bury(self, tenant: str, *ids: str, error: str = "") -> None:
+        """Make dead letters: enqueue, claim and reject; nothing else may be ready."""
+        self.enqueue(tenant, *ids)
+        self.settle(*(("reject", lease.id, lease.attempt, "", error) for lease in self.claim(len(ids))))
 
     def configure(self, **values: int) -> None:
         """Change settings."""

@@ -12,10 +12,10 @@ from .calls import Queue
 TENANT_FORMAT = "<14dIbBBB"
 QUEUE_FORMAT = "<25d"
 BATCH_FORMAT = "<10dBB"
-SCORES = ("leases", "due", "expiring", "deaths", "cancelling", "completed")
+SCORES = ("leases", "due", "expiring", "deaths", "cancelling", "completed", "graveyards")
 HASHES = ("tasks", "runs", "dead", "slots", "tenants", "extras", "batches")
 PLAIN_KEYS = {"test", "queue", "wake", *SCORES, *HASHES}
-NUMBERED_KEYS = {"ready", "delayed", "void", "done", "levels", "unique", "held", "members", "result"}
+NUMBERED_KEYS = {"ready", "delayed", "void", "done", "levels", "unique", "held", "members", "result", "deaths"}
 OUT, AWAKE, LEASED, STOPPING, WINDOW_MS = 0, -1, 0, 3, 60_000
 USUAL, COMPLETE = "50", 2
 
@@ -49,6 +49,12 @@ class Seat(NamedTuple):
         return self.ready > 0 and not self.paused
 
 
+def tenant_of(record: bytes) -> str:
+    """Read whose a record is."""
+    *_, size = struct.unpack_from("<BHdddB", record)
+    return record[struct.calcsize("<BHdddB") :][:size].decode()
+
+
 class Keyspace:
     """All keys of a queue at one moment, decoded."""
 
@@ -67,6 +73,7 @@ class Keyspace:
         self.extras = hashes["extras"]
         self.unique = {name: values[name].decode() for name in self.names if name.startswith("unique:")}
         self.leases, self.due, self.expiring, self.deaths = (scores[n] for n in SCORES[:4])
+        self.graveyards = scores["graveyards"]
         self.wake = [name.decode() for name in values.get("wake", [])]
         self.seats = {n: Seat._make(struct.unpack(TENANT_FORMAT, v)) for n, v in hashes["tenants"].items()}
         packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 25)
@@ -91,6 +98,7 @@ class Keyspace:
                 self.lists[tenant] += self.levels[tenant][level]
         self.open_levels = {t: {k.decode() for k, _ in values.get(f"levels:{t}", [])} for t in self.seats}
         self.delayed = {t: {k.decode(): v for k, v in values.get(f"delayed:{t}", [])} for t in self.seats}
+        self.buried = {t: {k.decode(): v for k, v in values.get(f"deaths:{t}", [])} for t in self.seats}
         self.voids: dict[str, Counter[str]] = {t: Counter() for t in self.seats}
         self.level_voids: dict[str, dict[str, Counter[str]]] = {t: {} for t in self.seats}
         for t in self.seats:
@@ -125,6 +133,7 @@ class Keyspace:
         self.check_runs()
         self.check_extras()
         self.check_batches(ready)
+        self.check_graves()
         self.check_seats()
 
     def check_names(self) -> None:
@@ -160,7 +169,6 @@ class Keyspace:
         assert len(held) == sum(seat.held for seat in self.seats.values())
         assert all(count == 1 for count in places.values()), places
         assert places.keys() == self.records.keys()
-        assert self.dead.keys() == self.deaths.keys()
         sizes = {"ready": len(ready), "delayed": len(delayed), "leased": len(self.leases), "dead": len(self.dead)}
         assert self.counts == sizes
         for name in ("ready", "delayed", "leased", "dead"):
@@ -237,6 +245,16 @@ class Keyspace:
     def stopped(self, ids: set[str]) -> set[str]:
         """Those that were told to stop."""
         return {id for id in ids if id in self.runs and struct.unpack_from("<IIHB", self.runs[id])[3] == STOPPING}
+
+    def check_graves(self) -> None:
+        """Every dead letter stands once among all deaths and once among its tenant's, at the time when it died."""
+        died = {id: struct.unpack_from("<BId", packed)[2] for id, packed in self.dead.items()}
+        assert self.deaths == died
+        assert sum(map(len, self.buried.values())) == len(died)
+        for tenant, deaths in self.buried.items():
+            assert deaths == {id: died[id] for id in deaths}
+            assert all(tenant_of(self.records[id]) == tenant for id in deaths)
+        assert self.graveyards == {tenant: len(deaths) for tenant, deaths in self.buried.items() if deaths}
 
     def check_seats(self) -> None:
         """Whoever is eligible is seated and weighed, nobody else is; slots are dense, the wake list is covered."""

@@ -60,6 +60,14 @@ SETTLEMENTS = st.lists(
 LIMITS = st.integers(1, 6)
 TICK_LIMITS = st.sampled_from([100, 3, 2, 1])
 TIMES = st.sampled_from([0, 1, 50, LEASE - 1, LEASE, LEASE + 1, 1, 50, -5, -LEASE, 60_000, 10**7])
+AGES = [0, 0, 1, 50, LEASE]
+FILTERS: st.SearchStrategy[tuple[str, str, str, int, int]] = st.tuples(
+    st.sampled_from(["", "", *NAMES]),
+    st.sampled_from(["", "", "exhausted", "rejected", "expired", "lease_lost"]),
+    st.sampled_from(["", "", "ba", "good"]),
+    st.sampled_from(AGES),
+    st.sampled_from(AGES),
+)
 WEIGHTS = st.sampled_from([1000, 1, 500, 1023, 1024, 3000, HEAVIEST])
 SEEDS = st.integers(0, 2**16)
 
@@ -91,6 +99,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.now = START
         self.tokens: list[tuple[str, int]] = []
         self.lives: dict[str, int] = {}
+        self.cursor = ""
 
     def same(self, real: object, expected: object) -> None:
         """Assert that the store said what the model says."""
@@ -213,6 +222,15 @@ class QueueMachine(RuleBasedStateMachine):
         outcomes = [word.decode() for word in self.call(verb, *ids)]
         self.same(outcomes, getattr(self.model, verb)(self.now, ids))
 
+    @rule(which=FILTERS, count=st.integers(1, 3), goes_on=st.booleans())
+    def read_dead(self, which: tuple[str, str, str, int, int], count: int, goes_on: bool) -> None:
+        """Read a page of dead letters: a walk begins, or goes on where the last one was, whatever was purged since."""
+        args = (which[0], self.cursor if goes_on else "", count, *which[1:])
+        cursor, left, *rows = self.call("dead", *args, "")
+        found = [(i.decode(), t.decode(), r.decode(), n, float(at), e.decode()) for i, t, r, n, at, e, _ in rows]
+        self.same((cursor.decode(), left, found), self.model.dead_page(self.now, *args))
+        self.cursor = cursor.decode()
+
     @rule(name=st.sampled_from(sorted(SETTINGS)), choice=st.integers(0, 5))
     def configure(self, name: str, choice: int) -> None:
         """Change a setting."""
@@ -244,7 +262,7 @@ class Walk:
     """A walk of the machine with plain random numbers: no shrinking, but many times as many steps a second."""
 
     def __init__(self, machine: QueueMachine, seed: int) -> None:
-        self.machine, self.random = machine, random.Random(seed)
+        self.machine, self.random, self.reader = machine, random.Random(seed), random.Random(seed)
         machine.configure_short_leases()
 
     def some(self, most: int, of: list[str]) -> list[str]:
@@ -307,3 +325,12 @@ class Walk:
                 m.end_batch(verb=choose(["close_batch", "close_batch", "cancel_batch"]), name=choose(BATCHES))
         if self.random.random() < 0.25:
             m.all_say_the_same()
+        if self.reader.random() < 0.25:
+            self.read()
+
+    def read(self) -> None:
+        """Read a page of dead letters; numbers of its own, so that the walk stays the same."""
+        choose = self.reader.choice
+        reasons, errors = ["", "", "", "exhausted", "rejected", "expired", "lease_lost"], ["", "", "", "ba", "good"]
+        which = (choose(["", "", *NAMES]), choose(reasons), choose(errors), choose(AGES), choose(AGES))
+        self.machine.read_dead(which=which, count=choose([1, 2, 3]), goes_on=choose([True, True, False]))

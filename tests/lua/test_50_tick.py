@@ -152,6 +152,32 @@ def test_of_too_many_dead_letters_the_oldest_go(queue: Queue) -> None:
     assert [letter.id for letter in queue.dead()] == ["d", "e"]
 
 
+def test_a_flood_of_dead_letters_pushes_out_its_own_only(queue: Queue) -> None:
+    queue.bury("ada", "a0", "a1")
+    queue.bury("bob", "b0", "b1", "b2")
+    queue.advance(1)
+    for batch in range(3):
+        queue.bury("flood", *(f"f{batch}{n:03}" for n in range(100)))
+    queue.configure(dead_keep=10)
+    assert [queue.tick(100).trimmed for _ in range(4)] == [100, 100, 95, 0]
+    assert {name: share.dead for name, share in queue.tenants().items()} == {"ada": 2, "bob": 3, "flood": 5}
+    assert [letter.id for letter in queue.dead(tenant="flood")] == [f"f2{n:03}" for n in range(95, 100)]
+    queue.configure(dead_keep=6)
+    assert queue.tick(100).trimmed == 4
+    assert {name: share.dead for name, share in queue.tenants().items()} == {"ada": 2, "bob": 2, "flood": 2}
+
+
+def test_what_is_too_old_goes_first_and_may_make_room_for_the_rest(queue: Queue) -> None:
+    queue.configure(dead_keep_ms=1000)
+    queue.bury("ada", "old")
+    queue.advance(999)
+    queue.bury("bob", "b0", "b1")
+    queue.configure(dead_keep=2)
+    queue.advance(1)
+    assert queue.tick().trimmed == 1
+    assert [letter.id for letter in queue.dead()] == ["b0", "b1"]
+
+
 def test_each_duty_is_bounded_by_the_limit(queue: Queue) -> None:
     queue.enqueue("ada", *(f"e{n}" for n in range(10)), expires_in=10)
     queue.enqueue("bob", *(f"l{n}" for n in range(10)))

@@ -83,23 +83,6 @@ def test_tasks_tells_every_state(queue: Queue) -> None:
     ]
 
 
-def test_dead_letters_come_in_pages_oldest_first(queue: Queue) -> None:
-    queue.enqueue("ada", *"abc", payload=b"body")
-    for lease in queue.claim(3):
-        queue.end("reject", lease, "", lease.id * 2)
-        queue.advance(1)
-    assert [(letter.id, letter.error) for letter in queue.dead(1, 1)] == [("b", "bb")]
-    assert queue.dead(0, 1)[0].record.endswith(b"body")
-    assert queue.dead(3, 1) == []
-
-
-@pytest.mark.parametrize(
-    ("field", "args"), [("offset", (-1, 1)), ("offset", ("x", 1)), ("count", (0, 0)), ("count", (0, 501))]
-)
-def test_a_page_out_of_range_is_refused(queue: Queue, field: str, args: tuple[object, object]) -> None:
-    refused(queue, f"bad_request {field}", "dead", *args)
-
-
 def test_too_many_or_no_ids_are_refused(queue: Queue) -> None:
     refused(queue, "bad_request ids", "tasks")
     refused(queue, "bad_request ids", "tasks", *range(501))

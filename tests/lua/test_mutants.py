@@ -183,6 +183,33 @@ MUTANTS = [
         "    forget_dead(call, id, death)\n  end)",
     ),
     Mutant("dead letters are kept for ever", "'-inf', call.now - q.dead_keep_ms,", "'-inf', 0,"),
+    Mutant("a flood pushes out the others", "'graveyards'), 0, 1, 'REV',", "'graveyards'), 0, 1,"),
+    Mutant("the flooder loses more than its lead", "most[2] - (most[4] or 0)", "most[2] - 0"),
+    Mutant("there may be one dead letter too many", "q.dead > q.dead_keep do", "q.dead > q.dead_keep + 1 do"),
+    Mutant("a tenant's letters outlive their end", "  redis.call('ZREM', key(call, 'deaths:' .. name), id)\n", ""),
+    Mutant("a letter is not its tenant's", "  redis.call('ZADD', key(call, 'deaths:' .. t.name), call.now, id)\n", ""),
+    Mutant(
+        "whose letters are most is not counted", "  redis.call('ZADD', key(call, 'graveyards'), t.dead, t.name)\n", ""
+    ),
+    Mutant("an empty graveyard is kept", "  if t.dead > 0 then\n", "  if true then\n"),
+    Mutant(
+        "a walk passes over those of one moment",
+        "local low = redis.call('ZCOUNT', deaths, '-inf', '(' .. died_at)",
+        "local low = redis.call('ZCOUNT', deaths, '-inf', died_at)",
+    ),
+    Mutant("a walk shows a letter twice", "  return low\nend", "  return math.max(low - 1, 0)\nend"),
+    Mutant(
+        "a walk has no end",
+        "w.past = redis.call('ZCOUNT', w.deaths, '-inf', w.until_ms)",
+        "w.past = redis.call('ZCARD', w.deaths)",
+    ),
+    Mutant("a tenant sees all letters", "    w.deaths = key(call, 'deaths:' .. args[3])\n", ""),
+    Mutant("the reason is not looked at", "(walk.reason == '' or walk.reason == REASONS[reason])", "true"),
+    Mutant(
+        "younger letters are left out",
+        "'(' .. text(math.max(0, call.now - younger))",
+        "text(math.max(0, call.now - younger))",
+    ),
     Mutant("accounts outlive a change of share", "if epoch ~= call.queue.epoch then  --", "if false then  --"),
     Mutant("hunger is never noted", "q.hungry, call.readied = 1, call.readied or q.weight_sum > 0", ""),
 ]
@@ -201,6 +228,8 @@ DEEP = {
     "a lease's end keeps the class",
     "an emptied list keeps its voids",
     "a task frees another one's key",
+    "later batches of a name are the same",
+    "the flooder loses more than its lead",
 }
 CASES = [pytest.param(mutant, marks=[pytest.mark.slow] if mutant.name in DEEP else []) for mutant in MUTANTS]
 

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from fairq.model import MAX_BATCH, MAX_ERROR_CHARS, MAX_PAYLOAD_BYTES, MAX_SPAN_MS
+from fairq.model import MAX_BATCH, MAX_ERROR_CHARS, MAX_PAYLOAD_BYTES, MAX_SEARCH_CHARS, MAX_SPAN_MS
 from fairq.server.run import Served
 from fairq.wire.messages import CLIENT_FRAMES, MAX_CREDIT, Role
 
@@ -128,11 +128,36 @@ OTHERS: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("set_weight", {"queue": "q", "tenant": "ada", "weight": True}, "bad_request", "weight"),
     ("pause", {"queue": "q", "tenant": ""}, "bad_request", "tenant"),
     ("resume", {"queue": ""}, "bad_request", "queue"),
-    ("dead", {"queue": "q", "offset": -1}, "bad_request", "offset"),
+    ("dead", {"queue": "Q"}, "bad_request", "queue"),
+    ("dead", {"queue": "q", "offset": 1}, "bad_request", "offset"),
     ("dead", {"queue": "q", "count": 0}, "bad_request", "count"),
     ("dead", {"queue": "q", "count": 501}, "bad_request", "count"),
+    ("dead", {"queue": "q", "tenant": ""}, "bad_request", "tenant"),
+    ("dead", {"queue": "q", "tenant": "Ada"}, "bad_request", "tenant"),
+    ("dead", {"queue": "q", "reason": ""}, "bad_request", "reason"),
+    ("dead", {"queue": "q", "reason": "boredom"}, "bad_request", "reason"),
+    ("dead", {"queue": "q", "error": ""}, "bad_request", "error"),
+    ("dead", {"queue": "q", "error": "x" * (MAX_SEARCH_CHARS + 1)}, "bad_request", "error"),
+    ("dead", {"queue": "q", "error": 503}, "bad_request", "error"),
+    ("dead", {"queue": "q", "older_than_ms": -1}, "bad_request", "older_than_ms"),
+    ("dead", {"queue": "q", "older_than_ms": 1.5}, "bad_request", "older_than_ms"),
+    ("dead", {"queue": "q", "older_than_ms": MAX_SPAN_MS + 1}, "bad_request", "older_than_ms"),
+    ("dead", {"queue": "q", "younger_than_ms": -1}, "bad_request", "younger_than_ms"),
+    ("dead", {"queue": "q", "older_than_ms": 5, "younger_than_ms": 5}, "bad_request", "younger_than_ms"),
+    ("dead", {"queue": "q", "cursor": ""}, "bad_request", "cursor"),
+    ("dead", {"queue": "q", "cursor": "yesterday"}, "bad_request", "cursor"),
+    ("dead", {"queue": "q", "cursor": f"1:1:{'a' * 200}"}, "bad_request", "cursor"),
+    ("dead", {"queue": "q", "brief": 1}, "bad_request", "brief"),
+    ("letter", {"queue": "q", "id": "a b"}, "bad_request", "id"),
+    ("letter", {"queue": "q", "id": ""}, "bad_request", "id"),
+    ("letter", {"queue": "q"}, "bad_request", "id"),
+    ("letter", {"queue": "Q", "id": "a"}, "bad_request", "queue"),
+    ("letter", {"queue": "q", "id": "ada/a"}, "not_found", "id"),
     ("replay", {"queue": "q", "ids": []}, "bad_request", "ids"),
+    ("replay", {"queue": "q", "ids": ["a b"]}, "bad_request", "ids"),
+    ("replay", {"queue": "q", "ids": ["a"] * (MAX_BATCH + 1)}, "too_large", "ids"),
     ("purge", {"queue": "q", "ids": ["a/b/c"]}, "bad_request", "ids"),
+    ("purge", {"queue": "q", "ids": []}, "bad_request", "ids"),
     ("create_token", {**LETTER, "id": "ab"}, "bad_request", "id"),
     ("create_token", {**LETTER, "role": "king"}, "bad_request", "role"),
     ("create_token", {**LETTER, "hash": "secret"}, "bad_request", "hash"),
@@ -240,7 +265,8 @@ async def test_a_verb_of_another_role_is_forbidden(served: Served, role: Role) -
                 "extend": {"queue": "q", "leases": [{"id": "a", "attempt": 1}]},
                 "configure": {"queue": "q", "settings": {"lease_ms": 1000}},
                 "set_weight": {"queue": "q", "tenant": "ada", "weight": 2}, "pause": {"queue": "q"},
-                "resume": {"queue": "q"}, "dead": {"queue": "q"}, "replay": {"queue": "q", "ids": ["a"]},
+                "resume": {"queue": "q"}, "dead": {"queue": "q"},
+                "letter": {"queue": "q", "id": "a"}, "replay": {"queue": "q", "ids": ["a"]},
                 "purge": {"queue": "q", "ids": ["a"]}, "create_token": LETTER, "list_tokens": {},
             }  # fmt: skip
             with pytest.raises(Refused) as caught:

@@ -18,7 +18,7 @@ from tests import stores
 TASK = NewTask("id-1", b"1")
 VERBS = {
     "enqueue", "claim", "settle", "tick", "set_weight", "pause", "resume", "configure", "replay", "purge", "depth",
-    "tenants", "tasks", "dead", "cancel", "reschedule", "peek", "batches",
+    "tenants", "tasks", "dead", "letter", "cancel", "reschedule", "peek", "batches",
     "results", "open_batch", "close_batch", "cancel_batch",
 }  # fmt: skip
 

@@ -6,9 +6,10 @@ import orjson
 import pytest
 import redis
 import trio
+from attrs import evolve
 
 from fairq.errors import BadRequest, OutcomeUnknown, StoreFull, StoreRefused
-from fairq.model import MAX_BATCH, DeadLetter, NewTask, QueueSettings, Settlement, TaskState
+from fairq.model import MAX_BATCH, DeadFilter, DeadLetter, DeadPage, NewTask, QueueSettings, Settlement, TaskState
 from fairq.store import keys
 from fairq.store.store import Store, open_store
 
@@ -143,16 +144,22 @@ async def test_dead_letters_are_listed_replayed_and_purged(store: Store) -> None
     await put(store, "a", "b", max_attempts=1)
     leases = (await store.claim(Q, "w", 2)).leases
     await store.settle(Q, [Settlement("nack", lease.id, 1, None, f"no {lease.id}") for lease in leases])
-    letters = await store.dead(Q)
+    letters = (await store.dead(Q)).letters
     assert sorted((d.id, d.tenant, d.reason, d.attempts, d.error) for d in letters) == [
         ("a", "ada", "exhausted", 1, "no a"), ("b", "ada", "exhausted", 1, "no b"),
     ]  # fmt: skip
     assert all(isinstance(d, DeadLetter) and d.died_at_ms >= d.enqueued_at_ms > 0 for d in letters)
     assert {orjson.dumps(d.payload) for d in letters} == {b'"a"', b'"b"'}
-    assert len(await store.dead(Q, 1, 1)) == 1
+    page = await store.dead(Q, DeadFilter("ada", error="no"), count=1, brief=True)
+    assert (page.letters, page.left) == ([evolve(letters[0], enqueued_at_ms=0, payload=None)], 1)
+    assert [d.id for d in (await store.dead(Q, cursor=page.cursor)).letters] == [letters[1].id]
+    letter = await store.letter(Q, "b")
+    assert letter is not None
+    assert (letter.error, orjson.dumps(letter.payload)) == ("no b", b'"b"')
+    assert await store.letter(Q, "nobody") is None
     assert await store.replay(Q, ["a", "nobody"]) == ["ok", "gone"]
     assert await store.purge(Q, ["b", "a"]) == ["ok", "gone"]
-    assert await store.dead(Q) == []
+    assert await store.dead(Q) == DeadPage([], "", 0)
     assert [lease.id for lease in (await store.claim(Q, "w", 2)).leases] == ["a"]
 
 
@@ -233,7 +240,8 @@ async def test_a_full_store_still_obeys_operators_through_a_new_server(
         (lambda store: store.settle(Q, [Settlement("nack", "a", 1, -1)]), "delay_ms"),
         (lambda store: store.set_weight(Q, "ada", 1e9), "weight"),
         (lambda store: store.configure(Q, {"colour": 1}), "colour"),
-        (lambda store: store.dead(Q, 0, MAX_BATCH + 1), "count"),
+        (lambda store: store.dead(Q, count=MAX_BATCH + 1), "count"),
+        (lambda store: store.dead(Q, cursor="x"), "cursor"),
         (lambda store: store.replay(Q, []), "ids"),
     ],
 )

@@ -44,6 +44,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "pause": {"ref": 1, "queue": "q"},
     "resume": {"ref": 1, "queue": "q", "tenant": "t"},
     "dead": {"ref": 1, "queue": "q"},
+    "letter": {"ref": 1, "queue": "q", "id": "t-1"},
     "replay": {"ref": 1, "queue": "q", "ids": ["t-1"]},
     "purge": {"ref": 1, "queue": "q", "ids": ["t-1"]},
     "create_token": {"ref": 1, "id": "abcd", "role": "worker", "hash": "0" * 64},

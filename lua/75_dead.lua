@@ -1,0 +1,105 @@
+-- Reading dead letters: page by page, or one of them whole. Questions, as those of 70_inspect.lua.
+--
+-- Letters stand in the order (died_at, id). A walk goes from page to page by a cursor, `<until>:<died_at>:<id>`: the
+-- last letter looked at, and the moment up to which the walk goes, which is when it began (less older_than_ms). So it
+-- comes upon every letter that stays there once, whatever is replayed or purged meanwhile; and letters that are
+-- replayed along the way and die again are beyond its end.
+
+local PAGE_BYTES = 1048576  -- of records and errors, the page's last letter not counted
+
+local function check_whole(given, field, lowest, highest)
+  local number = tonumber(given)
+  if not number or number < lowest or number > highest or number % 1 ~= 0 then refuse('bad_request', field) end
+  return number
+end
+
+-- By their bytes, as sorted sets compare; Lua's own `<` follows the store's locale.
+local function precedes(one, other)
+  for i = 1, math.min(#one, #other) do
+    if one:byte(i) ~= other:byte(i) then return one:byte(i) < other:byte(i) end
+  end
+  return #one < #other
+end
+
+-- How many letters of the set are not after (died_at, id), whether or not that one is still there.
+local function rank_after(deaths, died_at, id)
+  local low = redis.call('ZCOUNT', deaths, '-inf', '(' .. died_at)
+  local high = redis.call('ZCOUNT', deaths, '-inf', died_at)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if precedes(id, redis.call('ZRANGE', deaths, middle, middle)[1]) then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+-- What a call of `dead` asks for. The letters of ranks first .. past - 1 are still to be looked at.
+local function read_walk(call, args)
+  local w = {deaths = key(call, 'deaths'), reason = args[6], error = args[7], is_brief = args[10] == 'brief'}
+  if args[3] ~= '' then
+    check_name(args[3], 'tenant')
+    w.deaths = key(call, 'deaths:' .. args[3])
+  end
+  w.count = check_whole(args[5], 'count', 1, TASKS_PER_CALL)
+  local older = check_whole(args[8], 'older_than_ms', 0, HORIZON_MS)
+  local younger = check_whole(args[9], 'younger_than_ms', 0, HORIZON_MS)
+  local died_at, id
+  if args[4] == '' then
+    w.until_ms, w.first = text(math.max(0, call.now - older)), 0
+    if younger > 0 then
+      w.first = redis.call('ZCOUNT', w.deaths, '-inf', '(' .. text(math.max(0, call.now - younger)))
+    end
+  else
+    w.until_ms, died_at, id = args[4]:match('^(%d+):(%d+):(.+)$')
+    if not id then refuse('bad_request', 'cursor') end
+    w.first = rank_after(w.deaths, died_at, id)
+  end
+  w.past = redis.call('ZCOUNT', w.deaths, '-inf', w.until_ms)
+  return w
+end
+
+local function is_wanted(walk, reason, message)
+  return (walk.reason == '' or walk.reason == REASONS[reason]) and message:find(walk.error, 1, true)
+end
+
+-- dead(keys, argv): a page of the dead letters that match, oldest first.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 tenant (empty: all)  4 cursor (empty to begin)  5 count (1..500)  6 reason (empty: any)
+--         7 text that the error contains (empty: any)  8 older_than_ms  9 younger_than_ms (0: any; with a cursor, which
+--         carries them, not used)  10 "brief" to leave out the records
+--   out   cursor (empty at the end), how many letters are left to look at, then per letter: {id, tenant, reason,
+--         attempts, died_at_ms, error, record}. A call looks at no more than 500 letters, so a page may be short, or
+--         empty, before the end.
+function verbs.dead(keys, args)
+  local call = open(keys, args)
+  local walk = read_walk(call, args)
+  local is_filtered = walk.reason ~= '' or walk.error ~= ''
+  local length = math.min(walk.past - walk.first, is_filtered and TASKS_PER_CALL or walk.count)
+  local out, bytes, seen, at_ms = {'', 0}, 0, 0, 0
+  if length <= 0 then return out end
+  local ids = redis.call('ZRANGE', walk.deaths, walk.first, walk.first + length - 1)
+  for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
+    local reason, attempts, died_at, tenant, message = struct.unpack(DEATH_FORMAT, death)
+    seen, at_ms = i, died_at
+    if is_wanted(walk, reason, message) then
+      local record = walk.is_brief and '' or redis.call('HGET', key(call, 'tasks'), ids[i])
+      out[#out + 1] = {ids[i], tenant, REASONS[reason], attempts, text(died_at), message, record}
+      bytes = bytes + #record + #message
+      if #out - 2 == walk.count or bytes >= PAGE_BYTES then break end
+    end
+  end
+  out[2] = walk.past - walk.first - seen
+  if out[2] > 0 then out[1] = table.concat({walk.until_ms, text(at_ms), ids[seen]}, ':') end
+  return out
+end
+
+-- letter(keys, argv): one dead letter.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 id
+--   out   as `dead` gives it, with its record; empty if there is no such dead letter
+function verbs.letter(keys, args)
+  local call, id = {prefix = keys[1]}, args[3]
+  local death = redis.call('HGET', key(call, 'dead'), id)
+  if not death then return {} end
+  local reason, attempts, died_at, tenant, message = struct.unpack(DEATH_FORMAT, death)
+  return {id, tenant, REASONS[reason], attempts, text(died_at), message, redis.call('HGET', key(call, 'tasks'), id)}
+end

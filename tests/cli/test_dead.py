@@ -1,0 +1,259 @@
+"""`fairq dead`: for people, for scripts, and for those who stop it half-way."""
+
+from __future__ import annotations
+
+import io
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from fairq.cli import dead
+from fairq.model import NewTask, Settlement, full_id
+from tests.server.harness import tenant
+
+from .harness import Commands, Finished, ServerThread, started
+from .test_commands import lines, one_line_error
+
+ADA = tenant("ada")
+
+
+def bury(server: ServerThread, name: str, ids: Sequence[str], error: str = "no way", payload: bytes = b'"x"') -> None:
+    """Make dead letters of a tenant; nothing else may be ready."""
+    assert server.served is not None
+    store = server.served.app.store
+    tasks = [NewTask(full_id(name, id), payload) for id in ids]
+    assert server.call(store.enqueue, "emails", name, tasks) == ["ok"] * len(ids)
+    leases = server.call(store.claim, "emails", "w", len(ids)).leases
+    rejected = [Settlement("reject", lease.id, lease.attempt, None, error) for lease in leases]
+    assert server.call(store.settle, "emails", rejected) == ["ok"] * len(ids)
+
+
+def counts(server: ServerThread) -> tuple[int, int]:
+    """How many tasks are ready, and how many dead."""
+    assert server.served is not None
+    state = server.call(server.served.app.store.queue, "emails")
+    return state.ready, state.dead
+
+
+class Terminal(io.StringIO):
+    """Somebody who sits before the command and types."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+def test_dead_letters_are_listed_for_people_and_for_scripts(commands: Commands, server: ServerThread) -> None:
+    assert "no dead letters" in commands("dead", "list", "emails").out
+    bury(server, "ada", ["a1", "a2"], payload=b'{"to": "ada"}')
+    bury(server, "bob", ["b1", "b2", "b3"], "no such street")
+    rows = commands("dead", "list", "emails", "--json").json
+    assert [row["id"] for row in rows] == ["ada/a1", "ada/a2", "bob/b1", "bob/b2", "bob/b3"]
+    assert (rows[0]["payload"], rows[0]["reason"], rows[0]["attempts"]) == ({"to": "ada"}, "rejected", 1)
+    table = lines(commands("dead", "list", "emails"))
+    assert sum("no way" in line for line in table) == 2
+    short = commands("dead", "list", "emails", "--limit", "2")
+    assert "3 more" in short.out
+    assert "b1" not in short.out
+    assert len(commands("dead", "list", "emails", "--json", "--limit", "2").json) == 2
+
+
+def test_an_id_is_never_cut_short(commands: Commands, server: ServerThread) -> None:
+    """It is what `show`, `replay` and `purge` are told."""
+    id = "order-" + "0123456789" * 5
+    bury(server, "ada", [id], "a long story " * 40)
+    assert f"ada/{id}" in commands("dead", "list", "emails").out
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--tenant", "ada"], 2),
+        (["--reason", "rejected"], 5),
+        (["--reason", "exhausted"], 0),
+        (["--reason", "lease_lost"], 0),
+        (["--error", "such street"], 3),
+        (["--error", "street", "--tenant", "ada"], 0),
+        (["--older-than", "7d"], 0),
+        (["--younger-than", "90s"], 5),
+    ],
+)
+def test_filters_narrow_it_down(commands: Commands, server: ServerThread, options: list[str], found: int) -> None:
+    bury(server, "ada", ["a1", "a2"])
+    bury(server, "bob", ["b1", "b2", "b3"], "no such street")
+    assert len(commands("dead", "list", "emails", "--json", *options).json) == found
+    assert commands("dead", "replay", "emails", "--all", "--json", *options).json == {"replayed": found, "gone": 0}
+    assert counts(server) == (found, 5 - found)
+
+
+def test_one_letter_is_shown_whole(commands: Commands, server: ServerThread) -> None:
+    bury(server, "ada", ["a1"], "Traceback:\n  line 1", payload=b'{"to":"ada","n":[1,null]}')
+    shown = commands("dead", "show", "emails", "ada/a1")
+    assert shown.code == 0
+    for text in ('{"to":"ada","n":[1,null]}', "Traceback", "line 1", "rejected", "+00:00"):
+        assert text in shown.out
+    letter = commands("dead", "show", "emails", "ada/a1", "--json").json
+    assert (letter["payload"], letter["error"]) == ({"to": "ada", "n": [1, None]}, "Traceback:\n  line 1")
+    one_line_error(commands("dead", "show", "emails", "ada/a2"), 1, "ada/a2")
+    one_line_error(commands("dead", "show", "emails", "a b"), 2, "id")
+
+
+def test_what_a_handler_says_cannot_drive_the_operators_terminal(commands: Commands, server: ServerThread) -> None:
+    bury(server, "ada", ["a1"], "[/red] \x1b]0;owned\x07 :smile: \u009b2J")
+    for out in (commands("dead", "list", "emails").out, commands("dead", "show", "emails", "ada/a1").out):
+        assert "\x1b]" not in out
+        assert "\u009b" not in out
+        assert "[/red] \\x1b]0;owned\\x07 :smile:" in " ".join(out.split())
+
+
+def test_named_letters_are_replayed_and_purged_and_the_code_says_if_some_were_none(
+    commands: Commands, server: ServerThread
+) -> None:
+    bury(server, "ada", ["a1", "a2", "a3"])
+    done = commands("dead", "replay", "emails", "ada/a1")
+    assert (done.code, done.out) == (0, "replayed: 1\n")
+    done = commands("dead", "replay", "emails", "ada/a1", "ada/a2")
+    one_line_error(done, 1, "ada/a1")
+    assert "replayed: 1" in done.out
+    assert "ada/a2" not in done.err
+    done = commands("dead", "purge", "emails", "ada/a3", "ada/a1", "--json")
+    assert (done.code, done.json) == (1, {"purged": 1, "gone": 1})
+    assert counts(server) == (2, 0)
+
+
+def test_a_tenant_sees_and_changes_its_own_only(commands: Commands, server: ServerThread) -> None:
+    bury(server, "ada", ["a1", "a2"])
+    bury(server, "bob", ["b1"])
+    assert [row["id"] for row in commands("dead", "list", "emails", "--json", token=ADA).json] == ["a1", "a2"]
+    assert commands("dead", "show", "emails", "a1", "--json", token=ADA).json["tenant"] == "ada"
+    one_line_error(commands("dead", "show", "emails", "b1", token=ADA), 1, "b1")
+    one_line_error(commands("dead", "list", "emails", "--tenant", "bob", token=ADA), 1, "own")
+    assert "replayed: 2" in commands("dead", "replay", "emails", "--all", token=ADA).out
+    assert "purged: 0" in commands("dead", "purge", "emails", "--all", "--yes", token=ADA).out
+    assert counts(server) == (2, 1)
+
+
+def test_all_are_purged_only_after_a_yes(
+    commands: Commands, server: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def purge(answer: io.StringIO | None, *options: str) -> Finished:
+        monkeypatch.setattr(sys, "stdin", answer or io.StringIO())
+        return commands("dead", "purge", "emails", "--all", *options)
+
+    bury(server, "ada", ["a1", "a2"])
+    one_line_error(purge(None), 2, "--yes")
+    for answer in ("n\n", "\n", ""):
+        asked = purge(Terminal(answer), "--tenant", "ada")
+        assert asked.code == 1
+        assert "up to 2 dead letters" in asked.err
+        assert "nothing was purged" in asked.err
+    assert counts(server) == (0, 2)
+    assert "purged: 0" in purge(Terminal("y\n"), "--tenant", "bob").out
+    assert "purged: 0" in purge(None, "--yes", "--older-than", "1h").out
+    assert "purged: 2" in purge(Terminal("yes\n")).out
+    assert counts(server) == (0, 0)
+
+
+def test_ctrl_c_tells_how_far_it_came_and_leaves_the_rest(commands: Commands, server: ServerThread) -> None:
+    bury(server, "ada", [f"a{n}" for n in range(40)])
+    begun = time.monotonic()
+    with started(
+        "dead", "replay", "emails", "--all", "--rate", "5", "--url", server.url, "--token", "dev-operator"
+    ) as command:
+        while counts(server)[0] < 3:
+            assert time.monotonic() < begun + 15
+            time.sleep(0.01)
+        command.send_signal(signal.SIGINT)
+        assert command.wait(15) == 130
+        assert command.stdout is not None
+        out = command.stdout.read()
+    ready, left = counts(server)
+    assert out == f"replayed: {ready}\n"
+    assert ready + left == 40
+    assert left > 20
+    assert f"replayed: {left}" in commands("dead", "replay", "emails", "--all").out
+
+
+def test_a_sweep_that_fails_tells_how_far_it_came(
+    commands: Commands, server: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert server.served is not None
+    bury(server, "ada", [f"a{n}" for n in range(300)])
+    bury(server, "ada", [f"b{n}" for n in range(300)])
+    store = server.served.app.store
+    replay, calls = store.replay, 0
+
+    async def fail_later(queue: str, ids: Sequence[str]) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise RuntimeError("planted")
+        return await replay(queue, ids)
+
+    monkeypatch.setattr(type(store), "replay", lambda _, queue, ids: fail_later(queue, ids))
+    done = commands("dead", "replay", "emails", "--all", "--json")
+    one_line_error(done, 1)
+    assert done.json == {"replayed": 500, "gone": 0}
+
+
+@pytest.mark.parametrize(
+    ("argv", "word"),
+    [
+        (["replay", "emails"], "--all"),
+        (["purge", "emails"], "--all"),
+        (["replay", "emails", "ada/a", "--all"], "--all"),
+        (["purge", "emails", "ada/a", "--all", "--yes"], "--all"),
+        (["replay", "emails", "ada/a", "--tenant", "ada"], "--all"),
+        (["replay", "emails", "ada/a", "--rate", "5"], "--rate"),
+        (["purge", "emails", "ada/a", "--older-than", "7d"], "--all"),
+        (["replay", "emails", "--all", "--rate", "0"], "rate"),
+        (["replay", "emails", "--all", "--rate", "nan"], "rate"),
+        (["replay", "emails", "--all", "--tenant", ""], "tenant"),
+        (["purge", "emails", "--all", "--yes", "--tenant", ""], "tenant"),
+        (["purge", "emails", "--all", "--yes", "--error", ""], "error"),
+        (["purge", "emails", "--all", "--yes", "--older-than", "500d"], "older_than"),
+        (["list", "emails", "--limit", "0"], "limit"),
+        (["list", "emails", "--older-than", "2h", "--younger-than", "1h"], "younger"),
+        (["list", "Emails"], "queue"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2_and_changes_nothing(
+    commands: Commands, server: ServerThread, argv: list[str], word: str
+) -> None:
+    bury(server, "ada", ["a"])
+    one_line_error(commands("dead", *argv), 2, word)
+    assert counts(server) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "argv", [["--reason", "boredom"], ["--older-than", "long"], ["--older-than", "90"], ["--rate", "fast"]]
+)
+def test_an_option_that_can_be_none_is_code_2(commands: Commands, argv: list[str]) -> None:
+    assert commands("dead", "replay", "emails", "--all", *argv).code == 2
+
+
+def test_the_progress_bar_is_for_terminals(commands: Commands, server: ServerThread) -> None:
+    bury(server, "ada", [f"a{n}" for n in range(20)])
+    assert commands("dead", "replay", "emails", "--all").err == ""
+    assert counts(server) == (20, 0)
+
+
+def test_the_progress_bar_shows_what_is_done_of_what_there_is(
+    commands: Commands, server: ServerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[int, int]] = []
+
+    @contextmanager
+    def progress(title: str) -> Iterator[Callable[[int, int], None]]:
+        assert title == "replay emails"
+        yield lambda done, total: shown.append((done, total))
+
+    monkeypatch.setattr(dead, "progress", progress)
+    bury(server, "ada", [f"a{n}" for n in range(20)])
+    commands("dead", "replay", "emails", "--all", "--rate", "100")
+    assert shown == [(0, 20), (10, 20), (20, 20)]

@@ -1,0 +1,227 @@
+"""Dead letters in the SDK: walks, sweeps at a rate, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+import fairq
+from fairq.client.dead_letters import DeadLetters, Sweep
+from fairq.errors import BadRequest, FairqError, Forbidden, NotFound
+from fairq.model import Settlement, bare_id
+from fairq.server.run import Served
+from tests.server.harness import OPERATOR, tenant, url_of
+
+
+async def bury(served: Served, client: fairq.Client, ids: Iterable[str], error: str = "no") -> None:
+    """Make dead letters; nothing else may be ready."""
+    tasks = await client.enqueue_many("emails", [{"id": id} for id in ids], ids=list(ids))
+    store = served.app.store
+    for start in range(0, len(tasks), 500):
+        leases = (await store.claim("emails", "w", len(tasks[start : start + 500]))).leases
+        rejected = [Settlement("reject", lease.id, lease.attempt, None, error) for lease in leases]
+        await store.settle("emails", rejected)
+
+
+async def last(sweep: Any) -> Sweep:
+    """Run a sweep to its end."""
+    async with aclosing(sweep) as steps:
+        reached = [step async for step in steps][-1]
+    assert isinstance(reached, Sweep)
+    return reached
+
+
+async def test_a_tenant_walks_over_its_letters_and_looks_into_one(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(10):
+        await bury(served, ada, ["a", "b"], "500 from mail")
+        await bury(served, ada, ["c"], "no such street")
+        letters = ada.dead_letters("emails")
+        found = [letter async for letter in letters.walk()]
+        assert [(letter.id, letter.payload) for letter in found] == [(id, {"id": id}) for id in "abc"]
+        assert [letter.id async for letter in letters.walk(error="street", reason="rejected", brief=True)] == ["c"]
+        assert [letter.id async for letter in letters.walk(older_than=3600)] == []
+        assert [letter.id async for letter in letters.walk(younger_than=3600.0)] == ["a", "b", "c"]
+        assert await letters.show("b") == found[1]
+        assert (found[1].attempts, found[1].error) == (1, "500 from mail")
+        assert 0 < found[1].enqueued_at_ms <= found[1].died_at_ms
+        page = await letters.page(count=2, brief=True)
+        assert ([letter.payload for letter in page.letters], page.left) == ([None, None], 1)
+        assert [letter.id for letter in (await letters.page(cursor=page.cursor)).letters] == ["c"]
+
+
+async def test_named_letters_are_replayed_and_purged_once(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(20):
+        ids = [f"id{n}" for n in range(700)]
+        await bury(served, ada, ids)
+        letters = ada.dead_letters("emails")
+        assert await letters.replay(ids[:600]) == ["ok"] * 600
+        assert await letters.replay(ids[:1]) == ["gone"]
+        assert await letters.purge(ids[500:]) == ["gone"] * 100 + ["ok"] * 100
+        assert await letters.replay([]) == []
+        assert (await served.app.store.queue("emails")).ready == 600
+
+
+async def test_a_sweep_changes_what_matches_and_nothing_else(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(20):
+        await bury(served, ada, [f"a{n}" for n in range(600)])
+        async with fairq.open_client(url_of(served), token=tenant("bob")) as bob:
+            await bury(served, bob, [f"b{n}" for n in range(10)])
+        async with fairq.open_client(url_of(served), token=OPERATOR) as operator:
+            letters = operator.dead_letters("emails")
+            assert await last(letters.replay_all(tenant="ada")) == Sweep(600, 0, 0)
+            assert await last(letters.replay_all(tenant="ada")) == Sweep(0, 0, 0)
+            assert await last(letters.purge_all(error="yes")) == Sweep(0, 0, 0)
+            assert await last(letters.purge_all()) == Sweep(10, 0, 0)
+            assert (await served.app.store.queue("emails")).ready == 600
+
+
+async def test_a_sweep_that_is_left_leaves_the_rest_and_another_goes_on(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(20):
+        await bury(served, ada, [f"id{n}" for n in range(30)])
+        letters = ada.dead_letters("emails")
+        async with aclosing(letters.replay_all(rate=100)) as steps:
+            async for step in steps:
+                if step.changed == 10:
+                    break
+        assert (await letters.page()).left + len((await letters.page()).letters) == 20
+        assert await last(letters.replay_all()) == Sweep(20, 0, 0)
+
+
+async def test_a_sweep_ends_although_what_it_replays_dies_again(served: Served, ada: fairq.Client) -> None:
+    store, changed = served.app.store, 0
+    with trio.fail_after(20):
+        await bury(served, ada, [f"id{n}" for n in range(600)])
+        async with aclosing(ada.dead_letters("emails").replay_all()) as steps:
+            async for step in steps:
+                leases = (await store.claim("emails", "w", 500)).leases
+                if leases:
+                    await store.settle("emails", [Settlement("reject", lease.id, lease.attempt) for lease in leases])
+                changed = step.changed
+        assert changed == 600
+        assert (await store.queue("emails")).dead == 600
+
+
+class Desk:
+    """Answers as a server with so many dead letters does, the first change after `delay` s; notes what came when."""
+
+    def __init__(self, letters: int, delay: float = 0.0) -> None:
+        self.ids = [f"id{n}" for n in range(letters)]
+        self.delay = delay
+        self.came: list[tuple[float, int]] = []
+
+    async def request(
+        self, verb: str, body: dict[str, Any] | None = None, *, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """Answer one request."""
+        assert body is not None
+        if verb == "dead":
+            first = int(body.get("cursor", "0"))
+            past = min(first + body["count"], len(self.ids))
+            row = {"tenant": "ada", "reason": "expired", "attempts": 0, "died_at_ms": 1, "error": ""}
+            return {
+                "dead": [{"id": id, **row} for id in self.ids[first:past]],
+                "cursor": str(past) if past < len(self.ids) else None,
+                "left": len(self.ids) - past,
+            }
+        self.came.append((trio.current_time(), len(body["ids"])))
+        await trio.sleep(self.delay if len(self.came) == 1 else 0)
+        return {"outcomes": ["ok"] * len(body["ids"])}
+
+
+@pytest.mark.parametrize(("rate", "letters"), [(50, 120), (0.5, 5), (10_000, 3_000), (7, 20)])
+async def test_a_sweep_keeps_its_rate(rate: float, letters: int, autojump_clock: trio.testing.MockClock) -> None:
+    desk = Desk(letters)
+    begun = trio.current_time()
+    assert await last(DeadLetters(desk, "emails").replay_all(rate=rate)) == Sweep(letters, 0, 0)
+    step = max(count for _, count in desk.came)
+    assert step <= max(1, rate / 10)
+    done = 0
+    for at, count in desk.came:
+        assert done <= rate * (at - begun) + 1e-6, "never ahead of the rate by more than a step"
+        done += count
+    assert desk.came[-1][0] - begun == pytest.approx((letters - desk.came[-1][1]) / rate), "nor behind"
+
+
+async def test_a_server_that_was_slow_is_not_flooded_afterwards(autojump_clock: trio.testing.MockClock) -> None:
+    desk = Desk(50, delay=3.0)
+    await last(DeadLetters(desk, "emails").replay_all(rate=100))
+    times = [at for at, _ in desk.came]
+    assert [round(later - earlier, 6) for earlier, later in itertools.pairwise(times)] == [3.0, 0.1, 0.1, 0.1]
+
+
+async def test_without_a_rate_a_sweep_takes_whole_batches(autojump_clock: trio.testing.MockClock) -> None:
+    desk = Desk(1_200)
+    steps = [step async for step in DeadLetters(desk, "emails").replay_all()]
+    assert [count for _, count in desk.came] == [500, 500, 200]
+    assert [(step.changed, step.left) for step in steps] == [
+        (0, 1_200), (500, 700), (500, 700), (1_000, 200), (1_000, 200), (1_200, 0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        ({"queue": "Emails"}, "queue"),
+        ({"tenant": ""}, "tenant"),
+        ({"tenant": "Ada"}, "tenant"),
+        ({"reason": "boredom"}, "reason"),
+        ({"error": ""}, "error"),
+        ({"error": 5}, "error"),
+        ({"error": "x" * 101}, "error"),
+        ({"older_than": -1}, "older_than"),
+        ({"older_than": float("nan")}, "older_than"),
+        ({"older_than": "7d"}, "older_than"),
+        ({"older_than": 10, "younger_than": 10}, "younger_than"),
+        ({"rate": 0}, "rate"),
+        ({"rate": -1}, "rate"),
+        ({"rate": float("inf")}, "rate"),
+        ({"rate": float("nan")}, "rate"),
+        ({"rate": True}, "rate"),
+        ({"rate": "fast"}, "rate"),
+    ],
+)
+async def test_a_mistake_is_told_before_anything_is_sent(call: dict[str, Any], field: str) -> None:
+    async with fairq.open_client("ws://127.0.0.1:9", token=OPERATOR) as client:
+        with pytest.raises(BadRequest) as caught:
+            await last(client.dead_letters(call.pop("queue", "emails")).replay_all(**call))
+    assert caught.value.field == field
+
+
+async def test_a_word_that_chooses_nothing_is_an_error_in_the_program(ada: fairq.Client) -> None:
+    with pytest.raises(TypeError, match="colour"):
+        await ada.dead_letters("emails").page(colour="red")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "error", "field"),
+    [
+        ("show", ("nobody",), NotFound, "id"),
+        ("show", ("ada/a",), BadRequest, "id"),
+        ("replay", (["a b"],), BadRequest, "ids"),
+        ("purge", (["bob/a"],), BadRequest, "ids"),
+    ],
+)
+async def test_what_the_server_refuses_is_told(
+    ada: fairq.Client, name: str, args: tuple[Any, ...], error: type[FairqError], field: str
+) -> None:
+    with trio.fail_after(5), pytest.raises(error) as caught:
+        await getattr(ada.dead_letters("emails"), name)(*args)
+    assert caught.value.field == field
+
+
+async def test_a_tenant_asking_for_anothers_letters_is_refused(ada: fairq.Client) -> None:
+    with trio.fail_after(5), pytest.raises(Forbidden):
+        await ada.dead_letters("emails").page(tenant="bob")
+
+
+async def test_a_tenants_ids_are_those_that_it_chose(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(5):
+        await bury(served, ada, ["order-1"])
+        (letter,) = [letter async for letter in ada.dead_letters("emails").walk()]
+        assert letter.id == bare_id(letter.id) == "order-1"

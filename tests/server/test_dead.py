@@ -1,0 +1,113 @@
+"""Dead letters through the server: whose they are, what each role sees of them, and whose share a replay takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from fairq.model import MAX_BATCH, DeadLetter, Settlement, full_id
+from fairq.server.run import Served
+
+from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
+
+ROW = set(DeadLetter.__annotations__)
+BRIEF = {"id", "tenant", "reason", "attempts", "died_at_ms", "error"}
+
+
+async def bury(served: Served, name: str, *ids: str, error: str = "") -> None:
+    """Make dead letters of a tenant; nothing else may be ready."""
+    async with raw(served, tenant(name)) as client:
+        assert await client.enqueue("q", ids) == ["ok"] * len(ids)
+    leases = (await served.app.store.claim("q", "w", len(ids))).leases
+    rejected = [Settlement("reject", lease.id, lease.attempt, None, error) for lease in leases]
+    assert await served.app.store.settle("q", rejected) == ["ok"] * len(ids)
+
+
+async def ids_of(client: Raw, **which: Any) -> list[str]:
+    """Walk over the dead letters that match, a few at a time."""
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = await client.ask("dead", queue="q", count=2, cursor=cursor, **which)
+        found += [row["id"] for row in page["dead"]]
+        cursor = page["cursor"]
+        if cursor is None:
+            assert page["left"] == 0
+            return found
+
+
+async def test_an_operator_sees_all_letters_and_a_tenant_its_own_without_its_name(served: Served) -> None:
+    await bury(served, "ada", "a1", "a2", "a3")
+    await bury(served, "bob", "b1", error="no such street")
+    async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+        assert await ids_of(operator) == ["ada/a1", "ada/a2", "ada/a3", "bob/b1"]
+        assert await ids_of(operator, tenant="bob") == await ids_of(operator, error="street") == ["bob/b1"]
+        assert await ids_of(ada) == await ids_of(ada, tenant="ada") == ["a1", "a2", "a3"]
+        assert await ids_of(ada, error="street") == []
+        (row,) = (await operator.ask("dead", queue="q", tenant="bob"))["dead"]
+        assert row.keys() == ROW
+        assert (row["payload"], row["error"], row["attempts"]) == ("b1", "no such street", 1)
+        assert {*(await ada.ask("dead", queue="q", brief=True))["dead"][0]} == BRIEF
+        assert (await ada.ask("letter", queue="q", id="a2"))["letter"]["payload"] == "a2"
+        assert (await operator.ask("letter", queue="q", id="bob/b1"))["letter"] == row
+
+
+async def test_a_tenant_can_touch_no_letters_but_its_own(served: Served) -> None:
+    await bury(served, "ada", "same", "a")
+    await bury(served, "bob", "same", "b")
+    async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+        assert (await ada.ask("replay", queue="q", ids=["b", "a"]))["outcomes"] == ["gone", "ok"]
+        assert (await ada.ask("purge", queue="q", ids=["same", "b"]))["outcomes"] == ["ok", "gone"]
+        assert await ids_of(operator) == ["bob/b", "bob/same"]
+        forged = (await operator.ask("dead", queue="q", count=1))["cursor"]
+        assert (await ada.ask("dead", queue="q", cursor=forged))["dead"] == []
+        states = (await operator.ask("tasks", queue="q", ids=["ada/a", "ada/same"]))["tasks"]
+        assert [state["state"] for state in states] == ["ready", "unknown"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "code", "field"),
+    [
+        ("dead", {"tenant": "bob"}, "forbidden", "tenant"),
+        ("dead", {"tenant": ""}, "forbidden", "tenant"),
+        ("dead", {"reason": "boredom"}, "bad_request", "reason"),
+        ("dead", {"cursor": "x"}, "bad_request", "cursor"),
+        ("letter", {"id": "bob/b"}, "bad_request", "id"),
+        ("letter", {"id": "b"}, "not_found", "id"),
+        ("replay", {"ids": ["bob/b"]}, "bad_request", "ids"),
+        ("replay", {"ids": []}, "bad_request", "ids"),
+        ("purge", {"ids": ["bob/b"]}, "bad_request", "ids"),
+        ("purge", {"ids": ["a"] * (MAX_BATCH + 1)}, "too_large", "ids"),
+    ],
+)
+async def test_what_a_tenant_is_refused(served: Served, verb: str, body: dict[str, Any], code: str, field: str) -> None:
+    await bury(served, "bob", "b")
+    async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+        with pytest.raises(Refused) as caught:
+            await ada.ask(verb, queue="q", **body)
+        assert (caught.value.code, caught.value.field) == (code, field)
+        assert await ids_of(operator) == ["bob/b"]
+
+
+async def test_replayed_letters_wait_inside_their_owners_share(served: Served) -> None:
+    """A thousand letters come back at once: whoever enqueues then is served every other time all the same."""
+    store = served.app.store
+    await store.configure("q", {"share": "count"})
+    ids = [f"l{n}" for n in range(1000)]
+    for start in range(0, 1000, 500):
+        await bury(served, "flood", *ids[start : start + 500])
+    async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator, raw(served, WORKER) as worker:
+        for start in range(0, 1000, 500):
+            full = [full_id("flood", id) for id in ids[start : start + 500]]
+            assert (await operator.ask("replay", queue="q", ids=full))["outcomes"] == ["ok"] * 500
+        await ada.enqueue("q", [f"a{n}" for n in range(20)])
+        served_to: list[str] = []
+        with trio.fail_after(20):
+            await worker.attach("q", credit=1)
+            while len(served_to) < 60:
+                (task,) = await worker.pushed()
+                served_to.append(task["tenant"])
+                assert await worker.settle("q", "ack", task) == ["ok"]
+        assert served_to.count("ada") == 20
