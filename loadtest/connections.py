@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,13 @@ from attrs import define, field, frozen
 import fairq
 from loadtest.figures import Verdict, judge, read_records
 from loadtest.openloop import OpenLoop, percentiles_ms
-from loadtest.processes import RunFailed, Server, resident_bytes, running_server, running_worker
+from loadtest.processes import RunFailed, Server, resident_bytes, running_idle, running_server, running_worker
 from loadtest.report import Progress, Table
 from loadtest.throughput import PAYLOAD
-from loadtest.watch import queue_state, wait_attached, wait_done, wait_until
+from loadtest.watch import wait_attached, wait_done
 
 RATE, CREDIT = 200.0, 10
 SPARE_FILES = 200
-GROUP = 50  # workers that connect at once; more would wait for each other in this one process
 
 
 @frozen
@@ -71,39 +71,22 @@ class Connections:
         self.verdicts[f"connections, {name}"] = judge(traffic.due_ms, [entry.id for entry in starts])
         self.rows.append({"name": name, "idle": idle, **percentiles_ms(traffic.latency(starts))})
 
-    async def _idle(self, n: int, *, task_status: trio.TaskStatus[None]) -> None:
-        async with fairq.open_client(self.server.url, token=f"dev-tenant:idle-{n}") as client:
-            await client.tasks("idle", ["none"])  # answered, so it is connected
-            task_status.started()
-            await trio.sleep_forever()
-
-    async def open_tenants(self, nursery: trio.Nursery) -> None:
-        """Connect idle tenants."""
-        for n in range(self.sizes.each):
-            if n % 500 == 0:
-                self.progress.say(f"connections: idle tenants, {n:,} of {self.sizes.each:,}")
-            await nursery.start(self._idle, n)
-
-    async def open_workers(self, nursery: trio.Nursery) -> None:
-        """Attach idle workers to one queue."""
-        for n in range(self.sizes.each):
-            if n % 500 == 0:
-                self.progress.say(f"connections: idle workers, {n:,} of {self.sizes.each:,}")
-            worker = fairq.Worker(self.server.url, token="dev-worker", name=f"idle-{n}", concurrency=1)
-            worker.task("idle")(_never)
-            await nursery.start(worker.run)
-            if (n + 1) % GROUP == 0 or n + 1 == self.sizes.each:
-                await self._until_attached(n + 1)
-
-    async def _until_attached(self, count: int) -> None:
-        async def all_attached() -> float:
-            return float((await queue_state(self.operator, "idle"))["workers"]) / count
-
-        await wait_until("connections, idle workers", self.sizes.limit, all_attached)
-
-
-async def _never(task: fairq.Task) -> None:
-    raise AssertionError("an idle worker got a task")
+    @asynccontextmanager
+    async def idle(self, kind: str) -> AsyncIterator[None]:
+        """Keep idle clients connected while the context lasts. Raises: RunFailed if they cannot be."""
+        each, connected, printed = self.sizes.each, 0, b""
+        async with running_idle(self.server, kind, each) as process:
+            assert process.stdout is not None
+            with trio.move_on_after(self.sizes.limit):
+                async for chunk in process.stdout:
+                    printed += chunk
+                    connected = int((b"0\n" + printed).rpartition(b"\n")[0].split()[-1])
+                    self.progress.say(f"connections: idle {kind}, {connected:,} of {each:,}")
+                    if connected == each:
+                        break
+            if connected < each:
+                raise RunFailed(f"no more than {connected:,} of {each:,} idle {kind} were connected in time")
+            yield
 
 
 async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -> dict[str, Any]:
@@ -121,16 +104,13 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
         scenario = Connections(server, operator, busy, sizes, progress)
         await scenario.latency("no idle connections", 0)
         before = resident_bytes(server.pid)
-        async with trio.open_nursery() as nursery:
-            await scenario.open_tenants(nursery)
-            with_tenants = resident_bytes(server.pid)
-            weights["tenant"] = (with_tenants - before) // sizes.each
+        async with scenario.idle("tenants"):
+            weights["tenant"] = (resident_bytes(server.pid) - before) // sizes.each
             await scenario.latency("beside idle tenants", sizes.each)
             between = resident_bytes(server.pid)
-            await scenario.open_workers(nursery)
-            weights["worker"] = (resident_bytes(server.pid) - between) // sizes.each
-            await scenario.latency("beside idle tenants and workers", 2 * sizes.each)
-            nursery.cancel_scope.cancel()
+            async with scenario.idle("workers"):
+                weights["worker"] = (resident_bytes(server.pid) - between) // sizes.each
+                await scenario.latency("beside idle tenants and workers", 2 * sizes.each)
     return {"each": sizes.each, "bytes": weights, "rate": RATE, "rows": scenario.rows, "verdicts": scenario.verdicts}
 
 

@@ -197,6 +197,19 @@ async def running_worker(
         raise RunFailed(f"the worker ended with code {code}:\n{_tail(record.with_suffix('.log'))}")
 
 
+@asynccontextmanager
+async def running_idle(server: Server, kind: str, count: int) -> AsyncIterator[trio.Process]:
+    """Run idle clients in a process of their own while the context lasts; it prints how many are connected."""
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-m", "loadtest.idle", server.url, kind, str(count)], cwd=ROOT, env=_environment({}),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        await stop(process, 2.0)
+
+
 @contextmanager
 def plain_store(directory: Path, *, fsync: str = "always", port: int = 0) -> Iterator[tuple[Path, int]]:
     """Run the embedded store's program by itself, with the settings that fairq gives it; gives socket and pid.

@@ -6,6 +6,7 @@ calls `expire` when `deadline` has come. So client and server can be joined in m
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,8 +18,12 @@ from fairq.wire.messages import BEAT_S, SILENCE_S, Ping
 
 @define(eq=False)
 class Session:
-    """An outbox of frames, and the two deadlines of a heart: when to say something, when to give the other up."""
+    """An outbox of frames, and the two deadlines of a heart: when to say something, when to give the other up.
 
+    Hearts that began together drift apart: each beats a little faster than it must, by `haste` in [0, 1).
+    """
+
+    haste: float = field(factory=random.random, kw_only=True)
     heard_at: float = 0.0
     spoke_at: float = 0.0
     is_silent: bool = field(default=False, init=False)  # nothing was heard for SILENCE_S: close
@@ -27,6 +32,10 @@ class Session:
     def send(self, kind: str, body: Mapping[str, Any] | None = None) -> None:
         """Put a frame into the outbox."""
         self._outbox.append(encode(kind, body or {}))
+
+    @property
+    def _beat_s(self) -> float:
+        return BEAT_S * (1 - self.haste / 4)
 
     @property
     def has_outgoing(self) -> bool:
@@ -42,11 +51,11 @@ class Session:
 
     def deadline(self) -> float:
         """Return when `expire` has something to do."""
-        return min(self.spoke_at + BEAT_S, self.heard_at + SILENCE_S)
+        return min(self.spoke_at + self._beat_s, self.heard_at + SILENCE_S)
 
     def expire(self, now: float) -> None:
         """Do what is due by now."""
         if now >= self.heard_at + SILENCE_S:
             self.is_silent = True
-        elif now >= self.spoke_at + BEAT_S:
+        elif now >= self.spoke_at + self._beat_s:
             self.send(Ping.type)

@@ -15,13 +15,13 @@ from .ends import WELCOME
 
 
 def client() -> ClientSession:
-    session = ClientSession()
+    session = ClientSession(haste=0.0)
     session.connected(0.0)
     session.receive(json.dumps({**WELCOME, "role": "tenant"}), 0.0)
     return session
 
 
-SESSIONS = {"client": client, "server": lambda: ServerSession(role=Role.TENANT)}
+SESSIONS = {"client": client, "server": lambda: ServerSession(role=Role.TENANT, haste=0.0)}
 
 
 @pytest.fixture(params=SESSIONS)
@@ -36,6 +36,12 @@ def test_a_ping_leaves_after_a_beat_of_saying_nothing(session: Session) -> None:
     session.expire(BEAT_S)
     assert session.outgoing(BEAT_S) == ['{"type":"ping"}']
     assert session.deadline() == 2 * BEAT_S
+
+
+def test_hearts_that_began_together_drift_apart_and_none_is_late() -> None:
+    beats = [ServerSession(role=Role.TENANT).deadline() for _ in range(100)]
+    assert len(set(beats)) > 90
+    assert all(0.75 * BEAT_S <= beat <= BEAT_S for beat in beats)
 
 
 def test_whoever_speaks_needs_no_ping(session: Session) -> None:
