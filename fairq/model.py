@@ -29,7 +29,7 @@ MAX_CURSOR_CHARS = 200
 MAX_PAYLOAD_BYTES = 1 << 20
 MAX_RESULT_BYTES = 1 << 18
 MAX_CALLBACK_BYTES = 65_535
-MAX_CAP = 1_000_000  # of a batch
+MAX_CAP = 1_000_000  # on tasks running at once, of a batch or a tenant
 
 Action = Literal["ack", "nack", "reject", "release", "reap", "extend"]
 Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled"]
@@ -199,6 +199,7 @@ class QueueSettings:
     retry_cap_ms: int = 3_600_000
     dead_keep_ms: int = 14 * 86_400_000
     dead_keep: int = 100_000
+    tenant_cap: int = 0
 
 
 SETTING_RANGES: dict[str, tuple[int, int]] = {
@@ -208,6 +209,7 @@ SETTING_RANGES: dict[str, tuple[int, int]] = {
     "retry_cap_ms": (1, 604_800_000),
     "dead_keep_ms": (1_000, 31_536_000_000),
     "dead_keep": (0, 10_000_000),
+    "tenant_cap": (0, MAX_CAP),
 }
 
 
@@ -248,7 +250,8 @@ class QueueState:
 class TenantState:
     """A tenant's place in one queue.
 
-    `delivered` and `entitled` are seconds of worker time, or tasks when the queue's share is `count`.
+    `delivered` and `entitled` are seconds of worker time, or tasks when the queue's share is `count`. `cap` bounds how
+    many of its tasks run at once: 0 is no cap, None the queue's `tenant_cap`.
     """
 
     tenant: str
@@ -263,6 +266,7 @@ class TenantState:
     entitled: float
     is_paused: bool
     is_backlogged: bool
+    cap: int | None
 
 
 @frozen

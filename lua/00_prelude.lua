@@ -13,8 +13,8 @@
 
 local verbs = {}  -- the functions that callers may call, by name; 99_register.lua tells the store of them
 
-local QUEUE_FORMAT = '<ddddddddddddddddddddddddd'  -- fields in the order of load_queue
-local TENANT_FORMAT = '<ddddddddddddddIbBBB'    -- fields in the order of new_tenant
+local QUEUE_FORMAT = '<dddddddddddddddddddddddddd'  -- fields in the order of load_queue
+local TENANT_FORMAT = '<dddddddddddddddIbBBB'   -- fields in the order of new_tenant
 local RUN_FORMAT = '<IIHBIddddBc0Bc0Hc0'        -- fields in the order of load_run
 local LEASE_FORMAT = '<IIHBIddddBc0'            -- the head of RUN_FORMAT: a lease without its worker and error
 local HEADER_FORMAT = '<BHdddBc0'               -- a task's record is this header followed by the payload
@@ -25,6 +25,7 @@ local BATCH_FORMAT = '<ddddddddddBBc0Hc0Hc0Hc0'  -- fields in the order of unpac
 local RECORD_VERSION = 1
 
 local DEFAULT_WEIGHT = 1000     -- weights are kept in thousandths, as integers, so that sums cannot drift
+local QUEUES_CAP = -1           -- tenant.cap: as the queue's
 local OUT, AWAKE = 0, -1        -- tenant.slot: in no structure, on the wake list, else its slot in the class
 local SHARE_TIME, SHARE_COUNT = 0, 1
 -- run.state: leased (and perhaps asked to stop), or how the last lease ended (told apart for who settles twice: see
@@ -76,7 +77,7 @@ local function new_queue()
     now = 0, clock = 0, weight_sum = 0, hungry = 0, paused = 0, epoch = 0, share = SHARE_TIME, lease_ms = 30000,
     max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000, dead_keep = 100000,
     estimate = 0, ready = 0, delayed = 0, leased = 0, dead = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
-    cancelled = 0, special = 0, held = 0,
+    cancelled = 0, special = 0, held = 0, tenant_cap = 0,
     classes = {},
   }
 end
@@ -87,7 +88,8 @@ local function load_queue(prefix)
   local q, position = {classes = {}}, nil
   q.now, q.clock, q.weight_sum, q.hungry, q.paused, q.epoch, q.share, q.lease_ms, q.max_attempts, q.retry_base_ms,
     q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready, q.delayed, q.leased, q.dead, q.enqueued, q.done,
-    q.buried, q.expired, q.cancelled, q.special, q.held, position = struct.unpack(QUEUE_FORMAT, packed)
+    q.buried, q.expired, q.cancelled, q.special, q.held, q.tenant_cap, position =
+    struct.unpack(QUEUE_FORMAT, packed)
   while position <= #packed do  -- the tail: (class, tenants in it), for classes that have any
     local class, count
     class, count, position = struct.unpack('<dd', packed, position)
@@ -100,7 +102,7 @@ local function pack_queue(q)
   local parts = {struct.pack(QUEUE_FORMAT, q.now, q.clock, q.weight_sum, q.hungry, q.paused, q.epoch, q.share,
     q.lease_ms, q.max_attempts, q.retry_base_ms, q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready,
     q.delayed, q.leased, q.dead, q.enqueued, q.done, q.buried, q.expired, q.cancelled, q.special,
-    q.held)}
+    q.held, q.tenant_cap)}
   for class, count in pairs(q.classes) do
     if count > 0 then parts[#parts + 1] = struct.pack('<dd', class, count) end
   end

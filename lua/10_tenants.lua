@@ -2,7 +2,7 @@
 --
 -- Theory. Every tenant has a virtual time: service received / weight. The queue has a clock, the virtual time that a
 -- perfectly served tenant would show: each dispatch moves it by cost / (sum of the weights that are eligible). A
--- tenant is *eligible* while it has ready tasks and is not paused.
+-- tenant is *eligible* while it has ready tasks, is not paused, and has fewer leased tasks than its cap (6) allows.
 --
 -- 1. Two draws by rate, and the lower virtual time is served. A tenant's rate is its weight / the cost of its tasks:
 --    what its part of the dispatches ought to be. One draw (a lottery) is unbiased, but its error grows with the square
@@ -24,83 +24,9 @@
 --    be served for ever.
 -- 5. Membership has one rule in one place: `close` seats every tenant that the call touched. No path that makes work
 --    ready, or takes it away, can forget to.
-
--- In units of the queue's mean task, so that weight and rate are one where tasks are alike or costs are not known.
-local function rate_of(call, weight, estimate)
-  if call.queue.share == SHARE_COUNT or estimate == 0 then return weight end
-  return weight * call.queue.estimate / estimate
-end
-
--- One constructor with all fields: this runs for every tenant that is drawn, and growing a table costs more than it.
-local function new_tenant(call, name, weight, vtime, estimate, epoch, slot, ready, delayed, leased, dead, done,
-    delivered, entitled, joined, held, voids, class, paused, listed, levels)
-  local t = {
-    name = name, weight = weight, vtime = vtime, estimate = estimate, epoch = epoch, slot = slot, ready = ready,
-    delayed = delayed, leased = leased, dead = dead, done = done, delivered = delivered, entitled = entitled,
-    joined = joined, held = held, voids = voids, class = class, paused = paused, listed = listed, levels = levels,
-    counted = slot ~= OUT,  -- its weight is in queue.weight_sum
-    touched = false, rerated = false,
-  }
-  if epoch ~= call.queue.epoch then  -- the unit of service changed: everyone starts anew, together
-    t.epoch, t.vtime, t.estimate, t.delivered, t.entitled, t.joined = call.queue.epoch, 0, 0, 0, 0, 0
-  end
-  call.tenants[name] = t
-  return t
-end
-
-local function unpack_tenant(call, name, packed)
-  if packed then return new_tenant(call, name, struct.unpack(TENANT_FORMAT, packed)) end
-  return new_tenant(call, name, DEFAULT_WEIGHT, 0, 0, call.queue.epoch, OUT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-end
-
-local function pack_tenant(t)
-  return struct.pack(TENANT_FORMAT, t.weight, t.vtime, t.estimate, t.epoch, t.slot, t.ready, t.delayed, t.leased,
-    t.dead, t.done, t.delivered, t.entitled, t.joined, t.held, t.voids, t.class, t.paused, t.listed, t.levels)
-end
-
--- Reads the named tenants that this call has not met yet, in one command. They stay packed until somebody needs more
--- of them than their account: a draw looks at many and serves few.
-local function read_tenants(call, names)
-  local packed, missing = call.packed, {}
-  for i = 1, #names do
-    local name = names[i]
-    if packed[name] == nil then
-      packed[name] = false
-      missing[#missing + 1] = name
-    end
-  end
-  if #missing == 0 then return end
-  for i, text in ipairs(redis.call('HMGET', key(call, 'tenants'), unpack(missing))) do packed[missing[i]] = text end
-end
-
-local function tenant(call, name)
-  local t = call.tenants[name]
-  if t then return t end
-  if call.packed[name] == nil then call.packed[name] = redis.call('HGET', key(call, 'tenants'), name) end
-  return unpack_tenant(call, name, call.packed[name])
-end
-
--- What a draw asks of a tenant that has a slot: weight, virtual time and estimate, or nil if nothing of it is left.
-local function account_of(call, name)
-  local t = call.tenants[name]
-  if t then
-    if t.ready > 0 then return t.weight, t.vtime, t.estimate end
-    return nil
-  end
-  local weight, vtime, estimate, epoch = struct.unpack('<dddd', call.packed[name])
-  if epoch ~= call.queue.epoch then return weight, 0, 0 end
-  return weight, vtime, estimate
-end
-
--- The tenant's state, to be changed: it is seated and written back when the call closes.
-local function touch(call, name)
-  local t = tenant(call, name)
-  if not t.touched then
-    t.touched = true
-    call.touched[#call.touched + 1] = t
-  end
-  return t
-end
+-- 6. A cap bounds how many tasks of a tenant are leased at once: its own, or the queue's (`tenant_cap`). Whoever is at
+--    it is not in the draw and costs it nothing; the end of a lease brings him back. Only when the queue's cap has
+--    just been lowered may tenants without room stand in slots: drawing one is a miss, its next settlement seats it.
 
 -- Slots of a class, seen through the changes that this call has not written yet.
 local function slot_field(class, slot)
@@ -151,8 +77,8 @@ local function count_out(call, t)
   call.queue.weight_sum = call.queue.weight_sum - t.weight
 end
 
-local function is_eligible(t)
-  return t.ready > 0 and t.paused == 0
+local function is_eligible(call, t)
+  return t.paused == 0 and has_room(call, t)
 end
 
 local function leave(call, t)
@@ -163,6 +89,7 @@ end
 
 local function arrive(call, t)
   count_in(call, t)
+  call.readied = true
   if t.vtime > call.queue.clock then
     take_slot(call, t)
   else
@@ -176,7 +103,7 @@ end
 
 -- Puts a tenant where its state says it belongs. Every touched tenant passes here once, at the end.
 local function seat(call, t)
-  if not is_eligible(t) then
+  if not is_eligible(call, t) then
     if t.slot ~= OUT then leave(call, t) end
   elseif t.slot == OUT then
     arrive(call, t)

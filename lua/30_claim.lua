@@ -16,7 +16,7 @@ local function pop_woken(call, wanted)
   read_tenants(call, names)
   for _, name in ipairs(names) do
     local t = tenant(call, name)
-    if t.slot == AWAKE then woken[#woken + 1] = t else touch(call, name).listed = 0 end
+    if t.slot == AWAKE and has_room(call, t) then woken[#woken + 1] = t else touch(call, name).listed = 0 end
   end
   return woken
 end
@@ -51,9 +51,9 @@ local function pick_round(call, wanted)
     count = count + 1
     local cost, weight_sum = cost_of(call, t.estimate), q.weight_sum
     tenants[count], costs[count], weight_sums[count] = t, cost, weight_sum
-    t.ready, q.ready = t.ready - 1, q.ready - 1
+    t.ready, q.ready, t.leased, q.leased = t.ready - 1, q.ready - 1, t.leased + 1, q.leased + 1
     charge(call, t, cost, weight_sum)
-    if t.ready == 0 then count_out(call, t) end
+    if not has_room(call, t) then count_out(call, t) end
   end
   push_back_woken(call, round)
   return {tenants = tenants, costs = costs, weight_sums = weight_sums, count = count}
@@ -64,7 +64,8 @@ local function unpick(call, picks, i, returned)
   local t = picks.tenants[i]
   charge(call, t, -picks.costs[i], picks.weight_sums[i])
   t.ready, call.queue.ready = t.ready + returned, call.queue.ready + returned
-  if is_eligible(t) then count_in(call, t) end
+  t.leased, call.queue.leased = t.leased - 1, call.queue.leased - 1
+  if is_eligible(call, t) then count_in(call, t) end
 end
 
 -- Pops ids off one list until there are `wanted`, passing over voids.
@@ -141,7 +142,7 @@ local function lease_round(call, picks, worker, leases)
       if past[i] then redis.call('HDEL', key(call, 'runs'), id) end
       put_dead(call, t, id, EXPIRED, attempt, message)
     else
-      t.leased, q.leased, attempt = t.leased + 1, q.leased + 1, attempt + 1
+      attempt = attempt + 1
       count_running(call, id, 1)
       if extras_of(call, id).result_ttl > 0 then table.insert(leases[3], id) end
       runs[m + 1], runs[m + 2] = id, struct.pack(RUN_FORMAT, attempt, forgiven, max_attempts, LEASED, q.epoch, call.now,

@@ -23,6 +23,22 @@ function verbs.set_weight(keys, args)
   return before
 end
 
+-- set_cap(keys, argv): bound how many tasks of a tenant are leased at once.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 tenant  4 cap (1..1,000,000; 0: none; -1: the queue's)
+--   out   the cap it had
+--   flags allow-oom
+function verbs.set_cap(keys, args)
+  local call, cap = open(keys, args), tonumber(args[4])
+  if not cap or cap < QUEUES_CAP or cap > 1000000 or cap % 1 ~= 0 then refuse('bad_request', 'cap') end
+  check_name(args[3], 'tenant')
+  local t = touch(call, args[3])
+  local before = t.cap
+  t.cap = cap
+  close(call)
+  return before
+end
+
 local function set_paused(keys, args, paused)
   local call = open(keys, args)
   local q, target = call.queue, call.queue
@@ -51,7 +67,7 @@ function verbs.resume(keys, args) return set_paused(keys, args, 0) end
 -- setting -> lowest, highest; whole numbers all. KEYS.md says what each means.
 local SETTINGS = {
   share = {SHARE_TIME, SHARE_COUNT}, lease_ms = {100, 86400000}, max_attempts = {1, 1000},
-  retry_base_ms = {1, 86400000}, retry_cap_ms = {1, 604800000},
+  retry_base_ms = {1, 86400000}, retry_cap_ms = {1, 604800000}, tenant_cap = {0, 1000000},
   dead_keep_ms = {1000, 31536000000}, dead_keep = {0, 10000000},
 }
 

@@ -31,13 +31,9 @@ class Tenant:
     dead: int = 0
     done: int = 0
     held: int = 0
+    cap: int = -1  # -1: the queue's
     ready: deque[str] = field(default_factory=deque)
     delayed: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def is_eligible(self) -> bool:
-        """Whether the tenant can be served."""
-        return bool(self.ready) and not self.paused
 
 
 @dataclass
@@ -93,6 +89,17 @@ class FairPick:
         self.estimate: float = 0
         self.touched: list[Tenant] = []
         self.woken: list[Tenant] = []
+        self.tenant_cap = 0
+        self.readied = False
+
+    def has_room(self, t: Tenant) -> bool:
+        """Whether one more task of the tenant may be leased."""
+        cap = self.tenant_cap if t.cap < 0 else t.cap
+        return bool(t.ready) and (not cap or t.leased < cap)
+
+    def is_eligible(self, t: Tenant) -> bool:
+        """Whether the tenant can be served."""
+        return self.has_room(t) and not t.paused
 
     def touch(self, name: str) -> Tenant:
         """Get a tenant to change it: it is seated when the call ends."""
@@ -141,7 +148,7 @@ class FairPick:
 
     def seat(self, t: Tenant) -> None:
         """Put the tenant where its state says it belongs."""
-        if not t.is_eligible:
+        if not self.is_eligible(t):
             if t.slot != OUT:
                 self.count_out(t)
                 if t.slot > 0:
@@ -149,6 +156,7 @@ class FairPick:
                 t.slot = OUT
         elif t.slot == OUT:
             self.count_in(t)
+            self.readied = True
             if t.vtime > self.clock:
                 self.take_slot(t)
             else:
@@ -215,7 +223,7 @@ class FairPick:
             if not darts.hits:
                 self.throw(darts, dice)
             t, inside = darts.hits.popleft()
-            if inside < self.rate_of(t) and t.is_eligible:
+            if inside < self.rate_of(t) and self.has_room(t):
                 return t
         return None
 
@@ -223,7 +231,7 @@ class FairPick:
         """Draw two and take the better one; a tenant that stands alone is not drawn."""
         seated = [t for seats in self.classes.values() for t in seats]
         if len(seated) == 1:
-            return seated[0] if seated[0].is_eligible else None
+            return seated[0] if self.has_room(seated[0]) else None
         one = self.draw(darts, dice)
         other = self.draw(darts, dice) if one else None
         return other if one and other and other.vtime < one.vtime else one
@@ -233,7 +241,7 @@ class FairPick:
         woken: deque[Tenant] = deque()
         for _ in range(min(wanted, len(self.wake))):
             t = self.wake.popleft()
-            if t.slot == AWAKE:
+            if t.slot == AWAKE and self.has_room(t):
                 woken.append(t)
             else:
                 self.touch(t.name).listed = False
@@ -263,7 +271,8 @@ class FairPick:
             self.touch(t.name)
             picks.append(Pick(t, t.ready.popleft(), self.cost_of(t), self.weight_sum))
             self.charge(t, picks[-1].cost, self.weight_sum)
-            if not t.ready:
+            t.leased += 1
+            if not self.has_room(t):
                 self.count_out(t)
         self.wake.extendleft(reversed(woken))
         return picks

@@ -89,6 +89,7 @@ class Model(FairPick):
             "retry_cap_ms": 3_600_000,
             "dead_keep_ms": 14 * 86_400_000,
             "dead_keep": 100_000,
+            "tenant_cap": 0,
         }
         self.paused = 0
         self.hungry = 0
@@ -365,6 +366,9 @@ class Model(FairPick):
         self.expiring.pop(p.id, None)
         if 0 < task.expires_at <= now:
             self.charge(t, -p.cost, p.weight_sum)
+            t.leased -= 1
+            if self.is_eligible(t):
+                self.count_in(t)
             if b := self.batch_of(p.id):
                 b.admitted -= 1
             self.bury(p.id, "expired", now, run.attempt, run.error)
@@ -372,7 +376,6 @@ class Model(FairPick):
         run.attempt, run.state, run.epoch, run.leased_at = run.attempt + 1, "leased", self.epoch, now
         run.cost, run.weight_sum, run.worker = p.cost, p.weight_sum, worker
         self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
-        t.leased += 1
         if b := self.batch_of(p.id):
             b.running += 1
         return [(p.id, run.attempt, run.max_attempts + run.forgiven)]
@@ -630,6 +633,14 @@ class Model(FairPick):
         self.close(now)
         return before
 
+    def set_cap(self, now: float, tenant: str, cap: int) -> int:
+        """Bound a tenant's leased tasks; returns the cap that it had."""
+        now = self.open(now)
+        t = self.touch(tenant)
+        before, t.cap = t.cap, cap
+        self.close(now)
+        return before
+
     def set_paused(self, now: float, tenant: str, paused: int) -> int:
         """Pause or resume a tenant, or (empty name) the queue."""
         now = self.open(now)
@@ -648,6 +659,7 @@ class Model(FairPick):
         """Change settings; a change of share starts everybody's account anew."""
         now = self.open(now)
         self.settings |= values
+        self.tenant_cap = self.settings["tenant_cap"]
         if self.share != self.settings["share"]:
             self.share, self.epoch, self.clock, self.estimate = self.settings["share"], self.epoch + 1, 0, 0
             for t in self.tenants.values():

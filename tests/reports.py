@@ -45,6 +45,7 @@ def share(model: Model, name: str) -> dict[str, float]:
         "entitled": t.entitled + (t.weight * (model.clock - t.joined) if t.slot != OUT else 0),
         "paused": t.paused,
         "is_eligible": int(t.slot != OUT),
+        "cap": t.cap,
     }
 
 

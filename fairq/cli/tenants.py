@@ -20,6 +20,7 @@ _COLUMNS = {
     "done": "done",
     "delivered": "delivered",
     "entitled": "entitled",
+    "cap": "cap",
     "is_paused": "paused",
 }
 
@@ -41,6 +42,18 @@ def set_weight(queue: str, tenant: str, weight: float, *, server: Server | None 
     body = {"queue": queue, "tenant": tenant, "weight": weight}
     before = run_with(server or Server(), lambda client: client.request("set_weight", body))["before"]
     print(f"{tenant} in {queue}: weight {before:g} -> {weight:g}")
+
+
+@tenants.command
+def set_cap(queue: str, tenant: str, cap: int | None = None, *, server: Server | None = None) -> None:
+    """Let at most so many tasks of a tenant run at once (0: any number; without a number: the queue's tenant_cap)."""
+    body = {"queue": queue, "tenant": tenant, "cap": cap}
+    before = run_with(server or Server(), lambda client: client.request("set_cap", body))["before"]
+    print(f"{tenant} in {queue}: cap {_say_cap(before)} -> {_say_cap(cap)}")
+
+
+def _say_cap(cap: int | None) -> str:
+    return "of the queue" if cap is None else str(cap) if cap else "none"
 
 
 @tenants.command

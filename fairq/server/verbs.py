@@ -353,6 +353,15 @@ async def set_weight(app: App, peer: Peer, request: wire.SetWeight) -> Body:
     return {"before": before}
 
 
+async def set_cap(app: App, peer: Peer, request: wire.SetCap) -> Body:
+    """Bound how many tasks of a tenant run at once."""
+    queue, tenant = peer.identity.check_queue(request.queue), check_name(request.tenant, "tenant")
+    cap = None if request.cap is None else check_int(request.cap, "cap", 0, MAX_CAP)
+    before = await app.store.set_cap(queue, tenant, cap)
+    app.hint(queue)
+    return {"before": before}
+
+
 async def pause(app: App, peer: Peer, request: wire.Pause) -> Body:
     """Hold back a tenant, or the whole queue."""
     queue, tenant = _target(peer, request)
@@ -463,6 +472,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Configure: configure,
     wire.Tenants: tenants,
     wire.SetWeight: set_weight,
+    wire.SetCap: set_cap,
     wire.Pause: pause,
     wire.Resume: resume,
     wire.Dead: dead,

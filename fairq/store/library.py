@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "2715e2c2a4f060a4"
+DIGEST = "ec0a9b795a95c24f"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead", "peek", "batches", "results", "letter"})
 

@@ -162,6 +162,11 @@ class Store:
         before: int = await self._call("set_weight", queue, tenant, max(1, round(weight * 1000)))
         return before / 1000
 
+    async def set_cap(self, queue: str, tenant: str, cap: int | None) -> int | None:
+        """Bound how many tasks of a tenant run at once (0: any number, None: the queue's); returns the cap it had."""
+        await self._register(queue)
+        return _cap(await self._call("set_cap", queue, tenant, -1 if cap is None else cap))
+
     async def pause(self, queue: str, tenant: str = "") -> bool:
         """Hold back a tenant, or the whole queue; returns whether it was paused already."""
         await self._register(queue)
@@ -291,8 +296,12 @@ class Store:
         return deleted
 
 
+def _cap(cap: int) -> int | None:
+    return None if cap < 0 else cap
+
+
 def _tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantState:
-    weight, ready, held, delayed, leased, dead, done, delivered, entitled, paused, eligible = values
+    weight, ready, held, delayed, leased, dead, done, delivered, entitled, paused, eligible, cap = values
     return TenantState(
         tenant=tenant,
         weight=weight / 1000,
@@ -306,6 +315,7 @@ def _tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantSt
         entitled=entitled / unit,
         is_paused=bool(paused),
         is_backlogged=bool(eligible),
+        cap=_cap(int(cap)),
     )
 
 

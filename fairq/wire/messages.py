@@ -247,6 +247,17 @@ class SetWeight(Request):
 
 
 @frozen
+class SetCap(Request):
+    """Bound how many tasks of a tenant run at once."""
+
+    type: ClassVar[str] = "set_cap"
+    ref: int
+    queue: str
+    tenant: str
+    cap: int | None = None
+
+
+@frozen
 class Pause(Request):
     """Hold back a tenant, or the whole queue."""
 
@@ -450,6 +461,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Configure: (_OPERATOR, _ANY),
     Tenants: (_OPERATOR, _ANY),
     SetWeight: (_OPERATOR, _ANY),
+    SetCap: (_OPERATOR, _ANY),
     Pause: (_OPERATOR, _ANY),
     Resume: (_OPERATOR, _ANY),
     Dead: (_TENANT | _OPERATOR, _ANY),

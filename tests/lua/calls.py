@@ -106,6 +106,7 @@ class Share:
     entitled: float
     paused: int
     is_eligible: int
+    cap: int
 
 
 def dice(seed: int = 0, count: int = 1500) -> bytes:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from .calls import Queue
 
-TENANT_FORMAT = "<14dIbBBB"
-QUEUE_FORMAT = "<25d"
+TENANT_FORMAT = "<15dIbBBB"
+QUEUE_FORMAT = "<26d"
 BATCH_FORMAT = "<10dBB"
 SCORES = ("leases", "due", "expiring", "deaths", "cancelling", "completed", "graveyards")
 HASHES = ("tasks", "runs", "dead", "slots", "tenants", "extras", "batches")
@@ -37,16 +37,17 @@ class Seat(NamedTuple):
     entitled: float
     joined: float
     held: float
+    cap: float
     voids: int
     rank: int
     paused: int
     listed: int
     levels: int
 
-    @property
-    def is_eligible(self) -> bool:
+    def is_eligible(self, tenant_cap: float) -> bool:
         """Whether the tenant can be served."""
-        return self.ready > 0 and not self.paused
+        cap = tenant_cap if self.cap < 0 else self.cap
+        return self.ready > 0 and not self.paused and (not cap or self.leased < cap)
 
 
 def tenant_of(record: bytes) -> str:
@@ -76,13 +77,13 @@ class Keyspace:
         self.graveyards = scores["graveyards"]
         self.wake = [name.decode() for name in values.get("wake", [])]
         self.seats = {n: Seat._make(struct.unpack(TENANT_FORMAT, v)) for n, v in hashes["tenants"].items()}
-        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 25)
+        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 26)
         size = struct.calcsize(QUEUE_FORMAT)
         q = struct.unpack_from(QUEUE_FORMAT, packed)
         self.now, self.weight_sum, self.epoch = q[0], q[2], q[5]
         self.counts = dict(zip(("ready", "delayed", "leased", "dead"), q[14:18], strict=True))
         self.classes = dict(struct.iter_unpack("<dd", packed[size:]))
-        self.special = q[23]
+        self.special, self.tenant_cap = q[23], q[25]
         self.batches = {n: struct.unpack_from(BATCH_FORMAT, packed) for n, packed in hashes["batches"].items()}
         self.cancelling = scores["cancelling"]
         self.held = {n.partition(":")[2]: {k.decode() for k, _ in values[n]} for n in self.names if n[:5] == "held:"}
@@ -258,8 +259,14 @@ class Keyspace:
 
     def check_seats(self) -> None:
         """Whoever is eligible is seated and weighed, nobody else is; slots are dense, the wake list is covered."""
-        eligible = {t: s for t, s in self.seats.items() if s.is_eligible}
-        assert {t for t, s in self.seats.items() if s.slot != OUT} == eligible.keys()
+        eligible = {t: s for t, s in self.seats.items() if s.slot != OUT}
+        for tenant, seat in self.seats.items():
+            if seat.cap >= 0:  # the queue's cap may have changed since a tenant was seated
+                assert (tenant in eligible) == seat.is_eligible(self.tenant_cap), tenant
+            elif tenant in eligible:
+                assert seat.is_eligible(0), tenant
+            else:
+                assert not seat.is_eligible(0) or seat.leased, tenant
         assert self.weight_sum == sum(seat.weight for seat in eligible.values())
         seated = {f"{s.rank}:{s.slot:.0f}": t for t, s in eligible.items() if s.slot > 0}
         assert {field: name.decode() for field, name in self.slots.items()} == seated

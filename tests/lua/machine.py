@@ -30,6 +30,7 @@ SETTINGS: dict[str, list[int]] = {
     "retry_cap_ms": [150, 1],
     "dead_keep_ms": [10**6, LEASE],
     "dead_keep": [1000, 1000, 2, 0],
+    "tenant_cap": [0, 0, 1, 2],
 }
 TENANTS = st.sampled_from(NAMES)
 FEW_IDS = st.lists(st.sampled_from(IDS), min_size=1, max_size=4)
@@ -193,6 +194,11 @@ class QueueMachine(RuleBasedStateMachine):
         """Let time pass without a tick."""
         self.now += ms
 
+    @rule(tenant=TENANTS, cap=st.sampled_from([-1, 0, 1, 2]))
+    def set_cap(self, tenant: str, cap: int) -> None:
+        """Cap a tenant."""
+        self.same(self.call("set_cap", tenant, cap), self.model.set_cap(self.now, tenant, cap))
+
     @rule(verb=st.sampled_from(["set_weight", "pause", "resume", "resume"]), tenant=TENANTS, weight=WEIGHTS)
     def operate(self, verb: str, tenant: str, weight: int) -> None:
         """Change a tenant; a tenth of the pauses pauses the queue."""
@@ -294,7 +300,7 @@ class Walk:
     def step(self) -> None:
         """Take one step; every fourth one reads the whole keyspace."""
         m, choose, seed = self.machine, self.random.choice, self.random.randrange(2**16)
-        match self.random.choices(range(11), [5, 4, 5, 4, 2, 2, 1, 1, 1, 1, 1])[0]:
+        match self.random.choices(range(12), [5, 4, 5, 4, 2, 2, 1, 1, 1, 1, 1, 1])[0]:
             case 0:
                 m.enqueue(tenant=choose(NAMES), ids=self.some(4, IDS), window=self.window())
             case 1:
@@ -323,6 +329,8 @@ class Walk:
                 m.open_batch(tenant=choose(NAMES), name=choose(BATCHES), cap=choose([0, 1, 2]), called=seed % 8)
             case 10:
                 m.end_batch(verb=choose(["close_batch", "close_batch", "cancel_batch"]), name=choose(BATCHES))
+            case 11:
+                m.set_cap(tenant=choose(NAMES), cap=choose([-1, -1, 0, 1, 2]))
         if self.random.random() < 0.25:
             m.all_say_the_same()
         if self.reader.random() < 0.25:

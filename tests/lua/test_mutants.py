@@ -97,7 +97,21 @@ MUTANTS = [
         "  call.readied = paused == 0 and",
         "  target.touched, call.touched = nil, {}\n  call.readied = paused == 0 and",
     ),
-    Mutant("paused tenants stay in the draw", "return t.ready > 0 and t.paused == 0", "return t.ready > 0"),
+    Mutant("paused tenants stay in the draw", "return t.paused == 0 and has_room(call, t)", "return has_room(call, t)"),
+    Mutant("a tenant's cap is not looked at", "(cap == 0 or t.leased < cap)", "true"),
+    Mutant(
+        "a claim overruns the cap",
+        "    if not has_room(call, t) then count_out(call, t) end",
+        "    if t.ready == 0 then count_out(call, t) end",
+    ),
+    Mutant(
+        "the queue's cap is not looked at by a draw", "if not t and call.queue.tenant_cap > 0 then", "if false then"
+    ),
+    Mutant(
+        "an expired task takes a place under the cap",
+        "  t.leased, call.queue.leased = t.leased - 1, call.queue.leased - 1\n  if is",
+        "  if is",
+    ),
     Mutant("idling banks credit", "t.vtime, t.slot = call.queue.clock, AWAKE", "t.slot = AWAKE"),
     Mutant(
         "coming back sheds debt", "if t.vtime > call.queue.clock then\n    take_slot", "if false then\n    take_slot"
@@ -230,6 +244,8 @@ DEEP = {
     "a task frees another one's key",
     "later batches of a name are the same",
     "the flooder loses more than its lead",
+    "the queue's cap is not looked at by a draw",
+    "a walk passes over those of one moment",
 }
 CASES = [pytest.param(mutant, marks=[pytest.mark.slow] if mutant.name in DEEP else []) for mutant in MUTANTS]
 

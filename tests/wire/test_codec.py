@@ -41,6 +41,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "configure": {"ref": 1, "queue": "q", "settings": {"lease_ms": 1000}},
     "tenants": {"ref": 1, "queue": "q"},
     "set_weight": {"ref": 1, "queue": "q", "tenant": "t", "weight": 1},
+    "set_cap": {"ref": 1, "queue": "q", "tenant": "t", "cap": 5},
     "pause": {"ref": 1, "queue": "q"},
     "resume": {"ref": 1, "queue": "q", "tenant": "t"},
     "dead": {"ref": 1, "queue": "q"},

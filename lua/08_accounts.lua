@@ -1,0 +1,87 @@
+-- Tenants as a call knows them: read once, changed in place, written back when it closes (10_tenants.lua).
+
+-- In units of the queue's mean task, so that weight and rate are one where tasks are alike or costs are not known.
+local function rate_of(call, weight, estimate)
+  if call.queue.share == SHARE_COUNT or estimate == 0 then return weight end
+  return weight * call.queue.estimate / estimate
+end
+
+-- One constructor with all fields: this runs for every tenant that is drawn, and growing a table costs more than it.
+local function new_tenant(call, name, weight, vtime, estimate, epoch, slot, ready, delayed, leased, dead, done,
+    delivered, entitled, joined, held, cap, voids, class, paused, listed, levels)
+  local t = {
+    name = name, weight = weight, vtime = vtime, estimate = estimate, epoch = epoch, slot = slot, ready = ready,
+    delayed = delayed, leased = leased, dead = dead, done = done, delivered = delivered, entitled = entitled,
+    joined = joined, held = held, cap = cap, voids = voids, class = class, paused = paused, listed = listed,
+    levels = levels,
+    counted = slot ~= OUT,  -- its weight is in queue.weight_sum
+    touched = false, rerated = false,
+  }
+  if epoch ~= call.queue.epoch then  -- the unit of service changed: everyone starts anew, together
+    t.epoch, t.vtime, t.estimate, t.delivered, t.entitled, t.joined = call.queue.epoch, 0, 0, 0, 0, 0
+  end
+  call.tenants[name] = t
+  return t
+end
+
+local function unpack_tenant(call, name, packed)
+  if packed then return new_tenant(call, name, struct.unpack(TENANT_FORMAT, packed)) end
+  return new_tenant(call, name, DEFAULT_WEIGHT, 0, 0, call.queue.epoch, OUT, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    QUEUES_CAP, 0, 0, 0, 0, 0)
+end
+
+local function pack_tenant(t)
+  return struct.pack(TENANT_FORMAT, t.weight, t.vtime, t.estimate, t.epoch, t.slot, t.ready, t.delayed, t.leased,
+    t.dead, t.done, t.delivered, t.entitled, t.joined, t.held, t.cap, t.voids, t.class, t.paused, t.listed, t.levels)
+end
+
+-- Reads the named tenants that this call has not met yet, in one command. They stay packed until somebody needs more
+-- of them than their account: a draw looks at many and serves few.
+local function read_tenants(call, names)
+  local packed, missing = call.packed, {}
+  for i = 1, #names do
+    local name = names[i]
+    if packed[name] == nil then
+      packed[name] = false
+      missing[#missing + 1] = name
+    end
+  end
+  if #missing == 0 then return end
+  for i, text in ipairs(redis.call('HMGET', key(call, 'tenants'), unpack(missing))) do packed[missing[i]] = text end
+end
+
+local function tenant(call, name)
+  local t = call.tenants[name]
+  if t then return t end
+  if call.packed[name] == nil then call.packed[name] = redis.call('HGET', key(call, 'tenants'), name) end
+  return unpack_tenant(call, name, call.packed[name])
+end
+
+-- Whether one more task of the tenant may be leased.
+local function has_room(call, t)
+  local cap = t.cap == QUEUES_CAP and call.queue.tenant_cap or t.cap
+  return t.ready > 0 and (cap == 0 or t.leased < cap)
+end
+
+-- What a draw asks of a tenant that has a slot: weight, virtual time and estimate, or nil if nothing of it is left.
+local function account_of(call, name)
+  local t = call.tenants[name]
+  if not t and call.queue.tenant_cap > 0 then t = unpack_tenant(call, name, call.packed[name]) end
+  if t then
+    if has_room(call, t) then return t.weight, t.vtime, t.estimate end
+    return nil
+  end
+  local weight, vtime, estimate, epoch = struct.unpack('<dddd', call.packed[name])
+  if epoch ~= call.queue.epoch then return weight, 0, 0 end
+  return weight, vtime, estimate
+end
+
+-- The tenant's state, to be changed: it is seated and written back when the call closes.
+local function touch(call, name)
+  local t = tenant(call, name)
+  if not t.touched then
+    t.touched = true
+    call.touched[#call.touched + 1] = t
+  end
+  return t
+end
