@@ -21,11 +21,13 @@ MAY_IMPORT = {
     "store": {"errors", "model", "scopes"},
     "server": SHARED | {"store"},
     "client": SHARED,
+    "testing": SHARED | {"client"},
     "": {"errors", "client"},
     "demo": SHARED | {"", "client", "server", "store"},
     "cli": SHARED | {"", "client", "server", "store", "demo"},
     "__main__": {"", "cli"},
 }
+PACKAGES = ("wire", "store", "server", "client", "testing", "cli", "demo")
 PURE = {"errors", "model", "wire", "tokens"}  # no I/O and no clock
 IMPURE_MODULES = {"trio", "trio_websocket", "asyncio", "redis", "hiredis", "socket", "ssl", "time", "datetime"}
 
@@ -45,7 +47,7 @@ def imports_of(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             module = node.module or ""
-            if module in ("fairq", *(f"fairq.{part}" for part in ("wire", "store", "server", "client", "cli", "demo"))):
+            if module in ("fairq", *(f"fairq.{part}" for part in PACKAGES)):
                 found |= {f"{module}.{alias.name}" for alias in node.names}
             else:
                 found.add(module)

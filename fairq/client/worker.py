@@ -1,7 +1,7 @@
 """The SDK for those who do the work, on trio.
 
 Every task runs in a task of its own, inside a cancel scope that ends when its lease is lost. What a handler returns
-or raises decides the settlement: see `_settlement_of`.
+or raises decides the settlement: see `settlement_of`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,15 @@ import platform
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from inspect import iscoroutinefunction
-from traceback import format_exception
-from typing import Any
 
 import structlog
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from fairq.client.driver import Driver
+from fairq.client.handlers import Function, Handler, perform
 from fairq.errors import BadRequest, Closed
-from fairq.model import MAX_ERROR_CHARS, MAX_SPAN_MS, Settlement, bare_id, check_int, check_name
+from fairq.model import Settlement, check_int, check_name
 from fairq.scopes import open_plain_nursery
 from fairq.wire.messages import MAX_CREDIT, Push, PushedTask
 from fairq.wire.worker_session import WorkerSession
@@ -33,75 +30,10 @@ BURST = 32  # tasks that a runner runs before it lets the others, and the connec
 GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
 
 
-class Retry(Exception):
-    """Raised by a handler: try this task again, after `delay` seconds (none: the queue's backoff)."""
-
-    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
-        super().__init__(reason)
-        if delay is not None and not 0 <= delay * 1000 <= MAX_SPAN_MS:
-            raise BadRequest("delay must be 0 or more seconds, and at most 400 days", field="delay")
-        self.delay = delay
-
-
-class Reject(Exception):
-    """Raised by a handler: this task can never succeed; it becomes a dead letter at once."""
-
-
-def _moment(ms: int | None) -> datetime | None:
-    return None if not ms else datetime.fromtimestamp(ms / 1000, UTC)
-
-
-@frozen
-class Task:
-    """What a handler gets. `payload` is the decoded JSON value; `attempt` counts up from 1 with every lease."""
-
-    id: str
-    queue: str
-    tenant: str
-    attempt: int
-    max_attempts: int
-    payload: Any
-    enqueued_at_ms: int
-    start_at_ms: int | None = None
-    expires_at_ms: int | None = None
-
-    @property
-    def enqueued_at(self) -> datetime:
-        """When the service took the task over."""
-        return datetime.fromtimestamp(self.enqueued_at_ms / 1000, UTC)
-
-    @property
-    def start_at(self) -> datetime | None:
-        """Before when it was not to start, if that was asked for."""
-        return _moment(self.start_at_ms)
-
-    @property
-    def expires_at(self) -> datetime | None:
-        """From when on it is not to start any more, if that was asked for."""
-        return _moment(self.expires_at_ms)
-
-
-Handler = Callable[[Task], Any]
-
-
 def default_name() -> str:
     """Name this worker after its machine and process."""
     node = "".join(c if c.isalnum() or c in "._-" else "-" for c in platform.node() or "worker")
     return f"{node[:48]}-{os.getpid()}"
-
-
-def _settlement_of(task: PushedTask, error: Exception | None) -> Settlement:
-    """Decide what becomes of a lease: the one table of outcomes."""
-    match error:
-        case None:
-            return Settlement("ack", task.id, task.attempt)
-        case Retry(delay=delay):
-            delay_ms = None if delay is None else round(delay * 1000)
-            return Settlement("nack", task.id, task.attempt, delay_ms, str(error)[:MAX_ERROR_CHARS])
-        case Reject():
-            return Settlement("reject", task.id, task.attempt, None, str(error)[:MAX_ERROR_CHARS])
-        case _:
-            return Settlement("nack", task.id, task.attempt, None, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
 
 
 @define(eq=False)
@@ -120,23 +52,20 @@ class Worker:
     _driver: Driver[WorkerSession] = field(init=False)
     _waiting: deque[tuple[str, PushedTask]] = field(factory=deque, init=False)
     _runners: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
-    _async_handlers: set[Handler] = field(factory=set, init=False)
     _scopes: dict[tuple[str, str, int], trio.CancelScope] = field(factory=dict, init=False)
     _threads: trio.CapacityLimiter = field(init=False)
     _idle: trio.Event = field(factory=trio.Event, init=False)
     _is_stopping: bool = field(default=False, init=False)
 
-    def task(self, queue: str) -> Callable[[Handler], Handler]:
+    def task(self, queue: str) -> Callable[[Function], Function]:
         """Register the handler of a queue; `async def` runs in the event loop, `def` in a thread."""
         check_name(queue, "queue")
 
-        def register(handler: Handler) -> Handler:
+        def register(function: Function) -> Function:
             if queue in self.handlers:
                 raise BadRequest(f"queue {queue} has a handler already", field="queue")
-            self.handlers[queue] = handler
-            if iscoroutinefunction(handler):
-                self._async_handlers.add(handler)
-            return handler
+            self.handlers[queue] = Handler.of(function)
+            return function
 
         return register
 
@@ -241,17 +170,13 @@ class Worker:
                         await self._perform(queue, task, scope)
 
     async def _perform(self, queue: str, pushed: PushedTask, scope: trio.CancelScope) -> None:
-        task = Task(
-            bare_id(pushed.id), queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
-            pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms,
-        )  # fmt: skip
         key = (queue, pushed.id, pushed.attempt)
         if not self._driver.session.holds(*key):
             return  # the lease was lost before the task began
         settlement: Settlement | None = None
         self._scopes[key] = scope
         try:
-            settlement = _settlement_of(pushed, await self._call(self.handlers[queue], task))
+            settlement, _ = await perform(self.handlers[queue], queue, pushed, self._threads)
         finally:
             del self._scopes[key]
             if settlement is None and not scope.cancel_called:  # it is the worker that is cancelled
@@ -260,18 +185,3 @@ class Worker:
             if settlement is not None:
                 self._driver.session.settle(queue, settlement)
                 self._driver.kick()
-
-    async def _call(self, handler: Handler, task: Task) -> Exception | None:
-        """Run a handler; returns what it raised."""
-        try:
-            if handler in self._async_handlers:
-                await handler(task)
-            else:
-                await trio.to_thread.run_sync(handler, task, abandon_on_cancel=True, limiter=self._threads)
-        except (Retry, Reject) as verdict:
-            return verdict
-        except Exception as error:
-            trace = "".join(format_exception(error))  # as text: a renderer of its own choice might show all variables
-            log.warning("task failed", task=task.id, queue=task.queue, attempt=task.attempt, exception=trace)
-            return error
-        return None
