@@ -6,6 +6,7 @@ import importlib
 import signal
 import sys
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any
 
 import trio
@@ -43,6 +44,8 @@ def worker(
     concurrency: Annotated[int | None, Parameter(name=["--concurrency", "-c"])] = None,
     name: str | None = None,
     grace: float = 30.0,
+    burst: Annotated[bool, Parameter(negative=())] = False,
+    task_log: bool = True,
     url: Url = None,
     token: Token = None,
     log_level: str = "info",
@@ -60,6 +63,11 @@ def worker(
         This worker's name (default: machine and process).
     grace
         Seconds that running tasks get when it stops; a second signal ends it at once.
+    burst
+        End when there is nothing to do: nothing held, and nothing ready in its queues. Delayed tasks, also those that
+        wait for their next attempt, are not waited for.
+    task_log
+        A line in the log for each task that ends.
     """
     configure_logging(log_level, as_json=log_json)
     found = load_app(app)
@@ -71,13 +79,18 @@ def worker(
         raise SettingsError("a token is needed: --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
     found.concurrency = concurrency if concurrency is not None else found.concurrency
     found.name = name or found.name
-    trio.run(_work, found, grace)
+    found.log_tasks = task_log and log_level in ("debug", "info")
+    began = monotonic()
+    trio.run(_work, found, grace, burst)
+    if burst:
+        counts = ", ".join(f"{outcome} {count}" for outcome, count in sorted(found.counts.items())) or "nothing to do"
+        print(f"{counts}, in {monotonic() - began:.1f} s")
 
 
-async def _work(app: Any, grace: float) -> None:
+async def _work(app: Any, grace: float, burst: bool) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch_signals, app, grace, nursery.cancel_scope)
-        await app.run()
+        await app.run(burst=burst)
         nursery.cancel_scope.cancel()
 
 

@@ -100,6 +100,13 @@ def settlement_of(task: PushedTask, error: Exception | None) -> Settlement:
             return Settlement("nack", task.id, task.attempt, None, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
 
 
+def outcome_of(task: PushedTask, settlement: Settlement) -> str:
+    """Say what a settlement makes of its task: `done`, `retry` or `dead`."""
+    if settlement.action == "nack" and task.attempt < task.max_attempts:
+        return "retry"
+    return "done" if settlement.action == "ack" else "dead"
+
+
 async def perform(
     handler: Handler, queue: str, pushed: PushedTask, threads: trio.CapacityLimiter
 ) -> tuple[Settlement, Exception | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import ssl
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -17,17 +17,18 @@ import trio
 from attrs import define, field
 
 from fairq.client.driver import Driver
-from fairq.client.handlers import Function, Handler, perform
-from fairq.errors import BadRequest, Closed
-from fairq.model import Settlement, check_int, check_name
+from fairq.client.handlers import Function, Handler, outcome_of, perform
+from fairq.errors import BadRequest, Closed, FairqError, OutcomeUnknown, Unavailable
+from fairq.model import Settlement, bare_id, check_int, check_name
 from fairq.scopes import open_plain_nursery
-from fairq.wire.messages import MAX_CREDIT, Push, PushedTask
+from fairq.wire.messages import MAX_CREDIT, Idle, Push, PushedTask
 from fairq.wire.worker_session import WorkerSession
 
 log = structlog.get_logger("fairq.worker")
 
 BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
 GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
+_ASK_S = 30.0  # how long an answer to `idle` is waited for
 
 
 def default_name() -> str:
@@ -41,6 +42,8 @@ class Worker:
     """An app of handlers, one per queue, that is attached to the service while `run` runs.
 
     `concurrency` tasks run at once; plain functions run in threads, and cannot be cancelled when their lease is lost.
+    `log_tasks` gives each task a line in the log when it ends. `counts` says how tasks ended: `done`, `retry`, `dead`,
+    `lost` (the lease, while the handler ran) or `released` (the worker was cancelled).
     """
 
     url: str | Sequence[str] = "ws://127.0.0.1:7700"
@@ -48,6 +51,8 @@ class Worker:
     concurrency: int = 10
     name: str = field(factory=default_name)
     tls: ssl.SSLContext | None = None
+    log_tasks: bool = False
+    counts: Counter[str] = field(factory=Counter, init=False)
     handlers: dict[str, Handler] = field(factory=dict, init=False)
     _driver: Driver[WorkerSession] = field(init=False)
     _waiting: deque[tuple[str, PushedTask]] = field(factory=deque, init=False)
@@ -55,6 +60,7 @@ class Worker:
     _scopes: dict[tuple[str, str, int], trio.CancelScope] = field(factory=dict, init=False)
     _threads: trio.CapacityLimiter = field(init=False)
     _idle: trio.Event = field(factory=trio.Event, init=False)
+    _rest: trio.Event | None = field(default=None, init=False)  # somebody waits until nothing is held
     _is_stopping: bool = field(default=False, init=False)
 
     def task(self, queue: str) -> Callable[[Function], Function]:
@@ -69,9 +75,11 @@ class Worker:
 
         return register
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, burst: bool = False, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled or stopped. Cancelled: handlers are cancelled too, and their tasks given back.
 
+        `burst`: stop by itself when it holds nothing and a claim on its queues finds nothing; what is delayed, also for
+        its next attempt, is not waited for.
         Raises: BadRequest without handlers; Unauthorized or Forbidden when the server will not have the token.
         """
         if not self.handlers:
@@ -91,6 +99,8 @@ class Worker:
                 async with trio.open_nursery() as runners:
                     for _ in range(self.concurrency):
                         runners.start_soon(self._run_tasks)
+                    if burst:
+                        runners.start_soon(self._stop_when_empty)
                     await self._idle.wait()
                     runners.cancel_scope.cancel()
             finally:
@@ -112,6 +122,24 @@ class Worker:
             self._driver.kick()
         self._moved()
 
+    async def _stop_when_empty(self) -> None:
+        session = self._driver.session
+        while not self._is_stopping:
+            self._rest = trio.Event()
+            self._moved()
+            await self._rest.wait()
+            try:
+                call = session.request(Idle.type, {}, trio.current_time() + _ASK_S)
+                is_empty = (await self._driver.wait(call))["is_idle"]
+            except (Unavailable, OutcomeUnknown):
+                continue
+            except FairqError:
+                if session.fatal:  # `run` raises it
+                    return
+                raise
+            if is_empty and not session.holding:
+                self.stop()
+
     async def _stay_connected(self, scope: trio.CancelScope) -> None:
         try:
             with scope:
@@ -132,6 +160,8 @@ class Worker:
         for lease in session.refused_settlements:
             log.warning("too late: the lease was lost before", task=lease.id, queue=lease.queue, attempt=lease.attempt)
         session.refused_settlements.clear()
+        if self._rest and not session.holding:
+            self._rest.set()
         if self._is_stopping and not session.holding and (session.is_quiet or not session.is_attached):
             self._idle.set()
 
@@ -174,14 +204,21 @@ class Worker:
         if not self._driver.session.holds(*key):
             return  # the lease was lost before the task began
         settlement: Settlement | None = None
+        outcome, began = "lost", trio.current_time()
         self._scopes[key] = scope
         try:
             settlement, _ = await perform(self.handlers[queue], queue, pushed, self._threads)
+            outcome = outcome_of(pushed, settlement)
         finally:
             del self._scopes[key]
             if settlement is None and not scope.cancel_called:  # it is the worker that is cancelled
+                outcome = "released"
                 self.stop()
                 self._release(queue, pushed)
             if settlement is not None:
                 self._driver.session.settle(queue, settlement)
                 self._driver.kick()
+            self.counts[outcome] += 1
+            if self.log_tasks:
+                ms = round((trio.current_time() - began) * 1000, 1)
+                log.info("task", task=bare_id(pushed.id), queue=queue, attempt=pushed.attempt, outcome=outcome, ms=ms)

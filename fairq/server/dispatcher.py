@@ -29,6 +29,7 @@ from fairq.wire.server_session import ServerSession
 log = structlog.get_logger("fairq.server")
 
 _RETRY_S = 0.25
+_EMPTY_S = 1.0  # how long one question whether the queue is empty waits for an answer
 CLAIM_TASKS = 150
 PACE_S, MAX_PACE_S = 0.001, 0.05
 
@@ -63,6 +64,7 @@ class Dispatcher:
     _claims: int = field(default=0, init=False)
     _is_in_doubt: bool = field(default=False, init=False)  # the last claim may have been carried out
     _is_empty: bool = field(default=False, init=False)
+    _emptied: trio.Event = field(factory=trio.Event, init=False)
     _wake: trio.Event = field(factory=trio.Event, init=False)
 
     def hint(self) -> None:
@@ -70,6 +72,13 @@ class Dispatcher:
         self._hints += 1
         self._is_empty = False
         self._wake.set()
+
+    async def is_empty(self) -> bool:
+        """Tell whether one more claim finds less than there is room for; False if that is not known within a second."""
+        self.hint()  # a claim that is under way does not count
+        with trio.move_on_after(_EMPTY_S) as waiting:
+            await self._emptied.wait()
+        return not waiting.cancelled_caught
 
     def credit_changed(self) -> None:
         """A worker came, went, or has room again."""
@@ -101,6 +110,9 @@ class Dispatcher:
             self._next_claim_at = ended + min(max(PACE_S, ended - began), MAX_PACE_S)
             if len(claim.leases) < wanted:
                 self._is_empty = hints == self._hints
+            if self._is_empty:
+                self._emptied.set()
+                self._emptied = trio.Event()
             if claim.leases:
                 self.ticker.expect(self.queue, claim.lease_ms)
                 await self._hand_out(claim.leases, claim.lease_ms)

@@ -25,6 +25,7 @@ from fairq.model import (
     check_weight,
     full_id,
 )
+from fairq.scopes import open_plain_nursery
 from fairq.server.app import App
 from fairq.server.peer import Peer
 from fairq.tokens import TokenRecord
@@ -134,6 +135,20 @@ async def extend(app: App, peer: Peer, request: wire.Extend) -> Body:
     if not tokens:
         raise BadRequest("leases must hold at least 1", field="leases")
     return await _settle(app, peer, request.queue, tokens)
+
+
+async def idle(app: App, peer: Peer, request: wire.Idle) -> Body:
+    """Tell whether the worker's queues have nothing for it, by one more tick and claim of each."""
+    empty: list[bool] = []
+
+    async def look_into(queue: str) -> None:
+        await app.store.tick(queue)
+        empty.append(await app.dispatchers[queue].is_empty())
+
+    async with open_plain_nursery() as nursery:
+        for queue in peer.queues:
+            nursery.start_soon(look_into, queue)
+    return {"is_idle": all(empty)}
 
 
 async def queues(app: App, peer: Peer, request: wire.Queues) -> Body:
@@ -254,6 +269,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Credit: credit,
     wire.Settle: settle,
     wire.Extend: extend,
+    wire.Idle: idle,
     wire.Queues: queues,
     wire.Configure: configure,
     wire.Tenants: tenants,

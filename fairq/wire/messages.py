@@ -119,6 +119,14 @@ class Extend(Request):
 
 
 @frozen
+class Idle(Request):
+    """Ask whether there is anything for this worker."""
+
+    type: ClassVar[str] = "idle"
+    ref: int
+
+
+@frozen
 class Queues(Request):
     """List all queues with counts and settings."""
 
@@ -322,6 +330,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Settle: (_WORKER, _WORKING),
     Extend: (_WORKER, _WORKING),
     Drain: (_WORKER, _WORKING),
+    Idle: (_WORKER, frozenset({ATTACHED})),
     Queues: (_OPERATOR, _ANY),
     Configure: (_OPERATOR, _ANY),
     Tenants: (_OPERATOR, _ANY),
