@@ -63,14 +63,14 @@ def check_full_id(value: object, what: str = "id") -> str:
     raise BadRequest(f"{what} must be a task's id as workers get it, not {value!r:.80}", field=what)
 
 
-def check_weight(value: object) -> float:
+def check_weight(value: object, what: str = "weight") -> float:
     """Return the weight if it can be one. Raises: BadRequest for 0, negative, not finite or huge ones."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         if value == 0:
-            raise BadRequest("weight must not be 0; to hold a tenant back, pause it", field="weight")
+            raise BadRequest(f"{what} must not be 0; to hold a tenant back, pause it", field=what)
         if MIN_WEIGHT <= value <= MAX_WEIGHT:
             return float(value)
-    raise BadRequest(f"weight must be a number from {MIN_WEIGHT} to {MAX_WEIGHT:g}, not {value!r:.80}", field="weight")
+    raise BadRequest(f"{what} must be a number from {MIN_WEIGHT} to {MAX_WEIGHT:g}, not {value!r:.80}", field=what)
 
 
 def check_int(value: object, what: str, lowest: int, highest: int) -> int:

@@ -14,7 +14,8 @@ from cyclopts import Parameter
 
 from fairq.cli.options import Token, Url, split_urls
 from fairq.cli.output import configure_logging
-from fairq.errors import SettingsError
+from fairq.errors import BadRequest, SettingsError
+from fairq.model import check_weight
 
 
 def load_app(path: str) -> Any:
@@ -38,10 +39,22 @@ def load_app(path: str) -> Any:
     return found
 
 
+def _split_weight(app: Any, text: str) -> tuple[str, float]:
+    """Read NAME or NAME=WEIGHT. Raises: BadRequest."""
+    name, separator, weight = text.partition("=")
+    if not separator:
+        return name, app.handlers[name].weight if name in app.handlers else 1.0
+    try:
+        return name, check_weight(float(weight), "queue")
+    except ValueError:
+        raise BadRequest(f"write queue=weight, not {text!r:.80}", field="queue") from None
+
+
 def worker(
     app: str,
     *,
     concurrency: Annotated[int | None, Parameter(name=["--concurrency", "-c"])] = None,
+    queue: Annotated[list[str] | None, Parameter(negative=())] = None,
     name: str | None = None,
     grace: float = 30.0,
     burst: Annotated[bool, Parameter(negative=())] = False,
@@ -59,8 +72,12 @@ def worker(
         Where the fairq.Worker is: module:app.
     concurrency
         Tasks at once (default: the app's).
+    queue
+        A queue to work for, and with =WEIGHT its share of this worker's time while others have work too; may be given
+        several times (default: all that the app has handlers for, with the app's weights).
     name
-        This worker's name (default: machine and process).
+        A name for this worker to come back under: when it restarts, what it held before is ready again at once, and
+        an older worker of that name ends. No two workers may have the same (default: a new name for each start).
     grace
         Seconds that running tasks get when it stops; a second signal ends it at once.
     burst
@@ -79,6 +96,8 @@ def worker(
         raise SettingsError("a token is needed: --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
     found.concurrency = concurrency if concurrency is not None else found.concurrency
     found.name = name or found.name
+    if queue:
+        found.queues = dict(_split_weight(found, each) for each in queue)
     found.log_tasks = task_log and log_level in ("debug", "info")
     began = monotonic()
     trio.run(_work, found, grace, burst)

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 import trio
-from attrs import frozen
+from attrs import field, frozen
 
 from fairq.errors import BadRequest
 from fairq.model import MAX_ERROR_CHARS, MAX_SPAN_MS, Settlement, bare_id
@@ -78,12 +78,12 @@ class Handler:
     """What does the tasks of a queue: `async def` runs in the event loop, `def` in a thread."""
 
     function: Function
-    is_async: bool
+    weight: float = 1.0
+    is_async: bool = field(init=False)
 
-    @classmethod
-    def of(cls, function: Function) -> Handler:
-        """Describe a function."""
-        return cls(function, iscoroutinefunction(function))
+    @is_async.default
+    def _is_async(self) -> bool:
+        return iscoroutinefunction(self.function)
 
 
 def settlement_of(task: PushedTask, error: Exception | None) -> Settlement:

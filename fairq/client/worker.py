@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import platform
+import secrets
 import ssl
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 import trio
@@ -19,7 +21,7 @@ from attrs import define, field
 from fairq.client.driver import Driver
 from fairq.client.handlers import Function, Handler, outcome_of, perform
 from fairq.errors import BadRequest, Closed, FairqError, OutcomeUnknown, Unavailable
-from fairq.model import Settlement, bare_id, check_int, check_name
+from fairq.model import Settlement, bare_id, check_int, check_name, check_weight
 from fairq.scopes import open_plain_nursery
 from fairq.wire.messages import MAX_CREDIT, Idle, Push, PushedTask
 from fairq.wire.worker_session import WorkerSession
@@ -32,9 +34,9 @@ _ASK_S = 30.0  # how long an answer to `idle` is waited for
 
 
 def default_name() -> str:
-    """Name this worker after its machine and process."""
-    node = "".join(c if c.isalnum() or c in "._-" else "-" for c in platform.node() or "worker")
-    return f"{node[:48]}-{os.getpid()}"
+    """Name this worker after its machine and process, so that no other has the name."""
+    node = "".join(c if (c.isascii() and c.isalnum()) or c in "._-" else "-" for c in platform.node() or "worker")
+    return f"{node[:44]}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 @define(eq=False)
@@ -42,8 +44,12 @@ class Worker:
     """An app of handlers, one per queue, that is attached to the service while `run` runs.
 
     `concurrency` tasks run at once; plain functions run in threads, and cannot be cancelled when their lease is lost.
-    `log_tasks` gives each task a line in the log when it ends. `counts` says how tasks ended: `done`, `retry`, `dead`,
-    `lost` (the lease, while the handler ran) or `released` (the worker was cancelled).
+    `name` is one for the worker to come back under: it ends older connections of that name, so that what they held is
+    ready again at once; no two workers may have the same.
+
+    `queues` are those to work for, with their weights, if they are not all that have handlers. `log_tasks` gives each
+    task a line in the log when it ends. `counts` says how they ended: `done`, `retry`, `dead`, `lost` (the lease, while
+    the handler ran) or `released` (the worker was cancelled).
     """
 
     url: str | Sequence[str] = "ws://127.0.0.1:7700"
@@ -51,6 +57,7 @@ class Worker:
     concurrency: int = 10
     name: str = field(factory=default_name)
     tls: ssl.SSLContext | None = None
+    queues: Mapping[str, float] | None = None
     log_tasks: bool = False
     counts: Counter[str] = field(factory=Counter, init=False)
     handlers: dict[str, Handler] = field(factory=dict, init=False)
@@ -63,14 +70,18 @@ class Worker:
     _rest: trio.Event | None = field(default=None, init=False)  # somebody waits until nothing is held
     _is_stopping: bool = field(default=False, init=False)
 
-    def task(self, queue: str) -> Callable[[Function], Function]:
-        """Register the handler of a queue; `async def` runs in the event loop, `def` in a thread."""
+    def task(self, queue: str, *, weight: float = 1.0) -> Callable[[Function], Function]:
+        """Register the handler of a queue; `async def` runs in the event loop, `def` in a thread.
+
+        While several queues have work, they share the worker's time in proportion to their weights.
+        """
         check_name(queue, "queue")
+        check_weight(weight)
 
         def register(function: Function) -> Function:
             if queue in self.handlers:
                 raise BadRequest(f"queue {queue} has a handler already", field="queue")
-            self.handlers[queue] = Handler.of(function)
+            self.handlers[queue] = Handler(function, weight)
             return function
 
         return register
@@ -80,12 +91,19 @@ class Worker:
 
         `burst`: stop by itself when it holds nothing and a claim on its queues finds nothing; what is delayed, also for
         its next attempt, is not waited for.
-        Raises: BadRequest without handlers; Unauthorized or Forbidden when the server will not have the token.
+        Raises: BadRequest without handlers; Unauthorized or Forbidden when the server will not have the token;
+        Superseded when a worker that started later attached under this name.
         """
         if not self.handlers:
             raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
         check_int(self.concurrency, "concurrency", 1, MAX_CREDIT)
-        session = WorkerSession(worker=self.name, queues=list(self.handlers), credit=self.concurrency)
+        weights = self._weights()
+        is_weighted = len(set(weights.values())) > 1
+        session = WorkerSession(
+            worker=self.name, queues=list(weights), weights=list(weights.values()) if is_weighted else (),
+            credit=self.concurrency,
+            started_at_ms=round(time.time() * 1000),
+        )  # fmt: skip
         self._driver = Driver.to(self.url, self.token, session, self.tls)
         self._driver.handle, self._driver.moved = self._take, self._moved
         self._threads = trio.CapacityLimiter(self.concurrency)
@@ -121,6 +139,16 @@ class Worker:
             self._driver.session.set_credit(0)
             self._driver.kick()
         self._moved()
+
+    def _weights(self) -> dict[str, float]:
+        """Return the weights of the queues that this worker works for."""
+        if self.queues is None:
+            return {queue: handler.weight for queue, handler in self.handlers.items()}
+        for queue, weight in self.queues.items():
+            if queue not in self.handlers:
+                raise BadRequest(f"the worker has no handler for queue {queue!r:.80}", field="queues")
+            check_weight(weight)
+        return dict(self.queues)
 
     async def _stop_when_empty(self) -> None:
         session = self._driver.session

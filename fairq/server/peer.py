@@ -30,6 +30,7 @@ class Peer:
     carry_out: Callable[[Peer, Any], Awaitable[dict[str, Any] | None]]
     name: str = ""
     queues: tuple[str, ...] = ()
+    started_at_ms: int = 0  # when the worker started, if it says so
     requests: int = 0
     closing: tuple[int, str] | None = None
     is_leaving: bool = False

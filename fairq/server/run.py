@@ -66,9 +66,13 @@ async def running_server(settings: Settings) -> AsyncIterator[Served]:
         for app in hearers:
             app.heard(channel)
 
+    def told(channel: str, message: bytes) -> None:
+        for app in hearers:
+            app.told(channel, message)
+
     async with (
         _store_url(settings) as url,
-        open_store(url, connect_timeout=settings.store_timeout, heard=heard) as store,
+        open_store(url, connect_timeout=settings.store_timeout, heard=heard, told=told) as store,
         background() as nursery,
     ):
         if not settings.dev and not settings.unsafe_store:

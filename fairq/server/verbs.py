@@ -9,11 +9,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import orjson
+import trio
 from attrs import asdict
 
 from fairq.errors import BadRequest, Draining, FairqError, Forbidden, NotFound
 from fairq.model import (
     MAX_ATTEMPT,
+    MAX_TIME_MS,
     WORKER_PATTERN,
     NewTask,
     Settlement,
@@ -31,6 +33,7 @@ from fairq.server.peer import Peer
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
 from fairq.wire.messages import MAX_CREDIT, MAX_QUEUES, State
+from fairq.wire.slots import Slots
 
 Body = dict[str, Any]
 
@@ -69,6 +72,12 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
         raise BadRequest(f"queues must name 1 to {MAX_QUEUES}", field="queues")
     queues = tuple(dict.fromkeys(peer.identity.check_queue(queue) for queue in request.queues))
     check_int(request.credit, "credit", 0, MAX_CREDIT)
+    if request.weights and len(request.weights) != len(request.queues):
+        raise BadRequest("weights must be as many as queues, or none", field="weights")
+    weights = {
+        queue: check_weight(weight, "weights") for queue, weight in zip(request.queues, request.weights, strict=False)
+    }
+    check_int(request.started_at_ms, "started_at_ms", 0, MAX_TIME_MS)
     if any(lease.queue not in queues for lease in request.leases):
         raise BadRequest("leases must be of the queues attached to", field="leases")
     outcomes, brought = ["gone"] * len(request.leases), {}
@@ -80,13 +89,17 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
                 outcomes[i] = outcome
                 if outcome == "ok":
                     brought[queue, request.leases[i].id] = request.leases[i].attempt
+    if request.started_at_ms:
+        await app.roster.take_name(peer.identity.token_id, request.worker, request.started_at_ms, brought.items())
     if peer.session.state is State.DRAINING:
         raise Draining("the server is stopping; connect again")
     if peer.session.state is not State.OPEN:
         raise BadRequest("the connection is attached already", field="type")
     app.move_leases(brought, peer)
-    peer.name, peer.queues = request.worker, queues
+    peer.name, peer.queues, peer.started_at_ms = request.worker, queues, request.started_at_ms
     peer.session.state, peer.session.credit = State.ATTACHED, request.credit
+    if weights:
+        peer.session.slots = Slots(weights, lambda queue: app.dispatchers[queue].may_have_work)
     app.attach(peer)
     return {"leases": outcomes}
 
@@ -105,7 +118,7 @@ async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settle
     ended = {(queue, s.id): s.attempt for s in settlements if s.action != "extend"}
     ended = {token: attempt for token, attempt in ended.items() if peer.session.held.get(token) == attempt}
     for token in ended:
-        del peer.session.held[token]
+        peer.session.drop(token, trio.current_time())
     if ended:
         app.credit_changed(peer)
     try:

@@ -32,6 +32,7 @@ class ClusterSubscription:
 
     cluster: Cluster
     heard: Callable[[str], None]
+    told: Callable[[str, bytes], None] = lambda *_: None
     _sharded: set[str] = field(factory=set, init=False)
     _plain: set[str] = field(factory=set, init=False)
     _listeners: dict[Connection, _Listener] = field(factory=dict, init=False)
@@ -65,7 +66,9 @@ class ClusterSubscription:
         nodes = self.cluster.nodes()
         for node in nodes:
             if node not in self._listeners:
-                subscription = Subscription(node.address, self.heard, node.timeout, self.cluster.refresh_soon)
+                subscription = Subscription(
+                    node.address, self.heard, node.timeout, self.cluster.refresh_soon, self.told
+                )
                 self._listeners[node] = listener = _Listener(subscription)
                 nursery.start_soon(listener.run)
         for node in self._listeners.keys() - set(nodes):

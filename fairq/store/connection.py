@@ -332,14 +332,15 @@ class Subscription:
     """A connection of its own that listens to channels; messages are hints, and may be lost.
 
     `heard(channel)` is called for every message and when a channel begins to be heard, and `heard("")` after every
-    reconnect: anything may have been missed. `lost()` is called when the store says that a sharded channel is to be
-    heard at another node.
+    reconnect: anything may have been missed. `told(channel, message)` gets what is said in plain channels. `lost()` is
+    called when the store says that a sharded channel is to be heard at another node.
     """
 
     address: Address
     heard: Callable[[str], None]
     timeout: float = 5.0
     lost: Callable[[], None] = lambda: None
+    told: Callable[[str, bytes], None] = lambda *_: None
     _sharded: set[str] = field(factory=set, init=False)
     _plain: set[str] = field(factory=set, init=False)
     _has_lost: bool = field(default=False, init=False)
@@ -401,6 +402,8 @@ class Subscription:
             while (reply := reader.gets()) is not False:
                 if isinstance(reply, list) and reply[0] in _HEARD:
                     self.heard(reply[1].decode())
+                    if reply[0] == b"message":
+                        self.told(reply[1].decode(), reply[2])
                 elif self._is_loss(reply):
                     self._has_lost = True
                     self.lost()

@@ -5,11 +5,18 @@ from __future__ import annotations
 QUEUES = "fq:queues"  # set of queue names
 TOKENS = "fq:tokens"  # hash: token id -> JSON
 REVOKED = "fq:revoked"  # channel: token id
+SERVERS = "fq:servers"  # set of servers' names
+WORKERS = "fq:workers"  # channel: what servers tell each other of workers; JSON
 
 
 def queue_prefix(queue: str, partition: int = 0) -> str:
     """Return the prefix, and with it the hash tag, of a queue's keys."""
     return f"fq:{{{queue}/{partition}}}"
+
+
+def roster_key(server: str) -> str:
+    """Return the key under which a server tells who is attached to it."""
+    return f"{WORKERS}:{server}"
 
 
 def ready_channel(queue: str) -> str:

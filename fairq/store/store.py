@@ -234,6 +234,29 @@ class Store:
         await self.connection.call("PUBLISH", keys.REVOKED, id)
         return deleted
 
+    async def tell_workers(self, message: bytes) -> None:
+        """Say something about workers to all servers; it may be lost."""
+        await self.connection.call("PUBLISH", keys.WORKERS, message)
+
+    async def write_roster(self, server: str, roster: bytes, ttl_ms: int) -> None:
+        """Say who is attached to a server; an empty roster takes it off the list."""
+        if not roster:
+            await self.connection.call("DEL", keys.roster_key(server))
+            await self.connection.call("SREM", keys.SERVERS, server)
+            return
+        await self.connection.call("SET", keys.roster_key(server), roster, "PX", ttl_ms)
+        await self.connection.call("SADD", keys.SERVERS, server)
+
+    async def read_rosters(self) -> dict[str, bytes]:
+        """Read who is attached to which server; forgets servers that do not write any more."""
+        rosters = {}
+        for server in [name.decode() for name in await self.connection.call("SMEMBERS", keys.SERVERS)]:
+            if roster := await self.connection.call("GET", keys.roster_key(server)):
+                rosters[server] = roster
+            else:
+                await self.connection.call("SREM", keys.SERVERS, server)
+        return rosters
+
 
 def _tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantState:
     weight, ready, delayed, leased, dead, done, delivered, entitled, paused, eligible = values
@@ -291,22 +314,28 @@ async def _weaknesses(node: Connection) -> list[str]:
     return problems
 
 
-async def _make_store(url: str, heard: Callable[[str], None], connect_timeout: float) -> Store:
+async def _make_store(
+    url: str, heard: Callable[[str], None], told: Callable[[str, bytes], None], connect_timeout: float
+) -> Store:
     """Find out what is at the URL, and make the store for it; nothing is connected yet."""
     seeds = parse_seeds(url)
     if await is_cluster(seeds, connect_timeout):
         if seeds[0].database:
             raise SettingsError("a cluster has one database only: let the store URL end in /0", field="store")
         cluster = Cluster(seeds, prepare=load_library)
-        return Store(cluster, ClusterSubscription(cluster, heard))
+        return Store(cluster, ClusterSubscription(cluster, heard, told))
     if len(seeds) > 1:
         raise SettingsError("the store URL names several hosts, but they are no cluster", field="store")
-    return Store(Connection(seeds[0], prepare=load_library), Subscription(seeds[0], heard))
+    return Store(Connection(seeds[0], prepare=load_library), Subscription(seeds[0], heard, told=told))
 
 
 @asynccontextmanager
 async def open_store(
-    url: str, *, connect_timeout: float = 30.0, heard: Callable[[str], None] = lambda _: None
+    url: str,
+    *,
+    connect_timeout: float = 30.0,
+    heard: Callable[[str], None] = lambda _: None,
+    told: Callable[[str, bytes], None] = lambda *_: None,
 ) -> AsyncIterator[Store]:
     """Connect to the store at a URL and keep connected while the context lasts.
 
@@ -315,7 +344,7 @@ async def open_store(
     shown, deadline = without_secrets(url), trio.current_time() + connect_timeout
     away = f"the store at {shown} cannot be used after {connect_timeout:g} s"
     try:
-        store = await _make_store(url, heard, connect_timeout)
+        store = await _make_store(url, heard, told, connect_timeout)
     except StoreRefused as error:
         raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None
     except Unavailable as error:

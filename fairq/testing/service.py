@@ -126,7 +126,6 @@ class _Memory:
     async def _perform(self, name: str, pushed: PushedTask) -> None:
         handler, queue = self.worker.handlers[name], self.queues[name]
         settlement = Settlement("release", pushed.id, pushed.attempt)  # of a handler that is cancelled
-        self._in_threads += not handler.is_async
         try:
             settlement, error = await perform(handler, name, pushed, self.threads)
             if error is not None:
@@ -142,6 +141,7 @@ class _Memory:
         runs = 0
         async with open_plain_nursery() as nursery:
             while True:
+                await trio.lowlevel.checkpoint_if_cancelled()
                 now = self.now()
                 self._tick(min(now, end))
                 while self._running < self.worker.concurrency and (found := self._claim(now)):
@@ -151,6 +151,7 @@ class _Memory:
                             f"{MAX_RUNS} handlers have run, and tasks still wait: is this an endless chain?"
                         )
                     self._running += 1
+                    self._in_threads += not self.worker.handlers[found[0]].is_async
                     nursery.start_soon(self._perform, *found)
                 due = min((self.queues[name].next_due() for name in self._turns if name in self.queues), default=_NEVER)
                 if self._running:

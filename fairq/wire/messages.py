@@ -10,6 +10,7 @@ from attrs import field, frozen
 from fairq.model import NewTask, Settlement
 
 SUBPROTOCOL = "fairq.v1"
+CLOSE_SUPERSEDED = 4002  # close code: a worker that started later has the name
 BEAT_S = 20.0  # whoever has sent nothing for so long sends a ping
 SILENCE_S = 50.0  # whoever has heard nothing for so long closes
 MAX_MESSAGE_BYTES = 4 << 20
@@ -87,6 +88,8 @@ class Attach(Request):
     queues: list[str]
     credit: int
     leases: list[HeldLease] = field(factory=list)
+    started_at_ms: int = 0
+    weights: list[float] = field(factory=list)
 
 
 @frozen

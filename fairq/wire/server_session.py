@@ -24,6 +24,7 @@ from fairq.wire.messages import (
     Welcome,
 )
 from fairq.wire.session import Session
+from fairq.wire.slots import Slots
 
 _PUSH_BYTES = MAX_MESSAGE_BYTES - 1_024
 _TASK_BYTES = 512  # of a task in a push, around its payload
@@ -54,6 +55,7 @@ class ServerSession(Session):
     credit: int = 0
     reserved: int = 0
     held: dict[tuple[str, str], int] = field(factory=dict)
+    slots: Slots | None = None  # of a worker whose queues have weights
 
     def welcome(self, frame: Welcome) -> None:
         """Open the conversation."""
@@ -88,6 +90,16 @@ class ServerSession(Session):
     def free(self) -> int:
         """How many more tasks the worker may be given."""
         return 0 if self.state is not State.ATTACHED else max(0, self.credit - len(self.held) - self.reserved)
+
+    def room(self, queue: str) -> int:
+        """How many more tasks of a queue the worker may be given."""
+        return self.free if self.slots is None else self.slots.share(queue, self.free)
+
+    def drop(self, token: tuple[str, str], now: float) -> None:
+        """Take a lease off the worker's account."""
+        del self.held[token]
+        if self.slots is not None:
+            self.slots.ended(token, now)
 
     def push(self, queue: str, lease_ms: int, leases: Iterable[Lease]) -> None:
         """Give leased tasks to the worker, in as many frames as their payloads need."""

@@ -98,7 +98,9 @@ class WorkerSession(ClientSession):
 
     worker: str = ""
     queues: Sequence[str] = ()
+    weights: Sequence[float] = ()  # of the queues; none: all alike
     credit: int = 1
+    started_at_ms: int = 0  # 0: its name is no name to come back under
     told_credit: int | None = field(default=None, init=False)  # what the server knows
     is_attached: bool = field(default=False, init=False)
     must_attach: bool = field(default=False, init=False)
@@ -205,12 +207,16 @@ class WorkerSession(ClientSession):
         self.must_attach, self.told_credit = False, self.credit
         most = min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // _LEASE_BYTES - len(self.queues))
         tokens = [HeldLease(queue, id, held.attempt) for queue, line in self.held.items() for id, held in line.items()]
-        body = {
+        body: dict[str, Any] = {
             "worker": self.worker,
             "queues": list(self.queues),
             "credit": self.credit,
             "leases": [{"queue": t.queue, "id": t.id, "attempt": t.attempt} for t in tokens[:most]],
         }
+        if self.weights:
+            body["weights"] = list(self.weights)
+        if self.started_at_ms:
+            body["started_at_ms"] = self.started_at_ms
         self.start(Attach.type, body, _AttachExchange(self, tokens[:most], now))
 
     def _take_settlements(self, waiting: deque[Settlement]) -> list[Settlement]:

@@ -43,6 +43,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "revoke_token": {"ref": 1, "id": "abcd"},
     "ping": {},
     "drain": {},
+    "idle": {"ref": 1},
 }
 
 
