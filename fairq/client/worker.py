@@ -188,7 +188,7 @@ class Worker:
         for lease in session.refused_settlements:
             log.warning("too late: the lease was lost before", task=lease.id, queue=lease.queue, attempt=lease.attempt)
         session.refused_settlements.clear()
-        if self._rest and not session.holding:
+        if self._rest is not None and not session.holding:
             self._rest.set()
         if self._is_stopping and not session.holding and (session.is_quiet or not session.is_attached):
             self._idle.set()

@@ -3,7 +3,7 @@
 A queue's virtual time is the seconds that it got, divided by its weight. A free slot goes to the queue with the lowest,
 among those that may have work; none is kept for a queue that has none. A task counts with the mean of its queue's tasks
 while it runs, and with what it took when it has ended. A queue without work banks nothing: its virtual time is lifted
-to the lowest of those that have some.
+to the lowest of those that have some, less what runs.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ class Slots:
     _times: dict[str, float] = field(factory=dict, init=False)
     _means: dict[str, float] = field(factory=dict, init=False)
     _reserved: dict[str, float] = field(factory=dict, init=False)  # charged for the claim under way
+    _charged: dict[str, float] = field(factory=dict, init=False)  # for the tasks that run
     _running: dict[tuple[str, str], tuple[float, float]] = field(factory=dict, init=False)  # since when; charged
 
     def __attrs_post_init__(self) -> None:
         self._times, self._means = dict.fromkeys(self.weights, 0.0), dict.fromkeys(self.weights, _FIRST_MEAN_S)
+        self._charged = dict.fromkeys(self.weights, 0.0)
 
     def share(self, queue: str, free: int) -> int:
         """Tell how many of the free slots are a queue's, which has work."""
         line = [(self._times[each], each) for each in self.weights if each == queue or self.has_work(each)]
         heapq.heapify(line)
-        lowest, waiting = line[0][0], {each for _, each in line}
+        waiting = {each for _, each in line}
+        lowest = min(at - self._charged[each] for at, each in line)
         for each in self._times.keys() - waiting:
             self._times[each] = max(self._times[each], lowest)
         share = 0
@@ -63,11 +66,13 @@ class Slots:
         for id in ids:
             self._running[queue, id] = (now, cost)
             self._times[queue] += cost
+            self._charged[queue] += cost
 
     def ended(self, token: tuple[str, str], now: float) -> None:
         """Put a task's charge right, if it was charged."""
         since, charged = self._running.pop(token, (now, None))
         if charged is not None:
             queue, took = token[0], max(_LEAST_S, now - since)
+            self._charged[queue] -= charged
             self._times[queue] += took / self.weights[queue] - charged
             self._means[queue] += _NEWEST * (took - self._means[queue])
