@@ -223,6 +223,19 @@ class TenantState:
 
 
 @frozen
+class WorkerState:
+    """A worker that is attached to a server."""
+
+    server: str
+    worker: str
+    queues: list[str]
+    credit: int
+    held: int
+    attached_at_ms: int
+    is_draining: bool
+
+
+@frozen
 class TaskState:
     """What the store knows of one task; `at_ms` is the start, the lease's deadline or the death, by state."""
 

@@ -27,6 +27,7 @@ OUTPUTS = {
     "task state": model.TaskState,
     "queue state": model.QueueState,
     "tenant state": model.TenantState,
+    "worker state": model.WorkerState,
     "dead letter": model.DeadLetter,
     "token record": tokens.TokenRecord,
 }

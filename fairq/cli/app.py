@@ -20,6 +20,7 @@ for _name, _help in {
     "demo": "See the contrast between first in, first out and fair, on real work.",
     "serve": "Run a server.",
     "worker": "Run the handlers of an app.",
+    "workers": "List the workers that are attached, and drain them by name.",
     "enqueue": "Enqueue one task.",
     "tenants": "List a queue's tenants, tune their weights, pause and resume them.",
     "queues": "List queues, change their settings, pause and resume them.",

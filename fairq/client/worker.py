@@ -23,7 +23,7 @@ from fairq.client.handlers import Function, Handler, outcome_of, perform
 from fairq.errors import BadRequest, Closed, FairqError, OutcomeUnknown, Unavailable
 from fairq.model import Settlement, bare_id, check_int, check_name, check_weight
 from fairq.scopes import open_plain_nursery
-from fairq.wire.messages import MAX_CREDIT, Idle, Push, PushedTask
+from fairq.wire.messages import MAX_CREDIT, Dismiss, Idle, Push, PushedTask
 from fairq.wire.worker_session import WorkerSession
 
 log = structlog.get_logger("fairq.worker")
@@ -193,12 +193,18 @@ class Worker:
         if self._is_stopping and not session.holding and (session.is_quiet or not session.is_attached):
             self._idle.set()
 
-    def _take(self, push: Push) -> None:
+    def _take(self, push: Push | Dismiss) -> None:
+        if isinstance(push, Dismiss):
+            log.info("an operator drains this worker", name=self.name)
+            self.stop()
+            return
         for task in push.tasks:
             self._waiting.append((push.queue, task))
         self._runners.unpark()
 
-    def _give_back(self, push: Push) -> None:
+    def _give_back(self, push: Push | Dismiss) -> None:
+        if isinstance(push, Dismiss):
+            return
         for task in push.tasks:
             self._release(push.queue, task)
 

@@ -58,6 +58,7 @@ class App:
         await self.store.subscription.add(keys.REVOKED, sharded=False)
         await self.store.subscription.add(keys.WORKERS, sharded=False)
         self.nursery.start_soon(self.ticker.run)
+        self.nursery.start_soon(self.roster.run)
         self.nursery.start_soon(self._watch_tokens)
 
     def heard(self, channel: str) -> None:

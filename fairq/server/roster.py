@@ -6,10 +6,12 @@ was killed and restarted need not wait until its dead connection is given up. An
 that it is superseded, and ends; the two do not take the name from each other in turn.
 
 Servers tell each other by a channel. A message may come twice, or be lost: leases then run out, as without all this.
+Each server also writes down who is attached to it, under a key that ends with it, so that any can list all workers.
 """
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -20,12 +22,15 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError, Superseded
+from fairq.model import WorkerState
 from fairq.server.peer import Peer
 from fairq.store.store import Store
 from fairq.wire.messages import CLOSE_SUPERSEDED, State
 
 log = structlog.get_logger("fairq.server")
 
+_WRITE_S, _KEEP_MS = 20.0, 60_000  # how often the roster is written, and for how long it holds
+_GATHER_S = 0.5  # between a change and its writing, for there may be more
 Lease = tuple[tuple[str, str], int]  # (queue, id), attempt
 
 
@@ -37,13 +42,70 @@ class Roster:
     store: Store
     nursery: trio.Nursery
     give_back: Callable[[Peer, str], Awaitable[None]]
+    _changed: trio.Event = field(factory=trio.Event, init=False)
     _peers: defaultdict[tuple[str, str], set[Peer]] = field(factory=lambda: defaultdict(set), init=False)
+
+    async def run(self) -> None:
+        """Write down who is attached, soon after it changed and every now and then, until cancelled."""
+        while True:
+            with trio.move_on_after(_WRITE_S if self._peers else float("inf")):
+                await self._changed.wait()
+                await trio.sleep(_GATHER_S)
+            self._changed = trio.Event()
+            await self._write()
+
+    async def _write(self) -> None:
+        rows = self._rows()
+        try:
+            await self.store.write_roster(self.server, orjson.dumps(rows) if rows else b"", _KEEP_MS)
+        except FairqError as error:
+            log.debug("the roster cannot be written", error=error.message)
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        """Describe the workers attached here: the fields of WorkerState after `server`."""
+        return [
+            (
+                peer.name, peer.queues, peer.session.credit, len(peer.session.held), peer.attached_at_ms,
+                peer.session.state is State.DRAINING,
+            )
+            for peers in self._peers.values()
+            for peer in peers
+        ]  # fmt: skip
+
+    async def all_workers(self) -> list[WorkerState]:
+        """Describe the workers attached to any server; what others say is up to some seconds old."""
+        rosters: dict[str, Iterable[Any]] = {
+            server: orjson.loads(roster) for server, roster in (await self.store.read_rosters()).items()
+        }
+        rosters[self.server] = self._rows()
+        found = [WorkerState(server, *row) for server, rows in rosters.items() for row in rows]
+        return sorted(found, key=lambda each: (each.worker, each.attached_at_ms))
+
+    async def drain(self, worker: str) -> int:
+        """Dismiss the workers of a name, here and at the other servers; returns how many are known."""
+        known = sum(each.worker == worker for each in await self.all_workers())
+        self._dismiss(worker)
+        await self.store.tell_workers(orjson.dumps({"server": self.server, "drain": worker}))
+        return known
+
+    def _dismiss(self, worker: str) -> None:
+        for (_, name), peers in self._peers.items():
+            if name == worker:
+                for peer in peers:
+                    if peer.session.state is not State.DRAINING:
+                        log.info("worker is drained", worker=worker, peer=peer.transport.peer)
+                        peer.session.dismiss()
+                        peer.leave()
+                        peer.kick()
+        self._changed.set()
 
     def join(self, peer: Peer) -> None:
         """Put an attached worker on the roster."""
         token, worker = peer.identity.token_id, peer.name
         here = self._peers[token, worker]
         here.add(peer)
+        peer.attached_at_ms = round(time.time() * 1000)
+        self._changed.set()
         if len(here) > 1:  # two of one name may have attached at the same time
             newest = max(each.started_at_ms for each in here)
             self.nursery.start_soon(self._supersede, token, worker, newest - 1, ())
@@ -53,6 +115,7 @@ class Roster:
         key = (peer.identity.token_id, peer.name)
         if key in self._peers:
             self._peers[key].discard(peer)
+            self._changed.set()
             if not self._peers[key]:
                 del self._peers[key]
 
@@ -90,7 +153,11 @@ class Roster:
         """Take what another server says."""
         try:
             said = orjson.loads(message)
-            if said["server"] != self.server and "attached" in said:
+            if said["server"] == self.server:
+                return
+            if "drain" in said:
+                self._dismiss(said["drain"])
+            elif "attached" in said:
                 self.nursery.start_soon(self._heard_attached, *said["attached"])
         except (ValueError, KeyError, TypeError):
             log.warning("another server says what this build does not understand", message=message[:200])

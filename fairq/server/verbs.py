@@ -64,10 +64,14 @@ async def tasks(app: App, peer: Peer, request: wire.Tasks) -> Body:
     return {"tasks": [{**row, "id": id} for row, id in zip(rows, request.ids, strict=True)]}
 
 
+def _check_worker(name: str) -> None:
+    if not WORKER_PATTERN.match(name):
+        raise BadRequest("worker must be 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", field="worker")
+
+
 async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
     """Begin to feed a worker, which may bring along leases from an earlier connection."""
-    if not WORKER_PATTERN.match(request.worker):
-        raise BadRequest("worker must be 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", field="worker")
+    _check_worker(request.worker)
     if not 1 <= len(request.queues) <= MAX_QUEUES:
         raise BadRequest(f"queues must name 1 to {MAX_QUEUES}", field="queues")
     queues = tuple(dict.fromkeys(peer.identity.check_queue(queue) for queue in request.queues))
@@ -202,6 +206,20 @@ async def set_weight(app: App, peer: Peer, request: wire.SetWeight) -> Body:
     return {"before": before}
 
 
+async def workers(app: App, peer: Peer, request: wire.Workers) -> Body:
+    """List the workers of all servers, those of the token's queues."""
+    rows = [asdict(row) for row in await app.roster.all_workers()]
+    mine = peer.identity.queues
+    return {"workers": [row for row in rows if mine is None or mine.issuperset(row["queues"])]}
+
+
+async def drain_worker(app: App, peer: Peer, request: wire.DrainWorker) -> Body:
+    """Drain the workers of a name, wherever they are attached."""
+    _check_unlimited(peer)
+    _check_worker(request.worker)
+    return {"workers": await app.roster.drain(request.worker)}
+
+
 async def pause(app: App, peer: Peer, request: wire.Pause) -> Body:
     """Hold back a tenant, or the whole queue."""
     queue, tenant = _target(peer, request)
@@ -251,7 +269,7 @@ async def purge(app: App, peer: Peer, request: wire.Purge) -> Body:
 
 def _check_unlimited(peer: Peer) -> None:
     if peer.identity.queues is not None:
-        raise Forbidden("an operator of some queues has no say over tokens", field="type")
+        raise Forbidden("an operator of some queues has no say over tokens and workers", field="type")
 
 
 async def create_token(app: App, peer: Peer, request: wire.CreateToken) -> Body:
@@ -287,6 +305,8 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Configure: configure,
     wire.Tenants: tenants,
     wire.SetWeight: set_weight,
+    wire.Workers: workers,
+    wire.DrainWorker: drain_worker,
     wire.Pause: pause,
     wire.Resume: resume,
     wire.Dead: dead,

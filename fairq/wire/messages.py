@@ -168,6 +168,23 @@ class SetWeight(Request):
 
 
 @frozen
+class Workers(Request):
+    """List the workers that are attached to any server of the store."""
+
+    type: ClassVar[str] = "workers"
+    ref: int
+
+
+@frozen
+class DrainWorker(Request):
+    """Have the workers of a name finish what they hold, and end."""
+
+    type: ClassVar[str] = "drain_worker"
+    ref: int
+    worker: str
+
+
+@frozen
 class Pause(Request):
     """Hold back a tenant, or the whole queue."""
 
@@ -263,6 +280,13 @@ class Drain:
 
 
 @frozen
+class Dismiss:
+    """Finish what you hold, and do not come back: an operator drains this worker."""
+
+    type: ClassVar[str] = "dismiss"
+
+
+@frozen
 class Welcome:
     """The server's first frame."""
 
@@ -338,6 +362,8 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Configure: (_OPERATOR, _ANY),
     Tenants: (_OPERATOR, _ANY),
     SetWeight: (_OPERATOR, _ANY),
+    Workers: (_OPERATOR, _ANY),
+    DrainWorker: (_OPERATOR, _ANY),
     Pause: (_OPERATOR, _ANY),
     Resume: (_OPERATOR, _ANY),
     Dead: (_OPERATOR, _ANY),
@@ -348,4 +374,4 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     RevokeToken: (_OPERATOR, _ANY),
     Ping: (frozenset(Role), _ANY),
 }
-SERVER_FRAMES: tuple[type[Any], ...] = (Welcome, Reply, Error, Push, Drain, Ping)
+SERVER_FRAMES: tuple[type[Any], ...] = (Welcome, Reply, Error, Push, Drain, Dismiss, Ping)

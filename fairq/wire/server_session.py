@@ -14,6 +14,7 @@ from fairq.wire.codec import decode_client
 from fairq.wire.messages import (
     CLIENT_FRAMES,
     MAX_MESSAGE_BYTES,
+    Dismiss,
     Drain,
     Error,
     Ping,
@@ -126,6 +127,11 @@ class ServerSession(Session):
             tasks.append(task)
             room -= size
         self.send(Push.type, {"queue": queue, "lease_ms": lease_ms, "tasks": tasks})
+
+    def dismiss(self) -> None:
+        """Tell a worker to finish and end, and offer it nothing more."""
+        self.state = State.DRAINING
+        self.send(Dismiss.type)
 
     def drain(self) -> None:
         """Tell the client that this connection ends soon, and offer its worker nothing more."""

@@ -130,7 +130,7 @@ class WorkerSession(ClientSession):
         return False
 
     def receive(self, text: str, now: float) -> Any | None:
-        """Take in one text; returns a Push, whose leases are held from now on, or None. Raises: BadFrame."""
+        """Take in one text; returns a Push, whose leases are held from now on, a Dismiss, or None. Raises: BadFrame."""
         frame = super().receive(text, now)
         if isinstance(frame, Push):
             lease_s = frame.lease_ms / 1000

@@ -159,3 +159,106 @@ async def test_what_no_server_would_say_does_no_harm(served: Served) -> None:
             await served.app.store.tell_workers(message)
         await worker.quiet()
         assert served.app.count_workers("q") == 1
+
+
+@pytest.mark.parametrize("where", ["the same server", "another server"])
+async def test_a_drained_worker_finishes_what_it_holds_and_gets_nothing_more(server_store: str, where: str) -> None:
+    async with (
+        two_servers(server_store) as (one, two),
+        raw(one, WORKER) as worker,
+        raw(one, WORKER) as other,
+        raw(one if where.startswith("the same") else two, OPERATOR) as operator,
+        raw(one, tenant("ada")) as ada,
+    ):
+        await worker.attach("q", credit=5, name="mill")
+        await ada.enqueue("q", ["a"])
+        (task,) = await worker.pushed()
+        await wait_until(lambda: is_listed(operator, "mill"))
+        for _ in range(2):
+            assert (await operator.ask("drain_worker", worker="mill"))["workers"] == 1
+        assert (await worker.receive())["type"] == "dismiss"
+        await ada.enqueue("q", ["b"])
+        await worker.quiet()
+        await other.attach("q", name="mill-2")
+        assert (await other.pushed())[0]["id"] == "b"
+        assert await worker.settle("q", "ack", task) == ["ok"]
+        assert (await worker.closed())[0] == 1001
+        assert (await operator.ask("drain_worker", worker="nobody"))["workers"] == 0
+
+
+async def is_listed(operator: Raw, worker: str) -> bool:
+    """Tell whether a worker is on the list."""
+    return worker in [row["worker"] for row in (await operator.ask("workers"))["workers"]]
+
+
+async def test_all_servers_list_all_workers_and_forget_them(server_store: str) -> None:
+    async with two_servers(server_store) as (one, two), raw(two, OPERATOR) as operator:
+        async with raw(one, WORKER) as far, raw(two, WORKER) as near:
+            await holding(one, far, "a", "b", started=1, name="far")
+            await near.attach("q", "r", credit=7, name="near")
+            await wait_until(lambda: is_listed(operator, "far"))
+            rows = {row["worker"]: row for row in (await operator.ask("workers"))["workers"]}
+            assert (rows["near"]["queues"], rows["near"]["credit"], rows["near"]["held"]) == (["q", "r"], 7, 0)
+            assert (rows["far"]["server"], rows["near"]["server"]) == (one.app.name, two.app.name)
+            assert rows["far"]["queues"] == ["q"]
+            assert not rows["far"]["is_draining"]
+
+        async def is_empty() -> bool:
+            return not (await operator.ask("workers"))["workers"]
+
+        await wait_until(is_empty)
+
+
+async def test_a_server_that_died_is_taken_off_the_list(served: Served) -> None:
+    store = served.app.store
+    await store.write_roster("dead", b'[["mill",["q"],1,0,5,false]]', 20)
+    async with raw(served, OPERATOR) as operator:
+
+        async def is_gone() -> bool:
+            return not await is_listed(operator, "mill")
+
+        await wait_until(is_gone)
+    assert await store.connection.call("SMEMBERS", "fq:servers") == []
+
+
+async def test_an_operator_of_some_queues_drains_nobody_and_sees_the_workers_of_those(served: Served) -> None:
+    from fairq.wire.messages import Role
+
+    async with raw(served, OPERATOR) as operator:
+        token = await create(operator, Role.OPERATOR, queues=["q"])
+    async with raw(served, token) as limited, raw(served, WORKER) as one, raw(served, WORKER) as two:
+        await one.attach("q", name="one")
+        await two.attach("q", "r", name="two")
+        assert [row["worker"] for row in (await limited.ask("workers"))["workers"]] == ["one"]
+        with pytest.raises(Refused) as caught:
+            await limited.ask("drain_worker", worker="one")
+        assert caught.value.code == "forbidden"
+
+
+async def test_the_sdk_ends_when_it_is_drained(served: Served) -> None:
+    from tests.client.harness import worker_of
+
+    app, began, finish = worker_of(served), trio.Event(), trio.Event()
+    app.name = "mill"
+
+    @app.task("q")
+    async def work(task: object) -> None:
+        began.set()
+        await finish.wait()
+
+    with trio.fail_after(10):
+        async with (
+            raw(served, tenant("ada")) as ada,
+            raw(served, OPERATOR) as operator,
+            trio.open_nursery() as nursery,
+        ):
+            await ada.enqueue("q", ["a"])
+            nursery.start_soon(app.run)
+            await began.wait()
+            assert (await operator.ask("drain_worker", worker="mill"))["workers"] == 1
+            await ada.enqueue("q", ["b"])
+            await wait_until(lambda: app._is_stopping)
+            finish.set()
+        states = await served.app.store.tasks("q", ["ada/a", "ada/b"])
+    assert [state.state for state in states] == ["done", "ready"]
+    assert app.counts == {"done": 1}

@@ -99,6 +99,11 @@ OTHERS: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("set_weight", {"queue": "q", "tenant": "ada", "weight": 1e-9}, "bad_request", "weight"),
     ("set_weight", {"queue": "q", "tenant": "ada", "weight": "1"}, "bad_request", "weight"),
     ("set_weight", {"queue": "q", "tenant": "ada", "weight": True}, "bad_request", "weight"),
+    ("workers", {"queue": "q"}, "bad_request", "queue"),
+    ("drain_worker", {}, "bad_request", "worker"),
+    ("drain_worker", {"worker": ""}, "bad_request", "worker"),
+    ("drain_worker", {"worker": "a b"}, "bad_request", "worker"),
+    ("drain_worker", {"worker": 5}, "bad_request", "worker"),
     ("pause", {"queue": "q", "tenant": ""}, "bad_request", "tenant"),
     ("resume", {"queue": ""}, "bad_request", "queue"),
     ("dead", {"queue": "q", "offset": -1}, "bad_request", "offset"),
@@ -210,7 +215,8 @@ async def test_a_verb_of_another_role_is_forbidden(served: Served, role: Role) -
                 "configure": {"queue": "q", "settings": {"lease_ms": 1000}},
                 "set_weight": {"queue": "q", "tenant": "ada", "weight": 2}, "pause": {"queue": "q"},
                 "resume": {"queue": "q"}, "dead": {"queue": "q"}, "replay": {"queue": "q", "ids": ["a"]},
-                "purge": {"queue": "q", "ids": ["a"]}, "create_token": LETTER, "list_tokens": {},
+                "purge": {"queue": "q", "ids": ["a"]}, "create_token": LETTER, "list_tokens": {}, "idle": {},
+                "workers": {}, "drain_worker": {"worker": "w"},
             }  # fmt: skip
             with pytest.raises(Refused) as caught:
                 await client.ask(frame.type, **valid.get(frame.type, body))

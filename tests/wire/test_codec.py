@@ -44,6 +44,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "ping": {},
     "drain": {},
     "idle": {"ref": 1},
+    "workers": {"ref": 1},
+    "drain_worker": {"ref": 1, "worker": "w"},
 }
 
 
