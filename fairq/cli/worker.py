@@ -58,12 +58,13 @@ def worker(
     name: str | None = None,
     grace: float = 30.0,
     burst: Annotated[bool, Parameter(negative=())] = False,
+    reload: Annotated[bool, Parameter(negative=())] = False,
     task_log: bool = True,
     url: Url = None,
     token: Token = None,
     log_level: str = "info",
     log_json: bool = False,
-) -> None:
+) -> int:
     """Work for the queues that an app has handlers for, until SIGTERM or ctrl-C.
 
     Parameters
@@ -83,10 +84,17 @@ def worker(
     burst
         End when there is nothing to do: nothing held, and nothing ready in its queues. Delayed tasks, also those that
         wait for their next attempt, are not waited for.
+    reload
+        For development: start anew when Python files below this directory change, when what is held is finished.
     task_log
         A line in the log for each task that ends.
     """
     configure_logging(log_level, as_json=log_json)
+    if reload:
+        from fairq.cli.reload import Reloader
+
+        command = [sys.executable, "-m", "fairq", *(word for word in sys.argv[1:] if word != "--reload")]
+        return trio.run(Reloader(command, Path.cwd()).run)
     found = load_app(app)
     if url:
         found.url = split_urls(url)
@@ -104,6 +112,7 @@ def worker(
     if burst:
         counts = ", ".join(f"{outcome} {count}" for outcome, count in sorted(found.counts.items())) or "nothing to do"
         print(f"{counts}, in {monotonic() - began:.1f} s")
+    return 0
 
 
 async def _work(app: Any, grace: float, burst: bool) -> None:

@@ -102,6 +102,47 @@ def test_a_worker_runs_the_handlers_of_an_app_and_stops_on_sigterm(
     assert server.call(server.served.app.store.queue, "emails").done == 1
 
 
+SLOW = """
+import time
+import fairq
+
+app = fairq.Worker()
+
+@app.task("emails")
+def send(task):
+    print("VERSION begins", task.payload, flush=True)
+    time.sleep(task.payload)
+    print("VERSION ends", task.payload, flush=True)
+"""
+
+
+def test_a_worker_starts_anew_when_its_files_change_and_finishes_first(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    app = tmp_path / "mail.py"
+    app.write_text(SLOW.replace("VERSION", "one"))
+    to_server = ("--url", server.url, "--token", "dev-worker", "--no-task-log")
+    with started("worker", "mail:app", "--reload", *to_server, cwd=tmp_path) as worker:
+        commands.enqueue("emails", "1.5")
+        read_until(worker, "one begins")
+        app.write_text(SLOW.replace("VERSION", "two"))
+        read_until(worker, "files changed")
+        (tmp_path / "other.py").write_text("1")  # a second change does not cut short what is held
+        read_until(worker, "one ends 1.5")
+        commands.enqueue("emails", "0")
+        read_until(worker, "two ends 0")
+        app.write_text("this is no Python")
+        read_until(worker, "the worker has ended")
+        app.write_text(SLOW.replace("VERSION", "three"))
+        commands.enqueue("emails", "0.1")
+        read_until(worker, "three begins")
+        worker.send_signal(signal.SIGTERM)
+        read_until(worker, "three ends 0.1")
+        assert worker.wait(15) == 0
+    assert server.served is not None
+    assert server.call(server.served.app.store.queue, "emails").done == 3
+
+
 def test_a_burst_ends_by_itself_and_gives_an_account(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
     (tmp_path / "mail.py").write_text(APP)
     ids = [commands.enqueue("emails", payload) for payload in ('"a"', '"b"')]
