@@ -22,6 +22,7 @@ MAX_TIME_MS = 1 << 50
 MAX_BATCH = 500  # tasks, settlements or ids in one request
 MAX_ERROR_CHARS = 2_048
 MAX_PAYLOAD_BYTES = 1 << 20
+MAX_PROGRESS_CHARS = 200
 
 Action = Literal["ack", "nack", "reject", "release", "reap", "extend"]
 Outcome = Literal["ok", "duplicate", "expired", "gone", "stale"]
@@ -78,6 +79,20 @@ def check_int(value: object, what: str, lowest: int, highest: int) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest:
         return value
     raise BadRequest(f"{what} must be a whole number from {lowest} to {highest}, not {value!r:.80}", field=what)
+
+
+def check_fraction(value: object) -> float:
+    """Return how far a task has come, if it can be that. Raises: BadRequest."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+        return float(value)
+    raise BadRequest(f"fraction must be a number from 0 to 1, not {value!r:.80}", field="fraction")
+
+
+def check_progress_text(value: object) -> str:
+    """Return what a task says of its progress. Raises: BadRequest."""
+    if isinstance(value, str) and len(value) <= MAX_PROGRESS_CHARS:
+        return value
+    raise BadRequest(f"text must be at most {MAX_PROGRESS_CHARS} characters", field="text")
 
 
 class NewTask(NamedTuple):
@@ -247,6 +262,8 @@ class TaskState:
     worker: str = ""
     reason: str = ""
     error: str = ""
+    progress: float = 0.0
+    progress_text: str = ""
 
 
 @frozen

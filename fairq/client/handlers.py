@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from inspect import iscoroutinefunction
 from traceback import format_exception
 from typing import Any
@@ -16,7 +17,7 @@ import trio
 from attrs import field, frozen
 
 from fairq.errors import BadRequest
-from fairq.model import MAX_ERROR_CHARS, MAX_SPAN_MS, Settlement, bare_id
+from fairq.model import MAX_ERROR_CHARS, MAX_SPAN_MS, Settlement, bare_id, check_fraction, check_progress_text
 from fairq.wire.messages import PushedTask
 
 log = structlog.get_logger("fairq.worker")
@@ -53,6 +54,15 @@ class Task:
     enqueued_at_ms: int
     start_at_ms: int | None = None
     expires_at_ms: int | None = None
+    _report: Callable[[float, str], None] = field(default=lambda *_: None, repr=False, eq=False)
+
+    async def progress(self, fraction: float, text: str = "") -> None:
+        """Say how far the handler has come, 0 to 1; `EnqueuedTask.state` tells it while the handler runs.
+
+        As often as you like: at most once a second the newest is sent. From a thread: `trio.from_thread.run`.
+        """
+        self._report(check_fraction(fraction), check_progress_text(text))
+        await trio.lowlevel.checkpoint()
 
     @property
     def enqueued_at(self) -> datetime:
@@ -71,6 +81,7 @@ class Task:
 
 
 Function = Callable[[Task], Any]
+Report = Callable[[str, PushedTask, float, str], None]
 
 
 @frozen
@@ -108,12 +119,15 @@ def outcome_of(task: PushedTask, settlement: Settlement) -> str:
 
 
 async def perform(
-    handler: Handler, queue: str, pushed: PushedTask, threads: trio.CapacityLimiter
+    handler: Handler, queue: str, pushed: PushedTask, threads: trio.CapacityLimiter, report: Report
 ) -> tuple[Settlement, Exception | None]:
-    """Run a handler; returns what becomes of its task, and what it raised. Cancelled: it did not end."""
+    """Run a handler; returns what becomes of its task, and what it raised. Cancelled: it did not end.
+
+    `report(queue, pushed, fraction, text)` is told of its progress.
+    """
     task = Task(
         bare_id(pushed.id), queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
-        pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms,
+        pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms, partial(report, queue, pushed),
     )  # fmt: skip
     error: Exception | None = None
     try:

@@ -23,7 +23,7 @@ from fairq.client.handlers import Function, Handler, outcome_of, perform
 from fairq.errors import BadRequest, Closed, FairqError, OutcomeUnknown, Unavailable
 from fairq.model import Settlement, bare_id, check_int, check_name, check_weight
 from fairq.scopes import open_plain_nursery
-from fairq.wire.messages import MAX_CREDIT, Dismiss, Idle, Push, PushedTask
+from fairq.wire.messages import MAX_CREDIT, Dismiss, Idle, Push, PushedTask, Report
 from fairq.wire.worker_session import WorkerSession
 
 log = structlog.get_logger("fairq.worker")
@@ -94,10 +94,10 @@ class Worker:
         Raises: BadRequest without handlers; Unauthorized or Forbidden when the server will not have the token;
         Superseded when a worker that started later attached under this name.
         """
-        if not self.handlers:
+        weights = self._weights()
+        if not weights:
             raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
         check_int(self.concurrency, "concurrency", 1, MAX_CREDIT)
-        weights = self._weights()
         is_weighted = len(set(weights.values())) > 1
         session = WorkerSession(
             worker=self.name, queues=list(weights), weights=list(weights.values()) if is_weighted else (),
@@ -212,6 +212,10 @@ class Worker:
         self._driver.session.settle(queue, Settlement("release", task.id, task.attempt))
         self._driver.kick()
 
+    def _report(self, queue: str, task: PushedTask, fraction: float, text: str) -> None:
+        self._driver.session.report(queue, Report(task.id, task.attempt, fraction, text))
+        self._driver.kick()
+
     async def _run_tasks(self) -> None:
         """Run one task after the other; as many of these run as tasks may run at once.
 
@@ -241,7 +245,7 @@ class Worker:
         outcome, began = "lost", trio.current_time()
         self._scopes[key] = scope
         try:
-            settlement, _ = await perform(self.handlers[queue], queue, pushed, self._threads)
+            settlement, _ = await perform(self.handlers[queue], queue, pushed, self._threads, self._report)
             outcome = outcome_of(pushed, settlement)
         finally:
             del self._scopes[key]

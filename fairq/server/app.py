@@ -104,6 +104,7 @@ class App:
         """Take a lease off a worker's account, if it is there, which makes room for another."""
         if peer.session.held.get(token) == attempt:
             peer.session.drop(token, trio.current_time())
+            peer.session.reported.discard(token)
             self.credit_changed(peer)
 
     def move_leases(self, leases: dict[tuple[str, str], int], peer: Peer) -> None:

@@ -19,9 +19,11 @@ from fairq.model import (
     WORKER_PATTERN,
     NewTask,
     Settlement,
+    check_fraction,
     check_full_id,
     check_int,
     check_name,
+    check_progress_text,
     check_settings,
     check_task_id,
     check_weight,
@@ -115,9 +117,13 @@ async def credit(app: App, peer: Peer, request: wire.Credit) -> Body:
     return {}
 
 
-async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settlement]) -> Body:
+def _check_attached(peer: Peer, queue: str) -> None:
     if queue not in peer.queues:
         raise BadRequest(f"the worker is not attached to queue {queue!r:.80}", field="queue")
+
+
+async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settlement]) -> Body:
+    _check_attached(peer, queue)
     # What ends is off the worker's account at once, so that the claim it makes room for shares the store's next turn.
     ended = {(queue, s.id): s.attempt for s in settlements if s.action != "extend"}
     ended = {token: attempt for token, attempt in ended.items() if peer.session.held.get(token) == attempt}
@@ -130,6 +136,9 @@ async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settle
     except FairqError:
         peer.session.held.update(ended)
         raise
+    if told := peer.session.reported.intersection(ended):
+        peer.session.reported -= told
+        await app.store.forget_progress(queue, [id for _, id in told])
     for settlement, outcome in zip(settlements, outcomes, strict=True):
         if settlement.action == "nack":
             app.ticker.expect(queue, settlement.delay_ms or 0)
@@ -152,6 +161,22 @@ async def extend(app: App, peer: Peer, request: wire.Extend) -> Body:
     if not tokens:
         raise BadRequest("leases must hold at least 1", field="leases")
     return await _settle(app, peer, request.queue, tokens)
+
+
+async def progress(app: App, peer: Peer, request: wire.Progress) -> Body:
+    """Note how far tasks have come; leases that the worker does not hold are passed over."""
+    _check_attached(peer, request.queue)
+    if not request.reports:
+        raise BadRequest("reports must hold at least 1", field="reports")
+    for report in request.reports:
+        check_fraction(report.fraction)
+        check_progress_text(report.text)
+    for report in request.reports:
+        token = (request.queue, report.id)
+        if peer.session.held.get(token) == report.attempt:
+            peer.session.reported.add(token)
+            await app.store.write_progress(request.queue, report.id, report.attempt, report.fraction, report.text)
+    return {}
 
 
 async def idle(app: App, peer: Peer, request: wire.Idle) -> Body:
@@ -300,6 +325,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Credit: credit,
     wire.Settle: settle,
     wire.Extend: extend,
+    wire.Progress: progress,
     wire.Idle: idle,
     wire.Queues: queues,
     wire.Configure: configure,

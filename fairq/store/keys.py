@@ -19,6 +19,11 @@ def roster_key(server: str) -> str:
     return f"{WORKERS}:{server}"
 
 
+def progress_key(queue: str, id: str) -> str:
+    """Return the key of what a running task's handler says of its progress."""
+    return f"{queue_prefix(queue)}:progress:{id}"
+
+
 def ready_channel(queue: str) -> str:
     """Return the sharded channel on which a hungry queue says that there is work again."""
     return queue_prefix(queue) + ":ready"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import orjson
 import structlog
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from fairq.errors import SettingsError, StoreRefused, Unavailable
 from fairq.model import (
@@ -37,6 +37,8 @@ from fairq.store.records import pack_options, unpack_leases, unpack_record
 from fairq.store.topology import is_cluster, parse_seeds
 
 log = structlog.get_logger("fairq.store")
+
+_PROGRESS_MS = 3_600_000
 
 
 class Claim(NamedTuple):
@@ -201,7 +203,24 @@ class Store:
     async def tasks(self, queue: str, ids: Sequence[str]) -> list[TaskState]:
         """Tell what is known of up to 500 tasks."""
         rows = await self._call("tasks", queue, *ids)
-        return [_task_state(id, row) for id, row in zip(ids, rows, strict=True)]
+        states = [_task_state(id, row) for id, row in zip(ids, rows, strict=True)]
+        leased = [i for i, state in enumerate(states) if state.state == "leased"]
+        if leased:
+            told = await self.connection.call("MGET", *(keys.progress_key(queue, ids[i]) for i in leased))
+            for i, progress in zip(leased, told, strict=True):
+                attempt, fraction, text = orjson.loads(progress) if progress else (0, 0.0, "")
+                if attempt == states[i].attempt:
+                    states[i] = evolve(states[i], progress=fraction, progress_text=text)
+        return states
+
+    async def write_progress(self, queue: str, id: str, attempt: int, fraction: float, text: str) -> None:
+        """Say how far a leased task has come; of no effect once another attempt has it."""
+        value = orjson.dumps([attempt, fraction, text])
+        await self.connection.call("SET", keys.progress_key(queue, id), value, "PX", _PROGRESS_MS)
+
+    async def forget_progress(self, queue: str, ids: Sequence[str]) -> None:
+        """Delete what was said of tasks that are leased no more."""
+        await self.connection.call("DEL", *(keys.progress_key(queue, id) for id in ids))
 
     async def dead(self, queue: str, offset: int = 0, count: int = 100) -> list[DeadLetter]:
         """List dead letters, oldest first."""

@@ -37,6 +37,7 @@ class Record:
     reason: str = ""
     error: str = ""
     exceptions: list[Exception] = field(factory=list)
+    progress: list[tuple[float, str]] = field(factory=list)
 
 
 @define(eq=False)

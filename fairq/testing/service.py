@@ -74,6 +74,11 @@ class TrackedTask(EnqueuedTask):
         """What its handler raised, call by call: with their tracebacks, to be looked into or raised."""
         return tuple(self._record.exceptions)
 
+    @property
+    def progress(self) -> Sequence[tuple[float, str]]:
+        """What its handler said of its progress: fraction and text, one after the other."""
+        return tuple(self._record.progress)
+
     def __repr__(self) -> str:
         told = {name: getattr(self, name) for name in ("outcome", "attempts", "reason", "error")}
         shown = "".join(f", {name}={value!r}" for name, value in told.items() if value not in ("", 0))
@@ -127,7 +132,7 @@ class _Memory:
         handler, queue = self.worker.handlers[name], self.queues[name]
         settlement = Settlement("release", pushed.id, pushed.attempt)  # of a handler that is cancelled
         try:
-            settlement, error = await perform(handler, name, pushed, self.threads)
+            settlement, error = await perform(handler, name, pushed, self.threads, self._report)
             if error is not None:
                 queue.records[pushed.id].exceptions.append(error)
         finally:
@@ -135,6 +140,9 @@ class _Memory:
             self._running -= 1
             queue.settle(self.now(), settlement)
             self.moved()
+
+    def _report(self, name: str, pushed: PushedTask, fraction: float, text: str) -> None:
+        self.queues[name].records[pushed.id].progress.append((fraction, text))
 
     async def run_until(self, end: float) -> None:
         """Run what is ready and what becomes due up to a moment; returns when nothing runs any more."""

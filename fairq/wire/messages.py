@@ -122,6 +122,26 @@ class Extend(Request):
 
 
 @frozen
+class Report:
+    """How far the task of a lease has come, 0 to 1."""
+
+    id: str
+    attempt: int
+    fraction: float
+    text: str = ""
+
+
+@frozen
+class Progress(Request):
+    """Tell how far tasks have come."""
+
+    type: ClassVar[str] = "progress"
+    ref: int
+    queue: str
+    reports: list[Report]
+
+
+@frozen
 class Idle(Request):
     """Ask whether there is anything for this worker."""
 
@@ -357,6 +377,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Settle: (_WORKER, _WORKING),
     Extend: (_WORKER, _WORKING),
     Drain: (_WORKER, _WORKING),
+    Progress: (_WORKER, _WORKING),
     Idle: (_WORKER, frozenset({ATTACHED})),
     Queues: (_OPERATOR, _ANY),
     Configure: (_OPERATOR, _ANY),

@@ -56,6 +56,7 @@ class ServerSession(Session):
     credit: int = 0
     reserved: int = 0
     held: dict[tuple[str, str], int] = field(factory=dict)
+    reported: set[tuple[str, str]] = field(factory=set)  # of these, those that told of their progress
     slots: Slots | None = None  # of a worker whose queues have weights
 
     def welcome(self, frame: Welcome) -> None:

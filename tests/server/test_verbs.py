@@ -14,6 +14,7 @@ from fairq.wire.messages import CLIENT_FRAMES, MAX_CREDIT, Role
 from .harness import OPERATOR, WORKER, Refused, raw, tenant
 
 TASK = {"id": "a", "payload": 1}
+REPORT = {"id": "a", "attempt": 1, "fraction": 0.5}
 LETTER = {"id": "abcd", "role": "worker", "hash": "0" * 64}
 ATTACH = {"worker": "w", "queues": ["q"], "credit": 1}
 TOKENS = {Role.TENANT: tenant("ada"), Role.WORKER: WORKER, Role.OPERATOR: OPERATOR}
@@ -82,6 +83,8 @@ OTHERS: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("attach", {**ATTACH, "weights": ["1"]}, "bad_request", "weights"),
     ("attach", {**ATTACH, "weights": {"q": 1}}, "bad_request", "weights"),
     ("idle", {}, "bad_request", "type"),  # attach first
+    ("progress", {"queue": "q"}, "bad_request", "reports"),
+    ("progress", {"queue": "q", "reports": [1]}, "bad_request", "reports"),
     ("settle", {"queue": "q", "settlements": []}, "bad_request", "settlements"),
     ("queues", {"queue": "q"}, "bad_request", "queue"),
     ("configure", {"queue": "q", "settings": {}}, "bad_request", "settings"),
@@ -216,6 +219,7 @@ async def test_a_verb_of_another_role_is_forbidden(served: Served, role: Role) -
                 "set_weight": {"queue": "q", "tenant": "ada", "weight": 2}, "pause": {"queue": "q"},
                 "resume": {"queue": "q"}, "dead": {"queue": "q"}, "replay": {"queue": "q", "ids": ["a"]},
                 "purge": {"queue": "q", "ids": ["a"]}, "create_token": LETTER, "list_tokens": {}, "idle": {},
+                "progress": {"queue": "q", "reports": [REPORT]},
                 "workers": {}, "drain_worker": {"worker": "w"},
             }  # fmt: skip
             with pytest.raises(Refused) as caught:

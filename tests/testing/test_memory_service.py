@@ -346,3 +346,17 @@ async def test_time_goes_forward_only(service: MemoryService, seconds: float) ->
 async def test_what_a_tenant_may_not_ask_is_refused(service: MemoryService) -> None:
     with pytest.raises(Forbidden):
         await service.request("queues")
+
+
+async def test_progress_is_kept_for_the_test() -> None:
+    app = fairq.Worker()
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        await task.progress(0.5, "half")
+        await task.progress(1)
+
+    async with fairq.testing.run(app) as memory:
+        task = await memory.enqueue("emails", 1)
+        await memory.drain()
+    assert task.progress == ((0.5, "half"), (1.0, ""))
