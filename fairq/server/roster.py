@@ -132,7 +132,7 @@ class Roster:
 
     async def _supersede(self, token: str, worker: str, started_at_ms: int, kept: Iterable[Any]) -> None:
         for peer in list(self._peers.get((token, worker), ())):
-            if not 0 < peer.started_at_ms <= started_at_ms:
+            if peer.closing or not 0 < peer.started_at_ms <= started_at_ms:
                 continue
             log.info("worker superseded", worker=worker, peer=peer.transport.peer)
             for queue, id, attempt in kept:
@@ -140,7 +140,7 @@ class Roster:
                     del peer.session.held[queue, id]
             peer.session.state = State.DRAINING  # which is given nothing more, and may still settle
             peer.close(CLOSE_SUPERSEDED, "a worker that started later has this name")
-            await self.give_back(peer, "reap")
+            await self.give_back(peer, "reap")  # now: a connection that takes nothing any more is not closed at once
 
     async def _announce(self, token: str, worker: str, started_at_ms: int, kept: Iterable[Any]) -> None:
         said = {"server": self.server, "attached": [token, worker, started_at_ms, list(kept)]}

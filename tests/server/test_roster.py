@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from fairq.server.peer import Peer
 from fairq.server.run import Served
 from fairq.store.store import Store
+from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
@@ -27,28 +29,45 @@ async def two_servers(store: str) -> AsyncIterator[tuple[Served, Served]]:
             yield one, two
 
 
-async def holding(served: Served, worker: Raw, *ids: str, started: int, name: str = "mill") -> None:
+async def holding(
+    served: Served, worker: Raw, *ids: str, started: int, name: str = "mill", credit: int | None = None
+) -> None:
     """Have a worker attach and be pushed tasks."""
     async with raw(served, tenant("ada")) as ada:
         await ada.enqueue("q", ids)
-    await worker.attach("q", credit=len(ids), name=name, started_at_ms=started)
+    await worker.attach("q", credit=credit or len(ids), name=name, started_at_ms=started)
     assert len(await worker.pushed(len(ids))) == len(ids)
 
 
 @pytest.mark.parametrize("where", ["the same server", "another server"])
 async def test_a_restarted_worker_gets_at_once_what_its_dead_connection_holds(server_store: str, where: str) -> None:
+    """Nothing comes back from the dead one, not even an answer to the server's good-bye; and it had room for more."""
     async with (
         two_servers(server_store) as (one, two),
-        raw(one, WORKER) as dead,
+        open_proxy(one.port) as proxy,
+        raw(f"ws://127.0.0.1:{proxy.port}", WORKER) as dead,
         raw(one if where.startswith("the same") else two, WORKER) as heir,
     ):
-        await holding(one, dead, "a", "b", started=1_000)
+        await holding(one, dead, "a", "b", started=1_000, credit=100)
+        proxy.hold()
         await heir.attach("q", credit=5, name="mill", started_at_ms=2_000)
-        with trio.fail_after(1):
+        with trio.fail_after(0.5):
             tasks = await heir.pushed(2)
         assert sorted((task["id"], task["attempt"]) for task in tasks) == [("a", 2), ("b", 2)]
-        assert await dead.closed() == SUPERSEDED
         assert await heir.settle("q", "ack", *tasks) == ["ok", "ok"]
+        proxy.release()
+        assert await dead.closed() == SUPERSEDED
+
+
+async def test_what_is_held_comes_back_though_the_dead_connection_cannot_be_closed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Peer, "close", lambda *_: None)  # as while a send waits for a buffer that stays full
+    async with raw(served, WORKER) as dead, raw(served, WORKER) as heir:
+        await holding(served, dead, "a", started=1_000)
+        await heir.attach("q", name="mill", started_at_ms=2_000)
+        with trio.fail_after(0.5):
+            assert [task["id"] for task in await heir.pushed()] == ["a"]
 
 
 @pytest.mark.parametrize("where", ["the same server", "another server"])

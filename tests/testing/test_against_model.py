@@ -25,7 +25,8 @@ SETTLE = st.tuples(
     st.integers(0, 9),
 )
 PASS = st.tuples(st.just("pass"), st.sampled_from([1, 5, 50, 400, 60_000]))
-STEPS = st.lists(st.one_of(ENQUEUE, ENQUEUE, SETTLE, SETTLE, PASS, st.just(("claim",))), max_size=60)
+CLAIM = st.just(("claim",))
+STEPS = st.lists(st.one_of(ENQUEUE, ENQUEUE, CLAIM, CLAIM, SETTLE, SETTLE, PASS), min_size=30, max_size=80)
 
 
 class Pair:

@@ -230,6 +230,22 @@ async def test_under_a_mock_clock_handlers_sleep_in_virtual_time_too(
     assert time.monotonic() - real < 5
 
 
+async def test_a_task_that_expires_while_all_places_are_taken_never_runs(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    app = fairq.Worker(concurrency=1)
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        await trio.sleep(20)
+
+    async with fairq.testing.run(app) as memory:
+        first = await memory.enqueue("emails", 1)
+        second = await memory.enqueue("emails", 2, expires_in=15)
+        await memory.advance(10)  # the first goes on beyond that
+        assert (first.outcome, second.outcome, second.reason) == ("done", "dead", "expired")
+
+
 async def test_under_a_mock_clock_time_does_not_jump_while_a_thread_runs(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -246,16 +262,17 @@ async def test_under_a_mock_clock_time_does_not_jump_while_a_thread_runs(
 
 
 async def test_a_drain_that_is_cancelled_gives_its_tasks_back() -> None:
-    app, began = fairq.Worker(), trio.Event()
+    app, began, order = fairq.Worker(concurrency=1), trio.Event(), []
 
     @app.task("emails")
     async def send(task: fairq.Task) -> None:
+        order.append(task.payload)
         if not began.is_set():
             began.set()
             await trio.sleep_forever()
 
     async with fairq.testing.run(app) as service:
-        task = await service.enqueue("emails", 1, max_attempts=1)
+        task, _ = await service.enqueue_many("emails", [1, 2], max_attempts=1)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(service.drain)
             await began.wait()
@@ -263,6 +280,7 @@ async def test_a_drain_that_is_cancelled_gives_its_tasks_back() -> None:
         assert task.outcome == "ready"
         await service.drain()
         assert (task.outcome, task.attempts) == ("done", 2)
+    assert order == [1, 1, 2]  # back at the head
 
 
 async def test_an_endless_chain_of_tasks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
