@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fairq.client.client import Client, EnqueuedTask, open_client
-    from fairq.client.worker import Reject, Retry, Task, Worker
+    from fairq.client.handlers import Reject, Retry, Task
+    from fairq.client.worker import Worker
     from fairq.errors import FairqError
 
 __all__ = ["Client", "EnqueuedTask", "FairqError", "Reject", "Retry", "Task", "Worker", "open_client"]
 
 _HOMES = {
     "fairq.client.client": ("Client", "EnqueuedTask", "open_client"),
-    "fairq.client.worker": ("Reject", "Retry", "Task", "Worker"),
+    "fairq.client.handlers": ("Reject", "Retry", "Task"),
+    "fairq.client.worker": ("Worker",),
     "fairq.errors": ("FairqError",),
 }
 

@@ -15,7 +15,7 @@ import structlog
 import trio
 from attrs import define, field, frozen
 
-from fairq.client.worker import Task
+from fairq.client.handlers import Task
 from fairq.errors import SettingsError
 from fairq.model import MAX_PAYLOAD_BYTES, check_int
 from fairq.webhook.addresses import AddressRefused
