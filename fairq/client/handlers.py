@@ -1,4 +1,4 @@
-"""Handlers: what they get, what they may raise, and what becomes of their task.
+"""Handlers: what they get, what they may return and raise, and what becomes of their task.
 
 The worker runs them for the service, `fairq.testing` runs them in memory; both by `perform`.
 """
@@ -16,8 +16,17 @@ import structlog
 import trio
 from attrs import field, frozen
 
-from fairq.errors import BadRequest
-from fairq.model import MAX_ERROR_CHARS, MAX_SPAN_MS, Settlement, bare_id, check_fraction, check_progress_text
+from fairq.client.client import encode_payload
+from fairq.errors import BadRequest, TooLarge
+from fairq.model import (
+    MAX_ERROR_CHARS,
+    MAX_RESULT_BYTES,
+    MAX_SPAN_MS,
+    Settlement,
+    bare_id,
+    check_fraction,
+    check_progress_text,
+)
 from fairq.wire.messages import PushedTask
 
 log = structlog.get_logger("fairq.worker")
@@ -54,6 +63,7 @@ class Task:
     enqueued_at_ms: int
     start_at_ms: int | None = None
     expires_at_ms: int | None = None
+    wants_result: bool = False  # what the handler returns is kept
     _report: Callable[[float, str], None] = field(default=lambda *_: None, repr=False, eq=False)
 
     async def progress(self, fraction: float, text: str = "") -> None:
@@ -97,11 +107,11 @@ class Handler:
         return iscoroutinefunction(self.function)
 
 
-def settlement_of(task: PushedTask, error: Exception | None) -> Settlement:
+def settlement_of(task: PushedTask, error: Exception | None, result: bytes = b"") -> Settlement:
     """Decide what becomes of a lease: the one table of outcomes."""
     match error:
         case None:
-            return Settlement("ack", task.id, task.attempt)
+            return Settlement("ack", task.id, task.attempt, None, "", result)
         case Retry(delay=delay):
             delay_ms = None if delay is None else round(delay * 1000)
             return Settlement("nack", task.id, task.attempt, delay_ms, str(error)[:MAX_ERROR_CHARS])
@@ -118,6 +128,15 @@ def outcome_of(task: PushedTask, settlement: Settlement) -> str:
     return "done" if settlement.action == "ack" else "dead"
 
 
+def encode_result(task: Task, value: Any) -> bytes:
+    """Write what a handler returned as JSON. Raises: Reject if it cannot be kept."""
+    try:
+        return encode_payload(value, "result", MAX_RESULT_BYTES)
+    except (BadRequest, TooLarge) as error:
+        log.warning("result refused", task=task.id, queue=task.queue, attempt=task.attempt, error=error.message)
+        raise Reject(error.message) from None
+
+
 async def perform(
     handler: Handler, queue: str, pushed: PushedTask, threads: trio.CapacityLimiter, report: Report
 ) -> tuple[Settlement, Exception | None]:
@@ -127,18 +146,22 @@ async def perform(
     """
     task = Task(
         bare_id(pushed.id), queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
-        pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms, partial(report, queue, pushed),
+        pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms, pushed.wants_result,
+        partial(report, queue, pushed),
     )  # fmt: skip
+    result = b""
     error: Exception | None = None
     try:
         if handler.is_async:
-            await handler.function(task)
+            value = await handler.function(task)
         else:
-            await trio.to_thread.run_sync(handler.function, task, abandon_on_cancel=True, limiter=threads)
+            value = await trio.to_thread.run_sync(handler.function, task, abandon_on_cancel=True, limiter=threads)
+        if task.wants_result:
+            result = encode_result(task, value)
     except (Retry, Reject) as verdict:
         error = verdict
     except Exception as failure:
         trace = "".join(format_exception(failure))  # as text: a renderer of its own choice might show all variables
         log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exception=trace)
         error = failure
-    return settlement_of(pushed, error), error
+    return settlement_of(pushed, error, result), error

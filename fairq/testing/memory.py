@@ -1,23 +1,24 @@
 """A queue in memory: the rules of lua/ on a clock that the caller owns.
 
-Tasks are served in the order in which they became ready, whoever's they are. Left out is what takes several processes
-or tenants to happen: shares, pauses, leases that are lost, a store that is full.
+Tenants are served in the order in which their tasks became ready, each by its own priorities. Left out is what takes
+several processes or tenants to happen: shares, pauses, leases that are lost, a store that is full; and batches.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 
 import orjson
 from attrs import define, field
 
-from fairq.model import NewTask, QueueSettings, Settlement, TaskState
+from fairq.model import USUAL_PRIORITY, NewTask, QueueSettings, Settlement, TaskState
 from fairq.wire.messages import PushedTask
 
 _WINDOW_MS = 60_000  # ids that are done are remembered for one to two of these
 _WAITING = ("ready", "delayed")
+_ENDED = ("done", "dead")
 
 
 @define(eq=False)
@@ -31,11 +32,15 @@ class Record:
     enqueued_at_ms: int
     start_at_ms: int
     expires_at_ms: int
+    priority: int = USUAL_PRIORITY
+    dedupe_key: str = ""
+    result_ttl_ms: int = 0
     state: str = "ready"
     at_ms: int = 0
     attempt: int = 0
     reason: str = ""
     error: str = ""
+    result: bytes = b""
     exceptions: list[Exception] = field(factory=list)
     progress: list[tuple[float, str]] = field(factory=list)
 
@@ -47,7 +52,10 @@ class MemoryQueue:
     settings: QueueSettings
     jitter: Callable[[], float]
     records: dict[str, Record] = field(factory=dict, init=False)
-    _ready: deque[Record] = field(factory=deque, init=False)  # some may have expired there
+    _turns: deque[str] = field(factory=deque, init=False)  # of tenants, one per task that became ready
+    _lines: defaultdict[str, list[tuple[int, int, Record]]] = field(factory=lambda: defaultdict(list), init=False)
+    _order: int = field(default=0, init=False)  # in a tenant's line: a heap of priority and order; some have expired
+    _holders: dict[tuple[str, str], tuple[int, Record]] = field(factory=dict, init=False)  # of dedupe keys; until when
     _due: list[tuple[int, str, Record]] = field(factory=list, init=False)  # heaps; those that moved on are passed over
     _expiring: list[tuple[int, str, Record]] = field(factory=list, init=False)
 
@@ -59,9 +67,17 @@ class MemoryQueue:
             return "duplicate"
         if 0 < expires_at <= max(start_at, now):
             return "expired"
+        if task.dedupe_key and (first := self._holder(now, tenant, task.dedupe_key)):
+            return f"duplicate {first}"
         attempts = task.max_attempts or self.settings.max_attempts
-        record = Record(task.id, tenant, task.payload, attempts, now, start_at, expires_at)
+        record = Record(
+            task.id, tenant, task.payload, attempts, now, start_at, expires_at, task.priority, task.dedupe_key,
+            task.result_ttl_ms,
+        )  # fmt: skip
         self.records[task.id] = record
+        if task.dedupe_key:
+            held_until = now + task.dedupe_window_ms if task.dedupe_window_ms else 0
+            self._holders[tenant, task.dedupe_key] = held_until, record
         self._wait(record, start_at if start_at > now else 0)
         return "ok"
 
@@ -71,15 +87,37 @@ class MemoryQueue:
             return record is not None
         return now // _WINDOW_MS - record.at_ms // _WINDOW_MS <= 1
 
+    def _holder(self, now: int, tenant: str, dedupe_key: str) -> str | None:
+        """Name the task that holds a dedupe key: until its end, or for a window."""
+        if (tenant, dedupe_key) not in self._holders:
+            return None
+        until, record = self._holders[tenant, dedupe_key]
+        return record.id if (until > now if until else record.state not in _ENDED) else None
+
     def _wait(self, record: Record, start_at: int) -> None:
         """Have a task wait: for a worker, or for its start."""
-        record.state, record.at_ms = ("delayed", start_at) if start_at else ("ready", 0)
         if start_at:
+            record.state, record.at_ms = "delayed", start_at
             heapq.heappush(self._due, (start_at, record.id, record))
         else:
-            self._ready.append(record)
+            self._make_ready(record)
+        self._watch_end(record)
+
+    def _watch_end(self, record: Record) -> None:
         if record.expires_at_ms:
             heapq.heappush(self._expiring, (record.expires_at_ms, record.id, record))
+
+    def _make_ready(self, record: Record, *, at_head: bool = False) -> None:
+        """Put a task to the end, or the head, of those of its tenant and priority."""
+        record.state, record.at_ms = "ready", 0
+        self._order += 1
+        order = -self._order if at_head else self._order
+        heapq.heappush(self._lines[record.tenant], (record.priority, order, record))
+        (self._turns.appendleft if at_head else self._turns.append)(record.tenant)
+
+    def ready(self, tenant: str) -> list[Record]:
+        """List a tenant's ready tasks in their order."""
+        return [record for _, _, record in sorted(self._lines[tenant]) if record.state == "ready"]
 
     def _bury(self, now: float, record: Record, reason: str) -> None:
         record.state, record.at_ms, record.reason = "dead", round(now), reason
@@ -89,8 +127,7 @@ class MemoryQueue:
         while self._due and self._due[0][0] <= now:
             at, _, record = heapq.heappop(self._due)
             if record.state == "delayed" and record.at_ms == at:
-                record.state, record.at_ms = "ready", 0
-                self._ready.append(record)
+                self._make_ready(record)
         while self._expiring and self._expiring[0][0] <= now:
             record = heapq.heappop(self._expiring)[2]
             if record.state in _WAITING:
@@ -104,9 +141,9 @@ class MemoryQueue:
         return min((heap[0][0] for heap in (self._due, self._expiring) if heap), default=float("inf"))
 
     def claim(self, now: int) -> PushedTask | None:
-        """Lease the task that has been ready for longest, if any."""
-        while self._ready:
-            record = self._ready.popleft()
+        """Lease the most urgent task of the tenant whose turn it is, if any."""
+        while self._turns:
+            record = heapq.heappop(self._lines[self._turns.popleft()])[2]
             if record.state == "ready" and 0 < record.expires_at_ms <= now:
                 self._bury(now, record, "expired")
             elif record.state == "ready":
@@ -114,20 +151,21 @@ class MemoryQueue:
                 return PushedTask(
                     record.id, record.attempt, record.max_attempts, record.tenant, record.enqueued_at_ms,
                     orjson.loads(record.payload), record.start_at_ms or None, record.expires_at_ms or None,
+                    bool(record.result_ttl_ms),
                 )  # fmt: skip
         return None
 
     def settle(self, now: int, settlement: Settlement) -> None:
         """End a lease as its handler's end says."""
-        action, id, _, delay_ms, error, _ = settlement
+        action, id, _, delay_ms, error, result = settlement
         record = self.records[id]
         if action == "ack":
-            record.state, record.at_ms = "done", now
+            record.state, record.at_ms, record.result = "done", now, result or b"null"
             return
         if action == "release":
             record.max_attempts += 1  # the attempt does not count
-            self._wait(record, 0)
-            self._ready.rotate(1)  # to the head
+            self._make_ready(record, at_head=True)
+            self._watch_end(record)
             return
         record.error = error
         if action == "reject":
@@ -153,6 +191,13 @@ class MemoryQueue:
         return TaskState(
             id, record.state, record.tenant, record.attempt, record.at_ms, reason=record.reason, error=record.error  # type: ignore[arg-type]
         )  # fmt: skip
+
+    def result(self, now: float, id: str) -> bytes | None:
+        """Return a result that is kept, as JSON text."""
+        record = self.records.get(id)
+        if record is None or record.state != "done" or now >= record.at_ms + record.result_ttl_ms:
+            return None
+        return record.result
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records.values())

@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from inspect import isawaitable
 from typing import Any, Self, Unpack, cast
 
+import orjson
 import trio
 from attrs import asdict, define, field
 
@@ -98,6 +100,7 @@ class _Memory:
     _turns: deque[str] = field(init=False)
     _ahead: float = field(init=False)  # of trio's clock, in ms
     _moved: trio.Event = field(factory=trio.Event, init=False)
+    ends: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)  # who waits for tasks to end
 
     def __attrs_post_init__(self) -> None:
         self.threads = trio.CapacityLimiter(self.worker.concurrency)
@@ -138,6 +141,7 @@ class _Memory:
             self._in_threads -= not handler.is_async
             self._running -= 1
             queue.settle(self.now(), settlement)
+            self.ends.unpark_all()
             self.moved()
 
     def _report(self, name: str, pushed: PushedTask, fraction: float, text: str) -> None:
@@ -174,6 +178,7 @@ class _Memory:
     def _tick(self, now: float) -> None:
         for queue in self.queues.values():
             queue.tick(now)
+        self.ends.unpark_all()
 
     async def _wait(self, due: float) -> None:
         """Wait for a handler's end or a new task, or until something is due.
@@ -196,17 +201,38 @@ class _Session:
     def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> list[str]:
         """Store tasks."""
         now, line = self.memory.now(), self.memory.queue(queue)
+        if any(task.batch for task in tasks):
+            raise BadRequest("the service in memory has no batches", field="batch")
         outcomes = [line.enqueue(now, self.tenant, NewTask(full_id(self.tenant, t.id), *t[1:])) for t in tasks]
         self.memory.moved()
-        return outcomes
+        return [outcome.replace(f" {self.tenant}/", " ") for outcome in outcomes]
 
-    def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> dict[str, Any]:
-        """Carry out what a tenant may ask."""
-        if verb != "tasks":
+    def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Any:
+        """Carry out what a tenant may ask; what waits is to be awaited."""
+        if verb not in ("tasks", "ended"):
             raise Forbidden(f"the service in memory has no verb {verb}", field="type")
         line = self.memory.queue(check_name(body["queue"], "queue"))
         ids = [check_task_id(id, "ids") for id in body["ids"]]
+        if verb == "ended":
+            return self._ended(line, ids, body["timeout_ms"])
         return {"tasks": [{**asdict(line.state(full_id(self.tenant, id))), "id": id} for id in ids]}
+
+    async def _ended(self, line: MemoryQueue, ids: Sequence[str], timeout_ms: int) -> dict[str, Any]:
+        with trio.move_on_after(timeout_ms / 1000):
+            while not any(self._ends(line, ids)):
+                await self.memory.ends.park()
+        return {"tasks": self._ends(line, ids)}
+
+    def _ends(self, line: MemoryQueue, ids: Sequence[str]) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for id in ids:
+            state = line.state(full_id(self.tenant, id))
+            result = line.result(self.memory.now(), full_id(self.tenant, id))
+            if state.state in ("done", "dead", "unknown"):
+                rows.append({"id": id, "state": state.state, "reason": state.reason, "error": state.error})
+                if result is not None:
+                    rows[-1]["result"] = orjson.loads(result)
+        return rows
 
 
 @define(eq=False)
@@ -215,7 +241,7 @@ class _Driver:
 
     async def wait(self, answer: Any) -> Any:
         await trio.lowlevel.checkpoint()
-        return answer
+        return await answer if isawaitable(answer) else answer
 
 
 @define(eq=False)

@@ -16,7 +16,15 @@ MS = st.sampled_from([0, 0, 1, 7, 50, 400])
 ENQUEUE = st.tuples(
     st.just("enqueue"),
     st.integers(0, 9),
-    st.fixed_dictionaries({"delay": MS, "expires_in": MS, "max_attempts": st.integers(0, 3)}),
+    st.fixed_dictionaries(
+        {"delay": MS, "expires_in": MS, "max_attempts": st.integers(0, 3)},
+        optional={
+            "priority": st.sampled_from([0, 50, 99]),
+            "key": st.sampled_from(["a", "b"]),
+            "window": MS,
+            "result": MS,
+        },
+    ),
 )
 SETTLE = st.tuples(
     st.just("settle"),
@@ -43,10 +51,13 @@ class Pair:
         getattr(self, kind)(*args)
         self.compare()
 
-    def enqueue(self, number: int, options: dict[str, int]) -> None:
+    def enqueue(self, number: int, options: dict[str, Any]) -> None:
         """Enqueue a task, perhaps one whose id is known."""
         id = f"ada/{number}"
-        task = NewTask(id, b"null", options["delay"], 0, options["expires_in"], 0, options["max_attempts"])
+        task = NewTask(
+            id, b"null", options["delay"], 0, options["expires_in"], 0, options["max_attempts"],
+            options.get("priority", 50), options.get("key", ""), options.get("window", 0), options.get("result", 0),
+        )  # fmt: skip
         theirs = self.model.enqueue(self.now, "ada", [(id, {**options})])
         assert [self.memory.enqueue(self.now, "ada", task)] == theirs
 
@@ -62,8 +73,9 @@ class Pair:
         if self.leases:
             id, attempt = self.leases.pop(which % len(self.leases))
             delay = delay if action == "nack" else None
-            assert self.model.settle(self.now, repeat(0.5), [(action, id, attempt, delay, "e")]) == ["ok"]
-            self.memory.settle(self.now, Settlement(action, id, attempt, delay, "e"))
+            said = "finish" if action == "ack" else action
+            assert self.model.settle(self.now, repeat(0.5), [(said, id, attempt, delay, "e")]) == ["ok"]
+            self.memory.settle(self.now, Settlement(action, id, attempt, delay, "e", b"e"))
 
     def pass_(self, ms: int) -> None:
         """Let time pass, with a tick at each moment at which something is due; leases are kept."""
@@ -81,8 +93,10 @@ class Pair:
         """Both know the same of every task."""
         assert {r.id for r in self.memory if r.state != "done"} == set(self.model.records)
         t = self.model.tenants.get("ada")
-        assert [r.id for r in self.memory._ready if r.state == "ready"] == (list(t.ready) if t else [])
+        assert [r.id for r in self.memory.ready("ada")] == (list(t.ready) if t else [])
         for record in self.memory:
+            until, result = self.model.results.get(record.id, (0, ""))
+            assert (self.memory.result(self.now, record.id) or b"").decode() == (result if until > self.now else "")
             if record.state == "delayed":
                 assert t is not None
                 assert t.delayed[record.id] == record.at_ms

@@ -14,7 +14,7 @@ import trio.testing
 
 import fairq
 import fairq.testing
-from fairq.errors import BadRequest, FairqError, Forbidden, TooLarge
+from fairq.errors import BadRequest, FairqError, Forbidden, NoResult, NotYet, TaskFailed, TooLarge
 from fairq.testing import MemoryService
 from fairq.testing.service import MAX_RUNS
 
@@ -378,3 +378,91 @@ async def test_progress_is_kept_for_the_test() -> None:
         task = await memory.enqueue("emails", 1)
         await memory.drain()
     assert task.progress == ((0.5, "half"), (1.0, ""))
+
+
+async def test_urgent_tasks_overtake_the_tenants_own_and_nobody_elses() -> None:
+    app, order = fairq.Worker(concurrency=1), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        order.append(task.payload)
+
+    async with fairq.testing.run(app) as service:
+        bob = service.as_tenant("bob")
+        await bob.enqueue_many("emails", ["b1", "b2"])
+        await service.enqueue("emails", "late", priority=90)
+        await service.enqueue("emails", "usual")
+        await service.enqueue("emails", "now", priority=0)
+        await service.drain()
+    assert order == ["b1", "b2", "now", "usual", "late"]
+
+
+async def test_a_dedupe_key_is_held_until_the_end_or_for_a_window(service: MemoryService) -> None:
+    first = await service.enqueue("emails", ways(5, "ok"), dedupe_key="welcome")
+    again = await service.enqueue("emails", ways("fail"), dedupe_key="welcome")
+    assert (again.id, again.is_duplicate) == (first.id, True)
+    assert not (await service.as_tenant("bob").enqueue("emails", ways("ok"), dedupe_key="welcome")).is_duplicate
+    await service.advance(1)
+    assert (await service.enqueue("emails", ways("ok"), dedupe_key="welcome")).is_duplicate  # between two attempts
+    await service.drain()
+    windowed = await service.enqueue("emails", ways("ok"), dedupe_key="welcome", dedupe_window=60)
+    assert not windowed.is_duplicate
+    await service.advance(59)
+    assert (await service.enqueue("emails", ways("ok"), dedupe_key="welcome")).outcome == "done"
+    await service.advance(2)
+    assert not (await service.enqueue("emails", ways("ok"), dedupe_key="welcome")).is_duplicate
+
+
+async def test_results_come_back_as_from_the_service() -> None:
+    app = fairq.Worker()
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> Any:
+        if task.payload == "reject":
+            raise fairq.Reject("bad address")
+        return object() if task.payload == "odd" else task.payload
+
+    async with fairq.testing.run(app) as service:
+        kept, odd, rejected = await service.enqueue_many("emails", [{"n": 1}, "odd", "reject"], result_ttl=60)
+        plain = await service.enqueue("emails", "odd")
+        with pytest.raises(NotYet):
+            await kept.result(timeout=0)
+        await service.drain()
+        assert await kept.result() == {"n": 1}
+        with pytest.raises(TaskFailed, match="dead: rejected: the result is not JSON"):
+            await odd.result()
+        with pytest.raises(TaskFailed, match="dead: rejected: bad address"):
+            await rejected.result()
+        assert plain.outcome == "done"
+        with pytest.raises(NoResult):
+            await plain.result()
+        await service.advance(60)
+        with pytest.raises(NoResult):
+            await kept.result()
+    assert [type(error) for error in odd.exceptions] == [fairq.Reject]
+
+
+async def test_a_result_is_waited_for_while_handlers_run() -> None:
+    app = fairq.Worker(concurrency=2)
+
+    @app.task("parents")
+    async def parent(task: fairq.Task) -> Any:
+        child = await memory.enqueue("children", task.payload, result_ttl=60)
+        return {"child": await child.result()}
+
+    @app.task("children")
+    def child(task: fairq.Task) -> Any:
+        return task.payload + 1
+
+    with trio.fail_after(10):
+        async with fairq.testing.run(app) as memory:
+            task = await memory.enqueue("parents", 1, result_ttl=60)
+            await memory.drain()
+            assert await task.result() == {"child": 2}
+
+
+async def test_a_batch_is_refused(service: MemoryService) -> None:
+    with pytest.raises(BadRequest, match="the service in memory has no batches"):
+        await service.enqueue("emails", ways("ok"), batch="report-1")
+    with pytest.raises(Forbidden, match="no verb open_batch"):
+        await service.open_batch("emails")

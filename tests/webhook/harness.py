@@ -22,9 +22,17 @@ URL = "https://hooks.example/in"
 NOW = 1_700_000_000.0
 
 
-def task(payload: Any = None, *, id: str = "t1", tenant: str = "ada", queue: str = "emails", attempt: int = 1) -> Task:
+def task(
+    payload: Any = None,
+    *,
+    id: str = "t1",
+    tenant: str = "ada",
+    queue: str = "emails",
+    attempt: int = 1,
+    wants_result: bool = False,
+) -> Task:
     """A task as a handler gets it."""
-    return Task(id, queue, tenant, attempt, 5, payload, 1_700_000_000_123)
+    return Task(id, queue, tenant, attempt, 5, payload, 1_700_000_000_123, wants_result=wants_result)
 
 
 def delivery(url: str = URL, **settings: Any) -> Delivery:
