@@ -6,14 +6,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fairq.client.batch import Batch
     from fairq.client.client import Client, EnqueuedTask, open_client
     from fairq.client.handlers import Reject, Retry, Task
     from fairq.client.worker import Worker
     from fairq.errors import FairqError
 
-__all__ = ["Client", "EnqueuedTask", "FairqError", "Reject", "Retry", "Task", "Worker", "open_client"]
+__all__ = ["Batch", "Client", "EnqueuedTask", "FairqError", "Reject", "Retry", "Task", "Worker", "open_client"]
 
 _HOMES = {
+    "fairq.client.batch": ("Batch",),
     "fairq.client.client": ("Client", "EnqueuedTask", "open_client"),
     "fairq.client.handlers": ("Reject", "Retry", "Task"),
     "fairq.client.worker": ("Worker",),

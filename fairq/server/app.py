@@ -72,19 +72,12 @@ class App:
         for queue, dispatcher in self.dispatchers.items():
             if channel in ("", keys.ready_channel(queue)):
                 if message.startswith(keys.STOP):
-                    self._stop(queue, message.removeprefix(keys.STOP))
+                    dispatcher.stop(message.removeprefix(keys.STOP))
                 elif message in ("", keys.READY):
                     dispatcher.hint()
         for queue, watchers in self.watchers.items():
             if channel in ("", keys.ready_channel(queue)):
                 watchers.heard(message)
-
-    def _stop(self, queue: str, id: str) -> None:
-        """Tell whoever holds a cancelled task; if nobody here does, another server is told too."""
-        for peer in self.dispatchers[queue].workers:
-            if (attempt := peer.session.held.get((queue, id))) is not None:
-                peer.session.stop(queue, {id: attempt})
-                peer.kick()
 
     async def watch(self, queue: str) -> Watchers:
         """Hear of what ends in a queue, from now on."""

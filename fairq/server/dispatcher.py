@@ -2,7 +2,8 @@
 
 The tenant is chosen inside `claim`, at the moment a worker is free, and nothing is fetched ahead of credit. A claim
 that brings less than it asked for means an empty queue: the dispatcher then sleeps until a hint (a local enqueue, the
-store's `ready` channel, the ticker). A hint that overtakes the claim's reply must not be lost, so hints are counted.
+store's `ready` channel, the ticker). A hint that overtakes the claim's reply must not be lost, so hints are counted;
+nor must the word that a task was cancelled, so the ids of those that nobody holds yet are kept meanwhile.
 
 Claims keep a pace: the first comes at once, but the next waits as long as this one took (at least PACE_S) or until
 half of all credit, or a full claim's worth, is free, so that under load credit gathers and one call moves many tasks.
@@ -63,6 +64,8 @@ class Dispatcher:
     _hints: int = field(default=0, init=False)
     _claims: int = field(default=0, init=False)
     _is_in_doubt: bool = field(default=False, init=False)  # the last claim may have been carried out
+    _is_claiming: bool = field(default=False, init=False)
+    _cancelled: set[str] = field(factory=set, init=False)  # heard of meanwhile
     _is_empty: bool = field(default=False, init=False)
     _emptied: trio.Event = field(factory=trio.Event, init=False)
     _wake: trio.Event = field(factory=trio.Event, init=False)
@@ -85,6 +88,16 @@ class Dispatcher:
             await self._emptied.wait()
         return not waiting.cancelled_caught
 
+    def stop(self, id: str) -> None:
+        """Tell whoever holds a cancelled task: a worker here, or soon, or one of another server, which is told too."""
+        for worker in self.workers:
+            if (attempt := worker.session.held.get((self.queue, id))) is not None:
+                worker.session.stop(self.queue, {id: attempt})
+                worker.kick()
+                return
+        if self._is_claiming:
+            self._cancelled.add(id)
+
     def credit_changed(self) -> None:
         """A worker came, went, or has room again."""
         self._wake.set()
@@ -103,7 +116,7 @@ class Dispatcher:
     async def _claim_for(self, shares: dict[Worker, int]) -> None:
         """Claim as much as was set aside, hand it out, and let other queues have what was not needed."""
         wanted, hints, began = max(1, sum(shares.values())), self._hints, trio.current_time()
-        claim = None
+        claim, self._is_claiming = None, True
         try:
             claim = await self._claim(wanted)
         except FairqError as error:
@@ -121,6 +134,9 @@ class Dispatcher:
             if claim.leases:
                 self.ticker.expect(self.queue, claim.lease_ms)
                 await self._hand_out(claim.leases, claim.lease_ms, shares)
+        if not self._is_in_doubt:
+            self._is_claiming = False
+            self._cancelled.clear()
         for worker in shares:
             if worker.session.free:
                 self.freed(worker)
@@ -202,6 +218,8 @@ class Dispatcher:
             if worker.session.slots:
                 worker.session.slots.began(self.queue, [lease.id for lease in some], trio.current_time())
             worker.kick()
+        for id in self._cancelled.intersection(lease.id for lease in leases):
+            self.stop(id)
         if unplaced:
             await give_back(self.store, self.queue, [(lease.id, lease.attempt) for lease in unplaced], "release")
 
