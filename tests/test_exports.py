@@ -9,7 +9,9 @@ import fairq.testing
 
 
 def test_public_names_are_these_and_no_others() -> None:
-    assert fairq.__all__ == ["Client", "EnqueuedTask", "FairqError", "Reject", "Retry", "Task", "Worker", "open_client"]
+    assert fairq.__all__ == [
+        "Batch", "Client", "EnqueuedTask", "FairqError", "Reject", "Retry", "Task", "Worker", "open_client",
+    ]  # fmt: skip
     assert fairq.testing.__all__ == ["MemoryClient", "MemoryService", "TrackedTask", "run"]
 
 

@@ -28,6 +28,9 @@ FIXED: list[tuple[str, dict[str, Any], list[Any]]] = [
     ("emails", {"expires_in": 0.4}, [5, "ok"]),  # expires between two attempts
     ("images", {"expires_in": 0.4, "max_attempts": 1}, [5]),
     ("emails", {"max_attempts": 1}, ["retry"]),
+    ("emails", {"delay": 0.3, "dedupe_key": "once"}, ["retry", "ok"]),
+    ("emails", {"priority": 0, "dedupe_key": "once"}, ["reject"]),  # which is the one above
+    ("images", {"priority": 99, "result_ttl": 60}, ["fail", "ok"]),
     ("images", {"delay": 0.1, "max_attempts": 6}, ["fail", "retry", 0, 0.05, "fail", "reject"]),
 ]
 
