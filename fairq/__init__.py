@@ -6,15 +6,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fairq.client.batch import Batch
     from fairq.client.client import Client, EnqueuedTask, open_client
-    from fairq.client.worker import Reject, Retry, Task, Worker
+    from fairq.client.handlers import Reject, Retry, Task
+    from fairq.client.worker import Worker
     from fairq.errors import FairqError
 
-__all__ = ["Client", "EnqueuedTask", "FairqError", "Reject", "Retry", "Task", "Worker", "open_client"]
+__all__ = ["Batch", "Client", "EnqueuedTask", "FairqError", "Reject", "Retry", "Task", "Worker", "open_client"]
 
 _HOMES = {
+    "fairq.client.batch": ("Batch",),
     "fairq.client.client": ("Client", "EnqueuedTask", "open_client"),
-    "fairq.client.worker": ("Reject", "Retry", "Task", "Worker"),
+    "fairq.client.handlers": ("Reject", "Retry", "Task"),
+    "fairq.client.worker": ("Worker",),
     "fairq.errors": ("FairqError",),
 }
 

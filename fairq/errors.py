@@ -93,6 +93,12 @@ class Draining(FairqError):
     code = "draining"
 
 
+class Superseded(FairqError):
+    """Another worker has attached under this name, and it started later."""
+
+    code = "superseded"
+
+
 class Closed(FairqError):
     """The client was closed while the call was waiting."""
 
@@ -145,6 +151,7 @@ BY_CODE: dict[str, type[FairqError]] = {
         Unavailable,
         OutcomeUnknown,
         Draining,
+        Superseded,
         Closed,
         SettingsError,
         StoreRefused,

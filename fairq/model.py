@@ -30,6 +30,7 @@ MAX_PAYLOAD_BYTES = 1 << 20
 MAX_RESULT_BYTES = 1 << 18
 MAX_CALLBACK_BYTES = 65_535
 MAX_CAP = 1_000_000  # on tasks running at once, of a batch or a tenant
+MAX_PROGRESS_CHARS = 200
 
 Action = Literal["ack", "nack", "reject", "release", "reap", "extend"]
 Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled"]
@@ -78,14 +79,14 @@ def check_full_id(value: object, what: str = "id") -> str:
     raise BadRequest(f"{what} must be a task's id as workers get it, not {value!r:.80}", field=what)
 
 
-def check_weight(value: object) -> float:
+def check_weight(value: object, what: str = "weight") -> float:
     """Return the weight if it can be one. Raises: BadRequest for 0, negative, not finite or huge ones."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         if value == 0:
-            raise BadRequest("weight must not be 0; to hold a tenant back, pause it", field="weight")
+            raise BadRequest(f"{what} must not be 0; to hold a tenant back, pause it", field=what)
         if MIN_WEIGHT <= value <= MAX_WEIGHT:
             return float(value)
-    raise BadRequest(f"weight must be a number from {MIN_WEIGHT} to {MAX_WEIGHT:g}, not {value!r:.80}", field="weight")
+    raise BadRequest(f"{what} must be a number from {MIN_WEIGHT} to {MAX_WEIGHT:g}, not {value!r:.80}", field=what)
 
 
 def check_int(value: object, what: str, lowest: int, highest: int) -> int:
@@ -100,6 +101,20 @@ def check_dedupe_key(value: object) -> str:
     if isinstance(value, str) and value.isprintable() and len(value.encode()) <= MAX_KEY_BYTES:
         return value
     raise BadRequest(f"dedupe_key must be printable text of at most {MAX_KEY_BYTES} bytes", field="dedupe_key")
+
+
+def check_fraction(value: object) -> float:
+    """Return how far a task has come, if it can be that. Raises: BadRequest."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+        return float(value)
+    raise BadRequest(f"fraction must be a number from 0 to 1, not {value!r:.80}", field="fraction")
+
+
+def check_progress_text(value: object) -> str:
+    """Return what a task says of its progress. Raises: BadRequest."""
+    if isinstance(value, str) and len(value) <= MAX_PROGRESS_CHARS:
+        return value
+    raise BadRequest(f"text must be at most {MAX_PROGRESS_CHARS} characters", field="text")
 
 
 class NewTask(NamedTuple):
@@ -270,6 +285,19 @@ class TenantState:
 
 
 @frozen
+class WorkerState:
+    """A worker that is attached to a server."""
+
+    server: str
+    worker: str
+    queues: list[str]
+    credit: int
+    held: int
+    attached_at_ms: int
+    is_draining: bool
+
+
+@frozen
 class TaskState:
     """What the store knows of one task; `at_ms` is the start, the lease's deadline or the death, by state."""
 
@@ -281,6 +309,8 @@ class TaskState:
     worker: str = ""
     reason: str = ""
     error: str = ""
+    progress: float = 0.0
+    progress_text: str = ""
 
 
 @frozen

@@ -35,7 +35,11 @@ RECEIVE_BYTES = 65_536
 
 
 class Disconnected(Exception):
-    """The connection is gone."""
+    """The connection is gone; `code` is the other side's close code, if it gave one."""
+
+    def __init__(self, reason: str, code: int = 0) -> None:
+        super().__init__(reason)
+        self.code = code
 
 
 @define(eq=False)
@@ -58,7 +62,7 @@ class Transport:
         try:
             message = await self.socket.get_message()
         except ConnectionClosed as error:
-            raise Disconnected(str(error)) from None
+            raise Disconnected(str(error), error.reason.code if error.reason else 0) from None
         if isinstance(message, bytes):
             raise BadFrame("frames are text messages, not binary ones")
         return message

@@ -21,12 +21,19 @@ REQUIRED = object()
 WORDS: dict[Any, str] = {int: "whole number", float: "number", str: "text", bool: "boolean", dict: "object", Any: "any"}
 
 # the parts of frames and replies that have tables of their own: the words before the table -> class
-INPUTS = {"task": NewTask, "held lease": wire.HeldLease, "settlement": Settlement, "token": wire.Token}
+INPUTS = {
+    "task": NewTask,
+    "held lease": wire.HeldLease,
+    "settlement": Settlement,
+    "token": wire.Token,
+    "report": wire.Report,
+}
 OUTPUTS = {
     "pushed task": wire.PushedTask,
     "task state": model.TaskState,
     "queue state": model.QueueState,
     "tenant state": model.TenantState,
+    "worker state": model.WorkerState,
     "dead letter": model.DeadLetter,
     "waiting task": model.WaitingTask,
     "batch state": model.BatchState,

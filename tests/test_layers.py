@@ -22,11 +22,13 @@ MAY_IMPORT = {
     "server": SHARED | {"store"},
     "client": SHARED,
     "webhook": SHARED | {"client"},
+    "testing": SHARED | {"client"},
     "": {"errors", "client"},
     "demo": SHARED | {"", "client", "server", "store"},
     "cli": SHARED | {"", "client", "server", "store", "demo", "webhook"},
     "__main__": {"", "cli"},
 }
+PACKAGES = ("wire", "store", "server", "client", "webhook", "testing", "cli", "demo")
 PURE = {"errors", "model", "wire", "tokens"}  # no I/O and no clock
 IMPURE_MODULES = {"trio", "trio_websocket", "asyncio", "redis", "hiredis", "socket", "ssl", "time", "datetime"}
 
@@ -46,10 +48,7 @@ def imports_of(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             module = node.module or ""
-            if module in (
-                "fairq",
-                *(f"fairq.{part}" for part in ("wire", "store", "server", "client", "webhook", "cli", "demo")),
-            ):
+            if module in ("fairq", *(f"fairq.{part}" for part in PACKAGES)):
                 found |= {f"{module}.{alias.name}" for alias in node.names}
             else:
                 found.add(module)

@@ -22,6 +22,7 @@ for _name, _help in {
     "worker": "Run the handlers of an app.",
     "webhook-worker": "Post tasks to a URL.",
     "webhook-secret": "Print secrets that webhooks are verified with.",
+    "workers": "List the workers that are attached, and drain them by name.",
     "enqueue": "Enqueue one task.",
     "tasks": "Look at tasks, cancel them, move their starts.",
     "tenants": "List a queue's tenants, tune their weights, pause and resume them.",

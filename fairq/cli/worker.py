@@ -6,6 +6,7 @@ import importlib
 import signal
 import sys
 from pathlib import Path
+from time import monotonic
 from typing import Annotated, Any
 
 import trio
@@ -13,7 +14,8 @@ from cyclopts import Parameter
 
 from fairq.cli.options import Token, Url, split_urls
 from fairq.cli.output import configure_logging
-from fairq.errors import SettingsError
+from fairq.errors import BadRequest, SettingsError
+from fairq.model import check_weight
 
 
 def load_app(path: str) -> Any:
@@ -37,17 +39,32 @@ def load_app(path: str) -> Any:
     return found
 
 
+def _split_weight(app: Any, text: str) -> tuple[str, float]:
+    """Read NAME or NAME=WEIGHT. Raises: BadRequest."""
+    name, separator, weight = text.partition("=")
+    if not separator:
+        return name, app.handlers[name].weight if name in app.handlers else 1.0
+    try:
+        return name, check_weight(float(weight), "queue")
+    except ValueError:
+        raise BadRequest(f"write queue=weight, not {text!r:.80}", field="queue") from None
+
+
 def worker(
     app: str,
     *,
     concurrency: Annotated[int | None, Parameter(name=["--concurrency", "-c"])] = None,
+    queue: Annotated[list[str] | None, Parameter(negative=())] = None,
     name: str | None = None,
     grace: float = 30.0,
+    burst: Annotated[bool, Parameter(negative=())] = False,
+    reload: Annotated[bool, Parameter(negative=())] = False,
+    task_log: bool = True,
     url: Url = None,
     token: Token = None,
     log_level: str = "info",
     log_json: bool = False,
-) -> None:
+) -> int:
     """Work for the queues that an app has handlers for, until SIGTERM or ctrl-C.
 
     Parameters
@@ -56,12 +73,28 @@ def worker(
         Where the fairq.Worker is: module:app.
     concurrency
         Tasks at once (default: the app's).
+    queue
+        A queue to work for, and with =WEIGHT its share of this worker's time while others have work too; may be given
+        several times (default: all that the app has handlers for, with the app's weights).
     name
-        This worker's name (default: machine and process).
+        A name for this worker to come back under: when it restarts, what it held before is ready again at once, and
+        an older worker of that name ends. No two workers may have the same (default: a new name for each start).
     grace
         Seconds that running tasks get when it stops; a second signal ends it at once.
+    burst
+        End when there is nothing to do: nothing held, and nothing ready in its queues. Delayed tasks, also those that
+        wait for their next attempt, are not waited for.
+    reload
+        For development: start anew when Python files below this directory change, when what is held is finished.
+    task_log
+        A line in the log for each task that ends.
     """
     configure_logging(log_level, as_json=log_json)
+    if reload:
+        from fairq.cli.reload import Reloader
+
+        command = [sys.executable, "-m", "fairq", *(word for word in sys.argv[1:] if word != "--reload")]
+        return trio.run(Reloader(command, Path.cwd()).run)
     found = load_app(app)
     if url:
         found.url = split_urls(url)
@@ -71,14 +104,22 @@ def worker(
         raise SettingsError("a token is needed: --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
     found.concurrency = concurrency if concurrency is not None else found.concurrency
     found.name = name or found.name
-    trio.run(work_until_stopped, found, grace)
+    if queue:
+        found.queues = dict(_split_weight(found, each) for each in queue)
+    found.log_tasks = task_log and log_level in ("debug", "info")
+    began = monotonic()
+    trio.run(work_until_stopped, found, grace, burst)
+    if burst:
+        counts = ", ".join(f"{outcome} {count}" for outcome, count in sorted(found.counts.items())) or "nothing to do"
+        print(f"{counts}, in {monotonic() - began:.1f} s")
+    return 0
 
 
-async def work_until_stopped(app: Any, grace: float) -> None:
+async def work_until_stopped(app: Any, grace: float, burst: bool = False) -> None:
     """Run a worker until a signal says stop; it then finishes what it holds, for at most `grace` seconds."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch_signals, app, grace, nursery.cancel_scope)
-        await app.run()
+        await app.run(burst=burst)
         nursery.cancel_scope.cancel()
 
 

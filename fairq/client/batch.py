@@ -14,8 +14,6 @@ from fairq.model import BatchState
 if TYPE_CHECKING:
     from fairq.client.client import Client, EnqueuedTask
 
-WAIT_S = 20.0  # of one request that waits; then it is asked again
-
 
 @frozen
 class Batch:
@@ -57,13 +55,20 @@ class Batch:
         return BatchState(**(await self._ask("batch", timeout))["batch"])
 
     async def wait(self, *, timeout: float | None = None) -> BatchState:
-        """Wait until the batch is complete, across reconnects. Raises: NotYet after `timeout` seconds (None: never)."""
-        async for wait_ms in self._client.patience(timeout, WAIT_S):
-            reply = await self._client.wait("batch", {"queue": self.queue, "id": self.id}, wait_ms)
-            state = BatchState(**reply["batch"])
-            if state.state == "complete":
-                return state
-        raise NotYet(f"batch {self.id} is not complete", field="batch")
+        """Wait until the batch is complete, across reconnects.
+
+        Raises: NotFound, NotYet after `timeout` seconds (None: never); Unavailable or OutcomeUnknown if the service
+        could not be asked then.
+        """
+        reply = await self._client.ask_until(
+            "batch", self._body(), timeout, lambda reply: bool(reply["batch"]["state"] == "complete")
+        )
+        if reply is None:
+            raise NotYet(f"batch {self.id} is not complete", field="batch")
+        return BatchState(**reply["batch"])
 
     async def _ask(self, verb: str, timeout: float | None) -> dict[str, Any]:
-        return await self._client.request(verb, {"queue": self.queue, "id": self.id}, timeout=timeout)
+        return await self._client.request(verb, self._body(), timeout=timeout)
+
+    def _body(self) -> dict[str, Any]:
+        return {"queue": self.queue, "id": self.id}

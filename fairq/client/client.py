@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Unpack
@@ -13,11 +13,11 @@ import trio
 import uuid_utils
 from attrs import define, field
 
-from fairq.client.batch import WAIT_S, Batch
+from fairq.client.batch import Batch
 from fairq.client.dead_letters import DeadLetters
 from fairq.client.driver import Driver
 from fairq.client.options import TaskOptions, pack_options, pack_start
-from fairq.errors import BadRequest, NoResult, NotYet, TaskFailed, TooLarge
+from fairq.errors import BadRequest, NoResult, NotYet, OutcomeUnknown, TaskFailed, TooLarge, Unavailable
 from fairq.model import (
     MAX_CAP,
     MAX_PAYLOAD_BYTES,
@@ -33,6 +33,8 @@ from fairq.scopes import background
 from fairq.wire.client_session import ClientSession
 
 DEFAULT_TIMEOUT = 30.0  # under the minute for which the store remembers ids that are done
+WAIT_S = 20.0  # of one request that waits; then it is asked again
+ANSWER_S = 5.0  # for which its answer may then be on its way
 
 
 @define
@@ -60,15 +62,15 @@ class EnqueuedTask:
     async def result(self, *, timeout: float | None = None) -> Any:
         """Wait for what its handler returned, across reconnects; it must have been enqueued with `result_ttl`.
 
-        Raises: TaskFailed (it is dead or was cancelled), NoResult, NotYet after `timeout` seconds (None: never).
+        Raises: TaskFailed (it is dead or was cancelled), NoResult, NotYet after `timeout` seconds (None: never);
+        Unavailable or OutcomeUnknown if the service could not be asked then.
         """
         assert self._client is not None
         body = {"queue": self.queue, "ids": [self.id]}
-        async for wait_ms in self._client.patience(timeout, WAIT_S):
-            rows = (await self._client.wait("ended", body, wait_ms))["tasks"]
-            if rows:
-                return _result_of(rows[0])
-        raise NotYet(f"task {self.id} has not ended", field="id")
+        reply = await self._client.ask_until("ended", body, timeout, lambda reply: bool(reply["tasks"]))
+        if reply is None:
+            raise NotYet(f"task {self.id} has not ended", field="id")
+        return _result_of(reply["tasks"][0])
 
     async def reschedule(self, *, delay: float | None = None, start_at: datetime | float | None = None) -> str:
         """Give it another start, or let it start now: `ok`, `running`, `expired` or `gone`."""
@@ -91,14 +93,14 @@ def _duplicate(id: str, queue: str, outcome: str, client: Client) -> EnqueuedTas
     return EnqueuedTask(outcome.partition(" ")[2] or id, queue, True, client)
 
 
-def encode_payload(payload: Any) -> bytes:
-    """Write a payload as JSON. Raises: BadRequest if it is none, TooLarge."""
+def encode_payload(value: Any, what: str = "payload", most_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
+    """Write a payload, or a result, as JSON. Raises: BadRequest if it is none, TooLarge."""
     try:
-        text = orjson.dumps([[[[payload]]]])[4:-4]  # a frame holds it as deep, and may be no deeper than orjson writes
+        text = orjson.dumps([[[[value]]]])[4:-4]  # a frame holds it as deep, and may be no deeper than orjson writes
     except (TypeError, orjson.JSONEncodeError) as error:
-        raise BadRequest(f"the payload is not JSON: {error}", field="payload") from None
-    if len(text) > MAX_PAYLOAD_BYTES:
-        raise TooLarge(f"the payload has {len(text)} bytes; {MAX_PAYLOAD_BYTES} are the limit", field="payload")
+        raise BadRequest(f"the {what} is not JSON: {error}", field=what) from None
+    if len(text) > most_bytes:
+        raise TooLarge(f"the {what} has {len(text)} bytes; {most_bytes} are the limit", field=what)
     return text
 
 
@@ -233,18 +235,27 @@ class Client:
         """Name a batch that was opened before."""
         return Batch(check_batch_id(id), check_name(queue, "queue"), self)
 
-    async def patience(self, timeout: float | None, step: float) -> AsyncIterator[int]:
-        """Yield how many ms the next request may wait, until `timeout` seconds are over; at least once."""
+    async def ask_until(
+        self, verb: str, body: dict[str, Any], timeout: float | None, is_enough: Callable[[dict[str, Any]], bool]
+    ) -> dict[str, Any] | None:
+        """Send a request that waits for something to happen, until its reply is enough; None after `timeout` seconds.
+
+        Raises: what the last request raises.
+        """
         deadline = float("inf") if timeout is None else trio.current_time() + timeout
         while True:
-            left = max(0.0, deadline - trio.current_time())
-            yield round(min(step, left) * 1000)
+            wait_s = max(0.0, min(WAIT_S, deadline - trio.current_time()))
+            asked = {**body, "timeout_ms": round(wait_s * 1000)}
+            try:
+                reply = await self.request(verb, asked, timeout=wait_s + ANSWER_S)
+            except (Unavailable, OutcomeUnknown):
+                if trio.current_time() >= deadline:
+                    raise
+                continue
+            if is_enough(reply):
+                return reply
             if trio.current_time() >= deadline:
-                return
-
-    async def wait(self, verb: str, body: dict[str, Any], wait_ms: int) -> dict[str, Any]:
-        """Send a request that the server may answer only after `wait_ms`."""
-        return await self.request(verb, {**body, "timeout_ms": wait_ms}, timeout=self.timeout + wait_ms / 1000)
+                return None
 
     def dead_letters(self, queue: str) -> DeadLetters:
         """Return the dead letters of a queue, to list, replay and purge: a tenant's own, for operators everybody's."""

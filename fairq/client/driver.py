@@ -10,9 +10,10 @@ import structlog
 import trio
 from attrs import define, field
 
-from fairq.errors import BadFrame, FairqError, Forbidden, SettingsError, Unauthorized
+from fairq.errors import BadFrame, FairqError, Forbidden, SettingsError, Superseded, Unauthorized
 from fairq.transport import Disconnected, Target, Transport, check_token, dial
 from fairq.wire.client_session import Call, ClientSession
+from fairq.wire.messages import CLOSE_SUPERSEDED
 
 log = structlog.get_logger("fairq.client")
 
@@ -106,7 +107,11 @@ class Driver(Generic[S]):
                         self.handle(frame)
                     self.moved()
                     self.kick()
-        except (Disconnected, BadFrame) as error:
+        except Disconnected as error:
+            log.debug("connection ended", url=transport.peer, error=str(error))
+            if error.code == CLOSE_SUPERSEDED:
+                self.session.fatal = Superseded("another worker attached under this name; each needs a name of its own")
+        except BadFrame as error:
             log.debug("connection ended", url=transport.peer, error=str(error))
         finally:
             self._transport = None

@@ -1,107 +1,42 @@
 """The SDK for those who do the work, on trio.
 
 Every task runs in a task of its own, inside a cancel scope that ends when its lease is lost. What a handler returns
-or raises decides the settlement: see `_settlement_of`.
+or raises decides the settlement: see `settlement_of`.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import secrets
 import ssl
-from collections import deque
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from inspect import iscoroutinefunction
-from traceback import format_exception
-from typing import Any
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from fairq.client.driver import Driver
-from fairq.errors import BadRequest, Closed
-from fairq.model import MAX_ERROR_CHARS, MAX_SPAN_MS, Settlement, bare_id, check_int, check_name
+from fairq.client.handlers import Function, Handler, outcome_of, perform
+from fairq.errors import BadRequest, Closed, FairqError, OutcomeUnknown, Unavailable
+from fairq.model import Settlement, bare_id, check_int, check_name, check_weight
 from fairq.scopes import open_plain_nursery
-from fairq.wire.messages import MAX_CREDIT, Push, PushedTask
+from fairq.wire.messages import MAX_CREDIT, Dismiss, Idle, Push, PushedTask, Report
 from fairq.wire.worker_session import WorkerSession
 
 log = structlog.get_logger("fairq.worker")
 
 BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
 GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
-
-
-class Retry(Exception):
-    """Raised by a handler: try this task again, after `delay` seconds (none: the queue's backoff)."""
-
-    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
-        super().__init__(reason)
-        if delay is not None and not 0 <= delay * 1000 <= MAX_SPAN_MS:
-            raise BadRequest("delay must be 0 or more seconds, and at most 400 days", field="delay")
-        self.delay = delay
-
-
-class Reject(Exception):
-    """Raised by a handler: this task can never succeed; it becomes a dead letter at once."""
-
-
-def _moment(ms: int | None) -> datetime | None:
-    return None if not ms else datetime.fromtimestamp(ms / 1000, UTC)
-
-
-@frozen
-class Task:
-    """What a handler gets. `payload` is the decoded JSON value; `attempt` counts up from 1 with every lease."""
-
-    id: str
-    queue: str
-    tenant: str
-    attempt: int
-    max_attempts: int
-    payload: Any
-    enqueued_at_ms: int
-    start_at_ms: int | None = None
-    expires_at_ms: int | None = None
-
-    @property
-    def enqueued_at(self) -> datetime:
-        """When the service took the task over."""
-        return datetime.fromtimestamp(self.enqueued_at_ms / 1000, UTC)
-
-    @property
-    def start_at(self) -> datetime | None:
-        """Before when it was not to start, if that was asked for."""
-        return _moment(self.start_at_ms)
-
-    @property
-    def expires_at(self) -> datetime | None:
-        """From when on it is not to start any more, if that was asked for."""
-        return _moment(self.expires_at_ms)
-
-
-Handler = Callable[[Task], Any]
+_ASK_S = 30.0  # how long an answer to `idle` is waited for
 
 
 def default_name() -> str:
-    """Name this worker after its machine and process."""
-    node = "".join(c if c.isalnum() or c in "._-" else "-" for c in platform.node() or "worker")
-    return f"{node[:48]}-{os.getpid()}"
-
-
-def _settlement_of(task: PushedTask, error: Exception | None) -> Settlement:
-    """Decide what becomes of a lease: the one table of outcomes."""
-    match error:
-        case None:
-            return Settlement("ack", task.id, task.attempt)
-        case Retry(delay=delay):
-            delay_ms = None if delay is None else round(delay * 1000)
-            return Settlement("nack", task.id, task.attempt, delay_ms, str(error)[:MAX_ERROR_CHARS])
-        case Reject():
-            return Settlement("reject", task.id, task.attempt, None, str(error)[:MAX_ERROR_CHARS])
-        case _:
-            return Settlement("nack", task.id, task.attempt, None, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
+    """Name this worker after its machine and process, so that no other has the name."""
+    node = "".join(c if (c.isascii() and c.isalnum()) or c in "._-" else "-" for c in platform.node() or "worker")
+    return f"{node[:44]}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 @define(eq=False)
@@ -109,6 +44,12 @@ class Worker:
     """An app of handlers, one per queue, that is attached to the service while `run` runs.
 
     `concurrency` tasks run at once; plain functions run in threads, and cannot be cancelled when their lease is lost.
+    `name` is one for the worker to come back under: it ends older connections of that name, so that what they held is
+    ready again at once; no two workers may have the same.
+
+    `queues` are those to work for, with their weights, if they are not all that have handlers. `log_tasks` gives each
+    task a line in the log when it ends. `counts` says how they ended: `done`, `retry`, `dead`, `lost` (the lease, while
+    the handler ran) or `released` (the worker was cancelled).
     """
 
     url: str | Sequence[str] = "ws://127.0.0.1:7700"
@@ -116,39 +57,53 @@ class Worker:
     concurrency: int = 10
     name: str = field(factory=default_name)
     tls: ssl.SSLContext | None = None
+    queues: Mapping[str, float] | None = None
+    log_tasks: bool = False
+    counts: Counter[str] = field(factory=Counter, init=False)
     handlers: dict[str, Handler] = field(factory=dict, init=False)
     _driver: Driver[WorkerSession] = field(init=False)
     _waiting: deque[tuple[str, PushedTask]] = field(factory=deque, init=False)
     _runners: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
-    _async_handlers: set[Handler] = field(factory=set, init=False)
     _scopes: dict[tuple[str, str, int], trio.CancelScope] = field(factory=dict, init=False)
     _threads: trio.CapacityLimiter = field(init=False)
     _idle: trio.Event = field(factory=trio.Event, init=False)
+    _rest: trio.Event | None = field(default=None, init=False)  # somebody waits until nothing is held
     _is_stopping: bool = field(default=False, init=False)
 
-    def task(self, queue: str) -> Callable[[Handler], Handler]:
-        """Register the handler of a queue; `async def` runs in the event loop, `def` in a thread."""
-        check_name(queue, "queue")
+    def task(self, queue: str, *, weight: float = 1.0) -> Callable[[Function], Function]:
+        """Register the handler of a queue; `async def` runs in the event loop, `def` in a thread.
 
-        def register(handler: Handler) -> Handler:
+        While several queues have work, they share the worker's time in proportion to their weights.
+        """
+        check_name(queue, "queue")
+        check_weight(weight)
+
+        def register(function: Function) -> Function:
             if queue in self.handlers:
                 raise BadRequest(f"queue {queue} has a handler already", field="queue")
-            self.handlers[queue] = handler
-            if iscoroutinefunction(handler):
-                self._async_handlers.add(handler)
-            return handler
+            self.handlers[queue] = Handler(function, weight)
+            return function
 
         return register
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, burst: bool = False, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled or stopped. Cancelled: handlers are cancelled too, and their tasks given back.
 
-        Raises: BadRequest without handlers; Unauthorized or Forbidden when the server will not have the token.
+        `burst`: stop by itself when it holds nothing and a claim on its queues finds nothing; what is delayed, also for
+        its next attempt, is not waited for.
+        Raises: BadRequest without handlers; Unauthorized or Forbidden when the server will not have the token;
+        Superseded when a worker that started later attached under this name.
         """
-        if not self.handlers:
+        weights = self._weights()
+        if not weights:
             raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
         check_int(self.concurrency, "concurrency", 1, MAX_CREDIT)
-        session = WorkerSession(worker=self.name, queues=list(self.handlers), credit=self.concurrency)
+        is_weighted = len(set(weights.values())) > 1
+        session = WorkerSession(
+            worker=self.name, queues=list(weights), weights=list(weights.values()) if is_weighted else (),
+            credit=self.concurrency,
+            started_at_ms=round(time.time() * 1000),
+        )  # fmt: skip
         self._driver = Driver.to(self.url, self.token, session, self.tls)
         self._driver.handle, self._driver.moved = self._take, self._moved
         self._threads = trio.CapacityLimiter(self.concurrency)
@@ -162,6 +117,8 @@ class Worker:
                 async with trio.open_nursery() as runners:
                     for _ in range(self.concurrency):
                         runners.start_soon(self._run_tasks)
+                    if burst:
+                        runners.start_soon(self._stop_when_empty)
                     await self._idle.wait()
                     runners.cancel_scope.cancel()
             finally:
@@ -183,6 +140,34 @@ class Worker:
             self._driver.kick()
         self._moved()
 
+    def _weights(self) -> dict[str, float]:
+        """Return the weights of the queues that this worker works for."""
+        if self.queues is None:
+            return {queue: handler.weight for queue, handler in self.handlers.items()}
+        for queue, weight in self.queues.items():
+            if queue not in self.handlers:
+                raise BadRequest(f"the worker has no handler for queue {queue!r:.80}", field="queues")
+            check_weight(weight)
+        return dict(self.queues)
+
+    async def _stop_when_empty(self) -> None:
+        session = self._driver.session
+        while not self._is_stopping:
+            self._rest = trio.Event()
+            self._moved()
+            await self._rest.wait()
+            try:
+                call = session.request(Idle.type, {}, trio.current_time() + _ASK_S)
+                is_empty = (await self._driver.wait(call))["is_idle"]
+            except (Unavailable, OutcomeUnknown):
+                continue
+            except FairqError:
+                if session.fatal:  # `run` raises it
+                    return
+                raise
+            if is_empty and not session.holding:
+                self.stop()
+
     async def _stay_connected(self, scope: trio.CancelScope) -> None:
         try:
             with scope:
@@ -203,20 +188,32 @@ class Worker:
         for lease in session.refused_settlements:
             log.warning("too late: the lease was lost before", task=lease.id, queue=lease.queue, attempt=lease.attempt)
         session.refused_settlements.clear()
+        if self._rest is not None and not session.holding:
+            self._rest.set()
         if self._is_stopping and not session.holding and (session.is_quiet or not session.is_attached):
             self._idle.set()
 
-    def _take(self, push: Push) -> None:
+    def _take(self, push: Push | Dismiss) -> None:
+        if isinstance(push, Dismiss):
+            log.info("an operator drains this worker", name=self.name)
+            self.stop()
+            return
         for task in push.tasks:
             self._waiting.append((push.queue, task))
         self._runners.unpark()
 
-    def _give_back(self, push: Push) -> None:
+    def _give_back(self, push: Push | Dismiss) -> None:
+        if isinstance(push, Dismiss):
+            return
         for task in push.tasks:
             self._release(push.queue, task)
 
     def _release(self, queue: str, task: PushedTask) -> None:
         self._driver.session.settle(queue, Settlement("release", task.id, task.attempt))
+        self._driver.kick()
+
+    def _report(self, queue: str, task: PushedTask, fraction: float, text: str) -> None:
+        self._driver.session.report(queue, Report(task.id, task.attempt, fraction, text))
         self._driver.kick()
 
     async def _run_tasks(self) -> None:
@@ -241,37 +238,25 @@ class Worker:
                         await self._perform(queue, task, scope)
 
     async def _perform(self, queue: str, pushed: PushedTask, scope: trio.CancelScope) -> None:
-        task = Task(
-            bare_id(pushed.id), queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
-            pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms,
-        )  # fmt: skip
         key = (queue, pushed.id, pushed.attempt)
         if not self._driver.session.holds(*key):
             return  # the lease was lost before the task began
         settlement: Settlement | None = None
+        outcome, began = "lost", trio.current_time()
         self._scopes[key] = scope
         try:
-            settlement = _settlement_of(pushed, await self._call(self.handlers[queue], task))
+            settlement, _ = await perform(self.handlers[queue], queue, pushed, self._threads, self._report)
+            outcome = outcome_of(pushed, settlement)
         finally:
             del self._scopes[key]
             if settlement is None and not scope.cancel_called:  # it is the worker that is cancelled
+                outcome = "released"
                 self.stop()
                 self._release(queue, pushed)
             if settlement is not None:
                 self._driver.session.settle(queue, settlement)
                 self._driver.kick()
-
-    async def _call(self, handler: Handler, task: Task) -> Exception | None:
-        """Run a handler; returns what it raised."""
-        try:
-            if handler in self._async_handlers:
-                await handler(task)
-            else:
-                await trio.to_thread.run_sync(handler, task, abandon_on_cancel=True, limiter=self._threads)
-        except (Retry, Reject) as verdict:
-            return verdict
-        except Exception as error:
-            trace = "".join(format_exception(error))  # as text: a renderer of its own choice might show all variables
-            log.warning("task failed", task=task.id, queue=task.queue, attempt=task.attempt, exception=trace)
-            return error
-        return None
+            self.counts[outcome] += 1
+            if self.log_tasks:
+                ms = round((trio.current_time() - began) * 1000, 1)
+                log.info("task", task=bare_id(pushed.id), queue=queue, attempt=pushed.attempt, outcome=outcome, ms=ms)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from fairq.client.worker import Task, Worker
+from fairq.client.handlers import Task
+from fairq.client.worker import Worker
 from fairq.demo.corpus import digest_file
 from fairq.demo.executions import Execution, append_execution
 from fairq.demo.scenario import QUEUES

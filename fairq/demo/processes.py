@@ -153,7 +153,7 @@ async def running_service(directory: Path) -> AsyncIterator[Service]:
             for number in range(1, WORKERS + 1):
                 await children.start(
                     children.workers, f"worker-{number}", "worker", "fairq.demo.handlers:app", "-c", str(CONCURRENCY),
-                    "--name", f"worker-{number}", "--url", url,
+                    "--name", f"worker-{number}", "--no-task-log", "--url", url,
                     FAIRQ_TOKEN="dev-worker", **{DIRECTORY_VARIABLE: str(executions)},
                 )  # fmt: skip
             yield Service(url, executions)

@@ -19,6 +19,7 @@ from fairq.errors import FairqError
 from fairq.server.auth import Auth
 from fairq.server.dispatcher import Dispatcher, give_back
 from fairq.server.peer import Peer
+from fairq.server.roster import Roster
 from fairq.server.settings import Settings
 from fairq.server.ticker import Ticker
 from fairq.server.watchers import Watchers
@@ -41,6 +42,7 @@ class App:
     name: str = field(factory=lambda: f"{platform.node() or 'fairq'}-{secrets.token_hex(3)}")
     auth: Auth = field(init=False)
     ticker: Ticker = field(init=False)
+    roster: Roster = field(init=False)
     peers: set[Peer] = field(factory=set, init=False)
     dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
     watchers: dict[str, Watchers] = field(factory=dict, init=False)
@@ -51,33 +53,31 @@ class App:
     def __attrs_post_init__(self) -> None:
         self.auth = Auth(self.store, self.settings.dev)
         self.ticker = Ticker(self.store, self.hint)
+        self.roster = Roster(self.name, self.store, self.nursery, self._give_back)
 
     async def start(self) -> None:
         """Begin to tick and to watch for revoked tokens."""
         await self.store.subscription.add(keys.REVOKED, sharded=False)
+        await self.store.subscription.add(keys.WORKERS, sharded=False)
         self.nursery.start_soon(self.ticker.run)
+        self.nursery.start_soon(self.roster.run)
         self.nursery.start_soon(self._watch_tokens)
 
     def heard(self, channel: str, message: str = "") -> None:
         """Take a hint from the store; an empty channel means that any may have been missed."""
         if channel in ("", keys.REVOKED):
             self._recheck.set()
+        if channel == keys.WORKERS and message:
+            self.roster.told(message)
         for queue, dispatcher in self.dispatchers.items():
             if channel in ("", keys.ready_channel(queue)):
                 if message.startswith(keys.STOP):
-                    self._stop(queue, message.removeprefix(keys.STOP))
+                    dispatcher.stop(message.removeprefix(keys.STOP))
                 elif message in ("", keys.READY):
                     dispatcher.hint()
         for queue, watchers in self.watchers.items():
             if channel in ("", keys.ready_channel(queue)):
                 watchers.heard(message)
-
-    def _stop(self, queue: str, id: str) -> None:
-        """Tell whoever holds a cancelled task; if nobody here does, another server is told too."""
-        for peer in self.dispatchers[queue].workers:
-            if (attempt := peer.session.held.get((queue, id))) is not None:
-                peer.session.stop(queue, {id: attempt})
-                peer.kick()
 
     async def watch(self, queue: str) -> Watchers:
         """Hear of what ends in a queue, from now on."""
@@ -94,6 +94,7 @@ class App:
     def attach(self, peer: Peer) -> None:
         """Begin to feed a worker."""
         log.info("worker attached", worker=peer.name, queues=peer.queues, credit=peer.session.credit)
+        self.roster.join(peer)
         for queue in peer.queues:
             dispatcher = self.dispatchers.get(queue)
             if dispatcher is None:
@@ -114,7 +115,8 @@ class App:
     def drop_lease(self, peer: Peer, token: tuple[str, str], attempt: int) -> None:
         """Take a lease off a worker's account, if it is there, which makes room for another."""
         if peer.session.held.get(token) == attempt:
-            del peer.session.held[token]
+            peer.session.drop(token, trio.current_time())
+            peer.session.reported.discard(token)
             self.credit_changed(peer)
 
     def move_leases(self, leases: dict[tuple[str, str], int], peer: Peer) -> None:
@@ -141,6 +143,7 @@ class App:
             await peer.run()
         finally:
             self.peers.discard(peer)
+            self.roster.leave(peer)
             for queue in peer.queues:
                 self.dispatchers[queue].workers.discard(peer)
             if peer.session.is_silent:

@@ -2,7 +2,8 @@
 
 The tenant is chosen inside `claim`, at the moment a worker is free, and nothing is fetched ahead of credit. A claim
 that brings less than it asked for means an empty queue: the dispatcher then sleeps until a hint (a local enqueue, the
-store's `ready` channel, the ticker). A hint that overtakes the claim's reply must not be lost, so hints are counted.
+store's `ready` channel, the ticker). A hint that overtakes the claim's reply must not be lost, so hints are counted;
+nor must the word that a task was cancelled, so the ids of those that nobody holds yet are kept meanwhile.
 
 Claims keep a pace: the first comes at once, but the next waits as long as this one took (at least PACE_S) or until
 half of all credit, or a full claim's worth, is free, so that under load credit gathers and one call moves many tasks.
@@ -29,6 +30,7 @@ from fairq.wire.server_session import ServerSession
 log = structlog.get_logger("fairq.server")
 
 _RETRY_S = 0.25
+_EMPTY_S = 1.0  # how long one question whether the queue is empty waits for an answer
 CLAIM_TASKS = 150
 PACE_S, MAX_PACE_S = 0.001, 0.05
 
@@ -62,7 +64,10 @@ class Dispatcher:
     _hints: int = field(default=0, init=False)
     _claims: int = field(default=0, init=False)
     _is_in_doubt: bool = field(default=False, init=False)  # the last claim may have been carried out
+    _is_claiming: bool = field(default=False, init=False)
+    _cancelled: set[str] = field(factory=set, init=False)  # heard of meanwhile
     _is_empty: bool = field(default=False, init=False)
+    _emptied: trio.Event = field(factory=trio.Event, init=False)
     _wake: trio.Event = field(factory=trio.Event, init=False)
 
     def hint(self) -> None:
@@ -70,6 +75,28 @@ class Dispatcher:
         self._hints += 1
         self._is_empty = False
         self._wake.set()
+
+    @property
+    def may_have_work(self) -> bool:
+        """Whether a claim might find something."""
+        return not self._is_empty
+
+    async def is_empty(self) -> bool:
+        """Tell whether one more claim finds less than there is room for; False if that is not known within a second."""
+        self.hint()  # a claim that is under way does not count
+        with trio.move_on_after(_EMPTY_S) as waiting:
+            await self._emptied.wait()
+        return not waiting.cancelled_caught
+
+    def stop(self, id: str) -> None:
+        """Tell whoever holds a cancelled task: a worker here, or soon, or one of another server, which is told too."""
+        for worker in self.workers:
+            if (attempt := worker.session.held.get((self.queue, id))) is not None:
+                worker.session.stop(self.queue, {id: attempt})
+                worker.kick()
+                return
+        if self._is_claiming:
+            self._cancelled.add(id)
 
     def credit_changed(self) -> None:
         """A worker came, went, or has room again."""
@@ -89,7 +116,7 @@ class Dispatcher:
     async def _claim_for(self, shares: dict[Worker, int]) -> None:
         """Claim as much as was set aside, hand it out, and let other queues have what was not needed."""
         wanted, hints, began = max(1, sum(shares.values())), self._hints, trio.current_time()
-        claim = None
+        claim, self._is_claiming = None, True
         try:
             claim = await self._claim(wanted)
         except FairqError as error:
@@ -101,9 +128,15 @@ class Dispatcher:
             self._next_claim_at = ended + min(max(PACE_S, ended - began), MAX_PACE_S)
             if len(claim.leases) < wanted:
                 self._is_empty = hints == self._hints
+            if self._is_empty:
+                self._emptied.set()
+                self._emptied = trio.Event()
             if claim.leases:
                 self.ticker.expect(self.queue, claim.lease_ms)
-                await self._hand_out(claim.leases, claim.lease_ms)
+                await self._hand_out(claim.leases, claim.lease_ms, shares)
+        if not self._is_in_doubt:
+            self._is_claiming = False
+            self._cancelled.clear()
         for worker in shares:
             if worker.session.free:
                 self.freed(worker)
@@ -114,7 +147,7 @@ class Dispatcher:
         """Wait until there may be work, and credit for it, and it is time for another claim; or until stopped."""
         while not self.is_stopping and not self._is_in_doubt:
             self._wake = trio.Event()
-            free = sum(worker.session.free for worker in self.workers)
+            free = sum(worker.session.room(self.queue) for worker in self.workers)
             offered = sum(worker.session.credit for worker in self.workers)
             if self._is_empty or not free:
                 await self._wake.wait()
@@ -143,9 +176,11 @@ class Dispatcher:
         """Set credit aside for one claim, so that no other queue's dispatcher promises it too."""
         shares, left = {}, CLAIM_TASKS
         for worker in self.workers:
-            share = min(worker.session.free, left)
+            share = min(worker.session.room(self.queue), left)
             if share:
                 worker.session.reserved += share
+                if worker.session.slots:
+                    worker.session.slots.reserve(self.queue, share)
                 shares[worker] = share
                 left -= share
         return shares
@@ -153,10 +188,18 @@ class Dispatcher:
     def _unreserve(self, shares: dict[Worker, int]) -> None:
         for worker, share in shares.items():
             worker.session.reserved -= share
+            if worker.session.slots:
+                worker.session.slots.unreserve(self.queue)
 
-    async def _hand_out(self, leases: Sequence[Lease], lease_ms: int) -> None:
+    async def _hand_out(self, leases: Sequence[Lease], lease_ms: int, shares: dict[Worker, int]) -> None:
         """Give each task to the worker with the most room; what nobody has room for any more goes back."""
-        room = [(-worker.session.free, i, worker) for i, worker in enumerate(self.workers) if worker.session.free]
+        room = []
+        for i, worker in enumerate(self.workers):
+            free = worker.session.free
+            if free and worker.session.slots:  # what was set aside is this queue's, whatever came up meanwhile
+                free = min(free, max(shares.get(worker, 0), worker.session.room(self.queue)))
+            if free:
+                room.append((-free, i, worker))
         heapq.heapify(room)
         given: dict[Worker, list[Lease]] = {}
         unplaced = []
@@ -172,7 +215,11 @@ class Dispatcher:
                 heapq.heappop(room)
         for worker, some in given.items():
             worker.session.push(self.queue, lease_ms, some)
+            if worker.session.slots:
+                worker.session.slots.began(self.queue, [lease.id for lease in some], trio.current_time())
             worker.kick()
+        for id in self._cancelled.intersection(lease.id for lease in leases):
+            self.stop(id)
         if unplaced:
             await give_back(self.store, self.queue, [(lease.id, lease.attempt) for lease in unplaced], "release")
 

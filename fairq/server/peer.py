@@ -32,6 +32,8 @@ class Peer:
     carry_out: Callable[[Peer, Any], Awaitable[dict[str, Any] | None]]
     name: str = ""
     queues: tuple[str, ...] = ()
+    started_at_ms: int = 0  # when the worker started, if it says so
+    attached_at_ms: int = 0
     requests: int = 0
     closing: tuple[int, str] | None = None
     is_leaving: bool = False

@@ -30,20 +30,24 @@ from fairq.model import (
     TaskState,
     bare_id,
     check_batch_id,
+    check_fraction,
     check_full_id,
     check_int,
     check_name,
+    check_progress_text,
     check_settings,
     check_task_id,
     check_weight,
     full_id,
 )
+from fairq.scopes import open_plain_nursery
 from fairq.server.app import App
 from fairq.server.peer import Peer
 from fairq.store import keys
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
 from fairq.wire.messages import MAX_CREDIT, MAX_QUEUES, State
+from fairq.wire.slots import Slots
 
 Body = dict[str, Any]
 T = TypeVar("T")
@@ -239,14 +243,24 @@ def _fitting(rows: Sequence[Body], long: str = "payload") -> list[Body]:
     return fitting
 
 
+def _check_worker(name: str) -> None:
+    if not WORKER_PATTERN.match(name):
+        raise BadRequest("worker must be 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", field="worker")
+
+
 async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
     """Begin to feed a worker, which may bring along leases from an earlier connection."""
-    if not WORKER_PATTERN.match(request.worker):
-        raise BadRequest("worker must be 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", field="worker")
+    _check_worker(request.worker)
     if not 1 <= len(request.queues) <= MAX_QUEUES:
         raise BadRequest(f"queues must name 1 to {MAX_QUEUES}", field="queues")
     queues = tuple(dict.fromkeys(peer.identity.check_queue(queue) for queue in request.queues))
     check_int(request.credit, "credit", 0, MAX_CREDIT)
+    if request.weights and len(request.weights) != len(request.queues):
+        raise BadRequest("weights must be as many as queues, or none", field="weights")
+    weights = {
+        queue: check_weight(weight, "weights") for queue, weight in zip(request.queues, request.weights, strict=False)
+    }
+    check_int(request.started_at_ms, "started_at_ms", 0, MAX_TIME_MS)
     if any(lease.queue not in queues for lease in request.leases):
         raise BadRequest("leases must be of the queues attached to", field="leases")
     outcomes, brought = ["gone"] * len(request.leases), {}
@@ -258,13 +272,17 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
                 outcomes[i] = outcome
                 if outcome == "ok":
                     brought[queue, request.leases[i].id] = request.leases[i].attempt
+    if request.started_at_ms:
+        await app.roster.take_name(peer.identity.token_id, request.worker, request.started_at_ms, brought.items())
     if peer.session.state is State.DRAINING:
         raise Draining("the server is stopping; connect again")
     if peer.session.state is not State.OPEN:
         raise BadRequest("the connection is attached already", field="type")
     app.move_leases(brought, peer)
-    peer.name, peer.queues = request.worker, queues
+    peer.name, peer.queues, peer.started_at_ms = request.worker, queues, request.started_at_ms
     peer.session.state, peer.session.credit = State.ATTACHED, request.credit
+    if weights:
+        peer.session.slots = Slots(weights, lambda queue: app.dispatchers[queue].may_have_work)
     app.attach(peer)
     return {"leases": outcomes}
 
@@ -276,14 +294,18 @@ async def credit(app: App, peer: Peer, request: wire.Credit) -> Body:
     return {}
 
 
-async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settlement]) -> Body:
+def _check_attached(peer: Peer, queue: str) -> None:
     if queue not in peer.queues:
         raise BadRequest(f"the worker is not attached to queue {queue!r:.80}", field="queue")
+
+
+async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settlement]) -> Body:
+    _check_attached(peer, queue)
     # What ends is off the worker's account at once, so that the claim it makes room for shares the store's next turn.
     ended = {(queue, s.id): s.attempt for s in settlements if s.action != "extend"}
     ended = {token: attempt for token, attempt in ended.items() if peer.session.held.get(token) == attempt}
     for token in ended:
-        del peer.session.held[token]
+        peer.session.drop(token, trio.current_time())
     if ended:
         app.credit_changed(peer)
     try:
@@ -291,6 +313,9 @@ async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settle
     except FairqError:
         peer.session.held.update(ended)
         raise
+    if told := peer.session.reported.intersection(ended):
+        peer.session.reported -= told
+        await app.store.forget_progress(queue, [id for _, id in told])
     for settlement, outcome in zip(settlements, outcomes, strict=True):
         if settlement.action == "nack":
             app.ticker.expect(queue, settlement.delay_ms or 0)
@@ -313,6 +338,36 @@ async def extend(app: App, peer: Peer, request: wire.Extend) -> Body:
     if not tokens:
         raise BadRequest("leases must hold at least 1", field="leases")
     return await _settle(app, peer, request.queue, tokens)
+
+
+async def progress(app: App, peer: Peer, request: wire.Progress) -> Body:
+    """Note how far tasks have come; leases that the worker does not hold are passed over."""
+    _check_attached(peer, request.queue)
+    if not request.reports:
+        raise BadRequest("reports must hold at least 1", field="reports")
+    for report in request.reports:
+        check_fraction(report.fraction)
+        check_progress_text(report.text)
+    for report in request.reports:
+        token = (request.queue, report.id)
+        if peer.session.held.get(token) == report.attempt:
+            peer.session.reported.add(token)
+            await app.store.write_progress(request.queue, report.id, report.attempt, report.fraction, report.text)
+    return {}
+
+
+async def idle(app: App, peer: Peer, request: wire.Idle) -> Body:
+    """Tell whether the worker's queues have nothing for it, by one more tick and claim of each."""
+    empty: list[bool] = []
+
+    async def look_into(queue: str) -> None:
+        await app.store.tick(queue)
+        empty.append(await app.dispatchers[queue].is_empty())
+
+    async with open_plain_nursery() as nursery:
+        for queue in peer.queues:
+            nursery.start_soon(look_into, queue)
+    return {"is_idle": all(empty)}
 
 
 async def queues(app: App, peer: Peer, request: wire.Queues) -> Body:
@@ -360,6 +415,20 @@ async def set_cap(app: App, peer: Peer, request: wire.SetCap) -> Body:
     before = await app.store.set_cap(queue, tenant, cap)
     app.hint(queue)
     return {"before": before}
+
+
+async def workers(app: App, peer: Peer, request: wire.Workers) -> Body:
+    """List the workers of all servers, those of the token's queues."""
+    rows = [asdict(row) for row in await app.roster.all_workers()]
+    mine = peer.identity.queues
+    return {"workers": [row for row in rows if mine is None or mine.issuperset(row["queues"])]}
+
+
+async def drain_worker(app: App, peer: Peer, request: wire.DrainWorker) -> Body:
+    """Drain the workers of a name, wherever they are attached."""
+    _check_unlimited(peer)
+    _check_worker(request.worker)
+    return {"workers": await app.roster.drain(request.worker)}
 
 
 async def pause(app: App, peer: Peer, request: wire.Pause) -> Body:
@@ -429,7 +498,7 @@ async def purge(app: App, peer: Peer, request: wire.Purge) -> Body:
 
 def _check_unlimited(peer: Peer) -> None:
     if peer.identity.queues is not None:
-        raise Forbidden("an operator of some queues has no say over tokens", field="type")
+        raise Forbidden("an operator of some queues has no say over tokens and workers", field="type")
 
 
 async def create_token(app: App, peer: Peer, request: wire.CreateToken) -> Body:
@@ -468,11 +537,15 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Credit: credit,
     wire.Settle: settle,
     wire.Extend: extend,
+    wire.Progress: progress,
+    wire.Idle: idle,
     wire.Queues: queues,
     wire.Configure: configure,
     wire.Tenants: tenants,
     wire.SetWeight: set_weight,
     wire.SetCap: set_cap,
+    wire.Workers: workers,
+    wire.DrainWorker: drain_worker,
     wire.Pause: pause,
     wire.Resume: resume,
     wire.Dead: dead,

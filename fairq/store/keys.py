@@ -5,6 +5,8 @@ from __future__ import annotations
 QUEUES = "fq:queues"  # set of queue names
 TOKENS = "fq:tokens"  # hash: token id -> JSON
 REVOKED = "fq:revoked"  # channel: token id
+SERVERS = "fq:servers"  # set of servers' names
+WORKERS = "fq:workers"  # channel: what servers tell each other of workers; JSON
 # Messages on a queue's `ready` channel; the last three are followed by an id.
 READY = "1"  # there is work again
 STOP = "stop "  # a leased task was cancelled
@@ -15,6 +17,16 @@ BATCH = "batch "  # a batch is complete
 def queue_prefix(queue: str, partition: int = 0) -> str:
     """Return the prefix, and with it the hash tag, of a queue's keys."""
     return f"fq:{{{queue}/{partition}}}"
+
+
+def roster_key(server: str) -> str:
+    """Return the key under which a server tells who is attached to it."""
+    return f"{WORKERS}:{server}"
+
+
+def progress_key(queue: str, id: str) -> str:
+    """Return the key of what a running task's handler says of its progress."""
+    return f"{queue_prefix(queue)}:progress:{id}"
 
 
 def ready_channel(queue: str) -> str:

@@ -43,6 +43,7 @@ from fairq.store.topology import is_cluster, parse_seeds
 log = structlog.get_logger("fairq.store")
 
 COUNTS = ("ready", "held", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
+_PROGRESS_MS = 3_600_000
 
 
 class Claim(NamedTuple):
@@ -227,7 +228,24 @@ class Store:
     async def tasks(self, queue: str, ids: Sequence[str]) -> list[TaskState]:
         """Tell what is known of up to 500 tasks."""
         rows = await self._call("tasks", queue, *ids)
-        return [_task_state(id, row) for id, row in zip(ids, rows, strict=True)]
+        states = [_task_state(id, row) for id, row in zip(ids, rows, strict=True)]
+        leased = [i for i, state in enumerate(states) if state.state == "leased"]
+        if leased:
+            told = await self.connection.call("MGET", *(keys.progress_key(queue, ids[i]) for i in leased))
+            for i, progress in zip(leased, told, strict=True):
+                attempt, fraction, text = orjson.loads(progress) if progress else (0, 0.0, "")
+                if attempt == states[i].attempt:
+                    states[i] = evolve(states[i], progress=fraction, progress_text=text)
+        return states
+
+    async def write_progress(self, queue: str, id: str, attempt: int, fraction: float, text: str) -> None:
+        """Say how far a leased task has come; of no effect once another attempt has it."""
+        value = orjson.dumps([attempt, fraction, text])
+        await self.connection.call("SET", keys.progress_key(queue, id), value, "PX", _PROGRESS_MS)
+
+    async def forget_progress(self, queue: str, ids: Sequence[str]) -> None:
+        """Delete what was said of tasks that are leased no more."""
+        await self.connection.call("DEL", *(keys.progress_key(queue, id) for id in ids))
 
     async def open_batch(self, queue: str, tenant: str, id: str, cap: int, callbacks: Sequence[bytes]) -> bool:
         """Open a batch; callbacks are payloads for complete, success and death, or empty. False if it is there."""
@@ -294,6 +312,29 @@ class Store:
         deleted = bool(await self.connection.call("HDEL", keys.TOKENS, id))
         await self.connection.call("PUBLISH", keys.REVOKED, id)
         return deleted
+
+    async def tell_workers(self, message: bytes) -> None:
+        """Say something about workers to all servers; it may be lost."""
+        await self.connection.call("PUBLISH", keys.WORKERS, message)
+
+    async def write_roster(self, server: str, roster: bytes, ttl_ms: int) -> None:
+        """Say who is attached to a server; an empty roster takes it off the list."""
+        if not roster:
+            await self.connection.call("DEL", keys.roster_key(server))
+            await self.connection.call("SREM", keys.SERVERS, server)
+            return
+        await self.connection.call("SET", keys.roster_key(server), roster, "PX", ttl_ms)
+        await self.connection.call("SADD", keys.SERVERS, server)
+
+    async def read_rosters(self) -> dict[str, bytes]:
+        """Read who is attached to which server; forgets servers that do not write any more."""
+        rosters = {}
+        for server in [name.decode() for name in await self.connection.call("SMEMBERS", keys.SERVERS)]:
+            if roster := await self.connection.call("GET", keys.roster_key(server)):
+                rosters[server] = roster
+            else:
+                await self.connection.call("SREM", keys.SERVERS, server)
+        return rosters
 
 
 def _cap(cap: int) -> int | None:

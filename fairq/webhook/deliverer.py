@@ -15,9 +15,10 @@ import structlog
 import trio
 from attrs import define, field, frozen
 
-from fairq.client.worker import Task
-from fairq.errors import SettingsError
-from fairq.model import MAX_PAYLOAD_BYTES, check_int
+from fairq.client.client import encode_payload
+from fairq.client.handlers import Task
+from fairq.errors import BadRequest, SettingsError, TooLarge
+from fairq.model import MAX_RESULT_BYTES, check_int
 from fairq.webhook.addresses import AddressRefused
 from fairq.webhook.answers import Answer, Verdict, judge
 from fairq.webhook.hosts import HostLimits
@@ -49,7 +50,7 @@ class Delivery:
             message = f"timeout must be over 0 and at most {MAX_TIMEOUT_S:g} seconds"
             raise SettingsError(message, field="timeout")
         check_int(self.per_host, "per_host", 1, MAX_CREDIT)
-        check_int(self.max_response, "max_response", 0, MAX_PAYLOAD_BYTES)
+        check_int(self.max_response, "max_response", 0, MAX_RESULT_BYTES)
         return self
 
 
@@ -146,7 +147,14 @@ class Deliverer:
             line.info(verdict.outcome)
         else:
             line.warning(verdict.outcome, reason=verdict.reason)
-        return verdict.carry_out()
+        result = verdict.carry_out()
+        try:
+            if task.wants_result:
+                encode_payload(result, "result", MAX_RESULT_BYTES)
+        except (BadRequest, TooLarge) as error:  # too deep, or too long as JSON: delivered all the same
+            line.warning("answer not kept", reason=error.message)
+            return None
+        return result
 
 
 def _cause(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from attrs import define, field
 from fairq.errors import BadFrame, Closed, FairqError, OutcomeUnknown, TooLarge, Unavailable, from_code
 from fairq.model import MAX_BATCH, NewTask
 from fairq.wire.codec import decode_server
-from fairq.wire.messages import MAX_MESSAGE_BYTES, Drain, Enqueue, Error, Push, Reply, Stop, Welcome
+from fairq.wire.messages import MAX_MESSAGE_BYTES, Dismiss, Drain, Enqueue, Error, Push, Reply, Stop, Welcome
 from fairq.wire.session import Session
 
 WINDOW = 2
@@ -277,7 +277,7 @@ class ClientSession(Session):
         return call
 
     def receive(self, text: str, now: float) -> Any | None:
-        """Take in one text; returns a frame that is the driver's business (a push), or None. Raises: BadFrame."""
+        """Take in one text; returns a frame that is the driver's business, or None. Raises: BadFrame."""
         self.heard_at = now
         frame = decode_server(text)
         match frame:
@@ -297,7 +297,7 @@ class ClientSession(Session):
                 self.opened(now)
             case Drain():
                 self.is_draining = True
-            case Push() | Stop():
+            case Push() | Stop() | Dismiss():
                 return frame
         return None
 

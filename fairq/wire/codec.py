@@ -168,7 +168,7 @@ _converter.register_structure_hook_func(partial(_is_a, dict), _exactly(dict, "an
 _converter.register_structure_hook_factory(partial(_is_a, list), _list_of)
 _converter.register_structure_hook(NewTask, _structure_task)
 _converter.register_structure_hook(Settlement, _structure_settlement)
-for _lease in (messages.Token, messages.HeldLease):
+for _lease in (messages.Token, messages.HeldLease, messages.Report):
     _converter.register_structure_hook(_lease, _object(_lease, _converter))
 _lenient = make_converter(forbid_extra_keys=False)  # for what servers say: later ones may say more
 

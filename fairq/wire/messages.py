@@ -10,6 +10,7 @@ from attrs import field, frozen
 from fairq.model import NewTask, Settlement
 
 SUBPROTOCOL = "fairq.v1"
+CLOSE_SUPERSEDED = 4002  # close code: a worker that started later has the name
 BEAT_S = 20.0  # whoever has sent nothing for so long sends a ping
 SILENCE_S = 50.0  # whoever has heard nothing for so long closes
 MAX_MESSAGE_BYTES = 4 << 20
@@ -177,6 +178,8 @@ class Attach(Request):
     queues: list[str]
     credit: int
     leases: list[HeldLease] = field(factory=list)
+    started_at_ms: int = 0
+    weights: list[float] = field(factory=list)
 
 
 @frozen
@@ -206,6 +209,34 @@ class Extend(Request):
     ref: int
     queue: str
     leases: list[Token]
+
+
+@frozen
+class Report:
+    """How far the task of a lease has come, 0 to 1."""
+
+    id: str
+    attempt: int
+    fraction: float
+    text: str = ""
+
+
+@frozen
+class Progress(Request):
+    """Tell how far tasks have come."""
+
+    type: ClassVar[str] = "progress"
+    ref: int
+    queue: str
+    reports: list[Report]
+
+
+@frozen
+class Idle(Request):
+    """Ask whether there is anything for this worker."""
+
+    type: ClassVar[str] = "idle"
+    ref: int
 
 
 @frozen
@@ -255,6 +286,23 @@ class SetCap(Request):
     queue: str
     tenant: str
     cap: int | None = None
+
+
+@frozen
+class Workers(Request):
+    """List the workers that are attached to any server of the store."""
+
+    type: ClassVar[str] = "workers"
+    ref: int
+
+
+@frozen
+class DrainWorker(Request):
+    """Have the workers of a name finish what they hold, and end."""
+
+    type: ClassVar[str] = "drain_worker"
+    ref: int
+    worker: str
 
 
 @frozen
@@ -369,6 +417,13 @@ class Drain:
 
 
 @frozen
+class Dismiss:
+    """Finish what you hold, and do not come back: an operator drains this worker."""
+
+    type: ClassVar[str] = "dismiss"
+
+
+@frozen
 class Welcome:
     """The server's first frame."""
 
@@ -457,11 +512,15 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Settle: (_WORKER, _WORKING),
     Extend: (_WORKER, _WORKING),
     Drain: (_WORKER, _WORKING),
+    Progress: (_WORKER, _WORKING),
+    Idle: (_WORKER, frozenset({ATTACHED})),
     Queues: (_OPERATOR, _ANY),
     Configure: (_OPERATOR, _ANY),
     Tenants: (_OPERATOR, _ANY),
     SetWeight: (_OPERATOR, _ANY),
     SetCap: (_OPERATOR, _ANY),
+    Workers: (_OPERATOR, _ANY),
+    DrainWorker: (_OPERATOR, _ANY),
     Pause: (_OPERATOR, _ANY),
     Resume: (_OPERATOR, _ANY),
     Dead: (_TENANT | _OPERATOR, _ANY),
@@ -473,4 +532,4 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     RevokeToken: (_OPERATOR, _ANY),
     Ping: (frozenset(Role), _ANY),
 }
-SERVER_FRAMES: tuple[type[Any], ...] = (Welcome, Reply, Error, Push, Stop, Drain, Ping)
+SERVER_FRAMES: tuple[type[Any], ...] = (Welcome, Reply, Error, Push, Stop, Drain, Dismiss, Ping)

@@ -14,6 +14,7 @@ from fairq.wire.codec import decode_client
 from fairq.wire.messages import (
     CLIENT_FRAMES,
     MAX_MESSAGE_BYTES,
+    Dismiss,
     Drain,
     Error,
     Ping,
@@ -25,6 +26,7 @@ from fairq.wire.messages import (
     Welcome,
 )
 from fairq.wire.session import Session
+from fairq.wire.slots import Slots
 
 _PUSH_BYTES = MAX_MESSAGE_BYTES - 1_024
 _TASK_BYTES = 512  # of a task in a push, around its payload
@@ -55,6 +57,8 @@ class ServerSession(Session):
     credit: int = 0
     reserved: int = 0
     held: dict[tuple[str, str], int] = field(factory=dict)
+    reported: set[tuple[str, str]] = field(factory=set)  # of these, those that told of their progress
+    slots: Slots | None = None  # of a worker whose queues have weights
 
     def welcome(self, frame: Welcome) -> None:
         """Open the conversation."""
@@ -90,6 +94,16 @@ class ServerSession(Session):
         """How many more tasks the worker may be given."""
         return 0 if self.state is not State.ATTACHED else max(0, self.credit - len(self.held) - self.reserved)
 
+    def room(self, queue: str) -> int:
+        """How many more tasks of a queue the worker may be given."""
+        return self.free if self.slots is None else self.slots.share(queue, self.free)
+
+    def drop(self, token: tuple[str, str], now: float) -> None:
+        """Take a lease off the worker's account."""
+        del self.held[token]
+        if self.slots is not None:
+            self.slots.ended(token, now)
+
     def push(self, queue: str, lease_ms: int, leases: Iterable[Lease]) -> None:
         """Give leased tasks to the worker, in as many frames as their payloads need."""
         tasks: list[dict[str, Any]] = []
@@ -122,6 +136,11 @@ class ServerSession(Session):
         """Tell the worker that these tasks were cancelled; id -> attempt."""
         leases = [{"id": id, "attempt": attempt} for id, attempt in tokens.items()]
         self.send(Stop.type, {"queue": queue, "leases": leases})
+
+    def dismiss(self) -> None:
+        """Tell a worker to finish and end, and offer it nothing more."""
+        self.state = State.DRAINING
+        self.send(Dismiss.type)
 
     def drain(self) -> None:
         """Tell the client that this connection ends soon, and offer its worker nothing more."""

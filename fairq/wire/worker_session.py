@@ -17,10 +17,11 @@ from attrs import define, field
 from fairq.errors import FairqError
 from fairq.model import Settlement
 from fairq.wire.client_session import FRAME_BYTES, RETRYABLE, WINDOW, ClientSession, Exchange, outcomes_of
-from fairq.wire.messages import Attach, Credit, Extend, HeldLease, Push, Settle, Stop
+from fairq.wire.messages import Attach, Credit, Extend, HeldLease, Progress, Push, Report, Settle, Stop
 
 _RENEWALS_PER_LEASE = 3
 _RETRY_RENEWAL_S = 1.0
+_REPORT_S = 1.0  # between reports of progress
 _LEASE_BYTES = 256  # of a lease or settlement in a frame, but for its error
 _BYTES_PER_CHAR = 6  # at most, in JSON
 
@@ -99,7 +100,9 @@ class WorkerSession(ClientSession):
 
     worker: str = ""
     queues: Sequence[str] = ()
+    weights: Sequence[float] = ()  # of the queues; none: all alike
     credit: int = 1
+    started_at_ms: int = 0  # 0: its name is no name to come back under
     told_credit: int | None = field(default=None, init=False)  # what the server knows
     is_attached: bool = field(default=False, init=False)
     must_attach: bool = field(default=False, init=False)
@@ -109,6 +112,8 @@ class WorkerSession(ClientSession):
     lost: list[HeldLease] = field(factory=list, init=False)
     refused_settlements: list[HeldLease] = field(factory=list, init=False)
     due_at: float = field(default=float("inf"), init=False)  # before that no lease needs anything
+    reports: dict[str, dict[str, Report]] = field(factory=dict, init=False)  # not yet told, by queue and id
+    report_at: float = field(default=0.0, init=False)
 
     def opened(self, now: float) -> None:
         """Attach, first of all."""
@@ -129,7 +134,7 @@ class WorkerSession(ClientSession):
         return False
 
     def receive(self, text: str, now: float) -> Any | None:
-        """Take in one text; returns a Push, whose leases are held from now on, or None. Raises: BadFrame."""
+        """Take in one text; returns a Push, whose leases are held from now on, a Dismiss, or None. Raises: BadFrame."""
         frame = super().receive(text, now)
         if isinstance(frame, Push):
             lease_s = frame.lease_ms / 1000
@@ -173,6 +178,11 @@ class WorkerSession(ClientSession):
         self.unsettled += 1
         return True
 
+    def report(self, queue: str, report: Report) -> None:
+        """Tell how far a task has come; nothing is repeated if it is lost."""
+        if self.holds(queue, report.id, report.attempt):
+            self.reports.setdefault(queue, {})[report.id] = report
+
     def set_credit(self, credit: int) -> None:
         """Change how many tasks this worker holds at most; 0 asks for no more, and those held go on."""
         self.credit = credit
@@ -210,19 +220,37 @@ class WorkerSession(ClientSession):
                 batch = self._take_settlements(waiting)
                 body = {"queue": queue, "settlements": [_encode(each) for each in batch]}
                 self.start(Settle.type, body, _SettleExchange(self, queue, batch))
+        if self.reports and now >= self.report_at:
+            self._tell_progress(now)
         super().gather(now)
+
+    def _tell_progress(self, now: float) -> None:
+        self.report_at = now + _REPORT_S
+        for queue, reports in self.reports.items():
+            held = [each for each in reports.values() if self.holds(queue, each.id, each.attempt)]
+            for start in range(0, len(held), self.max_batch):
+                body = [
+                    {"id": each.id, "attempt": each.attempt, "fraction": each.fraction, "text": each.text}
+                    for each in held[start : start + self.max_batch]
+                ]
+                self.start(Progress.type, {"queue": queue, "reports": body}, Exchange())
+        self.reports.clear()
 
     def _attach(self, now: float) -> None:
         """Ask to be fed, and bring along what is held (as much as a frame takes; `expire` sees to the rest)."""
         self.must_attach, self.told_credit = False, self.credit
         most = min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // _LEASE_BYTES - len(self.queues))
         tokens = [HeldLease(queue, id, held.attempt) for queue, line in self.held.items() for id, held in line.items()]
-        body = {
+        body: dict[str, Any] = {
             "worker": self.worker,
             "queues": list(self.queues),
             "credit": self.credit,
             "leases": [{"queue": t.queue, "id": t.id, "attempt": t.attempt} for t in tokens[:most]],
         }
+        if self.weights:
+            body["weights"] = list(self.weights)
+        if self.started_at_ms:
+            body["started_at_ms"] = self.started_at_ms
         self.start(Attach.type, body, _AttachExchange(self, tokens[:most], now))
 
     def _take_settlements(self, waiting: deque[Settlement]) -> list[Settlement]:
@@ -238,7 +266,8 @@ class WorkerSession(ClientSession):
 
     def deadline(self) -> float:
         """Return when `expire` or `outgoing` has something to do."""
-        return min(super().deadline(), self.due_at)
+        may_tell = self.reports and self.is_attached and self._resume_at is None
+        return min(super().deadline(), self.due_at, self.report_at if may_tell else float("inf"))
 
     def expire(self, now: float) -> None:
         """Do what is due by now: renew leases, and give those up that were not renewed in time."""

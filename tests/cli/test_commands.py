@@ -30,6 +30,14 @@ def one_line_error(done: Finished, code: int, *words: str) -> None:
         assert word in done.err
 
 
+def test_workers_are_listed_and_drained(commands: Commands) -> None:
+    assert "no worker is attached" in commands("workers", "list").out
+    assert commands("workers", "list", "--json").json == []
+    done = commands("workers", "drain", "nobody")
+    assert (done.code, done.out) == (0, "nobody: no such worker is attached\n")
+    assert commands("workers", "drain", "a b").code == 2
+
+
 def test_enqueue_prints_the_id_or_json(commands: Commands, server: ServerThread) -> None:
     id = commands.enqueue("emails", '{"to": "ada"}')
     assert len(id) == 36

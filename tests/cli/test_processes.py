@@ -102,6 +102,83 @@ def test_a_worker_runs_the_handlers_of_an_app_and_stops_on_sigterm(
     assert server.call(server.served.app.store.queue, "emails").done == 1
 
 
+SLOW = """
+import time
+import fairq
+
+app = fairq.Worker()
+
+@app.task("emails")
+def send(task):
+    print("VERSION begins", task.payload, flush=True)
+    time.sleep(task.payload)
+    print("VERSION ends", task.payload, flush=True)
+"""
+
+
+def test_a_worker_starts_anew_when_its_files_change_and_finishes_first(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    app = tmp_path / "mail.py"
+    app.write_text(SLOW.replace("VERSION", "one"))
+    to_server = ("--url", server.url, "--token", "dev-worker", "--no-task-log")
+    with started("worker", "mail:app", "--reload", *to_server, cwd=tmp_path) as worker:
+        commands.enqueue("emails", "1.5")
+        read_until(worker, "one begins")
+        app.write_text(SLOW.replace("VERSION", "two"))
+        read_until(worker, "files changed")
+        (tmp_path / "other.py").write_text("1")  # a second change does not cut short what is held
+        read_until(worker, "one ends 1.5")
+        commands.enqueue("emails", "0")
+        read_until(worker, "two ends 0")
+        app.write_text("this is no Python")
+        read_until(worker, "the worker has ended")
+        app.write_text(SLOW.replace("VERSION", "three"))
+        commands.enqueue("emails", "0.1")
+        read_until(worker, "three begins")
+        worker.send_signal(signal.SIGTERM)
+        read_until(worker, "three ends 0.1")
+        assert worker.wait(15) == 0
+    assert server.served is not None
+    assert server.call(server.served.app.store.queue, "emails").done == 3
+
+
+def test_a_burst_ends_by_itself_and_gives_an_account(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
+    (tmp_path / "mail.py").write_text(APP)
+    ids = [commands.enqueue("emails", payload) for payload in ('"a"', '"b"')]
+    to_server = ("--url", server.url, "--token", "dev-worker")
+    done = fairq("worker", "mail:app", "--burst", *to_server, cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[-1].startswith("done 2, in ")
+    lines = [line for line in done.err.splitlines() if "outcome=done" in line]
+    assert [any(id in line and "queue=emails" in line and "ms=" in line for line in lines) for id in ids] == [True] * 2
+    commands.enqueue("emails", '"c"')
+    quiet = fairq("worker", "mail:app", "--burst", "--no-task-log", *to_server, cwd=tmp_path)
+    assert (quiet.code, "outcome=" in quiet.err) == (0, False)
+    nothing = fairq("worker", "mail:app", "--burst", *to_server, cwd=tmp_path)
+    assert nothing.out.startswith("nothing to do, in ")
+
+
+def test_a_worker_serves_the_queues_that_it_is_told_with_their_weights(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    (tmp_path / "mail.py").write_text(APP + "\napp.task('images')(print)\napp.task('sounds', weight=2)(print)\n")
+    for queue in ("emails", "images", "sounds"):
+        commands.enqueue(queue, "1")
+    done = fairq(
+        "worker", "mail:app", "--burst", "--queue", "emails=3", "--queue", "sounds",
+        "--url", server.url, "--token", "dev-worker", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.out.splitlines()[-1].startswith("done 2, in "), done.err
+    assert [row["ready"] for row in commands("queues", "list", "--json").json] == [0, 1, 0]
+
+
+@pytest.mark.parametrize("queue", ["emails=", "emails=many", "emails=0", "emails=nan", "nobody", "=1"])
+def test_a_queue_that_is_none_is_one_line_and_code_2(tmp_path: Path, queue: str) -> None:
+    (tmp_path / "mail.py").write_text(APP)
+    one_line_error(fairq("worker", "mail:app", "--token", "x", "--queue", queue, cwd=tmp_path), 2, "queue")
+
+
 @pytest.mark.parametrize(
     ("app", "code", "word"),
     [

@@ -95,9 +95,11 @@ class Raw:
         outcomes: list[str] = (await self.ask("enqueue", queue=queue, tasks=tasks))["outcomes"]
         return outcomes
 
-    async def attach(self, *queues: str, credit: int = 1, name: str = "w", leases: Sequence[Any] = ()) -> list[str]:
+    async def attach(
+        self, *queues: str, credit: int = 1, name: str = "w", leases: Sequence[Any] = (), **more: Any
+    ) -> list[str]:
         """Begin to work."""
-        body = await self.ask("attach", worker=name, queues=list(queues), credit=credit, leases=list(leases))
+        body = await self.ask("attach", worker=name, queues=list(queues), credit=credit, leases=list(leases), **more)
         outcomes: list[str] = body["leases"]
         return outcomes
 

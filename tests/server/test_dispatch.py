@@ -9,6 +9,7 @@ import trio
 
 from fairq.model import Tick
 from fairq.server.app import App
+from fairq.server.dispatcher import Dispatcher
 from fairq.server.run import Served
 from fairq.store.store import Claim, Store
 from tests.store.waiting import wait_until
@@ -178,6 +179,38 @@ async def test_a_claim_does_not_wait_for_the_reply_to_the_enqueue(
             nursery.start_soon(ada.enqueue, "q", ["second"])
             assert len(await worker.pushed()) == 1
             pushed.set()
+
+
+async def test_a_task_that_is_cancelled_before_its_claim_is_answered_is_stopped(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, stop, claimed, heard = Store.claim, Dispatcher.stop, trio.Event(), trio.Event()
+
+    async def slow_to_answer(self: Store, *args: Any, **more: Any) -> Claim:
+        found = await claim(self, *args, **more)
+        if found.leases:
+            claimed.set()
+            await heard.wait()
+        return found
+
+    def hear(self: Dispatcher, id: str) -> None:
+        stop(self, id)
+        heard.set()
+
+    monkeypatch.setattr(Store, "claim", slow_to_answer)
+    monkeypatch.setattr(Dispatcher, "stop", hear)
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            await worker.attach("q", credit=2)
+            await ada.enqueue("q", ["a"])
+            await claimed.wait()
+            assert await ada.ask("cancel", queue="q", ids=["a"]) == {"outcomes": ["running"]}
+            (task,) = await worker.pushed()
+            frame = await worker.receive()
+            assert (frame["type"], frame["leases"]) == ("stop", [{"id": "ada/a", "attempt": 1}])
+            assert await worker.settle("q", "release", task) == ["ok"]
+            (state,) = (await ada.ask("tasks", queue="q", ids=["a"]))["tasks"]
+            assert state["state"] == "cancelled"
 
 
 async def test_a_queue_with_a_worker_is_listed_before_its_first_task(served: Served) -> None:

@@ -6,7 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from fairq.client.worker import Task, Worker
+from fairq.client.handlers import Task
+from fairq.client.worker import Worker
 from fairq.errors import Unavailable
 from fairq.server.run import Served
 from tests.store.waiting import wait_until

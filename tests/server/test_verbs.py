@@ -14,6 +14,7 @@ from fairq.wire.messages import CLIENT_FRAMES, MAX_CREDIT, Role
 from .harness import OPERATOR, WORKER, Refused, raw, tenant
 
 TASK = {"id": "a", "payload": 1}
+REPORT = {"id": "a", "attempt": 1, "fraction": 0.5}
 LETTER = {"id": "abcd", "role": "worker", "hash": "0" * 64}
 ATTACH = {"worker": "w", "queues": ["q"], "credit": 1}
 TOKENS = {Role.TENANT: tenant("ada"), Role.WORKER: WORKER, Role.OPERATOR: OPERATOR}
@@ -112,6 +113,18 @@ OTHERS: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("attach", {**ATTACH, "credit": -1}, "bad_request", "credit"),
     ("attach", {**ATTACH, "credit": MAX_CREDIT + 1}, "bad_request", "credit"),
     ("attach", {**ATTACH, "leases": [{"queue": "x", "id": "a", "attempt": 1}]}, "bad_request", "leases"),
+    ("attach", {**ATTACH, "started_at_ms": -1}, "bad_request", "started_at_ms"),
+    ("attach", {**ATTACH, "started_at_ms": 1 << 60}, "bad_request", "started_at_ms"),
+    ("attach", {**ATTACH, "started_at_ms": "1"}, "bad_request", "started_at_ms"),
+    ("attach", {**ATTACH, "weights": [1, 2]}, "bad_request", "weights"),
+    ("attach", {**ATTACH, "weights": [0]}, "bad_request", "weights"),
+    ("attach", {**ATTACH, "weights": [-1]}, "bad_request", "weights"),
+    ("attach", {**ATTACH, "weights": [1e9]}, "bad_request", "weights"),
+    ("attach", {**ATTACH, "weights": ["1"]}, "bad_request", "weights"),
+    ("attach", {**ATTACH, "weights": {"q": 1}}, "bad_request", "weights"),
+    ("idle", {}, "bad_request", "type"),  # attach first
+    ("progress", {"queue": "q"}, "bad_request", "reports"),
+    ("progress", {"queue": "q", "reports": [1]}, "bad_request", "reports"),
     ("settle", {"queue": "q", "settlements": []}, "bad_request", "settlements"),
     ("queues", {"queue": "q"}, "bad_request", "queue"),
     ("configure", {"queue": "q", "settings": {}}, "bad_request", "settings"),
@@ -129,6 +142,11 @@ OTHERS: list[tuple[str, dict[str, Any], str, str | None]] = [
     ("set_weight", {"queue": "q", "tenant": "ada", "weight": 1e-9}, "bad_request", "weight"),
     ("set_weight", {"queue": "q", "tenant": "ada", "weight": "1"}, "bad_request", "weight"),
     ("set_weight", {"queue": "q", "tenant": "ada", "weight": True}, "bad_request", "weight"),
+    ("workers", {"queue": "q"}, "bad_request", "queue"),
+    ("drain_worker", {}, "bad_request", "worker"),
+    ("drain_worker", {"worker": ""}, "bad_request", "worker"),
+    ("drain_worker", {"worker": "a b"}, "bad_request", "worker"),
+    ("drain_worker", {"worker": 5}, "bad_request", "worker"),
     ("pause", {"queue": "q", "tenant": ""}, "bad_request", "tenant"),
     ("resume", {"queue": ""}, "bad_request", "queue"),
     ("dead", {"queue": "Q"}, "bad_request", "queue"),
@@ -272,6 +290,8 @@ async def test_a_verb_of_another_role_is_forbidden(served: Served, role: Role) -
                 "resume": {"queue": "q"}, "dead": {"queue": "q"},
                 "letter": {"queue": "q", "id": "a"}, "replay": {"queue": "q", "ids": ["a"]},
                 "purge": {"queue": "q", "ids": ["a"]}, "create_token": LETTER, "list_tokens": {},
+                "idle": {}, "progress": {"queue": "q", "reports": [REPORT]},
+                "workers": {}, "drain_worker": {"worker": "w"},
             }  # fmt: skip
             with pytest.raises(Refused) as caught:
                 await client.ask(frame.type, **valid.get(frame.type, body))

@@ -135,9 +135,10 @@ class World:
         port = () if "--port" in argv else ("--port", "0")
         return self.run("serve", "--dev", *port, *argv)
 
-    def work(self, *urls: str, concurrency: int = 4, name: str = "w") -> Process:
-        """Start a worker process."""
-        argv = ("tests.system.app:app", "-c", str(concurrency), "--name", name, "--token", "dev-worker")
+    def work(self, *urls: str, concurrency: int = 4, name: str = "") -> Process:
+        """Start a worker process; without a name it makes up one of its own."""
+        named = ("--name", name) if name else ()
+        argv = ("tests.system.app:app", "-c", str(concurrency), *named, "--token", "dev-worker")
         return self.run("worker", *argv, "--url", ",".join(urls))
 
     def journal(self, event: str = "") -> list[Ran]:

@@ -14,7 +14,7 @@ from tests import stores
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
-from .harness import World, counts, operating, producing, wait_drained
+from .harness import World, counts, operating, producing, wait_drained, wait_workers
 
 pytestmark = pytest.mark.faults
 
@@ -202,3 +202,23 @@ async def test_a_store_that_hangs_does_not_hang_its_clients(
 def store_signal(store: stores.LocalServer, number: signal.Signals) -> None:
     """Send a signal to a store's process."""
     os.kill(store.pid, number)
+
+
+async def test_a_worker_that_restarts_under_its_name_gets_at_once_what_its_dead_self_held(world: World) -> None:
+    """The first is stopped as a machine is that loses its network: its connection stands, its lease is an hour long."""
+    with trio.fail_after(60):
+        url = await world.serve("--data-dir", world.directory / "data").wait_url()
+        async with producing(url) as producer, operating(url) as operator:
+            await operator.request("configure", {"queue": "q", "settings": {"lease_ms": 3_600_000}})
+            dead = world.work(url, name="mill", concurrency=1)
+            await producer.enqueue("a", first=30, then=0)
+            await world.wait_journal(lambda ran: len(ran) == 1)
+            dead.send(signal.SIGSTOP)
+            world.work(url, name="mill", concurrency=1)
+            ran = await world.wait_journal(lambda ran: [row.event for row in ran] == ["start", "start", "end"], 10)
+            assert [row.attempt for row in ran] == [1, 2, 2]
+            dead.send(signal.SIGCONT)
+            assert await dead.wait(10) == 1
+            await dead.wait_printed("another worker attached|a worker that started later")
+            await wait_workers(operator, 1)
+            producer.check(world.journal())

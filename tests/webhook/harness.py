@@ -9,7 +9,7 @@ from typing import Any
 import trio
 from attrs import define
 
-from fairq.client.worker import Task
+from fairq.client.handlers import Task
 from fairq.webhook.addresses import AddressRules
 from fairq.webhook.deliverer import Deliverer, Delivery, open_deliverer
 from fairq.webhook.network import CheckedNetwork
@@ -22,9 +22,17 @@ URL = "https://hooks.example/in"
 NOW = 1_700_000_000.0
 
 
-def task(payload: Any = None, *, id: str = "t1", tenant: str = "ada", queue: str = "emails", attempt: int = 1) -> Task:
+def task(
+    payload: Any = None,
+    *,
+    id: str = "t1",
+    tenant: str = "ada",
+    queue: str = "emails",
+    attempt: int = 1,
+    wants_result: bool = False,
+) -> Task:
     """A task as a handler gets it."""
-    return Task(id, queue, tenant, attempt, 5, payload, 1_700_000_000_123)
+    return Task(id, queue, tenant, attempt, 5, payload, 1_700_000_000_123, wants_result=wants_result)
 
 
 def delivery(url: str = URL, **settings: Any) -> Delivery:

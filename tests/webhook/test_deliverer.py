@@ -206,6 +206,23 @@ async def test_a_long_answer_is_a_success_without_a_result(
         assert len(bench_.deliverer.pool.connections) == (result is not None)  # what is not read to its end is closed
 
 
+UNFIT: dict[str, tuple[bytes, bytes]] = {
+    "deep": (b"application/json", b"[" * 300 + b"]" * 300),
+    "longer as JSON": (b"text/plain", b"\x01" * 50_000),
+}
+
+
+@pytest.mark.parametrize(("kind", "body"), UNFIT.values(), ids=UNFIT)
+async def test_an_answer_that_is_no_result_does_not_spoil_the_delivery(
+    kind: bytes, body: bytes, autojump_clock: MockClock, logged: list[Any]
+) -> None:
+    async with bench(Receiver(answering(reply(200, body, content_type=kind.decode())))) as bench_:
+        assert await bench_.deliver(wants_result=True) is None
+        assert [line["event"] for line in logged] == ["delivered", "answer not kept"]
+        assert await bench_.deliver() is not None  # and nobody asked
+    assert len(logged) == 3
+
+
 async def test_an_endless_refusal_is_not_read(autojump_clock: MockClock) -> None:
     endless = Reply(410, {"transfer-encoding": "chunked"}, (b"x" * 1_000 for _ in iter(int, 1)), 1.0)
     async with bench(Receiver(answering(endless))) as bench_:
@@ -310,7 +327,7 @@ async def test_a_tenant_whose_host_is_not_allowed_is_rejected(autojump_clock: Mo
         ({"timeout": float("inf")}, SettingsError, "timeout"),
         ({"per_host": 0}, BadRequest, "per_host"),
         ({"max_response": -1}, BadRequest, "max_response"),
-        ({"max_response": 1 << 40}, BadRequest, "max_response"),
+        ({"max_response": (1 << 18) + 1}, BadRequest, "max_response"),
     ],
 )
 def test_limits_that_cannot_be_kept_are_refused(settings: dict[str, Any], error: type[Any], field: str) -> None:

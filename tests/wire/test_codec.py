@@ -53,6 +53,10 @@ GOOD: dict[str, dict[str, Any]] = {
     "revoke_token": {"ref": 1, "id": "abcd"},
     "ping": {},
     "drain": {},
+    "progress": {"ref": 1, "queue": "q", "reports": [{"id": "t-1", "attempt": 1, "fraction": 0.5}]},
+    "idle": {"ref": 1},
+    "workers": {"ref": 1},
+    "drain_worker": {"ref": 1, "worker": "w"},
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fairq.errors import BadFrame
 from fairq.model import MAX_ERROR_CHARS, Settlement
-from fairq.wire.messages import HeldLease
+from fairq.wire.messages import HeldLease, Report
 from fairq.wire.worker_session import WorkerSession
 
 from .ends import End, ids
@@ -375,3 +375,56 @@ def test_a_lease_that_could_not_be_renewed_is_taken_off_the_servers_account(end:
                 assert [lease.id for lease in end.session.lost] == ["a"]
                 return
     raise AssertionError("the lease was never given back")
+
+
+def test_progress_is_told_at_once_and_then_once_a_second_the_newest(end: WorkerEnd) -> None:
+    end.push("a", "b")
+    end.session.report("q", Report("a", 1, 0.1, "one"))
+    first = end.only()
+    assert first["reports"] == [{"id": "a", "attempt": 1, "fraction": 0.1, "text": "one"}]
+    for percent in range(20, 60):
+        end.session.report("q", Report("a", 1, percent / 100))
+        end.session.report("q", Report("b", 1, percent / 200))
+    assert end.sent() == []
+    end.session.expire(end.now)
+    assert end.session.deadline() == end.now + 1
+    end.now += 1
+    second = end.only()
+    assert [(report["id"], report["fraction"]) for report in second["reports"]] == [("a", 0.59), ("b", 0.295)]
+    end.now += 1
+    assert end.sent() == []
+
+
+def test_progress_of_what_is_not_held_is_not_told(end: WorkerEnd) -> None:
+    end.push("a")
+    end.session.report("q", Report("other", 1, 0.5))
+    end.session.report("q", Report("a", 2, 0.5))
+    end.session.report("q", Report("a", 1, 0.5))
+    end.ack("a")
+    assert [frame["type"] for frame in end.sent()] == ["settle"]
+
+
+def test_progress_that_was_refused_or_lost_is_not_repeated(end: WorkerEnd) -> None:
+    end.push("a")
+    end.session.report("q", Report("a", 1, 0.5))
+    end.refuse(end.only(), "unavailable")
+    end.now += 5
+    assert end.sent() == []
+    assert end.session.fatal is None
+
+
+def test_what_a_worker_says_of_itself_goes_with_every_attach() -> None:
+    end = WorkerEnd(queues=("a", "b"))
+    end.session.started_at_ms, end.session.weights = 5, (3, 1)
+    end.connect()
+    frame = end.only()
+    assert (frame["started_at_ms"], frame["weights"]) == (5, [3, 1])
+
+
+@pytest.mark.parametrize("code", ["superseded", "bad_request"])
+def test_an_attach_that_is_refused_for_good_is_fatal(code: str) -> None:
+    end = WorkerEnd()
+    end.connect()
+    end.refuse(end.only(), code)
+    assert end.session.fatal is not None
+    assert end.session.fatal.code == code

@@ -1,0 +1,42 @@
+"""`fairq workers`: who is attached, and draining by name."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from cyclopts import App
+
+from fairq.cli.options import Json, Server, run_with
+from fairq.cli.output import print_json, print_table
+
+workers = App(name="workers", help="List the workers that are attached, and drain them by name.")
+
+_COLUMNS = {
+    "worker": "worker",
+    "queues": "queues",
+    "credit": "slots",
+    "held": "tasks",
+    "server": "server",
+    "since": "attached",
+    "is_draining": "draining",
+}
+
+
+@workers.command(name="list")
+def list_(*, json: Json = False, server: Server | None = None) -> None:
+    """List the workers that are attached to any server; those of other servers as they were some seconds ago."""
+    rows = run_with(server or Server(), lambda client: client.request("workers"))["workers"]
+    if json:
+        print_json(rows)
+        return
+    for row in rows:
+        row["since"] = datetime.fromtimestamp(row["attached_at_ms"] / 1000, UTC).isoformat(" ", "seconds")
+        row["queues"] = ", ".join(row["queues"])
+    print_table("workers", _COLUMNS, rows, empty="no worker is attached")
+
+
+@workers.command
+def drain(worker: str, *, server: Server | None = None) -> None:
+    """Have the workers of a name finish what they hold, and end, whichever server they are attached to."""
+    known = run_with(server or Server(), lambda client: client.request("drain_worker", {"worker": worker}))["workers"]
+    print(f"{worker}: {f'draining ({known} attached)' if known else 'no such worker is attached'}")

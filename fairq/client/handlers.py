@@ -1,0 +1,167 @@
+"""Handlers: what they get, what they may return and raise, and what becomes of their task.
+
+The worker runs them for the service, `fairq.testing` runs them in memory; both by `perform`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from inspect import iscoroutinefunction
+from traceback import format_exception
+from typing import Any
+
+import structlog
+import trio
+from attrs import field, frozen
+
+from fairq.client.client import encode_payload
+from fairq.errors import BadRequest, TooLarge
+from fairq.model import (
+    MAX_ERROR_CHARS,
+    MAX_RESULT_BYTES,
+    MAX_SPAN_MS,
+    Settlement,
+    bare_id,
+    check_fraction,
+    check_progress_text,
+)
+from fairq.wire.messages import PushedTask
+
+log = structlog.get_logger("fairq.worker")
+
+
+class Retry(Exception):
+    """Raised by a handler: try this task again, after `delay` seconds (none: the queue's backoff)."""
+
+    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+        super().__init__(reason)
+        if delay is not None and not 0 <= delay * 1000 <= MAX_SPAN_MS:
+            raise BadRequest("delay must be 0 or more seconds, and at most 400 days", field="delay")
+        self.delay = delay
+
+
+class Reject(Exception):
+    """Raised by a handler: this task can never succeed; it becomes a dead letter at once."""
+
+
+def _moment(ms: int | None) -> datetime | None:
+    return None if not ms else datetime.fromtimestamp(ms / 1000, UTC)
+
+
+@frozen
+class Task:
+    """What a handler gets. `payload` is the decoded JSON value; `attempt` counts up from 1 with every lease."""
+
+    id: str
+    queue: str
+    tenant: str
+    attempt: int
+    max_attempts: int
+    payload: Any
+    enqueued_at_ms: int
+    start_at_ms: int | None = None
+    expires_at_ms: int | None = None
+    wants_result: bool = False  # what the handler returns is kept
+    _report: Callable[[float, str], None] = field(default=lambda *_: None, repr=False, eq=False)
+
+    async def progress(self, fraction: float, text: str = "") -> None:
+        """Say how far the handler has come, 0 to 1; `EnqueuedTask.state` tells it while the handler runs.
+
+        As often as you like: at most once a second the newest is sent. From a thread: `trio.from_thread.run`.
+        """
+        self._report(check_fraction(fraction), check_progress_text(text))
+        await trio.lowlevel.checkpoint()
+
+    @property
+    def enqueued_at(self) -> datetime:
+        """When the service took the task over."""
+        return datetime.fromtimestamp(self.enqueued_at_ms / 1000, UTC)
+
+    @property
+    def start_at(self) -> datetime | None:
+        """Before when it was not to start, if that was asked for."""
+        return _moment(self.start_at_ms)
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """From when on it is not to start any more, if that was asked for."""
+        return _moment(self.expires_at_ms)
+
+
+Function = Callable[[Task], Any]
+Report = Callable[[str, PushedTask, float, str], None]
+
+
+@frozen
+class Handler:
+    """What does the tasks of a queue: `async def` runs in the event loop, `def` in a thread."""
+
+    function: Function
+    weight: float = 1.0
+    is_async: bool = field(init=False)
+
+    @is_async.default
+    def _is_async(self) -> bool:
+        return iscoroutinefunction(self.function)
+
+
+def settlement_of(task: PushedTask, error: Exception | None, result: bytes = b"") -> Settlement:
+    """Decide what becomes of a lease: the one table of outcomes."""
+    match error:
+        case None:
+            return Settlement("ack", task.id, task.attempt, None, "", result)
+        case Retry(delay=delay):
+            delay_ms = None if delay is None else round(delay * 1000)
+            return Settlement("nack", task.id, task.attempt, delay_ms, str(error)[:MAX_ERROR_CHARS])
+        case Reject():
+            return Settlement("reject", task.id, task.attempt, None, str(error)[:MAX_ERROR_CHARS])
+        case _:
+            return Settlement("nack", task.id, task.attempt, None, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
+
+
+def outcome_of(task: PushedTask, settlement: Settlement) -> str:
+    """Say what a settlement makes of its task: `done`, `retry` or `dead`."""
+    if settlement.action == "nack" and task.attempt < task.max_attempts:
+        return "retry"
+    return "done" if settlement.action == "ack" else "dead"
+
+
+def encode_result(task: Task, value: Any) -> bytes:
+    """Write what a handler returned as JSON. Raises: Reject if it cannot be kept."""
+    try:
+        return encode_payload(value, "result", MAX_RESULT_BYTES)
+    except (BadRequest, TooLarge) as error:
+        log.warning("result refused", task=task.id, queue=task.queue, attempt=task.attempt, error=error.message)
+        raise Reject(error.message) from None
+
+
+async def perform(
+    handler: Handler, queue: str, pushed: PushedTask, threads: trio.CapacityLimiter, report: Report
+) -> tuple[Settlement, Exception | None]:
+    """Run a handler; returns what becomes of its task, and what it raised. Cancelled: it did not end.
+
+    `report(queue, pushed, fraction, text)` is told of its progress.
+    """
+    task = Task(
+        bare_id(pushed.id), queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
+        pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms, pushed.wants_result,
+        partial(report, queue, pushed),
+    )  # fmt: skip
+    result = b""
+    error: Exception | None = None
+    try:
+        if handler.is_async:
+            value = await handler.function(task)
+        else:
+            value = await trio.to_thread.run_sync(handler.function, task, abandon_on_cancel=True, limiter=threads)
+        if task.wants_result:
+            result = encode_result(task, value)
+    except (Retry, Reject) as verdict:
+        error = verdict
+    except Exception as failure:
+        trace = "".join(format_exception(failure))  # as text: a renderer of its own choice might show all variables
+        log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exception=trace)
+        error = failure
+    return settlement_of(pushed, error, result), error

@@ -1,0 +1,169 @@
+"""Workers by name, over all servers of a store.
+
+A name belongs to the worker that started last. When it attaches, older connections of the same name and token are
+superseded, here and at the other servers: they are closed, and what they hold is ready again at once. So a worker that
+was killed and restarted need not wait until its dead connection is given up. An older worker that comes back learns
+that it is superseded, and ends; the two do not take the name from each other in turn.
+
+Servers tell each other by a channel. A message may come twice, or be lost: leases then run out, as without all this.
+Each server also writes down who is attached to it, under a key that ends with it, so that any can list all workers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import orjson
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.errors import FairqError, Superseded
+from fairq.model import WorkerState
+from fairq.server.peer import Peer
+from fairq.store.store import Store
+from fairq.wire.messages import CLOSE_SUPERSEDED, State
+
+log = structlog.get_logger("fairq.server")
+
+_WRITE_S, _KEEP_MS = 20.0, 60_000  # how often the roster is written, and for how long it holds
+_GATHER_S = 0.5  # between a change and its writing, for there may be more
+Lease = tuple[tuple[str, str], int]  # (queue, id), attempt
+
+
+@define(eq=False)
+class Roster:
+    """The workers attached to this server. `give_back(peer, action)` returns a worker's leases to their queues."""
+
+    server: str
+    store: Store
+    nursery: trio.Nursery
+    give_back: Callable[[Peer, str], Awaitable[None]]
+    _changed: trio.Event = field(factory=trio.Event, init=False)
+    _peers: defaultdict[tuple[str, str], set[Peer]] = field(factory=lambda: defaultdict(set), init=False)
+
+    async def run(self) -> None:
+        """Write down who is attached, soon after it changed and every now and then, until cancelled."""
+        while True:
+            with trio.move_on_after(_WRITE_S if self._peers else float("inf")):
+                await self._changed.wait()
+                await trio.sleep(_GATHER_S)
+            self._changed = trio.Event()
+            await self._write()
+
+    async def _write(self) -> None:
+        rows = self._rows()
+        try:
+            await self.store.write_roster(self.server, orjson.dumps(rows) if rows else b"", _KEEP_MS)
+        except FairqError as error:
+            log.debug("the roster cannot be written", error=error.message)
+
+    def _rows(self) -> list[tuple[Any, ...]]:
+        """Describe the workers attached here: the fields of WorkerState after `server`."""
+        return [
+            (
+                peer.name, peer.queues, peer.session.credit, len(peer.session.held), peer.attached_at_ms,
+                peer.session.state is State.DRAINING,
+            )
+            for peers in self._peers.values()
+            for peer in peers
+        ]  # fmt: skip
+
+    async def all_workers(self) -> list[WorkerState]:
+        """Describe the workers attached to any server; what others say is up to some seconds old."""
+        rosters: dict[str, Iterable[Any]] = {
+            server: orjson.loads(roster) for server, roster in (await self.store.read_rosters()).items()
+        }
+        rosters[self.server] = self._rows()
+        found = [WorkerState(server, *row) for server, rows in rosters.items() for row in rows]
+        return sorted(found, key=lambda each: (each.worker, each.attached_at_ms))
+
+    async def drain(self, worker: str) -> int:
+        """Dismiss the workers of a name, here and at the other servers; returns how many are known."""
+        known = sum(each.worker == worker for each in await self.all_workers())
+        self._dismiss(worker)
+        await self.store.tell_workers(orjson.dumps({"server": self.server, "drain": worker}))
+        return known
+
+    def _dismiss(self, worker: str) -> None:
+        for (_, name), peers in self._peers.items():
+            if name == worker:
+                for peer in peers:
+                    if peer.session.state is not State.DRAINING:
+                        log.info("worker is drained", worker=worker, peer=peer.transport.peer)
+                        peer.session.dismiss()
+                        peer.leave()
+                        peer.kick()
+        self._changed.set()
+
+    def join(self, peer: Peer) -> None:
+        """Put an attached worker on the roster."""
+        token, worker = peer.identity.token_id, peer.name
+        here = self._peers[token, worker]
+        here.add(peer)
+        peer.attached_at_ms = round(time.time() * 1000)
+        self._changed.set()
+        if len(here) > 1:  # two of one name may have attached at the same time
+            newest = max(each.started_at_ms for each in here)
+            self.nursery.start_soon(self._supersede, token, worker, newest - 1, ())
+
+    def leave(self, peer: Peer) -> None:
+        """Take a worker off the roster, if it is on it."""
+        key = (peer.identity.token_id, peer.name)
+        if key in self._peers:
+            self._peers[key].discard(peer)
+            self._changed.set()
+            if not self._peers[key]:
+                del self._peers[key]
+
+    async def take_name(self, token: str, worker: str, started_at_ms: int, kept: Iterable[Lease]) -> None:
+        """Supersede older connections of a name, but for the leases that the new one has brought along.
+
+        Raises: Superseded if it is itself the older one.
+        """
+        if any(peer.started_at_ms > started_at_ms for peer in self._peers.get((token, worker), ())):
+            raise Superseded(f"a worker that started later is attached as {worker}", field="worker")
+        leases = [(*place, attempt) for place, attempt in kept]
+        await self._supersede(token, worker, started_at_ms, leases)
+        await self._announce(token, worker, started_at_ms, leases)
+
+    async def _supersede(self, token: str, worker: str, started_at_ms: int, kept: Iterable[Any]) -> None:
+        for peer in list(self._peers.get((token, worker), ())):
+            if peer.closing or not 0 < peer.started_at_ms <= started_at_ms:
+                continue
+            log.info("worker superseded", worker=worker, peer=peer.transport.peer)
+            for queue, id, attempt in kept:
+                if peer.session.held.get((queue, id)) == attempt:
+                    del peer.session.held[queue, id]
+            peer.session.state = State.DRAINING  # which is given nothing more, and may still settle
+            peer.close(CLOSE_SUPERSEDED, "a worker that started later has this name")
+            await self.give_back(peer, "reap")  # now: a connection that takes nothing any more is not closed at once
+
+    async def _announce(self, token: str, worker: str, started_at_ms: int, kept: Iterable[Any]) -> None:
+        said = {"server": self.server, "attached": [token, worker, started_at_ms, list(kept)]}
+        try:
+            await self.store.tell_workers(orjson.dumps(said))
+        except FairqError as error:
+            log.debug("workers cannot be announced", error=error.message)
+
+    def told(self, message: str) -> None:
+        """Take what another server says."""
+        try:
+            said = orjson.loads(message)
+            if said["server"] == self.server:
+                return
+            if "drain" in said:
+                self._dismiss(said["drain"])
+            elif "attached" in said:
+                self.nursery.start_soon(self._heard_attached, *said["attached"])
+        except (ValueError, KeyError, TypeError):
+            log.warning("another server says what this build does not understand", message=message[:200])
+
+    async def _heard_attached(self, token: str, worker: str, started_at_ms: int, kept: Iterable[Any]) -> None:
+        await self._supersede(token, worker, started_at_ms, kept)
+        newest = max((p.started_at_ms for p in self._peers.get((token, worker), ())), default=0)
+        if newest > started_at_ms:  # it is that one that is the older; its server may not know
+            await self._announce(token, worker, newest, ())

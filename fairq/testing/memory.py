@@ -1,0 +1,203 @@
+"""A queue in memory: the rules of lua/ on a clock that the caller owns.
+
+Tenants are served in the order in which their tasks became ready, each by its own priorities. Left out is what takes
+several processes or tenants to happen: shares, pauses, leases that are lost, a store that is full; and batches.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+
+import orjson
+from attrs import define, field
+
+from fairq.model import USUAL_PRIORITY, NewTask, QueueSettings, Settlement, TaskState
+from fairq.wire.messages import PushedTask
+
+_WINDOW_MS = 60_000  # ids that are done are remembered for one to two of these
+_WAITING = ("ready", "delayed")
+_ENDED = ("done", "dead")
+
+
+@define(eq=False)
+class Record:
+    """A task and what has become of it; times in ms, 0 for none. `at_ms`: when it starts, or ended."""
+
+    id: str
+    tenant: str
+    payload: bytes
+    max_attempts: int
+    enqueued_at_ms: int
+    start_at_ms: int
+    expires_at_ms: int
+    priority: int = USUAL_PRIORITY
+    dedupe_key: str = ""
+    result_ttl_ms: int = 0
+    state: str = "ready"
+    at_ms: int = 0
+    attempt: int = 0
+    reason: str = ""
+    error: str = ""
+    result: bytes = b""
+    exceptions: list[Exception] = field(factory=list)
+    progress: list[tuple[float, str]] = field(factory=list)
+
+
+@define(eq=False)
+class MemoryQueue:
+    """The tasks of one queue. `jitter` gives numbers in [0, 1)."""
+
+    settings: QueueSettings
+    jitter: Callable[[], float]
+    records: dict[str, Record] = field(factory=dict, init=False)
+    _turns: deque[str] = field(factory=deque, init=False)  # of tenants, one per task that became ready
+    _lines: defaultdict[str, list[tuple[int, int, Record]]] = field(factory=lambda: defaultdict(list), init=False)
+    _order: int = field(default=0, init=False)  # in a tenant's line: a heap of priority and order; some have expired
+    _holders: dict[tuple[str, str], tuple[int, Record]] = field(factory=dict, init=False)  # of dedupe keys; until when
+    _due: list[tuple[int, str, Record]] = field(factory=list, init=False)  # heaps; those that moved on are passed over
+    _expiring: list[tuple[int, str, Record]] = field(factory=list, init=False)
+
+    def enqueue(self, now: int, tenant: str, task: NewTask) -> str:
+        """Store a task, whose id is a full one."""
+        start_at = now + task.delay_ms if task.delay_ms else task.start_at_ms
+        expires_at = now + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
+        if self._knows(now, task.id):
+            return "duplicate"
+        if 0 < expires_at <= max(start_at, now):
+            return "expired"
+        if task.dedupe_key and (first := self._holder(now, tenant, task.dedupe_key)):
+            return f"duplicate {first}"
+        attempts = task.max_attempts or self.settings.max_attempts
+        record = Record(
+            task.id, tenant, task.payload, attempts, now, start_at, expires_at, task.priority, task.dedupe_key,
+            task.result_ttl_ms,
+        )  # fmt: skip
+        self.records[task.id] = record
+        if task.dedupe_key:
+            held_until = now + task.dedupe_window_ms if task.dedupe_window_ms else 0
+            self._holders[tenant, task.dedupe_key] = held_until, record
+        self._wait(record, start_at if start_at > now else 0)
+        return "ok"
+
+    def _knows(self, now: int, id: str) -> bool:
+        record = self.records.get(id)
+        if record is None or record.state != "done":
+            return record is not None
+        return now // _WINDOW_MS - record.at_ms // _WINDOW_MS <= 1
+
+    def _holder(self, now: int, tenant: str, dedupe_key: str) -> str | None:
+        """Name the task that holds a dedupe key: until its end, or for a window."""
+        if (tenant, dedupe_key) not in self._holders:
+            return None
+        until, record = self._holders[tenant, dedupe_key]
+        return record.id if (until > now if until else record.state not in _ENDED) else None
+
+    def _wait(self, record: Record, start_at: int) -> None:
+        """Have a task wait: for a worker, or for its start."""
+        if start_at:
+            record.state, record.at_ms = "delayed", start_at
+            heapq.heappush(self._due, (start_at, record.id, record))
+        else:
+            self._make_ready(record)
+        self._watch_end(record)
+
+    def _watch_end(self, record: Record) -> None:
+        if record.expires_at_ms:
+            heapq.heappush(self._expiring, (record.expires_at_ms, record.id, record))
+
+    def _make_ready(self, record: Record, *, at_head: bool = False) -> None:
+        """Put a task to the end, or the head, of those of its tenant and priority."""
+        record.state, record.at_ms = "ready", 0
+        self._order += 1
+        order = -self._order if at_head else self._order
+        heapq.heappush(self._lines[record.tenant], (record.priority, order, record))
+        (self._turns.appendleft if at_head else self._turns.append)(record.tenant)
+
+    def ready(self, tenant: str) -> list[Record]:
+        """List a tenant's ready tasks in their order."""
+        return [record for _, _, record in sorted(self._lines[tenant]) if record.state == "ready"]
+
+    def _bury(self, now: float, record: Record, reason: str) -> None:
+        record.state, record.at_ms, record.reason = "dead", round(now), reason
+
+    def tick(self, now: float) -> None:
+        """Do what time does to tasks."""
+        while self._due and self._due[0][0] <= now:
+            at, _, record = heapq.heappop(self._due)
+            if record.state == "delayed" and record.at_ms == at:
+                self._make_ready(record)
+        while self._expiring and self._expiring[0][0] <= now:
+            record = heapq.heappop(self._expiring)[2]
+            if record.state in _WAITING:
+                self._bury(now, record, "expired")
+
+    def next_due(self) -> float:
+        """Return when the next tick will find work."""
+        for heap, states in ((self._due, _WAITING[1:]), (self._expiring, _WAITING)):
+            while heap and heap[0][2].state not in states:
+                heapq.heappop(heap)
+        return min((heap[0][0] for heap in (self._due, self._expiring) if heap), default=float("inf"))
+
+    def claim(self, now: int) -> PushedTask | None:
+        """Lease the most urgent task of the tenant whose turn it is, if any."""
+        while self._turns:
+            record = heapq.heappop(self._lines[self._turns.popleft()])[2]
+            if record.state == "ready" and 0 < record.expires_at_ms <= now:
+                self._bury(now, record, "expired")
+            elif record.state == "ready":
+                record.state, record.attempt = "leased", record.attempt + 1
+                return PushedTask(
+                    record.id, record.attempt, record.max_attempts, record.tenant, record.enqueued_at_ms,
+                    orjson.loads(record.payload), record.start_at_ms or None, record.expires_at_ms or None,
+                    bool(record.result_ttl_ms),
+                )  # fmt: skip
+        return None
+
+    def settle(self, now: int, settlement: Settlement) -> None:
+        """End a lease as its handler's end says."""
+        action, id, _, delay_ms, error, result = settlement
+        record = self.records[id]
+        if action == "ack":
+            record.state, record.at_ms, record.result = "done", now, result or b"null"
+            return
+        if action == "release":
+            record.max_attempts += 1  # the attempt does not count
+            self._make_ready(record, at_head=True)
+            self._watch_end(record)
+            return
+        record.error = error
+        if action == "reject":
+            self._bury(now, record, "rejected")
+        elif record.attempt >= record.max_attempts:
+            self._bury(now, record, "exhausted")
+        else:
+            delay_ms = self._backoff_ms(record) if delay_ms is None else delay_ms
+            self._wait(record, now + delay_ms if delay_ms else 0)
+
+    def _backoff_ms(self, record: Record) -> int:
+        """Full jitter: anywhere up to min(cap, base * 2^(attempt - 1))."""
+        longest = self.settings.retry_base_ms * 2 ** min(record.attempt - 1, 40)
+        return int(self.jitter() * min(self.settings.retry_cap_ms, longest)) + 1
+
+    def state(self, id: str) -> TaskState:
+        """Tell what is known of a task."""
+        record = self.records.get(id)
+        if record is None:
+            return TaskState(id, "unknown")
+        if record.state == "done":
+            return TaskState(id, "done", attempt=record.attempt)
+        return TaskState(
+            id, record.state, record.tenant, record.attempt, record.at_ms, reason=record.reason, error=record.error  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def result(self, now: float, id: str) -> bytes | None:
+        """Return a result that is kept, as JSON text."""
+        record = self.records.get(id)
+        if record is None or record.state != "done" or now >= record.at_ms + record.result_ttl_ms:
+            return None
+        return record.result
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records.values())

@@ -1,0 +1,338 @@
+"""The service in memory: a client to enqueue with, and a worker's handlers, run when the test says so.
+
+Time is virtual: it goes on with trio's clock, be that the real one or a `MockClock`, and where nothing runs and
+something is due later, it jumps there at once. Only the service's time jumps: trio's deadlines do not notice.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from inspect import isawaitable
+from typing import Any, Self, Unpack, cast
+
+import orjson
+import trio
+from attrs import asdict, define, field
+
+from fairq.client.client import Client, EnqueuedTask
+from fairq.client.driver import Driver
+from fairq.client.handlers import perform
+from fairq.client.options import TaskOptions
+from fairq.client.worker import Worker
+from fairq.errors import BadRequest, Forbidden
+from fairq.model import (
+    NewTask,
+    QueueSettings,
+    Settlement,
+    check_int,
+    check_name,
+    check_settings,
+    check_task_id,
+    full_id,
+)
+from fairq.scopes import open_plain_nursery
+from fairq.testing.memory import MemoryQueue, Record
+from fairq.wire.client_session import ClientSession
+from fairq.wire.messages import MAX_CREDIT, PushedTask
+
+_NEVER = float("inf")
+MAX_RUNS = 100_000  # of handlers in one call, so that tasks that enqueue each other do not hang the test
+
+
+@define
+class TrackedTask(EnqueuedTask):
+    """A task of a test, which knows what has become of it."""
+
+    _record: Record = field(kw_only=True, repr=False, eq=False)
+
+    @property
+    def outcome(self) -> str:
+        """Its state now: `done`, `dead`, or `ready`, `delayed` or `leased` if it is not over yet."""
+        return self._record.state
+
+    @property
+    def reason(self) -> str:
+        """Why it is dead: `exhausted`, `rejected` or `expired`."""
+        return self._record.reason
+
+    @property
+    def error(self) -> str:
+        """What the last failure said, as operators read it."""
+        return self._record.error
+
+    @property
+    def attempts(self) -> int:
+        """How often its handler was called."""
+        return self._record.attempt
+
+    @property
+    def exceptions(self) -> Sequence[Exception]:
+        """What its handler raised, call by call: with their tracebacks, to be looked into or raised."""
+        return tuple(self._record.exceptions)
+
+    @property
+    def progress(self) -> Sequence[tuple[float, str]]:
+        """What its handler said of its progress: fraction and text, one after the other."""
+        return tuple(self._record.progress)
+
+    def __repr__(self) -> str:
+        told = {name: getattr(self, name) for name in ("outcome", "attempts", "reason", "error")}
+        shown = "".join(f", {name}={value!r}" for name, value in told.items() if value not in ("", 0))
+        return f"TrackedTask({self.queue!r}, {self.id!r}{shown})"
+
+
+@define(eq=False)
+class _Memory:
+    """All queues, the clock, and the handlers that run."""
+
+    worker: Worker
+    settings: Mapping[str, QueueSettings]
+    dice: random.Random
+    queues: dict[str, MemoryQueue] = field(factory=dict)
+    threads: trio.CapacityLimiter = field(init=False)
+    _running: int = field(default=0, init=False)
+    _in_threads: int = field(default=0, init=False)
+    _turns: deque[str] = field(init=False)
+    _ahead: float = field(init=False)  # of trio's clock, in ms
+    _moved: trio.Event = field(factory=trio.Event, init=False)
+    ends: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)  # who waits for tasks to end
+
+    def __attrs_post_init__(self) -> None:
+        self.threads = trio.CapacityLimiter(self.worker.concurrency)
+        self._turns = deque(self.worker.handlers)
+        self._ahead = (time.time() - trio.current_time()) * 1000
+
+    def now(self) -> int:
+        """The time in ms."""
+        return round(trio.current_time() * 1000 + self._ahead)
+
+    def queue(self, name: str) -> MemoryQueue:
+        """Find a queue; the first use makes it."""
+        if name not in self.queues:
+            self.queues[name] = MemoryQueue(self.settings.get(name, QueueSettings()), self.dice.random)
+        return self.queues[name]
+
+    def moved(self) -> None:
+        """There may be work, or a free place."""
+        self._moved.set()
+
+    def _claim(self, now: int) -> tuple[str, PushedTask] | None:
+        """Lease the next task, one queue after the other."""
+        for _ in range(len(self._turns)):
+            name = self._turns[0]
+            self._turns.rotate(-1)
+            if name in self.queues and (pushed := self.queues[name].claim(now)):
+                return name, pushed
+        return None
+
+    async def _perform(self, name: str, pushed: PushedTask) -> None:
+        handler, queue = self.worker.handlers[name], self.queues[name]
+        settlement = Settlement("release", pushed.id, pushed.attempt)  # of a handler that is cancelled
+        try:
+            settlement, error = await perform(handler, name, pushed, self.threads, self._report)
+            if error is not None:
+                queue.records[pushed.id].exceptions.append(error)
+        finally:
+            self._in_threads -= not handler.is_async
+            self._running -= 1
+            queue.settle(self.now(), settlement)
+            self.ends.unpark_all()
+            self.moved()
+
+    def _report(self, name: str, pushed: PushedTask, fraction: float, text: str) -> None:
+        self.queues[name].records[pushed.id].progress.append((fraction, text))
+
+    async def run_until(self, end: float) -> None:
+        """Run what is ready and what becomes due up to a moment; returns when nothing runs any more."""
+        runs = 0
+        async with open_plain_nursery() as nursery:
+            while True:
+                await trio.lowlevel.checkpoint_if_cancelled()
+                now = self.now()
+                self._tick(min(now, end))
+                while self._running < self.worker.concurrency and (found := self._claim(now)):
+                    runs += 1
+                    if runs > MAX_RUNS:
+                        raise RuntimeError(
+                            f"{MAX_RUNS} handlers have run, and tasks still wait: is this an endless chain?"
+                        )
+                    self._running += 1
+                    self._in_threads += not self.worker.handlers[found[0]].is_async
+                    nursery.start_soon(self._perform, *found)
+                due = min((self.queues[name].next_due() for name in self._turns if name in self.queues), default=_NEVER)
+                if self._running:
+                    await self._wait(due if due <= end else _NEVER)
+                elif due <= end and due < _NEVER:
+                    self._ahead += due - now
+                else:
+                    break
+        if end < _NEVER:
+            self._ahead += max(0, end - self.now())
+            self._tick(self.now())
+
+    def _tick(self, now: float) -> None:
+        for queue in self.queues.values():
+            queue.tick(now)
+        self.ends.unpark_all()
+
+    async def _wait(self, due: float) -> None:
+        """Wait for a handler's end or a new task, or until something is due.
+
+        Not until then while threads run: to a MockClock they look as if nothing went on, and it would jump there.
+        """
+        at = trio.current_time() + (due - self.now()) / 1000
+        with trio.move_on_at(_NEVER if self._in_threads else at):
+            await self._moved.wait()
+        self._moved = trio.Event()
+
+
+@define(eq=False)
+class _Session:
+    """Stands where a client has its session, and answers at once."""
+
+    memory: _Memory
+    tenant: str
+
+    def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> list[str]:
+        """Store tasks."""
+        now, line = self.memory.now(), self.memory.queue(queue)
+        if any(task.batch for task in tasks):
+            raise BadRequest("the service in memory has no batches", field="batch")
+        outcomes = [line.enqueue(now, self.tenant, NewTask(full_id(self.tenant, t.id), *t[1:])) for t in tasks]
+        self.memory.moved()
+        return [outcome.replace(f" {self.tenant}/", " ") for outcome in outcomes]
+
+    def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Any:
+        """Carry out what a tenant may ask; what waits is to be awaited."""
+        if verb not in ("tasks", "ended"):
+            raise Forbidden(f"the service in memory has no verb {verb}", field="type")
+        line = self.memory.queue(check_name(body["queue"], "queue"))
+        ids = [check_task_id(id, "ids") for id in body["ids"]]
+        if verb == "ended":
+            return self._ended(line, ids, body["timeout_ms"])
+        return {"tasks": [{**asdict(line.state(full_id(self.tenant, id))), "id": id} for id in ids]}
+
+    async def _ended(self, line: MemoryQueue, ids: Sequence[str], timeout_ms: int) -> dict[str, Any]:
+        with trio.move_on_after(timeout_ms / 1000):
+            while not any(self._ends(line, ids)):
+                await self.memory.ends.park()
+        return {"tasks": self._ends(line, ids)}
+
+    def _ends(self, line: MemoryQueue, ids: Sequence[str]) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for id in ids:
+            state = line.state(full_id(self.tenant, id))
+            result = line.result(self.memory.now(), full_id(self.tenant, id))
+            if state.state in ("done", "dead", "unknown"):
+                rows.append({"id": id, "state": state.state, "reason": state.reason, "error": state.error})
+                if result is not None:
+                    rows[-1]["result"] = orjson.loads(result)
+        return rows
+
+
+@define(eq=False)
+class _Driver:
+    session: _Session
+
+    async def wait(self, answer: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return await answer if isawaitable(answer) else answer
+
+
+@define(eq=False)
+class MemoryClient(Client):
+    """A tenant's client: to be used, and given to the code under test, as the one of `fairq.open_client`."""
+
+    _memory: _Memory = field(kw_only=True)
+    tenant: str = field(kw_only=True)
+
+    @classmethod
+    def of(cls, memory: _Memory, tenant: str) -> Self:
+        """Make a tenant's client."""
+        driver = cast("Driver[ClientSession]", _Driver(_Session(memory, check_name(tenant, "tenant"))))
+        return cls(driver, memory=memory, tenant=tenant)
+
+    async def enqueue(
+        self,
+        queue: str,
+        payload: Any,
+        *,
+        id: str | None = None,
+        timeout: float | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> TrackedTask:
+        """As `Client.enqueue`."""
+        ids = None if id is None else [id]
+        return (await self.enqueue_many(queue, [payload], ids=ids, timeout=timeout, **options))[0]
+
+    async def enqueue_many(  # type: ignore[override]
+        self,
+        queue: str,
+        payloads: Iterable[Any],
+        *,
+        ids: Sequence[str] | None = None,
+        timeout: float | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> list[TrackedTask]:
+        """As `Client.enqueue_many`."""
+        tasks = await super().enqueue_many(queue, payloads, ids=ids, timeout=timeout, **options)
+        records = self._memory.queue(queue).records
+        return [
+            TrackedTask(task.id, queue, task.is_duplicate, self, record=records[full_id(self.tenant, task.id)])
+            for task in tasks
+        ]
+
+
+@define(eq=False)
+class MemoryService(MemoryClient):
+    """The service in memory, and a tenant's client of it. Handlers run inside `drain` and `advance` only."""
+
+    def as_tenant(self, tenant: str) -> MemoryClient:
+        """Return another tenant's client."""
+        return MemoryClient.of(self._memory, tenant)
+
+    @property
+    def now(self) -> datetime:
+        """The time, as the service has it: it begins with the real one."""
+        return datetime.fromtimestamp(self._memory.now() / 1000, UTC)
+
+    async def drain(self) -> None:
+        """Run all tasks that have a handler to their end, also delayed ones and every retry, however late they start.
+
+        Raises: RuntimeError after 100,000 runs of handlers.
+        """
+        await self._memory.run_until(_NEVER)
+
+    async def advance(self, seconds: float) -> None:
+        """Let this much time pass, and run to its end what is ready or becomes due meanwhile."""
+        if not 0 <= seconds < _NEVER:
+            raise BadRequest(f"seconds must be 0 or more, not {seconds!r:.80}", field="seconds")
+        await self._memory.run_until(self._memory.now() + round(seconds * 1000))
+
+
+@asynccontextmanager
+async def run(
+    worker: Worker,
+    *,
+    tenant: str = "test",
+    settings: Mapping[str, Mapping[str, str | int]] | None = None,
+    seed: int = 0,
+) -> AsyncIterator[MemoryService]:
+    """Give a test the service in memory, with a worker's handlers.
+
+    `settings` are queues' settings, by queue, as of `fairq queues set`; `seed` decides the jitter of retries.
+    Raises: BadRequest for a worker that could not run, or settings that are none.
+    """
+    if not worker.handlers:
+        raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
+    check_int(worker.concurrency, "concurrency", 1, MAX_CREDIT)
+    chosen = {
+        check_name(queue, "queue"): QueueSettings(**check_settings(dict(changes)))  # type: ignore[arg-type]
+        for queue, changes in (settings or {}).items()
+    }
+    yield MemoryService.of(_Memory(worker, chosen, random.Random(seed)), tenant)

@@ -1,0 +1,392 @@
+"""Batches through the SDK: tasks are added while others run, a cap holds, and the end comes once and is heard of."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+import fairq
+from fairq.client.batch import Batch
+from fairq.errors import BadRequest, BatchClosed, NotFound, NotYet, TooLarge
+from fairq.model import BatchState
+from fairq.server.run import Served
+from tests.server.harness import WORKER, Raw, raw, running, tenant, url_of
+from tests.store.proxy import open_proxy
+from tests.store.waiting import wait_until
+
+from .harness import worker_of, working
+
+
+class Mill:
+    """A worker that notes what it runs; handlers wait for `gate` (open at first), and do what their payload says."""
+
+    def __init__(self, served: Served, concurrency: int = 20) -> None:
+        self.app = worker_of(served, concurrency)
+        self.gate = trio.Event()
+        self.gate.set()
+        self.ran: list[Any] = []
+        self.running = self.most = self.cancelled = 0
+        self.ended_at = 0.0
+        self.app.task("emails")(self.work)
+
+    def has_run(self, count: int) -> bool:
+        """Tell whether so many have come to their end."""
+        return len(self.ran) >= count
+
+    async def work(self, task: fairq.Task) -> Any:
+        """Run a task."""
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await self.gate.wait()
+            await trio.sleep(0.002)
+            self.ran.append(task.payload)
+            if task.payload == "reject":
+                raise fairq.Reject("bad address")
+            return task.payload
+        except trio.Cancelled:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+            self.ended_at = trio.current_time()
+
+
+async def waited_for(served: Served, count: int = 1) -> None:
+    """Wait until the server has so many requests that wait for a batch of the queue."""
+    await wait_until(lambda: "emails" in served.app.watchers and len(served.app.watchers["emails"]._events) == count)
+
+
+def counts(state: BatchState) -> tuple[int, int, int, int, int, int]:
+    """A batch's counts: total, waiting, running, done, dead, cancelled."""
+    return state.total, state.waiting, state.running, state.done, state.dead, state.cancelled
+
+
+async def test_tasks_are_added_while_others_run(served: Served, ada: fairq.Client) -> None:
+    mill = Mill(served)
+    with trio.fail_after(15):
+        async with working(mill.app):
+            batch = await ada.open_batch("emails")
+            for number in range(10):
+                await batch.add_many([f"{number}-{k}" for k in range(10)])
+                await wait_until(partial(mill.has_run, 5 * number))
+            task = await batch.add("last", priority=10, result_ttl=60)
+            assert (await batch.state()).state == "open"
+            with pytest.raises(NotYet):
+                await batch.wait(timeout=0.1)
+            await batch.close()
+            state = await batch.wait(timeout=10)
+            assert await task.result(timeout=0) == "last"
+    assert (state.id, state.state, state.tenant, counts(state)) == (
+        batch.id, "complete", "ada", (101, 0, 0, 101, 0, 0),
+    )  # fmt: skip
+    assert 0 < state.created_at_ms <= state.completed_at_ms
+    assert len(mill.ran) == 101
+
+
+async def test_no_more_run_at_once_than_the_cap(served: Served, ada: fairq.Client) -> None:
+    mill, other = Mill(served, 20), Mill(served, 20)
+    other.app.name, mill.gate = "worker-2", trio.Event()
+    other.gate = mill.gate
+    with trio.fail_after(20):
+        async with working(mill.app), working(other.app):
+            batch = await ada.open_batch("emails", cap=3)
+            await batch.add_many(range(60))
+            await wait_until(lambda: mill.running + other.running == 3)
+            await ada.enqueue("emails", "not of the batch")
+            await wait_until(lambda: mill.running + other.running == 4)
+            assert counts(await batch.state()) == (60, 57, 3, 0, 0, 0)
+            highest = 0
+
+            async def watch() -> None:
+                nonlocal highest
+                while True:
+                    highest = max(highest, mill.running + other.running)
+                    await trio.lowlevel.checkpoint()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch)
+                mill.gate.set()
+                await batch.close()
+                assert (await batch.wait(timeout=15)).done == 60
+                nursery.cancel_scope.cancel()
+    assert highest == 4  # three, and the one that is not of the batch
+    assert len(mill.ran) + len(other.ran) == 61
+
+
+async def test_the_end_is_heard_within_a_second_of_the_last_ack(served: Served, ada: fairq.Client) -> None:
+    mill = Mill(served)
+    mill.gate = trio.Event()
+    heard: list[float] = []
+
+    async def wait(batch: Batch) -> None:
+        assert (await batch.wait(timeout=10)).done == 30
+        heard.append(trio.current_time())
+
+    with trio.fail_after(15):
+        async with working(mill.app) as nursery:
+            batch = await ada.open_batch("emails")
+            await batch.add_many(range(30))
+            await batch.close()
+            for _ in range(10):
+                nursery.start_soon(wait, batch)
+            await waited_for(served)
+            await wait_until(lambda: mill.running == 20)
+            mill.gate.set()
+            await wait_until(lambda: len(heard) == 10)
+    assert max(heard) - mill.ended_at < 1
+
+
+async def test_the_end_is_heard_at_another_server(server_store: str) -> None:
+    with trio.fail_after(15):
+        async with (
+            running(server_store) as one,
+            running(server_store) as two,
+            fairq.open_client(url_of(one), token=tenant("ada")) as client,
+        ):
+            mill = Mill(two)
+            batch = await client.open_batch("emails")
+            await batch.add("one")
+            await batch.close()
+            async with trio.open_nursery() as nursery:
+
+                async def wait() -> None:
+                    await batch.wait(timeout=10)
+                    assert trio.current_time() - mill.ended_at < 1
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(wait)
+                await waited_for(one)
+                nursery.start_soon(mill.app.run)
+
+
+async def test_waiting_goes_on_over_a_connection_that_breaks(served: Served) -> None:
+    mill = Mill(served)
+    with trio.fail_after(15):
+        async with (
+            open_proxy(served.port) as proxy,
+            fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as client,
+            trio.open_nursery() as nursery,
+        ):
+            batch = await client.open_batch("emails")
+            await batch.add_many(range(5))
+            await batch.close()
+            nursery.start_soon(batch.wait)
+            await waited_for(served)
+            proxy.hold()  # the batch ends, and its end is told into a connection that breaks
+            async with working(mill.app):
+                await waited_for(served, 0)
+            proxy.cut()
+            proxy.release()
+
+
+async def test_waiting_goes_on_over_a_server_that_stops_and_comes_back(server_store: str) -> None:
+    states: list[BatchState] = []
+    clients: list[fairq.Client] = []
+
+    async def keep_open(url: str, task_status: trio.TaskStatus[None]) -> None:
+        async with fairq.open_client(url, token=tenant("ada")) as client:
+            clients.append(client)
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def wait(batch: Batch) -> None:
+        states.append(await batch.wait(timeout=12))
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            async with running(server_store) as first:
+                await nursery.start(keep_open, url_of(first))
+                batch = await clients[0].open_batch("emails")
+                await batch.add_many(range(5))
+                nursery.start_soon(wait, batch)
+                await waited_for(first)
+                await first.app.drain(1)
+            async with running(server_store, port=first.port) as second, working(Mill(second).app):
+                await batch.add("more")
+                await batch.close()
+                await wait_until(lambda: bool(states), 10)
+            nursery.cancel_scope.cancel()
+    assert counts(states[0]) == (6, 0, 0, 6, 0, 0)
+
+
+async def test_the_state_tells_how_far_it_is(served: Served, ada: fairq.Client, operator: Raw) -> None:
+    with trio.fail_after(10):
+        batch = await ada.open_batch("emails", id="report-1", cap=2)
+        state = await batch.state()
+        assert (state.id, state.state, state.cap, counts(state)) == ("report-1", "open", 2, (0, 0, 0, 0, 0, 0))
+        assert state.completed_at_ms == 0
+        tasks = await batch.add_many(["a", "b", "c", "d"], ids=["a", "b", "c", "d"], max_attempts=1)
+        assert [(await task.state()).state for task in tasks] == ["ready", "ready", "held", "held"]
+        async with raw(served, WORKER) as worker:
+            await worker.attach("emails", credit=4)
+            one, two = await worker.pushed(2)
+            assert counts(await batch.state()) == (4, 2, 2, 0, 0, 0)
+            await worker.settle("emails", "ack", one)
+            await worker.settle("emails", "reject", two, error="no")
+            three, four = await worker.pushed(2)
+            assert counts(await batch.state()) == (4, 0, 2, 1, 1, 0)
+            assert await tasks[2].cancel() == "running"
+            await batch.close()
+            assert (await batch.state()).state == "closed"
+            cancelled = next(task for task in (three, four) if task["id"] == "c")
+            await worker.settle("emails", "release", cancelled)
+            await worker.settle("emails", "ack", four if cancelled is three else three)
+        state = await ada.batch("emails", "report-1").wait(timeout=5)
+        assert (state.state, counts(state)) == ("complete", (4, 0, 0, 2, 1, 1))
+        seen = (await operator.ask("batch", queue="emails", id="ada/report-1"))["batch"]
+        assert (seen["tenant"], seen["done"]) == ("ada", 2)
+
+
+async def test_cancelling_a_batch_cancels_its_handlers_and_what_waits(served: Served, ada: fairq.Client) -> None:
+    mill = Mill(served, 5)
+    mill.gate = trio.Event()
+    with trio.fail_after(20):
+        async with working(mill.app):
+            batch = await ada.open_batch("emails", on_success="never", on_complete="after")
+            await batch.add_many(range(1_200))
+            await batch.add_many(range(10), delay=3600)
+            await wait_until(lambda: mill.running == 5)
+            began = trio.current_time()
+            await batch.cancel()
+            state = await batch.wait(timeout=15)  # more than one call of the store can cancel
+            assert trio.current_time() - began < 4  # handlers are told, and do not find out when leases are renewed
+            assert mill.cancelled >= 5  # some were leased between two of those calls
+            mill.gate.set()
+            await wait_until(lambda: mill.ran == ["after"])
+    assert (state.state, counts(state)) == ("complete", (1_210, 0, 0, 0, 0, 1_210))
+
+
+async def test_a_closed_batch_takes_no_more_and_spoils_nobody_elses_frame(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(10):
+        batch = await ada.open_batch("emails")
+        first = await batch.add(1, id="first")
+        await batch.close()
+        await batch.close()
+        refused: list[str] = []
+
+        async def add() -> None:
+            with pytest.raises(BatchClosed) as caught:
+                await batch.add("too late")
+            refused.append(caught.value.code)
+
+        taken: list[fairq.EnqueuedTask] = []
+
+        async def enqueue(number: int) -> None:
+            taken.append(await ada.enqueue("emails", number))
+
+        async with trio.open_nursery() as nursery:  # all in one frame
+            for number in range(10):
+                nursery.start_soon(enqueue, number)
+            nursery.start_soon(add)
+        assert (refused, len(taken)) == (["batch_closed"], 10)
+        with pytest.raises(BatchClosed):
+            await batch.add_many(range(600))
+        assert (await batch.add(1, id="first")).is_duplicate  # a call that is repeated
+        assert (await first.state()).state == "ready"
+        assert (await batch.state()).total == 1
+        assert (await served.app.store.queue("emails")).ready == 11
+
+
+async def test_a_batch_is_its_tenants(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(10):
+        mine = await ada.open_batch("emails", id="report-1")
+        async with fairq.open_client(url_of(served), token=tenant("bob")) as bob:
+            theirs = bob.batch("emails", "report-1")
+            for ask in (theirs.state, theirs.close, theirs.cancel, theirs.wait, lambda: theirs.add(1)):
+                with pytest.raises(NotFound):
+                    await ask()
+            await bob.open_batch("emails", id="report-1")  # a name of his own
+            await theirs.close()
+            assert (await theirs.wait(timeout=5)).state == "complete"
+        assert (await mine.state()).state == "open"
+
+
+async def test_a_batch_may_be_opened_twice(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(10):
+        first = await ada.open_batch("emails", id="report-1", cap=2)
+        await first.add(1)
+        again = await ada.open_batch("emails", id="report-1", cap=7)
+        assert again == first
+        state = await again.state()
+        assert (state.cap, state.total) == (2, 1)
+
+
+async def test_an_unknown_batch_is_not_found(ada: fairq.Client) -> None:
+    with trio.fail_after(10):
+        nobody = ada.batch("emails", "nobody")
+        for ask in (nobody.state, nobody.wait, lambda: nobody.add_many([1, 2])):
+            with pytest.raises(NotFound):
+                await ask()
+
+
+async def test_an_empty_batch_is_complete_when_it_is_closed(served: Served, ada: fairq.Client) -> None:
+    mill = Mill(served)
+    with trio.fail_after(10):
+        async with working(mill.app):
+            batch = await ada.open_batch("emails", on_complete="complete", on_success="success", on_death="death")
+            await batch.close()
+            assert counts(await batch.wait(timeout=5)) == (0, 0, 0, 0, 0, 0)
+            await wait_until(lambda: len(mill.ran) == 2)
+    assert sorted(mill.ran) == ["complete", "success"]
+
+
+@pytest.mark.parametrize(
+    ("payloads", "called"),
+    [
+        (["a", "b", "c"], ["complete", "success"]),
+        (["a", "reject", "reject"], ["complete", "death"]),
+    ],
+)
+async def test_callbacks_run_once(
+    served: Served, ada: fairq.Client, operator: Raw, payloads: list[str], called: list[str]
+) -> None:
+    mill = Mill(served)
+    with trio.fail_after(10):
+        async with working(mill.app):
+            batch = await ada.open_batch(
+                "emails",
+                on_complete={"batch": "complete"}, on_success={"batch": "success"}, on_death={"batch": "death"},
+            )  # fmt: skip
+            await batch.add_many(payloads)
+            await batch.close()
+            state = await batch.wait(timeout=5)
+            assert state.total == 3
+
+            async def is_empty() -> bool:
+                queue = await served.app.store.queue("emails")
+                return queue.ready == queue.leased == 0
+
+            await wait_until(is_empty)
+            await batch.close()
+            await batch.cancel()
+            await wait_until(is_empty)
+    assert sorted(it["batch"] for it in mill.ran if isinstance(it, dict)) == called
+    (row,) = (await operator.ask("queues"))["queues"]
+    assert row["enqueued"] == 3 + len(called)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "field"),
+    [
+        ({"queue": "Emails"}, BadRequest, "queue"),
+        ({"id": "a/b"}, BadRequest, "id"),
+        ({"id": "x" * 41}, BadRequest, "id"),
+        ({"cap": -1}, BadRequest, "cap"),
+        ({"cap": 1.5}, BadRequest, "cap"),
+        ({"cap": 1_000_001}, BadRequest, "cap"),
+        ({"on_complete": object()}, BadRequest, "payload"),
+        ({"on_success": "x" * 65_535}, TooLarge, "on_success"),
+        ({"on_death": "x" * (1 << 20)}, TooLarge, "payload"),
+    ],
+)
+async def test_a_batch_that_cannot_be_is_refused(
+    ada: fairq.Client, options: dict[str, Any], error: type[Exception], field: str
+) -> None:
+    with trio.fail_after(10), pytest.raises(error) as caught:
+        await ada.open_batch(**{"queue": "emails", **options})
+    assert caught.value.field == field  # type: ignore[attr-defined]

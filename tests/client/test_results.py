@@ -1,0 +1,354 @@
+"""Results: what a handler returns comes back to whoever enqueued the task, if it asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+import fairq
+from fairq.errors import BadRequest, NoResult, NotYet, OutcomeUnknown, TaskFailed, Unavailable
+from fairq.model import MAX_RESULT_BYTES
+from fairq.server.run import Served
+from tests.server.harness import WORKER, Raw, raw, running, tenant, url_of
+from tests.store.proxy import Proxy, open_proxy
+from tests.store.waiting import wait_until
+
+from .harness import wait_state, worker_of, working
+
+
+def nested(depth: int) -> Any:
+    """Lists in lists."""
+    value: Any = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
+
+
+def echo(served: Served) -> fairq.Worker:
+    """A worker whose handler returns the payload."""
+    app = worker_of(served, 20)
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> Any:
+        return task.payload
+
+    return app
+
+
+@asynccontextmanager
+async def through_proxy(served: Served) -> AsyncIterator[tuple[Proxy, fairq.Client]]:
+    """A tenant's client whose connection can be cut."""
+    async with (
+        open_proxy(served.port) as proxy,
+        fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as client,
+    ):
+        yield proxy, client
+
+
+def waiting_at(served: Served) -> int:
+    """Count the requests that wait for something in the queue."""
+    return len(served.app.watchers["emails"]._events) if "emails" in served.app.watchers else 0
+
+
+VALUES: dict[str, Any] = {
+    "an object": {"to": ["ada", "é"], "n": [1.5, -3, None, True]},
+    "null": None,
+    "text": "done",
+    "nothing to see": "",
+    "deep": nested(240),
+    "the largest": "x" * (MAX_RESULT_BYTES - 2),
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
+async def test_what_a_handler_returns_is_the_result(served: Served, ada: fairq.Client, value: Any) -> None:
+    with trio.fail_after(10):
+        async with working(echo(served)):
+            task = await ada.enqueue("emails", value, result_ttl=60)
+            assert await task.result(timeout=5) == value
+            assert await task.result(timeout=0) == value  # it can be read again
+
+
+async def test_a_plain_handler_and_one_that_returns_nothing(served: Served, ada: fairq.Client) -> None:
+    app = worker_of(served)
+
+    @app.task("emails")
+    def send(task: fairq.Task) -> Any:
+        return {"twice": task.payload * 2} if task.payload else None
+
+    with trio.fail_after(10):
+        async with working(app):
+            tasks = await ada.enqueue_many("emails", [21, 0], result_ttl=60)
+            assert [await task.result(timeout=5) for task in tasks] == [{"twice": 42}, None]
+
+
+async def test_a_result_is_there_as_soon_as_the_task_is_done(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(10):
+        async with working(echo(served)):
+            for number in range(10):
+                began = trio.current_time()
+                task = await ada.enqueue("emails", number, delay=0.05, result_ttl=60)
+                assert await task.result(timeout=5) == number
+                assert trio.current_time() - began < 1.5
+
+
+async def test_a_failed_task_says_why_it_has_no_result(served: Served, ada: fairq.Client) -> None:
+    app = worker_of(served)
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        if task.payload == "reject":
+            raise fairq.Reject("bad address")
+        raise ValueError("out of ink")
+
+    with trio.fail_after(10):
+        async with working(app):
+            rejected = await ada.enqueue("emails", "reject", result_ttl=60)
+            exhausted = await ada.enqueue("emails", "fail", max_attempts=1, result_ttl=60)
+            with pytest.raises(TaskFailed, match="dead: rejected: bad address"):
+                await rejected.result(timeout=5)
+            with pytest.raises(TaskFailed, match="dead: exhausted: ValueError: out of ink"):
+                await exhausted.result(timeout=5)
+
+
+async def test_a_task_that_fails_and_then_succeeds_has_a_result(served: Served, ada: fairq.Client) -> None:
+    app = worker_of(served)
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> int:
+        if task.attempt < 3:
+            raise fairq.Retry("later", delay=0.05)
+        return task.attempt
+
+    with trio.fail_after(10):
+        async with working(app):
+            assert await (await ada.enqueue("emails", 1, result_ttl=60)).result(timeout=5) == 3
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_a_cancelled_task_has_no_result(served: Served, ada: fairq.Client, is_running: bool) -> None:
+    app, began = worker_of(served), trio.Event()
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        began.set()
+        await trio.sleep_forever()
+
+    failures = []
+
+    async def wait(task: fairq.EnqueuedTask) -> None:
+        with pytest.raises(TaskFailed, match="cancelled") as caught:
+            await task.result(timeout=5)
+        failures.append(caught.value)
+
+    with trio.fail_after(10):
+        async with working(app) as nursery:
+            task = await ada.enqueue("emails", 1, delay=None if is_running else 3600, result_ttl=60)
+            nursery.start_soon(wait, task)
+            await wait_until(lambda: waiting_at(served) == 1)
+            if is_running:
+                await began.wait()
+            assert await task.cancel() == ("running" if is_running else "ok")
+            await wait_until(lambda: len(failures) == 1)
+
+
+async def test_a_result_that_nobody_asked_for_is_not_even_encoded(served: Served, ada: fairq.Client) -> None:
+    app = worker_of(served)
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> Any:
+        assert not task.wants_result
+        return object()
+
+    with trio.fail_after(10):
+        async with working(app):
+            task = await ada.enqueue("emails", 1)
+            await wait_state(task, "done")
+        with pytest.raises(NoResult):
+            await task.result(timeout=5)
+
+
+async def test_a_task_that_nobody_knows_has_no_result(ada: fairq.Client) -> None:
+    with trio.fail_after(10), pytest.raises(NoResult):
+        await fairq.EnqueuedTask("unheard", "emails", client=ada).result(timeout=5)
+
+
+async def test_a_result_is_kept_for_as_long_as_was_asked(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(10):
+        async with working(echo(served)):
+            task = await ada.enqueue("emails", 1, result_ttl=0.2)
+            assert await task.result(timeout=5) == 1
+
+            async def is_forgotten() -> bool:
+                try:
+                    await task.result(timeout=0)
+                except NoResult:
+                    return True
+                return False
+
+            await wait_until(is_forgotten)
+
+
+@pytest.mark.parametrize("timeout", [0, 0.05])
+async def test_not_yet(ada: fairq.Client, timeout: float) -> None:
+    with trio.fail_after(10):
+        task = await ada.enqueue("emails", 1, result_ttl=60)
+        began = trio.current_time()
+        with pytest.raises(NotYet):
+            await task.result(timeout=timeout)
+        assert timeout <= trio.current_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (
+            "x" * (MAX_RESULT_BYTES - 1),
+            f"the result has {MAX_RESULT_BYTES + 1} bytes; {MAX_RESULT_BYTES} are the limit",
+        ),
+        (object(), "the result is not JSON: Type is not JSON serializable: object"),
+        (nested(251), "the result is not JSON: Recursion limit reached"),
+        ({1: "a key that is no text"}, "the result is not JSON: Dict key must be str"),
+        ("\ud800", "the result is not JSON: str is not valid UTF-8: surrogates not allowed"),
+    ],
+    ids=["too large", "no JSON", "too deep", "a number for a key", "a lone surrogate"],
+)
+async def test_a_result_that_cannot_be_kept_makes_a_dead_letter(
+    served: Served, ada: fairq.Client, operator: Raw, value: Any, error: str
+) -> None:
+    app, calls = worker_of(served), 0
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> Any:
+        nonlocal calls
+        calls += 1
+        return value
+
+    with trio.fail_after(10):
+        async with working(app):
+            task = await ada.enqueue("emails", 1, result_ttl=60)
+            with pytest.raises(TaskFailed, match="rejected: the result"):
+                await task.result(timeout=5)
+        (letter,) = (await operator.ask("dead", queue="emails"))["dead"]
+    assert (letter["reason"], letter["error"], calls) == ("rejected", error, 1)
+
+
+async def test_five_hundred_wait_at_once(served: Served, ada: fairq.Client) -> None:
+    results: dict[int, Any] = {}
+
+    async def wait(number: int, task: fairq.EnqueuedTask) -> None:
+        results[number] = await task.result(timeout=20)
+
+    with trio.fail_after(30):
+        tasks = await ada.enqueue_many("emails", range(500), result_ttl=60)
+        async with trio.open_nursery() as nursery:
+            for number, task in enumerate(tasks):
+                nursery.start_soon(wait, number, task)
+            await wait_until(lambda: waiting_at(served) == 500, 10)
+            async with working(echo(served)):
+                await wait_until(lambda: len(results) == 500, 20)
+    assert results == {number: number for number in range(500)}
+    await wait_until(lambda: waiting_at(served) == 0)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_waiting_goes_on_over_a_connection_that_breaks(served: Served, is_lost: bool) -> None:
+    results = []
+
+    async def wait(task: fairq.EnqueuedTask) -> None:
+        results.append(await task.result(timeout=8))
+
+    with trio.fail_after(15):
+        async with through_proxy(served) as (proxy, client), trio.open_nursery() as nursery:
+            task = await client.enqueue("emails", "late", result_ttl=60)
+            nursery.start_soon(wait, task)
+            await wait_until(lambda: waiting_at(served) == 1)
+            if is_lost:
+                proxy.hold()  # the task ends, and its end is told into a connection that breaks
+            else:
+                proxy.cut()
+            async with raw(served, WORKER) as worker:
+                await worker.attach("emails")
+                (pushed,) = await worker.pushed()
+                assert await worker.settle("emails", "ack", pushed, result="late") == ["ok"]
+            if is_lost:
+                await wait_until(lambda: waiting_at(served) == 0)
+                proxy.cut()
+                proxy.release()
+    assert results == ["late"]
+
+
+async def test_waiting_goes_on_over_a_server_that_stops_and_comes_back(server_store: str) -> None:
+    results = []
+
+    async def wait(task: fairq.EnqueuedTask) -> None:
+        results.append(await task.result(timeout=10))
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            async with running(server_store) as first:
+                port = first.port
+                client = await nursery.start(_keep_open, url_of(first))
+                task = await client.enqueue("emails", "late", result_ttl=60)
+                nursery.start_soon(wait, task)
+                await wait_until(lambda: waiting_at(first) == 1)
+                await first.app.drain(1)
+            await trio.testing.wait_all_tasks_blocked()
+            async with running(server_store, port=port) as second, working(echo(second)):
+                await wait_until(lambda: results == ["late"], 10)
+            nursery.cancel_scope.cancel()
+
+
+async def _keep_open(url: str, task_status: trio.TaskStatus[fairq.Client] = trio.TASK_STATUS_IGNORED) -> None:
+    async with fairq.open_client(url, token=tenant("ada")) as client:
+        task_status.started(client)
+        await trio.sleep_forever()
+
+
+async def test_a_result_is_waited_for_at_another_server(server_store: str) -> None:
+    with trio.fail_after(15):
+        async with (
+            running(server_store) as one,
+            running(server_store) as two,
+            fairq.open_client(url_of(one), token=tenant("ada")) as client,
+        ):
+            task = await client.enqueue("emails", "there", delay=0.1, result_ttl=60)
+            async with working(echo(two)):
+                began = trio.current_time()
+                assert await task.result(timeout=8) == "there"
+                assert trio.current_time() - began < 2  # it is told, and not found out after some seconds
+
+
+async def test_the_wait_ends_also_while_the_service_is_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairq.client.client.ANSWER_S", 0.1)
+    with trio.fail_after(10):
+        async with through_proxy(served) as (proxy, client):
+            task = await client.enqueue("emails", 1, result_ttl=60)
+            proxy.is_refusing = True
+            proxy.cut()
+            began = trio.current_time()
+            with pytest.raises((Unavailable, OutcomeUnknown)):
+                await task.result(timeout=0.2)
+            assert trio.current_time() - began < 2
+
+
+async def test_a_tenant_waits_for_its_own_tasks_only(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(10):
+        async with working(echo(served)):
+            task = await ada.enqueue("emails", "mine", result_ttl=60)
+            assert await task.result(timeout=5) == "mine"
+            async with fairq.open_client(url_of(served), token=tenant("bob")) as bob:
+                with pytest.raises(NoResult):
+                    await fairq.EnqueuedTask(task.id, "emails", client=bob).result(timeout=5)
+
+
+@pytest.mark.parametrize("ttl", [-1, float("nan"), 1e12, "60"])
+async def test_a_bad_result_ttl_is_refused(ada: fairq.Client, ttl: Any) -> None:
+    with trio.fail_after(10), pytest.raises(BadRequest) as caught:
+        await ada.enqueue("emails", 1, result_ttl=ttl)
+    assert caught.value.field == "result_ttl"

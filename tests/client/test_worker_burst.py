@@ -1,0 +1,164 @@
+"""A worker that ends when there is nothing to do, and the account it gives."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import structlog.testing
+import trio
+
+import fairq
+from fairq.server.run import Served
+from fairq.server.ticker import Ticker
+from tests.server.harness import WORKER, Raw, raw, running, tenant, url_of
+from tests.store.waiting import wait_until
+
+from .harness import worker_of
+
+
+async def test_a_burst_does_all_that_is_ready_and_ends(served: Served, ada: fairq.Client) -> None:
+    app, done = worker_of(served), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        done.append(task.payload)
+
+    @app.task("images")
+    def draw(task: fairq.Task) -> None:
+        done.append(task.payload)
+
+    with trio.fail_after(10):
+        await ada.enqueue_many("emails", range(1_000))
+        await ada.enqueue_many("images", range(1_000, 1_200))
+        await app.run(burst=True)
+        assert sorted(done) == list(range(1_200))
+        assert app.counts == Counter(done=1_200)
+        assert (await served.app.store.queue("emails")).done == 1_000
+
+
+async def test_a_burst_with_nothing_to_do_ends_at_once(served: Served) -> None:
+    app = worker_of(served)
+    app.task("emails")(print)
+    with trio.fail_after(2):
+        await app.run(burst=True)
+    assert not app.counts
+
+
+async def test_a_burst_does_not_wait_for_delayed_tasks_retries_and_paused_tenants(
+    served: Served, ada: fairq.Client, operator: Raw
+) -> None:
+    app, ran = worker_of(served), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        ran.append(task.payload)
+        raise {"retry": fairq.Retry("later", delay=3_600), "reject": fairq.Reject("never")}[task.payload]
+
+    with trio.fail_after(10):
+        await ada.enqueue("emails", "later", delay=3_600)
+        await ada.enqueue_many("emails", ["retry", "reject"])
+        async with fairq.open_client(url_of(served), token=tenant("bob")) as bob:
+            await bob.enqueue("emails", "paused")
+        await operator.ask("pause", queue="emails", tenant="bob")
+        await app.run(burst=True)
+    assert sorted(ran) == ["reject", "retry"]
+    assert app.counts == Counter(retry=1, dead=1)
+
+
+async def test_a_burst_does_what_its_handlers_enqueue_at_another_server(served: Served, server_store: str) -> None:
+    """The follow-up is known to the store and not yet to the worker's server when it asks whether there is more."""
+    app, done = worker_of(served, concurrency=1), []
+
+    with trio.fail_after(15):
+        async with running(server_store) as other, fairq.open_client(url_of(other), token=tenant("ada")) as elsewhere:
+
+            @app.task("emails")
+            async def send(task: fairq.Task) -> None:
+                done.append(task.payload)
+                if task.payload:
+                    await elsewhere.enqueue("emails", task.payload - 1)
+
+            await elsewhere.enqueue("emails", 50)
+            await app.run(burst=True)
+    assert done == list(range(50, -1, -1))
+
+
+async def test_a_burst_does_what_is_due(served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start has come, but the ticker has not; the question whether there is more must make it ready."""
+
+    async def never(self: Ticker, queue: str) -> float:
+        return 60.0
+
+    monkeypatch.setattr(Ticker, "_tick", never)
+    app, done = worker_of(served), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        done.append(task.payload)
+
+    with trio.fail_after(10):
+        await ada.enqueue("emails", 1, delay=0.05)
+        await trio.sleep(0.06)
+        await app.run(burst=True)
+    assert done == [1]
+
+
+async def test_a_burst_waits_for_what_it_holds_while_others_work_too(served: Served, ada: fairq.Client) -> None:
+    app, began, finish = worker_of(served), trio.Event(), trio.Event()
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        began.set()
+        await finish.wait()
+
+    with trio.fail_after(10):
+        await ada.enqueue("emails", 1)
+        async with raw(served, WORKER) as other, trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: app.run(burst=True))
+            await began.wait()
+            await other.attach("emails", credit=100)
+            await trio.sleep(0.1)
+            assert not nursery.cancel_scope.cancelled_caught
+            assert app.counts == Counter()
+            finish.set()
+    assert app.counts == Counter(done=1)
+
+
+async def test_a_burst_gets_through_a_server_that_stops(served: Served, server_store: str) -> None:
+    app, done = fairq.Worker(token=WORKER, concurrency=1), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        done.append(task.payload)
+        await trio.sleep(0.01)
+
+    with trio.fail_after(20):
+        async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
+            await client.enqueue_many("emails", range(30))
+        async with trio.open_nursery() as nursery, running(server_store) as goes:
+            app.url = [url_of(goes), url_of(served)]
+            nursery.start_soon(lambda: app.run(burst=True))
+            await wait_until(lambda: len(done) > 3)
+            await goes.app.drain(5)
+    assert sorted(done) == list(range(30))
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+async def test_each_task_has_a_line_in_the_log_if_asked_for(served: Served, ada: fairq.Client, is_on: bool) -> None:
+    app = worker_of(served)
+    app.log_tasks = is_on
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        if task.payload == "bad":
+            raise fairq.Reject("bad address")
+        if task.attempt == 1:
+            raise fairq.Retry(delay=0)
+
+    with trio.fail_after(10), structlog.testing.capture_logs() as lines:
+        good, bad = await ada.enqueue_many("emails", ["good", "bad"])
+        await app.run(burst=True)
+    told = sorted((line["task"], line["attempt"], line["outcome"]) for line in lines if line["event"] == "task")
+    assert told == ([(good.id, 1, "retry"), (good.id, 2, "done"), (bad.id, 1, "dead")] if is_on else [])
+    assert all(line["ms"] >= 0 and line["queue"] == "emails" for line in lines if line["event"] == "task")

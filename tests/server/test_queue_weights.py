@@ -1,0 +1,122 @@
+"""Weights between a worker's queues, through a real server: in worker time, and no slot idles."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+import fairq
+from fairq.errors import BadRequest
+from fairq.server.run import Served
+from tests.client.harness import worker_of, working
+from tests.store.waiting import wait_until
+
+from .harness import WORKER, raw, tenant, url_of
+
+
+@pytest.mark.parametrize("concurrency", [2, 8])
+async def test_a_workers_time_goes_to_its_queues_by_weight(served: Served, concurrency: int) -> None:
+    """The queue with the smaller weight has the longer tasks."""
+    app = worker_of(served, concurrency)
+    worked = {"a": 0.0, "b": 0.0}
+
+    async def work(task: fairq.Task) -> None:
+        began = trio.current_time()
+        await trio.sleep(task.payload)
+        worked[task.queue] += trio.current_time() - began
+
+    app.task("a", weight=3)(work)
+    app.task("b")(work)
+    with trio.fail_after(30):
+        async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
+            await client.enqueue_many("a", [0.02] * 2_000)
+            await client.enqueue_many("b", [0.06] * 2_000)
+            async with working(app):
+                await wait_until(lambda: sum(worked.values()) > 1.5 * concurrency, 20)
+                measured = dict(worked)
+    assert measured["a"] / measured["b"] == pytest.approx(3, rel=0.25)
+
+
+async def test_no_slot_idles_when_only_one_queue_has_work(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            await worker.attach("a", "b", credit=8, weights=[1000, 1])
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            await ada.enqueue("b", [f"b-{n}" for n in range(20)])
+            with trio.fail_after(0.5):
+                tasks = await worker.pushed(8)
+            await ada.enqueue("a", [f"a-{n}" for n in range(20)])
+            await worker.settle("b", "ack", *tasks)
+            with trio.fail_after(0.5):
+                assert {task["id"][0] for task in await worker.pushed(8)} == {"a"}
+
+
+async def test_a_queue_that_runs_dry_leaves_its_slots_to_the_other(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            for queue in ("a", "b"):
+                await ada.enqueue(queue, [f"{queue}-{n}" for n in range(40)])
+            await worker.attach("a", "b", credit=4, weights=[3, 1])
+            done, held = 0, 0
+            while done < 80:
+                while not worker.pushes:
+                    with trio.fail_after(1):
+                        await worker.receive()
+                for push in worker.pushes[:]:
+                    worker.pushes.remove(push)
+                    held += len(push["tasks"])
+                    assert held <= 4
+                    tasks = [{**task, "full_id": task["id"]} for task in push["tasks"]]
+                    await worker.settle(push["queue"], "ack", *tasks)
+                    held, done = held - len(tasks), done + len(tasks)
+            assert (await served.app.store.queue("a")).done == (await served.app.store.queue("b")).done == 40
+
+
+async def test_two_workers_with_other_weights_take_all_there_is(served: Served) -> None:
+    one, two = worker_of(served, 3), worker_of(served, 3)
+    one.name, two.name = "one", "two"
+    done = 0
+
+    async def work(task: fairq.Task) -> None:
+        nonlocal done
+        done += 1
+
+    for app, weight in ((one, 5.0), (two, 0.2)):
+        app.task("a", weight=weight)(work)
+        app.task("b")(work)
+    with trio.fail_after(15):
+        async with fairq.open_client(url_of(served), token=tenant("ada")) as client, working(one), working(two):
+            for queue in ("a", "b"):
+                await client.enqueue_many(queue, range(500))
+            await wait_until(lambda: done == 1_000, 10)
+        state = await served.app.store.queue("a")
+        assert (state.done, state.dead) == (500, 0)
+
+
+@pytest.mark.parametrize(
+    ("queues", "field"), [({"nobody": 1.0}, "queues"), ({"a": 0}, "weight"), ({"a": float("nan")}, "weight")]
+)
+async def test_queues_that_a_worker_cannot_serve_are_refused(queues: dict[str, float], field: str) -> None:
+    app = fairq.Worker(token="x", queues=queues)
+    app.task("a")(print)
+    with pytest.raises(BadRequest) as caught:
+        await app.run()
+    assert caught.value.field == field
+
+
+async def test_a_worker_may_serve_some_of_its_apps_queues(served: Served) -> None:
+    app, seen = worker_of(served), []
+    app.queues = {"b": 1.0}
+
+    async def work(task: fairq.Task) -> None:
+        seen.append(task.queue)
+
+    app.task("a")(work)
+    app.task("b")(work)
+    with trio.fail_after(10):
+        async with fairq.open_client(url_of(served), token=tenant("ada")) as client, working(app):
+            await client.enqueue("a", 1)
+            await client.enqueue("b", 1)
+            await wait_until(lambda: bool(seen))
+            assert (served.app.count_workers("a"), served.app.count_workers("b")) == (0, 1)
+    assert seen == ["b"]

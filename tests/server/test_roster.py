@@ -1,0 +1,283 @@
+"""Workers by name: who started last has the name, and what older connections of it held is ready again at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from fairq.server.peer import Peer
+from fairq.server.run import Served
+from fairq.store.store import Store
+from tests.store.proxy import open_proxy
+from tests.store.waiting import wait_until
+
+from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
+from .test_auth import create
+
+SUPERSEDED = (4002, "a worker that started later has this name")
+
+
+@asynccontextmanager
+async def two_servers(store: str) -> AsyncIterator[tuple[Served, Served]]:
+    """Two servers of a store, with long leases in the queue q."""
+    with trio.fail_after(15):
+        async with running(store) as one, running(store) as two, raw(one, OPERATOR) as operator:
+            await operator.ask("configure", queue="q", settings={"lease_ms": 3_600_000})
+            yield one, two
+
+
+async def holding(
+    served: Served, worker: Raw, *ids: str, started: int, name: str = "mill", credit: int | None = None
+) -> None:
+    """Have a worker attach and be pushed tasks."""
+    async with raw(served, tenant("ada")) as ada:
+        await ada.enqueue("q", ids)
+    await worker.attach("q", credit=credit or len(ids), name=name, started_at_ms=started)
+    assert len(await worker.pushed(len(ids))) == len(ids)
+
+
+@pytest.mark.parametrize("where", ["the same server", "another server"])
+async def test_a_restarted_worker_gets_at_once_what_its_dead_connection_holds(server_store: str, where: str) -> None:
+    """Nothing comes back from the dead one, not even an answer to the server's good-bye; and it had room for more."""
+    async with (
+        two_servers(server_store) as (one, two),
+        open_proxy(one.port) as proxy,
+        raw(f"ws://127.0.0.1:{proxy.port}", WORKER) as dead,
+        raw(one if where.startswith("the same") else two, WORKER) as heir,
+    ):
+        await holding(one, dead, "a", "b", started=1_000, credit=100)
+        proxy.hold()
+        await heir.attach("q", credit=5, name="mill", started_at_ms=2_000)
+        with trio.fail_after(0.5):
+            tasks = await heir.pushed(2)
+        assert sorted((task["id"], task["attempt"]) for task in tasks) == [("a", 2), ("b", 2)]
+        assert await heir.settle("q", "ack", *tasks) == ["ok", "ok"]
+        proxy.release()
+        assert await dead.closed() == SUPERSEDED
+
+
+async def test_what_is_held_comes_back_though_the_dead_connection_cannot_be_closed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Peer, "close", lambda *_: None)  # as while a send waits for a buffer that stays full
+    async with raw(served, WORKER) as dead, raw(served, WORKER) as heir:
+        await holding(served, dead, "a", started=1_000)
+        await heir.attach("q", name="mill", started_at_ms=2_000)
+        with trio.fail_after(0.5):
+            assert [task["id"] for task in await heir.pushed()] == ["a"]
+
+
+@pytest.mark.parametrize("where", ["the same server", "another server"])
+async def test_a_worker_that_connects_again_keeps_the_leases_that_it_brings(server_store: str, where: str) -> None:
+    """Its old connection stands half open; one of its tasks was pushed into that, and it has never heard of it."""
+    async with (
+        two_servers(server_store) as (one, two),
+        raw(one, WORKER) as dead,
+        raw(one if where.startswith("the same") else two, WORKER) as again,
+    ):
+        await holding(one, dead, "known", "unheard", started=1_000)
+        known = {"queue": "q", "id": "ada/known", "attempt": 1}
+        assert await again.attach("q", credit=5, name="mill", started_at_ms=1_000, leases=[known]) == ["ok"]
+        assert await dead.closed() == SUPERSEDED
+        with trio.fail_after(1):
+            (task,) = await again.pushed()
+        assert (task["id"], task["attempt"]) == ("unheard", 2)
+        assert await again.settle("q", "ack", {"full_id": "ada/known", "attempt": 1}, task) == ["ok", "ok"]
+
+
+async def test_an_older_worker_is_refused_where_the_younger_is_attached(served: Served) -> None:
+    async with raw(served, WORKER) as young, raw(served, WORKER) as old:
+        await young.attach("q", name="mill", started_at_ms=2_000)
+        with pytest.raises(Refused) as caught:
+            await old.attach("q", name="mill", started_at_ms=1_000)
+        assert (caught.value.code, caught.value.field) == ("superseded", "worker")
+        await young.quiet()
+
+
+async def test_an_older_worker_is_closed_when_it_attaches_to_another_server(server_store: str) -> None:
+    async with two_servers(server_store) as (one, two), raw(one, WORKER) as young, raw(two, WORKER) as old:
+        await holding(one, young, "a", started=2_000)
+        await old.attach("q", name="mill", started_at_ms=1_000)
+        assert await old.closed() == SUPERSEDED
+        await young.quiet()
+        assert (await one.app.store.tasks("q", ["ada/a"]))[0].attempt == 1
+
+
+async def test_two_that_attach_at_the_same_time_do_not_both_stay(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell_workers, both = Store.tell_workers, trio.Event()
+    waiting = 0
+
+    async def together(self: Store, message: bytes) -> None:
+        nonlocal waiting
+        waiting += 1
+        if waiting == 2:
+            both.set()
+        await both.wait()
+        await tell_workers(self, message)
+
+    monkeypatch.setattr(Store, "tell_workers", together)
+    with trio.fail_after(5):
+        async with raw(served, WORKER) as old, raw(served, WORKER) as young, trio.open_nursery() as nursery:
+
+            async def attach(worker: Raw, started: int) -> None:
+                await worker.attach("q", name="mill", started_at_ms=started)
+
+            nursery.start_soon(attach, old, 1_000)
+            nursery.start_soon(attach, young, 2_000)
+            await both.wait()
+            assert await old.closed() == SUPERSEDED
+            await wait_until(lambda: served.app.count_workers("q") == 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"name": "mill"}, {"name": "mill"}),  # a client that does not say when it started takes no part
+        ({"name": "mill"}, {"name": "mill", "started_at_ms": 5}),
+        ({"name": "mill", "started_at_ms": 5}, {"name": "mill"}),
+        ({"name": "mill", "started_at_ms": 5}, {"name": "mill-2", "started_at_ms": 6}),
+    ],
+)
+async def test_others_keep_their_connections(
+    served: Served, first: dict[str, object], second: dict[str, object]
+) -> None:
+    async with raw(served, WORKER) as one, raw(served, WORKER) as two:
+        await one.attach("q", **first)  # type: ignore[arg-type]
+        await two.attach("q", **second)  # type: ignore[arg-type]
+        await one.quiet()
+        assert served.app.count_workers("q") == 2
+
+
+async def test_a_name_belongs_to_its_token(served: Served) -> None:
+    from fairq.wire.messages import Role
+
+    async with raw(served, OPERATOR) as operator:
+        tokens = [await create(operator, Role.WORKER) for _ in range(2)]
+    async with raw(served, tokens[0]) as one, raw(served, tokens[1]) as two:
+        await one.attach("q", name="mill", started_at_ms=1)
+        await two.attach("q", name="mill", started_at_ms=2)
+        await one.quiet()
+
+
+async def test_the_roster_forgets_who_left(served: Served) -> None:
+    async with raw(served, WORKER) as worker:
+        await worker.attach("q", name="mill", started_at_ms=1)
+    await wait_until(lambda: not served.app.peers)
+    assert not served.app.roster._peers
+
+
+async def test_what_no_server_would_say_does_no_harm(served: Served) -> None:
+    async with raw(served, WORKER) as worker:
+        await worker.attach("q", name="mill", started_at_ms=1)
+        for message in (b"", b"[", b"1", b"{}", b'{"server":"x","attached":[1]}', b'{"server":"x","attached":5}'):
+            await served.app.store.tell_workers(message)
+        await worker.quiet()
+        assert served.app.count_workers("q") == 1
+
+
+@pytest.mark.parametrize("where", ["the same server", "another server"])
+async def test_a_drained_worker_finishes_what_it_holds_and_gets_nothing_more(server_store: str, where: str) -> None:
+    async with (
+        two_servers(server_store) as (one, two),
+        raw(one, WORKER) as worker,
+        raw(one, WORKER) as other,
+        raw(one if where.startswith("the same") else two, OPERATOR) as operator,
+        raw(one, tenant("ada")) as ada,
+    ):
+        await worker.attach("q", credit=5, name="mill")
+        await ada.enqueue("q", ["a"])
+        (task,) = await worker.pushed()
+        await wait_until(lambda: is_listed(operator, "mill"))
+        for _ in range(2):
+            assert (await operator.ask("drain_worker", worker="mill"))["workers"] == 1
+        assert (await worker.receive())["type"] == "dismiss"
+        await ada.enqueue("q", ["b"])
+        await worker.quiet()
+        await other.attach("q", name="mill-2")
+        assert (await other.pushed())[0]["id"] == "b"
+        assert await worker.settle("q", "ack", task) == ["ok"]
+        assert (await worker.closed())[0] == 1001
+        assert (await operator.ask("drain_worker", worker="nobody"))["workers"] == 0
+
+
+async def is_listed(operator: Raw, worker: str) -> bool:
+    """Tell whether a worker is on the list."""
+    return worker in [row["worker"] for row in (await operator.ask("workers"))["workers"]]
+
+
+async def test_all_servers_list_all_workers_and_forget_them(server_store: str) -> None:
+    async with two_servers(server_store) as (one, two), raw(two, OPERATOR) as operator:
+        async with raw(one, WORKER) as far, raw(two, WORKER) as near:
+            await holding(one, far, "a", "b", started=1, name="far")
+            await near.attach("q", "r", credit=7, name="near")
+            await wait_until(lambda: is_listed(operator, "far"))
+            rows = {row["worker"]: row for row in (await operator.ask("workers"))["workers"]}
+            assert (rows["near"]["queues"], rows["near"]["credit"], rows["near"]["held"]) == (["q", "r"], 7, 0)
+            assert (rows["far"]["server"], rows["near"]["server"]) == (one.app.name, two.app.name)
+            assert rows["far"]["queues"] == ["q"]
+            assert not rows["far"]["is_draining"]
+
+        async def is_empty() -> bool:
+            return not (await operator.ask("workers"))["workers"]
+
+        await wait_until(is_empty)
+
+
+async def test_a_server_that_died_is_taken_off_the_list(served: Served) -> None:
+    store = served.app.store
+    await store.write_roster("dead", b'[["mill",["q"],1,0,5,false]]', 20)
+    async with raw(served, OPERATOR) as operator:
+
+        async def is_gone() -> bool:
+            return not await is_listed(operator, "mill")
+
+        await wait_until(is_gone)
+    assert await store.connection.call("SMEMBERS", "fq:servers") == []
+
+
+async def test_an_operator_of_some_queues_drains_nobody_and_sees_the_workers_of_those(served: Served) -> None:
+    from fairq.wire.messages import Role
+
+    async with raw(served, OPERATOR) as operator:
+        token = await create(operator, Role.OPERATOR, queues=["q"])
+    async with raw(served, token) as limited, raw(served, WORKER) as one, raw(served, WORKER) as two:
+        await one.attach("q", name="one")
+        await two.attach("q", "r", name="two")
+        assert [row["worker"] for row in (await limited.ask("workers"))["workers"]] == ["one"]
+        with pytest.raises(Refused) as caught:
+            await limited.ask("drain_worker", worker="one")
+        assert caught.value.code == "forbidden"
+
+
+async def test_the_sdk_ends_when_it_is_drained(served: Served) -> None:
+    from tests.client.harness import worker_of
+
+    app, began, finish = worker_of(served), trio.Event(), trio.Event()
+    app.name = "mill"
+
+    @app.task("q")
+    async def work(task: object) -> None:
+        began.set()
+        await finish.wait()
+
+    with trio.fail_after(10):
+        async with (
+            raw(served, tenant("ada")) as ada,
+            raw(served, OPERATOR) as operator,
+            trio.open_nursery() as nursery,
+        ):
+            await ada.enqueue("q", ["a"])
+            nursery.start_soon(app.run)
+            await began.wait()
+            assert (await operator.ask("drain_worker", worker="mill"))["workers"] == 1
+            await ada.enqueue("q", ["b"])
+            await wait_until(lambda: app._is_stopping)
+            finish.set()
+        states = await served.app.store.tasks("q", ["ada/a", "ada/b"])
+    assert [state.state for state in states] == ["done", "ready"]
+    assert app.counts == {"done": 1}

@@ -1,0 +1,468 @@
+"""The testing aid: an app's handlers in memory and in virtual time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+import fairq
+import fairq.testing
+from fairq.errors import BadRequest, FairqError, Forbidden, NoResult, NotYet, TaskFailed, TooLarge
+from fairq.testing import MemoryService
+from fairq.testing.service import MAX_RUNS
+
+from .apps import make_app
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[MemoryService]:
+    """The service in memory, with the app of all outcomes."""
+    with trio.fail_after(20):
+        async with fairq.testing.run(make_app()) as service:
+            yield service
+
+
+def ways(*ways: Any) -> dict[str, Any]:
+    """The payload of a task that ends in these ways."""
+    return {"ways": list(ways)}
+
+
+async def test_a_task_runs_in_drain_and_is_done(service: MemoryService) -> None:
+    task = await service.enqueue("emails", ways("ok"))
+    assert (task.outcome, task.attempts) == ("ready", 0)
+    await service.drain()
+    assert (task.outcome, task.attempts, task.exceptions) == ("done", 1, ())
+    assert (await task.state()).state == "done"
+
+
+async def test_a_delay_of_an_hour_takes_no_time(service: MemoryService) -> None:
+    before, began = service.now, time.monotonic()
+    task = await service.enqueue("emails", ways("ok"), delay=3_600)
+    assert task.outcome == "delayed"
+    await service.drain()
+    assert task.outcome == "done"
+    assert timedelta(hours=1) <= service.now - before < timedelta(hours=1, seconds=5)
+    assert time.monotonic() - began < 5
+
+
+async def test_time_passes_by_as_much_as_is_said(service: MemoryService) -> None:
+    early = await service.enqueue("emails", ways("ok"), delay=10)
+    late = await service.enqueue("images", ways("ok"), start_at=service.now + timedelta(seconds=30))
+    before = service.now
+    await service.advance(0)
+    assert [early.outcome, late.outcome] == ["delayed", "delayed"]
+    await service.advance(10)
+    assert [early.outcome, late.outcome] == ["done", "delayed"]
+    await service.advance(25)
+    assert late.outcome == "done"
+    assert timedelta(seconds=35) <= service.now - before < timedelta(seconds=40)
+
+
+async def test_what_is_ready_runs_also_when_no_time_passes(service: MemoryService) -> None:
+    tasks = await service.enqueue_many("images", [ways("ok")] * 50)
+    await service.advance(0)
+    assert {task.outcome for task in tasks} == {"done"}
+
+
+async def test_retries_wait_for_their_delay_or_the_backoff(service: MemoryService) -> None:
+    slow = await service.enqueue("emails", ways(60, "ok"))
+    await service.advance(59)
+    assert (slow.outcome, slow.attempts, slow.error) == ("delayed", 1, "later")
+    await service.advance(2)
+    assert (slow.outcome, slow.attempts) == ("done", 2)
+    before = service.now
+    failing = await service.enqueue("emails", ways("fail"), max_attempts=4)
+    await service.drain()
+    assert (failing.outcome, failing.reason, failing.attempts) == ("dead", "exhausted", 4)
+    assert failing.error == "ZeroDivisionError: division by zéro"
+    assert service.now - before < timedelta(seconds=1 + 2 + 4 + 1)  # full jitter below base * 2^(attempt - 1)
+
+
+async def test_what_a_handler_raised_can_be_looked_into(service: MemoryService) -> None:
+    task = await service.enqueue("emails", ways("retry", "fail", "reject"))
+    await service.drain()
+    assert [type(error) for error in task.exceptions] == [fairq.Retry, ZeroDivisionError, fairq.Reject]
+    assert task.exceptions[1].__traceback__ is not None
+    with pytest.raises(fairq.Reject, match="bad address"):
+        raise task.exceptions[-1]
+    assert repr(task) == (
+        f"TrackedTask('emails', '{task.id}', outcome='dead', attempts=3, reason='rejected', error='bad address')"
+    )
+
+
+async def test_an_expired_task_never_runs(service: MemoryService) -> None:
+    never = await service.enqueue("emails", ways("ok"), delay=5, expires_in=10)
+    again = await service.enqueue("emails", ways(60, "ok"), expires_in=30)
+    await service.advance(1)
+    assert [never.outcome, again.outcome] == ["delayed", "delayed"]
+    async with fairq.testing.run(make_app()) as other:
+        late = await other.enqueue("emails", ways("ok"), expires_in=30)
+        other._memory.worker.concurrency = 0  # as if all its places were taken
+        await other.advance(31)
+        other._memory.worker.concurrency = 1
+        await other.drain()
+        assert (late.outcome, late.reason, late.attempts) == ("dead", "expired", 0)
+    await service.drain()
+    assert (never.outcome, never.attempts) == ("done", 1)
+    assert (again.outcome, again.reason, again.attempts, again.error) == ("dead", "expired", 1, "later")
+
+
+async def test_an_id_is_known_while_it_waits_and_for_a_while_after(service: MemoryService) -> None:
+    first = await service.enqueue("emails", ways("ok"), id="welcome-1")
+    again = await service.enqueue("emails", ways("reject"), id="welcome-1")
+    assert (first.is_duplicate, again.is_duplicate) == (False, True)
+    await service.drain()
+    assert again.outcome == "done"
+    assert (await service.enqueue("emails", ways("ok"), id="welcome-1")).is_duplicate
+    await service.advance(180)
+    assert not (await service.enqueue("emails", ways("ok"), id="welcome-1")).is_duplicate
+
+
+async def test_tenants_have_clients_of_their_own(service: MemoryService) -> None:
+    ada, bob = service.as_tenant("ada"), service.as_tenant("bob")
+    tasks = [await client.enqueue("emails", ways("ok"), id="same") for client in (ada, bob)]
+    assert [task.is_duplicate for task in tasks] == [False, False]
+    await service.drain()
+    assert (await ada.tasks("emails", ["same", "other"]))[1].state == "unknown"
+    assert (await service.tasks("emails", ["same"]))[0].state == "unknown"
+
+
+async def test_handlers_see_what_workers_see() -> None:
+    app = fairq.Worker()
+    seen: list[Any] = []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        seen.append(task)
+
+    async with fairq.testing.run(app, tenant="ada") as service:
+        await service.enqueue("emails", {"to": ["x"], "n": 1.5}, delay=1, expires_in=60, max_attempts=3, id="a")
+        await service.drain()
+    (got,) = seen
+    assert (got.id, got.queue, got.tenant, got.attempt, got.max_attempts) == ("a", "emails", "ada", 1, 3)
+    assert got.payload == {"to": ["x"], "n": 1.5}
+    assert got.expires_at_ms - got.enqueued_at_ms == 60_000
+    assert got.start_at_ms - got.enqueued_at_ms == 1_000
+    assert abs(got.enqueued_at - datetime.now(UTC)) < timedelta(seconds=5)
+
+
+async def test_a_handler_may_enqueue_more_and_a_queue_without_a_handler_keeps_its_tasks() -> None:
+    app = fairq.Worker()
+
+    @app.task("first")
+    async def first(task: fairq.Task) -> None:
+        more.append(await service.enqueue("second", task.payload, delay=60))
+        more.append(await service.enqueue("nobody", task.payload))
+
+    @app.task("second")
+    def second(task: fairq.Task) -> None:
+        pass
+
+    more: list[fairq.testing.TrackedTask] = []
+    async with fairq.testing.run(app) as service:
+        await service.enqueue("first", 1)
+        await service.drain()
+    assert [task.outcome for task in more] == ["done", "ready"]
+
+
+async def test_never_more_run_at_once_than_the_concurrency() -> None:
+    app, running, most = fairq.Worker(concurrency=3), 0, 0
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await trio.testing.wait_all_tasks_blocked()
+        running -= 1
+
+    async with fairq.testing.run(app) as service:
+        await service.enqueue_many("emails", range(10))
+        await service.drain()
+    assert most == 3
+
+
+async def test_settings_of_queues_hold() -> None:
+    settings = {"emails": {"max_attempts": 2, "retry_base_ms": 86_400_000, "retry_cap_ms": 86_400_000}}
+    async with fairq.testing.run(make_app(), settings=settings, seed=1) as service:
+        before = service.now
+        task = await service.enqueue("emails", ways("fail"))
+        await service.drain()
+        assert (task.reason, task.attempts) == ("exhausted", 2)
+        waited = service.now - before
+    assert timedelta(minutes=1) < waited < timedelta(days=1)
+    async with fairq.testing.run(make_app(), settings=settings, seed=1) as service:
+        before = service.now
+        await service.enqueue("emails", ways("fail"))
+        await service.drain()
+        assert abs(service.now - before - waited) < timedelta(seconds=5)  # the jitter is the seed's
+
+
+async def test_under_a_mock_clock_handlers_sleep_in_virtual_time_too(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    app, order = fairq.Worker(concurrency=2), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        await trio.sleep(task.payload)
+        order.append((task.payload, round(trio.current_time() - began)))
+
+    began, real = trio.current_time(), time.monotonic()
+    async with fairq.testing.run(app) as service:
+        before = service.now
+        slow = await service.enqueue("emails", 3_600)
+        quick = await service.enqueue("emails", 10, delay=60)  # becomes due while the other runs
+        late = await service.enqueue("emails", 1, delay=60, expires_in=3_600.5)
+        await service.drain()
+        assert [task.outcome for task in (slow, quick, late)] == ["done"] * 3
+        assert service.now - before == timedelta(hours=1)
+        await trio.sleep(30)
+        assert service.now - before == timedelta(hours=1, seconds=30)
+    assert order == [(10, 70), (1, 71), (3_600, 3_600)]
+    assert time.monotonic() - real < 5
+
+
+async def test_a_task_that_expires_while_all_places_are_taken_never_runs(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    app = fairq.Worker(concurrency=1)
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        await trio.sleep(20)
+
+    async with fairq.testing.run(app) as memory:
+        first = await memory.enqueue("emails", 1)
+        second = await memory.enqueue("emails", 2, expires_in=15)
+        await memory.advance(10)  # the first goes on beyond that
+        assert (first.outcome, second.outcome, second.reason) == ("done", "dead", "expired")
+
+
+async def test_under_a_mock_clock_time_does_not_jump_while_a_thread_runs(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    app, leave = fairq.Worker(concurrency=1), threading.Event()
+
+    @app.task("images")
+    def draw(task: fairq.Task) -> None:
+        leave.wait(0.2)
+
+    async with fairq.testing.run(app) as service:
+        tasks = await service.enqueue_many("images", [1, 2], expires_in=60)
+        await service.drain()
+        assert [task.outcome for task in tasks] == ["done", "done"]
+
+
+async def test_a_drain_that_is_cancelled_gives_its_tasks_back() -> None:
+    app, began, order = fairq.Worker(concurrency=1), trio.Event(), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        order.append(task.payload)
+        if not began.is_set():
+            began.set()
+            await trio.sleep_forever()
+
+    async with fairq.testing.run(app) as service:
+        task, _ = await service.enqueue_many("emails", [1, 2], max_attempts=1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(service.drain)
+            await began.wait()
+            nursery.cancel_scope.cancel()
+        assert task.outcome == "ready"
+        await service.drain()
+        assert (task.outcome, task.attempts) == ("done", 2)
+    assert order == [1, 1, 2]  # back at the head
+
+
+async def test_an_endless_chain_of_tasks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = fairq.Worker()
+    monkeypatch.setattr("fairq.testing.service.MAX_RUNS", 100)
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        await chain.enqueue("emails", task.payload, delay=1)
+
+    async with fairq.testing.run(app) as chain:
+        await chain.enqueue("emails", 1)
+        with pytest.raises(RuntimeError, match="endless"):
+            await chain.drain()
+    assert MAX_RUNS == 100_000
+
+
+async def test_what_is_no_failure_of_a_handler_comes_out_of_drain_as_it_is() -> None:
+    app = fairq.Worker()
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        raise SystemExit(3)
+
+    async with fairq.testing.run(app) as service:
+        await service.enqueue("emails", 1)
+        with pytest.raises(SystemExit):
+            await service.drain()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "field"),
+    [
+        ({"queue": "Emails"}, BadRequest, "queue"),
+        ({"payload": {1}}, BadRequest, "payload"),
+        ({"payload": "x" * (1 << 20)}, TooLarge, "payload"),
+        ({"id": "a b"}, BadRequest, "id"),
+        ({"delay": -1}, BadRequest, "delay"),
+        ({"expires_at": 1.0}, BadRequest, "expires_at"),
+        ({"max_attempts": 0}, BadRequest, "max_attempts"),
+    ],
+)
+async def test_mistakes_are_told_as_the_client_tells_them(
+    service: MemoryService, call: dict[str, Any], error: type[FairqError], field: str
+) -> None:
+    call = {"queue": "emails", "payload": 1, **call}
+    with pytest.raises(error) as caught:
+        await service.enqueue(call.pop("queue"), call.pop("payload"), **call)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"tenant": "Ada"}, "tenant"),
+        ({"settings": {"Emails": {"max_attempts": 1}}}, "queue"),
+        ({"settings": {"emails": {"max_attempts": 0}}}, "max_attempts"),
+        ({"settings": {"emails": {"speed": 1}}}, "speed"),
+    ],
+)
+async def test_mistakes_in_the_test_are_told_at_its_start(arguments: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        async with fairq.testing.run(make_app(), **arguments):
+            pass
+    assert caught.value.field == field
+
+
+async def test_a_worker_that_could_not_run_is_refused() -> None:
+    with pytest.raises(BadRequest, match="no handlers"):
+        async with fairq.testing.run(fairq.Worker()):
+            pass
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf")])
+async def test_time_goes_forward_only(service: MemoryService, seconds: float) -> None:
+    with pytest.raises(BadRequest) as caught:
+        await service.advance(seconds)
+    assert caught.value.field == "seconds"
+
+
+async def test_what_a_tenant_may_not_ask_is_refused(service: MemoryService) -> None:
+    with pytest.raises(Forbidden):
+        await service.request("queues")
+
+
+async def test_progress_is_kept_for_the_test() -> None:
+    app = fairq.Worker()
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        await task.progress(0.5, "half")
+        await task.progress(1)
+
+    async with fairq.testing.run(app) as memory:
+        task = await memory.enqueue("emails", 1)
+        await memory.drain()
+    assert task.progress == ((0.5, "half"), (1.0, ""))
+
+
+async def test_urgent_tasks_overtake_the_tenants_own_and_nobody_elses() -> None:
+    app, order = fairq.Worker(concurrency=1), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        order.append(task.payload)
+
+    async with fairq.testing.run(app) as service:
+        bob = service.as_tenant("bob")
+        await bob.enqueue_many("emails", ["b1", "b2"])
+        await service.enqueue("emails", "late", priority=90)
+        await service.enqueue("emails", "usual")
+        await service.enqueue("emails", "now", priority=0)
+        await service.drain()
+    assert order == ["b1", "b2", "now", "usual", "late"]
+
+
+async def test_a_dedupe_key_is_held_until_the_end_or_for_a_window(service: MemoryService) -> None:
+    first = await service.enqueue("emails", ways(5, "ok"), dedupe_key="welcome")
+    again = await service.enqueue("emails", ways("fail"), dedupe_key="welcome")
+    assert (again.id, again.is_duplicate) == (first.id, True)
+    assert not (await service.as_tenant("bob").enqueue("emails", ways("ok"), dedupe_key="welcome")).is_duplicate
+    await service.advance(1)
+    assert (await service.enqueue("emails", ways("ok"), dedupe_key="welcome")).is_duplicate  # between two attempts
+    await service.drain()
+    windowed = await service.enqueue("emails", ways("ok"), dedupe_key="welcome", dedupe_window=60)
+    assert not windowed.is_duplicate
+    await service.advance(59)
+    assert (await service.enqueue("emails", ways("ok"), dedupe_key="welcome")).outcome == "done"
+    await service.advance(2)
+    assert not (await service.enqueue("emails", ways("ok"), dedupe_key="welcome")).is_duplicate
+
+
+async def test_results_come_back_as_from_the_service() -> None:
+    app = fairq.Worker()
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> Any:
+        if task.payload == "reject":
+            raise fairq.Reject("bad address")
+        return object() if task.payload == "odd" else task.payload
+
+    async with fairq.testing.run(app) as service:
+        kept, odd, rejected = await service.enqueue_many("emails", [{"n": 1}, "odd", "reject"], result_ttl=60)
+        plain = await service.enqueue("emails", "odd")
+        with pytest.raises(NotYet):
+            await kept.result(timeout=0)
+        await service.drain()
+        assert await kept.result() == {"n": 1}
+        with pytest.raises(TaskFailed, match="dead: rejected: the result is not JSON"):
+            await odd.result()
+        with pytest.raises(TaskFailed, match="dead: rejected: bad address"):
+            await rejected.result()
+        assert plain.outcome == "done"
+        with pytest.raises(NoResult):
+            await plain.result()
+        await service.advance(60)
+        with pytest.raises(NoResult):
+            await kept.result()
+    assert [type(error) for error in odd.exceptions] == [fairq.Reject]
+
+
+async def test_a_result_is_waited_for_while_handlers_run() -> None:
+    app = fairq.Worker(concurrency=2)
+
+    @app.task("parents")
+    async def parent(task: fairq.Task) -> Any:
+        child = await memory.enqueue("children", task.payload, result_ttl=60)
+        return {"child": await child.result()}
+
+    @app.task("children")
+    def child(task: fairq.Task) -> Any:
+        return task.payload + 1
+
+    with trio.fail_after(10):
+        async with fairq.testing.run(app) as memory:
+            task = await memory.enqueue("parents", 1, result_ttl=60)
+            await memory.drain()
+            assert await task.result() == {"child": 2}
+
+
+async def test_a_batch_is_refused(service: MemoryService) -> None:
+    with pytest.raises(BadRequest, match="the service in memory has no batches"):
+        await service.enqueue("emails", ways("ok"), batch="report-1")
+    with pytest.raises(Forbidden, match="no verb open_batch"):
+        await service.open_batch("emails")

@@ -1,0 +1,89 @@
+"""The service in memory against the real one: the same app and the same tasks come to the same ends."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import attrs
+import trio
+
+import fairq
+import fairq.testing
+from fairq.model import TaskState
+from fairq.server.run import Served
+from tests.client.conftest import certificate, plain_logs, served, server_store
+from tests.client.harness import working
+from tests.server.harness import OPERATOR, WORKER, raw, tenant, url_of
+from tests.store.waiting import wait_until
+
+from .apps import make_app
+
+__all__ = ["certificate", "plain_logs", "served", "server_store"]
+
+SETTINGS: dict[str, str | int] = {"retry_base_ms": 1, "retry_cap_ms": 20, "max_attempts": 3}
+WAYS = ("ok", "fail", "reject", "retry", 0, 0.01)
+FIXED: list[tuple[str, dict[str, Any], list[Any]]] = [
+    ("emails", {"delay": 0.2, "expires_in": 30}, ["ok"]),
+    ("emails", {"expires_in": 0.4}, [5, "ok"]),  # expires between two attempts
+    ("images", {"expires_in": 0.4, "max_attempts": 1}, [5]),
+    ("emails", {"max_attempts": 1}, ["retry"]),
+    ("emails", {"delay": 0.3, "dedupe_key": "once"}, ["retry", "ok"]),
+    ("emails", {"priority": 0, "dedupe_key": "once"}, ["reject"]),  # which is the one above
+    ("images", {"priority": 99, "result_ttl": 60}, ["fail", "ok"]),
+    ("images", {"delay": 0.1, "max_attempts": 6}, ["fail", "retry", 0, 0.05, "fail", "reject"]),
+]
+
+
+def cases() -> list[tuple[str, dict[str, Any], list[Any]]]:
+    """Queue, options and ways to end: those that are known to be hard, and some by lot."""
+    dice = random.Random(7)
+    return FIXED + [
+        (
+            dice.choice(["emails", "images"]),
+            {"max_attempts": dice.choice([None, 1, 2, 5])},
+            dice.choices(WAYS, k=dice.randint(1, 5)),
+        )
+        for _ in range(60)
+    ]
+
+
+def told(states: list[TaskState]) -> list[TaskState]:
+    """What two runs have in common: all but the moment."""
+    return [attrs.evolve(state, at_ms=0) for state in states]
+
+
+async def enqueue_all(client: fairq.Client) -> list[fairq.EnqueuedTask]:
+    """Enqueue the cases."""
+    return [
+        await client.enqueue(queue, {"ways": ways}, id=f"case-{number}", **options)
+        for number, (queue, options, ways) in enumerate(cases())
+    ]
+
+
+async def test_the_same_app_comes_to_the_same_ends_in_memory_and_on_a_server(served: Served) -> None:
+    with trio.fail_after(30):
+        async with fairq.testing.run(
+            make_app(), tenant="ada", settings=dict.fromkeys(("emails", "images"), SETTINGS)
+        ) as service:
+            tasks = await enqueue_all(service)
+            await service.drain()
+            in_memory = told([await task.state() for task in tasks])
+        async with (
+            raw(served, OPERATOR) as operator,
+            fairq.open_client(url_of(served), token=tenant("ada")) as client,
+            working(make_app(url_of(served), WORKER)),
+        ):
+            for queue in ("emails", "images"):
+                await operator.ask("configure", queue=queue, settings=SETTINGS)
+            tasks = await enqueue_all(client)
+            on_server: list[TaskState] = []
+
+            async def are_over() -> bool:
+                on_server[:] = told([await task.state() for task in tasks])
+                return all(state.state in ("done", "dead") for state in on_server)
+
+            await wait_until(are_over, 15)
+    assert on_server == in_memory
+    assert {state.state for state in on_server} == {"done", "dead"}
+    assert {state.reason for state in on_server} == {"", "exhausted", "rejected", "expired"}
