@@ -201,6 +201,7 @@ DEEP = {
     "a lease's end keeps the class",
     "an emptied list keeps its voids",
     "a task frees another one's key",
+    "later batches of a name are the same",
 }
 CASES = [pytest.param(mutant, marks=[pytest.mark.slow] if mutant.name in DEEP else []) for mutant in MUTANTS]
 
