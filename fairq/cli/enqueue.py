@@ -1,11 +1,12 @@
-"""`fairq enqueue`: a task from the command line."""
+"""`fairq enqueue`: a task from the command line, or one for each line of a file."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
+from attrs import asdict
 from cyclopts import Parameter
 
 from fairq.cli.options import Json, Server, run_with
@@ -14,11 +15,14 @@ from fairq.errors import BadRequest
 
 if TYPE_CHECKING:
     from fairq.client.client import Client, EnqueuedTask
+    from fairq.client.options import TaskOptions
+
+_RESULT_TTL = 3600.0  # of a result that is waited for
 
 
 def enqueue(
     queue: str,
-    payload: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    payload: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     *,
     id: str | None = None,
     delay: float | None = None,
@@ -27,10 +31,16 @@ def enqueue(
     priority: int | None = None,
     dedupe_key: str | None = None,
     dedupe_window: float | None = None,
+    lines: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    json_lines: Annotated[bool, Parameter(negative=())] = False,
+    cap: int = 0,
+    wait: float | None = None,
     json: Json = False,
     server: Server | None = None,
-) -> None:
-    """Enqueue one task and print its id.
+) -> int:
+    """Enqueue one task, or one for each line of a file, and print its id or the batch's.
+
+    Ends with 1 if it was waited for and failed (of a batch: if any task did).
 
     Parameters
     ----------
@@ -39,7 +49,7 @@ def enqueue(
     payload
         Any JSON value; `-` reads it from standard input.
     id
-        Your own id for the task: repeating the command then makes no second one.
+        Your own id for the task (or the batch): repeating the command then makes no second one.
     delay
         Seconds before it may start.
     expires_in
@@ -52,20 +62,79 @@ def enqueue(
         While a task with this key waits or runs, no second one is made, and the first one's id is printed.
     dedupe_window
         Hold the key for so many seconds instead, whatever becomes of the task.
+    lines
+        Make one task of each line of this file (`-`: standard input), all of them one batch; empty lines make none.
+    json_lines
+        The lines are JSON; otherwise each is a text.
+    cap
+        Let at most so many tasks of the batch run at once (0: any number).
+    wait
+        Wait so many seconds for the task's result, which is printed, or for the end of the batch.
     """
+    if (payload is None) == (lines is None):
+        raise BadRequest("give a payload or --lines, one of them", field="payload")
+    if lines is not None and dedupe_key is not None:
+        raise BadRequest("--dedupe-key would make one task of all lines", field="dedupe_key")
+    if lines is None and (cap or json_lines):
+        raise BadRequest("--cap and --json-lines go with --lines", field="lines")
+    options: TaskOptions = {
+        "delay": delay, "expires_in": expires_in, "max_attempts": max_attempts, "priority": priority,
+        "dedupe_key": dedupe_key, "dedupe_window": dedupe_window,
+    }  # fmt: skip
+    where = server or Server()
+    if lines is not None:
+        return _enqueue_lines(where, queue, lines, id, cap, json_lines, options, wait, as_json=json)
+    value = _read_payload(str(payload))
+    if wait is not None:
+        options["result_ttl"] = wait + _RESULT_TTL
+
+    async def work(client: Client) -> tuple[EnqueuedTask, Any]:
+        task = await client.enqueue(queue, value, id=id, **options)
+        return task, None if wait is None else await task.result(timeout=wait)
+
+    task, result = run_with(where, work)
+    row = {"id": task.id, "queue": task.queue, "duplicate": task.is_duplicate}
+    if json:
+        print_json(row if wait is None else row | {"result": result})
+    elif wait is None:
+        print(task.id)
+    else:
+        print_json(result)
+    return 0
+
+
+def _read_payload(text: str) -> Any:
     try:
-        value = orjson.loads(sys.stdin.buffer.read() if payload == "-" else payload)
+        return orjson.loads(sys.stdin.buffer.read() if text == "-" else text)
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"the payload is not JSON ({error}); text needs quotes: '\"text\"'", field="payload") from None
 
-    async def work(client: Client) -> EnqueuedTask:
-        return await client.enqueue(
-            queue, value, id=id, delay=delay, expires_in=expires_in, max_attempts=max_attempts, priority=priority,
-            dedupe_key=dedupe_key, dedupe_window=dedupe_window,
-        )  # fmt: skip
 
-    task = run_with(server or Server(), work)
-    if json:
-        print_json({"id": task.id, "queue": task.queue, "duplicate": task.is_duplicate})
+def _enqueue_lines(
+    server: Server,
+    queue: str,
+    path: str,
+    id: str | None,
+    cap: int,
+    json_lines: bool,
+    options: TaskOptions,
+    wait: float | None,
+    *,
+    as_json: bool,
+) -> int:
+    from fairq.cli.lines import enqueue_lines
+
+    state = run_with(
+        server,
+        lambda client: enqueue_lines(
+            client, queue, path, id=id, cap=cap, as_json=json_lines, options=options, wait=wait
+        ),
+    )
+    if as_json:
+        print_json(asdict(state))
     else:
-        print(task.id)
+        print(state.id)
+        if wait is not None:
+            ends = f"{state.done} done, {state.dead} dead, {state.cancelled} cancelled"
+            print(f"{state.total} tasks: {ends}", file=sys.stderr)
+    return int(wait is not None and state.done < state.total)

@@ -1,0 +1,75 @@
+"""`fairq enqueue --lines`: one task per line of a file, all of them one batch.
+
+A task's id is made of the batch's and the number of its line, so the same command with the same `--id` goes on where an
+earlier one was ended, and makes no task twice.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from fairq.cli.output import progress
+from fairq.errors import BadRequest
+from fairq.model import MAX_BATCH
+
+if TYPE_CHECKING:
+    from fairq.client.client import Client
+    from fairq.client.options import TaskOptions
+    from fairq.model import BatchState
+
+
+@contextmanager
+def _open_lines(path: str) -> Iterator[tuple[Iterable[bytes], int]]:
+    """Open a file, or standard input (`-`); gives its lines, and how many bytes there are (0: not known)."""
+    if path == "-":
+        yield sys.stdin.buffer, 0
+        return
+    try:
+        with Path(path).open("rb") as file:
+            yield file, Path(path).stat().st_size
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {error.strerror}", field="lines") from None
+
+
+def _payload_of(line: bytes, number: int, *, as_json: bool) -> Any:
+    try:
+        return orjson.loads(line) if as_json else line.decode()
+    except (orjson.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"line {number}: {error}", field="lines") from None
+
+
+async def enqueue_lines(
+    client: Client,
+    queue: str,
+    path: str,
+    *,
+    id: str | None,
+    cap: int,
+    as_json: bool,
+    options: TaskOptions,
+    wait: float | None,
+) -> BatchState:
+    """Open a batch, add the lines that are not empty, close it; returns how far it is, after `wait` if complete."""
+    with _open_lines(path) as (lines, size), progress(f"enqueue {queue}") as show:
+        batch = await client.open_batch(queue, id=id, cap=cap)
+        numbered = ((number, line.strip(b"\r\n")) for number, line in enumerate(lines, 1))
+        filled = ((number, line) for number, line in numbered if line)
+        added = taken = 0
+        try:
+            while some := list(islice(filled, MAX_BATCH)):
+                payloads = [_payload_of(line, number, as_json=as_json) for number, line in some]
+                await batch.add_many(payloads, ids=[f"{batch.id}-{number}" for number, _ in some], **options)
+                added, taken = added + len(some), taken + sum(len(line) + 1 for _, line in some)
+                show(*((taken, max(size, taken)) if size else (added, 0)))
+            await batch.close()
+        except BaseException:
+            print(f"{added} lines were added; the same command with --id {batch.id} goes on", file=sys.stderr)
+            raise
+    return await (batch.state() if wait is None else batch.wait(timeout=wait))

@@ -1,0 +1,126 @@
+"""`fairq enqueue --lines` and `--wait`: a file as one batch, and what is waited for."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from fairq.model import Settlement
+from tests.server.harness import tenant
+
+from .harness import Commands, Finished, ServerThread
+from .test_commands import one_line_error
+
+ADA = tenant("ada")
+
+
+class Acker:
+    """A worker of the queue `emails`: ends all tasks that it gets, until the block is left."""
+
+    def __init__(self, server: ServerThread, action: str = "ack", result: bytes = b"") -> None:
+        self.server, self.action, self.result = server, action, result
+        self.payloads: list[bytes] = []
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+
+    def __enter__(self) -> Acker:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join(10)
+
+    def _work(self) -> None:
+        assert self.server.served is not None
+        store = self.server.served.app.store
+        while not self._is_over.wait(0.02):
+            leases = self.server.call(store.claim, "emails", "w", 100).leases
+            ends = [Settlement(self.action, it.id, it.attempt, None, "", self.result) for it in leases]  # type: ignore[arg-type]
+            self.payloads += [lease.payload for lease in leases]
+            if ends:
+                self.server.call(store.settle, "emails", ends)
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def enqueue(commands: Commands, *argv: str) -> Finished:
+    return commands("enqueue", "emails", *argv, token=ADA)
+
+
+def test_each_line_is_a_task_of_one_batch(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
+    path = write(tmp_path / "lines", "".join(f"line {n}\n" for n in range(1203)) + "\n\nlast, without an end")
+    done = enqueue(commands, "--lines", path, "--cap", "7", "--json")
+    assert done.code == 0, done.err
+    assert (done.json["state"], done.json["total"], done.json["cap"]) == ("closed", 1204, 7)
+    assert server.served is not None
+    queue = server.call(server.served.app.store.queue, "emails")
+    assert (queue.ready, queue.held) == (7, 1197)
+    (first, *_) = commands("tasks", "peek", "emails", "--count", "1", "--json", token=ADA).json
+    assert (first["payload"], first["id"]) == ("line 0", f"{done.json['id']}-1")
+
+
+def test_the_same_command_goes_on_and_makes_no_task_twice(commands: Commands, tmp_path: Path) -> None:
+    path = write(tmp_path / "lines", '{"to": "ada"}\n[1]\n')
+    for _ in range(2):
+        done = enqueue(commands, "--lines", path, "--json-lines", "--id", "mine", "--json")
+        assert (done.code, done.json["total"]) == (0, 2)
+    rows = commands("tasks", "peek", "emails", "--json", token=ADA).json
+    assert [row["payload"] for row in rows] == [{"to": "ada"}, [1]]
+    more = write(tmp_path / "lines", '{"to": "ada"}\n[1]\n[2]\n')
+    one_line = enqueue(commands, "--lines", more, "--json-lines", "--id", "mine")
+    assert one_line.code == 1
+    assert "--id mine goes on" in one_line.err
+
+
+def test_standard_input_is_read_line_by_line(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("ä\nb\n".encode())))
+    done = enqueue(commands, "--lines", "-")
+    assert done.code == 0, done.err
+    assert [row["payload"] for row in commands("tasks", "peek", "emails", "--json", token=ADA).json] == ["ä", "b"]
+
+
+@pytest.mark.parametrize(("action", "code", "words"), [("ack", 0, "2 done, 0 dead"), ("reject", 1, "0 done, 2 dead")])
+def test_a_batch_is_waited_for_and_its_end_is_the_exit_code(
+    commands: Commands, server: ServerThread, tmp_path: Path, action: str, code: int, words: str
+) -> None:
+    with Acker(server, action) as acker:
+        done = enqueue(commands, "--lines", write(tmp_path / "lines", "a\nb\n"), "--wait", "20")
+    assert (done.code, sorted(acker.payloads)) == (code, [b'"a"', b'"b"'])
+    assert words in done.err
+
+
+def test_a_task_is_waited_for_and_its_result_printed(commands: Commands, server: ServerThread) -> None:
+    with Acker(server, "ack", b'{"sum":3}'):
+        assert enqueue(commands, "[1, 2]", "--wait", "20").json == {"sum": 3}
+        assert enqueue(commands, "[1, 2]", "--wait", "20", "--json").json["result"] == {"sum": 3}
+    with Acker(server, "reject"):
+        one_line_error(enqueue(commands, "1", "--wait", "20"), 1, "rejected")
+    one_line_error(enqueue(commands, "1", "--wait", "0.2"), 1, "not ended")
+
+
+@pytest.mark.parametrize(
+    ("argv", "word"),
+    [
+        ([], "payload"),
+        (["1", "--lines", "x"], "payload"),
+        (["--lines", "/nowhere/at/all"], "cannot be read"),
+        (["1", "--cap", "3"], "--lines"),
+        (["--lines", "-", "--dedupe-key", "k"], "dedupe"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(commands: Commands, argv: list[str], word: str) -> None:
+    one_line_error(enqueue(commands, *argv), 2, word)
+
+
+def test_a_line_that_is_no_json_says_which(commands: Commands, tmp_path: Path) -> None:
+    done = enqueue(commands, "--lines", write(tmp_path / "lines", "[1]\n[1,\n"), "--json-lines")
+    assert done.code == 2
+    assert "line 2" in done.err
