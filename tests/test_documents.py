@@ -16,6 +16,7 @@ from fairq.model import NewTask, QueueSettings, Settlement
 from fairq.wire import messages as wire
 from fairq.wire.codec import decode_client, decode_server
 
+ROOT = Path(__file__).parents[1]
 PROTOCOL = (Path(wire.__file__).parent / "PROTOCOL.md").read_text(encoding="utf-8")
 REQUIRED = object()
 WORDS: dict[Any, str] = {int: "whole number", float: "number", str: "text", bool: "boolean", dict: "object", Any: "any"}
@@ -219,3 +220,12 @@ def test_transcripts_are_frames_that_the_codec_takes() -> None:
             assert decode_client(text).type == json.loads(text)["type"]
         else:
             assert set(json.loads(text)) - {"type"} <= set(fields_in_code(type(decode_server(text))))
+
+
+def test_the_lineage_is_complete_and_its_tests_are_there() -> None:
+    rows = table_after((ROOT / "fairq" / "LINEAGE.md").read_text(), "| row |")
+    counts = {"S1": 5, "S2": 4, "S3": 8, "S4": 7, "S5": 6}
+    assert [row["row"] for row in rows] == [f"{system}.{n}" for system in counts for n in range(1, counts[system] + 1)]
+    for row in rows:
+        path, _, name = row["test"].strip("`").partition("::")
+        assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), row["test"]

@@ -30,6 +30,7 @@ def enqueue(
     max_attempts: int | None = None,
     priority: int | None = None,
     dedupe_key: str | None = None,
+    dedupe_payload: Annotated[bool, Parameter(negative=())] = False,
     dedupe_window: float | None = None,
     lines: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     json_lines: Annotated[bool, Parameter(negative=())] = False,
@@ -60,6 +61,8 @@ def enqueue(
         0 (most urgent) to 99 among the tenant's own tasks (default: 50).
     dedupe_key
         While a task with this key waits or runs, no second one is made, and the first one's id is printed.
+    dedupe_payload
+        Use the payload's hash as the key.
     dedupe_window
         Hold the key for so many seconds instead, whatever becomes of the task.
     lines
@@ -79,7 +82,7 @@ def enqueue(
         raise BadRequest("--cap and --json-lines go with --lines", field="lines")
     options: TaskOptions = {
         "delay": delay, "expires_in": expires_in, "max_attempts": max_attempts, "priority": priority,
-        "dedupe_key": dedupe_key, "dedupe_window": dedupe_window,
+        "dedupe_key": dedupe_key, "dedupe_payload": dedupe_payload, "dedupe_window": dedupe_window,
     }  # fmt: skip
     where = server or Server()
     if lines is not None:

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, Unpack
 
 import orjson
@@ -76,6 +77,12 @@ class EnqueuedTask:
         """Give it another start, or let it start now: `ok`, `running`, `expired` or `gone`."""
         assert self._client is not None
         return (await self._client.reschedule(self.queue, [self.id], delay=delay, start_at=start_at))[0]
+
+
+def _hash_of(payload: bytes) -> str:
+    """Return a dedupe key that equal JSON values share."""
+    canonical = orjson.dumps(orjson.loads(payload), option=orjson.OPT_SORT_KEYS)
+    return f"sha256:{sha256(canonical).hexdigest()}"
 
 
 def _result_of(row: dict[str, Any]) -> Any:
@@ -160,6 +167,8 @@ class Client:
         if not texts:
             return []
         tasks = [NewTask(id, text, *values) for id, text in zip(ids, texts, strict=True)]
+        if options.get("dedupe_payload"):
+            tasks = [task._replace(dedupe_key=_hash_of(task.payload)) for task in tasks]
         outcomes = await self._driver.wait(self._driver.session.enqueue(queue, tasks, self._deadline(timeout)))
         if "expired" in outcomes:
             raise BadRequest("the window is over already; the task was not enqueued", field="expires_at")

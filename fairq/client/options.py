@@ -19,6 +19,7 @@ class TaskOptions(TypedDict, total=False):
     max_attempts: int | None  # before it is a dead letter; None: as the queue is configured
     priority: int | None  # 0 (most urgent) to 99 among the tenant's own tasks; None: 50
     dedupe_key: str | None  # no second task while one with this key is waiting or running
+    dedupe_payload: bool  # the key is the payload's hash, whatever the order of its objects' keys
     dedupe_window: float | None  # or for so many seconds after the first was enqueued, whatever became of it
     result_ttl: float | None  # seconds for which what its handler returns is kept; None: not at all
     batch: str | None  # the id of an open batch of this queue
@@ -53,6 +54,8 @@ def pack_options(options: TaskOptions) -> tuple[Any, ...]:
     if unknown := options.keys() - TaskOptions.__annotations__.keys():
         raise TypeError(f"enqueue has no option {min(unknown)!r}")
     attempts, priority = options.get("max_attempts"), options.get("priority")
+    if options.get("dedupe_payload") and options.get("dedupe_key"):
+        raise BadRequest("give dedupe_key or dedupe_payload, not both", field="dedupe_key")
     values = (
         to_ms(options.get("delay"), "delay"),
         _at_ms(options.get("start_at"), "start_at"),
@@ -60,7 +63,7 @@ def pack_options(options: TaskOptions) -> tuple[Any, ...]:
         _at_ms(options.get("expires_at"), "expires_at"),
         0 if attempts is None else check_int(attempts, "max_attempts", 1, MAX_ATTEMPTS),
         USUAL_PRIORITY if priority is None else priority,
-        options.get("dedupe_key") or "",
+        "payload" if options.get("dedupe_payload") else options.get("dedupe_key") or "",
         to_ms(options.get("dedupe_window"), "dedupe_window"),
         to_ms(options.get("result_ttl"), "result_ttl"),
         options.get("batch") or "",

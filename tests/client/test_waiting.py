@@ -6,6 +6,7 @@ import pytest
 import trio
 
 import fairq
+from fairq.errors import BadRequest
 from fairq.server.run import Served
 from tests.server.harness import WORKER, Raw, Refused, raw
 
@@ -27,6 +28,15 @@ async def test_a_second_task_with_the_dedupe_key_is_the_first_one(served: Served
     again = await ada.enqueue("emails", 2, dedupe_key="welcome-1")
     assert (again.id, again.is_duplicate, first.is_duplicate) == (first.id, True, False)
     assert [task.payload for task in await ada.peek("emails")] == [1]
+
+
+async def test_equal_payloads_are_one_task_whatever_the_order_of_their_keys(served: Served, ada: fairq.Client) -> None:
+    payloads = [{"a": 1, "b": [1]}, {"b": [1], "a": 1}, {"a": 1, "b": [2]}]
+    first, second, third = await ada.enqueue_many("emails", payloads, dedupe_payload=True)
+    assert (second.id, second.is_duplicate) == (first.id, True)
+    assert not third.is_duplicate
+    with pytest.raises(BadRequest, match="not both"):
+        await ada.enqueue("emails", 1, dedupe_payload=True, dedupe_key="k")
 
 
 async def test_enqueues_of_one_key_at_once_make_one_task(served: Served, ada: fairq.Client) -> None:
