@@ -42,8 +42,9 @@ local function read_extras(call, ids)
 end
 
 local function extras_of(call, id)
+  if call.queue.special == 0 then return PLAIN end
   if not call.extras[id] then read_extras(call, {id}) end
-  return call.extras[id] or PLAIN
+  return call.extras[id]
 end
 
 -- Notes what a new task asks for.

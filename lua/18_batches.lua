@@ -41,6 +41,7 @@ end
 
 -- The batch that a task belongs to, if any, and if it is not complete.
 local function batch_of(call, id)
+  if call.queue.special == 0 then return nil end
   local extras = extras_of(call, id)
   local b = extras.batch ~= '' and batch(call, extras.batch)
   if not b or b.state == COMPLETE then return nil end

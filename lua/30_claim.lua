@@ -143,8 +143,10 @@ local function lease_round(call, picks, worker, leases)
       put_dead(call, t, id, EXPIRED, attempt, message)
     else
       attempt = attempt + 1
-      count_running(call, id, 1)
-      if extras_of(call, id).result_ttl > 0 then table.insert(leases[3], id) end
+      if q.special > 0 then
+        count_running(call, id, 1)
+        if extras_of(call, id).result_ttl > 0 then table.insert(leases[3], id) end
+      end
       runs[m + 1], runs[m + 2] = id, struct.pack(RUN_FORMAT, attempt, forgiven, max_attempts, LEASED, q.epoch, call.now,
         picks.costs[i], picks.weight_sums[i], expires_at, #name, name, #worker, worker, #message, message)
       deadlines[m + 1], deadlines[m + 2] = deadline, id

@@ -47,8 +47,10 @@ local function end_lease(call, id, name, epoch, leased_at, cost, weight_sum)
   local t, q, ended = touch(call, name), call.queue, call.ended
   ended[#ended + 1] = id
   t.leased, q.leased = t.leased - 1, q.leased - 1
-  count_running(call, id, -1)
-  give_place_back(call, id)
+  if q.special > 0 then
+    count_running(call, id, -1)
+    give_place_back(call, id)
+  end
   correct(call, t, epoch, leased_at, cost, weight_sum)
   return t
 end
@@ -63,8 +65,9 @@ local function forget(call, t, id, how, trace)
   set_run(call, id, false)
   forgotten[#forgotten + 1] = id
   done[n + 1], done[n + 2] = id, trace
-  note_end(call, id, how)
   call.queue[how] = call.queue[how] + 1
+  if call.queue.special == 0 then return end
+  note_end(call, id, how)
   drop_extras(call, t.name, id)
 end
 
@@ -104,18 +107,26 @@ end
 local actions = {}
 local ARGUMENTS = {ack = 3, finish = 4, nack = 5, reject = 4, release = 3, reap = 3, extend = 3}  -- of each action
 
-function actions.finish(call, t, id, attempt, result)
+local function keep_result(call, id, result)
   local result_ttl = extras_of(call, id).result_ttl
-  if result_ttl > 0 then
-    local kept, ttl = string.format('%.0f ', call.now + result_ttl), string.format('%.0f', result_ttl + DONE_WINDOW_MS)
-    redis.call('SET', key(call, 'result:' .. id), kept .. result, 'PX', ttl)
-  end
+  if result_ttl == 0 then return end
+  local kept, ttl = string.format('%.0f ', call.now + result_ttl), string.format('%.0f', result_ttl + DONE_WINDOW_MS)
+  redis.call('SET', key(call, 'result:' .. id), kept .. result, 'PX', ttl)
+end
+
+local function end_well(call, t, id, attempt)
   forget(call, t, id, 'done', attempt)
   t.done = t.done + 1
 end
 
 function actions.ack(call, t, id, attempt)
-  actions.finish(call, t, id, attempt, 'null')
+  if call.queue.special > 0 then keep_result(call, id, 'null') end
+  end_well(call, t, id, attempt)
+end
+
+function actions.finish(call, t, id, attempt, result)
+  keep_result(call, id, result)
+  end_well(call, t, id, attempt)
 end
 
 function actions.nack(call, t, id, _, delay, message)

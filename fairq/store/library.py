@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "ec0a9b795a95c24f"
+DIGEST = "39c4a151569d3f75"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead", "peek", "batches", "results", "letter"})
 

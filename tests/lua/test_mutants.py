@@ -52,8 +52,8 @@ MUTANTS = [
     Mutant("a place is never given back", "if b then b.admitted = b.admitted - 1 end", ""),
     Mutant(
         "a lost lease keeps its place",
-        "  count_running(call, id, -1)\n  give_place_back(call, id)\n",
-        "  count_running(call, id, -1)\n",
+        "    count_running(call, id, -1)\n    give_place_back(call, id)\n",
+        "    count_running(call, id, -1)\n",
     ),
     Mutant("a batch is complete before it is closed", "if b.state == CLOSED and b.done + b", "if b.done + b"),
     Mutant(
