@@ -100,21 +100,15 @@ local function read_options(call, options)
   return start_at, expires_at, max_attempts
 end
 
--- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.
---   keys  1 prefix
---   argv  1 now  2 dice  3 tenant  then per task (at most 500): id, options (packed, see read_options), payload
---   out   per task: "ok" | "duplicate" (id waiting, leased, dead or done not long ago) | "expired" (it would expire
---         before it could start: not stored)
---   flags none: refused as a whole when the store is full
-local function enqueue(keys, args)
-  local call = open(keys, args)
-  local name, ids, outcomes = args[3], {}, {}
-  check_name(name, 'tenant')
-  for i = 4, #args, 3 do ids[#ids + 1] = args[i] end
+-- Stores tasks of one tenant: parts[first], ... are id, options, payload of each. Returns outcomes, and how many it
+-- stored: the call must then be closed.
+local function store_tasks(call, name, parts, first)
+  local ids, outcomes = {}, {}
+  for i = first, #parts, 3 do ids[#ids + 1] = parts[i] end
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'tasks') end
   local known, records, ready, delayed, expiring = known_ids(call, ids), {}, {}, {}, {}
   for n, id in ipairs(ids) do
-    local start_at, expires_at, max_attempts = read_options(call, args[2 + 3 * n])
+    local start_at, expires_at, max_attempts = read_options(call, parts[first - 2 + 3 * n])
     if known[id] then
       outcomes[n] = 'duplicate'
     elseif expires_at > 0 and expires_at <= math.max(start_at, call.now) then
@@ -123,7 +117,7 @@ local function enqueue(keys, args)
       outcomes[n], known[id] = 'ok', true
       records[#records + 1] = id
       records[#records + 1] = struct.pack(HEADER_FORMAT, RECORD_VERSION, max_attempts, call.now, start_at, expires_at,
-        #name, name) .. args[3 + 3 * n]
+        #name, name) .. parts[first - 1 + 3 * n]
       if start_at > call.now then delayed[#delayed + 1] = {id, start_at} else ready[#ready + 1] = id end
       if expires_at > 0 then
         expiring[#expiring + 1] = expires_at
@@ -131,13 +125,26 @@ local function enqueue(keys, args)
       end
     end
   end
-  if #records == 0 then return outcomes end
+  if #records == 0 then return outcomes, 0 end
   local t = touch(call, name)
   redis.call('HSET', key(call, 'tasks'), unpack(records))
   if #ready > 0 then put_ready(call, t, ready) end
   for _, task in ipairs(delayed) do put_delayed(call, t, task[1], task[2]) end
   if #expiring > 0 then redis.call('ZADD', key(call, 'expiring'), unpack(expiring)) end
   call.queue.enqueued = call.queue.enqueued + #records / 2
-  close(call)
+  return outcomes, #records / 2
+end
+
+-- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 tenant  then per task (at most 500): id, options (packed, see read_options), payload
+--   out   per task: "ok" | "duplicate" (id waiting, leased, dead or done not long ago) | "expired" (it would expire
+--         before it could start: not stored)
+--   flags none: refused as a whole when the store is full
+local function enqueue(keys, args)
+  local call = open(keys, args)
+  check_name(args[3], 'tenant')
+  local outcomes, stored = store_tasks(call, args[3], args, 4)
+  if stored > 0 then close(call) end
   return outcomes
 end

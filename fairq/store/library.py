@@ -12,9 +12,9 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 1
-DIGEST = "a27983de43afa1f5"
+DIGEST = "af1a74246f97fb0b"
 NAME = f"fairq_{VERSION}"
-READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead"})
+READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead", "schedules"})
 
 
 def function_name(verb: str) -> str:

@@ -39,6 +39,7 @@ class Ticked(NamedTuple):
     expired: int
     reaped: int
     trimmed: int
+    fires: int
 
 
 class Known(NamedTuple):

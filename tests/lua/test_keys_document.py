@@ -14,7 +14,7 @@ LUA = Path(fairq.__file__).parent / "lua"
 DOCUMENT = (LUA / "KEYS.md").read_text()
 SOURCE = library.source()
 TEXT = re.sub(r"--[^\n]*", "", SOURCE)
-FORMATS = ["QUEUE", "TENANT", "HEADER", "RUN", "OPTIONS", "DEATH"]
+FORMATS = ["QUEUE", "TENANT", "HEADER", "RUN", "OPTIONS", "DEATH", "SCHEDULE", "TEMPLATE"]
 
 
 def section(title: str) -> str:

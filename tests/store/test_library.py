@@ -18,7 +18,7 @@ from tests import stores
 TASK = NewTask("id-1", b"1")
 VERBS = {
     "enqueue", "claim", "settle", "tick", "set_weight", "pause", "resume", "configure", "replay", "purge", "depth",
-    "tenants", "tasks", "dead",
+    "tenants", "tasks", "dead", "schedule", "unschedule", "pause_schedule", "resume_schedule", "fire", "schedules",
 }  # fmt: skip
 
 
