@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .fair_pick import FairPick, Pick, Run, Tenant
+from .schedule_model import Scheduling
 
 ROUNDS, TENANTS_PER_TICK, WINDOW_MS = 8, 50, 60_000
 
@@ -43,7 +44,7 @@ def first_by_score(scores: dict[str, float], limit: int, highest: float = math.i
     return [member for _, member in due[:limit]]
 
 
-class Model(FairPick):
+class Model(Scheduling, FairPick):
     """The queue. `now` is the time of the call; what is stored is the time of the last call that changed anything."""
 
     def __init__(self) -> None:
@@ -115,6 +116,13 @@ class Model(FairPick):
     def enqueue(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, float]]]) -> list[str]:
         """Store tasks of one tenant; options are delay, start_at, expires_in, expires_at, max_attempts."""
         now = self.open(now)
+        outcomes = self.store(now, tenant, tasks)
+        if self.touched:
+            self.close(now)
+        return outcomes
+
+    def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, float]]]) -> list[str]:
+        """Store those tasks whose ids are not known, and that would not expire before they could start."""
         outcomes: list[str] = []
         for id, given in tasks:
             start_at = now + given["delay"] if given.get("delay") else given.get("start_at", 0)
@@ -134,9 +142,7 @@ class Model(FairPick):
                     self.put_ready(t, id)
                 if expires_at:
                     self.expiring[id] = expires_at
-        if self.touched:
-            self.counts["enqueued"] += outcomes.count("ok")
-            self.close(now)
+        self.counts["enqueued"] += outcomes.count("ok")
         return outcomes
 
     def claim(self, now: float, dice: Iterator[float], worker: str, limit: int) -> list[tuple[str, int, int]]:
@@ -306,6 +312,7 @@ class Model(FairPick):
     def next_due(self, now: float) -> float:
         """Tell when the next tick will find work."""
         waiting = [*self.due.values(), *self.expiring.values(), *self.leases.values()]
+        waiting += [at for field in self.schedules if (at := self.due_at(field)) < math.inf]
         waiting += [died_at + self.settings["dead_keep_ms"] for died_at in self.deaths.values()]
         if len(self.dead) > self.settings["dead_keep"]:
             waiting.append(now)
@@ -322,7 +329,8 @@ class Model(FairPick):
         if self.touched:
             self.close(now)
         ready = sum(len(t.ready) for t in self.tenants.values())
-        return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed)
+        fires = sum(self.due_at(field) <= now for field in self.schedules)
+        return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires)
 
     def set_weight(self, now: float, tenant: str, weight: int) -> int:
         """Give a tenant a weight; returns the one that it had."""

@@ -11,10 +11,10 @@ from .calls import Queue
 
 TENANT_FORMAT = "<13dIbBB"
 QUEUE_FORMAT = "<22d"
-SCORES = ("leases", "due", "expiring", "deaths")
-HASHES = ("tasks", "runs", "dead", "slots", "tenants")
+SCORES = ("leases", "due", "expiring", "deaths", "fires")
+HASHES = ("tasks", "runs", "dead", "slots", "tenants", "templates")
 PLAIN_KEYS = {"test", "queue", "wake", *SCORES, *HASHES}
-NUMBERED_KEYS = {"ready", "delayed", "void", "done"}
+NUMBERED_KEYS = {"ready", "delayed", "void", "done", "schedules"}
 OUT, AWAKE, LEASED, WINDOW_MS = 0, -1, 0, 60_000
 
 
@@ -60,7 +60,8 @@ class Keyspace:
         hashes = {name: {k.decode(): v for k, v in dict(values.get(name, {})).items()} for name in HASHES}
         scores = {name: {k.decode(): v for k, v in values.get(name, [])} for name in SCORES}
         self.records, self.runs, self.dead, self.slots = (hashes[n] for n in ("tasks", "runs", "dead", "slots"))
-        self.leases, self.due, self.expiring, self.deaths = (scores[n] for n in SCORES)
+        self.leases, self.due, self.expiring, self.deaths, self.fires = (scores[n] for n in SCORES)
+        self.templates = hashes["templates"]
         self.wake = [name.decode() for name in values.get("wake", [])]
         self.seats = {n: Seat._make(struct.unpack(TENANT_FORMAT, v)) for n, v in hashes["tenants"].items()}
         packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 22)
@@ -73,6 +74,9 @@ class Keyspace:
         self.delayed = {t: {k.decode(): v for k, v in values.get(f"delayed:{t}", [])} for t in self.seats}
         self.voids = {
             t: Counter({k.decode(): int(v) for k, v in dict(values.get(f"void:{t}", {})).items()}) for t in self.seats
+        }
+        self.heads = {
+            f"{t}/{k.decode()}": v for t in self.seats for k, v in dict(values.get(f"schedules:{t}", {})).items()
         }
         self.done = {
             int(n.removeprefix("done:")): {k.decode(): int(v) for k, v in values[n].items()}
@@ -100,6 +104,7 @@ class Keyspace:
         self.check_windows(ready)
         self.check_runs()
         self.check_seats()
+        self.check_schedules()
 
     def check_names(self) -> None:
         """No key outside the documented set, and none of a tenant that is not known."""
@@ -176,3 +181,11 @@ class Keyspace:
         assert Counter(self.wake) == Counter(t for t, s in self.seats.items() if s.listed)
         assert {t for t, s in eligible.items() if s.slot == AWAKE} <= set(self.wake)
         assert all(seat.epoch <= self.epoch for seat in self.seats.values())
+
+    def check_schedules(self) -> None:
+        """Every schedule has a head, a template and a place among the fires: its next time, or the end of all time."""
+        heads = {field: struct.unpack_from("<BBBdd", head) for field, head in self.heads.items()}
+        assert self.templates.keys() == heads.keys()
+        assert self.fires == {
+            field: math.inf if paused else next_at for field, (_, paused, _, next_at, _) in heads.items()
+        }

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests import reports
 from tests.model import Model
+from tests.schedule_model import Head
 
 from .calls import START, Queue, options, settle_args
 from .keyspace import Keyspace
@@ -54,6 +55,10 @@ TICK_LIMITS = st.sampled_from([100, 3, 2, 1])
 TIMES = st.sampled_from([0, 1, 50, LEASE - 1, LEASE, LEASE + 1, 1, 50, -5, -LEASE, 60_000, 10**7])
 WEIGHTS = st.sampled_from([1000, 1, 500, 1023, 1024, 3000, HEAVIEST])
 SEEDS = st.integers(0, 2**16)
+FIELDS = ["ada/s1", "ada/s2", "bob/s1"]
+AFTER = [1, 50, 1, -1, LEASE, 70_000]
+TEMPLATES = [{"expires_in": 0, "max_attempts": 0}, {"expires_in": 50, "max_attempts": 2}]
+FIRES = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(AFTER)), min_size=1, max_size=3)
 
 
 class Dice:
@@ -83,6 +88,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.now = START
         self.tokens: list[tuple[str, int]] = []
         self.lives: dict[str, int] = {}
+        self.heads: list[tuple[str, bytes, Head | None]] = []  # as servers have read them, some long ago
 
     def same(self, real: object, expected: object) -> None:
         """Assert that the store said what the model says."""
@@ -179,6 +185,56 @@ class QueueMachine(RuleBasedStateMachine):
         self.call("configure", name, value)
         self.model.configure(self.now, **{name: value})
 
+    @rule(
+        field=st.sampled_from(FIELDS), after=st.sampled_from(AFTER), missed=st.integers(0, 1), choice=st.integers(0, 3)
+    )
+    def schedule(self, field: str, after: int, missed: int, choice: int) -> None:
+        """Create a schedule, change it, or say the same again."""
+        timing, template = (b"one", b"two")[choice // 2], TEMPLATES[choice % 2]
+        packed = struct.pack("<dH", template["expires_in"], template["max_attempts"]) + b"{}"
+        next_at = self.now + after
+        outcome, at = self.call("schedule", *field.split("/"), next_at, missed, timing, packed)
+        self.same((outcome.decode(), at), self.model.schedule(self.now, field, next_at, missed, timing, template))
+
+    def read_heads(self) -> None:
+        """Read all schedules, as a server does before it fires."""
+        rows = self.call("schedules", "", "", 0, 100)[1:]
+        assert all(row[1] for row in rows), "a fire without a schedule"
+        self.heads += [(row[0].decode(), row[1], self.model.head(row[0].decode())) for row in rows]
+
+    @rule(chosen=FIRES, is_fresh=st.booleans())
+    def fire(self, chosen: list[tuple[int, int]], is_fresh: bool) -> None:
+        """Fire with heads of all ages, the youngest most often; twins are common."""
+        if is_fresh or not self.heads:
+            self.read_heads()
+        if not self.heads:
+            return
+        fires = [(*self.heads[-1 - back % len(self.heads)], self.now + after) for back, after in chosen]
+        parts = [part for field, head, _, next_at in fires for part in (field, head, next_at)]
+        outcomes = [word.decode() for word in self.call("fire", *parts)]
+        due = {field: self.model.schedules[field].next_at for field, *_ in fires if field in self.model.schedules}
+        self.same(outcomes, self.model.fire(self.now, [(field, head, at) for field, _, head, at in fires]))
+        for (field, *_), outcome in zip(fires, outcomes, strict=True):
+            if outcome == "ok":
+                self.lives[f"{field}-{due[field]:.0f}"] = 0
+
+    @rule(
+        verb=st.sampled_from(["unschedule", "pause_schedule", "resume_schedule", "resume_schedule"]),
+        field=st.sampled_from(FIELDS),
+        after=st.sampled_from(AFTER),
+    )
+    def change_schedule(self, verb: str, field: str, after: int) -> None:
+        """Delete, pause or resume a schedule; a resume brings a head that may be old."""
+        parts, more = [], []
+        if verb == "resume_schedule":
+            self.read_heads()
+            known = [(head, model) for name, head, model in self.heads[-4:] if name == field]
+            head, model = known[after % len(known)] if known else (b"", None)
+            parts, more = [head, self.now + after], [model, self.now + after]
+        outcome = self.call(verb, *field.split("/"), *parts)
+        expected = getattr(self.model, verb)(self.now, field, *more)
+        self.same(outcome.decode() if isinstance(outcome, bytes) else outcome, expected)
+
     @invariant()
     def all_say_the_same(self) -> None:
         """Compare what the store tells of queue, tenants and tasks, to the last bit, and read its keys."""
@@ -186,6 +242,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(self.queue.depth(), reports.depth(self.model))
         shares = {name: vars(share) for name, share in self.queue.tenants().items()}
         self.same(shares, {name: reports.share(self.model, name) for name in self.model.tenants})
+        rows = self.queue.call("schedules", "", "", 0, 100)[1:]
+        self.same([row[0].decode() for row in rows], reports.schedules(self.model))
+        self.same([reports.head(row[1]) for row in rows], [self.model.head(f) for f in reports.schedules(self.model)])
         self.same(self.queue.tasks(*IDS), [reports.task(self.model, id, self.now) for id in IDS])
         Keyspace(self.queue).check()
 
@@ -218,7 +277,7 @@ class Walk:
     def step(self) -> None:
         """Take one step; every fourth one reads the whole keyspace."""
         m, choose, seed = self.machine, self.random.choice, self.random.randrange(2**16)
-        match self.random.choices(range(7), [5, 4, 5, 4, 2, 2, 1])[0]:
+        match self.random.choices(range(10), [5, 4, 5, 4, 2, 2, 1, 1, 3, 1])[0]:
             case 0:
                 m.enqueue(tenant=choose(NAMES), ids=self.some(4, IDS), window=self.window())
             case 1:
@@ -239,5 +298,15 @@ class Walk:
                 m.replay_or_purge(verb=choose(["replay", "replay", "purge"]), ids=self.some(4, IDS))
             case 6:
                 m.configure(name=choose(sorted(SETTINGS)), choice=self.random.randrange(6))
+            case 7:
+                m.schedule(
+                    field=choose(FIELDS), after=choose(AFTER), missed=choose([0, 1]), choice=choose([0, 1, 2, 3])
+                )
+            case 8:
+                chosen = [(choose([0, 1, 2, 3, 5]), choose(AFTER)) for _ in range(choose([1, 2, 3]))]
+                m.fire(chosen=chosen, is_fresh=choose([True, False]))
+            case 9:
+                verb = choose(["unschedule", "pause_schedule", "resume_schedule", "resume_schedule"])
+                m.change_schedule(verb=verb, field=choose(FIELDS), after=choose(AFTER))
         if self.random.random() < 0.25:
             m.all_say_the_same()

@@ -133,6 +133,26 @@ MUTANTS = [
     ),
     Mutant("dead letters are kept for ever", "'-inf', call.now - q.dead_keep_ms,", "'-inf', 0,"),
     Mutant("accounts outlive a change of share", "if epoch ~= call.queue.epoch then  --", "if false then  --"),
+    Mutant("of many that fire all do", "if s.head ~= head or s.paused == 1", "if not s.head or s.paused == 1"),
+    Mutant(
+        "a twin in one call fires twice",
+        "  s.head = struct.pack(SCHEDULE_FORMAT",
+        "  local s = setmetatable({}, {__index = s})\n  s.head = struct.pack(SCHEDULE_FORMAT",
+    ),
+    Mutant("a schedule fires early", "or s.next_at > call.now or", "or"),
+    Mutant("a paused schedule fires", "s.head ~= head or s.paused == 1 or", "s.head ~= head or"),
+    Mutant("a fire stays due", "  s.next_at = next_at\n  save_schedule(call, s)\n  return outcome", "  return outcome"),
+    Mutant("missed fires are made up for in any case", "s.missed == ONCE or call.now - due_at <= LATE_MS", "true"),
+    Mutant("missed fires are never made up for", "s.missed == ONCE or call.now - due_at", "call.now - due_at"),
+    Mutant("a fire is missed too soon", "call.now - due_at <= LATE_MS", "call.now - due_at < LATE_MS / 2"),
+    Mutant("a fire forgets its window", "0, due_at, expires_in, 0,", "0, due_at, 0, 0,"),
+    Mutant("a paused schedule stays due", "s.paused == 1 and '+inf' or s.next_at", "s.next_at"),
+    Mutant(
+        "a schedule that is gone stays due", "  redis.call('ZREM', key(call, 'fires'), tenant .. '/' .. name)\n", ""
+    ),
+    Mutant("another task moves the time", "if s.timing ~= timing then s.timing", "if true then s.timing"),
+    Mutant("a resume does not look at the head", "if not s or s.head ~= args[5] then", "if not s then"),
+    Mutant("a tick does not see the next fire", "leases = 0, fires = 0,", "leases = 0,"),
     Mutant("hunger is never noted", "q.hungry, call.readied = 1, q.weight_sum > 0", ""),
 ]
 

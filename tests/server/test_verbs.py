@@ -202,7 +202,7 @@ async def test_a_verb_of_another_role_is_forbidden(served: Served, role: Role) -
                 "set_weight": {"queue": "q", "tenant": "ada", "weight": 2}, "pause": {"queue": "q"},
                 "resume": {"queue": "q"}, "dead": {"queue": "q"}, "replay": {"queue": "q", "ids": ["a"]},
                 "purge": {"queue": "q", "ids": ["a"]}, "create_token": LETTER, "list_tokens": {},
-                **dict.fromkeys(SCHEDULING, {"queue": "q", "name": "n"}),
+                **{verb: {"queue": "q", "name": "n"} for verb in SCHEDULING},
                 "schedule": {"queue": "q", "name": "n", "payload": 1},
             }  # fmt: skip
             with pytest.raises(Refused) as caught:
