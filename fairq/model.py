@@ -268,12 +268,12 @@ class ScheduleState:
 
     tenant: str
     name: str
-    cron: str
-    zone: str
-    every_ms: int
-    missed: str
-    is_paused: bool
-    next_at_ms: int
+    cron: str = ""
+    zone: str = ""
+    every_ms: int = 0
+    missed: str = "skip"
+    is_paused: bool = False
+    next_at_ms: int = 0
     last_fired_at_ms: int = 0
     expires_in_ms: int = 0
     max_attempts: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any, Unpack
 
 import orjson
@@ -13,9 +14,18 @@ import uuid_utils
 from attrs import define, field
 
 from fairq.client.driver import Driver
-from fairq.client.options import TaskOptions, pack_options
+from fairq.client.options import TaskOptions, interval_ms, pack_options
 from fairq.errors import BadRequest, TooLarge
-from fairq.model import MAX_PAYLOAD_BYTES, NewTask, TaskState, check_name, check_task_id
+from fairq.model import (
+    MAX_BATCH,
+    MAX_PAYLOAD_BYTES,
+    NewTask,
+    ScheduleState,
+    TaskState,
+    check_name,
+    check_schedule_name,
+    check_task_id,
+)
 from fairq.scopes import background
 from fairq.wire.client_session import ClientSession
 
@@ -117,6 +127,84 @@ class Client:
         body = await self.request("tasks", {"queue": queue, "ids": list(ids)}, timeout=timeout)
         return [TaskState(**row) for row in body["tasks"]]
 
+    async def schedule(
+        self,
+        queue: str,
+        name: str,
+        payload: Any,
+        *,
+        cron: str | None = None,
+        zone: str | None = None,
+        every: float | None = None,
+        missed: str = "skip",
+        expires_in: float | None = None,
+        max_attempts: int | None = None,
+        tenant: str | None = None,
+        timeout: float | None = None,
+    ) -> list[datetime]:
+        """Enqueue a task again and again, or change how; returns the next three fires. The same again changes nothing.
+
+        `cron`: five fields, read in the time zone (`Europe/Copenhagen`; None: UTC), or `every`: seconds. `missed`: what
+        becomes of fires when the service was down: `skip` them, or make up for all of them `once`. A task's `start_at`
+        is the time of its fire. `tenant`: whose, for operators; so in the other calls.
+
+        Raises: BadRequest, naming the argument; TooLarge for the payload, or when there are 1,000 of them.
+        """
+        _, _, expires_in_ms, _, attempts = pack_options({"expires_in": expires_in, "max_attempts": max_attempts})
+        body = _schedule_body(queue, name, tenant) | {
+            "payload": orjson.Fragment(encode_payload(payload)),
+            "cron": cron or "",
+            "zone": zone or "",
+            "every_ms": interval_ms(every),
+            "missed": missed,
+            "expires_in_ms": expires_in_ms,
+            "max_attempts": attempts,
+        }
+        reply = await self.request("schedule", body, timeout=timeout)
+        return [datetime.fromtimestamp(at_ms / 1000, UTC) for at_ms in reply["fires_at_ms"]]
+
+    async def unschedule(
+        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
+    ) -> bool:
+        """Delete a schedule; returns whether there was one. Tasks that it has enqueued stay."""
+        body = _schedule_body(queue, name, tenant)
+        return bool((await self.request("unschedule", body, timeout=timeout))["before"])
+
+    async def pause_schedule(
+        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
+    ) -> bool:
+        """Let a schedule fire no more until it is resumed; returns whether it was paused already. Raises: NotFound."""
+        body = _schedule_body(queue, name, tenant)
+        return bool((await self.request("pause_schedule", body, timeout=timeout))["before"])
+
+    async def resume_schedule(
+        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
+    ) -> bool:
+        """Let a schedule fire again, next at the first time still to come; returns whether it was paused."""
+        body = _schedule_body(queue, name, tenant)
+        return bool((await self.request("resume_schedule", body, timeout=timeout))["before"])
+
+    async def schedules(
+        self, queue: str, *, tenant: str | None = None, timeout: float | None = None
+    ) -> list[ScheduleState]:
+        """List all schedules (an operator's client: all tenants' unless one is named), the next to fire first."""
+        found: dict[tuple[str, str], ScheduleState] = {}
+        offset, asked = 0, _schedule_body(queue, None, tenant)
+        while True:
+            body = {**asked, "offset": offset, "count": MAX_BATCH}
+            page = (await self.request("schedules", body, timeout=timeout))["schedules"]
+            found.update({(row["tenant"], row["name"]): ScheduleState(**row) for row in page})
+            if len(page) < MAX_BATCH:
+                return list(found.values())
+            offset += len(page)
+
+    async def read_schedule(
+        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
+    ) -> ScheduleState:
+        """Read one schedule, with its payload. Raises: NotFound."""
+        body = _schedule_body(queue, name, tenant)
+        return ScheduleState(**(await self.request("schedules", body, timeout=timeout))["schedules"][0])
+
     async def request(
         self, verb: str, body: dict[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
@@ -124,6 +212,15 @@ class Client:
         session = self._driver.session
         result: dict[str, Any] = await self._driver.wait(session.request(verb, body or {}, self._deadline(timeout)))
         return result
+
+
+def _schedule_body(queue: str, name: str | None, tenant: str | None) -> dict[str, Any]:
+    body = {"queue": check_name(queue, "queue")}
+    if name is not None:
+        body["name"] = check_schedule_name(name)
+    if tenant is not None:
+        body["tenant"] = check_name(tenant, "tenant")
+    return body
 
 
 @asynccontextmanager

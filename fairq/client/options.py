@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TypedDict
 
 from fairq.errors import BadRequest
-from fairq.model import MAX_ATTEMPTS, MAX_SPAN_MS, MAX_TIME_MS, NewTask, check_int
+from fairq.model import MAX_ATTEMPTS, MAX_SPAN_MS, MAX_TIME_MS, MIN_EVERY_MS, NewTask, check_int
 
 
 class TaskOptions(TypedDict, total=False):
@@ -33,6 +33,14 @@ def _at_ms(moment: datetime | float | None, what: str) -> int:
             raise BadRequest(f"{what} must say its time zone", field=what)
         moment = moment.timestamp()
     return _ms(moment, what, MAX_TIME_MS)
+
+
+def interval_ms(every: float | None) -> int:
+    """Check the interval of a schedule, in seconds; 0 for none. Raises: BadRequest."""
+    ms = _ms(every, "every")
+    if every is not None and ms < MIN_EVERY_MS:
+        raise BadRequest(f"every must be {MIN_EVERY_MS // 1000} second or more", field="every")
+    return ms
 
 
 def pack_options(options: TaskOptions) -> tuple[int, ...]:

@@ -57,7 +57,7 @@ WEIGHTS = st.sampled_from([1000, 1, 500, 1023, 1024, 3000, HEAVIEST])
 SEEDS = st.integers(0, 2**16)
 FIELDS = ["ada/s1", "ada/s2", "bob/s1"]
 AFTER = [1, 50, 1, -1, LEASE, 70_000]
-TEMPLATES = [{"expires_in": 0, "max_attempts": 0}, {"expires_in": 50, "max_attempts": 2}]
+TEMPLATES: list[dict[str, float]] = [{"expires_in": 0, "max_attempts": 0}, {"expires_in": 50, "max_attempts": 2}]
 FIRES = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(AFTER)), min_size=1, max_size=3)
 
 

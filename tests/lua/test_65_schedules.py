@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 import redis
@@ -268,7 +269,7 @@ def test_a_hundred_fire_in_one_call_and_no_more(queue: Queue) -> None:
     assert queue.tick().fires == 1
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[Any, ...]] = {
     "a tenant that bends a key": ("tenant", "schedule", "a:b", "n", START, SKIP, TIMING, template()),
     "no tenant": ("tenant", "schedule", "", "n", START, SKIP, TIMING, template()),
     "a name with a slash": ("name", "schedule", "ada", "a/b", START, SKIP, TIMING, template()),
