@@ -10,7 +10,7 @@ An interval fires on a grid that begins when the schedule is made: how late a fi
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.resources import files
 from zoneinfo import ZoneInfo
@@ -21,6 +21,7 @@ from fairq.errors import BadRequest
 from fairq.model import MAX_CRON_CHARS, MAX_SPAN_MS, MIN_EVERY_MS, Timing, check_int
 
 _FIELDS = 5
+_SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
 _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -57,12 +58,53 @@ def next_fire(timing: Timing, after_ms: int, grid_ms: int) -> int:
     """Return the first fire after a moment; an interval's grid goes through `grid_ms`. Raises: BadRequest if never."""
     if timing.every_ms:
         return grid_ms + timing.every_ms * ((after_ms - grid_ms) // timing.every_ms + 1)
-    zone = UTC if timing.zone == "UTC" else ZoneInfo(timing.zone)
-    for moment in CronSim(timing.cron, datetime.fromtimestamp(after_ms / 1000, zone)):
-        at_ms = round(moment.timestamp() * 1000)
-        if at_ms > after_ms:  # in a repeated hour it also finds the first time, which is over
-            return at_ms
-    raise BadRequest(f"cron {timing.cron!r} never fires", field="cron")
+    after = datetime.fromtimestamp(after_ms / 1000, UTC).replace(microsecond=0)
+    minute, hour, *_ = timing.cron.split()
+    search = _next_on_the_wall if minute.startswith("*") or hour.startswith("*") else _next_of_a_day
+    try:
+        moment = search(timing.cron, ZoneInfo(timing.zone), after)
+    except StopIteration:
+        raise BadRequest(f"cron {timing.cron!r} never fires", field="cron") from None
+    return round(moment.timestamp() * 1000)
+
+
+def _next_of_a_day(cron: str, zone: ZoneInfo, after: datetime) -> datetime:
+    """Leave gaps and overlaps to cronsim; asked in a repeated hour, it also finds the first time, which is over."""
+    return next(moment for moment in CronSim(cron, after.astimezone(zone)) if moment > after)
+
+
+def _next_on_the_wall(cron: str, zone: ZoneInfo, after: datetime) -> datetime:
+    """Search day by day: until the clock is changed it shows UTC and an offset, and cronsim knows no zones.
+
+    (With zones it counts from a midnight that the clock skips, and in full hours.)
+    """
+    while True:
+        offset, tomorrow = _offset(zone, after + _SECOND), after + _DAY
+        moment = next(CronSim(cron, after + offset)) - offset
+        if _offset(zone, tomorrow) == offset:
+            if moment <= tomorrow:
+                return moment
+            after = max(tomorrow, moment - _DAY)  # no clock shows that time earlier, whatever its changes
+        else:
+            change = _change(zone, after, tomorrow)
+            if moment < change:
+                return moment
+            after = change - _SECOND
+
+
+def _offset(zone: ZoneInfo, moment: datetime) -> timedelta:
+    offset = moment.astimezone(zone).utcoffset()
+    assert offset is not None
+    return offset
+
+
+def _change(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
+    """Find the second in which the clock is changed, between two moments that differ in their offsets."""
+    new = _offset(zone, after)
+    while after - before > _SECOND:
+        middle = (before + (after - before) / 2).replace(microsecond=0)
+        before, after = (before, middle) if _offset(zone, middle) == new else (middle, after)
+    return after
 
 
 def next_fires(timing: Timing, after_ms: int, grid_ms: int, count: int) -> list[int]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .fair_pick import FairPick, Pick, Run, Tenant
+from .fair_pick import Pick, Run, Tenant
 from .schedule_model import Scheduling
 
 ROUNDS, TENANTS_PER_TICK, WINDOW_MS = 8, 50, 60_000
@@ -44,7 +44,7 @@ def first_by_score(scores: dict[str, float], limit: int, highest: float = math.i
     return [member for _, member in due[:limit]]
 
 
-class Model(Scheduling, FairPick):
+class Model(Scheduling):
     """The queue. `now` is the time of the call; what is stored is the time of the last call that changed anything."""
 
     def __init__(self) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
+from .fair_pick import FairPick
+
 LATE_MS = 60_000
 Head = tuple[Any, ...]
 
@@ -22,13 +24,20 @@ class Schedule:
     last_fired_at: float = 0
 
 
-class Scheduling:
-    """The verbs on schedules, by `<tenant>/<name>`. `open`, `close`, `touch` and `store` are the model's."""
+class Scheduling(FairPick):
+    """The verbs on schedules, by `<tenant>/<name>`."""
 
-    open: Any
-    close: Any
-    touch: Any
-    store: Any
+    def open(self, now: float) -> float:
+        """Begin a call (the model's)."""
+        raise NotImplementedError
+
+    def close(self, now: float) -> None:
+        """End a call that changes something (the model's)."""
+        raise NotImplementedError
+
+    def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, float]]]) -> list[str]:
+        """Store tasks (the model's)."""
+        raise NotImplementedError
 
     def __init__(self) -> None:
         super().__init__()

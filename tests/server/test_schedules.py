@@ -12,7 +12,7 @@ import trio
 from fairq.model import Timing, bare_id
 from fairq.server.run import Served
 from fairq.store.records import pack_template
-from fairq.store.store import Store
+from fairq.store.store import Fire, Store
 from tests import stores
 from tests.store.waiting import wait_until
 
@@ -90,6 +90,25 @@ async def test_with_many_servers_each_fire_is_one_task(server_store: str) -> Non
             for name, at in fires.items():
                 assert [moment - at[0] for moment in at] == [1000 * n for n in range(len(at))], name
             assert (await one.app.store.queue("q")).enqueued == len(ids)
+
+
+async def test_of_ten_that_read_the_same_schedule_one_fires(served: Served) -> None:
+    store, outcomes = served.app.store, list[str]()
+
+    async def fire(next_at_ms: int) -> None:
+        outcomes.extend(await store.fire("q2", [Fire(found, next_at_ms)]))
+
+    with trio.fail_after(10):
+        served.app.ticker.due["q2"] = float("inf")  # its own server stays out of it
+        now_ms, _ = await store.schedules("q2")
+        due_ms = now_ms - 1000
+        await store.schedule("q2", "ada", "n", Timing(every_ms=1000), due_ms, "once", pack_template(b"1"))
+        _, (found,) = await store.schedules("q2", "ada", "n")
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(fire, due_ms + 1 + number)  # in the past, all of them: it is due again at once
+        assert sorted(outcomes) == ["gone"] * 9 + ["ok"]
+        assert (await store.queue("q2")).enqueued == 1
 
 
 async def test_a_schedule_made_at_a_server_that_is_gone_fires_at_another(server_store: str) -> None:
