@@ -12,9 +12,9 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "2715e2c2a4f060a4"
+DIGEST = "5fe47737c94daf9d"
 NAME = f"fairq_{VERSION}"
-READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead", "peek", "batches", "results", "letter"})
+READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead", "peek", "batches", "results", "letter", "schedules"})
 
 
 def function_name(verb: str) -> str:
