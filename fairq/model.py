@@ -31,6 +31,11 @@ MAX_RESULT_BYTES = 1 << 18
 MAX_CALLBACK_BYTES = 65_535
 MAX_CAP = 1_000_000  # on tasks running at once, of a batch or a tenant
 MAX_PROGRESS_CHARS = 200
+SCHEDULE_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}\Z")  # shorter than a task's id by the time of a fire
+MISSED = ("skip", "once")
+MIN_EVERY_MS = 1_000
+MAX_SCHEDULES = 1_000  # of a tenant in a queue
+MAX_CRON_CHARS = 200
 
 Action = Literal["ack", "nack", "reject", "release", "reap", "extend"]
 Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled"]
@@ -77,6 +82,15 @@ def check_full_id(value: object, what: str = "id") -> str:
     if isinstance(value, str) and FULL_ID_PATTERN.match(value):
         return value
     raise BadRequest(f"{what} must be a task's id as workers get it, not {value!r:.80}", field=what)
+
+
+def check_schedule_name(value: object, what: str = "name") -> str:
+    """Return the name of a schedule if it keeps the rule. Raises: BadRequest."""
+    if isinstance(value, str) and SCHEDULE_PATTERN.match(value):
+        return value
+    raise BadRequest(
+        f"{what} must be 1 to 40 of a-z, 0-9, '-', '_' and begin with a letter or digit, not {value!r:.80}", field=what
+    )
 
 
 def check_weight(value: object, what: str = "weight") -> float:
@@ -192,7 +206,10 @@ class Settlement(NamedTuple):
 
 @frozen
 class Tick:
-    """What one tick did, and when (in the store's ms) the next will find work; -1 when nothing waits."""
+    """What one tick did, and when (in the store's ms) the next will find work; -1 when nothing waits.
+
+    `fires`: how many schedules are due.
+    """
 
     now_ms: int
     next_due_ms: int
@@ -201,6 +218,7 @@ class Tick:
     expired: int
     reaped: int
     trimmed: int
+    fires: int = 0
 
 
 @frozen
@@ -311,6 +329,48 @@ class TaskState:
     error: str = ""
     progress: float = 0.0
     progress_text: str = ""
+
+
+# What the tasks of a schedule may ask for; when they start is said by its fires, and a batch would end one day.
+SCHEDULED = ("expires_in_ms", "max_attempts", "priority", "dedupe_key", "dedupe_window_ms", "result_ttl_ms")
+
+
+class Timing(NamedTuple):
+    """When a schedule fires: by a cron expression in a time zone, or every so many ms."""
+
+    cron: str = ""
+    zone: str = ""
+    every_ms: int = 0
+
+
+@frozen
+class ScheduleState:
+    """A schedule of a tenant; `next_at_ms` counts unless it is paused.
+
+    What its tasks are (from `expires_in_ms` on) is told of one that is asked for by name.
+    """
+
+    tenant: str
+    name: str
+    cron: str = ""
+    zone: str = ""
+    every_ms: int = 0
+    missed: str = "skip"
+    is_paused: bool = False
+    next_at_ms: int = 0
+    last_fired_at_ms: int = 0
+    expires_in_ms: int = 0
+    max_attempts: int = 0
+    priority: int = USUAL_PRIORITY
+    dedupe_key: str = ""
+    dedupe_window_ms: int = 0
+    result_ttl_ms: int = 0
+    payload: Any = None
+
+    @property
+    def timing(self) -> Timing:
+        """When it fires."""
+        return Timing(self.cron, self.zone, self.every_ms)
 
 
 @frozen

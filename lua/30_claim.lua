@@ -6,7 +6,6 @@
 
 local ROUNDS = 8
 local RECALLED = 10000
-local VOIDS_PER_CALL = 1000  -- void entries that one call passes over before it leaves the rest to the next
 
 -- Takes tenants off the head of the wake list; those that have left it (see rule 3) are dropped.
 local function pop_woken(call, wanted)

@@ -119,8 +119,8 @@ end
 -- When the next tick will find work.
 local function next_due(call)
   local earliest = math.huge
-  for name, wait in pairs({due = 0, expiring = 0, leases = 0, deaths = call.queue.dead_keep_ms, cancelling = 0,
-    completed = BATCH_KEEP_MS}) do
+  for name, wait in pairs({due = 0, expiring = 0, leases = 0, fires = 0, deaths = call.queue.dead_keep_ms,
+    cancelling = 0, completed = BATCH_KEEP_MS}) do
     local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
     if first then earliest = math.min(earliest, tonumber(first) + wait) end
   end
@@ -133,7 +133,7 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 limit: tasks per duty (1..500)
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
---         ready (tasks), promoted, expired, reaped, trimmed
+--         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`)
 --         A tick that finds nothing writes nothing.
 --   flags allow-oom
 function verbs.tick(keys, args)
@@ -146,5 +146,6 @@ function verbs.tick(keys, args)
   trim_batches(call, limit)
   flush(call)
   if #call.touched > 0 then close(call) end
-  return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed}
+  local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
+  return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires}
 end

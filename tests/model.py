@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .fair_pick import FairPick, Pick, Run, Tenant
+from .fair_pick import Pick, Run, Tenant
+from .schedule_model import Scheduling
 
 ROUNDS, TENANTS_PER_TICK, WINDOW_MS, BATCH_KEEP_MS = 8, 50, 60_000, 86_400_000
 
@@ -75,7 +76,7 @@ def first_by_score(scores: dict[str, float], limit: int, highest: float = math.i
     return [member for _, member in due[:limit]]
 
 
-class Model(FairPick):
+class Model(Scheduling):
     """The queue. `now` is the time of the call; what is stored is the time of the last call that changed anything."""
 
     def __init__(self) -> None:
@@ -291,6 +292,14 @@ class Model(FairPick):
     def enqueue(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:
         """Store tasks of one tenant; the options are those of `calls.options`."""
         now = self.open(now)
+        outcomes = self.store(now, tenant, tasks)
+        if self.touched:
+            self.finish_batches(now)
+            self.close(now)
+        return outcomes
+
+    def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:
+        """Store those tasks that are new, and that would not expire before they could start."""
         outcomes: list[str] = []
         if why_not := self.batches_refuse(tenant, tasks, now):
             return [why_not]
@@ -322,10 +331,7 @@ class Model(FairPick):
                     self.put_ready(t, id)
                 if expires_at:
                     self.expiring[id] = expires_at
-        if self.touched:
-            self.counts["enqueued"] += outcomes.count("ok")
-            self.finish_batches(now)
-            self.close(now)
+        self.counts["enqueued"] += outcomes.count("ok")
         return outcomes
 
     def batches_refuse(self, tenant: str, tasks: list[tuple[str, dict[str, Any]]], now: float) -> str:
@@ -597,6 +603,7 @@ class Model(FairPick):
     def next_due(self, now: float) -> float:
         """Tell when the next tick will find work."""
         waiting = [*self.due.values(), *self.expiring.values(), *self.leases.values()]
+        waiting += [at for field in self.schedules if (at := self.due_at(field)) < math.inf]
         waiting += [died_at + self.settings["dead_keep_ms"] for died_at in self.deaths.values()]
         waiting += [b.completed_at + BATCH_KEEP_MS for b in self.batches.values() if b.state == "complete"]
         waiting += self.cancelling.values()
@@ -618,7 +625,8 @@ class Model(FairPick):
         if self.touched:
             self.close(now)
         ready = sum(len(t.ready) for t in self.tenants.values())
-        return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed)
+        fires = sum(self.due_at(field) <= now for field in self.schedules)
+        return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires)
 
     def set_weight(self, now: float, tenant: str, weight: int) -> int:
         """Give a tenant a weight; returns the one that it had."""

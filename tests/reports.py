@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from .fair_pick import OUT, Run
 from .model import Model
 
@@ -72,3 +74,14 @@ def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, 
     b = model.batch_of(id)
     state = "delayed" if id in t.delayed else "held" if b and id in b.held else "ready"
     return (state, t.name, run.attempt, t.delayed.get(id, 0), "", run.error)
+
+
+def schedules(model: Model) -> list[str]:
+    """What `schedules` lists, in its order."""
+    return sorted(model.schedules, key=lambda field: (model.due_at(field), field))
+
+
+def head(packed: bytes) -> tuple[bytes, float, int, int, float]:
+    """A schedule's head in the model's words."""
+    _, paused, missed, next_at, last_fired_at = struct.unpack_from("<BBBdd", packed)
+    return packed[19:], next_at, missed, paused, last_fired_at

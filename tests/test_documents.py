@@ -38,6 +38,7 @@ OUTPUTS = {
     "dead letter": model.DeadLetter,
     "waiting task": model.WaitingTask,
     "batch state": model.BatchState,
+    "schedule state": model.ScheduleState,
     "token record": tokens.TokenRecord,
 }
 NAMES = {cls: words for words, cls in INPUTS.items()} | {wire.PushedTask: "pushed task"}
@@ -204,11 +205,12 @@ def test_limits_are_those_of_the_code() -> None:
     assert limits["a result, as the shortest JSON text without spaces"] == f"{model.MAX_RESULT_BYTES >> 10} KiB"
     assert limits["credit of a worker"] == str(wire.MAX_CREDIT)
     assert limits["queues of a worker"] == str(wire.MAX_QUEUES)
+    assert limits["schedules of a tenant in a queue"] == str(model.MAX_SCHEDULES)
     assert f"(default {wire.MAX_MESSAGE_BYTES >> 20} MiB)" in limits["a client's message"]
     assert limits["a payload, as the shortest JSON text without spaces"] == f"{model.MAX_PAYLOAD_BYTES >> 20} MiB"
     for words in (f"more than {MAX_DEPTH} levels", f"every {wire.BEAT_S:g} s", f"nothing for {wire.SILENCE_S:g} s"):
         assert words in PROTOCOL
-    for pattern in (model.NAME_PATTERN, model.TASK_ID_PATTERN, model.WORKER_PATTERN):
+    for pattern in (model.NAME_PATTERN, model.TASK_ID_PATTERN, model.WORKER_PATTERN, model.SCHEDULE_PATTERN):
         assert f"`{pattern.pattern.removesuffix(chr(92) + 'Z')}`" in PROTOCOL
 
 

@@ -28,6 +28,7 @@ for _name, _help in {
     "tenants": "List a queue's tenants, tune their weights, pause and resume them.",
     "queues": "List queues, change their settings, pause and resume them.",
     "dead": "List, show, replay and purge dead letters.",
+    "schedules": "Create, list, pause, resume and remove recurring tasks.",
     "tokens": "Create, list and revoke tokens.",
 }.items():
     _home = _name.replace("-", "_")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any, Unpack
 
@@ -17,17 +17,20 @@ from attrs import define, field
 from fairq.client.batch import Batch
 from fairq.client.dead_letters import DeadLetters
 from fairq.client.driver import Driver
-from fairq.client.options import TaskOptions, pack_options, pack_start
+from fairq.client.options import TaskOptions, interval_ms, pack_options, pack_start, scheduled_options
 from fairq.errors import BadRequest, NoResult, NotYet, OutcomeUnknown, TaskFailed, TooLarge, Unavailable
 from fairq.model import (
+    MAX_BATCH,
     MAX_CAP,
     MAX_PAYLOAD_BYTES,
     NewTask,
+    ScheduleState,
     TaskState,
     WaitingTask,
     check_batch_id,
     check_int,
     check_name,
+    check_schedule_name,
     check_task_id,
 )
 from fairq.scopes import background
@@ -270,6 +273,82 @@ class Client:
         """Return the dead letters of a queue, to list, replay and purge: a tenant's own, for operators everybody's."""
         return DeadLetters(self, check_name(queue, "queue"))
 
+    async def schedule(
+        self,
+        queue: str,
+        name: str,
+        payload: Any,
+        *,
+        cron: str | None = None,
+        zone: str | None = None,
+        every: float | None = None,
+        missed: str = "skip",
+        tenant: str | None = None,
+        timeout: float | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> list[datetime]:
+        """Enqueue a task again and again, or change how; returns the next three fires. The same again changes nothing.
+
+        `cron`: five fields, read in the time zone (`Europe/Copenhagen`; None: UTC), or `every`: seconds. `missed`: what
+        becomes of fires when the service was down: `skip` them, or make up for all of them `once`. A task's `start_at`
+        is the time of its fire; options that say another one are refused, and so is a batch. With a `dedupe_key` a fire
+        makes no task while that of an earlier one is not done. `tenant`: whose, for operators; so in the other calls.
+
+        Raises: BadRequest, naming the argument; TooLarge for the payload, or when there are 1,000 of them.
+        """
+        body = _schedule_body(queue, name, tenant) | {
+            "payload": orjson.Fragment(encode_payload(payload)),
+            "cron": cron or "",
+            "zone": zone or "",
+            "every_ms": interval_ms(every),
+            "missed": missed,
+            **scheduled_options(options),
+        }
+        reply = await self.request("schedule", body, timeout=timeout)
+        return [datetime.fromtimestamp(at_ms / 1000, UTC) for at_ms in reply["fires_at_ms"]]
+
+    async def unschedule(
+        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
+    ) -> bool:
+        """Delete a schedule; returns whether there was one. Tasks that it has enqueued stay."""
+        body = _schedule_body(queue, name, tenant)
+        return bool((await self.request("unschedule", body, timeout=timeout))["before"])
+
+    async def pause_schedule(
+        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
+    ) -> bool:
+        """Let a schedule fire no more until it is resumed; returns whether it was paused already. Raises: NotFound."""
+        body = _schedule_body(queue, name, tenant)
+        return bool((await self.request("pause_schedule", body, timeout=timeout))["before"])
+
+    async def resume_schedule(
+        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
+    ) -> bool:
+        """Let a schedule fire again, next at the first time still to come; returns whether it was paused."""
+        body = _schedule_body(queue, name, tenant)
+        return bool((await self.request("resume_schedule", body, timeout=timeout))["before"])
+
+    async def schedules(
+        self, queue: str, *, tenant: str | None = None, timeout: float | None = None
+    ) -> list[ScheduleState]:
+        """List all schedules (an operator's client: all tenants' unless one is named), the next to fire first."""
+        found: dict[tuple[str, str], ScheduleState] = {}
+        offset, asked = 0, _schedule_body(queue, None, tenant)
+        while True:
+            body = {**asked, "offset": offset, "count": MAX_BATCH}
+            page = (await self.request("schedules", body, timeout=timeout))["schedules"]
+            found.update({(row["tenant"], row["name"]): ScheduleState(**row) for row in page})
+            if len(page) < MAX_BATCH:
+                return list(found.values())
+            offset += len(page)
+
+    async def read_schedule(
+        self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
+    ) -> ScheduleState:
+        """Read one schedule, with its payload. Raises: NotFound."""
+        body = _schedule_body(queue, name, tenant)
+        return ScheduleState(**(await self.request("schedules", body, timeout=timeout))["schedules"][0])
+
     async def request(
         self, verb: str, body: dict[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
@@ -277,6 +356,15 @@ class Client:
         session = self._driver.session
         result: dict[str, Any] = await self._driver.wait(session.request(verb, body or {}, self._deadline(timeout)))
         return result
+
+
+def _schedule_body(queue: str, name: str | None, tenant: str | None) -> dict[str, Any]:
+    body = {"queue": check_name(queue, "queue")}
+    if name is not None:
+        body["name"] = check_schedule_name(name)
+    if tenant is not None:
+        body["tenant"] = check_name(tenant, "tenant")
+    return body
 
 
 @asynccontextmanager

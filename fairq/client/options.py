@@ -6,7 +6,16 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from fairq.errors import BadRequest
-from fairq.model import MAX_ATTEMPTS, MAX_SPAN_MS, MAX_TIME_MS, USUAL_PRIORITY, NewTask, check_int
+from fairq.model import (
+    MAX_ATTEMPTS,
+    MAX_SPAN_MS,
+    MAX_TIME_MS,
+    MIN_EVERY_MS,
+    SCHEDULED,
+    USUAL_PRIORITY,
+    NewTask,
+    check_int,
+)
 
 
 class TaskOptions(TypedDict, total=False):
@@ -73,3 +82,20 @@ def pack_options(options: TaskOptions) -> tuple[Any, ...]:
     except BadRequest as error:  # in the words of our arguments
         raise BadRequest(error.message.replace("_ms", ""), field=(error.field or "").removesuffix("_ms")) from None
     return values
+
+
+def interval_ms(every: float | None) -> int:
+    """Check the interval of a schedule, in seconds; 0 for none. Raises: BadRequest."""
+    ms = to_ms(every, "every")
+    if every is not None and ms < MIN_EVERY_MS:
+        raise BadRequest(f"every must be {MIN_EVERY_MS // 1000} second or more", field="every")
+    return ms
+
+
+def scheduled_options(options: TaskOptions) -> dict[str, Any]:
+    """Check what the tasks of a schedule ask for; returns fields of its frame. Raises: BadRequest; TypeError."""
+    for name in ("delay", "start_at", "expires_at", "batch"):
+        if options.get(name) is not None:
+            raise BadRequest(f"the tasks of a schedule have no {name}", field=name)
+    asked = dict(zip(NewTask._fields[2:], pack_options(options), strict=True))
+    return {name: asked[name] for name in SCHEDULED}

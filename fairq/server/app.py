@@ -46,6 +46,7 @@ class App:
     peers: set[Peer] = field(factory=set, init=False)
     dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
     watchers: dict[str, Watchers] = field(factory=dict, init=False)
+    searches: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)  # by schedules
     is_draining: bool = field(default=False, init=False)
     _recheck: trio.Event = field(factory=trio.Event, init=False)
     _peer_left: trio.Event = field(factory=trio.Event, init=False)

@@ -43,6 +43,7 @@ from fairq.model import (
 from fairq.scopes import open_plain_nursery
 from fairq.server.app import App
 from fairq.server.peer import Peer
+from fairq.server.schedules import pause_schedule, resume_schedule, schedule, schedules, unschedule
 from fairq.store import keys
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
@@ -552,6 +553,11 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Letter: letter,
     wire.Replay: replay,
     wire.Purge: purge,
+    wire.Schedule: schedule,
+    wire.Unschedule: unschedule,
+    wire.PauseSchedule: pause_schedule,
+    wire.ResumeSchedule: resume_schedule,
+    wire.Schedules: schedules,
     wire.CreateToken: create_token,
     wire.ListTokens: list_tokens,
     wire.RevokeToken: revoke_token,

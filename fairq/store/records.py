@@ -6,13 +6,20 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
+from attrs import evolve
+
 from fairq.errors import StoreRefused
-from fairq.model import Lease, NewTask
+from fairq.model import MISSED, Lease, NewTask, ScheduleState, Timing
 
 _HEADER = struct.Struct("<BHdddB")  # version, max_attempts, enqueued_at, start_at, expires_at, length of the tenant
 _OPTIONS = struct.Struct("<ddddHBdd")  # times, max_attempts, priority, dedupe window, result ttl; then two texts
 _PLAIN = NewTask("", b"")[2:]
 _RECORD_VERSION = 1
+_SCHEDULE = struct.Struct("<BBBdd")  # version, paused, missed, next_at, last_fired_at; the timing follows
+_TIMING = struct.Struct("<dBB")  # every, lengths of zone and cron, which follow
+_TEMPLATE = struct.Struct("<H")  # length of the options, which follow, then the payload
+_SCHEDULE_VERSION = 1
 
 
 def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes]:
@@ -40,3 +47,52 @@ def pack_options(task: NewTask) -> bytes:
     *fixed, dedupe_key, window_ms, result_ttl_ms, batch = task[2:]
     texts = (dedupe_key.encode(), batch.encode())
     return _OPTIONS.pack(*fixed, window_ms, result_ttl_ms) + b"".join(bytes([len(text)]) + text for text in texts)
+
+
+def pack_timing(timing: Timing) -> bytes:
+    """Pack when a schedule fires; Lua keeps it and does not look into it."""
+    zone, cron = timing.zone.encode(), timing.cron.encode()
+    return _TIMING.pack(timing.every_ms, len(zone), len(cron)) + zone + cron
+
+
+def pack_template(task: NewTask) -> bytes:
+    """Pack the task that a schedule enqueues."""
+    options = pack_options(task)
+    return _TEMPLATE.pack(len(options)) + options + task.payload
+
+
+def _unpack_template(template: bytes) -> NewTask:
+    """Read the task that a schedule enqueues; every fire gives it another id."""
+    (size,) = _TEMPLATE.unpack_from(template)
+    options, payload = template[_TEMPLATE.size :][:size], template[_TEMPLATE.size + size :]
+    if not options:
+        return NewTask("", payload)
+    _, _, expires_in, _, max_attempts, priority, window, result_ttl = _OPTIONS.unpack_from(options)
+    dedupe_key = options[_OPTIONS.size + 1 :][: options[_OPTIONS.size]].decode()
+    return NewTask(
+        "", payload, expires_in_ms=int(expires_in), max_attempts=max_attempts, priority=priority,
+        dedupe_key=dedupe_key, dedupe_window_ms=int(window), result_ttl_ms=int(result_ttl),
+    )  # fmt: skip
+
+
+def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
+    """Read a schedule: its field, its head and, if it is there, its template."""
+    field, head, *templates = row
+    version, paused, missed, next_at, last_fired_at = _SCHEDULE.unpack_from(head)
+    if version != _SCHEDULE_VERSION:
+        raise StoreRefused(f"the store holds a schedule of version {version}; this build reads {_SCHEDULE_VERSION}")
+    every, zone_size, cron_size = _TIMING.unpack_from(head, _SCHEDULE.size)
+    names = head[_SCHEDULE.size + _TIMING.size :].decode()
+    tenant, _, name = field.decode().partition("/")
+    state = ScheduleState(
+        tenant, name, names[zone_size : zone_size + cron_size], names[:zone_size], int(every), MISSED[missed],
+        bool(paused), int(next_at), int(last_fired_at),
+    )  # fmt: skip
+    if not templates:
+        return state
+    task = _unpack_template(templates[0])
+    return evolve(
+        state, expires_in_ms=task.expires_in_ms, max_attempts=task.max_attempts, priority=task.priority,
+        dedupe_key=task.dedupe_key, dedupe_window_ms=task.dedupe_window_ms, result_ttl_ms=task.result_ttl_ms,
+        payload=orjson.Fragment(task.payload),
+    )  # fmt: skip

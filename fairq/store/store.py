@@ -15,6 +15,7 @@ from fairq.errors import SettingsError, StoreRefused, Unavailable
 from fairq.model import (
     MAX_BATCH,
     MAX_ERROR_CHARS,
+    MISSED,
     REASONS,
     SHARES,
     BatchState,
@@ -26,10 +27,12 @@ from fairq.model import (
     Outcome,
     QueueSettings,
     QueueState,
+    ScheduleState,
     Settlement,
     TaskState,
     TenantState,
     Tick,
+    Timing,
     WaitingTask,
 )
 from fairq.scopes import background
@@ -37,7 +40,14 @@ from fairq.store import keys, library
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
 from fairq.store.connection import Connection, Subscription, without_secrets
-from fairq.store.records import pack_options, unpack_leases, unpack_record
+from fairq.store.records import (
+    pack_options,
+    pack_template,
+    pack_timing,
+    unpack_leases,
+    unpack_record,
+    unpack_schedule,
+)
 from fairq.store.topology import is_cluster, parse_seeds
 
 log = structlog.get_logger("fairq.store")
@@ -51,6 +61,25 @@ class Claim(NamedTuple):
 
     lease_ms: int
     leases: list[Lease]
+
+
+class Schedule(NamedTuple):
+    """A schedule, and its head as the store has it: the token for what follows from it."""
+
+    head: bytes
+    state: ScheduleState
+
+    @property
+    def field(self) -> str:
+        """What the store calls it."""
+        return f"{self.state.tenant}/{self.state.name}"
+
+
+class Fire(NamedTuple):
+    """A schedule that is due, and when it fires next."""
+
+    schedule: Schedule
+    next_at_ms: int
 
 
 async def load_library(ask: Callable[..., Awaitable[Any]]) -> None:
@@ -294,6 +323,45 @@ class Store:
         """Read one dead letter."""
         row = await self._call("letter", queue, id)
         return _dead_letter(row) if row else None
+
+    async def schedule(
+        self, queue: str, tenant: str, name: str, timing: Timing, next_at_ms: int, missed: str, task: NewTask
+    ) -> tuple[str, int]:
+        """Create or change a schedule; returns `created`, `changed` or `same`, and when it fires next."""
+        await self._register(queue)
+        rest = (next_at_ms, MISSED.index(missed), pack_timing(timing), pack_template(task))
+        outcome, next_at = await self._call("schedule", queue, tenant, name, *rest)
+        return outcome.decode(), next_at
+
+    async def unschedule(self, queue: str, tenant: str, name: str) -> bool:
+        """Delete a schedule; returns whether there was one."""
+        return bool(await self._call("unschedule", queue, tenant, name) == b"ok")
+
+    async def pause_schedule(self, queue: str, tenant: str, name: str) -> bool | None:
+        """Let a schedule fire no more; returns whether it was paused already, None if there is none."""
+        before = await self._call("pause_schedule", queue, tenant, name)
+        return None if before < 0 else bool(before)
+
+    async def resume_schedule(self, queue: str, schedule: Schedule, next_at_ms: int) -> bool:
+        """Let a schedule fire again; returns False if it has changed since it was read."""
+        tenant, name = schedule.state.tenant, schedule.state.name
+        return bool(await self._call("resume_schedule", queue, tenant, name, schedule.head, next_at_ms) == b"ok")
+
+    async def fire(self, queue: str, fires: Sequence[Fire]) -> list[str]:
+        """Fire up to 100 due schedules, each once whoever else tries: `ok`, `missed` or `gone`, `duplicate` (with the
+        id of the task that holds the dedupe key, if that is why).
+        """
+        args: list[str | bytes | int] = []
+        for schedule, next_at_ms in fires:
+            args += (schedule.field, schedule.head, next_at_ms)
+        return [outcome.decode() for outcome in await self._call("fire", queue, *args)]
+
+    async def schedules(
+        self, queue: str, tenant: str = "", name: str = "", *, offset: int = 0, count: int = 100
+    ) -> tuple[int, list[Schedule]]:
+        """Read the store's time, and a tenant's schedules, one of them, or a page of all, the next to fire first."""
+        now_ms, *rows = await self._call("schedules", queue, tenant, name, offset, count)
+        return now_ms, [Schedule(row[1], unpack_schedule(row)) for row in rows]
 
     async def read_tokens(self, id: str | None = None) -> dict[str, bytes]:
         """Read all token records (id -> JSON), or just one."""

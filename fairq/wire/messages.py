@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from attrs import field, frozen
 
-from fairq.model import NewTask, Settlement
+from fairq.model import USUAL_PRIORITY, NewTask, Settlement
 
 SUBPROTOCOL = "fairq.v1"
 CLOSE_SUPERSEDED = 4002  # close code: a worker that started later has the name
@@ -373,6 +373,74 @@ class Purge(Request):
 
 
 @frozen
+class Schedule(Request):
+    """Create a schedule, or change the one of that name; give `cron` or `every_ms`."""
+
+    type: ClassVar[str] = "schedule"
+    ref: int
+    queue: str
+    name: str
+    payload: Any
+    cron: str = ""
+    zone: str = ""
+    every_ms: int = 0
+    missed: str = "skip"
+    expires_in_ms: int = 0
+    max_attempts: int = 0
+    priority: int = USUAL_PRIORITY
+    dedupe_key: str = ""
+    dedupe_window_ms: int = 0
+    result_ttl_ms: int = 0
+    tenant: str | None = None
+
+
+@frozen
+class Unschedule(Request):
+    """Delete a schedule."""
+
+    type: ClassVar[str] = "unschedule"
+    ref: int
+    queue: str
+    name: str
+    tenant: str | None = None
+
+
+@frozen
+class PauseSchedule(Request):
+    """Let a schedule fire no more until it is resumed."""
+
+    type: ClassVar[str] = "pause_schedule"
+    ref: int
+    queue: str
+    name: str
+    tenant: str | None = None
+
+
+@frozen
+class ResumeSchedule(Request):
+    """Undo `pause_schedule`."""
+
+    type: ClassVar[str] = "resume_schedule"
+    ref: int
+    queue: str
+    name: str
+    tenant: str | None = None
+
+
+@frozen
+class Schedules(Request):
+    """List schedules."""
+
+    type: ClassVar[str] = "schedules"
+    ref: int
+    queue: str
+    name: str | None = None
+    tenant: str | None = None
+    offset: int = 0
+    count: int = 100
+
+
+@frozen
 class CreateToken(Request):
     """Register a token that the caller made; `hash` is the SHA-256 of its text, which itself never travels."""
 
@@ -527,6 +595,11 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Letter: (_TENANT | _OPERATOR, _ANY),
     Replay: (_TENANT | _OPERATOR, _ANY),
     Purge: (_TENANT | _OPERATOR, _ANY),
+    Schedule: (_TENANT | _OPERATOR, _ANY),
+    Unschedule: (_TENANT | _OPERATOR, _ANY),
+    PauseSchedule: (_TENANT | _OPERATOR, _ANY),
+    ResumeSchedule: (_TENANT | _OPERATOR, _ANY),
+    Schedules: (_TENANT | _OPERATOR, _ANY),
     CreateToken: (_OPERATOR, _ANY),
     ListTokens: (_OPERATOR, _ANY),
     RevokeToken: (_OPERATOR, _ANY),

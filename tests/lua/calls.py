@@ -39,6 +39,7 @@ class Ticked(NamedTuple):
     expired: int
     reaped: int
     trimmed: int
+    fires: int
 
 
 class Known(NamedTuple):
@@ -133,6 +134,12 @@ def options(
         return b""
     fixed = struct.pack("<ddddHBdd", *times, max_attempts, priority, window, result)
     return fixed + b"".join(bytes([len(text)]) + text.encode() for text in (key, batch))
+
+
+def packed_template(payload: bytes = b"{}", **asked: Any) -> bytes:
+    """Pack the task of a schedule; what it may ask is what `options` takes."""
+    packed = options(**asked)
+    return struct.pack("<H", len(packed)) + packed + payload
 
 
 def words(reply: list[bytes]) -> list[str]:

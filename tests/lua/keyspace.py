@@ -12,10 +12,12 @@ from .calls import Queue
 TENANT_FORMAT = "<15dIbBBB"
 QUEUE_FORMAT = "<26d"
 BATCH_FORMAT = "<10dBB"
-SCORES = ("leases", "due", "expiring", "deaths", "cancelling", "completed", "graveyards")
-HASHES = ("tasks", "runs", "dead", "slots", "tenants", "extras", "batches")
+SCORES = ("leases", "due", "expiring", "deaths", "cancelling", "completed", "graveyards", "fires")
+HASHES = ("tasks", "runs", "dead", "slots", "tenants", "extras", "batches", "templates")
 PLAIN_KEYS = {"test", "queue", "wake", *SCORES, *HASHES}
-NUMBERED_KEYS = {"ready", "delayed", "void", "done", "levels", "unique", "held", "members", "result", "deaths"}
+NUMBERED_KEYS = {
+    "ready", "delayed", "void", "done", "levels", "unique", "held", "members", "result", "deaths", "schedules",
+}  # fmt: skip
 OUT, AWAKE, LEASED, STOPPING, WINDOW_MS = 0, -1, 0, 3, 60_000
 USUAL, COMPLETE = "50", 2
 
@@ -74,7 +76,7 @@ class Keyspace:
         self.extras = hashes["extras"]
         self.unique = {name: values[name].decode() for name in self.names if name.startswith("unique:")}
         self.leases, self.due, self.expiring, self.deaths = (scores[n] for n in SCORES[:4])
-        self.graveyards = scores["graveyards"]
+        self.graveyards, self.fires, self.templates = scores["graveyards"], scores["fires"], hashes["templates"]
         self.wake = [name.decode() for name in values.get("wake", [])]
         self.seats = {n: Seat._make(struct.unpack(TENANT_FORMAT, v)) for n, v in hashes["tenants"].items()}
         packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 26)
@@ -107,6 +109,9 @@ class Keyspace:
                 level, _, id = field.decode().rpartition(":")
                 self.level_voids[t].setdefault(level or USUAL, Counter())[id] += int(count)
                 self.voids[t][id] += int(count)
+        self.heads = {
+            f"{t}/{k.decode()}": v for t in self.seats for k, v in dict(values.get(f"schedules:{t}", {})).items()
+        }
         self.done = {
             int(n.removeprefix("done:")): {k.decode(): v.decode() for k, v in values[n].items()}
             for n in self.names
@@ -136,6 +141,7 @@ class Keyspace:
         self.check_batches(ready)
         self.check_graves()
         self.check_seats()
+        self.check_schedules()
 
     def check_names(self) -> None:
         """No key outside the documented set, and none of a tenant that is not known."""
@@ -278,3 +284,11 @@ class Keyspace:
         assert Counter(self.wake) == Counter(t for t, s in self.seats.items() if s.listed)
         assert {t for t, s in eligible.items() if s.slot == AWAKE} <= set(self.wake)
         assert all(seat.epoch <= self.epoch for seat in self.seats.values())
+
+    def check_schedules(self) -> None:
+        """Every schedule has a head, a template and a place among the fires: its next time, or the end of all time."""
+        heads = {field: struct.unpack_from("<BBBdd", head) for field, head in self.heads.items()}
+        assert self.templates.keys() == heads.keys()
+        assert self.fires == {
+            field: math.inf if paused else next_at for field, (_, paused, _, next_at, _) in heads.items()
+        }

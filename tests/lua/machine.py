@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests import reports
 from tests.model import Model
+from tests.schedule_model import Head
 
-from .calls import START, Queue, options, settle_args
+from .calls import START, Queue, options, packed_template, settle_args
 from .keyspace import Keyspace
 
 LEASE, HEAVIEST = 1000, 10_000_000
@@ -71,6 +72,15 @@ FILTERS: st.SearchStrategy[tuple[str, str, str, int, int]] = st.tuples(
 )
 WEIGHTS = st.sampled_from([1000, 1, 500, 1023, 1024, 3000, HEAVIEST])
 SEEDS = st.integers(0, 2**16)
+FIELDS = ["ada/s1", "ada/s2", "bob/s1"]
+AFTER = [1, 50, 0, -1, LEASE, 70_000]
+TEMPLATES: list[dict[str, Any]] = [
+    {},
+    {"expires_in": 50, "max_attempts": 2, "priority": 0},
+    {"key": "k1"},
+    {"key": "k2", "window": LEASE, "result": LEASE},
+]
+FIRES = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(AFTER)), min_size=1, max_size=3)
 
 
 class Dice:
@@ -101,6 +111,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.tokens: list[tuple[str, int]] = []
         self.lives: dict[str, int] = {}
         self.cursor = ""
+        self.heads: list[tuple[str, bytes, Head | None]] = []  # as servers have read them, some long ago
 
     def same(self, real: object, expected: object) -> None:
         """Assert that the store said what the model says."""
@@ -244,6 +255,56 @@ class QueueMachine(RuleBasedStateMachine):
         self.call("configure", name, value)
         self.model.configure(self.now, **{name: value})
 
+    @rule(
+        field=st.sampled_from(FIELDS), after=st.sampled_from(AFTER), missed=st.integers(0, 1), choice=st.integers(0, 7)
+    )
+    def schedule(self, field: str, after: int, missed: int, choice: int) -> None:
+        """Create a schedule, change it, or say the same again; with `after` 0 it comes back to the fire that it had."""
+        timing, template = (b"one", b"two")[choice // 4], TEMPLATES[choice % 4]
+        known = self.model.schedules.get(field)
+        next_at = known.last_fired_at if known and known.last_fired_at and not after else self.now + after
+        outcome, at = self.call("schedule", *field.split("/"), next_at, missed, timing, packed_template(**template))
+        self.same((outcome.decode(), at), self.model.schedule(self.now, field, next_at, missed, timing, template))
+
+    def read_heads(self) -> None:
+        """Read all schedules, as a server does before it fires."""
+        rows = self.call("schedules", "", "", 0, 100)[1:]
+        assert all(row[1] for row in rows), "a fire without a schedule"
+        self.heads += [(row[0].decode(), row[1], self.model.head(row[0].decode())) for row in rows]
+
+    @rule(chosen=FIRES, is_fresh=st.booleans())
+    def fire(self, chosen: list[tuple[int, int]], is_fresh: bool) -> None:
+        """Fire with heads of all ages, the youngest most often; twins are common."""
+        if is_fresh or not self.heads:
+            self.read_heads()
+        if not self.heads:
+            return
+        fires = [(*self.heads[-1 - back % len(self.heads)], self.now + after) for back, after in chosen]
+        parts = [part for field, head, _, next_at in fires for part in (field, head, next_at)]
+        outcomes = [word.decode() for word in self.call("fire", *parts)]
+        due = {field: self.model.schedules[field].next_at for field, *_ in fires if field in self.model.schedules}
+        self.same(outcomes, self.model.fire(self.now, [(field, head, at) for field, _, head, at in fires]))
+        for (field, *_), outcome in zip(fires, outcomes, strict=True):
+            if outcome == "ok":
+                self.lives[f"{field}-{due[field]:.0f}"] = 0
+
+    @rule(
+        verb=st.sampled_from(["unschedule", "pause_schedule", "resume_schedule", "resume_schedule"]),
+        field=st.sampled_from(FIELDS),
+        after=st.sampled_from(AFTER),
+    )
+    def change_schedule(self, verb: str, field: str, after: int) -> None:
+        """Delete, pause or resume a schedule; a resume brings a head that may be old."""
+        parts, more = [], []
+        if verb == "resume_schedule":
+            self.read_heads()
+            known = [(head, model) for name, head, model in self.heads[-4:] if name == field]
+            head, model = known[after % len(known)] if known else (b"", None)
+            parts, more = [head, self.now + after], [model, self.now + after]
+        outcome = self.call(verb, *field.split("/"), *parts)
+        expected = getattr(self.model, verb)(self.now, field, *more)
+        self.same(outcome.decode() if isinstance(outcome, bytes) else outcome, expected)
+
     @invariant()
     def all_say_the_same(self) -> None:
         """Compare what the store tells of queue, tenants and tasks, to the last bit, and read its keys."""
@@ -261,6 +322,9 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(kept, [result if until > now else None for until, result in results])
         for name in BATCHES:
             self.same(self.queue.batch(name), reports.batch(self.model, name))
+        rows = self.queue.call("schedules", "", "", 0, 100)[1:]
+        self.same([row[0].decode() for row in rows], reports.schedules(self.model))
+        self.same([reports.head(row[1]) for row in rows], [self.model.head(f) for f in reports.schedules(self.model)])
         Keyspace(self.queue).check()
 
 
@@ -300,7 +364,7 @@ class Walk:
     def step(self) -> None:
         """Take one step; every fourth one reads the whole keyspace."""
         m, choose, seed = self.machine, self.random.choice, self.random.randrange(2**16)
-        match self.random.choices(range(12), [5, 4, 5, 4, 2, 2, 1, 1, 1, 1, 1, 1])[0]:
+        match self.random.choices(range(15), [5, 4, 5, 4, 2, 2, 1, 1, 1, 1, 1, 1, 1, 3, 1])[0]:
             case 0:
                 m.enqueue(tenant=choose(NAMES), ids=self.some(4, IDS), window=self.window())
             case 1:
@@ -331,6 +395,16 @@ class Walk:
                 m.end_batch(verb=choose(["close_batch", "close_batch", "cancel_batch"]), name=choose(BATCHES))
             case 11:
                 m.set_cap(tenant=choose(NAMES), cap=choose([-1, -1, 0, 1, 2]))
+            case 12:
+                m.schedule(
+                    field=choose(FIELDS), after=choose(AFTER), missed=choose([0, 1]), choice=self.random.randrange(8)
+                )
+            case 13:
+                chosen = [(choose([0, 1, 2, 3, 5]), choose(AFTER)) for _ in range(choose([1, 2, 3]))]
+                m.fire(chosen=chosen, is_fresh=choose([True, False]))
+            case 14:
+                verb = choose(["unschedule", "pause_schedule", "resume_schedule", "resume_schedule"])
+                m.change_schedule(verb=verb, field=choose(FIELDS), after=choose(AFTER))
         if self.random.random() < 0.25:
             m.all_say_the_same()
         if self.reader.random() < 0.25:

@@ -14,7 +14,7 @@ LUA = Path(fairq.__file__).parent / "lua"
 DOCUMENT = (LUA / "KEYS.md").read_text()
 SOURCE = library.source()
 TEXT = re.sub(r"--[^\n]*", "", SOURCE)
-FORMATS = ["QUEUE", "TENANT", "HEADER", "RUN", "OPTIONS", "EXTRAS", "BATCH", "DEATH"]
+FORMATS = ["QUEUE", "TENANT", "HEADER", "RUN", "OPTIONS", "EXTRAS", "BATCH", "DEATH", "SCHEDULE", "TEMPLATE"]
 
 
 def section(title: str) -> str:

@@ -225,6 +225,42 @@ MUTANTS = [
         "text(math.max(0, call.now - younger))",
     ),
     Mutant("accounts outlive a change of share", "if epoch ~= call.queue.epoch then  --", "if false then  --"),
+    Mutant("of many that fire all do", "if s.head ~= head or s.paused == 1", "if not s.head or s.paused == 1"),
+    Mutant(
+        "a twin in one call fires twice",
+        "  s.head = struct.pack(SCHEDULE_FORMAT",
+        "  local s = setmetatable({}, {__index = s})\n  s.head = struct.pack(SCHEDULE_FORMAT",
+    ),
+    Mutant("a schedule fires early", "or s.next_at > call.now or", "or"),
+    Mutant("a paused schedule fires", "s.head ~= head or s.paused == 1 or", "s.head ~= head or"),
+    Mutant("a fire stays due", "  s.next_at = next_at\n  save_schedule(call, s)\n  return outcome", "  return outcome"),
+    Mutant("missed fires are made up for in any case", "s.missed == ONCE or call.now - due_at <= LATE_MS", "true"),
+    Mutant("missed fires are never made up for", "s.missed == ONCE or call.now - due_at", "call.now - due_at"),
+    Mutant("a fire is missed too soon", "call.now - due_at <= LATE_MS", "call.now - due_at < LATE_MS / 2"),
+    Mutant(
+        "a fire forgets its window", "due_at, expires_at, max_attempts, extras,", "due_at, 0, max_attempts, extras,"
+    ),
+    Mutant(
+        "a fire forgets its attempts",
+        "due_at, expires_at, max_attempts, extras,",
+        "due_at, expires_at, call.queue.max_attempts, extras,",
+    ),
+    Mutant(
+        "a fire asks for nothing",
+        "max_attempts, extras, window)\n  if outcome",
+        "max_attempts, PLAIN, 0)\n  if outcome",
+    ),
+    Mutant("a duplicate counts as fired", "if outcome == 'ok' then s.last_fired_at", "if true then s.last_fired_at"),
+    Mutant(
+        "a schedule's known id is enqueued again", "  if known_ids(call, {id})[id] then return 'duplicate' end\n", ""
+    ),
+    Mutant("a paused schedule stays due", "s.paused == 1 and '+inf' or s.next_at", "s.next_at"),
+    Mutant(
+        "a schedule that is gone stays due", "  redis.call('ZREM', key(call, 'fires'), tenant .. '/' .. name)\n", ""
+    ),
+    Mutant("another task moves the time", "if s.timing ~= timing then s.timing", "if true then s.timing"),
+    Mutant("a resume does not look at the head", "if not s or s.head ~= args[5] then", "if not s then"),
+    Mutant("a tick does not see the next fire", "leases = 0, fires = 0,", "leases = 0,"),
     Mutant("hunger is never noted", "q.hungry, call.readied = 1, call.readied or q.weight_sum > 0", ""),
 ]
 
@@ -246,8 +282,10 @@ DEEP = {
     "the flooder loses more than its lead",
     "the queue's cap is not looked at by a draw",
     "a walk passes over those of one moment",
+    "a schedule's known id is enqueued again",
 }
-CASES = [pytest.param(mutant, marks=[pytest.mark.slow] if mutant.name in DEEP else []) for mutant in MUTANTS]
+SLOW = [pytest.mark.slow, pytest.mark.timeout(600)]
+CASES = [pytest.param(mutant, marks=SLOW if mutant.name in DEEP else []) for mutant in MUTANTS]
 
 
 @pytest.mark.one_store
@@ -264,7 +302,7 @@ def test_a_planted_bug_is_found(redis_client: redis.Redis, mutant: Mutant) -> No
     machine = type("MutantMachine", (QueueMachine,), {"client": redis_client, "version": "mutant"})
     try:
         with pytest.raises((AssertionError, redis.ResponseError, KeyError, struct.error)):
-            walk(machine, walks=WALKS * (5 if mutant.name in DEEP else 1))
+            walk(machine, walks=WALKS * (10 if mutant.name in DEEP else 1))
     finally:
         redis_client.function_delete("fairq_mutant")
 

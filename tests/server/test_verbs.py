@@ -17,6 +17,7 @@ TASK = {"id": "a", "payload": 1}
 REPORT = {"id": "a", "attempt": 1, "fraction": 0.5}
 LETTER = {"id": "abcd", "role": "worker", "hash": "0" * 64}
 ATTACH = {"worker": "w", "queues": ["q"], "credit": 1}
+SCHEDULING = {"schedule", "unschedule", "pause_schedule", "resume_schedule", "schedules"}  # see test_schedules.py
 TOKENS = {Role.TENANT: tenant("ada"), Role.WORKER: WORKER, Role.OPERATOR: OPERATOR}
 
 
@@ -213,7 +214,7 @@ def role_for(verb: str) -> Role:
 
 
 def test_each_verb_is_in_the_tables() -> None:
-    requests = {frame.type for frame in CLIENT_FRAMES} - {"ping", "drain"}
+    requests = {frame.type for frame in CLIENT_FRAMES} - {"ping", "drain"} - SCHEDULING
     without_a_refusal_of_their_own = {"list_tokens", "credit", "extend"}
     assert {verb for verb, *_ in OTHERS} | {"enqueue"} | without_a_refusal_of_their_own == requests | {"fly"}
 
@@ -292,6 +293,8 @@ async def test_a_verb_of_another_role_is_forbidden(served: Served, role: Role) -
                 "purge": {"queue": "q", "ids": ["a"]}, "create_token": LETTER, "list_tokens": {},
                 "idle": {}, "progress": {"queue": "q", "reports": [REPORT]},
                 "workers": {}, "drain_worker": {"worker": "w"},
+                **{verb: {"queue": "q", "name": "n"} for verb in SCHEDULING},
+                "schedule": {"queue": "q", "name": "n", "payload": 1},
             }  # fmt: skip
             with pytest.raises(Refused) as caught:
                 await client.ask(frame.type, **valid.get(frame.type, body))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import struct
 
+import orjson
 import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairq.errors import StoreRefused
-from fairq.model import MAX_SPAN_MS, MAX_TIME_MS, NewTask
+from fairq.model import MAX_SPAN_MS, MAX_TIME_MS, NewTask, Timing
 from fairq.store import keys, library
-from fairq.store.records import pack_options, unpack_leases, unpack_record
+from fairq.store.records import pack_options, pack_template, pack_timing, unpack_leases, unpack_record, unpack_schedule
 
 NOW_MS = 1_800_000_000_000
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,62}", fullmatch=True)
@@ -80,6 +81,22 @@ def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
         assert struct.unpack("<ddddHBdd", packed[:51]) == (*times, max_attempts, priority, window, result_ttl)
         texts = (key.encode(), batch.encode())
         assert packed[51:] == b"".join(bytes([len(text)]) + text for text in texts)
+
+
+@given(task=tasks(), priority=st.integers(0, 99), key=st.text(max_size=20), window=SPANS, result_ttl=SPANS)
+def test_a_schedules_task_is_read_as_it_was_packed(
+    task: NewTask, priority: int, key: str, window: int, result_ttl: int
+) -> None:
+    asked = {"priority": priority, "dedupe_key": key, "dedupe_window_ms": window, "result_ttl_ms": result_ttl}
+    plain = {"expires_in_ms": task.expires_in_ms, "max_attempts": task.max_attempts}
+    timing = Timing("0 3 * * *", "UTC")
+    head = struct.pack("<BBBdd", 1, 0, 1, NOW_MS, 0) + pack_timing(timing)
+    for options in ({}, plain, asked, plain | asked):
+        packed = pack_template(NewTask("", b'"any"', **options))  # type: ignore[arg-type]  # mixed by name
+        state = unpack_schedule((b"ada/nightly", head, packed))
+        assert (state.tenant, state.name, state.missed, state.timing) == ("ada", "nightly", "once", timing)
+        assert {name: getattr(state, name) for name in options} == options
+        assert orjson.dumps(state.payload) == b'"any"'
 
 
 def test_a_record_of_another_version_is_refused() -> None:

@@ -1,0 +1,170 @@
+"""`fairq schedules`: recurring tasks."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from zoneinfo import ZoneInfo
+
+import orjson
+from attrs import asdict
+from cyclopts import App, Parameter
+
+from fairq.cli.options import Json, Server, run_with
+from fairq.cli.output import print_json, print_table
+from fairq.errors import BadRequest, NotFound
+from fairq.model import SCHEDULED
+
+if TYPE_CHECKING:
+    from fairq.client.client import Client
+    from fairq.model import ScheduleState
+
+schedules = App(name="schedules", help="Create, list, pause, resume and remove recurring tasks.")
+
+_COLUMNS = {
+    "tenant": "tenant",
+    "name": "name",
+    "fires": "fires",
+    "zone": "zone",
+    "missed": "missed",
+    "next": "next",
+    "last": "last",
+    "is_paused": "paused",
+}
+_NOT_LISTED = (*SCHEDULED, "payload")
+Tenant = Annotated[str | None, Parameter(help="Whose schedule, with an operator's token.")]
+
+
+def _local(moment: datetime, zone: str | None) -> str:
+    """Show a moment on the clock of a zone; in UTC where that zone is not known here."""
+    try:
+        return moment.astimezone(ZoneInfo(zone or "UTC")).isoformat(" ", "seconds")
+    except (LookupError, OSError, ValueError):
+        return moment.isoformat(" ", "seconds")
+
+
+def _at(ms: int, zone: str) -> str:
+    return _local(datetime.fromtimestamp(ms / 1000, UTC), zone) if ms else ""
+
+
+@schedules.command
+def create(
+    queue: str,
+    name: str,
+    payload: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    *,
+    cron: str | None = None,
+    zone: str | None = None,
+    every: float | None = None,
+    missed: Literal["skip", "once"] = "skip",
+    expires_in: float | None = None,
+    max_attempts: int | None = None,
+    priority: int | None = None,
+    dedupe_key: str | None = None,
+    dedupe_window: float | None = None,
+    tenant: Tenant = None,
+    json: Json = False,
+    server: Server | None = None,
+) -> None:
+    """Create a schedule, or change the one of that name, and show its next three fires.
+
+    Parameters
+    ----------
+    queue
+        The queue of its tasks.
+    name
+        1 to 40 of a-z, 0-9, '-', '_'.
+    payload
+        Any JSON value, for every task; `-` reads it from standard input.
+    cron
+        When, as minute, hour, day of the month, month, day of the week: `--cron "0 3 * * *"`.
+    zone
+        The time zone of --cron, such as Europe/Copenhagen (default: UTC).
+    every
+        Or every so many seconds.
+    missed
+        What becomes of fires while the service is down: skip them, or make up for all of them once.
+    expires_in
+        Seconds after which a task shall not start any more.
+    max_attempts
+        Attempts before a task becomes a dead letter (default: the queue's).
+    priority
+        0 (most urgent) to 99 among the tenant's own tasks (default: 50).
+    dedupe_key
+        While a task with this key waits or runs, perhaps that of an earlier fire, a fire makes none.
+    dedupe_window
+        Hold the key for so many seconds instead, whatever becomes of the task.
+    """
+    try:
+        value = orjson.loads(sys.stdin.buffer.read() if payload == "-" else payload)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"the payload is not JSON ({error}); text needs quotes: '\"text\"'", field="payload") from None
+    if (cron is None) == (every is None):
+        raise BadRequest("say --cron or --every, one of them", field="cron")
+
+    async def work(client: Client) -> list[datetime]:
+        return await client.schedule(
+            queue, name, value, cron=cron, zone=zone, every=every, missed=missed, expires_in=expires_in,
+            max_attempts=max_attempts, priority=priority, dedupe_key=dedupe_key, dedupe_window=dedupe_window,
+            tenant=tenant,
+        )  # fmt: skip
+
+    fires = run_with(server or Server(), work)
+    if json:
+        print_json({"queue": queue, "name": name, "fires_at": fires})
+        return
+    print(f"{name} in {queue} fires next at")
+    for moment in fires:
+        print(f"  {_local(moment, zone)}")
+
+
+@schedules.command(name="list")
+def list_(queue: str, *, tenant: Tenant = None, json: Json = False, server: Server | None = None) -> None:
+    """List the schedules of a queue, the next to fire first: a tenant's own, an operator's all or those of --tenant."""
+
+    async def work(client: Client) -> list[ScheduleState]:
+        return await client.schedules(queue, tenant=tenant)
+
+    states = run_with(server or Server(), work)
+    if json:
+        print_json(
+            [{name: value for name, value in asdict(state).items() if name not in _NOT_LISTED} for state in states]
+        )
+        return
+    print_table(f"schedules of {queue}", _COLUMNS, [_cells(s) for s in states], empty=f"queue {queue} has no schedules")
+
+
+def _cells(state: ScheduleState) -> dict[str, Any]:
+    return {
+        "tenant": state.tenant,
+        "name": state.name,
+        "fires": state.cron or f"every {state.every_ms / 1000:g} s",
+        "zone": state.zone,
+        "missed": state.missed,
+        "next": "" if state.is_paused else _at(state.next_at_ms, state.zone),
+        "last": _at(state.last_fired_at_ms, state.zone),
+        "is_paused": state.is_paused,
+    }
+
+
+@schedules.command
+def pause(queue: str, name: str, *, tenant: Tenant = None, server: Server | None = None) -> None:
+    """Let a schedule fire no more until it is resumed."""
+    run_with(server or Server(), lambda client: client.pause_schedule(queue, name, tenant=tenant))
+    print(f"{name} in {queue}: paused")
+
+
+@schedules.command
+def resume(queue: str, name: str, *, tenant: Tenant = None, server: Server | None = None) -> None:
+    """Undo pause. Fires that fell into the pause are not made up for."""
+    run_with(server or Server(), lambda client: client.resume_schedule(queue, name, tenant=tenant))
+    print(f"{name} in {queue}: resumed")
+
+
+@schedules.command
+def remove(queue: str, name: str, *, tenant: Tenant = None, server: Server | None = None) -> None:
+    """Delete a schedule; tasks that it has enqueued stay."""
+    if not run_with(server or Server(), lambda client: client.unschedule(queue, name, tenant=tenant)):
+        raise NotFound(f"there is no schedule {name} in queue {queue}", field="name")
+    print(f"{name} in {queue}: removed")

@@ -1,0 +1,115 @@
+"""When schedules fire: pure functions of a timing and a moment.
+
+Cron expressions have five fields and are read as Debian's cron reads them (names, ranges, steps; also L, LW and #). An
+expression whose minute or hour begins with `*` follows the clock on the wall, hour by hour: hours that it skips are
+skipped, hours that it repeats are repeated. Any other fires once a day that it names: at a time that the clock skips,
+when the gap ends; at one that it repeats, the first time.
+
+An interval fires on a grid that begins when the schedule is made: how late a fire is does not move the next.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib.resources import files
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from fairq.errors import BadRequest
+from fairq.model import MAX_CRON_CHARS, MAX_SPAN_MS, MIN_EVERY_MS, Timing, check_int
+
+_FIELDS = 5
+_SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
+_ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+@cache
+def zones() -> frozenset[str]:
+    """Name all time zones: the same ones on every machine, whatever else lies among its zone files."""
+    return frozenset(files("tzdata").joinpath("zones").read_text(encoding="utf-8").split())
+
+
+def check_timing(cron: str, zone: str, every_ms: int) -> Timing:
+    """Return the timing that a request describes: `cron` or `every_ms`. Raises: BadRequest, naming the field."""
+    if bool(cron) == bool(every_ms):
+        raise BadRequest("give cron or every_ms, one of them", field="cron" if cron else "every_ms")
+    if every_ms:
+        check_int(every_ms, "every_ms", MIN_EVERY_MS, MAX_SPAN_MS)
+        if zone:
+            raise BadRequest("an interval has no time zone", field="zone")
+        return Timing(every_ms=every_ms)
+    words = cron.split()
+    if len(cron) > MAX_CRON_CHARS or len(words) != _FIELDS:
+        raise BadRequest(f"cron must have {_FIELDS} fields and at most {MAX_CRON_CHARS} characters", field="cron")
+    zone = zone or "UTC"
+    if zone not in zones():
+        raise BadRequest(f"there is no time zone {zone!r:.80}", field="zone")
+    timing = Timing(" ".join(words), zone)
+    try:
+        CronSim(timing.cron, _ANY_TIME)
+    except (CronSimError, AssertionError, ValueError, TypeError) as error:
+        raise BadRequest(f"cron {timing.cron!r} is no expression: {str(error).lower()}", field="cron") from None
+    return timing
+
+
+def next_fire(timing: Timing, after_ms: int, grid_ms: int) -> int:
+    """Return the first fire after a moment; an interval's grid goes through `grid_ms`. Raises: BadRequest if never."""
+    if timing.every_ms:
+        return grid_ms + timing.every_ms * ((after_ms - grid_ms) // timing.every_ms + 1)
+    after = datetime.fromtimestamp(after_ms / 1000, UTC).replace(microsecond=0)
+    minute, hour, *_ = timing.cron.split()
+    search = _next_on_the_wall if minute.startswith("*") or hour.startswith("*") else _next_of_a_day
+    try:
+        moment = search(timing.cron, ZoneInfo(timing.zone), after)
+    except StopIteration:
+        raise BadRequest(f"cron {timing.cron!r} never fires", field="cron") from None
+    return round(moment.timestamp() * 1000)
+
+
+def _next_of_a_day(cron: str, zone: ZoneInfo, after: datetime) -> datetime:
+    """Leave gaps and overlaps to cronsim; asked in a repeated hour, it also finds the first time, which is over."""
+    return next(moment for moment in CronSim(cron, after.astimezone(zone)) if moment > after)
+
+
+def _next_on_the_wall(cron: str, zone: ZoneInfo, after: datetime) -> datetime:
+    """Search day by day: until the clock is changed it shows UTC and an offset, and cronsim knows no zones.
+
+    (With zones it counts from a midnight that the clock skips, and in full hours.)
+    """
+    while True:
+        offset, tomorrow = _offset(zone, after + _SECOND), after + _DAY
+        moment = next(CronSim(cron, after + offset)) - offset
+        if _offset(zone, tomorrow) == offset:
+            if moment <= tomorrow:
+                return moment
+            after = max(tomorrow, moment - _DAY)  # no clock shows that time earlier, whatever its changes
+        else:
+            change = _change(zone, after, tomorrow)
+            if moment < change:
+                return moment
+            after = change - _SECOND
+
+
+def _offset(zone: ZoneInfo, moment: datetime) -> timedelta:
+    offset = moment.astimezone(zone).utcoffset()
+    assert offset is not None
+    return offset
+
+
+def _change(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
+    """Find the second in which the clock is changed, between two moments that differ in their offsets."""
+    new = _offset(zone, after)
+    while after - before > _SECOND:
+        middle = (before + (after - before) / 2).replace(microsecond=0)
+        before, after = (before, middle) if _offset(zone, middle) == new else (middle, after)
+    return after
+
+
+def next_fires(timing: Timing, after_ms: int, grid_ms: int, count: int) -> list[int]:
+    """Return the first few fires after a moment. Raises: BadRequest if there are none."""
+    fires: list[int] = []
+    for _ in range(count):
+        fires.append(next_fire(timing, fires[-1] if fires else after_ms, grid_ms))
+    return fires

@@ -1,0 +1,135 @@
+"""The verbs on schedules: whose they are, when they fire next, and one call of the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import trio
+from attrs import asdict
+
+from fairq.errors import BadRequest, FairqError, Forbidden, NotFound, TooLarge
+from fairq.model import (
+    MAX_BATCH,
+    MAX_PAYLOAD_BYTES,
+    MAX_SCHEDULES,
+    MAX_TIME_MS,
+    MISSED,
+    SCHEDULED,
+    NewTask,
+    check_int,
+    check_name,
+    check_schedule_name,
+)
+from fairq.schedules import check_timing, next_fire, next_fires
+from fairq.server.app import App
+from fairq.server.peer import Peer
+from fairq.store.store import Schedule
+from fairq.wire import messages as wire
+
+Body = dict[str, Any]
+_ALWAYS = ("missed", "is_paused")
+_SHOWN = 3  # fires that `schedule` tells in advance
+
+
+def _owner(peer: Peer, tenant: str | None) -> str:
+    """Return whose schedule is meant: the token's tenant's, or the one's whom an operator names."""
+    mine = peer.identity.tenant
+    if mine and tenant not in (None, mine):
+        raise Forbidden("the schedules of other tenants are none of yours", field="tenant")
+    if not mine and tenant is None:
+        raise BadRequest("say whose schedule: tenant is missing", field="tenant")
+    return mine or check_name(tenant, "tenant")
+
+
+def _target(
+    peer: Peer, request: wire.Schedule | wire.Unschedule | wire.PauseSchedule | wire.ResumeSchedule
+) -> tuple[str, str, str]:
+    queue = peer.identity.check_queue(request.queue)
+    return queue, _owner(peer, request.tenant), check_schedule_name(request.name)
+
+
+def _task(request: wire.Schedule) -> NewTask:
+    """Return the task of a schedule; its fires give it ids."""
+    payload = orjson.dumps(request.payload)
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise TooLarge(f"the payload has {len(payload)} bytes; {MAX_PAYLOAD_BYTES} are the limit", field="payload")
+    options = {name: getattr(request, name) for name in SCHEDULED}
+    task = NewTask(request.name, payload, **options)
+    task.check()
+    return task
+
+
+async def schedule(app: App, peer: Peer, request: wire.Schedule) -> Body:
+    """Create or change a schedule, and tell its next fires."""
+    queue, tenant, name = _target(peer, request)
+    timing = check_timing(request.cron, request.zone, request.every_ms)
+    if request.missed not in MISSED:
+        raise BadRequest(f"missed must be one of {', '.join(MISSED)}", field="missed")
+    task = _task(request)
+    now_ms, _ = await app.store.schedules(queue, tenant, name)
+    next_at = await trio.to_thread.run_sync(next_fire, timing, now_ms, now_ms, limiter=app.searches)
+    try:
+        outcome, next_at = await app.store.schedule(queue, tenant, name, timing, next_at, request.missed, task)
+    except TooLarge as error:
+        raise TooLarge(f"a tenant has at most {MAX_SCHEDULES} schedules in a queue", field=error.field) from None
+    app.ticker.expect(queue, max(0, next_at - now_ms))
+    return {"outcome": outcome, "fires_at_ms": [next_at, *next_fires(timing, next_at, next_at, _SHOWN - 1)]}
+
+
+async def unschedule(app: App, peer: Peer, request: wire.Unschedule) -> Body:
+    """Delete a schedule."""
+    queue, tenant, name = _target(peer, request)
+    return {"before": await app.store.unschedule(queue, tenant, name)}
+
+
+async def pause_schedule(app: App, peer: Peer, request: wire.PauseSchedule) -> Body:
+    """Let a schedule fire no more."""
+    queue, tenant, name = _target(peer, request)
+    before = await app.store.pause_schedule(queue, tenant, name)
+    if before is None:
+        raise _none(queue, tenant, name)
+    return {"before": before}
+
+
+async def resume_schedule(app: App, peer: Peer, request: wire.ResumeSchedule) -> Body:
+    """Let a schedule fire again, at the first time that is still to come."""
+    queue, tenant, name = _target(peer, request)
+    while True:
+        now_ms, found = await app.store.schedules(queue, tenant, name)
+        if not found:
+            raise _none(queue, tenant, name)
+        state = found[0].state
+        if not state.is_paused:
+            return {"before": False}
+        next_at = next_fire(state.timing, now_ms, state.next_at_ms)
+        if await app.store.resume_schedule(queue, found[0], next_at):
+            app.ticker.expect(queue, next_at - now_ms)
+            return {"before": True}
+
+
+def _none(queue: str, tenant: str, name: str) -> FairqError:
+    return NotFound(f"{tenant} has no schedule {name} in queue {queue}", field="name")
+
+
+async def schedules(app: App, peer: Peer, request: wire.Schedules) -> Body:
+    """List schedules, the next to fire first; one that is named comes with its task."""
+    queue = peer.identity.check_queue(request.queue)
+    offset, count = check_int(request.offset, "offset", 0, MAX_TIME_MS), check_int(request.count, "count", 1, MAX_BATCH)
+    if not peer.identity.tenant and request.tenant is None and request.name is None:
+        _, found = await app.store.schedules(queue, offset=offset, count=count)
+        return {"schedules": [_row(one) for one in found]}
+    tenant = _owner(peer, request.tenant)
+    if request.name is not None:
+        name = check_schedule_name(request.name)
+        _, found = await app.store.schedules(queue, tenant, name)
+        if not found:
+            raise _none(queue, tenant, name)
+        return {"schedules": [_row(found[0])]}
+    _, found = await app.store.schedules(queue, tenant)
+    found.sort(key=lambda one: (one.state.is_paused, one.state.next_at_ms, one.state.name))
+    return {"schedules": [_row(one) for one in found[offset : offset + count]]}
+
+
+def _row(schedule: Schedule) -> Body:
+    return asdict(schedule.state, filter=lambda field, value: field.name in _ALWAYS or value != field.default)

@@ -1,0 +1,227 @@
+-- Schedules: tasks that are enqueued again and again, and who may do it.
+--
+-- A schedule has two values. Its *head* changes with every fire: SCHEDULE_FORMAT, then the timing, which nobody reads
+-- here (cron and time zones are the servers' business; they bring every next time along). Its *template*, the task that
+-- a fire enqueues, does not: TEMPLATE_FORMAT, then the payload.
+--
+-- The head is the token of a compare and set. Whoever fires has read the schedule, computed when it fires next, and
+-- brings the head that this follows from. However many servers find a schedule due, and however often a call is
+-- repeated, the first one moves `next_at`, and the others bring a head that is no more. The task's id is made of the
+-- schedule's name and the time of the fire.
+
+local SCHEDULE_FORMAT = '<BBBdd'      -- fields in the order of load_schedule
+local TEMPLATE_FORMAT = '<Hc0'        -- options, as `enqueue` takes them
+local SCHEDULE_VERSION = 1
+local SKIP, ONCE = 0, 1               -- schedule.missed: what becomes of fires that nobody was there for
+local LATE_MS = 60000                 -- a fire that is later than this was missed
+local SCHEDULES_PER_TENANT = 1000
+local FIRES_PER_CALL = 100
+
+local function load_schedule(call, tenant, name)
+  local head = redis.call('HGET', key(call, 'schedules:' .. tenant), name)
+  if not head then return nil end
+  local version, paused, missed, next_at, last_fired_at, position = struct.unpack(SCHEDULE_FORMAT, head)
+  if version ~= SCHEDULE_VERSION then refuse('bad_request', 'schedule') end
+  return {
+    tenant = tenant, name = name, head = head, paused = paused, missed = missed, next_at = next_at,
+    last_fired_at = last_fired_at, timing = head:sub(position),
+  }
+end
+
+local function save_schedule(call, s)
+  s.head = struct.pack(SCHEDULE_FORMAT, SCHEDULE_VERSION, s.paused, s.missed, s.next_at, s.last_fired_at) .. s.timing
+  redis.call('HSET', key(call, 'schedules:' .. s.tenant), s.name, s.head)
+  redis.call('ZADD', key(call, 'fires'), s.paused == 1 and '+inf' or s.next_at, s.tenant .. '/' .. s.name)
+end
+
+local function check_schedule(tenant, name)
+  check_name(tenant, 'tenant')
+  check_name(name, 'name')
+end
+
+-- The fires say when its tasks start, and a batch would be over one day.
+local function check_template(call, template)
+  local options = struct.unpack(TEMPLATE_FORMAT, template)
+  local start_at, _, _, extras = read_options(call, options)
+  if start_at > 0 then refuse('bad_request', 'start_at') end
+  if extras.batch ~= '' then refuse('bad_request', 'batch') end
+end
+
+local function read_moment(text)
+  local moment = tonumber(text)
+  if not (moment and moment >= 1 and moment <= HORIZON_MS and moment % 1 == 0) then refuse('bad_request', 'next_at') end
+  return moment
+end
+
+-- schedule(keys, argv): create a schedule, or change the one of that name; the same again changes nothing.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 tenant  4 name  5 next_at (ms; not used if the timing stays as it is)
+--         6 missed: 0 skip, 1 once  7 timing  8 template
+--   out   "created" | "changed" | "same", next_at_ms. What is paused stays so.
+--   flags none: refused when the store is full
+function verbs.schedule(keys, args)
+  local call, next_at, missed = open(keys, args), read_moment(args[5]), tonumber(args[6])
+  local tenant, name, timing, template = args[3], args[4], args[7], args[8]
+  check_schedule(tenant, name)
+  if missed ~= SKIP and missed ~= ONCE then refuse('bad_request', 'missed') end
+  check_template(call, template)
+  local field, s = tenant .. '/' .. name, load_schedule(call, tenant, name)
+  local outcome = s and 'changed' or 'created'
+  if not s and redis.call('HLEN', key(call, 'schedules:' .. tenant)) >= SCHEDULES_PER_TENANT then
+    refuse('too_large', 'name')
+  end
+  local is_same = s and s.missed == missed and s.timing == timing
+  if is_same and redis.call('HGET', key(call, 'templates'), field) == template then return {'same', s.next_at} end
+  s = s or {tenant = tenant, name = name, paused = 0, last_fired_at = 0}
+  if s.timing ~= timing then s.timing, s.next_at = timing, next_at end
+  s.missed = missed
+  touch(call, tenant)
+  redis.call('HSET', key(call, 'templates'), field, template)
+  save_schedule(call, s)
+  close(call)
+  return {outcome, s.next_at}
+end
+
+-- unschedule(keys, argv): delete a schedule; its tasks go on.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 tenant  4 name
+--   out   "ok" | "gone" (there is none)
+--   flags allow-oom
+function verbs.unschedule(keys, args)
+  local call, tenant, name = open(keys, args), args[3], args[4]
+  check_schedule(tenant, name)
+  if redis.call('HDEL', key(call, 'schedules:' .. tenant), name) == 0 then return 'gone' end
+  redis.call('HDEL', key(call, 'templates'), tenant .. '/' .. name)
+  redis.call('ZREM', key(call, 'fires'), tenant .. '/' .. name)
+  close(call)
+  return 'ok'
+end
+
+-- pause_schedule(keys, argv): let a schedule fire no more until it is resumed.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 tenant  4 name
+--   out   1 if it was paused already, else 0; -1: there is none
+--   flags allow-oom
+function verbs.pause_schedule(keys, args)
+  local call = open(keys, args)
+  check_schedule(args[3], args[4])
+  local s = load_schedule(call, args[3], args[4])
+  if not s or s.paused == 1 then return s and 1 or -1 end
+  s.paused = 1
+  save_schedule(call, s)
+  close(call)
+  return 0
+end
+
+-- resume_schedule(keys, argv): let a schedule fire again; what it would have fired meanwhile is not made up for.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 tenant  4 name  5 head, as it was read  6 next_at (ms)
+--   out   "ok" | "stale" (the head has changed: read it again)
+--   flags allow-oom
+function verbs.resume_schedule(keys, args)
+  local call, next_at = open(keys, args), read_moment(args[6])
+  check_schedule(args[3], args[4])
+  local s = load_schedule(call, args[3], args[4])
+  if not s or s.head ~= args[5] then return 'stale' end
+  if s.paused == 0 then return 'ok' end
+  s.paused, s.next_at = 0, next_at
+  save_schedule(call, s)
+  close(call)
+  return 'ok'
+end
+
+-- Reads what `fire` was given: per fire the schedule as it is, the head brought along, and the next time.
+local function read_fires(call, args)
+  local fires, schedules = {}, {}
+  if #args == 2 or (#args - 2) % 3 ~= 0 or #args > 2 + 3 * FIRES_PER_CALL then refuse('bad_request', 'fires') end
+  for i = 3, #args, 3 do
+    local field = args[i]
+    local tenant, name = field:match('^([^/]*)/(.*)$')
+    check_schedule(tenant or '', name or '')
+    schedules[field] = schedules[field] or load_schedule(call, tenant, name) or {}
+    fires[#fires + 1] = {schedule = schedules[field], head = args[i + 1], next_at = read_moment(args[i + 2])}
+  end
+  return fires
+end
+
+-- Enqueues the task of a fire; returns its outcome.
+local function enqueue_fire(call, s, due_at)
+  local field, arrivals = s.tenant .. '/' .. s.name, new_arrivals(s.tenant)
+  local id = string.format('%s-%.0f', field, due_at)
+  if known_ids(call, {id})[id] then return 'duplicate' end
+  local template = redis.call('HGET', key(call, 'templates'), field)
+  local options, position = struct.unpack(TEMPLATE_FORMAT, template)
+  local _, expires_at, max_attempts, extras, window = read_options(call, options)
+  local outcome = admit(call, arrivals, id, template:sub(position), due_at, expires_at, max_attempts, extras, window)
+  if outcome == 'ok' then store_arrivals(call, arrivals) end
+  return outcome
+end
+
+local function fire_one(call, s, head, next_at)
+  if s.head ~= head or s.paused == 1 or s.next_at > call.now or next_at <= s.next_at then return 'gone' end
+  local due_at, outcome = s.next_at, 'missed'
+  if s.missed == ONCE or call.now - due_at <= LATE_MS then
+    outcome = enqueue_fire(call, s, due_at)
+    if outcome == 'ok' then s.last_fired_at = due_at end
+  end
+  s.next_at = next_at
+  save_schedule(call, s)
+  return outcome
+end
+
+-- fire(keys, argv): enqueue the tasks of schedules that are due, each once, and move each to its next time.
+--   keys  1 prefix
+--   argv  1 now  2 dice  then per fire (at most 100): <tenant>/<name>, head, as it was read, next_at (ms)
+--   out   per fire: "ok" | "duplicate" (the id is known) | "duplicate <id>" (another task, perhaps of an earlier fire,
+--         holds its dedupe key: no task) | "missed" (it is more than a minute late, and the schedule skips what it
+--         missed: no task) | "gone" (it is not due, or the head has changed: somebody else fired it)
+--         The task's id is <tenant>/<name>-<next_at of the head>, and that is its start.
+--   flags none: refused as a whole when the store is full; the schedules stay due
+function verbs.fire(keys, args)
+  local call, outcomes, changed = open(keys, args), {}, false
+  for i, f in ipairs(read_fires(call, args)) do
+    outcomes[i] = fire_one(call, f.schedule, f.head, f.next_at)
+    changed = changed or outcomes[i] ~= 'gone'
+  end
+  if changed then close(call) end
+  return outcomes
+end
+
+local function page_of_schedules(call, offset, count)
+  local rows = {}
+  for _, field in ipairs(redis.call('ZRANGE', key(call, 'fires'), offset, offset + count - 1)) do
+    local tenant, name = field:match('^([^/]*)/(.*)$')
+    rows[#rows + 1] = {field, redis.call('HGET', key(call, 'schedules:' .. tenant), name)}
+  end
+  return rows
+end
+
+local function schedules_of(call, tenant)
+  local rows, flat = {}, redis.call('HGETALL', key(call, 'schedules:' .. tenant))
+  for i = 1, #flat, 2 do rows[#rows + 1] = {tenant .. '/' .. flat[i], flat[i + 1]} end
+  return rows
+end
+
+-- schedules(keys, argv): the schedules of a tenant (in no order), one of them, or a page of all, those first that fire
+-- first and those that are paused last.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 tenant (empty: all)  4 name (empty: all of the tenant)  5 offset  6 count (of all: 1..500)
+--   out   now_ms, then per schedule: {<tenant>/<name>, head}; with a name: {<tenant>/<name>, head, template}
+function verbs.schedules(keys, args)
+  local call, tenant, name = open(keys, args), args[3], args[4]
+  local offset, count, rows = tonumber(args[5]), tonumber(args[6]), {}
+  if not offset or offset < 0 then refuse('bad_request', 'offset') end
+  if not count or count < 1 or count > TASKS_PER_CALL then refuse('bad_request', 'count') end
+  if tenant == '' then
+    rows = page_of_schedules(call, offset, count)
+  elseif name == '' then
+    check_name(tenant, 'tenant')
+    rows = schedules_of(call, tenant)
+  else
+    check_schedule(tenant, name)
+    local s, field = load_schedule(call, tenant, name), tenant .. '/' .. name
+    if s then rows[1] = {field, s.head, redis.call('HGET', key(call, 'templates'), field)} end
+  end
+  table.insert(rows, 1, call.now)
+  return rows
+end

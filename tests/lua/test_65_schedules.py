@@ -1,0 +1,395 @@
+"""Schedules: who fires, fires once; what is late is skipped or made up for once; times are the callers' to compute."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+import redis
+
+from .calls import LEASE_MS, START, Queue, refused, snapshot, words, writes
+from .calls import packed_template as template
+
+HOUR, LATE_MS = 3_600_000, 60_000
+SKIP, ONCE = 0, 1
+TIMING = b"any bytes \x00 will do"
+
+
+def schedule(
+    queue: Queue, name: str = "nightly", after: int = HOUR, missed: int = SKIP, tenant: str = "ada",
+    timing: bytes = TIMING, task: bytes = b"",
+) -> tuple[str, int]:  # fmt: skip
+    """Create or change a schedule that fires `after` ms from now."""
+    outcome, next_at = queue.call("schedule", tenant, name, queue.now + after, missed, timing, task or template())
+    return outcome.decode(), next_at
+
+
+def head_of(queue: Queue, name: str = "nightly", tenant: str = "ada") -> bytes:
+    """Read a schedule's head."""
+    head: bytes = queue.call("schedules", tenant, name, 0, 1)[1][1]
+    return head
+
+
+def next_of(queue: Queue, name: str = "nightly") -> int:
+    """Read when a schedule fires next."""
+    return int(struct.unpack_from("<BBBdd", head_of(queue, name))[3])
+
+
+def last_of(queue: Queue, name: str = "nightly") -> int:
+    """Read which fire a schedule's last task was for."""
+    return int(struct.unpack_from("<BBBdd", head_of(queue, name))[4])
+
+
+def fire(queue: Queue, name: str = "nightly", head: bytes | None = None, after: int = HOUR) -> str:
+    """Fire one schedule; its next time is `after` ms from now."""
+    head = head_of(queue, name) if head is None else head
+    return words(queue.call("fire", f"ada/{name}", head, queue.now + after))[0]
+
+
+def test_a_fire_enqueues_the_task_with_the_time_of_the_fire(queue: Queue) -> None:
+    assert schedule(queue, task=template(b"hello", expires_in=9000, max_attempts=7)) == ("created", START + HOUR)
+    queue.advance(HOUR + 5)
+    assert fire(queue) == "ok"
+    (lease,) = queue.claim(5)
+    assert (lease.id, lease.max_attempts) == (f"ada/nightly-{START + HOUR}", 7)
+    assert struct.unpack_from("<BHddd", lease.record) == (1, 7, queue.now, START + HOUR, queue.now + 9000)
+    assert lease.record.endswith(b"adahello")
+    assert next_of(queue) == START + 2 * HOUR + 5
+    assert queue.depth()["enqueued"] == queue.tenant("ada").leased == 1
+
+
+def test_a_fires_task_may_ask_for_what_any_task_may(queue: Queue) -> None:
+    schedule(queue, task=template(b'"urgent"', priority=0, result=5000))
+    queue.enqueue("ada", "usual")
+    queue.advance(HOUR)
+    assert fire(queue) == "ok"
+    first, _ = queue.claim(2)
+    assert first.id == f"ada/nightly-{START + HOUR}"
+    assert queue.settle(("finish", first.id, first.attempt, "", "42")) == ["ok"]
+    assert queue.call("results", first.id) == [b"42"]
+
+
+def test_while_the_task_of_a_fire_holds_their_key_the_next_fires_make_none(queue: Queue) -> None:
+    schedule(queue, task=template(key="nightly"))
+    queue.advance(HOUR)
+    assert fire(queue) == "ok"
+    (lease,) = queue.claim()
+    assert lease.id == f"ada/nightly-{START + HOUR}"
+    queue.advance(HOUR)
+    assert fire(queue) == f"duplicate {lease.id}"
+    assert next_of(queue) == START + 3 * HOUR
+    assert last_of(queue) == START + HOUR
+    queue.tick()
+    queue.advance(1001)
+    queue.tick()
+    assert queue.end("ack", queue.claim()[0]) == "ok"
+    queue.advance(HOUR)
+    assert fire(queue) == "ok"
+
+
+def test_a_key_held_for_a_window_lets_one_fire_through_in_it(queue: Queue) -> None:
+    schedule(queue, task=template(key="nightly", window=2 * HOUR))
+    outcomes = []
+    for _ in range(4):
+        queue.advance(HOUR)
+        outcomes.append(fire(queue).partition(" ")[0])
+        for lease in queue.claim():
+            queue.end("ack", lease)
+    assert outcomes == ["ok", "duplicate", "ok", "duplicate"]
+
+
+def test_two_schedules_of_one_key_fire_one_task_in_a_call(queue: Queue) -> None:
+    for name in ("a", "b"):
+        schedule(queue, name, task=template(key="k"))
+    queue.advance(HOUR)
+    fires = [part for name in "ab" for part in (f"ada/{name}", head_of(queue, name), queue.now + HOUR)]
+    assert words(queue.call("fire", *fires)) == ["ok", f"duplicate ada/a-{START + HOUR}"]
+
+
+def test_of_many_that_fire_one_does(queue: Queue) -> None:
+    schedule(queue)
+    queue.advance(HOUR)
+    head = head_of(queue)
+    assert [fire(queue, head=head, after=HOUR + n) for n in range(3)] == ["ok", "gone", "gone"]
+    assert next_of(queue) == START + 2 * HOUR
+    assert len(queue.claim(5)) == 1
+
+
+def test_a_twin_in_one_call_fires_once(queue: Queue) -> None:
+    schedule(queue)
+    queue.advance(HOUR)
+    one = ("ada/nightly", head_of(queue), queue.now + HOUR)
+    assert words(queue.call("fire", *one, *one)) == ["ok", "gone"]
+    assert queue.depth()["ready"] == 1
+
+
+def test_a_fire_that_has_lost_the_race_writes_nothing(queue: Queue) -> None:
+    schedule(queue)
+    queue.advance(HOUR)
+    head = head_of(queue)
+    fire(queue, head=head)
+    before = writes(queue)
+    assert fire(queue, head=head) == "gone"
+    assert writes(queue) == before
+
+
+def test_nobody_fires_too_early_or_back_into_the_past(queue: Queue) -> None:
+    schedule(queue)
+    queue.advance(HOUR - 1)
+    assert fire(queue) == "gone"
+    queue.advance(1)
+    assert fire(queue, after=0) == "gone"
+    assert fire(queue, after=1) == "ok"
+
+
+@pytest.mark.parametrize(
+    ("late", "outcome"), [(0, "ok"), (LATE_MS, "ok"), (LATE_MS + 1, "missed"), (9 * HOUR, "missed")]
+)
+def test_skip_fires_nothing_that_was_missed(queue: Queue, late: int, outcome: str) -> None:
+    schedule(queue, missed=SKIP)
+    queue.advance(HOUR + late)
+    assert fire(queue) == outcome
+    assert queue.depth()["ready"] == (outcome == "ok")
+    assert next_of(queue) == queue.now + HOUR
+    queue.advance(HOUR)
+    assert fire(queue) == "ok"
+
+
+def test_once_fires_one_task_for_all_that_were_missed(queue: Queue) -> None:
+    schedule(queue, missed=ONCE)
+    queue.advance(100 * HOUR)
+    assert fire(queue) == "ok"
+    assert fire(queue) == "gone"
+    assert queue.claim(5)[0].id == f"ada/nightly-{START + HOUR}"
+
+
+def test_the_same_again_changes_nothing(queue: Queue) -> None:
+    schedule(queue)
+    before = snapshot(queue)
+    queue.advance(1000)
+    assert schedule(queue) == ("same", START + HOUR)
+    assert snapshot(queue) == before
+
+
+def test_another_task_keeps_the_time_and_another_timing_takes_the_new_one(queue: Queue) -> None:
+    schedule(queue)
+    queue.advance(1000)
+    assert schedule(queue, task=template(b"new")) == ("changed", START + HOUR)
+    assert schedule(queue, task=template(b"new"), missed=ONCE) == ("changed", START + HOUR)
+    assert schedule(queue, task=template(b"new"), timing=b"other") == ("changed", queue.now + HOUR)
+    queue.advance(HOUR)
+    fire(queue)
+    assert queue.claim()[0].record.endswith(b"new")
+
+
+def test_a_schedule_that_was_replaced_is_not_fired_by_its_old_head(queue: Queue) -> None:
+    schedule(queue)
+    queue.advance(HOUR)
+    head = head_of(queue)
+    schedule(queue, timing=b"other")
+    assert fire(queue, head=head) == "gone"
+
+
+def test_a_schedule_made_anew_does_not_fire_the_same_time_again(queue: Queue) -> None:
+    schedule(queue)
+    queue.advance(HOUR)
+    fire(queue)
+    queue.end("ack", queue.claim()[0])
+    queue.call("unschedule", "ada", "nightly")
+    schedule(queue, after=0)
+    assert fire(queue) == "duplicate"
+    assert queue.depth()["ready"] == 0
+
+
+def test_pause_and_resume_say_how_it_was_and_make_up_for_nothing(queue: Queue) -> None:
+    schedule(queue, missed=ONCE)
+    assert [queue.call("pause_schedule", "ada", name) for name in ("nightly", "nightly", "none")] == [0, 1, -1]
+    queue.advance(10 * HOUR)
+    assert queue.tick()[1::6] == (-1, 0)
+    assert fire(queue) == "gone"
+    head = head_of(queue)
+    resume = ("resume_schedule", "ada", "nightly")
+    assert queue.call(*resume, b"old", queue.now + 5) == b"stale"
+    assert queue.call(*resume, head, queue.now + 5) == b"ok"
+    assert queue.call(*resume, head, queue.now + 9) == b"stale"
+    assert queue.call(*resume, head_of(queue), queue.now + 9) == b"ok"  # not paused: nothing to do
+    assert next_of(queue) == queue.now + 5
+    queue.advance(5)
+    assert (queue.tick().fires, fire(queue)) == (1, "ok")
+
+
+def test_a_paused_schedule_that_is_changed_stays_paused(queue: Queue) -> None:
+    schedule(queue)
+    queue.call("pause_schedule", "ada", "nightly")
+    schedule(queue, timing=b"other")
+    assert struct.unpack_from("<BBB", head_of(queue)) == (1, 1, SKIP)
+    assert queue.tick().next_due == -1
+
+
+def test_unschedule_forgets_the_schedule_and_leaves_its_tasks(queue: Queue) -> None:
+    schedule(queue)
+    queue.advance(HOUR)
+    head = head_of(queue)
+    fire(queue)
+    assert [queue.call("unschedule", "ada", "nightly") for _ in range(2)] == [b"ok", b"gone"]
+    assert queue.call("schedules", "ada", "nightly", 0, 1) == [queue.now]
+    assert fire(queue, head=head) == "gone"
+    assert queue.depth()["ready"] == 1
+    assert not any(queue.client.exists(queue.key(name)) for name in ("fires", "templates", "schedules:ada"))
+
+
+def test_a_tick_tells_when_the_next_schedule_fires_and_how_many_are_due(queue: Queue) -> None:
+    schedule(queue, "a", 700)
+    schedule(queue, "b", 500)
+    queue.enqueue("bob", "x", delay=900)
+    assert queue.tick()[1::6] == (START + 500, 0)
+    queue.advance(700)
+    assert queue.tick()[1::6] == (queue.now, 2)
+    fire(queue, "a")
+    fire(queue, "b")
+    assert queue.tick()[1::6] == (START + 900, 0)
+
+
+def test_a_paused_queue_still_fires_and_a_paused_tenants_task_waits(queue: Queue) -> None:
+    schedule(queue)
+    queue.call("pause", "")
+    queue.call("pause", "ada")
+    queue.advance(HOUR)
+    assert fire(queue) == "ok"
+    assert queue.claim() == []
+    queue.call("resume", "")
+    queue.call("resume", "ada")
+    assert len(queue.claim()) == 1
+
+
+def test_tenants_names_do_not_meet_and_each_pays_for_its_own(queue: Queue) -> None:
+    for tenant in ("ada", "bob"):
+        schedule(queue, tenant=tenant)
+    queue.advance(HOUR)
+    fires = [part for t in ("ada", "bob") for part in (f"{t}/nightly", head_of(queue, tenant=t), queue.now + HOUR)]
+    assert words(queue.call("fire", *fires)) == ["ok", "ok"]
+    assert {name: share.ready for name, share in queue.tenants().items()} == {"ada": 1, "bob": 1}
+
+
+def test_a_fire_wakes_a_hungry_queue(queue: Queue) -> None:
+    schedule(queue)
+    assert queue.claim() == []
+    assert queue.depth()["hungry"] == 1
+    queue.advance(HOUR)
+    fire(queue)
+    assert queue.depth()["hungry"] == 0
+
+
+def test_schedules_are_listed_by_tenant_and_all_by_their_next_fire(queue: Queue) -> None:
+    schedule(queue, "c", 300)
+    schedule(queue, "a", 200, tenant="bob")
+    schedule(queue, "b", 100)
+    queue.call("pause_schedule", "ada", "b")
+
+    def fields(tenant: str, offset: int = 0, count: int = 100) -> list[str]:
+        return [row[0].decode() for row in queue.call("schedules", tenant, "", offset, count)[1:]]
+
+    assert fields("") == ["bob/a", "ada/c", "ada/b"]
+    assert (fields("", 1, 1), fields("", 9)) == (["ada/c"], [])
+    assert sorted(fields("ada")) == ["ada/b", "ada/c"]
+    assert fields("nobody") == []
+    (row,) = queue.call("schedules", "bob", "a", 0, 1)[1:]
+    assert (row[0], row[2]) == (b"bob/a", template())
+
+
+def test_a_tenant_has_a_thousand_schedules_and_no_more(queue: Queue) -> None:
+    for n in range(1000):
+        schedule(queue, f"s{n}")
+    refused(queue, "too_large name", "schedule", "ada", "more", START, SKIP, TIMING, template())
+    assert schedule(queue, "s0", timing=b"other")[0] == "changed"
+    assert schedule(queue, tenant="bob")[0] == "created"
+    queue.call("unschedule", "ada", "s7")
+    assert schedule(queue, "more")[0] == "created"
+
+
+def test_a_hundred_fire_in_one_call_and_no_more(queue: Queue) -> None:
+    for n in range(101):
+        schedule(queue, f"s{n}")
+    queue.advance(HOUR)
+    fires = [part for n in range(101) for part in (f"ada/s{n}", head_of(queue, f"s{n}"), queue.now + HOUR)]
+    refused(queue, "bad_request fires", "fire", *fires)
+    assert words(queue.call("fire", *fires[:300])) == ["ok"] * 100
+    assert queue.tick().fires == 1
+
+
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "a tenant that bends a key": ("tenant", "schedule", "a:b", "n", START, SKIP, TIMING, template()),
+    "no tenant": ("tenant", "schedule", "", "n", START, SKIP, TIMING, template()),
+    "a name with a slash": ("name", "schedule", "ada", "a/b", START, SKIP, TIMING, template()),
+    "no name": ("name", "schedule", "ada", "", START, SKIP, TIMING, template()),
+    "no time": ("next_at", "schedule", "ada", "n", "", SKIP, TIMING, template()),
+    "time 0": ("next_at", "schedule", "ada", "n", 0, SKIP, TIMING, template()),
+    "a broken time": ("next_at", "schedule", "ada", "n", 1.5, SKIP, TIMING, template()),
+    "a time that is none": ("next_at", "schedule", "ada", "n", "nan", SKIP, TIMING, template()),
+    "never": ("next_at", "schedule", "ada", "n", "inf", SKIP, TIMING, template()),
+    "beyond all time": ("next_at", "schedule", "ada", "n", 2**52 + 1, SKIP, TIMING, template()),
+    "another way to miss": ("missed", "schedule", "ada", "n", START, 2, TIMING, template()),
+    "a delay": ("start_at", "schedule", "ada", "n", START, SKIP, TIMING, template(delay=1)),
+    "a start": ("start_at", "schedule", "ada", "n", START, SKIP, TIMING, template(start_at=START)),
+    "a batch": ("batch", "schedule", "ada", "n", START, SKIP, TIMING, template(batch="b1")),
+    "priority 100": ("priority", "schedule", "ada", "n", START, SKIP, TIMING, template(priority=100)),
+    "a negative window": ("options", "schedule", "ada", "n", START, SKIP, TIMING, template(key="k", window=-1)),
+    "unschedule of a bent name": ("name", "unschedule", "ada", "a}"),
+    "pause of a bent name": ("name", "pause_schedule", "ada", "A"),
+    "resume of a bent tenant": ("tenant", "resume_schedule", "{", "n", b"", START),
+    "resume at no time": ("next_at", "resume_schedule", "ada", "n", b"", "soon"),
+    "no fires": ("fires", "fire"),
+    "half a fire": ("fires", "fire", "ada/n", b""),
+    "a fire of nobody's": ("tenant", "fire", "n", b"", START),
+    "a fire of no name": ("name", "fire", "ada/", b"", START),
+    "a fire at no time": ("next_at", "fire", "ada/n", b"", ""),
+    "a page of none": ("count", "schedules", "", "", 0, 0),
+    "a page of too many": ("count", "schedules", "", "", 0, 501),
+    "a page before the first": ("offset", "schedules", "", "", -1, 1),
+    "schedules of a bent tenant": ("tenant", "schedules", "a:b", "", 0, 1),
+    "a schedule of a bent name": ("name", "schedules", "ada", "a:b", 0, 1),
+}
+
+
+@pytest.mark.parametrize("field", REFUSED)
+def test_what_is_refused_names_the_field_and_changes_nothing(queue: Queue, field: str) -> None:
+    name, verb, *args = REFUSED[field]
+    refused(queue, f"bad_request {name}", verb, *args)
+
+
+def test_a_bad_fire_among_good_ones_refuses_all(queue: Queue) -> None:
+    schedule(queue)
+    queue.advance(HOUR)
+    refused(queue, "bad_request next_at", "fire", "ada/nightly", head_of(queue), queue.now + 1, "ada/x", b"", "?")
+
+
+def test_on_a_full_store_a_due_schedule_stays_due(queue: Queue) -> None:
+    schedule(queue, missed=ONCE)
+    queue.advance(HOUR)
+    head = head_of(queue)
+    queue.client.config_set("maxmemory", 1)
+    try:
+        for verb, *args in (
+            ("fire", "ada/nightly", head, queue.now + HOUR),
+            ("schedule", "ada", "more", queue.now, SKIP, TIMING, template()),
+        ):
+            with pytest.raises(redis.OutOfMemoryError):
+                queue.call(verb, *args)
+        assert queue.tick().fires == 1
+        assert queue.call("pause_schedule", "ada", "nightly") == 0
+        assert queue.call("resume_schedule", "ada", "nightly", head_of(queue), queue.now) == b"ok"
+        assert queue.call("unschedule", "ada", "nightly") == b"ok"
+    finally:
+        queue.client.config_set("maxmemory", 0)
+
+
+def test_fires_count_into_the_fair_share_like_any_task(queue: Queue) -> None:
+    queue.configure(share=1)
+    schedule(queue)
+    queue.advance(HOUR)
+    fire(queue)
+    lease = queue.claim()[0]
+    queue.advance(LEASE_MS - 1)
+    assert queue.end("ack", lease) == "ok"
+    assert (queue.tenant("ada").done, queue.tenant("ada").delivered) == (1, 1)

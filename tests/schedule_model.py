@@ -1,0 +1,118 @@
+"""Schedules in plain Python; lua/65_schedules.lua says why they are so. A part of the model of a queue (model.py)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from .fair_pick import FairPick
+
+LATE_MS = 60_000
+Head = tuple[Any, ...]
+
+
+@dataclass
+class Schedule:
+    """A schedule's head."""
+
+    timing: bytes
+    next_at: float
+    missed: int
+    paused: int = 0
+    last_fired_at: float = 0
+
+
+class Scheduling(FairPick):
+    """The verbs on schedules, by `<tenant>/<name>`."""
+
+    def open(self, now: float) -> float:
+        """Begin a call (the model's)."""
+        raise NotImplementedError
+
+    def close(self, now: float) -> None:
+        """End a call that changes something (the model's)."""
+        raise NotImplementedError
+
+    def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:
+        """Store tasks (the model's)."""
+        raise NotImplementedError
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.schedules: dict[str, Schedule] = {}
+        self.templates: dict[str, dict[str, Any]] = {}
+
+    def head(self, field: str) -> Head | None:
+        """Read a schedule: the token of what follows from it."""
+        return astuple(self.schedules[field]) if field in self.schedules else None
+
+    def due_at(self, field: str) -> float:
+        """Tell when a schedule fires next."""
+        return math.inf if self.schedules[field].paused else self.schedules[field].next_at
+
+    def schedule(
+        self, now: float, field: str, next_at: float, missed: int, timing: bytes, template: dict[str, Any]
+    ) -> tuple[str, float]:
+        """Create or change a schedule."""
+        now, known = self.open(now), self.schedules.get(field)
+        if known and (known.missed, known.timing, self.templates[field]) == (missed, timing, template):
+            return "same", known.next_at
+        s = self.schedules.setdefault(field, Schedule(timing, next_at, missed))
+        if s.timing != timing:
+            s.timing, s.next_at = timing, next_at
+        s.missed, self.templates[field] = missed, template
+        self.touch(field.partition("/")[0])
+        self.close(now)
+        return "changed" if known else "created", s.next_at
+
+    def unschedule(self, now: float, field: str) -> str:
+        """Delete a schedule."""
+        now = self.open(now)
+        if field not in self.schedules:
+            return "gone"
+        del self.schedules[field], self.templates[field]
+        self.close(now)
+        return "ok"
+
+    def pause_schedule(self, now: float, field: str) -> int:
+        """Let a schedule fire no more."""
+        now, s = self.open(now), self.schedules.get(field)
+        if s is None or s.paused:
+            return 1 if s else -1
+        s.paused = 1
+        self.close(now)
+        return 0
+
+    def resume_schedule(self, now: float, field: str, head: Head | None, next_at: float) -> str:
+        """Let a schedule fire again."""
+        now, s = self.open(now), self.schedules.get(field)
+        if s is None or self.head(field) != head:
+            return "stale"
+        if s.paused:
+            s.paused, s.next_at = 0, next_at
+            self.close(now)
+        return "ok"
+
+    def fire(self, now: float, fires: Sequence[tuple[str, Head | None, float]]) -> list[str]:
+        """Enqueue what is due."""
+        now = self.open(now)
+        outcomes = [self.fire_one(now, *each) for each in fires]
+        if set(outcomes) != {"gone"}:
+            self.close(now)
+        return outcomes
+
+    def fire_one(self, now: float, field: str, head: Head | None, next_at: float) -> str:
+        """Enqueue the task of one schedule, if its head still stands."""
+        s = self.schedules.get(field)
+        if s is None or self.head(field) != head or s.paused or s.next_at > now or next_at <= s.next_at:
+            return "gone"
+        due_at, outcome = s.next_at, "missed"
+        if s.missed or now - due_at <= LATE_MS:
+            given = {**self.templates[field], "start_at": due_at}
+            (outcome,) = self.store(now, field.partition("/")[0], [(f"{field}-{due_at:.0f}", given)])
+            if outcome == "ok":
+                s.last_fired_at = due_at
+        s.next_at = next_at
+        return outcome

@@ -1,0 +1,347 @@
+"""Schedules through servers: each fire once however many there are, on time, and nothing for what was missed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from fairq.model import NewTask, Timing, bare_id
+from fairq.server.run import Served
+from fairq.store.store import Fire, Store
+from tests import stores
+from tests.store.waiting import wait_until
+
+from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
+
+NIGHTLY = {"queue": "q", "name": "nightly", "payload": {"n": 1}, "cron": "0 3 * * *"}
+EVERY = {"queue": "q", "name": "every", "payload": 1, "every_ms": 1000}
+
+
+async def overdue(store: Store, name: str, missed: str, late_ms: int, every_ms: int = 3_600_000) -> int:
+    """Make a schedule of ada's whose fire was `late_ms` ago; returns when that was."""
+    now_ms, _ = await store.schedules("q", "ada", name)
+    timing = Timing(every_ms=every_ms)
+    await store.schedule("q", "ada", name, timing, now_ms - late_ms, missed, NewTask("late", b'"late"'))
+    return now_ms - late_ms
+
+
+async def row_of(client: Raw, name: str, **more: Any) -> dict[str, Any]:
+    """Read one schedule."""
+    (row,) = (await client.ask("schedules", queue="q", name=name, **more))["schedules"]
+    return dict(row)
+
+
+async def test_a_schedule_tells_its_next_fires_and_can_be_read(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada:
+            body = await ada.ask("schedule", **NIGHTLY, zone="Europe/Copenhagen", max_attempts=2, expires_in_ms=5000)
+            assert body["outcome"] == "created"
+            one, two, three = body["fires_at_ms"]
+            assert time.time() * 1000 - 1000 < one < two < three
+            assert await row_of(ada, "nightly") == {
+                "tenant": "ada", "name": "nightly", "cron": "0 3 * * *", "zone": "Europe/Copenhagen", "missed": "skip",
+                "is_paused": False, "next_at_ms": one, "expires_in_ms": 5000, "max_attempts": 2, "payload": {"n": 1},
+            }  # fmt: skip
+            again = await ada.ask("schedule", **NIGHTLY, zone="Europe/Copenhagen", max_attempts=2, expires_in_ms=5000)
+            assert again == {"outcome": "same", "fires_at_ms": [one, two, three]}
+            changed = await ada.ask("schedule", **{**NIGHTLY, "cron": "0  4 * * *"})
+            assert (changed["outcome"], (await row_of(ada, "nightly"))["cron"]) == ("changed", "0 4 * * *")
+
+
+async def test_what_its_tasks_ask_for_is_told_and_a_change_of_it_is_a_change(served: Served) -> None:
+    asked = {"priority": 0, "dedupe_key": "n", "dedupe_window_ms": 5000, "result_ttl_ms": 9000}
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada:
+            await ada.ask("schedule", **NIGHTLY, **asked)
+            row = await row_of(ada, "nightly")
+            assert {name: row[name] for name in asked} == asked
+            assert (await ada.ask("schedule", **NIGHTLY, **asked))["outcome"] == "same"
+            for name in ("priority", "result_ttl_ms"):
+                assert (await ada.ask("schedule", **NIGHTLY, **{**asked, name: 7}))["outcome"] == "changed"
+            (listed,) = (await ada.ask("schedules", queue="q"))["schedules"]
+            assert not listed.keys() & asked.keys()
+
+
+async def test_a_fire_makes_no_task_while_that_of_an_earlier_one_runs(served: Served) -> None:
+    with trio.fail_after(15):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=10)
+            (first, *_) = (await ada.ask("schedule", **EVERY, dedupe_key="every"))["fires_at_ms"]
+            (task,) = await worker.pushed()
+            assert task["start_at_ms"] == first
+            await worker.quiet(2.2)
+            row = await row_of(ada, "every")
+            assert row["last_fired_at_ms"] == first
+            assert row["next_at_ms"] > first + 2000
+            await worker.settle("q", "ack", task)
+            (task,) = await worker.pushed()
+            assert task["start_at_ms"] >= row["next_at_ms"]
+
+
+async def test_an_interval_fires_on_its_grid_and_the_task_says_when(served: Served) -> None:
+    with trio.fail_after(15):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=10)
+            (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
+            for number in range(3):
+                (task,) = await worker.pushed()
+                assert task["start_at_ms"] == first + 1000 * number
+                assert task["id"] == f"every-{task['start_at_ms']}"
+                assert task["payload"] == 1
+                assert 0 <= time.time() * 1000 - task["start_at_ms"] < 300
+                await worker.settle("q", "ack", task)
+            row = await row_of(ada, "every")
+            assert (row["last_fired_at_ms"], row["next_at_ms"]) == (first + 2000, first + 3000)
+
+
+async def test_with_many_servers_each_fire_is_one_task(server_store: str) -> None:
+    with trio.fail_after(20):
+        async with (
+            running(server_store) as one,
+            running(server_store) as two,
+            running(server_store) as three,
+            raw(one, tenant("ada")) as ada,
+            raw(two, WORKER) as worker,
+        ):
+            for name in "abcde":
+                await ada.ask("schedule", **{**EVERY, "name": name})
+            await worker.attach("q", credit=100)
+            for served in (one, two, three):
+                served.app.ticker.expect("q", 0)
+            tasks = await worker.pushed(15)
+            ids = [task["id"] for task in tasks]
+            assert len(set(ids)) == len(ids)
+            fires = {name: sorted(int(id.split("-")[1]) for id in ids if id[0] == name) for name in "abcde"}
+            for name, at in fires.items():
+                assert [moment - at[0] for moment in at] == [1000 * n for n in range(len(at))], name
+            assert (await one.app.store.queue("q")).enqueued == len(ids)
+
+
+async def test_of_ten_that_read_the_same_schedule_one_fires(served: Served) -> None:
+    store, outcomes = served.app.store, list[str]()
+
+    async def fire(next_at_ms: int) -> None:
+        outcomes.extend(await store.fire("q2", [Fire(found, next_at_ms)]))
+
+    with trio.fail_after(10):
+        served.app.ticker.due["q2"] = float("inf")  # its own server stays out of it
+        now_ms, _ = await store.schedules("q2")
+        due_ms = now_ms - 1000
+        await store.schedule("q2", "ada", "n", Timing(every_ms=1000), due_ms, "once", NewTask("n", b"1"))
+        _, (found,) = await store.schedules("q2", "ada", "n")
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(fire, due_ms + 1 + number)  # in the past, all of them: it is due again at once
+        assert sorted(outcomes) == ["gone"] * 9 + ["ok"]
+        assert (await store.queue("q2")).enqueued == 1
+
+
+async def test_a_schedule_made_at_a_server_that_is_gone_fires_at_another(server_store: str) -> None:
+    with trio.fail_after(15):
+        async with running(server_store) as goes, raw(goes, tenant("ada")) as ada:
+            (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
+        async with running(server_store) as stays, raw(stays, WORKER) as worker:
+            await worker.attach("q", credit=1)
+            (task,) = await worker.pushed()
+            assert (task["start_at_ms"] - first) % 1000 == 0
+
+
+@pytest.mark.parametrize(("missed", "count"), [("skip", 0), ("once", 1)])
+async def test_what_was_missed_while_no_server_ran_is_skipped_or_made_up_for_once(
+    served: Served, missed: str, count: int
+) -> None:
+    """Ten fires are over since the one that is due."""
+    store = served.app.store
+    with trio.fail_after(10):
+        due_at = await overdue(store, "late", missed, 36_000_000 + 5)
+
+        async def has_moved() -> bool:
+            now_ms, (found,) = await store.schedules("q", "ada", "late")
+            return found.state.next_at_ms > now_ms
+
+        served.app.ticker.expect("q", 0)
+        await wait_until(has_moved)
+        _, (found,) = await store.schedules("q", "ada", "late")
+        assert (found.state.next_at_ms - due_at) == 11 * 3_600_000
+        assert found.state.last_fired_at_ms == (due_at if count else 0)
+        assert (await store.queue("q")).enqueued == count
+
+
+async def test_a_fire_that_is_a_little_late_is_not_missed(served: Served) -> None:
+    with trio.fail_after(10):
+        await overdue(served.app.store, "late", "skip", 30_000)
+        async with raw(served, WORKER) as worker:
+            await worker.attach("q", credit=1)
+            assert (await worker.pushed())[0]["payload"] == "late"
+
+
+async def test_more_schedules_than_a_call_takes_fire_together(served: Served) -> None:
+    with trio.fail_after(20):
+        for number in range(250):
+            await overdue(served.app.store, f"s{number}", "once", 1000)
+
+        async def have_fired() -> bool:
+            return (await served.app.store.queue("q")).ready == 250
+
+        served.app.ticker.expect("q", 0)
+        await wait_until(have_fired)
+
+
+async def test_a_schedule_that_this_server_cannot_compute_holds_up_no_other(served: Served) -> None:
+    store = served.app.store
+    with trio.fail_after(10):
+        timing = Timing("0 3 * * *", "Mars/Olympus")
+        await store.schedule("q", "ada", "mars", timing, 1_000, "once", NewTask("mars", b"0"))
+        await overdue(store, "late", "once", 1000)
+        async with raw(served, WORKER) as worker:
+            await worker.attach("q", credit=5)
+            assert [task["payload"] for task in await worker.pushed()] == ["late"]
+            await worker.quiet(0.2)
+
+
+async def test_pause_holds_fires_back_and_resume_makes_up_for_nothing(served: Served) -> None:
+    with trio.fail_after(15):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=10)
+            first = (await ada.ask("schedule", **EVERY, missed="once"))["fires_at_ms"][0]
+            assert (await ada.ask("pause_schedule", queue="q", name="every"))["before"] is False
+            assert (await ada.ask("pause_schedule", queue="q", name="every"))["before"] is True
+            await worker.quiet(2.2)
+            assert (await ada.ask("resume_schedule", queue="q", name="every"))["before"] is True
+            assert (await ada.ask("resume_schedule", queue="q", name="every"))["before"] is False
+            resumed_ms = time.time() * 1000
+            (task,) = await worker.pushed()
+            assert task["start_at_ms"] > resumed_ms - 50
+            assert (task["start_at_ms"] - first) % 1000 == 0
+            assert (await ada.ask("unschedule", queue="q", name="every"))["before"] is True
+            assert (await ada.ask("unschedule", queue="q", name="every"))["before"] is False
+            await worker.quiet(1.2)
+
+
+async def test_a_tenant_sees_its_own_schedules_and_an_operator_all(served: Served) -> None:
+    with trio.fail_after(10):
+        async with (
+            raw(served, tenant("ada")) as ada,
+            raw(served, tenant("bob")) as bob,
+            raw(served, OPERATOR) as operator,
+        ):
+            for hour, name in enumerate("cab"):
+                await ada.ask("schedule", **{**NIGHTLY, "name": name, "cron": "", "every_ms": 3_600_000 * (hour + 1)})
+            await bob.ask("schedule", **{**NIGHTLY, "name": "a"})
+            await ada.ask("pause_schedule", queue="q", name="c")
+
+            async def listed(who: Raw, **body: Any) -> list[str]:
+                rows = (await who.ask("schedules", queue="q", **body))["schedules"]
+                return [f"{row['tenant']}/{row['name']}" for row in rows]
+
+            assert await listed(ada) == ["ada/a", "ada/b", "ada/c"]
+            assert await listed(ada, tenant="ada", offset=1, count=1) == ["ada/b"]
+            assert await listed(bob) == ["bob/a"]
+            everything = await listed(operator)
+            assert sorted(everything) == ["ada/a", "ada/b", "ada/c", "bob/a"]
+            assert everything[-1] == "ada/c"
+            assert await listed(operator, tenant="bob") == ["bob/a"]
+            assert await listed(operator, tenant="ada", name="b") == ["ada/b"]
+            assert "payload" not in (await operator.ask("schedules", queue="q"))["schedules"][0]
+            await operator.ask("schedule", **{**NIGHTLY, "name": "theirs"}, tenant="bob")
+            await operator.ask("unschedule", queue="q", name="a", tenant="bob")
+            assert await listed(bob) == ["bob/theirs"]
+            assert await listed(bob, count=500) == ["bob/theirs"]
+            assert (await row_of(bob, "theirs"))["payload"] == {"n": 1}
+
+
+TIMED = {"queue": "q", "name": "n", "payload": 1}
+REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
+    "no timing": ("schedule", TIMED, "bad_request", "every_ms"),
+    "two timings": ("schedule", {**NIGHTLY, "every_ms": 1000}, "bad_request", "cron"),
+    "four fields": ("schedule", {**NIGHTLY, "cron": "0 3 * *"}, "bad_request", "cron"),
+    "six fields": ("schedule", {**NIGHTLY, "cron": "0 0 3 * * *"}, "bad_request", "cron"),
+    "minute 60": ("schedule", {**NIGHTLY, "cron": "60 3 * * *"}, "bad_request", "cron"),
+    "no words": ("schedule", {**NIGHTLY, "cron": "at three in the morning"}, "bad_request", "cron"),
+    "30 February": ("schedule", {**NIGHTLY, "cron": "0 0 30 2 *"}, "bad_request", "cron"),
+    "the first as the second Monday": ("schedule", {**NIGHTLY, "cron": "0 0 */31 * MON#2"}, "bad_request", "cron"),
+    "a long expression": ("schedule", {**NIGHTLY, "cron": "0,0" + ",0" * 200 + " 3 * * *"}, "bad_request", "cron"),
+    "cron as a number": ("schedule", {**NIGHTLY, "cron": 5}, "bad_request", "cron"),
+    "no such zone": ("schedule", {**NIGHTLY, "zone": "Europe/Atlantis"}, "bad_request", "zone"),
+    "a zone in other letters": ("schedule", {**NIGHTLY, "zone": "europe/copenhagen"}, "bad_request", "zone"),
+    "a path for a zone": ("schedule", {**NIGHTLY, "zone": "../../etc/passwd"}, "bad_request", "zone"),
+    "the machine's own zone": ("schedule", {**NIGHTLY, "zone": "localtime"}, "bad_request", "zone"),
+    "an interval in a zone": ("schedule", {**EVERY, "zone": "UTC"}, "bad_request", "zone"),
+    "an interval under a second": ("schedule", {**EVERY, "every_ms": 999}, "bad_request", "every_ms"),
+    "an interval over 400 days": ("schedule", {**EVERY, "every_ms": 400 * 86_400_000 + 1}, "bad_request", "every_ms"),
+    "an interval with a fraction": ("schedule", {**EVERY, "every_ms": 1000.5}, "bad_request", "every_ms"),
+    "another way to miss": ("schedule", {**NIGHTLY, "missed": "all"}, "bad_request", "missed"),
+    "a window over 400 days": ("schedule", {**NIGHTLY, "expires_in_ms": 1 << 40}, "bad_request", "expires_in_ms"),
+    "1001 attempts": ("schedule", {**NIGHTLY, "max_attempts": 1001}, "bad_request", "max_attempts"),
+    "no payload": ("schedule", {"queue": "q", "name": "n", "cron": "0 3 * * *"}, "bad_request", "payload"),
+    "a long payload": ("schedule", {**NIGHTLY, "payload": "x" * (1 << 20)}, "too_large", "payload"),
+    "a name with a slash": ("schedule", {**NIGHTLY, "name": "a/b"}, "bad_request", "name"),
+    "a long name": ("schedule", {**NIGHTLY, "name": "n" * 41}, "bad_request", "name"),
+    "a bad queue": ("schedule", {**NIGHTLY, "queue": "Q"}, "bad_request", "queue"),
+    "priority 100": ("schedule", {**NIGHTLY, "priority": 100}, "bad_request", "priority"),
+    "a key as a number": ("schedule", {**NIGHTLY, "dedupe_key": 5}, "bad_request", "dedupe_key"),
+    "a long key": ("schedule", {**NIGHTLY, "dedupe_key": "k" * 256}, "bad_request", "dedupe_key"),
+    "a window without a key": ("schedule", {**NIGHTLY, "dedupe_window_ms": 5}, "bad_request", "dedupe_window_ms"),
+    "a result kept over 400 days": ("schedule", {**NIGHTLY, "result_ttl_ms": 1 << 40}, "bad_request", "result_ttl_ms"),
+    "a delay": ("schedule", {**NIGHTLY, "delay_ms": 5}, "bad_request", "delay_ms"),
+    "a batch": ("schedule", {**NIGHTLY, "batch": "b1"}, "bad_request", "batch"),
+    "another tenant's": ("schedule", {**NIGHTLY, "tenant": "bob"}, "forbidden", "tenant"),
+    "another tenant's list": ("schedules", {"queue": "q", "tenant": "bob"}, "forbidden", "tenant"),
+    "one that is not there": ("schedules", {"queue": "q", "name": "none"}, "not_found", "name"),
+    "a page of none": ("schedules", {"queue": "q", "count": 0}, "bad_request", "count"),
+    "a page of too many": ("schedules", {"queue": "q", "count": 501}, "bad_request", "count"),
+    "a page before the first": ("schedules", {"queue": "q", "offset": -1}, "bad_request", "offset"),
+    "pause of none": ("pause_schedule", {"queue": "q", "name": "none"}, "not_found", "name"),
+    "resume of none": ("resume_schedule", {"queue": "q", "name": "none"}, "not_found", "name"),
+    "unschedule of a bad name": ("unschedule", {"queue": "q", "name": "A"}, "bad_request", "name"),
+}
+
+
+async def test_what_is_refused_has_its_code_and_field_and_changes_nothing(served: Served) -> None:
+    with trio.fail_after(20):
+        async with raw(served, tenant("ada")) as ada:
+            for why, (verb, body, code, field) in REFUSED.items():
+                with pytest.raises(Refused) as caught:
+                    await ada.ask(verb, **body)
+                assert (caught.value.code, caught.value.field) == (code, field), why
+            assert await served.app.store.queues() == []
+
+
+async def test_an_operator_says_whose_schedule(served: Served) -> None:
+    async with raw(served, OPERATOR) as operator:
+        for verb, body in (("schedule", NIGHTLY), ("unschedule", {"queue": "q", "name": "a"})):
+            for given in ({}, {"tenant": "Ada"}):
+                with pytest.raises(Refused) as caught:
+                    await operator.ask(verb, **body, **given)
+                assert (caught.value.code, caught.value.field) == ("bad_request", "tenant")
+
+
+async def test_the_thousand_and_first_schedule_is_refused(served: Served) -> None:
+    with trio.fail_after(20):
+        for number in range(1000):
+            await overdue(served.app.store, f"s{number}", "skip", -3_600_000)
+        async with raw(served, tenant("ada")) as ada:
+            with pytest.raises(Refused, match="1000") as caught:
+                await ada.ask("schedule", **NIGHTLY)
+            assert (caught.value.code, caught.value.field) == ("too_large", "name")
+
+
+async def test_a_store_that_is_away_delays_a_fire_and_loses_none(
+    start_store: Callable[..., stores.LocalServer],
+) -> None:
+    server = start_store({"appendfsync": "always"})
+    with trio.fail_after(30):
+        async with running(server.url) as served, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=5)
+            body = {**EVERY, "every_ms": 2_000}
+            (first, *_) = (await ada.ask("schedule", **body))["fires_at_ms"]
+            server.kill()
+            await wait_until(lambda: not served.app.store.connection.is_connected)
+            await trio.sleep(2.2)
+            server.start()
+            (task,) = await worker.pushed()
+            assert bare_id(task["full_id"]) == f"every-{first}"
