@@ -279,6 +279,7 @@ DEEP = {
     "an emptied list keeps its voids",
     "a task frees another one's key",
     "later batches of a name are the same",
+    "every death calls back",
     "the flooder loses more than its lead",
     "the queue's cap is not looked at by a draw",
     "a walk passes over those of one moment",
