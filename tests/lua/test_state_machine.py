@@ -16,6 +16,7 @@ def run(client: redis.Redis, examples: int, steps: int) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=steps))
 
 
+@pytest.mark.timeout(600)
 def test_the_store_does_what_the_model_does(redis_client: redis.Redis) -> None:
     run(redis_client, 60, 40)
 
