@@ -296,13 +296,16 @@ class Client:
 
         Raises: BadRequest, naming the argument; TooLarge for the payload, or when there are 1,000 of them.
         """
+        text, asked = encode_payload(payload), scheduled_options(options)
+        if options.get("dedupe_payload"):
+            asked["dedupe_key"] = _hash_of(text)
         body = _schedule_body(queue, name, tenant) | {
-            "payload": orjson.Fragment(encode_payload(payload)),
+            "payload": orjson.Fragment(text),
             "cron": cron or "",
             "zone": zone or "",
             "every_ms": interval_ms(every),
             "missed": missed,
-            **scheduled_options(options),
+            **asked,
         }
         reply = await self.request("schedule", body, timeout=timeout)
         return [datetime.fromtimestamp(at_ms / 1000, UTC) for at_ms in reply["fires_at_ms"]]

@@ -67,6 +67,14 @@ async def test_schedules_are_read_listed_paused_resumed_and_removed(served: Serv
                 await call("reports", "a")
 
 
+async def test_the_payload_may_be_the_key(ada: fairq.Client) -> None:
+    for name, payload in (("a", {"x": 1, "y": 2}), ("b", {"y": 2, "x": 1}), ("c", {"x": 1})):
+        await ada.schedule("reports", name, payload, every=3600, dedupe_payload=True, dedupe_window=5)
+    one, two, three = [(await ada.read_schedule("reports", name)).dedupe_key for name in "abc"]
+    assert one == two != three
+    assert one.startswith("sha256:")
+
+
 async def test_more_schedules_than_a_page_are_listed(served: Served, ada: fairq.Client) -> None:
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
