@@ -26,8 +26,8 @@ def function_name(verb: str) -> str:
 def source() -> str:
     """Join the numbered sections of lua/ into the library's text, with its name and version on top.
 
-    The claim (30) and the sections from 60 on are leaves: no other uses their locals. So each is a block of its own, for
-    Lua has 200 locals.
+    The claim (30) and the sections from 60 on are leaves: no other uses their locals. So each is a block of its own,
+    for Lua has 200 locals.
     """
     sections = sorted(
         (entry for entry in files("fairq").joinpath("lua").iterdir() if entry.name.endswith(".lua")),

@@ -384,7 +384,9 @@ class Walk:
             case 5:
                 m.replay_or_purge(verb=choose(["replay", "replay", "purge"]), ids=self.some(4, IDS))
             case 6:
-                m.configure(name=choose(sorted(SETTINGS)), choice=self.random.randrange(6))
+                m.configure(
+                    name=choose([*sorted(SETTINGS), "tenant_cap", "tenant_cap"]), choice=self.random.randrange(6)
+                )
             case 7:
                 m.cancel(ids=self.some(3, IDS))
             case 8:
