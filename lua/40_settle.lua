@@ -42,6 +42,13 @@ local function flush(call)
   call.changed, call.ended, call.forgotten, call.done = {}, {}, {}, {}
 end
 
+-- Ends a call that may have ended tasks.
+local function finish(call)
+  finish_batches(call)
+  flush(call)
+  close(call)
+end
+
 -- Books the end of a lease to its tenant.
 local function end_lease(call, id, name, epoch, leased_at, cost, weight_sum)
   local t, q, ended = touch(call, name), call.queue, call.ended

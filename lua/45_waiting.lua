@@ -21,9 +21,7 @@ end
 
 local function each_alive(call, ids, visit)
   local outcomes = visit_alive(call, ids, visit)
-  finish_batches(call)
-  flush(call)
-  close(call)
+  finish(call)
   return outcomes
 end
 

@@ -115,9 +115,7 @@ local function each_dead(call, args, visit)
     if outcomes[i] == 'ok' then visit(id, deaths[i], records[i]) end
     seen[id] = true
   end
-  finish_batches(call)
-  flush(call)
-  close(call)
+  finish(call)
   return outcomes
 end
 

@@ -60,9 +60,7 @@ function verbs.cancel_batch(keys, args)
     b.state = CLOSED
     redis.call('ZADD', key(call, 'cancelling'), 'NX', call.now, args[3])
     cancel_members(call, TASKS_PER_CALL)
-    finish_batches(call)
-    flush(call)
-    close(call)
+    finish(call)
   end
   return BATCH_STATES[before]
 end
