@@ -8,12 +8,12 @@ end
 
 -- One constructor with all fields: this runs for every tenant that is drawn, and growing a table costs more than it.
 local function new_tenant(call, name, weight, vtime, estimate, epoch, slot, ready, delayed, leased, dead, done,
-    delivered, entitled, joined, held, cap, voids, class, paused, listed, levels)
+    delivered, entitled, joined, held, bytes, spent, voids, class, barred, listed, levels, limited)
   local t = {
     name = name, weight = weight, vtime = vtime, estimate = estimate, epoch = epoch, slot = slot, ready = ready,
     delayed = delayed, leased = leased, dead = dead, done = done, delivered = delivered, entitled = entitled,
-    joined = joined, held = held, cap = cap, voids = voids, class = class, paused = paused, listed = listed,
-    levels = levels,
+    joined = joined, held = held, bytes = bytes, spent = spent, voids = voids, class = class, barred = barred,
+    listed = listed, levels = levels, limited = limited,
     counted = slot ~= OUT,  -- its weight is in queue.weight_sum
     touched = false, rerated = false,
   }
@@ -26,13 +26,14 @@ end
 
 local function unpack_tenant(call, name, packed)
   if packed then return new_tenant(call, name, struct.unpack(TENANT_FORMAT, packed)) end
-  return new_tenant(call, name, DEFAULT_WEIGHT, 0, 0, call.queue.epoch, OUT, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    QUEUES_CAP, 0, 0, 0, 0, 0)
+  return new_tenant(call, name, DEFAULT_WEIGHT, 0, 0, call.queue.epoch, OUT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0)
 end
 
 local function pack_tenant(t)
   return struct.pack(TENANT_FORMAT, t.weight, t.vtime, t.estimate, t.epoch, t.slot, t.ready, t.delayed, t.leased,
-    t.dead, t.done, t.delivered, t.entitled, t.joined, t.held, t.cap, t.voids, t.class, t.paused, t.listed, t.levels)
+    t.dead, t.done, t.delivered, t.entitled, t.joined, t.held, t.bytes, t.spent, t.voids, t.class, t.barred, t.listed,
+    t.levels, t.limited)
 end
 
 -- Reads the named tenants that this call has not met yet, in one command. They stay packed until somebody needs more
@@ -55,25 +56,6 @@ local function tenant(call, name)
   if t then return t end
   if call.packed[name] == nil then call.packed[name] = redis.call('HGET', key(call, 'tenants'), name) end
   return unpack_tenant(call, name, call.packed[name])
-end
-
--- Whether one more task of the tenant may be leased.
-local function has_room(call, t)
-  local cap = t.cap == QUEUES_CAP and call.queue.tenant_cap or t.cap
-  return t.ready > 0 and (cap == 0 or t.leased < cap)
-end
-
--- What a draw asks of a tenant that has a slot: weight, virtual time and estimate, or nil if nothing of it is left.
-local function account_of(call, name)
-  local t = call.tenants[name]
-  if not t and call.queue.tenant_cap > 0 then t = unpack_tenant(call, name, call.packed[name]) end
-  if t then
-    if has_room(call, t) then return t.weight, t.vtime, t.estimate end
-    return nil
-  end
-  local weight, vtime, estimate, epoch = struct.unpack('<dddd', call.packed[name])
-  if epoch ~= call.queue.epoch then return weight, 0, 0 end
-  return weight, vtime, estimate
 end
 
 -- The tenant's state, to be changed: it is seated and written back when the call closes.

@@ -2,7 +2,7 @@
 --
 -- Theory. Every tenant has a virtual time: service received / weight. The queue has a clock, the virtual time that a
 -- perfectly served tenant would show: each dispatch moves it by cost / (sum of the weights that are eligible). A
--- tenant is *eligible* while it has ready tasks, is not paused, and has fewer leased tasks than its cap (6) allows.
+-- tenant is *eligible* while it has ready tasks, is not barred, and has fewer leased tasks than its cap allows (6).
 --
 -- 1. Two draws by rate, and the lower virtual time is served. A tenant's rate is its weight / the cost of its tasks:
 --    what its part of the dispatches ought to be. One draw (a lottery) is unbiased, but its error grows with the square
@@ -24,8 +24,8 @@
 --    be served for ever.
 -- 5. Membership has one rule in one place: `close` seats every tenant that the call touched. No path that makes work
 --    ready, or takes it away, can forget to.
--- 6. A cap bounds how many tasks of a tenant are leased at once: its own, or the queue's (`tenant_cap`). Whoever is at
---    it is not in the draw and costs it nothing; the end of a lease brings him back. Only when the queue's cap has
+-- 6. Whoever is barred (paused, closed by the clock, out of tokens), or has as many leased tasks as its cap allows, is
+--    not in the draw and costs it nothing; what ends that brings it back (09_limits.lua). Only when the cap for all has
 --    just been lowered may tenants without room stand in slots: drawing one is a miss, its next settlement seats it.
 
 -- Slots of a class, seen through the changes that this call has not written yet.
@@ -77,27 +77,26 @@ local function count_out(call, t)
   call.queue.weight_sum = call.queue.weight_sum - t.weight
 end
 
-local function is_eligible(call, t)
-  return t.paused == 0 and has_room(call, t)
-end
-
 local function leave(call, t)
   count_out(call, t)
   if t.slot > 0 then free_slot(call, t) end
   t.slot = OUT
 end
 
+local function wake(call, t)
+  t.slot = AWAKE
+  if t.listed == 1 then return end
+  t.listed, call.woken[#call.woken + 1] = 1, t.name
+end
+
 local function arrive(call, t)
   count_in(call, t)
   call.readied = true
-  if t.vtime > call.queue.clock then
+  if t.vtime > call.queue.clock and not limits.is_guaranteed(call, t) then
     take_slot(call, t)
   else
-    t.vtime, t.slot = call.queue.clock, AWAKE
-    if t.listed == 0 then
-      t.listed = 1
-      call.woken[#call.woken + 1] = t.name
-    end
+    t.vtime = math.max(t.vtime, call.queue.clock)
+    wake(call, t)
   end
 end
 
@@ -107,6 +106,9 @@ local function seat(call, t)
     if t.slot ~= OUT then leave(call, t) end
   elseif t.slot == OUT then
     arrive(call, t)
+  elseif limits.is_guaranteed(call, t) then
+    if t.slot > 0 then free_slot(call, t) end
+    wake(call, t)
   elseif t.slot == AWAKE then
     if t.listed == 0 then take_slot(call, t) end  -- served from the wake list, and has more
   elseif t.rerated then
@@ -178,7 +180,7 @@ local function close(call)
   end
   write('HSET', key(call, 'tenants'), fields)
   write('RPUSH', key(call, 'wake'), call.woken)
-  if q.hungry == 1 and call.readied and q.paused == 0 then
+  if q.hungry == 1 and call.readied and q.barred == 0 then
     q.hungry = 0
     redis.call('SPUBLISH', key(call, 'ready'), '1')
   end

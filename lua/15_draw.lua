@@ -2,6 +2,19 @@
 
 local SLOT_PROBES = 32  -- darts thrown for one draw before the round ends (a round empties tenants under the darts)
 
+-- What a draw asks of a tenant that has a slot: weight, virtual time and estimate, or nil if nothing of it is left.
+local function account_of(call, name)
+  local t = call.tenants[name]
+  if not t and call.queue.limited == 1 then t = unpack_tenant(call, name, call.packed[name]) end
+  if t then
+    if is_eligible(call, t) then return t.weight, t.vtime, t.estimate end
+    return nil
+  end
+  local weight, vtime, estimate, epoch = struct.unpack('<dddd', call.packed[name])
+  if epoch ~= call.queue.epoch then return weight, 0, 0 end
+  return weight, vtime, estimate
+end
+
 -- The line that darts are thrown at: one span per class that has tenants, in the order of the classes.
 local function line_up(call)
   local line = {length = 0, slots = 0}

@@ -19,6 +19,11 @@ local function read_header(record)
   return tenant, max_attempts, enqueued_at, start_at, expires_at
 end
 
+-- Of a task of tenant t whose record has this size.
+local function payload_bytes(t, record_bytes)
+  return record_bytes - struct.size('<BHdddB') - #t.name
+end
+
 -- Changes the window in a task's record.
 local function rewrite_header(call, id, record, start_at, expires_at)
   local name, max_attempts, enqueued_at = read_header(record)
@@ -51,7 +56,7 @@ end
 
 local function count_ready(call, t, count)
   t.ready, call.queue.ready = t.ready + count, call.queue.ready + count
-  call.readied = call.readied or (count > 0 and t.paused == 0)
+  call.readied = call.readied or (count > 0 and t.barred == 0)
 end
 
 -- ids go to the ends of their lists, or (push = 'LPUSH') to the heads; those without a place in their batch are held.
@@ -77,6 +82,39 @@ local function put_ready(call, t, ids, push)
   end
 end
 
+-- Deletes a dead letter; its tenant is in its packed death.
+local function forget_dead(call, id, death)
+  local _, _, _, name = struct.unpack(DEATH_FORMAT, death)
+  local t = touch(call, name)
+  redis.call('HDEL', key(call, 'dead'), id)
+  redis.call('ZREM', key(call, 'deaths'), id)
+  redis.call('ZREM', key(call, 'deaths:' .. name), id)
+  t.dead, call.queue.dead = t.dead - 1, call.queue.dead - 1
+  if t.dead > 0 then
+    redis.call('ZADD', key(call, 'graveyards'), t.dead, name)
+  else
+    redis.call('ZREM', key(call, 'graveyards'), name)
+  end
+  return t
+end
+
+-- Deletes a dead letter and its task.
+local function drop_letter(call, id, death)
+  local t = forget_dead(call, id, death)
+  redis.call('HDEL', key(call, 'tasks'), id)
+  drop_extras(call, t.name, id)
+end
+
+-- Deletes the oldest dead letters of a tenant that has more than its limit, two at most.
+local function make_room_for_dead(call, t)
+  if t.limited == 0 and call.queue.limited == 0 then return end
+  local limit = limits.of(call, t).dead
+  if limit == 0 or t.dead <= limit then return end
+  for _, id in ipairs(redis.call('ZRANGE', key(call, 'deaths:' .. t.name), 0, math.min(2, t.dead - limit) - 1)) do
+    drop_letter(call, id, redis.call('HGET', key(call, 'dead'), id))
+  end
+end
+
 local function put_dead(call, t, id, reason, attempts, message)
   redis.call('HSET', key(call, 'dead'), id,
     struct.pack(DEATH_FORMAT, reason, attempts, call.now, #t.name, t.name, #message, message))
@@ -87,6 +125,7 @@ local function put_dead(call, t, id, reason, attempts, message)
   if reason == EXPIRED then call.queue.expired = call.queue.expired + 1 end
   free_key(call, t.name, id)
   note_end(call, id, 'dead')
+  make_room_for_dead(call, t)
 end
 
 -- For a tenant with nothing ready: what its lists still hold is void.

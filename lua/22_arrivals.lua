@@ -1,6 +1,7 @@
 -- New tasks: what they ask for, which of them are taken, and how they are stored.
 
 local OPTIONS_BYTES = 53  -- of OPTIONS_FORMAT, at least
+local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
 
 -- options: delay, start_at, expires_in, expires_at (f64 ms, 0 = none), max_attempts (u16, 0 = the queue's), priority,
 -- dedupe window (f64 ms, 0 = until the task ends), how long the result is kept (f64 ms, 0 = not at all), dedupe key and
@@ -35,7 +36,8 @@ end
 
 -- Tasks of one call that will be stored; nothing is written before all are known.
 local function new_arrivals(name)
-  return {name = name, records = {}, ready = {}, delayed = {}, expiring = {}, special = {}, holders = {}}
+  return {name = name, records = {}, ready = {}, delayed = {}, expiring = {}, special = {}, holders = {},
+    bytes = 0}
 end
 
 -- The id of the task that holds a new task's dedupe key, if any.
@@ -53,6 +55,7 @@ local function admit(call, arrivals, id, payload, start_at, expires_at, max_atte
   arrivals.records[n + 1] = id
   arrivals.records[n + 2] = struct.pack(HEADER_FORMAT, RECORD_VERSION, max_attempts, call.now, start_at, expires_at,
     #name, name) .. payload
+  arrivals.bytes = arrivals.bytes + #payload
   if start_at > call.now then
     table.insert(arrivals.delayed, {id, start_at})
   else
@@ -69,9 +72,34 @@ local function admit(call, arrivals, id, payload, start_at, expires_at, max_atte
   return 'ok'
 end
 
+-- Which limit new tasks would exceed, and in how many ms there may be room; nil if there is.
+local function exceeded(call, arrivals)
+  local t = tenant(call, arrivals.name)
+  if t.limited == 0 and call.queue.limited == 0 then return nil end
+  local l, waiting = limits.of(call, t), t.ready + t.held + t.delayed
+  local task_ms = math.max(t.estimate / math.max(t.leased, 1), l.rate > 0 and 1000 / l.rate or 1)
+  local excess = waiting + #arrivals.ready + #arrivals.delayed - l.queued
+  if l.queued > 0 and excess > 0 then return 'queued', excess * task_ms end
+  excess = t.bytes + arrivals.bytes - l.queued_bytes
+  if l.queued_bytes > 0 and excess > 0 then return 'queued_bytes', excess / math.max(t.bytes, 1) * waiting * task_ms end
+  excess = t.delayed + #arrivals.delayed - l.delayed
+  if l.delayed > 0 and #arrivals.delayed > 0 and excess > 0 then
+    local first = redis.call('ZRANGE', key(call, 'delayed:' .. t.name), 0, 0, 'WITHSCORES')[2]
+    return 'delayed', (first or call.now) - call.now
+  end
+end
+
+local function check_quotas(call, arrivals)
+  local limit, wait_ms = exceeded(call, arrivals)
+  if limit then
+    refuse('quota_exceeded', string.format('%s %.0f', limit, math.max(RETRY_MS[1], math.min(RETRY_MS[2], wait_ms))))
+  end
+end
+
 local function store_arrivals(call, arrivals)
   local t = touch(call, arrivals.name)
   write('HSET', key(call, 'tasks'), arrivals.records)
+  t.bytes = t.bytes + arrivals.bytes
   for _, task in ipairs(arrivals.special) do
     local id, extras, window = unpack(task)
     add_extras(call, id, extras)

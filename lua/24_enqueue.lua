@@ -52,7 +52,8 @@ end
 -- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 tenant  then per task (at most 500): id, options (packed, see read_options), payload
---         Refused as a whole (`not_found` or `batch_closed`) where a batch is not the tenant's, or not open.
+--         Refused as a whole (`not_found` or `batch_closed`) where a batch is not the tenant's, or not open; and with
+--         `quota_exceeded <limit> <ms until it may be tried again>` where the tenant would have too much waiting.
 --   out   per task: "ok" | "duplicate" (id waiting, leased, dead or done not long ago)
 --         | "duplicate <id>" (another task holds its dedupe key: not stored)
 --         | "expired" (it would expire before it could start: not stored)
@@ -72,6 +73,7 @@ function verbs.enqueue(keys, args)
     if outcomes[n] == 'ok' then known[id] = true end
   end
   if #arrivals.records == 0 then return outcomes end
+  check_quotas(call, arrivals)
   store_arrivals(call, arrivals)
   finish_batches(call)
   close(call)

@@ -15,7 +15,7 @@ local function pop_woken(call, wanted)
   read_tenants(call, names)
   for _, name in ipairs(names) do
     local t = tenant(call, name)
-    if t.slot == AWAKE and has_room(call, t) then woken[#woken + 1] = t else touch(call, name).listed = 0 end
+    if t.slot == AWAKE and is_eligible(call, t) then woken[#woken + 1] = t else touch(call, name).listed = 0 end
   end
   return woken
 end
@@ -52,7 +52,12 @@ local function pick_round(call, wanted)
     tenants[count], costs[count], weight_sums[count] = t, cost, weight_sum
     t.ready, q.ready, t.leased, q.leased = t.ready - 1, q.ready - 1, t.leased + 1, q.leased + 1
     charge(call, t, cost, weight_sum)
-    if not has_room(call, t) then count_out(call, t) end
+    limits.spend(call, t, 1)
+    if not is_eligible(call, t) then
+      count_out(call, t)
+    elseif limits.is_guaranteed(call, t) then  -- its turn comes again, after the other wakers'
+      round.woken[#round.woken + 1], t.listed = t, 1
+    end
   end
   push_back_woken(call, round)
   return {tenants = tenants, costs = costs, weight_sums = weight_sums, count = count}
@@ -64,6 +69,7 @@ local function unpick(call, picks, i, returned)
   charge(call, t, -picks.costs[i], picks.weight_sums[i])
   t.ready, call.queue.ready = t.ready + returned, call.queue.ready + returned
   t.leased, call.queue.leased = t.leased - 1, call.queue.leased - 1
+  limits.spend(call, t, -1)
   if is_eligible(call, t) then count_in(call, t) end
 end
 
@@ -129,6 +135,7 @@ local function lease_round(call, picks, worker, leases)
   for i = 1, picks.count do
     local id, t = ids[i], picks.tenants[i]
     local name, max_attempts, _, _, expires_at = read_header(records[i])
+    t.bytes = t.bytes - payload_bytes(t, #records[i])
     local attempt, forgiven, message = 0, 0, ''
     if past[i] then
       local run = load_run(past[i])
@@ -186,7 +193,7 @@ end
 --         been carried out: what it took is given once more, and nothing else (found among the newest 10,000 leases)
 --   out   now_ms, lease_ms, ids of those whose result is kept, then per task: id, attempt, max_attempts, record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
---         A paused queue gives none. A claim that finds nothing, and finds the mark, writes nothing.
+--         A queue that is paused or closed gives none. A claim that finds nothing, and finds the mark, writes nothing.
 --   flags allow-oom: a full store can be drained
 function verbs.claim(keys, args)
   local call, limit = open(keys, args), tonumber(args[4])
@@ -198,7 +205,7 @@ function verbs.claim(keys, args)
     if #out > 3 then return out end
   end
   call.voids = 0
-  while q.paused == 0 and #out < 3 + 4 * limit and q.weight_sum > 0 and rounds < ROUNDS do
+  while q.barred == 0 and #out < 3 + 4 * limit and q.weight_sum > 0 and rounds < ROUNDS do
     local picks = pick_round(call, limit - (#out - 3) / 4)
     pop_round(call, picks)
     lease_round(call, picks, args[3], out)

@@ -99,8 +99,9 @@ local function bury(call, t, id, run, reason)
 end
 
 -- The task waits for its next attempt, its run with it; the window's end is watched again.
-local function keep_waiting(call, id, run)
+local function keep_waiting(call, t, id, run)
   set_run(call, id, pack_run(run))
+  t.bytes = t.bytes + payload_bytes(t, redis.call('HSTRLEN', key(call, 'tasks'), id))
   if run.expires_at > 0 then redis.call('ZADD', key(call, 'expiring'), run.expires_at, id) end
 end
 
@@ -140,7 +141,7 @@ function actions.nack(call, t, id, _, delay, message)
   local run = end_run(call, id, SETTLED)
   run.error = message:sub(1, ERROR_BYTES)
   if is_last_attempt(run) then return bury(call, t, id, run, EXHAUSTED) end
-  keep_waiting(call, id, run)
+  keep_waiting(call, t, id, run)
   local delay_ms = tonumber(delay) or backoff_ms(call, run)
   if delay_ms > 0 then put_delayed(call, t, id, call.now + delay_ms) else put_ready(call, t, {id}) end
 end
@@ -154,14 +155,14 @@ end
 function actions.release(call, t, id)
   local run = end_run(call, id, SETTLED)
   run.forgiven = run.forgiven + 1
-  keep_waiting(call, id, run)
+  keep_waiting(call, t, id, run)
   put_ready(call, t, {id}, 'LPUSH')
 end
 
 function actions.reap(call, t, id)
   local run = end_run(call, id, REAPED)
   if is_last_attempt(run) then return bury(call, t, id, run, LEASE_LOST) end
-  keep_waiting(call, id, run)
+  keep_waiting(call, t, id, run)
   put_ready(call, t, {id}, 'LPUSH')
 end
 

@@ -42,6 +42,7 @@ local function cancel_one(call, id, record)
   local run, name, _, _, _, expires_at = packed and load_run(packed), read_header(record)
   local t = touch(call, name)
   take_out(call, t, id)
+  t.bytes = t.bytes - payload_bytes(t, #record)
   if expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end
   forget_cancelled(call, t, id, run and run.state == SETTLED and run.attempt or 0)
   return 'ok'

@@ -39,6 +39,7 @@ local function expire(call, limit)
   for i, id in ipairs(ids) do
     local t = touch(call, (read_header(records[i])))
     take_out(call, t, id)
+    t.bytes = t.bytes - payload_bytes(t, #records[i])
     bury(call, t, id, runs[i] and load_run(runs[i]) or {attempt = 0, error = ''}, EXPIRED)
   end
   return #ids
@@ -51,29 +52,6 @@ local function reap(call, limit)
   read_runs(call, ids)
   for i = #ids, 1, -1 do settle_one(call, 'reap', ids[i]) end  -- the oldest ends up at the head
   return #ids
-end
-
--- Deletes a dead letter; its tenant is in its packed death.
-local function forget_dead(call, id, death)
-  local _, _, _, name = struct.unpack(DEATH_FORMAT, death)
-  local t = touch(call, name)
-  redis.call('HDEL', key(call, 'dead'), id)
-  redis.call('ZREM', key(call, 'deaths'), id)
-  redis.call('ZREM', key(call, 'deaths:' .. name), id)
-  t.dead, call.queue.dead = t.dead - 1, call.queue.dead - 1
-  if t.dead > 0 then
-    redis.call('ZADD', key(call, 'graveyards'), t.dead, name)
-  else
-    redis.call('ZREM', key(call, 'graveyards'), name)
-  end
-  return t
-end
-
--- Deletes a dead letter and its task.
-local function drop_letter(call, id, death)
-  local t = forget_dead(call, id, death)
-  call.forgotten[#call.forgotten + 1] = id
-  drop_extras(call, t.name, id)
 end
 
 local function drop_dead(call, ids)
@@ -120,7 +98,8 @@ end
 local function next_due(call)
   local earliest = math.huge
   for name, wait in pairs({due = 0, expiring = 0, leases = 0, fires = 0, deaths = call.queue.dead_keep_ms,
-    cancelling = 0, completed = BATCH_KEEP_MS}) do
+    parked = 0, turns = 0, cancelling = 0,
+    completed = BATCH_KEEP_MS}) do
     local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
     if first then earliest = math.min(earliest, tonumber(first) + wait) end
   end
@@ -129,11 +108,12 @@ local function next_due(call)
 end
 
 -- tick(keys, argv): promote due tasks, expire late ones, reap dead leases, trim dead letters and complete batches,
--- cancel what is left of cancelled batches.
+-- cancel what is left of cancelled batches, let in tenants that have tokens again.
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 limit: tasks per duty (1..500)
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
---         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`)
+--         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), turns
+--         (windows that are to open or close: see `set_windows`)
 --         A tick that finds nothing writes nothing.
 --   flags allow-oom
 function verbs.tick(keys, args)
@@ -141,11 +121,13 @@ function verbs.tick(keys, args)
   if not limit or limit < 1 or limit > TASKS_PER_CALL or limit % 1 ~= 0 then refuse('bad_request', 'limit') end
   local promoted = promote(call, limit)
   local expired, reaped, trimmed = expire(call, limit), reap(call, limit), trim_dead(call, limit)
+  limits.unpark(call, limit)
   cancel_members(call, limit)
   finish_batches(call)
   trim_batches(call, limit)
   flush(call)
   if #call.touched > 0 then close(call) end
   local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
-  return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires}
+  local turns = redis.call('ZCOUNT', key(call, 'turns'), '-inf', call.now)
+  return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, turns}
 end

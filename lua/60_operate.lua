@@ -23,32 +23,16 @@ function verbs.set_weight(keys, args)
   return before
 end
 
--- set_cap(keys, argv): bound how many tasks of a tenant are leased at once.
---   keys  1 prefix
---   argv  1 now  2 dice  3 tenant  4 cap (1..1,000,000; 0: none; -1: the queue's)
---   out   the cap it had
---   flags allow-oom
-function verbs.set_cap(keys, args)
-  local call, cap = open(keys, args), tonumber(args[4])
-  if not cap or cap < QUEUES_CAP or cap > 1000000 or cap % 1 ~= 0 then refuse('bad_request', 'cap') end
-  check_name(args[3], 'tenant')
-  local t = touch(call, args[3])
-  local before = t.cap
-  t.cap = cap
-  close(call)
-  return before
-end
-
-local function set_paused(keys, args, paused)
+local function set_paused(keys, args, is_paused)
   local call = open(keys, args)
   local q, target = call.queue, call.queue
   if args[3] ~= '' then
     check_name(args[3], 'tenant')
     target = touch(call, args[3])
   end
-  local before = target.paused
-  target.paused = paused
-  call.readied = paused == 0 and (target == q and q.weight_sum or target.ready) > 0
+  local before = bit.band(target.barred, limits.PAUSED)
+  limits.bar(target, limits.PAUSED, is_paused)
+  call.readied = target.barred == 0 and (target == q and q.weight_sum or target.ready) > 0
   close(call)
   return before
 end
@@ -58,16 +42,16 @@ end
 --   argv  1 now  2 dice  3 tenant (empty: the queue)
 --   out   1 if it was paused already, else 0
 --   flags allow-oom
-function verbs.pause(keys, args) return set_paused(keys, args, 1) end
+function verbs.pause(keys, args) return set_paused(keys, args, true) end
 
 -- resume(keys, argv): the opposite of pause; same arguments.
 --   flags allow-oom
-function verbs.resume(keys, args) return set_paused(keys, args, 0) end
+function verbs.resume(keys, args) return set_paused(keys, args, false) end
 
 -- setting -> lowest, highest; whole numbers all. KEYS.md says what each means.
 local SETTINGS = {
   share = {SHARE_TIME, SHARE_COUNT}, lease_ms = {100, 86400000}, max_attempts = {1, 1000},
-  retry_base_ms = {1, 86400000}, retry_cap_ms = {1, 604800000}, tenant_cap = {0, 1000000},
+  retry_base_ms = {1, 86400000}, retry_cap_ms = {1, 604800000},
   dead_keep_ms = {1000, 31536000000}, dead_keep = {0, 10000000},
 }
 
@@ -129,6 +113,7 @@ function verbs.replay(keys, args)
   return each_dead(call, args, function(id, death, record)
     local _, attempts = struct.unpack(DEATH_FORMAT, death)
     local t = forget_dead(call, id, death)
+    t.bytes = t.bytes + payload_bytes(t, #record)
     if attempts > 0 then
       local _, max_attempts, _, _, expires_at = read_header(record)
       set_run(call, id, pack_run({

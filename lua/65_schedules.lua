@@ -153,6 +153,7 @@ local function enqueue_fire(call, s, due_at)
   local options, position = struct.unpack(TEMPLATE_FORMAT, template)
   local _, expires_at, max_attempts, extras, window = read_options(call, options)
   local outcome = admit(call, arrivals, id, template:sub(position), due_at, expires_at, max_attempts, extras, window)
+  if outcome == 'ok' and exceeded(call, arrivals) then outcome = 'quota_exceeded' end
   if outcome == 'ok' then store_arrivals(call, arrivals) end
   return outcome
 end
@@ -174,7 +175,8 @@ end
 --   argv  1 now  2 dice  then per fire (at most 100): <tenant>/<name>, head, as it was read, next_at (ms)
 --   out   per fire: "ok" | "duplicate" (the id is known) | "duplicate <id>" (another task, perhaps of an earlier fire,
 --         holds its dedupe key: no task) | "missed" (it is more than a minute late, and the schedule skips what it
---         missed: no task) | "gone" (it is not due, or the head has changed: somebody else fired it)
+--         missed: no task) | "quota_exceeded" (the tenant has too much waiting: no task) | "gone" (it is not due, or the
+--         head has changed: somebody else fired it)
 --         The task's id is <tenant>/<name>-<next_at of the head>, and that is its start.
 --   flags none: refused as a whole when the store is full; the schedules stay due
 function verbs.fire(keys, args)

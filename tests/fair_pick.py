@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from .limits_model import Limiting
+
 OUT, AWAKE, SLOT_PROBES = 0, -1, 32
 
 
@@ -22,7 +24,8 @@ class Tenant:
     delivered: float = 0
     entitled: float = 0
     joined: float = 0
-    paused: int = 0
+    barred: int = 0
+    spent: float = 0
     listed: bool = False
     counted: bool = False
     rank: int = 0
@@ -31,7 +34,6 @@ class Tenant:
     dead: int = 0
     done: int = 0
     held: int = 0
-    cap: int = -1  # -1: the queue's
     ready: deque[str] = field(default_factory=deque)
     delayed: dict[str, float] = field(default_factory=dict)
 
@@ -75,10 +77,11 @@ class Darts:
         self.hits: deque[tuple[Tenant, float]] = deque()
 
 
-class FairPick:
+class FairPick(Limiting):
     """Who is served next, and the structures that say so."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.tenants: dict[str, Tenant] = {}
         self.classes: dict[int, list[Tenant]] = {}
         self.wake: deque[Tenant] = deque()
@@ -89,17 +92,7 @@ class FairPick:
         self.estimate: float = 0
         self.touched: list[Tenant] = []
         self.woken: list[Tenant] = []
-        self.tenant_cap = 0
         self.readied = False
-
-    def has_room(self, t: Tenant) -> bool:
-        """Whether one more task of the tenant may be leased."""
-        cap = self.tenant_cap if t.cap < 0 else t.cap
-        return bool(t.ready) and (not cap or t.leased < cap)
-
-    def is_eligible(self, t: Tenant) -> bool:
-        """Whether the tenant can be served."""
-        return self.has_room(t) and not t.paused
 
     def touch(self, name: str) -> Tenant:
         """Get a tenant to change it: it is seated when the call ends."""
@@ -146,6 +139,13 @@ class FairPick:
             t.counted = False
             self.weight_sum -= t.weight
 
+    def wake_up(self, t: Tenant) -> None:
+        """Put the tenant on the wake list, once."""
+        t.slot = AWAKE
+        if not t.listed:
+            t.listed = True
+            self.woken.append(t)
+
     def seat(self, t: Tenant) -> None:
         """Put the tenant where its state says it belongs."""
         if not self.is_eligible(t):
@@ -157,13 +157,15 @@ class FairPick:
         elif t.slot == OUT:
             self.count_in(t)
             self.readied = True
-            if t.vtime > self.clock:
+            if t.vtime > self.clock and not self.is_guaranteed(t):
                 self.take_slot(t)
             else:
-                t.vtime, t.slot = self.clock, AWAKE
-                if not t.listed:
-                    t.listed = True
-                    self.woken.append(t)
+                t.vtime = max(t.vtime, self.clock)
+                self.wake_up(t)
+        elif self.is_guaranteed(t):
+            if t.slot > 0:
+                self.free_slot(t)
+            self.wake_up(t)
         elif t.slot == AWAKE:
             if not t.listed:
                 self.take_slot(t)
@@ -223,7 +225,7 @@ class FairPick:
             if not darts.hits:
                 self.throw(darts, dice)
             t, inside = darts.hits.popleft()
-            if inside < self.rate_of(t) and self.has_room(t):
+            if inside < self.rate_of(t) and self.is_eligible(t):
                 return t
         return None
 
@@ -231,7 +233,7 @@ class FairPick:
         """Draw two and take the better one; a tenant that stands alone is not drawn."""
         seated = [t for seats in self.classes.values() for t in seats]
         if len(seated) == 1:
-            return seated[0] if self.has_room(seated[0]) else None
+            return seated[0] if self.is_eligible(seated[0]) else None
         one = self.draw(darts, dice)
         other = self.draw(darts, dice) if one else None
         return other if one and other and other.vtime < one.vtime else one
@@ -241,7 +243,7 @@ class FairPick:
         woken: deque[Tenant] = deque()
         for _ in range(min(wanted, len(self.wake))):
             t = self.wake.popleft()
-            if t.slot == AWAKE and self.has_room(t):
+            if t.slot == AWAKE and self.is_eligible(t):
                 woken.append(t)
             else:
                 self.touch(t.name).listed = False
@@ -272,7 +274,11 @@ class FairPick:
             picks.append(Pick(t, t.ready.popleft(), self.cost_of(t), self.weight_sum))
             self.charge(t, picks[-1].cost, self.weight_sum)
             t.leased += 1
-            if not self.has_room(t):
+            self.spend(t, 1)
+            if not self.is_eligible(t):
                 self.count_out(t)
+            elif self.is_guaranteed(t):
+                woken.append(t)
+                t.listed = True
         self.wake.extendleft(reversed(woken))
         return picks

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .fair_pick import Pick, Run, Tenant
+from .limits_model import PAUSED
 from .schedule_model import Scheduling
 
 ROUNDS, TENANTS_PER_TICK, WINDOW_MS, BATCH_KEEP_MS = 8, 50, 60_000, 86_400_000
@@ -31,6 +32,7 @@ class Task:
     result_ttl: float = 0
     batch: str = ""
     opened_at: float = 0
+    size: int = 2  # of its payload
 
 
 @dataclass
@@ -90,9 +92,7 @@ class Model(Scheduling):
             "retry_cap_ms": 3_600_000,
             "dead_keep_ms": 14 * 86_400_000,
             "dead_keep": 100_000,
-            "tenant_cap": 0,
         }
-        self.paused = 0
         self.hungry = 0
         self.readied = False
         self.published = 0
@@ -113,7 +113,8 @@ class Model(Scheduling):
     def open(self, now: float) -> float:
         """Begin a call: time never goes back."""
         self.touched, self.woken, self.readied = [], [], False
-        return max(now, self.now)
+        self.call_now = max(now, self.now)
+        return self.call_now
 
     def close(self, now: float) -> None:
         """End a call that changes something."""
@@ -121,7 +122,7 @@ class Model(Scheduling):
         for t in self.touched:
             t.rerated = False
         self.wake.extend(self.woken)
-        if self.hungry and self.readied and not self.paused:
+        if self.hungry and self.readied and not self.barred:
             self.hungry = 0
             self.published += 1
         self.now = now
@@ -138,7 +139,7 @@ class Model(Scheduling):
             b.admitted += 1
         levels = [self.records[other].priority for other in t.ready]
         t.ready.insert(next((i for i, other in enumerate(levels) if other + at_head > level), len(levels)), id)
-        self.readied = self.readied or not t.paused
+        self.readied = self.readied or not t.barred
 
     def put_delayed(self, t: Tenant, id: str, start_at: float) -> None:
         """Let a task wait for its start."""
@@ -155,6 +156,9 @@ class Model(Scheduling):
         t.dead += 1
         self.counts["buried"] += 1
         self.counts["expired"] += reason == "expired"
+        excess = t.dead - self.limit(t, "dead") if self.limit(t, "dead") else 0
+        for oldest in first_by_score(self.deaths_of(t.name), min(2, max(0, int(excess)))):
+            self.drop_letter(oldest)
 
     def free_key(self, id: str) -> None:
         """Give a dedupe key back, unless it is held for a window or somebody else's."""
@@ -201,7 +205,7 @@ class Model(Scheduling):
         id = f"{name}-{event}-{b.created_at:.0f}"
         if b.callbacks.get(event) and id not in self.records:
             t = self.touch(b.tenant)
-            self.records[id] = Task(t, 0, 0, self.settings["max_attempts"])
+            self.records[id] = Task(t, 0, 0, self.settings["max_attempts"], size=len(b.callbacks[event]))
             self.put_ready(t, id)
             self.counts["enqueued"] += 1
 
@@ -303,36 +307,53 @@ class Model(Scheduling):
         outcomes: list[str] = []
         if why_not := self.batches_refuse(tenant, tasks, now):
             return [why_not]
+        new: dict[str, tuple[Task, dict[str, Any]]] = {}
+        holders: dict[str, str] = {}
+        t = self.tenants.get(tenant) or Tenant(tenant)
         for id, given in tasks:
             start_at = now + given["delay"] if given.get("delay") else given.get("start_at", 0)
             expires_at = now + given["expires_in"] if given.get("expires_in") else given.get("expires_at", 0)
-            if id in self.records or self.remembered(id, now):
+            key = given.get("key", "")
+            if id in self.records or id in new or self.remembered(id, now):
                 outcomes.append("duplicate")
             elif 0 < expires_at <= max(start_at, now):
                 outcomes.append("expired")
-            elif first := self.holder(tenant, given.get("key", ""), now):
+            elif first := holders.get(key) or self.holder(tenant, key, now):
                 outcomes.append(f"duplicate {first}")
             else:
                 outcomes.append("ok")
-                t = self.touch(tenant)
-                attempts = int(given.get("max_attempts", 0)) or self.settings["max_attempts"]
-                key, name = given.get("key", ""), given.get("batch", "")
-                priority, result_ttl = given.get("priority", 50), given.get("result", 0)
-                self.records[id] = Task(t, start_at, expires_at, attempts, priority, key, result_ttl, name)
-                if b := self.batches.get(name):
-                    self.records[id].opened_at = b.created_at
-                    b.total, b.sequence = b.total + 1, b.sequence + 1
-                    b.members[id] = b.sequence
                 if key:
-                    self.holders[tenant, key] = now + given["window"] if given.get("window") else 0, id
-                if start_at > now:
-                    self.put_delayed(t, id, start_at)
-                else:
-                    self.put_ready(t, id)
-                if expires_at:
-                    self.expiring[id] = expires_at
-        self.counts["enqueued"] += outcomes.count("ok")
+                    holders[key] = id
+                attempts = int(given.get("max_attempts", 0)) or self.settings["max_attempts"]
+                priority, result_ttl = given.get("priority", 50), given.get("result", 0)
+                task = Task(t, start_at, expires_at, attempts, priority, key, result_ttl, given.get("batch", ""))
+                task.size = given.get("size", 2)
+                new[id] = task, given
+        starts = [task.start_at > now for task, _ in new.values()]
+        size = self.waiting_bytes(t) + sum(task.size for task, _ in new.values())
+        if new and (which := self.exceeded(t, starts.count(False), starts.count(True), size, t.held)):
+            return [f"FAIRQ quota_exceeded {which}"]
+        for id, (task, given) in new.items():
+            self.add(id, task, given.get("window", 0), now)
+        self.counts["enqueued"] += len(new)
         return outcomes
+
+    def add(self, id: str, task: Task, window: float, now: float) -> None:
+        """Store a new task."""
+        t = task.tenant = self.touch(task.tenant.name)
+        self.records[id] = task
+        if b := self.batches.get(task.batch):
+            task.opened_at = b.created_at
+            b.total, b.sequence = b.total + 1, b.sequence + 1
+            b.members[id] = b.sequence
+        if task.key:
+            self.holders[t.name, task.key] = now + window if window else 0, id
+        if task.start_at > now:
+            self.put_delayed(t, id, task.start_at)
+        else:
+            self.put_ready(t, id)
+        if task.expires_at:
+            self.expiring[id] = task.expires_at
 
     def batches_refuse(self, tenant: str, tasks: list[tuple[str, dict[str, Any]]], now: float) -> str:
         """Say why tasks cannot be added to their batches, or nothing."""
@@ -352,7 +373,7 @@ class Model(Scheduling):
         now = self.open(now)
         leased: list[tuple[str, int, int]] = []
         rounds = 0
-        while not self.paused and len(leased) < limit and self.weight_sum > 0 and rounds < ROUNDS:
+        while not self.barred and len(leased) < limit and self.weight_sum > 0 and rounds < ROUNDS:
             for p in self.pick_round(limit - len(leased), dice):
                 leased += self.lease(p, worker, now)
             self.seat_all()
@@ -373,6 +394,7 @@ class Model(Scheduling):
         if 0 < task.expires_at <= now:
             self.charge(t, -p.cost, p.weight_sum)
             t.leased -= 1
+            self.spend(t, -1)
             if self.is_eligible(t):
                 self.count_in(t)
             if b := self.batch_of(p.id):
@@ -561,15 +583,19 @@ class Model(Scheduling):
         t.dead -= 1
         return t
 
+    def drop_letter(self, id: str) -> None:
+        """Delete a dead letter and its task."""
+        self.forget_dead(id)
+        self.free_key(id)
+        del self.records[id]
+
     def trim_dead(self, now: float, limit: int) -> int:
         """Forget dead letters that are too old, and while there are too many the oldest of whoever has most."""
         ids = first_by_score(self.deaths, limit, now - self.settings["dead_keep_ms"])
         trimmed = 0
         while True:
             for id in ids:
-                self.forget_dead(id)
-                self.free_key(id)
-                del self.records[id]
+                self.drop_letter(id)
             trimmed += len(ids)
             if trimmed == limit or len(self.dead) <= self.settings["dead_keep"]:
                 return trimmed
@@ -606,7 +632,7 @@ class Model(Scheduling):
         waiting += [at for field in self.schedules if (at := self.due_at(field)) < math.inf]
         waiting += [died_at + self.settings["dead_keep_ms"] for died_at in self.deaths.values()]
         waiting += [b.completed_at + BATCH_KEEP_MS for b in self.batches.values() if b.state == "complete"]
-        waiting += self.cancelling.values()
+        waiting += [*self.cancelling.values(), *self.parked.values(), *(at for _, _, at in self.windows.values())]
         if len(self.dead) > self.settings["dead_keep"]:
             waiting.append(now)
         return max(min(waiting), now) if waiting else -1
@@ -619,6 +645,7 @@ class Model(Scheduling):
         for id in reversed(lost):
             self.settle_one("reap", id, self.runs[id].attempt, None, "", now, iter(()))
         trimmed = self.trim_dead(now, limit)
+        self.unpark(first_by_score(self.parked, limit, now))
         self.cancel_members(now, limit)
         self.finish_batches(now)
         self.trim_batches(now, limit)
@@ -626,7 +653,8 @@ class Model(Scheduling):
             self.close(now)
         ready = sum(len(t.ready) for t in self.tenants.values())
         fires = sum(self.due_at(field) <= now for field in self.schedules)
-        return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires)
+        turns = sum(at <= now for _, _, at in self.windows.values())
+        return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires, turns)
 
     def set_weight(self, now: float, tenant: str, weight: int) -> int:
         """Give a tenant a weight; returns the one that it had."""
@@ -641,25 +669,40 @@ class Model(Scheduling):
         self.close(now)
         return before
 
-    def set_cap(self, now: float, tenant: str, cap: int) -> int:
-        """Bound a tenant's leased tasks; returns the cap that it had."""
+    def set_limits(self, now: float, name: str, values: dict[str, float]) -> dict[str, float]:
+        """Limit a tenant, or all; returns what was set until now."""
         now = self.open(now)
-        t = self.touch(tenant)
-        before, t.cap = t.cap, cap
+        before = self.change_limits(name, values)
         self.close(now)
         return before
+
+    def set_windows(
+        self, now: float, name: str, text: str, is_open: bool, changes_at: float, head: object = None
+    ) -> str | None:
+        """Say when a tenant, or the queue, is open; a head that is brought along must still stand."""
+        now = self.open(now)
+        if head and head != self.windows.get(name):
+            return None
+        before = self.turn(name, text, is_open, changes_at)
+        self.close(now)
+        return before
+
+    def waiting_bytes(self, t: Tenant) -> int:
+        """Add up the payloads of a tenant's waiting tasks."""
+        waits = (id for id, task in self.records.items() if task.tenant is t and id not in self.leases)
+        return sum(self.records[id].size for id in waits if id not in self.dead)
 
     def set_paused(self, now: float, tenant: str, paused: int) -> int:
         """Pause or resume a tenant, or (empty name) the queue."""
         now = self.open(now)
         if tenant:
             t = self.touch(tenant)
-            before, t.paused = t.paused, paused
-            has_work = bool(t.ready)
+            before, t.barred = t.barred & PAUSED, (t.barred & ~PAUSED) | paused
+            has_work, is_barred = bool(t.ready), bool(t.barred)
         else:
-            before, self.paused = self.paused, paused
-            has_work = self.weight_sum > 0
-        self.readied = not paused and has_work
+            before, self.barred = self.barred & PAUSED, (self.barred & ~PAUSED) | paused
+            has_work, is_barred = self.weight_sum > 0, bool(self.barred)
+        self.readied = not is_barred and has_work
         self.close(now)
         return before
 
@@ -667,7 +710,6 @@ class Model(Scheduling):
         """Change settings; a change of share starts everybody's account anew."""
         now = self.open(now)
         self.settings |= values
-        self.tenant_cap = self.settings["tenant_cap"]
         if self.share != self.settings["share"]:
             self.share, self.epoch, self.clock, self.estimate = self.settings["share"], self.epoch + 1, 0, 0
             for t in self.tenants.values():
@@ -703,8 +745,6 @@ class Model(Scheduling):
         for id in ids:
             outcomes.append("ok" if id in self.dead else "gone")
             if id in self.dead:
-                self.forget_dead(id)
-                self.free_key(id)
-                del self.records[id]
+                self.drop_letter(id)
         self.close(now)
         return outcomes

@@ -18,7 +18,8 @@ def depth(model: Model) -> dict[str, float]:
         "clock": model.clock,
         "weight_sum": model.weight_sum,
         "hungry": model.hungry,
-        "paused": model.paused,
+        "barred": model.barred,
+        "limited": int("" in model.own),
         "epoch": model.epoch,
         "estimate": model.estimate,
         "ready": sum(len(t.ready) for t in everyone),
@@ -45,9 +46,10 @@ def share(model: Model, name: str) -> dict[str, float]:
         "done": t.done,
         "delivered": t.delivered,
         "entitled": t.entitled + (t.weight * (model.clock - t.joined) if t.slot != OUT else 0),
-        "paused": t.paused,
         "is_eligible": int(t.slot != OUT),
-        "cap": t.cap,
+        "barred": t.barred,
+        "limited": int(name in model.own),
+        "bytes": model.waiting_bytes(t),
     }
 
 

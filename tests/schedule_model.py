@@ -112,6 +112,7 @@ class Scheduling(FairPick):
         if s.missed or now - due_at <= LATE_MS:
             given = {**self.templates[field], "start_at": due_at}
             (outcome,) = self.store(now, field.partition("/")[0], [(f"{field}-{due_at:.0f}", given)])
+            outcome = "quota_exceeded" if "quota_exceeded" in outcome else outcome
             if outcome == "ok":
                 s.last_fired_at = due_at
         s.next_at = next_at

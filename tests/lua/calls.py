@@ -40,6 +40,7 @@ class Ticked(NamedTuple):
     reaped: int
     trimmed: int
     fires: int
+    turns: int
 
 
 class Known(NamedTuple):
@@ -105,9 +106,10 @@ class Share:
     done: int
     delivered: float
     entitled: float
-    paused: int
     is_eligible: int
-    cap: int
+    barred: int
+    limited: int
+    bytes: int
 
 
 def dice(seed: int = 0, count: int = 1500) -> bytes:
@@ -296,6 +298,11 @@ class Queue:
         """Make dead letters: enqueue, claim and reject; nothing else may be ready."""
         self.enqueue(tenant, *ids)
         self.settle(*(("reject", lease.id, lease.attempt, "", error) for lease in self.claim(len(ids))))
+
+    def set_limits(self, tenant: str, **values: float) -> dict[str, float]:
+        """Set limits of a tenant (or, by the empty name, of all); returns what was set."""
+        reply = self.call("set_limits", tenant, *(part for pair in values.items() for part in pair))
+        return {name.decode(): float(value) for name, value in zip(reply[::2], reply[1::2], strict=True)}
 
     def configure(self, **values: int) -> None:
         """Change settings."""

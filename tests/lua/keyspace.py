@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 from .calls import Queue
 
-TENANT_FORMAT = "<15dIbBBB"
+TENANT_FORMAT = "<16dIbBBBB"
 QUEUE_FORMAT = "<26d"
 BATCH_FORMAT = "<10dBB"
-SCORES = ("leases", "due", "expiring", "deaths", "cancelling", "completed", "graveyards", "fires")
-HASHES = ("tasks", "runs", "dead", "slots", "tenants", "extras", "batches", "templates")
+SCORES = ("leases", "due", "expiring", "deaths", "cancelling", "completed", "graveyards", "fires", "parked", "turns")
+HASHES = ("tasks", "runs", "dead", "slots", "tenants", "extras", "batches", "templates", "limits", "windows")
 PLAIN_KEYS = {"test", "queue", "wake", *SCORES, *HASHES}
 NUMBERED_KEYS = {
     "ready", "delayed", "void", "done", "levels", "unique", "held", "members", "result", "deaths", "schedules",
 }  # fmt: skip
 OUT, AWAKE, LEASED, STOPPING, WINDOW_MS = 0, -1, 0, 3, 60_000
-USUAL, COMPLETE = "50", 2
+USUAL, COMPLETE, CLOSED, SPENT = "50", 2, 2, 4
 
 
 class Seat(NamedTuple):
@@ -39,17 +39,18 @@ class Seat(NamedTuple):
     entitled: float
     joined: float
     held: float
-    cap: float
+    bytes: float
+    spent: float
     voids: int
     rank: int
-    paused: int
+    barred: int
     listed: int
     levels: int
+    limited: int
 
-    def is_eligible(self, tenant_cap: float) -> bool:
+    def is_eligible(self, cap: float) -> bool:
         """Whether the tenant can be served."""
-        cap = tenant_cap if self.cap < 0 else self.cap
-        return self.ready > 0 and not self.paused and (not cap or self.leased < cap)
+        return self.ready > 0 and not self.barred and (not cap or self.leased < cap)
 
 
 def tenant_of(record: bytes) -> str:
@@ -85,7 +86,9 @@ class Keyspace:
         self.now, self.weight_sum, self.epoch = q[0], q[2], q[5]
         self.counts = dict(zip(("ready", "delayed", "leased", "dead"), q[14:18], strict=True))
         self.classes = dict(struct.iter_unpack("<dd", packed[size:]))
-        self.special, self.tenant_cap = q[23], q[25]
+        self.barred, self.special, self.limited = q[4], q[23], q[25]
+        self.limits = {n: struct.unpack("<8d", packed) for n, packed in hashes["limits"].items()}
+        self.windows, self.parked, self.turns = hashes["windows"], scores["parked"], scores["turns"]
         self.batches = {n: struct.unpack_from(BATCH_FORMAT, packed) for n, packed in hashes["batches"].items()}
         self.cancelling = scores["cancelling"]
         self.held = {n.partition(":")[2]: {k.decode() for k, _ in values[n]} for n in self.names if n[:5] == "held:"}
@@ -141,6 +144,7 @@ class Keyspace:
         self.check_batches(ready)
         self.check_graves()
         self.check_seats()
+        self.check_limits()
         self.check_schedules()
 
     def check_names(self) -> None:
@@ -267,8 +271,9 @@ class Keyspace:
         """Whoever is eligible is seated and weighed, nobody else is; slots are dense, the wake list is covered."""
         eligible = {t: s for t, s in self.seats.items() if s.slot != OUT}
         for tenant, seat in self.seats.items():
-            if seat.cap >= 0:  # the queue's cap may have changed since a tenant was seated
-                assert (tenant in eligible) == seat.is_eligible(self.tenant_cap), tenant
+            cap = self.limits[tenant][0] if tenant in self.limits else -1
+            if cap >= 0:  # the cap for all may have changed since a tenant was seated
+                assert (tenant in eligible) == seat.is_eligible(cap), tenant
             elif tenant in eligible:
                 assert seat.is_eligible(0), tenant
             else:
@@ -284,6 +289,24 @@ class Keyspace:
         assert Counter(self.wake) == Counter(t for t, s in self.seats.items() if s.listed)
         assert {t for t, s in eligible.items() if s.slot == AWAKE} <= set(self.wake)
         assert all(seat.epoch <= self.epoch for seat in self.seats.values())
+
+    def check_limits(self) -> None:
+        """Limits are told by a mark; whoever is out of tokens is parked; whoever is closed has a window that says so."""
+        assert {name for name, seat in self.seats.items() if seat.limited} == self.limits.keys() - {""}
+        assert self.limited == ("" in self.limits)
+        for tenant, seat in self.seats.items():
+            waiting = [r for id, r in self.records.items() if id not in self.leases and id not in self.dead]
+            sizes = [len(r) - 28 - len(tenant) for r in waiting if tenant_of(r) == tenant]
+            assert seat.bytes == sum(sizes), tenant
+            assert not seat.barred & SPENT or tenant in self.parked, tenant
+            limit = self.limits.get(tenant, self.limits.get("", (0,) * 8))[1]
+            assert not 0 < seat.leased < limit or seat.slot <= 0, "guaranteed tenants are not drawn"
+        is_open = {name: struct.unpack_from("<Bd", head) for name, head in self.windows.items()}
+        assert {name for name, seat in self.seats.items() if seat.barred & CLOSED} == {
+            name for name, (opened, _) in is_open.items() if name and not opened
+        }
+        assert bool(int(self.barred) & CLOSED) == (not is_open.get("", (1, 0))[0])
+        assert self.turns == {name: at for name, (_, at) in is_open.items()}
 
     def check_schedules(self) -> None:
         """Every schedule has a head, a template and a place among the fires: its next time, or the end of all time."""

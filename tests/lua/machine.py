@@ -31,7 +31,16 @@ SETTINGS: dict[str, list[int]] = {
     "retry_cap_ms": [150, 1],
     "dead_keep_ms": [10**6, LEASE],
     "dead_keep": [1000, 1000, 2, 0],
-    "tenant_cap": [0, 0, 1, 2],
+}
+LIMITED: dict[str, list[float]] = {
+    "cap": [-1, 0, 1, 2],
+    "guaranteed": [-1, 0, 1, 3],
+    "rate": [-1, 0, 1.5, 40, 0.01, 300],
+    "burst": [-1, 0, 1, 2, 7],
+    "queued": [-1, -1, 0, 2, 5],
+    "queued_bytes": [-1, -1, 0, 20, 7],
+    "delayed": [-1, -1, 0, 1, 2],
+    "dead": [-1, -1, 0, 1, 2],
 }
 TENANTS = st.sampled_from(NAMES)
 FEW_IDS = st.lists(st.sampled_from(IDS), min_size=1, max_size=4)
@@ -112,6 +121,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.lives: dict[str, int] = {}
         self.cursor = ""
         self.heads: list[tuple[str, bytes, Head | None]] = []  # as servers have read them, some long ago
+        self.window_heads: dict[str, tuple[bytes, tuple[str, bool, float] | None]] = {}
 
     def same(self, real: object, expected: object) -> None:
         """Assert that the store said what the model says."""
@@ -132,12 +142,12 @@ class QueueMachine(RuleBasedStateMachine):
     def enqueue(self, tenant: str, ids: list[str], window: dict[str, Any]) -> None:
         """Enqueue; ids come again, in one call and in many."""
         given = {k: v + self.now if k in ("start_at", "expires_at") else v for k, v in window.items()}
-        parts = [part for id in ids for part in (id, options(**given), b"{}")]
+        parts = [part for id in ids for part in (id, options(**given), b"1" * int(id[2:]))]
         try:
             outcomes = [word.decode() for word in self.call("enqueue", tenant, *parts)]
         except redis.ResponseError as error:
-            outcomes = [str(error).partition(" script")[0]]
-        self.same(outcomes, self.model.enqueue(self.now, tenant, [(id, dict(given)) for id in ids]))
+            outcomes = [" ".join(str(error).split()[:3])]
+        self.same(outcomes, self.model.enqueue(self.now, tenant, [(id, {**given, "size": int(id[2:])}) for id in ids]))
         for id, outcome in zip(ids, outcomes, strict=False):  # refused as a whole: one word
             if outcome == "ok":
                 self.lives[id] = 0
@@ -205,10 +215,35 @@ class QueueMachine(RuleBasedStateMachine):
         """Let time pass without a tick."""
         self.now += ms
 
-    @rule(tenant=TENANTS, cap=st.sampled_from([-1, 0, 1, 2]))
-    def set_cap(self, tenant: str, cap: int) -> None:
-        """Cap a tenant."""
-        self.same(self.call("set_cap", tenant, cap), self.model.set_cap(self.now, tenant, cap))
+    @rule(name=st.sampled_from(["", *NAMES]), limit=st.sampled_from(sorted(LIMITED)), choice=st.integers(0, 5))
+    def set_limits(self, name: str, limit: str, choice: int) -> None:
+        """Limit a tenant, or all."""
+        values: dict[str, float] = {limit: LIMITED[limit][choice % len(LIMITED[limit])]}
+        if limit == "guaranteed" and not name:
+            name = NAMES[0]
+        self.same(self.queue_at_now().set_limits(name, **values), self.model.set_limits(self.now, name, values))
+
+    @rule(
+        name=st.sampled_from(["", *NAMES]),
+        text=st.sampled_from(["", "w1", "w2"]),
+        is_open=st.booleans(),
+        after=st.sampled_from(AFTER),
+    )
+    def set_windows(self, name: str, text: str, is_open: bool, after: int) -> None:
+        """Say when a tenant or the queue is open; or turn it, as a server does, with a head that may be old."""
+        head, known = self.window_heads.get(name, (b"", None)) if after in (1, 0) else (b"", None)
+        text, changes_at = known[0] if known else text, max(0, self.now + after)
+        reply = self.call("set_windows", name, text, int(is_open), changes_at, head)
+        expected = self.model.set_windows(self.now, name, text, is_open, changes_at, known)
+        self.same(None if reply is None else reply.decode(), expected)
+        if after != 50:
+            rows = self.call("windows", name)[1:]
+            self.window_heads[name] = (rows[0][1], self.model.windows[name]) if rows else (b"", None)
+
+    def queue_at_now(self) -> Queue:
+        """Return the queue with the machine's clock."""
+        self.queue.now = self.now
+        return self.queue
 
     @rule(verb=st.sampled_from(["set_weight", "pause", "resume", "resume"]), tenant=TENANTS, weight=WEIGHTS)
     def operate(self, verb: str, tenant: str, weight: int) -> None:
@@ -364,7 +399,7 @@ class Walk:
     def step(self) -> None:
         """Take one step; every fourth one reads the whole keyspace."""
         m, choose, seed = self.machine, self.random.choice, self.random.randrange(2**16)
-        match self.random.choices(range(15), [5, 4, 5, 4, 2, 2, 1, 1, 1, 1, 1, 1, 1, 3, 1])[0]:
+        match self.random.choices(range(16), [5, 4, 5, 4, 2, 2, 1, 1, 1, 1, 1, 2, 1, 3, 1, 1])[0]:
             case 0:
                 m.enqueue(tenant=choose(NAMES), ids=self.some(4, IDS), window=self.window())
             case 1:
@@ -384,9 +419,7 @@ class Walk:
             case 5:
                 m.replay_or_purge(verb=choose(["replay", "replay", "purge"]), ids=self.some(4, IDS))
             case 6:
-                m.configure(
-                    name=choose([*sorted(SETTINGS), "tenant_cap", "tenant_cap"]), choice=self.random.randrange(6)
-                )
+                m.configure(name=choose(sorted(SETTINGS)), choice=self.random.randrange(6))
             case 7:
                 m.cancel(ids=self.some(3, IDS))
             case 8:
@@ -396,7 +429,8 @@ class Walk:
             case 10:
                 m.end_batch(verb=choose(["close_batch", "close_batch", "cancel_batch"]), name=choose(BATCHES))
             case 11:
-                m.set_cap(tenant=choose(NAMES), cap=choose([-1, -1, 0, 1, 2]))
+                limit = choose([*sorted(LIMITED), "cap", "cap", "rate"])
+                m.set_limits(name=choose(["", *NAMES]), limit=limit, choice=self.random.randrange(6))
             case 12:
                 m.schedule(
                     field=choose(FIELDS), after=choose(AFTER), missed=choose([0, 1]), choice=self.random.randrange(8)
@@ -407,6 +441,13 @@ class Walk:
             case 14:
                 verb = choose(["unschedule", "pause_schedule", "resume_schedule", "resume_schedule"])
                 m.change_schedule(verb=verb, field=choose(FIELDS), after=choose(AFTER))
+            case 15:
+                m.set_windows(
+                    name=choose(["", *NAMES]),
+                    text=choose(["", "", "w1", "w2"]),
+                    is_open=choose([True, False]),
+                    after=choose(AFTER),
+                )
         if self.random.random() < 0.25:
             m.all_say_the_same()
         if self.reader.random() < 0.25:

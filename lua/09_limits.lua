@@ -1,0 +1,94 @@
+-- Limits: what bounds a tenant besides its share, and who is out of the draw for it.
+--
+-- They stand in the hash `limits`: a tenant's own, and under the empty name those for all who have none of that kind.
+-- tenant.limited and queue.limited say whether there are any: where there are none, nothing is read.
+--
+-- Rate. One number is the whole token bucket (GCRA, ITU-T I.371): `spent`, the time at which it will be full again. A
+-- dispatch moves that on by the rate's interval, and is allowed while it is less than `burst` intervals ahead of now.
+-- A tenant that has spent its tokens is barred, and parked until it has some: one, or as many as come in REFILL_MS, so
+-- that a fast one does not come and go with every task. A pick that is taken back gives its token back.
+--
+-- Guarantee. A tenant with fewer leased tasks than it is guaranteed is served as if it had just woken (rule 3 of
+-- 10_tenants.lua), until it has them. Its account goes on, so it draws less of what is left; the slots that it does
+-- not use are everybody's.
+
+local limits = {
+  names = {'cap', 'guaranteed', 'rate', 'burst', 'queued', 'queued_bytes', 'delayed', 'dead'},  -- KEYS.md
+  UNSET = -1,                          -- the one for all holds
+  PAUSED = 1, CLOSED = 2, SPENT = 4,   -- bits of tenant.barred; of queue.barred, the first two
+  REFILL_MS = 20,
+}
+
+-- What was set for a tenant, or (empty name) for all.
+function limits.set_for(call, name)
+  local packed, values = redis.call('HGET', key(call, 'limits'), name), {}
+  if packed then values = {struct.unpack(LIMITS_FORMAT, packed)} end
+  local found = {}
+  for i, limit in ipairs(limits.names) do found[limit] = values[i] or (name == '' and 0 or limits.UNSET) end
+  return found
+end
+
+-- The limits that hold for a tenant; 0 is none.
+function limits.of(call, t)
+  local known = call.limits
+  known[''] = known[''] or limits.set_for(call, '')
+  if t.limited == 0 then return known[''] end
+  if not known[t.name] then
+    local found = limits.set_for(call, t.name)
+    for limit, value in pairs(found) do
+      if value == limits.UNSET then found[limit] = known[''][limit] end
+    end
+    known[t.name] = found
+  end
+  return known[t.name]
+end
+
+-- Whether one more task of the tenant may be leased.
+local function is_eligible(call, t)
+  if t.ready == 0 or t.barred ~= 0 then return false end
+  if t.limited == 0 and call.queue.limited == 0 then return true end
+  local cap = limits.of(call, t).cap
+  return cap == 0 or t.leased < cap
+end
+
+function limits.is_guaranteed(call, t)
+  return t.limited == 1 and t.leased < limits.of(call, t).guaranteed
+end
+
+-- Sets or clears a reason for which a tenant, or the queue, is not served.
+function limits.bar(thing, reason, is_barred)
+  thing.barred = is_barred and bit.bor(thing.barred, reason) or bit.band(thing.barred, bit.bnot(reason))
+end
+
+-- Bars a tenant that has no token, or lets it in again.
+function limits.meter(call, t)
+  local rate, burst = limits.of(call, t).rate, limits.of(call, t).burst
+  if rate == 0 then return limits.bar(t, limits.SPENT, false) end
+  local interval = 1000 / rate
+  if burst == 0 then burst = math.max(1, math.floor(rate)) end  -- what comes in a second
+  t.spent = math.min(t.spent, call.now + burst * interval)      -- it may have been spent at another rate
+  local next_at = t.spent - (burst - 1) * interval
+  if next_at > call.now then
+    local refill = math.min(burst, math.max(1, math.floor(limits.REFILL_MS / interval)))
+    redis.call('ZADD', key(call, 'parked'), math.ceil(next_at + (refill - 1) * interval), t.name)
+  end
+  limits.bar(t, limits.SPENT, next_at > call.now)
+end
+
+-- Takes a token for a dispatch, or (count = -1) gives it back.
+function limits.spend(call, t, count)
+  if t.limited == 0 and call.queue.limited == 0 then return end
+  local rate = limits.of(call, t).rate
+  if rate == 0 then return end
+  t.spent = math.max(t.spent, call.now) + count * 1000 / rate
+  limits.meter(call, t)
+end
+
+-- Lets in whoever has tokens again.
+function limits.unpark(call, limit)
+  local names = redis.call('ZRANGE', key(call, 'parked'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
+  if #names == 0 then return end
+  redis.call('ZREM', key(call, 'parked'), unpack(names))
+  read_tenants(call, names)
+  for _, name in ipairs(names) do limits.meter(call, touch(call, name)) end
+end

@@ -1,0 +1,78 @@
+-- The verbs on limits (09_limits.lua).
+
+local RANGES = {  -- limit -> highest; 0 is none, and -1 the queue's
+  cap = 1000000, guaranteed = 1000000, rate = 1000000, burst = 1000000, queued = 1000000000, queued_bytes = 2 ^ 50,
+  delayed = 1000000000, dead = 10000000,
+}
+
+-- Reads the pairs of limit and value, and checks them all.
+local function read_limits(args)
+  local given, name = {}, args[3]
+  if #args < 5 or #args % 2 == 0 then refuse('bad_request', 'limits') end
+  for i = 4, #args, 2 do
+    local limit, value = args[i], tonumber(args[i + 1])
+    local highest = RANGES[limit]
+    if not highest or not value or not (value >= limits.UNSET and value <= highest) or given[limit] then
+      refuse('bad_request', limit)
+    end
+    local is_whole = limit ~= 'rate' or value < 0
+    if is_whole and value % 1 ~= 0 or limit == 'guaranteed' and name == '' then refuse('bad_request', limit) end
+    if name == '' then value = math.max(value, 0) end
+    given[limit] = value
+  end
+  return given
+end
+
+local function save_limits(call, name, values)
+  local packed, is_any = {}, 0
+  for i, limit in ipairs(limits.names) do
+    packed[i] = values[limit]
+    if values[limit] ~= (name == '' and 0 or limits.UNSET) then is_any = 1 end
+  end
+  if is_any == 1 then
+    redis.call('HSET', key(call, 'limits'), name, struct.pack(LIMITS_FORMAT, unpack(packed)))
+  else
+    redis.call('HDEL', key(call, 'limits'), name)
+  end
+  return is_any
+end
+
+local function flat(values)
+  local out = {}
+  for _, limit in ipairs(limits.names) do
+    out[#out + 1] = limit
+    out[#out + 1] = text(values[limit])
+  end
+  return out
+end
+
+-- set_limits(keys, argv): set limits of a tenant, or those for all who have none of their own; all or none.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 tenant (empty: for all)  then pairs: limit, value (0: none; -1: the one for all)
+--   out   all that were set until now, in pairs
+--   flags allow-oom
+function verbs.set_limits(keys, args)
+  local call, name = open(keys, args), args[3]
+  if name ~= '' then check_name(name, 'tenant') end
+  local given, before, after = read_limits(args), limits.set_for(call, name), limits.set_for(call, name)
+  for limit, value in pairs(given) do after[limit] = value end
+  if name == '' then
+    call.queue.limited = save_limits(call, name, after)
+    redis.call('ZUNIONSTORE', key(call, 'parked'), 1, key(call, 'parked'), 'WEIGHTS', 0)  -- the next ticks look again
+  else
+    local t = touch(call, name)
+    t.limited, call.limits = save_limits(call, name, after), {}
+    limits.meter(call, t)
+  end
+  close(call)
+  return flat(before)
+end
+
+-- limits(keys, argv): what is set for a tenant, or for all.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 tenant (empty: for all)
+--   out   in pairs: limit, value (0: none; -1: the one for all)
+function verbs.limits(keys, args)
+  if args[3] ~= '' then check_name(args[3], 'tenant') end
+  return flat(limits.set_for({prefix = keys[1]}, args[3]))
+end

@@ -1,0 +1,59 @@
+-- Windows by the clock: a tenant, or the whole queue, is served only while its window is open.
+--
+-- When that is stands in a text that only servers understand (fairq/windows.py); here are its state and when that
+-- changes. Whoever is closed is barred: it costs the draw nothing and keeps its tasks. A tick tells how many windows are
+-- to turn; a server reads them, asks its time zones what comes next, and sets them again. What it has read it brings
+-- along: of many servers that do so, one turns the window.
+
+local WINDOW_FORMAT = '<Bd'  -- is_open, changes_at; the text follows
+local TURNS_PER_CALL = 100
+
+local function apply_window(call, name, is_open)
+  local thing = name == '' and call.queue or touch(call, name)
+  limits.bar(thing, limits.CLOSED, not is_open)
+  call.readied = thing.barred == 0 and (name == '' and thing.weight_sum or thing.ready) > 0
+end
+
+-- set_windows(keys, argv): say when a tenant, or the queue, is open.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 tenant (empty: the queue)  4 text (empty: always open)  5 is_open (0, 1)  6 changes_at (ms)
+--         7 head, as it was read (empty: whatever it is)
+--   out   the text until now (empty: it was always open), or false if the head has changed: somebody else was first
+--   flags allow-oom
+function verbs.set_windows(keys, args)
+  local call, name, windows, is_open = open(keys, args), args[3], args[4], args[5] == '1'
+  local changes_at = tonumber(args[6])
+  if name ~= '' then check_name(name, 'tenant') end
+  if args[5] ~= '0' and args[5] ~= '1' then refuse('bad_request', 'is_open') end
+  if not (changes_at and changes_at >= 0 and changes_at <= HORIZON_MS) then refuse('bad_request', 'changes_at') end
+  if #windows > 2048 then refuse('bad_request', 'windows') end
+  local head = redis.call('HGET', key(call, 'windows'), name) or ''
+  if args[7] ~= '' and args[7] ~= head then return false end
+  if windows == '' then
+    redis.call('HDEL', key(call, 'windows'), name)
+    redis.call('ZREM', key(call, 'turns'), name)
+  else
+    redis.call('HSET', key(call, 'windows'), name, struct.pack(WINDOW_FORMAT, args[5], changes_at) .. windows)
+    redis.call('ZADD', key(call, 'turns'), changes_at, name)
+  end
+  apply_window(call, name, windows == '' or is_open)
+  close(call)
+  return head == '' and '' or head:sub(select(3, struct.unpack(WINDOW_FORMAT, head)))
+end
+
+-- windows(keys, argv): the windows of some, or those that are to turn now.
+--   keys  1 prefix
+--   argv  1 now  2 dice  then names (empty: the queue's); none: up to 100 of those that are to turn
+--   out   now_ms, then per window: {tenant (empty: the queue), head}; those without windows are left out
+function verbs.windows(keys, args)
+  local call = open(keys, args)
+  local names, out = {unpack(args, 3)}, {call.now}
+  if #names == 0 then
+    names = redis.call('ZRANGE', key(call, 'turns'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, TURNS_PER_CALL)
+  end
+  for _, name in ipairs(names) do
+    local head = redis.call('HGET', key(call, 'windows'), name)
+    if head then out[#out + 1] = {name, head} end
+  end
+  return out
+end

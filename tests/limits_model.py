@@ -1,0 +1,109 @@
+"""Limits and windows in plain Python; lua/09_limits.lua and 66_windows.lua say why they are so. A part of the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .fair_pick import Tenant
+
+LIMITS = ("cap", "guaranteed", "rate", "burst", "queued", "queued_bytes", "delayed", "dead")
+UNSET, REFILL_MS = -1, 20
+PAUSED, CLOSED, SPENT = 1, 2, 4
+
+
+class Limiting:
+    """What bounds tenants."""
+
+    touch: Callable[[str], Tenant]
+    call_now: float  # of the call that is under way
+    weight_sum: int
+    readied: bool
+
+    def __init__(self) -> None:
+        self.own: dict[str, dict[str, float]] = {}  # what was set, by tenant; "": for all
+        self.parked: dict[str, float] = {}
+        self.windows: dict[str, tuple[str, bool, float]] = {}  # text, is open, changes at
+        self.barred = 0
+
+    def set_for(self, name: str) -> dict[str, float]:
+        """Tell what was set for a tenant, or for all."""
+        return self.own.get(name) or dict.fromkeys(LIMITS, UNSET if name else 0)
+
+    def limit(self, t: Tenant, which: str) -> float:
+        """Tell a limit that holds for a tenant; 0 is none."""
+        own = self.set_for(t.name)[which]
+        return self.set_for("")[which] if own == UNSET else own
+
+    def is_eligible(self, t: Tenant) -> bool:
+        """Whether one more task of the tenant may be leased."""
+        cap = self.limit(t, "cap")
+        return bool(t.ready) and not t.barred and (not cap or t.leased < cap)
+
+    def is_guaranteed(self, t: Tenant) -> bool:
+        """Whether the tenant has fewer leases than it is guaranteed."""
+        return t.leased < self.limit(t, "guaranteed")
+
+    def meter(self, t: Tenant) -> None:
+        """Bar a tenant that has no token, or let it in again."""
+        rate, burst = self.limit(t, "rate"), self.limit(t, "burst")
+        t.barred &= ~SPENT
+        if not rate:
+            return
+        interval, burst = 1000 / rate, burst or max(1, math.floor(rate))
+        t.spent = min(t.spent, self.call_now + burst * interval)
+        next_at = t.spent - (burst - 1) * interval
+        if next_at > self.call_now:
+            t.barred |= SPENT
+            refill = min(burst, max(1, math.floor(REFILL_MS / interval)))
+            self.parked[t.name] = math.ceil(next_at + (refill - 1) * interval)
+
+    def spend(self, t: Tenant, count: int) -> None:
+        """Take a token, or give it back."""
+        if rate := self.limit(t, "rate"):
+            t.spent = max(t.spent, self.call_now) + count * 1000 / rate
+            self.meter(t)
+
+    def unpark(self, names: list[str]) -> None:
+        """Let in whoever has tokens again."""
+        for name in names:
+            del self.parked[name]
+        for name in names:
+            self.meter(self.touch(name))
+
+    def exceeded(self, t: Tenant, ready: int, delayed: int, size: int, held: int) -> str:
+        """Say which limit new tasks would exceed; `size` and `held` are what waits already."""
+        waiting = len(t.ready) + held + len(t.delayed)
+        excess = {
+            "queued": waiting + ready + delayed,
+            "queued_bytes": size,
+            "delayed": (len(t.delayed) + delayed) * bool(delayed),
+        }
+        return next((name for name, value in excess.items() if 0 < self.limit(t, name) < value), "")
+
+    def change_limits(self, name: str, values: dict[str, float]) -> dict[str, float]:
+        """Set limits; returns what was set until now."""
+        before = self.set_for(name)
+        after = {**before, **{limit: value if name else max(value, 0) for limit, value in values.items()}}
+        if after == dict.fromkeys(LIMITS, UNSET if name else 0):
+            self.own.pop(name, None)
+        else:
+            self.own[name] = after
+        if name:
+            self.meter(self.touch(name))
+        else:
+            self.parked = dict.fromkeys(self.parked, 0)
+        return before
+
+    def turn(self, name: str, text: str, is_open: bool, changes_at: float) -> str:
+        """Open or close; returns the text until now."""
+        before = self.windows.pop(name, ("", True, 0))[0]
+        if text:
+            self.windows[name] = text, is_open, changes_at
+        thing = self.touch(name) if name else self
+        thing.barred = thing.barred & ~CLOSED if is_open or not text else thing.barred | CLOSED
+        has_work = bool(self.touch(name).ready) if name else self.weight_sum > 0
+        self.readied = not thing.barred and has_work
+        return before
