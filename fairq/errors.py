@@ -4,9 +4,13 @@ from __future__ import annotations
 
 
 class FairqError(Exception):
-    """An expected refusal or failure; `code` is stable, `field` names the part of the input at fault, if any."""
+    """An expected refusal or failure; `code` is stable, `field` names the part of the input at fault, if any.
+
+    `retry_in_ms`: when it may be tried again, where that can be told.
+    """
 
     code = "internal"
+    retry_in_ms: int | None = None
     ref: int | None = None  # the request it answers, where the wire knows
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
@@ -67,6 +71,12 @@ class BatchClosed(FairqError):
     """The batch takes no more tasks: it was closed, or cancelled."""
 
     code = "batch_closed"
+
+
+class QuotaExceeded(FairqError):
+    """The tenant has too much waiting already; `field` is the limit, `retry_in_ms` when there may be room."""
+
+    code = "quota_exceeded"
 
 
 class StoreFull(FairqError):
@@ -147,6 +157,7 @@ BY_CODE: dict[str, type[FairqError]] = {
         TooLarge,
         TooMany,
         BatchClosed,
+        QuotaExceeded,
         StoreFull,
         Unavailable,
         OutcomeUnknown,
@@ -162,8 +173,8 @@ BY_CODE: dict[str, type[FairqError]] = {
 }
 
 
-def from_code(code: str, message: str, field: str | None = None) -> FairqError:
+def from_code(code: str, message: str, field: str | None = None, retry_in_ms: int | None = None) -> FairqError:
     """Build the error that a code stands for; an unknown code gives a plain FairqError that keeps it."""
     error = BY_CODE.get(code, FairqError)(message, field=field)
-    error.code = code
+    error.code, error.retry_in_ms = code, retry_in_ms
     return error

@@ -219,6 +219,7 @@ class Tick:
     reaped: int
     trimmed: int
     fires: int = 0
+    turns: int = 0
 
 
 @frozen
@@ -232,7 +233,6 @@ class QueueSettings:
     retry_cap_ms: int = 3_600_000
     dead_keep_ms: int = 14 * 86_400_000
     dead_keep: int = 100_000
-    tenant_cap: int = 0
 
 
 SETTING_RANGES: dict[str, tuple[int, int]] = {
@@ -242,7 +242,6 @@ SETTING_RANGES: dict[str, tuple[int, int]] = {
     "retry_cap_ms": (1, 604_800_000),
     "dead_keep_ms": (1_000, 31_536_000_000),
     "dead_keep": (0, 10_000_000),
-    "tenant_cap": (0, MAX_CAP),
 }
 
 
@@ -276,6 +275,7 @@ class QueueState:
     expired: int
     cancelled: int
     is_paused: bool
+    is_closed: bool
     settings: QueueSettings
 
 
@@ -283,8 +283,8 @@ class QueueState:
 class TenantState:
     """A tenant's place in one queue.
 
-    `delivered` and `entitled` are seconds of worker time, or tasks when the queue's share is `count`. `cap` bounds how
-    many of its tasks run at once: 0 is no cap, None the queue's `tenant_cap`.
+    `delivered` and `entitled` are seconds of worker time, or tasks when the queue's share is `count`. It is closed while
+    the clock is outside its windows, and spent while it has had what its rate allows.
     """
 
     tenant: str
@@ -298,8 +298,11 @@ class TenantState:
     delivered: float
     entitled: float
     is_paused: bool
+    is_closed: bool
+    is_spent: bool
     is_backlogged: bool
-    cap: int | None
+    is_limited: bool
+    waiting_bytes: int
 
 
 @frozen

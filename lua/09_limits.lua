@@ -70,7 +70,9 @@ function limits.meter(call, t)
   local next_at = t.spent - (burst - 1) * interval
   if next_at > call.now then
     local refill = math.min(burst, math.max(1, math.floor(limits.REFILL_MS / interval)))
-    redis.call('ZADD', key(call, 'parked'), math.ceil(next_at + (refill - 1) * interval), t.name)
+    local unpark_at = math.ceil(next_at + (refill - 1) * interval)
+    call.unpark_at = math.min(call.unpark_at or unpark_at, unpark_at)
+    redis.call('ZADD', key(call, 'parked'), unpark_at, t.name)
   end
   limits.bar(t, limits.SPENT, next_at > call.now)
 end

@@ -6,6 +6,7 @@
 
 local ROUNDS = 8
 local RECALLED = 10000
+local HEAD = 4  -- values before the leases in the reply
 
 -- Takes tenants off the head of the wake list; those that have left it (see rule 3) are dropped.
 local function pop_woken(call, wanted)
@@ -191,7 +192,8 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 name of the claim  4 limit (1..500)  5 "again" if an earlier call under this name may have
 --         been carried out: what it took is given once more, and nothing else (found among the newest 10,000 leases)
---   out   now_ms, lease_ms, ids of those whose result is kept, then per task: id, attempt, max_attempts, record
+--   out   now_ms, lease_ms, ids of those whose result is kept, when to tick since tenants ran out of tokens (ms; -1:
+--         none did), then per task: id, attempt, max_attempts, record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that finds nothing, and finds the mark, writes nothing.
 --   flags allow-oom: a full store can be drained
@@ -199,20 +201,20 @@ function verbs.claim(keys, args)
   local call, limit = open(keys, args), tonumber(args[4])
   if not limit or limit < 1 or limit > TASKS_PER_CALL or limit % 1 ~= 0 then refuse('bad_request', 'limit') end
   if #args[3] > 255 then refuse('bad_request', 'worker') end
-  local q, out, rounds = call.queue, {call.now, call.queue.lease_ms, {}}, 0
+  local q, out, rounds = call.queue, {call.now, call.queue.lease_ms, {}, -1}, 0
   if args[5] == 'again' then
     recall(call, args[3], out)
-    if #out > 3 then return out end
+    if #out > HEAD then return out end
   end
   call.voids = 0
-  while q.barred == 0 and #out < 3 + 4 * limit and q.weight_sum > 0 and rounds < ROUNDS do
-    local picks = pick_round(call, limit - (#out - 3) / 4)
+  while q.barred == 0 and #out < HEAD + 4 * limit and q.weight_sum > 0 and rounds < ROUNDS do
+    local picks = pick_round(call, limit - (#out - HEAD) / 4)
     pop_round(call, picks)
     lease_round(call, picks, args[3], out)
     seat_all(call)
     rounds = rounds + 1
   end
-  local is_short = #out < 3 + 4 * limit
+  local is_short = #out < HEAD + 4 * limit
   if rounds > 0 or is_short and q.hungry == 0 then
     finish_batches(call)
     if is_short then  -- perhaps work is left behind many voids: come again
@@ -220,5 +222,6 @@ function verbs.claim(keys, args)
     end
     close(call)
   end
+  out[HEAD] = call.unpark_at or -1
   return out
 end

@@ -131,6 +131,8 @@ class Dispatcher:
             if self._is_empty:
                 self._emptied.set()
                 self._emptied = trio.Event()
+            if claim.tick_in_ms is not None:
+                self.ticker.expect(self.queue, claim.tick_in_ms)
             if claim.leases:
                 self.ticker.expect(self.queue, claim.lease_ms)
                 await self._hand_out(claim.leases, claim.lease_ms, shares)

@@ -42,6 +42,7 @@ from fairq.model import (
 )
 from fairq.scopes import open_plain_nursery
 from fairq.server.app import App
+from fairq.server.limits import limits, set_limits, set_windows
 from fairq.server.peer import Peer
 from fairq.server.schedules import pause_schedule, resume_schedule, schedule, schedules, unschedule
 from fairq.store import keys
@@ -409,15 +410,6 @@ async def set_weight(app: App, peer: Peer, request: wire.SetWeight) -> Body:
     return {"before": before}
 
 
-async def set_cap(app: App, peer: Peer, request: wire.SetCap) -> Body:
-    """Bound how many tasks of a tenant run at once."""
-    queue, tenant = peer.identity.check_queue(request.queue), check_name(request.tenant, "tenant")
-    cap = None if request.cap is None else check_int(request.cap, "cap", 0, MAX_CAP)
-    before = await app.store.set_cap(queue, tenant, cap)
-    app.hint(queue)
-    return {"before": before}
-
-
 async def workers(app: App, peer: Peer, request: wire.Workers) -> Body:
     """List the workers of all servers, those of the token's queues."""
     rows = [asdict(row) for row in await app.roster.all_workers()]
@@ -544,7 +536,9 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Configure: configure,
     wire.Tenants: tenants,
     wire.SetWeight: set_weight,
-    wire.SetCap: set_cap,
+    wire.SetLimits: set_limits,
+    wire.Limits: limits,
+    wire.SetWindows: set_windows,
     wire.Workers: workers,
     wire.DrainWorker: drain_worker,
     wire.Pause: pause,

@@ -24,7 +24,16 @@ from attrs import define, field, frozen
 from redis.backoff import FullJitterBackoff
 from redis.connection import parse_url
 
-from fairq.errors import FairqError, OutcomeUnknown, SettingsError, StoreFull, StoreRefused, Unavailable, from_code
+from fairq.errors import (
+    FairqError,
+    OutcomeUnknown,
+    QuotaExceeded,
+    SettingsError,
+    StoreFull,
+    StoreRefused,
+    Unavailable,
+    from_code,
+)
 
 log = structlog.get_logger("fairq.store")
 
@@ -33,7 +42,11 @@ Word = str | bytes | int | float
 MAX_PENDING = 10_000
 _RETRYABLE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS")
 _HEARD = (b"smessage", b"message", b"ssubscribe", b"subscribe")  # the latter two: what came before was missed
-_REFUSALS = {"not_found": "there is no such {}", "batch_closed": "the {} takes no more tasks"}
+_REFUSALS = {
+    "not_found": "there is no such {}",
+    "batch_closed": "the {} takes no more tasks",
+    "quota_exceeded": "the tenant has too much waiting: its limit is {}",
+}
 BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLError, hiredis.ProtocolError)
 
 
@@ -106,8 +119,9 @@ def as_error(reply: Exception) -> FairqError:
     text = str(reply)
     word, _, rest = text.partition(" ")
     if word == "FAIRQ":
-        code, where = rest.split(" ")[:2]
-        return from_code(code, _REFUSALS.get(code, "{} is not valid").format(where), where)
+        code, where, *more = rest.split(" ")
+        message = _REFUSALS.get(code, "{} is not valid").format(where)
+        return from_code(code, message, where, int(more[0]) if code == QuotaExceeded.code else None)
     if word in ("MOVED", "ASK"):
         return Redirected(text)
     if word == "OOM":

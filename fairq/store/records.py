@@ -10,6 +10,7 @@ import orjson
 from attrs import evolve
 
 from fairq.errors import StoreRefused
+from fairq.limits import Window
 from fairq.model import MISSED, Lease, NewTask, ScheduleState, Timing
 
 _HEADER = struct.Struct("<BHdddB")  # version, max_attempts, enqueued_at, start_at, expires_at, length of the tenant
@@ -20,6 +21,7 @@ _SCHEDULE = struct.Struct("<BBBdd")  # version, paused, missed, next_at, last_fi
 _TIMING = struct.Struct("<dBB")  # every, lengths of zone and cron, which follow
 _TEMPLATE = struct.Struct("<H")  # length of the options, which follow, then the payload
 _SCHEDULE_VERSION = 1
+_WINDOW = struct.Struct("<Bd")  # is_open, changes_at; the text follows
 
 
 def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes]:
@@ -32,9 +34,9 @@ def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes]:
 
 
 def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
-    """Read a claim's reply: which want their results kept, then id, attempt, max_attempts, record, and so on."""
+    """Read a claim's reply: four values (the third: which want their results kept), then four per lease."""
     leases, wanting = [], set(reply[2])
-    for i in range(3, len(reply), 4):
+    for i in range(4, len(reply), 4):
         id = reply[i]
         leases.append(Lease(id.decode(), reply[i + 1], reply[i + 2], *unpack_record(reply[i + 3]), id in wanting))
     return leases
@@ -96,3 +98,9 @@ def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
         dedupe_key=task.dedupe_key, dedupe_window_ms=task.dedupe_window_ms, result_ttl_ms=task.result_ttl_ms,
         payload=orjson.Fragment(task.payload),
     )  # fmt: skip
+
+
+def unpack_window(tenant: bytes, head: bytes) -> Window:
+    """Read a window; its head is the token for turning it."""
+    is_open, changes_at = _WINDOW.unpack_from(head)
+    return Window(tenant.decode(), head[_WINDOW.size :].decode(), bool(is_open), int(changes_at), head)

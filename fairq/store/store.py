@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import trio
 from attrs import astuple, define, evolve, field
 
 from fairq.errors import SettingsError, StoreRefused, Unavailable
+from fairq.limits import Limits, Window
 from fairq.model import (
     MAX_BATCH,
     MAX_ERROR_CHARS,
@@ -47,6 +48,7 @@ from fairq.store.records import (
     unpack_leases,
     unpack_record,
     unpack_schedule,
+    unpack_window,
 )
 from fairq.store.topology import is_cluster, parse_seeds
 
@@ -54,13 +56,15 @@ log = structlog.get_logger("fairq.store")
 
 COUNTS = ("ready", "held", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
 _PROGRESS_MS = 3_600_000
+_PAUSED, _CLOSED, _SPENT = 1, 2, 4  # what bars a tenant; lua/09_limits.lua
 
 
 class Claim(NamedTuple):
-    """The leases of one claim, and how long they last."""
+    """The leases of one claim, how long they last, and when to tick since it barred tenants (None: it did not)."""
 
     lease_ms: int
     leases: list[Lease]
+    tick_in_ms: int | None = None
 
 
 class Schedule(NamedTuple):
@@ -156,7 +160,8 @@ class Store:
         what the first call took is given once more. Cancelled: the leases expire by themselves.
         """
         reply = await self._call("claim", queue, name, limit, *(["again"] if again else []))
-        return Claim(reply[1], unpack_leases(reply))
+        now_ms, lease_ms, _, tick_at_ms = reply[:4]
+        return Claim(lease_ms, unpack_leases(reply), max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None)
 
     async def settle(self, queue: str, settlements: Iterable[Settlement]) -> list[Outcome]:
         """End or extend up to 500 leases, each fenced by (id, attempt): `ok`, `gone` or `stale`."""
@@ -192,10 +197,32 @@ class Store:
         before: int = await self._call("set_weight", queue, tenant, max(1, round(weight * 1000)))
         return before / 1000
 
-    async def set_cap(self, queue: str, tenant: str, cap: int | None) -> int | None:
-        """Bound how many tasks of a tenant run at once (0: any number, None: the queue's); returns the cap it had."""
+    async def set_limits(self, queue: str, tenant: str, changes: Mapping[str, float | None]) -> Limits:
+        """Change limits of a tenant, or (empty name) those for all, all or none; returns what was set until now."""
         await self._register(queue)
-        return _cap(await self._call("set_cap", queue, tenant, -1 if cap is None else cap))
+        pairs: list[str | float] = []
+        for name, value in changes.items():
+            pairs += (name, -1 if value is None else value)
+        return _limits(await self._call("set_limits", queue, tenant, *pairs))
+
+    async def limits(self, queue: str, tenant: str) -> Limits:
+        """Read what limits are set for a tenant, or (empty name) for all."""
+        return _limits(await self._call("limits", queue, tenant))
+
+    async def set_windows(self, queue: str, window: Window) -> str | None:
+        """Say when a tenant, or the queue, is open (empty text: always); returns the text until now.
+
+        A window with a head is set only if that still stands: None if somebody else was first.
+        """
+        await self._register(queue)
+        rest = (window.text, int(window.is_open), window.changes_at_ms, window.head)
+        before: bytes | None = await self._call("set_windows", queue, window.tenant, *rest)
+        return None if before is None else before.decode()
+
+    async def windows(self, queue: str, tenants: Sequence[str] = ()) -> tuple[int, list[Window]]:
+        """Read the store's time, and the windows of some (empty name: the queue's), or those that are to turn."""
+        now_ms, *rows = await self._call("windows", queue, *tenants)
+        return now_ms, [unpack_window(*row) for row in rows]
 
     async def pause(self, queue: str, tenant: str = "") -> bool:
         """Hold back a tenant, or the whole queue; returns whether it was paused already."""
@@ -236,7 +263,8 @@ class Store:
         return QueueState(
             queue=queue,
             **counts,
-            is_paused=bool(values["paused"]),
+            is_paused=bool(values["barred"] & _PAUSED),
+            is_closed=bool(values["barred"] & _CLOSED),
             settings=QueueSettings(share=SHARES[values["share"]], **settings),
         )
 
@@ -405,12 +433,17 @@ class Store:
         return rosters
 
 
-def _cap(cap: int) -> int | None:
-    return None if cap < 0 else cap
+def _limits(reply: Sequence[bytes]) -> Limits:
+    set_: dict[str, Any] = {}
+    for name, value in zip(reply[::2], reply[1::2], strict=True):
+        number = float(value)
+        set_[name.decode()] = None if number < 0 else int(number) if number.is_integer() else number
+    return Limits(**set_)
 
 
 def _tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantState:
-    weight, ready, held, delayed, leased, dead, done, delivered, entitled, paused, eligible, cap = values
+    weight, ready, held, delayed, leased, dead, done, delivered, entitled, *rest = values
+    eligible, barred, limited, size = (int(value) for value in rest)
     return TenantState(
         tenant=tenant,
         weight=weight / 1000,
@@ -422,9 +455,12 @@ def _tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantSt
         done=int(done),
         delivered=delivered / unit,
         entitled=entitled / unit,
-        is_paused=bool(paused),
+        is_paused=bool(barred & _PAUSED),
+        is_closed=bool(barred & _CLOSED),
+        is_spent=bool(barred & _SPENT),
         is_backlogged=bool(eligible),
-        cap=_cap(int(cap)),
+        is_limited=bool(limited),
+        waiting_bytes=size,
     )
 
 

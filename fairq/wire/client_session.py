@@ -288,7 +288,7 @@ class ClientSession(Session):
             case Error(ref=None):
                 self.fatal = from_code(frame.code, frame.message, frame.field)
             case Error(ref=int(ref)):
-                self._find(ref).refused(from_code(frame.code, frame.message, frame.field), now)
+                self._find(ref).refused(from_code(frame.code, frame.message, frame.field, frame.retry_in_ms), now)
                 self._forget(ref)
             case Welcome():
                 self.is_open, self._opened_at = True, now

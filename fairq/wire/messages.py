@@ -278,14 +278,35 @@ class SetWeight(Request):
 
 
 @frozen
-class SetCap(Request):
-    """Bound how many tasks of a tenant run at once."""
+class SetLimits(Request):
+    """Limit a tenant, or all that have no such limit of their own."""
 
-    type: ClassVar[str] = "set_cap"
+    type: ClassVar[str] = "set_limits"
     ref: int
     queue: str
-    tenant: str
-    cap: int | None = None
+    limits: dict[str, Any]
+    tenant: str | None = None
+
+
+@frozen
+class Limits(Request):
+    """Read the limits and windows of a tenant, or those for all."""
+
+    type: ClassVar[str] = "limits"
+    ref: int
+    queue: str
+    tenant: str | None = None
+
+
+@frozen
+class SetWindows(Request):
+    """Say when a tenant, or the whole queue, is open."""
+
+    type: ClassVar[str] = "set_windows"
+    ref: int
+    queue: str
+    windows: str
+    tenant: str | None = None
 
 
 @frozen
@@ -523,6 +544,7 @@ class Error:
     message: str
     ref: int | None = None
     field: str | None = None
+    retry_in_ms: int | None = None
 
 
 class PushedTask(NamedTuple):
@@ -586,7 +608,9 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Configure: (_OPERATOR, _ANY),
     Tenants: (_OPERATOR, _ANY),
     SetWeight: (_OPERATOR, _ANY),
-    SetCap: (_OPERATOR, _ANY),
+    SetLimits: (_OPERATOR, _ANY),
+    Limits: (_TENANT | _OPERATOR, _ANY),
+    SetWindows: (_OPERATOR, _ANY),
     Workers: (_OPERATOR, _ANY),
     DrainWorker: (_OPERATOR, _ANY),
     Pause: (_OPERATOR, _ANY),

@@ -87,6 +87,7 @@ class ServerSession(Session):
     def refuse(self, ref: int | None, error: FairqError) -> None:
         """Answer a request that was not."""
         body = {"code": error.code, "message": error.message, "ref": ref, "field": error.field}
+        body["retry_in_ms"] = error.retry_in_ms
         self.send(Error.type, {name: value for name, value in body.items() if value is not None})
 
     @property

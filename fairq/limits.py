@@ -1,0 +1,70 @@
+"""Limits on tenants: what operators may set, for one or for all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import define, frozen
+
+from fairq.errors import BadRequest
+from fairq.model import MAX_CAP, check_int
+
+LIMIT_RANGES: dict[str, int] = {  # limit -> highest; 0 is none
+    "cap": MAX_CAP,
+    "guaranteed": MAX_CAP,
+    "rate": 1_000_000,
+    "burst": 1_000_000,
+    "queued": 1_000_000_000,
+    "queued_bytes": 1 << 50,
+    "delayed": 1_000_000_000,
+    "dead": 10_000_000,
+}
+
+
+@frozen
+class Limits:
+    """What bounds a tenant; 0 is no limit, None (of a tenant's own) the one for all.
+
+    At once at most `cap` of its tasks run, and `guaranteed` of them are served before others' (for one tenant only).
+    `rate` is starts a second, of which `burst` may come at once (0: as many as in a second). `queued` and `queued_bytes`
+    bound what waits, `delayed` what of it waits for its start, `dead` its dead letters: of more, the oldest go.
+    """
+
+    cap: int | None = None
+    guaranteed: int | None = None
+    rate: float | None = None
+    burst: int | None = None
+    queued: int | None = None
+    queued_bytes: int | None = None
+    delayed: int | None = None
+    dead: int | None = None
+
+
+@define
+class Window:
+    """When a tenant (empty: the queue) is open; `head` is the token for turning it."""
+
+    tenant: str
+    text: str
+    is_open: bool
+    changes_at_ms: int
+    head: bytes = b""
+
+
+def check_limits(changes: object, tenant: str) -> dict[str, Any]:
+    """Return changes of a tenant's limits (empty: of those for all), each within its range. Raises: BadRequest."""
+    if not isinstance(changes, dict) or not changes:
+        raise BadRequest("limits must be an object with at least one limit", field="limits")
+    for name, value in changes.items():
+        highest = LIMIT_RANGES.get(name)
+        if highest is None:
+            raise BadRequest(f"there is no limit {name!r:.80}", field=str(name)[:80])
+        if name == "guaranteed" and not tenant:
+            raise BadRequest("running tasks are guaranteed to one tenant, not to all", field=name)
+        if value is None:
+            continue
+        if name != "rate":
+            check_int(value, name, 0, highest)
+        elif type(value) not in (int, float) or not 0 <= value <= highest:
+            raise BadRequest(f"rate must be a number from 0 to {highest}: starts a second", field=name)
+    return changes

@@ -1,0 +1,65 @@
+"""The verbs on limits and windows: what bounds a tenant besides its share, and when it is open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import asdict
+
+from fairq.errors import Forbidden
+from fairq.limits import Window, check_limits
+from fairq.model import check_name
+from fairq.server.app import App
+from fairq.server.peer import Peer
+from fairq.windows import check_windows, turn
+from fairq.wire import messages as wire
+
+Body = dict[str, Any]
+
+
+async def set_limits(app: App, peer: Peer, request: wire.SetLimits) -> Body:
+    """Limit a tenant, or all that have no such limit of their own."""
+    queue, tenant = peer.identity.check_queue(request.queue), _check_tenant(request.tenant)
+    before = await app.store.set_limits(queue, tenant, check_limits(request.limits, tenant))
+    app.ticker.expect(queue, 0)  # a higher rate lets tenants in that are parked
+    app.hint(queue)
+    return {"before": asdict(before)}
+
+
+async def limits(app: App, peer: Peer, request: wire.Limits) -> Body:
+    """Read what is set for a tenant, what holds for it, and when it is open."""
+    queue, mine = peer.identity.check_queue(request.queue), peer.identity.tenant
+    if mine and request.tenant not in (None, mine):
+        raise Forbidden("a tenant reads its own limits only", field="tenant")
+    tenant = mine or _check_tenant(request.tenant)
+    own, for_all = await app.store.limits(queue, tenant), await app.store.limits(queue, "")
+    holds = {name: value for name, value in asdict(own).items() if value is not None}
+    now_ms, windows = await app.store.windows(queue, list(dict.fromkeys(("", tenant))))
+    return {
+        "limits": asdict(own),
+        "holds": {**asdict(for_all), **holds},
+        "windows": [_row(window) for window in windows],
+        "now_ms": now_ms,
+    }
+
+
+def _check_tenant(tenant: str | None) -> str:
+    return "" if tenant is None else check_name(tenant, "tenant")
+
+
+def _row(window: Window) -> Body:
+    row = asdict(window)
+    return {"of": "tenant" if row.pop("tenant") else "queue", **{k: v for k, v in row.items() if k != "head"}}
+
+
+async def set_windows(app: App, peer: Peer, request: wire.SetWindows) -> Body:
+    """Say when a tenant, or the whole queue, is open."""
+    queue, tenant = peer.identity.check_queue(request.queue), _check_tenant(request.tenant)
+    window = Window(tenant, check_windows(request.windows) if request.windows else "", True, 0)
+    now_ms, _ = await app.store.windows(queue, [tenant])
+    if window.text:
+        window.is_open, window.changes_at_ms = turn(window.text, now_ms)
+        app.ticker.expect(queue, window.changes_at_ms - now_ms)
+    before = await app.store.set_windows(queue, window)
+    app.hint(queue)
+    return {"before": before, "windows": window.text, "is_open": window.is_open, "changes_at_ms": window.changes_at_ms}
