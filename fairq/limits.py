@@ -26,8 +26,9 @@ class Limits:
     """What bounds a tenant; 0 is no limit, None (of a tenant's own) the one for all.
 
     At once at most `cap` of its tasks run, and `guaranteed` of them are served before others' (for one tenant only).
-    `rate` is starts a second, of which `burst` may come at once (0: as many as in a second). `queued` and `queued_bytes`
-    bound what waits, `delayed` what of it waits for its start, `dead` its dead letters: of more, the oldest go.
+    `rate` is starts a second, of which `burst` may come at once (0: as many as in a second). `queued` and
+    `queued_bytes` bound what waits, `delayed` what of it waits for its start, `dead` its dead letters: of more, the
+    oldest go.
     """
 
     cap: int | None = None

@@ -283,8 +283,8 @@ class QueueState:
 class TenantState:
     """A tenant's place in one queue.
 
-    `delivered` and `entitled` are seconds of worker time, or tasks when the queue's share is `count`. It is closed while
-    the clock is outside its windows, and spent while it has had what its rate allows.
+    `delivered` and `entitled` are seconds of worker time, or tasks when the queue's share is `count`. It is closed
+    while the clock is outside its windows, and spent while it has had what its rate allows.
     """
 
     tenant: str

@@ -14,17 +14,17 @@
 
 local limits = {
   names = {'cap', 'guaranteed', 'rate', 'burst', 'queued', 'queued_bytes', 'delayed', 'dead'},  -- KEYS.md
-  UNSET = -1,                          -- the one for all holds
-  PAUSED = 1, CLOSED = 2, SPENT = 4,   -- bits of tenant.barred; of queue.barred, the first two
-  REFILL_MS = 20,
 }
+local UNSET = -1                                      -- of a tenant's limit: the one for all holds
+local BAR_PAUSED, BAR_CLOSED, BAR_SPENT = 1, 2, 4     -- bits of tenant.barred, and the first two of queue.barred
+local REFILL_MS = 20
 
 -- What was set for a tenant, or (empty name) for all.
 function limits.set_for(call, name)
   local packed, values = redis.call('HGET', key(call, 'limits'), name), {}
   if packed then values = {struct.unpack(LIMITS_FORMAT, packed)} end
   local found = {}
-  for i, limit in ipairs(limits.names) do found[limit] = values[i] or (name == '' and 0 or limits.UNSET) end
+  for i, limit in ipairs(limits.names) do found[limit] = values[i] or (name == '' and 0 or UNSET) end
   return found
 end
 
@@ -36,7 +36,7 @@ function limits.of(call, t)
   if not known[t.name] then
     local found = limits.set_for(call, t.name)
     for limit, value in pairs(found) do
-      if value == limits.UNSET then found[limit] = known[''][limit] end
+      if value == UNSET then found[limit] = known[''][limit] end
     end
     known[t.name] = found
   end
@@ -63,18 +63,18 @@ end
 -- Bars a tenant that has no token, or lets it in again.
 function limits.meter(call, t)
   local rate, burst = limits.of(call, t).rate, limits.of(call, t).burst
-  if rate == 0 then return limits.bar(t, limits.SPENT, false) end
+  if rate == 0 then return limits.bar(t, BAR_SPENT, false) end
   local interval = 1000 / rate
   if burst == 0 then burst = math.max(1, math.floor(rate)) end  -- what comes in a second
   t.spent = math.min(t.spent, call.now + burst * interval)      -- it may have been spent at another rate
   local next_at = t.spent - (burst - 1) * interval
   if next_at > call.now then
-    local refill = math.min(burst, math.max(1, math.floor(limits.REFILL_MS / interval)))
+    local refill = math.min(burst, math.max(1, math.floor(REFILL_MS / interval)))
     local unpark_at = math.ceil(next_at + (refill - 1) * interval)
     call.unpark_at = math.min(call.unpark_at or unpark_at, unpark_at)
     redis.call('ZADD', key(call, 'parked'), unpark_at, t.name)
   end
-  limits.bar(t, limits.SPENT, next_at > call.now)
+  limits.bar(t, BAR_SPENT, next_at > call.now)
 end
 
 -- Takes a token for a dispatch, or (count = -1) gives it back.

@@ -30,8 +30,8 @@ local function set_paused(keys, args, is_paused)
     check_name(args[3], 'tenant')
     target = touch(call, args[3])
   end
-  local before = bit.band(target.barred, limits.PAUSED)
-  limits.bar(target, limits.PAUSED, is_paused)
+  local before = bit.band(target.barred, BAR_PAUSED)
+  limits.bar(target, BAR_PAUSED, is_paused)
   call.readied = target.barred == 0 and (target == q and q.weight_sum or target.ready) > 0
   close(call)
   return before

@@ -12,7 +12,7 @@ local function read_limits(args)
   for i = 4, #args, 2 do
     local limit, value = args[i], tonumber(args[i + 1])
     local highest = RANGES[limit]
-    if not highest or not value or not (value >= limits.UNSET and value <= highest) or given[limit] then
+    if not highest or not value or not (value >= UNSET and value <= highest) or given[limit] then
       refuse('bad_request', limit)
     end
     local is_whole = limit ~= 'rate' or value < 0
@@ -27,7 +27,7 @@ local function save_limits(call, name, values)
   local packed, is_any = {}, 0
   for i, limit in ipairs(limits.names) do
     packed[i] = values[limit]
-    if values[limit] ~= (name == '' and 0 or limits.UNSET) then is_any = 1 end
+    if values[limit] ~= (name == '' and 0 or UNSET) then is_any = 1 end
   end
   if is_any == 1 then
     redis.call('HSET', key(call, 'limits'), name, struct.pack(LIMITS_FORMAT, unpack(packed)))

@@ -175,8 +175,8 @@ end
 --   argv  1 now  2 dice  then per fire (at most 100): <tenant>/<name>, head, as it was read, next_at (ms)
 --   out   per fire: "ok" | "duplicate" (the id is known) | "duplicate <id>" (another task, perhaps of an earlier fire,
 --         holds its dedupe key: no task) | "missed" (it is more than a minute late, and the schedule skips what it
---         missed: no task) | "quota_exceeded" (the tenant has too much waiting: no task) | "gone" (it is not due, or the
---         head has changed: somebody else fired it)
+--         missed: no task) | "quota_exceeded" (the tenant has too much waiting: no task) | "gone" (it is not due,
+--         or the head has changed: somebody else fired it)
 --         The task's id is <tenant>/<name>-<next_at of the head>, and that is its start.
 --   flags none: refused as a whole when the store is full; the schedules stay due
 function verbs.fire(keys, args)

@@ -1,8 +1,8 @@
 -- Windows by the clock: a tenant, or the whole queue, is served only while its window is open.
 --
 -- When that is stands in a text that only servers understand (fairq/windows.py); here are its state and when that
--- changes. Whoever is closed is barred: it costs the draw nothing and keeps its tasks. A tick tells how many windows are
--- to turn; a server reads them, asks its time zones what comes next, and sets them again. What it has read it brings
+-- changes. Whoever is closed is barred: it costs the draw nothing and keeps its tasks. A tick tells how many windows
+-- are to turn; a server reads them, asks its time zones what comes next, and sets them again. What it has read it brings
 -- along: of many servers that do so, one turns the window.
 
 local WINDOW_FORMAT = '<Bd'  -- is_open, changes_at; the text follows
@@ -10,7 +10,7 @@ local TURNS_PER_CALL = 100
 
 local function apply_window(call, name, is_open)
   local thing = name == '' and call.queue or touch(call, name)
-  limits.bar(thing, limits.CLOSED, not is_open)
+  limits.bar(thing, BAR_CLOSED, not is_open)
   call.readied = thing.barred == 0 and (name == '' and thing.weight_sum or thing.ready) > 0
 end
 

@@ -12,9 +12,11 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "4b36da5e6e705e34"
+DIGEST = "8256cfcf5a02b6c6"
 NAME = f"fairq_{VERSION}"
-READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead", "peek", "batches", "results", "letter", "schedules", "limits", "windows"})
+READ_VERBS = frozenset(
+    {"depth", "tenants", "tasks", "dead", "peek", "batches", "results", "letter", "schedules", "limits", "windows"}
+)
 
 
 def function_name(verb: str) -> str:
@@ -34,7 +36,10 @@ def source() -> str:
         key=lambda entry: entry.name,
     )
     texts = [(section.name, section.read_text(encoding="utf-8")) for section in sections]
-    body = "\n".join(f"do local function leaf()\n{text}end leaf() end\n" if name >= "60" or name.startswith("30") else text for name, text in texts)
+    body = "\n".join(
+        f"do local function leaf()\n{text}end leaf() end\n" if name >= "60" or name.startswith("30") else text
+        for name, text in texts
+    )
     return f"#!lua name={NAME}\nlocal VERSION = {VERSION}\n\n{body}"
 
 

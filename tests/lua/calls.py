@@ -111,6 +111,11 @@ class Share:
     limited: int
     bytes: int
 
+    @property
+    def waiting_tasks(self) -> int:
+        """All that wait."""
+        return self.ready + self.held + self.delayed
+
 
 def dice(seed: int = 0, count: int = 1500) -> bytes:
     """Pack `count` random numbers in [0, 1)."""

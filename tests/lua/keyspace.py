@@ -291,7 +291,7 @@ class Keyspace:
         assert all(seat.epoch <= self.epoch for seat in self.seats.values())
 
     def check_limits(self) -> None:
-        """Limits are told by a mark; whoever is out of tokens is parked; whoever is closed has a window that says so."""
+        """Limits are told by a mark; who is out of tokens is parked; who is closed has a window that says so."""
         assert {name for name, seat in self.seats.items() if seat.limited} == self.limits.keys() - {""}
         assert self.limited == ("" in self.limits)
         for tenant, seat in self.seats.items():

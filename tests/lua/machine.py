@@ -89,6 +89,7 @@ TEMPLATES: list[dict[str, Any]] = [
     {"key": "k1"},
     {"key": "k2", "window": LEASE, "result": LEASE},
 ]
+WEIGHTS_OF_STEPS = [5, 4, 5, 4, 2, 2, 1, 1, 1, 1, 1, 2, 1, 3, 1, 1]
 FIRES = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(AFTER)), min_size=1, max_size=3)
 
 
@@ -368,6 +369,8 @@ class Walk:
 
     def __init__(self, machine: QueueMachine, seed: int) -> None:
         self.machine, self.random, self.reader = machine, random.Random(seed), random.Random(seed)
+        # a walk goes without some of what is seldom: bugs hide where features get in each other's way, and elsewhere
+        self.weights = [weight * (weight > 2 or self.random.random() < 0.7) for weight in WEIGHTS_OF_STEPS]
         machine.configure_short_leases()
 
     def some(self, most: int, of: list[str]) -> list[str]:
@@ -399,7 +402,7 @@ class Walk:
     def step(self) -> None:
         """Take one step; every fourth one reads the whole keyspace."""
         m, choose, seed = self.machine, self.random.choice, self.random.randrange(2**16)
-        match self.random.choices(range(16), [5, 4, 5, 4, 2, 2, 1, 1, 1, 1, 1, 2, 1, 3, 1, 1])[0]:
+        match self.random.choices(range(16), self.weights)[0]:
             case 0:
                 m.enqueue(tenant=choose(NAMES), ids=self.some(4, IDS), window=self.window())
             case 1:

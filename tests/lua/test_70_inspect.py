@@ -14,14 +14,14 @@ from fairq.store import library
 from .calls import START, VERBS, Queue, refused, snapshot
 
 TOP_LEVEL = re.compile(
-    r"local function |local [A-Z_, ]+ = |local (actions|verbs) = \{\}\s*$|function (actions|verbs)\.|register\(|end$"
+    r"local function |local [A-Z_, ]+ = |local (actions|verbs) = \{\}\s*$|local limits = |function (actions|limits|verbs)\.|\}$|register\(|end$"
 )
 SECTIONS = sorted((Path(fairq.__file__).parent / "lua").glob("*.lua"))
 
 
 def test_depth_of_a_queue_that_never_was_shows_the_defaults(queue: Queue) -> None:
     depth = queue.depth()
-    assert (depth["ready"], depth["lease_ms"], depth["max_attempts"], depth["paused"]) == (0, 30_000, 5, 0)
+    assert (depth["ready"], depth["lease_ms"], depth["max_attempts"], depth["barred"]) == (0, 30_000, 5, 0)
     assert snapshot(queue).keys() == {queue.key("test").encode()}
 
 

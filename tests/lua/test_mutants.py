@@ -83,7 +83,7 @@ MUTANTS = [
     Mutant("extras outlive their task", "  redis.call('HDEL', key(call, 'extras'), id)\n", ""),
     Mutant("a moved task stays where it was", "    take_out(call, t, id)\n    rewrite", "    rewrite"),
     Mutant("a late owner is told gone", "and state == SETTLED and 'gone'", "and 'gone'"),
-    Mutant("a claim takes one too many", "pick_round(call, limit - (#out - 3) / 4)", "pick_round(call, limit + 1)"),
+    Mutant("a claim takes one too many", "pick_round(call, limit - (#out - HEAD) / 4)", "pick_round(call, limit + 1)"),
     Mutant("expired tasks are leased", "if expires_at > 0 and expires_at <= call.now then", "if false then"),
     Mutant(
         "a task expires a ms late",
@@ -94,32 +94,82 @@ MUTANTS = [
     Mutant("the end of a started task is watched", "if expires_at > 0 then started[#started + 1] = id end", ""),
     Mutant(
         "resuming seats nobody",
-        "  call.readied = paused == 0 and",
-        "  target.touched, call.touched = nil, {}\n  call.readied = paused == 0 and",
+        "  call.readied = target.barred == 0 and",
+        "  target.touched, call.touched = nil, {}\n  call.readied = target.barred == 0 and",
     ),
-    Mutant("paused tenants stay in the draw", "return t.paused == 0 and has_room(call, t)", "return has_room(call, t)"),
-    Mutant("a tenant's cap is not looked at", "(cap == 0 or t.leased < cap)", "true"),
+    Mutant("barred tenants stay in the draw", "if t.ready == 0 or t.barred ~= 0 then", "if t.ready == 0 then"),
+    Mutant("a tenant's cap is not looked at", "return cap == 0 or t.leased < cap", "return true"),
+    Mutant("a closed queue is served", "while q.barred == 0 and", "while bit.band(q.barred, 1) == 0 and"),
+    Mutant("a window that opens stays closed", "limits.bar(thing, BAR_CLOSED, not is_open)", ""),
+    Mutant(
+        "resuming opens a window",
+        "limits.bar(target, BAR_PAUSED, is_paused)",
+        "target.barred = is_paused and 1 or 0",
+    ),
+    Mutant("every server turns a window", "if args[7] ~= '' and args[7] ~= head then return false end", ""),
+    Mutant("a window that is taken off turns again", "    redis.call('ZREM', key(call, 'turns'), name)\n", ""),
+    Mutant(
+        "nobody is told of an opening", "  call.readied = thing.barred == 0 and", "  local _ = thing.barred == 0 and"
+    ),
+    Mutant("a start takes no token", "    limits.spend(call, t, 1)\n", ""),
+    Mutant("what does not start takes a token", "  limits.spend(call, t, -1)\n", ""),
+    Mutant("there is no burst", "local next_at = t.spent - (burst - 1) * interval", "local next_at = t.spent"),
+    Mutant("tokens gather for ever", "t.spent = math.max(t.spent, call.now) + count", "t.spent = t.spent + count"),
+    Mutant(
+        "an old rate's debt stays", "  t.spent = math.min(t.spent, call.now + burst * interval)", "  local _ = t.spent"
+    ),
+    Mutant("whoever is out of tokens stays out", "  limits.unpark(call, limit)\n", ""),
+    Mutant("a fast tenant comes for every token", "(refill - 1) * interval", "0"),
+    Mutant(
+        "a new rate waits for the old one's end",
+        "    limits.meter(call, t)\n  end\n  close(call)",
+        "  end\n  close(call)",
+    ),
+    Mutant(
+        "a new rate for all does not reach the parked",
+        "    redis.call('ZUNIONSTORE', key(call, 'parked'), 1, key(call, 'parked'), 'WEIGHTS', 0)",
+        "   ",
+    ),
+    Mutant(
+        "a guarantee is not kept", "return t.limited == 1 and t.leased < limits.of(call, t).guaranteed", "return false"
+    ),
+    Mutant(
+        "a claim serves a guarantee once",
+        "      round.woken[#round.woken + 1], t.listed = t, 1\n",
+        "      local _ = t\n",
+    ),
+    Mutant("a guarantee sheds debt", "t.vtime = math.max(t.vtime, call.queue.clock)\n", "t.vtime = call.queue.clock\n"),
+    Mutant("a guaranteed tenant keeps its slot", "    if t.slot > 0 then free_slot(call, t) end\n    wake", "    wake"),
+    Mutant("quotas are not looked at", "  check_quotas(call, arrivals)\n", ""),
+    Mutant("a fire passes the quota", "if outcome == 'ok' and exceeded(call, arrivals) then", "if false then"),
+    Mutant("held tasks are not counted", "t.ready + t.held + t.delayed", "t.ready + t.delayed"),
+    Mutant("leased tasks weigh", "    t.bytes = t.bytes - payload_bytes(t, #records[i])\n    local", "    local"),
+    Mutant(
+        "what comes back weighs nothing",
+        "  t.bytes = t.bytes + payload_bytes(t, redis.call('HSTRLEN', key(call, 'tasks'), id))\n",
+        "",
+    ),
+    Mutant("cancelled tasks weigh", "  t.bytes = t.bytes - payload_bytes(t, #record)\n", ""),
+    Mutant("replayed tasks weigh nothing", "    t.bytes = t.bytes + payload_bytes(t, #record)\n", ""),
+    Mutant("dead letters are not bounded", "  make_room_for_dead(call, t)\n", ""),
+    Mutant("own limits are those for all", "if value == UNSET then found[limit]", "if true then found[limit]"),
     Mutant(
         "a claim overruns the cap",
-        "    if not has_room(call, t) then count_out(call, t) end",
-        "    if t.ready == 0 then count_out(call, t) end",
+        "    if not is_eligible(call, t) then\n      count_out(call, t)\n    else",
+        "    if t.ready == 0 then\n      count_out(call, t)\n    else",
     ),
-    Mutant(
-        "the queue's cap is not looked at by a draw", "if not t and call.queue.tenant_cap > 0 then", "if false then"
-    ),
+    Mutant("the cap for all is not looked at by a draw", "if not t and call.queue.limited == 1 then", "if false then"),
     Mutant(
         "an expired task takes a place under the cap",
-        "  t.leased, call.queue.leased = t.leased - 1, call.queue.leased - 1\n  if is",
-        "  if is",
+        "  t.leased, call.queue.leased = t.leased - 1, call.queue.leased - 1\n  limits.spend",
+        "  limits.spend",
     ),
-    Mutant("idling banks credit", "t.vtime, t.slot = call.queue.clock, AWAKE", "t.slot = AWAKE"),
-    Mutant(
-        "coming back sheds debt", "if t.vtime > call.queue.clock then\n    take_slot", "if false then\n    take_slot"
-    ),
+    Mutant("idling banks credit", "    t.vtime = math.max(t.vtime, call.queue.clock)\n", ""),
+    Mutant("coming back sheds debt", "if t.vtime > call.queue.clock and not", "if false and not"),
     Mutant("the wake list starves the backlog", "if woken and not (is_behind and", "if woken and not (false and"),
     Mutant("the backlog starves the wake list", "is_behind and random(call) < 0.5", "is_behind"),
     Mutant("the second draw is ignored", "if other and other_vtime < vtime then", "if false then"),
-    Mutant("a tenant is listed twice", "if t.listed == 0 then\n      t.listed = 1", "if true then\n      t.listed = 1"),
+    Mutant("a tenant is listed twice", "  if t.listed == 1 then return end\n", ""),
     Mutant("a dropped wake entry is not noted", "else touch(call, name).listed = 0 end", "end"),
     Mutant("woken tenants that are not served are lost", "  push_back_woken(call, round)\n", ""),
     Mutant("the clock stands still", "call.queue.clock = call.queue.clock + cost / weight_sum", ""),
@@ -281,7 +331,7 @@ DEEP = {
     "later batches of a name are the same",
     "every death calls back",
     "the flooder loses more than its lead",
-    "the queue's cap is not looked at by a draw",
+    "the cap for all is not looked at by a draw",
     "a walk passes over those of one moment",
     "a schedule's known id is enqueued again",
 }

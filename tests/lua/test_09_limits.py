@@ -1,0 +1,359 @@
+"""Limits on tenants: kept whatever happens, and nobody else waits for them."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from .calls import LEASE_MS, Queue, refused
+
+UNSET = dict.fromkeys(("cap", "guaranteed", "rate", "burst", "queued", "queued_bytes", "delayed", "dead"), -1.0)
+NONE = dict.fromkeys(UNSET, 0.0)
+
+
+def leased(queue: Queue, tenant: str) -> int:
+    """How many tasks of a tenant are leased."""
+    return int(queue.tenant(tenant).leased)
+
+
+def run(queue: Queue, ms: int, step: int = 1, limit: int = 100) -> list[int]:
+    """Let time pass, with a tick and a claim at every step whose tasks are done at once; when each task started."""
+    started = []
+    for _ in range(0, ms, step):
+        queue.advance(step)
+        queue.tick()
+        for lease in queue.claim(limit):
+            started.append(queue.now)
+            queue.end("ack", lease)
+    return started
+
+
+@pytest.mark.parametrize("whose", ["ada", ""])
+def test_no_more_tasks_run_than_the_cap_allows(queue: Queue, whose: str) -> None:
+    queue.set_limits(whose, cap=3)
+    queue.enqueue("ada", *(f"a{n}" for n in range(20)))
+    running = queue.claim(10)
+    assert len(running) == 3
+    assert queue.claim(10) == []
+    for n in range(10):
+        queue.end("ack", running.pop(0))
+        running += queue.claim(10)
+        assert len(running) == leased(queue, "ada") == 3, n
+
+
+def test_slots_that_the_capped_leave_go_to_the_others(queue: Queue) -> None:
+    queue.set_limits("ada", cap=2)
+    queue.enqueue("ada", *(f"a{n}" for n in range(50)))
+    queue.enqueue("bob", *(f"b{n}" for n in range(50)))
+    assert len(queue.claim(30)) == 30
+    assert (leased(queue, "ada"), leased(queue, "bob")) == (2, 28)
+
+
+def test_a_tenant_may_have_more_or_less_than_all_others(queue: Queue) -> None:
+    queue.set_limits("", cap=2)
+    queue.set_limits("ada", cap=0)
+    queue.set_limits("bob", cap=1)
+    for name in ("ada", "bob", "cyd"):
+        queue.enqueue(name, *(f"{name}{n}" for n in range(10)))
+    queue.claim(30)
+    assert [leased(queue, name) for name in ("ada", "bob", "cyd")] == [10, 1, 2]
+    assert queue.set_limits("bob", cap=-1) == UNSET | {"cap": 1}
+    queue.claim(30)
+    assert leased(queue, "bob") == 2
+
+
+@pytest.mark.parametrize("how", ["raised", "default", "ack", "nack", "release", "reap"])
+def test_every_end_of_a_cap_brings_the_tenant_back_and_tells_the_hungry(queue: Queue, how: str) -> None:
+    queue.set_limits("ada", cap=1)
+    queue.enqueue("ada", "a", "b")
+    lease = queue.claim(5)[0]
+    with queue.client.pubsub() as listener:
+        listener.ssubscribe(queue.key("ready"))
+        assert listener.get_sharded_message(timeout=5)
+        if how in ("raised", "default"):
+            queue.set_limits("ada", cap=2 if how == "raised" else -1)
+        elif how == "reap":
+            queue.advance(LEASE_MS)
+            queue.tick()
+        else:
+            queue.end(how, lease, 0 if how == "nack" else "")
+        message = listener.get_sharded_message(timeout=5)
+        assert message
+        assert message["data"] == b"1"
+    assert len(queue.claim(5)) == 1
+
+
+def test_a_lowered_cap_takes_nothing_back(queue: Queue) -> None:
+    queue.enqueue("ada", *(f"a{n}" for n in range(10)))
+    running = queue.claim(5)
+    queue.set_limits("ada", cap=2)
+    for lease in running[:3]:
+        queue.end("ack", lease)
+        assert queue.claim(5) == []
+    queue.end("ack", running[3])
+    assert len(queue.claim(5)) == 1
+
+
+def test_a_lowered_cap_for_all_acts_on_those_who_wait(queue: Queue) -> None:
+    for name in ("ada", "bob"):
+        queue.enqueue(name, *(f"{name}{n}" for n in range(20)))
+    queue.claim(10)
+    queue.set_limits("", cap=2)
+    assert queue.claim(10) == []
+    assert queue.depth()["leased"] == 10
+
+
+@pytest.mark.parametrize("whose", ["ada", ""])
+@pytest.mark.parametrize(
+    ("rate", "burst", "within_ms", "starts"),
+    [
+        (10, 1, 1000, 11), (10, 5, 1000, 15), (100, 0, 2000, 300), (2.5, 1, 4000, 11), (0.5, 1, 8000, 5),
+        (1000, 7, 500, 507),
+    ],
+)  # fmt: skip
+def test_a_tenant_starts_as_many_tasks_as_its_rate_and_burst_allow(
+    queue: Queue, whose: str, rate: float, burst: int, within_ms: int, starts: int
+) -> None:
+    queue.enqueue("ada", *(f"a{n}" for n in range(400)))
+    queue.enqueue("ada", *(f"b{n}" for n in range(400)))
+    queue.set_limits(whose, rate=rate, burst=burst)
+    started = run(queue, within_ms + 1, step=1 if within_ms <= 1000 else 10)
+    assert abs(len(started) - starts) <= max(1, rate // 50), "what comes in 20 ms comes together"
+    for first, last in zip(started, started[burst or int(rate) :], strict=False):
+        assert last - first >= 1000 / rate - 20 - 10, "never more at once than the burst"
+
+
+def test_a_tenant_that_is_out_of_tokens_costs_nothing_and_the_others_go_on(queue: Queue) -> None:
+    queue.set_limits("ada", rate=1, burst=2)
+    queue.enqueue("ada", *(f"a{n}" for n in range(50)))
+    queue.enqueue("bob", *(f"b{n}" for n in range(50)))
+    assert len(queue.claim(30)) == 30
+    assert (leased(queue, "ada"), leased(queue, "bob")) == (2, 28)
+    assert (queue.tenant("ada").barred, queue.tenant("ada").is_eligible) == (4, 0)
+    assert queue.depth()["weight_sum"] == 1000
+
+
+def test_the_claim_and_the_tick_tell_when_tokens_come(queue: Queue) -> None:
+    queue.set_limits("ada", rate=10, burst=1)
+    queue.enqueue("ada", "a", "b", "c")
+    assert queue.call("claim", "w", 1, dice=b"\0" * 800)[3] == queue.now + 100
+    assert queue.tick().next_due == queue.now + 100
+    queue.advance(99)
+    assert (queue.tick().next_due, queue.claim(5)) == (queue.now + 1, [])
+    queue.advance(1)
+    queue.tick()
+    assert len(queue.claim(5)) == 1
+
+
+def test_a_hungry_server_is_told_when_tokens_come(queue: Queue) -> None:
+    queue.set_limits("ada", rate=10, burst=1)
+    queue.enqueue("ada", "a", "b")
+    queue.claim(5)
+    with queue.client.pubsub() as listener:
+        listener.ssubscribe(queue.key("ready"))
+        assert listener.get_sharded_message(timeout=5)
+        queue.advance(100)
+        queue.tick()
+        message = listener.get_sharded_message(timeout=5)
+        assert message
+        assert message["data"] == b"1"
+
+
+@pytest.mark.parametrize("how", ["expired", "void"])
+def test_what_does_not_start_spends_no_token(queue: Queue, how: str) -> None:
+    queue.set_limits("ada", rate=1, burst=2)
+    queue.enqueue("ada", "late1", "late2", "late3", expires_in=10)
+    queue.enqueue("ada", "a", "b", "c")
+    queue.advance(10)
+    if how == "void":
+        queue.tick()
+    assert sorted(lease.id for lease in queue.claim(10)) == ["a", "b"]
+
+
+def test_a_retry_is_a_start_like_any_other(queue: Queue) -> None:
+    queue.set_limits("ada", rate=1, burst=1)
+    queue.enqueue("ada", "a")
+    queue.end("nack", queue.claim()[0], 0)
+    assert queue.claim() == []
+    queue.advance(1000)
+    queue.tick()
+    assert len(queue.claim()) == 1
+
+
+@pytest.mark.parametrize("whose", ["ada", ""])
+def test_a_higher_rate_acts_on_whoever_is_out_of_tokens(queue: Queue, whose: str) -> None:
+    queue.set_limits(whose, rate=1 / 3600, burst=1)
+    queue.enqueue("ada", "a", "b", "c", "d")
+    assert len(queue.claim(5)) == 1
+    queue.set_limits(whose, rate=10)
+    queue.tick()
+    queue.advance(100)
+    queue.tick()
+    assert len(queue.claim(5)) == 1
+    queue.set_limits(whose, rate=0)
+    queue.tick()
+    assert len(queue.claim(5)) == 2
+
+
+def test_a_guaranteed_tenant_has_its_slots_as_soon_as_any_are_free(queue: Queue) -> None:
+    for name in ("bob", "cyd"):
+        queue.enqueue(name, *(f"{name}{n}" for n in range(200)))
+    running = queue.claim(20)
+    queue.set_limits("ada", guaranteed=5)
+    queue.enqueue("ada", *(f"a{n}" for n in range(200)))
+    for _ in range(12):
+        queue.advance(10)
+        queue.end("ack", running.pop(0))
+        running += queue.claim(1)
+    assert leased(queue, "ada") >= 5, "one of two free slots at least is its own"
+
+
+def test_slots_that_are_guaranteed_and_not_used_are_the_others(queue: Queue) -> None:
+    queue.set_limits("ada", guaranteed=15)
+    queue.enqueue("bob", *(f"b{n}" for n in range(50)))
+    queue.enqueue("ada", "a1", "a2")
+    assert len(queue.claim(20)) == 20
+    assert (leased(queue, "ada"), leased(queue, "bob")) == (2, 18)
+
+
+@pytest.mark.parametrize(("guaranteed", "least", "most"), [(1, 2.5, 3.5), (6, 5, 6.5)])
+def test_a_tenant_has_its_guarantee_or_its_share_whichever_is_more(
+    queue: Queue, guaranteed: int, least: float, most: float
+) -> None:
+    queue.set_limits("ada", guaranteed=guaranteed)
+    names = ("ada", "bob", "cyd")
+    for name in names:
+        queue.enqueue(name, *(f"{name}{n}" for n in range(400)))
+    running, held = queue.claim(9), dict.fromkeys(names, 0)
+    for n in range(400):
+        queue.advance(1)
+        queue.end("ack", running.pop(0))
+        running += queue.claim(1)
+        for name in names:
+            held[name] += leased(queue, name) * (n >= 100)
+    means = {name: slots / 300 for name, slots in held.items()}
+    assert least <= means["ada"] <= most, means
+    assert abs(means["bob"] - means["cyd"]) < 0.5, means
+
+
+def test_one_claim_fills_a_guarantee(queue: Queue) -> None:
+    queue.set_limits("ada", guaranteed=40)
+    queue.enqueue("ada", *(f"a{n}" for n in range(100)))
+    assert len(queue.claim(50)) == 50
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "taken", "given"),
+    [
+        ("queued", 3, 3, {}), ("queued", 3, 3, {"delay": 50}), ("queued_bytes", 7, 3, {}),
+        ("delayed", 2, 2, {"delay": 50}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("whose", ["ada", ""])
+def test_what_is_too_much_is_refused_as_a_whole(
+    queue: Queue, whose: str, limit: str, value: int, taken: int, given: dict[str, int]
+) -> None:
+    queue.set_limits(whose, **{limit: value})
+    queue.enqueue("ada", *(f"a{n}" for n in range(taken)), **given)
+    with pytest.raises(redis.ResponseError, match=rf"^FAIRQ quota_exceeded {limit} \d+"):
+        queue.enqueue("ada", "one", **given)
+    with pytest.raises(redis.ResponseError, match=rf"^FAIRQ quota_exceeded {limit} \d+"):
+        queue.enqueue("bob", *(f"b{n}" for n in range(9)), **given) if not whose else queue.enqueue("ada", "x", **given)
+    assert (queue.state("one"), queue.state("b0"), queue.tenant("ada").waiting_tasks) == ("unknown", "unknown", taken)
+    assert queue.enqueue("ada", "a0", **given) == ["duplicate"], "what is there already asks for no room"
+
+
+@pytest.mark.parametrize("end", ["lease", "cancel", "expire"])
+@pytest.mark.parametrize("limit", ["queued", "queued_bytes"])
+def test_room_comes_when_tasks_start_or_go(queue: Queue, end: str, limit: str) -> None:
+    queue.set_limits("ada", **{limit: 2})
+    queue.enqueue("ada", "a", expires_in=100)
+    with pytest.raises(redis.ResponseError, match="quota_exceeded"):
+        queue.enqueue("ada", "b", "c")
+    if end == "lease":
+        queue.claim()
+    elif end == "cancel":
+        queue.cancel("a")
+    else:
+        queue.advance(100)
+        queue.tick()
+    assert queue.enqueue("ada", "b") == ["ok"]
+
+
+def test_what_comes_back_counts_again_and_is_never_refused(queue: Queue) -> None:
+    queue.set_limits("ada", queued=1, queued_bytes=2)
+    queue.enqueue("ada", "a")
+    first = queue.claim()[0]
+    queue.enqueue("ada", "b")
+    queue.end("nack", first, 0)
+    assert (queue.tenant("ada").ready, queue.tenant("ada").bytes) == (2, 4)
+    with pytest.raises(redis.ResponseError, match="quota_exceeded queued"):
+        queue.enqueue("ada", "c")
+
+
+@pytest.mark.parametrize(("leases", "rate", "expected"), [(0, 0, 1000), (0, 0.01, 60_000), (0, 0.2, 5000)])
+def test_the_refusal_says_when_to_come_again(queue: Queue, leases: int, rate: float, expected: int) -> None:
+    queue.set_limits("ada", queued=2, rate=rate)
+    queue.enqueue("ada", "a", "b")
+    with pytest.raises(redis.ResponseError, match=f"quota_exceeded queued {expected}( |$)"):
+        queue.enqueue("ada", "c")
+
+
+def test_delayed_tasks_are_refused_until_the_first_of_them_starts(queue: Queue) -> None:
+    queue.set_limits("ada", delayed=1)
+    queue.enqueue("ada", "a", delay=7000)
+    with pytest.raises(redis.ResponseError, match="quota_exceeded delayed 7000"):
+        queue.enqueue("ada", "b", delay=1)
+    assert queue.enqueue("ada", "c") == ["ok"], "tasks that are ready are not bounded by it"
+
+
+@pytest.mark.parametrize("whose", ["ada", ""])
+def test_of_too_many_dead_letters_the_oldest_go(queue: Queue, whose: str) -> None:
+    queue.set_limits(whose, dead=3)
+    for n in range(6):
+        queue.bury("ada", f"a{n}")
+        queue.advance(1)
+    queue.set_limits("bob", dead=0)
+    queue.bury("bob", *(f"b{n}" for n in range(5)))
+    assert [letter.id for letter in queue.dead(tenant="ada")] == ["a3", "a4", "a5"]
+    assert queue.tenant("bob").dead == 5
+    assert queue.state("a0") == "unknown"
+
+
+def test_a_lowered_limit_of_dead_letters_is_reached_by_and_by(queue: Queue) -> None:
+    queue.bury("ada", *(f"a{n}" for n in range(6)))
+    queue.set_limits("ada", dead=2)
+    for n in range(4):
+        queue.bury("ada", f"b{n}")
+    assert sorted(letter.id for letter in queue.dead()) == ["b2", "b3"]
+
+
+def test_limits_are_told_and_taken_off_again(queue: Queue) -> None:
+    assert queue.set_limits("ada", cap=2, rate=0.5) == UNSET
+    assert queue.set_limits("", queued=10) == NONE
+    assert (queue.tenant("ada").limited, queue.depth()["limited"]) == (1, 1)
+    assert queue.set_limits("ada", cap=-1, rate=-1) == UNSET | {"cap": 2, "rate": 0.5}
+    assert queue.set_limits("", queued=-1) == NONE | {"queued": 10}
+    assert (queue.tenant("ada").limited, queue.depth()["limited"]) == (0, 0)
+    assert not queue.client.exists(queue.key("limits"))
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [
+        ("cap", -2), ("cap", 1.5), ("cap", 1_000_001), ("cap", "many"), ("cap", "nan"), ("guaranteed", 0.5),
+        ("rate", -0.5), ("rate", 1_000_001), ("burst", 2.5), ("queued", 1_000_000_001), ("queued_bytes", 2**50 + 1),
+        ("delayed", -3), ("dead", 10_000_001), ("fame", 1),
+    ],
+)  # fmt: skip
+def test_a_limit_that_is_none_is_refused(queue: Queue, limit: str, value: object) -> None:
+    refused(queue, f"bad_request {limit}", "set_limits", "ada", limit, value)
+    refused(queue, f"bad_request {limit}", "set_limits", "ada", "cap" if limit != "cap" else "dead", 1, limit, value)
+
+
+def test_limits_that_make_no_sense_are_refused(queue: Queue) -> None:
+    refused(queue, "bad_request tenant", "set_limits", "a:b", "cap", 1)
+    refused(queue, "bad_request limits", "set_limits", "ada")
+    refused(queue, "bad_request limits", "set_limits", "ada", "cap")
+    refused(queue, "bad_request cap", "set_limits", "ada", "cap", 1, "cap", 2)
+    refused(queue, "bad_request guaranteed", "set_limits", "", "guaranteed", 1)

@@ -1,0 +1,132 @@
+"""Windows by the clock: who is closed keeps its tasks, costs nothing, and is served again when it opens."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from .calls import Queue, refused
+
+TEXT = "mon-fri 12:00-15:00 UTC"
+
+
+def put(queue: Queue, tenant: str, is_open: bool, in_ms: int = 1000, text: str = TEXT, head: bytes = b"") -> Any:
+    """Set a window that changes in so many ms."""
+    return queue.call("set_windows", tenant, text, int(is_open), queue.now + in_ms, head)
+
+
+def head_of(queue: Queue, tenant: str) -> bytes:
+    """Read a window's head."""
+    head: bytes = queue.call("windows", tenant)[1][1]
+    return head
+
+
+@pytest.mark.parametrize("whose", ["ada", ""])
+def test_whoever_is_closed_keeps_its_tasks_and_gives_none(queue: Queue, whose: str) -> None:
+    assert put(queue, whose, is_open=False) == b""
+    queue.enqueue("ada", "a", "b")
+    assert queue.claim(5) == []
+    assert queue.tick().ready == 2
+    assert put(queue, whose, is_open=True) == TEXT.encode()
+    assert len(queue.claim(5)) == 2
+
+
+def test_those_who_are_open_go_on(queue: Queue) -> None:
+    put(queue, "ada", is_open=False)
+    for name in ("ada", "bob", "cyd"):
+        queue.enqueue(name, *(f"{name}{n}" for n in range(20)))
+    assert len(queue.claim(20)) == 20
+    leased = {name: queue.tenant(name).leased for name in ("ada", "bob", "cyd")}
+    assert leased["ada"] == 0
+    assert min(leased["bob"], leased["cyd"]) >= 8, "and in turn"
+    assert (queue.tenant("ada").barred, queue.depth()["weight_sum"]) == (2, 2000)
+
+
+def test_leases_go_on_when_a_window_closes(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    (lease,) = queue.claim()
+    put(queue, "ada", is_open=False)
+    assert queue.end("nack", lease, 0) == "ok"
+    assert queue.claim() == []
+    assert queue.tenant("ada").ready == 2
+
+
+@pytest.mark.parametrize("whose", ["ada", ""])
+def test_opening_tells_the_hungry(queue: Queue, whose: str) -> None:
+    put(queue, whose, is_open=False)
+    queue.enqueue("ada", "a")
+    queue.claim()
+    with queue.client.pubsub() as listener:
+        listener.ssubscribe(queue.key("ready"))
+        assert listener.get_sharded_message(timeout=5)
+        put(queue, whose, is_open=True)
+        message = listener.get_sharded_message(timeout=5)
+        assert message
+        assert message["data"] == b"1"
+
+
+@pytest.mark.parametrize("first", ["pause", "close"])
+@pytest.mark.parametrize("whose", ["ada", ""])
+def test_paused_and_closed_are_two_things(queue: Queue, first: str, whose: str) -> None:
+    queue.enqueue("ada", "a")
+    queue.call("pause", whose)
+    put(queue, whose, is_open=False)
+    if first == "pause":
+        queue.call("resume", whose)
+    else:
+        put(queue, whose, is_open=True)
+    assert queue.claim() == []
+    if first == "pause":
+        put(queue, whose, is_open=True)
+    else:
+        queue.call("resume", whose)
+    assert len(queue.claim()) == 1
+
+
+def test_a_tick_tells_of_windows_that_are_to_turn(queue: Queue) -> None:
+    put(queue, "ada", is_open=False, in_ms=1000)
+    put(queue, "", is_open=True, in_ms=2000)
+    assert (queue.tick().turns, queue.tick().next_due) == (0, queue.now + 1000)
+    assert queue.call("windows") == [queue.now]
+    queue.advance(1000)
+    assert queue.tick().turns == 1
+    assert [row[0] for row in queue.call("windows")[1:]] == [b"ada"]
+    queue.advance(1000)
+    assert queue.tick().turns == 2
+
+
+def test_of_many_servers_that_turn_a_window_one_does(queue: Queue) -> None:
+    put(queue, "ada", is_open=False)
+    head = head_of(queue, "ada")
+    assert put(queue, "ada", is_open=True, head=head) == TEXT.encode()
+    assert put(queue, "ada", is_open=False, head=head) is None
+    assert struct.unpack_from("<B", head_of(queue, "ada"))[0] == 1
+
+
+def test_a_window_is_taken_off_and_the_tenant_served(queue: Queue) -> None:
+    put(queue, "ada", is_open=False)
+    queue.enqueue("ada", "a")
+    head = head_of(queue, "ada")
+    assert put(queue, "ada", is_open=False, text="") == TEXT.encode()
+    assert len(queue.claim()) == 1
+    assert queue.call("windows", "ada") == [queue.now]
+    assert put(queue, "ada", is_open=False, head=head) is None, "a server that has read it before does not close it"
+    assert queue.tick().next_due == queue.now + 30_000
+
+
+@pytest.mark.parametrize(
+    ("field", "args"),
+    [
+        ("tenant", ("a:b", TEXT, 1, 5, "")),
+        ("windows", ("ada", "x" * 2049, 1, 5, "")),
+        ("is_open", ("ada", TEXT, 2, 5, "")),
+        ("is_open", ("ada", TEXT, "", 5, "")),
+        ("changes_at", ("ada", TEXT, 1, -1, "")),
+        ("changes_at", ("ada", TEXT, 1, "soon", "")),
+        ("changes_at", ("ada", TEXT, 1, 2**52 + 2, "")),
+    ],
+)
+def test_a_window_that_is_none_is_refused(queue: Queue, field: str, args: tuple[object, ...]) -> None:
+    refused(queue, f"bad_request {field}", "set_windows", *args)
