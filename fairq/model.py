@@ -36,6 +36,8 @@ MISSED = ("skip", "once")
 MIN_EVERY_MS = 1_000
 MAX_SCHEDULES = 1_000  # of a tenant in a queue
 MAX_CRON_CHARS = 200
+MAX_SPANS = 32  # of one text of windows
+MAX_WINDOWS_CHARS = 1_000
 
 Action = Literal["ack", "nack", "reject", "release", "reap", "extend"]
 Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled"]

@@ -10,25 +10,17 @@ An interval fires on a grid that begins when the schedule is made: how late a fi
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from functools import cache
-from importlib.resources import files
+from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from fairq.errors import BadRequest
 from fairq.model import MAX_CRON_CHARS, MAX_SPAN_MS, MIN_EVERY_MS, Timing, check_int
+from fairq.zones import DAY, SECOND, change, offset, zones
 
 _FIELDS = 5
-_SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
 _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
-
-
-@cache
-def zones() -> frozenset[str]:
-    """Name all time zones: the same ones on every machine, whatever else lies among its zone files."""
-    return frozenset(files("tzdata").joinpath("zones").read_text(encoding="utf-8").split())
 
 
 def check_timing(cron: str, zone: str, every_ms: int) -> Timing:
@@ -79,32 +71,17 @@ def _next_on_the_wall(cron: str, zone: ZoneInfo, after: datetime) -> datetime:
     (With zones it counts from a midnight that the clock skips, and in full hours.)
     """
     while True:
-        offset, tomorrow = _offset(zone, after + _SECOND), after + _DAY
-        moment = next(CronSim(cron, after + offset)) - offset
-        if _offset(zone, tomorrow) == offset:
+        ahead, tomorrow = offset(zone, after + SECOND), after + DAY
+        moment = next(CronSim(cron, after + ahead)) - ahead
+        if offset(zone, tomorrow) == ahead:
             if moment <= tomorrow:
                 return moment
-            after = max(tomorrow, moment - _DAY)  # no clock shows that time earlier, whatever its changes
+            after = max(tomorrow, moment - DAY)  # no clock shows that time earlier, whatever its changes
         else:
-            change = _change(zone, after, tomorrow)
-            if moment < change:
+            changed = change(zone, after, tomorrow)
+            if moment < changed:
                 return moment
-            after = change - _SECOND
-
-
-def _offset(zone: ZoneInfo, moment: datetime) -> timedelta:
-    offset = moment.astimezone(zone).utcoffset()
-    assert offset is not None
-    return offset
-
-
-def _change(zone: ZoneInfo, before: datetime, after: datetime) -> datetime:
-    """Find the second in which the clock is changed, between two moments that differ in their offsets."""
-    new = _offset(zone, after)
-    while after - before > _SECOND:
-        middle = (before + (after - before) / 2).replace(microsecond=0)
-        before, after = (before, middle) if _offset(zone, middle) == new else (middle, after)
-    return after
+            after = changed - SECOND
 
 
 def next_fires(timing: Timing, after_ms: int, grid_ms: int, count: int) -> list[int]:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from fairq.errors import BadRequest
 from fairq.model import MAX_CRON_CHARS, Timing
-from fairq.schedules import check_timing, next_fire, next_fires, zones
+from fairq.schedules import check_timing, next_fire, next_fires
+from fairq.zones import zones
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 COPENHAGEN, NEW_YORK, CAIRO = "Europe/Copenhagen", "America/New_York", "Africa/Cairo"  # Cairo skips midnight
