@@ -14,7 +14,8 @@ from fairq.store import library
 from .calls import START, VERBS, Queue, refused, snapshot
 
 TOP_LEVEL = re.compile(
-    r"local function |local [A-Z_, ]+ = |local (actions|verbs) = \{\}\s*$|local limits = |function (actions|limits|verbs)\.|\}$|register\(|end$"
+    r"local function |local [A-Z_, ]+ = |local (actions|verbs) = \{\}\s*$|local limits = \{$|\}$"
+    r"|function (actions|limits|verbs)\.|register\(|end$"
 )
 SECTIONS = sorted((Path(fairq.__file__).parent / "lua").glob("*.lua"))
 

@@ -40,8 +40,8 @@ MUTANTS = [
     ),
     Mutant(
         "a cancelled task stays in its list",
-        "  take_out(call, t, id)\n  if expires_at > 0",
-        "  if expires_at > 0",
+        "  take_out(call, t, id)\n  t.bytes = t.bytes - payload_bytes(t, #record)",
+        "  t.bytes = t.bytes - payload_bytes(t, #record)",
     ),
     Mutant(
         "the end of a cancelled task is watched",
@@ -142,7 +142,6 @@ MUTANTS = [
     Mutant("a guaranteed tenant keeps its slot", "    if t.slot > 0 then free_slot(call, t) end\n    wake", "    wake"),
     Mutant("quotas are not looked at", "  check_quotas(call, arrivals)\n", ""),
     Mutant("a fire passes the quota", "if outcome == 'ok' and exceeded(call, arrivals) then", "if false then"),
-    Mutant("held tasks are not counted", "t.ready + t.held + t.delayed", "t.ready + t.delayed"),
     Mutant("leased tasks weigh", "    t.bytes = t.bytes - payload_bytes(t, #records[i])\n    local", "    local"),
     Mutant(
         "what comes back weighs nothing",
@@ -330,6 +329,8 @@ DEEP = {
     "a task frees another one's key",
     "later batches of a name are the same",
     "every death calls back",
+    "an expired held task keeps its entry",
+    "a guarantee sheds debt",
     "the flooder loses more than its lead",
     "the cap for all is not looked at by a draw",
     "a walk passes over those of one moment",
