@@ -103,16 +103,6 @@ def test_a_batch_holds_one_to_500_tasks(queue: Queue) -> None:
     refused(queue, "bad_request tasks", "enqueue", "ada", *[part for n in range(501) for part in (n, "", "")])
 
 
-@pytest.mark.parametrize("name", ["", "Ada", "a b", "a:b", "{a}", "a" * 64, "-a"])
-def test_a_tenant_whose_name_could_bend_a_key_is_refused(queue: Queue, name: str) -> None:
-    refused(queue, "bad_request tenant", "enqueue", name, "a", "", "")
-
-
-@pytest.mark.parametrize("packed", [b"\x01", options(delay=-1), options(delay=1e16), options(start_at=float("nan"))])
-def test_options_of_a_wrong_form_are_refused(queue: Queue, packed: bytes) -> None:
-    refused(queue, "bad_request options", "enqueue", "ada", "a", packed, "")
-
-
 def test_time_and_dice_are_the_callers_only_behind_the_test_gate(queue: Queue) -> None:
     queue.client.delete(queue.key("test"))
     refused(queue, "forbidden now", "enqueue", "ada", "a", "", "")
