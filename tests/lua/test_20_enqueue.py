@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 import pytest
-import redis
 
 from .calls import START, Queue, options, refused, snapshot, writes
 
@@ -120,30 +119,6 @@ def test_without_a_given_time_the_store_tells_it_and_it_never_goes_back(queue: Q
     queue.enqueue("ada", "b", delay=1)
     assert queue.depth()["now"] > START
     assert queue.tasks("b")[0].at == queue.depth()["now"] + 1
-
-
-def test_a_full_store_refuses_the_whole_batch_and_still_drains(queue: Queue) -> None:
-    queue.enqueue("ada", "a", "b", "c", max_attempts=1)
-    queue.enqueue("ada", "later", delay=10)
-    letter = queue.claim()[0]
-    queue.end("reject", letter)
-    queue.client.config_set("maxmemory", 1)
-    try:
-        before = snapshot(queue)
-        with pytest.raises(redis.exceptions.OutOfMemoryError):
-            queue.enqueue("ada", "x", "y")
-        with pytest.raises(redis.exceptions.OutOfMemoryError):
-            queue.call("replay", letter.id)
-        assert snapshot(queue) == before
-        queue.advance(10)
-        assert queue.tick().promoted == 1
-        leases = queue.claim(3)
-        assert [queue.end("ack", lease) for lease in leases] == ["ok"] * 3
-        queue.call("purge", letter.id)
-        assert queue.depth()["dead"] == 0
-    finally:
-        queue.client.config_set("maxmemory", 0)
-    assert queue.enqueue("ada", "x") == ["ok"]
 
 
 def test_a_batch_of_duplicates_writes_nothing(queue: Queue) -> None:
