@@ -164,6 +164,24 @@ async def has_fired(ada: fairq.Client) -> bool:
     return (await ada.read_schedule("emails", "pulse")).last_fired_at_ms > 0
 
 
+async def test_progress_is_not_kept_and_its_task_goes_on(
+    served: Served, ada: fairq.Client, redis_client: redis.Redis
+) -> None:
+    with trio.fail_after(10):
+        task = await ada.enqueue("emails", 1)
+        async with raw(served, WORKER) as worker:
+            await worker.attach("emails")
+            (pushed,) = await worker.pushed()
+            report = {"id": pushed["full_id"], "attempt": 1, "fraction": 0.5}
+            with full(redis_client):
+                with pytest.raises(Refused) as caught:
+                    await worker.ask("progress", queue="emails", reports=[report])
+                assert caught.value.code == "store_full"
+                assert (await task.state()).progress == 0
+                assert await worker.settle("emails", "extend", pushed) == ["ok"]
+                assert await worker.settle("emails", "ack", pushed) == ["ok"]
+
+
 async def test_a_worker_attaches_to_a_server_that_starts_on_a_full_store(
     served: Served, ada: fairq.Client, store_url: str, redis_client: redis.Redis
 ) -> None:
