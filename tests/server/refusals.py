@@ -225,7 +225,7 @@ RULES = [
     Rule({"create_token"}, "role", ("", "king", "Tenant")),
     Rule({"create_token"}, "hash", ("", "0" * 63, "0" * 65, "A" * 64, "g" * 64)),
     Rule({"create_token"}, "tenant", (*NAMES, None, Together(role="worker"), Together(role="operator"))),
-    Rule({"create_token"}, "queues", tuple([name] for name in NAMES)),
+    Rule({"create_token"}, "queues", ([], *([name] for name in NAMES))),
     Rule({"create_token"}, "queues", (["q"] * (MAX_BATCH + 1),), "too_large"),
     Rule({"revoke_token"}, "id", ("", "none", "ABCD"), "not_found"),
 ]  # fmt: skip
