@@ -166,7 +166,7 @@ class NewTask(NamedTuple):
         check_dedupe_key(self.dedupe_key)
         if self.dedupe_window_ms and not self.dedupe_key:
             raise BadRequest("dedupe_window_ms is nothing without dedupe_key", field="dedupe_window_ms")
-        if self.batch:
+        if self.batch != "":
             check_batch_id(self.batch, "batch")
         if self.delay_ms and self.start_at_ms:
             raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")

@@ -47,6 +47,12 @@ local function check_name(name, field)
   if #name > 63 or not name:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', field) end
 end
 
+local function check_whole(given, field, lowest, highest)
+  local number = tonumber(given)
+  if not number or number < lowest or number > highest or number % 1 ~= 0 then refuse('bad_request', field) end
+  return number
+end
+
 -- The arguments from `first` on, which are ids: at most 500, each once.
 local function ids_in(args, first)
   local ids, seen = {}, {}

@@ -63,7 +63,7 @@ function verbs.enqueue(keys, args)
   local ids, outcomes = {}, {}
   check_name(args[3], 'tenant')
   for i = 4, #args, 3 do ids[#ids + 1] = args[i] end
-  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'tasks') end
+  if #ids == 0 or #ids > TASKS_PER_CALL or #args % 3 ~= 0 then refuse('bad_request', 'tasks') end
   local known, arrivals = known_ids(call, ids), new_arrivals(args[3])
   for n, id in ipairs(ids) do
     local start_at, expires_at, max_attempts, extras, window = read_options(call, args[2 + 3 * n])

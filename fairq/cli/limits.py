@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from fairq.cli.options import Json, Server, run_with
+from fairq.cli.options import Server, run_with
 from fairq.cli.output import print_json, print_table
 from fairq.errors import BadRequest
 from fairq.limits import LIMIT_RANGES

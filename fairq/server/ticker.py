@@ -29,6 +29,7 @@ class Ticker:
     store: Store
     has_ready: Callable[[str], None]
     due: dict[str, float] = field(factory=dict)  # queue -> when to tick it next
+    _fire_at: dict[str, float] = field(factory=dict, init=False)  # queue -> not to fire before, for it failed
     _sooner: trio.Event = field(factory=trio.Event, init=False)
 
     def expect(self, queue: str, in_ms: float) -> None:
@@ -72,8 +73,12 @@ class Ticker:
             log.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
         if done.ready:
             self.has_ready(queue)
-        if done.fires:
-            return 0.0 if await self._fire(queue) else FLOOR_S
+        if done.fires and trio.current_time() >= self._fire_at.get(queue, 0.0):
+            if await self._fire(queue):
+                return 0.0
+            self._fire_at[queue] = trio.current_time() + FLOOR_S
+        if done.fires:  # on a full store they stay due, and nothing else waits for them
+            return 0.0 if done.promoted or done.expired or done.reaped else FLOOR_S
         if done.next_due_ms < 0:
             return FLOOR_S
         return min(FLOOR_S, max(0.0, (done.next_due_ms - done.now_ms) / 1000))

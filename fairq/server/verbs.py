@@ -5,7 +5,8 @@ No rule of the queue lives here (they are in lua/), only who may do it and how i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import orjson
@@ -172,6 +173,15 @@ def _own_batch(peer: Peer, id: str) -> str:
     return check_full_id(id)
 
 
+@contextmanager
+def _named(id: str) -> Iterator[None]:
+    """Name the batch that the store does not have as the request does."""
+    try:
+        yield
+    except NotFound:
+        raise NotFound(f"there is no batch {id}", field="id") from None
+
+
 async def open_batch(app: App, peer: Peer, request: wire.OpenBatch) -> Body:
     """Open a batch."""
     queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
@@ -189,7 +199,8 @@ async def open_batch(app: App, peer: Peer, request: wire.OpenBatch) -> Body:
 async def close_batch(app: App, peer: Peer, request: wire.CloseBatch) -> Body:
     """Add no more tasks to a batch."""
     queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
-    before = await app.store.close_batch(queue, id)
+    with _named(request.id):
+        before = await app.store.close_batch(queue, id)
     app.hint(queue)
     return {"before": before}
 
@@ -197,7 +208,8 @@ async def close_batch(app: App, peer: Peer, request: wire.CloseBatch) -> Body:
 async def cancel_batch(app: App, peer: Peer, request: wire.CancelBatch) -> Body:
     """Close a batch and cancel its tasks."""
     queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
-    before = await app.store.cancel_batch(queue, id)
+    with _named(request.id):
+        before = await app.store.cancel_batch(queue, id)
     app.ticker.expect(queue, 0)
     return {"before": before}
 
@@ -223,7 +235,7 @@ async def peek(app: App, peer: Peer, request: wire.Peek) -> Body:
     """Show a tenant's next tasks; fewer than asked for when their payloads are long."""
     queue, count = peer.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
     tenant = peer.identity.tenant or request.tenant
-    if tenant != (request.tenant or tenant):
+    if request.tenant not in (None, tenant):
         raise Forbidden("a tenant sees its own tasks only", field="tenant")
     waiting = await app.store.peek(queue, check_name(tenant, "tenant"), count)
     rows = [asdict(task) for task in waiting]
@@ -255,7 +267,7 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
     _check_worker(request.worker)
     if not 1 <= len(request.queues) <= MAX_QUEUES:
         raise BadRequest(f"queues must name 1 to {MAX_QUEUES}", field="queues")
-    queues = tuple(dict.fromkeys(peer.identity.check_queue(queue) for queue in request.queues))
+    queues = tuple(dict.fromkeys(peer.identity.check_queue(queue, "queues") for queue in request.queues))
     check_int(request.credit, "credit", 0, MAX_CREDIT)
     if request.weights and len(request.weights) != len(request.queues):
         raise BadRequest("weights must be as many as queues, or none", field="weights")

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "8256cfcf5a02b6c6"
+DIGEST = "4e4cab223d12d50b"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {"depth", "tenants", "tasks", "dead", "peek", "batches", "results", "letter", "schedules", "limits", "windows"}

@@ -108,7 +108,7 @@ class Store:
     """All verbs, on any number of queues. Calls may be made by many tasks at once.
 
     Every method raises Unavailable (nothing was done), OutcomeUnknown (it may have been; repeat it with the same ids),
-    StoreFull (enqueue and replay only) or StoreRefused.
+    StoreFull (what makes something new: tasks, batches, schedules, tokens, queues, notes) or StoreRefused.
     """
 
     connection: Connection | Cluster
