@@ -69,6 +69,12 @@ class BatchClosed(FairqError):
     code = "batch_closed"
 
 
+class TooOld(FairqError):
+    """The feed no longer keeps what came after that event; the message says from where it goes on."""
+
+    code = "too_old"
+
+
 class StoreFull(FairqError):
     """The store has no room for new tasks; claims and settlements go on."""
 
@@ -147,6 +153,7 @@ BY_CODE: dict[str, type[FairqError]] = {
         TooLarge,
         TooMany,
         BatchClosed,
+        TooOld,
         StoreFull,
         Unavailable,
         OutcomeUnknown,

@@ -36,6 +36,7 @@ MISSED = ("skip", "once")
 MIN_EVERY_MS = 1_000
 MAX_SCHEDULES = 1_000  # of a tenant in a queue
 MAX_CRON_CHARS = 200
+MAX_EVENT_ID = 1 << 50
 
 Action = Literal["ack", "nack", "reject", "release", "reap", "extend"]
 Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled"]
@@ -110,6 +111,13 @@ def check_int(value: object, what: str, lowest: int, highest: int) -> int:
     raise BadRequest(f"{what} must be a whole number from {lowest} to {highest}, not {value!r:.80}", field=what)
 
 
+def check_flag(value: object, what: str) -> bool:
+    """Return what is true or false. Raises: BadRequest."""
+    if isinstance(value, bool):
+        return value
+    raise BadRequest(f"{what} must be true or false, not {value!r:.80}", field=what)
+
+
 def check_dedupe_key(value: object) -> str:
     """Return the dedupe key if it can be one. Raises: BadRequest."""
     if isinstance(value, str) and value.isprintable() and len(value.encode()) <= MAX_KEY_BYTES:
@@ -136,7 +144,8 @@ class NewTask(NamedTuple):
 
     Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or `expires_at_ms`, likewise.
     While another task of the tenant holds `dedupe_key` (until its end, or for `dedupe_window_ms`), it is a duplicate.
-    Its result is kept for `result_ttl_ms` (0: not at all); `batch` is the id of an open batch.
+    Its result is kept for `result_ttl_ms` (0: not at all); `events`: what becomes of it is told in its tenant's feed;
+    `batch` is the id of an open batch.
     """
 
     id: str
@@ -150,6 +159,7 @@ class NewTask(NamedTuple):
     dedupe_key: str = ""
     dedupe_window_ms: int = 0
     result_ttl_ms: int = 0
+    events: bool = False
     batch: str = ""
 
     def check(self) -> None:
@@ -162,6 +172,7 @@ class NewTask(NamedTuple):
         check_int(self.max_attempts, "max_attempts", 0, MAX_ATTEMPTS)
         check_int(self.priority, "priority", 0, MAX_PRIORITY)
         check_dedupe_key(self.dedupe_key)
+        check_flag(self.events, "events")
         if self.dedupe_window_ms and not self.dedupe_key:
             raise BadRequest("dedupe_window_ms is nothing without dedupe_key", field="dedupe_window_ms")
         if self.batch:
@@ -233,6 +244,7 @@ class QueueSettings:
     dead_keep_ms: int = 14 * 86_400_000
     dead_keep: int = 100_000
     tenant_cap: int = 0
+    events_keep: int = 10_000
 
 
 SETTING_RANGES: dict[str, tuple[int, int]] = {
@@ -243,6 +255,7 @@ SETTING_RANGES: dict[str, tuple[int, int]] = {
     "dead_keep_ms": (1_000, 31_536_000_000),
     "dead_keep": (0, 10_000_000),
     "tenant_cap": (0, MAX_CAP),
+    "events_keep": (0, 1_000_000),
 }
 
 
@@ -332,7 +345,7 @@ class TaskState:
 
 
 # What the tasks of a schedule may ask for; when they start is said by its fires, and a batch would end one day.
-SCHEDULED = ("expires_in_ms", "max_attempts", "priority", "dedupe_key", "dedupe_window_ms", "result_ttl_ms")
+SCHEDULED = ("expires_in_ms", "max_attempts", "priority", "dedupe_key", "dedupe_window_ms", "result_ttl_ms", "events")
 
 
 class Timing(NamedTuple):
@@ -365,6 +378,7 @@ class ScheduleState:
     dedupe_key: str = ""
     dedupe_window_ms: int = 0
     result_ttl_ms: int = 0
+    events: bool = False
     payload: Any = None
 
     @property
@@ -393,6 +407,35 @@ class BatchState:
     def waiting(self) -> int:
         """How many tasks have yet to run, or to run again."""
         return self.total - self.running - self.done - self.dead - self.cancelled
+
+
+@frozen
+class Event:
+    """Something that became of a task, or of a batch, which had asked that it be told.
+
+    `detail`: of a failed attempt its error, or `lease_lost`; of a dead letter its reason.
+    """
+
+    id: int
+    event: Literal["failed", "done", "dead", "expired", "cancelled", "batch_completed"]
+    at_ms: int
+    task: str = ""
+    batch: str = ""
+    attempt: int = 0
+    detail: str = ""
+
+
+@frozen
+class EventPage:
+    """Events of a feed, oldest first.
+
+    `oldest` and `newest`: the ids that the feed keeps; when it keeps none, the next that will be given and the last
+    that was (0: none yet).
+    """
+
+    oldest: int
+    newest: int
+    events: list[Event]
 
 
 @frozen

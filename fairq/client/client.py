@@ -22,12 +22,16 @@ from fairq.errors import BadRequest, NoResult, NotYet, OutcomeUnknown, TaskFaile
 from fairq.model import (
     MAX_BATCH,
     MAX_CAP,
+    MAX_EVENT_ID,
     MAX_PAYLOAD_BYTES,
+    Event,
+    EventPage,
     NewTask,
     ScheduleState,
     TaskState,
     WaitingTask,
     check_batch_id,
+    check_flag,
     check_int,
     check_name,
     check_schedule_name,
@@ -229,23 +233,56 @@ class Client:
         on_complete: Any = None,
         on_success: Any = None,
         on_death: Any = None,
+        events: bool = False,
         timeout: float | None = None,
     ) -> Batch:
         """Open a batch, of which at most `cap` tasks run at once (0: any number).
 
         The others are payloads of tasks that are enqueued once: when it is complete, when all its tasks were done, and
-        when the first of them is dead. `id`: yours, if repeating the call must open no second one.
+        when the first of them is dead. `id`: yours, if repeating the call must open no second one. `events`: that it is
+        complete is told in the feed; its tasks ask for themselves.
         """
         id = check_batch_id(str(uuid_utils.uuid7()) if id is None else id)
         callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
         body = {"queue": check_name(queue, "queue"), "id": id, "cap": check_int(cap, "cap", 0, MAX_CAP)}
         body |= {name: orjson.Fragment(encode_payload(it)) for name, it in callbacks.items() if it is not None}
+        if check_flag(events, "events"):
+            body["events"] = True
         await self.request("open_batch", body, timeout=timeout)
         return Batch(id, queue, self)
 
     def batch(self, queue: str, id: str) -> Batch:
         """Name a batch that was opened before."""
         return Batch(check_batch_id(id), check_name(queue, "queue"), self)
+
+    async def events(self, queue: str, after: int = 0, *, tenant: str | None = None) -> AsyncIterator[Event]:
+        """Yield what becomes of those tasks and batches that asked for `events`, for ever, across reconnects.
+
+        It begins after the event of that id (0: with the oldest that is kept), so whoever keeps the id of the last one
+        he has dealt with misses none. Ids count up by one. `tenant`: whose, for operators.
+        Raises: TooOld if the feed no longer keeps what comes next; BadRequest if there is no event `after`.
+        """
+        body = _events_body(queue, after, tenant)
+        while True:
+            reply = await self.ask_until("events", body, None, lambda reply: bool(reply["events"]))
+            assert reply is not None  # it has no time-out
+            for row in reply["events"]:
+                body["after"] = row["id"]
+                yield Event(**row)
+
+    async def read_events(
+        self,
+        queue: str,
+        after: int = 0,
+        *,
+        count: int = 100,
+        tenant: str | None = None,
+        timeout: float | None = None,
+    ) -> EventPage:
+        """Read up to `count` events that are there now, as `events` yields them, and which ids the feed keeps."""
+        body = _events_body(queue, after, tenant) | {"count": check_int(count, "count", 1, MAX_BATCH)}
+        reply = await self.request("events", body, timeout=timeout)
+        return EventPage(reply["oldest"], reply["newest"], [Event(**row) for row in reply["events"]])
 
     async def ask_until(
         self, verb: str, body: dict[str, Any], timeout: float | None, is_enough: Callable[[dict[str, Any]], bool]
@@ -359,6 +396,11 @@ class Client:
         session = self._driver.session
         result: dict[str, Any] = await self._driver.wait(session.request(verb, body or {}, self._deadline(timeout)))
         return result
+
+
+def _events_body(queue: str, after: int, tenant: str | None) -> dict[str, Any]:
+    body = {"queue": check_name(queue, "queue"), "after": check_int(after, "after", 0, MAX_EVENT_ID)}
+    return body if tenant is None else body | {"tenant": check_name(tenant, "tenant")}
 
 
 def _schedule_body(queue: str, name: str | None, tenant: str | None) -> dict[str, Any]:

@@ -12,9 +12,11 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "24d178831010e1ad"
+DIGEST = "24a333c62d4104cd"
 NAME = f"fairq_{VERSION}"
-READ_VERBS = frozenset({"depth", "tenants", "tasks", "dead", "peek", "batches", "results", "letter", "schedules"})
+READ_VERBS = frozenset(
+    {"depth", "tenants", "tasks", "dead", "peek", "batches", "results", "letter", "events", "schedules"}
+)
 
 
 def function_name(verb: str) -> str:

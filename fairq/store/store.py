@@ -11,7 +11,7 @@ import structlog
 import trio
 from attrs import astuple, define, evolve, field
 
-from fairq.errors import SettingsError, StoreRefused, Unavailable
+from fairq.errors import BadRequest, SettingsError, StoreRefused, TooOld, Unavailable
 from fairq.model import (
     MAX_BATCH,
     MAX_ERROR_CHARS,
@@ -22,6 +22,8 @@ from fairq.model import (
     DeadFilter,
     DeadLetter,
     DeadPage,
+    Event,
+    EventPage,
     Lease,
     NewTask,
     Outcome,
@@ -276,10 +278,12 @@ class Store:
         """Delete what was said of tasks that are leased no more."""
         await self.connection.call("DEL", *(keys.progress_key(queue, id) for id in ids))
 
-    async def open_batch(self, queue: str, tenant: str, id: str, cap: int, callbacks: Sequence[bytes]) -> bool:
+    async def open_batch(
+        self, queue: str, tenant: str, id: str, cap: int, callbacks: Sequence[bytes], *, events: bool = False
+    ) -> bool:
         """Open a batch; callbacks are payloads for complete, success and death, or empty. False if it is there."""
         await self._register(queue)
-        return bool(await self._call("open_batch", queue, tenant, id, cap, *callbacks) == b"ok")
+        return bool(await self._call("open_batch", queue, tenant, id, cap, *callbacks, int(events)) == b"ok")
 
     async def close_batch(self, queue: str, id: str) -> str:
         """Take no more tasks into a batch; returns the state that it had. Raises: NotFound."""
@@ -299,6 +303,19 @@ class Store:
         """Read the results that are kept, as JSON text."""
         results: list[bytes | None] = await self._call("results", queue, *ids)
         return results
+
+    async def events(self, queue: str, tenant: str, after: int, count: int) -> EventPage:
+        """Read what was told of a tenant after an event, in its order; after 0, what is kept.
+
+        Raises: TooOld if some of it is not kept any more; BadRequest if no such event was ever told.
+        """
+        oldest, newest, *rows = await self._call("events", queue, tenant, after, count)
+        if after > newest:
+            raise BadRequest(f"the newest event is {newest}; there is no event {after}", field="after")
+        if 0 < after < oldest - 1:
+            gone = f"events {after + 1} to {oldest - 1} are not kept any more"
+            raise TooOld(f"{gone}; the feed goes on from event {oldest}, which `after` 0 reads", field="after")
+        return EventPage(oldest, newest, [_event(row) for row in rows])
 
     async def peek(self, queue: str, tenant: str, count: int) -> list[WaitingTask]:
         """Read a tenant's next ready tasks, in the order in which they will be served."""
@@ -434,6 +451,12 @@ def _batch_state(id: str, row: Sequence[Any]) -> BatchState | None:
     state, tenant, cap, total, running, done, dead, cancelled, created_at, completed_at = row
     moments = (int(float(created_at)), int(float(completed_at)))
     return BatchState(id, state.decode(), tenant.decode(), cap, total, running, done, dead, cancelled, *moments)
+
+
+def _event(row: Sequence[Any]) -> Event:
+    id, event, of, at_ms, attempt, detail = row
+    task, batch = ("", of.decode()) if event == b"batch_completed" else (of.decode(), "")
+    return Event(id, event.decode(), int(float(at_ms)), task, batch, attempt, detail.decode(errors="replace"))
 
 
 def _task_state(id: str, row: Sequence[Any]) -> TaskState:
