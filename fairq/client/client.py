@@ -17,12 +17,12 @@ from attrs import define, field
 from fairq.client.batch import Batch
 from fairq.client.dead_letters import DeadLetters
 from fairq.client.driver import Driver
+from fairq.client.events import Feed, events_body
 from fairq.client.options import TaskOptions, interval_ms, pack_options, pack_start, scheduled_options
 from fairq.errors import BadRequest, NoResult, NotYet, OutcomeUnknown, TaskFailed, TooLarge, Unavailable
 from fairq.model import (
     MAX_BATCH,
     MAX_CAP,
-    MAX_EVENT_ID,
     MAX_PAYLOAD_BYTES,
     Event,
     EventPage,
@@ -255,20 +255,14 @@ class Client:
         """Name a batch that was opened before."""
         return Batch(check_batch_id(id), check_name(queue, "queue"), self)
 
-    async def events(self, queue: str, after: int = 0, *, tenant: str | None = None) -> AsyncIterator[Event]:
-        """Yield what becomes of those tasks and batches that asked for `events`, for ever, across reconnects.
+    def events(self, queue: str, after: int = 0, *, tenant: str | None = None) -> Feed:
+        """Follow what becomes of those tasks and batches that asked for `events`: `async for`, without an end.
 
         It begins after the event of that id (0: with the oldest that is kept), so whoever keeps the id of the last one
-        he has dealt with misses none. Ids count up by one. `tenant`: whose, for operators.
-        Raises: TooOld if the feed no longer keeps what comes next; BadRequest if there is no event `after`.
+        that he has dealt with misses none; ids count up by one. `tenant`: whose, for operators.
+        The iteration raises TooOld if what comes next is not kept any more, BadRequest if there is no event `after`.
         """
-        body = _events_body(queue, after, tenant)
-        while True:
-            reply = await self.ask_until("events", body, None, lambda reply: bool(reply["events"]))
-            assert reply is not None  # it has no time-out
-            for row in reply["events"]:
-                body["after"] = row["id"]
-                yield Event(**row)
+        return Feed(self, events_body(queue, after, tenant))
 
     async def read_events(
         self,
@@ -280,7 +274,7 @@ class Client:
         timeout: float | None = None,
     ) -> EventPage:
         """Read up to `count` events that are there now, as `events` yields them, and which ids the feed keeps."""
-        body = _events_body(queue, after, tenant) | {"count": check_int(count, "count", 1, MAX_BATCH)}
+        body = events_body(queue, after, tenant) | {"count": check_int(count, "count", 1, MAX_BATCH)}
         reply = await self.request("events", body, timeout=timeout)
         return EventPage(reply["oldest"], reply["newest"], [Event(**row) for row in reply["events"]])
 
@@ -396,11 +390,6 @@ class Client:
         session = self._driver.session
         result: dict[str, Any] = await self._driver.wait(session.request(verb, body or {}, self._deadline(timeout)))
         return result
-
-
-def _events_body(queue: str, after: int, tenant: str | None) -> dict[str, Any]:
-    body = {"queue": check_name(queue, "queue"), "after": check_int(after, "after", 0, MAX_EVENT_ID)}
-    return body if tenant is None else body | {"tenant": check_name(tenant, "tenant")}
 
 
 def _schedule_body(queue: str, name: str | None, tenant: str | None) -> dict[str, Any]:

@@ -183,9 +183,7 @@ async def open_batch(app: App, peer: Peer, request: wire.OpenBatch) -> Body:
         callbacks.append(b"" if payload is None else orjson.dumps(payload))
         if len(callbacks[-1]) > MAX_CALLBACK_BYTES:
             raise TooLarge(f"a callback's payload has {MAX_CALLBACK_BYTES} bytes at most", field=name)
-    is_new = await app.store.open_batch(
-        queue, peer.identity.tenant, id, request.cap, callbacks, events=request.events
-    )
+    is_new = await app.store.open_batch(queue, peer.identity.tenant, id, request.cap, callbacks, events=request.events)
     return {"outcome": "ok" if is_new else "duplicate"}
 
 

@@ -16,7 +16,8 @@ SCORES = ("leases", "due", "expiring", "deaths", "cancelling", "completed", "gra
 HASHES = ("tasks", "runs", "dead", "slots", "tenants", "extras", "batches", "templates")
 PLAIN_KEYS = {"test", "queue", "wake", *SCORES, *HASHES}
 NUMBERED_KEYS = {
-    "ready", "delayed", "void", "done", "levels", "unique", "held", "members", "result", "deaths", "schedules", "events",
+    "ready", "delayed", "void", "done", "levels", "unique", "held", "members", "result", "deaths", "schedules",
+    "events",
 }  # fmt: skip
 OUT, AWAKE, LEASED, STOPPING, WINDOW_MS = 0, -1, 0, 3, 60_000
 USUAL, COMPLETE = "50", 2

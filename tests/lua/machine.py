@@ -339,7 +339,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(kept, [result if until > now else None for until, result in results])
         for name in BATCHES:
             self.same(self.queue.batch(name), reports.batch(self.model, name))
-        for name in NAMES:
+        for name in self.model.feeds.newest:
             self.read_events(name, 0, 500)
         rows = self.queue.call("schedules", "", "", 0, 100)[1:]
         self.same([row[0].decode() for row in rows], reports.schedules(self.model))

@@ -265,7 +265,9 @@ MUTANTS = [
     Mutant("a rejection is not told", "  tell_of(call, t, id, 'failed', run.attempt, run.error)\n  bury", "  bury"),
     Mutant("a lost lease is not told", "  tell_of(call, t, id, 'failed', run.attempt, REASONS[LEASE_LOST])\n", ""),
     Mutant("an end is not told", "  tell_of(call, t, id, how, attempt, '')\n", ""),
-    Mutant("an expired task is told as dead", "reason == EXPIRED and 'expired' or 'dead', attempts", "'dead', attempts"),
+    Mutant(
+        "an expired task is told as dead", "reason == EXPIRED and 'expired' or 'dead', attempts", "'dead', attempts"
+    ),
     Mutant("it is told of those who did not ask", "if extras_of(call, id).events > 0 then tell(", "if true then tell("),
     Mutant("it is told of batches that did not ask", "if b.events > 0 then tell(", "if true then tell("),
     Mutant("a feed grows for ever", "'MAXLEN', '=', call.queue.events_keep, '0-*'", "'0-*'"),
