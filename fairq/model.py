@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from attrs import frozen
 
-from fairq.errors import BadRequest
+from fairq.errors import BadRequest, TooOld
 
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 TASK_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -37,6 +37,7 @@ MIN_EVERY_MS = 1_000
 MAX_SCHEDULES = 1_000  # of a tenant in a queue
 MAX_CRON_CHARS = 200
 MAX_EVENT_ID = 1 << 50
+MAX_DETAIL_BYTES = 256  # of an event
 
 Action = Literal["ack", "nack", "reject", "release", "reap", "extend"]
 Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled"]
@@ -436,6 +437,14 @@ class EventPage:
     oldest: int
     newest: int
     events: list[Event]
+
+    def check(self, after: int) -> None:
+        """Refuse to go on after an event if the next has gone, or if there was none. Raises: TooOld, BadRequest."""
+        if after > self.newest:
+            raise BadRequest(f"the newest event is {self.newest}; there is no event {after}", field="after")
+        if 0 < after < self.oldest - 1:
+            gone = f"events {after + 1} to {self.oldest - 1} are not kept any more"
+            raise TooOld(f"{gone}; the feed goes on from event {self.oldest}, which `after` 0 reads", field="after")
 
 
 @frozen

@@ -11,7 +11,7 @@ import structlog
 import trio
 from attrs import astuple, define, evolve, field
 
-from fairq.errors import BadRequest, SettingsError, StoreRefused, TooOld, Unavailable
+from fairq.errors import SettingsError, StoreRefused, Unavailable
 from fairq.model import (
     MAX_BATCH,
     MAX_ERROR_CHARS,
@@ -310,12 +310,9 @@ class Store:
         Raises: TooOld if some of it is not kept any more; BadRequest if no such event was ever told.
         """
         oldest, newest, *rows = await self._call("events", queue, tenant, after, count)
-        if after > newest:
-            raise BadRequest(f"the newest event is {newest}; there is no event {after}", field="after")
-        if 0 < after < oldest - 1:
-            gone = f"events {after + 1} to {oldest - 1} are not kept any more"
-            raise TooOld(f"{gone}; the feed goes on from event {oldest}, which `after` 0 reads", field="after")
-        return EventPage(oldest, newest, [_event(row) for row in rows])
+        page = EventPage(oldest, newest, [_event(row) for row in rows])
+        page.check(after)
+        return page
 
     async def peek(self, queue: str, tenant: str, count: int) -> list[WaitingTask]:
         """Read a tenant's next ready tasks, in the order in which they will be served."""
