@@ -85,7 +85,7 @@ class Pair:
         while True:
             for id in self.model.leases:
                 self.model.leases[id] = end + 1_000
-            self.now = round(min(end, self.memory.next_due()))
+            self.now = round(max(self.now, min(end, self.memory.next_due())))  # time does not go back
             self.model.tick(self.now, 500)
             self.memory.tick(self.now)
             if self.now == end:
