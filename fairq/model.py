@@ -443,7 +443,7 @@ class EventPage:
         if after > self.newest:
             raise BadRequest(f"the newest event is {self.newest}; there is no event {after}", field="after")
         if 0 < after < self.oldest - 1:
-            gone = f"events {after + 1} to {self.oldest - 1} are not kept any more"
+            gone = f"what came after event {after} is not kept any more"
             raise TooOld(f"{gone}; the feed goes on from event {self.oldest}, which `after` 0 reads", field="after")
 
 
