@@ -23,7 +23,7 @@ def events_body(queue: str, after: int, tenant: str | None) -> dict[str, Any]:
 
 @define(eq=False)
 class Feed(AsyncIterator[Event]):
-    """An endless iterator over events, to be left and taken up again at any time."""
+    """An endless iterator over events, for one task at a time; it may be left and taken up again."""
 
     _client: Client = field(repr=False)
     _body: dict[str, Any]

@@ -137,7 +137,7 @@ async def test_a_feed_tells_of_those_who_asked_and_where_it_goes_on(store: Store
         (4, "batch_completed", "", "ada/batch"),
     ]
     assert (page.oldest, page.newest) == (3, 4)
-    with pytest.raises(TooOld, match="after event 1 .* goes on from event 3"):
+    with pytest.raises(TooOld, match=r"after event 1 .* goes on from event 3"):
         await store.events(Q, "ada", 1, 10)
     with pytest.raises(BadRequest, match="newest event is 4"):
         await store.events(Q, "ada", 5, 10)
