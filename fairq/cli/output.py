@@ -64,12 +64,12 @@ def _cell(value: Any) -> str:
         case int():
             return f"{value:,}"
         case dict() | list():
-            return _printable(orjson.dumps(value).decode())
+            return printable(orjson.dumps(value).decode())
         case _:
-            return _printable(str(value))
+            return printable(str(value))
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Spell out what a terminal would obey: tenants and handlers write these texts, operators look at them."""
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
 

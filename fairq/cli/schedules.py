@@ -63,6 +63,7 @@ def create(
     priority: int | None = None,
     dedupe_key: str | None = None,
     dedupe_window: float | None = None,
+    events: Annotated[bool, Parameter(negative=())] = False,
     tenant: Tenant = None,
     json: Json = False,
     server: Server | None = None,
@@ -95,6 +96,8 @@ def create(
         While a task with this key waits or runs, perhaps that of an earlier fire, a fire makes none.
     dedupe_window
         Hold the key for so many seconds instead, whatever becomes of the task.
+    events
+        Tell in the tenant's feed what becomes of the tasks: see `fairq events`.
     """
     try:
         value = orjson.loads(sys.stdin.buffer.read() if payload == "-" else payload)
@@ -107,7 +110,7 @@ def create(
         return await client.schedule(
             queue, name, value, cron=cron, zone=zone, every=every, missed=missed, expires_in=expires_in,
             max_attempts=max_attempts, priority=priority, dedupe_key=dedupe_key, dedupe_window=dedupe_window,
-            tenant=tenant,
+            events=events, tenant=tenant,
         )  # fmt: skip
 
     fires = run_with(server or Server(), work)

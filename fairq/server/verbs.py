@@ -20,12 +20,14 @@ from fairq.model import (
     MAX_CALLBACK_BYTES,
     MAX_CAP,
     MAX_CURSOR_CHARS,
+    MAX_EVENT_ID,
     MAX_SPAN_MS,
     MAX_TIME_MS,
     WORKER_PATTERN,
     BatchState,
     DeadFilter,
     DeadLetter,
+    EventPage,
     NewTask,
     Settlement,
     TaskState,
@@ -192,7 +194,7 @@ async def open_batch(app: App, peer: Peer, request: wire.OpenBatch) -> Body:
         callbacks.append(b"" if payload is None else orjson.dumps(payload))
         if len(callbacks[-1]) > MAX_CALLBACK_BYTES:
             raise TooLarge(f"a callback's payload has {MAX_CALLBACK_BYTES} bytes at most", field=name)
-    is_new = await app.store.open_batch(queue, peer.identity.tenant, id, request.cap, callbacks)
+    is_new = await app.store.open_batch(queue, peer.identity.tenant, id, request.cap, callbacks, events=request.events)
     return {"outcome": "ok" if is_new else "duplicate"}
 
 
@@ -231,13 +233,37 @@ async def batch(app: App, peer: Peer, request: wire.Batch) -> Body:
     return {"batch": {**asdict(state), "id": request.id}}
 
 
+async def events(app: App, peer: Peer, request: wire.Events) -> Body:
+    """Tell what came into a tenant's feed after an event, now or when there is something."""
+    queue, count = peer.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
+    tenant, after = _own_tenant(peer, request.tenant), check_int(request.after, "after", 0, MAX_EVENT_ID)
+
+    async def read() -> EventPage:
+        return await app.store.events(queue, tenant, after, count)
+
+    def is_enough(page: EventPage) -> bool:
+        return bool(page.events)
+
+    page = await _wait(app, peer, queue, [keys.EVENT + tenant], request.timeout_ms, read, is_enough)
+    rows = [{name: value for name, value in asdict(event).items() if value not in ("", 0)} for event in page.events]
+    if peer.identity.tenant:
+        for row in rows:
+            row |= {name: bare_id(row[name]) for name in ("task", "batch") if name in row}
+    return {"oldest": page.oldest, "newest": page.newest, "events": rows}
+
+
+def _own_tenant(peer: Peer, tenant: str | None) -> str:
+    """Return whose things are meant: the token's tenant's, or the one's whom an operator names."""
+    mine = peer.identity.tenant
+    if mine and tenant not in (None, mine):
+        raise Forbidden("a tenant sees its own only", field="tenant")
+    return mine or check_name(tenant, "tenant")
+
+
 async def peek(app: App, peer: Peer, request: wire.Peek) -> Body:
     """Show a tenant's next tasks; fewer than asked for when their payloads are long."""
     queue, count = peer.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
-    tenant = peer.identity.tenant or request.tenant
-    if request.tenant not in (None, tenant):
-        raise Forbidden("a tenant sees its own tasks only", field="tenant")
-    waiting = await app.store.peek(queue, check_name(tenant, "tenant"), count)
+    waiting = await app.store.peek(queue, _own_tenant(peer, request.tenant), count)
     rows = [asdict(task) for task in waiting]
     if peer.identity.tenant:
         for row in rows:
@@ -536,6 +562,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.CloseBatch: close_batch,
     wire.CancelBatch: cancel_batch,
     wire.Batch: batch,
+    wire.Events: events,
     wire.Reschedule: reschedule,
     wire.Peek: peek,
     wire.Attach: attach,

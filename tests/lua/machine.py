@@ -56,6 +56,7 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "key": st.sampled_from(["k1", "k2"]),
         "window": st.sampled_from([1, 50, LEASE]),
         "result": st.sampled_from([0, 50, LEASE]),
+        "events": st.sampled_from([0, 1, 1]),
         "batch": st.sampled_from(["b1", "b2", "b3"]),
     },
 )
@@ -72,6 +73,7 @@ LIMITS = st.integers(1, 6)
 TICK_LIMITS = st.sampled_from([100, 3, 2, 1])
 TIMES = st.sampled_from([0, 1, 50, LEASE - 1, LEASE, LEASE + 1, 1, 50, -5, -LEASE, 60_000, 10**7])
 AGES = [0, 0, 1, 50, LEASE]
+KEEPS = [1000, 1000, 5, 1, 0]
 FILTERS: st.SearchStrategy[tuple[str, str, str, int, int]] = st.tuples(
     st.sampled_from(["", "", *NAMES]),
     st.sampled_from(["", "", "exhausted", "rejected", "expired", "lease_lost"]),
@@ -85,7 +87,7 @@ FIELDS = ["ada/s1", "ada/s2", "bob/s1"]
 AFTER = [1, 50, 0, -1, LEASE, 70_000]
 TEMPLATES: list[dict[str, Any]] = [
     {},
-    {"expires_in": 50, "max_attempts": 2, "priority": 0},
+    {"expires_in": 50, "max_attempts": 2, "priority": 0, "events": 1},
     {"key": "k1"},
     {"key": "k2", "window": LEASE, "result": LEASE},
 ]
@@ -153,12 +155,14 @@ class QueueMachine(RuleBasedStateMachine):
             if outcome == "ok":
                 self.lives[id] = 0
 
-    @rule(tenant=TENANTS, name=st.sampled_from(BATCHES), cap=st.sampled_from([0, 1, 2]), called=st.integers(0, 7))
+    @rule(tenant=TENANTS, name=st.sampled_from(BATCHES), cap=st.sampled_from([0, 1, 2]), called=st.integers(0, 15))
     def open_batch(self, tenant: str, name: str, cap: int, called: int) -> None:
         """Open a batch; a name may come again when it has been forgotten."""
         events = [event for i, event in enumerate(("complete", "success", "death")) if called & 1 << i]
-        outcome = self.call("open_batch", tenant, name, cap, *(e if e in events else "" for e in EVENTS)).decode()
-        self.same(outcome, self.model.open_batch(self.now, tenant, name, cap, dict(zip(events, events, strict=True))))
+        callbacks, told = [e if e in events else "" for e in EVENTS], called // 8
+        outcome = self.call("open_batch", tenant, name, cap, *callbacks, told).decode()
+        payloads = dict(zip(events, events, strict=True))
+        self.same(outcome, self.model.open_batch(self.now, tenant, name, cap, payloads, told))
 
     @rule(verb=st.sampled_from(["close_batch", "close_batch", "cancel_batch"]), name=st.sampled_from(BATCHES))
     def end_batch(self, verb: str, name: str) -> None:
@@ -286,6 +290,19 @@ class QueueMachine(RuleBasedStateMachine):
         self.same((cursor.decode(), left, found), self.model.dead_page(self.now, *args))
         self.cursor = cursor.decode()
 
+    @rule(tenant=TENANTS, after=st.integers(0, 12), count=st.integers(1, 4))
+    def read_events(self, tenant: str, after: int, count: int) -> None:
+        """Read a page of a tenant's feed, from anywhere."""
+        oldest, newest, *rows = self.call("events", tenant, after, count)
+        told = [(n, event.decode(), of.decode(), float(at), a, d.decode()) for n, event, of, at, a, d in rows]
+        self.same((oldest, newest, told), self.model.feeds.read(tenant, after, count))
+
+    @rule(keep=st.sampled_from(KEEPS))
+    def bound_feeds(self, keep: int) -> None:
+        """Let feeds keep more, less or nothing."""
+        self.call("configure", "events_keep", keep)
+        self.model.configure(self.now, events_keep=keep)
+
     @rule(name=st.sampled_from(sorted(SETTINGS)), choice=st.integers(0, 5))
     def configure(self, name: str, choice: int) -> None:
         """Change a setting."""
@@ -360,6 +377,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(kept, [result if until > now else None for until, result in results])
         for name in BATCHES:
             self.same(self.queue.batch(name), reports.batch(self.model, name))
+        for name in self.model.feeds.newest:
+            self.read_events(name, 0, 500)
         rows = self.queue.call("schedules", "", "", 0, 100)[1:]
         self.same([row[0].decode() for row in rows], reports.schedules(self.model))
         self.same([reports.head(row[1]) for row in rows], [self.model.head(f) for f in reports.schedules(self.model)])
@@ -375,6 +394,7 @@ class Walk:
         self.machine, self.random, self.reader = machine, random.Random(seed), random.Random(seed)
         # a walk goes without some of what is seldom: bugs hide where features get in each other's way, and elsewhere
         self.weights = [weight * (weight > 6 or self.random.random() < 0.7) for weight in WEIGHTS_OF_STEPS]
+        self.teller = random.Random(seed)  # of what is told in feeds: to the rest of the walk it makes no difference
         machine.configure_short_leases()
 
     def some(self, most: int, of: list[str]) -> list[str]:
@@ -401,7 +421,8 @@ class Walk:
             "result": choose([0, 1, LEASE]),
         }
         batch = {"batch": choose(BATCHES), "result": choose([0, 0, LEASE])}
-        return window | choose([extras, batch, batch, extras | batch, {}, {}])
+        told = self.teller.choice([{}, {}, {"events": 1}])
+        return window | choose([extras, batch, batch, extras | batch, {}, {}]) | told
 
     def step(self) -> None:
         """Take one step; every fourth one reads the whole keyspace."""
@@ -432,7 +453,8 @@ class Walk:
             case 8:
                 m.reschedule(ids=self.some(3, IDS), span=choose([-50, 0, *SPANS]))
             case 9:
-                m.open_batch(tenant=choose(NAMES), name=choose(BATCHES), cap=choose([0, 1, 2]), called=seed % 8)
+                called = seed % 8 + self.teller.choice([0, 8])
+                m.open_batch(tenant=choose(NAMES), name=choose(BATCHES), cap=choose([0, 1, 2]), called=called)
             case 10:
                 m.end_batch(verb=choose(["close_batch", "close_batch", "cancel_batch"]), name=choose(BATCHES))
             case 11:
@@ -459,6 +481,10 @@ class Walk:
             m.all_say_the_same()
         if self.reader.random() < 0.25:
             self.read()
+        if self.teller.random() < 0.25:
+            m.read_events(tenant=self.teller.choice(NAMES), after=self.teller.randrange(12), count=3)
+        if self.teller.random() < 0.01:
+            m.bound_feeds(keep=self.teller.choice(KEEPS))
 
     def read(self) -> None:
         """Read a page of dead letters; numbers of its own, so that the walk stays the same."""

@@ -310,6 +310,19 @@ MUTANTS = [
     Mutant("another task moves the time", "if s.timing ~= timing then s.timing", "if true then s.timing"),
     Mutant("a resume does not look at the head", "if not s or s.head ~= args[5] then", "if not s then"),
     Mutant("a tick does not see the next fire", "leases = 0, fires = 0,", "leases = 0,"),
+    Mutant("a failed attempt is not told", "  tell_of(call, t, id, 'failed', run.attempt, run.error)\n  if", "  if"),
+    Mutant("a rejection is not told", "  tell_of(call, t, id, 'failed', run.attempt, run.error)\n  bury", "  bury"),
+    Mutant("a lost lease is not told", "  tell_of(call, t, id, 'failed', run.attempt, REASONS[LEASE_LOST])\n", ""),
+    Mutant("an end is not told", "  tell_of(call, t, id, how, attempt, '')\n", ""),
+    Mutant(
+        "an expired task is told as dead", "reason == EXPIRED and 'expired' or 'dead', attempts", "'dead', attempts"
+    ),
+    Mutant("it is told of those who did not ask", "if extras_of(call, id).events > 0 then tell(", "if true then tell("),
+    Mutant("it is told of batches that did not ask", "if b.events > 0 then tell(", "if true then tell("),
+    Mutant("a feed grows for ever", "'MAXLEN', '=', call.queue.events_keep, '0-*'", "'0-*'"),
+    Mutant("a feed counts by the clock", "'0-*', 'event'", "'*', 'event'"),
+    Mutant("the last event is read again", "string.format('(0-%.0f', after)", "string.format('0-%.0f', after)"),
+    Mutant("a gap is not told", "newest - redis.call('XLEN', feed) + 1", "1"),
     Mutant("hunger is never noted", "q.hungry, call.readied = 1, call.readied or q.weight_sum > 0", ""),
 ]
 
