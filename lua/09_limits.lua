@@ -46,7 +46,7 @@ end
 -- Whether one more task of the tenant may be leased.
 local function is_eligible(call, t)
   if t.ready == 0 or t.barred ~= 0 then return false end
-  if t.limited == 0 and call.queue.limited == 0 then return true end
+  if t.limited + call.queue.limited == 0 then return true end
   local cap = limits.of(call, t).cap
   return cap == 0 or t.leased < cap
 end
@@ -79,7 +79,6 @@ end
 
 -- Takes a token for a dispatch, or (count = -1) gives it back.
 function limits.spend(call, t, count)
-  if t.limited == 0 and call.queue.limited == 0 then return end
   local rate = limits.of(call, t).rate
   if rate == 0 then return end
   t.spent = math.max(t.spent, call.now) + count * 1000 / rate

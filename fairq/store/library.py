@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "104e5db05ed26ede"
+DIGEST = "e79abf641ad79973"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {

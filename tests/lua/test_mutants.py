@@ -111,7 +111,7 @@ MUTANTS = [
     Mutant(
         "nobody is told of an opening", "  call.readied = thing.barred == 0 and", "  local _ = thing.barred == 0 and"
     ),
-    Mutant("a start takes no token", "    limits.spend(call, t, 1)\n", ""),
+    Mutant("a start takes no token", "limits.spend(call, t, 1) end", "end"),
     Mutant("what does not start takes a token", "  limits.spend(call, t, -1)\n", ""),
     Mutant("there is no burst", "local next_at = t.spent - (burst - 1) * interval", "local next_at = t.spent"),
     Mutant("tokens gather for ever", "t.spent = math.max(t.spent, call.now) + count", "t.spent = t.spent + count"),
@@ -166,7 +166,7 @@ MUTANTS = [
     Mutant("idling banks credit", "    t.vtime = math.max(t.vtime, call.queue.clock)\n", ""),
     Mutant("coming back sheds debt", "if t.vtime > call.queue.clock and not", "if false and not"),
     Mutant("the wake list starves the backlog", "if woken and not (is_behind and", "if woken and not (false and"),
-    Mutant("the backlog starves the wake list", "is_behind and random(call) < chance", "is_behind"),
+    Mutant("the backlog starves the wake list", "is_behind and random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)", "is_behind"),
     Mutant("the second draw is ignored", "if other and other_vtime < vtime then", "if false then"),
     Mutant("a tenant is listed twice", "  if t.listed == 1 then return end\n", ""),
     Mutant("a dropped wake entry is not noted", "else touch(call, name).listed = 0 end", "end"),
