@@ -1,4 +1,4 @@
-"""The ticker: calls `tick` for every queue when the next task is due, and once a second to be sure; fires schedules.
+"""The ticker: calls `tick` for every queue when the next task is due, and once a second to be sure.
 
 Any server may tick any queue, so each server only has to know what it did itself (`expect`); the floor finds what a
 server that died had known.
@@ -13,8 +13,8 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError
-from fairq.schedules import next_fire
-from fairq.store.store import Fire, Store
+from fairq.server.duties import fire_schedules, turn_windows
+from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
 
@@ -72,32 +72,9 @@ class Ticker:
             log.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
         if done.ready:
             self.has_ready(queue)
-        if done.fires:
-            return 0.0 if await self._fire(queue) else FLOOR_S
+        duties = ((done.turns, turn_windows), (done.fires, fire_schedules))
+        if does := [await duty(self.store, queue) for count, duty in duties if count]:
+            return 0.0 if any(does) else FLOOR_S
         if done.next_due_ms < 0:
             return FLOOR_S
         return min(FLOOR_S, max(0.0, (done.next_due_ms - done.now_ms) / 1000))
-
-    async def _fire(self, queue: str) -> bool:
-        """Fire the schedules of a queue that are due; returns False if that cannot be done now.
-
-        Every server does this; the store sees to it that each fire counts once (lua/65_schedules.lua).
-        """
-        fires = []
-        try:
-            now_ms, schedules = await self.store.schedules(queue)
-            due = [one for one in schedules if one.state.next_at_ms <= now_ms and not one.state.is_paused]
-            for schedule in due:
-                try:
-                    fires.append(Fire(schedule, next_fire(schedule.state.timing, now_ms, schedule.state.next_at_ms)))
-                except (FairqError, LookupError) as error:  # zone files differ from server to server
-                    log.warning("no next fire", queue=queue, schedule=schedule.field, error=str(error))
-            outcomes = await self.store.fire(queue, fires) if fires else []
-        except FairqError as error:
-            log.warning("schedules cannot fire", queue=queue, error=error.message)
-            return False
-        fired, missed = outcomes.count("ok"), outcomes.count("missed")
-        duplicates = sum(outcome.startswith("duplicate") for outcome in outcomes)
-        if fired or missed or duplicates:
-            log.info("fired", queue=queue, schedules=fired, missed=missed, duplicates=duplicates)
-        return bool(fires) or not due
