@@ -79,6 +79,12 @@ class QuotaExceeded(FairqError):
     code = "quota_exceeded"
 
 
+class TooOld(FairqError):
+    """The feed no longer keeps what came after that event; the message says from where it goes on."""
+
+    code = "too_old"
+
+
 class StoreFull(FairqError):
     """The store has no room for new tasks; claims and settlements go on."""
 
@@ -158,6 +164,7 @@ BY_CODE: dict[str, type[FairqError]] = {
         TooMany,
         BatchClosed,
         QuotaExceeded,
+        TooOld,
         StoreFull,
         Unavailable,
         OutcomeUnknown,

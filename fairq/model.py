@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from attrs import frozen
 
-from fairq.errors import BadRequest
+from fairq.errors import BadRequest, TooOld
 
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 TASK_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -38,6 +38,8 @@ MAX_SCHEDULES = 1_000  # of a tenant in a queue
 MAX_CRON_CHARS = 200
 MAX_SPANS = 32  # of one text of windows
 MAX_WINDOWS_CHARS = 1_000
+MAX_EVENT_ID = 1 << 50
+MAX_DETAIL_BYTES = 256  # of an event
 
 Action = Literal["ack", "nack", "reject", "release", "reap", "extend"]
 Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled"]
@@ -112,6 +114,13 @@ def check_int(value: object, what: str, lowest: int, highest: int) -> int:
     raise BadRequest(f"{what} must be a whole number from {lowest} to {highest}, not {value!r:.80}", field=what)
 
 
+def check_flag(value: object, what: str) -> bool:
+    """Return what is true or false. Raises: BadRequest."""
+    if isinstance(value, bool):
+        return value
+    raise BadRequest(f"{what} must be true or false, not {value!r:.80}", field=what)
+
+
 def check_dedupe_key(value: object) -> str:
     """Return the dedupe key if it can be one. Raises: BadRequest."""
     if isinstance(value, str) and value.isprintable() and len(value.encode()) <= MAX_KEY_BYTES:
@@ -138,7 +147,8 @@ class NewTask(NamedTuple):
 
     Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or `expires_at_ms`, likewise.
     While another task of the tenant holds `dedupe_key` (until its end, or for `dedupe_window_ms`), it is a duplicate.
-    Its result is kept for `result_ttl_ms` (0: not at all); `batch` is the id of an open batch.
+    Its result is kept for `result_ttl_ms` (0: not at all); `events`: what becomes of it is told in its tenant's feed;
+    `batch` is the id of an open batch.
     """
 
     id: str
@@ -152,6 +162,7 @@ class NewTask(NamedTuple):
     dedupe_key: str = ""
     dedupe_window_ms: int = 0
     result_ttl_ms: int = 0
+    events: bool = False
     batch: str = ""
 
     def check(self) -> None:
@@ -164,9 +175,10 @@ class NewTask(NamedTuple):
         check_int(self.max_attempts, "max_attempts", 0, MAX_ATTEMPTS)
         check_int(self.priority, "priority", 0, MAX_PRIORITY)
         check_dedupe_key(self.dedupe_key)
+        check_flag(self.events, "events")
         if self.dedupe_window_ms and not self.dedupe_key:
             raise BadRequest("dedupe_window_ms is nothing without dedupe_key", field="dedupe_window_ms")
-        if self.batch:
+        if self.batch != "":
             check_batch_id(self.batch, "batch")
         if self.delay_ms and self.start_at_ms:
             raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
@@ -235,6 +247,7 @@ class QueueSettings:
     retry_cap_ms: int = 3_600_000
     dead_keep_ms: int = 14 * 86_400_000
     dead_keep: int = 100_000
+    events_keep: int = 10_000
 
 
 SETTING_RANGES: dict[str, tuple[int, int]] = {
@@ -244,6 +257,7 @@ SETTING_RANGES: dict[str, tuple[int, int]] = {
     "retry_cap_ms": (1, 604_800_000),
     "dead_keep_ms": (1_000, 31_536_000_000),
     "dead_keep": (0, 10_000_000),
+    "events_keep": (0, 1_000_000),
 }
 
 
@@ -337,7 +351,7 @@ class TaskState:
 
 
 # What the tasks of a schedule may ask for; when they start is said by its fires, and a batch would end one day.
-SCHEDULED = ("expires_in_ms", "max_attempts", "priority", "dedupe_key", "dedupe_window_ms", "result_ttl_ms")
+SCHEDULED = ("expires_in_ms", "max_attempts", "priority", "dedupe_key", "dedupe_window_ms", "result_ttl_ms", "events")
 
 
 class Timing(NamedTuple):
@@ -370,6 +384,7 @@ class ScheduleState:
     dedupe_key: str = ""
     dedupe_window_ms: int = 0
     result_ttl_ms: int = 0
+    events: bool = False
     payload: Any = None
 
     @property
@@ -398,6 +413,43 @@ class BatchState:
     def waiting(self) -> int:
         """How many tasks have yet to run, or to run again."""
         return self.total - self.running - self.done - self.dead - self.cancelled
+
+
+@frozen
+class Event:
+    """Something that became of a task, or of a batch, which had asked that it be told.
+
+    `detail`: of a failed attempt its error, or `lease_lost`; of a dead letter its reason.
+    """
+
+    id: int
+    event: Literal["failed", "done", "dead", "expired", "cancelled", "batch_completed"]
+    at_ms: int
+    task: str = ""
+    batch: str = ""
+    attempt: int = 0
+    detail: str = ""
+
+
+@frozen
+class EventPage:
+    """Events of a feed, oldest first.
+
+    `oldest` and `newest`: the ids that the feed keeps; when it keeps none, the next that will be given and the last
+    that was (0: none yet).
+    """
+
+    oldest: int
+    newest: int
+    events: list[Event]
+
+    def check(self, after: int) -> None:
+        """Refuse to go on after an event if the next has gone, or if there was none. Raises: TooOld, BadRequest."""
+        if after > self.newest:
+            raise BadRequest(f"the newest event is {self.newest}; there is no event {after}", field="after")
+        if 0 < after < self.oldest - 1:
+            gone = f"what came after event {after} is not kept any more"
+            raise TooOld(f"{gone}; the feed goes on from event {self.oldest}, which `after` 0 reads", field="after")
 
 
 @frozen

@@ -40,6 +40,8 @@ class TokenRecord:
             raise BadRequest("a tenant token, and only a tenant token, names its tenant", field="tenant")
         if self.tenant is not None:
             check_name(self.tenant, "tenant")
+        if self.queues == []:
+            raise BadRequest("queues must name at least 1; null is all", field="queues")
         for queue in self.queues or ():
             check_name(queue, "queues")
 

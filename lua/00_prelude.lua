@@ -13,16 +13,16 @@
 
 local verbs = {}  -- the functions that callers may call, by name; 99_register.lua tells the store of them
 
-local QUEUE_FORMAT = '<dddddddddddddddddddddddddd'  -- fields in the order of load_queue
+local QUEUE_FORMAT = '<ddddddddddddddddddddddddddd'  -- fields in the order of load_queue
 local TENANT_FORMAT = '<ddddddddddddddddIbBBBB'  -- fields in the order of new_tenant
 local RUN_FORMAT = '<IIHBIddddBc0Bc0Hc0'        -- fields in the order of load_run
 local LEASE_FORMAT = '<IIHBIddddBc0'            -- the head of RUN_FORMAT: a lease without its worker and error
 local HEADER_FORMAT = '<BHdddBc0'               -- a task's record is this header followed by the payload
 local DEATH_FORMAT = '<BIdBc0Hc0'               -- reason, attempts, died_at_ms, tenant, error
-local EXTRAS_FORMAT = '<BddBc0Bc0'               -- fields in the order of unpack_extras
-local OPTIONS_FORMAT = '<ddddHBddBc0Bc0'        -- fields in the order of read_options
-local LIMITS_FORMAT = '<dddddddd'               -- fields in the order of LIMITS
-local BATCH_FORMAT = '<ddddddddddBBc0Hc0Hc0Hc0'  -- fields in the order of unpack_batch
+local EXTRAS_FORMAT = '<BddBBc0Bc0'              -- fields in the order of unpack_extras
+local OPTIONS_FORMAT = '<ddddHBddBBc0Bc0'       -- fields in the order of read_options
+local LIMITS_FORMAT = '<dddddddd'               -- fields in the order of limits.names
+local BATCH_FORMAT = '<ddddddddddBBBc0Hc0Hc0Hc0'  -- fields in the order of unpack_batch
 local RECORD_VERSION = 1
 
 local DEFAULT_WEIGHT = 1000     -- weights are kept in thousandths, as integers, so that sums cannot drift
@@ -45,6 +45,12 @@ end
 
 local function check_name(name, field)
   if #name > 63 or not name:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', field) end
+end
+
+local function check_whole(given, field, lowest, highest)
+  local number = tonumber(given)
+  if not number or number < lowest or number > highest or number % 1 ~= 0 then refuse('bad_request', field) end
+  return number
 end
 
 -- The arguments from `first` on, which are ids: at most 500, each once.
@@ -78,7 +84,7 @@ local function new_queue()
     now = 0, clock = 0, weight_sum = 0, hungry = 0, barred = 0, epoch = 0, share = SHARE_TIME, lease_ms = 30000,
     max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000, dead_keep = 100000,
     estimate = 0, ready = 0, delayed = 0, leased = 0, dead = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
-    cancelled = 0, special = 0, held = 0, limited = 0,
+    cancelled = 0, special = 0, held = 0, limited = 0, events_keep = 10000,
     classes = {},
   }
 end
@@ -89,7 +95,7 @@ local function load_queue(prefix)
   local q, position = {classes = {}}, nil
   q.now, q.clock, q.weight_sum, q.hungry, q.barred, q.epoch, q.share, q.lease_ms, q.max_attempts, q.retry_base_ms,
     q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready, q.delayed, q.leased, q.dead, q.enqueued, q.done,
-    q.buried, q.expired, q.cancelled, q.special, q.held, q.limited, position =
+    q.buried, q.expired, q.cancelled, q.special, q.held, q.limited, q.events_keep, position =
     struct.unpack(QUEUE_FORMAT, packed)
   while position <= #packed do  -- the tail: (class, tenants in it), for classes that have any
     local class, count
@@ -103,7 +109,7 @@ local function pack_queue(q)
   local parts = {struct.pack(QUEUE_FORMAT, q.now, q.clock, q.weight_sum, q.hungry, q.barred, q.epoch, q.share,
     q.lease_ms, q.max_attempts, q.retry_base_ms, q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready,
     q.delayed, q.leased, q.dead, q.enqueued, q.done, q.buried, q.expired, q.cancelled, q.special,
-    q.held, q.limited)}
+    q.held, q.limited, q.events_keep)}
   for class, count in pairs(q.classes) do
     if count > 0 then parts[#parts + 1] = struct.pack('<dd', class, count) end
   end
@@ -125,7 +131,7 @@ local function open(keys, args)
     prefix = keys[1], dice = args[2], die = 1,
     packed = {}, tenants = {}, touched = {}, woken = {}, slots = {},   -- the fair pick's (10_tenants.lua)
     limits = {},                                                       -- what bounds tenants (09_limits.lua)
-    extras = {}, batches = {},                                         -- what few tasks ask for (17, 18)
+    extras = {}, batches = {}, told = {},                              -- what few tasks ask for (17, 18)
     runs = {}, changed = {}, ended = {}, forgotten = {}, done = {},    -- ended leases (40_settle.lua)
   }
   call.queue = load_queue(call.prefix)

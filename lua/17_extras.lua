@@ -1,5 +1,5 @@
 -- What few tasks ask for: a priority other than the usual one, a dedupe key, a place in a batch, that their result is
--- kept.
+-- kept, that what becomes of them is told.
 --
 -- It stands in the hash `extras`, for those tasks only, and `queue.special` counts them: where nobody asks for
 -- anything, nothing more is read or written than without all this.
@@ -11,18 +11,24 @@
 -- Dedupe. `unique:<tenant>:<key>` says which task holds a key, and until when: 0, until the task is done, dead or
 -- cancelled; or, where the caller gave a window, for that long after it was enqueued, whatever becomes of it (its TTL
 -- only cleans up).
+--
+-- Events. `events:<tenant>` is the feed of what became of those tasks (and batches) that asked for it. Its ids count
+-- 0-1, 0-2, ... and none is ever taken out but the oldest, so its length and its last id say what has gone.
 
 local USUAL_PRIORITY, MAX_PRIORITY = 50, 99
-local PLAIN = {priority = USUAL_PRIORITY, result_ttl = 0, opened_at = 0, key = '', batch = ''}
+local PLAIN = {priority = USUAL_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, key = '', batch = ''}
+local EVENT_BYTES = 256  -- of what an event says beside its kind, what is kept
 
 local function unpack_extras(packed)
-  local priority, result_ttl, opened_at, key, batch = struct.unpack(EXTRAS_FORMAT, packed)
-  return {priority = priority, result_ttl = result_ttl, opened_at = opened_at, key = key, batch = batch}
+  local priority, result_ttl, opened_at, events, key, batch = struct.unpack(EXTRAS_FORMAT, packed)
+  return {
+    priority = priority, result_ttl = result_ttl, opened_at = opened_at, events = events, key = key, batch = batch,
+  }
 end
 
 local function pack_extras(extras)
-  return struct.pack(EXTRAS_FORMAT, extras.priority, extras.result_ttl, extras.opened_at, #extras.key, extras.key,
-    #extras.batch, extras.batch)
+  return struct.pack(EXTRAS_FORMAT, extras.priority, extras.result_ttl, extras.opened_at, extras.events,
+    #extras.key, extras.key, #extras.batch, extras.batch)
 end
 
 -- Reads what these tasks ask for, in one command.
@@ -116,4 +122,18 @@ end
 local function close_level(call, t, level)
   if level == USUAL_PRIORITY then return end
   t.levels = t.levels - redis.call('ZREM', key(call, 'levels:' .. t.name), level)
+end
+
+-- Puts an event into a tenant's feed, and says once in a call that there are new ones.
+local function tell(call, name, event, id, attempt, detail)
+  redis.call('XADD', key(call, 'events:' .. name), 'MAXLEN', '=', call.queue.events_keep, '0-*', 'event', event,
+    'id', id, 'at', text(call.now), 'attempt', attempt, 'detail', detail:sub(1, EVENT_BYTES))
+  if call.told[name] then return end
+  call.told[name] = true
+  redis.call('SPUBLISH', key(call, 'ready'), 'event ' .. name)
+end
+
+-- Tells what has become of a task, if it asked for that.
+local function tell_of(call, t, id, event, attempt, detail)
+  if extras_of(call, id).events > 0 then tell(call, t.name, event, id, attempt, detail) end
 end

@@ -15,18 +15,18 @@ local BATCH_KEEP_MS = 86400000  -- how long complete batches are remembered
 local LEVEL_SPAN = 2 ^ 42       -- in the score of a held task, of one level
 
 local function unpack_batch(packed)
-  local cap, sequence, total, admitted, running, done, dead, cancelled, created_at, completed_at, state, tenant,
+  local cap, sequence, total, admitted, running, done, dead, cancelled, created_at, completed_at, state, events, tenant,
     on_complete, on_success, on_death = struct.unpack(BATCH_FORMAT, packed)
   return {
     cap = cap, sequence = sequence, total = total, admitted = admitted, running = running, done = done, dead = dead,
-    cancelled = cancelled, created_at = created_at, completed_at = completed_at, state = state, tenant = tenant,
-    on_complete = on_complete, on_success = on_success, on_death = on_death,
+    cancelled = cancelled, created_at = created_at, completed_at = completed_at, state = state, events = events,
+    tenant = tenant, on_complete = on_complete, on_success = on_success, on_death = on_death,
   }
 end
 
 local function pack_batch(b)
   return struct.pack(BATCH_FORMAT, b.cap, b.sequence, b.total, b.admitted, b.running, b.done, b.dead, b.cancelled,
-    b.created_at, b.completed_at, b.state, #b.tenant, b.tenant, #b.on_complete, b.on_complete, #b.on_success,
+    b.created_at, b.completed_at, b.state, b.events, #b.tenant, b.tenant, #b.on_complete, b.on_complete, #b.on_success,
     b.on_success, #b.on_death, b.on_death)
 end
 

@@ -125,6 +125,7 @@ local function put_dead(call, t, id, reason, attempts, message)
   if reason == EXPIRED then call.queue.expired = call.queue.expired + 1 end
   free_key(call, t.name, id)
   note_end(call, id, 'dead')
+  tell_of(call, t, id, reason == EXPIRED and 'expired' or 'dead', attempts, REASONS[reason])
   make_room_for_dead(call, t)
 end
 

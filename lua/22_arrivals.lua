@@ -1,15 +1,15 @@
 -- New tasks: what they ask for, which of them are taken, and how they are stored.
 
-local OPTIONS_BYTES = 53  -- of OPTIONS_FORMAT, at least
+local OPTIONS_BYTES = 54  -- of OPTIONS_FORMAT, at least
 local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
 
 -- options: delay, start_at, expires_in, expires_at (f64 ms, 0 = none), max_attempts (u16, 0 = the queue's), priority,
--- dedupe window (f64 ms, 0 = until the task ends), how long the result is kept (f64 ms, 0 = not at all), dedupe key and
--- batch (empty: none); or nothing at all.
+-- dedupe window (f64 ms, 0 = until the task ends), how long the result is kept (f64 ms, 0 = not at all), whether what
+-- becomes of it is told, dedupe key and batch (empty: none); or nothing at all.
 local function read_options(call, options)
   if options == '' then return 0, 0, call.queue.max_attempts, PLAIN, 0 end
   if #options < OPTIONS_BYTES then refuse('bad_request', 'options') end
-  local delay, start_at, expires_in, expires_at, max_attempts, priority, window, result_ttl, dedupe_key, batch =
+  local delay, start_at, expires_in, expires_at, max_attempts, priority, window, result_ttl, events, dedupe_key, batch =
     struct.unpack(OPTIONS_FORMAT, options)
   for _, ms in ipairs({delay, start_at, expires_in, expires_at, window, result_ttl}) do
     if not (ms >= 0 and ms <= HORIZON_MS) then refuse('bad_request', 'options') end
@@ -18,10 +18,12 @@ local function read_options(call, options)
   if delay > 0 then start_at = call.now + delay end
   if expires_in > 0 then expires_at = call.now + expires_in end
   if max_attempts == 0 then max_attempts = call.queue.max_attempts end
-  if priority == USUAL_PRIORITY and dedupe_key == '' and batch == '' and result_ttl == 0 then
+  if priority == USUAL_PRIORITY and dedupe_key == '' and batch == '' and result_ttl == 0 and events == 0 then
     return start_at, expires_at, max_attempts, PLAIN, 0
   end
-  local extras = {priority = priority, result_ttl = result_ttl, opened_at = 0, key = dedupe_key, batch = batch}
+  local extras = {
+    priority = priority, result_ttl = result_ttl, opened_at = 0, events = events, key = dedupe_key, batch = batch,
+  }
   return start_at, expires_at, max_attempts, extras, window
 end
 

@@ -24,6 +24,7 @@ local function complete(call, id, b)
   b.state, b.completed_at = COMPLETE, call.now
   redis.call('ZADD', key(call, 'completed'), call.now, id)
   redis.call('SPUBLISH', key(call, 'ready'), 'batch ' .. id)
+  if b.events > 0 then tell(call, b.tenant, 'batch_completed', id, 0, '') end
   call_back(call, id, b, '-complete', b.on_complete)
   if b.done == b.total then call_back(call, id, b, '-success', b.on_success) end
 end
@@ -63,7 +64,7 @@ function verbs.enqueue(keys, args)
   local ids, outcomes = {}, {}
   check_name(args[3], 'tenant')
   for i = 4, #args, 3 do ids[#ids + 1] = args[i] end
-  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'tasks') end
+  if #ids == 0 or #ids > TASKS_PER_CALL or #args % 3 ~= 0 then refuse('bad_request', 'tasks') end
   local known, arrivals = known_ids(call, ids), new_arrivals(args[3])
   for n, id in ipairs(ids) do
     local start_at, expires_at, max_attempts, extras, window = read_options(call, args[2 + 3 * n])

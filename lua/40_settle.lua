@@ -66,21 +66,18 @@ local function is_leased(state)
   return state == LEASED or state == STOPPING
 end
 
--- Forgets a task that has come to its end (`how`: done or cancelled); its id is remembered as `trace`.
-local function forget(call, t, id, how, trace)
+-- Forgets a task that has come to its end (`how`: done or cancelled). Its id is remembered with the attempt: the last
+-- one, if its own owner ended it; else 0, so that the owner's settlement is stale.
+local function forget(call, t, id, how, attempt)
   local forgotten, done, n = call.forgotten, call.done, #call.done
   set_run(call, id, false)
   forgotten[#forgotten + 1] = id
-  done[n + 1], done[n + 2] = id, trace
+  done[n + 1], done[n + 2] = id, how == 'cancelled' and 'c' .. attempt or attempt
   call.queue[how] = call.queue[how] + 1
   if call.queue.special == 0 then return end
   note_end(call, id, how)
+  tell_of(call, t, id, how, attempt, '')
   drop_extras(call, t.name, id)
-end
-
--- `attempt`: the last one, if its own owner ended it; else 0, so that the owner's settlement is stale.
-local function forget_cancelled(call, t, id, attempt)
-  forget(call, t, id, 'cancelled', 'c' .. attempt)
 end
 
 local function end_run(call, id, state)
@@ -140,6 +137,7 @@ end
 function actions.nack(call, t, id, _, delay, message)
   local run = end_run(call, id, SETTLED)
   run.error = message:sub(1, ERROR_BYTES)
+  tell_of(call, t, id, 'failed', run.attempt, run.error)
   if is_last_attempt(run) then return bury(call, t, id, run, EXHAUSTED) end
   keep_waiting(call, t, id, run)
   local delay_ms = tonumber(delay) or backoff_ms(call, run)
@@ -149,6 +147,7 @@ end
 function actions.reject(call, t, id, _, message)
   local run = end_run(call, id, SETTLED)
   run.error = message:sub(1, ERROR_BYTES)
+  tell_of(call, t, id, 'failed', run.attempt, run.error)
   bury(call, t, id, run, REJECTED)
 end
 
@@ -161,6 +160,7 @@ end
 
 function actions.reap(call, t, id)
   local run = end_run(call, id, REAPED)
+  tell_of(call, t, id, 'failed', run.attempt, REASONS[LEASE_LOST])
   if is_last_attempt(run) then return bury(call, t, id, run, LEASE_LOST) end
   keep_waiting(call, t, id, run)
   put_ready(call, t, {id}, 'LPUSH')
@@ -204,7 +204,7 @@ local function settle_one(call, action, id, attempt, ...)
   end
   local t = end_lease(call, id, name, epoch, leased_at, cost, weight_sum)
   if state == STOPPING and action ~= 'ack' and action ~= 'finish' then
-    forget_cancelled(call, t, id, action == 'reap' and 0 or last)
+    forget(call, t, id, 'cancelled', action == 'reap' and 0 or last)
   else
     actions[action](call, t, id, attempt, ...)
   end

@@ -6,6 +6,7 @@ local MAX_CAP = 1000000
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 tenant  4 id  5 cap (tasks running at once; 0: none)  then payloads of callback tasks, each
 --         may be empty: 6 when it is complete  7 when it is and all its tasks were done  8 when the first is dead
+--         9 1 to tell its tenant's feed when it is complete, else 0
 --   out   "ok" | "duplicate" (there is such a batch: unchanged)
 --   flags none: refused when the store is full
 function verbs.open_batch(keys, args)
@@ -19,7 +20,7 @@ function verbs.open_batch(keys, args)
   call.batches[args[4]] = {
     cap = cap, sequence = 0, total = 0, admitted = 0, running = 0, done = 0, dead = 0, cancelled = 0,
     created_at = call.now, completed_at = 0, state = OPENED, tenant = args[3], on_complete = args[6],
-    on_success = args[7], on_death = args[8],
+    on_success = args[7], on_death = args[8], events = args[9] == '1' and 1 or 0,
   }
   finish_batches(call)
   close(call)

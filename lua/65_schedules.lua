@@ -211,9 +211,8 @@ end
 --   out   now_ms, then per schedule: {<tenant>/<name>, head}; with a name: {<tenant>/<name>, head, template}
 function verbs.schedules(keys, args)
   local call, tenant, name = open(keys, args), args[3], args[4]
-  local offset, count, rows = tonumber(args[5]), tonumber(args[6]), {}
-  if not offset or offset < 0 then refuse('bad_request', 'offset') end
-  if not count or count < 1 or count > TASKS_PER_CALL then refuse('bad_request', 'count') end
+  local offset, count = check_whole(args[5], 'offset', 0, HORIZON_MS), check_whole(args[6], 'count', 1, TASKS_PER_CALL)
+  local rows = {}
   if tenant == '' then
     rows = page_of_schedules(call, offset, count)
   elseif name == '' then

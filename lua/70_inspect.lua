@@ -17,18 +17,18 @@ end
 
 -- tenants(keys, argv): a page of the tenants, in no order; or the named ones.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 cursor ("0" to begin)  4 count  then names (if any: cursor and count are not used)
+--   argv  1 now  2 dice  3 cursor ("0" to begin)  4 count (1..500)  then names (if any: cursor and count are not used)
 --   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, held, delayed, leased,
 --         dead, done, delivered, entitled (since the tenant was first seen; ms or tasks), is_eligible, barred (1 paused,
 --         2 closed, 4 out of tokens, added up), limited (1: there are limits of its own), bytes (of tasks that wait)
 function verbs.tenants(keys, args)
   local call = {prefix = keys[1], queue = load_queue(keys[1]), packed = {}, tenants = {}}
-  local next_cursor, names = '0', {}
+  local next_cursor, names, count = '0', {}, check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   for i = 5, #args do names[#names + 1] = args[i] end
   if #names > 0 then
     read_tenants(call, names)
   else
-    local page = redis.call('HSCAN', key(call, 'tenants'), args[3], 'COUNT', args[4])
+    local page = redis.call('HSCAN', key(call, 'tenants'), args[3], 'COUNT', count)
     next_cursor = page[1]
     for i = 1, #page[2], 2 do
       names[#names + 1] = page[2][i]
@@ -125,9 +125,9 @@ end
 --   argv  1 now  2 dice  3 tenant  4 count (1..500)
 --   out   per task: id, record
 function verbs.peek(keys, args)
-  local call, count = {prefix = keys[1], queue = load_queue(keys[1]), packed = {}, tenants = {}}, tonumber(args[4])
+  local call = {prefix = keys[1], queue = load_queue(keys[1]), packed = {}, tenants = {}}
+  local count = check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   check_name(args[3], 'tenant')
-  if not count or count < 1 or count > TASKS_PER_CALL then refuse('bad_request', 'count') end
   local t, ids, out = tenant(call, args[3]), {}, {}
   for _, level in ipairs(levels_of(call, t)) do
     local entries = redis.call('LRANGE', ready_key(call, t, level), 0, count + math.min(t.voids, VOIDS_PER_CALL) - 1)

@@ -7,12 +7,6 @@
 
 local PAGE_BYTES = 1048576  -- of records and errors, the page's last letter not counted
 
-local function check_whole(given, field, lowest, highest)
-  local number = tonumber(given)
-  if not number or number < lowest or number > highest or number % 1 ~= 0 then refuse('bad_request', field) end
-  return number
-end
-
 -- By their bytes, as sorted sets compare; Lua's own `<` follows the store's locale.
 local function precedes(one, other)
   for i = 1, math.min(#one, #other) do

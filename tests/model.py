@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .fair_pick import Pick, Run, Tenant
+from .feed_model import Feeds
 from .limits_model import PAUSED
 from .schedule_model import Scheduling
 
@@ -31,6 +32,7 @@ class Task:
     key: str = ""
     result_ttl: float = 0
     batch: str = ""
+    events: int = 0
     opened_at: float = 0
     size: int = 2  # of its payload
 
@@ -43,6 +45,7 @@ class Batch:
     cap: int
     created_at: float
     callbacks: dict[str, str]
+    events: int = 0
     state: str = "open"
     completed_at: float = 0
     sequence: int = 0
@@ -92,6 +95,7 @@ class Model(Scheduling):
             "retry_cap_ms": 3_600_000,
             "dead_keep_ms": 14 * 86_400_000,
             "dead_keep": 100_000,
+            "events_keep": 10_000,
         }
         self.hungry = 0
         self.readied = False
@@ -109,6 +113,7 @@ class Model(Scheduling):
         self.batches: dict[str, Batch] = {}
         self.cancelling: dict[str, float] = {}
         self.results: dict[str, tuple[float, str]] = {}  # id -> until, result
+        self.feeds = Feeds()
 
     def open(self, now: float) -> float:
         """Begin a call: time never goes back."""
@@ -151,6 +156,7 @@ class Model(Scheduling):
         t = self.records[id].tenant
         self.free_key(id)
         self.note_end(id, "dead")
+        self.tell_of(id, "expired" if reason == "expired" else "dead", now, attempts, reason)
         self.runs.pop(id, None)
         self.dead[id], self.deaths[id] = Death(t, reason, attempts, now, error), now
         t.dead += 1
@@ -170,6 +176,7 @@ class Model(Scheduling):
         """Forget a task but for its id."""
         self.free_key(id)
         self.note_end(id, how)
+        self.tell_of(id, how, now, attempt)
         self.runs.pop(id, None)
         del self.records[id]
         self.done[math.floor(now / WINDOW_MS), id] = attempt, how
@@ -199,6 +206,11 @@ class Model(Scheduling):
             setattr(b, how, getattr(b, how) + 1)
             b.members.pop(id, None)
 
+    def tell_of(self, id: str, event: str, now: float, attempt: int, detail: str = "") -> None:
+        """Tell what has become of a task, if it asked for that."""
+        if self.records[id].events:
+            self.feeds.tell(self.settings["events_keep"], self.records[id].tenant.name, event, id, now, attempt, detail)
+
     def call_back(self, name: str, event: str, now: float) -> None:
         """Enqueue what was ordered for an event of a batch, unless it is there."""
         b = self.batches[name]
@@ -226,16 +238,20 @@ class Model(Scheduling):
                 b.callbacks["death"] = ""
             if b.state == "closed" and b.ended == b.total:
                 b.state, b.completed_at = "complete", now
+                if b.events:
+                    self.feeds.tell(self.settings["events_keep"], b.tenant, "batch_completed", name, now)
                 self.call_back(name, "complete", now)
                 if b.done == b.total:
                     self.call_back(name, "success", now)
 
-    def open_batch(self, now: float, tenant: str, name: str, cap: int, callbacks: dict[str, str]) -> str:
+    def open_batch(
+        self, now: float, tenant: str, name: str, cap: int, callbacks: dict[str, str], events: int = 0
+    ) -> str:
         """Open a batch."""
         now = self.open(now)
         if name in self.batches:
             return "duplicate"
-        self.batches[name] = Batch(tenant, cap, now, dict(callbacks))
+        self.batches[name] = Batch(tenant, cap, now, dict(callbacks), events)
         self.close(now)
         return "ok"
 
@@ -326,9 +342,8 @@ class Model(Scheduling):
                     holders[key] = id
                 attempts = int(given.get("max_attempts", 0)) or self.settings["max_attempts"]
                 priority, result_ttl = given.get("priority", 50), given.get("result", 0)
-                task = Task(t, start_at, expires_at, attempts, priority, key, result_ttl, given.get("batch", ""))
-                task.size = given.get("size", 2)
-                new[id] = task, given
+                asked = (priority, key, result_ttl, given.get("batch", ""), given.get("events", 0))
+                new[id] = Task(t, start_at, expires_at, attempts, *asked, size=given.get("size", 2)), given
         starts = [task.start_at > now for task, _ in new.values()]
         size = self.waiting_bytes(t) + sum(task.size for task, _ in new.values())
         if new and (which := self.exceeded(t, starts.count(False), starts.count(True), size, t.held)):
@@ -427,6 +442,8 @@ class Model(Scheduling):
     def take_back(self, id: str, run: Run, state: str, now: float) -> None:
         """Return a lease to the head of the list."""
         t = self.end_lease(id, run, state, now)
+        if state == "reaped":
+            self.tell_of(id, "failed", now, run.attempt, "lease_lost")
         if state == "reaped" and run.is_last:
             return self.bury(id, "lease_lost", now, run.attempt, run.error)
         run.forgiven += state == "settled"
@@ -437,6 +454,7 @@ class Model(Scheduling):
         """Send a task to its next attempt, or to the dead letters."""
         t = self.end_lease(id, run, "settled", now)
         run.error = error
+        self.tell_of(id, "failed", now, run.attempt, error)
         if run.is_last:
             return self.bury(id, "exhausted", now, run.attempt, error)
         self.keep_waiting(id)
@@ -482,6 +500,7 @@ class Model(Scheduling):
             self.nack(id, run, delay, error, now, dice)
         elif action == "reject":
             self.end_lease(id, run, "settled", now)
+            self.tell_of(id, "failed", now, run.attempt, error)
             self.bury(id, "rejected", now, run.attempt, error)
         else:
             self.take_back(id, run, {"release": "settled", "reap": "reaped"}[action], now)

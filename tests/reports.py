@@ -28,7 +28,8 @@ def depth(model: Model) -> dict[str, float]:
         "dead": len(model.dead),
         "held": sum(t.held for t in everyone),
         "special": sum(
-            task.priority != 50 or any((task.key, task.result_ttl, task.batch)) for task in model.records.values()
+            task.priority != 50 or any((task.key, task.result_ttl, task.batch, task.events))
+            for task in model.records.values()
         ),
     }
 

@@ -38,6 +38,7 @@ OUTPUTS = {
     "dead letter": model.DeadLetter,
     "waiting task": model.WaitingTask,
     "batch state": model.BatchState,
+    "event": model.Event,
     "schedule state": model.ScheduleState,
     "token record": tokens.TokenRecord,
 }

@@ -33,7 +33,7 @@ def test_the_python_in_the_readme_uses_what_there_is() -> None:
     import fairq
 
     sources = [text for language, text in BLOCKS if language == "python"]
-    assert len(sources) == 4
+    assert len(sources) == 5
     for source in sources:
         compile(source, "README.md", "exec")
         for name in re.findall(r"\bfairq\.(\w+)", source):

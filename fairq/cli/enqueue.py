@@ -32,6 +32,7 @@ def enqueue(
     dedupe_key: str | None = None,
     dedupe_payload: Annotated[bool, Parameter(negative=())] = False,
     dedupe_window: float | None = None,
+    events: Annotated[bool, Parameter(negative=())] = False,
     lines: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     json_lines: Annotated[bool, Parameter(negative=())] = False,
     cap: int = 0,
@@ -65,6 +66,8 @@ def enqueue(
         Use the payload's hash as the key.
     dedupe_window
         Hold the key for so many seconds instead, whatever becomes of the task.
+    events
+        Tell in the tenant's feed what becomes of the task, or of the lines and their batch: see `fairq events`.
     lines
         Make one task of each line of this file (`-`: standard input), all of them one batch; empty lines make none.
     json_lines
@@ -83,6 +86,7 @@ def enqueue(
     options: TaskOptions = {
         "delay": delay, "expires_in": expires_in, "max_attempts": max_attempts, "priority": priority,
         "dedupe_key": dedupe_key, "dedupe_payload": dedupe_payload, "dedupe_window": dedupe_window,
+        "events": events,
     }  # fmt: skip
     where = server or Server()
     if lines is not None:

@@ -6,7 +6,9 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import orjson
 import structlog
@@ -34,6 +36,14 @@ def print_table(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[s
     for row in rows:
         table.add_row(*(_cell(row.get(key)) for key in columns))
     console.print(table)
+
+
+def local_time(moment: datetime, zone: str) -> str:
+    """Show a moment on the clock of a zone; in UTC where that zone is not known here."""
+    try:
+        return moment.astimezone(ZoneInfo(zone)).isoformat(" ", "seconds")
+    except (LookupError, OSError, ValueError):
+        return moment.isoformat(" ", "seconds")
 
 
 @contextmanager
@@ -64,12 +74,12 @@ def _cell(value: Any) -> str:
         case int():
             return f"{value:,}"
         case dict() | list():
-            return _printable(orjson.dumps(value).decode())
+            return printable(orjson.dumps(value).decode())
         case _:
-            return _printable(str(value))
+            return printable(str(value))
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Spell out what a terminal would obey: tenants and handlers write these texts, operators look at them."""
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
 

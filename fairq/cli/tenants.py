@@ -1,14 +1,16 @@
-"""`fairq tenants`: weights, pauses and shares."""
+"""`fairq tenants`: weights, limits, windows, pauses and shares."""
 
 from __future__ import annotations
 
 from cyclopts import App
 
+from fairq.cli.limits import Limit, change_limits, show_limits
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
+from fairq.cli.windows import Always, Windows, show_windows
 from fairq.model import check_weight
 
-tenants = App(name="tenants", help="List a queue's tenants, tune their weights, pause and resume them.")
+tenants = App(name="tenants", help="List a queue's tenants, tune their weights, limits and windows, pause and resume them.")
 
 _COLUMNS = {
     "tenant": "tenant",
@@ -20,8 +22,9 @@ _COLUMNS = {
     "done": "done",
     "delivered": "delivered",
     "entitled": "entitled",
-    "cap": "cap",
+    "is_limited": "limited",
     "is_paused": "paused",
+    "is_closed": "closed",
 }
 
 
@@ -45,15 +48,66 @@ def set_weight(queue: str, tenant: str, weight: float, *, server: Server | None 
 
 
 @tenants.command
-def set_cap(queue: str, tenant: str, cap: int | None = None, *, server: Server | None = None) -> None:
-    """Let at most so many tasks of a tenant run at once (0: any number; without a number: the queue's tenant_cap)."""
-    body = {"queue": queue, "tenant": tenant, "cap": cap}
-    before = run_with(server or Server(), lambda client: client.request("set_cap", body))["before"]
-    print(f"{tenant} in {queue}: cap {_say_cap(before)} -> {_say_cap(cap)}")
+def limits(queue: str, tenant: str, *, json: Json = False, server: Server | None = None) -> None:
+    """Show what bounds a tenant: what is set for it, and what holds."""
+    show_limits(server, queue, tenant, json)
 
 
-def _say_cap(cap: int | None) -> str:
-    return "of the queue" if cap is None else str(cap) if cap else "none"
+@tenants.command
+def set_limits(
+    queue: str,
+    tenant: str,
+    *,
+    cap: Limit = None,
+    guaranteed: Limit = None,
+    rate: Limit = None,
+    burst: Limit = None,
+    queued: Limit = None,
+    queued_bytes: Limit = None,
+    delayed: Limit = None,
+    dead: Limit = None,
+    server: Server | None = None,
+) -> None:
+    """Bound a tenant. Each limit is a number, `none`, or `default`: the one for all (fairq queues set-limits).
+
+    Parameters
+    ----------
+    cap
+        Tasks that run at once.
+    guaranteed
+        Tasks that run at once before others' are served; slots that it does not use are everybody's.
+    rate
+        Starts a second, or `300/min`, `1000/h`, `5/d`.
+    burst
+        Starts at once (none: as many as the rate gives in a second).
+    queued
+        Tasks that wait: more are refused with `quota_exceeded`, and when to try again.
+    queued_bytes
+        Bytes of their payloads.
+    delayed
+        Tasks that wait for their start.
+    dead
+        Dead letters: of more, the oldest go.
+    """
+    given = {
+        "cap": cap, "guaranteed": guaranteed, "rate": rate, "burst": burst, "queued": queued,
+        "queued_bytes": queued_bytes, "delayed": delayed, "dead": dead,
+    }  # fmt: skip
+    change_limits(server, queue, tenant, given)
+
+
+@tenants.command
+def windows(
+    queue: str,
+    tenant: str,
+    text: Windows = None,
+    *,
+    always: Always = False,
+    json: Json = False,
+    server: Server | None = None,
+) -> None:
+    """Show when a tenant is open by the clock, or say it. While it is closed its tasks wait; those that run go on."""
+    show_windows(server, queue, tenant, text, always, json)
 
 
 @tenants.command

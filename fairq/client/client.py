@@ -17,17 +17,21 @@ from attrs import define, field
 from fairq.client.batch import Batch
 from fairq.client.dead_letters import DeadLetters
 from fairq.client.driver import Driver
+from fairq.client.events import Feed, events_body
 from fairq.client.options import TaskOptions, interval_ms, pack_options, pack_start, scheduled_options
 from fairq.errors import BadRequest, NoResult, NotYet, OutcomeUnknown, TaskFailed, TooLarge, Unavailable
 from fairq.model import (
     MAX_BATCH,
     MAX_CAP,
     MAX_PAYLOAD_BYTES,
+    Event,
+    EventPage,
     NewTask,
     ScheduleState,
     TaskState,
     WaitingTask,
     check_batch_id,
+    check_flag,
     check_int,
     check_name,
     check_schedule_name,
@@ -229,23 +233,50 @@ class Client:
         on_complete: Any = None,
         on_success: Any = None,
         on_death: Any = None,
+        events: bool = False,
         timeout: float | None = None,
     ) -> Batch:
         """Open a batch, of which at most `cap` tasks run at once (0: any number).
 
         The others are payloads of tasks that are enqueued once: when it is complete, when all its tasks were done, and
-        when the first of them is dead. `id`: yours, if repeating the call must open no second one.
+        when the first of them is dead. `id`: yours, if repeating the call must open no second one. `events`: that it is
+        complete is told in the feed; its tasks ask for themselves.
         """
         id = check_batch_id(str(uuid_utils.uuid7()) if id is None else id)
         callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
         body = {"queue": check_name(queue, "queue"), "id": id, "cap": check_int(cap, "cap", 0, MAX_CAP)}
         body |= {name: orjson.Fragment(encode_payload(it)) for name, it in callbacks.items() if it is not None}
+        if check_flag(events, "events"):
+            body["events"] = True
         await self.request("open_batch", body, timeout=timeout)
         return Batch(id, queue, self)
 
     def batch(self, queue: str, id: str) -> Batch:
         """Name a batch that was opened before."""
         return Batch(check_batch_id(id), check_name(queue, "queue"), self)
+
+    def events(self, queue: str, after: int = 0, *, tenant: str | None = None) -> Feed:
+        """Follow what becomes of those tasks and batches that asked for `events`: `async for`, without an end.
+
+        It begins after the event of that id (0: with the oldest that is kept), so whoever keeps the id of the last one
+        that he has dealt with misses none; ids count up by one. `tenant`: whose, for operators.
+        The iteration raises TooOld if what comes next is not kept any more, BadRequest if there is no event `after`.
+        """
+        return Feed(self, events_body(queue, after, tenant))
+
+    async def read_events(
+        self,
+        queue: str,
+        after: int = 0,
+        *,
+        count: int = 100,
+        tenant: str | None = None,
+        timeout: float | None = None,
+    ) -> EventPage:
+        """Read up to `count` events that are there now, as `events` yields them, and which ids the feed keeps."""
+        body = events_body(queue, after, tenant) | {"count": check_int(count, "count", 1, MAX_BATCH)}
+        reply = await self.request("events", body, timeout=timeout)
+        return EventPage(reply["oldest"], reply["newest"], [Event(**row) for row in reply["events"]])
 
     async def ask_until(
         self, verb: str, body: dict[str, Any], timeout: float | None, is_enough: Callable[[dict[str, Any]], bool]

@@ -63,7 +63,7 @@ class Task:
     enqueued_at_ms: int
     start_at_ms: int | None = None
     expires_at_ms: int | None = None
-    wants_result: bool = False  # what the handler returns is kept
+    wants_result: bool = False  # what the handler returns is kept; a dead letter if it is no JSON, or over 256 KiB
     _report: Callable[[float, str], None] = field(default=lambda *_: None, repr=False, eq=False)
 
     async def progress(self, fraction: float, text: str = "") -> None:

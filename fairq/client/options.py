@@ -31,6 +31,7 @@ class TaskOptions(TypedDict, total=False):
     dedupe_payload: bool  # the key is the payload's hash, whatever the order of its objects' keys
     dedupe_window: float | None  # or for so many seconds after the first was enqueued, whatever became of it
     result_ttl: float | None  # seconds for which what its handler returns is kept; None: not at all
+    events: bool  # what becomes of it is told in its tenant's feed: `Client.events`
     batch: str | None  # the id of an open batch of this queue
 
 
@@ -75,6 +76,7 @@ def pack_options(options: TaskOptions) -> tuple[Any, ...]:
         "payload" if options.get("dedupe_payload") else options.get("dedupe_key") or "",
         to_ms(options.get("dedupe_window"), "dedupe_window"),
         to_ms(options.get("result_ttl"), "result_ttl"),
+        options.get("events") or False,
         options.get("batch") or "",
     )
     try:

@@ -27,11 +27,11 @@ class Identity:
     queues: frozenset[str] | None = None
     token_id: str = ""
 
-    def check_queue(self, queue: str) -> str:
+    def check_queue(self, queue: str, what: str = "queue") -> str:
         """Return the queue's name if this identity may use it. Raises: BadRequest, Forbidden."""
-        check_name(queue, "queue")
+        check_name(queue, what)
         if self.queues is not None and queue not in self.queues:
-            raise Forbidden(f"this token is not for queue {queue}", field="queue")
+            raise Forbidden(f"this token is not for queue {queue}", field=what)
         return queue
 
 

@@ -63,5 +63,4 @@ async def set_windows(app: App, peer: Peer, request: wire.SetWindows) -> Body:
     if window.text:
         app.ticker.expect(queue, window.changes_at_ms - now_ms)
     app.hint(queue)
-    row = {"windows": window.text, "is_open": window.is_open, "changes_at_ms": window.changes_at_ms}
-    return {"before": before, **row, "now_ms": now_ms}
+    return {"before": before, "windows": window.text, "is_open": window.is_open, "changes_at_ms": window.changes_at_ms}

@@ -6,7 +6,7 @@ server that died had known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 import trio
@@ -18,6 +18,7 @@ from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
 
+Duty = Callable[[Store, str], Awaitable[bool]]
 FLOOR_S = 1.0
 _DISCOVER_S = 5.0
 
@@ -29,6 +30,7 @@ class Ticker:
     store: Store
     has_ready: Callable[[str], None]
     due: dict[str, float] = field(factory=dict)  # queue -> when to tick it next
+    _again_at: dict[tuple[Duty, str], float] = field(factory=dict, init=False)  # not before, for it could not be done
     _sooner: trio.Event = field(factory=trio.Event, init=False)
 
     def expect(self, queue: str, in_ms: float) -> None:
@@ -72,9 +74,19 @@ class Ticker:
             log.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
         if done.ready:
             self.has_ready(queue)
-        duties = ((done.turns, turn_windows), (done.fires, fire_schedules))
-        if does := [await duty(self.store, queue) for count, duty in duties if count]:
-            return 0.0 if any(does) else FLOOR_S
+        left = ((done.turns, turn_windows), (done.fires, fire_schedules))
+        if does := [await self._do(duty, queue) for count, duty in left if count]:
+            # What cannot be done now (a schedule, on a full store) stays due, and nothing else waits for it.
+            return 0.0 if any(does) or done.promoted or done.expired or done.reaped else FLOOR_S
         if done.next_due_ms < 0:
             return FLOOR_S
         return min(FLOOR_S, max(0.0, (done.next_due_ms - done.now_ms) / 1000))
+
+    async def _do(self, duty: Duty, queue: str) -> bool:
+        """Do what a tick left to us, unless it could not be done a moment ago; returns whether it was done."""
+        if trio.current_time() < self._again_at.get((duty, queue), 0.0):
+            return False
+        if await duty(self.store, queue):
+            return True
+        self._again_at[duty, queue] = trio.current_time() + FLOOR_S
+        return False

@@ -5,7 +5,8 @@ No rule of the queue lives here (they are in lua/), only who may do it and how i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import orjson
@@ -19,12 +20,14 @@ from fairq.model import (
     MAX_CALLBACK_BYTES,
     MAX_CAP,
     MAX_CURSOR_CHARS,
+    MAX_EVENT_ID,
     MAX_SPAN_MS,
     MAX_TIME_MS,
     WORKER_PATTERN,
     BatchState,
     DeadFilter,
     DeadLetter,
+    EventPage,
     NewTask,
     Settlement,
     TaskState,
@@ -172,6 +175,15 @@ def _own_batch(peer: Peer, id: str) -> str:
     return check_full_id(id)
 
 
+@contextmanager
+def _named(id: str) -> Iterator[None]:
+    """Name the batch that the store does not have as the request does."""
+    try:
+        yield
+    except NotFound:
+        raise NotFound(f"there is no batch {id}", field="id") from None
+
+
 async def open_batch(app: App, peer: Peer, request: wire.OpenBatch) -> Body:
     """Open a batch."""
     queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
@@ -182,14 +194,15 @@ async def open_batch(app: App, peer: Peer, request: wire.OpenBatch) -> Body:
         callbacks.append(b"" if payload is None else orjson.dumps(payload))
         if len(callbacks[-1]) > MAX_CALLBACK_BYTES:
             raise TooLarge(f"a callback's payload has {MAX_CALLBACK_BYTES} bytes at most", field=name)
-    is_new = await app.store.open_batch(queue, peer.identity.tenant, id, request.cap, callbacks)
+    is_new = await app.store.open_batch(queue, peer.identity.tenant, id, request.cap, callbacks, events=request.events)
     return {"outcome": "ok" if is_new else "duplicate"}
 
 
 async def close_batch(app: App, peer: Peer, request: wire.CloseBatch) -> Body:
     """Add no more tasks to a batch."""
     queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
-    before = await app.store.close_batch(queue, id)
+    with _named(request.id):
+        before = await app.store.close_batch(queue, id)
     app.hint(queue)
     return {"before": before}
 
@@ -197,7 +210,8 @@ async def close_batch(app: App, peer: Peer, request: wire.CloseBatch) -> Body:
 async def cancel_batch(app: App, peer: Peer, request: wire.CancelBatch) -> Body:
     """Close a batch and cancel its tasks."""
     queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
-    before = await app.store.cancel_batch(queue, id)
+    with _named(request.id):
+        before = await app.store.cancel_batch(queue, id)
     app.ticker.expect(queue, 0)
     return {"before": before}
 
@@ -219,13 +233,37 @@ async def batch(app: App, peer: Peer, request: wire.Batch) -> Body:
     return {"batch": {**asdict(state), "id": request.id}}
 
 
+async def events(app: App, peer: Peer, request: wire.Events) -> Body:
+    """Tell what came into a tenant's feed after an event, now or when there is something."""
+    queue, count = peer.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
+    tenant, after = _own_tenant(peer, request.tenant), check_int(request.after, "after", 0, MAX_EVENT_ID)
+
+    async def read() -> EventPage:
+        return await app.store.events(queue, tenant, after, count)
+
+    def is_enough(page: EventPage) -> bool:
+        return bool(page.events)
+
+    page = await _wait(app, peer, queue, [keys.EVENT + tenant], request.timeout_ms, read, is_enough)
+    rows = [{name: value for name, value in asdict(event).items() if value not in ("", 0)} for event in page.events]
+    if peer.identity.tenant:
+        for row in rows:
+            row |= {name: bare_id(row[name]) for name in ("task", "batch") if name in row}
+    return {"oldest": page.oldest, "newest": page.newest, "events": rows}
+
+
+def _own_tenant(peer: Peer, tenant: str | None) -> str:
+    """Return whose things are meant: the token's tenant's, or the one's whom an operator names."""
+    mine = peer.identity.tenant
+    if mine and tenant not in (None, mine):
+        raise Forbidden("a tenant sees its own only", field="tenant")
+    return mine or check_name(tenant, "tenant")
+
+
 async def peek(app: App, peer: Peer, request: wire.Peek) -> Body:
     """Show a tenant's next tasks; fewer than asked for when their payloads are long."""
     queue, count = peer.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
-    tenant = peer.identity.tenant or request.tenant
-    if tenant != (request.tenant or tenant):
-        raise Forbidden("a tenant sees its own tasks only", field="tenant")
-    waiting = await app.store.peek(queue, check_name(tenant, "tenant"), count)
+    waiting = await app.store.peek(queue, _own_tenant(peer, request.tenant), count)
     rows = [asdict(task) for task in waiting]
     if peer.identity.tenant:
         for row in rows:
@@ -255,7 +293,7 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
     _check_worker(request.worker)
     if not 1 <= len(request.queues) <= MAX_QUEUES:
         raise BadRequest(f"queues must name 1 to {MAX_QUEUES}", field="queues")
-    queues = tuple(dict.fromkeys(peer.identity.check_queue(queue) for queue in request.queues))
+    queues = tuple(dict.fromkeys(peer.identity.check_queue(queue, "queues") for queue in request.queues))
     check_int(request.credit, "credit", 0, MAX_CREDIT)
     if request.weights and len(request.weights) != len(request.queues):
         raise BadRequest("weights must be as many as queues, or none", field="weights")
@@ -524,6 +562,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.CloseBatch: close_batch,
     wire.CancelBatch: cancel_batch,
     wire.Batch: batch,
+    wire.Events: events,
     wire.Reschedule: reschedule,
     wire.Peek: peek,
     wire.Attach: attach,

@@ -7,11 +7,12 @@ TOKENS = "fq:tokens"  # hash: token id -> JSON
 REVOKED = "fq:revoked"  # channel: token id
 SERVERS = "fq:servers"  # set of servers' names
 WORKERS = "fq:workers"  # channel: what servers tell each other of workers; JSON
-# Messages on a queue's `ready` channel; the last three are followed by an id.
+# Messages on a queue's `ready` channel; the others are followed by an id, or a tenant's name.
 READY = "1"  # there is work again
 STOP = "stop "  # a leased task was cancelled
 END = "end "  # a task whose result is kept has ended
 BATCH = "batch "  # a batch is complete
+EVENT = "event "  # there are new events in a tenant's feed
 
 
 def queue_prefix(queue: str, partition: int = 0) -> str:

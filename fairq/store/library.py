@@ -12,10 +12,23 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "8256cfcf5a02b6c6"
+DIGEST = "ffa75810ace99139"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
-    {"depth", "tenants", "tasks", "dead", "peek", "batches", "results", "letter", "schedules", "limits", "windows"}
+    {
+        "depth",
+        "tenants",
+        "tasks",
+        "dead",
+        "peek",
+        "batches",
+        "results",
+        "letter",
+        "events",
+        "schedules",
+        "limits",
+        "windows",
+    }  # fmt: skip
 )
 
 

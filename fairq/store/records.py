@@ -14,7 +14,7 @@ from fairq.limits import Window
 from fairq.model import MISSED, Lease, NewTask, ScheduleState, Timing
 
 _HEADER = struct.Struct("<BHdddB")  # version, max_attempts, enqueued_at, start_at, expires_at, length of the tenant
-_OPTIONS = struct.Struct("<ddddHBdd")  # times, max_attempts, priority, dedupe window, result ttl; then two texts
+_OPTIONS = struct.Struct("<ddddHBddB")  # times, max_attempts, priority, dedupe window, result ttl, events; two texts
 _PLAIN = NewTask("", b"")[2:]
 _RECORD_VERSION = 1
 _SCHEDULE = struct.Struct("<BBBdd")  # version, paused, missed, next_at, last_fired_at; the timing follows
@@ -46,9 +46,10 @@ def pack_options(task: NewTask) -> bytes:
     """Pack what a task asks beyond the defaults; empty for a plain one."""
     if task[2:] == _PLAIN:
         return b""
-    *fixed, dedupe_key, window_ms, result_ttl_ms, batch = task[2:]
+    *fixed, dedupe_key, window_ms, result_ttl_ms, events, batch = task[2:]
     texts = (dedupe_key.encode(), batch.encode())
-    return _OPTIONS.pack(*fixed, window_ms, result_ttl_ms) + b"".join(bytes([len(text)]) + text for text in texts)
+    packed = _OPTIONS.pack(*fixed, window_ms, result_ttl_ms, events)
+    return packed + b"".join(bytes([len(text)]) + text for text in texts)
 
 
 def pack_timing(timing: Timing) -> bytes:
@@ -69,11 +70,11 @@ def _unpack_template(template: bytes) -> NewTask:
     options, payload = template[_TEMPLATE.size :][:size], template[_TEMPLATE.size + size :]
     if not options:
         return NewTask("", payload)
-    _, _, expires_in, _, max_attempts, priority, window, result_ttl = _OPTIONS.unpack_from(options)
+    _, _, expires_in, _, max_attempts, priority, window, result_ttl, events = _OPTIONS.unpack_from(options)
     dedupe_key = options[_OPTIONS.size + 1 :][: options[_OPTIONS.size]].decode()
     return NewTask(
         "", payload, expires_in_ms=int(expires_in), max_attempts=max_attempts, priority=priority,
-        dedupe_key=dedupe_key, dedupe_window_ms=int(window), result_ttl_ms=int(result_ttl),
+        dedupe_key=dedupe_key, dedupe_window_ms=int(window), result_ttl_ms=int(result_ttl), events=bool(events),
     )  # fmt: skip
 
 
@@ -96,7 +97,7 @@ def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
     return evolve(
         state, expires_in_ms=task.expires_in_ms, max_attempts=task.max_attempts, priority=task.priority,
         dedupe_key=task.dedupe_key, dedupe_window_ms=task.dedupe_window_ms, result_ttl_ms=task.result_ttl_ms,
-        payload=orjson.Fragment(task.payload),
+        events=task.events, payload=orjson.Fragment(task.payload),
     )  # fmt: skip
 
 

@@ -23,6 +23,8 @@ from fairq.model import (
     DeadFilter,
     DeadLetter,
     DeadPage,
+    Event,
+    EventPage,
     Lease,
     NewTask,
     Outcome,
@@ -108,7 +110,7 @@ class Store:
     """All verbs, on any number of queues. Calls may be made by many tasks at once.
 
     Every method raises Unavailable (nothing was done), OutcomeUnknown (it may have been; repeat it with the same ids),
-    StoreFull (enqueue and replay only) or StoreRefused.
+    StoreFull (what makes something new: tasks, batches, schedules, tokens, queues, notes) or StoreRefused.
     """
 
     connection: Connection | Cluster
@@ -304,10 +306,12 @@ class Store:
         """Delete what was said of tasks that are leased no more."""
         await self.connection.call("DEL", *(keys.progress_key(queue, id) for id in ids))
 
-    async def open_batch(self, queue: str, tenant: str, id: str, cap: int, callbacks: Sequence[bytes]) -> bool:
+    async def open_batch(
+        self, queue: str, tenant: str, id: str, cap: int, callbacks: Sequence[bytes], *, events: bool = False
+    ) -> bool:
         """Open a batch; callbacks are payloads for complete, success and death, or empty. False if it is there."""
         await self._register(queue)
-        return bool(await self._call("open_batch", queue, tenant, id, cap, *callbacks) == b"ok")
+        return bool(await self._call("open_batch", queue, tenant, id, cap, *callbacks, int(events)) == b"ok")
 
     async def close_batch(self, queue: str, id: str) -> str:
         """Take no more tasks into a batch; returns the state that it had. Raises: NotFound."""
@@ -327,6 +331,16 @@ class Store:
         """Read the results that are kept, as JSON text."""
         results: list[bytes | None] = await self._call("results", queue, *ids)
         return results
+
+    async def events(self, queue: str, tenant: str, after: int, count: int) -> EventPage:
+        """Read what was told of a tenant after an event, in its order; after 0, what is kept.
+
+        Raises: TooOld if some of it is not kept any more; BadRequest if no such event was ever told.
+        """
+        oldest, newest, *rows = await self._call("events", queue, tenant, after, count)
+        page = EventPage(oldest, newest, [_event(row) for row in rows])
+        page.check(after)
+        return page
 
     async def peek(self, queue: str, tenant: str, count: int) -> list[WaitingTask]:
         """Read a tenant's next ready tasks, in the order in which they will be served."""
@@ -470,6 +484,12 @@ def _batch_state(id: str, row: Sequence[Any]) -> BatchState | None:
     state, tenant, cap, total, running, done, dead, cancelled, created_at, completed_at = row
     moments = (int(float(created_at)), int(float(completed_at)))
     return BatchState(id, state.decode(), tenant.decode(), cap, total, running, done, dead, cancelled, *moments)
+
+
+def _event(row: Sequence[Any]) -> Event:
+    id, event, of, at_ms, attempt, detail = row
+    task, batch = ("", of.decode()) if event == b"batch_completed" else (of.decode(), "")
+    return Event(id, event.decode(), int(float(at_ms)), task, batch, attempt, detail.decode(errors="replace"))
 
 
 def _task_state(id: str, row: Sequence[Any]) -> TaskState:

@@ -7,18 +7,34 @@ several processes or tenants to happen: shares, pauses, leases that are lost, a 
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import orjson
 from attrs import define, field
 
-from fairq.model import USUAL_PRIORITY, NewTask, QueueSettings, Settlement, TaskState
+from fairq.model import (
+    MAX_DETAIL_BYTES,
+    USUAL_PRIORITY,
+    Event,
+    EventPage,
+    NewTask,
+    QueueSettings,
+    Settlement,
+    TaskState,
+    bare_id,
+)
 from fairq.wire.messages import PushedTask
 
 _WINDOW_MS = 60_000  # ids that are done are remembered for one to two of these
 _WAITING = ("ready", "delayed")
 _ENDED = ("done", "dead")
+
+
+def _cut(detail: str) -> str:
+    """Return what an event keeps of its detail."""
+    return detail.encode()[:MAX_DETAIL_BYTES].decode(errors="replace")
 
 
 @define(eq=False)
@@ -35,6 +51,7 @@ class Record:
     priority: int = USUAL_PRIORITY
     dedupe_key: str = ""
     result_ttl_ms: int = 0
+    events: bool = False
     state: str = "ready"
     at_ms: int = 0
     attempt: int = 0
@@ -54,6 +71,8 @@ class MemoryQueue:
     records: dict[str, Record] = field(factory=dict, init=False)
     _turns: deque[str] = field(factory=deque, init=False)  # of tenants, one per task that became ready
     _lines: defaultdict[str, list[tuple[int, int, Record]]] = field(factory=lambda: defaultdict(list), init=False)
+    _feeds: defaultdict[str, list[Event]] = field(factory=lambda: defaultdict(list), init=False)  # by tenant
+    _newest: Counter[str] = field(factory=Counter, init=False)  # ids of events
     _order: int = field(default=0, init=False)  # in a tenant's line: a heap of priority and order; some have expired
     _holders: dict[tuple[str, str], tuple[int, Record]] = field(factory=dict, init=False)  # of dedupe keys; until when
     _due: list[tuple[int, str, Record]] = field(factory=list, init=False)  # heaps; those that moved on are passed over
@@ -72,7 +91,7 @@ class MemoryQueue:
         attempts = task.max_attempts or self.settings.max_attempts
         record = Record(
             task.id, tenant, task.payload, attempts, now, start_at, expires_at, task.priority, task.dedupe_key,
-            task.result_ttl_ms,
+            task.result_ttl_ms, task.events,
         )  # fmt: skip
         self.records[task.id] = record
         if task.dedupe_key:
@@ -121,6 +140,24 @@ class MemoryQueue:
 
     def _bury(self, now: float, record: Record, reason: str) -> None:
         record.state, record.at_ms, record.reason = "dead", round(now), reason
+        self._tell(now, record, "expired" if reason == "expired" else "dead", reason)
+
+    def _tell(
+        self, now: float, record: Record, event: Literal["failed", "done", "dead", "expired"], detail: str
+    ) -> None:
+        """Put into the tenant's feed what has become of a task, if it asked for that."""
+        if record.events:
+            self._newest[record.tenant] += 1
+            feed, task, detail = self._feeds[record.tenant], bare_id(record.id), _cut(detail)
+            feed.append(Event(self._newest[record.tenant], event, round(now), task, "", record.attempt, detail))
+            del feed[: max(0, len(feed) - self.settings.events_keep)]
+
+    def events(self, tenant: str, after: int, count: int) -> EventPage:
+        """Read a tenant's feed. Raises: TooOld, BadRequest."""
+        feed, newest = self._feeds.get(tenant, []), self._newest[tenant]
+        page = EventPage(newest - len(feed) + 1, newest, [event for event in feed if event.id > after][:count])
+        page.check(after)
+        return page
 
     def tick(self, now: float) -> None:
         """Do what time does to tasks."""
@@ -161,6 +198,7 @@ class MemoryQueue:
         record = self.records[id]
         if action == "ack":
             record.state, record.at_ms, record.result = "done", now, result or b"null"
+            self._tell(now, record, "done", "")
             return
         if action == "release":
             record.max_attempts += 1  # the attempt does not count
@@ -168,6 +206,7 @@ class MemoryQueue:
             self._watch_end(record)
             return
         record.error = error
+        self._tell(now, record, "failed", error)
         if action == "reject":
             self._bury(now, record, "rejected")
         elif record.attempt >= record.max_attempts:

@@ -26,6 +26,7 @@ from fairq.client.options import TaskOptions
 from fairq.client.worker import Worker
 from fairq.errors import BadRequest, Forbidden
 from fairq.model import (
+    MAX_BATCH,
     NewTask,
     QueueSettings,
     Settlement,
@@ -209,9 +210,13 @@ class _Session:
 
     def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Any:
         """Carry out what a tenant may ask; what waits is to be awaited."""
-        if verb not in ("tasks", "ended"):
+        if verb not in ("tasks", "ended", "events"):
             raise Forbidden(f"the service in memory has no verb {verb}", field="type")
         line = self.memory.queue(check_name(body["queue"], "queue"))
+        if verb == "events":
+            if body.get("tenant", self.tenant) != self.tenant:
+                raise Forbidden("a tenant sees its own only", field="tenant")
+            return self._events(line, body["after"], body.get("count", MAX_BATCH), body.get("timeout_ms", 0))
         ids = [check_task_id(id, "ids") for id in body["ids"]]
         if verb == "ended":
             return self._ended(line, ids, body["timeout_ms"])
@@ -222,6 +227,12 @@ class _Session:
             while not any(self._ends(line, ids)):
                 await self.memory.ends.park()
         return {"tasks": self._ends(line, ids)}
+
+    async def _events(self, line: MemoryQueue, after: int, count: int, timeout_ms: int) -> dict[str, Any]:
+        with trio.move_on_after(timeout_ms / 1000):
+            while timeout_ms and not line.events(self.tenant, after, count).events:
+                await self.memory.ends.park()
+        return asdict(line.events(self.tenant, after, count))
 
     def _ends(self, line: MemoryQueue, ids: Sequence[str]) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
@@ -240,8 +251,10 @@ class _Driver:
     session: _Session
 
     async def wait(self, answer: Any) -> Any:
+        if isawaitable(answer):  # first: one that is never awaited would be warned of
+            answer = await answer
         await trio.lowlevel.checkpoint()
-        return await answer if isawaitable(answer) else answer
+        return answer
 
 
 @define(eq=False)

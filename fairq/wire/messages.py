@@ -135,6 +135,7 @@ class OpenBatch(Request):
     on_complete: Any = None
     on_success: Any = None
     on_death: Any = None
+    events: bool = False
 
 
 @frozen
@@ -166,6 +167,19 @@ class Batch(Request):
     queue: str
     id: str
     timeout_ms: int = 0
+
+
+@frozen
+class Events(Request):
+    """Read a tenant's feed after an event; with a time-out, when there is something or the time is up."""
+
+    type: ClassVar[str] = "events"
+    ref: int
+    queue: str
+    after: int = 0
+    count: int = 100
+    timeout_ms: int = 0
+    tenant: str | None = None
 
 
 @frozen
@@ -412,6 +426,7 @@ class Schedule(Request):
     dedupe_key: str = ""
     dedupe_window_ms: int = 0
     result_ttl_ms: int = 0
+    events: bool = False
     tenant: str | None = None
 
 
@@ -597,6 +612,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     CloseBatch: (_TENANT | _OPERATOR, _ANY),
     CancelBatch: (_TENANT | _OPERATOR, _ANY),
     Batch: (_TENANT | _OPERATOR, _ANY),
+    Events: (_TENANT | _OPERATOR, _ANY),
     Attach: (_WORKER, frozenset({OPEN})),
     Credit: (_WORKER, _WORKING),
     Settle: (_WORKER, _WORKING),

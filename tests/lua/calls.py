@@ -80,6 +80,30 @@ class Progress(NamedTuple):
     completed_at: float
 
 
+class Told(NamedTuple):
+    """An event of a tenant's feed."""
+
+    id: int
+    event: str
+    of: str
+    at: float
+    attempt: int
+    detail: str
+
+
+class Feed(NamedTuple):
+    """What is read of a tenant's feed."""
+
+    oldest: int
+    newest: int
+    events: list[Told]
+
+    @property
+    def short(self) -> list[tuple[str, str]]:
+        """What became of whom."""
+        return [(told.event, told.of) for told in self.events]
+
+
 class Page(NamedTuple):
     """A page of dead letters."""
 
@@ -133,13 +157,14 @@ def options(
     key: str = "",
     window: float = 0,
     result: float = 0,
+    events: int = 0,
     batch: str = "",
 ) -> bytes:
     """Pack a task's options; empty when all are left to the queue."""
     times = (delay, start_at, expires_in, expires_at)
-    if not any((*times, max_attempts, key, window, result, batch)) and priority == 50:
+    if not any((*times, max_attempts, key, window, result, events, batch)) and priority == 50:
         return b""
-    fixed = struct.pack("<ddddHBdd", *times, max_attempts, priority, window, result)
+    fixed = struct.pack("<ddddHBddB", *times, max_attempts, priority, window, result, events)
     return fixed + b"".join(bytes([len(text)]) + text.encode() for text in (key, batch))
 
 
@@ -259,10 +284,10 @@ class Queue:
         """Give tasks another start."""
         return words(self.call("reschedule", delay, start_at, *ids))
 
-    def open_batch(self, id: str, cap: int = 0, tenant: str = "ada", **payloads: str) -> str:
+    def open_batch(self, id: str, cap: int = 0, tenant: str = "ada", events: int = 0, **payloads: str) -> str:
         """Open a batch; payloads are `complete`, `success` and `death`."""
         texts = [payloads.get(name, "") for name in ("complete", "success", "death")]
-        return words([self.call("open_batch", tenant, id, cap, *texts)])[0]
+        return words([self.call("open_batch", tenant, id, cap, *texts, events)])[0]
 
     def batch(self, id: str) -> Progress | None:
         """Read how far a batch is."""
@@ -271,6 +296,18 @@ class Queue:
             return None
         state, tenant, *counts, created, completed = row
         return Progress(state.decode(), tenant.decode(), *counts, float(created), float(completed))
+
+    def events(self, tenant: str = "ada", after: int = 0, count: int = 100) -> Feed:
+        """Read a tenant's feed."""
+        oldest, newest, *rows = self.call("events", tenant, after, count)
+        return Feed(
+            oldest,
+            newest,
+            [
+                Told(id, event.decode(), of.decode(), float(at), attempt, detail.decode(errors="replace"))
+                for id, event, of, at, attempt, detail in rows
+            ],
+        )
 
     def peek(self, tenant: str, count: int = 100) -> list[str]:
         """Read the ids of a tenant's next tasks."""

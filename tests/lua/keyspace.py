@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 from .calls import Queue
 
 TENANT_FORMAT = "<16dIbBBBB"
-QUEUE_FORMAT = "<26d"
-BATCH_FORMAT = "<10dBB"
+QUEUE_FORMAT = "<27d"
+BATCH_FORMAT = "<10dBBB"
 SCORES = ("leases", "due", "expiring", "deaths", "cancelling", "completed", "graveyards", "fires", "parked", "turns")
 HASHES = ("tasks", "runs", "dead", "slots", "tenants", "extras", "batches", "templates", "limits", "windows")
 PLAIN_KEYS = {"test", "queue", "wake", *SCORES, *HASHES}
 NUMBERED_KEYS = {
     "ready", "delayed", "void", "done", "levels", "unique", "held", "members", "result", "deaths", "schedules",
+    "events",
 }  # fmt: skip
 OUT, AWAKE, LEASED, STOPPING, WINDOW_MS = 0, -1, 0, 3, 60_000
 USUAL, COMPLETE, CLOSED, SPENT = "50", 2, 2, 4
@@ -80,13 +81,13 @@ class Keyspace:
         self.graveyards, self.fires, self.templates = scores["graveyards"], scores["fires"], hashes["templates"]
         self.wake = [name.decode() for name in values.get("wake", [])]
         self.seats = {n: Seat._make(struct.unpack(TENANT_FORMAT, v)) for n, v in hashes["tenants"].items()}
-        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 26)
+        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 27)
         size = struct.calcsize(QUEUE_FORMAT)
         q = struct.unpack_from(QUEUE_FORMAT, packed)
         self.now, self.weight_sum, self.epoch = q[0], q[2], q[5]
         self.counts = dict(zip(("ready", "delayed", "leased", "dead"), q[14:18], strict=True))
         self.classes = dict(struct.iter_unpack("<dd", packed[size:]))
-        self.barred, self.special, self.limited = q[4], q[23], q[25]
+        self.barred, self.special, self.limited, self.events_keep = q[4], q[23], q[25], q[26]
         self.limits = {n: struct.unpack("<8d", packed) for n, packed in hashes["limits"].items()}
         self.windows, self.parked, self.turns = hashes["windows"], scores["parked"], scores["turns"]
         self.batches = {n: struct.unpack_from(BATCH_FORMAT, packed) for n, packed in hashes["batches"].items()}
@@ -115,6 +116,7 @@ class Keyspace:
         self.heads = {
             f"{t}/{k.decode()}": v for t in self.seats for k, v in dict(values.get(f"schedules:{t}", {})).items()
         }
+        self.feeds = {n.partition(":")[2]: values[n] for n in self.names if n.startswith("events:")}
         self.done = {
             int(n.removeprefix("done:")): {k.decode(): v.decode() for k, v in values[n].items()}
             for n in self.names
@@ -130,6 +132,8 @@ class Keyspace:
             pipeline.lrange(key, 0, -1)
         elif kind in SCORES or kind in ("delayed", "levels", "held", "members"):
             pipeline.zrange(key, 0, -1, withscores=True)
+        elif kind == "events":
+            pipeline.xrange(key)
         else:
             pipeline.hgetall(key)
 
@@ -146,13 +150,15 @@ class Keyspace:
         self.check_seats()
         self.check_limits()
         self.check_schedules()
+        self.check_feeds()
 
     def check_names(self) -> None:
         """No key outside the documented set, and none of a tenant that is not known."""
         for name in self.names:
             kind, _, rest = name.partition(":")
             assert (name in PLAIN_KEYS) or (kind in NUMBERED_KEYS and rest), name
-            assert kind in ("done", "held", "members", "result") or not rest or rest.split(":")[0] in self.seats, name
+            without_seat = ("done", "held", "members", "result", "events")  # the last: a batch may have had no task
+            assert kind in without_seat or not rest or rest.split(":")[0] in self.seats, name
 
     def check_lists(self) -> dict[str, str]:
         """A list holds the tenant's ready tasks once each, and its voids; returns id -> tenant."""
@@ -229,13 +235,13 @@ class Keyspace:
 
     def asks(self, id: str) -> tuple[str, str]:
         """Return the dedupe key and the batch of a task."""
-        texts = self.extras[id][17:] if id in self.extras else b"\0\0"
+        texts = self.extras[id][18:] if id in self.extras else b"\0\0"
         size = texts[0]
         return texts[1 : 1 + size].decode(), texts[2 + size :].decode()
 
     def check_batches(self, ready: dict[str, str]) -> None:
         """A batch's counts are those of its tasks, and no more have a place than its cap allows."""
-        for name, (cap, _, total, admitted, running, done, dead, cancelled, at, _, state, _) in self.batches.items():
+        for name, (cap, _, total, admitted, running, done, dead, cancelled, at, _, state, *_) in self.batches.items():
             opened = {id for id, packed in self.extras.items() if struct.unpack_from("<Bdd", packed)[2] == at}
             belongs = {id for id in opened if self.asks(id)[1] == name}
             if state == COMPLETE:
@@ -315,3 +321,11 @@ class Keyspace:
         assert self.fires == {
             field: math.inf if paused else next_at for field, (_, paused, _, next_at, _) in heads.items()
         }
+
+    def check_feeds(self) -> None:
+        """The ids of a feed count up by one, and it has no other fields; only a setting just lowered leaves more."""
+        for tenant, feed in self.feeds.items():
+            ids = [id.decode() for id, _ in feed]
+            first = int(ids[0][2:]) if ids else 0
+            assert ids == [f"0-{first + n}" for n in range(len(ids))], tenant
+            assert all(list(told) == [b"event", b"id", b"at", b"attempt", b"detail"] for _, told in feed), tenant

@@ -34,8 +34,8 @@ SETTINGS: dict[str, list[int]] = {
 }
 LIMITED: dict[str, list[float]] = {
     "cap": [-1, 0, 1, 2],
-    "guaranteed": [-1, 0, 1, 3],
-    "rate": [-1, 0, 1.5, 40, 0.01, 300],
+    "guaranteed": [-1, 1, 2, 3],
+    "rate": [-1, 300, 1.5, 40, 0.01, 0],
     "burst": [-1, 0, 1, 2, 7],
     "queued": [-1, -1, 0, 2, 5],
     "queued_bytes": [-1, -1, 0, 20, 7],
@@ -56,6 +56,7 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "key": st.sampled_from(["k1", "k2"]),
         "window": st.sampled_from([1, 50, LEASE]),
         "result": st.sampled_from([0, 50, LEASE]),
+        "events": st.sampled_from([0, 1, 1]),
         "batch": st.sampled_from(["b1", "b2", "b3"]),
     },
 )
@@ -72,6 +73,7 @@ LIMITS = st.integers(1, 6)
 TICK_LIMITS = st.sampled_from([100, 3, 2, 1])
 TIMES = st.sampled_from([0, 1, 50, LEASE - 1, LEASE, LEASE + 1, 1, 50, -5, -LEASE, 60_000, 10**7])
 AGES = [0, 0, 1, 50, LEASE]
+KEEPS = [1000, 1000, 5, 1, 0]
 FILTERS: st.SearchStrategy[tuple[str, str, str, int, int]] = st.tuples(
     st.sampled_from(["", "", *NAMES]),
     st.sampled_from(["", "", "exhausted", "rejected", "expired", "lease_lost"]),
@@ -85,11 +87,11 @@ FIELDS = ["ada/s1", "ada/s2", "bob/s1"]
 AFTER = [1, 50, 0, -1, LEASE, 70_000]
 TEMPLATES: list[dict[str, Any]] = [
     {},
-    {"expires_in": 50, "max_attempts": 2, "priority": 0},
+    {"expires_in": 50, "max_attempts": 2, "priority": 0, "events": 1},
     {"key": "k1"},
     {"key": "k2", "window": LEASE, "result": LEASE},
 ]
-WEIGHTS_OF_STEPS = [5, 4, 5, 4, 2, 2, 1, 1, 1, 1, 1, 2, 1, 3, 1, 1]
+WEIGHTS_OF_STEPS = [10, 8, 10, 8, 4, 4, 2, 2, 2, 2, 2, 6, 2, 6, 2, 3]
 FIRES = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(AFTER)), min_size=1, max_size=3)
 
 
@@ -153,12 +155,14 @@ class QueueMachine(RuleBasedStateMachine):
             if outcome == "ok":
                 self.lives[id] = 0
 
-    @rule(tenant=TENANTS, name=st.sampled_from(BATCHES), cap=st.sampled_from([0, 1, 2]), called=st.integers(0, 7))
+    @rule(tenant=TENANTS, name=st.sampled_from(BATCHES), cap=st.sampled_from([0, 1, 2]), called=st.integers(0, 15))
     def open_batch(self, tenant: str, name: str, cap: int, called: int) -> None:
         """Open a batch; a name may come again when it has been forgotten."""
         events = [event for i, event in enumerate(("complete", "success", "death")) if called & 1 << i]
-        outcome = self.call("open_batch", tenant, name, cap, *(e if e in events else "" for e in EVENTS)).decode()
-        self.same(outcome, self.model.open_batch(self.now, tenant, name, cap, dict(zip(events, events, strict=True))))
+        callbacks, told = [e if e in events else "" for e in EVENTS], called // 8
+        outcome = self.call("open_batch", tenant, name, cap, *callbacks, told).decode()
+        payloads = dict(zip(events, events, strict=True))
+        self.same(outcome, self.model.open_batch(self.now, tenant, name, cap, payloads, told))
 
     @rule(verb=st.sampled_from(["close_batch", "close_batch", "cancel_batch"]), name=st.sampled_from(BATCHES))
     def end_batch(self, verb: str, name: str) -> None:
@@ -220,6 +224,8 @@ class QueueMachine(RuleBasedStateMachine):
     def set_limits(self, name: str, limit: str, choice: int) -> None:
         """Limit a tenant, or all."""
         values: dict[str, float] = {limit: LIMITED[limit][choice % len(LIMITED[limit])]}
+        if limit == "rate" and choice % 2:
+            values["burst"] = 2
         if limit == "guaranteed" and not name:
             name = NAMES[0]
         self.same(self.queue_at_now().set_limits(name, **values), self.model.set_limits(self.now, name, values))
@@ -232,12 +238,12 @@ class QueueMachine(RuleBasedStateMachine):
     )
     def set_windows(self, name: str, text: str, is_open: bool, after: int) -> None:
         """Say when a tenant or the queue is open; or turn it, as a server does, with a head that may be old."""
-        head, known = self.window_heads.get(name, (b"", None)) if after in (1, 0) else (b"", None)
+        head, known = self.window_heads.get(name, (b"", None)) if after in (1, 0, -1) else (b"", None)
         text, changes_at = known[0] if known else text, max(0, self.now + after)
         reply = self.call("set_windows", name, text, int(is_open), changes_at, head)
         expected = self.model.set_windows(self.now, name, text, is_open, changes_at, known)
         self.same(None if reply is None else reply.decode(), expected)
-        if after != 50:
+        if after > 50 or name not in self.window_heads:
             rows = self.call("windows", name)[1:]
             self.window_heads[name] = (rows[0][1], self.model.windows[name]) if rows else (b"", None)
 
@@ -283,6 +289,19 @@ class QueueMachine(RuleBasedStateMachine):
         found = [(i.decode(), t.decode(), r.decode(), n, float(at), e.decode()) for i, t, r, n, at, e, _ in rows]
         self.same((cursor.decode(), left, found), self.model.dead_page(self.now, *args))
         self.cursor = cursor.decode()
+
+    @rule(tenant=TENANTS, after=st.integers(0, 12), count=st.integers(1, 4))
+    def read_events(self, tenant: str, after: int, count: int) -> None:
+        """Read a page of a tenant's feed, from anywhere."""
+        oldest, newest, *rows = self.call("events", tenant, after, count)
+        told = [(n, event.decode(), of.decode(), float(at), a, d.decode()) for n, event, of, at, a, d in rows]
+        self.same((oldest, newest, told), self.model.feeds.read(tenant, after, count))
+
+    @rule(keep=st.sampled_from(KEEPS))
+    def bound_feeds(self, keep: int) -> None:
+        """Let feeds keep more, less or nothing."""
+        self.call("configure", "events_keep", keep)
+        self.model.configure(self.now, events_keep=keep)
 
     @rule(name=st.sampled_from(sorted(SETTINGS)), choice=st.integers(0, 5))
     def configure(self, name: str, choice: int) -> None:
@@ -358,10 +377,14 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(kept, [result if until > now else None for until, result in results])
         for name in BATCHES:
             self.same(self.queue.batch(name), reports.batch(self.model, name))
+        for name in self.model.feeds.newest:
+            self.read_events(name, 0, 500)
         rows = self.queue.call("schedules", "", "", 0, 100)[1:]
         self.same([row[0].decode() for row in rows], reports.schedules(self.model))
         self.same([reports.head(row[1]) for row in rows], [self.model.head(f) for f in reports.schedules(self.model)])
-        Keyspace(self.queue).check()
+        keys = Keyspace(self.queue)
+        keys.check()
+        self.same(keys.parked, self.model.parked)
 
 
 class Walk:
@@ -370,7 +393,8 @@ class Walk:
     def __init__(self, machine: QueueMachine, seed: int) -> None:
         self.machine, self.random, self.reader = machine, random.Random(seed), random.Random(seed)
         # a walk goes without some of what is seldom: bugs hide where features get in each other's way, and elsewhere
-        self.weights = [weight * (weight > 2 or self.random.random() < 0.7) for weight in WEIGHTS_OF_STEPS]
+        self.weights = [weight * (weight > 6 or self.random.random() < 0.7) for weight in WEIGHTS_OF_STEPS]
+        self.teller = random.Random(seed)  # of what is told in feeds: to the rest of the walk it makes no difference
         machine.configure_short_leases()
 
     def some(self, most: int, of: list[str]) -> list[str]:
@@ -397,7 +421,8 @@ class Walk:
             "result": choose([0, 1, LEASE]),
         }
         batch = {"batch": choose(BATCHES), "result": choose([0, 0, LEASE])}
-        return window | choose([extras, batch, batch, extras | batch, {}, {}])
+        told = self.teller.choice([{}, {}, {"events": 1}])
+        return window | choose([extras, batch, batch, extras | batch, {}, {}]) | told
 
     def step(self) -> None:
         """Take one step; every fourth one reads the whole keyspace."""
@@ -428,11 +453,12 @@ class Walk:
             case 8:
                 m.reschedule(ids=self.some(3, IDS), span=choose([-50, 0, *SPANS]))
             case 9:
-                m.open_batch(tenant=choose(NAMES), name=choose(BATCHES), cap=choose([0, 1, 2]), called=seed % 8)
+                called = seed % 8 + self.teller.choice([0, 8])
+                m.open_batch(tenant=choose(NAMES), name=choose(BATCHES), cap=choose([0, 1, 2]), called=called)
             case 10:
                 m.end_batch(verb=choose(["close_batch", "close_batch", "cancel_batch"]), name=choose(BATCHES))
             case 11:
-                limit = choose([*sorted(LIMITED), "cap", "cap", "rate"])
+                limit = choose([*sorted(LIMITED), "cap", "rate", "rate", "burst", "guaranteed"])
                 m.set_limits(name=choose(["", *NAMES]), limit=limit, choice=self.random.randrange(6))
             case 12:
                 m.schedule(
@@ -455,6 +481,10 @@ class Walk:
             m.all_say_the_same()
         if self.reader.random() < 0.25:
             self.read()
+        if self.teller.random() < 0.25:
+            m.read_events(tenant=self.teller.choice(NAMES), after=self.teller.randrange(12), count=3)
+        if self.teller.random() < 0.01:
+            m.bound_feeds(keep=self.teller.choice(KEEPS))
 
     def read(self) -> None:
         """Read a page of dead letters; numbers of its own, so that the walk stays the same."""

@@ -280,6 +280,14 @@ def test_room_comes_when_tasks_start_or_go(queue: Queue, end: str, limit: str) -
     assert queue.enqueue("ada", "b") == ["ok"]
 
 
+def test_tasks_that_wait_for_a_place_in_their_batch_count(queue: Queue) -> None:
+    queue.set_limits("ada", queued=3)
+    queue.open_batch("b", cap=1)
+    queue.enqueue("ada", "a", "b", "c", batch="b")
+    with pytest.raises(redis.ResponseError, match="quota_exceeded queued"):
+        queue.enqueue("ada", "d")
+
+
 def test_what_comes_back_counts_again_and_is_never_refused(queue: Queue) -> None:
     queue.set_limits("ada", queued=1, queued_bytes=2)
     queue.enqueue("ada", "a")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .calls import LEASE_MS, Queue, options, refused, writes
+from .calls import LEASE_MS, Queue, writes
 
 
 def ids(queue: Queue, limit: int = 100) -> list[str]:
@@ -54,16 +54,6 @@ def test_an_emptied_level_leaves_nothing_behind(queue: Queue) -> None:
     assert ids(queue) == ["c"]
     left = {key.decode().removeprefix(queue.prefix) for key in queue.client.keys("*")}
     assert not {name for name in left if name.startswith((":levels", ":ready", ":extras"))}
-
-
-@pytest.mark.parametrize("priority", [100, 255])
-def test_a_priority_out_of_range_is_refused(queue: Queue, priority: int) -> None:
-    refused(queue, "bad_request priority", "enqueue", "ada", "a", options(priority=priority), b"{}")
-
-
-def test_options_cut_short_are_refused(queue: Queue) -> None:
-    refused(queue, "bad_request options", "enqueue", "ada", "a", options(priority=1)[:-1], b"{}")
-    refused(queue, "bad_request options", "enqueue", "ada", "a", options(key="k", window=-1), b"{}")
 
 
 def test_a_second_task_with_the_key_gets_the_first_ones_id(queue: Queue) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 import pytest
-import redis
 
 from .calls import START, Queue, options, refused, snapshot, writes
 
@@ -103,16 +102,6 @@ def test_a_batch_holds_one_to_500_tasks(queue: Queue) -> None:
     refused(queue, "bad_request tasks", "enqueue", "ada", *[part for n in range(501) for part in (n, "", "")])
 
 
-@pytest.mark.parametrize("name", ["", "Ada", "a b", "a:b", "{a}", "a" * 64, "-a"])
-def test_a_tenant_whose_name_could_bend_a_key_is_refused(queue: Queue, name: str) -> None:
-    refused(queue, "bad_request tenant", "enqueue", name, "a", "", "")
-
-
-@pytest.mark.parametrize("packed", [b"\x01", options(delay=-1), options(delay=1e16), options(start_at=float("nan"))])
-def test_options_of_a_wrong_form_are_refused(queue: Queue, packed: bytes) -> None:
-    refused(queue, "bad_request options", "enqueue", "ada", "a", packed, "")
-
-
 def test_time_and_dice_are_the_callers_only_behind_the_test_gate(queue: Queue) -> None:
     queue.client.delete(queue.key("test"))
     refused(queue, "forbidden now", "enqueue", "ada", "a", "", "")
@@ -130,30 +119,6 @@ def test_without_a_given_time_the_store_tells_it_and_it_never_goes_back(queue: Q
     queue.enqueue("ada", "b", delay=1)
     assert queue.depth()["now"] > START
     assert queue.tasks("b")[0].at == queue.depth()["now"] + 1
-
-
-def test_a_full_store_refuses_the_whole_batch_and_still_drains(queue: Queue) -> None:
-    queue.enqueue("ada", "a", "b", "c", max_attempts=1)
-    queue.enqueue("ada", "later", delay=10)
-    letter = queue.claim()[0]
-    queue.end("reject", letter)
-    queue.client.config_set("maxmemory", 1)
-    try:
-        before = snapshot(queue)
-        with pytest.raises(redis.exceptions.OutOfMemoryError):
-            queue.enqueue("ada", "x", "y")
-        with pytest.raises(redis.exceptions.OutOfMemoryError):
-            queue.call("replay", letter.id)
-        assert snapshot(queue) == before
-        queue.advance(10)
-        assert queue.tick().promoted == 1
-        leases = queue.claim(3)
-        assert [queue.end("ack", lease) for lease in leases] == ["ok"] * 3
-        queue.call("purge", letter.id)
-        assert queue.depth()["dead"] == 0
-    finally:
-        queue.client.config_set("maxmemory", 0)
-    assert queue.enqueue("ada", "x") == ["ok"]
 
 
 def test_a_batch_of_duplicates_writes_nothing(queue: Queue) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 
-import pytest
 import redis
 
 from fairq.store import library
 
-from .calls import LEASE_MS, START, Queue, options, refused, snapshot
+from .calls import LEASE_MS, START, Queue, options, snapshot
 
 
 def test_a_claim_leases_the_oldest_tasks_of_a_tenant_first(queue: Queue) -> None:
@@ -116,15 +115,6 @@ def test_more_voids_than_one_call_passes_over_are_left_to_the_next(queue: Queue)
         assert queue.claim() == []
         assert listener.heard() == 1, "work is left: the servers are told to come again"
     assert [lease.id for lease in queue.claim()] == ["real"]
-
-
-@pytest.mark.parametrize("limit", [0, -1, 501, "", "many", 1.5])
-def test_a_limit_out_of_range_is_refused(queue: Queue, limit: object) -> None:
-    refused(queue, "bad_request limit", "claim", "w", limit)
-
-
-def test_a_worker_with_an_endless_name_is_refused(queue: Queue) -> None:
-    refused(queue, "bad_request worker", "claim", "w" * 256, 1)
 
 
 class Listener:

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from .calls import LEASE_MS, START, Leased, Queue, refused, snapshot, writes
+from .calls import LEASE_MS, START, Leased, Queue, snapshot, writes
 
 ACTIONS = ["ack", "nack", "reject", "release", "reap", "extend"]
 
@@ -197,22 +197,3 @@ def test_two_hundred_and_fifty_thousand_releases_do_not_wrap_the_attempt(queue: 
     queue.settle(("release", "a", 250_000))
     lease = queue.claim()[0]
     assert (lease.attempt, lease.max_attempts) == (250_001, 250_005)
-
-
-@pytest.mark.parametrize("delay", ["soon", -1, "nan", "inf", 1e17])
-def test_a_delay_that_is_no_time_is_refused(queue: Queue, delay: object) -> None:
-    lease = leased(queue)
-    refused(queue, "bad_request delay_ms", "settle", "nack", "a", lease.attempt, delay, "")
-
-
-def test_an_unknown_action_refuses_the_whole_call(queue: Queue) -> None:
-    leased(queue)
-    refused(queue, "bad_request action", "settle", "ack", "a", 1, "", "", "eat", "a", 1, "", "")
-
-
-def test_a_settlement_that_is_cut_short_or_too_many_are_refused(queue: Queue) -> None:
-    refused(queue, "bad_request settlements", "settle")
-    refused(queue, "bad_request settlements", "settle", "ack", "a")
-    refused(queue, "bad_request settlements", "settle", "ack", "a", 1, "nack", "b", 1, 0)
-    refused(queue, "bad_request settlements", "settle", "reject", "a", 1)
-    refused(queue, "bad_request settlements", "settle", *(["ack", "a", 1] * 501))

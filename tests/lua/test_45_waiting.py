@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from .calls import LEASE_MS, Queue, refused, snapshot
+from .calls import LEASE_MS, Queue, snapshot
 
 
 def test_a_waiting_task_that_is_cancelled_never_runs(queue: Queue) -> None:
@@ -63,21 +63,6 @@ def test_the_servers_are_told_to_stop_a_running_task(queue: Queue) -> None:
         message = listener.get_sharded_message(timeout=5)
         assert message
         assert message["data"] == b"stop a"
-
-
-@pytest.mark.parametrize("verb", ["cancel", "reschedule"])
-def test_an_id_twice_or_none_or_too_many_are_refused(queue: Queue, verb: str) -> None:
-    before = [0, 0] if verb == "reschedule" else []
-    queue.enqueue("ada", "a")
-    refused(queue, "bad_request ids", verb, *before)
-    refused(queue, "bad_request ids", verb, *before, "a", "a")
-    refused(queue, "bad_request ids", verb, *before, *(f"a{n}" for n in range(501)))
-
-
-@pytest.mark.parametrize("start", [(-1, 0), (0, -1), ("x", 0), (0, "nan"), (0, 2.0**53)])
-def test_a_start_that_is_none_is_refused(queue: Queue, start: tuple[object, object]) -> None:
-    queue.enqueue("ada", "a")
-    refused(queue, "bad_request start_at", "reschedule", *start, "a")
 
 
 def test_a_delayed_task_is_moved_earlier_later_and_to_now(queue: Queue) -> None:
@@ -138,9 +123,3 @@ def test_peek_passes_over_voids_and_takes_nothing(queue: Queue) -> None:
     assert queue.peek("ada", 2) == ["b", "d"]
     assert queue.peek("bob") == []
     assert queue.depth()["ready"] == 3
-
-
-@pytest.mark.parametrize("count", [0, 501, "x"])
-def test_a_peek_of_no_or_too_many_tasks_is_refused(queue: Queue, count: object) -> None:
-    refused(queue, "bad_request count", "peek", "ada", count)
-    refused(queue, "bad_request tenant", "peek", "a:b", 1)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from .calls import LEASE_MS, START, Queue, refused, writes
+from .calls import LEASE_MS, START, Queue, writes
 
 
 def test_a_due_task_is_promoted_at_its_start_and_not_before(queue: Queue) -> None:
@@ -196,8 +194,3 @@ def test_many_tickers_promote_each_task_once(queue: Queue) -> None:
     queue.advance(5)
     assert [queue.tick().promoted for _ in range(3)] == [2, 0, 0]
     assert len(queue.claim(10)) == 2
-
-
-@pytest.mark.parametrize("limit", [0, 501, "", "all", 2.5])
-def test_a_limit_out_of_range_is_refused(queue: Queue, limit: object) -> None:
-    refused(queue, "bad_request limit", "tick", limit)

@@ -14,6 +14,7 @@ SETTINGS = {
     "retry_cap_ms": (1, 604_800_000),
     "dead_keep_ms": (1000, 31_536_000_000),
     "dead_keep": (0, 10_000_000),
+    "events_keep": (0, 1_000_000),
 }
 
 

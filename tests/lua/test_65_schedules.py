@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import pytest
 import redis
@@ -316,46 +315,6 @@ def test_a_hundred_fire_in_one_call_and_no_more(queue: Queue) -> None:
     refused(queue, "bad_request fires", "fire", *fires)
     assert words(queue.call("fire", *fires[:300])) == ["ok"] * 100
     assert queue.tick().fires == 1
-
-
-REFUSED: dict[str, tuple[Any, ...]] = {
-    "a tenant that bends a key": ("tenant", "schedule", "a:b", "n", START, SKIP, TIMING, template()),
-    "no tenant": ("tenant", "schedule", "", "n", START, SKIP, TIMING, template()),
-    "a name with a slash": ("name", "schedule", "ada", "a/b", START, SKIP, TIMING, template()),
-    "no name": ("name", "schedule", "ada", "", START, SKIP, TIMING, template()),
-    "no time": ("next_at", "schedule", "ada", "n", "", SKIP, TIMING, template()),
-    "time 0": ("next_at", "schedule", "ada", "n", 0, SKIP, TIMING, template()),
-    "a broken time": ("next_at", "schedule", "ada", "n", 1.5, SKIP, TIMING, template()),
-    "a time that is none": ("next_at", "schedule", "ada", "n", "nan", SKIP, TIMING, template()),
-    "never": ("next_at", "schedule", "ada", "n", "inf", SKIP, TIMING, template()),
-    "beyond all time": ("next_at", "schedule", "ada", "n", 2**52 + 1, SKIP, TIMING, template()),
-    "another way to miss": ("missed", "schedule", "ada", "n", START, 2, TIMING, template()),
-    "a delay": ("start_at", "schedule", "ada", "n", START, SKIP, TIMING, template(delay=1)),
-    "a start": ("start_at", "schedule", "ada", "n", START, SKIP, TIMING, template(start_at=START)),
-    "a batch": ("batch", "schedule", "ada", "n", START, SKIP, TIMING, template(batch="b1")),
-    "priority 100": ("priority", "schedule", "ada", "n", START, SKIP, TIMING, template(priority=100)),
-    "a negative window": ("options", "schedule", "ada", "n", START, SKIP, TIMING, template(key="k", window=-1)),
-    "unschedule of a bent name": ("name", "unschedule", "ada", "a}"),
-    "pause of a bent name": ("name", "pause_schedule", "ada", "A"),
-    "resume of a bent tenant": ("tenant", "resume_schedule", "{", "n", b"", START),
-    "resume at no time": ("next_at", "resume_schedule", "ada", "n", b"", "soon"),
-    "no fires": ("fires", "fire"),
-    "half a fire": ("fires", "fire", "ada/n", b""),
-    "a fire of nobody's": ("tenant", "fire", "n", b"", START),
-    "a fire of no name": ("name", "fire", "ada/", b"", START),
-    "a fire at no time": ("next_at", "fire", "ada/n", b"", ""),
-    "a page of none": ("count", "schedules", "", "", 0, 0),
-    "a page of too many": ("count", "schedules", "", "", 0, 501),
-    "a page before the first": ("offset", "schedules", "", "", -1, 1),
-    "schedules of a bent tenant": ("tenant", "schedules", "a:b", "", 0, 1),
-    "a schedule of a bent name": ("name", "schedules", "ada", "a:b", 0, 1),
-}
-
-
-@pytest.mark.parametrize("field", REFUSED)
-def test_what_is_refused_names_the_field_and_changes_nothing(queue: Queue, field: str) -> None:
-    name, verb, *args = REFUSED[field]
-    refused(queue, f"bad_request {name}", verb, *args)
 
 
 def test_a_bad_fire_among_good_ones_refuses_all(queue: Queue) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from .calls import START, Queue, refused
+from .calls import START, Queue
 
 
 def test_dead_letters_come_oldest_first_with_all_that_is_known(queue: Queue) -> None:
@@ -146,22 +144,6 @@ def test_a_page_is_bounded_in_bytes_and_a_brief_one_is_not(queue: Queue) -> None
     assert (page.ids, page.left) == (["a", "b", "c"], 2)
     assert queue.dead_page(page.cursor).ids == ["d", "e"]
     assert queue.dead_page(brief=True).ids == [*"abcde"]
-
-
-@pytest.mark.parametrize(
-    ("field", "at", "value"),
-    [
-        ("tenant", 0, "a:b"), ("tenant", 0, "Ada"), ("cursor", 1, "x"), ("cursor", 1, "1:2"), ("cursor", 1, "1:-2:a"),
-        ("cursor", 1, "1:2:"), ("count", 2, 0), ("count", 2, 501), ("count", 2, 1.5), ("count", 2, ""),
-        ("count", 2, "nan"), ("older_than_ms", 5, -1), ("older_than_ms", 5, "x"), ("younger_than_ms", 6, 0.5),
-        ("younger_than_ms", 6, "inf"),
-    ],
-)  # fmt: skip
-def test_a_walk_that_can_be_none_is_refused(queue: Queue, field: str, at: int, value: object) -> None:
-    queue.bury("ada", "a")
-    args: list[object] = ["", "", 10, "", "", 0, 0, ""]
-    args[at] = value
-    refused(queue, f"bad_request {field}", "dead", *args)
 
 
 def test_a_cursor_from_anywhere_is_a_place_and_no_more(queue: Queue) -> None:

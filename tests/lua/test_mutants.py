@@ -40,8 +40,8 @@ MUTANTS = [
     ),
     Mutant(
         "a cancelled task stays in its list",
-        "  take_out(call, t, id)\n  if expires_at > 0",
-        "  if expires_at > 0",
+        "  take_out(call, t, id)\n  t.bytes = t.bytes - payload_bytes(t, #record)",
+        "  t.bytes = t.bytes - payload_bytes(t, #record)",
     ),
     Mutant(
         "the end of a cancelled task is watched",
@@ -142,7 +142,6 @@ MUTANTS = [
     Mutant("a guaranteed tenant keeps its slot", "    if t.slot > 0 then free_slot(call, t) end\n    wake", "    wake"),
     Mutant("quotas are not looked at", "  check_quotas(call, arrivals)\n", ""),
     Mutant("a fire passes the quota", "if outcome == 'ok' and exceeded(call, arrivals) then", "if false then"),
-    Mutant("held tasks are not counted", "t.ready + t.held + t.delayed", "t.ready + t.delayed"),
     Mutant("leased tasks weigh", "    t.bytes = t.bytes - payload_bytes(t, #records[i])\n    local", "    local"),
     Mutant(
         "what comes back weighs nothing",
@@ -311,6 +310,19 @@ MUTANTS = [
     Mutant("another task moves the time", "if s.timing ~= timing then s.timing", "if true then s.timing"),
     Mutant("a resume does not look at the head", "if not s or s.head ~= args[5] then", "if not s then"),
     Mutant("a tick does not see the next fire", "leases = 0, fires = 0,", "leases = 0,"),
+    Mutant("a failed attempt is not told", "  tell_of(call, t, id, 'failed', run.attempt, run.error)\n  if", "  if"),
+    Mutant("a rejection is not told", "  tell_of(call, t, id, 'failed', run.attempt, run.error)\n  bury", "  bury"),
+    Mutant("a lost lease is not told", "  tell_of(call, t, id, 'failed', run.attempt, REASONS[LEASE_LOST])\n", ""),
+    Mutant("an end is not told", "  tell_of(call, t, id, how, attempt, '')\n", ""),
+    Mutant(
+        "an expired task is told as dead", "reason == EXPIRED and 'expired' or 'dead', attempts", "'dead', attempts"
+    ),
+    Mutant("it is told of those who did not ask", "if extras_of(call, id).events > 0 then tell(", "if true then tell("),
+    Mutant("it is told of batches that did not ask", "if b.events > 0 then tell(", "if true then tell("),
+    Mutant("a feed grows for ever", "'MAXLEN', '=', call.queue.events_keep, '0-*'", "'0-*'"),
+    Mutant("a feed counts by the clock", "'0-*', 'event'", "'*', 'event'"),
+    Mutant("the last event is read again", "string.format('(0-%.0f', after)", "string.format('0-%.0f', after)"),
+    Mutant("a gap is not told", "newest - redis.call('XLEN', feed) + 1", "1"),
     Mutant("hunger is never noted", "q.hungry, call.readied = 1, call.readied or q.weight_sum > 0", ""),
 ]
 
@@ -330,6 +342,8 @@ DEEP = {
     "a task frees another one's key",
     "later batches of a name are the same",
     "every death calls back",
+    "an expired held task keeps its entry",
+    "a guarantee sheds debt",
     "the flooder loses more than its lead",
     "the cap for all is not looked at by a draw",
     "a walk passes over those of one moment",

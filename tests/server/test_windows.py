@@ -59,7 +59,6 @@ async def test_who_sets_windows_is_told_what_holds_now_and_until_when(served: Se
             body = await set_to(shut.replace("mon-sun ", " ").replace("UTC", ""))
             assert (body["before"], body["windows"], body["is_open"]) == ("", shut, False)
             assert body["changes_at_ms"] == (now_ms // 60_000 + 60) * 60_000
-            assert 0 <= body["now_ms"] - now_ms < 5000
             assert await closed() == (whose is not None, whose is None)
             body = await set_to(wide)
             assert (body["before"], body["is_open"]) == (shut, True)

@@ -19,7 +19,7 @@ TASK = NewTask("id-1", b"1")
 VERBS = {
     "enqueue", "claim", "settle", "tick", "set_weight", "pause", "resume", "configure", "replay", "purge", "depth",
     "tenants", "tasks", "dead", "letter", "cancel", "reschedule", "peek", "batches",
-    "results", "set_limits", "limits", "set_windows", "windows", "open_batch", "close_batch", "cancel_batch",
+    "results", "events", "set_limits", "limits", "set_windows", "windows", "open_batch", "close_batch", "cancel_batch",
     "schedule", "unschedule", "pause_schedule",
     "resume_schedule", "fire", "schedules",
 }  # fmt: skip

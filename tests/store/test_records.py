@@ -62,6 +62,7 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     key=st.text(max_size=20),
     window=SPANS,
     result_ttl=SPANS,
+    events=st.booleans(),
     batch=st.text(max_size=20),
 )
 def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
@@ -71,16 +72,18 @@ def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
     key: str,
     window: int,
     result_ttl: int,
+    events: bool,
     batch: str,
 ) -> None:
-    given = (*times, max_attempts, priority, key, window, result_ttl, batch)
+    given = (*times, max_attempts, priority, key, window, result_ttl, events, batch)
     packed = pack_options(NewTask("x", b"", *given))
-    if given == (0, 0, 0, 0, 0, 50, "", 0, 0, ""):
+    if given == (0, 0, 0, 0, 0, 50, "", 0, 0, False, ""):
         assert packed == b""
     else:
-        assert struct.unpack("<ddddHBdd", packed[:51]) == (*times, max_attempts, priority, window, result_ttl)
+        fixed = (*times, max_attempts, priority, window, result_ttl, events)
+        assert struct.unpack("<ddddHBddB", packed[:52]) == fixed
         texts = (key.encode(), batch.encode())
-        assert packed[51:] == b"".join(bytes([len(text)]) + text for text in texts)
+        assert packed[52:] == b"".join(bytes([len(text)]) + text for text in texts)
 
 
 @given(task=tasks(), priority=st.integers(0, 99), key=st.text(max_size=20), window=SPANS, result_ttl=SPANS)
@@ -88,6 +91,7 @@ def test_a_schedules_task_is_read_as_it_was_packed(
     task: NewTask, priority: int, key: str, window: int, result_ttl: int
 ) -> None:
     asked = {"priority": priority, "dedupe_key": key, "dedupe_window_ms": window, "result_ttl_ms": result_ttl}
+    asked["events"] = bool(priority % 2)
     plain = {"expires_in_ms": task.expires_in_ms, "max_attempts": task.max_attempts}
     timing = Timing("0 3 * * *", "UTC")
     head = struct.pack("<BBBdd", 1, 0, 1, NOW_MS, 0) + pack_timing(timing)

@@ -8,8 +8,18 @@ import redis
 import trio
 from attrs import evolve
 
-from fairq.errors import BadRequest, OutcomeUnknown, StoreFull, StoreRefused
-from fairq.model import MAX_BATCH, DeadFilter, DeadLetter, DeadPage, NewTask, QueueSettings, Settlement, TaskState
+from fairq.errors import BadRequest, OutcomeUnknown, StoreFull, StoreRefused, TooOld
+from fairq.model import (
+    MAX_BATCH,
+    DeadFilter,
+    DeadLetter,
+    DeadPage,
+    EventPage,
+    NewTask,
+    QueueSettings,
+    Settlement,
+    TaskState,
+)
 from fairq.store import keys
 from fairq.store.store import Store, open_store
 
@@ -103,6 +113,34 @@ async def test_tick_promotes_expires_and_reaps_and_says_when_to_come_again(store
             await trio.sleep(0.01)
     assert (await store.queue(Q)).ready == 2
     assert (await state(store, "brief")).reason == "expired"
+
+
+async def test_a_feed_tells_of_those_who_asked_and_where_it_goes_on(store: Store) -> None:
+    await store.configure(Q, {"events_keep": 2})
+    assert await store.events(Q, "ada", 0, 10) == EventPage(1, 0, [])
+    await put(store, "plain", "told", "failed")
+    await store.enqueue(Q, "ada", [NewTask(f"ada/{id}", b"1", events=True) for id in ("a", "b")])
+    await store.open_batch(Q, "ada", "ada/batch", 0, (b"", b"", b""), events=True)
+    leases = (await store.claim(Q, "w", 10)).leases
+    await store.settle(Q, [Settlement("reject", lease.id, 1, None, "ö" * 200) for lease in leases[3:4]])
+    page = await store.events(Q, "ada", 0, 10)
+    assert [(e.id, e.event, e.task, e.attempt, e.detail) for e in page.events] == [
+        (1, "failed", "ada/a", 1, "ö" * 128),
+        (2, "dead", "ada/a", 1, "rejected"),
+    ]
+    assert page.events[0].at_ms > 1_600_000_000_000
+    await store.settle(Q, [Settlement("ack", "ada/b", 1)])
+    await store.close_batch(Q, "ada/batch")
+    page = await store.events(Q, "ada", 2, 10)
+    assert [(e.id, e.event, e.task, e.batch) for e in page.events] == [
+        (3, "done", "ada/b", ""),
+        (4, "batch_completed", "", "ada/batch"),
+    ]
+    assert (page.oldest, page.newest) == (3, 4)
+    with pytest.raises(TooOld, match=r"after event 1 .* goes on from event 3"):
+        await store.events(Q, "ada", 1, 10)
+    with pytest.raises(BadRequest, match="newest event is 4"):
+        await store.events(Q, "ada", 5, 10)
 
 
 async def test_weights_and_pauses_show_in_the_tenants(store: Store) -> None:

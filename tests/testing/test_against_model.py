@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairq.model import NewTask, QueueSettings, Settlement
+from fairq.model import Event, NewTask, QueueSettings, Settlement
 from fairq.testing.memory import MemoryQueue
 from tests.model import Model
 
@@ -23,6 +23,7 @@ ENQUEUE = st.tuples(
             "key": st.sampled_from(["a", "b"]),
             "window": MS,
             "result": MS,
+            "events": st.booleans(),
         },
     ),
 )
@@ -57,6 +58,7 @@ class Pair:
         task = NewTask(
             id, b"null", options["delay"], 0, options["expires_in"], 0, options["max_attempts"],
             options.get("priority", 50), options.get("key", ""), options.get("window", 0), options.get("result", 0),
+            options.get("events", False),
         )  # fmt: skip
         theirs = self.model.enqueue(self.now, "ada", [(id, {**options})])
         assert [self.memory.enqueue(self.now, "ada", task)] == theirs
@@ -83,17 +85,23 @@ class Pair:
         while True:
             for id in self.model.leases:
                 self.model.leases[id] = end + 1_000
-            self.now = round(min(end, self.memory.next_due()))
+            self.now = round(max(self.now, min(end, self.memory.next_due())))  # time does not go back
             self.model.tick(self.now, 500)
             self.memory.tick(self.now)
             if self.now == end:
                 return
+
+    def feed(self) -> list[Event]:
+        """Read all that was told."""
+        return self.memory.events("ada", 0, 1000).events
 
     def compare(self) -> None:
         """Both know the same of every task."""
         assert {r.id for r in self.memory if r.state != "done"} == set(self.model.records)
         t = self.model.tenants.get("ada")
         assert [r.id for r in self.memory.ready("ada")] == (list(t.ready) if t else [])
+        told = [(e.id, e.event, f"ada/{e.task}", e.at_ms, e.attempt, e.detail) for e in self.feed()]
+        assert told == self.model.feeds.read("ada", 0, 1000)[2]
         for record in self.memory:
             until, result = self.model.results.get(record.id, (0, ""))
             assert (self.memory.result(self.now, record.id) or b"").decode() == (result if until > self.now else "")

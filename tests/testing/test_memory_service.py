@@ -14,7 +14,7 @@ import trio.testing
 
 import fairq
 import fairq.testing
-from fairq.errors import BadRequest, FairqError, Forbidden, NoResult, NotYet, TaskFailed, TooLarge
+from fairq.errors import BadRequest, FairqError, Forbidden, NoResult, NotYet, TaskFailed, TooLarge, TooOld
 from fairq.testing import MemoryService
 from fairq.testing.service import MAX_RUNS
 
@@ -466,3 +466,37 @@ async def test_a_batch_is_refused(service: MemoryService) -> None:
         await service.enqueue("emails", ways("ok"), batch="report-1")
     with pytest.raises(Forbidden, match="no verb open_batch"):
         await service.open_batch("emails")
+
+
+async def test_what_becomes_of_tasks_is_told_to_those_who_asked(service: MemoryService) -> None:
+    seen: list[tuple[int, str, str, int, str]] = []
+
+    async def follow() -> None:
+        async for event in service.events("emails"):
+            seen.append((event.id, event.event, event.task, event.attempt, event.detail))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(follow)
+        await service.enqueue("emails", ways("ok"), id="plain")
+        await service.enqueue("emails", ways(0, "ok"), id="retried", events=True)
+        await service.enqueue("emails", ways("ok"), id="late", events=True, delay=5, expires_in=10)
+        await service.drain()
+        while len(seen) < 3:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert seen == [(1, "failed", "retried", 1, "later"), (2, "done", "retried", 2, ""), (3, "done", "late", 1, "")]
+    assert [event.id for event in (await service.read_events("emails", 1, count=1)).events] == [2]
+    assert (await service.as_tenant("bob").read_events("emails")).newest == 0
+    with pytest.raises(Forbidden):
+        await service.read_events("emails", tenant="bob")
+    with pytest.raises(BadRequest):
+        await service.read_events("emails", 9)
+
+
+async def test_a_feed_in_memory_is_bounded_too() -> None:
+    async with fairq.testing.run(make_app(), settings={"emails": {"events_keep": 1}}) as service:
+        await service.enqueue_many("emails", [ways("ok")] * 3, events=True)
+        await service.drain()
+        with pytest.raises(TooOld, match="goes on from event 3"):
+            await service.read_events("emails", 1)
+        assert [event.id for event in (await service.read_events("emails")).events] == [3]

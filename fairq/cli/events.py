@@ -1,0 +1,71 @@
+"""`fairq events`: what became of a tenant's tasks and batches, line by line."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import orjson
+from attrs import asdict
+
+from fairq.cli.options import Json, Server, run_with
+from fairq.cli.output import printable
+from fairq.model import MAX_BATCH
+
+if TYPE_CHECKING:
+    from fairq.client.client import Client
+    from fairq.model import Event
+
+
+def events(
+    queue: str,
+    *,
+    after: int = 0,
+    follow: bool = False,
+    tenant: str | None = None,
+    json: Json = False,
+    server: Server | None = None,
+) -> None:
+    """Print the events of a tenant's feed, oldest first: what became of tasks that were enqueued with --events.
+
+    With --json each is a JSON document on a line of its own.
+
+    Parameters
+    ----------
+    queue
+        The queue.
+    after
+        Begin after the event of this id (0: with the oldest that is kept).
+    follow
+        Go on with those that come, until interrupted.
+    tenant
+        Whose; a tenant sees its own, operators say it.
+    """
+
+    async def work(client: Client) -> None:
+        if follow:
+            async for event in client.events(queue, after, tenant=tenant):
+                _print(event, json)
+            return
+        begin, newest = after, None
+        while newest is None or begin < newest:
+            page = await client.read_events(queue, begin, count=MAX_BATCH, tenant=tenant)
+            newest = page.newest if newest is None else newest  # what comes meanwhile is not waited for
+            for event in page.events:
+                _print(event, json)
+            begin = page.events[-1].id if page.events else newest
+
+    run_with(server or Server(), work)
+
+
+def _print(event: Event, as_json: bool) -> None:
+    if as_json:
+        row = {name: value for name, value in asdict(event).items() if value not in ("", 0)}
+        sys.stdout.write(orjson.dumps(row).decode() + "\n")
+    else:
+        at = datetime.fromtimestamp(event.at_ms / 1000, UTC).isoformat(" ", "milliseconds")
+        attempt = f"attempt {event.attempt}" if event.attempt else ""
+        words = (str(event.id), at, event.event, event.task or event.batch, attempt, event.detail)
+        print(*(printable(word.replace("\n", "\\n")) for word in words if word), sep="  ")
+    sys.stdout.flush()

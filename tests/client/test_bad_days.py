@@ -1,0 +1,187 @@
+"""What was done is done: each thing that is said twice, too late or wrongly through the SDK has one answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import structlog.testing
+import trio
+
+import fairq
+from fairq.errors import BadRequest, BatchClosed, NotFound, TaskFailed
+from fairq.model import MAX_RESULT_BYTES
+from fairq.server.run import Served
+from tests.server.harness import WORKER, Refused, raw
+
+from .harness import wait_state, worker_of, working
+
+REPORTS = {"queue": "emails", "id": "reports"}
+
+
+@pytest.fixture
+async def worker(served: Served) -> fairq.Worker:
+    """A worker whose handler does what the payload says."""
+    app = worker_of(served)
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> Any:
+        if task.payload == "reject":
+            raise fairq.Reject("no such street")
+        return "x" * MAX_RESULT_BYTES if task.payload == "a long result" else task.payload
+
+    return app
+
+
+async def before(ada: fairq.Client, verb: str) -> str:
+    """Close or cancel the batch; returns the state that it had."""
+    return str((await ada.request(verb, REPORTS))["before"])
+
+
+@pytest.mark.parametrize("verb", ["close_batch", "cancel_batch"])
+async def test_a_batch_closed_twice_says_that_it_was_closed(
+    served: Served, ada: fairq.Client, worker: fairq.Worker, verb: str
+) -> None:
+    with trio.fail_after(10):
+        batch = await ada.open_batch("emails", id="reports")
+        task = await batch.add(1)
+        assert [await before(ada, "close_batch"), await before(ada, verb)] == ["open", "closed"]
+        if verb == "close_batch":
+            await worker.run(burst=True)
+        state = await batch.wait(timeout=5)
+        assert (state.done, state.cancelled) == ((1, 0) if verb == "close_batch" else (0, 1))
+        assert [await before(ada, "close_batch"), await before(ada, "cancel_batch")] == ["complete", "complete"]
+        assert await batch.state() == state
+        assert (await task.state()).state == ("done" if verb == "close_batch" else "cancelled")
+
+
+@pytest.mark.parametrize("how", ["closed", "cancelled", "complete"])
+async def test_a_task_that_is_added_too_late_is_refused(ada: fairq.Client, how: str) -> None:
+    with trio.fail_after(10):
+        batch = await ada.open_batch("emails")
+        first = None if how == "complete" else await batch.add(1)
+        await (batch.cancel() if how == "cancelled" else batch.close())
+        state = await batch.state()
+        for add in (lambda: batch.add(2), lambda: batch.add_many(range(600))):
+            with pytest.raises(BatchClosed) as caught:
+                await add()
+            assert caught.value.field == "batch"
+        assert await batch.state() == state
+        if first:  # the call is repeated, as after a lost answer
+            assert (await batch.add(1, id=first.id)).is_duplicate
+
+
+@pytest.mark.parametrize("end", ["done", "dead", "cancelled", "unknown"])
+async def test_what_has_ended_cannot_be_cancelled_or_moved(
+    served: Served, ada: fairq.Client, worker: fairq.Worker, end: str
+) -> None:
+    with trio.fail_after(10):
+        task = await ada.enqueue("emails", "reject" if end == "dead" else 1)
+        if end == "cancelled":
+            assert await task.cancel() == "ok"
+        if end in ("done", "dead"):
+            await worker.run(burst=True)
+        ids = ["nobody" if end == "unknown" else task.id]
+        assert await ada.cancel("emails", ids) == ["gone"]
+        assert await ada.reschedule("emails", ids, delay=5) == ["gone"]
+        assert (await ada.request("tasks", {"queue": "emails", "ids": ids}))["tasks"][0]["state"] == end
+
+
+async def test_what_was_replayed_or_purged_is_gone(served: Served, ada: fairq.Client, worker: fairq.Worker) -> None:
+    with trio.fail_after(10):
+        await ada.enqueue_many("emails", ["reject"] * 2, ids=["a", "b"])
+        await worker.run(burst=True)
+        letters = ada.dead_letters("emails")
+        assert await letters.replay(["a", "a"]) == ["ok", "gone"]
+        assert await letters.purge(["b"]) == ["ok"]
+        for again in (letters.replay, letters.purge):
+            assert await again(["a", "b"]) == ["gone", "gone"]
+        for id in ("a", "b"):
+            with pytest.raises(NotFound):
+                await letters.show(id)
+        row = await served.app.store.queue("emails")
+        assert (row.ready, row.dead) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("timing", "field"),
+    [
+        ({"cron": "0 25 * * *"}, "cron"),
+        ({"cron": "0 0 30 2 *"}, "cron"),
+        ({"cron": "0 5 * * *", "zone": "Mars"}, "zone"),
+    ],
+    ids=["no expression", "never", "no zone"],
+)
+async def test_a_schedule_stays_as_it_was_when_its_change_is_refused(
+    ada: fairq.Client, timing: dict[str, str], field: str
+) -> None:
+    with trio.fail_after(10):
+        await ada.schedule("emails", "nightly", 1, cron="0 3 * * *", zone="Europe/Copenhagen")
+        was = await ada.read_schedule("emails", "nightly")
+        for name in ("nightly", "other"):
+            with pytest.raises(BadRequest) as caught:
+                await ada.schedule("emails", name, 2, **timing)  # type: ignore[arg-type]
+            assert caught.value.field == field
+        assert await ada.read_schedule("emails", "nightly") == was
+        assert [one.name for one in await ada.schedules("emails")] == ["nightly"]
+
+
+async def test_a_result_over_its_limit_makes_a_dead_letter_and_a_line_in_the_workers_log(
+    served: Served, ada: fairq.Client, worker: fairq.Worker
+) -> None:
+    with trio.fail_after(10), structlog.testing.capture_logs() as lines:
+        task = await ada.enqueue("emails", "a long result", result_ttl=60)
+        plain = await ada.enqueue("emails", "a long result")
+        await worker.run(burst=True)
+        with pytest.raises(TaskFailed, match=f"rejected: the result has {MAX_RESULT_BYTES + 2} bytes"):
+            await task.result(timeout=5)
+        assert (await task.state()).reason == "rejected"
+        assert (await plain.state()).state == "done"  # nobody asked for its result
+    (line,) = (line for line in lines if line["event"] == "result refused")
+    assert (line["log_level"], line["task"], line["queue"], line["attempt"]) == ("warning", task.id, "emails", 1)
+    assert str(MAX_RESULT_BYTES) in line["error"]
+
+
+async def test_a_worker_that_sends_a_result_over_its_limit_still_holds_the_task(
+    served: Served, ada: fairq.Client
+) -> None:
+    """One that is not ours: the frame is refused as a whole."""
+    with trio.fail_after(10):
+        tasks = await ada.enqueue_many("emails", [1, 2], result_ttl=60)
+        async with raw(served, WORKER) as worker:
+            await worker.attach("emails", credit=2)
+            pushed = await worker.pushed(2)
+            acks = [
+                {"action": "ack", "id": task["full_id"], "attempt": 1, "result": result}
+                for task, result in zip(pushed, [1, "x" * MAX_RESULT_BYTES], strict=True)
+            ]
+            with pytest.raises(Refused) as caught:
+                await worker.ask("settle", queue="emails", settlements=acks)
+            assert (caught.value.code, caught.value.field) == ("too_large", "result")
+            for task in tasks:
+                await wait_state(task, "leased")
+            assert await worker.settle("emails", "ack", *pushed, result="short") == ["ok", "ok"]
+        assert await tasks[1].result(timeout=5) == "short"
+
+
+async def test_a_task_settled_twice_is_gone_and_stays_as_it_was_settled(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(10):
+        task = await ada.enqueue("emails", 1)
+        async with raw(served, WORKER) as worker:
+            await worker.attach("emails")
+            pushed = await worker.pushed()
+            assert await worker.settle("emails", "ack", *pushed) == ["ok"]
+            for action in ("ack", "nack", "reject", "release", "extend"):
+                assert await worker.settle("emails", action, *pushed) == ["gone"]
+        assert (await task.state()).state == "done"
+
+
+async def test_an_id_used_again_is_the_first_task(served: Served, ada: fairq.Client, worker: fairq.Worker) -> None:
+    with trio.fail_after(10):
+        first = await ada.enqueue("emails", "first", id="a")
+        assert not first.is_duplicate
+        async with working(worker):
+            await wait_state(first, "done")
+        again = await ada.enqueue("emails", "second", id="a")
+        assert again.is_duplicate
+        assert (await served.app.store.queue("emails")).enqueued == 1

@@ -1,0 +1,201 @@
+"""The feed through the SDK: it goes on for ever, across everything that breaks, and tells each event once."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+import fairq
+from fairq.errors import BadRequest, Forbidden, TooOld
+from fairq.model import Event
+from fairq.server.run import Served
+from tests.server.harness import OPERATOR, Raw, running, tenant, url_of
+from tests.store.proxy import open_proxy
+from tests.store.waiting import wait_until
+
+from .harness import worker_of, working
+
+
+def mill(served: Served) -> fairq.Worker:
+    """A worker that does what the payload says."""
+    app = worker_of(served)
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        if task.payload == "reject":
+            raise fairq.Reject("bad address")
+        if task.payload == "retry" and task.attempt == 1:
+            raise fairq.Retry("not now", delay=0)
+
+    return app
+
+
+async def follow(client: fairq.Client, seen: list[Event], after: int = 0) -> None:
+    """Note what is told, for ever."""
+    async for event in client.events("emails", after):
+        seen.append(event)
+
+
+async def first(client: fairq.Client, count: int, after: int = 0) -> list[Event]:
+    """Wait for the first so many events."""
+    seen: list[Event] = []
+    async for event in client.events("emails", after):
+        seen.append(event)
+        if len(seen) == count:
+            return seen
+    raise AssertionError
+
+
+async def test_what_becomes_of_tasks_and_batches_is_told_in_order(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(15):
+        async with working(mill(served)):
+            await ada.enqueue("emails", "retry", id="t1", events=True)
+            assert [(e.id, e.event, e.task, e.attempt, e.detail) for e in await first(ada, 2)] == [
+                (1, "failed", "t1", 1, "not now"),
+                (2, "done", "t1", 2, ""),
+            ]
+            await ada.enqueue("emails", "reject", id="t2", events=True)
+            assert [(e.event, e.attempt, e.detail) for e in await first(ada, 2, after=2)] == [
+                ("failed", 1, "bad address"),
+                ("dead", 1, "rejected"),
+            ]
+            batch = await ada.open_batch("emails", id="b", events=True)
+            await batch.add("plain")
+            await batch.close()
+            (event,) = await first(ada, 1, after=4)
+            assert (event.event, event.batch, event.task, event.attempt) == ("batch_completed", "b", "", 0)
+            assert event.at_ms > 0
+
+
+async def test_following_goes_on_over_a_connection_that_breaks_and_tells_each_event_once(served: Served) -> None:
+    seen: list[Event] = []
+    with trio.fail_after(20):
+        async with (
+            open_proxy(served.port) as proxy,
+            fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as client,
+            fairq.open_client(url_of(served), token=tenant("ada")) as other,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(follow, client, seen)
+            async with working(mill(served)):
+                await other.enqueue("emails", 1, events=True)
+                await wait_until(lambda: len(seen) == 1)
+                proxy.hold()  # what is told now is told into a connection that breaks
+                await other.enqueue_many("emails", range(5), events=True)
+                await wait_until(lambda: reads_to(other, 6))
+                proxy.cut()
+                proxy.release()
+                await other.enqueue("emails", 2, events=True)
+                await wait_until(lambda: len(seen) >= 7)
+            nursery.cancel_scope.cancel()
+    assert [event.id for event in seen] == [1, 2, 3, 4, 5, 6, 7]
+
+
+async def reads_to(client: fairq.Client, newest: int) -> bool:
+    """Tell whether so many events were told."""
+    return (await client.read_events("emails", count=1)).newest == newest
+
+
+async def test_following_goes_on_over_a_server_that_stops_and_comes_back(server_store: str) -> None:
+    seen: list[Event] = []
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+
+            async def stay(url: str) -> None:
+                async with fairq.open_client(url, token=tenant("ada")) as client:
+                    await follow(client, seen)
+
+            async with running(server_store) as before:
+                nursery.start_soon(stay, url_of(before))
+                async with fairq.open_client(url_of(before), token=tenant("ada")) as ada:
+                    task = await ada.enqueue("emails", 1, events=True)
+                    await task.cancel()
+                    await wait_until(lambda: len(seen) == 1)
+                await before.app.drain(1)
+            async with running(server_store, port=before.port) as after:
+                async with fairq.open_client(url_of(after), token=tenant("ada")) as ada:
+                    task = await ada.enqueue("emails", 2, events=True)
+                    await task.cancel()
+                await wait_until(lambda: len(seen) == 2, 10)
+            nursery.cancel_scope.cancel()
+    assert [(event.id, event.event) for event in seen] == [(1, "cancelled"), (2, "cancelled")]
+
+
+async def test_one_page_tells_what_there_is(ada: fairq.Client) -> None:
+    page = await ada.read_events("emails")
+    assert (page.oldest, page.newest, page.events) == (1, 0, [])
+    tasks = await ada.enqueue_many("emails", range(3), events=True)
+    await ada.cancel("emails", [task.id for task in tasks])
+    page = await ada.read_events("emails", 1, count=1)
+    assert (page.oldest, page.newest) == (1, 3)
+    assert [(event.id, event.event, event.task) for event in page.events] == [(2, "cancelled", tasks[1].id)]
+
+
+async def test_a_feed_may_be_left_and_taken_up_again(ada: fairq.Client) -> None:
+    tasks = await ada.enqueue_many("emails", range(5), ids=list("abcde"), events=True)
+    await ada.cancel("emails", [task.id for task in tasks])
+    feed = ada.events("emails")
+    assert [(await anext(feed)).task, (await anext(feed)).task] == ["a", "b"]
+    with trio.move_on_after(0):
+        await anext(feed)  # cancelled: nothing is lost by it
+    assert feed.after == 2
+    assert [event.task for event in await first(ada, 2, feed.after)] == ["c", "d"]
+    assert (await anext(feed)).task == "c"
+
+
+async def test_a_feed_that_has_gone_on_is_told_so(served: Served, ada: fairq.Client, operator: Raw) -> None:
+    await operator.ask("configure", queue="emails", settings={"events_keep": 1})
+    tasks = await ada.enqueue_many("emails", range(3), events=True)
+    await ada.cancel("emails", [task.id for task in tasks])
+    with pytest.raises(TooOld, match="goes on from event 3") as caught:
+        await first(ada, 1, after=1)
+    assert caught.value.field == "after"
+    assert [event.id for event in await first(ada, 1)] == [3]
+    with pytest.raises(BadRequest, match="newest event is 3"):
+        await first(ada, 1, after=4)
+    async with fairq.open_client(url_of(served), token=OPERATOR) as client:
+        assert [event.task for event in (await client.read_events("emails", tenant="ada")).events] == [
+            f"ada/{tasks[2].id}"
+        ]
+
+
+async def test_schedules_ask_for_events_too(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(10):
+        async with working(mill(served)):
+            await ada.schedule("emails", "pulse", 1, every=1, events=True)
+            assert (await ada.request("schedules", {"queue": "emails", "name": "pulse"}))["schedules"][0]["events"]
+            (event,) = await first(ada, 1)
+            assert (event.event, event.task.partition("-")[0]) == ("done", "pulse")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"queue": "Q"}, "queue"),
+        ({"after": -1}, "after"),
+        ({"after": 1.5}, "after"),
+        ({"after": True}, "after"),
+        ({"count": 0}, "count"),
+        ({"count": 501}, "count"),
+        ({"tenant": "Bob"}, "tenant"),
+    ],
+)
+async def test_what_cannot_be_read_is_refused(ada: fairq.Client, changes: dict[str, object], field: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        await ada.read_events(**{"queue": "emails", **changes})  # type: ignore[arg-type]  # wrong on purpose
+    assert caught.value.field == field
+
+
+async def test_a_tenant_does_not_read_anothers_feed(ada: fairq.Client) -> None:
+    with pytest.raises(Forbidden):
+        await ada.read_events("emails", tenant="bob")
+
+
+@pytest.mark.parametrize("flag", [1, "yes", [True]])
+async def test_a_flag_is_true_or_false(ada: fairq.Client, flag: object) -> None:
+    with pytest.raises(BadRequest) as caught:
+        await ada.enqueue("emails", 1, events=flag)  # type: ignore[arg-type]  # wrong on purpose
+    assert caught.value.field == "events"
+    with pytest.raises(BadRequest) as caught:
+        await ada.open_batch("emails", events=flag)  # type: ignore[arg-type]  # wrong on purpose
+    assert caught.value.field == "events"

@@ -1,0 +1,199 @@
+"""A full store, through the SDK and a server, on each kind of store: nothing new is taken, all that is there drains."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+import trio
+
+import fairq
+from fairq.errors import StoreFull
+from fairq.server.run import Served
+from tests.server.harness import OPERATOR, WORKER, Refused, raw, running, tenant, url_of
+from tests.store.waiting import wait_until
+
+from .harness import worker_of, working
+
+
+@pytest.fixture
+async def served(store_url: str) -> AsyncIterator[Served]:
+    """A server on each kind of store."""
+    async with running(store_url) as served:
+        yield served
+
+
+@pytest.fixture
+async def ada(served: Served) -> AsyncIterator[fairq.Client]:
+    """A tenant's client."""
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
+        yield client
+
+
+@contextmanager
+def full(client: redis.Redis) -> Iterator[None]:
+    """Leave the store no room while the block runs."""
+    client.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        client.config_set("maxmemory", 0)
+
+
+async def bury(ada: fairq.Client, served: Served, id: str) -> None:
+    """Make a dead letter of ada's."""
+    await ada.enqueue("emails", id, id=id)
+    async with raw(served, WORKER) as worker:
+        await worker.attach("emails", name="undertaker")
+        await worker.settle("emails", "reject", *await worker.pushed())
+
+
+async def test_what_needs_room_is_refused_by_its_code(
+    served: Served, ada: fairq.Client, redis_client: redis.Redis
+) -> None:
+    with trio.fail_after(20):
+        await bury(ada, served, "dead")
+        batch = await ada.open_batch("emails")
+        async with raw(served, OPERATOR) as operator:
+            with full(redis_client):
+                for call in (
+                    lambda: ada.enqueue("emails", 1),
+                    lambda: ada.enqueue_many("emails", range(600)),
+                    lambda: batch.add(1),
+                    lambda: ada.open_batch("emails"),
+                    lambda: ada.schedule("emails", "nightly", 1, cron="0 3 * * *"),
+                    lambda: ada.dead_letters("emails").replay(["dead"]),
+                ):
+                    with pytest.raises(StoreFull):
+                        await call()
+                for verb, body in (
+                    ("create_token", {"id": "abcd", "role": "worker", "hash": "0" * 64}),
+                    ("pause", {"queue": "never-seen"}),
+                ):
+                    with pytest.raises(Refused) as caught:
+                        await operator.ask(verb, **body)
+                    assert caught.value.code == "store_full"
+            row = await served.app.store.queue("emails")
+            assert (row.enqueued, row.ready, row.dead) == (1, 0, 1)
+            assert await served.app.store.queues() == ["emails"]
+        assert await ada.dead_letters("emails").replay(["dead"]) == ["ok"]
+        await ada.enqueue("emails", 1)
+        assert (await served.app.store.queue("emails")).ready == 2
+
+
+async def test_everything_there_is_drains_to_nothing(
+    served: Served, ada: fairq.Client, redis_client: redis.Redis
+) -> None:
+    ran: Counter[Any] = Counter()
+    app = worker_of(served, 50)
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> Any:
+        ran[task.payload] += 1
+        await task.progress(0.5, "half")
+        if task.payload == "retry" and task.attempt == 1:
+            raise fairq.Retry(delay=0.01)
+        if task.payload == "reject":
+            raise fairq.Reject("bad address")
+        return task.payload
+
+    async def is_drained() -> bool:
+        row = await served.app.store.queue("emails")
+        return row.ready == row.delayed == row.leased == row.held == 0
+
+    with trio.fail_after(40):
+        async with raw(served, OPERATOR) as operator, raw(served, WORKER) as lost:
+            await operator.ask("configure", queue="emails", settings={"lease_ms": 1000})
+            await ada.enqueue("emails", "lost")
+            await lost.attach("emails", name="lost")
+            await lost.pushed()  # whose lease runs out
+            await ada.enqueue_many("emails", ["plain"] * 500 + ["retry"] * 20 + ["reject"])
+            wanted = await ada.enqueue("emails", "result", result_ttl=60)
+            capped = await ada.open_batch("emails", cap=3, on_complete="complete", on_success="success", on_death="x")
+            await capped.add_many(["capped"] * 50)
+            doomed = await ada.open_batch("emails", on_complete="doomed is over")
+            await doomed.add_many(["never"] * 1200, delay=3600)
+            await ada.enqueue_many("emails", ["late"] * 1000, delay=1.5)
+            await ada.enqueue("emails", "expires", delay=3600, expires_in=3601, id="expires")
+            await ada.schedule("emails", "pulse", "pulse", every=1)
+            with full(redis_client):
+                async with working(app):
+                    assert await ada.cancel("emails", ["expires"]) == ["ok"]
+                    await capped.close()
+                    await doomed.cancel()
+                    assert await wanted.result(timeout=20) == "result"
+                    assert (await capped.wait(timeout=20)).done == 50
+                    assert (await doomed.wait(timeout=20)).cancelled == 1200
+                    await wait_until(is_drained, 20)
+                    letters = ada.dead_letters("emails")
+                    (letter,) = [each async for each in letters.walk()]
+                    assert (letter.payload, letter.error) == ("reject", "bad address")
+                    assert await letters.purge([letter.id]) == ["ok"]
+                    ran.pop("pulse", None)  # it may have fired before the store was full
+                    assert ran == {
+                        "plain": 500, "retry": 40, "reject": 1, "result": 1, "capped": 50, "complete": 1, "success": 1,
+                        "doomed is over": 1, "late": 1000, "lost": 1,
+                    }  # fmt: skip
+            async with working(app):  # there is room again
+                await wait_until(lambda: ran["pulse"] > 0)
+                assert await (await ada.enqueue("emails", "more", result_ttl=60)).result(timeout=5) == "more"
+
+
+async def test_a_due_schedule_that_cannot_fire_holds_nothing_up(
+    served: Served, ada: fairq.Client, redis_client: redis.Redis
+) -> None:
+    with trio.fail_after(20):
+        await ada.enqueue_many("emails", range(3000), delay=3)
+        await ada.schedule("emails", "pulse", "pulse", every=2)
+        with full(redis_client):
+
+            async def are_promoted() -> bool:
+                return (await served.app.store.queue("emails")).ready == 3000
+
+            await wait_until(are_promoted, 6)
+            assert not await has_fired(ada)
+        await wait_until(lambda: has_fired(ada))
+
+
+async def has_fired(ada: fairq.Client) -> bool:
+    """Tell whether the schedule has made a task."""
+    return (await ada.read_schedule("emails", "pulse")).last_fired_at_ms > 0
+
+
+async def test_progress_is_not_kept_and_its_task_goes_on(
+    served: Served, ada: fairq.Client, redis_client: redis.Redis
+) -> None:
+    with trio.fail_after(10):
+        task = await ada.enqueue("emails", 1)
+        async with raw(served, WORKER) as worker:
+            await worker.attach("emails")
+            (pushed,) = await worker.pushed()
+            report = {"id": pushed["full_id"], "attempt": 1, "fraction": 0.5}
+            with full(redis_client):
+                with pytest.raises(Refused) as caught:
+                    await worker.ask("progress", queue="emails", reports=[report])
+                assert caught.value.code == "store_full"
+                assert (await task.state()).progress == 0
+                assert await worker.settle("emails", "extend", pushed) == ["ok"]
+                assert await worker.settle("emails", "ack", pushed) == ["ok"]
+
+
+async def test_a_worker_attaches_to_a_server_that_starts_on_a_full_store(
+    served: Served, ada: fairq.Client, store_url: str, redis_client: redis.Redis
+) -> None:
+    with trio.fail_after(20):
+        task = await ada.enqueue("emails", 7, result_ttl=60)
+        with full(redis_client):
+            async with running(store_url) as other:
+                app = worker_of(other)
+
+                @app.task("emails")
+                async def send(task: fairq.Task) -> Any:
+                    return task.payload
+
+                async with working(app):
+                    assert await task.result(timeout=10) == 7

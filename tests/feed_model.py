@@ -1,0 +1,27 @@
+"""Feeds of events in plain Python: what is told of those who asked. A part of the model of a queue (model.py)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+EVENT_BYTES = 256
+Told = tuple[int, str, str, float, int, str]  # id, event, task or batch, at, attempt, detail
+
+
+class Feeds:
+    """The feeds of all tenants: what each keeps, and how much it was told in all."""
+
+    def __init__(self) -> None:
+        self.kept: defaultdict[str, list[Told]] = defaultdict(list)
+        self.newest: defaultdict[str, int] = defaultdict(int)
+
+    def tell(self, keep: int, tenant: str, event: str, of: str, at: float, attempt: int = 0, detail: str = "") -> None:
+        """Put an event into a tenant's feed; only the last `keep` stay."""
+        self.newest[tenant] += 1
+        self.kept[tenant].append((self.newest[tenant], event, of, at, attempt, detail[:EVENT_BYTES]))
+        del self.kept[tenant][: max(0, len(self.kept[tenant]) - keep)]
+
+    def read(self, tenant: str, after: int, count: int) -> tuple[int, int, list[Told]]:
+        """Read what came after an event: the reply of `events`."""
+        kept, newest = self.kept.get(tenant, []), self.newest.get(tenant, 0)
+        return newest - len(kept) + 1, newest, [told for told in kept if told[0] > after][:count]

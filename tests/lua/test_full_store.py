@@ -1,0 +1,267 @@
+"""A full store takes nothing new, and all that is there goes on: every function, as `99_register.lua` has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import redis
+
+from fairq.store import library
+
+from .calls import LEASE_MS, START, Queue, options, packed_template, snapshot, words
+from .keyspace import Keyspace
+
+DAY_MS = 86_400_000
+TIMING = b"any bytes"
+Scenario = Callable[[Queue], Iterator[None]]
+FLAGS = dict(re.findall(r"^register\('(\w+)', (\w+)\)", library.source(), re.MULTILINE))
+
+
+@contextmanager
+def full(queue: Queue) -> Iterator[None]:
+    """Leave the store no room while the block runs."""
+    queue.client.config_set("maxmemory", 1)
+    try:
+        yield
+    finally:
+        queue.client.config_set("maxmemory", 0)
+
+
+def many(count: int, tenant: str = "ada") -> list[str]:
+    """Ids for a crowd of tasks."""
+    return [f"{tenant}-{n}" for n in range(count)]
+
+
+def open_batch(queue: Queue, id: str, cap: int = 0) -> None:
+    """Open a batch that has all callbacks."""
+    queue.open_batch(id, cap, complete="all ended", success="all done", death="one dead")
+
+
+def head_of(queue: Queue) -> bytes:
+    """Read the head of the one schedule."""
+    head: bytes = queue.call("schedules", "ada", "nightly", 0, 1)[1][1]
+    return head
+
+
+def schedule(queue: Queue) -> None:
+    """Make the one schedule."""
+    queue.call("schedule", "ada", "nightly", queue.now + 1000, 0, TIMING, packed_template())
+
+
+# What needs room: the arguments of a call that the store refuses.
+REFUSED: dict[str, Callable[[Queue], list[object]]] = {
+    "enqueue": lambda _: ["ada", "x", options(key="k", batch="b", result=1), b"{}", "y", b"", b"{}"],
+    "replay": lambda _: ["dead"],
+    "open_batch": lambda _: ["ada", "other", 0, "", "", ""],
+    "schedule": lambda queue: ["ada", "other", queue.now, 0, TIMING, packed_template()],
+    "fire": lambda queue: ["ada/nightly", head_of(queue), queue.now + 1],
+}
+
+
+@pytest.mark.parametrize("verb", REFUSED)
+def test_what_needs_room_is_refused_and_changes_nothing(queue: Queue, verb: str) -> None:
+    queue.bury("ada", "dead")
+    queue.open_batch("b")
+    schedule(queue)
+    queue.advance(1000)
+    args, before = REFUSED[verb](queue), snapshot(queue)
+    with full(queue), pytest.raises(redis.exceptions.OutOfMemoryError):
+        queue.call(verb, *args)
+    assert snapshot(queue) == before
+    queue.call(verb, *args)
+    assert snapshot(queue) != before
+
+
+def claim(queue: Queue) -> Iterator[None]:
+    queue.open_batch("capped", cap=20)
+    for name in ("ada", "bob"):
+        queue.enqueue(name, *many(200, name), result=1000, priority=7)
+    queue.enqueue("ada", *many(50, "late"), expires_in=5)
+    queue.enqueue("ada", *many(50, "held"), batch="capped")
+    queue.advance(5)
+    yield
+    assert len(queue.claim(500)) == 420
+    assert (queue.depth()["dead"], queue.depth()["held"]) == (50, 30)
+    queue.advance(LEASE_MS - 1)
+    assert len(queue.call("claim", "w1", 500, "again")) == 3 + 4 * 420
+
+
+def settle(queue: Queue) -> Iterator[None]:
+    open_batch(queue, "b", cap=100)
+    queue.enqueue("ada", *many(400), batch="b", result=1000)
+    queue.call("close_batch", "b")
+    leases = queue.claim(500)
+    yield
+    actions = {"nack": 1000, "release": "", "extend": "", "reject": ""}
+    for (action, delay), lease in zip(actions.items(), leases, strict=False):
+        assert queue.end(action, lease, delay, "e" * 2048) == "ok"
+    assert [queue.state(lease.id) for lease in leases[:4]] == ["delayed", "ready", "leased", "dead"]
+    assert queue.state(f"b-death-{START}") == "ready"
+    queue.advance(1000)
+    queue.tick()
+    leases = leases[2:3] + leases[4:]
+    while leases:
+        finished = [("finish", lease.id, lease.attempt, "", "r" * 1000) for lease in leases]
+        assert set(queue.settle(*finished)) == {"ok"}
+        leases = queue.claim(500)
+    assert queue.call("results", "ada-7") == [b"r" * 1000]
+    progress = queue.batch("b")
+    assert progress
+    assert (progress.state, progress.done, progress.dead) == ("complete", 399, 1)
+    assert queue.state(f"b-complete-{START}") == "done"
+
+
+def tick(queue: Queue) -> Iterator[None]:
+    queue.configure(dead_keep=400)
+    for name in ("lost", "expired", "old"):
+        open_batch(queue, name)
+    queue.enqueue("ada", *many(200, "lost"), batch="lost", max_attempts=1)
+    queue.claim(200)
+    queue.enqueue("ada", *many(200, "again"))
+    queue.claim(200)
+    queue.enqueue("ada", *many(300, "expired"), batch="expired", expires_in=LEASE_MS)
+    queue.enqueue("ada", *many(300, "due"), delay=LEASE_MS, priority=3)
+    for name in ("lost", "expired", "old"):
+        queue.call("close_batch", name)
+    queue.advance(LEASE_MS)
+    yield
+    done = queue.tick(500)
+    assert (done.promoted, done.expired, done.reaped) == (300, 300, 400)
+    assert queue.depth()["dead"] == 400
+    assert {queue.state(f"{name}-{end}-{START}") for name in ("lost", "expired") for end in ("complete", "death")} == {
+        "ready"
+    }
+    queue.advance(DAY_MS)
+    queue.tick(500)
+    assert queue.batch("old") is None
+
+
+def cancel(queue: Queue) -> Iterator[None]:
+    open_batch(queue, "b")
+    queue.enqueue("ada", *many(300), batch="b")
+    queue.enqueue("ada", *many(200, "later"), batch="b", delay=1000)
+    queue.call("close_batch", "b")
+    running = queue.claim(100)
+    yield
+    assert queue.cancel(*many(300), *many(200, "later")) == ["running"] * 100 + ["ok"] * 400
+    assert [queue.end("release", lease) for lease in running] == ["ok"] * 100
+    assert queue.state(f"b-complete-{START}") == "ready"
+
+
+def reschedule(queue: Queue) -> Iterator[None]:
+    queue.enqueue("ada", *many(500), priority=9)
+    yield
+    assert queue.reschedule(*many(500), delay=1000) == ["ok"] * 500
+    assert queue.reschedule(*many(100)) == ["ok"] * 100
+    assert (queue.depth()["delayed"], len(queue.claim(500))) == (400, 100)
+
+
+def cancel_batch(queue: Queue) -> Iterator[None]:
+    open_batch(queue, "b", cap=5)
+    queue.enqueue("ada", *many(500), batch="b")
+    queue.enqueue("ada", *many(400, "more"), batch="b")
+    running = queue.claim(5)
+    yield
+    assert queue.call("cancel_batch", "b") == b"open"
+    while queue.tick(125).next_due == queue.now:
+        pass
+    assert [queue.end("release", lease) for lease in running] == ["ok"] * 5
+    progress = queue.batch("b")
+    assert progress
+    assert (progress.state, progress.cancelled) == ("complete", 900)
+    assert queue.state(f"b-complete-{START}") == "ready"
+
+
+def close_batch(queue: Queue) -> Iterator[None]:
+    open_batch(queue, "b")
+    yield
+    assert queue.call("close_batch", "b") == b"open"
+    assert queue.depth()["ready"] == 2
+
+
+def purge(queue: Queue) -> Iterator[None]:
+    queue.bury("ada", *many(300))
+    yield
+    assert words(queue.call("purge", *many(300))) == ["ok"] * 300
+
+
+def set_weight(queue: Queue) -> Iterator[None]:
+    queue.enqueue("ada", "a")
+    yield
+    assert queue.call("set_weight", "ada", 5000) == 1000
+    assert queue.call("set_weight", "newcomer", 5000) == 1000
+
+
+def set_cap(queue: Queue) -> Iterator[None]:
+    queue.enqueue("ada", *many(10))
+    yield
+    queue.call("set_cap", "ada", 1)
+    assert len(queue.claim(10)) == 1
+
+
+def pause(queue: Queue) -> Iterator[None]:
+    queue.enqueue("ada", "a")
+    yield
+    assert (queue.call("pause", "ada"), queue.call("pause", "")) == (0, 0)
+    assert queue.claim(1) == []
+
+
+def resume(queue: Queue) -> Iterator[None]:
+    queue.enqueue("ada", "a")
+    queue.call("pause", "ada")
+    yield
+    assert queue.call("resume", "ada") == 1
+    assert len(queue.claim(1)) == 1
+
+
+def configure(queue: Queue) -> Iterator[None]:
+    yield
+    queue.configure(share=1, lease_ms=5000)
+    assert queue.depth()["lease_ms"] == 5000
+
+
+def unschedule(queue: Queue) -> Iterator[None]:
+    schedule(queue)
+    yield
+    assert queue.call("unschedule", "ada", "nightly") == b"ok"
+
+
+def pause_schedule(queue: Queue) -> Iterator[None]:
+    schedule(queue)
+    yield
+    assert queue.call("pause_schedule", "ada", "nightly") == 0
+
+
+def resume_schedule(queue: Queue) -> Iterator[None]:
+    schedule(queue)
+    queue.call("pause_schedule", "ada", "nightly")
+    yield
+    assert queue.call("resume_schedule", "ada", "nightly", head_of(queue), queue.now + 1) == b"ok"
+
+
+GOES_ON: dict[str, Scenario] = {
+    scenario.__name__: scenario
+    for scenario in (
+        claim, settle, tick, cancel, reschedule, cancel_batch, close_batch, purge, set_weight, set_cap, pause, resume,
+        configure, unschedule, pause_schedule, resume_schedule,
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", GOES_ON)
+def test_what_drains_goes_on_and_the_keys_stay_whole(queue: Queue, verb: str) -> None:
+    scenario = GOES_ON[verb](queue)
+    next(scenario)
+    with full(queue):
+        for _ in scenario:
+            raise AssertionError("a scenario has two parts")
+    Keyspace(queue).check()
+
+
+def test_every_function_is_in_the_tables() -> None:
+    assert set(REFUSED) == {verb for verb, flags in FLAGS.items() if flags == "WRITES"}
+    assert set(GOES_ON) == {verb for verb, flags in FLAGS.items() if flags == "DRAINS"}
+    assert {verb for verb, flags in FLAGS.items() if flags == "READS"} == library.READ_VERBS

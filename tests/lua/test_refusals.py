@@ -1,0 +1,205 @@
+"""What each function refuses: `FAIRQ <code> <field>`, before it has written anything. Complete: see the last tests."""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Any
+
+import pytest
+
+from fairq.store import library
+
+from .calls import START, VERBS, Queue, options, packed_template, refused
+
+TOO_MANY = [f"id-{n}" for n in range(501)]
+NAMES = ("", "A", "-a", "a:b", "a{b}", "a\n", "a" * 64)
+LIMITS = (0, -1, 501, 1.5, "nan", "inf", "", "many")
+MOMENTS = ("", 0, -1, 1.5, "nan", "inf", "soon", 2**52 + 1)
+TIMES = (-1, "nan", 2**52 + 1, "soon")
+TIMING = struct.pack("<dBB", 60_000.0, 0, 0)
+PLAIN = packed_template()
+
+
+def tasks(*packed: bytes) -> tuple[object, ...]:
+    """The arguments of an enqueue: tasks with these options."""
+    return ("ada", *(part for n, each in enumerate(packed) for part in (f"id-{n}", each, b"{}")))
+
+
+def asked(**asked: Any) -> tuple[object, ...]:
+    """The arguments of an enqueue: a good task, and one that asks for something."""
+    return tasks(b"", options(**asked))
+
+
+def scheduled(
+    tenant: str = "ada", name: str = "n", at: object = START, missed: object = 0, **task: Any
+) -> list[object]:
+    """The arguments of a schedule."""
+    return [tenant, name, at, missed, TIMING, packed_template(**task)]
+
+
+Rows = dict[str, list[tuple[object, ...]]]  # `code field` -> the arguments that are refused so
+IDS: Rows = {"bad_request ids": [(), tuple(TOO_MANY)]}
+IDS_ONCE: Rows = {"bad_request ids": [(), tuple(TOO_MANY), ("a", "a")]}
+TENANT_OR_ALL: Rows = {"bad_request tenant": [(name,) for name in NAMES if name]}
+WHO: Rows = {
+    "bad_request tenant": [(name, "n") for name in NAMES],
+    "bad_request name": [("ada", name) for name in (*NAMES, "a/b")],
+}
+
+REFUSED: dict[str, Rows] = {
+    "enqueue": {
+        "bad_request tenant": [(name, "a", b"", b"{}") for name in NAMES],
+        "bad_request tasks": [("ada",), ("ada", "a", b""), (*tasks(b""), "b"), tasks(*[b""] * 501)],
+        "bad_request options": [
+            tasks(b"", b"x"), tasks(b"", options(priority=1)[:-1]), asked(delay=-1), asked(start_at=float("nan")),
+            asked(expires_in=2**52 + 1), asked(expires_at=float("inf")), asked(key="k", window=-1), asked(result=-1),
+        ],
+        "bad_request priority": [asked(priority=100), asked(priority=255)],
+        "not_found batch": [asked(batch="none"), asked(batch="bobs")],
+        "batch_closed batch": [asked(batch="closed"), asked(batch="complete")],
+    },
+    "claim": {
+        "bad_request limit": [("w", limit) for limit in LIMITS],
+        "bad_request worker": [("w" * 256, 1)],
+    },
+    "settle": {
+        "bad_request action": [("eat", "a", 1), ("ack", "leased", 1, "eat", "a", 1), ("", "a", 1)],
+        "bad_request settlements": [
+            (), ("ack", "a"), ("ack", "leased", 1, "nack", "b", 1, 0), ("reject", "a", 1), ("finish", "leased", 1),
+            ("ack", "a", 1) * 501,
+        ],
+        "bad_request delay_ms": [("ack", "leased", 1, "nack", "a", 1, delay, "") for delay in TIMES],
+    },
+    "tick": {"bad_request limit": [(limit,) for limit in LIMITS]},
+    "cancel": IDS_ONCE,
+    "reschedule": {
+        "bad_request ids": [(0, 0), (0, 0, *TOO_MANY), (0, 0, "a", "a")],
+        "bad_request start_at": [(ms, 0, "a") for ms in TIMES] + [(0, ms, "a") for ms in TIMES],
+    },
+    "set_weight": {
+        "bad_request tenant": [(name, 1000) for name in NAMES],
+        "bad_request weight": [("ada", weight) for weight in (0, -1, 1.5, 10_000_001, "nan", "inf", "", "heavy")],
+    },
+    "set_cap": {
+        "bad_request tenant": [(name, 1) for name in NAMES],
+        "bad_request cap": [("ada", cap) for cap in (-2, 1.5, 1_000_001, "nan", "", "many")],
+    },
+    "pause": TENANT_OR_ALL,
+    "resume": TENANT_OR_ALL,
+    "configure": {
+        "bad_request lease_ms": [("max_attempts", 3, "lease_ms", ms) for ms in (99, 86_400_001, 150.5, "nan", "", "x")],
+        "bad_request colour": [("lease_ms", 5000, "colour", 1)],
+        "bad_request max_attempts": [("max_attempts",)],
+        "bad_request now": [("now", 5000)],
+    },
+    "replay": IDS,
+    "purge": IDS,
+    "open_batch": {
+        "bad_request tenant": [(name, "new", 0, "", "", "") for name in NAMES],
+        "bad_request cap": [("ada", "new", cap, "", "", "") for cap in (-1, 1.5, 1_000_001, "nan", "", "many")],
+        "too_large payload": [
+            ("ada", "new", 0, *(("x" * 65_536 if n == at else "") for n in range(3))) for at in range(3)
+        ],
+    },
+    "close_batch": {"not_found batch": [("none",), ("",)]},
+    "cancel_batch": {"not_found batch": [("none",), ("",)]},
+    "schedule": {
+        "bad_request tenant": [tuple(scheduled(tenant=name)) for name in NAMES],
+        "bad_request name": [tuple(scheduled(name=name)) for name in (*NAMES, "a/b")],
+        "bad_request next_at": [tuple(scheduled(at=at)) for at in MOMENTS],
+        "bad_request missed": [tuple(scheduled(missed=missed)) for missed in (-1, 2, 0.5, "", "once")],
+        "bad_request start_at": [tuple(scheduled(delay=1)), tuple(scheduled(start_at=START))],
+        "bad_request batch": [tuple(scheduled(batch="open"))],
+        "bad_request priority": [tuple(scheduled(priority=100))],
+        "bad_request options": [tuple(scheduled(key="k", window=-1)), tuple(scheduled(expires_in=-1))],
+        "too_large name": [tuple(scheduled(tenant="full"))],
+    },
+    "unschedule": WHO,
+    "pause_schedule": WHO,
+    "resume_schedule": {
+        **{refusal: [(*row, b"", START) for row in rows] for refusal, rows in WHO.items()},
+        "bad_request next_at": [("ada", "n", b"", at) for at in MOMENTS],
+    },
+    "fire": {
+        "bad_request fires": [(), ("ada/n", b""), ("ada/n", b"", START) * 101],
+        "bad_request tenant": [("n", b"", START), ("/n", b"", START), ("Ada/n", b"", START)],
+        "bad_request name": [("ada/", b"", START), ("ada/a/b", b"", START)],
+        "bad_request next_at": [("full/s0", b"", START, "ada/n", b"", at) for at in MOMENTS],
+    },
+    "tenants": {"bad_request count": [("0", count) for count in LIMITS]},
+    "tasks": IDS,
+    "batches": IDS_ONCE,
+    "results": IDS_ONCE,
+    "peek": {
+        "bad_request tenant": [(name, 1) for name in NAMES],
+        "bad_request count": [("ada", count) for count in LIMITS],
+    },
+    "dead": {
+        "bad_request tenant": [(name, "", 1, "", "", 0, 0, "") for name in NAMES if name],
+        "bad_request cursor": [
+            ("", cursor, 1, "", "", 0, 0, "") for cursor in ("x", "1:1", "1:1:", "-1:1:a", "1:-1:a", ":1:a")
+        ],
+        "bad_request count": [("", "", count, "", "", 0, 0, "") for count in LIMITS],
+        "bad_request older_than_ms": [("", "", 1, "", "", age, 0, "") for age in (*TIMES, 1.5, "")],
+        "bad_request younger_than_ms": [("", "", 1, "", "", 0, age, "") for age in (*TIMES, 1.5, "")],
+    },
+    "schedules": {
+        "bad_request tenant": [(name, "", 0, 1) for name in NAMES if name],
+        "bad_request name": [("ada", name, 0, 1) for name in NAMES if name],
+        "bad_request offset": [("", "", offset, 1) for offset in (-1, 1.5, "nan", "inf", "", "far")],
+        "bad_request count": [("", "", 0, count) for count in LIMITS],
+    },
+}  # fmt: skip
+NOTHING_TO_REFUSE = {"depth", "letter"}  # no arguments, and an id that is known or not
+# Tested elsewhere: the clock and the dice of tests; and what another build has written.
+ELSEWHERE = {"forbidden now", "bad_request dice", "bad_request record", "bad_request schedule"}
+
+
+@pytest.fixture
+def filled(queue: Queue) -> Queue:
+    """A queue with something of each kind in it."""
+    queue.enqueue("ada", "leased")
+    queue.claim()
+    queue.enqueue("ada", "a", "b")
+    queue.open_batch("bobs", tenant="bob")
+    for name in ("open", "closed", "complete"):
+        queue.open_batch(name)
+    queue.enqueue("ada", "in-closed", batch="closed")
+    for name in ("closed", "complete"):
+        queue.call("close_batch", name)
+    return queue
+
+
+@pytest.mark.parametrize("verb", REFUSED)
+def test_what_is_refused_is_named_and_changes_nothing(filled: Queue, verb: str) -> None:
+    if verb == "schedule":
+        for n in range(1000):
+            filled.call("schedule", *scheduled(tenant="full", name=f"s{n}"))
+    for refusal, rows in REFUSED[verb].items():
+        for args in rows:
+            refused(filled, refusal, verb, *args)
+
+
+def test_every_function_is_in_the_table() -> None:
+    assert set(REFUSED) | NOTHING_TO_REFUSE == VERBS
+
+
+def test_every_refusal_of_the_library_is_in_the_table() -> None:
+    text = library.source()
+    told = {f"{code} {field}" for code, field in re.findall(r"refuse\('(\w+)', '(\w+)'\)", text)}
+    told |= {f"bad_request {field}" for field in re.findall(r"check_\w+\([^()]+, '(\w+)'", text)}
+    assert told - ELSEWHERE <= {refusal for rows in REFUSED.values() for refusal in rows}
+
+
+def test_every_name_and_limit_that_a_function_takes_has_rows() -> None:
+    """By the comment over each function, which says what it takes."""
+    for verb, comment in re.findall(r"^-- (\w+)\(keys, argv\).*?\n((?:--.*\n)+)", library.source(), re.MULTILINE):
+        rows = REFUSED.get(verb, {})
+        argv = comment.partition("  out ")[0]
+        if re.search(r"\d tenant\b", argv):
+            assert "bad_request tenant" in rows, verb
+        for name in re.findall(r"(\w+)[^\d()]*\((?:of all: |tasks per duty )?1\.\.500\)", argv):
+            assert {"bad_request limit", "bad_request count"} & rows.keys(), (verb, name)
+        if "at most 500" in argv:
+            assert {"bad_request ids", "bad_request tasks", "bad_request settlements"} & rows.keys(), verb

@@ -1,0 +1,274 @@
+"""What the verbs refuse, as data: per verb a body that is taken, and the values that break the rule of each field.
+
+A row puts one value into the good body of its verb. `place` is a field of the frame, or `<field>.<part>` of the last
+thing in a list (or of an object), so that all before it were good. Wrong types, missing and unknown fields have no
+rows: they follow from the types of the frames.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+from fairq.model import (
+    MAX_BATCH,
+    MAX_CALLBACK_BYTES,
+    MAX_CAP,
+    MAX_ERROR_CHARS,
+    MAX_PAYLOAD_BYTES,
+    MAX_RESULT_BYTES,
+    MAX_SPAN_MS,
+    MAX_TIME_MS,
+    MAX_WINDOWS_CHARS,
+    SETTING_RANGES,
+)
+from fairq.wire.messages import CLIENT_FRAMES, Role
+
+TENANT, WORKER, OPERATOR = Role.TENANT, Role.WORKER, Role.OPERATOR
+REQUESTS = {frame.type: frame for frame in CLIENT_FRAMES if "ref" in frame.__annotations__}
+OF_TENANTS = {verb for verb, frame in REQUESTS.items() if TENANT in CLIENT_FRAMES[frame][0]}
+OF_OPERATORS = {verb for verb, frame in REQUESTS.items() if OPERATOR in CLIENT_FRAMES[frame][0]}
+
+# What there is when these are sent: see `World` in test_refusals.py.
+GOOD: dict[str, dict[str, Any]] = {
+    "enqueue": {"queue": "q", "tasks": [{"id": "new-1", "payload": 1}, {"id": "new-2", "payload": 1}]},
+    "tasks": {"queue": "q", "ids": ["ready"]},
+    "cancel": {"queue": "q", "ids": ["ready"]},
+    "reschedule": {"queue": "q", "ids": ["delayed"]},
+    "peek": {"queue": "q"},
+    "ended": {"queue": "q", "ids": ["ready"]},
+    "open_batch": {"queue": "q", "id": "new"},
+    "batch": {"queue": "q", "id": "open"},
+    "close_batch": {"queue": "q", "id": "open"},
+    "cancel_batch": {"queue": "q", "id": "open"},
+    "dead": {"queue": "q"},
+    "letter": {"queue": "q", "id": "dead"},
+    "replay": {"queue": "q", "ids": ["dead"]},
+    "purge": {"queue": "q", "ids": ["dead"]},
+    "schedule": {"queue": "q", "name": "nightly", "payload": 2, "cron": "0 4 * * *"},
+    "pause_schedule": {"queue": "q", "name": "nightly"},
+    "resume_schedule": {"queue": "q", "name": "nightly"},
+    "schedules": {"queue": "q", "name": "nightly"},
+    "unschedule": {"queue": "q", "name": "nightly"},
+    "attach": {"worker": "other", "queues": ["q"], "credit": 0, "leases": [
+        {"queue": "q", "id": "ada/leased", "attempt": 1}, {"queue": "q", "id": "ada/none", "attempt": 1}]},
+    "credit": {"credit": 1},
+    "progress": {"queue": "q", "reports": [
+        {"id": "ada/leased", "attempt": 1, "fraction": 0.5}, {"id": "ada/none", "attempt": 1, "fraction": 1}]},
+    "extend": {"queue": "q", "leases": [{"id": "ada/leased", "attempt": 1}, {"id": "ada/none", "attempt": 1}]},
+    "settle": {"queue": "q", "settlements": [
+        {"action": "ack", "id": "ada/leased", "attempt": 1}, {"action": "nack", "id": "ada/none", "attempt": 1}]},
+    "idle": {},
+    "queues": {},
+    "configure": {"queue": "q", "settings": {"max_attempts": 3}},
+    "tenants": {"queue": "q"},
+    "set_weight": {"queue": "q", "tenant": "ada", "weight": 2},
+    "set_cap": {"queue": "q", "tenant": "ada", "cap": 5},
+    "workers": {},
+    "drain_worker": {"worker": "nobody"},
+    "pause": {"queue": "q", "tenant": "ada"},
+    "resume": {"queue": "q", "tenant": "ada"},
+    "set_windows": {"queue": "q", "tenant": "ada", "windows": "mon-fri 12:00-15:00 Europe/Copenhagen"},
+    "create_token": {"id": "fresh", "role": "tenant", "hash": "0" * 64, "tenant": "ada", "queues": ["q"]},
+    "list_tokens": {},
+    "revoke_token": {"id": "abcd"},
+}  # fmt: skip
+WHOSE = {"peek", "schedule", "pause_schedule", "resume_schedule", "schedules", "unschedule"}  # an operator names it
+
+
+def good(verb: str, role: Role) -> dict[str, Any]:
+    """Return a body that is taken from this role: operators spell ids in full."""
+    body = deepcopy(GOOD[verb])
+    if role is OPERATOR and verb in OF_TENANTS:
+        body |= {"ids": [f"ada/{id}" for id in body["ids"]]} if "ids" in body else {}
+        body |= {"id": f"ada/{body['id']}"} if "id" in body else {}
+        body |= {"tenant": "ada"} if verb in WHOSE else {}
+    return body
+
+
+class Together(dict[str, Any]):
+    """Several fields that break a rule together."""
+
+
+class Rule(NamedTuple):
+    """Values that some verbs refuse in one place."""
+
+    verbs: set[str]
+    place: str
+    values: tuple[Any, ...]
+    code: str = "bad_request"
+    roles: tuple[Role, ...] = (TENANT, WORKER, OPERATOR)
+    field: str = ""  # that is named, if not that of the place
+
+
+NAMES = ("", "Q", "-q", "_q", "q" * 64, "q{x}", "q/x", "q\n", "é")
+TASK_IDS = ("", "a b", "a" * 65, "a{b}", "ada/a", "a\n", "é")
+FULL_IDS = ("", "a b", "ada/", "/a", "Ada/a", "ada/a/b", "ada/" + "a" * 65, "a" * 64 + "/a", "ada/a\n")
+BATCH_IDS = ("a b", "b" * 41, "b{x}", "ada/b", "b\n")
+SCHEDULE_NAMES = ("", "N", "-n", "n" * 41, "a/b", "n\n")
+WORKERS = ("", "a b", "w" * 65, "a/b", "w\n")
+SPAN, MOMENT = (-1, MAX_SPAN_MS + 1), (-1, MAX_TIME_MS + 1)
+CRONS = (
+    "0 3 * *", "0 0 3 * * *", "60 3 * * *", "0 24 * * *", "0 3 * 13 *", "0 3 * * 8", "0 3 */0 * *", "at three",
+    "0 0 30 2 *", "0 0 */31 * MON#2", "0" + ",0" * 96 + " 3 * * *",
+)  # fmt: skip
+ZONES = ("Europe/Atlantis", "europe/copenhagen", "../../etc/passwd", "localtime", "UTC\n", "z" * 1000)
+WINDOWS = (
+    " ", ",", "at noon", "12:00", "12:00-", "12-15", "12:00-12:00", "24:00-01:00", "12:60-13:00", "12:00-24:01",
+    "00:00-24:00", "mon-sun 00:00-12:00, mon-sun 12:00-24:00", "12:00-15:00,", "12:00-15:00 13:00-14:00",
+    "day 12:00-15:00", "mon- 12:00-15:00", "mon 12:00-15:00, 16:00-17:00", "12:00-15:00 Europe/Copenhagen UTC",
+    ", ".join(["12:00-13:00"] * 33), "12:00-13:00".ljust(MAX_WINDOWS_CHARS + 1),
+)  # fmt: skip
+QUEUED = {verb for verb, frame in REQUESTS.items() if "queue" in frame.__annotations__}
+IDENTIFIED = {verb for verb, frame in REQUESTS.items() if "ids" in frame.__annotations__}
+BATCHES = {"batch", "close_batch", "cancel_batch"}
+ON_SCHEDULES = {"schedule", "unschedule", "pause_schedule", "resume_schedule", "schedules"}
+NAMING = {verb for verb in OF_OPERATORS if "tenant" in REQUESTS[verb].__annotations__}
+TASK_RANGES = {
+    "delay_ms": SPAN, "start_at_ms": MOMENT, "expires_in_ms": SPAN, "expires_at_ms": MOMENT, "max_attempts": (-1, 1001),
+    "priority": (-1, 100), "result_ttl_ms": SPAN, "dedupe_key": ("k" * 256, "é" * 128, "a\nb", "\x00"),
+}  # fmt: skip
+WEIGHTS = (0, -1, 0.0009, 1e-300, 10_000.1, 1e9, 1e308)
+
+RULES = [
+    Rule(set(REQUESTS), "ref", (-1, 1 << 53)),
+    Rule(QUEUED, "queue", NAMES),
+    Rule({"settle", "extend", "progress"}, "queue", ("other",)),  # one that it is not attached to
+    Rule({"tenants"}, "queue", ("nowhere",), "not_found"),
+    Rule(IDENTIFIED, "ids", ([], ["ready", 5])),
+    Rule(IDENTIFIED, "ids", (["a"] * (MAX_BATCH + 1),), "too_large"),
+    Rule(IDENTIFIED, "ids", tuple([id] for id in TASK_IDS), roles=(TENANT,)),
+    Rule(IDENTIFIED, "ids", tuple([id] for id in FULL_IDS), roles=(OPERATOR,)),
+    Rule({"cancel", "reschedule", "ended"}, "ids", (["a", "a"],)),
+    Rule(NAMING - ON_SCHEDULES - {"create_token"}, "tenant", NAMES, roles=(OPERATOR,)),
+    Rule(ON_SCHEDULES, "tenant", (*NAMES, None), roles=(OPERATOR,)),
+    Rule({"peek"}, "tenant", (None,), roles=(OPERATOR,)),
+    Rule(NAMING & OF_TENANTS, "tenant", ("", "bob", "Ada"), "forbidden", (TENANT,)),
+
+    Rule({"enqueue"}, "tasks", ([],)),
+    Rule({"enqueue"}, "tasks", ([{"id": f"id-{n}", "payload": 1} for n in range(MAX_BATCH + 1)],), "too_large"),
+    Rule({"enqueue"}, "tasks.id", TASK_IDS),
+    Rule({"enqueue"}, "tasks.payload", ("x" * (MAX_PAYLOAD_BYTES - 1),), "too_large"),
+    *(Rule({"enqueue"}, f"tasks.{name}", values) for name, values in TASK_RANGES.items()),
+    Rule({"enqueue"}, "tasks.start_at_ms", (Together(delay_ms=1, start_at_ms=1),)),
+    Rule({"enqueue"}, "tasks.expires_at_ms", (
+        Together(expires_in_ms=1, expires_at_ms=1), Together(start_at_ms=2, expires_at_ms=1),
+        Together(start_at_ms=2, expires_at_ms=2))),
+    Rule({"enqueue"}, "tasks.expires_in_ms", (Together(delay_ms=2, expires_in_ms=2),)),
+    Rule({"enqueue"}, "tasks.dedupe_window_ms", (
+        5, Together(dedupe_key="k", dedupe_window_ms=-1), Together(dedupe_key="k", dedupe_window_ms=MAX_SPAN_MS + 1))),
+    Rule({"enqueue"}, "tasks.batch", BATCH_IDS),
+    Rule({"enqueue"}, "tasks.batch", ("none",), "not_found"),
+    Rule({"enqueue"}, "tasks.batch", ("closed", "complete"), "batch_closed"),
+    Rule({"reschedule"}, "delay_ms", SPAN),
+    Rule({"reschedule"}, "start_at_ms", (*MOMENT, Together(delay_ms=1, start_at_ms=1))),
+    Rule({"peek", "dead", "schedules"}, "count", (0, MAX_BATCH + 1)),
+    Rule({"ended", "batch"}, "timeout_ms", (-1, 60_001)),
+
+    Rule({"open_batch"}, "id", (*BATCH_IDS, "")),
+    Rule(BATCHES, "id", (*BATCH_IDS, ""), roles=(TENANT,)),
+    Rule(BATCHES | {"letter"}, "id", FULL_IDS, roles=(OPERATOR,)),
+    Rule(BATCHES, "id", ("none",), "not_found"),
+    Rule(BATCHES, "id", ("bob/open",), "not_found", (OPERATOR,)),
+    Rule({"open_batch"}, "cap", (-1, MAX_CAP + 1)),
+    *(Rule({"open_batch"}, f"on_{name}", ("x" * (MAX_CALLBACK_BYTES - 1),), "too_large")
+      for name in ("complete", "success", "death")),
+
+    Rule({"dead"}, "reason", ("", "boredom", "Expired")),
+    Rule({"dead"}, "error", ("", "x" * 101)),
+    Rule({"dead"}, "older_than_ms", SPAN),
+    Rule({"dead"}, "younger_than_ms", (*SPAN, Together(older_than_ms=5, younger_than_ms=5))),
+    Rule({"dead"}, "cursor", ("", "yesterday", "1:1:", "-1:1:a", "1.5:1:a", f"1:1:{'a' * 200}")),
+    Rule({"letter"}, "id", TASK_IDS, roles=(TENANT,)),
+    Rule({"letter"}, "id", ("none", "ready"), "not_found"),  # no dead letter
+
+    Rule(ON_SCHEDULES, "name", SCHEDULE_NAMES),
+    Rule({"schedules", "pause_schedule", "resume_schedule"}, "name", ("none",), "not_found"),
+    Rule({"schedule"}, "payload", ("x" * (MAX_PAYLOAD_BYTES - 1),), "too_large"),
+    Rule({"schedule"}, "cron", (*CRONS, Together(every_ms=1000))),
+    Rule({"schedule"}, "zone", (*ZONES, Together(cron="", every_ms=1000, zone="UTC"))),
+    Rule({"schedule"}, "every_ms", (Together(cron=""), *(
+        Together(cron="", every_ms=ms) for ms in (999, -1, MAX_SPAN_MS + 1)))),
+    Rule({"schedule"}, "missed", ("", "all", "Skip")),
+    *(Rule({"schedule"}, name, values) for name, values in TASK_RANGES.items() if not name.endswith(("y_ms", "at_ms"))),
+    Rule({"schedule"}, "dedupe_window_ms", (
+        5, Together(dedupe_key="k", dedupe_window_ms=-1), Together(dedupe_key="k", dedupe_window_ms=MAX_SPAN_MS + 1))),
+    Rule({"schedules"}, "offset", MOMENT),
+
+    Rule({"attach", "drain_worker"}, "worker", WORKERS),
+    Rule({"attach"}, "queues", ([], *([name] for name in NAMES), ["q", "Q"], [f"q{n}" for n in range(101)])),
+    Rule({"attach"}, "queues", (["q"] * (MAX_BATCH + 1),), "too_large"),
+    Rule({"attach", "credit"}, "credit", (-1, 501)),
+    Rule({"attach"}, "leases", ([{"queue": "other", "id": "ada/leased", "attempt": 1}],)),
+    Rule({"attach"}, "leases.queue", (*NAMES, "other"), field="leases"),
+    Rule({"attach", "extend"}, "leases.id", FULL_IDS),
+    Rule({"attach", "extend"}, "leases.attempt", (-1, 0, 1 << 32)),
+    Rule({"attach", "extend"}, "leases", ([{"queue": "q", "id": "a", "attempt": 1}] * (MAX_BATCH + 1),), "too_large"),
+    Rule({"extend"}, "leases", ([],)),
+    Rule({"attach"}, "started_at_ms", MOMENT),
+    Rule({"attach"}, "weights", ([1, 2], *([weight] for weight in WEIGHTS))),
+    Rule({"settle"}, "settlements", ([],)),
+    Rule({"settle"}, "settlements", ([{"action": "ack", "id": "a", "attempt": 1}] * (MAX_BATCH + 1),), "too_large"),
+    Rule({"settle"}, "settlements.action", ("", "reap", "finish", "Ack", "eat")),
+    Rule({"settle"}, "settlements.id", FULL_IDS),
+    Rule({"settle"}, "settlements.attempt", (-1, 0, 1 << 32)),
+    Rule({"settle"}, "settlements.delay_ms", SPAN),
+    Rule({"settle"}, "settlements.error", ("x" * (MAX_ERROR_CHARS + 1),)),
+    Rule({"settle"}, "settlements.result", ("x" * (MAX_RESULT_BYTES - 1),), "too_large"),
+    Rule({"progress"}, "reports", ([],)),
+    Rule({"progress"}, "reports", ([{"id": "a", "attempt": 1, "fraction": 1}] * (MAX_BATCH + 1),), "too_large"),
+    Rule({"progress"}, "reports.id", FULL_IDS),
+    Rule({"progress"}, "reports.attempt", (-1, 0, 1 << 32)),
+    Rule({"progress"}, "reports.fraction", (-0.01, -1, 1.01, 2)),
+    Rule({"progress"}, "reports.text", ("x" * 201,)),
+
+    Rule({"configure"}, "settings", ({},)),
+    Rule({"configure"}, "settings.share", ("luck", "", 0, None, ["time"])),
+    *(Rule({"configure"}, f"settings.{name}", (low - 1, high + 1, str(low), float(low), True, None))
+      for name, (low, high) in SETTING_RANGES.items()),
+    Rule({"set_weight"}, "weight", WEIGHTS),
+    Rule({"set_windows"}, "windows", WINDOWS),
+    Rule({"set_windows"}, "windows", tuple(f"12:00-13:00 {zone}" for zone in ZONES if zone.strip() == zone)),
+    Rule({"set_cap"}, "cap", (-1, MAX_CAP + 1)),
+    Rule({"create_token"}, "id", ("", "abc", "a" * 33, "ABCD", "ab_d", "abcd\n")),
+    Rule({"create_token"}, "id", ("abcd",)),  # another token's
+    Rule({"create_token"}, "role", ("", "king", "Tenant")),
+    Rule({"create_token"}, "hash", ("", "0" * 63, "0" * 65, "A" * 64, "g" * 64)),
+    Rule({"create_token"}, "tenant", (*NAMES, None, Together(role="worker"), Together(role="operator"))),
+    Rule({"create_token"}, "queues", ([], *([name] for name in NAMES))),
+    Rule({"create_token"}, "queues", (["q"] * (MAX_BATCH + 1),), "too_large"),
+    Rule({"revoke_token"}, "id", ("", "none", "ABCD"), "not_found"),
+]  # fmt: skip
+
+
+class Row(NamedTuple):
+    """One request that is refused."""
+
+    verb: str
+    role: Role
+    body: dict[str, Any]
+    code: str
+    field: str
+
+
+def put(body: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
+    """Return the body with a value in a place; `...` takes the field out."""
+    body = deepcopy(body)
+    outer, _, name = place.rpartition(".")
+    inner = body if not outer else body[outer][-1] if isinstance(body[outer], list) else body[outer]
+    inner |= value if isinstance(value, Together) else {name: value}
+    for gone in [name for name, value in inner.items() if value is ...]:
+        del inner[gone]
+    return body
+
+
+def rows_of(rule: Rule) -> list[Row]:
+    """Return the requests of a rule: from each role that may say the verb."""
+    field = rule.field or rule.place.rpartition(".")[2]
+    return [
+        Row(verb, role, put(good(verb, role), rule.place, value), rule.code, field)
+        for verb in sorted(rule.verbs)
+        for role in sorted(CLIENT_FRAMES[REQUESTS[verb]][0], key=lambda role: role.value)
+        if role in rule.roles
+        for value in rule.values
+    ]

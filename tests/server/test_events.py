@@ -1,0 +1,150 @@
+"""The feed through the server: whose it is, how long an answer waits, and that none is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+
+from fairq.model import EventPage, NewTask, Settlement, full_id
+from fairq.server.run import Served
+from fairq.store import keys
+from fairq.store.store import Store
+from tests.store.waiting import wait_until
+
+from .harness import OPERATOR, Refused, raw, running, tenant
+
+
+async def finish(store: Store, *ids: str, name: str = "ada") -> None:
+    """Have tasks of a tenant done that asked for events; nothing else may be ready."""
+    await store.enqueue("q", name, [NewTask(full_id(name, id), b"1", events=True) for id in ids])
+    done = [Settlement("ack", lease.id, 1) for lease in (await store.claim("q", "w", len(ids))).leases]
+    assert await store.settle("q", done) == ["ok"] * len(ids)
+
+
+async def waited_for(served: Served, *names: str) -> None:
+    """Wait until requests wait for the feeds of these tenants, and no other."""
+    wanted = {keys.EVENT + name for name in names}
+    await wait_until(lambda: "q" in served.app.watchers and served.app.watchers["q"]._events.keys() == wanted)
+
+
+async def test_a_tenant_reads_its_own_feed_and_an_operator_says_whose(served: Served) -> None:
+    async with raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob, raw(served, OPERATOR) as operator:
+        assert await ada.enqueue("q", ["told"], events=True) == ["ok"]
+        assert await ada.enqueue("q", ["plain"]) == ["ok"]
+        await ada.ask("open_batch", queue="q", id="b", events=True)
+        await ada.ask("close_batch", queue="q", id="b")
+        await ada.ask("cancel", queue="q", ids=["told", "plain"])
+        mine = await ada.ask("events", queue="q")
+        assert (mine["oldest"], mine["newest"]) == (1, 2)
+        first_at, second_at = (row.pop("at_ms") for row in mine["events"])
+        assert 0 < first_at <= second_at
+        assert mine["events"] == [
+            {"id": 1, "event": "batch_completed", "batch": "b"},
+            {"id": 2, "event": "cancelled", "task": "told"},
+        ]
+        theirs = (await operator.ask("events", queue="q", tenant="ada", after=1))["events"]
+        assert [(row["id"], row["task"]) for row in theirs] == [(2, "ada/told")]
+        assert await bob.ask("events", queue="q") == {"oldest": 1, "newest": 0, "events": []}
+        with pytest.raises(Refused) as caught:
+            await bob.ask("events", queue="q", tenant="ada")
+        assert (caught.value.code, caught.value.field) == ("forbidden", "tenant")
+
+
+async def test_an_event_too_old_is_refused_with_where_the_feed_goes_on(served: Served) -> None:
+    async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+        await operator.ask("configure", queue="q", settings={"events_keep": 2})
+        await finish(served.app.store, "a", "b", "c", "d", "e")
+        with pytest.raises(Refused) as caught:
+            await ada.ask("events", queue="q", after=2)
+        assert (caught.value.code, caught.value.field) == ("too_old", "after")
+        assert "event 4" in caught.value.frame["message"]
+        assert [row["id"] for row in (await ada.ask("events", queue="q", after=3))["events"]] == [4, 5]
+        assert [row["id"] for row in (await ada.ask("events", queue="q"))["events"]] == [4, 5]
+        with pytest.raises(Refused) as caught:
+            await ada.ask("events", queue="q", after=6, timeout_ms=1000)
+        assert (caught.value.code, caught.value.field) == ("bad_request", "after")
+        assert "newest event is 5" in caught.value.frame["message"]
+
+
+async def test_an_answer_waits_for_the_first_event_of_that_tenant(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, trio.open_nursery() as nursery:
+            rows: list[dict[str, object]] = []
+
+            async def ask() -> None:
+                rows.extend((await ada.ask("events", queue="q", timeout_ms=5000))["events"])
+
+            nursery.start_soon(ask)
+            await waited_for(served, "ada")
+            await finish(served.app.store, "b", name="bob")
+            assert not rows
+            begun = trio.current_time()
+            await finish(served.app.store, "a")
+            await wait_until(lambda: bool(rows))
+            assert trio.current_time() - begun < 2, "told by the store, not found by the poll"
+            assert [(row["event"], row["task"]) for row in rows] == [("done", "a")]
+
+
+async def test_an_answer_with_nothing_comes_when_the_time_is_up(served: Served) -> None:
+    async with raw(served, tenant("ada")) as ada:
+        assert (await ada.ask("events", queue="q", timeout_ms=50))["events"] == []
+        assert (await ada.ask("events", queue="q"))["events"] == []
+    await waited_for(served)
+
+
+async def test_an_event_between_reading_and_waiting_is_not_missed(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, pages = Store.events, []
+
+    async def late(store: Store, queue: str, name: str, after: int, count: int) -> EventPage:
+        page = await real(store, queue, name, after, count)
+        pages.append(page)
+        if len(pages) == 1:
+            await finish(store, "a")
+            heard: Sequence[trio.Event] = [*served.app.watchers["q"]._events[keys.EVENT + "ada"]]
+            await wait_until(lambda: all(event.is_set() for event in heard))
+        return page
+
+    monkeypatch.setattr(Store, "events", late)
+    with trio.fail_after(3):  # less than the poll
+        async with raw(served, tenant("ada")) as ada:
+            rows = (await ada.ask("events", queue="q", timeout_ms=60_000))["events"]
+    assert [page.newest for page in pages] == [0, 1]
+    assert [row["task"] for row in rows] == ["a"]
+
+
+async def test_events_are_heard_at_another_server(server_store: str) -> None:
+    with trio.fail_after(15):
+        async with (
+            running(server_store) as one,
+            running(server_store) as other,
+            raw(one, tenant("ada")) as ada,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(finish_when_waited_for, one, other)
+            rows = (await ada.ask("events", queue="q", timeout_ms=5000))["events"]
+    assert [row["task"] for row in rows] == ["a"]
+
+
+async def finish_when_waited_for(waiting: Served, finishing: Served) -> None:
+    """Have a task done at one server when a request waits at another."""
+    await waited_for(waiting, "ada")
+    await finish(finishing.app.store, "a")
+
+
+async def test_a_server_that_stops_says_so_to_those_who_wait(served: Served) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, trio.open_nursery() as nursery:
+
+            async def stop() -> None:
+                await waited_for(served, "ada")
+                served.app.is_draining = True
+                served.app.watchers["q"].heard("")
+
+            nursery.start_soon(stop)
+            with pytest.raises(Refused) as caught:
+                await ada.ask("events", queue="q", timeout_ms=60_000)
+            assert caught.value.code == "draining"
