@@ -38,10 +38,10 @@ def print_table(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[s
     console.print(table)
 
 
-def local_time(moment: datetime, zone: str) -> str:
+def local_time(moment: datetime, zone: str | None) -> str:
     """Show a moment on the clock of a zone; in UTC where that zone is not known here."""
     try:
-        return moment.astimezone(ZoneInfo(zone)).isoformat(" ", "seconds")
+        return moment.astimezone(ZoneInfo(zone or "UTC")).isoformat(" ", "seconds")
     except (LookupError, OSError, ValueError):
         return moment.isoformat(" ", "seconds")
 

@@ -36,7 +36,7 @@ Tenant = Annotated[str | None, Parameter(help="Whose schedule, with an operator'
 
 
 def _at(ms: int, zone: str) -> str:
-    return local_time(datetime.fromtimestamp(ms / 1000, UTC), zone or "UTC") if ms else ""
+    return local_time(datetime.fromtimestamp(ms / 1000, UTC), zone) if ms else ""
 
 
 @schedules.command
@@ -110,7 +110,7 @@ def create(
         return
     print(f"{name} in {queue} fires next at")
     for moment in fires:
-        print(f"  {local_time(moment, zone or "UTC")}")
+        print(f"  {local_time(moment, zone)}")
 
 
 @schedules.command(name="list")

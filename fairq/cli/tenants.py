@@ -10,7 +10,7 @@ from fairq.cli.output import print_json, print_table
 from fairq.cli.windows import Always, Windows, show_windows
 from fairq.model import check_weight
 
-tenants = App(name="tenants", help="List a queue's tenants, tune their weights, limits and windows, pause and resume them.")
+tenants = App(name="tenants", help="List a queue's tenants, tune weights, limits and windows, pause and resume them.")
 
 _COLUMNS = {
     "tenant": "tenant",
