@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 Windows = Annotated[
     str | None,
-    Parameter(help='Such as "12:00-15:00 Europe/Copenhagen" or "mon-fri 8:00-12:00, sat 22:00-06:00"; zone: or UTC.'),
+    Parameter(help='Such as "12:00-15:00 Europe/Copenhagen", or "mon-fri 8:00-12:00, sat 22:00-06:00" in UTC.'),
 ]
 Always = Annotated[bool, Parameter(negative=(), help="Take the windows off: it is always open.")]
 
