@@ -9,8 +9,8 @@
 -- that a fast one does not come and go with every task. A pick that is taken back gives its token back.
 --
 -- Guarantee. A tenant with fewer leased tasks than it is guaranteed is served as if it had just woken (rule 3 of
--- 10_tenants.lua), until it has them. Its account goes on, so it draws less of what is left; the slots that it does
--- not use are everybody's.
+-- 10_tenants.lua), but that one who is behind goes before it one time in eight only, until it has them. Its account
+-- goes on, so it draws less of what is left; the slots that it does not use are everybody's.
 
 local limits = {
   names = {'cap', 'guaranteed', 'rate', 'burst', 'queued', 'queued_bytes', 'delayed', 'dead'},  -- KEYS.md

@@ -31,7 +31,8 @@ end
 local function pick(call, round)
   local woken, drawn, weight, vtime, estimate = round.woken[round.next_woken], draw_two(call, round)
   local is_behind = woken and drawn and vtime + cost_of(call, estimate) / weight < call.queue.clock
-  if woken and not (is_behind and random(call) < 0.5) then
+  local chance = woken and limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2
+  if woken and not (is_behind and random(call) < chance) then
     round.next_woken, woken.listed = round.next_woken + 1, 0
     return touch(call, woken.name)
   end

@@ -21,14 +21,15 @@ MAY_IMPORT = {
     "zones": set(),
     "schedules": {"errors", "model", "zones"},
     "windows": {"errors", "model", "zones"},
-    "store": {"errors", "model", "scopes"},
-    "server": SHARED | {"store", "schedules", "windows"},
+    "limits": {"errors", "model"},
+    "store": {"errors", "model", "limits", "scopes"},
+    "server": SHARED | {"store", "limits", "schedules", "windows"},
     "client": SHARED,
     "webhook": SHARED | {"client"},
     "testing": SHARED | {"client"},
     "": {"errors", "client"},
     "demo": SHARED | {"", "client", "server", "store"},
-    "cli": SHARED | {"", "client", "server", "store", "demo", "webhook"},
+    "cli": SHARED | {"", "client", "server", "store", "demo", "limits", "webhook"},
     "__main__": {"", "cli"},
 }
 PACKAGES = ("wire", "store", "server", "client", "webhook", "testing", "cli", "demo")

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "ffa75810ace99139"
+DIGEST = "104e5db05ed26ede"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {
@@ -28,7 +28,7 @@ READ_VERBS = frozenset(
         "schedules",
         "limits",
         "windows",
-    }  # fmt: skip
+    }
 )
 
 

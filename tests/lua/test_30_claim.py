@@ -231,7 +231,7 @@ def test_concurrent_claimers_never_get_the_same_task(queue: Queue, store_url: st
         with redis.Redis.from_url(store_url) as client:
             while True:
                 reply = client.fcall(f"fq{library.VERSION}_claim", 1, queue.prefix, "", "", "w", 7)
-                if len(reply) == 3:
+                if len(reply) == 4:
                     return
                 mine += [id.decode() for id in reply[4::4]]
 

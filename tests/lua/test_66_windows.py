@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .calls import Queue, refused
+from .calls import Queue
 
 TEXT = "mon-fri 12:00-15:00 UTC"
 
@@ -149,19 +149,3 @@ def test_a_window_is_taken_off_and_the_tenant_served(queue: Queue) -> None:
     assert queue.call("windows", "ada") == [queue.now]
     assert put(queue, "ada", is_open=False, head=head) is None, "a server that has read it before does not close it"
     assert queue.tick().next_due == queue.now + 30_000
-
-
-@pytest.mark.parametrize(
-    ("field", "args"),
-    [
-        ("tenant", ("a:b", TEXT, 1, 5, "")),
-        ("windows", ("ada", "x" * 2049, 1, 5, "")),
-        ("is_open", ("ada", TEXT, 2, 5, "")),
-        ("is_open", ("ada", TEXT, "", 5, "")),
-        ("changes_at", ("ada", TEXT, 1, -1, "")),
-        ("changes_at", ("ada", TEXT, 1, "soon", "")),
-        ("changes_at", ("ada", TEXT, 1, 2**52 + 2, "")),
-    ],
-)
-def test_a_window_that_is_none_is_refused(queue: Queue, field: str, args: tuple[object, ...]) -> None:
-    refused(queue, f"bad_request {field}", "set_windows", *args)
