@@ -125,7 +125,8 @@ async def test_servers_killed_at_the_time_of_a_turn_leave_it_to_the_others(
                 turns_at = await due(store, name, opens=True, in_ms=1500)
                 async with fairq.open_client(urls, token=tenant(name)) as client:
                     await client.enqueue("q", {"first": 0, "then": 0}, id=name)
-                await trio.sleep((turns_at - 4 + 2 * number) / 1000 - time.time())  # just before the turn, or just after
+                wait_ms = turns_at - 4 + 2 * number - time.time() * 1000  # until just before the turn, or just after
+                await trio.sleep(max(0.0, wait_ms / 1000))
                 servers[number % 2].kill()
                 killed.append(servers[number % 2])
                 turned = await wait_turned(store, name, opens=True)
