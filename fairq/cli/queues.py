@@ -1,4 +1,4 @@
-"""`fairq queues`: counts, settings, limits for all tenants, pauses."""
+"""`fairq queues`: counts, settings, limits for all tenants, windows, pauses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from cyclopts import App
 from fairq.cli.limits import Limit, change_limits, show_limits
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
+from fairq.cli.windows import Always, Windows, show_windows
 from fairq.errors import BadRequest
 
 queues = App(name="queues", help="List queues, change their settings, pause and resume them.")
@@ -24,6 +25,7 @@ _COLUMNS = {
     "workers": "workers here",
     "share": "share",
     "is_paused": "paused",
+    "is_closed": "closed",
 }
 
 
@@ -101,6 +103,19 @@ def set_limits(
         "dead": dead,
     }  # fmt: skip
     change_limits(server, queue, None, given)
+
+
+@queues.command
+def windows(
+    queue: str,
+    text: Windows = None,
+    *,
+    always: Always = False,
+    json: Json = False,
+    server: Server | None = None,
+) -> None:
+    """Show when a queue is open by the clock, or say it. While it is closed all wait, also tenants that are open."""
+    show_windows(server, queue, None, text, always, json)
 
 
 @queues.command

@@ -1,4 +1,4 @@
-"""`fairq tenants`: weights, limits, pauses and shares."""
+"""`fairq tenants`: weights, limits, windows, pauses and shares."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from cyclopts import App
 from fairq.cli.limits import Limit, change_limits, show_limits
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
+from fairq.cli.windows import Always, Windows, show_windows
 from fairq.model import check_weight
 
-tenants = App(name="tenants", help="List a queue's tenants, tune their weights and limits, pause and resume them.")
+tenants = App(name="tenants", help="List a queue's tenants, tune weights, limits and windows, pause and resume them.")
 
 _COLUMNS = {
     "tenant": "tenant",
@@ -23,6 +24,7 @@ _COLUMNS = {
     "entitled": "entitled",
     "is_limited": "limited",
     "is_paused": "paused",
+    "is_closed": "closed",
 }
 
 
@@ -92,6 +94,20 @@ def set_limits(
         "queued_bytes": queued_bytes, "delayed": delayed, "dead": dead,
     }  # fmt: skip
     change_limits(server, queue, tenant, given)
+
+
+@tenants.command
+def windows(
+    queue: str,
+    tenant: str,
+    text: Windows = None,
+    *,
+    always: Always = False,
+    json: Json = False,
+    server: Server | None = None,
+) -> None:
+    """Show when a tenant is open by the clock, or say it. While it is closed its tasks wait; those that run go on."""
+    show_windows(server, queue, tenant, text, always, json)
 
 
 @tenants.command

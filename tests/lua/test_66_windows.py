@@ -44,6 +44,41 @@ def test_those_who_are_open_go_on(queue: Queue) -> None:
     assert (queue.tenant("ada").barred, queue.depth()["weight_sum"]) == (2, 2000)
 
 
+@pytest.mark.parametrize("weight", [1, 3])
+def test_a_fair_alternation_holds_between_those_that_are_open(queue: Queue, weight: int) -> None:
+    """bob opens and closes: ada has all that he cannot take, and no debt for it; he saves nothing up."""
+    queue.configure(share=1)
+    queue.call("set_weight", "bob", weight * 1000)
+    for name in ("ada", "bob"):
+        queue.enqueue(name, *(f"{name}-{n}" for n in range(400)))
+
+    def serve(count: int) -> dict[str, int]:
+        served = {"ada": 0, "bob": 0}
+        for _ in range(count):
+            (lease,) = queue.claim()
+            served[lease.id.split("-")[0]] += 1
+            queue.end("ack", lease)
+        return served
+
+    for _ in range(3):
+        put(queue, "bob", is_open=False)
+        assert serve(60) == {"ada": 60, "bob": 0}
+        put(queue, "bob", is_open=True)
+        assert abs(serve(20 * (weight + 1))["bob"] - 20 * weight) <= 3
+
+
+def test_a_queue_that_opens_goes_on_with_the_shares_that_it_had(queue: Queue) -> None:
+    queue.configure(share=1)
+    for name in ("ada", "bob"):
+        queue.enqueue(name, *(f"{name}-{n}" for n in range(60)))
+    leases = queue.claim(41)
+    put(queue, "", is_open=False)
+    assert queue.claim(10) == []
+    put(queue, "", is_open=True)
+    leases += queue.claim(39)
+    assert abs(sum(lease.id.startswith("ada") for lease in leases) - 40) <= 3
+
+
 def test_leases_go_on_when_a_window_closes(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b")
     (lease,) = queue.claim()

@@ -21,6 +21,7 @@ from fairq.model import (
     MAX_RESULT_BYTES,
     MAX_SPAN_MS,
     MAX_TIME_MS,
+    MAX_WINDOWS_CHARS,
     SETTING_RANGES,
 )
 from fairq.wire.messages import CLIENT_FRAMES, Role
@@ -124,6 +125,12 @@ CRONS = (
     "0 0 30 2 *", "0 0 */31 * MON#2", "0" + ",0" * 96 + " 3 * * *",
 )  # fmt: skip
 ZONES = ("Europe/Atlantis", "europe/copenhagen", "../../etc/passwd", "localtime", "UTC\n", "z" * 1000)
+WINDOWS = (
+    " ", ",", "at noon", "12:00", "12:00-", "12-15", "12:00-12:00", "24:00-01:00", "12:60-13:00", "12:00-24:01",
+    "00:00-24:00", "mon-sun 00:00-12:00, mon-sun 12:00-24:00", "12:00-15:00,", "12:00-15:00 13:00-14:00",
+    "day 12:00-15:00", "mon- 12:00-15:00", "mon 12:00-15:00, 16:00-17:00", "12:00-15:00 Europe/Copenhagen UTC",
+    ", ".join(["12:00-13:00"] * 33), "12:00-13:00".ljust(MAX_WINDOWS_CHARS + 1),
+)  # fmt: skip
 QUEUED = {verb for verb, frame in REQUESTS.items() if "queue" in frame.__annotations__}
 IDENTIFIED = {verb for verb, frame in REQUESTS.items() if "ids" in frame.__annotations__}
 BATCHES = {"batch", "close_batch", "cancel_batch"}
@@ -238,9 +245,8 @@ RULES = [
       for name, highest in LIMIT_RANGES.items()),
     Rule({"set_limits"}, "limits.rate", (-0.001, 1e9, 1e308)),
     *(Rule({"set_limits"}, f"limits.{name}", (1.5,)) for name in LIMIT_RANGES if name != "rate"),
-    Rule({"set_windows"}, "windows", (
-        "noon", "25:00-26:00 UTC", "12:00-15:00 Europe/Atlantis", "00:00-24:00 UTC", "mon-fri 12:00-12:00 UTC",
-        "x" * 1001)),
+    Rule({"set_windows"}, "windows", WINDOWS),
+    Rule({"set_windows"}, "windows", tuple(f"12:00-13:00 {zone}" for zone in ZONES if zone.strip() == zone)),
     Rule({"create_token"}, "id", ("", "abc", "a" * 33, "ABCD", "ab_d", "abcd\n")),
     Rule({"create_token"}, "id", ("abcd",)),  # another token's
     Rule({"create_token"}, "role", ("", "king", "Tenant")),
