@@ -166,7 +166,11 @@ MUTANTS = [
     Mutant("idling banks credit", "    t.vtime = math.max(t.vtime, call.queue.clock)\n", ""),
     Mutant("coming back sheds debt", "if t.vtime > call.queue.clock and not", "if false and not"),
     Mutant("the wake list starves the backlog", "if woken and not (is_behind and", "if woken and not (false and"),
-    Mutant("the backlog starves the wake list", "is_behind and random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)", "is_behind"),
+    Mutant(
+        "the backlog starves the wake list",
+        "is_behind and random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)",
+        "is_behind",
+    ),
     Mutant("the second draw is ignored", "if other and other_vtime < vtime then", "if false then"),
     Mutant("a tenant is listed twice", "  if t.listed == 1 then return end\n", ""),
     Mutant("a dropped wake entry is not noted", "else touch(call, name).listed = 0 end", "end"),
