@@ -348,6 +348,8 @@ DEEP = {
     "every death calls back",
     "an expired held task keeps its entry",
     "a guarantee sheds debt",
+    "a fire passes the quota",
+    "what does not start takes a token",
     "the flooder loses more than its lead",
     "the cap for all is not looked at by a draw",
     "a walk passes over those of one moment",
