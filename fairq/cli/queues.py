@@ -6,7 +6,7 @@ from typing import Any
 
 from cyclopts import App
 
-from fairq.cli.limits import Limit, change_limits, show_limits
+from fairq.cli.limits import GivenLimits, change_limits, show_limits
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
 from fairq.cli.windows import Always, Windows, show_windows
@@ -67,42 +67,9 @@ def limits(queue: str, *, json: Json = False, server: Server | None = None) -> N
 
 
 @queues.command
-def set_limits(
-    queue: str,
-    *,
-    cap: Limit = None,
-    rate: Limit = None,
-    burst: Limit = None,
-    queued: Limit = None,
-    queued_bytes: Limit = None,
-    delayed: Limit = None,
-    dead: Limit = None,
-    server: Server | None = None,
-) -> None:
-    """Bound all tenants that have no such limit of their own; each limit is a number or `none`.
-
-    Parameters
-    ----------
-    cap
-        Tasks of a tenant that run at once.
-    rate
-        Starts a second, or `300/min`, `1000/h`, `5/d`.
-    burst
-        Starts at once (none: as many as the rate gives in a second).
-    queued
-        Tasks that wait: more are refused with `quota_exceeded`, and when to try again.
-    queued_bytes
-        Bytes of their payloads.
-    delayed
-        Tasks that wait for their start.
-    dead
-        Dead letters: of more, the oldest go.
-    """
-    given = {
-        "cap": cap, "rate": rate, "burst": burst, "queued": queued, "queued_bytes": queued_bytes, "delayed": delayed,
-        "dead": dead,
-    }  # fmt: skip
-    change_limits(server, queue, None, given)
+def set_limits(queue: str, *, limits: GivenLimits | None = None, server: Server | None = None) -> None:
+    """Bound all tenants of a queue that have no such limit of their own; each limit is a number or `none`."""
+    change_limits(server, queue, None, limits)
 
 
 @queues.command
