@@ -104,14 +104,13 @@ class App:
                 )
                 self.nursery.start_soon(self.store.subscription.add, keys.ready_channel(queue))
                 self.nursery.start_soon(dispatcher.run)
-            dispatcher.workers.add(peer)
-            dispatcher.hint()
+            dispatcher.join(peer)
             self.ticker.expect(queue, 0)
 
     def credit_changed(self, peer: Peer) -> None:
         """A worker has more (or less) room."""
         for queue in random.sample(peer.queues, len(peer.queues)):  # in no order, so that no queue is always the last
-            self.dispatchers[queue].credit_changed()
+            self.dispatchers[queue].credit_changed(peer)
 
     def drop_lease(self, peer: Peer, token: tuple[str, str], attempt: int) -> None:
         """Take a lease off a worker's account, if it is there, which makes room for another."""
@@ -129,7 +128,7 @@ class App:
 
     def count_workers(self, queue: str) -> int:
         """Count the workers of a queue that are attached to this server."""
-        return len(self.dispatchers[queue].workers) if queue in self.dispatchers else 0
+        return len(self.dispatchers[queue].room.workers) if queue in self.dispatchers else 0
 
     async def serve(self, peer: Peer) -> None:
         """Converse with a client until it leaves; a worker's leases then go back at once.
@@ -146,7 +145,7 @@ class App:
             self.peers.discard(peer)
             self.roster.leave(peer)
             for queue in peer.queues:
-                self.dispatchers[queue].workers.discard(peer)
+                self.dispatchers[queue].room.leave(peer)
             if peer.session.is_silent:
                 peer.session.held.clear()
             with trio.move_on_after(_GIVE_BACK_S, shield=True):
@@ -170,8 +169,7 @@ class App:
         for watchers in self.watchers.values():
             watchers.heard("")
         for dispatcher in self.dispatchers.values():
-            dispatcher.is_stopping = True
-            dispatcher.credit_changed()
+            dispatcher.stop_claiming()
         for peer in list(self.peers):
             peer.session.drain()
             peer.leave()

@@ -14,8 +14,8 @@ credit the store, the server and the workers have a batch each to work on at the
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import structlog
 import trio
@@ -23,9 +23,9 @@ from attrs import define, field
 
 from fairq.errors import FairqError, OutcomeUnknown
 from fairq.model import MAX_BATCH, Lease, Settlement
+from fairq.server.room import Room, Worker
 from fairq.server.ticker import Ticker
 from fairq.store.store import Claim, Store
-from fairq.wire.server_session import ServerSession
 
 log = structlog.get_logger("fairq.server")
 
@@ -33,16 +33,6 @@ _RETRY_S = 0.25
 _EMPTY_S = 1.0  # how long one question whether the queue is empty waits for an answer
 CLAIM_TASKS = 150
 PACE_S, MAX_PACE_S = 0.001, 0.05
-
-
-class Worker(Protocol):
-    """An attached worker, as far as the dispatcher cares."""
-
-    session: ServerSession
-    name: str
-
-    def kick(self) -> None:
-        """Have what the session's outbox holds sent."""
 
 
 @define(eq=False)
@@ -57,8 +47,8 @@ class Dispatcher:
     ticker: Ticker
     name: str
     freed: Callable[[Any], None] = lambda _: None
-    workers: set[Worker] = field(factory=set)
     is_stopping: bool = False
+    room: Room = field(init=False)
     stopped: trio.Event = field(factory=trio.Event, init=False)
     _next_claim_at: float = field(default=0.0, init=False)
     _hints: int = field(default=0, init=False)
@@ -69,6 +59,9 @@ class Dispatcher:
     _is_empty: bool = field(default=False, init=False)
     _emptied: trio.Event = field(factory=trio.Event, init=False)
     _wake: trio.Event = field(factory=trio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.room = Room(self.queue)
 
     def hint(self) -> None:
         """There may be work."""
@@ -90,7 +83,7 @@ class Dispatcher:
 
     def stop(self, id: str) -> None:
         """Tell whoever holds a cancelled task: a worker here, or soon, or one of another server, which is told too."""
-        for worker in self.workers:
+        for worker in self.room.workers:
             if (attempt := worker.session.held.get((self.queue, id))) is not None:
                 worker.session.stop(self.queue, {id: attempt})
                 worker.kick()
@@ -98,8 +91,19 @@ class Dispatcher:
         if self._is_claiming:
             self._cancelled.add(id)
 
-    def credit_changed(self) -> None:
-        """A worker came, went, or has room again."""
+    def join(self, worker: Worker) -> None:
+        """Begin to feed a worker."""
+        self.room.join(worker)
+        self.hint()
+
+    def credit_changed(self, worker: Worker) -> None:
+        """A worker has another credit, or room again."""
+        self.room.changed(worker)
+        self._wake.set()
+
+    def stop_claiming(self) -> None:
+        """Let `run` end when the claim that is under way has been handed out."""
+        self.is_stopping = True
         self._wake.set()
 
     async def run(self) -> None:
@@ -149,11 +153,10 @@ class Dispatcher:
         """Wait until there may be work, and credit for it, and it is time for another claim; or until stopped."""
         while not self.is_stopping and not self._is_in_doubt:
             self._wake = trio.Event()
-            free = sum(worker.session.room(self.queue) for worker in self.workers)
-            offered = sum(worker.session.credit for worker in self.workers)
-            if self._is_empty or not free:
+            free = 0 if self._is_empty else self.room.free(CLAIM_TASKS)
+            if not free:
                 await self._wake.wait()
-            elif free < min(offered / 2, CLAIM_TASKS) and trio.current_time() < self._next_claim_at:
+            elif free < min(self.room.offered / 2, CLAIM_TASKS) and trio.current_time() < self._next_claim_at:
                 with trio.move_on_at(self._next_claim_at):
                     await self._wake.wait()
             else:
@@ -176,15 +179,11 @@ class Dispatcher:
 
     def _reserve(self) -> dict[Worker, int]:
         """Set credit aside for one claim, so that no other queue's dispatcher promises it too."""
-        shares, left = {}, CLAIM_TASKS
-        for worker in self.workers:
-            share = min(worker.session.room(self.queue), left)
-            if share:
-                worker.session.reserved += share
-                if worker.session.slots:
-                    worker.session.slots.reserve(self.queue, share)
-                shares[worker] = share
-                left -= share
+        shares = self.room.share(CLAIM_TASKS)
+        for worker, share in shares.items():
+            worker.session.reserved += share
+            if worker.session.slots:
+                worker.session.slots.reserve(self.queue, share)
         return shares
 
     def _unreserve(self, shares: dict[Worker, int]) -> None:
@@ -193,15 +192,23 @@ class Dispatcher:
             if worker.session.slots:
                 worker.session.slots.unreserve(self.queue)
 
+    def _takers(self, shares: dict[Worker, int]) -> Iterator[Worker]:
+        """Name who shall have the tasks of a claim: those it was made for, as far as they are there; then others."""
+        yield from (worker for worker in shares if worker in self.room.workers)
+        yield from (worker for worker in self.room.workers if worker not in shares)
+
     async def _hand_out(self, leases: Sequence[Lease], lease_ms: int, shares: dict[Worker, int]) -> None:
         """Give each task to the worker with the most room; what nobody has room for any more goes back."""
-        room = []
-        for i, worker in enumerate(self.workers):
+        room, places = [], 0
+        for i, worker in enumerate(self._takers(shares)):
+            if i >= len(shares) and places >= len(leases):
+                break
             free = worker.session.free
             if free and worker.session.slots:  # what was set aside is this queue's, whatever came up meanwhile
                 free = min(free, max(shares.get(worker, 0), worker.session.room(self.queue)))
             if free:
                 room.append((-free, i, worker))
+                places += free
         heapq.heapify(room)
         given: dict[Worker, list[Lease]] = {}
         unplaced = []

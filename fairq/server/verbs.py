@@ -413,7 +413,7 @@ async def idle(app: App, peer: Peer, request: wire.Idle) -> Body:
 async def queues(app: App, peer: Peer, request: wire.Queues) -> Body:
     """List all queues, also those that have workers here and had no task yet."""
     rows = []
-    served = {queue for queue, dispatcher in app.dispatchers.items() if dispatcher.workers}
+    served = {queue for queue, dispatcher in app.dispatchers.items() if dispatcher.room.workers}
     for queue in sorted(served.union(await app.store.queues())):
         if peer.identity.queues is not None and queue not in peer.identity.queues:
             continue

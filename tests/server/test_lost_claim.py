@@ -51,7 +51,7 @@ async def test_a_lost_claim_is_repeated_under_its_name(autojump_clock: trio.test
     store = ForgetfulStore()
     worker = Recorder(ServerSession(role=Role.WORKER, state=State.ATTACHED, credit=10))
     dispatcher = Dispatcher("mail", store, Ticker(store, lambda _: None), "server")  # type: ignore[arg-type]
-    dispatcher.workers.add(worker)
+    dispatcher.join(worker)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(dispatcher.run)

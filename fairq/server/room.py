@@ -1,0 +1,93 @@
+"""The room that a queue's workers have, found without asking all of them: thousands may be attached, and idle or full.
+
+Whoever may have room stands in a line. It is asked from its front, only until there is enough, and who was given
+something to do goes to its end. Who has none leaves the line when it is asked, and is back when its credit changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from attrs import define, field
+
+from fairq.wire.server_session import ServerSession
+
+
+class Worker(Protocol):
+    """An attached worker, as far as the server's dispatching cares."""
+
+    session: ServerSession
+    name: str
+
+    def kick(self) -> None:
+        """Have what the session's outbox holds sent."""
+
+
+@define(eq=False)
+class Room:
+    """The workers of one queue, and their credit."""
+
+    queue: str
+    workers: dict[Worker, int] = field(factory=dict, init=False)  # -> its credit when it last changed
+    offered: int = field(default=0, init=False)  # all credit
+    _line: dict[Worker, None] = field(factory=dict, init=False)
+
+    def join(self, worker: Worker) -> None:
+        """A worker was attached."""
+        self.workers[worker] = 0
+        self.changed(worker)
+
+    def leave(self, worker: Worker) -> None:
+        """A worker is not attached any more."""
+        self.offered -= self.workers.pop(worker, 0)
+        self._line.pop(worker, None)
+
+    def changed(self, worker: Worker) -> None:
+        """A worker has another credit, or has (or had) room again."""
+        if worker in self.workers:
+            self.offered += worker.session.credit - self.workers[worker]
+            self.workers[worker] = worker.session.credit
+            self._line[worker] = None
+
+    def free(self, enough: int) -> int:
+        """Count the free places, up to about `enough`."""
+        free = 0
+        for _, room in self._with_room():
+            free += room
+            if free >= enough:
+                break
+        return free
+
+    def share(self, tasks: int) -> dict[Worker, int]:
+        """Share out places for so many tasks, as evenly as there is room; who has a share goes to the line's end."""
+        line: list[tuple[Worker, int]] = []
+        for each in self._with_room():
+            line.append(each)
+            if len(line) == tasks:
+                break
+        shares: dict[Worker, int] = {}
+        even, left = -(-tasks // max(1, len(line))), tasks
+        for most in (even, tasks):  # an equal part for each, then what others have no room for
+            for worker, room in line:
+                more = min(room, most, left + shares.get(worker, 0)) - shares.get(worker, 0)
+                if more > 0:
+                    shares[worker] = shares.get(worker, 0) + more
+                    left -= more
+        for worker in shares:
+            del self._line[worker]
+            self._line[worker] = None
+        return shares
+
+    def _with_room(self) -> Iterator[tuple[Worker, int]]:
+        """Ask the workers of the line, one by one; those that are full leave it."""
+        full = []
+        try:
+            for worker in self._line:
+                if not worker.session.free:
+                    full.append(worker)
+                elif room := worker.session.room(self.queue):
+                    yield worker, room
+        finally:
+            for worker in full:
+                del self._line[worker]
