@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "ffa75810ace99139"
+DIGEST = "ac4b1cd195ead9d3"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {
@@ -28,6 +28,7 @@ READ_VERBS = frozenset(
         "schedules",
         "limits",
         "windows",
+        "why",
     }  # fmt: skip
 )
 

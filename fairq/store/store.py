@@ -53,6 +53,7 @@ from fairq.store.records import (
     unpack_window,
 )
 from fairq.store.topology import is_cluster, parse_seeds
+from fairq.why import Facts, Waiting
 
 log = structlog.get_logger("fairq.store")
 
@@ -296,6 +297,13 @@ class Store:
                 if attempt == states[i].attempt:
                     states[i] = evolve(states[i], progress=fraction, progress_text=text)
         return states
+
+    async def why(self, queue: str, id: str) -> Waiting:
+        """Read what there is to know of why a task waits."""
+        now_ms, row, *pairs = await self._call("why", queue, id)
+        state = _task_state(id, row)
+        facts = {name.decode(): float(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
+        return Waiting(now_ms, state.state, state.attempt, state.at_ms, Facts(**facts) if facts else None)
 
     async def write_progress(self, queue: str, id: str, attempt: int, fraction: float, text: str) -> None:
         """Say how far a leased task has come; of no effect once another attempt has it."""

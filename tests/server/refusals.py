@@ -35,6 +35,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "cancel": {"queue": "q", "ids": ["ready"]},
     "reschedule": {"queue": "q", "ids": ["delayed"]},
     "peek": {"queue": "q"},
+    "why": {"queue": "q", "id": "ready"},
     "ended": {"queue": "q", "ids": ["ready"]},
     "open_batch": {"queue": "q", "id": "new"},
     "batch": {"queue": "q", "id": "open"},
@@ -159,7 +160,8 @@ RULES = [
 
     Rule({"open_batch"}, "id", (*BATCH_IDS, "")),
     Rule(BATCHES, "id", (*BATCH_IDS, ""), roles=(TENANT,)),
-    Rule(BATCHES | {"letter"}, "id", FULL_IDS, roles=(OPERATOR,)),
+    Rule(BATCHES | {"letter", "why"}, "id", FULL_IDS, roles=(OPERATOR,)),
+    Rule({"why"}, "id", ("none",), "not_found"),
     Rule(BATCHES, "id", ("none",), "not_found"),
     Rule(BATCHES, "id", ("bob/open",), "not_found", (OPERATOR,)),
     Rule({"open_batch"}, "cap", (-1, MAX_CAP + 1)),
@@ -171,7 +173,7 @@ RULES = [
     Rule({"dead"}, "older_than_ms", SPAN),
     Rule({"dead"}, "younger_than_ms", (*SPAN, Together(older_than_ms=5, younger_than_ms=5))),
     Rule({"dead"}, "cursor", ("", "yesterday", "1:1:", "-1:1:a", "1.5:1:a", f"1:1:{'a' * 200}")),
-    Rule({"letter"}, "id", TASK_IDS, roles=(TENANT,)),
+    Rule({"letter", "why"}, "id", TASK_IDS, roles=(TENANT,)),
     Rule({"letter"}, "id", ("none", "ready"), "not_found"),  # no dead letter
 
     Rule(ON_SCHEDULES, "name", SCHEDULE_NAMES),
