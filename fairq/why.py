@@ -17,7 +17,7 @@ what it is guaranteed), its cap, its batch's cap (each divided by how long its t
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 from attrs import field, frozen
 
@@ -25,8 +25,27 @@ Cause = Literal[
     "queue_paused", "tenant_paused", "queue_closed", "tenant_closed", "start", "retry", "no_worker", "rate", "cap",
     "batch_cap", "backlog", "share",
 ]  # fmt: skip
-PAUSED, CLOSED, SPENT = 1, 2, 4  # bits of what bars a tenant or a queue; lua/09_limits.lua
+PAUSED, CLOSED, SPENT, CAPPED = 1, 2, 4, 8  # bits of what bars a tenant or a queue; lua/09_limits.lua
 FOREVER = math.inf
+
+# What the dwell of tasks that have started was spent on; of two that held at once, the one that stands first.
+Reason = Literal["paused", "closed", "no_worker", "rate", "cap", "backlog", "share"]
+REASONS: tuple[Reason, ...] = get_args(Reason)
+
+
+def reason_of(bits: int) -> Reason:
+    """Return what kept a tenant, or a queue, out."""
+    return "paused" if bits & PAUSED else "closed" if bits & CLOSED else "rate" if bits & SPENT else "cap"
+
+
+class Kept(NamedTuple):
+    """A time (ms) for which a tenant (empty: the queue) was kept out."""
+
+    tenant: str
+    reason: Reason
+    begin: int
+    end: int
+
 
 
 @frozen

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "ac4b1cd195ead9d3"
+DIGEST = "d59fec1bde452561"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {
