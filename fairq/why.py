@@ -47,6 +47,32 @@ class Kept(NamedTuple):
     end: int
 
 
+@frozen
+class Part:
+    """What one reason had of the dwell of a tenant's tasks: its part of all, and how much it took of one."""
+
+    reason: Reason
+    part: float
+    p50_ms: int
+    p99_ms: int
+
+
+@frozen
+class Report:
+    """How long a tenant's tasks waited that a server saw start in the last minutes, for what, and the tenant's share.
+
+    `delivered` and `entitled` (seconds of worker time, or tasks) are those of the last `share_over_ms`; 0: not known.
+    """
+
+    tenant: str
+    starts: int = 0
+    p50_ms: int = 0
+    p99_ms: int = 0
+    parts: list[Part] = field(factory=list)
+    delivered: float = 0.0
+    entitled: float = 0.0
+    share_over_ms: int = 0
+
 
 @frozen
 class Facts:

@@ -40,6 +40,8 @@ OUTPUTS = {
     "batch state": model.BatchState,
     "event": model.Event,
     "explanation": why.Why,
+    "tenant report": why.Report,
+    "part": why.Part,
     "schedule state": model.ScheduleState,
     "token record": tokens.TokenRecord,
 }

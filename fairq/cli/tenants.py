@@ -7,6 +7,7 @@ from cyclopts import App
 from fairq.cli.limits import Limit, change_limits, show_limits
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
+from fairq.cli.report import show_report
 from fairq.model import check_weight
 
 tenants = App(name="tenants", help="List a queue's tenants, tune their weights and limits, pause and resume them.")
@@ -92,6 +93,12 @@ def set_limits(
         "queued_bytes": queued_bytes, "delayed": delayed, "dead": dead,
     }  # fmt: skip
     change_limits(server, queue, tenant, given)
+
+
+@tenants.command
+def report(queue: str, tenant: str, *, json: Json = False, server: Server | None = None) -> None:
+    """Show what a tenant's tasks waited for in the last minutes, as one server saw it, and the share it had."""
+    show_report(server, queue, tenant, json)
 
 
 @tenants.command

@@ -36,6 +36,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "reschedule": {"queue": "q", "ids": ["delayed"]},
     "peek": {"queue": "q"},
     "why": {"queue": "q", "id": "ready"},
+    "report": {"queue": "q"},
     "ended": {"queue": "q", "ids": ["ready"]},
     "open_batch": {"queue": "q", "id": "new"},
     "batch": {"queue": "q", "id": "open"},
@@ -72,7 +73,15 @@ GOOD: dict[str, dict[str, Any]] = {
     "list_tokens": {},
     "revoke_token": {"id": "abcd"},
 }  # fmt: skip
-WHOSE = {"peek", "schedule", "pause_schedule", "resume_schedule", "schedules", "unschedule"}  # an operator names it
+WHOSE = {
+    "peek",
+    "report",
+    "schedule",
+    "pause_schedule",
+    "resume_schedule",
+    "schedules",
+    "unschedule",
+}  # an operator names it
 
 
 def good(verb: str, role: Role) -> dict[str, Any]:
@@ -135,7 +144,7 @@ RULES = [
     Rule({"cancel", "reschedule", "ended"}, "ids", (["a", "a"],)),
     Rule(NAMING - ON_SCHEDULES - {"create_token"}, "tenant", NAMES, roles=(OPERATOR,)),
     Rule(ON_SCHEDULES, "tenant", (*NAMES, None), roles=(OPERATOR,)),
-    Rule({"peek"}, "tenant", (None,), roles=(OPERATOR,)),
+    Rule({"peek", "report"}, "tenant", (None,), roles=(OPERATOR,)),
     Rule(NAMING & OF_TENANTS, "tenant", ("", "bob", "Ada"), "forbidden", (TENANT,)),
 
     Rule({"enqueue"}, "tasks", ([],)),
