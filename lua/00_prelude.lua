@@ -19,6 +19,7 @@ local TENANT_BYTES = 137                        -- of TENANT_FORMAT; a tail may 
 local RUN_FORMAT = '<IIHBIddddBc0Bc0Hc0'        -- fields in the order of load_run
 local LEASE_FORMAT = '<IIHBIddddBc0'            -- the head of RUN_FORMAT: a lease without its worker and error
 local HEADER_FORMAT = '<BHdddBc0'               -- a task's record is this header followed by the payload
+local HEADER_BYTES = 28                         -- of that, up to the tenant's name
 local DEATH_FORMAT = '<BIdBc0Hc0'               -- reason, attempts, died_at_ms, tenant, error
 local EXTRAS_FORMAT = '<BddBBc0Bc0'              -- fields in the order of unpack_extras
 local OPTIONS_FORMAT = '<ddddHBddBBc0Bc0'       -- fields in the order of read_options

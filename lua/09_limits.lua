@@ -9,8 +9,8 @@
 -- that a fast one does not come and go with every task. A pick that is taken back gives its token back.
 --
 -- Guarantee. A tenant with fewer leased tasks than it is guaranteed is served as if it had just woken (rule 3 of
--- 10_tenants.lua), until it has them. Its account goes on, so it draws less of what is left; the slots that it does
--- not use are everybody's.
+-- 10_tenants.lua), but that one who is behind goes before it one time in eight only, until it has them. Its account
+-- goes on, so it draws less of what is left; the slots that it does not use are everybody's.
 
 local limits = {
   names = {'cap', 'guaranteed', 'rate', 'burst', 'queued', 'queued_bytes', 'delayed', 'dead'},  -- KEYS.md
@@ -46,7 +46,7 @@ end
 -- Whether one more task of the tenant may be leased.
 local function is_eligible(call, t)
   if t.ready == 0 or t.barred ~= 0 then return false end
-  if t.limited == 0 and call.queue.limited == 0 then return true end
+  if t.limited + call.queue.limited == 0 then return true end
   local cap = limits.of(call, t).cap
   return cap == 0 or t.leased < cap
 end
@@ -94,7 +94,6 @@ end
 
 -- Takes a token for a dispatch, or (count = -1) gives it back.
 function limits.spend(call, t, count)
-  if t.limited == 0 and call.queue.limited == 0 then return end
   local rate = limits.of(call, t).rate
   if rate == 0 then return end
   t.spent = math.max(t.spent, call.now) + count * 1000 / rate

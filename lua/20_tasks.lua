@@ -21,7 +21,7 @@ end
 
 -- Of a task of tenant t whose record has this size.
 local function payload_bytes(t, record_bytes)
-  return record_bytes - struct.size('<BHdddB') - #t.name
+  return record_bytes - HEADER_BYTES - #t.name
 end
 
 -- Changes the window in a task's record.

@@ -31,7 +31,7 @@ end
 local function pick(call, round)
   local woken, drawn, weight, vtime, estimate = round.woken[round.next_woken], draw_two(call, round)
   local is_behind = woken and drawn and vtime + cost_of(call, estimate) / weight < call.queue.clock
-  if woken and not (is_behind and random(call) < 0.5) then
+  if woken and not (is_behind and random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)) then
     round.next_woken, woken.listed = round.next_woken + 1, 0
     return touch(call, woken.name)
   end
@@ -54,10 +54,10 @@ local function pick_round(call, wanted)
     tenants[count], costs[count], weight_sums[count] = t, cost, weight_sum
     t.ready, q.ready, t.leased, q.leased = t.ready - 1, q.ready - 1, t.leased + 1, q.leased + 1
     charge(call, t, cost, weight_sum)
-    limits.spend(call, t, 1)
+    if t.limited + q.limited > 0 then limits.spend(call, t, 1) end
     if not is_eligible(call, t) then
       count_out(call, t)
-    elseif limits.is_guaranteed(call, t) then  -- its turn comes again, after the other wakers'
+    elseif t.limited == 1 and limits.is_guaranteed(call, t) then  -- its turn comes again, after the other wakers'
       round.woken[#round.woken + 1], t.listed = t, 1
     end
   end

@@ -2,8 +2,8 @@
 --
 -- When that is stands in a text that only servers understand (fairq/windows.py); here are its state and when that
 -- changes. Whoever is closed is barred: it costs the draw nothing and keeps its tasks. A tick tells how many windows
--- are to turn; a server reads them, asks its time zones what comes next, and sets them again. What it has read it brings
--- along: of many servers that do so, one turns the window.
+-- are to turn; a server reads them, asks its time zones what comes next, and sets them again. What it has read it
+-- brings along: of many servers that do so, one turns the window.
 
 local WINDOW_FORMAT = '<Bd'  -- is_open, changes_at; the text follows
 local TURNS_PER_CALL = 100

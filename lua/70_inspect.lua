@@ -19,8 +19,9 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 cursor ("0" to begin)  4 count (1..500)  then names (if any: cursor and count are not used)
 --   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, held, delayed, leased,
---         dead, done, delivered, entitled (since the tenant was first seen; ms or tasks), is_eligible, barred (1 paused,
---         2 closed, 4 out of tokens, added up), limited (1: there are limits of its own), bytes (of tasks that wait)
+--         dead, done, delivered, entitled (since the tenant was first seen; ms or tasks), is_eligible, barred (1
+--         paused, 2 closed, 4 out of tokens, added up), limited (1: there are limits of its own), bytes (of tasks that
+--         wait)
 function verbs.tenants(keys, args)
   local call = {prefix = keys[1], queue = load_queue(keys[1]), packed = {}, tenants = {}}
   local next_cursor, names, count = '0', {}, check_whole(args[4], 'count', 1, TASKS_PER_CALL)

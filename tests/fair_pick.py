@@ -266,7 +266,8 @@ class FairPick(Limiting):
         """Choose whom to serve: the wake list first, unless one who is behind wins the toss."""
         drawn = self.draw_two(darts, dice) if darts else None
         is_behind = woken and drawn and drawn.vtime + self.cost_of(drawn) / drawn.weight < self.clock
-        if woken and not (is_behind and next(dice) < 0.5):
+        chance = 1 / 8 if woken and self.is_guaranteed(woken[0]) else 1 / 2
+        if woken and not (is_behind and next(dice) < chance):
             t = woken.popleft()
             t.listed = False
             return t

@@ -22,14 +22,15 @@ MAY_IMPORT = {
     "schedules": {"errors", "model", "zones"},
     "windows": {"errors", "model", "zones"},
     "why": set(),
-    "store": {"errors", "model", "scopes", "why"},
-    "server": SHARED | {"store", "schedules", "windows"},
+    "limits": {"errors", "model"},
+    "store": {"errors", "model", "limits", "scopes", "why"},
+    "server": SHARED | {"store", "limits", "schedules", "windows"},
     "client": SHARED,
     "webhook": SHARED | {"client"},
     "testing": SHARED | {"client"},
     "": {"errors", "client"},
     "demo": SHARED | {"", "client", "server", "store"},
-    "cli": SHARED | {"", "client", "server", "store", "demo", "webhook"},
+    "cli": SHARED | {"", "client", "server", "store", "demo", "limits", "webhook"},
     "__main__": {"", "cli"},
 }
 PACKAGES = ("wire", "store", "server", "client", "webhook", "testing", "cli", "demo")

@@ -27,8 +27,8 @@ for _name, _help in {
     "tasks": "Look at tasks, cancel them, move their starts.",
     "why": "Tell why a task waits, and when it may start.",
     "events": "Print what became of a tenant's tasks, and follow it.",
-    "tenants": "List a queue's tenants, tune their weights, pause and resume them.",
-    "queues": "List queues, change their settings, pause and resume them.",
+    "tenants": "List a queue's tenants, tune their weights, limits and windows, pause and resume them.",
+    "queues": "List queues, change their settings, limits and windows, pause and resume them.",
     "dead": "List, show, replay and purge dead letters.",
     "schedules": "Create, list, pause, resume and remove recurring tasks.",
     "tokens": "Create, list and revoke tokens.",
@@ -48,11 +48,11 @@ def run(argv: Sequence[str]) -> int:
     except BrokenPipeError:
         return 1
     except (FairqError, BaseExceptionGroup) as raised:
+        if isinstance(raised, BaseExceptionGroup) and raised.subgroup(KeyboardInterrupt):
+            return 130  # whatever else broke off for it
         error: BaseException = raised
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
-        if isinstance(error, KeyboardInterrupt):
-            return 130
         if not isinstance(error, FairqError):
             raise
         print(f"fairq: {error.message}", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from attrs import asdict, frozen
 from cyclopts import Parameter
 
 from fairq.cli.options import Server, run_with
@@ -13,16 +14,31 @@ from fairq.limits import LIMIT_RANGES
 
 _PER_S = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _TOLD = {
-    "cap": "tasks that run at once",
-    "guaranteed": "tasks that run before others' do",
-    "rate": "starts a second",
-    "burst": "starts at once (none: a second's worth)",
-    "queued": "tasks that wait",
-    "queued_bytes": "bytes of their payloads",
-    "delayed": "tasks that wait for their start",
-    "dead": "dead letters (of more, the oldest go)",
+    "cap": "Tasks that run at once.",
+    "guaranteed": "Tasks that run at once before others are served (not for all tenants).",
+    "rate": "Starts a second; or 300/min, 1000/h, 5/d.",
+    "burst": "Starts at once (none: as many as the rate gives in a second).",
+    "queued": "Tasks that wait: more are refused with `quota_exceeded`, and when to try again.",
+    "queued_bytes": "Bytes of their payloads: more are refused.",
+    "delayed": "Tasks that wait for their start: more are refused.",
+    "dead": "Dead letters: of more, the oldest go.",
 }
-Limit = Annotated[str | None, Parameter(show_default=False)]
+Limit = str | None
+
+
+@Parameter(name="*")
+@frozen
+class GivenLimits:
+    """Limits as they were given: each a number, `none`, or `default`, the one for all."""
+
+    cap: Annotated[Limit, Parameter(help=_TOLD["cap"])] = None
+    guaranteed: Annotated[Limit, Parameter(help=_TOLD["guaranteed"])] = None
+    rate: Annotated[Limit, Parameter(help=_TOLD["rate"])] = None
+    burst: Annotated[Limit, Parameter(help=_TOLD["burst"])] = None
+    queued: Annotated[Limit, Parameter(help=_TOLD["queued"])] = None
+    queued_bytes: Annotated[Limit, Parameter(help=_TOLD["queued_bytes"])] = None
+    delayed: Annotated[Limit, Parameter(help=_TOLD["delayed"])] = None
+    dead: Annotated[Limit, Parameter(help=_TOLD["dead"])] = None
 
 
 def parse_limit(name: str, text: str) -> float | None:
@@ -41,11 +57,12 @@ def parse_limit(name: str, text: str) -> float | None:
         raise BadRequest(f"{name} must be {wanted}, none or default, not {text!r:.40}", field=name) from None
 
 
-def change_limits(server: Server | None, queue: str, tenant: str | None, given: dict[str, str | None]) -> None:
+def change_limits(server: Server | None, queue: str, tenant: str | None, given: GivenLimits | None) -> None:
     """Set the limits that were given, and print what they were."""
-    changes = {name: parse_limit(name, text) for name, text in given.items() if text is not None}
+    texts = asdict(given or GivenLimits())
+    changes = {name: parse_limit(name, text) for name, text in texts.items() if text is not None}
     if not changes:
-        raise BadRequest(f"name a limit to set: --{', --'.join(given).replace('_', '-')}", field="limits")
+        raise BadRequest(f"name a limit to set: --{', --'.join(texts).replace('_', '-')}", field="limits")
     body: dict[str, Any] = {"queue": queue, "tenant": tenant, "limits": changes}
     before = run_with(server or Server(), lambda client: client.request("set_limits", body))["before"]
     for name, value in changes.items():

@@ -1,7 +1,7 @@
 """`fairq enqueue --lines`: one task per line of a file, all of them one batch.
 
 A task's id is made of the batch's and the number of its line, so the same command with the same `--id` goes on where an
-earlier one was ended, and makes no task twice.
+earlier one was ended, and makes no task twice. Where the tenant has too much waiting, it waits for room and goes on.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+import trio
 
 from fairq.cli.output import progress
-from fairq.errors import BadRequest
+from fairq.errors import BadRequest, QuotaExceeded
 from fairq.model import MAX_BATCH
 
 if TYPE_CHECKING:
+    from fairq.client.batch import Batch
     from fairq.client.client import Client
     from fairq.client.options import TaskOptions
     from fairq.model import BatchState
+
+_ROOM_MS = 1000  # to wait for room, if the server does not say how long
 
 
 @contextmanager
@@ -45,6 +49,19 @@ def _payload_of(line: bytes, number: int, *, as_json: bool) -> Any:
         raise BadRequest(f"line {number}: {error}", field="lines") from None
 
 
+async def _add(batch: Batch, payloads: list[Any], ids: list[str], options: TaskOptions) -> None:
+    """Add tasks, in ever smaller parts where they are too much at once."""
+    added, size = 0, len(ids)
+    while added < len(ids):
+        part = slice(added, added + size)
+        try:
+            await batch.add_many(payloads[part], ids=ids[part], **options)
+            added += size
+        except QuotaExceeded as error:
+            size = max(1, size // 2)
+            await trio.sleep((error.retry_in_ms or _ROOM_MS) / 1000)
+
+
 async def enqueue_lines(
     client: Client,
     queue: str,
@@ -65,7 +82,7 @@ async def enqueue_lines(
         try:
             while some := list(islice(filled, MAX_BATCH)):
                 payloads = [_payload_of(line, number, as_json=as_json) for number, line in some]
-                await batch.add_many(payloads, ids=[f"{batch.id}-{number}" for number, _ in some], **options)
+                await _add(batch, payloads, [f"{batch.id}-{number}" for number, _ in some], options)
                 added, taken = added + len(some), taken + sum(len(line) + 1 for _, line in some)
                 show(*((taken, max(size, taken)) if size else (added, 0)))
             await batch.close()

@@ -6,7 +6,9 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import orjson
 import structlog
@@ -34,6 +36,14 @@ def print_table(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[s
     for row in rows:
         table.add_row(*(_cell(row.get(key)) for key in columns))
     console.print(table)
+
+
+def local_time(moment: datetime, zone: str | None) -> str:
+    """Show a moment on the clock of a zone; in UTC where that zone is not known here."""
+    try:
+        return moment.astimezone(ZoneInfo(zone or "UTC")).isoformat(" ", "seconds")
+    except (LookupError, OSError, ValueError):
+        return moment.isoformat(" ", "seconds")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`fairq queues`: counts, settings, limits for all tenants, pauses."""
+"""`fairq queues`: counts, settings, limits for all tenants, windows, pauses."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 from cyclopts import App
 
-from fairq.cli.limits import Limit, change_limits, show_limits
+from fairq.cli.limits import GivenLimits, change_limits, show_limits
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
+from fairq.cli.windows import Always, Windows, show_windows
 from fairq.errors import BadRequest
 
 queues = App(name="queues", help="List queues, change their settings, pause and resume them.")
@@ -24,6 +25,7 @@ _COLUMNS = {
     "workers": "workers here",
     "share": "share",
     "is_paused": "paused",
+    "is_closed": "closed",
 }
 
 
@@ -65,42 +67,22 @@ def limits(queue: str, *, json: Json = False, server: Server | None = None) -> N
 
 
 @queues.command
-def set_limits(
+def set_limits(queue: str, *, limits: GivenLimits | None = None, server: Server | None = None) -> None:
+    """Bound all tenants of a queue that have no such limit of their own; each limit is a number or `none`."""
+    change_limits(server, queue, None, limits)
+
+
+@queues.command
+def windows(
     queue: str,
+    text: Windows = None,
     *,
-    cap: Limit = None,
-    rate: Limit = None,
-    burst: Limit = None,
-    queued: Limit = None,
-    queued_bytes: Limit = None,
-    delayed: Limit = None,
-    dead: Limit = None,
+    always: Always = False,
+    json: Json = False,
     server: Server | None = None,
 ) -> None:
-    """Bound all tenants that have no such limit of their own; each limit is a number or `none`.
-
-    Parameters
-    ----------
-    cap
-        Tasks of a tenant that run at once.
-    rate
-        Starts a second, or `300/min`, `1000/h`, `5/d`.
-    burst
-        Starts at once (none: as many as the rate gives in a second).
-    queued
-        Tasks that wait: more are refused with `quota_exceeded`, and when to try again.
-    queued_bytes
-        Bytes of their payloads.
-    delayed
-        Tasks that wait for their start.
-    dead
-        Dead letters: of more, the oldest go.
-    """
-    given = {
-        "cap": cap, "rate": rate, "burst": burst, "queued": queued, "queued_bytes": queued_bytes, "delayed": delayed,
-        "dead": dead,
-    }  # fmt: skip
-    change_limits(server, queue, None, given)
+    """Show when a queue is open by the clock, or say it. While it is closed all wait, also tenants that are open."""
+    show_windows(server, queue, None, text, always, json)
 
 
 @queues.command

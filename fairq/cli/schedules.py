@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from zoneinfo import ZoneInfo
 
 import orjson
 from attrs import asdict
 from cyclopts import App, Parameter
 
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_json, print_table
+from fairq.cli.output import local_time, print_json, print_table
 from fairq.errors import BadRequest, NotFound
 from fairq.model import SCHEDULED
 
@@ -36,16 +35,8 @@ _NOT_LISTED = (*SCHEDULED, "payload")
 Tenant = Annotated[str | None, Parameter(help="Whose schedule, with an operator's token.")]
 
 
-def _local(moment: datetime, zone: str | None) -> str:
-    """Show a moment on the clock of a zone; in UTC where that zone is not known here."""
-    try:
-        return moment.astimezone(ZoneInfo(zone or "UTC")).isoformat(" ", "seconds")
-    except (LookupError, OSError, ValueError):
-        return moment.isoformat(" ", "seconds")
-
-
 def _at(ms: int, zone: str) -> str:
-    return _local(datetime.fromtimestamp(ms / 1000, UTC), zone) if ms else ""
+    return local_time(datetime.fromtimestamp(ms / 1000, UTC), zone) if ms else ""
 
 
 @schedules.command
@@ -119,7 +110,7 @@ def create(
         return
     print(f"{name} in {queue} fires next at")
     for moment in fires:
-        print(f"  {_local(moment, zone)}")
+        print(f"  {local_time(moment, zone)}")
 
 
 @schedules.command(name="list")

@@ -1,16 +1,17 @@
-"""`fairq tenants`: weights, limits, pauses and shares."""
+"""`fairq tenants`: weights, limits, windows, pauses and shares."""
 
 from __future__ import annotations
 
 from cyclopts import App
 
-from fairq.cli.limits import Limit, change_limits, show_limits
+from fairq.cli.limits import GivenLimits, change_limits, show_limits
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
 from fairq.cli.report import show_report
+from fairq.cli.windows import Always, Windows, show_windows
 from fairq.model import check_weight
 
-tenants = App(name="tenants", help="List a queue's tenants, tune their weights and limits, pause and resume them.")
+tenants = App(name="tenants", help="List a queue's tenants, tune weights, limits and windows, pause and resume them.")
 
 _COLUMNS = {
     "tenant": "tenant",
@@ -24,6 +25,7 @@ _COLUMNS = {
     "entitled": "entitled",
     "is_limited": "limited",
     "is_paused": "paused",
+    "is_closed": "closed",
 }
 
 
@@ -53,46 +55,23 @@ def limits(queue: str, tenant: str, *, json: Json = False, server: Server | None
 
 
 @tenants.command
-def set_limits(
+def set_limits(queue: str, tenant: str, *, limits: GivenLimits | None = None, server: Server | None = None) -> None:
+    """Bound a tenant. Each limit is a number, `none`, or `default`: the one for all (fairq queues set-limits)."""
+    change_limits(server, queue, tenant, limits)
+
+
+@tenants.command
+def windows(
     queue: str,
     tenant: str,
+    text: Windows = None,
     *,
-    cap: Limit = None,
-    guaranteed: Limit = None,
-    rate: Limit = None,
-    burst: Limit = None,
-    queued: Limit = None,
-    queued_bytes: Limit = None,
-    delayed: Limit = None,
-    dead: Limit = None,
+    always: Always = False,
+    json: Json = False,
     server: Server | None = None,
 ) -> None:
-    """Bound a tenant. Each limit is a number, `none`, or `default`: the one for all (fairq queues set-limits).
-
-    Parameters
-    ----------
-    cap
-        Tasks that run at once.
-    guaranteed
-        Tasks that run at once before others' are served; slots that it does not use are everybody's.
-    rate
-        Starts a second, or `300/min`, `1000/h`, `5/d`.
-    burst
-        Starts at once (none: as many as the rate gives in a second).
-    queued
-        Tasks that wait: more are refused with `quota_exceeded`, and when to try again.
-    queued_bytes
-        Bytes of their payloads.
-    delayed
-        Tasks that wait for their start.
-    dead
-        Dead letters: of more, the oldest go.
-    """
-    given = {
-        "cap": cap, "guaranteed": guaranteed, "rate": rate, "burst": burst, "queued": queued,
-        "queued_bytes": queued_bytes, "delayed": delayed, "dead": dead,
-    }  # fmt: skip
-    change_limits(server, queue, tenant, given)
+    """Show when a tenant is open by the clock, or say it. While it is closed its tasks wait; those that run go on."""
+    show_windows(server, queue, tenant, text, always, json)
 
 
 @tenants.command

@@ -59,7 +59,8 @@ async def set_windows(app: App, peer: Peer, request: wire.SetWindows) -> Body:
     now_ms, _ = await app.store.windows(queue, [tenant])
     if window.text:
         window.is_open, window.changes_at_ms = turn(window.text, now_ms)
-        app.ticker.expect(queue, window.changes_at_ms - now_ms)
     before = await app.store.set_windows(queue, window)
+    if window.text:
+        app.ticker.expect(queue, window.changes_at_ms - now_ms)
     app.hint(queue)
     return {"before": before, "windows": window.text, "is_open": window.is_open, "changes_at_ms": window.changes_at_ms}

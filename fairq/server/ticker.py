@@ -1,4 +1,4 @@
-"""The ticker: calls `tick` for every queue when the next task is due, and once a second to be sure; fires schedules.
+"""The ticker: calls `tick` for every queue when the next task is due, and once a second to be sure.
 
 Any server may tick any queue, so each server only has to know what it did itself (`expect`); the floor finds what a
 server that died had known.
@@ -6,18 +6,19 @@ server that died had known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 import trio
 from attrs import define, field
 
 from fairq.errors import FairqError
-from fairq.schedules import next_fire
-from fairq.store.store import Fire, Store
+from fairq.server.duties import fire_schedules, turn_windows
+from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
 
+Duty = Callable[[Store, str], Awaitable[bool]]
 FLOOR_S = 1.0
 _DISCOVER_S = 5.0
 
@@ -29,7 +30,7 @@ class Ticker:
     store: Store
     has_ready: Callable[[str], None]
     due: dict[str, float] = field(factory=dict)  # queue -> when to tick it next
-    _fire_at: dict[str, float] = field(factory=dict, init=False)  # queue -> not to fire before, for it failed
+    _again_at: dict[tuple[Duty, str], float] = field(factory=dict, init=False)  # not before, for it could not be done
     _sooner: trio.Event = field(factory=trio.Event, init=False)
 
     def expect(self, queue: str, in_ms: float) -> None:
@@ -73,36 +74,19 @@ class Ticker:
             log.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
         if done.ready:
             self.has_ready(queue)
-        if done.fires and trio.current_time() >= self._fire_at.get(queue, 0.0):
-            if await self._fire(queue):
-                return 0.0
-            self._fire_at[queue] = trio.current_time() + FLOOR_S
-        if done.fires:  # on a full store they stay due, and nothing else waits for them
-            return 0.0 if done.promoted or done.expired or done.reaped else FLOOR_S
+        left = ((done.turns, turn_windows), (done.fires, fire_schedules))
+        if does := [await self._do(duty, queue) for count, duty in left if count]:
+            # What cannot be done now (a schedule, on a full store) stays due, and nothing else waits for it.
+            return 0.0 if any(does) or done.promoted or done.expired or done.reaped else FLOOR_S
         if done.next_due_ms < 0:
             return FLOOR_S
         return min(FLOOR_S, max(0.0, (done.next_due_ms - done.now_ms) / 1000))
 
-    async def _fire(self, queue: str) -> bool:
-        """Fire the schedules of a queue that are due; returns False if that cannot be done now.
-
-        Every server does this; the store sees to it that each fire counts once (lua/65_schedules.lua).
-        """
-        fires = []
-        try:
-            now_ms, schedules = await self.store.schedules(queue)
-            due = [one for one in schedules if one.state.next_at_ms <= now_ms and not one.state.is_paused]
-            for schedule in due:
-                try:
-                    fires.append(Fire(schedule, next_fire(schedule.state.timing, now_ms, schedule.state.next_at_ms)))
-                except (FairqError, LookupError) as error:  # zone files differ from server to server
-                    log.warning("no next fire", queue=queue, schedule=schedule.field, error=str(error))
-            outcomes = await self.store.fire(queue, fires) if fires else []
-        except FairqError as error:
-            log.warning("schedules cannot fire", queue=queue, error=error.message)
+    async def _do(self, duty: Duty, queue: str) -> bool:
+        """Do what a tick left to us, unless it could not be done a moment ago; returns whether it was done."""
+        if trio.current_time() < self._again_at.get((duty, queue), 0.0):
             return False
-        fired, missed = outcomes.count("ok"), outcomes.count("missed")
-        duplicates = sum(outcome.startswith("duplicate") for outcome in outcomes)
-        if fired or missed or duplicates:
-            log.info("fired", queue=queue, schedules=fired, missed=missed, duplicates=duplicates)
-        return bool(fires) or not due
+        if await duty(self.store, queue):
+            return True
+        self._again_at[duty, queue] = trio.current_time() + FLOOR_S
+        return False

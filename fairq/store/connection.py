@@ -121,7 +121,10 @@ def as_error(reply: Exception) -> FairqError:
     if word == "FAIRQ":
         code, where, *more = rest.split(" ")
         message = _REFUSALS.get(code, "{} is not valid").format(where)
-        return from_code(code, message, where, int(more[0]) if code == QuotaExceeded.code else None)
+        if code != QuotaExceeded.code:
+            return from_code(code, message, where)
+        wait_ms = int(more[0])
+        return from_code(code, f"{message}; try again in {wait_ms / 1000:g} s", where, wait_ms)
     if word in ("MOVED", "ASK"):
         return Redirected(text)
     if word == "OOM":

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "d59fec1bde452561"
+DIGEST = "9fb5cdf9495da367"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {
@@ -29,7 +29,7 @@ READ_VERBS = frozenset(
         "limits",
         "windows",
         "why",
-    }  # fmt: skip
+    }
 )
 
 

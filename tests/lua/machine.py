@@ -37,9 +37,9 @@ LIMITED: dict[str, list[float]] = {
     "guaranteed": [-1, 1, 2, 3],
     "rate": [-1, 300, 1.5, 40, 0.01, 0],
     "burst": [-1, 0, 1, 2, 7],
-    "queued": [-1, -1, 0, 2, 5],
-    "queued_bytes": [-1, -1, 0, 20, 7],
-    "delayed": [-1, -1, 0, 1, 2],
+    "queued": [-1, -1, 0, 5, 7],
+    "queued_bytes": [-1, -1, 0, 30, 20],
+    "delayed": [-1, -1, 0, 2, 3],
     "dead": [-1, -1, 0, 1, 2],
 }
 TENANTS = st.sampled_from(NAMES)
@@ -91,7 +91,7 @@ TEMPLATES: list[dict[str, Any]] = [
     {"key": "k1"},
     {"key": "k2", "window": LEASE, "result": LEASE},
 ]
-WEIGHTS_OF_STEPS = [10, 8, 10, 8, 4, 4, 2, 2, 2, 2, 2, 6, 2, 6, 2, 3]
+WEIGHTS_OF_STEPS = [10, 8, 10, 8, 4, 4, 2, 2, 3, 3, 2, 5, 2, 5, 2, 2]
 FIRES = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(AFTER)), min_size=1, max_size=3)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from .calls import LEASE_MS, Queue, refused
+from .calls import LEASE_MS, Queue
 
 UNSET = dict.fromkeys(("cap", "guaranteed", "rate", "burst", "queued", "queued_bytes", "delayed", "dead"), -1.0)
 NONE = dict.fromkeys(UNSET, 0.0)
@@ -344,24 +344,3 @@ def test_limits_are_told_and_taken_off_again(queue: Queue) -> None:
     assert queue.set_limits("", queued=-1) == NONE | {"queued": 10}
     assert (queue.tenant("ada").limited, queue.depth()["limited"]) == (0, 0)
     assert not queue.client.exists(queue.key("limits"))
-
-
-@pytest.mark.parametrize(
-    ("limit", "value"),
-    [
-        ("cap", -2), ("cap", 1.5), ("cap", 1_000_001), ("cap", "many"), ("cap", "nan"), ("guaranteed", 0.5),
-        ("rate", -0.5), ("rate", 1_000_001), ("burst", 2.5), ("queued", 1_000_000_001), ("queued_bytes", 2**50 + 1),
-        ("delayed", -3), ("dead", 10_000_001), ("fame", 1),
-    ],
-)  # fmt: skip
-def test_a_limit_that_is_none_is_refused(queue: Queue, limit: str, value: object) -> None:
-    refused(queue, f"bad_request {limit}", "set_limits", "ada", limit, value)
-    refused(queue, f"bad_request {limit}", "set_limits", "ada", "cap" if limit != "cap" else "dead", 1, limit, value)
-
-
-def test_limits_that_make_no_sense_are_refused(queue: Queue) -> None:
-    refused(queue, "bad_request tenant", "set_limits", "a:b", "cap", 1)
-    refused(queue, "bad_request limits", "set_limits", "ada")
-    refused(queue, "bad_request limits", "set_limits", "ada", "cap")
-    refused(queue, "bad_request cap", "set_limits", "ada", "cap", 1, "cap", 2)
-    refused(queue, "bad_request guaranteed", "set_limits", "", "guaranteed", 1)

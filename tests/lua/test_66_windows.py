@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .calls import Queue, refused
+from .calls import Queue
 
 TEXT = "mon-fri 12:00-15:00 UTC"
 
@@ -42,6 +42,41 @@ def test_those_who_are_open_go_on(queue: Queue) -> None:
     assert leased["ada"] == 0
     assert min(leased["bob"], leased["cyd"]) >= 8, "and in turn"
     assert (queue.tenant("ada").barred, queue.depth()["weight_sum"]) == (2, 2000)
+
+
+@pytest.mark.parametrize("weight", [1, 3])
+def test_a_fair_alternation_holds_between_those_that_are_open(queue: Queue, weight: int) -> None:
+    """bob opens and closes: ada has all that he cannot take, and no debt for it; he saves nothing up."""
+    queue.configure(share=1)
+    queue.call("set_weight", "bob", weight * 1000)
+    for name in ("ada", "bob"):
+        queue.enqueue(name, *(f"{name}-{n}" for n in range(400)))
+
+    def serve(count: int) -> dict[str, int]:
+        served = {"ada": 0, "bob": 0}
+        for _ in range(count):
+            (lease,) = queue.claim()
+            served[lease.id.split("-")[0]] += 1
+            queue.end("ack", lease)
+        return served
+
+    for _ in range(3):
+        put(queue, "bob", is_open=False)
+        assert serve(60) == {"ada": 60, "bob": 0}
+        put(queue, "bob", is_open=True)
+        assert abs(serve(20 * (weight + 1))["bob"] - 20 * weight) <= 3
+
+
+def test_a_queue_that_opens_goes_on_with_the_shares_that_it_had(queue: Queue) -> None:
+    queue.configure(share=1)
+    for name in ("ada", "bob"):
+        queue.enqueue(name, *(f"{name}-{n}" for n in range(60)))
+    leases = queue.claim(41)
+    put(queue, "", is_open=False)
+    assert queue.claim(10) == []
+    put(queue, "", is_open=True)
+    leases += queue.claim(39)
+    assert abs(sum(lease.id.startswith("ada") for lease in leases) - 40) <= 3
 
 
 def test_leases_go_on_when_a_window_closes(queue: Queue) -> None:
@@ -114,19 +149,3 @@ def test_a_window_is_taken_off_and_the_tenant_served(queue: Queue) -> None:
     assert queue.call("windows", "ada") == [queue.now]
     assert put(queue, "ada", is_open=False, head=head) is None, "a server that has read it before does not close it"
     assert queue.tick().next_due == queue.now + 30_000
-
-
-@pytest.mark.parametrize(
-    ("field", "args"),
-    [
-        ("tenant", ("a:b", TEXT, 1, 5, "")),
-        ("windows", ("ada", "x" * 2049, 1, 5, "")),
-        ("is_open", ("ada", TEXT, 2, 5, "")),
-        ("is_open", ("ada", TEXT, "", 5, "")),
-        ("changes_at", ("ada", TEXT, 1, -1, "")),
-        ("changes_at", ("ada", TEXT, 1, "soon", "")),
-        ("changes_at", ("ada", TEXT, 1, 2**52 + 2, "")),
-    ],
-)
-def test_a_window_that_is_none_is_refused(queue: Queue, field: str, args: tuple[object, ...]) -> None:
-    refused(queue, f"bad_request {field}", "set_windows", *args)

@@ -195,11 +195,18 @@ def set_weight(queue: Queue) -> Iterator[None]:
     assert queue.call("set_weight", "newcomer", 5000) == 1000
 
 
-def set_cap(queue: Queue) -> Iterator[None]:
+def set_limits(queue: Queue) -> Iterator[None]:
     queue.enqueue("ada", *many(10))
     yield
-    queue.call("set_cap", "ada", 1)
+    queue.set_limits("ada", cap=2, rate=1, burst=1)
     assert len(queue.claim(10)) == 1
+
+
+def set_windows(queue: Queue) -> Iterator[None]:
+    queue.enqueue("ada", *many(10))
+    yield
+    queue.call("set_windows", "ada", "daily", 0, queue.now + 1000, "")
+    assert queue.claim(10) == []
 
 
 def pause(queue: Queue) -> Iterator[None]:
@@ -245,8 +252,8 @@ def resume_schedule(queue: Queue) -> Iterator[None]:
 GOES_ON: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
-        claim, settle, tick, cancel, reschedule, cancel_batch, close_batch, purge, set_weight, set_cap, pause, resume,
-        configure, unschedule, pause_schedule, resume_schedule,
+        claim, settle, tick, cancel, reschedule, cancel_batch, close_batch, purge, set_weight, set_limits, set_windows,
+        pause, resume, configure, unschedule, pause_schedule, resume_schedule,
     )
 }  # fmt: skip
 

@@ -81,9 +81,24 @@ REFUSED: dict[str, Rows] = {
         "bad_request tenant": [(name, 1000) for name in NAMES],
         "bad_request weight": [("ada", weight) for weight in (0, -1, 1.5, 10_000_001, "nan", "inf", "", "heavy")],
     },
-    "set_cap": {
-        "bad_request tenant": [(name, 1) for name in NAMES],
-        "bad_request cap": [("ada", cap) for cap in (-2, 1.5, 1_000_001, "nan", "", "many")],
+    "set_limits": {
+        "bad_request tenant": [(name, "cap", 1) for name in NAMES if name],
+        "bad_request limits": [("ada",), ("ada", "cap"), ("ada", "cap", 1, "dead")],
+        "bad_request cap": [
+            *(("ada", "dead", 1, "cap", cap) for cap in (-2, 1.5, 1_000_001, "nan", "", "many")),
+            ("ada", "cap", 1, "cap", 2),
+        ],
+        "bad_request rate": [("ada", "cap", 1, "rate", rate) for rate in (-0.5, -2, 1_000_001, "nan", "inf", "", "x")],
+        "bad_request guaranteed": [("ada", "guaranteed", 0.5), ("", "guaranteed", 1)],
+        "bad_request queued_bytes": [("ada", "queued_bytes", 2**50 + 1), ("", "queued_bytes", -2)],
+        "bad_request colour": [("ada", "cap", 1, "colour", 1)],
+    },
+    "limits": TENANT_OR_ALL,
+    "set_windows": {
+        "bad_request tenant": [(name, "daily", 1, START, "") for name in NAMES if name],
+        "bad_request windows": [("ada", "x" * 2049, 1, START, "")],
+        "bad_request is_open": [("ada", "daily", is_open, START, "") for is_open in (2, "", "yes", -1)],
+        "bad_request changes_at": [("ada", "daily", 1, at, "") for at in TIMES],
     },
     "pause": TENANT_OR_ALL,
     "resume": TENANT_OR_ALL,
@@ -145,6 +160,11 @@ REFUSED: dict[str, Rows] = {
         "bad_request older_than_ms": [("", "", 1, "", "", age, 0, "") for age in (*TIMES, 1.5, "")],
         "bad_request younger_than_ms": [("", "", 1, "", "", 0, age, "") for age in (*TIMES, 1.5, "")],
     },
+    "events": {
+        "bad_request tenant": [(name, 0, 1) for name in NAMES],
+        "bad_request after": [("ada", after, 1) for after in (*TIMES, 1.5, "")],
+        "bad_request count": [("ada", 0, count) for count in LIMITS],
+    },
     "schedules": {
         "bad_request tenant": [(name, "", 0, 1) for name in NAMES if name],
         "bad_request name": [("ada", name, 0, 1) for name in NAMES if name],
@@ -152,7 +172,7 @@ REFUSED: dict[str, Rows] = {
         "bad_request count": [("", "", 0, count) for count in LIMITS],
     },
 }  # fmt: skip
-NOTHING_TO_REFUSE = {"depth", "letter"}  # no arguments, and an id that is known or not
+NOTHING_TO_REFUSE = {"depth", "letter", "windows"}  # no arguments, or names that are known or not
 # Tested elsewhere: the clock and the dice of tests; and what another build has written.
 ELSEWHERE = {"forbidden now", "bad_request dice", "bad_request record", "bad_request schedule"}
 

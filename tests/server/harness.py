@@ -38,6 +38,13 @@ def url_of(served: Served) -> str:
     return f"ws://{served.host}:{served.port}"
 
 
+def daily(now_ms: int, begins_in: int, ends_in: int) -> str:
+    """Spell windows of every day, from so many minutes from now to so many, in UTC."""
+    minutes = now_ms // 60_000
+    begin, end = ((minutes + after) % 1440 for after in (begins_in, ends_in))
+    return f"mon-sun {begin // 60:02}:{begin % 60:02}-{end // 60:02}:{end % 60:02} UTC"
+
+
 def open_fds() -> int:
     """Count this process's open file descriptors."""
     return len(os.listdir("/proc/self/fd"))

@@ -10,15 +10,18 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any, NamedTuple
 
+from fairq.limits import LIMIT_RANGES
 from fairq.model import (
     MAX_BATCH,
     MAX_CALLBACK_BYTES,
     MAX_CAP,
     MAX_ERROR_CHARS,
+    MAX_EVENT_ID,
     MAX_PAYLOAD_BYTES,
     MAX_RESULT_BYTES,
     MAX_SPAN_MS,
     MAX_TIME_MS,
+    MAX_WINDOWS_CHARS,
     SETTING_RANGES,
 )
 from fairq.wire.messages import CLIENT_FRAMES, Role
@@ -64,7 +67,10 @@ GOOD: dict[str, dict[str, Any]] = {
     "configure": {"queue": "q", "settings": {"max_attempts": 3}},
     "tenants": {"queue": "q"},
     "set_weight": {"queue": "q", "tenant": "ada", "weight": 2},
-    "set_cap": {"queue": "q", "tenant": "ada", "cap": 5},
+    "set_limits": {"queue": "q", "tenant": "ada", "limits": {"dead": 5, "cap": 5}},
+    "limits": {"queue": "q"},
+    "set_windows": {"queue": "q", "tenant": "ada", "windows": "mon-fri 12:00-15:00 UTC"},
+    "events": {"queue": "q"},
     "workers": {},
     "drain_worker": {"worker": "nobody"},
     "pause": {"queue": "q", "tenant": "ada"},
@@ -76,6 +82,7 @@ GOOD: dict[str, dict[str, Any]] = {
 WHOSE = {
     "peek",
     "report",
+    "events",
     "schedule",
     "pause_schedule",
     "resume_schedule",
@@ -121,6 +128,12 @@ CRONS = (
     "0 0 30 2 *", "0 0 */31 * MON#2", "0" + ",0" * 96 + " 3 * * *",
 )  # fmt: skip
 ZONES = ("Europe/Atlantis", "europe/copenhagen", "../../etc/passwd", "localtime", "UTC\n", "z" * 1000)
+WINDOWS = (
+    " ", ",", "at noon", "12:00", "12:00-", "12-15", "12:00-12:00", "24:00-01:00", "12:60-13:00", "12:00-24:01",
+    "00:00-24:00", "mon-sun 00:00-12:00, mon-sun 12:00-24:00", "12:00-15:00,", "12:00-15:00 13:00-14:00",
+    "day 12:00-15:00", "mon- 12:00-15:00", "mon 12:00-15:00, 16:00-17:00", "12:00-15:00 Europe/Copenhagen UTC",
+    ", ".join(["12:00-13:00"] * 33), "12:00-13:00".ljust(MAX_WINDOWS_CHARS + 1),
+)  # fmt: skip
 QUEUED = {verb for verb, frame in REQUESTS.items() if "queue" in frame.__annotations__}
 IDENTIFIED = {verb for verb, frame in REQUESTS.items() if "ids" in frame.__annotations__}
 BATCHES = {"batch", "close_batch", "cancel_batch"}
@@ -144,7 +157,7 @@ RULES = [
     Rule({"cancel", "reschedule", "ended"}, "ids", (["a", "a"],)),
     Rule(NAMING - ON_SCHEDULES - {"create_token"}, "tenant", NAMES, roles=(OPERATOR,)),
     Rule(ON_SCHEDULES, "tenant", (*NAMES, None), roles=(OPERATOR,)),
-    Rule({"peek", "report"}, "tenant", (None,), roles=(OPERATOR,)),
+    Rule({"peek", "report", "events"}, "tenant", (None,), roles=(OPERATOR,)),
     Rule(NAMING & OF_TENANTS, "tenant", ("", "bob", "Ada"), "forbidden", (TENANT,)),
 
     Rule({"enqueue"}, "tasks", ([],)),
@@ -164,8 +177,9 @@ RULES = [
     Rule({"enqueue"}, "tasks.batch", ("closed", "complete"), "batch_closed"),
     Rule({"reschedule"}, "delay_ms", SPAN),
     Rule({"reschedule"}, "start_at_ms", (*MOMENT, Together(delay_ms=1, start_at_ms=1))),
-    Rule({"peek", "dead", "schedules"}, "count", (0, MAX_BATCH + 1)),
-    Rule({"ended", "batch"}, "timeout_ms", (-1, 60_001)),
+    Rule({"peek", "dead", "schedules", "events"}, "count", (0, MAX_BATCH + 1)),
+    Rule({"ended", "batch", "events"}, "timeout_ms", (-1, 60_001)),
+    Rule({"events"}, "after", (-1, MAX_EVENT_ID + 1, 1 << 40)),  # the last one: it has not happened yet
 
     Rule({"open_batch"}, "id", (*BATCH_IDS, "")),
     Rule(BATCHES, "id", (*BATCH_IDS, ""), roles=(TENANT,)),
@@ -230,7 +244,13 @@ RULES = [
     *(Rule({"configure"}, f"settings.{name}", (low - 1, high + 1, str(low), float(low), True, None))
       for name, (low, high) in SETTING_RANGES.items()),
     Rule({"set_weight"}, "weight", WEIGHTS),
-    Rule({"set_cap"}, "cap", (-1, MAX_CAP + 1)),
+    Rule({"set_limits"}, "limits", ({},)),
+    *(Rule({"set_limits"}, f"limits.{name}", (-1, highest + 1, str(highest), True))
+      for name, highest in LIMIT_RANGES.items()),
+    Rule({"set_limits"}, "limits.rate", (-0.001, 1e9, 1e308)),
+    *(Rule({"set_limits"}, f"limits.{name}", (1.5,)) for name in LIMIT_RANGES if name != "rate"),
+    Rule({"set_windows"}, "windows", WINDOWS),
+    Rule({"set_windows"}, "windows", tuple(f"12:00-13:00 {zone}" for zone in ZONES if zone.strip() == zone)),
     Rule({"create_token"}, "id", ("", "abc", "a" * 33, "ABCD", "ab_d", "abcd\n")),
     Rule({"create_token"}, "id", ("abcd",)),  # another token's
     Rule({"create_token"}, "role", ("", "king", "Tenant")),

@@ -237,7 +237,7 @@ def test_every_rule_of_the_document_has_a_refused_value_beyond_each_bound(verb: 
 
 
 # Fields that wait, and those that are nothing by themselves.
-NOT_ALONE = {"timeout_ms", "every_ms", "dedupe_window_ms", "tasks.dedupe_window_ms"}
+NOT_ALONE = {"timeout_ms", "after", "every_ms", "dedupe_window_ms", "tasks.dedupe_window_ms"}
 
 
 @pytest.mark.parametrize("verb", REQUESTS)
@@ -282,8 +282,9 @@ NOT_YOURS: dict[str, Answer] = {  # what bob hears who names what is ada's
     "resume_schedule": ("not_found", "name"),
     "schedules": ("not_found", "name"),
     "unschedule": {"before": False},
+    "events": {"oldest": 1, "newest": 0, "events": []},
 }
-HIS_OWN = {"enqueue", "open_batch", "schedule"}  # which make something of bob's
+HIS_OWN = {"enqueue", "open_batch", "schedule", "limits"}  # of which the first three make something
 
 
 async def test_what_is_another_tenants_looks_as_if_it_were_not_there(served: Served, server_store: str) -> None:

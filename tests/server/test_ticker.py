@@ -8,6 +8,7 @@ from collections.abc import Callable
 import trio
 import trio.testing
 
+from fairq.errors import Unavailable
 from fairq.model import NewTask, Tick, bare_id
 from fairq.server.run import Served
 from fairq.server.ticker import FLOOR_S, Ticker
@@ -146,4 +147,37 @@ async def test_an_idle_queue_is_ticked_once_a_second(autojump_clock: trio.testin
         ticker.expect("q", 3_600_000)
         await trio.sleep(10.5)
         assert store.ticks == 10
+        nursery.cancel_scope.cancel()
+
+
+class StuckStore(SlowStore):
+    """Has a window that is to turn, and does not tell which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_at: list[float] = []
+
+    async def tick(self, queue: str) -> Tick:
+        """Find one window that is to turn."""
+        self.ticks += 1
+        return Tick(0, 0, 0, 0, 0, 0, 0, turns=1)
+
+    async def windows(self, queue: str) -> None:
+        """Fail."""
+        self.asked_at.append(trio.current_time())
+        raise Unavailable("not now")
+
+
+async def test_what_cannot_be_done_now_is_tried_again_at_the_floor_however_often_it_ticks(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store = StuckStore()
+    ticker = Ticker(store, lambda _: None)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ticker.run)
+        for _ in range(50):
+            ticker.expect("q", 0)
+            await trio.sleep(0.1)
+        assert store.ticks >= 50
+        assert len(store.asked_at) == 5
         nursery.cancel_scope.cancel()

@@ -48,6 +48,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "limits": {"ref": 1, "queue": "q"},
     "pause": {"ref": 1, "queue": "q"},
     "resume": {"ref": 1, "queue": "q", "tenant": "t"},
+    "set_windows": {"ref": 1, "queue": "q", "windows": "12:00-15:00 Europe/Copenhagen"},
     "dead": {"ref": 1, "queue": "q"},
     "letter": {"ref": 1, "queue": "q", "id": "t-1"},
     "replay": {"ref": 1, "queue": "q", "ids": ["t-1"]},

@@ -1,0 +1,65 @@
+"""`fairq tenants windows` and `fairq queues windows`: when a tenant, or the whole queue, is open by the clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from fairq.cli.options import Server, run_with
+from fairq.cli.output import local_time, print_json
+from fairq.errors import BadRequest
+
+if TYPE_CHECKING:
+    from fairq.client.client import Client
+
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+Windows = Annotated[
+    str | None,
+    Parameter(help='Such as "12:00-15:00 Europe/Copenhagen", or "mon-fri 8:00-12:00, sat 22:00-06:00" in UTC.'),
+]
+Always = Annotated[bool, Parameter(negative=(), help="Take the windows off: it is always open.")]
+
+
+def show_windows(
+    server: Server | None, queue: str, tenant: str | None, text: str | None, always: bool, json: bool
+) -> None:
+    """Print the windows that hold for a tenant or a queue, after setting them if told to."""
+    if text is not None and (always or not text):
+        raise BadRequest("say when it is open, or --always", field="windows")
+
+    async def work(client: Client) -> dict[str, Any]:
+        target = {"queue": queue, "tenant": tenant}
+        if text or always:
+            await client.request("set_windows", {**target, "windows": text or ""})
+        return await client.request("limits", target)
+
+    found = run_with(server or Server(), work)
+    if json:
+        print_json({"windows": found["windows"], "now_ms": found["now_ms"]})
+        return
+    rows = {row["of"]: row for row in found["windows"]}
+    if tenant is not None:
+        _print(f"{tenant} in {queue}", rows.get("tenant"), found["now_ms"])
+    if tenant is None or "queue" in rows:
+        _print(f"all of {queue}", rows.get("queue"), found["now_ms"])
+
+
+def _print(whose: str, row: dict[str, Any] | None, now_ms: int) -> None:
+    if row is None:
+        print(f"{whose}: always open")
+        return
+    until = local_time(datetime.fromtimestamp(row["changes_at_ms"] / 1000, UTC), row["text"].rpartition(" ")[2])
+    print(f"{whose}: {row['text']}")
+    print(f"  {'open' if row['is_open'] else 'closed'} until {until}, for {_say(row['changes_at_ms'] - now_ms)}")
+
+
+def _say(ms: int) -> str:
+    """Say how long, in the greatest unit that it fills and the next one."""
+    parts: list[str] = []
+    for size, unit in _UNITS:
+        count, ms = divmod(max(0, ms), size)
+        if count or parts or unit == "s":
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])

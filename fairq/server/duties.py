@@ -1,0 +1,88 @@
+"""What a tick leaves to servers, for only they know time zones: firing schedules, opening and closing windows.
+
+Every server does it. What it has read of a schedule or a window it brings along, and the store sees to it that of many
+servers one counts (lua/65_schedules.lua, lua/66_windows.lua). False: there is something that cannot be done now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+import trio
+
+from fairq.errors import FairqError
+from fairq.limits import Window
+from fairq.schedules import next_fire
+from fairq.store.store import Fire, Store
+from fairq.windows import turn
+
+log = structlog.get_logger("fairq.server")
+
+
+async def fire_schedules(store: Store, queue: str) -> bool:
+    """Fire the schedules of a queue that are due."""
+    fires = []
+    try:
+        now_ms, schedules = await store.schedules(queue)
+        due = [one for one in schedules if one.state.next_at_ms <= now_ms and not one.state.is_paused]
+        for schedule in due:
+            try:
+                fires.append(Fire(schedule, next_fire(schedule.state.timing, now_ms, schedule.state.next_at_ms)))
+            except (FairqError, LookupError) as error:  # zone files differ from server to server
+                log.warning("no next fire", queue=queue, schedule=schedule.field, error=str(error))
+        outcomes = await store.fire(queue, fires) if fires else []
+    except FairqError as error:
+        log.warning("schedules cannot fire", queue=queue, error=error.message)
+        return False
+    fired, missed = outcomes.count("ok"), outcomes.count("missed")
+    duplicates = sum(outcome.startswith("duplicate") for outcome in outcomes)
+    if fired or missed or duplicates:
+        log.info("fired", queue=queue, schedules=fired, missed=missed, duplicates=duplicates)
+    return bool(fires) or not due
+
+
+async def turn_windows(store: Store, queue: str) -> bool:
+    """Open and close the windows of a queue that are to turn."""
+    try:
+        now_ms, due = await store.windows(queue)
+        turns = await trio.to_thread.run_sync(_turns, queue, due, now_ms)  # long texts take 1 ms each
+        turned = await _set_all(store, queue, turns)
+    except FairqError as error:
+        log.warning("windows cannot turn", queue=queue, error=error.message)
+        return False
+    if turned:
+        opened = sum(window.is_open for window in turned)
+        log.info("turned", queue=queue, opened=opened, closed=len(turned) - opened)
+    return bool(turns) or not due
+
+
+async def _set_all(store: Store, queue: str, windows: Sequence[Window]) -> list[Window]:
+    """Set windows side by side, so that they share the store's next sync; returns those that nobody set before us."""
+    turned: list[Window] = []
+    failed: list[FairqError] = []
+
+    async def set_one(window: Window) -> None:
+        try:
+            if await store.set_windows(queue, window) is not None:
+                turned.append(window)
+        except FairqError as error:
+            failed.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for window in windows:
+            nursery.start_soon(set_one, window)
+    if failed:
+        raise failed[0]
+    return turned
+
+
+def _turns(queue: str, windows: Sequence[Window], now_ms: int) -> list[Window]:
+    """Return windows as they are from now on, without those whose text cannot be read here."""
+    found: dict[str, tuple[bool, int]] = {}
+    for text in {window.text for window in windows}:
+        try:
+            found[text] = turn(text, now_ms)
+        except (FairqError, LookupError) as error:  # zone files differ from server to server
+            log.warning("no next turn", queue=queue, windows=text, error=str(error))
+    return [Window(one.tenant, one.text, *found[one.text], one.head) for one in windows if one.text in found]

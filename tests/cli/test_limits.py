@@ -1,0 +1,63 @@
+"""`fairq tenants limits` and `set-limits`, the same of `fairq queues`; and a file that is more than may wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .harness import Commands, ServerThread
+from .test_commands import lines, one_line_error
+from .test_enqueue_lines import Acker, enqueue, write
+
+
+def test_limits_of_a_tenant_are_set_shown_and_left_to_the_queue_again(commands: Commands) -> None:
+    done = commands(
+        "tenants", "set-limits", "emails", "ada", "--cap", "10", "--rate", "300/min", "--queued-bytes", "5000"
+    )
+    assert done.out.splitlines() == [
+        "ada in emails: cap default -> 10", "ada in emails: rate default -> 5",
+        "ada in emails: queued_bytes default -> 5000",
+    ]  # fmt: skip
+    assert "cap none -> 20" in commands("queues", "set-limits", "emails", "--cap", "20", "--dead", "7").out
+    told = commands("tenants", "limits", "emails", "ada", "--json").json
+    assert {name: value for name, value in told["limits"].items() if value is not None} == {
+        "cap": 10, "rate": 5, "queued_bytes": 5000,
+    }  # fmt: skip
+    assert (told["holds"]["cap"], told["holds"]["dead"], told["holds"]["queued"]) == (10, 7, 0)
+    table = lines(commands("tenants", "limits", "emails", "ada"))
+    assert any("dead" in line and "default" in line and "7" in line for line in table)
+    assert "cap 10 -> default" in commands("tenants", "set-limits", "emails", "ada", "--cap", "default").out
+    assert "dead 7 -> none" in commands("queues", "set-limits", "emails", "--dead", "none").out
+    assert commands("queues", "limits", "emails", "--json").json["limits"]["cap"] == 20
+    assert commands("tenants", "limits", "emails", "ada", "--json").json["holds"]["cap"] == 20
+
+
+@pytest.mark.parametrize(
+    ("argv", "word"),
+    [
+        (["--cap", "many"], "cap"), (["--cap", "1.5"], "cap"), (["--cap", "-1"], "cap"), (["--rate", "5/week"], "rate"),
+        (["--rate", "fast"], "rate"), (["--rate", "1e9"], "rate"), (["--queued-bytes", "5MB"], "queued_bytes"),
+        ([], "--queued-bytes"),
+    ],
+)  # fmt: skip
+def test_a_limit_that_can_be_none_is_refused(commands: Commands, argv: list[str], word: str) -> None:
+    one_line_error(commands("tenants", "set-limits", "emails", "ada", *argv), 2, word)
+
+
+def test_one_task_too_many_says_which_limit_and_when_to_try_again(commands: Commands) -> None:
+    commands("tenants", "set-limits", "emails", "ada", "--queued", "1")
+    assert enqueue(commands, "1").code == 0
+    refused = enqueue(commands, "2")
+    one_line_error(refused, 1, "queued")
+    assert "try again in 1 s" in refused.err
+
+
+def test_a_file_that_is_too_much_at_once_goes_in_as_there_is_room(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    commands("tenants", "set-limits", "emails", "ada", "--queued", "40")
+    path = write(tmp_path / "lines", "".join(f"line {n}\n" for n in range(100)))
+    with Acker(server) as acker:
+        done = enqueue(commands, "--lines", path, "--wait", "60")
+    assert (done.code, len(acker.payloads)) == (0, 100)

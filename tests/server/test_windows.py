@@ -1,0 +1,219 @@
+"""Windows by the clock through servers: whoever is closed waits, turns by itself, and once however many servers run.
+
+Texts have minutes, so a turn within a test is one that the store was told to expect: see `due`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import structlog
+import trio
+
+from fairq.limits import Window
+from fairq.server.run import Served
+from fairq.server.ticker import FLOOR_S
+from fairq.store.store import Store
+from tests import stores
+from tests.store.waiting import wait_until
+
+from .harness import OPERATOR, WORKER, daily, raw, running, tenant
+
+MARS = "12:00-15:00 Mars/Olympus"
+HOUR_MS = 3_600_000
+
+
+async def due(store: Store, whose: str, *, opens: bool, in_ms: int = 300, text: str = "") -> int:
+    """Have a window turn soon, as if its text said so; returns when."""
+    now_ms, _ = await store.windows("q")
+    text = text or (daily(now_ms, -60, 60) if opens else daily(now_ms, 60, 120))
+    await store.set_windows("q", Window(whose, text, not opens, now_ms + in_ms))
+    return now_ms + in_ms
+
+
+async def is_open(store: Store, whose: str) -> bool:
+    """Read whether a tenant, or the queue, is open."""
+    _, (window,) = await store.windows("q", [whose])
+    return window.is_open
+
+
+@pytest.mark.parametrize("whose", ["ada", None])
+async def test_who_sets_windows_is_told_what_holds_now_and_until_when(served: Served, whose: str | None) -> None:
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+            await ada.enqueue("q", ["a"])
+
+            async def set_to(windows: str) -> dict[str, Any]:
+                return await operator.ask("set_windows", queue="q", windows=windows, tenant=whose)
+
+            async def closed() -> tuple[bool, bool]:
+                (of_tenant,) = (await operator.ask("tenants", queue="q"))["tenants"]
+                (of_queue,) = (await operator.ask("queues"))["queues"]
+                return of_tenant["is_closed"], of_queue["is_closed"]
+
+            now_ms = int(time.time() * 1000)
+            shut, wide = daily(now_ms, 60, 120), daily(now_ms, -60, 60)
+            body = await set_to(shut.replace("mon-sun ", " ").replace("UTC", ""))
+            assert (body["before"], body["windows"], body["is_open"]) == ("", shut, False)
+            assert body["changes_at_ms"] == (now_ms // 60_000 + 60) * 60_000
+            assert await closed() == (whose is not None, whose is None)
+            body = await set_to(wide)
+            assert (body["before"], body["is_open"]) == (shut, True)
+            assert body["changes_at_ms"] == (now_ms // 60_000 + 60) * 60_000
+            assert await closed() == (False, False)
+            await set_to(shut)
+            assert (await set_to(""))["before"] == shut
+            assert await closed() == (False, False)
+            assert (await set_to(""))["before"] == ""
+
+
+async def test_who_sets_windows_is_heard_by_workers_at_once(served: Served) -> None:
+    with trio.fail_after(10):
+        async with (
+            raw(served, WORKER) as worker,
+            raw(served, tenant("ada")) as ada,
+            raw(served, OPERATOR) as operator,
+        ):
+            now_ms, _ = await served.app.store.windows("q")
+            await operator.ask("set_windows", queue="q", tenant="ada", windows=daily(now_ms, 60, 120))
+            await worker.attach("q", credit=5)
+            await ada.enqueue("q", ["a"])
+            await worker.quiet(0.2)
+            began = trio.current_time()
+            await operator.ask("set_windows", queue="q", tenant="ada", windows="")
+            (task,) = await worker.pushed()
+            assert task["id"] == "a"
+            assert trio.current_time() - began < 0.3
+
+
+@pytest.mark.parametrize("whose", ["ada", ""])
+async def test_what_waits_starts_when_the_window_opens(served: Served, whose: str) -> None:
+    with trio.fail_after(10):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=5)
+            opens_at = await due(served.app.store, whose, opens=True)
+            await ada.enqueue("q", ["a"])
+            assert [task["id"] for task in await worker.pushed()] == ["a"]
+            assert -1 <= time.time() * 1000 - opens_at < 1000 * FLOOR_S + 300  # this server was not told of it
+            now_ms, (window,) = await served.app.store.windows("q", [whose])
+            assert window.is_open
+            assert 0 < window.changes_at_ms - now_ms <= HOUR_MS
+
+
+@pytest.mark.parametrize("whose", ["ada", ""])
+async def test_nothing_starts_after_the_window_closed_and_what_runs_goes_on(served: Served, whose: str) -> None:
+    store = served.app.store
+    with trio.fail_after(10):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=1)
+            await ada.enqueue("q", ["a", "b"])
+            (task,) = await worker.pushed()
+            await due(store, whose, opens=False, in_ms=50)
+            served.app.ticker.expect("q", 50)
+
+            async def has_closed() -> bool:
+                return not await is_open(store, whose)
+
+            await wait_until(has_closed)
+            assert await worker.settle("q", "ack", task) == ["ok"]
+            await worker.quiet(0.3)
+            assert (await store.queue("q")).ready == 1
+
+
+async def test_with_many_servers_each_window_turns_once(server_store: str) -> None:
+    names = [f"t{number}" for number in range(20)]
+    with structlog.testing.capture_logs() as logs, trio.fail_after(20):
+        async with (
+            running(server_store) as one,
+            running(server_store) as two,
+            running(server_store) as three,
+            raw(two, WORKER) as worker,
+        ):
+            await worker.attach("q", credit=50)
+            for name in names:
+                async with raw(one, tenant(name)) as client:
+                    opens_at = await due(one.app.store, name, opens=True, in_ms=500)
+                    await client.enqueue("q", [name])
+            for served in (one, two, three):
+                served.app.ticker.expect("q", 500)
+            assert sorted(task["id"] for task in await worker.pushed(20)) == sorted(names)
+            assert time.time() * 1000 >= opens_at - 1
+            assert all([await is_open(one.app.store, name) for name in names])
+    turned = [line for line in logs if line["event"] == "turned"]
+    assert (sum(line["opened"] for line in turned), sum(line["closed"] for line in turned)) == (20, 0)
+
+
+async def test_a_window_set_at_a_server_that_is_gone_turns_at_another(server_store: str) -> None:
+    with trio.fail_after(15):
+        async with running(server_store) as goes, raw(goes, tenant("ada")) as ada:
+            await ada.enqueue("q", ["a"])
+            await due(goes.app.store, "ada", opens=True, in_ms=1_000)
+        async with running(server_store) as stays, raw(stays, WORKER) as worker:
+            await worker.attach("q", credit=1)
+            assert [task["id"] for task in await worker.pushed()] == ["a"]
+
+
+async def test_turns_that_nobody_was_there_for_count_as_the_clock_shows_now(served: Served) -> None:
+    store = served.app.store
+    with trio.fail_after(10):
+        await due(store, "ada", opens=True, in_ms=-50 * HOUR_MS)
+        now_ms, _ = await store.windows("q")
+        await store.set_windows("q", Window("bob", daily(now_ms, 60, 120), False, now_ms - 50 * HOUR_MS))
+        served.app.ticker.expect("q", 0)
+
+        async def have_turned() -> bool:
+            return (await store.windows("q"))[1] == []
+
+        await wait_until(have_turned)
+        assert (await is_open(store, "ada"), await is_open(store, "bob")) == (True, False)
+
+
+async def test_more_windows_than_a_call_reads_turn_together(served: Served) -> None:
+    store = served.app.store
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            for number in range(250):
+                nursery.start_soon(lambda name: due(store, name, opens=True, in_ms=-1000), f"t{number}")
+
+        async def are_open() -> bool:
+            return not any(row.is_closed for row in await store.tenants("q"))
+
+        served.app.ticker.expect("q", 0)
+        await wait_until(are_open)
+        assert len(await store.tenants("q")) == 250
+
+
+async def test_a_window_that_this_server_cannot_read_holds_up_no_other_and_is_not_lost(served: Served) -> None:
+    store = served.app.store
+    with structlog.testing.capture_logs() as logs, trio.fail_after(10):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
+            await worker.attach("q", credit=5)
+            await due(store, "bob", opens=True, in_ms=-1000, text=MARS)
+            await due(store, "ada", opens=True)
+            await ada.enqueue("q", ["a"])
+            await bob.enqueue("q", ["b"])
+            assert [task["id"] for task in await worker.pushed()] == ["a"]
+            await wait_until(lambda: sum(line["event"] == "no next turn" for line in logs) >= 3)
+            assert len(logs) < 20, "it is tried again at the floor, not without pause"
+            assert not await is_open(store, "bob")
+            await due(store, "bob", opens=True, in_ms=-1000)
+            assert [task["id"] for task in await worker.pushed()] == ["b"]
+
+
+async def test_a_store_that_is_away_delays_a_turn_and_loses_none(
+    start_store: Callable[..., stores.LocalServer],
+) -> None:
+    server = start_store({"appendfsync": "always"})
+    with trio.fail_after(30):
+        async with running(server.url) as served, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=5)
+            await due(served.app.store, "ada", opens=True, in_ms=500)
+            await ada.enqueue("q", ["a"])
+            server.kill()
+            await wait_until(lambda: not served.app.store.connection.is_connected)
+            await trio.sleep(0.6)
+            server.start()
+            assert [task["id"] for task in await worker.pushed()] == ["a"]

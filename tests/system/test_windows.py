@@ -1,0 +1,142 @@
+"""Windows by the clock with real processes: each turns once and in time, whichever servers live and die.
+
+Texts have minutes, so a turn within a test is one that the store was told to expect. How late each was is printed
+(`pytest -s`); store, servers and test read the same clock.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+
+import pytest
+import trio
+
+import fairq
+from fairq.limits import Window
+from fairq.server.ticker import FLOOR_S
+from fairq.store.store import Store, open_store
+from tests import stores
+from tests.server.harness import WORKER, daily, raw, tenant
+from tests.store.waiting import wait_until
+
+from .harness import Process, World, operating, wait_drained
+
+pytestmark = pytest.mark.faults
+
+TASKS = 1500
+
+
+async def due(store: Store, whose: str, *, opens: bool, in_ms: int) -> int:
+    """Have a window turn soon, as if its text said so; returns when."""
+    now_ms, _ = await store.windows("q")
+    text = daily(now_ms, -60, 60) if opens else daily(now_ms, 60, 120)
+    await store.set_windows("q", Window(whose, text, not opens, now_ms + in_ms))
+    return now_ms + in_ms
+
+
+async def wait_turned(store: Store, whose: str, *, opens: bool) -> float:
+    """Wait until a window has turned; returns when that was seen."""
+
+    async def has_turned() -> bool:
+        _, (window,) = await store.windows("q", [whose])
+        return window.is_open is opens
+
+    await wait_until(has_turned)
+    return time.time() * 1000
+
+
+def turns(*servers: Process) -> tuple[int, int]:
+    """Count the turns that servers say they made: of windows that opened, and that closed."""
+    printed = "".join(server.printed for server in servers)
+    opened, closed = (re.findall(rf" turned .*\b{word}=(\d+)", printed) for word in ("opened", "closed"))
+    return sum(map(int, opened)), sum(map(int, closed))
+
+
+async def test_tasks_start_after_the_window_opened_and_none_after_it_closed(
+    world: World, durable_store: Callable[[], stores.LocalServer]
+) -> None:
+    started: list[tuple[float, str]] = []
+
+    async def work(url: str) -> None:
+        async with raw(url, WORKER) as worker:
+            await worker.attach("q", credit=2)
+            while True:
+                tasks = [task for push in worker.pushes for task in push["tasks"]]
+                worker.pushes.clear()
+                started.extend((time.time() * 1000, task["id"]) for task in tasks)
+                if not tasks:
+                    await worker.receive()
+                    continue
+                await trio.sleep(0.01)
+                await worker.settle("q", "ack", *({**task, "full_id": task["id"]} for task in tasks))
+
+    local = durable_store()
+    with trio.fail_after(60):
+        first, second = world.serve("--store", local.url), world.serve("--store", local.url)
+        urls = (await first.wait_url(), await second.wait_url())
+        async with (
+            open_store(local.url) as store,
+            fairq.open_client(urls, token=tenant("ada")) as client,
+            trio.open_nursery() as nursery,
+        ):
+            opens_at = await due(store, "ada", opens=True, in_ms=2000)
+            for url in urls:
+                nursery.start_soon(work, url)
+            await client.enqueue_many("q", list(range(TASKS)))
+            assert not started
+            opened = await wait_turned(store, "ada", opens=True)
+            await wait_until(lambda: len(started) > 50)
+            closes_at = await due(store, "ada", opens=False, in_ms=1200)
+            closed = await wait_turned(store, "ada", opens=False)
+
+            async def have_ended() -> bool:
+                return (await store.queue("q")).leased == 0
+
+            await wait_until(have_ended)
+            count = len(started)
+            await trio.sleep(FLOOR_S + 0.2)  # no tick, no poll and no hint brings more
+            nursery.cancel_scope.cancel()
+        begins, ends = started[0][0] - opens_at, started[-1][0] - closes_at
+        print(f"opened {opened - opens_at:.1f} ms late, first start after {begins:.1f} ms")
+        print(f"closed {closed - closes_at:.1f} ms late, last start at {ends:.1f} ms")
+        assert len(started) == count == len({id for _, id in started})
+        assert 50 < count < TASKS
+        assert -1 <= begins < 1000
+        assert -500 < ends < 500
+        assert turns(first, second) == (1, 1)
+
+
+async def test_servers_killed_at_the_time_of_a_turn_leave_it_to_the_others(
+    world: World, durable_store: Callable[[], stores.LocalServer]
+) -> None:
+    local = durable_store()
+    with trio.fail_after(90):
+        servers = [world.serve("--store", local.url), world.serve("--store", local.url)]
+        urls = [await server.wait_url() for server in servers]
+        ports = [url.rpartition(":")[2] for url in urls]
+        world.work(*urls)
+        killed: list[Process] = []
+        async with open_store(local.url) as store, operating(*urls) as operator:
+            await operator.request("configure", {"queue": "q", "settings": {"lease_ms": 1000}})
+            for number in range(6):
+                name = f"t{number}"
+                turns_at = await due(store, name, opens=True, in_ms=1500)
+                async with fairq.open_client(urls, token=tenant(name)) as client:
+                    await client.enqueue("q", {"first": 0, "then": 0}, id=name)
+                wait_ms = turns_at - 4 + 2 * number - time.time() * 1000  # until just before the turn, or just after
+                await trio.sleep(max(0.0, wait_ms / 1000))
+                servers[number % 2].kill()
+                killed.append(servers[number % 2])
+                turned = await wait_turned(store, name, opens=True)
+                print(f"killed at {-4 + 2 * number} ms, turned {turned - turns_at:.1f} ms late")
+                assert -1 <= turned - turns_at < 1000 * FLOOR_S + 500
+                await world.wait_journal(lambda ran, name=name: any(row.id == name for row in ran))  # type: ignore[misc]
+                servers[number % 2] = world.serve("--store", local.url, "--port", ports[number % 2])
+                await servers[number % 2].wait_url()
+            row = await wait_drained(operator)
+            assert (row["enqueued"], row["done"]) == (6, 6)
+            opened, closed = turns(*killed, *servers)
+            assert opened <= 6, "one that is killed after its turn may not have told"
+            assert closed == 0
