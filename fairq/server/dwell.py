@@ -97,9 +97,7 @@ class Dwells:
 
 
 def _join(spans: deque[Kept], new: Kept) -> None:
-    """Add a time; one that goes on where the last one ended makes it longer, and what was told before is not new."""
-    if spans and new.end <= spans[-1].end:
-        return
+    """Add a time; one that was told before, or goes on where the last one ended, is one with it."""
     if spans and spans[-1].reason == new.reason and new.begin - spans[-1].end <= _JOIN_MS:
         new = new._replace(begin=min(new.begin, spans.pop().begin))
     spans.append(new)
