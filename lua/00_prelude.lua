@@ -15,6 +15,7 @@ local verbs = {}  -- the functions that callers may call, by name; 99_register.l
 
 local QUEUE_FORMAT = '<ddddddddddddddddddddddddddd'  -- fields in the order of load_queue
 local TENANT_FORMAT = '<ddddddddddddddddIbBBBB'  -- fields in the order of new_tenant
+local TENANT_BYTES = 137                        -- of TENANT_FORMAT; a tail may follow
 local RUN_FORMAT = '<IIHBIddddBc0Bc0Hc0'        -- fields in the order of load_run
 local LEASE_FORMAT = '<IIHBIddddBc0'            -- the head of RUN_FORMAT: a lease without its worker and error
 local HEADER_FORMAT = '<BHdddBc0'               -- a task's record is this header followed by the payload
@@ -131,7 +132,7 @@ local function open(keys, args)
   local call = {
     prefix = keys[1], dice = args[2], die = 1,
     packed = {}, tenants = {}, touched = {}, woken = {}, slots = {},   -- the fair pick's (10_tenants.lua)
-    limits = {},                                                       -- what bounds tenants (09_limits.lua)
+    limits = {}, kept = {},                                            -- what bounds tenants (09_limits.lua)
     extras = {}, batches = {}, told = {},                              -- what few tasks ask for (17, 18)
     runs = {}, changed = {}, ended = {}, forgotten = {}, done = {},    -- ended leases (40_settle.lua)
   }

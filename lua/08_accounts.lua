@@ -16,6 +16,7 @@ local function new_tenant(call, name, weight, vtime, estimate, epoch, slot, read
     listed = listed, levels = levels, limited = limited,
     counted = slot ~= OUT,  -- its weight is in queue.weight_sum
     touched = false, rerated = false,
+    cause = 0,  -- with out_at and since: see limits.keep_out
   }
   if epoch ~= call.queue.epoch then  -- the unit of service changed: everyone starts anew, together
     t.epoch, t.vtime, t.estimate, t.delivered, t.entitled, t.joined = call.queue.epoch, 0, 0, 0, 0, 0
@@ -25,15 +26,21 @@ local function new_tenant(call, name, weight, vtime, estimate, epoch, slot, read
 end
 
 local function unpack_tenant(call, name, packed)
-  if packed then return new_tenant(call, name, struct.unpack(TENANT_FORMAT, packed)) end
+  if packed then
+    local t = new_tenant(call, name, struct.unpack(TENANT_FORMAT, packed))
+    if #packed > TENANT_BYTES then t.cause, t.out_at, t.since = struct.unpack('<Bdd', packed, TENANT_BYTES + 1) end
+    return t
+  end
   return new_tenant(call, name, DEFAULT_WEIGHT, 0, 0, call.queue.epoch, OUT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     0, 0, 0, 0, 0, 0, 0)
 end
 
 local function pack_tenant(t)
-  return struct.pack(TENANT_FORMAT, t.weight, t.vtime, t.estimate, t.epoch, t.slot, t.ready, t.delayed, t.leased,
-    t.dead, t.done, t.delivered, t.entitled, t.joined, t.held, t.bytes, t.spent, t.voids, t.class, t.barred, t.listed,
-    t.levels, t.limited)
+  local packed = struct.pack(TENANT_FORMAT, t.weight, t.vtime, t.estimate, t.epoch, t.slot, t.ready, t.delayed,
+    t.leased, t.dead, t.done, t.delivered, t.entitled, t.joined, t.held, t.bytes, t.spent, t.voids, t.class, t.barred,
+    t.listed, t.levels, t.limited)
+  if t.cause == 0 then return packed end
+  return packed .. struct.pack('<Bdd', t.cause, t.out_at, t.since)
 end
 
 -- Reads the named tenants that this call has not met yet, in one command. They stay packed until somebody needs more

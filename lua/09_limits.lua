@@ -60,6 +60,21 @@ function limits.bar(thing, reason, is_barred)
   thing.barred = is_barred and bit.bor(thing.barred, reason) or bit.band(thing.barred, bit.bnot(reason))
 end
 
+-- Notes what keeps a tenant out of the draw that has ready tasks, and since when. It stays noted when the tenant is let
+-- in again, until it has nothing ready: the bits of `barred`, or 8, as many leased tasks as its cap allows.
+function limits.keep_out(call, t)
+  local cause = t.ready > 0 and (t.barred ~= 0 and t.barred or 8) or 0
+  if cause ~= 0 and (t.slot ~= OUT or t.cause == 0) then t.out_at = call.now end
+  t.cause, t.since = cause, 0
+end
+
+-- Tells whoever claims once that a tenant was kept out, why, and from when until when.
+function limits.tell_kept(call, t)
+  if call.kept[t.name] then return end
+  call.kept[t.name] = true
+  for _, value in ipairs({t.name, t.cause, t.out_at, t.since}) do table.insert(call.kept, value) end
+end
+
 -- Bars a tenant that has no token, or lets it in again.
 function limits.meter(call, t)
   local rate, burst = limits.of(call, t).rate, limits.of(call, t).burst

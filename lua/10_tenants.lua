@@ -103,8 +103,10 @@ end
 -- Puts a tenant where its state says it belongs. Every touched tenant passes here once, at the end.
 local function seat(call, t)
   if not is_eligible(call, t) then
+    limits.keep_out(call, t)
     if t.slot ~= OUT then leave(call, t) end
   elseif t.slot == OUT then
+    t.since = call.now
     arrive(call, t)
   elseif limits.is_guaranteed(call, t) then
     if t.slot > 0 then free_slot(call, t) end

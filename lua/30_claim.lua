@@ -6,7 +6,7 @@
 
 local ROUNDS = 8
 local RECALLED = 10000
-local HEAD = 4  -- values before the leases in the reply
+local HEAD = 5  -- values before the leases in the reply
 
 -- Takes tenants off the head of the wake list; those that have left it (see rule 3) are dropped.
 local function pop_woken(call, wanted)
@@ -49,6 +49,7 @@ local function pick_round(call, wanted)
     local t = pick(call, round)
     if not t then break end
     count = count + 1
+    if t.cause ~= 0 then limits.tell_kept(call, t) end
     local cost, weight_sum = cost_of(call, t.estimate), q.weight_sum
     tenants[count], costs[count], weight_sums[count] = t, cost, weight_sum
     t.ready, q.ready, t.leased, q.leased = t.ready - 1, q.ready - 1, t.leased + 1, q.leased + 1
@@ -193,7 +194,9 @@ end
 --   argv  1 now  2 dice  3 name of the claim  4 limit (1..500)  5 "again" if an earlier call under this name may have
 --         been carried out: what it took is given once more, and nothing else (found among the newest 10,000 leases)
 --   out   now_ms, lease_ms, ids of those whose result is kept, when to tick since tenants ran out of tokens (ms; -1:
---         none did), then per task: id, attempt, max_attempts, record
+--         none did), of tenants that were kept out while they had ready tasks: name, cause (as `barred`; 8: its cap),
+--         from when, until when, and of a queue that is barred: '', barred, now, now; then per task: id, attempt,
+--         max_attempts, record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that finds nothing, and finds the mark, writes nothing.
 --   flags allow-oom: a full store can be drained
@@ -201,7 +204,7 @@ function verbs.claim(keys, args)
   local call, limit = open(keys, args), tonumber(args[4])
   if not limit or limit < 1 or limit > TASKS_PER_CALL or limit % 1 ~= 0 then refuse('bad_request', 'limit') end
   if #args[3] > 255 then refuse('bad_request', 'worker') end
-  local q, out, rounds = call.queue, {call.now, call.queue.lease_ms, {}, -1}, 0
+  local q, out, rounds = call.queue, {call.now, call.queue.lease_ms, {}, -1, {}}, 0
   if args[5] == 'again' then
     recall(call, args[3], out)
     if #out > HEAD then return out end
@@ -222,6 +225,7 @@ function verbs.claim(keys, args)
     end
     close(call)
   end
-  out[HEAD] = call.unpark_at or -1
+  out[4] = call.unpark_at or -1
+  out[HEAD] = q.barred == 0 and {unpack(call.kept)} or {'', q.barred, call.now, call.now}
   return out
 end

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .limits_model import Limiting
+from .limits_model import CAPPED, Limiting
 
 OUT, AWAKE, SLOT_PROBES = 0, -1, 32
 
@@ -26,6 +26,9 @@ class Tenant:
     joined: float = 0
     barred: int = 0
     spent: float = 0
+    cause: int = 0
+    out_at: float = 0
+    since: float = 0
     listed: bool = False
     counted: bool = False
     rank: int = 0
@@ -93,6 +96,7 @@ class FairPick(Limiting):
         self.touched: list[Tenant] = []
         self.woken: list[Tenant] = []
         self.readied = False
+        self.kept: list[tuple[str, int, float, float]] = []
 
     def touch(self, name: str) -> Tenant:
         """Get a tenant to change it: it is seated when the call ends."""
@@ -146,15 +150,24 @@ class FairPick(Limiting):
             t.listed = True
             self.woken.append(t)
 
+    def keep_out(self, t: Tenant) -> None:
+        """Note what keeps a tenant with ready tasks out, and since when."""
+        was_in, cause = t.slot != OUT, t.cause
+        t.cause = (t.barred or CAPPED) if t.ready else 0
+        if t.cause and (was_in or not cause):
+            t.out_at = self.call_now
+
     def seat(self, t: Tenant) -> None:
         """Put the tenant where its state says it belongs."""
         if not self.is_eligible(t):
+            self.keep_out(t)
             if t.slot != OUT:
                 self.count_out(t)
                 if t.slot > 0:
                     self.free_slot(t)
                 t.slot = OUT
         elif t.slot == OUT:
+            t.since = self.call_now
             self.count_in(t)
             self.readied = True
             if t.vtime > self.clock and not self.is_guaranteed(t):
@@ -272,6 +285,8 @@ class FairPick(Limiting):
             if t is None:
                 break
             self.touch(t.name)
+            if t.cause and t.name not in {name for name, *_ in self.kept}:
+                self.kept.append((t.name, t.cause, t.out_at, t.since))
             picks.append(Pick(t, t.ready.popleft(), self.cost_of(t), self.weight_sum))
             self.charge(t, picks[-1].cost, self.weight_sum)
             t.leased += 1

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 LIMITS = ("cap", "guaranteed", "rate", "burst", "queued", "queued_bytes", "delayed", "dead")
 UNSET, REFILL_MS = -1, 20
-PAUSED, CLOSED, SPENT = 1, 2, 4
+PAUSED, CLOSED, SPENT, CAPPED = 1, 2, 4, 8
 
 
 class Limiting:

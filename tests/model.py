@@ -387,7 +387,7 @@ class Model(Scheduling):
         """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each."""
         now = self.open(now)
         leased: list[tuple[str, int, int]] = []
-        rounds = 0
+        rounds, self.kept = 0, [("", self.barred, now, now)] if self.barred else []
         while not self.barred and len(leased) < limit and self.weight_sum > 0 and rounds < ROUNDS:
             for p in self.pick_round(limit - len(leased), dice):
                 leased += self.lease(p, worker, now)

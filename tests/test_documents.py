@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 import attrs
 import pytest
 
-from fairq import errors, model, tokens
+from fairq import errors, model, tokens, why
 from fairq.model import NewTask, QueueSettings, Settlement
 from fairq.wire import messages as wire
 from fairq.wire.codec import decode_client, decode_server
@@ -39,6 +39,9 @@ OUTPUTS = {
     "waiting task": model.WaitingTask,
     "batch state": model.BatchState,
     "event": model.Event,
+    "explanation": why.Why,
+    "tenant report": why.Report,
+    "part": why.Part,
     "schedule state": model.ScheduleState,
     "token record": tokens.TokenRecord,
 }

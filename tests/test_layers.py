@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fairq"
-SHARED = {"errors", "model", "wire", "scopes", "tokens", "transport"}
+SHARED = {"errors", "model", "wire", "scopes", "tokens", "transport", "why"}
 
 # part -> parts of fairq that it may import, besides itself; "" is fairq/__init__.py
 MAY_IMPORT = {
@@ -21,8 +21,9 @@ MAY_IMPORT = {
     "zones": set(),
     "schedules": {"errors", "model", "zones"},
     "windows": {"errors", "model", "zones"},
+    "why": set(),
     "limits": {"errors", "model"},
-    "store": {"errors", "model", "limits", "scopes"},
+    "store": {"errors", "model", "limits", "scopes", "why"},
     "server": SHARED | {"store", "limits", "schedules", "windows"},
     "client": SHARED,
     "webhook": SHARED | {"client"},
@@ -33,7 +34,7 @@ MAY_IMPORT = {
     "__main__": {"", "cli"},
 }
 PACKAGES = ("wire", "store", "server", "client", "webhook", "testing", "cli", "demo")
-PURE = {"errors", "model", "wire", "tokens"}  # no I/O and no clock
+PURE = {"errors", "model", "wire", "tokens", "why"}  # no I/O and no clock
 IMPURE_MODULES = {"trio", "trio_websocket", "asyncio", "redis", "hiredis", "socket", "ssl", "time", "datetime"}
 
 

@@ -25,6 +25,7 @@ for _name, _help in {
     "workers": "List the workers that are attached, and drain them by name.",
     "enqueue": "Enqueue one task.",
     "tasks": "Look at tasks, cancel them, move their starts.",
+    "why": "Tell why a task waits, and when it may start.",
     "events": "Print what became of a tenant's tasks, and follow it.",
     "tenants": "List a queue's tenants, tune their weights, limits and windows, pause and resume them.",
     "queues": "List queues, change their settings, limits and windows, pause and resume them.",

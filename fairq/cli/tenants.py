@@ -7,6 +7,7 @@ from cyclopts import App
 from fairq.cli.limits import GivenLimits, change_limits, show_limits
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
+from fairq.cli.report import show_report
 from fairq.cli.windows import Always, Windows, show_windows
 from fairq.model import check_weight
 
@@ -71,6 +72,12 @@ def windows(
 ) -> None:
     """Show when a tenant is open by the clock, or say it. While it is closed its tasks wait; those that run go on."""
     show_windows(server, queue, tenant, text, always, json)
+
+
+@tenants.command
+def report(queue: str, tenant: str, *, json: Json = False, server: Server | None = None) -> None:
+    """Show what a tenant's tasks waited for in the last minutes, as one server saw it, and the share it had."""
+    show_report(server, queue, tenant, json)
 
 
 @tenants.command

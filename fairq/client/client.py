@@ -38,6 +38,7 @@ from fairq.model import (
     check_task_id,
 )
 from fairq.scopes import background
+from fairq.why import Why
 from fairq.wire.client_session import ClientSession
 
 DEFAULT_TIMEOUT = 30.0  # under the minute for which the store remembers ids that are done
@@ -223,6 +224,10 @@ class Client:
             body["tenant"] = tenant
         reply = await self.request("peek", body, timeout=timeout)
         return [WaitingTask(**row) for row in reply["tasks"]]
+
+    async def why(self, queue: str, id: str, *, timeout: float | None = None) -> Why:
+        """Ask why a task waits, and when it may start; operators name it as `<tenant>/<id>`. Raises: NotFound."""
+        return Why(**await self.request("why", {"queue": queue, "id": id}, timeout=timeout))
 
     async def open_batch(
         self,

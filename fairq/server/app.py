@@ -21,6 +21,7 @@ from fairq.server.dispatcher import Dispatcher, give_back
 from fairq.server.peer import Peer
 from fairq.server.roster import Roster
 from fairq.server.settings import Settings
+from fairq.server.shares import Shares
 from fairq.server.ticker import Ticker
 from fairq.server.watchers import Watchers
 from fairq.store import keys
@@ -43,6 +44,7 @@ class App:
     auth: Auth = field(init=False)
     ticker: Ticker = field(init=False)
     roster: Roster = field(init=False)
+    shares: Shares = field(init=False)
     peers: set[Peer] = field(factory=set, init=False)
     dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
     watchers: dict[str, Watchers] = field(factory=dict, init=False)
@@ -54,6 +56,7 @@ class App:
     def __attrs_post_init__(self) -> None:
         self.auth = Auth(self.store, self.settings.dev)
         self.ticker = Ticker(self.store, self.hint)
+        self.shares = Shares(self.store, self.dispatchers)
         self.roster = Roster(self.name, self.store, self.nursery, self._give_back)
 
     async def start(self) -> None:
@@ -62,6 +65,7 @@ class App:
         await self.store.subscription.add(keys.WORKERS, sharded=False)
         self.nursery.start_soon(self.ticker.run)
         self.nursery.start_soon(self.roster.run)
+        self.nursery.start_soon(self.shares.run)
         self.nursery.start_soon(self._watch_tokens)
 
     def heard(self, channel: str, message: str = "") -> None:
@@ -145,7 +149,7 @@ class App:
             self.peers.discard(peer)
             self.roster.leave(peer)
             for queue in peer.queues:
-                self.dispatchers[queue].room.leave(peer)
+                self.dispatchers[queue].leave(peer)
             if peer.session.is_silent:
                 peer.session.held.clear()
             with trio.move_on_after(_GIVE_BACK_S, shield=True):

@@ -23,6 +23,7 @@ from attrs import define, field
 
 from fairq.errors import FairqError, OutcomeUnknown
 from fairq.model import MAX_BATCH, Lease, Settlement
+from fairq.server.dwell import Dwells
 from fairq.server.room import Room, Worker
 from fairq.server.ticker import Ticker
 from fairq.store.store import Claim, Store
@@ -47,12 +48,14 @@ class Dispatcher:
     ticker: Ticker
     name: str
     freed: Callable[[Any], None] = lambda _: None
+    dwells: Dwells = field(factory=Dwells, init=False)
     is_stopping: bool = False
     room: Room = field(init=False)
     stopped: trio.Event = field(factory=trio.Event, init=False)
     _next_claim_at: float = field(default=0.0, init=False)
     _hints: int = field(default=0, init=False)
     _claims: int = field(default=0, init=False)
+    _store_ms: float = field(default=0.0, init=False)  # the store's clock, when this process's was 0
     _is_in_doubt: bool = field(default=False, init=False)  # the last claim may have been carried out
     _is_claiming: bool = field(default=False, init=False)
     _cancelled: set[str] = field(factory=set, init=False)  # heard of meanwhile
@@ -68,6 +71,11 @@ class Dispatcher:
         self._hints += 1
         self._is_empty = False
         self._wake.set()
+
+    @property
+    def store_now_ms(self) -> int:
+        """The store's time, as the last claim told it."""
+        return round(self._store_ms + trio.current_time() * 1000)
 
     @property
     def may_have_work(self) -> bool:
@@ -95,6 +103,12 @@ class Dispatcher:
         """Begin to feed a worker."""
         self.room.join(worker)
         self.hint()
+
+    def leave(self, worker: Worker) -> None:
+        """A worker is not attached any more."""
+        self.room.leave(worker)
+        if not self.room.workers:
+            self.dwells.left(self.store_now_ms)
 
     def credit_changed(self, worker: Worker) -> None:
         """A worker has another credit, or room again."""
@@ -129,6 +143,8 @@ class Dispatcher:
             self._unreserve(shares)
         if claim is not None:
             ended = trio.current_time()
+            self._store_ms = claim.now_ms - ended * 1000
+            self.dwells.claimed(claim.now_ms, claim.leases, claim.kept)
             self._next_claim_at = ended + min(max(PACE_S, ended - began), MAX_PACE_S)
             if len(claim.leases) < wanted:
                 self._is_empty = hints == self._hints

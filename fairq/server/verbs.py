@@ -47,6 +47,7 @@ from fairq.scopes import open_plain_nursery
 from fairq.server.app import App
 from fairq.server.limits import limits, set_limits, set_windows
 from fairq.server.peer import Peer
+from fairq.server.reports import tenant_report, why
 from fairq.server.schedules import pause_schedule, resume_schedule, schedule, schedules, unschedule
 from fairq.store import keys
 from fairq.tokens import TokenRecord
@@ -565,6 +566,8 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Events: events,
     wire.Reschedule: reschedule,
     wire.Peek: peek,
+    wire.Why: why,
+    wire.TenantReport: tenant_report,
     wire.Attach: attach,
     wire.Credit: credit,
     wire.Settle: settle,

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "e79abf641ad79973"
+DIGEST = "9fb5cdf9495da367"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {
@@ -28,6 +28,7 @@ READ_VERBS = frozenset(
         "schedules",
         "limits",
         "windows",
+        "why",
     }
 )
 

@@ -12,6 +12,7 @@ from attrs import evolve
 from fairq.errors import StoreRefused
 from fairq.limits import Window
 from fairq.model import MISSED, Lease, NewTask, ScheduleState, Timing
+from fairq.why import Kept, reason_of
 
 _HEADER = struct.Struct("<BHdddB")  # version, max_attempts, enqueued_at, start_at, expires_at, length of the tenant
 _OPTIONS = struct.Struct("<ddddHBddB")  # times, max_attempts, priority, dedupe window, result ttl, events; two texts
@@ -34,12 +35,18 @@ def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes]:
 
 
 def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
-    """Read a claim's reply: four values (the third: which want their results kept), then four per lease."""
+    """Read a claim's reply: five values (the third: which want their results kept), then four per lease."""
     leases, wanting = [], set(reply[2])
-    for i in range(4, len(reply), 4):
+    for i in range(5, len(reply), 4):
         id = reply[i]
         leases.append(Lease(id.decode(), reply[i + 1], reply[i + 2], *unpack_record(reply[i + 3]), id in wanting))
     return leases
+
+
+def unpack_kept(values: Sequence[Any]) -> list[Kept]:
+    """Read what a claim tells of tenants that were kept out."""
+    rows = range(0, len(values), 4)
+    return [Kept(values[i].decode(), reason_of(values[i + 1]), values[i + 2], values[i + 3]) for i in rows]
 
 
 def pack_options(task: NewTask) -> bytes:

@@ -47,12 +47,14 @@ from fairq.store.records import (
     pack_options,
     pack_template,
     pack_timing,
+    unpack_kept,
     unpack_leases,
     unpack_record,
     unpack_schedule,
     unpack_window,
 )
 from fairq.store.topology import is_cluster, parse_seeds
+from fairq.why import Facts, Kept, Waiting
 
 log = structlog.get_logger("fairq.store")
 
@@ -62,11 +64,16 @@ _PAUSED, _CLOSED, _SPENT = 1, 2, 4  # what bars a tenant; lua/09_limits.lua
 
 
 class Claim(NamedTuple):
-    """The leases of one claim, how long they last, and when to tick since it barred tenants (None: it did not)."""
+    """The leases of one claim, how long they last, and when to tick since it barred tenants (None: it did not).
+
+    `kept`: what kept tenants that it served out of the draw before.
+    """
 
     lease_ms: int
     leases: list[Lease]
     tick_in_ms: int | None = None
+    now_ms: int = 0
+    kept: Sequence[Kept] = ()
 
 
 class Schedule(NamedTuple):
@@ -162,8 +169,9 @@ class Store:
         what the first call took is given once more. Cancelled: the leases expire by themselves.
         """
         reply = await self._call("claim", queue, name, limit, *(["again"] if again else []))
-        now_ms, lease_ms, _, tick_at_ms = reply[:4]
-        return Claim(lease_ms, unpack_leases(reply), max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None)
+        now_ms, lease_ms, _, tick_at_ms, kept = reply[:5]
+        tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
+        return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, unpack_kept(kept))
 
     async def settle(self, queue: str, settlements: Iterable[Settlement]) -> list[Outcome]:
         """End or extend up to 500 leases, each fenced by (id, attempt): `ok`, `gone` or `stale`."""
@@ -296,6 +304,13 @@ class Store:
                 if attempt == states[i].attempt:
                     states[i] = evolve(states[i], progress=fraction, progress_text=text)
         return states
+
+    async def why(self, queue: str, id: str) -> Waiting:
+        """Read what there is to know of why a task waits."""
+        now_ms, row, *pairs = await self._call("why", queue, id)
+        state = _task_state(id, row)
+        facts = {name.decode(): float(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
+        return Waiting(now_ms, state.state, state.attempt, state.at_ms, Facts(**facts) if facts else None)
 
     async def write_progress(self, queue: str, id: str, attempt: int, fraction: float, text: str) -> None:
         """Say how far a leased task has come; of no effect once another attempt has it."""

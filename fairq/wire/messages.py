@@ -183,6 +183,26 @@ class Events(Request):
 
 
 @frozen
+class Why(Request):
+    """Ask why a task waits, and when it may start."""
+
+    type: ClassVar[str] = "why"
+    ref: int
+    queue: str
+    id: str
+
+
+@frozen
+class TenantReport(Request):
+    """Ask what a tenant's tasks have waited for, and what share it had."""
+
+    type: ClassVar[str] = "report"
+    ref: int
+    queue: str
+    tenant: str | None = None
+
+
+@frozen
 class Attach(Request):
     """Offer work: from now on up to `credit` tasks of the queues may be pushed."""
 
@@ -613,6 +633,8 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     CancelBatch: (_TENANT | _OPERATOR, _ANY),
     Batch: (_TENANT | _OPERATOR, _ANY),
     Events: (_TENANT | _OPERATOR, _ANY),
+    Why: (_TENANT | _OPERATOR, _ANY),
+    TenantReport: (_TENANT | _OPERATOR, _ANY),
     Attach: (_WORKER, frozenset({OPEN})),
     Credit: (_WORKER, _WORKING),
     Settle: (_WORKER, _WORKING),

@@ -224,7 +224,7 @@ class Queue:
         """Claim tasks with the next seed's dice."""
         self.seed += 1
         reply = self.call("claim", worker, limit, dice=dice(self.seed, 100 * limit + 100) if rolled is None else rolled)
-        return [Leased(reply[i].decode(), reply[i + 1], reply[i + 2], reply[i + 3]) for i in range(4, len(reply), 4)]
+        return [Leased(reply[i].decode(), reply[i + 1], reply[i + 2], reply[i + 3]) for i in range(5, len(reply), 4)]
 
     def settle(self, *settlements: tuple[object, ...]) -> list[str]:
         """Settle leases: (action, id, attempt, delay_ms = "", error = "") each."""

@@ -80,7 +80,7 @@ class Keyspace:
         self.leases, self.due, self.expiring, self.deaths = (scores[n] for n in SCORES[:4])
         self.graveyards, self.fires, self.templates = scores["graveyards"], scores["fires"], hashes["templates"]
         self.wake = [name.decode() for name in values.get("wake", [])]
-        self.seats = {n: Seat._make(struct.unpack(TENANT_FORMAT, v)) for n, v in hashes["tenants"].items()}
+        self.seats = {n: Seat._make(struct.unpack_from(TENANT_FORMAT, v)) for n, v in hashes["tenants"].items()}
         packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 27)
         size = struct.calcsize(QUEUE_FORMAT)
         q = struct.unpack_from(QUEUE_FORMAT, packed)

@@ -178,10 +178,12 @@ class QueueMachine(RuleBasedStateMachine):
         """Claim; the model knows who must be served, in which order."""
         dice = Dice(seed, 1200)
         reply = self.call("claim", "w1", limit, dice=dice.packed)
-        leases = [(reply[i].decode(), reply[i + 1], reply[i + 2]) for i in range(4, len(reply), 4)]
+        leases = [(reply[i].decode(), reply[i + 1], reply[i + 2]) for i in range(5, len(reply), 4)]
         self.same(leases, self.model.claim(self.now, iter(dice), "w1", limit))
+        kept = [(reply[4][i].decode(), *reply[4][i + 1 : i + 4]) for i in range(0, len(reply[4]), 4)]
+        self.same(kept, self.model.kept)
         assert len(leases) <= limit
-        for (id, attempt, max_attempts), record in zip(leases, reply[7::4], strict=True):
+        for (id, attempt, max_attempts), record in zip(leases, reply[8::4], strict=True):
             _, _, _, start_at, expires_at = struct.unpack_from("<BHddd", record)
             assert start_at <= reply[0], "delivered before its start"
             assert expires_at == 0 or reply[0] < expires_at, "delivered after its end"

@@ -55,7 +55,7 @@ class Backlog:
                 for _ in range(max(1, min(1000, until - self.served.total()) // batch)):
                     fcall(pipeline, self.queue, "claim", "w1", batch, rolled=dice(next(self.numbers), 10 * batch + 90))
                 names = Counter(
-                    id.decode().split("-")[0] for reply in pipeline.execute(raise_on_error=True) for id in reply[4::4]
+                    id.decode().split("-")[0] for reply in pipeline.execute(raise_on_error=True) for id in reply[5::4]
                 )
                 self.served += names
                 self.left -= names

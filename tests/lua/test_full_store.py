@@ -86,7 +86,7 @@ def claim(queue: Queue) -> Iterator[None]:
     assert len(queue.claim(500)) == 420
     assert (queue.depth()["dead"], queue.depth()["held"]) == (50, 30)
     queue.advance(LEASE_MS - 1)
-    assert len(queue.call("claim", "w1", 500, "again")) == 4 + 4 * 420
+    assert len(queue.call("claim", "w1", 500, "again")) == 5 + 4 * 420
 
 
 def settle(queue: Queue) -> Iterator[None]:

@@ -111,6 +111,24 @@ MUTANTS = [
     Mutant(
         "nobody is told of an opening", "  call.readied = thing.barred == 0 and", "  local _ = thing.barred == 0 and"
     ),
+    Mutant("what keeps a tenant out is forgotten", "    limits.keep_out(call, t)\n", ""),
+    Mutant(
+        "a tenant is kept out since its last start",
+        "if cause ~= 0 and (t.slot ~= OUT or t.cause == 0) then",
+        "if cause ~= 0 then",
+    ),
+    Mutant(
+        "a tenant is kept out since its first time",
+        "if cause ~= 0 and (t.slot ~= OUT or t.cause == 0) then",
+        "if cause ~= 0 and t.cause == 0 then",
+    ),
+    Mutant("nobody knows when a tenant was let in", "    t.since = call.now\n", ""),
+    Mutant(
+        "an idle tenant is kept out",
+        "t.ready > 0 and (t.barred ~= 0 and t.barred or 8) or 0",
+        "(t.barred ~= 0 and t.barred or 8)",
+    ),
+    Mutant("a claim does not tell who was kept out", "    if t.cause ~= 0 then limits.tell_kept(call, t) end\n", ""),
     Mutant("a start takes no token", "limits.spend(call, t, 1) end", "end"),
     Mutant("what does not start takes a token", "  limits.spend(call, t, -1)\n", ""),
     Mutant("there is no burst", "local next_at = t.spent - (burst - 1) * interval", "local next_at = t.spent"),

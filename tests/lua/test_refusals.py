@@ -144,6 +144,7 @@ REFUSED: dict[str, Rows] = {
     },
     "tenants": {"bad_request count": [("0", count) for count in LIMITS]},
     "tasks": IDS,
+    "why": {"bad_request ids": [()]},
     "batches": IDS_ONCE,
     "results": IDS_ONCE,
     "peek": {

@@ -38,6 +38,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "cancel": {"queue": "q", "ids": ["ready"]},
     "reschedule": {"queue": "q", "ids": ["delayed"]},
     "peek": {"queue": "q"},
+    "why": {"queue": "q", "id": "ready"},
+    "report": {"queue": "q"},
     "ended": {"queue": "q", "ids": ["ready"]},
     "open_batch": {"queue": "q", "id": "new"},
     "batch": {"queue": "q", "id": "open"},
@@ -79,6 +81,7 @@ GOOD: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 WHOSE = {
     "peek",
+    "report",
     "events",
     "schedule",
     "pause_schedule",
@@ -154,7 +157,7 @@ RULES = [
     Rule({"cancel", "reschedule", "ended"}, "ids", (["a", "a"],)),
     Rule(NAMING - ON_SCHEDULES - {"create_token"}, "tenant", NAMES, roles=(OPERATOR,)),
     Rule(ON_SCHEDULES, "tenant", (*NAMES, None), roles=(OPERATOR,)),
-    Rule({"peek", "events"}, "tenant", (None,), roles=(OPERATOR,)),
+    Rule({"peek", "report", "events"}, "tenant", (None,), roles=(OPERATOR,)),
     Rule(NAMING & OF_TENANTS, "tenant", ("", "bob", "Ada"), "forbidden", (TENANT,)),
 
     Rule({"enqueue"}, "tasks", ([],)),
@@ -180,7 +183,8 @@ RULES = [
 
     Rule({"open_batch"}, "id", (*BATCH_IDS, "")),
     Rule(BATCHES, "id", (*BATCH_IDS, ""), roles=(TENANT,)),
-    Rule(BATCHES | {"letter"}, "id", FULL_IDS, roles=(OPERATOR,)),
+    Rule(BATCHES | {"letter", "why"}, "id", FULL_IDS, roles=(OPERATOR,)),
+    Rule({"why"}, "id", ("none",), "not_found"),
     Rule(BATCHES, "id", ("none",), "not_found"),
     Rule(BATCHES, "id", ("bob/open",), "not_found", (OPERATOR,)),
     Rule({"open_batch"}, "cap", (-1, MAX_CAP + 1)),
@@ -192,7 +196,7 @@ RULES = [
     Rule({"dead"}, "older_than_ms", SPAN),
     Rule({"dead"}, "younger_than_ms", (*SPAN, Together(older_than_ms=5, younger_than_ms=5))),
     Rule({"dead"}, "cursor", ("", "yesterday", "1:1:", "-1:1:a", "1.5:1:a", f"1:1:{'a' * 200}")),
-    Rule({"letter"}, "id", TASK_IDS, roles=(TENANT,)),
+    Rule({"letter", "why"}, "id", TASK_IDS, roles=(TENANT,)),
     Rule({"letter"}, "id", ("none", "ready"), "not_found"),  # no dead letter
 
     Rule(ON_SCHEDULES, "name", SCHEDULE_NAMES),

@@ -15,10 +15,11 @@ import orjson
 import pytest
 import redis
 import trio
-from attrs import define
+from attrs import asdict, define
 
 from fairq.server.run import Served
 from fairq.tokens import hash_token, make_token
+from fairq.why import Report
 from fairq.wire.messages import CLIENT_FRAMES, Role
 from tests import stores
 from tests.test_documents import INPUTS, PROTOCOL, fields_in_code, section, table_after
@@ -267,6 +268,8 @@ NOT_YOURS: dict[str, Answer] = {  # what bob hears who names what is ada's
     "cancel": GONE,
     "reschedule": GONE,
     "peek": {"tasks": []},
+    "why": ("not_found", "id"),
+    "report": {"report": asdict(Report("bob"))},
     "ended": {"tasks": [{"id": "ready", "state": "unknown"}]},
     "batch": ("not_found", "id"),
     "close_batch": ("not_found", "id"),

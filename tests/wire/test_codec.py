@@ -33,6 +33,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "close_batch": {"ref": 1, "queue": "q", "id": "b-1"},
     "cancel_batch": {"ref": 1, "queue": "q", "id": "b-1"},
     "batch": {"ref": 1, "queue": "q", "id": "b-1", "timeout_ms": 1000},
+    "report": {"ref": 1, "queue": "q"},
+    "why": {"ref": 1, "queue": "q", "id": "t-1"},
     "events": {"ref": 1, "queue": "q", "after": 17, "timeout_ms": 1000},
     "attach": {"ref": 1, "worker": "w", "queues": ["q"], "credit": 1, "leases": [LEASE]},
     "credit": {"ref": 1, "credit": 1},

@@ -1,0 +1,71 @@
+"""`fairq why`: why a task waits, and when it may start, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from attrs import asdict
+
+from fairq.cli.options import Json, Server, run_with
+from fairq.cli.output import print_json, printable
+from fairq.why import Cause, Why
+
+
+def why(queue: str, task_id: str, *, json: Json = False, server: Server | None = None) -> None:
+    """Tell why a task waits, and when it may start. Operators name it as `<tenant>/<id>`."""
+    found = run_with(server or Server(), lambda client: client.why(queue, task_id))
+    if json:
+        print_json(asdict(found))
+    else:
+        print(*(printable(line) for line in say(found)), sep="\n")
+
+
+def say(why: Why) -> Iterator[str]:
+    """Say it, line by line: the task, its causes, its start."""
+    if why.state not in ("ready", "held", "delayed"):
+        yield f"{why.id} is {why.state}: it does not wait."
+        return
+    yield f"{why.id} is {why.state}" + (", and waits:" if why.causes else ", and about to start.")
+    for cause in why.causes:
+        yield f"- {_say_cause(cause, why)}"
+    if why.starts_at_ms is not None and why.causes:
+        yield f"It may start {_moment(why.starts_at_ms, why.now_ms)}, if all goes on as it does."
+    elif why.causes:
+        yield "When it may start cannot be said."
+
+
+def _say_cause(cause: Cause, why: Why) -> str:
+    at_least = "" if why.is_ahead_exact else "at least "
+    whom = "the queue" if cause.startswith("queue") else "its tenant"
+    whose = "its batch" if why.state == "held" else "its tenant"
+    until = f" until {_moment(why.until_ms, why.now_ms)}" if why.until_ms else ""
+    match cause:
+        case "queue_paused" | "tenant_paused":
+            return f"{whom} is paused, until somebody resumes it"
+        case "queue_closed" | "tenant_closed":
+            return f"{whom} is outside its windows{until}"
+        case "start":
+            return f"its start has not come{until}"
+        case "retry":
+            return f"an attempt failed, and the next has not come{until}"
+        case "no_worker":
+            return "no worker is attached to the queue"
+        case "rate":
+            return f"its tenant has started as many tasks as it may ({why.rate:g} a second){until}"
+        case "cap":
+            return f"its tenant has as many tasks running ({why.running}) as it may ({why.cap})"
+        case "batch_cap":
+            return f"its batch has as many tasks running, or next to run, as it may ({why.batch_cap})"
+        case "backlog" if why.ahead:
+            return f"{at_least}{why.ahead} other tasks of {whose} come before it"
+        case "backlog":
+            return f"its tenant's own tasks have all {why.slots:g} slots"
+        case "share":
+            return f"others' tasks have the slots; its tenant's share is {why.share:.1%} of {why.slots:g}"
+
+
+def _moment(at_ms: int, now_ms: int) -> str:
+    """Say a moment that is to come, and how far off it is."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return f"{at.isoformat(' ', 'seconds').removesuffix('+00:00')} UTC (in {max(0, at_ms - now_ms) / 1000:.3g} s)"

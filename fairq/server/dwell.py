@@ -1,0 +1,140 @@
+"""What the tasks of a queue waited for before they started, as far as this server saw them start. No I/O.
+
+While tasks are handed out it is only noted when they became ready and when they started; what the time went to is said
+when somebody asks. Of a task's dwell, what falls into a time for which its tenant (or the queue) was kept out is that
+reason's; of the rest, what lies before its tenant's start before this one is the tenant's own backlog; what is left is
+others' share.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+
+from attrs import define, field
+
+from fairq.model import Lease
+from fairq.why import REASONS, Kept, Part, Reason
+
+MAX_TENANTS, MAX_DWELLS, MAX_SPANS = 500, 256, 128
+WINDOW_MS = 300_000
+_JOIN_MS = 100  # two times of one reason are one when no more lies between them: whoever is let in starts first
+_PLACE = {reason: place for place, reason in enumerate(REASONS)}
+
+
+@define(eq=False)
+class _Row:
+    """A tenant: when it had its last start, its last dwells (start, ready, start before), and when it was kept out."""
+
+    last: int = 0
+    dwells: deque[tuple[int, int, int]] = field(factory=lambda: deque(maxlen=MAX_DWELLS))
+    spans: deque[Kept] = field(factory=lambda: deque(maxlen=MAX_SPANS))
+
+
+@define(eq=False)
+class Dwells:
+    """The dwells of one queue: of the tenants that were served last, of each the last starts. Times are the store's."""
+
+    starts: int = field(default=0, init=False)  # ever
+    _rows: OrderedDict[str, _Row] = field(factory=OrderedDict, init=False)
+    _spans: deque[Kept] = field(factory=lambda: deque(maxlen=MAX_SPANS), init=False)
+    _alone_since: int | None = field(default=0, init=False)  # without a worker
+    _barred: Kept | None = field(default=None, init=False)  # as the last claim saw it
+
+    @property
+    def tenants(self) -> list[str]:
+        """Name the tenants that are known."""
+        return list(self._rows)
+
+    def left(self, now_ms: int) -> None:
+        """Note that no worker is there any more."""
+        self._alone_since = now_ms
+
+    def claimed(self, now_ms: int, leases: Sequence[Lease], kept: Sequence[Kept]) -> None:
+        """Note what a claim brought; a worker is there."""
+        if self._alone_since is not None or self._barred or kept:
+            self._keep(now_ms, kept)
+        self.starts += len(leases)
+        rows = self._rows
+        for lease in leases:
+            tenant = lease.tenant
+            row = rows.get(tenant)
+            if row is None:
+                row = self._add(tenant)
+            else:
+                rows.move_to_end(tenant)
+            if lease.attempt == 1:
+                enqueued_at, start_at = lease.enqueued_at_ms, lease.start_at_ms
+                row.dwells.append((now_ms, start_at if start_at > enqueued_at else enqueued_at, row.last))
+            row.last = now_ms
+
+    def _add(self, tenant: str) -> _Row:
+        if len(self._rows) >= MAX_TENANTS:
+            self._rows.popitem(last=False)
+        row = self._rows[tenant] = _Row()
+        return row
+
+    def _keep(self, now_ms: int, kept: Sequence[Kept]) -> None:
+        if self._alone_since is not None:
+            self._spans.append(Kept("", "no_worker", self._alone_since, now_ms))
+            self._alone_since = None
+        barred = next((each for each in kept if not each.tenant), None)
+        if self._barred and (barred is None or barred.reason != self._barred.reason):
+            self._spans.append(self._barred._replace(end=now_ms))
+            self._barred = None
+        self._barred = self._barred or barred
+        for each in kept:
+            if each.tenant:
+                _join((self._rows.get(each.tenant) or self._add(each.tenant)).spans, each)
+
+    def parts(self, tenant: str, now_ms: int) -> list[dict[Reason, int]]:
+        """Say what each of a tenant's starts of the last minutes had waited for, in ms, oldest first."""
+        row = self._rows.get(tenant)
+        if row is None:
+            return []
+        spans = sorted([*self._spans, *row.spans], key=lambda span: _PLACE[span.reason])
+        return [split(ready, at, last, spans) for at, ready, last in row.dwells if at > now_ms - WINDOW_MS]
+
+
+def _join(spans: deque[Kept], new: Kept) -> None:
+    """Add a time; one that was told before, or goes on where the last one ended, is one with it."""
+    if spans and spans[-1].reason == new.reason and new.begin - spans[-1].end <= _JOIN_MS:
+        new = new._replace(begin=min(new.begin, spans.pop().begin))
+    spans.append(new)
+
+
+def split(begin: int, end: int, last: int, spans: Iterable[Kept]) -> dict[Reason, int]:
+    """Divide a dwell among what it went to; of spans that hold at once, the first one has the time."""
+    parts: dict[Reason, int] = dict.fromkeys(REASONS, 0)
+    free = [(begin, end)] if begin < end else []
+    for span in spans:
+        rest = []
+        for one, other in free:
+            low, high = max(one, span.begin), min(other, span.end)
+            if low >= high:
+                rest.append((one, other))
+                continue
+            parts[span.reason] += high - low
+            rest += [(a, b) for a, b in ((one, low), (high, other)) if a < b]
+        free = rest
+    for one, other in free:
+        own = max(0, min(other, last) - one)
+        parts["backlog"] += own
+        parts["share"] += other - one - own
+    return parts
+
+
+def summarize(dwells: Sequence[dict[Reason, int]]) -> list[Part]:
+    """Return, for each reason that took any time, its part of all and what it took of a task."""
+    whole = sum(sum(parts.values()) for parts in dwells)
+    columns = {reason: [parts[reason] for parts in dwells] for reason in REASONS}
+    return [
+        Part(reason, sum(column) / whole, percentile(column, 50), percentile(column, 99))
+        for reason, column in columns.items()
+        if any(column)
+    ]
+
+
+def percentile(values: Sequence[int], percent: int) -> int:
+    """Return the value that so many percent of all do not exceed; 0 of none."""
+    return sorted(values)[-(-len(values) * percent // 100) - 1] if values else 0

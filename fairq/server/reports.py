@@ -1,0 +1,63 @@
+"""The verbs that tell why work waits: of a task, and of a tenant's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+from attrs import asdict
+
+from fairq.errors import Forbidden, NotFound
+from fairq.model import check_full_id, check_name, check_task_id, full_id
+from fairq.server.app import App
+from fairq.server.dwell import percentile, summarize
+from fairq.server.peer import Peer
+from fairq.why import Report, explain
+from fairq.wire import messages as wire
+
+Body = dict[str, Any]
+
+
+async def why(app: App, peer: Peer, request: wire.Why) -> Body:
+    """Tell why a task waits, and when it may start."""
+    queue, mine = peer.identity.check_queue(request.queue), peer.identity.tenant
+    id = full_id(mine, check_task_id(request.id)) if mine else check_full_id(request.id)
+    task = await app.store.why(queue, id)
+    if task.state == "unknown":
+        raise NotFound(f"nothing is known of a task {request.id} in queue {queue}", field="id")
+    found = asdict(explain(request.id, task, await _count_slots(app, queue)))
+    if task.facts is None:
+        return {name: found[name] for name in ("id", "state", "now_ms")}
+    return {name: value for name, value in found.items() if value not in (0, False) or name == "starts_at_ms"}
+
+
+async def _count_slots(app: App, queue: str) -> float:
+    """Count the tasks of a queue that its workers take at once, each worker's divided among its queues."""
+    attached = await app.roster.all_workers()
+    return sum(each.credit / len(each.queues) for each in attached if queue in each.queues and not each.is_draining)
+
+
+async def tenant_report(app: App, peer: Peer, request: wire.TenantReport) -> Body:
+    """Tell how long a tenant's tasks have waited, for what, and what share it had, in the last minutes."""
+    queue, mine = peer.identity.check_queue(request.queue), peer.identity.tenant
+    if mine and request.tenant not in (None, mine):
+        raise Forbidden("a tenant sees its own only", field="tenant")
+    tenant = mine or check_name(request.tenant, "tenant")
+    dispatcher = app.dispatchers.get(queue)
+    dwells = dispatcher.dwells.parts(tenant, dispatcher.store_now_ms) if dispatcher else []
+    whole = [sum(parts.values()) for parts in dwells]
+    found = Report(tenant, len(dwells), percentile(whole, 50), percentile(whole, 99), summarize(dwells))
+    return {"report": {**asdict(found), **await _share(app, queue, tenant)}}
+
+
+async def _share(app: App, queue: str, tenant: str) -> Body:
+    """Return what a tenant was given since a sample, and entitled to; nothing if there is none."""
+    before = app.shares.before(queue, tenant)
+    if before is None:
+        return {}
+    (now,) = await app.store.tenants(queue, [tenant])
+    delivered, entitled = now.delivered - before.delivered, now.entitled - before.entitled
+    over_ms = round((trio.current_time() - before.at) * 1000)
+    if entitled < 0:  # its account was begun anew
+        return {}
+    return {"delivered": delivered, "entitled": entitled, "share_over_ms": over_ms}

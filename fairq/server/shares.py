@@ -1,0 +1,65 @@
+"""What tenants were given and what they were entitled to, some minutes ago: samples, to tell the difference."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import NamedTuple
+
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.errors import FairqError
+from fairq.server.dispatcher import Dispatcher
+from fairq.server.dwell import WINDOW_MS
+from fairq.store.store import Store
+
+log = structlog.get_logger("fairq.server")
+
+SAMPLE_S = 10.0
+
+
+class Account(NamedTuple):
+    """What a tenant had been given and entitled to since it was first seen, at a moment of this server's clock."""
+
+    at: float
+    delivered: float
+    entitled: float
+
+
+@define(eq=False)
+class Shares:
+    """Samples of the tenants that this server has tasks of, taken while there is work."""
+
+    store: Store
+    dispatchers: dict[str, Dispatcher]
+    _samples: defaultdict[str, deque[dict[str, Account]]] = field(
+        factory=lambda: defaultdict(lambda: deque(maxlen=round(WINDOW_MS / 1000 / SAMPLE_S))), init=False
+    )
+    _claims: dict[str, int] = field(factory=dict, init=False)  # when the last sample was taken
+
+    async def run(self) -> None:
+        """Take samples until cancelled."""
+        while True:
+            await trio.sleep(SAMPLE_S)
+            for queue in list(self.dispatchers):
+                try:
+                    await self.sample(queue)
+                except FairqError as error:
+                    log.debug("shares cannot be read", queue=queue, error=error.message)
+
+    async def sample(self, queue: str) -> None:
+        """Take a sample of a queue, if anything was handed out since the last one."""
+        dwells = self.dispatchers[queue].dwells
+        if dwells.starts == self._claims.get(queue, 0):
+            return
+        self._claims[queue] = dwells.starts
+        rows = await self.store.tenants(queue, dwells.tenants)
+        at = trio.current_time()
+        self._samples[queue].append({row.tenant: Account(at, row.delivered, row.entitled) for row in rows})
+
+    def before(self, queue: str, tenant: str) -> Account | None:
+        """Return the oldest sample of a tenant that is no older than some minutes."""
+        oldest = trio.current_time() - WINDOW_MS / 1000
+        samples = (sample.get(tenant) for sample in self._samples.get(queue, ()))
+        return next((account for account in samples if account and account.at >= oldest), None)

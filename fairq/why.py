@@ -1,0 +1,242 @@
+"""Why a task waits, and when it may start: pure functions of what is known at one moment.
+
+A task waits for all of its causes to end; the first one told is the one to look at first:
+
+1. `queue_paused`, `tenant_paused`: an operator holds it back, and no clock ends that.
+2. `queue_closed`, `tenant_closed`: a window by the clock.
+3. `start`, `retry`: its own start, or that of its next attempt, has not come.
+4. `no_worker`: none is attached that takes tasks of the queue.
+5. `rate`, `cap`, `batch_cap`: a limit of its tenant, or of its batch.
+6. `backlog`: other tasks of its tenant (held: of its batch) come first, or have the slots.
+7. `share`: other tenants' tasks have the slots.
+
+When it may start is an estimate: its tenant goes on at the slowest of its paces, which are its share of the slots (or
+what it is guaranteed), its cap, its batch's cap (each divided by how long its tasks take) and its rate.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple, get_args
+
+from attrs import field, frozen
+
+Cause = Literal[
+    "queue_paused", "tenant_paused", "queue_closed", "tenant_closed", "start", "retry", "no_worker", "rate", "cap",
+    "batch_cap", "backlog", "share",
+]  # fmt: skip
+PAUSED, CLOSED, SPENT, CAPPED = 1, 2, 4, 8  # bits of what bars a tenant or a queue; lua/09_limits.lua
+FOREVER = math.inf
+
+# What the dwell of tasks that have started was spent on; of two that held at once, the one that stands first.
+Reason = Literal["paused", "closed", "no_worker", "rate", "cap", "backlog", "share"]
+REASONS: tuple[Reason, ...] = get_args(Reason)
+
+
+def reason_of(bits: int) -> Reason:
+    """Return what kept a tenant, or a queue, out."""
+    return "paused" if bits & PAUSED else "closed" if bits & CLOSED else "rate" if bits & SPENT else "cap"
+
+
+class Kept(NamedTuple):
+    """A time (ms) for which a tenant (empty: the queue) was kept out."""
+
+    tenant: str
+    reason: Reason
+    begin: int
+    end: int
+
+
+@frozen
+class Part:
+    """What one reason had of the dwell of a tenant's tasks: its part of all, and how much it took of one."""
+
+    reason: Reason
+    part: float
+    p50_ms: int
+    p99_ms: int
+
+
+@frozen
+class Report:
+    """How long a tenant's tasks waited that a server saw start in the last minutes, for what, and the tenant's share.
+
+    `delivered` and `entitled` (seconds of worker time, or tasks) are those of the last `share_over_ms`; 0: not known.
+    """
+
+    tenant: str
+    starts: int = 0
+    p50_ms: int = 0
+    p99_ms: int = 0
+    parts: list[Part] = field(factory=list)
+    delivered: float = 0.0
+    entitled: float = 0.0
+    share_over_ms: int = 0
+
+
+@frozen
+class Facts:
+    """What the store knows of a task that waits (lua/73_why.lua). Weights in thousandths, times in ms; 0 is none."""
+
+    ahead: float
+    is_exact: float
+    batch_cap: float
+    weight: float
+    estimate: float
+    ready: float
+    leased: float
+    barred: float
+    spent: float
+    cap: float
+    guaranteed: float
+    rate: float
+    burst: float
+    debt: float
+    is_eligible: float
+    is_awake: float
+    turns_at: float
+    queue_weight_sum: float
+    queue_estimate: float
+    queue_leased: float
+    queue_barred: float
+    queue_turns_at: float
+
+    @property
+    def task_ms(self) -> float:
+        """How long its tenant's tasks take."""
+        return self.estimate or self.queue_estimate
+
+    @property
+    def share(self) -> float:
+        """Its tenant's part of the slots, once it is let in."""
+        others = self.queue_weight_sum - (self.weight if self.is_eligible else 0)
+        return self.weight / (max(others, 0) + self.weight)
+
+
+@frozen
+class Waiting:
+    """A task, what the store knows of it, and who is there to take it."""
+
+    now_ms: int
+    state: str
+    attempt: int = 0
+    at_ms: int = 0
+    facts: Facts | None = None
+
+
+@frozen
+class Why:
+    """Why a task waits: its causes, the first to look at first; none if it does not, or is about to start.
+
+    `ahead`: how many tasks of its tenant (held: of its batch) come before it; at least so many, unless that is exact.
+    `until_ms`: before when a clock does not let it start. `starts_at_ms`: when it may start, if all goes on as it does;
+    None where nothing can be said. `share`: its tenant's part of the queue's slots, once it is let in.
+    """
+
+    id: str
+    state: str
+    now_ms: int
+    causes: list[Cause] = field(factory=list)
+    starts_at_ms: int | None = None
+    until_ms: int = 0
+    ahead: int = 0
+    is_ahead_exact: bool = False
+    running: int = 0
+    share: float = 0.0
+    slots: float = 0.0
+    cap: int = 0
+    batch_cap: int = 0
+    rate: float = 0.0
+
+
+def explain(id: str, task: Waiting, slots: float) -> Why:
+    """Say why a task waits, where workers of its queue offer so many slots."""
+    facts = task.facts
+    if facts is None:
+        return Why(id, task.state, task.now_ms)
+    causes = _causes(task, facts, slots)
+    until = _until(task, facts)
+    starts = max(until, task.now_ms + _wait_ms(task, facts, slots))
+    if {"queue_paused", "tenant_paused", "no_worker"}.intersection(causes):
+        starts = FOREVER
+    return Why(
+        id=id,
+        state=task.state,
+        now_ms=task.now_ms,
+        causes=causes,
+        starts_at_ms=None if starts == FOREVER else math.ceil(starts),
+        until_ms=math.ceil(until) if until > task.now_ms else 0,
+        ahead=int(facts.ahead),
+        is_ahead_exact=bool(facts.is_exact),
+        running=int(facts.leased),
+        share=facts.share,
+        slots=slots,
+        cap=int(facts.cap),
+        batch_cap=int(facts.batch_cap),
+        rate=facts.rate,
+    )
+
+
+def _causes(task: Waiting, facts: Facts, slots: float) -> list[Cause]:
+    is_ready = task.state == "ready"
+    others, barred = facts.queue_leased - facts.leased, int(facts.barred)
+    is_full = facts.queue_leased >= slots
+    is_capped = 0 < facts.cap <= facts.leased
+    is_own = is_ready and is_full and others <= 0 < facts.leased
+    found: dict[Cause, bool] = {
+        "queue_paused": bool(int(facts.queue_barred) & PAUSED),
+        "tenant_paused": bool(barred & PAUSED),
+        "queue_closed": bool(int(facts.queue_barred) & CLOSED),
+        "tenant_closed": bool(barred & CLOSED),
+        "start": task.state == "delayed" and not task.attempt,
+        "retry": task.state == "delayed" and bool(task.attempt),
+        "no_worker": not slots,
+        "rate": is_ready and bool(barred & SPENT),
+        "cap": is_ready and is_capped,
+        "batch_cap": task.state == "held",
+        "backlog": task.state != "delayed" and (facts.ahead > 0 or is_own),
+        "share": is_ready and not barred and not is_capped and is_full and others > 0,
+    }
+    return [cause for cause, holds in found.items() if holds]
+
+
+def _until(task: Waiting, facts: Facts) -> float:
+    """Return when the last clock lets it start: its start, its windows, its tenant's tokens."""
+    until = [float(task.now_ms)]
+    if task.state == "delayed":
+        until.append(task.at_ms)
+    if int(facts.queue_barred) & CLOSED:
+        until.append(facts.queue_turns_at)
+    if int(facts.barred) & CLOSED:
+        until.append(facts.turns_at)
+    if facts.rate and task.state != "delayed":
+        until.append(_token_at(task.now_ms, facts, int(facts.ahead)))
+    return max(until)
+
+
+def _token_at(now_ms: int, facts: Facts, ahead: int) -> float:
+    """Return when there is a token for it, by its tenant's bucket (lua/09_limits.lua), after those before it."""
+    burst = facts.burst or max(1, math.floor(facts.rate))
+    return max(facts.spent, now_ms) + (ahead - burst + 1) * 1000 / facts.rate
+
+
+def _wait_ms(task: Waiting, facts: Facts, slots: float) -> float:
+    """Return how long it waits for slots and places, at its tenant's slowest pace."""
+    if not slots:
+        return FOREVER
+    ahead = facts.ahead + (facts.ready if task.state == "held" else 0)
+    is_free = facts.queue_leased < slots
+    if is_free and not ahead and task.state != "held" and not 0 < facts.cap <= facts.leased:
+        return 0
+    if not facts.task_ms:
+        return FOREVER
+    own = max(facts.share * slots, min(facts.guaranteed, slots))
+    turns = ahead + facts.debt / facts.task_ms
+    first_ms = 0 if is_free else facts.queue_estimate / slots if facts.is_awake else facts.task_ms / own
+    waits = [first_ms + turns * facts.task_ms / own]
+    if facts.cap:
+        room = max(0, facts.cap - facts.leased)
+        waits.append(max(0, ahead + 1 - room) * facts.task_ms / facts.cap)
+    if task.state == "held" and facts.batch_cap:
+        waits.append((facts.ahead + 1) * facts.task_ms / facts.batch_cap)
+    return max(waits)

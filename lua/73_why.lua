@@ -1,0 +1,54 @@
+-- Why a task waits: the facts. What they mean is for the servers to say (fairq/why.py).
+
+local NEAR = 20000  -- entries at either end of a list among which a task is looked for
+
+-- How many of its tenant's tasks stand before a ready one, at least, and whether that is exact.
+local function count_ahead(call, t, id)
+  local own, before, is_exact = extras_of(call, id).priority, 0, t.voids == 0
+  for _, level in ipairs(levels_of(call, t)) do
+    if level == own then break end
+    before = before + redis.call('LLEN', ready_key(call, t, level))
+  end
+  local list = ready_key(call, t, own)
+  local twins = t.voids > 0 and redis.call('HGET', key(call, 'void:' .. t.name), void_field(id, own)) or 0
+  local place = redis.call('LPOS', list, id, 'RANK', twins + 1, 'MAXLEN', NEAR)  -- its voids stand before it
+    or redis.call('LPOS', list, id, 'RANK', -1, 'MAXLEN', NEAR)
+  return math.max(before + (place or NEAR) - t.voids, 0), is_exact and place
+end
+
+-- Where a waiting task stands: behind tasks of its tenant, or of its batch.
+local function place_of(call, t, id, state)
+  local ahead, is_exact, b = t.ready, false, nil
+  if state == 'ready' then ahead, is_exact = count_ahead(call, t, id) end
+  if state == 'held' then
+    ahead, is_exact, b = redis.call('ZRANK', held_key(call, id), id), true, batch_of(call, id)
+  end
+  return {ahead = ahead, is_exact = is_exact and 1 or 0, batch_cap = b and b.cap or 0}
+end
+
+-- why(keys, argv): what there is to know of why a task waits.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 id
+--   out   now_ms, what `tasks` tells of it, then of one that waits: name, value, name, value, ... (numbers as text):
+--         ahead (tasks of its tenant before it, at least; held: of its batch; delayed: all that are ready now),
+--         is_exact, batch_cap; its tenant's account, the limits that hold for it, and is_awake (it is served next);
+--         the queue's account, after `queue_`; turns_at and queue_turns_at (when windows open or close; 0: none)
+function verbs.why(keys, args)
+  local call, id = open(keys, args), args[3]
+  local row = verbs.tasks(keys, {args[1], args[2], id})[1]
+  local out, state = {call.now, row}, row[1]
+  if state ~= 'ready' and state ~= 'held' and state ~= 'delayed' then return out end
+  local q, t = call.queue, tenant(call, row[2])
+  local holds, facts = limits.of(call, t), place_of(call, t, id, state)
+  for _, name in ipairs({'weight', 'estimate', 'ready', 'leased', 'barred', 'spent'}) do facts[name] = t[name] end
+  for _, name in ipairs({'cap', 'guaranteed', 'rate', 'burst'}) do facts[name] = holds[name] end
+  for _, name in ipairs({'weight_sum', 'estimate', 'leased', 'barred'}) do facts['queue_' .. name] = q[name] end
+  facts.debt = math.max(0, t.vtime - q.clock) * t.weight
+  facts.is_eligible, facts.is_awake = t.slot ~= OUT and 1 or 0, t.slot == AWAKE and 1 or 0
+  facts.turns_at = redis.call('ZSCORE', key(call, 'turns'), t.name) or 0
+  facts.queue_turns_at = redis.call('ZSCORE', key(call, 'turns'), '') or 0
+  for name, value in pairs(facts) do
+    out[#out + 1], out[#out + 2] = name, text(value)
+  end
+  return out
+end

@@ -1,0 +1,34 @@
+"""`fairq tenants report`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import asdict
+
+from fairq.cli.report import show_report
+from fairq.why import REASONS, Part, Report
+
+from .harness import Commands
+
+
+def test_a_report_of_nothing_says_so(commands: Commands) -> None:
+    commands.enqueue("emails", "1")
+    done = commands("tenants", "report", "emails", "ada")
+    assert (done.code, done.out) == (0, "this server has started none\n")
+    found = commands("tenants", "report", "emails", "ada", "--json").json
+    assert found == asdict(Report("ada"))
+
+
+def test_every_reason_has_a_row_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [Part(reason, 1 / 7, 5, 50) for reason in REASONS]
+    reply: dict[str, Any] = {"report": asdict(Report("ada", 9, 40, 1234, parts, 1.5, 2.0, 60_000))}
+    monkeypatch.setattr("fairq.cli.report.run_with", lambda server, work: reply)
+    show_report(None, "emails", "ada", json=False)
+    out = capsys.readouterr().out
+    assert "what 9 tasks of ada in emails waited for" in out
+    assert "1,234" in out
+    for reason in REASONS:
+        assert any(reason in line and "14.3" in line for line in out.splitlines()), reason
+    assert out.endswith("share: 1.5 delivered, 2 entitled, in the last 60 s\n")

@@ -1,0 +1,42 @@
+"""`fairq why` and what it says."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from fairq.cli.why import say
+from fairq.why import Cause, Why
+from tests.server.harness import tenant
+
+from .harness import Commands
+
+
+@pytest.mark.parametrize("cause", get_args(Cause))
+@pytest.mark.parametrize("state", ["ready", "held", "delayed"])
+def test_every_cause_is_said_in_words(cause: Cause, state: str) -> None:
+    text = "\n".join(say(Why("ada/t", state, 0, [cause], 35_000, 34_000, 7, True, 2, 0.25, 8, 2, 1, 0.5)))
+    assert text.startswith(f"ada/t is {state}, and waits:\n- ")
+    assert text.endswith("It may start 1970-01-01 00:00:35 UTC (in 35 s), if all goes on as it does.")
+    assert "_" not in text
+
+
+def test_why_is_said_for_people_and_for_scripts(commands: Commands) -> None:
+    ada = tenant("ada")
+    commands("enqueue", "emails", "1", "--id", "first", token=ada)
+    commands("enqueue", "emails", "1", "--id", "t", token=ada)
+    commands("tenants", "pause", "emails", "ada")
+    assert commands("why", "emails", "ada/t").out.splitlines() == [
+        "ada/t is ready, and waits:",
+        "- its tenant is paused, until somebody resumes it",
+        "- no worker is attached to the queue",
+        "- 1 other tasks of its tenant come before it",
+        "When it may start cannot be said.",
+    ]
+    found = commands("why", "emails", "t", "--json", token=ada).json
+    assert found["causes"] == ["tenant_paused", "no_worker", "backlog"]
+    commands("tasks", "cancel", "emails", "ada/t")
+    assert commands("why", "emails", "ada/t").out == "ada/t is cancelled: it does not wait.\n"
+    missing = commands("why", "emails", "ada/none")
+    assert (missing.code, len(missing.err.splitlines())) == (1, 1)

@@ -1,0 +1,285 @@
+"""Why a task waits: what the store says of each cause, and what follows from it. And that the start comes as told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fairq.why import Facts, Waiting, Why, explain
+
+from .calls import START, Leased, Queue, dice
+
+
+def why(queue: Queue, id: str, slots: float = 4) -> Why:
+    """Ask as a server does."""
+    now, row, *pairs = queue.call("why", id)
+    facts = {name.decode(): float(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
+    task = Waiting(now, row[0].decode(), row[2], int(float(row[3])), Facts(**facts) if facts else None)
+    return explain(id, task, slots)
+
+
+def close(queue: Queue, tenant: str, ms: int = 500) -> None:
+    """Close a tenant's window, or the queue's."""
+    queue.call("set_windows", tenant, "text", 0, queue.now + ms, "")
+
+
+def backlog(queue: Queue) -> None:
+    """Let the first of three tasks run, and the last be asked for."""
+    queue.enqueue("ada", "t0", "t1", "t")
+    queue.claim()
+
+
+def own_slots(queue: Queue) -> None:
+    """Let the tenant's own tasks have all slots."""
+    queue.enqueue("ada", "t0", "t1", "t2", "t3", "t")
+    queue.claim(4)
+
+
+def others_slots(queue: Queue) -> None:
+    """Let another tenant have all slots."""
+    queue.enqueue("bob", *(f"b{n}" for n in range(9)))
+    queue.claim(4)
+    queue.enqueue("ada", "t")
+
+
+def held(queue: Queue) -> None:
+    """Hold a task back by its batch's cap."""
+    queue.open_batch("b", cap=1)
+    queue.enqueue("ada", "t0", "t", batch="b")
+
+
+def capped(queue: Queue) -> None:
+    """Let a tenant run as much as it may."""
+    queue.set_limits("ada", cap=1)
+    queue.enqueue("ada", "t0", "t")
+    queue.claim(4)
+
+
+def spent(queue: Queue) -> None:
+    """Take a tenant's tokens."""
+    queue.set_limits("ada", rate=2, burst=1)
+    queue.enqueue("ada", "t0", "t")
+    queue.claim(4)
+
+
+def failed(queue: Queue) -> None:
+    """Let a first attempt fail."""
+    queue.enqueue("ada", "t")
+    queue.end("nack", queue.claim()[0], 500)
+
+
+def barred(verb: Callable[[Queue], object]) -> Callable[[Queue], object]:
+    """Have a ready task, and something done about it."""
+
+    def do(queue: Queue) -> None:
+        queue.enqueue("ada", "t")
+        verb(queue)
+
+    return do
+
+
+# what is done -> causes, how long a clock holds it, how many come before it
+CAUSES: dict[str, tuple[Callable[[Queue], object], list[str], int, int]] = {
+    "nothing": (lambda queue: queue.enqueue("ada", "t"), [], 0, 0),
+    "the queue is paused": (barred(lambda queue: queue.call("pause", "")), ["queue_paused"], 0, 0),
+    "the tenant is paused": (barred(lambda queue: queue.call("pause", "ada")), ["tenant_paused"], 0, 0),
+    "the queue is closed": (barred(lambda queue: close(queue, "")), ["queue_closed"], 500, 0),
+    "the tenant is closed": (barred(lambda queue: close(queue, "ada")), ["tenant_closed"], 500, 0),
+    "it starts later": (lambda queue: queue.enqueue("ada", "t", delay=500), ["start"], 500, 0),
+    "its next attempt is later": (failed, ["retry"], 500, 0),
+    "the rate": (spent, ["rate"], 500, 0),
+    "the cap": (capped, ["cap"], 0, 0),
+    "the batch's cap": (held, ["batch_cap"], 0, 0),
+    "the backlog": (backlog, ["backlog"], 0, 1),
+    "its tenant's running tasks": (own_slots, ["backlog"], 0, 0),
+    "others": (others_slots, ["share"], 0, 0),
+}
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_each_cause_is_told(queue: Queue, name: str) -> None:
+    do, causes, until, ahead = CAUSES[name]
+    do(queue)
+    found = why(queue, "t")
+    assert (found.causes, found.until_ms and found.until_ms - START, found.ahead) == (causes, until, ahead)
+    assert why(queue, "t", slots=0).starts_at_ms is None
+    assert "no_worker" in why(queue, "t", slots=0).causes
+
+
+def test_all_causes_are_told_and_the_one_to_look_at_comes_first(queue: Queue) -> None:
+    queue.set_limits("ada", cap=1, rate=2, burst=1)
+    queue.enqueue("ada", "t0", "t1", "t")
+    queue.claim()
+    queue.call("pause", "ada")
+    close(queue, "")
+    found = why(queue, "t", slots=0)
+    assert found.causes == ["tenant_paused", "queue_closed", "no_worker", "rate", "cap", "backlog"]
+    assert (found.running, found.cap, found.rate, found.starts_at_ms) == (1, 1, 2, None)
+
+
+def test_what_does_not_wait_has_no_causes(queue: Queue) -> None:
+    queue.enqueue("ada", "done", "leased")
+    done, _ = queue.claim(2)
+    queue.end("ack", done)
+    for id in ("done", "leased", "unknown"):
+        assert why(queue, id) == Why(id, id, START)
+
+
+def test_places_count_levels_and_leave_out_voids(queue: Queue) -> None:
+    queue.enqueue("ada", "urgent1", "urgent2", priority=1)
+    queue.enqueue("ada", "a", "b", "t")
+    queue.enqueue("ada", "later", priority=99)
+    assert (why(queue, "t").ahead, why(queue, "t").is_ahead_exact) == (4, True)
+    assert why(queue, "later").ahead == 5
+    queue.cancel("a")
+    assert (why(queue, "t").ahead, why(queue, "t").is_ahead_exact) == (3, False)
+
+
+def test_the_place_of_a_task_that_came_back_is_not_that_of_its_void(queue: Queue) -> None:
+    queue.enqueue("ada", "t", "a", "b")
+    queue.reschedule("t", delay=5)
+    queue.advance(5)
+    queue.tick()
+    assert queue.peek("ada") == ["a", "b", "t"]
+    assert why(queue, "t").ahead == 2, "three entries come before, one of them void"
+
+
+def test_a_place_in_the_middle_of_a_long_list_is_at_least_so_far(queue: Queue) -> None:
+    for first in range(0, 41_000, 500):
+        queue.enqueue("ada", *(f"t{n}" for n in range(first, first + 500)))
+    told = {n: (why(queue, f"t{n}").ahead, why(queue, f"t{n}").is_ahead_exact) for n in (0, 19_999, 20_500, 40_999)}
+    assert told == {0: (0, True), 19_999: (19_999, True), 20_500: (20_000, False), 40_999: (40_999, True)}
+
+
+class Mill:
+    """Workers with so many slots, in the test's time: a task takes as long as its tenant's tasks do."""
+
+    def __init__(self, queue: Queue, slots: int, task_ms: dict[str, int]) -> None:
+        self.queue, self.slots, self.task_ms = queue, slots, task_ms
+        self.running: list[tuple[int, Leased]] = []
+        self.started: dict[str, int] = {}
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Work until something holds, ms by ms where nothing ends earlier."""
+        while not until():
+            ended = [lease for at, lease in self.running if at <= self.queue.now]
+            self.running = [(at, lease) for at, lease in self.running if at > self.queue.now]
+            if ended:
+                self.queue.settle(*(("ack", lease.id, lease.attempt) for lease in ended))
+            self.queue.tick()
+            if room := self.slots - len(self.running):
+                for lease in self.queue.claim(room):
+                    self.started[lease.id] = self.queue.now
+                    self.running.append((self.queue.now + self.task_ms[lease.id[:3]], lease))
+            self.queue.advance(10)
+
+
+# limits of ada's, weight of ada's, tasks before hers; beside bob and cyd, whose backlog never ends
+STARTS = [
+    ({}, 1000, 60),
+    ({}, 3000, 200),
+    ({}, 1000, 3),
+    ({"cap": 1}, 1000, 20),
+    ({"rate": 5, "burst": 1}, 1000, 30),
+    ({"guaranteed": 6}, 1000, 100),
+]
+
+
+@pytest.mark.parametrize(("limits", "weight", "ahead"), STARTS)
+def test_a_start_comes_within_half_and_twice_the_time_that_was_told(
+    queue: Queue, limits: dict[str, float], weight: int, ahead: int
+) -> None:
+    mill = Mill(queue, 8, {"ada": 200, "bob": 100, "cyd": 400})
+    queue.call("set_weight", "ada", weight)
+    if limits:
+        queue.set_limits("ada", **limits)
+    for name in ("ada", "bob", "cyd"):
+        queue.enqueue(name, *(f"{name}{n}" for n in range(500)))
+    mill.run(lambda: len(mill.started) >= 200)
+    before = sum(id.startswith("ada") for id in mill.started)
+    id = f"ada{before + ahead}"
+    found = why(queue, id, slots=8)
+    assert found.ahead == ahead
+    assert found.starts_at_ms is not None
+    told = found.starts_at_ms - queue.now
+    began = queue.now
+    mill.run(lambda: id in mill.started)
+    waited = mill.started[id] - began
+    assert 0.5 * waited - 200 <= told <= 2 * waited + 200, (told, waited)
+
+
+def test_a_quiet_tenant_is_told_that_it_starts_with_the_next_slots(queue: Queue) -> None:
+    mill = Mill(queue, 4, {f"t{n:02}": 100 for n in range(50)} | {"ada": 100})
+    for n in range(50):
+        queue.enqueue(f"t{n:02}", *(f"t{n:02}-{each}" for each in range(40)))
+    mill.run(lambda: len(mill.started) >= 100)
+    queue.enqueue("ada", "ada")
+    found = why(queue, "ada")
+    assert found.causes == ["share"]
+    assert found.starts_at_ms is not None
+    assert found.starts_at_ms - queue.now <= 100, "not fifty tasks' time"
+    began = queue.now
+    mill.run(lambda: "ada" in mill.started)
+    assert queue.now - began <= 200
+
+
+def kept(queue: Queue) -> list[tuple[str, int, int, int]]:
+    """Claim, and return what it tells of who was kept out."""
+    values = queue.call("claim", "w", 1, dice=dice(1))[4]
+    return [
+        (values[i].decode(), values[i + 1], values[i + 2] - START, values[i + 3] - START)
+        for i in range(0, len(values), 4)
+    ]
+
+
+def unpark(queue: Queue) -> None:
+    """Let time pass until there are tokens."""
+    queue.tick()
+
+
+LET_IN: dict[str, tuple[Callable[[Queue], object], Callable[[Queue], object], int]] = {
+    "paused": (lambda queue: queue.call("pause", "ada"), lambda queue: queue.call("resume", "ada"), 1),
+    "closed": (
+        lambda queue: close(queue, "ada"), lambda queue: queue.call("set_windows", "ada", "", 1, 0, ""), 2,
+    ),
+    "rate": (lambda queue: (queue.set_limits("ada", rate=2, burst=1), queue.claim()), unpark, 4),
+    "cap": (lambda queue: queue.set_limits("ada", cap=1), lambda queue: queue.set_limits("ada", cap=9), 8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LET_IN)
+def test_a_claim_tells_what_kept_a_tenant_out_before_and_for_how_long(queue: Queue, name: str) -> None:
+    keep_out, let_in, cause = LET_IN[name]
+    queue.enqueue("ada", *(f"t{n}" for n in range(9)))
+    queue.claim()
+    assert kept(queue) == []
+    queue.advance(10)
+    keep_out(queue)
+    queue.advance(500)
+    assert kept(queue) == []
+    let_in(queue)
+    assert kept(queue) == [("ada", cause, 10, 510)]
+    queue.enqueue("bob", "b")
+    assert {row[0] for _ in range(3) for row in kept(queue)} <= {"ada"}, "bob was never kept out"
+
+
+def test_a_tenant_that_had_nothing_ready_was_not_kept_out(queue: Queue) -> None:
+    queue.call("pause", "ada")
+    queue.advance(10)
+    queue.call("resume", "ada")
+    queue.enqueue("ada", "a", "b")
+    assert kept(queue) == []
+    queue.call("pause", "ada")
+    queue.advance(10)
+    queue.call("resume", "ada")
+    assert kept(queue) == [("ada", 1, 10, 20)], "though its last task starts with it"
+    queue.enqueue("ada", "c")
+    assert kept(queue) == []
+
+
+def test_a_claim_tells_that_the_queue_is_barred(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    queue.call("pause", "")
+    close(queue, "")
+    assert kept(queue) == [("", 3, 0, 0)]

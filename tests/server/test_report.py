@@ -1,0 +1,193 @@
+"""What a tenant's tasks waited for, as a server reports it: each reason, in a run made to have it; and shares."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+from attrs import define
+
+from fairq.server.run import Served
+from fairq.server.shares import SAMPLE_S
+from fairq.store.store import Store
+from tests.store.waiting import wait_until
+
+from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
+from .test_why import closed
+
+HOLD_S = 0.15  # how long something holds tasks back, that is measured
+
+
+@define
+class World:
+    """A connection of each role."""
+
+    ada: Raw
+    bob: Raw
+    operator: Raw
+    worker: Raw
+
+    async def run(self, *ids: str) -> None:
+        """Have a task, or these, pushed to the worker and done at once."""
+        tasks = await self.worker.pushed(len(ids) or 1)
+        await self.worker.settle("q", "ack", *tasks)
+
+    async def say(self, verb: str, **body: Any) -> None:
+        """Have the operator say something."""
+        await self.operator.ask(verb, queue="q", **body)
+
+
+async def paused(world: World, **whom: Any) -> None:
+    """Enqueue while something is paused."""
+    await world.worker.attach("q")
+    await world.say("pause", **whom)
+    await world.ada.enqueue("q", ["a"])
+    await trio.sleep(HOLD_S)
+    await world.say("resume", **whom)
+    await world.run()
+
+
+async def closed_for_a_while(world: World, **whom: Any) -> None:
+    """Enqueue while something is closed."""
+    await world.worker.attach("q")
+    await world.say("set_windows", windows=closed(), **whom)
+    await world.ada.enqueue("q", ["a"])
+    await trio.sleep(HOLD_S)
+    await world.say("set_windows", windows="", **whom)
+    await world.run()
+
+
+async def no_worker(world: World) -> None:
+    """Enqueue, and let a worker come later."""
+    await world.ada.enqueue("q", ["a"])
+    await trio.sleep(HOLD_S)
+    await world.worker.attach("q")
+    await world.run()
+
+
+async def rate(world: World) -> None:
+    """Start ten a second."""
+    await world.worker.attach("q", credit=5)
+    await world.say("set_limits", tenant="ada", limits={"rate": 10, "burst": 1})
+    await world.ada.enqueue("q", ["a", "b", "c"])
+    for _ in range(3):
+        await world.run()
+
+
+async def cap(world: World) -> None:
+    """Run one at a time, where there are slots for more."""
+    await world.worker.attach("q", credit=5)
+    await world.say("set_limits", tenant="ada", limits={"cap": 1})
+    await world.ada.enqueue("q", ["a", "b"])
+    first = await world.worker.pushed()
+    await trio.sleep(HOLD_S)
+    await world.worker.settle("q", "ack", *first)
+    await world.run()
+
+
+async def backlog(world: World) -> None:
+    """Let many of the tenant's own stand before each other."""
+    await world.worker.attach("q")
+    await world.ada.enqueue("q", [f"a{n}" for n in range(8)])
+    for _ in range(8):
+        first = await world.worker.pushed()
+        await trio.sleep(HOLD_S / 8)
+        await world.worker.settle("q", "ack", *first)
+
+
+async def share(world: World) -> None:
+    """Let another tenant have the slot."""
+    await world.worker.attach("q")
+    await world.bob.enqueue("q", ["b"])
+    theirs = await world.worker.pushed()
+    await world.ada.enqueue("q", ["a"])
+    await trio.sleep(HOLD_S)
+    await world.worker.settle("q", "ack", *theirs)
+    await world.run()
+
+
+RUNS: dict[str, tuple[str, Callable[[World], Awaitable[None]]]] = {
+    "the tenant is paused": ("paused", lambda world: paused(world, tenant="ada")),
+    "the queue is paused": ("paused", paused),
+    "the tenant is closed": ("closed", lambda world: closed_for_a_while(world, tenant="ada")),
+    "the queue is closed": ("closed", closed_for_a_while),
+    "no worker": ("no_worker", no_worker),
+    "its rate": ("rate", rate),
+    "its cap": ("cap", cap),
+    "its backlog": ("backlog", backlog),
+    "others": ("share", share),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+async def test_most_of_the_dwell_goes_to_what_held_the_tasks(served: Served, name: str) -> None:
+    reason, run = RUNS[name]
+    with trio.fail_after(10):
+        async with (
+            raw(served, tenant("ada")) as ada,
+            raw(served, tenant("bob")) as bob,
+            raw(served, OPERATOR) as operator,
+            raw(served, WORKER) as worker,
+        ):
+            await run(World(ada, bob, operator, worker))
+            report = (await ada.ask("report", queue="q"))["report"]
+    parts = {part["reason"]: part["part"] for part in report["parts"]}
+    assert max(parts, key=lambda each: parts[each]) == reason, parts
+    assert parts[reason] > 0.6, parts
+    assert sum(parts.values()) == pytest.approx(1)
+    assert report["p99_ms"] >= 90
+
+
+async def test_one_may_ask_about_oneself_and_an_operator_about_anybody(served: Served) -> None:
+    async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+        nothing = (await ada.ask("report", queue="q"))["report"]
+        assert (nothing["tenant"], nothing["starts"], nothing["parts"]) == ("ada", 0, [])
+        assert (await operator.ask("report", queue="q", tenant="ada"))["report"] == nothing
+        with pytest.raises(Refused) as caught:
+            await ada.ask("report", queue="q", tenant="bob")
+        assert (caught.value.code, caught.value.field) == ("forbidden", "tenant")
+
+
+async def test_the_share_is_told_as_the_difference_to_a_sample(served: Served) -> None:
+    with trio.fail_after(10):
+        async with (
+            raw(served, tenant("ada")) as ada,
+            raw(served, OPERATOR) as operator,
+            raw(served, WORKER) as worker,
+        ):
+            await operator.ask("configure", queue="q", settings={"share": "count"})
+            await worker.attach("q")
+            await ada.enqueue("q", ["a", "b", "c"])
+            await worker.settle("q", "ack", *await worker.pushed())
+            second = await worker.pushed()
+            assert (await ada.ask("report", queue="q"))["report"]["share_over_ms"] == 0
+            await served.app.shares.sample("q")
+            await worker.settle("q", "ack", *second)
+            await worker.pushed()
+            report = (await ada.ask("report", queue="q"))["report"]
+    assert (report["starts"], report["delivered"], report["entitled"]) == (3, 1, 1)
+    assert report["share_over_ms"] > 0
+
+
+async def test_samples_are_taken_while_there_is_work(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    real = Store.tenants
+
+    async def tenants(store: Store, queue: str, names: Any = ()) -> Any:
+        read.append(queue)
+        return await real(store, queue, names)
+
+    monkeypatch.setattr(Store, "tenants", tenants)
+    shares = served.app.shares
+    with trio.fail_after(10):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            await worker.attach("q", "other")
+            await ada.enqueue("q", ["a"])
+            await worker.pushed()
+            await wait_until(lambda: served.app.dispatchers["q"].dwells.starts == 1)
+            for queue in ("q", "q", "other"):
+                await shares.sample(queue)
+    assert read == ["q"], "nothing was started since, and never in the other"
+    assert SAMPLE_S == 10

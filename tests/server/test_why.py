@@ -1,0 +1,128 @@
+"""Why a task waits, through the server: each cause as its tenant is told it, and whose tasks one may ask about."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import trio
+
+import fairq
+from fairq.errors import NotFound
+from fairq.server.run import Served
+from tests.store.waiting import wait_until
+
+from .harness import OPERATOR, WORKER, Refused, raw, running, tenant, url_of
+
+HOUR_MS = 3_600_000
+Step = tuple[str, str, dict[str, Any]]
+
+
+def add(*ids: str, name: str = "ada", **options: Any) -> Step:
+    """A tenant enqueues tasks."""
+    return name, "enqueue", {"tasks": [{"id": id, "payload": 1, **options} for id in ids]}
+
+
+def say(verb: str, **body: Any) -> Step:
+    """An operator says something."""
+    return "operator", verb, body
+
+
+def closed() -> str:
+    """Windows of an hour that is not now."""
+    hour = (datetime.now(UTC).hour + 12) % 24
+    return f"{hour:02}:00-{hour:02}:59"
+
+
+WORK: Step = ("worker", "attach", {"worker": "w", "queues": ["q"], "credit": 1})
+# what is done, one after the other (a worker has one slot) -> causes
+CAUSES: dict[str, tuple[list[Step], list[str]]] = {
+    "no worker": ([add("t")], ["no_worker"]),
+    "the queue is paused": ([WORK, say("pause"), add("t")], ["queue_paused"]),
+    "the tenant is paused": ([WORK, say("pause", tenant="ada"), add("t")], ["tenant_paused"]),
+    "the queue is closed": ([WORK, say("set_windows", windows=closed()), add("t")], ["queue_closed"]),
+    "the tenant is closed": ([WORK, say("set_windows", tenant="ada", windows=closed()), add("t")], ["tenant_closed"]),
+    "it starts later": ([WORK, add("t", delay_ms=HOUR_MS)], ["start"]),
+    "the rate": (
+        [WORK, say("set_limits", tenant="ada", limits={"rate": 0.01, "burst": 1}), add("t0", "t")],
+        ["rate", "backlog"],
+    ),
+    "the cap": ([WORK, say("set_limits", tenant="ada", limits={"cap": 1}), add("t0", "t")], ["cap", "backlog"]),
+    "the batch's cap": (
+        [WORK, ("ada", "open_batch", {"id": "b", "cap": 1}), add("t0", "t", batch="b")],
+        ["batch_cap"],
+    ),
+    "its tenant's backlog": ([WORK, add("t0", "t1", "t")], ["backlog"]),
+    "its tenant's running tasks": ([WORK, add("t0", "t")], ["backlog"]),
+    "other tenants": ([WORK, add("t0", name="bob"), add("t")], ["share"]),
+}
+
+
+WAIT_FOR_A_CLOCK = ("the queue is closed", "the tenant is closed", "it starts later", "the rate")
+
+
+@pytest.mark.parametrize("name", CAUSES)
+async def test_each_cause_is_told_to_its_tenant(served: Served, name: str) -> None:
+    steps, causes = CAUSES[name]
+    with trio.fail_after(10):
+        async with (
+            raw(served, tenant("ada")) as ada,
+            raw(served, tenant("bob")) as bob,
+            raw(served, OPERATOR) as operator,
+            raw(served, WORKER) as worker,
+        ):
+            clients = {"ada": ada, "bob": bob, "operator": operator, "worker": worker}
+            for who, verb, body in steps:
+                await clients[who].ask(verb, **({} if verb == "attach" else {"queue": "q"}), **body)
+                if "t0" in [task["id"] for task in body.get("tasks", ())]:
+                    await worker.pushed()
+            found = await ada.ask("why", queue="q", id="t")
+    assert found["causes"] == causes
+    assert ("until_ms" in found) == (name in WAIT_FOR_A_CLOCK)
+    assert found.get("slots", 0) == (0 if name == "no worker" else 1)
+
+
+async def test_one_may_ask_about_what_one_may_see(served: Served) -> None:
+    async with raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob, raw(served, OPERATOR) as operator:
+        await ada.enqueue("q", ["t"])
+        assert (await ada.ask("why", queue="q", id="t"))["id"] == "t"
+        assert (await operator.ask("why", queue="q", id="ada/t"))["id"] == "ada/t"
+        for client, id in ((bob, "t"), (operator, "bob/t"), (ada, "none")):
+            with pytest.raises(Refused) as caught:
+                await client.ask("why", queue="q", id=id)
+            assert (caught.value.code, caught.value.field) == ("not_found", "id")
+        await ada.ask("cancel", queue="q", ids=["t"])
+        ended = await ada.ask("why", queue="q", id="t")
+        assert ended == {"id": "t", "state": "cancelled", "now_ms": ended["now_ms"]}
+
+
+async def test_workers_of_other_servers_count_and_those_that_are_drained_do_not(server_store: str) -> None:
+    with trio.fail_after(15):
+        async with (
+            running(server_store) as one,
+            running(server_store) as two,
+            raw(one, tenant("ada")) as ada,
+            raw(one, OPERATOR) as operator,
+            raw(two, WORKER) as worker,
+        ):
+            await ada.enqueue("q", ["t0", "t"])
+            await worker.attach("q", "other", credit=1)
+            await worker.pushed()
+
+            async def has_slots(wanted: float) -> bool:
+                found = await ada.ask("why", queue="q", id="t")
+                return bool(found.get("slots", 0) == wanted)
+
+            await wait_until(lambda: has_slots(0.5))
+            await operator.ask("drain_worker", worker="w")
+            await wait_until(lambda: has_slots(0))
+
+
+async def test_the_sdk_tells_it(served: Served) -> None:
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
+        task = await client.enqueue("q", 1)
+        found = await client.why("q", task.id)
+        assert (found.causes, found.starts_at_ms, found.ahead) == (["no_worker"], None, 0)
+        with pytest.raises(NotFound):
+            await client.why("q", "none")

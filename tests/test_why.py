@@ -1,0 +1,72 @@
+"""Why a task waits: what holds whatever the facts are. What the store makes of each cause: tests/lua/test_73_why.py."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from attrs import evolve, fields
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairq.why import CLOSED, PAUSED, SPENT, Cause, Facts, Waiting, explain
+
+NOW = 1_700_000_000_000
+COUNTS = st.integers(0, 1000).map(float)
+MS = st.sampled_from([0.0, 0.5, 1.0, 250.0, 1e7])
+TIMES = st.sampled_from([0.0, NOW - 1e6, float(NOW), NOW + 5.5, NOW + 1e6])
+ORDER: tuple[Cause, ...] = get_args(Cause)
+VALUES: dict[str, st.SearchStrategy[float]] = {
+    "weight": st.sampled_from([1.0, 1000.0, 1e7]),
+    "queue_weight_sum": st.sampled_from([0.0, 1000.0, 1e9]),
+    "barred": st.integers(0, PAUSED | CLOSED | SPENT).map(float),
+    "queue_barred": st.integers(0, PAUSED | CLOSED).map(float),
+    "rate": st.sampled_from([0.0, 0.001, 1.5, 1e6]),
+    "debt": MS,
+    **dict.fromkeys(("estimate", "queue_estimate"), MS),
+    **dict.fromkeys(("spent", "turns_at", "queue_turns_at"), TIMES),
+    **dict.fromkeys(("is_exact", "is_eligible", "is_awake"), st.sampled_from([0.0, 1.0])),
+}
+FACTS = st.builds(Facts, **{each.name: VALUES.get(each.name, COUNTS) for each in fields(Facts)})
+TASKS = st.builds(
+    Waiting, st.just(NOW), st.sampled_from(["ready", "held", "delayed"]), st.integers(0, 3),
+    st.sampled_from([0, NOW - 5, NOW + 5000]), FACTS,
+)  # fmt: skip
+SLOTS = st.sampled_from([0, 0.5, 1, 7, 1000])
+
+
+@given(TASKS, SLOTS)
+def test_causes_stand_in_their_order_and_a_start_is_no_earlier_than_the_clocks_allow(
+    task: Waiting, slots: float
+) -> None:
+    found = explain("t", task, slots)
+    assert found.causes == sorted(set(found.causes), key=ORDER.index)
+    assert 0 <= found.share <= 1
+    assert found.until_ms == 0 or found.until_ms > NOW
+    hold = {"queue_paused", "tenant_paused", "no_worker"}.intersection(found.causes)
+    assert bool(hold) <= (found.starts_at_ms is None)
+    if found.starts_at_ms is not None:
+        assert found.starts_at_ms >= max(NOW, found.until_ms)
+
+
+@given(TASKS, SLOTS, st.integers(1, 100))
+def test_who_has_more_before_it_starts_no_earlier(task: Waiting, slots: float, more: int) -> None:
+    assert task.facts is not None
+    further = evolve(task, facts=evolve(task.facts, ahead=task.facts.ahead + more))
+    near, far = explain("t", task, slots).starts_at_ms, explain("t", further, slots).starts_at_ms
+    assert far is None or (near is not None and near <= far)
+
+
+@given(TASKS, st.sampled_from([0.5, 1, 7]), st.floats(1, 100))
+def test_more_workers_start_it_no_later(task: Waiting, slots: float, times: float) -> None:
+    few, many = explain("t", task, slots).starts_at_ms, explain("t", task, slots * times).starts_at_ms
+    assert few is None or (many is not None and many <= few)
+
+
+@given(TASKS, SLOTS)
+def test_whoever_pauses_is_told_and_nothing_that_is_lifted_remains(task: Waiting, slots: float) -> None:
+    assert task.facts is not None
+    free = evolve(task.facts, barred=0.0, queue_barred=0.0, cap=0.0, ahead=0.0, queue_leased=0.0, leased=0.0)
+    found = explain("t", evolve(task, state="ready", facts=free), slots)
+    assert found.causes == ([] if slots else ["no_worker"])
+    paused = evolve(free, barred=float(PAUSED))
+    assert explain("t", evolve(task, state="ready", facts=paused), slots).causes[0] == "tenant_paused"
