@@ -54,8 +54,9 @@ local function pick_round(call, wanted)
     tenants[count], costs[count], weight_sums[count] = t, cost, weight_sum
     t.ready, q.ready, t.leased, q.leased = t.ready - 1, q.ready - 1, t.leased + 1, q.leased + 1
     charge(call, t, cost, weight_sum)
-    if t.limited + q.limited > 0 then limits.spend(call, t, 1) end
-    if not is_eligible(call, t) then
+    local is_limited = t.limited + q.limited > 0
+    if is_limited then limits.spend(call, t, 1) end
+    if t.ready == 0 or is_limited and not is_eligible(call, t) then
       count_out(call, t)
     elseif t.limited == 1 and limits.is_guaranteed(call, t) then  -- its turn comes again, after the other wakers'
       round.woken[#round.woken + 1], t.listed = t, 1
@@ -137,7 +138,7 @@ local function lease_round(call, picks, worker, leases)
   for i = 1, picks.count do
     local id, t = ids[i], picks.tenants[i]
     local name, max_attempts, _, _, expires_at = read_header(records[i])
-    t.bytes = t.bytes - payload_bytes(t, #records[i])
+    t.bytes = t.bytes - #records[i] + HEADER_BYTES + #name  -- payload_bytes, without a call
     local attempt, forgiven, message = 0, 0, ''
     if past[i] then
       local run = load_run(past[i])

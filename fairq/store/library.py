@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "9fb5cdf9495da367"
+DIGEST = "fbe8c6b761c04996"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {

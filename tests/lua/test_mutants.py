@@ -160,7 +160,7 @@ MUTANTS = [
     Mutant("a guaranteed tenant keeps its slot", "    if t.slot > 0 then free_slot(call, t) end\n    wake", "    wake"),
     Mutant("quotas are not looked at", "  check_quotas(call, arrivals)\n", ""),
     Mutant("a fire passes the quota", "if outcome == 'ok' and exceeded(call, arrivals) then", "if false then"),
-    Mutant("leased tasks weigh", "    t.bytes = t.bytes - payload_bytes(t, #records[i])\n    local", "    local"),
+    Mutant("leased tasks weigh", "    t.bytes = t.bytes - #records[i] + HEADER_BYTES + #name", "   "),
     Mutant(
         "what comes back weighs nothing",
         "  t.bytes = t.bytes + payload_bytes(t, redis.call('HSTRLEN', key(call, 'tasks'), id))\n",
@@ -172,8 +172,8 @@ MUTANTS = [
     Mutant("own limits are those for all", "if value == UNSET then found[limit]", "if true then found[limit]"),
     Mutant(
         "a claim overruns the cap",
-        "    if not is_eligible(call, t) then\n      count_out(call, t)\n    else",
-        "    if t.ready == 0 then\n      count_out(call, t)\n    else",
+        "if t.ready == 0 or is_limited and not is_eligible(call, t) then",
+        "if t.ready == 0 then",
     ),
     Mutant("the cap for all is not looked at by a draw", "if not t and call.queue.limited == 1 then", "if false then"),
     Mutant(
