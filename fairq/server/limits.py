@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from attrs import asdict
 
 from fairq.errors import Forbidden
 from fairq.limits import Window, check_limits
 from fairq.model import check_name
 from fairq.server.app import App
+from fairq.server.asking import Body
 from fairq.server.peer import Peer
 from fairq.windows import check_windows, turn
 from fairq.wire import messages as wire
-
-Body = dict[str, Any]
 
 
 async def set_limits(app: App, peer: Peer, request: wire.SetLimits) -> Body:

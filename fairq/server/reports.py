@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import trio
 from attrs import asdict
 
-from fairq.errors import Forbidden, NotFound
-from fairq.model import check_full_id, check_name, check_task_id, full_id
+from fairq.errors import NotFound
 from fairq.server.app import App
+from fairq.server.asking import Body, full_id_of, own_tenant
 from fairq.server.dwell import percentile, summarize
 from fairq.server.peer import Peer
 from fairq.why import Report, explain
 from fairq.wire import messages as wire
 
-Body = dict[str, Any]
-
 
 async def why(app: App, peer: Peer, request: wire.Why) -> Body:
     """Tell why a task waits, and when it may start."""
-    queue, mine = peer.identity.check_queue(request.queue), peer.identity.tenant
-    id = full_id(mine, check_task_id(request.id)) if mine else check_full_id(request.id)
+    queue, id = peer.identity.check_queue(request.queue), full_id_of(peer, request.id)
     task = await app.store.why(queue, id)
     if task.state == "unknown":
         raise NotFound(f"nothing is known of a task {request.id} in queue {queue}", field="id")
@@ -39,10 +34,7 @@ async def _count_slots(app: App, queue: str) -> float:
 
 async def tenant_report(app: App, peer: Peer, request: wire.TenantReport) -> Body:
     """Tell how long a tenant's tasks have waited, for what, and what share it had, in the last minutes."""
-    queue, mine = peer.identity.check_queue(request.queue), peer.identity.tenant
-    if mine and request.tenant not in (None, mine):
-        raise Forbidden("a tenant sees its own only", field="tenant")
-    tenant = mine or check_name(request.tenant, "tenant")
+    queue, tenant = peer.identity.check_queue(request.queue), own_tenant(peer, request.tenant)
     dispatcher = app.dispatchers.get(queue)
     dwells = dispatcher.dwells.parts(tenant, dispatcher.store_now_ms) if dispatcher else []
     whole = [sum(parts.values()) for parts in dwells]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 import trio
 from attrs import asdict
 
-from fairq.errors import BadRequest, FairqError, Forbidden, NotFound, TooLarge
+from fairq.errors import BadRequest, FairqError, NotFound, TooLarge
 from fairq.model import (
     MAX_BATCH,
     MAX_PAYLOAD_BYTES,
@@ -18,35 +16,24 @@ from fairq.model import (
     SCHEDULED,
     NewTask,
     check_int,
-    check_name,
     check_schedule_name,
 )
 from fairq.schedules import check_timing, next_fire, next_fires
 from fairq.server.app import App
+from fairq.server.asking import Body, own_tenant
 from fairq.server.peer import Peer
 from fairq.store.store import Schedule
 from fairq.wire import messages as wire
 
-Body = dict[str, Any]
 _ALWAYS = ("missed", "is_paused")
 _SHOWN = 3  # fires that `schedule` tells in advance
-
-
-def _owner(peer: Peer, tenant: str | None) -> str:
-    """Return whose schedule is meant: the token's tenant's, or the one's whom an operator names."""
-    mine = peer.identity.tenant
-    if mine and tenant not in (None, mine):
-        raise Forbidden("the schedules of other tenants are none of yours", field="tenant")
-    if not mine and tenant is None:
-        raise BadRequest("say whose schedule: tenant is missing", field="tenant")
-    return mine or check_name(tenant, "tenant")
 
 
 def _target(
     peer: Peer, request: wire.Schedule | wire.Unschedule | wire.PauseSchedule | wire.ResumeSchedule
 ) -> tuple[str, str, str]:
     queue = peer.identity.check_queue(request.queue)
-    return queue, _owner(peer, request.tenant), check_schedule_name(request.name)
+    return queue, own_tenant(peer, request.tenant), check_schedule_name(request.name)
 
 
 def _task(request: wire.Schedule) -> NewTask:
@@ -119,7 +106,7 @@ async def schedules(app: App, peer: Peer, request: wire.Schedules) -> Body:
     if not peer.identity.tenant and request.tenant is None and request.name is None:
         _, found = await app.store.schedules(queue, offset=offset, count=count)
         return {"schedules": [_row(one) for one in found]}
-    tenant = _owner(peer, request.tenant)
+    tenant = own_tenant(peer, request.tenant)
     if request.name is not None:
         name = check_schedule_name(request.name)
         _, found = await app.store.schedules(queue, tenant, name)

@@ -1,0 +1,90 @@
+"""What the verbs share: whose things a request means, how its ids are read, and how it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import orjson
+import trio
+
+from fairq.errors import BadRequest, Draining, Forbidden
+from fairq.model import WORKER_PATTERN, check_full_id, check_int, check_name, check_task_id, full_id
+from fairq.server.app import App
+from fairq.server.peer import Peer
+from fairq.wire import messages as wire
+
+Body = dict[str, Any]
+T = TypeVar("T")
+
+
+def full_id_of(peer: Peer, id: str, what: str = "id") -> str:
+    """Read an id as its sender spells it: a tenant its own bare one, an operator a full one."""
+    mine = peer.identity.tenant
+    return full_id(mine, check_task_id(id, what)) if mine else check_full_id(id, what)
+
+
+def full_ids(peer: Peer, ids: Sequence[str]) -> list[str]:
+    """Read ids as their sender spells them."""
+    return [full_id_of(peer, id, "ids") for id in ids]
+
+
+def check_once(ids: list[str]) -> list[str]:
+    """Return ids of which none comes twice. Raises: BadRequest."""
+    if len(set(ids)) < len(ids):
+        raise BadRequest("ids must name each task once", field="ids")
+    return ids
+
+
+def own_tenant(peer: Peer, tenant: str | None) -> str:
+    """Return whose things are meant: the token's tenant's, or the one's whom an operator names."""
+    mine = peer.identity.tenant
+    if mine and tenant not in (None, mine):
+        raise Forbidden("a tenant sees its own only", field="tenant")
+    return mine or check_name(tenant, "tenant")
+
+
+def check_worker_name(name: str) -> None:
+    """Check the name of a worker. Raises: BadRequest."""
+    if not WORKER_PATTERN.match(name):
+        raise BadRequest("worker must be 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", field="worker")
+
+
+def check_unlimited(peer: Peer) -> None:
+    """Check that an operator may do what is of no queue. Raises: Forbidden."""
+    if peer.identity.queues is not None:
+        raise Forbidden("an operator of some queues has no say over tokens and workers", field="type")
+
+
+async def wait_for(
+    app: App,
+    peer: Peer,
+    queue: str,
+    messages: Sequence[str],
+    timeout_ms: int,
+    read: Callable[[], Awaitable[T]],
+    is_enough: Callable[[T], bool],
+) -> T:
+    """Read now, and if it takes waiting, again and again. Raises: Draining when the server stops meanwhile."""
+    check_int(timeout_ms, "timeout_ms", 0, wire.MAX_WAIT_MS)
+    if not timeout_ms:
+        return await read()
+    deadline = trio.current_time() + timeout_ms / 1000
+    watchers = await app.watch(queue)
+    with peer.waiting():
+        found = await watchers.wait(messages, read, lambda it: is_enough(it) or app.is_draining, deadline)
+    if app.is_draining and not is_enough(found):
+        raise Draining("the server is stopping; connect again")
+    return found
+
+
+def fitting(rows: Sequence[Body], long: str = "payload") -> list[Body]:
+    """Return as many rows with something long as a reply has room for, at least one."""
+    fitting: list[Body] = []
+    room = wire.MAX_MESSAGE_BYTES
+    for row in rows:
+        room -= len(orjson.dumps(row.get(long)))
+        if fitting and room < 0:
+            break
+        fitting.append(row)
+    return fitting

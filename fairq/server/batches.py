@@ -1,0 +1,81 @@
+"""The verbs on batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import orjson
+from attrs import asdict
+
+from fairq.errors import NotFound, TooLarge
+from fairq.model import MAX_CALLBACK_BYTES, MAX_CAP, BatchState, check_batch_id, check_full_id, check_int, full_id
+from fairq.server.app import App
+from fairq.server.asking import Body, wait_for
+from fairq.server.peer import Peer
+from fairq.store import keys
+from fairq.wire import messages as wire
+
+
+def _own_batch(peer: Peer, id: str) -> str:
+    if mine := peer.identity.tenant:
+        return full_id(mine, check_batch_id(id))
+    return check_full_id(id)
+
+
+@contextmanager
+def _named(id: str) -> Iterator[None]:
+    """Name the batch that the store does not have as the request does."""
+    try:
+        yield
+    except NotFound:
+        raise NotFound(f"there is no batch {id}", field="id") from None
+
+
+async def open_batch(app: App, peer: Peer, request: wire.OpenBatch) -> Body:
+    """Open a batch."""
+    queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
+    check_int(request.cap, "cap", 0, MAX_CAP)
+    callbacks = []
+    for name in ("on_complete", "on_success", "on_death"):
+        payload = getattr(request, name)
+        callbacks.append(b"" if payload is None else orjson.dumps(payload))
+        if len(callbacks[-1]) > MAX_CALLBACK_BYTES:
+            raise TooLarge(f"a callback's payload has {MAX_CALLBACK_BYTES} bytes at most", field=name)
+    is_new = await app.store.open_batch(queue, peer.identity.tenant, id, request.cap, callbacks, events=request.events)
+    return {"outcome": "ok" if is_new else "duplicate"}
+
+
+async def close_batch(app: App, peer: Peer, request: wire.CloseBatch) -> Body:
+    """Add no more tasks to a batch."""
+    queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
+    with _named(request.id):
+        before = await app.store.close_batch(queue, id)
+    app.hint(queue)
+    return {"before": before}
+
+
+async def cancel_batch(app: App, peer: Peer, request: wire.CancelBatch) -> Body:
+    """Close a batch and cancel its tasks."""
+    queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
+    with _named(request.id):
+        before = await app.store.cancel_batch(queue, id)
+    app.ticker.expect(queue, 0)
+    return {"before": before}
+
+
+async def batch(app: App, peer: Peer, request: wire.Batch) -> Body:
+    """Tell how far a batch is, now or when it is complete."""
+    queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
+
+    async def read() -> BatchState:
+        (state,) = await app.store.batches(queue, [id])
+        if state is None:
+            raise NotFound(f"there is no batch {request.id}", field="id")
+        return state
+
+    def is_complete(state: BatchState) -> bool:
+        return state.state == "complete"
+
+    state = await wait_for(app, peer, queue, [keys.BATCH + id], request.timeout_ms, read, is_complete)
+    return {"batch": {**asdict(state), "id": request.id}}

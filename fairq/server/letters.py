@@ -1,0 +1,60 @@
+"""The verbs on dead letters."""
+
+from __future__ import annotations
+
+from attrs import NOTHING, asdict, fields
+
+from fairq.errors import BadRequest, Forbidden, NotFound
+from fairq.model import MAX_BATCH, MAX_CURSOR_CHARS, DeadFilter, DeadLetter, bare_id, check_int
+from fairq.server.app import App
+from fairq.server.asking import Body, full_id_of, full_ids
+from fairq.server.peer import Peer
+from fairq.wire import messages as wire
+
+_BRIEF = tuple(field.name for field in fields(DeadLetter) if field.default is NOTHING)
+
+
+async def dead(app: App, peer: Peer, request: wire.Dead) -> Body:
+    """List dead letters; a tenant sees only its own."""
+    queue, mine = peer.identity.check_queue(request.queue), peer.identity.tenant
+    if mine and request.tenant not in (None, mine):
+        raise Forbidden("a tenant sees its own dead letters only", field="tenant")
+    tenant, ages = mine or request.tenant, (request.older_than_ms, request.younger_than_ms)
+    which = DeadFilter(tenant, request.reason, request.error, *ages)
+    which.check()
+    if request.cursor is not None and not 1 <= len(request.cursor) <= MAX_CURSOR_CHARS:
+        raise BadRequest("cursor must be one that a page ended with", field="cursor")
+    count = check_int(request.count, "count", 1, MAX_BATCH)
+    page = await app.store.dead(queue, which, request.cursor or "", count, brief=request.brief)
+    rows = [_letter(peer, letter, brief=request.brief) for letter in page.letters]
+    return {"dead": rows, "cursor": page.cursor or None, "left": page.left}
+
+
+def _letter(peer: Peer, letter: DeadLetter, *, brief: bool = False) -> Body:
+    row = asdict(letter)
+    if peer.identity.tenant:
+        row["id"] = bare_id(letter.id)
+    return {name: row[name] for name in _BRIEF} if brief else row
+
+
+async def letter(app: App, peer: Peer, request: wire.Letter) -> Body:
+    """Read one dead letter."""
+    queue, id = peer.identity.check_queue(request.queue), full_id_of(peer, request.id)
+    found = await app.store.letter(queue, id)
+    if found is None:
+        raise NotFound(f"there is no dead letter {request.id} in queue {queue}", field="id")
+    return {"letter": _letter(peer, found)}
+
+
+async def replay(app: App, peer: Peer, request: wire.Replay) -> Body:
+    """Give dead letters a fresh set of attempts."""
+    queue = peer.identity.check_queue(request.queue)
+    outcomes = await app.store.replay(queue, full_ids(peer, request.ids))
+    app.hint(queue)
+    return {"outcomes": outcomes}
+
+
+async def purge(app: App, peer: Peer, request: wire.Purge) -> Body:
+    """Delete dead letters."""
+    queue = peer.identity.check_queue(request.queue)
+    return {"outcomes": await app.store.purge(queue, full_ids(peer, request.ids))}

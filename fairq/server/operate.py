@@ -1,0 +1,105 @@
+"""The verbs of operators: queues, tenants, workers and tokens."""
+
+from __future__ import annotations
+
+from attrs import asdict
+
+from fairq.errors import NotFound
+from fairq.model import check_name, check_settings, check_weight
+from fairq.server.app import App
+from fairq.server.asking import Body, check_unlimited, check_worker_name
+from fairq.server.peer import Peer
+from fairq.tokens import TokenRecord
+from fairq.wire import messages as wire
+
+
+async def queues(app: App, peer: Peer, request: wire.Queues) -> Body:
+    """List all queues, also those that have workers here and had no task yet."""
+    rows = []
+    served = {queue for queue, dispatcher in app.dispatchers.items() if dispatcher.room.workers}
+    for queue in sorted(served.union(await app.store.queues())):
+        if peer.identity.queues is not None and queue not in peer.identity.queues:
+            continue
+        rows.append({**asdict(await app.store.queue(queue)), "workers": app.count_workers(queue)})
+    return {"queues": rows}
+
+
+async def configure(app: App, peer: Peer, request: wire.Configure) -> Body:
+    """Change settings of a queue."""
+    changes = check_settings(request.settings)
+    await app.store.configure(peer.identity.check_queue(request.queue), changes)
+    return {}
+
+
+async def tenants(app: App, peer: Peer, request: wire.Tenants) -> Body:
+    """List a queue's tenants."""
+    rows = await app.store.tenants(await _known_queue(app, peer, request.queue))
+    return {"tenants": [asdict(row) for row in rows]}
+
+
+async def _known_queue(app: App, peer: Peer, name: str) -> str:
+    queue = peer.identity.check_queue(name)
+    if queue not in await app.store.queues():
+        raise NotFound(f"there is no queue {queue}", field="queue")
+    return queue
+
+
+async def set_weight(app: App, peer: Peer, request: wire.SetWeight) -> Body:
+    """Give a tenant a weight."""
+    queue, tenant = peer.identity.check_queue(request.queue), check_name(request.tenant, "tenant")
+    before = await app.store.set_weight(queue, tenant, check_weight(request.weight))
+    return {"before": before}
+
+
+async def workers(app: App, peer: Peer, request: wire.Workers) -> Body:
+    """List the workers of all servers, those of the token's queues."""
+    rows = [asdict(row) for row in await app.roster.all_workers()]
+    mine = peer.identity.queues
+    return {"workers": [row for row in rows if mine is None or mine.issuperset(row["queues"])]}
+
+
+async def drain_worker(app: App, peer: Peer, request: wire.DrainWorker) -> Body:
+    """Drain the workers of a name, wherever they are attached."""
+    check_unlimited(peer)
+    check_worker_name(request.worker)
+    return {"workers": await app.roster.drain(request.worker)}
+
+
+def _target(peer: Peer, request: wire.Pause | wire.Resume) -> tuple[str, str]:
+    queue = peer.identity.check_queue(request.queue)
+    return queue, "" if request.tenant is None else check_name(request.tenant, "tenant")
+
+
+async def pause(app: App, peer: Peer, request: wire.Pause) -> Body:
+    """Hold back a tenant, or the whole queue."""
+    queue, tenant = _target(peer, request)
+    return {"before": await app.store.pause(queue, tenant)}
+
+
+async def resume(app: App, peer: Peer, request: wire.Resume) -> Body:
+    """Undo `pause`."""
+    queue, tenant = _target(peer, request)
+    before = await app.store.resume(queue, tenant)
+    app.hint(queue)
+    return {"before": before}
+
+
+async def create_token(app: App, peer: Peer, request: wire.CreateToken) -> Body:
+    """Register a token."""
+    check_unlimited(peer)
+    await app.auth.create(TokenRecord(request.id, request.role, request.hash, request.tenant, request.queues))
+    return {}
+
+
+async def list_tokens(app: App, peer: Peer, request: wire.ListTokens) -> Body:
+    """List tokens, without their hashes."""
+    check_unlimited(peer)
+    return {"tokens": [{k: v for k, v in asdict(t).items() if k != "hash"} for t in await app.auth.tokens()]}
+
+
+async def revoke_token(app: App, peer: Peer, request: wire.RevokeToken) -> Body:
+    """Delete a token and close the connections that use it."""
+    check_unlimited(peer)
+    if not await app.auth.revoke(request.id):
+        raise NotFound(f"there is no token {request.id!r:.80}", field="id")
+    return {}

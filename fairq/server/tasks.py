@@ -1,0 +1,130 @@
+"""The verbs on tasks: to enqueue and look at them, to change them before their time, and to hear of their end."""
+
+from __future__ import annotations
+
+import orjson
+from attrs import asdict
+
+from fairq.errors import BadRequest
+from fairq.model import (
+    MAX_BATCH,
+    MAX_EVENT_ID,
+    MAX_SPAN_MS,
+    MAX_TIME_MS,
+    EventPage,
+    NewTask,
+    TaskState,
+    bare_id,
+    check_int,
+    full_id,
+)
+from fairq.server.app import App
+from fairq.server.asking import Body, check_once, fitting, full_ids, own_tenant, wait_for
+from fairq.server.peer import Peer
+from fairq.store import keys
+from fairq.wire import messages as wire
+
+
+async def enqueue(app: App, peer: Peer, request: wire.Enqueue) -> Body:
+    """Store tasks of the token's tenant."""
+    queue = peer.identity.check_queue(request.queue)
+    tenant = peer.identity.tenant
+    tasks = [
+        NewTask(full_id(tenant, task.id), *task[1:-1], task.batch and full_id(tenant, task.batch))
+        for task in request.tasks
+    ]
+    app.hint(queue)  # now: a claim that leaves right behind the tasks shares their turn of the store, and its fsync
+    outcomes = [_bare_outcome(outcome) for outcome in await app.store.enqueue(queue, tenant, tasks)]
+    for task in request.tasks:
+        if task.delay_ms or task.start_at_ms:
+            app.ticker.expect(queue, task.delay_ms)
+    return {"outcomes": outcomes}
+
+
+def _bare_outcome(outcome: str) -> str:
+    """Spell the id behind `duplicate` as the tenant did."""
+    word, _, first = outcome.partition(" ")
+    return f"{word} {bare_id(first)}" if first else word
+
+
+async def tasks(app: App, peer: Peer, request: wire.Tasks) -> Body:
+    """Tell what is known of tasks; a tenant hears only of its own."""
+    queue, ids = peer.identity.check_queue(request.queue), full_ids(peer, request.ids)
+    states = await app.store.tasks(queue, ids)
+    rows = [{name: value for name, value in asdict(state).items() if value not in ("", 0)} for state in states]
+    return {"tasks": [{**row, "id": id} for row, id in zip(rows, request.ids, strict=True)]}
+
+
+async def cancel(app: App, peer: Peer, request: wire.Cancel) -> Body:
+    """Cancel tasks."""
+    queue = peer.identity.check_queue(request.queue)
+    return {"outcomes": await app.store.cancel(queue, check_once(full_ids(peer, request.ids)))}
+
+
+async def reschedule(app: App, peer: Peer, request: wire.Reschedule) -> Body:
+    """Give waiting tasks another start."""
+    queue, ids = peer.identity.check_queue(request.queue), check_once(full_ids(peer, request.ids))
+    delay_ms = check_int(request.delay_ms, "delay_ms", 0, MAX_SPAN_MS)
+    start_at_ms = check_int(request.start_at_ms, "start_at_ms", 0, MAX_TIME_MS)
+    if delay_ms and start_at_ms:
+        raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
+    outcomes = await app.store.reschedule(queue, ids, delay_ms=delay_ms, start_at_ms=start_at_ms)
+    app.ticker.expect(queue, delay_ms)
+    app.hint(queue)
+    return {"outcomes": outcomes}
+
+
+async def peek(app: App, peer: Peer, request: wire.Peek) -> Body:
+    """Show a tenant's next tasks; fewer than asked for when their payloads are long."""
+    queue, count = peer.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
+    waiting = await app.store.peek(queue, own_tenant(peer, request.tenant), count)
+    rows = [asdict(task) for task in waiting]
+    if peer.identity.tenant:
+        for row in rows:
+            row["id"] = bare_id(row["id"])
+    return {"tasks": fitting(rows)}
+
+
+_ENDS = ("done", "dead", "cancelled", "unknown")
+
+
+async def ended(app: App, peer: Peer, request: wire.Ended) -> Body:
+    """Wait until one of these tasks has ended; tells of those that have."""
+    queue, ids = peer.identity.check_queue(request.queue), check_once(full_ids(peer, request.ids))
+
+    async def read() -> list[Body]:
+        states, results = await app.store.tasks(queue, ids), await app.store.results(queue, ids)
+        return [_end_of(*each) for each in zip(request.ids, states, results, strict=True)]
+
+    def is_enough(rows: list[Body]) -> bool:
+        return any(row["state"] in _ENDS for row in rows)
+
+    rows = await wait_for(app, peer, queue, [keys.END + id for id in ids], request.timeout_ms, read, is_enough)
+    return {"tasks": fitting([row for row in rows if row["state"] in _ENDS], "result")}
+
+
+def _end_of(id: str, state: TaskState, result: bytes | None) -> Body:
+    row: Body = {"id": id, "state": state.state, "reason": state.reason, "error": state.error}
+    row = {name: value for name, value in row.items() if value}
+    if result is not None:  # it outlives the memory of the task
+        row |= {"state": "done", "result": orjson.Fragment(result)}
+    return row
+
+
+async def events(app: App, peer: Peer, request: wire.Events) -> Body:
+    """Tell what came into a tenant's feed after an event, now or when there is something."""
+    queue, count = peer.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
+    tenant, after = own_tenant(peer, request.tenant), check_int(request.after, "after", 0, MAX_EVENT_ID)
+
+    async def read() -> EventPage:
+        return await app.store.events(queue, tenant, after, count)
+
+    def is_enough(page: EventPage) -> bool:
+        return bool(page.events)
+
+    page = await wait_for(app, peer, queue, [keys.EVENT + tenant], request.timeout_ms, read, is_enough)
+    rows = [{name: value for name, value in asdict(event).items() if value not in ("", 0)} for event in page.events]
+    if peer.identity.tenant:
+        for row in rows:
+            row |= {name: bare_id(row[name]) for name in ("task", "batch") if name in row}
+    return {"oldest": page.oldest, "newest": page.newest, "events": rows}

@@ -1,0 +1,148 @@
+"""The verbs of workers: from attaching to how their tasks ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from fairq.errors import BadRequest, Draining, FairqError
+from fairq.model import (
+    MAX_ATTEMPT,
+    MAX_TIME_MS,
+    Settlement,
+    check_fraction,
+    check_full_id,
+    check_int,
+    check_progress_text,
+    check_weight,
+)
+from fairq.scopes import open_plain_nursery
+from fairq.server.app import App
+from fairq.server.asking import Body, check_worker_name
+from fairq.server.peer import Peer
+from fairq.wire import messages as wire
+from fairq.wire.messages import MAX_CREDIT, MAX_QUEUES, State
+from fairq.wire.slots import Slots
+
+
+async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
+    """Begin to feed a worker, which may bring along leases from an earlier connection."""
+    check_worker_name(request.worker)
+    if not 1 <= len(request.queues) <= MAX_QUEUES:
+        raise BadRequest(f"queues must name 1 to {MAX_QUEUES}", field="queues")
+    queues = tuple(dict.fromkeys(peer.identity.check_queue(queue, "queues") for queue in request.queues))
+    check_int(request.credit, "credit", 0, MAX_CREDIT)
+    if request.weights and len(request.weights) != len(request.queues):
+        raise BadRequest("weights must be as many as queues, or none", field="weights")
+    weights = {
+        queue: check_weight(weight, "weights") for queue, weight in zip(request.queues, request.weights, strict=False)
+    }
+    check_int(request.started_at_ms, "started_at_ms", 0, MAX_TIME_MS)
+    if any(lease.queue not in queues for lease in request.leases):
+        raise BadRequest("leases must be of the queues attached to", field="leases")
+    outcomes, brought = ["gone"] * len(request.leases), {}
+    for queue in queues:
+        at = [i for i, lease in enumerate(request.leases) if lease.queue == queue]
+        held = [Settlement("extend", request.leases[i].id, request.leases[i].attempt) for i in at]
+        if held:
+            for i, outcome in zip(at, await app.store.settle(queue, held), strict=True):
+                outcomes[i] = outcome
+                if outcome == "ok":
+                    brought[queue, request.leases[i].id] = request.leases[i].attempt
+    if request.started_at_ms:
+        await app.roster.take_name(peer.identity.token_id, request.worker, request.started_at_ms, brought.items())
+    if peer.session.state is State.DRAINING:
+        raise Draining("the server is stopping; connect again")
+    if peer.session.state is not State.OPEN:
+        raise BadRequest("the connection is attached already", field="type")
+    app.move_leases(brought, peer)
+    peer.name, peer.queues, peer.started_at_ms = request.worker, queues, request.started_at_ms
+    peer.session.state, peer.session.credit = State.ATTACHED, request.credit
+    if weights:
+        peer.session.slots = Slots(weights, lambda queue: app.dispatchers[queue].may_have_work)
+    app.attach(peer)
+    return {"leases": outcomes}
+
+
+async def credit(app: App, peer: Peer, request: wire.Credit) -> Body:
+    """Change how many tasks the worker may hold."""
+    peer.session.credit = check_int(request.credit, "credit", 0, MAX_CREDIT)
+    app.credit_changed(peer)
+    return {}
+
+
+def _check_attached(peer: Peer, queue: str) -> None:
+    if queue not in peer.queues:
+        raise BadRequest(f"the worker is not attached to queue {queue!r:.80}", field="queue")
+
+
+async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settlement]) -> Body:
+    _check_attached(peer, queue)
+    # What ends is off the worker's account at once, so that the claim it makes room for shares the store's next turn.
+    ended = {(queue, s.id): s.attempt for s in settlements if s.action != "extend"}
+    ended = {token: attempt for token, attempt in ended.items() if peer.session.held.get(token) == attempt}
+    for token in ended:
+        peer.session.drop(token, trio.current_time())
+    if ended:
+        app.credit_changed(peer)
+    try:
+        outcomes = await app.store.settle(queue, settlements)
+    except FairqError:
+        peer.session.held.update(ended)
+        raise
+    if told := peer.session.reported.intersection(ended):
+        peer.session.reported -= told
+        await app.store.forget_progress(queue, [id for _, id in told])
+    for settlement, outcome in zip(settlements, outcomes, strict=True):
+        if settlement.action == "nack":
+            app.ticker.expect(queue, settlement.delay_ms or 0)
+        elif settlement.action == "extend" and outcome != "ok":
+            app.drop_lease(peer, (queue, settlement.id), settlement.attempt)
+    return {"outcomes": outcomes}
+
+
+async def settle(app: App, peer: Peer, request: wire.Settle) -> Body:
+    """End leases."""
+    return await _settle(app, peer, request.queue, request.settlements)
+
+
+async def extend(app: App, peer: Peer, request: wire.Extend) -> Body:
+    """Renew leases."""
+    tokens = [
+        Settlement("extend", check_full_id(lease.id, "leases"), check_int(lease.attempt, "leases", 1, MAX_ATTEMPT))
+        for lease in request.leases
+    ]
+    if not tokens:
+        raise BadRequest("leases must hold at least 1", field="leases")
+    return await _settle(app, peer, request.queue, tokens)
+
+
+async def progress(app: App, peer: Peer, request: wire.Progress) -> Body:
+    """Note how far tasks have come; leases that the worker does not hold are passed over."""
+    _check_attached(peer, request.queue)
+    if not request.reports:
+        raise BadRequest("reports must hold at least 1", field="reports")
+    for report in request.reports:
+        check_fraction(report.fraction)
+        check_progress_text(report.text)
+    for report in request.reports:
+        token = (request.queue, report.id)
+        if peer.session.held.get(token) == report.attempt:
+            peer.session.reported.add(token)
+            await app.store.write_progress(request.queue, report.id, report.attempt, report.fraction, report.text)
+    return {}
+
+
+async def idle(app: App, peer: Peer, request: wire.Idle) -> Body:
+    """Tell whether the worker's queues have nothing for it, by one more tick and claim of each."""
+    empty: list[bool] = []
+
+    async def look_into(queue: str) -> None:
+        await app.store.tick(queue)
+        empty.append(await app.dispatchers[queue].is_empty())
+
+    async with open_plain_nursery() as nursery:
+        for queue in peer.queues:
+            nursery.start_soon(look_into, queue)
+    return {"is_idle": all(empty)}
