@@ -16,7 +16,8 @@ from attrs import asdict, define, field, frozen
 import fairq
 from fairq.model import NewTask, Settlement
 from fairq.store.embedded import embedded_store
-from fairq.store.store import Store, open_store
+from fairq.store.opening import open_store
+from fairq.store.store import Store
 from loadtest import trials
 from loadtest.cases import CASES
 from loadtest.figures import Lag, Record, Verdict, judge, read_records, share_error, spread

@@ -13,7 +13,8 @@ from attrs import asdict, define, field, frozen
 
 from fairq.model import Lease, NewTask, Settlement
 from fairq.store.embedded import embedded_store
-from fairq.store.store import Store, open_store
+from fairq.store.opening import open_store
+from fairq.store.store import Store
 from loadtest.figures import Verdict, judge
 from loadtest.pictures import new_figure, save
 from loadtest.processes import RunFailed, cpu_seconds

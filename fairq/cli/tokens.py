@@ -74,7 +74,7 @@ async def _registry(server: Server, place: Place) -> AsyncIterator[Registry]:
             yield _RemoteRegistry(client)
         return
     from fairq.server.auth import Auth
-    from fairq.store.store import open_store
+    from fairq.store.opening import open_store
 
     async with _store_url(place) as url, open_store(url, connect_timeout=5) as store:
         yield Auth(store)

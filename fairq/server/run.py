@@ -18,7 +18,7 @@ from fairq.server.app import App
 from fairq.server.listener import DEV_WARNING, AnyListener, Listener, open_listeners, port_of
 from fairq.server.settings import Settings
 from fairq.store.embedded import embedded_store
-from fairq.store.store import check_durability, open_store
+from fairq.store.opening import check_durability, open_store
 
 log = structlog.get_logger("fairq.server")
 

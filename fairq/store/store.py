@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -11,24 +10,21 @@ import structlog
 import trio
 from attrs import astuple, define, evolve, field
 
-from fairq.errors import SettingsError, StoreRefused, Unavailable
+from fairq.errors import StoreRefused
 from fairq.limits import Limits, Window
 from fairq.model import (
     MAX_BATCH,
     MAX_ERROR_CHARS,
     MISSED,
-    REASONS,
     SHARES,
     BatchState,
     DeadFilter,
     DeadLetter,
     DeadPage,
-    Event,
     EventPage,
     Lease,
     NewTask,
     Outcome,
-    QueueSettings,
     QueueState,
     ScheduleState,
     Settlement,
@@ -38,11 +34,10 @@ from fairq.model import (
     Timing,
     WaitingTask,
 )
-from fairq.scopes import background
 from fairq.store import keys, library
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
-from fairq.store.connection import Connection, Subscription, without_secrets
+from fairq.store.connection import Connection, Subscription
 from fairq.store.records import (
     pack_options,
     pack_template,
@@ -53,14 +48,12 @@ from fairq.store.records import (
     unpack_schedule,
     unpack_window,
 )
-from fairq.store.topology import is_cluster, parse_seeds
+from fairq.store.rows import batch_state, dead_letter, event, limits_of, queue_state, task_state, tenant_state
 from fairq.why import Facts, Kept, Waiting
 
 log = structlog.get_logger("fairq.store")
 
-COUNTS = ("ready", "held", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
 _PROGRESS_MS = 3_600_000
-_PAUSED, _CLOSED, _SPENT = 1, 2, 4  # what bars a tenant; lua/09_limits.lua
 
 
 class Claim(NamedTuple):
@@ -213,11 +206,11 @@ class Store:
         pairs: list[str | float] = []
         for name, value in changes.items():
             pairs += (name, -1 if value is None else value)
-        return _limits(await self._call("set_limits", queue, tenant, *pairs))
+        return limits_of(await self._call("set_limits", queue, tenant, *pairs))
 
     async def limits(self, queue: str, tenant: str) -> Limits:
         """Read what limits are set for a tenant, or (empty name) for all."""
-        return _limits(await self._call("limits", queue, tenant))
+        return limits_of(await self._call("limits", queue, tenant))
 
     async def set_windows(self, queue: str, window: Window) -> str | None:
         """Say when a tenant, or the queue, is open (empty text: always); returns the text until now.
@@ -266,17 +259,7 @@ class Store:
 
     async def queue(self, queue: str) -> QueueState:
         """Read a queue's counts and settings, in O(1)."""
-        reply = await self._call("depth", queue)
-        values = {reply[i].decode(): int(float(reply[i + 1])) for i in range(0, len(reply), 2)}
-        counts = {name: values[name] for name in COUNTS}
-        settings = {name: values[name] for name in QueueSettings.__annotations__ if name != "share"}
-        return QueueState(
-            queue=queue,
-            **counts,
-            is_paused=bool(values["barred"] & _PAUSED),
-            is_closed=bool(values["barred"] & _CLOSED),
-            settings=QueueSettings(share=SHARES[values["share"]], **settings),
-        )
+        return queue_state(queue, await self._call("depth", queue))
 
     async def tenants(self, queue: str, names: Sequence[str] = ()) -> list[TenantState]:
         """Read the named tenants, or all of them page by page, sorted by name."""
@@ -287,7 +270,7 @@ class Store:
             reply = await self._call("tenants", queue, cursor, MAX_BATCH, *names)
             for row in reply[1:]:
                 tenant, *values = row.decode().split(" ")
-                found[tenant] = _tenant_state(tenant, [float(value) for value in values], unit)
+                found[tenant] = tenant_state(tenant, [float(value) for value in values], unit)
             cursor = reply[0]
             if cursor == b"0":
                 return [found[tenant] for tenant in sorted(found)]
@@ -295,7 +278,7 @@ class Store:
     async def tasks(self, queue: str, ids: Sequence[str]) -> list[TaskState]:
         """Tell what is known of up to 500 tasks."""
         rows = await self._call("tasks", queue, *ids)
-        states = [_task_state(id, row) for id, row in zip(ids, rows, strict=True)]
+        states = [task_state(id, row) for id, row in zip(ids, rows, strict=True)]
         leased = [i for i, state in enumerate(states) if state.state == "leased"]
         if leased:
             told = await self.connection.call("MGET", *(keys.progress_key(queue, ids[i]) for i in leased))
@@ -308,7 +291,7 @@ class Store:
     async def why(self, queue: str, id: str) -> Waiting:
         """Read what there is to know of why a task waits."""
         now_ms, row, *pairs = await self._call("why", queue, id)
-        state = _task_state(id, row)
+        state = task_state(id, row)
         facts = {name.decode(): float(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
         return Waiting(now_ms, state.state, state.attempt, state.at_ms, Facts(**facts) if facts else None)
 
@@ -340,7 +323,7 @@ class Store:
 
     async def batches(self, queue: str, ids: Sequence[str]) -> list[BatchState | None]:
         """Tell how far batches are; None for those that are not known."""
-        return [_batch_state(id, row) for id, row in zip(ids, await self._call("batches", queue, *ids), strict=True)]
+        return [batch_state(id, row) for id, row in zip(ids, await self._call("batches", queue, *ids), strict=True)]
 
     async def results(self, queue: str, ids: Sequence[str]) -> list[bytes | None]:
         """Read the results that are kept, as JSON text."""
@@ -353,7 +336,7 @@ class Store:
         Raises: TooOld if some of it is not kept any more; BadRequest if no such event was ever told.
         """
         oldest, newest, *rows = await self._call("events", queue, tenant, after, count)
-        page = EventPage(oldest, newest, [_event(row) for row in rows])
+        page = EventPage(oldest, newest, [event(row) for row in rows])
         page.check(after)
         return page
 
@@ -374,12 +357,12 @@ class Store:
         mode = "brief" if brief else ""
         args = (tenant or "", cursor, count, reason or "", error or "", older, younger, mode)
         reply = await self._call("dead", queue, *args)
-        return DeadPage([_dead_letter(row) for row in reply[2:]], reply[0].decode(), reply[1])
+        return DeadPage([dead_letter(row) for row in reply[2:]], reply[0].decode(), reply[1])
 
     async def letter(self, queue: str, id: str) -> DeadLetter | None:
         """Read one dead letter."""
         row = await self._call("letter", queue, id)
-        return _dead_letter(row) if row else None
+        return dead_letter(row) if row else None
 
     async def schedule(
         self, queue: str, tenant: str, name: str, timing: Timing, next_at_ms: int, missed: str, task: NewTask
@@ -460,143 +443,3 @@ class Store:
             else:
                 await self.connection.call("SREM", keys.SERVERS, server)
         return rosters
-
-
-def _limits(reply: Sequence[bytes]) -> Limits:
-    set_: dict[str, Any] = {}
-    for name, value in zip(reply[::2], reply[1::2], strict=True):
-        number = float(value)
-        set_[name.decode()] = None if number < 0 else int(number) if number.is_integer() else number
-    return Limits(**set_)
-
-
-def _tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantState:
-    weight, ready, held, delayed, leased, dead, done, delivered, entitled, *rest = values
-    eligible, barred, limited, size = (int(value) for value in rest)
-    return TenantState(
-        tenant=tenant,
-        weight=weight / 1000,
-        ready=int(ready),
-        held=int(held),
-        delayed=int(delayed),
-        leased=int(leased),
-        dead=int(dead),
-        done=int(done),
-        delivered=delivered / unit,
-        entitled=entitled / unit,
-        is_paused=bool(barred & _PAUSED),
-        is_closed=bool(barred & _CLOSED),
-        is_spent=bool(barred & _SPENT),
-        is_backlogged=bool(eligible),
-        is_limited=bool(limited),
-        waiting_bytes=size,
-    )
-
-
-def _batch_state(id: str, row: Sequence[Any]) -> BatchState | None:
-    if not row:
-        return None
-    state, tenant, cap, total, running, done, dead, cancelled, created_at, completed_at = row
-    moments = (int(float(created_at)), int(float(completed_at)))
-    return BatchState(id, state.decode(), tenant.decode(), cap, total, running, done, dead, cancelled, *moments)
-
-
-def _event(row: Sequence[Any]) -> Event:
-    id, event, of, at_ms, attempt, detail = row
-    task, batch = ("", of.decode()) if event == b"batch_completed" else (of.decode(), "")
-    return Event(id, event.decode(), int(float(at_ms)), task, batch, attempt, detail.decode(errors="replace"))
-
-
-def _task_state(id: str, row: Sequence[Any]) -> TaskState:
-    state, tenant, attempt, at_ms, detail, error = row
-    text = detail.decode()
-    return TaskState(
-        id=id,
-        state=state.decode(),
-        tenant=tenant.decode(),
-        attempt=attempt,
-        at_ms=int(float(at_ms)),
-        worker=text if text and text not in REASONS else "",
-        reason=text if text in REASONS else "",
-        error=error.decode(errors="replace"),
-    )
-
-
-def _dead_letter(row: Sequence[Any]) -> DeadLetter:
-    id, tenant, reason, attempts, died_at, error, record = row
-    text = error.decode(errors="replace")
-    letter = DeadLetter(id.decode(), tenant.decode(), reason.decode(), attempts, int(died_at), text)
-    if not record:
-        return letter
-    _, enqueued_at, start_at, expires_at, payload = unpack_record(record)
-    return evolve(
-        letter,
-        enqueued_at_ms=enqueued_at,
-        start_at_ms=start_at,
-        expires_at_ms=expires_at,
-        payload=orjson.Fragment(payload),
-    )
-
-
-async def check_durability(store: Store) -> list[str]:
-    """Name the settings of the store, or of its nodes, under which acknowledged tasks could vanish."""
-    nodes = store.connection.nodes()
-    problems = []
-    for node in nodes:
-        where = f"{node.address.shown}: " if len(nodes) > 1 else ""
-        problems += [where + problem for problem in await _weaknesses(node)]
-    return problems
-
-
-async def _weaknesses(node: Connection) -> list[str]:
-    try:
-        flat = await node.call("CONFIG", "GET", "appendonly", "maxmemory-policy", "maxmemory")
-    except StoreRefused:
-        return []  # a managed store hides its settings
-    config = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
-    problems = []
-    if config.get("appendonly") == "no":
-        problems.append("appendonly is no, a restart would lose acknowledged tasks (set `appendonly yes`)")
-    if config.get("maxmemory", "0") != "0" and config.get("maxmemory-policy") != "noeviction":
-        problems.append("maxmemory-policy evicts keys, a full store would drop tasks (set `noeviction`)")
-    return problems
-
-
-async def _make_store(url: str, heard: Callable[[str, str], None], connect_timeout: float) -> Store:
-    """Find out what is at the URL, and make the store for it; nothing is connected yet."""
-    seeds = parse_seeds(url)
-    if await is_cluster(seeds, connect_timeout):
-        if seeds[0].database:
-            raise SettingsError("a cluster has one database only: let the store URL end in /0", field="store")
-        cluster = Cluster(seeds, prepare=load_library)
-        return Store(cluster, ClusterSubscription(cluster, heard))
-    if len(seeds) > 1:
-        raise SettingsError("the store URL names several hosts, but they are no cluster", field="store")
-    return Store(Connection(seeds[0], prepare=load_library), Subscription(seeds[0], heard))
-
-
-@asynccontextmanager
-async def open_store(
-    url: str, *, connect_timeout: float = 30.0, heard: Callable[[str, str], None] = lambda _channel, _message: None
-) -> AsyncIterator[Store]:
-    """Connect to the store at a URL and keep connected while the context lasts.
-
-    Raises: SettingsError if the URL is wrong, or the store does not answer within `connect_timeout` seconds.
-    """
-    shown, deadline = without_secrets(url), trio.current_time() + connect_timeout
-    away = f"the store at {shown} cannot be used after {connect_timeout:g} s"
-    try:
-        store = await _make_store(url, heard, connect_timeout)
-    except StoreRefused as error:
-        raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None
-    except Unavailable as error:
-        raise SettingsError(f"{away}: {error.message}", field="store") from None
-    async with background(store.connection.run, store.subscription.run):
-        with trio.move_on_at(deadline) as waiting:
-            try:
-                await store.connection.wait_connected()
-            except StoreRefused as error:
-                raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None
-        if waiting.cancelled_caught:
-            raise SettingsError(f"{away}: {store.connection.trouble or 'no answer'}", field="store")
-        yield store

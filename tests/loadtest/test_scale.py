@@ -11,7 +11,7 @@ from redis.crc import key_slot
 
 from fairq.store import keys
 from fairq.store.connection import Redirected
-from fairq.store.store import open_store
+from fairq.store.opening import open_store
 from loadtest.scale import QUEUES, spread_queues
 from loadtest.stores import count_errors, running_nodes
 

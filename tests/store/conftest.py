@@ -7,7 +7,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from fairq.store.store import Store, open_store
+from fairq.store.opening import open_store
+from fairq.store.store import Store
 
 
 @pytest.fixture

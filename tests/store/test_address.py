@@ -11,7 +11,7 @@ import trio
 
 from fairq.errors import SettingsError
 from fairq.store.connection import Address
-from fairq.store.store import open_store
+from fairq.store.opening import open_store
 from fairq.store.topology import node_address, parse_seeds, read_slots
 from tests import stores
 

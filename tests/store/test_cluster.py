@@ -13,7 +13,8 @@ from fairq.errors import FairqError, OutcomeUnknown, SettingsError, Unavailable
 from fairq.model import NewTask, Settlement
 from fairq.store import cluster as module
 from fairq.store import keys, library
-from fairq.store.store import Store, check_durability, open_store
+from fairq.store.opening import check_durability, open_store
+from fairq.store.store import Store
 from tests import clusters, stores
 
 from .certificates import make_certificate

@@ -6,7 +6,8 @@ import pytest
 import redis
 import trio
 
-from fairq.store.store import Store, check_durability
+from fairq.store.opening import check_durability
+from fairq.store.store import Store
 from tests import stores
 
 EVICTING = ["allkeys-lru", "allkeys-random", "volatile-lru", "volatile-ttl"]

@@ -16,7 +16,8 @@ import trio
 from fairq.errors import FairqError, SettingsError
 from fairq.model import NewTask
 from fairq.store.embedded import embedded_store, is_running, socket_path, store_url
-from fairq.store.store import Store, check_durability, open_store
+from fairq.store.opening import check_durability, open_store
+from fairq.store.store import Store
 
 from .waiting import wait_until
 

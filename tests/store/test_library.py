@@ -12,7 +12,8 @@ import fairq
 from fairq.errors import SettingsError, StoreRefused
 from fairq.model import NewTask
 from fairq.store import library
-from fairq.store.store import Store, load_library, open_store
+from fairq.store.opening import open_store
+from fairq.store.store import Store, load_library
 from tests import stores
 
 TASK = NewTask("id-1", b"1")

@@ -21,7 +21,8 @@ from fairq.model import (
     TaskState,
 )
 from fairq.store import keys
-from fairq.store.store import Store, open_store
+from fairq.store.opening import open_store
+from fairq.store.store import Store
 
 from .proxy import open_proxy
 

@@ -16,7 +16,8 @@ import trio
 import fairq
 from fairq.limits import Window
 from fairq.server.ticker import FLOOR_S
-from fairq.store.store import Store, open_store
+from fairq.store.opening import open_store
+from fairq.store.store import Store
 from tests import stores
 from tests.server.harness import WORKER, daily, raw, tenant
 from tests.store.waiting import wait_until

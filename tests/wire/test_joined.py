@@ -1,7 +1,7 @@
 """Both ends joined in memory, under any order of work, loss and time.
 
 A brain of a few lines stands for server and store: it leases tasks, fences settlements by (id, attempt), remembers what
-it has answered, and keeps a worker's account in a ServerSession as fairq/server/verbs.py does.
+it has answered, and keeps a worker's account in a ServerSession as fairq/server/work.py does.
 """
 
 from __future__ import annotations

@@ -1,0 +1,83 @@
+"""Opening a store: what is at a URL, and whether it keeps what it acknowledges."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import structlog
+import trio
+
+from fairq.errors import SettingsError, StoreRefused, Unavailable
+from fairq.scopes import background
+from fairq.store.cluster import Cluster
+from fairq.store.cluster_subscription import ClusterSubscription
+from fairq.store.connection import Connection, Subscription, without_secrets
+from fairq.store.store import Store, load_library
+from fairq.store.topology import is_cluster, parse_seeds
+
+log = structlog.get_logger("fairq.store")
+
+
+async def check_durability(store: Store) -> list[str]:
+    """Name the settings of the store, or of its nodes, under which acknowledged tasks could vanish."""
+    nodes = store.connection.nodes()
+    problems = []
+    for node in nodes:
+        where = f"{node.address.shown}: " if len(nodes) > 1 else ""
+        problems += [where + problem for problem in await _weaknesses(node)]
+    return problems
+
+
+async def _weaknesses(node: Connection) -> list[str]:
+    try:
+        flat = await node.call("CONFIG", "GET", "appendonly", "maxmemory-policy", "maxmemory")
+    except StoreRefused:
+        return []  # a managed store hides its settings
+    config = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
+    problems = []
+    if config.get("appendonly") == "no":
+        problems.append("appendonly is no, a restart would lose acknowledged tasks (set `appendonly yes`)")
+    if config.get("maxmemory", "0") != "0" and config.get("maxmemory-policy") != "noeviction":
+        problems.append("maxmemory-policy evicts keys, a full store would drop tasks (set `noeviction`)")
+    return problems
+
+
+async def _make_store(url: str, heard: Callable[[str, str], None], connect_timeout: float) -> Store:
+    """Find out what is at the URL, and make the store for it; nothing is connected yet."""
+    seeds = parse_seeds(url)
+    if await is_cluster(seeds, connect_timeout):
+        if seeds[0].database:
+            raise SettingsError("a cluster has one database only: let the store URL end in /0", field="store")
+        cluster = Cluster(seeds, prepare=load_library)
+        return Store(cluster, ClusterSubscription(cluster, heard))
+    if len(seeds) > 1:
+        raise SettingsError("the store URL names several hosts, but they are no cluster", field="store")
+    return Store(Connection(seeds[0], prepare=load_library), Subscription(seeds[0], heard))
+
+
+@asynccontextmanager
+async def open_store(
+    url: str, *, connect_timeout: float = 30.0, heard: Callable[[str, str], None] = lambda _channel, _message: None
+) -> AsyncIterator[Store]:
+    """Connect to the store at a URL and keep connected while the context lasts.
+
+    Raises: SettingsError if the URL is wrong, or the store does not answer within `connect_timeout` seconds.
+    """
+    shown, deadline = without_secrets(url), trio.current_time() + connect_timeout
+    away = f"the store at {shown} cannot be used after {connect_timeout:g} s"
+    try:
+        store = await _make_store(url, heard, connect_timeout)
+    except StoreRefused as error:
+        raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None
+    except Unavailable as error:
+        raise SettingsError(f"{away}: {error.message}", field="store") from None
+    async with background(store.connection.run, store.subscription.run):
+        with trio.move_on_at(deadline) as waiting:
+            try:
+                await store.connection.wait_connected()
+            except StoreRefused as error:
+                raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None
+        if waiting.cancelled_caught:
+            raise SettingsError(f"{away}: {store.connection.trouble or 'no answer'}", field="store")
+        yield store

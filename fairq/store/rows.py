@@ -1,0 +1,122 @@
+"""What the verbs of the library reply, as the model's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from attrs import evolve
+
+from fairq.limits import Limits
+from fairq.model import (
+    REASONS,
+    SHARES,
+    BatchState,
+    DeadLetter,
+    Event,
+    QueueSettings,
+    QueueState,
+    TaskState,
+    TenantState,
+)
+from fairq.store.records import unpack_record
+
+_COUNTS = ("ready", "held", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
+_PAUSED, _CLOSED, _SPENT = 1, 2, 4  # what bars a tenant; lua/09_limits.lua
+
+
+def queue_state(queue: str, reply: Sequence[bytes]) -> QueueState:
+    """Read a queue's counts and settings as pairs."""
+    values = {reply[i].decode(): int(float(reply[i + 1])) for i in range(0, len(reply), 2)}
+    counts = {name: values[name] for name in _COUNTS}
+    settings = {name: values[name] for name in QueueSettings.__annotations__ if name != "share"}
+    return QueueState(
+        queue=queue,
+        **counts,
+        is_paused=bool(values["barred"] & _PAUSED),
+        is_closed=bool(values["barred"] & _CLOSED),
+        settings=QueueSettings(share=SHARES[values["share"]], **settings),
+    )
+
+
+def limits_of(reply: Sequence[bytes]) -> Limits:
+    """Read limits as pairs."""
+    set_: dict[str, Any] = {}
+    for name, value in zip(reply[::2], reply[1::2], strict=True):
+        number = float(value)
+        set_[name.decode()] = None if number < 0 else int(number) if number.is_integer() else number
+    return Limits(**set_)
+
+
+def tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantState:
+    """Read a row of `tenants`; `unit` is what its shares are counted in."""
+    weight, ready, held, delayed, leased, dead, done, delivered, entitled, *rest = values
+    eligible, barred, limited, size = (int(value) for value in rest)
+    return TenantState(
+        tenant=tenant,
+        weight=weight / 1000,
+        ready=int(ready),
+        held=int(held),
+        delayed=int(delayed),
+        leased=int(leased),
+        dead=int(dead),
+        done=int(done),
+        delivered=delivered / unit,
+        entitled=entitled / unit,
+        is_paused=bool(barred & _PAUSED),
+        is_closed=bool(barred & _CLOSED),
+        is_spent=bool(barred & _SPENT),
+        is_backlogged=bool(eligible),
+        is_limited=bool(limited),
+        waiting_bytes=size,
+    )
+
+
+def batch_state(id: str, row: Sequence[Any]) -> BatchState | None:
+    """Read a row of `batches`; None for one that is not known."""
+    if not row:
+        return None
+    state, tenant, cap, total, running, done, dead, cancelled, created_at, completed_at = row
+    moments = (int(float(created_at)), int(float(completed_at)))
+    return BatchState(id, state.decode(), tenant.decode(), cap, total, running, done, dead, cancelled, *moments)
+
+
+def event(row: Sequence[Any]) -> Event:
+    """Read an event of a feed."""
+    id, event, of, at_ms, attempt, detail = row
+    task, batch = ("", of.decode()) if event == b"batch_completed" else (of.decode(), "")
+    return Event(id, event.decode(), int(float(at_ms)), task, batch, attempt, detail.decode(errors="replace"))
+
+
+def task_state(id: str, row: Sequence[Any]) -> TaskState:
+    """Read a row of `tasks`."""
+    state, tenant, attempt, at_ms, detail, error = row
+    text = detail.decode()
+    return TaskState(
+        id=id,
+        state=state.decode(),
+        tenant=tenant.decode(),
+        attempt=attempt,
+        at_ms=int(float(at_ms)),
+        worker=text if text and text not in REASONS else "",
+        reason=text if text in REASONS else "",
+        error=error.decode(errors="replace"),
+    )
+
+
+def dead_letter(row: Sequence[Any]) -> DeadLetter:
+    """Read a dead letter, with or without what is in its record."""
+    id, tenant, reason, attempts, died_at, error, record = row
+    text = error.decode(errors="replace")
+    letter = DeadLetter(id.decode(), tenant.decode(), reason.decode(), attempts, int(died_at), text)
+    if not record:
+        return letter
+    _, enqueued_at, start_at, expires_at, payload = unpack_record(record)
+    return evolve(
+        letter,
+        enqueued_at_ms=enqueued_at,
+        start_at_ms=start_at,
+        expires_at_ms=expires_at,
+        payload=orjson.Fragment(payload),
+    )
