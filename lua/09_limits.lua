@@ -19,28 +19,39 @@ local UNSET = -1                                      -- of a tenant's limit: th
 local BAR_PAUSED, BAR_CLOSED, BAR_SPENT = 1, 2, 4     -- bits of tenant.barred, and the first two of queue.barred
 local REFILL_MS = 20
 
+-- One constructor, as for tenants: growing a table costs more than filling it.
+local function new_limits(cap, guaranteed, rate, burst, queued, queued_bytes, delayed, dead)
+  return {
+    cap = cap, guaranteed = guaranteed, rate = rate, burst = burst, queued = queued, queued_bytes = queued_bytes,
+    delayed = delayed, dead = dead,
+  }
+end
+
 -- What was set for a tenant, or (empty name) for all.
 function limits.set_for(call, name)
-  local packed, values = redis.call('HGET', key(call, 'limits'), name), {}
-  if packed then values = {struct.unpack(LIMITS_FORMAT, packed)} end
-  local found = {}
-  for i, limit in ipairs(limits.names) do found[limit] = values[i] or (name == '' and 0 or UNSET) end
-  return found
+  local packed = redis.call('HGET', key(call, 'limits'), name)
+  if packed then return new_limits(struct.unpack(LIMITS_FORMAT, packed)) end
+  local unset = name == '' and 0 or UNSET
+  return new_limits(unset, unset, unset, unset, unset, unset, unset, unset)
 end
 
 -- The limits that hold for a tenant; 0 is none.
 function limits.of(call, t)
   local known = call.limits
-  known[''] = known[''] or limits.set_for(call, '')
-  if t.limited == 0 then return known[''] end
-  if not known[t.name] then
-    local found = limits.set_for(call, t.name)
-    for limit, value in pairs(found) do
-      if value == UNSET then found[limit] = known[''][limit] end
-    end
-    known[t.name] = found
+  local for_all = known['']
+  if not for_all then
+    for_all = limits.set_for(call, '')
+    known[''] = for_all
   end
-  return known[t.name]
+  if t.limited == 0 then return for_all end
+  local own = known[t.name]
+  if own then return own end
+  own = limits.set_for(call, t.name)
+  for limit, value in pairs(for_all) do
+    if own[limit] == UNSET then own[limit] = value end
+  end
+  known[t.name] = own
+  return own
 end
 
 -- Whether one more task of the tenant may be leased.

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "fbe8c6b761c04996"
+DIGEST = "b5660d3cf263149f"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {

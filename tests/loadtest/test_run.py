@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 import loadtest.__main__ as program
+from loadtest.features import FEATURES
 from loadtest.figures import judge
 from loadtest.scenarios import Scenario
 
@@ -66,6 +67,8 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
     assert report["fairness"]["quiet"]["p99_fair_to_fifo"] < 1
     assert [(row["servers"], row["nodes"]) for row in report["scale"]["rows"]] == [(1, 3), (2, 3)]
     assert all(report["scale"]["rows"][1]["drain_cpu_s_per_1000"][f"node {node}"] > 0 for node in (1, 2, 3))
+    assert [row["name"] for row in report["features"]["rows"]] == [feature.name for feature in FEATURES]
+    assert all(min(row["of_off"].values()) > 0 for row in report["features"]["rows"])
     cases = {case["name"]: case for case in report["fairness"]["scorecard"]["cases"]}
     assert {"trickle", "lone-tenant", "delayed-herd", "weight-change-live"} == set(cases)
     assert cases["lone-tenant"]["makespan_to_fifo"] > 0

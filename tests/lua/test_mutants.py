@@ -169,7 +169,7 @@ MUTANTS = [
     Mutant("cancelled tasks weigh", "  t.bytes = t.bytes - payload_bytes(t, #record)\n", ""),
     Mutant("replayed tasks weigh nothing", "    t.bytes = t.bytes + payload_bytes(t, #record)\n", ""),
     Mutant("dead letters are not bounded", "  make_room_for_dead(call, t)\n", ""),
-    Mutant("own limits are those for all", "if value == UNSET then found[limit]", "if true then found[limit]"),
+    Mutant("own limits are those for all", "if own[limit] == UNSET then own[limit] = value end", "own[limit] = value"),
     Mutant(
         "a claim overruns the cap",
         "if t.ready == 0 or is_limited and not is_eligible(call, t) then",

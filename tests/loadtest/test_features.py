@@ -1,0 +1,166 @@
+"""The load test's features: each is on where it ought to be, all tasks go through, ratios are to the neighbours."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from fairq.store import keys
+from fairq.store.embedded import embedded_store
+from fairq.store.opening import open_store
+from fairq.store.store import Store
+from loadtest.bench import PAYLOAD, Bench
+from loadtest.features import FEATURES, LEVELS, OFF, PLACES, VERBS, Feature, Features, Side, Sizes, of_off, tables
+from loadtest.report import Progress
+
+QUEUE, TENANTS, ROUNDS = "features", 3, PLACES + 2
+TENANT, IDS = "t2", [f"t2-{n}" for n in range(ROUNDS)]
+Look = Callable[[Store], Awaitable[object]]
+
+
+@asynccontextmanager
+async def running_store(directory: Path) -> AsyncIterator[Store]:
+    """Run an embedded store."""
+    async with embedded_store(directory, fsync="everysec") as url, open_store(url) as store:
+        yield store
+
+
+def limit(name: str, tenant: str = TENANT) -> Look:
+    """Read a limit."""
+
+    async def look(store: Store) -> object:
+        return getattr(await store.limits(QUEUE, tenant), name)
+
+    return look
+
+
+def key(*command: str) -> Look:
+    """Read a key of the queue."""
+
+    async def look(store: Store) -> object:
+        verb, name, *rest = command
+        return await store.connection.call(verb, f"{keys.queue_prefix(QUEUE)}:{name}", *rest)
+
+    return look
+
+
+async def open_windows(store: Store) -> object:
+    """Count the tenants' windows that are open."""
+    names = [f"t{i}" for i in range(TENANTS)]
+    return sum(window.is_open for window in (await store.windows(QUEUE, names))[1])
+
+
+async def held(store: Store) -> object:
+    """Count the tasks that wait for a place in their batch."""
+    return (await store.queue(QUEUE)).held
+
+
+async def results(store: Store) -> object:
+    """Read the results of a tenant's tasks."""
+    return [result for result in await store.results(QUEUE, IDS) if result]
+
+
+async def events(store: Store) -> object:
+    """Name what a tenant was told."""
+    return [(event.event, event.task) for event in (await store.events(QUEUE, TENANT, 0, 100)).events]
+
+
+WAITING: dict[
+    str, tuple[Look, object, object]
+] = {  # what shows that a feature is on while its tasks wait: where to look, what is there, and without it
+    "a cap for all": (limit("cap", ""), 1_000_000, 0),
+    "caps of their own": (limit("cap"), 1_000_000, None),
+    "rates of their own": (limit("rate"), 1_000_000, None),
+    "guarantees of their own": (limit("guaranteed"), 1, None),
+    "quotas of their own": (limit("queued"), 1_000_000, None),
+    "windows, open": (open_windows, TENANTS, 0),
+    "priorities, three levels": (
+        key("ZCARD", f"levels:{TENANT}"),
+        len(LEVELS) - 1,
+        0,
+    ),  # the usual one is not named there
+    "dedupe keys": (key("GET", f"unique:{TENANT}:{TENANT}-4"), b"0 t2-4", None),
+    "batches with a cap": (held, TENANTS * (ROUNDS - PLACES), 0),
+    "expiry": (key("ZCARD", "expiring"), TENANTS * ROUNDS, 0),
+}
+ENDED: dict[str, tuple[Look, object, object]] = {  # and when they have ended
+    "results": (results, [PAYLOAD] * ROUNDS, []),
+    "events": (events, [("done", id) for id in IDS], []),
+}
+
+
+def test_every_feature_is_looked_at() -> None:
+    assert [feature.name for feature in FEATURES] == [
+        "a cap for all", "caps of their own", "rates of their own", "guarantees of their own", "quotas of their own",
+        "windows, open", "priorities, three levels", "dedupe keys", "results", "batches with a cap", "events", "expiry",
+    ]  # fmt: skip
+    assert {feature.name for feature in FEATURES} == WAITING.keys() | ENDED.keys()
+
+
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
+async def test_a_feature_is_on_and_off_without_it(feature: Feature, tmp_path: Path) -> None:
+    look, on, off = {**WAITING, **ENDED}[feature.name]
+    for shown, chosen in ((on, feature), (off, OFF)):
+        with trio.fail_after(20):
+            async with running_store(tmp_path / chosen.name) as store:
+                side = Side(chosen, Bench(store, QUEUE), TENANTS)
+                await side.prepare()
+                for _ in range(ROUNDS):
+                    await side.enqueue()
+                if feature.name in WAITING:
+                    assert await look(store) == shown
+                for _ in range(ROUNDS):
+                    await side.work()
+                if feature.name in ENDED:
+                    assert await look(store) == shown
+                state = await store.queue(QUEUE)
+                assert (state.done, state.ready, state.held, state.leased) == (TENANTS * ROUNDS, 0, 0, 0)
+                assert side.bench.verdict().is_clean
+
+
+async def test_rounds_of_a_feature_are_measured_between_rounds_with_all_off(tmp_path: Path) -> None:
+    with trio.fail_after(30):
+        async with running_store(tmp_path / "store") as store:
+            scenario = Features(store, Sizes(TENANTS, ROUNDS), Progress())
+            await scenario.run()
+            done = {queue: (await store.queue(queue)).done for queue in await store.queues()}
+    assert [row["name"] for row in scenario.rows] == [feature.name for feature in FEATURES]
+    assert all(min(row[kind].values()) > 0 for row in scenario.rows for kind in ("us", "off_us", "of_off"))
+    assert len(scenario.verdicts) == len(done) == 2 * len(FEATURES)
+    assert all(verdict.is_clean for verdict in scenario.verdicts.values())
+    for n in range(len(FEATURES)):
+        assert done[f"features-{n}-on"] == TENANTS * ROUNDS
+        assert done[f"features-{n}-off"] == TENANTS * (ROUNDS + 1)
+
+
+def test_a_round_is_told_as_a_part_of_those_around_it() -> None:
+    assert of_off([30.0], [10.0, 20.0]) == 2
+    assert of_off([10.0, 44.0, 99.0], [10.0, 10.0, 30.0, 3.0]) == 2.2  # 1, 2.2, 6: one that is far off is nothing
+
+
+def test_table_tells_how_far_apart_those_were_that_had_all_off() -> None:
+    rows = [
+        {
+            "name": "events",
+            "us": cells(75.0, 20.0, 21.0),
+            "off_us": cells(40.0, 20.0, 10.0),
+            "of_off": cells(1.5, 1, 2),
+        },
+        {"name": "expiry", "us": cells(60.0, 21.0, 11.0), "off_us": cells(60.0, 20.0, 11.0), "of_off": cells(1, 1, 1)},
+    ]
+    [table] = tables({"tenants": 5, "tasks": 10, "call_tasks": 100, "rows": rows})
+    assert table.headings == ["on", "enqueue", "of off", "claim", "of off", "ack", "of off"]
+    assert table.rows == [
+        ["off", 50.0, "0.80-1.20", 20.0, "1.00-1.00", 10.5, "0.95-1.05"],
+        ["events", 75.0, 1.5, 20.0, 1, 21.0, 2],
+        ["expiry", 60.0, 1, 21.0, 1, 11.0, 1],
+    ]
+
+
+def cells(*values: float) -> dict[str, float]:
+    """Name what was measured."""
+    return dict(zip(VERBS, values, strict=True))
