@@ -13,6 +13,8 @@ from zoneinfo import ZoneInfo
 import orjson
 import structlog
 
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+
 
 def print_json(value: Any) -> None:
     """Print one JSON document, indented when somebody may be looking."""
@@ -36,6 +38,16 @@ def print_table(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[s
     for row in rows:
         table.add_row(*(_cell(row.get(key)) for key in columns))
     console.print(table)
+
+
+def say_span(ms: int) -> str:
+    """Say how long, in the greatest unit that it fills and the next one."""
+    parts: list[str] = []
+    for size, unit in _UNITS:
+        count, ms = divmod(max(0, ms), size)
+        if count or parts or unit == "s":
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
 
 
 def local_time(moment: datetime, zone: str | None) -> str:

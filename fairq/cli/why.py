@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from attrs import asdict
 
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_json, printable
+from fairq.cli.output import print_json, printable, say_span
 from fairq.why import Cause, Why
 
 
@@ -58,7 +58,8 @@ def _say_cause(cause: Cause, why: Why) -> str:
         case "batch_cap":
             return f"its batch has as many tasks running, or next to run, as it may ({why.batch_cap})"
         case "backlog" if why.ahead:
-            return f"{at_least}{why.ahead} other tasks of {whose} come before it"
+            many = "1 other task" if why.ahead == 1 else f"{why.ahead:,} other tasks"
+            return f"{at_least}{many} of {whose} come{'s' * (why.ahead == 1)} before it"
         case "backlog":
             return f"its tenant's own tasks have all {why.slots:g} slots"
         case "share":
@@ -68,4 +69,4 @@ def _say_cause(cause: Cause, why: Why) -> str:
 def _moment(at_ms: int, now_ms: int) -> str:
     """Say a moment that is to come, and how far off it is."""
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return f"{at.isoformat(' ', 'seconds').removesuffix('+00:00')} UTC (in {max(0, at_ms - now_ms) / 1000:.3g} s)"
+    return f"{at.isoformat(' ', 'seconds').removesuffix('+00:00')} UTC (in {say_span(at_ms - now_ms)})"

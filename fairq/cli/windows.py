@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from fairq.cli.options import Server, run_with
-from fairq.cli.output import local_time, print_json
+from fairq.cli.output import local_time, print_json, say_span
 from fairq.errors import BadRequest
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
 
-_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 Windows = Annotated[
     str | None,
     Parameter(help='Such as "12:00-15:00 Europe/Copenhagen", or "mon-fri 8:00-12:00, sat 22:00-06:00" in UTC.'),
@@ -52,14 +51,4 @@ def _print(whose: str, row: dict[str, Any] | None, now_ms: int) -> None:
         return
     until = local_time(datetime.fromtimestamp(row["changes_at_ms"] / 1000, UTC), row["text"].rpartition(" ")[2])
     print(f"{whose}: {row['text']}")
-    print(f"  {'open' if row['is_open'] else 'closed'} until {until}, for {_say(row['changes_at_ms'] - now_ms)}")
-
-
-def _say(ms: int) -> str:
-    """Say how long, in the greatest unit that it fills and the next one."""
-    parts: list[str] = []
-    for size, unit in _UNITS:
-        count, ms = divmod(max(0, ms), size)
-        if count or parts or unit == "s":
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
+    print(f"  {'open' if row['is_open'] else 'closed'} until {until}, for {say_span(row['changes_at_ms'] - now_ms)}")

@@ -31,7 +31,7 @@ def test_why_is_said_for_people_and_for_scripts(commands: Commands) -> None:
         "ada/t is ready, and waits:",
         "- its tenant is paused, until somebody resumes it",
         "- no worker is attached to the queue",
-        "- 1 other tasks of its tenant come before it",
+        "- 1 other task of its tenant comes before it",
         "When it may start cannot be said.",
     ]
     found = commands("why", "emails", "t", "--json", token=ada).json
