@@ -44,6 +44,11 @@ def own_tenant(peer: Peer, tenant: str | None) -> str:
     return mine or check_name(tenant, "tenant")
 
 
+def tenant_or_all(tenant: str | None) -> str:
+    """Return the tenant that an operator names, or the empty name for all."""
+    return "" if tenant is None else check_name(tenant, "tenant")
+
+
 def check_worker_name(name: str) -> None:
     """Check the name of a worker. Raises: BadRequest."""
     if not WORKER_PATTERN.match(name):

@@ -35,10 +35,11 @@ async def fire_schedules(store: Store, queue: str) -> bool:
     except FairqError as error:
         log.warning("schedules cannot fire", queue=queue, error=error.message)
         return False
-    fired, missed = outcomes.count("ok"), outcomes.count("missed")
+    fired, missed, too_much = (outcomes.count(word) for word in ("ok", "missed", "quota_exceeded"))
     duplicates = sum(outcome.startswith("duplicate") for outcome in outcomes)
-    if fired or missed or duplicates:
-        log.info("fired", queue=queue, schedules=fired, missed=missed, duplicates=duplicates)
+    if fired or missed or too_much or duplicates:
+        counts = {"missed": missed, "duplicates": duplicates, "quota_exceeded": too_much}
+        log.info("fired", queue=queue, schedules=fired, **counts)
     return bool(fires) or not due
 
 

@@ -6,9 +6,8 @@ from attrs import asdict
 
 from fairq.errors import Forbidden
 from fairq.limits import Window, check_limits
-from fairq.model import check_name
 from fairq.server.app import App
-from fairq.server.asking import Body
+from fairq.server.asking import Body, tenant_or_all
 from fairq.server.peer import Peer
 from fairq.windows import check_windows, turn
 from fairq.wire import messages as wire
@@ -16,7 +15,7 @@ from fairq.wire import messages as wire
 
 async def set_limits(app: App, peer: Peer, request: wire.SetLimits) -> Body:
     """Limit a tenant, or all that have no such limit of their own."""
-    queue, tenant = peer.identity.check_queue(request.queue), _check_tenant(request.tenant)
+    queue, tenant = peer.identity.check_queue(request.queue), tenant_or_all(request.tenant)
     before = await app.store.set_limits(queue, tenant, check_limits(request.limits, tenant))
     app.ticker.expect(queue, 0)  # a higher rate lets tenants in that are parked
     app.hint(queue)
@@ -28,7 +27,7 @@ async def limits(app: App, peer: Peer, request: wire.Limits) -> Body:
     queue, mine = peer.identity.check_queue(request.queue), peer.identity.tenant
     if mine and request.tenant not in (None, mine):
         raise Forbidden("a tenant reads its own limits only", field="tenant")
-    tenant = mine or _check_tenant(request.tenant)
+    tenant = mine or tenant_or_all(request.tenant)
     own, for_all = await app.store.limits(queue, tenant), await app.store.limits(queue, "")
     holds = {name: value for name, value in asdict(own).items() if value is not None}
     now_ms, windows = await app.store.windows(queue, list(dict.fromkeys(("", tenant))))
@@ -40,10 +39,6 @@ async def limits(app: App, peer: Peer, request: wire.Limits) -> Body:
     }
 
 
-def _check_tenant(tenant: str | None) -> str:
-    return "" if tenant is None else check_name(tenant, "tenant")
-
-
 def _row(window: Window) -> Body:
     row = asdict(window)
     return {"of": "tenant" if row.pop("tenant") else "queue", **{k: v for k, v in row.items() if k != "head"}}
@@ -51,7 +46,7 @@ def _row(window: Window) -> Body:
 
 async def set_windows(app: App, peer: Peer, request: wire.SetWindows) -> Body:
     """Say when a tenant, or the whole queue, is open."""
-    queue, tenant = peer.identity.check_queue(request.queue), _check_tenant(request.tenant)
+    queue, tenant = peer.identity.check_queue(request.queue), tenant_or_all(request.tenant)
     window = Window(tenant, check_windows(request.windows) if request.windows else "", True, 0)
     now_ms, _ = await app.store.windows(queue, [tenant])
     if window.text:

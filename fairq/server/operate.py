@@ -7,7 +7,7 @@ from attrs import asdict
 from fairq.errors import NotFound
 from fairq.model import check_name, check_settings, check_weight
 from fairq.server.app import App
-from fairq.server.asking import Body, check_unlimited, check_worker_name
+from fairq.server.asking import Body, check_unlimited, check_worker_name, tenant_or_all
 from fairq.server.peer import Peer
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
@@ -67,7 +67,7 @@ async def drain_worker(app: App, peer: Peer, request: wire.DrainWorker) -> Body:
 
 def _target(peer: Peer, request: wire.Pause | wire.Resume) -> tuple[str, str]:
     queue = peer.identity.check_queue(request.queue)
-    return queue, "" if request.tenant is None else check_name(request.tenant, "tenant")
+    return queue, tenant_or_all(request.tenant)
 
 
 async def pause(app: App, peer: Peer, request: wire.Pause) -> Body:
