@@ -95,6 +95,11 @@ WEIGHTS_OF_STEPS = [10, 8, 10, 8, 4, 4, 2, 2, 3, 3, 2, 5, 2, 5, 2, 2]
 FIRES = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(AFTER)), min_size=1, max_size=3)
 
 
+def pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """Pair names with their values."""
+    return zip(flat[::2], flat[1::2], strict=True)
+
+
 class Dice:
     """The same numbers twice: packed for the store, one by one for the model."""
 
@@ -384,9 +389,36 @@ class QueueMachine(RuleBasedStateMachine):
         rows = self.queue.call("schedules", "", "", 0, 100)[1:]
         self.same([row[0].decode() for row in rows], reports.schedules(self.model))
         self.same([reports.head(row[1]) for row in rows], [self.model.head(f) for f in reports.schedules(self.model)])
+        for name in ["", *NAMES]:
+            limits = {key.decode(): float(value) for key, value in pairs(self.call("limits", name))}
+            self.same(limits, self.model.set_for(name))
+        for id in IDS:
+            self.reasons_are_the_same(id)
         keys = Keyspace(self.queue)
         keys.check()
         self.same(keys.parked, self.model.parked)
+
+    def reasons_are_the_same(self, id: str) -> None:
+        """Compare what the store tells of why a task waits, and of a dead one, with where the model has it."""
+        letter, death = self.queue.letter(id), self.model.dead.get(id)
+        self.same(letter and letter.reason, death and death.reason)
+        _, row, *rest = self.call("why", id)
+        facts = {key.decode(): float(value) for key, value in pairs(rest)}
+        state = reports.task(self.model, id, self.now)[0]
+        self.same(row[0].decode(), state)
+        if state not in ("ready", "held", "delayed"):
+            return self.same(facts, {})
+        t, b = self.model.records[id].tenant, self.model.batch_of(id)
+        self.same(
+            [facts[name] for name in ("weight", "ready", "leased", "barred", "cap", "rate", "is_eligible")],
+            [t.weight, len(t.ready), t.leased, t.barred, self.model.limit(t, "cap"), self.model.limit(t, "rate"),
+             t.slot != 0],
+        )  # fmt: skip
+        if state == "delayed":
+            return self.same(facts["ahead"], len(t.ready))
+        line = list(t.ready) if state == "ready" else sorted(b.held, key=lambda other: b.held[other])  # type: ignore[union-attr]
+        assert facts["ahead"] <= line.index(id), "at least"
+        assert not facts["is_exact"] or facts["ahead"] == line.index(id)
 
 
 class Walk:

@@ -346,6 +346,21 @@ MUTANTS = [
     Mutant("the last event is read again", "string.format('(0-%.0f', after)", "string.format('0-%.0f', after)"),
     Mutant("a gap is not told", "newest - redis.call('XLEN', feed) + 1", "1"),
     Mutant("hunger is never noted", "q.hungry, call.readied = 1, call.readied or q.weight_sum > 0", ""),
+    Mutant(
+        "more urgent tasks do not stand before one that waits",
+        "    before = before + redis.call('LLEN', ready_key(call, t, level))\n",
+        "",
+    ),
+    Mutant(
+        "a place among voids is called exact",
+        "is_exact = extras_of(call, id).priority, 0, t.voids == 0",
+        "is_exact = extras_of(call, id).priority, 0, true",
+    ),
+    Mutant(
+        "limits are told as they hold",
+        "return flat(limits.set_for({prefix = keys[1]}, args[3]))",
+        "return flat(limits.set_for({prefix = keys[1]}, ''))",
+    ),
 ]
 
 
