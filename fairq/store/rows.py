@@ -21,9 +21,9 @@ from fairq.model import (
     TenantState,
 )
 from fairq.store.records import unpack_record
+from fairq.why import CLOSED, PAUSED, SPENT
 
 _COUNTS = ("ready", "held", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
-_PAUSED, _CLOSED, _SPENT = 1, 2, 4  # what bars a tenant; lua/09_limits.lua
 
 
 def queue_state(queue: str, reply: Sequence[bytes]) -> QueueState:
@@ -34,8 +34,8 @@ def queue_state(queue: str, reply: Sequence[bytes]) -> QueueState:
     return QueueState(
         queue=queue,
         **counts,
-        is_paused=bool(values["barred"] & _PAUSED),
-        is_closed=bool(values["barred"] & _CLOSED),
+        is_paused=bool(values["barred"] & PAUSED),
+        is_closed=bool(values["barred"] & CLOSED),
         settings=QueueSettings(share=SHARES[values["share"]], **settings),
     )
 
@@ -64,9 +64,9 @@ def tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantSta
         done=int(done),
         delivered=delivered / unit,
         entitled=entitled / unit,
-        is_paused=bool(barred & _PAUSED),
-        is_closed=bool(barred & _CLOSED),
-        is_spent=bool(barred & _SPENT),
+        is_paused=bool(barred & PAUSED),
+        is_closed=bool(barred & CLOSED),
+        is_spent=bool(barred & SPENT),
         is_backlogged=bool(eligible),
         is_limited=bool(limited),
         waiting_bytes=size,
