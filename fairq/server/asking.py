@@ -40,7 +40,7 @@ def own_tenant(peer: Peer, tenant: str | None) -> str:
     """Return whose things are meant: the token's tenant's, or the one's whom an operator names."""
     mine = peer.identity.tenant
     if mine and tenant not in (None, mine):
-        raise Forbidden("a tenant sees its own only", field="tenant")
+        raise Forbidden("what other tenants have is none of yours", field="tenant")
     return mine or check_name(tenant, "tenant")
 
 
