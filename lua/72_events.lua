@@ -15,10 +15,9 @@ end
 --         then per event: id, event, task or batch, at_ms, attempt, detail. Ids count up by one: between `after` and an
 --         `oldest` over `after` + 1 some have gone.
 function verbs.events(keys, args)
-  local call, after, count = {prefix = keys[1]}, tonumber(args[4]), tonumber(args[5])
   check_name(args[3], 'tenant')
-  if not after or after < 0 or after > HORIZON_MS or after % 1 ~= 0 then refuse('bad_request', 'after') end
-  if not count or count < 1 or count > TASKS_PER_CALL or count % 1 ~= 0 then refuse('bad_request', 'count') end
+  local call, after = {prefix = keys[1]}, check_whole(args[4], 'after', 0, HORIZON_MS)
+  local count = check_whole(args[5], 'count', 1, TASKS_PER_CALL)
   local feed = key(call, 'events:' .. args[3])
   if redis.call('EXISTS', feed) == 0 then return {1, 0} end
   local newest = newest_of(feed)

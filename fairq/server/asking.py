@@ -36,12 +36,17 @@ def check_once(ids: list[str]) -> list[str]:
     return ids
 
 
-def own_tenant(peer: Peer, tenant: str | None) -> str:
-    """Return whose things are meant: the token's tenant's, or the one's whom an operator names."""
+def mine_or_named(peer: Peer, tenant: str | None) -> str | None:
+    """Return whose things are meant: the token's tenant's, or whom an operator names. Raises: Forbidden."""
     mine = peer.identity.tenant
     if mine and tenant not in (None, mine):
-        raise Forbidden("what other tenants have is none of yours", field="tenant")
-    return mine or check_name(tenant, "tenant")
+        raise Forbidden("what other tenants have is not your own", field="tenant")
+    return mine or tenant
+
+
+def own_tenant(peer: Peer, tenant: str | None) -> str:
+    """Return whose things are meant, where that must be said."""
+    return check_name(mine_or_named(peer, tenant), "tenant")
 
 
 def tenant_or_all(tenant: str | None) -> str:

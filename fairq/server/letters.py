@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from attrs import NOTHING, asdict, fields
 
-from fairq.errors import BadRequest, Forbidden, NotFound
+from fairq.errors import BadRequest, NotFound
 from fairq.model import MAX_BATCH, MAX_CURSOR_CHARS, DeadFilter, DeadLetter, bare_id, check_int
 from fairq.server.app import App
-from fairq.server.asking import Body, full_id_of, full_ids
+from fairq.server.asking import Body, full_id_of, full_ids, mine_or_named
 from fairq.server.peer import Peer
 from fairq.wire import messages as wire
 
@@ -16,10 +16,8 @@ _BRIEF = tuple(field.name for field in fields(DeadLetter) if field.default is NO
 
 async def dead(app: App, peer: Peer, request: wire.Dead) -> Body:
     """List dead letters; a tenant sees only its own."""
-    queue, mine = peer.identity.check_queue(request.queue), peer.identity.tenant
-    if mine and request.tenant not in (None, mine):
-        raise Forbidden("a tenant sees its own dead letters only", field="tenant")
-    tenant, ages = mine or request.tenant, (request.older_than_ms, request.younger_than_ms)
+    queue, tenant = peer.identity.check_queue(request.queue), mine_or_named(peer, request.tenant)
+    ages = (request.older_than_ms, request.younger_than_ms)
     which = DeadFilter(tenant, request.reason, request.error, *ages)
     which.check()
     if request.cursor is not None and not 1 <= len(request.cursor) <= MAX_CURSOR_CHARS:

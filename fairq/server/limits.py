@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from attrs import asdict
 
-from fairq.errors import Forbidden
 from fairq.limits import Window, check_limits
 from fairq.server.app import App
-from fairq.server.asking import Body, tenant_or_all
+from fairq.server.asking import Body, mine_or_named, tenant_or_all
 from fairq.server.peer import Peer
 from fairq.windows import check_windows, turn
 from fairq.wire import messages as wire
@@ -24,10 +23,8 @@ async def set_limits(app: App, peer: Peer, request: wire.SetLimits) -> Body:
 
 async def limits(app: App, peer: Peer, request: wire.Limits) -> Body:
     """Read what is set for a tenant, what holds for it, and when it is open."""
-    queue, mine = peer.identity.check_queue(request.queue), peer.identity.tenant
-    if mine and request.tenant not in (None, mine):
-        raise Forbidden("a tenant reads its own limits only", field="tenant")
-    tenant = mine or tenant_or_all(request.tenant)
+    queue = peer.identity.check_queue(request.queue)
+    tenant = tenant_or_all(mine_or_named(peer, request.tenant))
     own, for_all = await app.store.limits(queue, tenant), await app.store.limits(queue, "")
     holds = {name: value for name, value in asdict(own).items() if value is not None}
     now_ms, windows = await app.store.windows(queue, list(dict.fromkeys(("", tenant))))

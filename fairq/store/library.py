@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "b5660d3cf263149f"
+DIGEST = "895f090bb1943ca1"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {

@@ -215,7 +215,7 @@ class _Session:
         line = self.memory.queue(check_name(body["queue"], "queue"))
         if verb == "events":
             if body.get("tenant", self.tenant) != self.tenant:
-                raise Forbidden("what other tenants have is none of yours", field="tenant")
+                raise Forbidden("what other tenants have is not your own", field="tenant")
             return self._events(line, body["after"], body.get("count", MAX_BATCH), body.get("timeout_ms", 0))
         ids = [check_task_id(id, "ids") for id in body["ids"]]
         if verb == "ended":
