@@ -202,8 +202,7 @@ end
 --         A queue that is paused or closed gives none. A claim that finds nothing, and finds the mark, writes nothing.
 --   flags allow-oom: a full store can be drained
 function verbs.claim(keys, args)
-  local call, limit = open(keys, args), tonumber(args[4])
-  if not limit or limit < 1 or limit > TASKS_PER_CALL or limit % 1 ~= 0 then refuse('bad_request', 'limit') end
+  local call, limit = open(keys, args), check_whole(args[4], 'limit', 1, TASKS_PER_CALL)
   if #args[3] > 255 then refuse('bad_request', 'worker') end
   local q, out, rounds = call.queue, {call.now, call.queue.lease_ms, {}, -1, {}}, 0
   if args[5] == 'again' then

@@ -117,8 +117,7 @@ end
 --         A tick that finds nothing writes nothing.
 --   flags allow-oom
 function verbs.tick(keys, args)
-  local call, limit = open(keys, args), tonumber(args[3])
-  if not limit or limit < 1 or limit > TASKS_PER_CALL or limit % 1 ~= 0 then refuse('bad_request', 'limit') end
+  local call, limit = open(keys, args), check_whole(args[3], 'limit', 1, TASKS_PER_CALL)
   local promoted = promote(call, limit)
   local expired, reaped, trimmed = expire(call, limit), reap(call, limit), trim_dead(call, limit)
   limits.unpark(call, limit)

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "895f090bb1943ca1"
+DIGEST = "533f8c820976812f"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {
