@@ -371,12 +371,26 @@ class QueueMachine(RuleBasedStateMachine):
     def all_say_the_same(self) -> None:
         """Compare what the store tells of queue, tenants and tasks, to the last bit, and read its keys."""
         self.queue.now = self.now
+        ids = sorted({*IDS, *self.model.records})
+        self.queue.fetch(
+            [
+                ("depth",),
+                ("tenants", "0", 100),
+                ("tasks", *ids),
+                ("results", *IDS),
+                ("schedules", "", "", 0, 100),
+                *(("peek", name, 100) for name in self.model.tenants),
+                *(("batches", name) for name in BATCHES),
+                *(("events", name, 0, 500) for name in self.model.feeds.newest),
+                *(("limits", name) for name in ["", *NAMES]),
+                *((verb, id) for id in IDS for verb in ("letter", "why")),
+            ]
+        )
         self.same(self.queue.depth(), reports.depth(self.model))
         shares = {name: vars(share) for name, share in self.queue.tenants().items()}
         self.same(shares, {name: reports.share(self.model, name) for name in self.model.tenants})
         for name, t in self.model.tenants.items():
             self.same(self.queue.peek(name), list(t.ready))
-        ids = sorted({*IDS, *self.model.records})
         self.same(self.queue.tasks(*ids), [reports.task(self.model, id, self.now) for id in ids])
         kept = [None if result is None else result.decode() for result in self.call("results", *IDS)]
         now = max(self.now, self.model.now)
