@@ -34,6 +34,7 @@ class Driver(Generic[S]):
     handle: Callable[[Any], None] = lambda _: None
     moved: Callable[[], None] = lambda: None
     _kicked: trio.Event = field(factory=trio.Event, init=False)
+    _pumps_at: float = field(default=0.0, init=False)  # until then the pump sleeps, unless it is kicked
     _transport: Transport | None = field(default=None, init=False)
     _connection: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
@@ -106,7 +107,8 @@ class Driver(Generic[S]):
                     if frame is not None:
                         self.handle(frame)
                     self.moved()
-                    self.kick()
+                    if self.session.has_outgoing or self.session.deadline() < self._pumps_at:
+                        self.kick()
         except Disconnected as error:
             log.debug("connection ended", url=transport.peer, error=str(error))
             if error.code == CLOSE_SUPERSEDED:
@@ -134,6 +136,7 @@ class Driver(Generic[S]):
                 log.warning("the server is silent; connecting again", url=self._transport.peer)
                 self._connection.cancel()
             if not texts:
-                with trio.move_on_at(self.session.deadline()):
+                self._pumps_at = self.session.deadline()
+                with trio.move_on_at(self._pumps_at):
                     await self._kicked.wait()
                 self._kicked = trio.Event()

@@ -1,4 +1,8 @@
-"""One client's connection: a reader that never waits for work, a writer, and requests as tasks of their own."""
+"""One client's connection: requests are carried out side by side, and reading waits for none of them.
+
+A request costs no turn of the scheduler between its arrival and its beginning, nor between its end and its answer:
+the task that has read it carries it out and sends the answer itself, and a successor reads on meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +42,7 @@ class Peer:
     closing: tuple[int, str] | None = None
     is_leaving: bool = False
     _waiting: int = field(default=0, init=False)
+    _is_sending: bool = field(default=False, init=False)
     _kicked: trio.Event = field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
@@ -77,15 +82,17 @@ class Peer:
         """Converse until either side ends it."""
         with self._scope:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
-                await self._read(nursery)
+                nursery.start_soon(self._read, nursery)
+                await self._write()
                 self._scope.cancel()
 
     async def _read(self, nursery: trio.Nursery) -> None:
+        """Take in texts up to a request and carry that out; a successor reads on."""
         while True:
             try:
                 text = await self.transport.receive()
             except Disconnected:
+                self._scope.cancel()
                 return
             except BadFrame as error:
                 self.session.refuse(None, error)
@@ -100,14 +107,17 @@ class Peer:
             elif self.requests >= MAX_REQUESTS:
                 self.session.refuse(request.ref, TooMany(f"{MAX_REQUESTS} requests are under way"))
                 self.kick()
+            elif isinstance(request, Credit):  # needs no store, and must not be overtaken
+                await self._answer(request)
+                self.kick()
             else:
-                self.requests += 1
-                if isinstance(request, Credit):  # needs no store, and must not be overtaken
-                    await self._answer(request)
-                else:
-                    nursery.start_soon(self._answer, request)
+                nursery.start_soon(self._read, nursery)
+                await self._answer(request)
+                await self._send()
+                return
 
     async def _answer(self, request: Any) -> None:
+        self.requests += 1
         try:
             body = await self.carry_out(self, request)
             self.session.reply(request.ref, body or {})
@@ -119,26 +129,34 @@ class Peer:
         finally:
             self.requests -= 1
         self._leave_if_idle()
-        self.kick()
 
-    async def _write(self) -> None:
-        while True:
-            now = trio.current_time()
-            self.session.expire(now)
-            texts = self.session.outgoing(now)
-            try:
+    async def _send(self) -> None:
+        """Send what the outbox holds, unless another task is at it, which will send this as well."""
+        if self._is_sending:
+            return
+        self._is_sending = True
+        try:
+            while texts := self.session.outgoing(trio.current_time()):
                 for text in texts:
                     await self.transport.send(text)
-            except Disconnected:
-                break
+        except Disconnected:
+            self._scope.cancel()
+        finally:
+            self._is_sending = False
+        if self.closing:
+            self.kick()
+
+    async def _write(self) -> None:
+        """Send what comes from elsewhere than requests, and keep the heart's deadlines, until the end."""
+        while True:
+            self.session.expire(trio.current_time())
+            await self._send()
             if self.session.is_silent:
                 log.info("peer silent", peer=self.transport.peer, name=self.name)
-                break
-            if self.closing and not texts:
+                return
+            if self.closing and not self._is_sending:
                 await self.transport.close(*self.closing)
-                break
-            if not texts:
-                with trio.move_on_at(self.session.deadline()):
-                    await self._kicked.wait()
-                self._kicked = trio.Event()
-        self._scope.cancel()
+                return
+            with trio.move_on_at(self.session.deadline()):
+                await self._kicked.wait()
+            self._kicked = trio.Event()

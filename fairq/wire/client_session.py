@@ -319,6 +319,11 @@ class ClientSession(Session):
         self.windows[type(exchange)] += 1
         self.send(kind, {"ref": ref, **body})
 
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether frames wait to be sent, or something waits to be put into one."""
+        return bool(self._outbox or self.requests or self.chunks)
+
     def outgoing(self, now: float) -> list[str]:
         """Hand out the frames to send, in order; gathers what waits into frames."""
         if self._resume_at is not None and now >= self._resume_at:

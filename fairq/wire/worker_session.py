@@ -188,6 +188,12 @@ class WorkerSession(ClientSession):
         self.credit = credit
 
     @property
+    def has_outgoing(self) -> bool:
+        """As for any client; settlements, reports and a new credit wait too."""
+        is_untold = self.must_attach or self.credit != self.told_credit or bool(self.reports)
+        return is_untold or any(self.settlements.values()) or super().has_outgoing
+
+    @property
     def is_quiet(self) -> bool:
         """Whether the server has taken the last change of credit: with none offered, no push is under way any more."""
         return self.credit == self.told_credit and not self.windows[_CreditExchange]
