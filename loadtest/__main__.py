@@ -15,7 +15,7 @@ import trio
 
 from fairq.cli.output import configure_logging
 from fairq.errors import FairqError
-from loadtest import report
+from loadtest import machine, report
 from loadtest.figures import Verdict
 from loadtest.peers.environments import VARIABLE as PEERS_VARIABLE
 from loadtest.processes import RunFailed, store_version
@@ -53,19 +53,20 @@ async def measure(names: Sequence[str], *, quick: bool, fsync: str, progress: Pr
     One that cannot run is told in `failed`, and the others go on.
     """
     result: dict[str, Any] = {"about": report.about(store_version(), quick=quick, fsync=fsync)}
-    verdicts, failed = dict[str, Verdict](), dict[str, str]()
+    verdicts, failed, disturbances = dict[str, Verdict](), dict[str, str](), dict[str, machine.Disturbance]()
     with tempfile.TemporaryDirectory(prefix="fairq-loadtest-") as directory:
         for name in names:
             try:
                 with trio.fail_after(QUICK_LIMIT_S if quick else LIMIT_S):
-                    part = await SCENARIOS[name].run(Path(directory), progress, quick=quick, fsync=fsync)
+                    async with machine.watched(Path(directory)) as disturbances[name]:
+                        part = await SCENARIOS[name].run(Path(directory), progress, quick=quick, fsync=fsync)
             except* (RunFailed, FairqError, trio.TooSlowError) as group:
                 failed[name] = str(_innermost(group)) or "it took too long"
             else:
                 verdicts.update(part.pop("verdicts"))
                 result[name] = part
     is_ok = not failed and all(verdict.is_clean for verdict in verdicts.values())
-    return {**result, "verdicts": verdicts, "failed": failed, "ok": is_ok}
+    return {**result, "machine": disturbances, "verdicts": verdicts, "failed": failed, "ok": is_ok}
 
 
 async def _until_signalled(scope: trio.CancelScope, received: list[int]) -> None:
@@ -79,6 +80,7 @@ def show(result: dict[str, Any], *, as_json: bool, out: Path | None) -> None:
     """Print the report; with `out`, also write it there as JSON and as Markdown, with its pictures."""
     parts = [(scenario, result[name]) for name, scenario in SCENARIOS.items() if name in result]
     tables = [table for scenario, part in parts for table in scenario.tables(part)]
+    tables.append(machine.table(result["machine"]))
     if as_json:
         report.print_json(result)
     else:

@@ -73,6 +73,8 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
     assert {"trickle", "lone-tenant", "delayed-herd", "weight-change-live"} == set(cases)
     assert cases["lone-tenant"]["makespan_to_fifo"] > 0
     assert all(0 < case["jain"] <= 1 for name, case in cases.items() if name != "lone-tenant")
+    assert all(0 <= seen["stolen"] < 1 and seen["longest_sync_ms"] > 0 for seen in report["machine"].values())
+    assert set(report["machine"]) >= {"throughput", "latency", "peers"}
     assert "throughput: starting a server" in err
 
 
@@ -84,10 +86,10 @@ def test_interrupted_run_leaves_no_process_behind(scenario: str, number: signal.
     try:
         below: set[int] = set()
         deadline = time.monotonic() + 30
-        while len(below) < 3 and time.monotonic() < deadline:  # two stores and a server or a producer
+        while len(below) < 4 and time.monotonic() < deadline:  # the watcher, two stores and a server or a producer
             below = descendants(process.pid)
             time.sleep(0.05)
-        assert len(below) >= 3
+        assert len(below) >= 4
         os.kill(process.pid, number)
         process.communicate(timeout=30)
     finally:

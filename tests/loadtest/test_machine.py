@@ -1,0 +1,50 @@
+"""What the machine did to a measurement is seen: it really stands still here, for the watcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import trio
+
+from loadtest import machine
+
+from .test_run import descendants, is_running
+
+
+def watchers() -> list[int]:
+    """Name the watchers that this process has started."""
+    return [pid for pid in descendants(os.getpid()) if b"loadtest.machine" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+async def test_a_pause_of_the_machine_is_seen_and_the_watcher_goes_away(tmp_path: Path) -> None:
+    with trio.fail_after(30):
+        async with machine.watched(tmp_path) as seen:
+            while not (tmp_path / "watched").exists() or not (tmp_path / "watched").stat().st_size:  # noqa: ASYNC110 - likewise
+                await trio.sleep(0.02)
+            (pid,) = watchers()
+            os.kill(pid, signal.SIGSTOP)
+            await trio.sleep(0.3)
+            os.kill(pid, signal.SIGCONT)
+            await trio.sleep(0.1)
+    assert seen.longest_pause_ms >= 250
+    assert seen.longest_sync_ms > 0
+    assert 0 <= seen.stolen < 1
+    assert seen.seconds >= 0.4
+    assert not is_running(pid)
+
+
+async def test_a_watcher_that_was_killed_tells_nothing_and_spoils_nothing(tmp_path: Path) -> None:
+    with trio.fail_after(30):
+        async with machine.watched(tmp_path) as seen:
+            while not watchers():  # noqa: ASYNC110 - another process
+                await trio.sleep(0.02)
+            os.kill(watchers()[0], signal.SIGKILL)
+    assert (seen.longest_pause_ms, seen.longest_sync_ms) == (0, 0)
+
+
+def test_the_table_has_a_row_for_each_scenario() -> None:
+    seen = machine.Disturbance(12.3, 0.25, 2.5, 0.0412, 17.04, 48.96)
+    table = machine.table({"latency": seen})
+    assert table.rows == [["latency", 12.3, "0.2 to 2.5", "4.1%", 17.0, 49.0]]
