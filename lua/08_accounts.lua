@@ -20,6 +20,7 @@ local function new_tenant(call, name, weight, vtime, estimate, epoch, slot, read
   }
   if epoch ~= call.queue.epoch then  -- the unit of service changed: everyone starts anew, together
     t.epoch, t.vtime, t.estimate, t.delivered, t.entitled, t.joined = call.queue.epoch, 0, 0, 0, 0, 0
+    t.rerated = true
   end
   call.tenants[name] = t
   return t

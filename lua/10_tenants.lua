@@ -25,8 +25,9 @@
 -- 5. Membership has one rule in one place: `close` seats every tenant that the call touched. No path that makes work
 --    ready, or takes it away, can forget to.
 -- 6. Whoever is barred (paused, closed by the clock, out of tokens), or has as many leased tasks as its cap allows, is
---    not in the draw and costs it nothing; what ends that brings it back (09_limits.lua). Only when the cap for all has
---    just been lowered may tenants without room stand in slots: drawing one is a miss, its next settlement seats it.
+--    not in the draw and costs it nothing; what ends that brings it back (09_limits.lua). When the cap for all has just
+--    been lowered, tenants without room may stand in slots: drawing one is a miss, and takes its slot from it. When it
+--    has been raised, who was out comes back with its next settlement, or when it renews a lease.
 
 -- Slots of a class, seen through the changes that this call has not written yet.
 local function slot_field(class, slot)

@@ -2,12 +2,14 @@
 
 local SLOT_PROBES = 32  -- darts thrown for one draw before the round ends (a round empties tenants under the darts)
 
--- What a draw asks of a tenant that has a slot: weight, virtual time and estimate, or nil if nothing of it is left.
+-- What a draw asks of a tenant that has a slot: weight, virtual time and estimate; nil if nothing of it is left, or its
+-- cap has been lowered: then it loses its slot when the round is over.
 local function account_of(call, name)
   local t = call.tenants[name]
   if not t and call.queue.limited == 1 then t = unpack_tenant(call, name, call.packed[name]) end
   if t then
     if is_eligible(call, t) then return t.weight, t.vtime, t.estimate end
+    touch(call, name)
     return nil
   end
   local weight, vtime, estimate, epoch = struct.unpack('<dddd', call.packed[name])

@@ -138,11 +138,30 @@ local function drop_lists(call, t)
   t.voids, t.levels = 0, 0
 end
 
+-- Whether the entry that comes next in a list is void; then it is none any more.
+local function pass_void(call, t, id, level)
+  if t.voids == 0 then return false end
+  local void, field = key(call, 'void:' .. t.name), void_field(id, level)
+  if redis.call('HEXISTS', void, field) == 0 then return false end
+  if redis.call('HINCRBY', void, field, -1) == 0 then redis.call('HDEL', void, field) end
+  t.voids = t.voids - 1
+  return true
+end
+
+-- Two voids go for each one that comes, once they are at the head: a list that nobody pops does not grow for ever.
 local function void_entry(call, t, id)
-  redis.call('HINCRBY', key(call, 'void:' .. t.name), void_field(id, extras_of(call, id).priority), 1)
+  local level = extras_of(call, id).priority
+  redis.call('HINCRBY', key(call, 'void:' .. t.name), void_field(id, level), 1)
   t.voids = t.voids + 1
   count_ready(call, t, -1)
-  if t.ready == 0 then drop_lists(call, t) end
+  if t.ready == 0 then return drop_lists(call, t) end
+  local list = ready_key(call, t, level)
+  for _ = 1, 2 do
+    local first = redis.call('LINDEX', list, 0)
+    if not first then return close_level(call, t, level) end
+    if not pass_void(call, t, first, level) then return end
+    redis.call('LPOP', list)
+  end
 end
 
 -- Takes a waiting task out of the place where it waits.

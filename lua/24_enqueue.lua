@@ -1,9 +1,10 @@
 -- The verb `enqueue`; and what changes of tasks mean to their batches (18_batches.lua), which may enqueue too.
 
--- Gives free places to held tasks, the most urgent first.
+-- Gives free places to held tasks, the most urgent first; not while the batch is being cancelled.
 local function refill(call, id, b)
-  local free = math.min(b.cap - b.admitted, TASKS_PER_CALL)
-  local ids = b.cap > 0 and free > 0 and redis.call('ZRANGE', key(call, 'held:' .. id), 0, free - 1) or {}
+  local free = b.cap > 0 and math.min(b.cap - b.admitted, TASKS_PER_CALL) or 0
+  if free > 0 and b.state == CLOSED and redis.call('ZSCORE', key(call, 'cancelling'), id) then return end
+  local ids = free > 0 and redis.call('ZRANGE', key(call, 'held:' .. id), 0, free - 1) or {}
   if #ids == 0 then return end
   local t = touch(call, b.tenant)
   redis.call('ZREM', key(call, 'held:' .. id), unpack(ids))

@@ -21,10 +21,11 @@ local function pop_woken(call, wanted)
   return woken
 end
 
+-- Those that were not served keep their place; those whose turn is to come again go behind all others.
 local function push_back_woken(call, round)
-  for i = #round.woken, round.next_woken, -1 do
-    redis.call('LPUSH', key(call, 'wake'), round.woken[i].name)
-  end
+  local wake, next_woken, popped = key(call, 'wake'), round.next_woken, round.popped
+  for i = popped, next_woken, -1 do redis.call('LPUSH', wake, round.woken[i].name) end
+  for i = math.max(next_woken, popped + 1), #round.woken do redis.call('RPUSH', wake, round.woken[i].name) end
 end
 
 -- The next tenant to serve, or nil. See rule 3: the wake list goes first, unless one who is behind wins the toss.
@@ -43,6 +44,7 @@ end
 local function pick_round(call, wanted)
   local round, q = {woken = pop_woken(call, wanted), next_woken = 1, line = line_up(call)}, call.queue
   local tenants, costs, weight_sums, count = {}, {}, {}, 0
+  round.popped = #round.woken
   round.darts = {names = {}, next = 1}
   while count < wanted and q.weight_sum > 0 do
     round.darts.refill = 2 * (wanted - count) + 2  -- two hits for each pick; misses are made good by a smaller refill
@@ -78,15 +80,13 @@ end
 
 -- Pops ids off one list until there are `wanted`, passing over voids.
 local function pop_level(call, t, level, wanted, ids)
-  local list, void = ready_key(call, t, level), key(call, 'void:' .. t.name)
+  local list = ready_key(call, t, level)
   while #ids < wanted and call.voids < VOIDS_PER_CALL do
     local popped = redis.call('LPOP', list, wanted - #ids)
     if not popped then return close_level(call, t, level) end
     for _, id in ipairs(popped) do  -- one by one: a void and its replayed task may both be among them
-      local field = void_field(id, level)
-      if t.voids > 0 and redis.call('HEXISTS', void, field) == 1 then
-        call.voids, t.voids = call.voids + 1, t.voids - 1
-        if redis.call('HINCRBY', void, field, -1) == 0 then redis.call('HDEL', void, field) end
+      if pass_void(call, t, id, level) then
+        call.voids = call.voids + 1
       else
         ids[#ids + 1] = id
       end

@@ -102,10 +102,10 @@ local function keep_waiting(call, t, id, run)
   if run.expires_at > 0 then redis.call('ZADD', key(call, 'expiring'), run.expires_at, id) end
 end
 
--- Full jitter: anywhere up to min(cap, base * 2^(attempt - 1)).
+-- Full jitter: anywhere up to min(cap, base * 2^(attempt - 1)), of the attempts that count.
 local function backoff_ms(call, run)
-  local q = call.queue
-  return math.floor(random(call) * math.min(q.retry_cap_ms, q.retry_base_ms * 2 ^ math.min(run.attempt - 1, 40))) + 1
+  local q, before = call.queue, math.min(run.attempt - run.forgiven - 1, 40)
+  return math.floor(random(call) * math.min(q.retry_cap_ms, q.retry_base_ms * 2 ^ before)) + 1
 end
 
 -- What becomes of a task of tenant t whose lease has just ended.
@@ -200,6 +200,7 @@ local function settle_one(call, action, id, attempt, ...)
   if attempt and last ~= tonumber(attempt) or not is_leased(state) then return refusal(call, id, attempt) end
   if action == 'extend' then
     redis.call('ZADD', key(call, 'leases'), call.now + call.queue.lease_ms, id)
+    if call.queue.limited == 1 then touch(call, name) end  -- the cap for all may have been raised
     return state == STOPPING and 'cancelled' or 'ok'
   end
   local t = end_lease(call, id, name, epoch, leased_at, cost, weight_sum)

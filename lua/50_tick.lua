@@ -121,6 +121,7 @@ function verbs.tick(keys, args)
   local promoted = promote(call, limit)
   local expired, reaped, trimmed = expire(call, limit), reap(call, limit), trim_dead(call, limit)
   limits.unpark(call, limit)
+  flush(call)  -- what follows reads runs again
   cancel_members(call, limit)
   finish_batches(call)
   trim_batches(call, limit)

@@ -87,16 +87,15 @@ local function reopen(call, id, record)
   rewrite_header(call, id, record, start_at, 0)
 end
 
--- Calls visit(id, death, record) for the ids that are dead letters; out: per id "ok" | "gone".
+-- Calls visit(id, death) for the ids that are dead letters; out: per id "ok" | "gone".
 local function each_dead(call, args, visit)
   local ids, outcomes = {}, {}
   for i = 3, #args do ids[#ids + 1] = args[i] end
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
   local deaths, seen = redis.call('HMGET', key(call, 'dead'), unpack(ids)), {}
-  local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
   for i, id in ipairs(ids) do
     outcomes[i] = deaths[i] and not seen[id] and 'ok' or 'gone'
-    if outcomes[i] == 'ok' then visit(id, deaths[i], records[i]) end
+    if outcomes[i] == 'ok' then visit(id, deaths[i]) end
     seen[id] = true
   end
   finish(call)
@@ -110,8 +109,8 @@ end
 --   flags none: refused as a whole when the store is full
 function verbs.replay(keys, args)
   local call = open(keys, args)
-  return each_dead(call, args, function(id, death, record)
-    local _, attempts = struct.unpack(DEATH_FORMAT, death)
+  return each_dead(call, args, function(id, death)
+    local record, _, attempts = redis.call('HGET', key(call, 'tasks'), id), struct.unpack(DEATH_FORMAT, death)
     local t = forget_dead(call, id, death)
     t.bytes = t.bytes + payload_bytes(t, #record)
     if attempts > 0 then

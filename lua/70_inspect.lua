@@ -95,14 +95,15 @@ end
 -- results(keys, argv): the results that are kept of tasks that were done.
 --   keys  1 prefix
 --   argv  1 now  2 dice  then ids (at most 500)
---   out   per id: the result as it came, or false
+--   out   per id: the result as it came, or false; false too while another task has the id
 function verbs.results(keys, args)
   local call, out = open(keys, args), {}
   for i, id in ipairs(ids_in(args, 3)) do
     local kept = redis.call('GET', key(call, 'result:' .. id))
     local until_ms, result
     if kept then until_ms, result = kept:match('^(%d+) (.*)$') end
-    out[i] = result and tonumber(until_ms) > call.now and result or false
+    local is_kept = result and tonumber(until_ms) > call.now and redis.call('HEXISTS', key(call, 'tasks'), id) == 0
+    out[i] = is_kept and result or false
   end
   return out
 end

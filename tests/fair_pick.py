@@ -238,7 +238,9 @@ class FairPick(Limiting):
             if not darts.hits:
                 self.throw(darts, dice)
             t, inside = darts.hits.popleft()
-            if inside < self.rate_of(t) and self.is_eligible(t):
+            if not self.is_eligible(t):
+                self.touch(t.name)
+            elif inside < self.rate_of(t):
                 return t
         return None
 
@@ -246,7 +248,10 @@ class FairPick(Limiting):
         """Draw two and take the better one; a tenant that stands alone is not drawn."""
         seated = [t for seats in self.classes.values() for t in seats]
         if len(seated) == 1:
-            return seated[0] if self.is_eligible(seated[0]) else None
+            if not self.is_eligible(seated[0]):
+                self.touch(seated[0].name)
+                return None
+            return seated[0]
         one = self.draw(darts, dice)
         other = self.draw(darts, dice) if one else None
         return other if one and other and other.vtime < one.vtime else one
@@ -275,7 +280,7 @@ class FairPick(Limiting):
 
     def pick_round(self, wanted: int, dice: Iterator[float]) -> list[Pick]:
         """Pick, charge and pop up to `wanted` tasks; slots stay as they are meanwhile."""
-        woken = self.pop_woken(wanted)
+        woken, again = self.pop_woken(wanted), 0
         darts = Darts() if any(self.classes.values()) else None
         picks: list[Pick] = []
         while len(picks) < wanted and self.weight_sum > 0:
@@ -295,6 +300,8 @@ class FairPick(Limiting):
                 self.count_out(t)
             elif self.is_guaranteed(t):
                 woken.append(t)
-                t.listed = True
-        self.wake.extendleft(reversed(woken))
+                t.listed, again = True, again + 1
+        unserved = [woken.popleft() for _ in range(len(woken) - again)]
+        self.wake.extendleft(reversed(unserved))
+        self.wake.extend(woken)
         return picks

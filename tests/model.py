@@ -459,7 +459,7 @@ class Model(Scheduling):
             return self.bury(id, "exhausted", now, run.attempt, error)
         self.keep_waiting(id)
         if delay is None:
-            longest = self.settings["retry_base_ms"] * 2 ** min(run.attempt - 1, 40)
+            longest = self.settings["retry_base_ms"] * 2 ** min(run.attempt - run.forgiven - 1, 40)
             delay = math.floor(next(dice) * min(self.settings["retry_cap_ms"], longest)) + 1
         if delay > 0:
             self.put_delayed(t, id, now + delay)
@@ -486,6 +486,8 @@ class Model(Scheduling):
             return self.refusal(id, attempt, now)
         if action == "extend":
             self.leases[id] = now + self.settings["lease_ms"]
+            if any(self.set_for("").values()):
+                self.touch(self.records[id].tenant.name)
             return "cancelled" if run.state == "stopping" else "ok"
         if action in ("ack", "finish"):
             self.end_lease(id, run, "settled", now).done += 1
@@ -733,6 +735,7 @@ class Model(Scheduling):
             self.share, self.epoch, self.clock, self.estimate = self.settings["share"], self.epoch + 1, 0, 0
             for t in self.tenants.values():
                 t.vtime = t.estimate = t.delivered = t.entitled = t.joined = 0
+                t.rerated = True
         self.close(now)
 
     def replay(self, now: float, ids: list[str]) -> list[str]:

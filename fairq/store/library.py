@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "533f8c820976812f"
+DIGEST = "848b5ae8d859b8f3"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {

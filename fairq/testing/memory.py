@@ -55,6 +55,7 @@ class Record:
     state: str = "ready"
     at_ms: int = 0
     attempt: int = 0
+    forgiven: int = 0  # attempts that do not count
     reason: str = ""
     error: str = ""
     result: bytes = b""
@@ -201,7 +202,7 @@ class MemoryQueue:
             self._tell(now, record, "done", "")
             return
         if action == "release":
-            record.max_attempts += 1  # the attempt does not count
+            record.max_attempts, record.forgiven = record.max_attempts + 1, record.forgiven + 1
             self._make_ready(record, at_head=True)
             self._watch_end(record)
             return
@@ -216,8 +217,8 @@ class MemoryQueue:
             self._wait(record, now + delay_ms if delay_ms else 0)
 
     def _backoff_ms(self, record: Record) -> int:
-        """Full jitter: anywhere up to min(cap, base * 2^(attempt - 1))."""
-        longest = self.settings.retry_base_ms * 2 ** min(record.attempt - 1, 40)
+        """Full jitter: anywhere up to min(cap, base * 2^(attempt - 1)), of the attempts that count."""
+        longest = self.settings.retry_base_ms * 2 ** min(record.attempt - record.forgiven - 1, 40)
         return int(self.jitter() * min(self.settings.retry_cap_ms, longest)) + 1
 
     def state(self, id: str) -> TaskState:

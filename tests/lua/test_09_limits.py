@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from .calls import LEASE_MS, Queue
+from .calls import LEASE_MS, Queue, writes
 
 UNSET = dict.fromkeys(("cap", "guaranteed", "rate", "burst", "queued", "queued_bytes", "delayed", "dead"), -1.0)
 NONE = dict.fromkeys(UNSET, 0.0)
@@ -344,3 +344,41 @@ def test_limits_are_told_and_taken_off_again(queue: Queue) -> None:
     assert queue.set_limits("", queued=-1) == NONE | {"queued": 10}
     assert (queue.tenant("ada").limited, queue.depth()["limited"]) == (0, 0)
     assert not queue.client.exists(queue.key("limits"))
+
+
+def test_who_is_guaranteed_more_than_there_is_leaves_the_wakers_their_turn(queue: Queue) -> None:
+    queue.set_limits("greedy", guaranteed=20)
+    queue.enqueue("greedy", *(f"g{n}" for n in range(100)))
+    running = queue.claim(10)
+    for quiet in ("q1", "q2", "q3"):
+        queue.enqueue(quiet, quiet)
+    started: list[str] = []
+    for _ in range(10):  # tasks end one by one, so a claim takes one
+        queue.end("ack", running.pop(0))
+        running += queue.claim(1)
+        started.append(running[-1].id)
+    assert {"q1", "q2", "q3"} <= set(started[:8]), started
+
+
+def test_the_capped_lose_their_slots_when_the_cap_for_all_is_lowered(queue: Queue) -> None:
+    names = [f"t{n}" for n in range(5)]
+    for name in names:
+        queue.enqueue(name, *(f"{name}-{n}" for n in range(20)))
+    queue.claim(30)
+    queue.set_limits("", cap=2)
+    for _ in range(20):  # darts that miss take the slots of those whom they hit
+        assert queue.claim(10) == []
+    assert queue.depth()["hungry"] == 1
+    before = writes(queue)
+    assert queue.claim(10) == []
+    assert writes(queue) == before, "nobody is in the draw: nothing is tried, and nobody is woken to try again"
+
+
+def test_a_raised_cap_for_all_lets_in_who_renews_a_lease(queue: Queue) -> None:
+    queue.set_limits("", cap=1)
+    queue.enqueue("ada", "long", "next")
+    (lease,) = queue.claim(5)
+    assert queue.claim(5) == []
+    queue.set_limits("", cap=5)
+    assert queue.end("extend", lease) == "ok"
+    assert [lease.id for lease in queue.claim(5)] == ["next"]

@@ -321,3 +321,17 @@ def test_a_change_of_share_closes_the_accounts_and_forgets_open_leases_costs(que
     queue.end("ack", lease)
     share = queue.tenant("ada")
     assert (share.delivered, share.entitled, queue.depth()["clock"]) == (0, 0, 0)
+
+
+def test_a_change_of_share_gives_a_tenant_a_slot_of_its_new_rate(queue: Queue) -> None:
+    for name in ("slow", "quick"):
+        queue.enqueue(name, *(f"{name}{n}" for n in range(40)))
+    for _ in range(6):
+        for lease in queue.claim(2):
+            queue.advance(6000 if lease.id.startswith("slow") else 1)
+            queue.end("ack", lease)
+    queue.call("configure", "share", 1)
+    for name in ("slow", "quick"):
+        queue.enqueue(name, f"{name}-touched")
+    slots = {name.decode(): field.decode() for field, name in queue.client.hgetall(queue.key("slots")).items()}
+    assert {field.partition(":")[0] for field in slots.values()} == {"10"}, slots

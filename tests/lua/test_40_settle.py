@@ -197,3 +197,18 @@ def test_two_hundred_and_fifty_thousand_releases_do_not_wrap_the_attempt(queue: 
     queue.settle(("release", "a", 250_000))
     lease = queue.claim()[0]
     assert (lease.attempt, lease.max_attempts) == (250_001, 250_005)
+
+
+@pytest.mark.parametrize("how", ["released", "replayed"])
+def test_attempts_that_do_not_count_make_no_backoff_longer(queue: Queue, how: str) -> None:
+    queue.configure(retry_base_ms=1000, retry_cap_ms=10**6)
+    queue.enqueue("ada", "x", max_attempts=3)
+    for _ in range(3):
+        queue.end("release" if how == "released" else "nack", queue.claim()[0], 0 if how == "replayed" else "")
+    if how == "replayed":
+        assert queue.call("replay", "x") == [b"ok"]
+    (lease,) = queue.claim()
+    assert lease.attempt == 4
+    almost_one = struct.pack("<d", 0.999)
+    queue.call("settle", "nack", "x", 4, "", "", dice=almost_one)
+    assert queue.tasks("x")[0].at == queue.now + 1000

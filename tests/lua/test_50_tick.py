@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .calls import LEASE_MS, START, Queue, writes
 
 
@@ -194,3 +196,28 @@ def test_many_tickers_promote_each_task_once(queue: Queue) -> None:
     queue.advance(5)
     assert [queue.tick().promoted for _ in range(3)] == [2, 0, 0]
     assert len(queue.claim(10)) == 2
+
+
+@pytest.mark.parametrize("priority", [50, 0])
+def test_a_list_that_nobody_serves_does_not_grow_by_what_expires_in_it(queue: Queue, priority: int) -> None:
+    queue.call("pause", "ada")
+    list_key = queue.key("ready:ada") + ("" if priority == 50 else f":{priority}")
+    for n in range(50):
+        queue.enqueue("ada", f"a{n}", f"b{n}", expires_in=1000, priority=priority)
+        queue.advance(100)
+        queue.tick()
+    ready = queue.depth()["ready"]
+    assert 15 <= ready <= 20
+    assert queue.client.llen(list_key) <= ready + 1
+    queue.call("resume", "ada")
+    assert len(queue.claim(100)) == ready
+
+
+def test_what_is_cancelled_behind_others_goes_when_those_before_it_have_gone(queue: Queue) -> None:
+    queue.enqueue("ada", *"abcdef")
+    queue.cancel("b", "c", "d")
+    assert queue.client.llen(queue.key("ready:ada")) == 6
+    queue.cancel("a")
+    queue.cancel("e")
+    assert queue.client.llen(queue.key("ready:ada")) < 6
+    assert [lease.id for lease in queue.claim(5)] == ["f"]

@@ -217,3 +217,46 @@ def test_who_waits_for_a_result_is_told_of_the_end(queue: Queue, how: str, told:
             heard.append(message["data"])
     assert heard.count(b"end a") == told
     assert b"end plain" not in heard
+
+
+def test_a_lease_that_runs_out_while_its_batch_is_being_cancelled_is_cancelled_once(queue: Queue) -> None:
+    queue.open_batch("b")
+    for first in range(0, 500, 250):
+        queue.enqueue("ada", *(f"w{n}" for n in range(first, first + 250)), batch="b")
+    queue.enqueue("ada", "urgent", batch="b", priority=0)
+    (lease,) = queue.claim()
+    assert lease.id == "urgent"
+    queue.advance(LEASE_MS)
+    queue.call("cancel_batch", "b")  # 500 of its 501 tasks: the last one is left to the tick, which reaps it first
+    assert queue.depth()["leased"] == 1
+    assert queue.tick().reaped == 1
+    assert queue.state("urgent") == "cancelled"
+    assert queue.end("ack", lease) == "stale"
+    assert queue.claim(10) == []
+    progress = queue.batch("b")
+    assert progress
+    assert (progress.state, progress.cancelled, progress.running) == ("complete", 501, 0)
+    assert (queue.depth()["leased"], queue.depth()["ready"], queue.tenant("ada").bytes) == (0, 0, 0)
+
+
+def test_no_task_of_a_batch_that_is_being_cancelled_is_given_a_place(queue: Queue) -> None:
+    queue.open_batch("b", cap=10)
+    for first in range(0, 600, 300):
+        queue.enqueue("ada", *(f"w{n}" for n in range(first, first + 300)), batch="b")
+    queue.call("cancel_batch", "b")
+    assert queue.claim(10) == []
+    queue.tick()
+    progress = queue.batch("b")
+    assert progress
+    assert (progress.state, progress.cancelled) == ("complete", 600)
+
+
+def test_a_task_that_has_an_id_again_is_not_told_the_result_of_the_one_before(queue: Queue) -> None:
+    queue.enqueue("ada", "a", result=10**7)
+    queue.end("finish", queue.claim()[0], "", "1")
+    assert queue.call("results", "a") == [b"1"]
+    queue.advance(200_000)  # the id is forgotten, the result is not
+    assert queue.enqueue("ada", "a", result=10**7) == ["ok"]
+    assert queue.call("results", "a") == [None]
+    queue.end("finish", queue.claim()[0], "", "2")
+    assert queue.call("results", "a") == [b"2"]

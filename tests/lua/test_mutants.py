@@ -71,9 +71,7 @@ MUTANTS = [
         "if not batch_of(call, id) or redis.call('ZREM', held_key(call, id), id) == 0 then",
         "if true then",
     ),
-    Mutant(
-        "a result is kept for ever", "result and tonumber(until_ms) > call.now and result or false", "result or false"
-    ),
+    Mutant("a result is kept for ever", "result and tonumber(until_ms) > call.now and redis", "result and redis"),
     Mutant("a dead task holds its key", "  free_key(call, t.name, id)\n", ""),
     Mutant("a task frees another one's key", "if redis.call('GET', at) == '0 ' .. id then", "if true then"),
     Mutant("a key is held for ever", "(until_ms == '0' or tonumber(until_ms) > call.now)", "true"),
@@ -129,6 +127,8 @@ MUTANTS = [
         "(t.barred ~= 0 and t.barred or 8)",
     ),
     Mutant("a claim does not tell who was kept out", "    if t.cause ~= 0 then limits.tell_kept(call, t) end\n", ""),
+    Mutant("whoever is over the cap keeps the slot", "    touch(call, name)\n    return nil\n", "    return nil\n"),
+    Mutant("a void at the head stays there", "    redis.call('LPOP', list)\n", ""),
     Mutant("a start takes no token", "limits.spend(call, t, 1) end", "end"),
     Mutant("what does not start takes a token", "  limits.spend(call, t, -1)\n", ""),
     Mutant("there is no burst", "local next_at = t.spent - (burst - 1) * interval", "local next_at = t.spent"),
@@ -205,11 +205,11 @@ MUTANTS = [
         "(t.vtime - call.queue.clock)",
     ),
     Mutant("a weight change keeps the class", "  t.weight, t.rerated = weight, true", "  t.weight = weight"),
-    Mutant("a lease's end keeps the class", "  t.rerated = true\n", ""),
+    Mutant("a lease's end keeps the class", "local q = call.queue\n  t.rerated = true\n", "local q = call.queue\n"),
     Mutant("draws go by weight alone", "darts.inside[i] < rate_of(call, weight, estimate)", "darts.inside[i] < weight"),
     Mutant("tasks may be free", "math.max(call.now - leased_at, 1)", "call.now - leased_at"),
     Mutant("estimates are not corrected", "  correct(call, t, epoch, leased_at, cost, weight_sum)\n", ""),
-    Mutant("voids are popped as tasks", "      if t.voids > 0 and redis", "      if false and redis"),
+    Mutant("voids are popped as tasks", "      if pass_void(call, t, id, level) then", "      if false then"),
     Mutant(
         "voids are not credited",
         "if redis.call('HINCRBY', void, field, -1) == 0 then redis.call('HDEL', void, field) end",
