@@ -37,6 +37,7 @@ local REASONS = {'exhausted', 'rejected', 'expired', 'lease_lost'}
 local EXHAUSTED, REJECTED, EXPIRED, LEASE_LOST = 1, 2, 3, 4
 local DONE_WINDOW_MS = 60000    -- settled ids are remembered for one to two of these windows
 local TASKS_PER_CALL = 500
+local PAGE_BYTES = 1048576  -- of records and errors in one reply, its last entry not counted
 local VOIDS_PER_CALL = 1000     -- void entries that one call passes over before it leaves the rest to the next
 local ERROR_BYTES = 2048        -- of an error message, what is kept
 local HORIZON_MS = 2 ^ 52       -- no time and no delay may lie beyond it, so that sums stay exact

@@ -125,21 +125,22 @@ end
 -- peek(keys, argv): a tenant's next ready tasks, in the order in which they will be served.
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 tenant  4 count (1..500)
---   out   per task: id, record
+--   out   per task: id, record; fewer than `count` also where the records are long
 function verbs.peek(keys, args)
   local call = {prefix = keys[1], queue = load_queue(keys[1]), packed = {}, tenants = {}}
   local count = check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   check_name(args[3], 'tenant')
-  local t, ids, out = tenant(call, args[3]), {}, {}
+  local t, ids, out, bytes = tenant(call, args[3]), {}, {}, 0
   for _, level in ipairs(levels_of(call, t)) do
     local entries = redis.call('LRANGE', ready_key(call, t, level), 0, count + math.min(t.voids, VOIDS_PER_CALL) - 1)
     for _, id in ipairs(without_voids(call, t, level, entries)) do
       if #ids < count then ids[#ids + 1] = id end
     end
   end
-  if #ids == 0 then return out end
-  for i, record in ipairs(redis.call('HMGET', key(call, 'tasks'), unpack(ids))) do
-    out[#out + 1], out[#out + 2] = ids[i], record
+  for i, id in ipairs(ids) do
+    local record = redis.call('HGET', key(call, 'tasks'), id)
+    out[2 * i - 1], out[2 * i], bytes = id, record, bytes + #record
+    if bytes >= PAGE_BYTES then break end
   end
   return out
 end

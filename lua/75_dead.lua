@@ -5,8 +5,6 @@
 -- comes upon every letter that stays there once, whatever is replayed or purged meanwhile; and letters that are
 -- replayed along the way and die again are beyond its end.
 
-local PAGE_BYTES = 1048576  -- of records and errors, the page's last letter not counted
-
 -- By their bytes, as sorted sets compare; Lua's own `<` follows the store's locale.
 local function precedes(one, other)
   for i = 1, math.min(#one, #other) do

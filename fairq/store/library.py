@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 2
-DIGEST = "848b5ae8d859b8f3"
+DIGEST = "54e97f1d7cf9c356"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {

@@ -128,3 +128,9 @@ def test_a_section_and_its_functions_stay_small(path: Path) -> None:
     for function in re.findall(r"^(?:local )?function .*?^end", text, re.MULTILINE | re.DOTALL):
         assert function.count("\n") <= 40, function.splitlines()[0]
     assert max(map(len, text.splitlines())) <= 120
+
+
+def test_a_peek_at_long_tasks_ends_before_the_reply_is_too_long(queue: Queue) -> None:
+    queue.enqueue("ada", *"abcde", payload=b"1" * 400_000)
+    assert queue.peek("ada", 500) == ["a", "b", "c"]
+    assert queue.peek("ada", 2) == ["a", "b"]
