@@ -19,7 +19,7 @@ from fairq.client.dead_letters import DeadLetters
 from fairq.client.driver import Driver
 from fairq.client.events import Feed, events_body
 from fairq.client.options import TaskOptions, interval_ms, pack_options, pack_start, scheduled_options
-from fairq.errors import BadRequest, NoResult, NotYet, OutcomeUnknown, TaskFailed, TooLarge, Unavailable
+from fairq.errors import BadRequest, FairqError, NoResult, NotYet, TaskFailed, TooLarge
 from fairq.model import (
     MAX_BATCH,
     MAX_CAP,
@@ -39,7 +39,7 @@ from fairq.model import (
 )
 from fairq.scopes import background
 from fairq.why import Why
-from fairq.wire.client_session import ClientSession
+from fairq.wire.client_session import RETRYABLE, ClientSession
 
 DEFAULT_TIMEOUT = 30.0  # under the minute for which the store remembers ids that are done
 WAIT_S = 20.0  # of one request that waits; then it is asked again
@@ -296,8 +296,8 @@ class Client:
             asked = {**body, "timeout_ms": round(wait_s * 1000)}
             try:
                 reply = await self.request(verb, asked, timeout=wait_s + ANSWER_S)
-            except (Unavailable, OutcomeUnknown):
-                if trio.current_time() >= deadline:
+            except FairqError as error:
+                if error.code not in RETRYABLE or trio.current_time() >= deadline:
                     raise
                 continue
             if is_enough(reply):

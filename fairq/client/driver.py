@@ -100,6 +100,7 @@ class Driver(Generic[S]):
         """Take in what comes until the connection ends; `_pump` may end it too."""
         self._transport = transport
         self.session.connected(trio.current_time())
+        self.kick()  # there are deadlines now
         try:
             with trio.CancelScope() as self._connection:
                 while not self.session.fatal:

@@ -20,9 +20,10 @@ from attrs import define, field
 
 from fairq.client.driver import Driver
 from fairq.client.handlers import Function, Handler, outcome_of, perform
-from fairq.errors import BadRequest, Closed, FairqError, OutcomeUnknown, Unavailable
+from fairq.errors import BadRequest, Closed, FairqError
 from fairq.model import Settlement, bare_id, check_int, check_name, check_weight
 from fairq.scopes import open_plain_nursery
+from fairq.wire.client_session import RETRYABLE
 from fairq.wire.messages import MAX_CREDIT, Dismiss, Idle, Push, PushedTask, Report
 from fairq.wire.worker_session import WorkerSession
 
@@ -159,9 +160,9 @@ class Worker:
             try:
                 call = session.request(Idle.type, {}, trio.current_time() + _ASK_S)
                 is_empty = (await self._driver.wait(call))["is_idle"]
-            except (Unavailable, OutcomeUnknown):
-                continue
-            except FairqError:
+            except FairqError as error:
+                if error.code in RETRYABLE:
+                    continue
                 if session.fatal:  # `run` raises it
                     return
                 raise

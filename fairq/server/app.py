@@ -88,7 +88,7 @@ class App:
         """Hear of what ends in a queue, from now on."""
         if queue not in self.watchers:
             self.watchers[queue] = Watchers()
-            await self.store.subscription.add(keys.ready_channel(queue))
+            self.nursery.start_soon(self.store.subscription.add, keys.ready_channel(queue))  # whoever asked may leave
         return self.watchers[queue]
 
     def hint(self, queue: str) -> None:

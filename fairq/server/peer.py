@@ -24,6 +24,8 @@ log = structlog.get_logger("fairq.server")
 
 MAX_REQUESTS = 256  # under way at once, per connection
 MAX_WAITING = 4_096  # of those, such as only wait for something to happen
+MAX_UNREAD_BYTES = 4 << 20  # of answers that the client has not taken yet: nothing more is read from it meanwhile
+END_S = 10.0  # how long a connection that is to end may take for what it still has to say
 
 
 @define(eq=False)
@@ -43,6 +45,7 @@ class Peer:
     is_leaving: bool = False
     _waiting: int = field(default=0, init=False)
     _is_sending: bool = field(default=False, init=False)
+    _sent: trio.Event = field(factory=trio.Event, init=False)
     _kicked: trio.Event = field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
@@ -51,9 +54,10 @@ class Peer:
         self._kicked.set()
 
     def close(self, code: int, reason: str) -> None:
-        """End the connection when what is in the outbox has been sent."""
+        """End the connection when the outbox has been sent, or after END_S; what it still asks is not heard."""
         if self.closing is None:
             self.closing = (code, reason)
+            self._scope.deadline = trio.current_time() + END_S
         self.kick()
 
     def leave(self) -> None:
@@ -89,6 +93,8 @@ class Peer:
     async def _read(self, nursery: trio.Nursery) -> None:
         """Take in texts up to a request and carry that out; a successor reads on."""
         while True:
+            while self.session.outgoing_bytes > MAX_UNREAD_BYTES:
+                await self._sent.wait()
             try:
                 text = await self.transport.receive()
             except Disconnected:
@@ -97,6 +103,8 @@ class Peer:
             except BadFrame as error:
                 self.session.refuse(None, error)
                 self.kick()
+                continue
+            if self.closing:
                 continue
             request = self.session.receive(text, trio.current_time())
             if request is None:
@@ -139,6 +147,9 @@ class Peer:
             while texts := self.session.outgoing(trio.current_time()):
                 for text in texts:
                     await self.transport.send(text)
+                    self.session.spoke_at = trio.current_time()  # no beat falls due meanwhile
+                self._sent.set()
+                self._sent = trio.Event()
         except Disconnected:
             self._scope.cancel()
         finally:

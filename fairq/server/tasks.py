@@ -69,8 +69,9 @@ async def reschedule(app: App, peer: Peer, request: wire.Reschedule) -> Body:
     if delay_ms and start_at_ms:
         raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
     outcomes = await app.store.reschedule(queue, ids, delay_ms=delay_ms, start_at_ms=start_at_ms)
-    app.ticker.expect(queue, delay_ms)
-    app.hint(queue)
+    if "ok" in outcomes:
+        app.ticker.expect(queue, delay_ms)
+        app.hint(queue)
     return {"outcomes": outcomes}
 
 

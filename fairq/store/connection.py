@@ -277,7 +277,7 @@ class Connection:
                 self.fatal = error
                 self._note_change()
                 log.error("store refused", store=self.address.shown, error=str(error))
-            except (*BROKEN, trio.TooSlowError, Unavailable) as error:
+            except (*BROKEN, trio.TooSlowError, Unavailable, StoreFull) as error:
                 self.trouble = str(error) or str(error.__cause__ or "it is too slow")
                 log.warning("store away", store=self.address.shown, error=self.trouble)
             failures += 1
@@ -386,7 +386,7 @@ class Subscription:
         async with self._sending:
             if (stream := self._stream) is None:
                 return
-            with trio.move_on_after(self.timeout) as sending:
+            with trio.move_on_after(self.timeout, shield=True) as sending:  # of whole commands only
                 await stream.send_all(pack(command))
             if sending.cancelled_caught:  # half a command may have left
                 await trio.aclose_forcefully(stream)
@@ -414,7 +414,18 @@ class Subscription:
             await trio.sleep(backoff.compute(failures))
 
     async def _listen(self, stream: trio.abc.Stream, reader: hiredis.Reader) -> None:
-        while data := await stream.receive_some():
+        is_asked = False
+        while True:
+            with trio.move_on_after(self.timeout) as waiting:
+                data = await stream.receive_some()
+            if waiting.cancelled_caught and is_asked:
+                return  # a connection without a word for so long leads nowhere
+            is_asked = waiting.cancelled_caught
+            if is_asked:
+                await self._send("PING")
+                continue
+            if not data:
+                return
             reader.feed(bytes(data))
             while (reply := reader.gets()) is not False:
                 if isinstance(reply, list) and reply[0] in _HEARD:

@@ -232,7 +232,7 @@ class ClientSession(Session):
         self.reconnect_at = now if self.is_draining and not self._failures else now + delay
         self._failures = min(self._failures + 1, 16)
         self.is_connected = self.is_open = False
-        self._outbox.clear()
+        self._outbox, self.outgoing_bytes = [], 0
         exchanges, self._under_way = self._under_way, {}
         self.windows.clear()
         for exchange in reversed(exchanges.values()):

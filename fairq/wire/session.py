@@ -27,11 +27,14 @@ class Session:
     heard_at: float = 0.0
     spoke_at: float = 0.0
     is_silent: bool = field(default=False, init=False)  # nothing was heard for SILENCE_S: close
+    outgoing_bytes: int = field(default=0, init=False)  # of the frames that wait to be sent, about
     _outbox: list[str] = field(factory=list, init=False)
 
     def send(self, kind: str, body: Mapping[str, Any] | None = None) -> None:
         """Put a frame into the outbox."""
-        self._outbox.append(encode(kind, body or {}))
+        text = encode(kind, body or {})
+        self._outbox.append(text)
+        self.outgoing_bytes += len(text)
 
     @property
     def _beat_s(self) -> float:
@@ -46,7 +49,7 @@ class Session:
         """Hand out the frames to send, in order."""
         if not self._outbox:
             return []
-        texts, self._outbox, self.spoke_at = self._outbox, [], now
+        texts, self._outbox, self.outgoing_bytes, self.spoke_at = self._outbox, [], 0, now
         return texts
 
     def deadline(self) -> float:

@@ -11,7 +11,17 @@ import trio
 import trio.testing
 
 import fairq
-from fairq.errors import BadRequest, NoResult, NotYet, OutcomeUnknown, TaskFailed, Unavailable
+from fairq.errors import (
+    BadRequest,
+    Draining,
+    FairqError,
+    NoResult,
+    NotYet,
+    OutcomeUnknown,
+    TaskFailed,
+    TooMany,
+    Unavailable,
+)
 from fairq.model import MAX_RESULT_BYTES
 from fairq.server.run import Served
 from tests.server.harness import WORKER, Raw, raw, running, tenant, url_of
@@ -352,3 +362,25 @@ async def test_a_bad_result_ttl_is_refused(ada: fairq.Client, ttl: Any) -> None:
     with trio.fail_after(10), pytest.raises(BadRequest) as caught:
         await ada.enqueue("emails", 1, result_ttl=ttl)
     assert caught.value.field == "result_ttl"
+
+
+@pytest.mark.parametrize("error", [TooMany("too many requests wait"), Draining("the server is stopping")])
+async def test_who_waits_goes_on_when_a_server_would_not_have_his_question(
+    served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch, error: FairqError
+) -> None:
+    request, refused = fairq.Client.request, []
+
+    async def refusing(self: fairq.Client, verb: str, *args: Any, **more: Any) -> Any:
+        if verb == "ended" and not refused:
+            refused.append(verb)
+            raise error
+        return await request(self, verb, *args, **more)
+
+    monkeypatch.setattr(fairq.Client, "request", refusing)
+    app = worker_of(served)
+    app.task("emails")(lambda task: 42)
+    with trio.fail_after(10):
+        task = await ada.enqueue("emails", 1, result_ttl=60)
+        async with working(app):
+            assert await task.result() == 42
+    assert refused

@@ -9,9 +9,11 @@ import structlog.testing
 import trio
 
 import fairq
+from fairq.errors import Unavailable
+from fairq.server.dispatcher import Dispatcher
 from fairq.server.run import Served
 from fairq.server.ticker import Ticker
-from tests.server.harness import WORKER, Raw, raw, running, tenant, url_of
+from tests.server.harness import WORKER, Raw, Refused, raw, running, tenant, url_of
 from tests.store.waiting import wait_until
 
 from .harness import worker_of
@@ -162,3 +164,29 @@ async def test_each_task_has_a_line_in_the_log_if_asked_for(served: Served, ada:
     told = sorted((line["task"], line["attempt"], line["outcome"]) for line in lines if line["event"] == "task")
     assert told == ([(good.id, 1, "retry"), (good.id, 2, "done"), (bad.id, 1, "dead")] if is_on else [])
     assert all(line["ms"] >= 0 and line["queue"] == "emails" for line in lines if line["event"] == "task")
+
+
+async def test_a_burst_outlasts_a_store_that_is_away_for_a_moment(
+    served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_empty, failures = Dispatcher.is_empty, []
+
+    async def failing(self: Dispatcher) -> bool:
+        if len(failures) < 2:  # both questions of one `idle`
+            failures.append(self.queue)
+            raise Unavailable("the store is away")
+        return await is_empty(self)
+
+    app = worker_of(served)
+    app.task("emails")(lambda task: None)
+    app.task("images")(lambda task: None)
+    with trio.fail_after(20):
+        async with raw(served, WORKER) as other:
+            await other.attach("emails", "images")
+            monkeypatch.setattr(Dispatcher, "is_empty", failing)
+            with pytest.raises(Refused) as refused:
+                await other.ask("idle")
+        assert (refused.value.code, sorted(failures)) == ("unavailable", ["emails", "images"])
+        failures.clear()
+        await app.run(burst=True)
+        assert failures

@@ -232,6 +232,26 @@ async def test_a_subscription_hears_messages_and_hears_of_its_reconnects(store_p
                         await wait_until(lambda: "" in heard)
 
 
+async def test_a_subscription_whose_connection_leads_nowhere_any_more_makes_another(store_port: int) -> None:
+    heard: list[str] = []
+    with trio.fail_after(10):
+        async with open_proxy(store_port) as proxy, connected(store_port) as connection:
+            subscription = Subscription(
+                Address.parse(f"redis://127.0.0.1:{proxy.port}"), lambda channel, _: heard.append(channel), timeout=0.2
+            )
+            await subscription.add("channel")
+            async with background(subscription.run):
+                await wait_until(lambda: "channel" in heard)
+                await trio.sleep(0.7)  # real time: it asks and is answered, so it keeps its connection
+                assert proxy.connections == 1
+                proxy.hold()  # nothing comes through, and nobody says that the connection is broken
+                await wait_until(lambda: proxy.connections > 1)
+                proxy.release()
+                heard.clear()
+                await wait_until(lambda: "channel" in heard)
+                await wait_until(partial(connection.call, "SPUBLISH", "channel", "1"))
+
+
 @pytest.mark.parametrize(
     ("reply", "expected", "field"),
     [

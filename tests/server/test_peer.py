@@ -1,0 +1,125 @@
+"""One connection's reader and senders, in memory and in virtual time: clients that read slowly, or not to the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import trio
+import trio.testing
+from attrs import define, field
+
+from fairq.server import peer as peers
+from fairq.server.auth import Identity
+from fairq.server.peer import END_S, MAX_UNREAD_BYTES, Peer
+from fairq.transport import Disconnected
+from fairq.wire.messages import Role, State
+from fairq.wire.server_session import ServerSession
+
+
+@define(eq=False)
+class SlowClient:
+    """A client's end: it takes `send_s` for each text, and asks what stands in `asks`."""
+
+    send_s: float
+    asks: list[str]
+    got: list[dict[str, Any]] = field(factory=list)
+    asked: int = 0
+    closed: tuple[int, str] | None = None
+    peer: str = "test"
+
+    async def send(self, text: str) -> None:
+        """Take one text."""
+        await trio.sleep(self.send_s)
+        self.got.append(orjson.loads(text))
+
+    async def receive(self) -> str:
+        """Ask the next thing."""
+        await trio.lowlevel.checkpoint()
+        while self.asked == len(self.asks):  # noqa: ASYNC110 - in virtual time
+            await trio.sleep(0.1)
+        self.asked += 1
+        return self.asks[self.asked - 1]
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Hear why it ends."""
+        self.closed = (code, reason)
+
+
+def ask(count: int) -> list[str]:
+    """Ask for the state of tasks, so many times."""
+    return [orjson.dumps({"type": "tasks", "ref": n, "queue": "q", "ids": ["a"]}).decode() for n in range(1, count + 1)]
+
+
+def connected(client: SlowClient, answer: str = "") -> Peer:
+    """A peer whose requests are all answered at once."""
+
+    async def carry_out(_peer: Peer, _request: Any) -> dict[str, Any]:
+        await trio.lowlevel.checkpoint()
+        return {"text": answer}
+
+    now = trio.current_time()
+    session = ServerSession(role=Role.TENANT, state=State.OPEN, heard_at=now, spoke_at=now, haste=0.5)
+    return Peer(client, Identity(Role.TENANT, "acme"), session, carry_out)  # type: ignore[arg-type]
+
+
+async def test_a_client_that_reads_slowly_is_sent_no_pings_while_answers_are_on_their_way(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    client = SlowClient(4.0, ask(12))
+    with trio.move_on_after(49):  # then it has been silent for too long
+        await connected(client).run()
+    kinds = [frame["type"] for frame in client.got]
+    assert kinds == ["reply"] * 12
+
+
+async def test_nothing_is_read_while_too_much_waits_to_be_sent(autojump_clock: trio.testing.MockClock) -> None:
+    client = SlowClient(4.0, ask(40))
+    with trio.move_on_after(3):
+        await connected(client, "x" * (MAX_UNREAD_BYTES // 4)).run()
+    assert client.asked < 12
+    client = SlowClient(0.0, ask(40))
+    with trio.move_on_after(3):
+        await connected(client, "x" * (MAX_UNREAD_BYTES // 4)).run()
+    assert len(client.got) == 40
+
+
+async def test_what_is_asked_while_the_connection_ends_is_not_carried_out(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    client = SlowClient(1.0, ask(1))
+    peer = connected(client)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.run)
+        await trio.sleep(0.5)
+        peer.close(4001, "the token was revoked")
+        client.asks += ask(3)
+    assert client.closed == (4001, "the token was revoked")
+    assert len(client.got) == 1
+
+
+async def test_a_connection_that_is_to_end_does_so_however_slowly_the_client_reads(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    client = SlowClient(4.0, ask(200))
+    peer = connected(client)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer.run)
+        await trio.sleep(5)
+        began = trio.current_time()
+        peer.close(4001, "the token was revoked")
+    assert trio.current_time() - began <= END_S
+    assert 0 < len(client.got) < 10
+    assert peers.MAX_REQUESTS > 200, "else they were refused, not sent slowly"
+
+
+async def test_a_connection_that_breaks_while_answers_are_sent_ends_its_peer(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    class Breaking(SlowClient):
+        async def send(self, text: str) -> None:
+            await trio.lowlevel.checkpoint()
+            raise Disconnected("gone")
+
+    with trio.fail_after(5):
+        await connected(Breaking(0.0, ask(3))).run()
