@@ -199,13 +199,15 @@ def test_grid_of_roles_and_states_is_that_of_the_code() -> None:
 
 
 def test_limits_are_those_of_the_code() -> None:
-    from fairq.server.peer import MAX_REQUESTS, MAX_WAITING
+    from fairq.server.peer import MAX_REQUESTS, MAX_UNREAD_BYTES, MAX_WAITING
     from fairq.wire.codec import MAX_DEPTH
 
     limits = {row["limit"]: row["value"] for row in table_after(PROTOCOL, "| limit")}
     assert limits["tasks, settlements, leases or ids in a frame"] == str(model.MAX_BATCH)
     assert limits["requests without an answer, per connection"] == str(MAX_REQUESTS)
-    assert limits["requests that wait for something to happen, per connection"] == str(MAX_WAITING)
+    assert limits["tasks, batches and feeds that requests wait for, per connection"] == str(MAX_WAITING)
+    unread = limits["answers that a client has not taken, before no more is read from it"]
+    assert unread == f"{MAX_UNREAD_BYTES >> 20} MiB"
     assert limits["a result, as the shortest JSON text without spaces"] == f"{model.MAX_RESULT_BYTES >> 10} KiB"
     assert limits["credit of a worker"] == str(wire.MAX_CREDIT)
     assert limits["queues of a worker"] == str(wire.MAX_QUEUES)

@@ -81,7 +81,7 @@ async def wait_for(
         return await read()
     deadline = trio.current_time() + timeout_ms / 1000
     watchers = await app.watch(queue)
-    with peer.waiting():
+    with peer.waiting(len(messages)):
         found = await watchers.wait(messages, read, lambda it: is_enough(it) or app.is_draining, deadline)
     if app.is_draining and not is_enough(found):
         raise Draining("the server is stopping; connect again")

@@ -23,7 +23,7 @@ from fairq.wire.server_session import ServerSession
 log = structlog.get_logger("fairq.server")
 
 MAX_REQUESTS = 256  # under way at once, per connection
-MAX_WAITING = 4_096  # of those, such as only wait for something to happen
+MAX_WAITING = 4_096  # tasks, batches and feeds that requests only wait for
 MAX_UNREAD_BYTES = 4 << 20  # of answers that the client has not taken yet: nothing more is read from it meanwhile
 END_S = 10.0  # how long a connection that is to end may take for what it still has to say
 
@@ -70,16 +70,16 @@ class Peer:
             self.close(1001, "the server stops")
 
     @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Count a request among those that wait, while the context lasts. Raises: TooMany."""
-        if self._waiting >= MAX_WAITING:
-            raise TooMany(f"{MAX_WAITING} requests are waiting")
-        self._waiting += 1
+    def waiting(self, things: int) -> Iterator[None]:
+        """Count a request among those that wait, for so many things, while the context lasts. Raises: TooMany."""
+        if self._waiting + things > MAX_WAITING:
+            raise TooMany(f"requests would wait for more than {MAX_WAITING} tasks, batches and feeds")
+        self._waiting += things
         self.requests -= 1
         try:
             yield
         finally:
-            self._waiting -= 1
+            self._waiting -= things
             self.requests += 1
 
     async def run(self) -> None:

@@ -57,9 +57,14 @@ class Ticker:
                 await self._sooner.wait()
 
     async def _discover(self) -> None:
+        """Tick queues that others have made, and no longer those that are none: whoever asked for them made none."""
+        known = set(self.due)
         try:
-            for queue in await self.store.queues():
+            queues = await self.store.queues()
+            for queue in queues:
                 self.due.setdefault(queue, 0.0)
+            for queue in known.difference(queues):
+                self.due.pop(queue, None)
         except FairqError as error:
             log.debug("queues cannot be listed", error=error.message)
 

@@ -18,7 +18,7 @@ from attrs import define, field
 
 from fairq.errors import BadFrame, Closed, FairqError, OutcomeUnknown, TooLarge, Unavailable, from_code
 from fairq.model import MAX_BATCH, NewTask
-from fairq.wire.codec import decode_server
+from fairq.wire.codec import decode_server, encode
 from fairq.wire.messages import MAX_MESSAGE_BYTES, Dismiss, Drain, Enqueue, Error, Push, Reply, Stop, Welcome
 from fairq.wire.session import Session
 
@@ -27,6 +27,7 @@ RETRYABLE = frozenset({"unavailable", "unknown", "too_many", "draining"})
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
 FRAME_BYTES = 1_024  # of a frame, around what is counted piece by piece
 _TASK_BYTES = 256  # of a task in a frame, around its payload
+_MOST_BYTES_PER_CHAR = 4  # in UTF-8
 _TASK_OPTIONS, _PLAIN = NewTask._fields[2:], NewTask("", b"")[2:]
 
 
@@ -313,11 +314,20 @@ class ClientSession(Session):
         self.windows[type(self._under_way.pop(ref))] -= 1
 
     def start(self, kind: str, body: Mapping[str, Any], exchange: Exchange) -> None:
-        """Send a frame that expects an answer."""
+        """Send a frame that expects an answer. Raises: TooLarge, and sends nothing, if the server would not take it."""
         ref = self._number()
+        text = encode(kind, {"ref": ref, **body})
+        if _MOST_BYTES_PER_CHAR * len(text) > self.max_message_bytes and len(text.encode()) > self.max_message_bytes:
+            raise TooLarge(f"{kind} would take more than the {self.max_message_bytes} bytes of a message")
         self._under_way[ref] = exchange
         self.windows[type(exchange)] += 1
-        self.send(kind, {"ref": ref, **body})
+        self.put(text)
+
+    def _try(self, kind: str, body: Mapping[str, Any], exchange: Exchange, now: float) -> None:
+        try:
+            self.start(kind, body, exchange)
+        except TooLarge as error:
+            exchange.refused(error, now)
 
     @property
     def has_outgoing(self) -> bool:
@@ -338,7 +348,7 @@ class ClientSession(Session):
             exchange = self.requests.popleft()
             if not exchange.call.is_done:
                 exchange.call.under_way += 1
-                self.start(exchange.kind, exchange.body, exchange)
+                self._try(exchange.kind, exchange.body, exchange, now)
         while self.chunks and self.windows[_EnqueueExchange] < WINDOW and not self.is_draining:
             queue = next(iter(self.chunks))
             line = self.chunks.pop(queue)
@@ -347,7 +357,7 @@ class ClientSession(Session):
                 self.chunks[queue] = line
             if chunks:
                 tasks = [_encode_task(task) for chunk in chunks for task in chunk.tasks[chunk.start : chunk.stop]]
-                self.start(Enqueue.type, {"queue": queue, "tasks": tasks}, _EnqueueExchange(self, queue, chunks))
+                self._try(Enqueue.type, {"queue": queue, "tasks": tasks}, _EnqueueExchange(self, queue, chunks), now)
 
     def _take_batch(self, line: deque[_Chunk]) -> list[_Chunk]:
         """Take chunks off a line, up to a batch's count and a message's bytes; splits the last."""

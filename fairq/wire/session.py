@@ -32,7 +32,10 @@ class Session:
 
     def send(self, kind: str, body: Mapping[str, Any] | None = None) -> None:
         """Put a frame into the outbox."""
-        text = encode(kind, body or {})
+        self.put(encode(kind, body or {}))
+
+    def put(self, text: str) -> None:
+        """Put an encoded frame into the outbox."""
         self._outbox.append(text)
         self.outgoing_bytes += len(text)
 

@@ -15,7 +15,7 @@ import orjson
 from attrs import define, field
 
 from fairq.errors import FairqError
-from fairq.model import Settlement
+from fairq.model import MAX_PROGRESS_CHARS, Settlement
 from fairq.wire.client_session import FRAME_BYTES, RETRYABLE, WINDOW, ClientSession, Exchange, outcomes_of
 from fairq.wire.messages import Attach, Credit, Extend, HeldLease, Progress, Push, Report, Settle, Stop
 
@@ -234,10 +234,11 @@ class WorkerSession(ClientSession):
         self.report_at = now + _REPORT_S
         for queue, reports in self.reports.items():
             held = [each for each in reports.values() if self.holds(queue, each.id, each.attempt)]
-            for start in range(0, len(held), self.max_batch):
+            most = self._most(_LEASE_BYTES + _BYTES_PER_CHAR * MAX_PROGRESS_CHARS)
+            for start in range(0, len(held), most):
                 body = [
                     {"id": each.id, "attempt": each.attempt, "fraction": each.fraction, "text": each.text}
-                    for each in held[start : start + self.max_batch]
+                    for each in held[start : start + most]
                 ]
                 self.start(Progress.type, {"queue": queue, "reports": body}, Exchange())
         self.reports.clear()
@@ -259,12 +260,20 @@ class WorkerSession(ClientSession):
             body["started_at_ms"] = self.started_at_ms
         self.start(Attach.type, body, _AttachExchange(self, tokens[:most], now))
 
+    def _most(self, size: int) -> int:
+        """Return how many things of this size a frame takes."""
+        return min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // size)
+
     def _take_settlements(self, waiting: deque[Settlement]) -> list[Settlement]:
         """Take what fits into a frame, at least one."""
         batch: list[Settlement] = []
         room = self.max_message_bytes - FRAME_BYTES
         while waiting and len(batch) < self.max_batch:
-            room -= _LEASE_BYTES + _BYTES_PER_CHAR * len(waiting[0].error) + len(waiting[0].result)
+            size = _LEASE_BYTES + _BYTES_PER_CHAR * len(waiting[0].error) + len(waiting[0].result)
+            if size > room and not batch:  # no message that the server takes could hold it
+                waiting[0] = Settlement("reject", *waiting[0][1:3], error="the server takes no result so long")
+                size = 2 * _LEASE_BYTES
+            room -= size
             if batch and room < 0:
                 break
             batch.append(waiting.popleft())
@@ -306,8 +315,9 @@ class WorkerSession(ClientSession):
     def _renew(self, queue: str, held: dict[str, _Held], now: float) -> None:
         """Ask for more time where a third of it is over."""
         due = [HeldLease(queue, id, lease.attempt) for id, lease in held.items() if lease.renew_at <= now]
-        for start in range(0, len(due), self.max_batch):
-            batch = due[start : start + self.max_batch]
+        most = self._most(_LEASE_BYTES)
+        for start in range(0, len(due), most):
+            batch = due[start : start + most]
             for token in batch:
                 held[token.id].renew_at = now + min(_RETRY_RENEWAL_S, held[token.id].lease_s / 10)
             body = {"queue": queue, "leases": [{"id": token.id, "attempt": token.attempt} for token in batch]}

@@ -111,14 +111,16 @@ class SlowStore:
     def __init__(self) -> None:
         self.ticks = 0
         self.asked, self.answer = trio.Event(), trio.Event()
+        self.ticked: list[tuple[float, str]] = []
 
     async def queues(self) -> list[str]:
         """Name the queues."""
-        return []
+        return ["q"]
 
     async def tick(self, queue: str) -> Tick:
         """Find nothing."""
         self.ticks += 1
+        self.ticked.append((trio.current_time(), queue))
         self.asked.set()
         await self.answer.wait()
         return Tick(0, -1, 0, 0, 0, 0, 0)
@@ -181,3 +183,20 @@ async def test_what_cannot_be_done_now_is_tried_again_at_the_floor_however_often
         assert store.ticks >= 50
         assert len(store.asked_at) == 5
         nursery.cancel_scope.cancel()
+
+
+async def test_a_queue_that_is_none_is_not_ticked_for_ever(autojump_clock: trio.testing.MockClock) -> None:
+    store = SlowStore()
+    store.answer.set()
+    ticker = Ticker(store, lambda _: None)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ticker.run)
+        await trio.sleep(2)
+        ticker.expect("q", 0)
+        ticker.expect("typo", 0)
+        await trio.sleep(20)
+        nursery.cancel_scope.cancel()
+    ended = max(at for at, queue in store.ticked if queue == "typo") - store.ticked[0][0]
+    assert ended < 6
+    assert sum(queue == "q" for _, queue in store.ticked) >= 20
+    assert set(ticker.due) == {"q"}

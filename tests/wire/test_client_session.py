@@ -370,3 +370,12 @@ def test_a_connection_that_lasted_starts_the_waits_anew_and_a_short_one_does_not
     end.now += RECONNECT_CAP_S
     end.disconnect()
     assert end.session.reconnect_at - end.now == pytest.approx(RECONNECT_BASE_S / 2)
+
+
+def test_a_request_too_long_for_this_server_fails_and_is_never_sent() -> None:
+    end = End().connect(max_message_bytes=65_536)
+    long = end.session.request("tasks", {"queue": "q", "ids": ["i" * 60] * 1_100}, 200.0)
+    short = end.session.request("tasks", {"queue": "q", "ids": ["a"]}, 200.0)
+    assert end.only()["ids"] == ["a"]
+    assert isinstance(long.error, TooLarge)
+    assert not short.is_done

@@ -428,3 +428,26 @@ def test_an_attach_that_is_refused_for_good_is_fatal(code: str) -> None:
     end.refuse(end.only(), code)
     assert end.session.fatal is not None
     assert end.session.fatal.code == code
+
+
+def test_a_result_too_long_for_this_server_makes_its_task_dead_with_the_reason() -> None:
+    end = WorkerEnd().attach(max_message_bytes=65_536)
+    end.push("a", "b")
+    end.session.settle("q", Settlement("ack", "a", 1, result=b'"' + b"x" * 70_000 + b'"'))
+    end.session.settle("q", Settlement("ack", "b", 1, result=b"1"))
+    (frame,) = end.frames("settle")
+    first, second = frame["settlements"]
+    assert (first["action"], first["id"], "no result so long" in first["error"]) == ("reject", "a", True)
+    assert (second["action"], second["result"]) == ("ack", 1)
+
+
+def test_renewals_and_reports_keep_to_the_servers_limits() -> None:
+    end = WorkerEnd(credit=500).attach(max_message_bytes=65_536)
+    names = [f"{n:064}" for n in range(400)]
+    end.push(*names)
+    for name in names:
+        end.session.report("q", Report(name, 1, 0.5, "\0" * 200))
+    end.pass_time(LEASE_S / 3)
+    texts = end.session.outgoing(end.now)
+    assert sum(text.count('"attempt"') for text in texts) == 800
+    assert all(len(text) < 65_536 for text in texts)
