@@ -132,7 +132,7 @@ def test_places_count_levels_and_leave_out_voids(queue: Queue) -> None:
     queue.enqueue("ada", "later", priority=99)
     assert (why(queue, "t").ahead, why(queue, "t").is_ahead_exact) == (4, True)
     assert why(queue, "later").ahead == 5
-    queue.cancel("a")
+    queue.cancel("b")
     assert (why(queue, "t").ahead, why(queue, "t").is_ahead_exact) == (3, False)
 
 
