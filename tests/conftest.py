@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -55,7 +56,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the mark of tests that test the tests."""
+    """Add the mark of tests that test the tests, and let those that interrupt a process do so."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; processes inherit that
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "one_store: runs on one kind of store only, the first")
 
 
