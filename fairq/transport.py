@@ -8,7 +8,7 @@ happens. A send that runs out of time leaves half a frame behind, so it closes t
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
@@ -106,6 +106,24 @@ def check_token(token: str) -> str:
     return text
 
 
+@frozen
+class _Reading:
+    """Starts a connection's reader, and ends its handshake when the reader ends: it would wait for an answer still."""
+
+    nursery: trio.Nursery
+    handshake: trio.CancelScope
+
+    def start_soon(self, reader: Callable[[], Awaitable[None]]) -> None:
+        """Start it."""
+        self.nursery.start_soon(self._read, reader)
+
+    async def _read(self, reader: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await reader()
+        finally:
+            self.handshake.cancel()
+
+
 @asynccontextmanager
 async def dial(target: Target, token: str) -> AsyncIterator[Transport]:
     """Connect to a server while the context lasts.
@@ -113,26 +131,28 @@ async def dial(target: Target, token: str) -> AsyncIterator[Transport]:
     Raises: Unauthorized or Forbidden if it will not have us; Unavailable if it cannot be reached, or breaks the rules.
     """
     stream: trio.SocketStream | trio.SSLStream[trio.SocketStream] | None = None
-    is_open = False
+    socket: WebSocketConnection | None = None
     try:
         async with background() as nursery:  # trio-websocket's reader lives in it, and may raise into it
-            with trio.fail_after(HANDSHAKE_S):
+            with trio.fail_after(HANDSHAKE_S), trio.CancelScope() as handshake:
                 stream = await trio.open_tcp_stream(target.host, target.port)
                 if target.tls:
                     stream = trio.SSLStream(stream, target.tls, server_hostname=target.host, https_compatible=True)
                 socket = await wrap_client_stream(
-                    nursery, stream, f"{target.host}:{target.port}", target.resource, subprotocols=[SUBPROTOCOL],
+                    _Reading(nursery, handshake),  # type: ignore[arg-type]
+                    stream, f"{target.host}:{target.port}", target.resource, subprotocols=[SUBPROTOCOL],
                     extra_headers=[(b"Authorization", b"Bearer " + token.encode())],
                     max_message_size=4 * MAX_MESSAGE_BYTES, receive_buffer_size=RECEIVE_BYTES,
                 )  # fmt: skip
-            is_open = True
+            if socket is None:
+                raise OSError("it ended the connection before it answered")
             yield Transport(socket, target.url)
     except ConnectionRejected as error:
         raise _refusal(target, error) from None
     except (ProtocolError, h11.ProtocolError) as error:
         raise Unavailable(f"{target.url} broke the rules of websockets: {error}") from None
     except (OSError, HandshakeError, trio.TooSlowError, trio.BrokenResourceError) as error:
-        if is_open:
+        if socket is not None:
             raise
         raise Unavailable(f"{target.url} cannot be reached: {error or type(error).__name__}") from None
     finally:

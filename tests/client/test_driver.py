@@ -1,4 +1,4 @@
-"""The driver alone, in virtual time: servers that accept a connection and then say nothing."""
+"""The driver and its connections: servers that accept one and then say nothing, or end it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import trio.testing
 
 from fairq.client import driver as drivers
 from fairq.client.driver import Driver
+from fairq.errors import Unavailable
+from fairq.transport import HANDSHAKE_S, Target, dial
 from fairq.wire.messages import SILENCE_S
 from fairq.wire.worker_session import WorkerSession
 
@@ -48,3 +50,18 @@ async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
         await driver.run()
     assert len(dialled) >= 3
     assert SILENCE_S <= dialled[1] - dialled[0] <= SILENCE_S + 10
+
+
+async def test_a_server_that_dies_during_the_handshake_is_known_to_be_away_at_once() -> None:
+    async def die(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+
+    with trio.fail_after(HANDSHAKE_S / 2):
+        async with trio.open_nursery() as nursery:
+            listeners = await nursery.start(trio.serve_tcp, die, 0)
+            port = listeners[0].socket.getsockname()[1]
+            with pytest.raises(Unavailable, match="ended the connection before it answered"):
+                async with dial(Target.parse(f"ws://127.0.0.1:{port}"), "token"):
+                    pass
+            nursery.cancel_scope.cancel()
