@@ -145,6 +145,7 @@ async def dial(target: Target, token: str) -> AsyncIterator[Transport]:
                     max_message_size=4 * MAX_MESSAGE_BYTES, receive_buffer_size=RECEIVE_BYTES,
                 )  # fmt: skip
             if socket is None:
+                await trio.lowlevel.checkpoint_if_cancelled()  # where the reader has told why, it is that
                 raise OSError("it ended the connection before it answered")
             yield Transport(socket, target.url)
     except ConnectionRejected as error:
