@@ -84,7 +84,7 @@ class App:
             if channel in ("", keys.ready_channel(queue)):
                 watchers.heard(message)
 
-    async def watch(self, queue: str) -> Watchers:
+    def watch(self, queue: str) -> Watchers:
         """Hear of what ends in a queue, from now on."""
         if queue not in self.watchers:
             self.watchers[queue] = Watchers()

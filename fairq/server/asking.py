@@ -80,7 +80,7 @@ async def wait_for(
     if not timeout_ms:
         return await read()
     deadline = trio.current_time() + timeout_ms / 1000
-    watchers = await app.watch(queue)
+    watchers = app.watch(queue)
     with peer.waiting(len(messages)):
         found = await watchers.wait(messages, read, lambda it: is_enough(it) or app.is_draining, deadline)
     if app.is_draining and not is_enough(found):

@@ -9,9 +9,8 @@ import trio
 import trio.testing
 from attrs import define, field
 
-from fairq.server import peer as peers
 from fairq.server.auth import Identity
-from fairq.server.peer import END_S, MAX_UNREAD_BYTES, Peer
+from fairq.server.peer import END_S, MAX_REQUESTS, MAX_UNREAD_BYTES, Peer
 from fairq.transport import Disconnected
 from fairq.wire.messages import Role, State
 from fairq.wire.server_session import ServerSession
@@ -110,7 +109,7 @@ async def test_a_connection_that_is_to_end_does_so_however_slowly_the_client_rea
         peer.close(4001, "the token was revoked")
     assert trio.current_time() - began <= END_S
     assert 0 < len(client.got) < 10
-    assert peers.MAX_REQUESTS > 200, "else they were refused, not sent slowly"
+    assert MAX_REQUESTS > 200, "else they were refused, not sent slowly"
 
 
 async def test_a_connection_that_breaks_while_answers_are_sent_ends_its_peer(
