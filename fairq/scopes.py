@@ -39,3 +39,20 @@ async def background(*services: Callable[[], Awaitable[object]]) -> AsyncIterato
             yield nursery
         finally:
             nursery.cancel_scope.cancel()
+
+
+async def run_all(*jobs: Callable[[], Awaitable[object]]) -> None:
+    """Run jobs side by side; a failure keeps none of the others from its end. Raises: the first one."""
+    failed: list[Exception] = []
+
+    async def run(job: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await job()
+        except Exception as error:
+            failed.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for job in jobs:
+            nursery.start_soon(run, job)
+    if failed:
+        raise failed[0]

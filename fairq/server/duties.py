@@ -7,6 +7,7 @@ servers one counts (lua/65_schedules.lua, lua/66_windows.lua). False: there is s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import structlog
 import trio
@@ -14,6 +15,7 @@ import trio
 from fairq.errors import FairqError
 from fairq.limits import Window
 from fairq.schedules import next_fire
+from fairq.scopes import run_all
 from fairq.store.store import Fire, Store
 from fairq.windows import turn
 
@@ -61,20 +63,12 @@ async def turn_windows(store: Store, queue: str) -> bool:
 async def _set_all(store: Store, queue: str, windows: Sequence[Window]) -> list[Window]:
     """Set windows side by side, so that they share the store's next sync; returns those that nobody set before us."""
     turned: list[Window] = []
-    failed: list[FairqError] = []
 
     async def set_one(window: Window) -> None:
-        try:
-            if await store.set_windows(queue, window) is not None:
-                turned.append(window)
-        except FairqError as error:
-            failed.append(error)
+        if await store.set_windows(queue, window) is not None:
+            turned.append(window)
 
-    async with trio.open_nursery() as nursery:
-        for window in windows:
-            nursery.start_soon(set_one, window)
-    if failed:
-        raise failed[0]
+    await run_all(*(partial(set_one, window) for window in windows))
     return turned
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import trio
 
@@ -17,6 +18,7 @@ from fairq.model import (
     check_progress_text,
     check_weight,
 )
+from fairq.scopes import run_all
 from fairq.server.app import App
 from fairq.server.asking import Body, check_worker_name
 from fairq.server.peer import Peer
@@ -136,18 +138,10 @@ async def progress(app: App, peer: Peer, request: wire.Progress) -> Body:
 async def idle(app: App, peer: Peer, request: wire.Idle) -> Body:
     """Tell whether the worker's queues have nothing for it, by one more tick and claim of each."""
     empty: list[bool] = []
-    failed: list[FairqError] = []
 
     async def look_into(queue: str) -> None:
-        try:
-            await app.store.tick(queue)
-            empty.append(await app.dispatchers[queue].is_empty())
-        except FairqError as error:
-            failed.append(error)
+        await app.store.tick(queue)
+        empty.append(await app.dispatchers[queue].is_empty())
 
-    async with trio.open_nursery() as nursery:
-        for queue in peer.queues:
-            nursery.start_soon(look_into, queue)
-    if failed:
-        raise failed[0]
+    await run_all(*(partial(look_into, queue) for queue in peer.queues))
     return {"is_idle": all(empty)}
