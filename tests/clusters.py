@@ -195,8 +195,3 @@ class Cluster:
         """End all processes, by their ids."""
         for node in self.nodes:
             node.stop()
-
-
-def knows_subcommand(node: Node, word: str) -> bool:
-    """Tell whether a node knows a subcommand of CLUSTER, by its help."""
-    return any(line.decode().startswith(word) for line in node.cluster("HELP"))

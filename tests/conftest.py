@@ -1,9 +1,15 @@
-"""Fixtures that give the suite a real store: embedded Valkey, Debian's redis-server, a container, or the first two."""
+"""Fixtures that give the suite a real store, and the two tiers of the suite.
+
+The first tier covers every behavior once, on the embedded Valkey. `--deep` adds what takes long: the second store,
+planted bugs, long random walks, kills of real processes, full-size fairness. What a tier leaves out is marked `deep`;
+`--deep -m deep` runs that alone.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -15,7 +21,7 @@ from fairq.store import library
 
 from . import clusters, stores
 
-MISSING_REDIS = "redis-server is not installed: store tests run on the embedded Valkey only"
+MISSING_REDIS = "redis-server is not installed: --deep needs it as the second store (or choose: --store valkey)"
 
 settings.register_profile("fairq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("fairq"), derandomize=True, print_blob=True)
@@ -23,43 +29,78 @@ settings.load_profile("ci" if os.environ.get("CI") else "fairq")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --store."""
+    """Add --deep and --store."""
+    parser.addoption(
+        "--deep",
+        action="store_true",
+        help="add the second store, planted bugs, long random walks, kills of processes and full-size fairness",
+    )
     parser.addoption(
         "--store",
         choices=["valkey", "redis", "container", "both"],
         default=None,
-        help="stores to test on (default: both, the embedded Valkey and redis-server; Valkey alone without the latter)",
+        help="stores to test on (default: the embedded Valkey; with --deep also redis-server)",
     )
 
 
 def store_kinds(config: pytest.Config) -> list[str]:
     """Name the kinds of store that this session runs on."""
-    chosen = config.getoption("--store")
-    if chosen is None:
-        return ["valkey", "redis"] if stores.binary("redis") else ["valkey"]
+    chosen = config.getoption("--store") or ("both" if config.getoption("--deep") else "valkey")
     return ["valkey", "redis"] if chosen == "both" else [chosen]
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say which stores the session runs on, and which one is missing."""
-    note = "" if config.getoption("--store") or stores.binary("redis") else f"; {MISSING_REDIS}"
-    return f"stores: {', '.join(store_kinds(config))}{note}"
+    """Say which tier and which stores the session runs."""
+    tier = "with --deep" if config.getoption("--deep") else "first tier (--deep adds the rest)"
+    return f"{tier}; stores: {', '.join(store_kinds(config))}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test that needs a store once per kind."""
+    """Run every test that needs a store once per kind; on the second kind it belongs to the deep tier."""
     if "store_kind" in metafunc.fixturenames:
         kinds = store_kinds(metafunc.config)
-        if metafunc.definition.get_closest_marker("one_store"):
-            kinds = kinds[:1]
-        metafunc.parametrize("store_kind", kinds, scope="session")
+        first, wanted = kinds[0], kinds
+        if one := metafunc.definition.get_closest_marker("one_store"):
+            wanted = [*one.args, first][:1]
+        params = [pytest.param(kind, marks=() if kind == first else pytest.mark.deep) for kind in wanted]
+        metafunc.parametrize("store_kind", params, scope="session")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the deep tier unless it was asked for, and tests of a store that this session does not run on."""
+    kinds, is_deep = store_kinds(config), config.getoption("--deep")
+
+    def runs(item: pytest.Item) -> bool:
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        return params.get("store_kind", kinds[0]) in kinds and (is_deep or not item.get_closest_marker("deep"))
+
+    config.hook.pytest_deselected(items=[item for item in items if not runs(item)])
+    items[:] = [item for item in items if runs(item)]
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Run two test processes per core: tests wait for other processes half of their time."""
+    return 2 * len(os.sched_getaffinity(0))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the mark of tests that test the tests, and let those that interrupt a process do so."""
+    """Check that the stores are here, and let tests that interrupt a process do so."""
+    if "redis" in store_kinds(config) and not stores.binary("redis"):
+        raise pytest.UsageError(MISSING_REDIS)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; processes inherit that
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    config.addinivalue_line("markers", "one_store: runs on one kind of store only, the first")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how long each part of the suite took: a folder of `tests`, or a module there."""
+    took: dict[str, list[float]] = defaultdict(list)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                took["/".join(report.nodeid.split("::")[0].split("/")[:2])].append(report.duration)
+    terminalreporter.section("seconds per part, summed over the test processes")
+    for part, seconds in sorted(took.items(), key=lambda item: -sum(item[1])):
+        terminalreporter.write_line(f"{sum(seconds):8.1f}  {part} (longest {max(seconds):.1f})")
 
 
 @pytest.fixture(scope="session")

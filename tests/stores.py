@@ -6,12 +6,13 @@ durable store at the speed of a cache. A test that needs more asks `start_store`
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -54,11 +55,26 @@ def binary(kind: str) -> Path | None:
     return get_binary_path()
 
 
+def _ports() -> Iterator[int]:
+    """Count through ports that the kernel gives to no outgoing connection; each test process has 1,000 of its own."""
+    first = 16_000 + 1_000 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 16)
+    start = os.getpid() % 1_000
+    return (first + (start + i) % 1_000 for i in itertools.count())
+
+
+_PORTS = _ports()
+
+
 def free_port() -> int:
-    """Ask the kernel for a loopback port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """Return a loopback port that nobody uses now, and that no other test takes."""
+    for port in _PORTS:
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("the ports have no end")
 
 
 def wait_ready(client: redis.Redis, seconds: float = START_SECONDS) -> None:

@@ -14,7 +14,7 @@ MIN_BYTES = 1 << 10
 MAX_BYTES = 16 << 10  # bounds a single task's length, and with it the wait for a free worker
 MAX_FILES = 2000
 ENOUGH_FILES = 400  # for a contrast to show
-MIN_FILES = 120  # taken however slow the machine is
+MIN_FILES = 120  # taken however slow the machine is; fewer show nothing
 _NOT_OURS = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 
@@ -47,9 +47,11 @@ def is_enough(files: int, used: float) -> bool:
 
 
 async def digest_directly(
-    files: Iterable[Path], budget_s: float, progress: Callable[[int, float], None]
+    files: Iterable[Path], budget_s: float, progress: Callable[[int, float], None], *, count: int | None = None
 ) -> dict[str, str]:
     """Compute digests here, in order, for `budget_s` seconds; returns path -> digest of the files that were reached.
+
+    With `count`, of so many files, however long it takes (or of all, if there are fewer).
 
     So the machine's speed decides how many files the demonstration takes; a slow one gets a quarter more time to reach
     ENOUGH_FILES. Files that Python cannot tokenize (the standard library has some, for its tests) are passed over.
@@ -64,6 +66,6 @@ async def digest_directly(
             continue
         elapsed = trio.current_time() - began
         progress(len(digests), elapsed)
-        if is_enough(len(digests), elapsed / budget_s):
+        if len(digests) == count or (count is None and is_enough(len(digests), elapsed / budget_s)):
             break
     return digests

@@ -96,7 +96,7 @@ class LiveView:
 
 @define
 class LineView:
-    """Writes a line when a step begins, and every other second what there is to say."""
+    """Writes a line when a step begins, one when there is progress to tell, and then one every other second."""
 
     out: TextIO
     clock: Any = time.monotonic
@@ -106,22 +106,20 @@ class LineView:
     def _say(self, title: str, text: str) -> None:
         now = self.clock()
         if title != self._title:
-            self._title = title
+            self._title, self._said_at = title, float("-inf")
             print(title, file=self.out, flush=True)
-        elif text and now - self._said_at >= _LINE_EVERY_S:
+        if text and now - self._said_at >= _LINE_EVERY_S:
             print(f"  {text}", file=self.out, flush=True)
-        else:
-            return
-        self._said_at = now
+            self._said_at = now
 
     def show_step(self, title: str, done: float = 0, total: float = 0) -> None:
         """Show a step that is not a phase, with its progress if it has one."""
-        self._say(title, f"{100 * min(done, total) / total:.0f} %" if total else "")
+        self._say(title, f"{100 * min(done, total) / total:.0f} %" if done and total else "")
 
     def show_phase(self, progress: Progress) -> None:
         """Say how many tasks are done, and how long the quiet tenants' tasks waited."""
-        text = f"{progress.done}/{progress.total} done"
-        if not progress.phase.is_held:
+        text = f"{progress.done}/{progress.total} done" if progress.done else ""
+        if text and not progress.phase.is_held:
             waited = as_duration(percentile(progress.quiet_dwells, 99)) or "none done yet"
             text += f", dwell p99 of the quiet: {waited}"
         self._say(progress.phase.title, text)

@@ -25,12 +25,15 @@ DIRECT_S = 6.0  # of tokenizing here first: this decides how many files there ar
 _BETWEEN_S = 0.3
 
 
-def run_demo(*, as_json: bool) -> int:
-    """Run the demonstration; returns 0 if the proof holds, 1 if not, 128 + the signal that ended it early."""
-    return trio.run(_until_signalled, as_json)
+def run_demo(*, as_json: bool, file_count: int | None = None) -> int:
+    """Run the demonstration; returns 0 if the proof holds, 1 if not, 128 + the signal that ended it early.
+
+    Without `file_count` the machine's speed decides how many files there are (see `digest_directly`).
+    """
+    return trio.run(_until_signalled, as_json, file_count)
 
 
-async def _until_signalled(as_json: bool) -> int:
+async def _until_signalled(as_json: bool, file_count: int | None) -> int:
     """Run it in a scope that the first signal cancels; what cleans up behind it has its own limits of time."""
     received: list[int] = []
     report: Report | None = None
@@ -42,7 +45,7 @@ async def _until_signalled(as_json: bool) -> int:
             scope = trio.CancelScope()
             nursery.start_soon(_note_signals, signals, received, scope)
             with scope:
-                report = await _demonstrate(as_json)
+                report = await _demonstrate(as_json, file_count)
             nursery.cancel_scope.cancel()
     if received or report is None:
         return 128 + received[0]
@@ -63,7 +66,7 @@ def _print(report: Report, as_json: bool) -> None:
         print_summary(Console(width=None if sys.stdout.isatty() else 120), report)
 
 
-async def _demonstrate(as_json: bool) -> Report:
+async def _demonstrate(as_json: bool, file_count: int | None) -> Report:
     began = trio.current_time()
     console = Console()
     is_live = sys.stdout.isatty() and not as_json
@@ -71,7 +74,7 @@ async def _demonstrate(as_json: bool) -> Report:
         tempfile.TemporaryDirectory(prefix="fairq-demo-") as directory,
         open_view(console, sys.stderr, is_live=is_live) as view,
     ):
-        digests, direct_s = await _digest(view)
+        digests, direct_s = await _digest(view, file_count)
         expected_s = direct_s / min(WORKERS, os.cpu_count() or 1)
         phases = plan_phases(list(digests), expected_s)
         view.show_step("starting a server, its store and two workers")
@@ -84,12 +87,13 @@ async def _demonstrate(as_json: bool) -> Report:
         return make_report(stage.progress, digests, direct_s, trio.current_time() - began)
 
 
-async def _digest(view: View) -> tuple[dict[str, str], float]:
+async def _digest(view: View, file_count: int | None) -> tuple[dict[str, str], float]:
     files = await trio.to_thread.run_sync(choose_files)
     began = trio.current_time()
 
     def progress(count: int, elapsed: float) -> None:
-        view.show_step("reading, tokenizing and hashing files directly, to compare with later", elapsed, DIRECT_S)
+        done, total = (count, file_count) if file_count else (elapsed, DIRECT_S)
+        view.show_step("reading, tokenizing and hashing files directly, to compare with later", done, total)
 
-    digests = await digest_directly(files, DIRECT_S, progress)
+    digests = await digest_directly(files, DIRECT_S, progress, count=file_count)
     return digests, trio.current_time() - began

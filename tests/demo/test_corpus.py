@@ -69,6 +69,12 @@ async def test_files_that_are_no_python_are_passed_over(tmp_path: Path):
     assert told == [1]
 
 
+async def test_a_given_number_of_files_is_taken_however_long_it_takes(tmp_path: Path):
+    files = [write(tmp_path / f"file{i}.py", f"x = {i}") for i in range(5)]
+    assert len(await digest_directly(files, 0.0, lambda *_: None, count=3)) == 3
+    assert len(await digest_directly(files, 0.0, lambda *_: None, count=9)) == 5
+
+
 @pytest.mark.parametrize(
     ("files", "used", "enough"),
     [

@@ -44,16 +44,18 @@ def test_table_stands_before_anything_is_known():
         assert phase_table(Progress(phase)).row_count >= 7
 
 
-def test_lines_come_at_steps_and_now_and_then(progress: Progress):
+def test_lines_come_at_steps_with_the_first_progress_and_now_and_then(progress: Progress):
     out, now = io.StringIO(), [0.0]
     view = LineView(out, clock=lambda: now[0])
     view.show_step("starting")
+    view.show_phase(Progress(progress.phase))  # nothing done yet: nothing to tell
     for _ in range(50):
         view.show_phase(progress)
         now[0] += 0.1
     assert out.getvalue().splitlines() == [
         "starting",
         progress.phase.title,
+        "  1/200 done, dwell p99 of the quiet: 1.5 s",
         "  1/200 done, dwell p99 of the quiet: 1.5 s",
         "  1/200 done, dwell p99 of the quiet: 1.5 s",
     ]

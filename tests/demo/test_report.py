@@ -118,7 +118,7 @@ def test_summary_tells_contrast_and_proof(capsys: pytest.CaptureFixture[str]):
 def test_exit_code_tells_whether_the_proof_holds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lost: int, code: int, as_json: bool
 ):
-    async def demonstrate(as_json: bool) -> Report:
+    async def demonstrate(*_: object) -> Report:
         return report_of(lost)
 
     monkeypatch.setattr(run, "_demonstrate", demonstrate)

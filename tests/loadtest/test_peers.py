@@ -200,12 +200,11 @@ def test_tables_show_every_row_and_what_was_left_out() -> None:
 
 @pytest.mark.filterwarnings("default")
 def test_picture_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="pip install -e '.[loadtest]'")
     [path] = picture.draw(part(row("raw, pipelined", 1.0), row("fairq", 0.5), row("RQ", 0.001)), tmp_path)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(110)
 def test_quick_run_measures_raw_redis_and_fairq_where_nothing_is_installed(tmp_path: Path) -> None:
     options = ["peers", "--quick", "--json", "--peers-dir", str(tmp_path)]

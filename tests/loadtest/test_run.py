@@ -50,7 +50,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(200)
 def test_quick_run_of_everything_accounts_for_every_task() -> None:
     process = start("all", "--quick", "--json")
@@ -78,7 +78,7 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
     assert "throughput: starting a server" in err
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("scenario", ["throughput", "peers"])
 def test_interrupted_run_leaves_no_process_behind(scenario: str, number: signal.Signals) -> None:

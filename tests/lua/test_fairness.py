@@ -97,7 +97,7 @@ def test_lag_stays_within_bounds_one_by_one(queue: Queue, fair_weights: list[int
     backlog.assert_fair()
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(600)
 def test_lag_does_not_grow(queue: Queue, fair_weights: list[int]) -> None:
     backlog = Backlog(queue, fair_weights, 40)
@@ -129,7 +129,7 @@ def test_a_new_weight_acts_on_the_backlog_at_once(queue: Queue) -> None:
     [
         pytest.param(34_000, 1_000, 10_000, id="one-long"),
         pytest.param(1_000, 34_000, 3_000, id="one-short"),
-        pytest.param(1_000, 34_000, 10_000, id="one-short-for-long", marks=pytest.mark.slow),
+        pytest.param(1_000, 34_000, 10_000, id="one-short-for-long", marks=pytest.mark.deep),
     ],
 )
 def test_worker_seconds_follow_the_weights_whatever_the_tasks_take(

@@ -21,7 +21,7 @@ def test_the_store_does_what_the_model_does(redis_client: redis.Redis) -> None:
     run(redis_client, 60, 40)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(900)
 def test_the_store_does_what_the_model_does_in_long_histories(redis_client: redis.Redis) -> None:
     run(redis_client, 150, 100)

@@ -29,7 +29,7 @@ def noting(ran: list[tuple[str, str]], queue: str) -> Callable[[fairq.Task], obj
     return handle
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 async def test_a_served_cluster_runs_each_task_once_also_while_a_slot_moves(
     cluster: clusters.Cluster, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ def make_certificate(directory: Path, name: str = "IP:127.0.0.1") -> tuple[str, 
     """Make a certificate for an address or a name (DNS:hooks.example), and its key: paths of PEM files."""
     openssl = shutil.which("openssl")
     if openssl is None:
-        pytest.skip("openssl is not installed")
+        pytest.fail("openssl is not installed", pytrace=False)
     cert, key = str(directory / "cert.pem"), str(directory / "key.pem")
     subprocess.run(
         [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",

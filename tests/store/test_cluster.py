@@ -222,13 +222,11 @@ async def test_calls_on_many_queues_go_on_while_one_slot_moves_there_and_back(
             assert len(found) == len(set(found))
 
 
-@pytest.mark.one_store
+@pytest.mark.one_store("valkey")  # Redis moves slots key by key only
 async def test_a_slot_that_moves_in_one_step_is_followed(spread: Store, cluster: clusters.Cluster) -> None:
     prefix = keys.queue_prefix("emails")
     source = cluster.owner(prefix)
     target, slot = cluster.other(source), module.slot_of(("GET", prefix))
-    if not clusters.knows_subcommand(source, "MIGRATESLOTS"):
-        pytest.skip("this store moves slots key by key only")
     with trio.fail_after(20):
         await put(spread, "emails", "a")
         source.cluster("MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.id)
@@ -321,8 +319,7 @@ async def outcome_of(call: Callable[[], object]) -> str:
     return "done"
 
 
-@pytest.mark.slow
-@pytest.mark.faults
+@pytest.mark.deep
 @pytest.mark.one_store
 async def test_the_queues_of_a_killed_primary_are_away_the_others_go_on(
     start_cluster: Callable[..., clusters.Cluster],
@@ -348,8 +345,7 @@ async def test_the_queues_of_a_killed_primary_are_away_the_others_go_on(
             assert await drain(store, theirs[0]) == ["a"]
 
 
-@pytest.mark.slow
-@pytest.mark.faults
+@pytest.mark.deep
 @pytest.mark.one_store
 async def test_a_promoted_replica_is_followed_in_good_order_and_after_a_crash(
     start_cluster: Callable[..., clusters.Cluster],
@@ -379,7 +375,7 @@ async def test_a_promoted_replica_is_followed_in_good_order_and_after_a_crash(
             assert second.port not in [node.address.port for node in store.connection.nodes()]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.one_store
 async def test_a_node_that_joined_later_gets_the_library_and_one_that_left_is_closed(
     start_cluster: Callable[..., clusters.Cluster],
@@ -437,11 +433,10 @@ async def test_a_seed_that_is_away_is_passed_over_and_the_nodes_need_the_login_o
             assert QUOTED not in str(caught.value)
 
 
+@pytest.mark.one_store("redis")  # the embedded Valkey is built without TLS
 async def test_every_node_is_reached_over_tls_if_the_seed_is(
-    start_cluster: Callable[..., clusters.Cluster], tmp_path: Path, store_kind: str
+    start_cluster: Callable[..., clusters.Cluster], tmp_path: Path
 ) -> None:
-    if store_kind == "valkey":
-        pytest.skip("the embedded Valkey is built without TLS")
     cert, key = make_certificate(tmp_path)
     settings = {"tls-cluster": "yes", "tls-cert-file": cert, "tls-key-file": key, "tls-ca-cert-file": cert}
     cluster = start_cluster({**settings, "tls-auth-clients": "no"}, 2)

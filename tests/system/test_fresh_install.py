@@ -24,7 +24,7 @@ def run(*command: str | Path, cwd: Path, timeout: float = 240) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(600)
 def test_the_demonstration_runs_from_an_installed_wheel(tmp_path: Path) -> None:
     run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT, cwd=tmp_path)

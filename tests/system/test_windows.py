@@ -24,7 +24,7 @@ from tests.store.waiting import wait_until
 
 from .harness import Process, World, operating, wait_drained
 
-pytestmark = pytest.mark.faults
+pytestmark = pytest.mark.deep
 
 TASKS = 1500
 
