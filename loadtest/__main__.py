@@ -22,7 +22,7 @@ from loadtest.processes import RunFailed, store_version
 from loadtest.report import Progress
 from loadtest.scenarios import SCENARIOS
 
-LIMIT_S, QUICK_LIMIT_S = 1_800.0, 120.0  # of one scenario
+LIMIT_S, QUICK_LIMIT_S = 1_800.0, 300.0  # of one scenario
 
 
 def arguments_of(argv: list[str]) -> argparse.Namespace:

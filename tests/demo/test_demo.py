@@ -75,9 +75,10 @@ def test_demo_proves_its_work_and_shows_the_contrast(start: Start, count: int | 
 
 
 @pytest.mark.deep
+@pytest.mark.timeout(300)
 def test_shares_follow_the_weights(start: Start):
     process = start("--json", "--files", "600")
-    out, progress = process.communicate(timeout=110)
+    out, progress = process.communicate(timeout=280)
     assert process.returncode == 0, progress
     rows = orjson.loads(out)["tenants"]
     assert sum(row["entitled"] for row in rows) == pytest.approx(1, abs=0.01)
