@@ -92,7 +92,7 @@ class Facts:
     rate: float
     burst: float
     debt: float
-    is_eligible: float
+    competes: float
     is_awake: float
     turns_at: float
     queue_weight_sum: float
@@ -109,7 +109,7 @@ class Facts:
     @property
     def share(self) -> float:
         """Its tenant's part of the slots, once it is let in."""
-        others = self.queue_weight_sum - (self.weight if self.is_eligible else 0)
+        others = self.queue_weight_sum - (self.weight if self.competes else 0)
         return self.weight / (max(others, 0) + self.weight)
 
 
@@ -230,10 +230,12 @@ def _wait_ms(task: Waiting, facts: Facts, slots: float) -> float:
         return 0
     if not facts.task_ms:
         return FOREVER
-    own = max(facts.share * slots, min(facts.guaranteed, slots))
-    turns = ahead + facts.debt / facts.task_ms
-    first_ms = 0 if is_free else facts.queue_estimate / slots if facts.is_awake else facts.task_ms / own
-    waits = [first_ms + turns * facts.task_ms / own]
+    shared, guaranteed = facts.share * slots, min(facts.guaranteed, slots)
+    first_ms = 0 if is_free else facts.queue_estimate / slots if facts.is_awake else facts.task_ms / shared
+    paces = [(ahead * facts.task_ms + facts.debt) / shared]
+    if guaranteed:
+        paces.append(ahead * facts.task_ms / guaranteed)  # whatever it had before
+    waits = [first_ms + min(paces)]
     if facts.cap:
         room = max(0, facts.cap - facts.leased)
         waits.append(max(0, ahead + 1 - room) * facts.task_ms / facts.cap)

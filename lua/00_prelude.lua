@@ -13,11 +13,12 @@
 
 local verbs = {}  -- the functions that callers may call, by name; 99_register.lua tells the store of them
 
-local QUEUE_FORMAT = '<ddddddddddddddddddddddddddd'  -- fields in the order of load_queue
-local TENANT_FORMAT = '<ddddddddddddddddIbBBBB'  -- fields in the order of new_tenant
-local TENANT_BYTES = 137                        -- of TENANT_FORMAT; a tail may follow
-local RUN_FORMAT = '<IIHBIddddBc0Bc0Hc0'        -- fields in the order of load_run
-local LEASE_FORMAT = '<IIHBIddddBc0'            -- the head of RUN_FORMAT: a lease without its worker and error
+local QUEUE_FORMAT = '<ddddddddddddddddddddddddddddddddd'  -- fields in the order of load_queue
+local TENANT_FORMAT = '<dddddddddddddddddIbBBBBB'  -- fields in the order of new_tenant
+local ACCOUNT_FORMAT = '<dddddd'                -- the head of TENANT_FORMAT: what a draw asks
+local TENANT_BYTES = 146                        -- of TENANT_FORMAT; a tail may follow
+local RUN_FORMAT = '<IIHBddBc0Bc0Hc0'           -- fields in the order of load_run
+local LEASE_FORMAT = '<IIHBddBc0'               -- the head of RUN_FORMAT: a lease without its worker and error
 local HEADER_FORMAT = '<BHdddBc0'               -- a task's record is this header followed by the payload
 local HEADER_BYTES = 28                         -- of that, up to the tenant's name
 local DEATH_FORMAT = '<BIdBc0Hc0'               -- reason, attempts, died_at_ms, tenant, error
@@ -87,8 +88,8 @@ local function new_queue()
     now = 0, clock = 0, weight_sum = 0, hungry = 0, barred = 0, epoch = 0, share = SHARE_TIME, lease_ms = 30000,
     max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000, dead_keep = 100000,
     estimate = 0, ready = 0, delayed = 0, leased = 0, dead = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
-    cancelled = 0, special = 0, held = 0, limited = 0, events_keep = 10000,
-    classes = {},
+    cancelled = 0, special = 0, held = 0, limited = 0, events_keep = 10000, running = 0, servable = 0, cursor = 0,
+    origin = 0, epoch_at = 0, estimate_sq = 0, classes = {},
   }
 end
 
@@ -98,7 +99,8 @@ local function load_queue(prefix)
   local q, position = {classes = {}}, nil
   q.now, q.clock, q.weight_sum, q.hungry, q.barred, q.epoch, q.share, q.lease_ms, q.max_attempts, q.retry_base_ms,
     q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready, q.delayed, q.leased, q.dead, q.enqueued, q.done,
-    q.buried, q.expired, q.cancelled, q.special, q.held, q.limited, q.events_keep, position =
+    q.buried, q.expired, q.cancelled, q.special, q.held, q.limited, q.events_keep, q.running, q.servable, q.cursor,
+    q.origin, q.epoch_at, q.estimate_sq, position =
     struct.unpack(QUEUE_FORMAT, packed)
   while position <= #packed do  -- the tail: (class, tenants in it), for classes that have any
     local class, count
@@ -112,7 +114,7 @@ local function pack_queue(q)
   local parts = {struct.pack(QUEUE_FORMAT, q.now, q.clock, q.weight_sum, q.hungry, q.barred, q.epoch, q.share,
     q.lease_ms, q.max_attempts, q.retry_base_ms, q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready,
     q.delayed, q.leased, q.dead, q.enqueued, q.done, q.buried, q.expired, q.cancelled, q.special,
-    q.held, q.limited, q.events_keep)}
+    q.held, q.limited, q.events_keep, q.running, q.servable, q.cursor, q.origin, q.epoch_at, q.estimate_sq)}
   for class, count in pairs(q.classes) do
     if count > 0 then parts[#parts + 1] = struct.pack('<dd', class, count) end
   end
@@ -128,17 +130,28 @@ local function clock_ms(call, given)
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- Moves the queue's clock to now: what all that compete have had since the last change, over their weights.
+local function move_clock(call)
+  local q = call.queue
+  if q.origin == 0 then q.origin = call.now end
+  if q.share == SHARE_TIME and q.weight_sum > 0 then
+    q.clock = q.clock + (call.now - q.now) * q.running / q.weight_sum
+  end
+  call.at = call.now - q.origin
+end
+
 -- Opens a call: reads the queue's state and the time, which never goes back.
 local function open(keys, args)
   local call = {
     prefix = keys[1], dice = args[2], die = 1,
-    packed = {}, tenants = {}, touched = {}, woken = {}, slots = {},   -- the fair pick's (10_tenants.lua)
+    packed = {}, accounts = {}, tenants = {}, touched = {}, woken = {}, slots = {},  -- the fair pick's (10_tenants.lua)
     limits = {}, kept = {},                                            -- what bounds tenants (09_limits.lua)
     extras = {}, batches = {}, told = {},                              -- what few tasks ask for (17, 18)
     runs = {}, changed = {}, ended = {}, forgotten = {}, done = {},    -- ended leases (40_settle.lua)
   }
   call.queue = load_queue(call.prefix)
   call.now = math.max(clock_ms(call, args[1]), call.queue.now)
+  move_clock(call)
   return call
 end
 

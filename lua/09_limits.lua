@@ -66,6 +66,13 @@ function limits.is_guaranteed(call, t)
   return t.limited == 1 and t.leased < limits.of(call, t).guaranteed
 end
 
+-- Whether all that the tenant has is what it is guaranteed: then it does not compete with the others.
+function limits.is_within_guarantee(call, t)
+  if t.limited == 0 then return false end
+  local guaranteed = limits.of(call, t).guaranteed
+  return guaranteed > 0 and t.leased <= guaranteed
+end
+
 -- Sets or clears a reason for which a tenant, or the queue, is not served.
 function limits.bar(thing, reason, is_barred)
   thing.barred = is_barred and bit.bor(thing.barred, reason) or bit.band(thing.barred, bit.bnot(reason))

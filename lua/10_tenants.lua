@@ -1,33 +1,39 @@
 -- Who is served next: the fair pick, and the structures that make it O(1) in the number of tenants.
 --
--- Theory. Every tenant has a virtual time: service received / weight. The queue has a clock, the virtual time that a
--- perfectly served tenant would show: each dispatch moves it by cost / (sum of the weights that are eligible). A
--- tenant is *eligible* while it has ready tasks, is not barred, and has fewer leased tasks than its cap allows (6).
+-- Theory. Every tenant has a virtual time: service received / weight (08_accounts.lua). The queue has a clock: the
+-- virtual time that a perfectly served tenant would show. A tenant is *eligible* while it has ready tasks, is not
+-- blocked, and has fewer leased tasks than its cap allows (6). It *competes* while it is eligible and has more leased
+-- tasks than it is guaranteed.
 --
--- 1. Two draws by rate, and the lower virtual time is served. A tenant's rate is its weight / the cost of its tasks:
---    what its part of the dispatches ought to be. One draw (a lottery) is unbiased, but its error grows with the square
---    root of the dispatches; the second draw keeps it constant (two-choice balancing). It makes good a rate that is
---    off by less than two; drawing by weight alone, long tasks overrun their share and short ones never reach theirs.
--- 2. A draw throws a dart. Tenants stand in classes by rate (powers of two), densely numbered from 1; each slot is as
+-- 1. With `share = time` the clock moves by N / W a ms, where N is how many leases those that compete have, and W the
+--    sum of their weights: it is their mean virtual time, whatever tasks take. With `share = count` each dispatch to one
+--    that competes moves it by 1 / W. Running leases count while they run, so a tenant cannot take more than its share
+--    by having tasks that are longer than anybody expects; estimates only guide the choice.
+-- 2. The eligible tenant with the lowest virtual time is served, running leases counted as at least what is expected
+--    of them. Up to FEW tenants are all looked at. Of more, two are drawn by rate, weight / what the tenant's tasks take: a
+--    lottery's error grows with the square root of the dispatches, the better of two draws keeps it constant. While it
+--    is still ahead of the clock by more than a task and the usual spread, others are drawn, REDRAWS at most. And a
+--    cursor looks at one more tenant with each pick, so that nobody whose rate is wrong waits for luck.
+-- 3. A tenant that becomes eligible starts at max(own virtual time, clock): idling banks no credit, coming back sheds
+--    no debt. One that does so at the clock goes on the wake list, which is served first, so that a quiet tenant does not
+--    wait for luck. A drawn tenant that is behind the clock by more than a task of its own goes before it if a coin
+--    says so: a stream of newly active tenants cannot starve the backlogged, nor the other way round. A tenant stands
+--    on the list at most once (`listed`): one that stops being eligible leaves its entry behind, and is dropped when
+--    that is popped, or gets its place back.
+-- 4. A draw throws a dart. Tenants stand in classes by rate (powers of two), densely numbered from 1; each slot is as
 --    long as the top of its class. One random number names class, slot and the place inside the slot, and hits if that
 --    place is below the tenant's rate: a few throws, whatever the rates or the number of tenants. Leaving moves the
---    class's last tenant into the hole. A tenant changes class when a lease's end or a new weight has moved its rate
---    above the class's top or below two fifths of it.
--- 3. Whoever becomes eligible starts at max(own virtual time, clock): idling banks no credit, coming back sheds no
---    debt. Whoever does so at the clock goes to the wake list, which is served first, so that a quiet tenant does not
---    wait for luck. A drawn tenant that is behind the clock by more than a task of its own goes before it if a coin
---    says so: a stream of wakers cannot starve the backlogged, and a backlog that has to catch up with the clock (which
---    leaps when long leases end) cannot starve the wakers. A tenant stands on the list at most once (`listed`): one
---    that stops being eligible leaves its entry behind, and is dropped when that is popped, or gets its place back.
--- 4. Cost is a task (`share = count`) or worker time (`share = time`): the tenant's running estimate is charged at
---    dispatch and corrected when the lease ends (`correct`). No task takes less than a millisecond: free ones would
---    be served for ever.
+--    class's last tenant into the hole. A tenant whose rate is no longer between two fifths of its class's top and the
+--    top changes class whenever it is touched; a dart that meets one touches it.
 -- 5. Membership has one rule in one place: `close` seats every tenant that the call touched. No path that makes work
 --    ready, or takes it away, can forget to.
--- 6. Whoever is barred (paused, closed by the clock, out of tokens), or has as many leased tasks as its cap allows, is
---    not in the draw and costs it nothing; what ends that brings it back (09_limits.lua). When the cap for all has just
---    been lowered, tenants without room may stand in slots: drawing one is a miss, and takes its slot from it. When it
---    has been raised, who was out comes back with its next settlement, or when it renews a lease.
+-- 6. A tenant that is blocked (paused, closed by the clock, out of tokens), or has as many leased tasks as its cap
+--    allows, is not in the draw and costs it nothing; what ends that brings it back (09_limits.lua). When the cap for
+--    all has just been lowered, tenants without room may stand in slots: drawing one is a miss, and takes its slot from
+--    it. When it has been raised, one that was out comes back with its next settlement, or when it renews a lease.
+--
+-- The bound that follows: over any time in which it and others wait, a tenant's worker time is within three of the
+-- longest leases of its share. loadtest/README.md has the measurements.
 
 -- Slots of a class, seen through the changes that this call has not written yet.
 local function slot_field(class, slot)
@@ -40,7 +46,7 @@ local function tenant_in(call, class, slot)
 end
 
 local function take_slot(call, t)
-  local classes, _, class = call.queue.classes, math.frexp(rate_of(call, t.weight, t.estimate))
+  local classes, _, class = call.queue.classes, math.frexp(rate_of(call, t))
   t.class, t.slot = class, (classes[class] or 0) + 1
   classes[class] = t.slot
   call.slots[slot_field(class, t.slot)] = t.name
@@ -59,29 +65,35 @@ local function free_slot(call, t)
   t.slot = OUT
 end
 
--- Books what the tenant was entitled to since it was last counted in.
+-- Whether a rate has left the class for which the tenant was given its slot.
+local function is_outside(rate, top)
+  return rate > top or rate < 0.4 * top
+end
+
+-- Books what the tenant was entitled to since that was last booked.
 local function accrue(call, t)
   t.entitled = t.entitled + t.weight * (call.queue.clock - t.joined)
   t.joined = call.queue.clock
 end
 
-local function count_in(call, t)
-  if t.counted then return end
-  t.counted, t.joined = true, call.queue.clock
-  call.queue.weight_sum = call.queue.weight_sum + t.weight
+-- Counts the tenant among the eligible and among those that compete, or no longer, as its state says.
+local function recount(call, t)
+  local q, is_servable = call.queue, is_eligible(call, t)
+  local counted = is_servable and not limits.is_within_guarantee(call, t) and 1 or 0
+  if is_servable ~= t.is_servable then
+    t.is_servable, q.servable = is_servable, q.servable + (is_servable and 1 or -1)
+  end
+  if counted == t.counted then return end
+  if counted == 1 then t.joined = q.clock else accrue(call, t) end
+  local sign = counted - t.counted
+  t.counted, q.weight_sum, q.running = counted, q.weight_sum + sign * t.weight, q.running + sign * t.leased
 end
 
-local function count_out(call, t)
-  if not t.counted then return end
-  accrue(call, t)
-  t.counted = false
-  call.queue.weight_sum = call.queue.weight_sum - t.weight
-end
-
-local function leave(call, t)
-  count_out(call, t)
-  if t.slot > 0 then free_slot(call, t) end
-  t.slot = OUT
+-- A lease of the tenant begins now, or (count = -1) has not begun after all.
+local function count_lease(call, t, count)
+  local q = call.queue
+  t.leased, t.starts, q.leased = t.leased + count, t.starts + count * call.at, q.leased + count
+  if t.counted == 1 then q.running = q.running + count end
 end
 
 local function wake(call, t)
@@ -91,21 +103,20 @@ local function wake(call, t)
 end
 
 local function arrive(call, t)
-  count_in(call, t)
   call.readied = true
-  if t.vtime > call.queue.clock and not limits.is_guaranteed(call, t) then
-    take_slot(call, t)
-  else
-    t.vtime = math.max(t.vtime, call.queue.clock)
-    wake(call, t)
-  end
+  local behind = call.queue.clock - vtime_of(call, t)
+  if behind < 0 and not limits.is_guaranteed(call, t) then return take_slot(call, t) end
+  t.base = t.base + math.max(behind, 0)
+  wake(call, t)
 end
 
 -- Puts a tenant where its state says it belongs. Every touched tenant passes here once, at the end.
 local function seat(call, t)
-  if not is_eligible(call, t) then
+  recount(call, t)
+  if not t.is_servable then
     limits.keep_out(call, t)
-    if t.slot ~= OUT then leave(call, t) end
+    if t.slot > 0 then free_slot(call, t) end
+    t.slot = OUT
   elseif t.slot == OUT then
     t.since = call.now
     arrive(call, t)
@@ -114,43 +125,47 @@ local function seat(call, t)
     wake(call, t)
   elseif t.slot == AWAKE then
     if t.listed == 0 then take_slot(call, t) end  -- served from the wake list, and has more
-  elseif t.rerated then
-    local rate, top = rate_of(call, t.weight, t.estimate), 2 ^ t.class
-    if rate > top or rate < 0.4 * top then
-      free_slot(call, t)
-      take_slot(call, t)
-    end
+  elseif is_outside(rate_of(call, t), 2 ^ t.class) then
+    free_slot(call, t)
+    take_slot(call, t)
   end
 end
 
-local function cost_of(call, estimate)
-  if call.queue.share == SHARE_COUNT then return 1 end
-  if estimate > 0 then return estimate end
-  return math.max(call.queue.estimate, 1)
-end
-
--- Charges (or, with a negative cost, refunds) a dispatch to the tenant and to the queue's clock.
-local function charge(call, t, cost, weight_sum)
-  t.vtime = t.vtime + cost / t.weight
-  t.delivered = t.delivered + cost
-  call.queue.clock = call.queue.clock + cost / weight_sum
-end
-
--- Replaces the estimate that a lease was charged by the time it took. The clock may not leap for those who came after
--- the dispatch, so it moves by the larger of the two weight sums, and the tenant keeps its distance to the clock. A
--- lease of an earlier epoch was charged in another unit, to an account that is closed.
-local function correct(call, t, epoch, leased_at, cost, weight_sum)
+-- Charges a dispatch, where tasks are what is shared; returns by how much that moved the clock.
+local function charge(call, t)
   local q = call.queue
-  t.rerated = true
-  if q.share == SHARE_COUNT or epoch ~= q.epoch then return end
-  local measured = math.max(call.now - leased_at, 1)
-  local excess = measured - cost
-  local step = excess / math.max(weight_sum, q.weight_sum)
-  t.vtime = t.vtime + excess / t.weight - excess / weight_sum + step
-  t.delivered = t.delivered + excess
-  q.clock = q.clock + step
-  t.estimate = t.estimate == 0 and measured or t.estimate + (measured - t.estimate) / 8
-  q.estimate = q.estimate == 0 and measured or q.estimate + (measured - q.estimate) / 64
+  if q.share == SHARE_TIME then return 0 end
+  local moved = t.counted == 1 and 1 / q.weight_sum or 0
+  t.base, t.delivered, q.clock = t.base + 1 / t.weight, t.delivered + 1, q.clock + moved
+  return moved
+end
+
+local function refund(call, t, moved)
+  local q = call.queue
+  if q.share == SHARE_TIME then return end
+  t.base, t.delivered, q.clock = t.base - 1 / t.weight, t.delivered - 1, q.clock - moved
+end
+
+local function towards(mean, value, part)
+  return mean == 0 and value or mean + (value - mean) / part
+end
+
+-- Books the end of a lease: the time that it took, up to `until_ms`, goes to the account for good. No task takes less
+-- than a millisecond, or free ones would be served for ever; what that adds moves the clock too. Estimates learn from
+-- leases that were worked to an end.
+local function charge_lease(call, t, leased_at, until_ms, is_worked)
+  local q = call.queue
+  local start = math.max(leased_at - q.origin, q.epoch_at)
+  local took = math.max(until_ms - q.origin - start, 1)
+  t.leased, t.starts, q.leased = t.leased - 1, t.starts - start, q.leased - 1
+  if t.counted == 1 then q.running = q.running - 1 end
+  if q.share == SHARE_COUNT then return end
+  t.base, t.delivered = t.base + took / t.weight, t.delivered + took
+  local unseen = took - (call.at - start)
+  if unseen > 0 and t.counted == 1 then q.clock = q.clock + unseen / q.weight_sum end
+  if not is_worked then return end
+  t.estimate = towards(t.estimate, took, 8)
+  q.estimate, q.estimate_sq = towards(q.estimate, took, 64), towards(q.estimate_sq, took * took, 64)
 end
 
 -- Seats all touched tenants and writes the slots, so that darts can be thrown (again).

@@ -33,18 +33,17 @@ local function rewrite_header(call, id, record, start_at, expires_at)
 end
 
 local function load_run(packed)
-  local attempt, forgiven, max_attempts, state, epoch, leased_at, cost, weight_sum, expires_at, tenant, worker, error =
+  local attempt, forgiven, max_attempts, state, leased_at, expires_at, tenant, worker, error =
     struct.unpack(RUN_FORMAT, packed)
   return {
-    attempt = attempt, forgiven = forgiven, max_attempts = max_attempts, state = state, epoch = epoch,
-    leased_at = leased_at, cost = cost, weight_sum = weight_sum, expires_at = expires_at, tenant = tenant,
-    worker = worker, error = error,
+    attempt = attempt, forgiven = forgiven, max_attempts = max_attempts, state = state, leased_at = leased_at,
+    expires_at = expires_at, tenant = tenant, worker = worker, error = error,
   }
 end
 
 local function pack_run(r)
-  return struct.pack(RUN_FORMAT, r.attempt, r.forgiven, r.max_attempts, r.state, r.epoch, r.leased_at, r.cost,
-    r.weight_sum, r.expires_at, #r.tenant, r.tenant, #r.worker, r.worker, #r.error, r.error)
+  return struct.pack(RUN_FORMAT, r.attempt, r.forgiven, r.max_attempts, r.state, r.leased_at,
+    r.expires_at, #r.tenant, r.tenant, #r.worker, r.worker, #r.error, r.error)
 end
 
 -- The sorted set `due` holds each tenant's earliest start, so that the ticker visits tenants, not tasks.

@@ -30,52 +30,49 @@ end
 
 -- The next tenant to serve, or nil. See rule 3: the wake list goes first, unless one who is behind wins the toss.
 local function pick(call, round)
-  local woken, drawn, weight, vtime, estimate = round.woken[round.next_woken], draw_two(call, round)
-  local is_behind = woken and drawn and vtime + cost_of(call, estimate) / weight < call.queue.clock
+  local woken, best = round.woken[round.next_woken], draws.choose(call, round)
+  local is_behind = woken and best
+    and vtime_of(call, best) + expected_of(call, best) / best.weight < call.queue.clock
   if woken and not (is_behind and random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)) then
     round.next_woken, woken.listed = round.next_woken + 1, 0
     return touch(call, woken.name)
   end
-  return drawn and touch(call, drawn)
+  return best and touch(call, best.name)
 end
 
--- Charges up to `wanted` tasks one by one. Returns the picks in order, as columns: pick i is of tenants[i], charged
--- costs[i] when the eligible weights were weight_sums[i].
+-- Picks up to `wanted` tasks one by one. Returns the picks in order, as columns: pick i is of tenants[i], and its
+-- charge moved the clock by moves[i].
 local function pick_round(call, wanted)
-  local round, q = {woken = pop_woken(call, wanted), next_woken = 1, line = line_up(call)}, call.queue
-  local tenants, costs, weight_sums, count = {}, {}, {}, 0
+  local round, q = {woken = pop_woken(call, wanted), next_woken = 1, line = draws.line_up(call)}, call.queue
+  local tenants, moves, count = {}, {}, 0
   round.popped = #round.woken
-  round.darts = {names = {}, next = 1}
-  while count < wanted and q.weight_sum > 0 do
-    round.darts.refill = 2 * (wanted - count) + 2  -- two hits for each pick; misses are made good by a smaller refill
+  while count < wanted and q.servable > 0 do
+    round.wanted = wanted - count
     local t = pick(call, round)
     if not t then break end
     count = count + 1
     if t.cause ~= 0 then limits.tell_kept(call, t) end
-    local cost, weight_sum = cost_of(call, t.estimate), q.weight_sum
-    tenants[count], costs[count], weight_sums[count] = t, cost, weight_sum
-    t.ready, q.ready, t.leased, q.leased = t.ready - 1, q.ready - 1, t.leased + 1, q.leased + 1
-    charge(call, t, cost, weight_sum)
-    local is_limited = t.limited + q.limited > 0
-    if is_limited then limits.spend(call, t, 1) end
-    if t.ready == 0 or is_limited and not is_eligible(call, t) then
-      count_out(call, t)
-    elseif t.limited == 1 and limits.is_guaranteed(call, t) then  -- its turn comes again, after the other wakers'
-      round.woken[#round.woken + 1], t.listed = t, 1
+    t.ready, q.ready = t.ready - 1, q.ready - 1
+    tenants[count], moves[count] = t, charge(call, t)
+    count_lease(call, t, 1)
+    if t.limited + q.limited > 0 then limits.spend(call, t, 1) end
+    recount(call, t)
+    if t.limited == 1 and t.is_servable and limits.is_guaranteed(call, t) then
+      round.woken[#round.woken + 1], t.listed = t, 1  -- its turn comes again, after the other newly active tenants'
     end
   end
   push_back_woken(call, round)
-  return {tenants = tenants, costs = costs, weight_sums = weight_sums, count = count}
+  return {tenants = tenants, moves = moves, count = count}
 end
 
 -- Takes back pick i, whose task turned out to be void (`returned` = 1: it is still ready) or expired (0).
 local function unpick(call, picks, i, returned)
   local t = picks.tenants[i]
-  charge(call, t, -picks.costs[i], picks.weight_sums[i])
+  refund(call, t, picks.moves[i])
+  count_lease(call, t, -1)
   t.ready, call.queue.ready = t.ready + returned, call.queue.ready + returned
-  t.leased, call.queue.leased = t.leased - 1, call.queue.leased - 1
   limits.spend(call, t, -1)
-  if is_eligible(call, t) then count_in(call, t) end
+  recount(call, t)
 end
 
 -- Pops ids off one list until there are `wanted`, passing over voids.
@@ -108,7 +105,7 @@ end
 
 -- Gives the picks their tasks' ids; those that found only voids are taken back.
 local function pop_round(call, picks)
-  local tenants, costs, weight_sums, wanted, popped, ids = picks.tenants, picks.costs, picks.weight_sums, {}, {}, {}
+  local tenants, moves, wanted, popped, ids = picks.tenants, picks.moves, {}, {}, {}
   for i = 1, picks.count do wanted[tenants[i]] = (wanted[tenants[i]] or 0) + 1 end
   for t, count in pairs(wanted) do popped[t], wanted[t] = pop_ready(call, t, count), 0 end
   for i = 1, picks.count do
@@ -118,7 +115,7 @@ local function pop_round(call, picks)
     wanted[t] = nth
     if id then
       local n = #ids + 1
-      ids[n], tenants[n], costs[n], weight_sums[n] = id, t, costs[i], weight_sums[i]
+      ids[n], tenants[n], moves[n] = id, t, moves[i]
     else
       unpick(call, picks, i, 1)
     end
@@ -156,8 +153,8 @@ local function lease_round(call, picks, worker, leases)
         count_running(call, id, 1)
         if extras_of(call, id).result_ttl > 0 then table.insert(leases[3], id) end
       end
-      runs[m + 1], runs[m + 2] = id, struct.pack(RUN_FORMAT, attempt, forgiven, max_attempts, LEASED, q.epoch, call.now,
-        picks.costs[i], picks.weight_sums[i], expires_at, #name, name, #worker, worker, #message, message)
+      runs[m + 1], runs[m + 2] = id, struct.pack(RUN_FORMAT, attempt, forgiven, max_attempts, LEASED, call.now,
+        expires_at, #name, name, #worker, worker, #message, message)
       deadlines[m + 1], deadlines[m + 2] = deadline, id
       leases[n + 1], leases[n + 2], leases[n + 3], leases[n + 4] = id, attempt, max_attempts + forgiven, records[i]
       n, m = n + 4, m + 2
@@ -210,7 +207,7 @@ function verbs.claim(keys, args)
     if #out > HEAD then return out end
   end
   call.voids = 0
-  while q.barred == 0 and #out < HEAD + 4 * limit and q.weight_sum > 0 and rounds < ROUNDS do
+  while q.barred == 0 and #out < HEAD + 4 * limit and q.servable > 0 and rounds < ROUNDS do
     local picks = pick_round(call, limit - (#out - HEAD) / 4)
     pop_round(call, picks)
     lease_round(call, picks, args[3], out)
@@ -221,7 +218,7 @@ function verbs.claim(keys, args)
   if rounds > 0 or is_short and q.hungry == 0 then
     finish_batches(call)
     if is_short then  -- perhaps work is left behind many voids: come again
-      q.hungry, call.readied = 1, call.readied or q.weight_sum > 0
+      q.hungry, call.readied = 1, call.readied or q.servable > 0
     end
     close(call)
   end

@@ -50,15 +50,14 @@ local function finish(call)
 end
 
 -- Books the end of a lease to its tenant.
-local function end_lease(call, id, name, epoch, leased_at, cost, weight_sum)
-  local t, q, ended = touch(call, name), call.queue, call.ended
+local function end_lease(call, id, name, leased_at, until_ms, is_worked)
+  local t, ended = touch(call, name), call.ended
   ended[#ended + 1] = id
-  t.leased, q.leased = t.leased - 1, q.leased - 1
-  if q.special > 0 then
+  if call.queue.special > 0 then
     count_running(call, id, -1)
     give_place_back(call, id)
   end
-  correct(call, t, epoch, leased_at, cost, weight_sum)
+  charge_lease(call, t, leased_at, until_ms, is_worked)
   return t
 end
 
@@ -82,7 +81,7 @@ end
 
 local function end_run(call, id, state)
   local run = load_run(call.runs[id])
-  run.state, run.cost, run.worker = state, 0, ''
+  run.state, run.worker = state, ''
   return run
 end
 
@@ -111,6 +110,8 @@ end
 -- What becomes of a task of tenant t whose lease has just ended.
 local actions = {}
 local ARGUMENTS = {ack = 3, finish = 4, nack = 5, reject = 4, release = 3, reap = 3, extend = 3}  -- of each action
+
+local WORKED = {ack = true, finish = true, nack = true, reject = true}  -- the handler came to an end
 
 local function keep_result(call, id, result)
   local result_ttl = extras_of(call, id).result_ttl
@@ -184,7 +185,7 @@ end
 
 -- Reads runs, and the tenants whom they belong to.
 local function read_runs(call, ids)
-  local names, tenant_at = {}, struct.size('<IIHBIdddd') + 1
+  local names, tenant_at = {}, struct.size('<IIHBdd') + 1
   for i, packed in ipairs(redis.call('HMGET', key(call, 'runs'), unpack(ids))) do
     call.runs[ids[i]] = packed
     if packed then names[#names + 1] = struct.unpack('Bc0', packed, tenant_at) end
@@ -192,18 +193,20 @@ local function read_runs(call, ids)
   read_tenants(call, names)
 end
 
--- Ends or extends the lease of this attempt (as text, as it came; nil: whichever it is).
-local function settle_one(call, action, id, attempt, ...)
+-- Ends or extends the lease of this attempt (as text, as it came; nil: whichever it is), which was worked on up to
+-- `until_ms`.
+local function settle_one(call, action, id, attempt, until_ms, ...)
   local packed = call.runs[id]
   if not packed then return refusal(call, id, attempt) end
-  local last, _, _, state, epoch, leased_at, cost, weight_sum, _, name = struct.unpack(LEASE_FORMAT, packed)
+  local last, _, _, state, leased_at, _, name = struct.unpack(LEASE_FORMAT, packed)
   if attempt and last ~= tonumber(attempt) or not is_leased(state) then return refusal(call, id, attempt) end
   if action == 'extend' then
     redis.call('ZADD', key(call, 'leases'), call.now + call.queue.lease_ms, id)
     if call.queue.limited == 1 then touch(call, name) end  -- the cap for all may have been raised
     return state == STOPPING and 'cancelled' or 'ok'
   end
-  local t = end_lease(call, id, name, epoch, leased_at, cost, weight_sum)
+  local is_worked = WORKED[action] and (state == LEASED or action == 'ack' or action == 'finish')
+  local t = end_lease(call, id, name, leased_at, math.min(call.now, until_ms), is_worked)
   if state == STOPPING and action ~= 'ack' and action ~= 'finish' then
     forget(call, t, id, 'cancelled', action == 'reap' and 0 or last)
   else
@@ -238,7 +241,7 @@ function verbs.settle(keys, args)
   local changed = false
   for n = 1, #ids do
     local first = starts[n]
-    outcomes[n] = settle_one(call, args[first], ids[n], args[first + 2], args[first + 3], args[first + 4])
+    outcomes[n] = settle_one(call, args[first], ids[n], args[first + 2], call.now, args[first + 3], args[first + 4])
     changed = changed or outcomes[n] == 'ok' or outcomes[n] == 'cancelled'
   end
   if changed then finish_batches(call) end

@@ -45,12 +45,16 @@ local function expire(call, limit)
   return #ids
 end
 
--- Takes back leases whose deadline has passed.
+-- Takes back leases whose deadline has passed. They are charged up to their last renewal: nobody worked since then.
 local function reap(call, limit)
-  local ids = redis.call('ZRANGE', key(call, 'leases'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
+  local due = redis.call('ZRANGE', key(call, 'leases'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+  local ids = {}
+  for i = 1, #due, 2 do ids[#ids + 1] = due[i] end
   if #ids == 0 then return 0 end
   read_runs(call, ids)
-  for i = #ids, 1, -1 do settle_one(call, 'reap', ids[i]) end  -- the oldest ends up at the head
+  for i = #ids, 1, -1 do  -- the oldest ends up at the head
+    settle_one(call, 'reap', ids[i], nil, tonumber(due[2 * i]) - call.queue.lease_ms)
+  end
   return #ids
 end
 

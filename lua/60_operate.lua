@@ -12,13 +12,15 @@ function verbs.set_weight(keys, args)
   if not weight or weight < 1 or weight > MAX_WEIGHT or weight % 1 ~= 0 then refuse('bad_request', 'weight') end
   check_name(args[3], 'tenant')
   local t = touch(call, args[3])
-  local before = t.weight
-  if t.counted then
+  local q, before = call.queue, t.weight
+  if t.counted == 1 then
     accrue(call, t)
-    call.queue.weight_sum = call.queue.weight_sum + weight - before
+    q.weight_sum = q.weight_sum + weight - before
   end
-  t.vtime = call.queue.clock + (t.vtime - call.queue.clock) * before / weight  -- as far ahead or behind as it was
-  t.weight, t.rerated = weight, true
+  -- as far ahead or behind, in service, as it was; and what its leases have run for already stays as it was counted
+  local vtime = q.clock + (vtime_of(call, t) - q.clock) * before / weight
+  t.weight = weight
+  t.base = t.base + vtime - vtime_of(call, t)
   close(call)
   return before
 end
@@ -32,7 +34,7 @@ local function set_paused(keys, args, is_paused)
   end
   local before = bit.band(target.barred, BAR_PAUSED)
   limits.bar(target, BAR_PAUSED, is_paused)
-  call.readied = target.barred == 0 and (target == q and q.weight_sum or target.ready) > 0
+  call.readied = target.barred == 0 and (target == q and q.servable or target.ready) > 0
   close(call)
   return before
 end
@@ -71,7 +73,9 @@ function verbs.configure(keys, args)
   end
   local share = q.share
   for i = 3, #args, 2 do q[args[i]] = tonumber(args[i + 1]) end
-  if q.share ~= share then q.epoch, q.clock, q.estimate = q.epoch + 1, 0, 0 end
+  if q.share ~= share then
+    q.epoch, q.epoch_at, q.clock, q.estimate, q.estimate_sq = q.epoch + 1, call.at, 0, 0, 0
+  end
   close(call)
   return 'ok'
 end
@@ -116,8 +120,8 @@ function verbs.replay(keys, args)
     if attempts > 0 then
       local _, max_attempts, _, _, expires_at = read_header(record)
       set_run(call, id, pack_run({
-        attempt = attempts, forgiven = attempts, max_attempts = max_attempts, state = REAPED, epoch = 0,
-        leased_at = 0, cost = 0, weight_sum = 0, expires_at = expires_at > call.now and expires_at or 0,
+        attempt = attempts, forgiven = attempts, max_attempts = max_attempts, state = REAPED,
+        leased_at = 0, expires_at = expires_at > call.now and expires_at or 0,
         tenant = t.name, worker = '', error = '',
       }))
     end

@@ -11,7 +11,7 @@ local TURNS_PER_CALL = 100
 local function apply_window(call, name, is_open)
   local thing = name == '' and call.queue or touch(call, name)
   limits.bar(thing, BAR_CLOSED, not is_open)
-  call.readied = thing.barred == 0 and (name == '' and thing.weight_sum or thing.ready) > 0
+  call.readied = thing.barred == 0 and (name == '' and thing.servable or thing.ready) > 0
 end
 
 -- set_windows(keys, argv): say when a tenant, or the queue, is open.

@@ -23,7 +23,7 @@ end
 --         paused, 2 closed, 4 out of tokens, added up), limited (1: there are limits of its own), bytes (of tasks that
 --         wait)
 function verbs.tenants(keys, args)
-  local call = {prefix = keys[1], queue = load_queue(keys[1]), packed = {}, tenants = {}}
+  local call = open(keys, args)
   local next_cursor, names, count = '0', {}, check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   for i = 5, #args do names[#names + 1] = args[i] end
   if #names > 0 then
@@ -39,7 +39,8 @@ function verbs.tenants(keys, args)
   local out = {next_cursor}
   for _, name in ipairs(names) do
     local t = tenant(call, name)
-    if t.slot ~= OUT then accrue(call, t) end
+    if t.counted == 1 then accrue(call, t) end
+    if call.queue.share == SHARE_TIME then t.delivered = t.delivered + age_of(call, t) end
     for _, value in ipairs({t.weight, t.ready, t.held, t.delayed, t.leased, t.dead, t.done, t.delivered, t.entitled,
       t.slot ~= OUT and 1 or 0, t.barred, t.limited, t.bytes}) do
       name = name .. ' ' .. text(value)

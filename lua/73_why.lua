@@ -31,7 +31,8 @@ end
 --   argv  1 now  2 dice  3 id
 --   out   now_ms, what `tasks` tells of it, then of one that waits: name, value, name, value, ... (numbers as text):
 --         ahead (tasks of its tenant before it, at least; held: of its batch; delayed: all that are ready now),
---         is_exact, batch_cap; its tenant's account, the limits that hold for it, and is_awake (it is served next);
+--         is_exact, batch_cap; its tenant's account, the limits that hold for it, is_awake (it is served next) and
+--         competes (its weight is in queue_weight_sum);
 --         the queue's account, after `queue_`; turns_at and queue_turns_at (when windows open or close; 0: none)
 function verbs.why(keys, args)
   local call, id = open(keys, args), args[3]
@@ -43,8 +44,9 @@ function verbs.why(keys, args)
   for _, name in ipairs({'weight', 'estimate', 'ready', 'leased', 'barred', 'spent'}) do facts[name] = t[name] end
   for _, name in ipairs({'cap', 'guaranteed', 'rate', 'burst'}) do facts[name] = holds[name] end
   for _, name in ipairs({'weight_sum', 'estimate', 'leased', 'barred'}) do facts['queue_' .. name] = q[name] end
-  facts.debt = math.max(0, t.vtime - q.clock) * t.weight
-  facts.is_eligible, facts.is_awake = t.slot ~= OUT and 1 or 0, t.slot == AWAKE and 1 or 0
+  facts.debt = math.max(0, vtime_of(call, t) - q.clock) * t.weight
+  facts.competes = t.counted
+  facts.is_awake = t.slot == AWAKE and 1 or 0
   facts.turns_at = redis.call('ZSCORE', key(call, 'turns'), t.name) or 0
   facts.queue_turns_at = redis.call('ZSCORE', key(call, 'turns'), '') or 0
   for name, value in pairs(facts) do

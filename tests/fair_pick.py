@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from .limits_model import CAPPED, Limiting
 
-OUT, AWAKE, SLOT_PROBES = 0, -1, 32
+OUT, AWAKE = 0, -1
+FEW, PROBES, REDRAWS = 16, 8, 6
 
 
 @dataclass(eq=False)
@@ -18,7 +19,8 @@ class Tenant:
 
     name: str
     weight: int = 1000
-    vtime: float = 0
+    base: float = 0
+    starts: float = 0
     slot: int = OUT
     estimate: float = 0
     delivered: float = 0
@@ -31,8 +33,8 @@ class Tenant:
     since: float = 0
     listed: bool = False
     counted: bool = False
+    is_servable: bool = False
     rank: int = 0
-    rerated: bool = False
     leased: int = 0
     dead: int = 0
     done: int = 0
@@ -49,10 +51,7 @@ class Run:
     attempt: int = 0
     forgiven: int = 0
     state: str = ""
-    epoch: int = 0
     leased_at: float = 0
-    cost: float = 0
-    weight_sum: int = 0
     worker: str = ""
     error: str = ""
 
@@ -64,24 +63,39 @@ class Run:
 
 @dataclass
 class Pick:
-    """A charged dispatch."""
+    """A dispatch, and by how much it moved the clock."""
 
     tenant: Tenant
     id: str
-    cost: float
-    weight_sum: int
+    moved: float
 
 
-class Darts:
-    """One round's quiver: darts are thrown `refill` at a time and used in order."""
+class Round:
+    """What one round of picks has before it: darts that were thrown, and the tenants in the cursor's way."""
 
-    def __init__(self) -> None:
-        self.refill = 0
-        self.hits: deque[tuple[Tenant, float]] = deque()
+    def __init__(self, line: list[tuple[float, list[Tenant]]]) -> None:
+        self.line = line
+        self.seated = [t for _, seats in line for t in seats]
+        self.wanted = 0
+        self.darts: deque[tuple[Tenant, float, float]] = deque()
+        self.passed: list[Tenant] = []
+        self.passes = 0
+
+
+def is_outside(rate: float, top: float) -> bool:
+    """Whether a rate has left its class."""
+    return rate > top or rate < 0.4 * top
+
+
+def towards(mean: float, value: float, part: int) -> float:
+    """Move a running mean."""
+    return value if mean == 0 else mean + (value - mean) / part
 
 
 class FairPick(Limiting):
     """Who is served next, and the structures that say so."""
+
+    few = FEW
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,9 +104,16 @@ class FairPick(Limiting):
         self.wake: deque[Tenant] = deque()
         self.clock: float = 0
         self.weight_sum = 0
+        self.running = 0
+        self.servable = 0
+        self.cursor = 0
         self.share = 0
         self.epoch = 0
+        self.epoch_at: float = 0
+        self.origin: float = 0
+        self.at: float = 0  # of the call that is under way, since the origin
         self.estimate: float = 0
+        self.estimate_sq: float = 0
         self.touched: list[Tenant] = []
         self.woken: list[Tenant] = []
         self.readied = False
@@ -105,9 +126,37 @@ class FairPick(Limiting):
             self.touched.append(t)
         return t
 
+    def age_of(self, t: Tenant) -> float:
+        """Add up how long the tenant's leases have run."""
+        return t.leased * self.at - t.starts
+
+    def vtime_of(self, t: Tenant) -> float:
+        """Tell the tenant's virtual time."""
+        return t.base if self.share else t.base + self.age_of(t) / t.weight
+
+    @property
+    def mean(self) -> float:
+        """Tell what a running task takes in all."""
+        return self.estimate_sq / self.estimate if self.estimate > 0 else 0
+
+    def expected_of(self, t: Tenant) -> float:
+        """Tell what a task of the tenant is expected to cost at least."""
+        return 1 if self.share else max(t.estimate, self.mean, 1)
+
+    def tentative_of(self, t: Tenant) -> float:
+        """Tell by which virtual time the tenant is compared."""
+        if self.share:
+            return t.base
+        return t.base + max(t.leased * self.expected_of(t), self.age_of(t)) / t.weight
+
     def rate_of(self, t: Tenant) -> float:
         """Tell the tenant's part of the dispatches."""
-        return t.weight if self.share or t.estimate == 0 else t.weight * self.estimate / t.estimate
+        if self.share:
+            return t.weight
+        ms = t.estimate if t.estimate > 0 else self.mean
+        if t.leased:
+            ms = max(ms, self.age_of(t) / t.leased)
+        return t.weight / max(ms, 1)
 
     def take_slot(self, t: Tenant) -> None:
         """Give the tenant the next slot of its class."""
@@ -130,18 +179,28 @@ class FairPick(Limiting):
         t.entitled += t.weight * (self.clock - t.joined)
         t.joined = self.clock
 
-    def count_in(self, t: Tenant) -> None:
-        """Add the tenant's weight."""
-        if not t.counted:
-            t.counted, t.joined = True, self.clock
-            self.weight_sum += t.weight
-
-    def count_out(self, t: Tenant) -> None:
-        """Take the tenant's weight away."""
-        if t.counted:
+    def recount(self, t: Tenant) -> None:
+        """Count the tenant among the eligible and those that compete, or no longer."""
+        is_servable = self.is_eligible(t)
+        counted = is_servable and not 0 < self.limit(t, "guaranteed") >= t.leased
+        if is_servable != t.is_servable:
+            t.is_servable, self.servable = is_servable, self.servable + (1 if is_servable else -1)
+        if counted == t.counted:
+            return
+        if counted:
+            t.joined = self.clock
+        else:
             self.accrue(t)
-            t.counted = False
-            self.weight_sum -= t.weight
+        sign = 1 if counted else -1
+        t.counted = counted
+        self.weight_sum += sign * t.weight
+        self.running += sign * t.leased
+
+    def count_lease(self, t: Tenant, count: int) -> None:
+        """Begin a lease, or (-1) take it back."""
+        t.leased += count
+        t.starts += count * self.at
+        self.running += count * t.counted
 
     def wake_up(self, t: Tenant) -> None:
         """Put the tenant on the wake list, once."""
@@ -159,21 +218,20 @@ class FairPick(Limiting):
 
     def seat(self, t: Tenant) -> None:
         """Put the tenant where its state says it belongs."""
-        if not self.is_eligible(t):
+        self.recount(t)
+        if not t.is_servable:
             self.keep_out(t)
-            if t.slot != OUT:
-                self.count_out(t)
-                if t.slot > 0:
-                    self.free_slot(t)
-                t.slot = OUT
+            if t.slot > 0:
+                self.free_slot(t)
+            t.slot = OUT
         elif t.slot == OUT:
             t.since = self.call_now
-            self.count_in(t)
             self.readied = True
-            if t.vtime > self.clock and not self.is_guaranteed(t):
+            behind = self.clock - self.vtime_of(t)
+            if behind < 0 and not self.is_guaranteed(t):
                 self.take_slot(t)
             else:
-                t.vtime = max(t.vtime, self.clock)
+                t.base += max(behind, 0)
                 self.wake_up(t)
         elif self.is_guaranteed(t):
             if t.slot > 0:
@@ -182,7 +240,7 @@ class FairPick(Limiting):
         elif t.slot == AWAKE:
             if not t.listed:
                 self.take_slot(t)
-        elif t.rerated and not 0.4 * 2.0**t.rank <= self.rate_of(t) <= 2.0**t.rank:
+        elif is_outside(self.rate_of(t), 2.0**t.rank):
             self.free_slot(t)
             self.take_slot(t)
 
@@ -193,68 +251,102 @@ class FairPick(Limiting):
             self.seat(self.touched[i])
             i += 1
 
-    def cost_of(self, t: Tenant) -> float:
-        """Estimate what the tenant's next task costs."""
+    def charge(self, t: Tenant) -> float:
+        """Charge a dispatch, where tasks are shared; tells by how much it moved the clock."""
+        if not self.share:
+            return 0
+        moved = 1 / self.weight_sum if t.counted else 0
+        t.base += 1 / t.weight
+        t.delivered += 1
+        self.clock += moved
+        return moved
+
+    def refund(self, t: Tenant, moved: float) -> None:
+        """Take a charge back."""
         if self.share:
-            return 1
-        return t.estimate if t.estimate > 0 else max(self.estimate, 1)
+            t.base -= 1 / t.weight
+            t.delivered -= 1
+            self.clock -= moved
 
-    def charge(self, t: Tenant, cost: float, weight_sum: int) -> None:
-        """Charge a dispatch to the tenant and the clock."""
-        t.vtime += cost / t.weight
-        t.delivered += cost
-        self.clock += cost / weight_sum
-
-    def correct(self, t: Tenant, run: Run, now: float) -> None:
-        """Replace a lease's estimate by the time that it took."""
-        t.rerated = True
-        if self.share or run.epoch != self.epoch:
+    def charge_lease(self, t: Tenant, leased_at: float, until: float, is_worked: bool) -> None:
+        """Book the end of a lease."""
+        start = max(leased_at - self.origin, self.epoch_at)
+        took = max(until - self.origin - start, 1)
+        t.leased -= 1
+        t.starts -= start
+        self.running -= t.counted
+        if self.share:
             return
-        measured = max(now - run.leased_at, 1)
-        excess = measured - run.cost
-        step = excess / max(run.weight_sum, self.weight_sum)
-        t.vtime = t.vtime + excess / t.weight - excess / run.weight_sum + step
-        t.delivered += excess
-        self.clock += step
-        t.estimate = measured if t.estimate == 0 else t.estimate + (measured - t.estimate) / 8
-        self.estimate = measured if self.estimate == 0 else self.estimate + (measured - self.estimate) / 64
+        t.base += took / t.weight
+        t.delivered += took
+        unseen = took - (self.at - start)
+        if unseen > 0 and t.counted:
+            self.clock += unseen / self.weight_sum
+        if is_worked:
+            t.estimate = towards(t.estimate, took, 8)
+            self.estimate = towards(self.estimate, took, 64)
+            self.estimate_sq = towards(self.estimate_sq, took * took, 64)
 
-    def throw(self, darts: Darts, dice: Iterator[float]) -> None:
-        """Throw a quiver of darts at the slots."""
-        spans = [(2.0**c, seats) for c, seats in sorted(self.classes.items()) if seats]
-        total = sum(top * len(seats) for top, seats in spans)
-        for _ in range(darts.refill):
+    def aim(self, round: Round, dice: Iterator[float]) -> None:
+        """Throw darts, and see who is in the cursor's way."""
+        total = sum(top * len(seats) for top, seats in round.line)
+        for _ in range(2 * round.wanted + 2):
             point = next(dice) * total
-            for top, seats in spans:
+            for top, seats in round.line:
                 if point < top * len(seats):
                     break
                 point -= top * len(seats)
             slot = min(math.floor(point / top), len(seats) - 1)
-            darts.hits.append((seats[slot], point - slot * top))
+            round.darts.append((seats[slot], point - slot * top, top))
+        if not round.passed:
+            count, first = len(round.seated), (self.cursor + 1) % len(round.seated)
+            round.passed = [round.seated[(first + i) % count] for i in range(min(round.wanted, count))]
 
-    def draw(self, darts: Darts, dice: Iterator[float]) -> Tenant | None:
+    def account_of(self, t: Tenant) -> Tenant | None:
+        """Return a tenant of which anything is left."""
+        return t if self.is_eligible(t) else self.touch(t.name) and None
+
+    def draw(self, round: Round, dice: Iterator[float]) -> Tenant | None:
         """Draw one tenant by rate."""
-        for _ in range(SLOT_PROBES):
-            if not darts.hits:
-                self.throw(darts, dice)
-            t, inside = darts.hits.popleft()
-            if not self.is_eligible(t):
-                self.touch(t.name)
-            elif inside < self.rate_of(t):
-                return t
+        for _ in range(PROBES):
+            if not round.darts:
+                self.aim(round, dice)
+            t, inside, top = round.darts.popleft()
+            if self.account_of(t):
+                if is_outside(self.rate_of(t), top):
+                    self.touch(t.name)
+                if inside < self.rate_of(t):
+                    return t
         return None
 
-    def draw_two(self, darts: Darts, dice: Iterator[float]) -> Tenant | None:
-        """Draw two and take the better one; a tenant that stands alone is not drawn."""
-        seated = [t for seats in self.classes.values() for t in seats]
-        if len(seated) == 1:
-            if not self.is_eligible(seated[0]):
-                self.touch(seated[0].name)
-                return None
-            return seated[0]
-        one = self.draw(darts, dice)
-        other = self.draw(darts, dice) if one else None
-        return other if one and other and other.vtime < one.vtime else one
+    def lower(self, one: Tenant | None, other: Tenant | None) -> Tenant | None:
+        """Compare by virtual time."""
+        if not (one and other):
+            return one or other
+        return other if self.tentative_of(other) < self.tentative_of(one) else one
+
+    def pass_on(self, round: Round) -> Tenant | None:
+        """Move the cursor on."""
+        self.cursor = (self.cursor + 1) % len(round.seated)
+        round.passes += 1
+        return self.account_of(round.passed[(round.passes - 1) % len(round.passed)])
+
+    def choose(self, round: Round, dice: Iterator[float]) -> Tenant | None:
+        """Choose among those that have slots."""
+        seated, best = round.seated, None
+        if len(seated) <= self.few:
+            first = math.floor(next(dice) * len(seated)) if len(seated) > 1 else 0
+            for i in range(len(seated)):
+                best = self.lower(best, self.account_of(seated[(first + i) % len(seated)]))
+            return best
+        one = self.draw(round, dice)
+        best = self.lower(one, self.draw(round, dice))
+        spread = 0 if self.share or not self.weight_sum else self.running / self.weight_sum * self.mean / 2
+        for _ in range(REDRAWS):
+            if not best or self.tentative_of(best) <= self.clock + self.expected_of(best) / best.weight + spread:
+                break
+            best = self.lower(best, self.draw(round, dice))
+        return self.lower(best, self.pass_on(round))
 
     def pop_woken(self, wanted: int) -> deque[Tenant]:
         """Take tenants off the wake list; whoever has left it is dropped."""
@@ -267,38 +359,35 @@ class FairPick(Limiting):
                 self.touch(t.name).listed = False
         return woken
 
-    def pick(self, woken: deque[Tenant], darts: Darts | None, dice: Iterator[float]) -> Tenant | None:
+    def pick(self, woken: deque[Tenant], round: Round, dice: Iterator[float]) -> Tenant | None:
         """Choose whom to serve: the wake list first, unless one who is behind wins the toss."""
-        drawn = self.draw_two(darts, dice) if darts else None
-        is_behind = woken and drawn and drawn.vtime + self.cost_of(drawn) / drawn.weight < self.clock
+        best = self.choose(round, dice)
+        is_behind = woken and best and self.vtime_of(best) + self.expected_of(best) / best.weight < self.clock
         chance = 1 / 8 if woken and self.is_guaranteed(woken[0]) else 1 / 2
         if woken and not (is_behind and next(dice) < chance):
             t = woken.popleft()
             t.listed = False
             return t
-        return drawn
+        return best
 
     def pick_round(self, wanted: int, dice: Iterator[float]) -> list[Pick]:
         """Pick, charge and pop up to `wanted` tasks; slots stay as they are meanwhile."""
         woken, again = self.pop_woken(wanted), 0
-        darts = Darts() if any(self.classes.values()) else None
+        round = Round([(2.0**c, list(seats)) for c, seats in sorted(self.classes.items()) if seats])
         picks: list[Pick] = []
-        while len(picks) < wanted and self.weight_sum > 0:
-            if darts:
-                darts.refill = 2 * (wanted - len(picks)) + 2
-            t = self.pick(woken, darts, dice)
+        while len(picks) < wanted and self.servable > 0:
+            round.wanted = wanted - len(picks)
+            t = self.pick(woken, round, dice)
             if t is None:
                 break
             self.touch(t.name)
             if t.cause and t.name not in {name for name, *_ in self.kept}:
                 self.kept.append((t.name, t.cause, t.out_at, t.since))
-            picks.append(Pick(t, t.ready.popleft(), self.cost_of(t), self.weight_sum))
-            self.charge(t, picks[-1].cost, self.weight_sum)
-            t.leased += 1
+            picks.append(Pick(t, t.ready.popleft(), self.charge(t)))
+            self.count_lease(t, 1)
             self.spend(t, 1)
-            if not self.is_eligible(t):
-                self.count_out(t)
-            elif self.is_guaranteed(t):
+            self.recount(t)
+            if t.is_servable and self.is_guaranteed(t):
                 woken.append(t)
                 t.listed, again = True, again + 1
         unserved = [woken.popleft() for _ in range(len(woken) - again)]

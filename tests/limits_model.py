@@ -19,7 +19,7 @@ class Limiting:
 
     touch: Callable[[str], Tenant]
     call_now: float  # of the call that is under way
-    weight_sum: int
+    servable: int
     readied: bool
 
     def __init__(self) -> None:
@@ -104,6 +104,6 @@ class Limiting:
             self.windows[name] = text, is_open, changes_at
         thing = self.touch(name) if name else self
         thing.barred = thing.barred & ~CLOSED if is_open or not text else thing.barred | CLOSED
-        has_work = bool(self.touch(name).ready) if name else self.weight_sum > 0
+        has_work = bool(self.touch(name).ready) if name else self.servable > 0
         self.readied = not thing.barred and has_work
         return before

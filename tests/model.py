@@ -87,6 +87,7 @@ class Model(Scheduling):
     def __init__(self) -> None:
         super().__init__()
         self.now: float = 0
+        self.stored_clock: float = 0
         self.settings = {
             "share": 0,
             "lease_ms": 30_000,
@@ -119,13 +120,16 @@ class Model(Scheduling):
         """Begin a call: time never goes back."""
         self.touched, self.woken, self.readied = [], [], False
         self.call_now = max(now, self.now)
+        origin, self.clock = self.origin or self.call_now, self.stored_clock
+        if not self.share and self.weight_sum > 0:
+            self.clock += (self.call_now - self.now) * self.running / self.weight_sum
+        self.at = self.call_now - origin
         return self.call_now
 
     def close(self, now: float) -> None:
         """End a call that changes something."""
         self.seat_all()
-        for t in self.touched:
-            t.rerated = False
+        self.stored_clock, self.origin = self.clock, self.origin or self.call_now
         self.wake.extend(self.woken)
         if self.hungry and self.readied and not self.barred:
             self.hungry = 0
@@ -388,7 +392,7 @@ class Model(Scheduling):
         now = self.open(now)
         leased: list[tuple[str, int, int]] = []
         rounds, self.kept = 0, [("", self.barred, now, now)] if self.barred else []
-        while not self.barred and len(leased) < limit and self.weight_sum > 0 and rounds < ROUNDS:
+        while not self.barred and len(leased) < limit and self.servable > 0 and rounds < ROUNDS:
             for p in self.pick_round(limit - len(leased), dice):
                 leased += self.lease(p, worker, now)
             self.seat_all()
@@ -397,7 +401,7 @@ class Model(Scheduling):
         if rounds or (is_short and not self.hungry):
             self.finish_batches(now)
             if is_short:
-                self.hungry, self.readied = 1, self.readied or self.weight_sum > 0
+                self.hungry, self.readied = 1, self.readied or self.servable > 0
             self.close(now)
         return leased
 
@@ -407,30 +411,27 @@ class Model(Scheduling):
         run = self.runs.get(p.id) or Run(task.max_attempts)
         self.expiring.pop(p.id, None)
         if 0 < task.expires_at <= now:
-            self.charge(t, -p.cost, p.weight_sum)
-            t.leased -= 1
+            self.refund(t, p.moved)
+            self.count_lease(t, -1)
             self.spend(t, -1)
-            if self.is_eligible(t):
-                self.count_in(t)
+            self.recount(t)
             if b := self.batch_of(p.id):
                 b.admitted -= 1
             self.bury(p.id, "expired", now, run.attempt, run.error)
             return []
-        run.attempt, run.state, run.epoch, run.leased_at = run.attempt + 1, "leased", self.epoch, now
-        run.cost, run.weight_sum, run.worker = p.cost, p.weight_sum, worker
+        run.attempt, run.state, run.leased_at, run.worker = run.attempt + 1, "leased", now, worker
         self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
         if b := self.batch_of(p.id):
             b.running += 1
         return [(p.id, run.attempt, run.max_attempts + run.forgiven)]
 
-    def end_lease(self, id: str, run: Run, state: str, now: float) -> Tenant:
+    def end_lease(self, id: str, run: Run, state: str, until: float, is_worked: bool = False) -> Tenant:
         """Close a lease and its account."""
         t = self.touch(self.records[id].tenant.name)
         del self.leases[id]
-        t.leased -= 1
         if b := self.batch_of(id):
             b.running, b.admitted = b.running - 1, b.admitted - 1
-        self.correct(t, run, now)
+        self.charge_lease(t, run.leased_at, until, is_worked)
         run.state = state
         return t
 
@@ -439,9 +440,9 @@ class Model(Scheduling):
         if self.records[id].expires_at:
             self.expiring[id] = self.records[id].expires_at
 
-    def take_back(self, id: str, run: Run, state: str, now: float) -> None:
+    def take_back(self, id: str, run: Run, state: str, now: float, until: float) -> None:
         """Return a lease to the head of the list."""
-        t = self.end_lease(id, run, state, now)
+        t = self.end_lease(id, run, state, until)
         if state == "reaped":
             self.tell_of(id, "failed", now, run.attempt, "lease_lost")
         if state == "reaped" and run.is_last:
@@ -452,7 +453,7 @@ class Model(Scheduling):
 
     def nack(self, id: str, run: Run, delay: float | None, error: str, now: float, dice: Iterator[float]) -> None:
         """Send a task to its next attempt, or to the dead letters."""
-        t = self.end_lease(id, run, "settled", now)
+        t = self.end_lease(id, run, "settled", now, True)
         run.error = error
         self.tell_of(id, "failed", now, run.attempt, error)
         if run.is_last:
@@ -478,9 +479,18 @@ class Model(Scheduling):
         return "gone" if death.attempts == attempt and death.reason in ("exhausted", "rejected") else "stale"
 
     def settle_one(
-        self, action: str, id: str, attempt: int, delay: float | None, error: str, now: float, dice: Iterator[float]
+        self,
+        action: str,
+        id: str,
+        attempt: int,
+        delay: float | None,
+        error: str,
+        now: float,
+        dice: Iterator[float],
+        until: float = math.inf,
     ) -> str:
-        """End or extend one lease."""
+        """End or extend one lease, which was worked on until then."""
+        until = min(until, now)
         run = self.runs.get(id)
         if run is None or run.state not in ("leased", "stopping") or run.attempt != attempt:
             return self.refusal(id, attempt, now)
@@ -490,22 +500,22 @@ class Model(Scheduling):
                 self.touch(self.records[id].tenant.name)
             return "cancelled" if run.state == "stopping" else "ok"
         if action in ("ack", "finish"):
-            self.end_lease(id, run, "settled", now).done += 1
+            self.end_lease(id, run, "settled", now, True).done += 1
             if self.records[id].result_ttl:
                 until = now + self.records[id].result_ttl
                 self.results[id] = until, error if action == "finish" else "null"
             self.forget(id, run.attempt, "done", now)
         elif run.state == "stopping":
-            self.end_lease(id, run, "settled", now)
+            self.end_lease(id, run, "settled", until)
             self.forget(id, 0 if action == "reap" else run.attempt, "cancelled", now)
         elif action == "nack":
             self.nack(id, run, delay, error, now, dice)
         elif action == "reject":
-            self.end_lease(id, run, "settled", now)
+            self.end_lease(id, run, "settled", now, True)
             self.tell_of(id, "failed", now, run.attempt, error)
             self.bury(id, "rejected", now, run.attempt, error)
         else:
-            self.take_back(id, run, {"release": "settled", "reap": "reaped"}[action], now)
+            self.take_back(id, run, {"release": "settled", "reap": "reaped"}[action], now, until)
         return "ok"
 
     def settle(
@@ -664,7 +674,8 @@ class Model(Scheduling):
         promoted, expired = self.promote(now, limit), self.expire(now, limit)
         lost = first_by_score(self.leases, limit, now)
         for id in reversed(lost):
-            self.settle_one("reap", id, self.runs[id].attempt, None, "", now, iter(()))
+            until = self.leases[id] - self.settings["lease_ms"]
+            self.settle_one("reap", id, self.runs[id].attempt, None, "", now, iter(()), until)
         trimmed = self.trim_dead(now, limit)
         self.unpark(first_by_score(self.parked, limit, now))
         self.cancel_members(now, limit)
@@ -685,8 +696,9 @@ class Model(Scheduling):
         if t.counted:
             self.accrue(t)
             self.weight_sum += weight - before
-        t.vtime = self.clock + (t.vtime - self.clock) * before / weight
-        t.weight, t.rerated = weight, True
+        vtime = self.clock + (self.vtime_of(t) - self.clock) * before / weight
+        t.weight = weight
+        t.base = t.base + vtime - self.vtime_of(t)
         self.close(now)
         return before
 
@@ -722,7 +734,7 @@ class Model(Scheduling):
             has_work, is_barred = bool(t.ready), bool(t.barred)
         else:
             before, self.barred = self.barred & PAUSED, (self.barred & ~PAUSED) | paused
-            has_work, is_barred = self.weight_sum > 0, bool(self.barred)
+            has_work, is_barred = self.servable > 0, bool(self.barred)
         self.readied = not is_barred and has_work
         self.close(now)
         return before
@@ -732,10 +744,11 @@ class Model(Scheduling):
         now = self.open(now)
         self.settings |= values
         if self.share != self.settings["share"]:
-            self.share, self.epoch, self.clock, self.estimate = self.settings["share"], self.epoch + 1, 0, 0
+            self.share, self.epoch, self.epoch_at = self.settings["share"], self.epoch + 1, self.at
+            self.clock = self.estimate = self.estimate_sq = 0
             for t in self.tenants.values():
-                t.vtime = t.estimate = t.delivered = t.entitled = t.joined = 0
-                t.rerated = True
+                t.base = t.estimate = t.delivered = t.entitled = t.joined = 0
+                t.starts = t.leased * self.at
         self.close(now)
 
     def replay(self, now: float, ids: list[str]) -> list[str]:

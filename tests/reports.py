@@ -15,7 +15,13 @@ def depth(model: Model) -> dict[str, float]:
         **model.settings,
         **model.counts,
         "now": model.now,
-        "clock": model.clock,
+        "clock": model.stored_clock,
+        "running": model.running,
+        "servable": model.servable,
+        "cursor": model.cursor,
+        "origin": model.origin,
+        "epoch_at": model.epoch_at,
+        "estimate_sq": model.estimate_sq,
         "weight_sum": model.weight_sum,
         "hungry": model.hungry,
         "barred": model.barred,
@@ -35,7 +41,7 @@ def depth(model: Model) -> dict[str, float]:
 
 
 def share(model: Model, name: str) -> dict[str, float]:
-    """What `tenants` says of a tenant."""
+    """What `tenants` says of a tenant at the time of the model's last call."""
     t = model.tenants[name]
     return {
         "weight": t.weight,
@@ -45,8 +51,8 @@ def share(model: Model, name: str) -> dict[str, float]:
         "leased": t.leased,
         "dead": t.dead,
         "done": t.done,
-        "delivered": t.delivered,
-        "entitled": t.entitled + (t.weight * (model.clock - t.joined) if t.slot != OUT else 0),
+        "delivered": t.delivered + (0 if model.share else model.age_of(t)),
+        "entitled": t.entitled + (t.weight * (model.clock - t.joined) if t.counted else 0),
         "is_eligible": int(t.slot != OUT),
         "barred": t.barred,
         "limited": int(name in model.own),

@@ -24,7 +24,7 @@ VALUES: dict[str, st.SearchStrategy[float]] = {
     "debt": MS,
     **dict.fromkeys(("estimate", "queue_estimate"), MS),
     **dict.fromkeys(("spent", "turns_at", "queue_turns_at"), TIMES),
-    **dict.fromkeys(("is_exact", "is_eligible", "is_awake"), st.sampled_from([0.0, 1.0])),
+    **dict.fromkeys(("is_exact", "competes", "is_awake"), st.sampled_from([0.0, 1.0])),
 }
 FACTS = st.builds(Facts, **{each.name: VALUES.get(each.name, COUNTS) for each in fields(Facts)})
 TASKS = st.builds(

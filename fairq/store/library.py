@@ -11,8 +11,8 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 
-VERSION = 2
-DIGEST = "54e97f1d7cf9c356"
+VERSION = 3
+DIGEST = "dc955fd4fdb8b981"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {

@@ -193,6 +193,16 @@ def letter_of(row: list[Any]) -> Letter:
     return Letter(id.decode(), record, reason.decode(), attempts, float(died_at), error.decode())
 
 
+def load_variant(client: redis.Redis, version: str, *changes: tuple[str, str]) -> None:
+    """Load the library beside the real one, under a version of its own, with some of its text changed."""
+    source = library.source()
+    names = ((f"name={library.NAME}", f"name=fairq_{version}"), (f"VERSION = {library.VERSION}", f"VERSION = '{version}'"))
+    for text, instead in (*names, *changes):
+        assert source.count(text) == 1, text
+        source = source.replace(text, instead)
+    client.function_load(source, replace=True)
+
+
 class Queue:
     """One queue in a store: `now` is its clock (unless it uses the store's), `seed` moves with every claim."""
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from .calls import Queue
 
-TENANT_FORMAT = "<16dIbBBBB"
-QUEUE_FORMAT = "<27d"
+TENANT_FORMAT = "<17dIbBBBBB"
+QUEUE_FORMAT = "<33d"
 BATCH_FORMAT = "<10dBBB"
 SCORES = ("leases", "due", "expiring", "deaths", "cancelling", "completed", "graveyards", "fires", "parked", "turns")
 HASHES = ("tasks", "runs", "dead", "slots", "tenants", "extras", "batches", "templates", "limits", "windows")
@@ -27,13 +27,14 @@ class Seat(NamedTuple):
     """A packed tenant."""
 
     weight: float
-    vtime: float
+    base: float
+    starts: float
+    leased: float
     estimate: float
     epoch: float
     slot: float
     ready: float
     delayed: float
-    leased: float
     dead: float
     done: float
     delivered: float
@@ -48,6 +49,7 @@ class Seat(NamedTuple):
     listed: int
     levels: int
     limited: int
+    counted: int
 
     def is_eligible(self, cap: float) -> bool:
         """Whether the tenant can be served."""
@@ -81,12 +83,13 @@ class Keyspace:
         self.graveyards, self.fires, self.templates = scores["graveyards"], scores["fires"], hashes["templates"]
         self.wake = [name.decode() for name in values.get("wake", [])]
         self.seats = {n: Seat._make(struct.unpack_from(TENANT_FORMAT, v)) for n, v in hashes["tenants"].items()}
-        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 27)
+        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 33)
         size = struct.calcsize(QUEUE_FORMAT)
         q = struct.unpack_from(QUEUE_FORMAT, packed)
         self.now, self.weight_sum, self.epoch = q[0], q[2], q[5]
         self.counts = dict(zip(("ready", "delayed", "leased", "dead"), q[14:18], strict=True))
         self.classes = dict(struct.iter_unpack("<dd", packed[size:]))
+        self.running, self.servable, self.origin, self.epoch_at = q[27], q[28], q[30], q[31]
         self.barred, self.special, self.limited, self.events_keep = q[4], q[23], q[25], q[26]
         self.limits = {n: struct.unpack("<8d", packed) for n, packed in hashes["limits"].items()}
         self.windows, self.parked, self.turns = hashes["windows"], scores["parked"], scores["turns"]
@@ -148,6 +151,7 @@ class Keyspace:
         self.check_batches(ready)
         self.check_graves()
         self.check_seats()
+        self.check_accounts()
         self.check_limits()
         self.check_schedules()
         self.check_feeds()
@@ -284,7 +288,11 @@ class Keyspace:
                 assert seat.is_eligible(0), tenant
             else:
                 assert not seat.is_eligible(0) or seat.leased, tenant
-        assert self.weight_sum == sum(seat.weight for seat in eligible.values())
+        assert self.servable == len(eligible)
+        competing = {t: s for t, s in eligible.items() if not 0 < self.guaranteed(t) >= s.leased}
+        assert {t for t, s in self.seats.items() if s.counted} == competing.keys()
+        assert self.weight_sum == sum(seat.weight for seat in competing.values())
+        assert self.running == sum(seat.leased for seat in competing.values())
         seated = {f"{s.rank}:{s.slot:.0f}": t for t, s in eligible.items() if s.slot > 0}
         assert {field: name.decode() for field, name in self.slots.items()} == seated
         counts = Counter(float(field.split(":")[0]) for field in seated)
@@ -296,6 +304,19 @@ class Keyspace:
         assert {t for t, s in eligible.items() if s.slot == AWAKE} <= set(self.wake)
         assert all(seat.epoch <= self.epoch for seat in self.seats.values())
 
+    def guaranteed(self, tenant: str) -> float:
+        """How many leases a tenant is guaranteed."""
+        return self.limits.get(tenant, self.limits.get("", (0,) * 8))[1]
+
+    def check_accounts(self) -> None:
+        """The sum of starts is that of the leases: accounts of an earlier epoch are read as if all began with this."""
+        starts = Counter[str]()
+        for id in self.leases:
+            leased_at = struct.unpack_from("<IIHBd", self.runs[id])[4]
+            starts[tenant_of(self.records[id])] += max(leased_at - self.origin, self.epoch_at)
+        for tenant, seat in self.seats.items():
+            assert seat.epoch != self.epoch or seat.starts == starts[tenant], tenant
+
     def check_limits(self) -> None:
         """Limits are told by a mark; who is out of tokens is parked; who is closed has a window that says so."""
         assert {name for name, seat in self.seats.items() if seat.limited} == self.limits.keys() - {""}
@@ -305,8 +326,7 @@ class Keyspace:
             sizes = [len(r) - 28 - len(tenant) for r in waiting if tenant_of(r) == tenant]
             assert seat.bytes == sum(sizes), tenant
             assert not seat.barred & SPENT or tenant in self.parked, tenant
-            limit = self.limits.get(tenant, self.limits.get("", (0,) * 8))[1]
-            assert not 0 < seat.leased < limit or seat.slot <= 0, "guaranteed tenants are not drawn"
+            assert not 0 < seat.leased < self.guaranteed(tenant) or seat.slot <= 0, "guaranteed tenants are not drawn"
         is_open = {name: struct.unpack_from("<Bd", head) for name, head in self.windows.items()}
         assert {name for name, seat in self.seats.items() if seat.barred & CLOSED} == {
             name for name, (opened, _) in is_open.items() if name and not opened

@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+import redis
 
-from .calls import LEASE_MS, Queue, writes
+from .calls import LEASE_MS, Queue, load_variant, writes
+from .machine import FEW_VARIANT
 
 
 def ids(tenant: str, count: int, first: int = 0) -> list[str]:
@@ -283,14 +285,31 @@ def test_an_idle_claim_and_an_idle_tick_write_nothing(queue: Queue) -> None:
     assert writes(queue) == before
 
 
-def test_the_dart_falls_where_the_dice_say(counting: Queue) -> None:
+def test_the_dart_falls_where_the_dice_say(redis_client: redis.Redis) -> None:
     """Slots are as long as the top of the class: weight 1000 fills 1000 of 1024, and what lies beyond is a miss."""
+    load_variant(redis_client, "draws", FEW_VARIANT)
+    counting = Queue(redis_client, version="draws")
+    counting.configure(share=1)
     for name in ("ada", "bob"):
-        counting.enqueue(name, *ids(name, 3))
+        counting.enqueue(name, *ids(name, 4))
     assert [lease.id for lease in counting.claim(2)] == ["ada-0", "bob-0"]  # by the wake list
     miss, ada, bob = 1010 / 2048, 0.1, 0.9
-    rolled = struct.pack("<8d", miss, bob, miss, bob, ada, ada, bob, ada)
-    assert [lease.id for lease in counting.claim(2, rolled=rolled)] == ["bob-1", "ada-1"]
+    # two draws, and the cursor looks at bob: of equals the first one drawn is served
+    assert [lease.id for lease in counting.claim(1, rolled=struct.pack("<4d", miss, ada, bob, bob))] == ["ada-1"]
+    # bob has had less now: whether it is drawn, or met by the cursor, which stands at ada
+    assert [lease.id for lease in counting.claim(1, rolled=struct.pack("<4d", ada, bob, ada, ada))] == ["bob-1"]
+    # ada twice; the cursor is at bob, of equals the drawn one is served
+    assert [lease.id for lease in counting.claim(1, rolled=struct.pack("<4d", ada, ada, bob, bob))] == ["ada-2"]
+    # bob has had less, but no dart falls on it, the cursor is at ada, and ada is not far ahead of the clock
+    assert [lease.id for lease in counting.claim(1, rolled=struct.pack("<4d", ada, ada, ada, ada))] == ["ada-3"]
+
+
+def test_of_few_tenants_the_one_that_had_least_is_served(counting: Queue) -> None:
+    names = [f"t{n}" for n in range(16)]
+    for name in names:
+        counting.enqueue(name, *ids(name, 3))
+    assert sorted(lease.id for lease in counting.claim(16)) == sorted(f"{name}-0" for name in names)
+    assert sorted(lease.id for lease in counting.claim(16)) == sorted(f"{name}-1" for name in names)
 
 
 def test_dice_that_run_out_are_refused(counting: Queue) -> None:
@@ -298,29 +317,74 @@ def test_dice_that_run_out_are_refused(counting: Queue) -> None:
         counting.enqueue(name, *ids(name, 3))
     counting.claim(2)
     with pytest.raises(Exception, match="FAIRQ bad_request dice"):
-        counting.claim(2, rolled=struct.pack("<2d", 0.1, 0.2))
+        counting.claim(2, rolled=struct.pack("<1d", 0.1))
 
 
-def test_worker_time_is_charged_by_estimate_and_corrected_at_the_end(queue: Queue) -> None:
+def test_worker_time_is_charged_while_it_runs(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b")
     lease = queue.claim()[0]
-    assert queue.tenant("ada").delivered == 1
-    queue.advance(4000)
+    assert queue.tenant("ada").delivered == 0
+    queue.advance(3000)
+    assert queue.tenant("ada").delivered == 3000
+    queue.advance(1000)
     queue.end("ack", lease)
     assert queue.tenant("ada").delivered == 4000
     queue.claim()
-    assert queue.tenant("ada").delivered == 8000
+    queue.advance(500)
+    assert queue.tenant("ada").delivered == 4500
 
 
-def test_a_change_of_share_closes_the_accounts_and_forgets_open_leases_costs(queue: Queue) -> None:
+def test_a_task_of_no_time_costs_a_millisecond(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    queue.end("ack", queue.claim()[0])
+    assert queue.tenant("ada").delivered == 1
+    assert queue.depth()["clock"] == 1 / 1000, "of its weight, in thousandths"
+
+
+def test_a_dead_workers_lease_is_charged_up_to_its_last_renewal(queue: Queue) -> None:
+    queue.configure(lease_ms=10_000)
     queue.enqueue("ada", "a", "b")
     lease = queue.claim()[0]
+    queue.advance(4000)
+    assert queue.end("extend", lease) == "ok"
+    queue.advance(10_000)
+    assert queue.tick().reaped == 1
+    assert queue.tenant("ada").delivered == 4000
+    assert queue.depth()["estimate"] == 0, "what nobody worked to an end teaches nothing"
+
+
+@pytest.mark.parametrize("action", ["release", "reap"])
+def test_a_lease_that_is_given_back_is_charged_and_teaches_nothing(queue: Queue, action: str) -> None:
+    queue.enqueue("ada", "a", "b")
+    lease = queue.claim()[0]
+    queue.advance(700)
+    queue.end(action, lease)
+    assert (queue.tenant("ada").delivered, queue.depth()["estimate"]) == (700, 0)
+
+
+def test_a_change_of_share_closes_the_accounts_and_counts_what_runs_from_then_on(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    lease = queue.claim()[0]
+    queue.advance(3000)
     queue.configure(share=1)
+    queue.advance(1000)
     queue.configure(share=0)
+    assert queue.tenant("ada").delivered == 0
     queue.advance(5000)
     queue.end("ack", lease)
     share = queue.tenant("ada")
-    assert (share.delivered, share.entitled, queue.depth()["clock"]) == (0, 0, 0)
+    assert (share.delivered, share.entitled, queue.depth()["clock"]) == (5000, 5000, 5)
+
+
+def test_a_lease_of_before_the_switch_to_tasks_costs_nothing_more(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b", "c")
+    lease = queue.claim()[0]
+    queue.advance(3000)
+    queue.configure(share=1)
+    queue.end("ack", lease)
+    assert queue.tenant("ada").delivered == 0
+    queue.claim()
+    assert queue.tenant("ada").delivered == 1
 
 
 def test_a_change_of_share_gives_a_tenant_a_slot_of_its_new_rate(queue: Queue) -> None:

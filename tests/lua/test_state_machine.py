@@ -7,13 +7,16 @@ import redis
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from .machine import QueueMachine
+from .calls import load_variant
+from .machine import FEW_VARIANT, QueueMachine
 
 
 def run(client: redis.Redis, examples: int, steps: int) -> None:
-    """Run the machine against this store."""
-    machine = type("StoreMachine", (QueueMachine,), {"client": client})
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=steps))
+    """Run the machine against this store, half of the time with the library that draws."""
+    load_variant(client, "draws", FEW_VARIANT)
+    for chosen in ({}, {"version": "draws", "few": 1}):
+        machine = type("StoreMachine", (QueueMachine,), {"client": client, **chosen})
+        run_state_machine_as_test(machine, settings=settings(max_examples=examples // 2, stateful_step_count=steps))
 
 
 @pytest.mark.timeout(600)

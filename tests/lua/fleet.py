@@ -1,0 +1,121 @@
+"""Workers and tenants as an event loop on the test clock, over the real library: what tenants get of the worker time."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .calls import Queue, dice
+
+Length = Callable[[int, random.Random], float]  # of a tenant's task of this number, in ms
+
+
+def about(ms: float) -> Length:
+    """Tasks that take so long, ten per cent more or less."""
+    return lambda _, source: ms * source.uniform(0.9, 1.1)
+
+
+@dataclass(eq=False)
+class Sender:
+    """A tenant of the fleet: how long its tasks take, and what it has got so far."""
+
+    name: str
+    length: Length
+    ends: str = "ack"  # how its leases end; `nack` with no delay gives them back at once
+    endless: bool = False
+    queued: int = 0
+    started: int = 0
+    served: float = 0
+    running: dict[str, float] = field(default_factory=dict)  # id -> when it began
+
+    def held(self, now: float) -> float:
+        """Return the worker time that it has had, up to now."""
+        return self.served + sum(now - began for began in self.running.values())
+
+
+class Fleet:
+    """So many slots, which claim whenever one is free."""
+
+    def __init__(self, queue: Queue, slots: int, seed: int = 0) -> None:
+        self.queue, self.slots, self.random = queue, slots, random.Random(seed)
+        self.seeds = itertools.count(seed * 1_000_003)
+        self.senders: dict[str, Sender] = {}
+        self.events: list[tuple[int, int, Sender, str, int]] = []  # at, order, of whom, id ("": an arrival), attempt
+        self.order = itertools.count()
+        self.began = queue.now
+        self.free = slots
+        queue.configure(lease_ms=86_400_000, max_attempts=1000)
+
+    @property
+    def now(self) -> int:
+        """Ms since the beginning."""
+        return self.queue.now - self.began
+
+    def tenant(
+        self, name: str, length: Length, ready: int = 0, at: int = 0, *, weight: float = 1, endless: bool = False,
+        ends: str = "ack", **limits: float,
+    ) -> Sender:  # fmt: skip
+        """Add a tenant with so many tasks from then on, or without end."""
+        sender = self.senders[name] = Sender(name, length, ends, endless)
+        if weight != 1:
+            self.queue.call("set_weight", name, round(weight * 1000))
+        if limits:
+            self.queue.set_limits(name, **limits)
+        if ready or endless:
+            self.arrive(at, sender, ready)
+        return sender
+
+    def arrive(self, at: int, sender: Sender, count: int) -> None:
+        """Have tasks come at a time."""
+        heapq.heappush(self.events, (at, next(self.order), sender, "", count))
+
+    def enqueue(self, sender: Sender, count: int) -> None:
+        """Enqueue now."""
+        numbers = range(sender.started + sender.queued, sender.started + sender.queued + count)
+        for first in range(0, count, 500):
+            self.queue.enqueue(sender.name, *(f"{sender.name}/{n}" for n in numbers[first : first + 500]))
+        sender.queued += count
+
+    def claim(self) -> None:
+        """Fill the free slots."""
+        for sender in self.senders.values():
+            if sender.endless and (sender.started or sender.queued) and sender.queued < self.slots:
+                self.enqueue(sender, 20 * self.slots)
+        if not self.free:
+            return
+        for lease in self.queue.claim(self.free, rolled=dice(next(self.seeds), 60 * self.free + 60)):
+            sender = self.senders[lease.id.split("/")[0]]
+            number = int(lease.id.split("/")[1])
+            took = max(1, round(sender.length(number, self.random)))
+            sender.queued, sender.started, self.free = sender.queued - 1, sender.started + 1, self.free - 1
+            sender.running[lease.id] = self.now
+            heapq.heappush(self.events, (self.now + took, next(self.order), sender, lease.id, lease.attempt))
+
+    def run(self, until: int) -> None:
+        """Let time pass up to then."""
+        self.claim()
+        while self.events and self.events[0][0] <= until:
+            self.queue.now = self.began + self.events[0][0]
+            ended = []
+            while self.events and self.events[0][0] <= self.now:
+                _, _, sender, id, count = heapq.heappop(self.events)
+                if not id:
+                    self.enqueue(sender, count or 20 * self.slots)
+                    continue
+                ended.append((sender.ends, id, count, 0 if sender.ends == "nack" else ""))
+                sender.served += self.now - sender.running.pop(id)
+                sender.queued += sender.ends == "nack"
+                self.free += 1
+            if ended:
+                assert set(self.queue.settle(*ended)) == {"ok"}
+            self.claim()
+        self.queue.now = self.began + until
+
+    def share(self, sender: Sender, seconds: float) -> float:
+        """Return how many slots the tenant holds on average for so long from now on."""
+        began, before = self.now, sender.held(self.now)
+        self.run(began + round(1000 * seconds))
+        return (sender.held(self.now) - before) / (self.now - began)
