@@ -6,31 +6,32 @@
 -- tasks than it is guaranteed.
 --
 -- 1. With `share = time` the clock moves by N / W a ms, where N is how many leases those that compete have, and W the
---    sum of their weights: it is their mean virtual time, whatever tasks take. With `share = count` each dispatch to one
---    that competes moves it by 1 / W. Running leases count while they run, so a tenant cannot take more than its share
---    by having tasks that are longer than anybody expects; estimates only guide the choice.
+--    sum of their weights: it is their mean virtual time, whatever tasks take. With `share = count` each dispatch to
+--    one that competes moves it by 1 / W. Running leases count while they run, so a tenant cannot take more than its
+--    share by having tasks that are longer than anybody expects; estimates only guide the choice.
 -- 2. The eligible tenant with the lowest virtual time is served, running leases counted as at least what is expected
---    of them. Up to FEW tenants are all looked at. Of more, two are drawn by rate, weight / what the tenant's tasks take: a
---    lottery's error grows with the square root of the dispatches, the better of two draws keeps it constant. While it
---    is still ahead of the clock by more than a task and the usual spread, others are drawn, REDRAWS at most. And a
---    cursor looks at one more tenant with each pick, so that nobody whose rate is wrong waits for luck.
+--    of them. Up to FEW tenants are all looked at. Of more, two are drawn by rate, weight / what the tenant's tasks
+--    take: a lottery's error grows with the square root of the dispatches, the better of two draws keeps it constant.
+--    While it is still ahead of the clock by more than a task and the usual spread, others are drawn, REDRAWS at
+--    most. And a cursor looks at one more tenant with each pick, so that nobody whose rate is wrong waits for luck.
 -- 3. A tenant that becomes eligible starts at max(own virtual time, clock): idling banks no credit, coming back sheds
---    no debt. One that does so at the clock goes on the wake list, which is served first, so that a quiet tenant does not
---    wait for luck. A drawn tenant that is behind the clock by more than a task of its own goes before it if a coin
---    says so: a stream of newly active tenants cannot starve the backlogged, nor the other way round. A tenant stands
---    on the list at most once (`listed`): one that stops being eligible leaves its entry behind, and is dropped when
---    that is popped, or gets its place back.
+--    no debt. One that does so at the clock goes on the wake list, which is served first, so that a quiet tenant does
+--    not wait for luck. A drawn tenant that is behind the clock by more than a task of its own goes before it if a
+--    coin says so: a stream of newly active tenants cannot starve the backlogged, nor the other way round. A tenant
+--    stands on the list at most once (`listed`): one that stops being eligible leaves its entry behind, and is
+--    dropped when that is popped, or gets its place back.
 -- 4. A draw throws a dart. Tenants stand in classes by rate (powers of two), densely numbered from 1; each slot is as
---    long as the top of its class. One random number names class, slot and the place inside the slot, and hits if that
---    place is below the tenant's rate: a few throws, whatever the rates or the number of tenants. Leaving moves the
---    class's last tenant into the hole. A tenant whose rate is no longer between two fifths of its class's top and the
---    top changes class whenever it is touched; a dart that meets one touches it.
+--    long as the top of its class. One random number names class, slot and the place inside the slot, and hits if
+--    that place is below the tenant's rate: a few throws, whatever the rates or the number of tenants. Leaving moves
+--    the class's last tenant into the hole. A tenant whose rate is no longer between two fifths of its class's top
+--    and the top changes class whenever it is touched; a dart that meets one touches it.
 -- 5. Membership has one rule in one place: `close` seats every tenant that the call touched. No path that makes work
 --    ready, or takes it away, can forget to.
 -- 6. A tenant that is blocked (paused, closed by the clock, out of tokens), or has as many leased tasks as its cap
 --    allows, is not in the draw and costs it nothing; what ends that brings it back (09_limits.lua). When the cap for
---    all has just been lowered, tenants without room may stand in slots: drawing one is a miss, and takes its slot from
---    it. When it has been raised, one that was out comes back with its next settlement, or when it renews a lease.
+--    all has just been lowered, tenants without room may stand in slots: drawing one is a miss, and takes its slot
+--    from it. When it has been raised, one that was out comes back with its next settlement, or when it renews a
+--    lease.
 --
 -- The bound that follows: over any time in which it and others wait, a tenant's worker time is within three of the
 -- longest leases of its share. loadtest/README.md has the measurements.

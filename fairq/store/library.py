@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 3
-DIGEST = "dc955fd4fdb8b981"
+DIGEST = "3b6f3988ad478f2d"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {

@@ -400,6 +400,8 @@ LATE = {
     "woken tenants that are not served are lost",
     "a hole in the slots",
     "a tenant keeps its class",
+    "the mean is that over tasks",
+    "draws go by weight alone",
     "an emptied list keeps its voids",
     "a task frees another one's key",
     "later batches of a name are the same",
