@@ -139,9 +139,10 @@ function draws.choose(call, round)
   local q, line = call.queue, round.line
   if line.slots <= FEW then return line.slots > 0 and choose_of_few(call, round) or nil end
   local best = lower(call, draw(call, round), draw(call, round))
+  -- what is expected of running leases puts all ahead of the clock, by so much on average
   local spread = q.share == SHARE_TIME and q.weight_sum > 0 and q.running / q.weight_sum * mean_of(q) / 2 or 0
   for _ = 1, REDRAWS do
-    if not best or tentative_of(call, best) <= q.clock + expected_of(call, best) / best.weight + spread then break end
+    if not best or tentative_of(call, best) <= q.clock + spread then break end
     best = lower(call, best, draw(call, round))
   end
   return lower(call, best, pass_on(call, round))

@@ -119,7 +119,7 @@ class App:
     def drop_lease(self, peer: Peer, token: tuple[str, str], attempt: int) -> None:
         """Take a lease off a worker's account, if it is there, which makes room for another."""
         if peer.session.held.get(token) == attempt:
-            peer.session.drop(token, trio.current_time())
+            peer.session.drop(token)
             peer.session.reported.discard(token)
             self.credit_changed(peer)
 

@@ -241,7 +241,7 @@ class Dispatcher:
         for worker, some in given.items():
             worker.session.push(self.queue, lease_ms, some)
             if worker.session.slots:
-                worker.session.slots.began(self.queue, [lease.id for lease in some], trio.current_time())
+                worker.session.slots.began(self.queue, [lease.id for lease in some])
             worker.kick()
         for id in self._cancelled.intersection(lease.id for lease in leases):
             self.stop(id)

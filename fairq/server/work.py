@@ -61,7 +61,7 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
     peer.name, peer.queues, peer.started_at_ms = request.worker, queues, request.started_at_ms
     peer.session.state, peer.session.credit = State.ATTACHED, request.credit
     if weights:
-        peer.session.slots = Slots(weights, lambda queue: app.dispatchers[queue].may_have_work)
+        peer.session.slots = Slots(weights, lambda queue: app.dispatchers[queue].may_have_work, trio.current_time)
     app.attach(peer)
     return {"leases": outcomes}
 
@@ -84,7 +84,7 @@ async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settle
     ended = {(queue, s.id): s.attempt for s in settlements if s.action != "extend"}
     ended = {token: attempt for token, attempt in ended.items() if peer.session.held.get(token) == attempt}
     for token in ended:
-        peer.session.drop(token, trio.current_time())
+        peer.session.drop(token)
     if ended:
         app.credit_changed(peer)
     try:

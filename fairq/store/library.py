@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 3
-DIGEST = "3b6f3988ad478f2d"
+DIGEST = "c4fc3779eb65de5c"
 NAME = f"fairq_{VERSION}"
 READ_VERBS = frozenset(
     {

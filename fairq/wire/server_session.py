@@ -99,11 +99,11 @@ class ServerSession(Session):
         """How many more tasks of a queue the worker may be given."""
         return self.free if self.slots is None else self.slots.share(queue, self.free)
 
-    def drop(self, token: tuple[str, str], now: float) -> None:
+    def drop(self, token: tuple[str, str]) -> None:
         """Take a lease off the worker's account."""
         del self.held[token]
         if self.slots is not None:
-            self.slots.ended(token, now)
+            self.slots.ended(token)
 
     def push(self, queue: str, lease_ms: int, leases: Iterable[Lease]) -> None:
         """Give leased tasks to the worker, in as many frames as their payloads need."""

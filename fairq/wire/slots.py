@@ -1,9 +1,9 @@
 """A worker's slots, shared out between its queues by weight: in worker time, as `claim` does between tenants.
 
-A queue's virtual time is the seconds that it got, divided by its weight. A free slot goes to the queue with the lowest,
-among those that may have work; none is kept for a queue that has none. A task counts with the mean of its queue's tasks
-while it runs, and with what it took when it has ended. A queue without work banks nothing: its virtual time is lifted
-to the lowest of those that have some, less what runs.
+A queue's virtual time is the seconds that it got, divided by its weight; its tasks count while they run (the account of
+lua/08_accounts.lua). A free slot goes to the queue with the lowest, among those that may have work, where each running
+task counts as at least what is expected of it; none is kept for a queue that has none. A queue without work banks
+nothing: its virtual time is lifted to the lowest of those that have some.
 """
 
 from __future__ import annotations
@@ -14,65 +14,94 @@ from collections.abc import Callable, Iterable, Mapping
 from attrs import define, field
 
 _FIRST_MEAN_S, _LEAST_S = 0.1, 0.0001
-_NEWEST = 0.1  # what the newest task counts in the mean
+_NEWEST = 0.1  # what the newest task counts in the means
+
+
+@define(eq=False)
+class _Account:
+    """One queue's part of a worker: `base` and `starts` as in lua/08_accounts.lua, times in seconds."""
+
+    weight: float
+    base: float = 0.0
+    running: int = 0
+    starts: float = 0.0
+    reserved: int = 0  # slots set aside for the claim under way
+    mean: float = _FIRST_MEAN_S
+    mean_sq: float = _FIRST_MEAN_S**2
+
+    @property
+    def expected(self) -> float:
+        """What a running task, looked at now, takes in all: the mean over worker time."""
+        return self.mean_sq / self.mean
+
+    def age(self, now: float) -> float:
+        """Add up how long the tasks have run."""
+        return self.running * now - self.starts
+
+    def time(self, now: float) -> float:
+        """Return the virtual time."""
+        return self.base + self.age(now) / self.weight
+
+    def tentative(self, now: float) -> float:
+        """Return the virtual time by which a slot is given, with what is expected of running and reserved ones."""
+        return self.base + (max(self.running * self.expected, self.age(now)) + self.reserved * self.expected) / self.weight
+
+    def end(self, since: float, took: float) -> None:
+        """Book the end of a task."""
+        self.running, self.starts, self.base = self.running - 1, self.starts - since, self.base + took / self.weight
+        self.mean += _NEWEST * (took - self.mean)
+        self.mean_sq += _NEWEST * (took * took - self.mean_sq)
 
 
 @define(eq=False)
 class Slots:
-    """One worker's account with its queues. `has_work(queue)`: whether it may have work."""
+    """One worker's account with its queues. `has_work(queue)`: whether it may have work; `clock()`: seconds."""
 
     weights: Mapping[str, float]
     has_work: Callable[[str], bool]
-    _times: dict[str, float] = field(factory=dict, init=False)
-    _means: dict[str, float] = field(factory=dict, init=False)
-    _reserved: dict[str, float] = field(factory=dict, init=False)  # charged for the claim under way
-    _charged: dict[str, float] = field(factory=dict, init=False)  # for the tasks that run
-    _running: dict[tuple[str, str], tuple[float, float]] = field(factory=dict, init=False)  # since when; charged
+    clock: Callable[[], float]
+    _accounts: dict[str, _Account] = field(factory=dict, init=False)
+    _running: dict[tuple[str, str], float] = field(factory=dict, init=False)  # since when
 
     def __attrs_post_init__(self) -> None:
-        self._times, self._means = dict.fromkeys(self.weights, 0.0), dict.fromkeys(self.weights, _FIRST_MEAN_S)
-        self._charged = dict.fromkeys(self.weights, 0.0)
+        self._accounts = {queue: _Account(weight) for queue, weight in self.weights.items()}
 
     def share(self, queue: str, free: int) -> int:
         """Tell how many of the free slots are a queue's, which has work."""
-        line = [(self._times[each], each) for each in self.weights if each == queue or self.has_work(each)]
+        now = self.clock()
+        waiting = {each for each in self.weights if each == queue or self.has_work(each)}
+        lowest = min(self._accounts[each].time(now) for each in waiting)
+        for each in self._accounts.keys() - waiting:
+            account = self._accounts[each]
+            account.base += max(0.0, lowest - account.time(now))
+        line = [(self._accounts[each].tentative(now), each) for each in waiting]
         heapq.heapify(line)
-        waiting = {each for _, each in line}
-        lowest = min(at - self._charged[each] for at, each in line)
-        for each in self._times.keys() - waiting:
-            self._times[each] = max(self._times[each], lowest)
         share = 0
         for _ in range(free):
             at, each = line[0]
             share += each == queue
-            heapq.heapreplace(line, (at + self._cost(each), each))
+            account = self._accounts[each]
+            heapq.heapreplace(line, (at + account.expected / account.weight, each))
         return share
 
-    def _cost(self, queue: str) -> float:
-        return self._means[queue] / self.weights[queue]
-
     def reserve(self, queue: str, count: int) -> None:
-        """Charge a queue for a claim, of which it has one at a time."""
-        self._reserved[queue] = count * self._cost(queue)
-        self._times[queue] += self._reserved[queue]
+        """Count slots as a queue's for a claim, of which it has one at a time."""
+        self._accounts[queue].reserved = count
 
     def unreserve(self, queue: str) -> None:
-        """Take the charge back."""
-        self._times[queue] -= self._reserved.pop(queue, 0.0)
+        """Count them no longer."""
+        self._accounts[queue].reserved = 0
 
-    def began(self, queue: str, ids: Iterable[str], now: float) -> None:
-        """Charge a queue for tasks that begin."""
-        cost = self._cost(queue)
+    def began(self, queue: str, ids: Iterable[str]) -> None:
+        """Note that tasks begin."""
+        now, account = self.clock(), self._accounts[queue]
         for id in ids:
-            self._running[queue, id] = (now, cost)
-            self._times[queue] += cost
-            self._charged[queue] += cost
+            self._running[queue, id] = now
+            account.running += 1
+            account.starts += now
 
-    def ended(self, token: tuple[str, str], now: float) -> None:
-        """Put a task's charge right, if it was charged."""
-        since, charged = self._running.pop(token, (now, None))
-        if charged is not None:
-            queue, took = token[0], max(_LEAST_S, now - since)
-            self._charged[queue] -= charged
-            self._times[queue] += took / self.weights[queue] - charged
-            self._means[queue] += _NEWEST * (took - self._means[queue])
+    def ended(self, token: tuple[str, str]) -> None:
+        """Charge a task's time to its queue, if the task began here."""
+        since = self._running.pop(token, None)
+        if since is not None:
+            self._accounts[token[0]].end(since, max(_LEAST_S, self.clock() - since))

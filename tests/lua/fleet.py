@@ -24,6 +24,7 @@ class Sender:
 
     name: str
     length: Length
+    weight: float = 1
     ends: str = "ack"  # how its leases end; `nack` with no delay gives them back at once
     endless: bool = False
     queued: int = 0
@@ -47,6 +48,9 @@ class Fleet:
         self.order = itertools.count()
         self.began = queue.now
         self.free = slots
+        self.honest: list[Sender] = []  # whose lags are followed
+        self.lowest: dict[str, float] = {}
+        self.worst_lag = 0.0
         queue.configure(lease_ms=86_400_000, max_attempts=1000)
 
     @property
@@ -59,7 +63,7 @@ class Fleet:
         ends: str = "ack", **limits: float,
     ) -> Sender:  # fmt: skip
         """Add a tenant with so many tasks from then on, or without end."""
-        sender = self.senders[name] = Sender(name, length, ends, endless)
+        sender = self.senders[name] = Sender(name, length, weight, ends, endless)
         if weight != 1:
             self.queue.call("set_weight", name, round(weight * 1000))
         if limits:
@@ -94,11 +98,32 @@ class Fleet:
             sender.running[lease.id] = self.now
             heapq.heappush(self.events, (self.now + took, next(self.order), sender, lease.id, lease.attempt))
 
+    def follow_lags(self) -> None:
+        """From now on follow by how much tenants that always wait get less than their share of all tenants' weights.
+
+        `worst_lag` is the largest such deficit over any window, in ms of worker time.
+        """
+        self.honest = [sender for sender in self.senders.values() if sender.endless]
+        self.lowest = {sender.name: self.lag(sender) for sender in self.honest}
+
+    def lag(self, sender: Sender) -> float:
+        """Return what was due to a tenant since the beginning, less what it has had."""
+        weights = sum(each.weight for each in self.senders.values())
+        return self.now * self.slots * sender.weight / weights - sender.held(self.now)
+
+    def note_lags(self) -> None:
+        """See how far behind the followed tenants are."""
+        for sender in self.honest:
+            lag = self.lag(sender)
+            self.lowest[sender.name] = min(self.lowest[sender.name], lag)
+            self.worst_lag = max(self.worst_lag, lag - self.lowest[sender.name])
+
     def run(self, until: int) -> None:
         """Let time pass up to then."""
         self.claim()
         while self.events and self.events[0][0] <= until:
             self.queue.now = self.began + self.events[0][0]
+            self.note_lags()
             ended = []
             while self.events and self.events[0][0] <= self.now:
                 _, _, sender, id, count = heapq.heappop(self.events)
@@ -107,7 +132,7 @@ class Fleet:
                     continue
                 ended.append((sender.ends, id, count, 0 if sender.ends == "nack" else ""))
                 sender.served += self.now - sender.running.pop(id)
-                sender.queued += sender.ends == "nack"
+                sender.queued += sender.ends in ("nack", "release")
                 self.free += 1
             if ended:
                 assert set(self.queue.settle(*ended)) == {"ok"}

@@ -21,7 +21,7 @@ class Mill:
         self.running: list[tuple[float, int, str]] = []
         self.given: Counter[str] = Counter()
         self.worked: dict[str, float] = dict.fromkeys(weights, 0.0)
-        self.slots = Slots(weights, lambda queue: self.ready[queue] > 0)
+        self.slots = Slots(weights, lambda queue: self.ready[queue] > 0, lambda: self.now)
         self.dice = random.Random(1)
         self.number = 0
 
@@ -48,7 +48,7 @@ class Mill:
             self.number += 1
             self.ready[queue] -= 1
             self.given[queue] += 1
-            self.slots.began(queue, [str(self.number)], self.now)
+            self.slots.began(queue, [str(self.number)])
             took = self.seconds[queue] * self.dice.uniform(0.5, 1.5)
             heapq.heappush(self.running, (self.now + took, self.number, queue))
             self.worked[queue] += took
@@ -56,8 +56,13 @@ class Mill:
     def step(self) -> None:
         """Let the next task end."""
         self.now, number, queue = heapq.heappop(self.running)
-        self.slots.ended((queue, str(number)), self.now)
+        self.slots.ended((queue, str(number)))
         self.fill()
+
+    def held(self, queue: str) -> float:
+        """The slot seconds that a queue has had, up to now."""
+        ahead = sum(at - self.now for at, _, each in self.running if each == queue)
+        return self.worked[queue] - ahead
 
     def run(self, tasks: int, **ready: int) -> None:
         """Work until so many tasks have ended; `ready` tasks are put in first."""
@@ -96,6 +101,18 @@ def test_one_queue_has_all_slots_while_the_other_has_no_work() -> None:
     assert mill.given["b"] == 8
 
 
+def test_short_tasks_first_do_not_buy_long_ones_a_larger_share() -> None:
+    mill = Mill({"a": 1, "b": 1}, 10, {"a": 0.1, "b": 0.001})
+    mill.run(2_000, a=10**6, b=1000)
+    mill.seconds["b"] = 15
+    mill.ready["b"] = 1000
+    began, held = mill.now, mill.held("b")
+    while mill.now < began + 60:
+        mill.step()
+    share = (mill.held("b") - held) / (10 * (mill.now - began))
+    assert share == pytest.approx(0.5, abs=0.1)
+
+
 def test_a_queue_that_was_idle_banks_nothing() -> None:
     mill = Mill({"a": 1, "b": 1}, 4, {"a": 1, "b": 1})
     mill.run(2_000, a=10**6)
@@ -105,7 +122,7 @@ def test_a_queue_that_was_idle_banks_nothing() -> None:
 
 
 def test_what_a_claim_did_not_bring_is_not_charged() -> None:
-    slots = Slots({"a": 1, "b": 1}, lambda queue: True)
+    slots = Slots({"a": 1, "b": 1}, lambda queue: True, lambda: 0.0)
     before = slots.share("a", 4)
     slots.reserve("a", 4)
     assert slots.share("a", 4) < before
@@ -115,6 +132,6 @@ def test_what_a_claim_did_not_bring_is_not_charged() -> None:
 
 
 def test_a_task_that_was_not_begun_here_is_not_charged() -> None:
-    slots = Slots({"a": 1, "b": 1}, lambda queue: True)
-    slots.ended(("a", "brought along"), 1_000.0)
+    slots = Slots({"a": 1, "b": 1}, lambda queue: True, lambda: 0.0)
+    slots.ended(("a", "brought along"))
     assert (slots.share("a", 4), slots.share("b", 4)) == (2, 2)

@@ -1,0 +1,196 @@
+"""Worker time follows the weights, whatever tasks tenants send: the cases of the design's simulation, and an adversary.
+
+Virtual time on the real library; each case tells what a tenant gets of the slots. The bound that all of them keep: a
+tenant that waits gets no less than its share, less three of the longest leases (lua/10_tenants.lua).
+"""
+
+from __future__ import annotations
+
+import random
+from statistics import median
+
+import pytest
+import redis
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from .calls import Queue
+from .fleet import Fleet, Length, about
+
+
+def honest(fleet: Fleet, count: int, ms: float = 100) -> None:
+    """Add tenants whose backlogs never end."""
+    for n in range(count):
+        fleet.tenant(f"t{n}", about(ms), endless=True)
+
+
+@pytest.fixture
+def fleet(queue: Queue) -> Fleet:
+    """Ten slots."""
+    return Fleet(queue, 10)
+
+
+def test_short_tasks_first_do_not_buy_long_ones_a_larger_share(fleet: Fleet) -> None:
+    honest(fleet, 10)
+    gamer = fleet.tenant("gamer", lambda n, r: r.uniform(1, 3) if n < 100 else 5000, 100, at=3000)
+    fleet.run(8000)
+    assert gamer.started == 100
+    fleet.arrive(8000, gamer, 200)
+    assert fleet.share(gamer, 30) == pytest.approx(10 / 11, rel=0.1)
+
+
+@pytest.mark.parametrize("ends", ["nack", "release"])
+def test_leases_handed_back_at_once_do_not_buy_a_larger_share(fleet: Fleet, ends: str) -> None:
+    honest(fleet, 10)
+    gamer = fleet.tenant("gamer", lambda *_: 1, 100, at=1000, ends=ends)
+    fleet.run(3000)
+    assert gamer.started > 500
+    gamer.length, gamer.ends = about(5000), "ack"
+    assert fleet.share(gamer, 30) == pytest.approx(10 / 11, rel=0.2)
+
+
+def test_a_newcomer_whose_tasks_are_long_gets_its_share(fleet: Fleet) -> None:
+    honest(fleet, 10)
+    newcomer = fleet.tenant("newcomer", about(5000), 200, at=3000)
+    fleet.run(3000)
+    assert fleet.share(newcomer, 30) == pytest.approx(10 / 11, rel=0.1)
+
+
+def test_a_tenant_whose_tasks_were_long_and_are_short_now_does_not_starve(fleet: Fleet) -> None:
+    honest(fleet, 50)
+    tenant = fleet.tenant("tenant", lambda n, r: 6000 if n < 10 else 100.0, 10)
+    fleet.run(400_000)  # by then the clock has passed what it had too much
+    tenant.endless = True
+    fleet.arrive(400_000, tenant, 0)
+    assert fleet.share(tenant, 20) == pytest.approx(10 / 51, rel=0.1)
+
+
+def test_who_joins_beside_a_capped_tenant_gets_no_more_than_the_other(fleet: Fleet) -> None:
+    fleet.tenant("capped", about(100), endless=True, cap=1)
+    other = fleet.tenant("other", about(100), endless=True)
+    fleet.run(60_000)
+    fleet.tenant("newcomer", about(100), endless=True, at=60_000)
+    assert fleet.share(other, 20) == pytest.approx(4.5, rel=0.02)
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_who_joins_beside_a_guarantee_gets_as_much_as_the_others(fleet: Fleet, share: int) -> None:
+    fleet.queue.configure(share=share)
+    fleet.tenant("guaranteed", about(100), endless=True, guaranteed=5)
+    honest(fleet, 9)
+    fleet.run(40_000)
+    newcomer = fleet.tenant("newcomer", about(100), endless=True, at=40_000)
+    assert fleet.share(newcomer, 20) == pytest.approx(0.5, rel=0.1)
+
+
+def test_tasks_of_no_time_take_no_more_than_their_share_of_the_dispatches(queue: Queue) -> None:
+    """They end in the millisecond in which they began: the clock moves by what they are charged, and a newcomer starts there."""
+    for name in ("a", "b"):
+        queue.enqueue(name, *(f"{name}/{n}" for n in range(400)))
+    for _ in range(60):
+        for lease in queue.claim(10):
+            queue.end("ack", lease)
+    queue.enqueue("newcomer", *(f"newcomer/{n}" for n in range(100)))
+    got = []
+    for _ in range(9):
+        leases = queue.claim(10)
+        got += [lease.id.split("/")[0] for lease in leases]
+        queue.settle(*(("ack", lease.id, lease.attempt) for lease in leases))
+    assert abs(got.count("newcomer") - 30) <= 6
+
+
+def largest_error(fleet: Fleet, longest: list[float]) -> float:
+    """Return how far a tenant is from its share at most, as a part of it, beyond one of its longest tasks."""
+    whole = sum(sender.held(fleet.now) for sender in fleet.senders.values())
+    weights = sum(sender.weight for sender in fleet.senders.values())
+    errors = []
+    for sender, ms in zip(fleet.senders.values(), longest, strict=True):
+        due = whole * sender.weight / weights
+        errors.append(max(0.0, abs(sender.held(fleet.now) - due) - ms) / due)
+    return max(errors)
+
+
+def spread(ms: float) -> Length:
+    """Tasks that take so long, half as much more or less."""
+    return lambda _, source: ms * source.uniform(0.5, 1.5)
+
+
+@pytest.mark.deep
+@pytest.mark.one_store
+@pytest.mark.timeout(1200)
+def test_thirty_tenants_with_lengths_of_all_kinds_are_within_five_per_cent_after_a_minute(queue: Queue) -> None:
+    lengths = [1, 2, 5, 20, 50, 100, 200, 500, 1000, 2000] * 3
+    errors = []
+    for seed in range(8):
+        fleet = Fleet(Queue(queue.client, f"fq:{{seed{seed}/0}}"), 20, seed)
+        for n, ms in enumerate(lengths):
+            fleet.tenant(f"t{n}", spread(ms), weight=1 + n % 3, endless=True)
+        fleet.run(60_000)
+        errors.append(largest_error(fleet, [1.5 * ms for ms in lengths]))
+    assert median(errors) <= 0.05
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(600)
+def test_one_of_weight_ten_among_twenty_gets_its_share(queue: Queue) -> None:
+    fleet, lengths = Fleet(queue, 20), [200, 5, 50, 500] * 5 + [200]
+    for n, ms in enumerate(lengths):
+        fleet.tenant(f"t{n}", spread(ms), weight=1 if n else 10, endless=True)
+    fleet.run(60_000)
+    assert largest_error(fleet, [0] * 21) <= 0.05
+
+
+LENGTHS = st.sampled_from([1, 20, 200, 1000])
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["ack", "ack", "nack", "release"]),  # how the leases of what comes now end
+        LENGTHS,
+        st.integers(1, 40),  # tasks
+        st.integers(0, 800),  # until the next move, ms
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def play(client: redis.Redis, others: int, ms: int, weight: float, moves: list[tuple[str, int, int, int]]) -> None:
+    """Have one tenant do what it likes beside honest ones; none of them may be further behind than the bound."""
+    client.flushall()
+    fleet = Fleet(Queue(client), 4)
+    honest(fleet, others, ms)
+    adversary = fleet.tenant("adversary", lambda *_: 1, weight=weight)
+    fleet.follow_lags()
+    source, now = random.Random(1), 0
+    for ends, length, count, pause in moves:
+        adversary.ends, adversary.length = ends, about(length)
+        fleet.arrive(now, adversary, count)
+        now += pause + source.randrange(10)
+        fleet.run(now)
+    adversary.ends = "ack"
+    fleet.run(now + 4000)
+    longest = 1.1 * max(ms, *(length for _, length, _, _ in moves))
+    assert fleet.worst_lag <= 3 * longest, f"{fleet.worst_lag:.0f} ms behind, leases of {longest:.0f}"
+
+
+def games(client: redis.Redis, count: int) -> None:
+    """Play so many games."""
+    contest = given(
+        others=st.sampled_from([2, 9, 20]),
+        ms=st.sampled_from([50, 200]),
+        weight=st.sampled_from([0.5, 1, 4]),
+        moves=MOVES,
+    )
+    settings(max_examples=count, phases=[Phase.reuse, Phase.generate])(
+        contest(lambda others, ms, weight, moves: play(client, others, ms, weight, moves))
+    )()
+
+
+def test_no_tenant_can_push_others_below_their_share(redis_client: redis.Redis) -> None:
+    games(redis_client, 20)
+
+
+@pytest.mark.deep
+@pytest.mark.one_store
+@pytest.mark.timeout(1200)
+def test_no_tenant_can_push_others_below_their_share_in_many_games(redis_client: redis.Redis) -> None:
+    games(redis_client, 400)
