@@ -45,7 +45,7 @@ async def test_enqueues_of_one_key_at_once_make_one_task(served: Served, ada: fa
     async def enqueue() -> None:
         ids.add((await ada.enqueue("emails", 1, dedupe_key="k")).id)
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             for _ in range(50):
                 nursery.start_soon(enqueue)
@@ -66,7 +66,7 @@ async def test_cancelling_a_running_task_cancels_its_handler(served: Served, ada
         finally:
             cancelled.set()
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         task = await ada.enqueue("emails", 1)
         async with working(app):
             await began.wait()
@@ -91,7 +91,7 @@ async def test_a_worker_that_missed_the_stop_hears_of_it_when_it_renews(
         finally:
             cancelled.set()
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         task = await ada.enqueue("emails", 1)
         async with working(app):
             await began.wait()
