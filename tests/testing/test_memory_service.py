@@ -24,7 +24,7 @@ from .apps import make_app
 @pytest.fixture
 async def service() -> AsyncIterator[MemoryService]:
     """The service in memory, with the app of all outcomes."""
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         async with fairq.testing.run(make_app()) as service:
             yield service
 
@@ -454,7 +454,7 @@ async def test_a_result_is_waited_for_while_handlers_run() -> None:
     def child(task: fairq.Task) -> Any:
         return task.payload + 1
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with fairq.testing.run(app) as memory:
             task = await memory.enqueue("parents", 1, result_ttl=60)
             await memory.drain()
