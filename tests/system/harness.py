@@ -141,6 +141,10 @@ class World:
         argv = ("tests.system.app:app", "-c", str(concurrency), *named, "--token", "dev-worker")
         return self.run("worker", *argv, "--url", ",".join(urls))
 
+    def touch(self, name: str) -> None:
+        """Make the file that handlers wait for."""
+        (self.directory / name).touch()
+
     def journal(self, event: str = "") -> list[Ran]:
         """Read what the handlers did so far."""
         path = self.directory / "journal"
@@ -174,8 +178,8 @@ class Producer:
     attempted: set[str] = field(factory=set)
     acknowledged: set[str] = field(factory=set)
 
-    async def enqueue(self, id: str, *, first: float = 0, then: float = 0, timeout: float = 30.0) -> bool:
-        """Enqueue one task; returns whether it was acknowledged."""
+    async def enqueue(self, id: str, *, first: float | str = 0, then: float | str = 0, timeout: float = 30.0) -> bool:
+        """Enqueue one task for tests/system/app.py; returns whether it was acknowledged."""
         self.attempted.add(id)
         try:
             await self.client.enqueue("q", {"first": first, "then": then}, id=id, timeout=timeout)
