@@ -30,6 +30,7 @@ from fairq.server.run import Served
 from fairq.server.verbs import carry_out
 from fairq.wire.client_session import ClientSession
 from tests import stores
+from tests.server.clock import StoreClock
 from tests.server.harness import OPERATOR, WORKER, raw, running, tenant, url_of
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
@@ -94,14 +95,17 @@ async def test_the_same_id_again_is_one_task(served: Served) -> None:
             assert (await served.app.store.queue("emails")).enqueued == 2
 
 
-async def test_options_reach_the_task(served: Served) -> None:
-    soon = datetime.now(UTC) + timedelta(seconds=0.15)
+async def test_options_reach_the_task(served: Served, server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = StoreClock(monkeypatch, "q2")
+    clock.govern(server_store)
+    soon = datetime.now(UTC) + timedelta(seconds=60)
     later = time.time() + 3_600
     with trio.fail_after(30):
         async with opened(served) as client, raw(served, WORKER) as worker:
             await client.enqueue("q1", 1, delay=0.1, expires_in=60.0, max_attempts=7)
             await client.enqueue("q2", 2, start_at=soon, expires_at=later)
             await worker.attach("q1", "q2", credit=2)
+            clock.move(soon.timestamp() * 1000 + 1, served)
             one, two = sorted(await worker.pushed(2), key=lambda task: task["payload"])
             assert one["max_attempts"] == 7
             assert one["start_at_ms"] - one["enqueued_at_ms"] == 100

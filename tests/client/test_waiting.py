@@ -78,9 +78,9 @@ async def test_cancelling_a_running_task_cancels_its_handler(served: Served, ada
 
 
 async def test_a_worker_that_missed_the_stop_hears_of_it_when_it_renews(
-    served: Served, ada: fairq.Client, operator: Raw
+    served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await operator.ask("configure", queue="emails", settings={"lease_ms": 600})
+    monkeypatch.setattr("fairq.wire.worker_session._RENEWALS_PER_LEASE", 150)  # every 0.2 s, of a lease of 30 s
     app, began, cancelled = worker_of(served, 1), trio.Event(), trio.Event()
 
     @app.task("emails")

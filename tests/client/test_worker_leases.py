@@ -116,7 +116,7 @@ async def test_stop_finishes_what_runs_and_takes_no_more(served: Served, ada: fa
             await began.wait()
             await wait_until(lambda: len(app._scopes) == 2)
             app.stop()
-            await trio.testing.wait_all_tasks_blocked(0.05)
+            await wait_until(lambda: [peer.session.credit for peer in served.app.peers if peer.queues] == [0])
             finish.set()
         states = [(await task.state()).state for task in tasks]
         assert sorted(states) == ["done", "done", "ready", "ready", "ready"]

@@ -132,7 +132,7 @@ async def test_credit_that_a_claim_did_not_use_serves_the_workers_other_queues(
             await worker.attach("empty", "full", credit=1)
             await claimed.wait()
             await ada.enqueue("full", ["a"])
-            await trio.testing.wait_all_tasks_blocked(0.05)
+            await wait_until(lambda: served.app.dispatchers["full"].may_have_work)
             go_on.set()
             assert [task["id"] for task in await worker.pushed()] == ["a"]
 

@@ -35,7 +35,7 @@ async def test_tasks_that_finish_in_their_grace_run_once(served: Served) -> None
             await started.wait()
             nursery.start_soon(served.app.drain, 3600.0)
             await wait_until(lambda: served.app.is_draining)
-            await trio.testing.wait_all_tasks_blocked(0.05)
+            await served.app.dispatchers["q"].stopped.wait()
             finish.set()
             await wait_until(lambda: not served.app.peers)
             nursery.cancel_scope.cancel()

@@ -100,20 +100,21 @@ async def check_healthy(served: Served) -> None:
 async def test_a_request_that_is_no_handshake_ends_only_its_own_connection(
     served: Served, request_: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "HANDSHAKE_S", 0.3)
     with trio.fail_after(30):
-        async with socket(served) as stream:
-            await stream.send_all(request_)
-            assert b"101 Switching" not in await read_all(stream)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "HANDSHAKE_S", 0.3)
+            async with socket(served) as stream:
+                await stream.send_all(request_)
+                assert b"101 Switching" not in await read_all(stream)
         await check_healthy(served)
 
 
 async def test_two_hundred_clients_that_connect_and_leave_leave_nothing_behind(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "HANDSHAKE_S", 0.5)
     with trio.fail_after(30):
         await check_healthy(served)
+        monkeypatch.setattr(module, "HANDSHAKE_S", 0.5)
         await trio.testing.wait_all_tasks_blocked(0.05)
         tasks, fds = tasks_living(), open_fds()
         for pieces in (b"", b"GET / HT", handshake(), b"\xff" * 100):
@@ -279,9 +280,12 @@ async def test_a_client_that_never_reads_is_closed_and_its_tasks_go_elsewhere(
             await read_until(deaf, b"welcome")
             await deaf.send_all(frame(1, b'{"type":"attach","ref":1,"worker":"d","queues":["q"],"credit":500}'))
             await read_until(deaf, b'"leases"')
+            assert [peer.name for peer in served.app.peers if peer.queues] == ["d"]
             big = "x" * 100_000
             for number in range(100):  # 10 MB are more than the kernel's buffers hold
                 await ada.ask("enqueue", queue="q", tasks=[{"id": f"id-{number}", "payload": big}])
+            await wait_until(lambda: not any(peer.queues for peer in served.app.peers))
+            monkeypatch.setattr("fairq.transport.SEND_S", 30.0)
             await stays.attach("q", credit=100)
             assert len({task["id"] for task in await stays.pushed(100)}) == 100
             assert [peer.name for peer in served.app.peers if peer.queues] == ["w"]
@@ -290,13 +294,13 @@ async def test_a_client_that_never_reads_is_closed_and_its_tasks_go_elsewhere(
 async def test_tls_serves_wss_and_shrugs_off_plain_text(
     server_store: str, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "HANDSHAKE_S", 0.5)
     monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
     with trio.fail_after(30):
         settings = Settings(port=0, store=server_store, dev=True, tls_cert=certificate[0], tls_key=certificate[1])  # type: ignore[arg-type]
         async with running_server(settings) as served:
             url = url_of(served).replace("ws://", "wss://")
             async with raw(url, OPERATOR) as operator:
+                monkeypatch.setattr(module, "HANDSHAKE_S", 0.5)
                 async with socket(served) as plain, socket(served) as silent:
                     await plain.send_all(handshake())
                     await read_all(plain)

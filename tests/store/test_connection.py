@@ -82,11 +82,11 @@ async def test_a_cancelled_callers_reply_is_dropped_and_the_next_callers_get_the
             proxy.hold()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(lambda: call_outcome(connection, "ECHO", "one", into=got))
-                await trio.testing.wait_all_tasks_blocked(0.01)
+                await wait_until(lambda: len(connection._pending) == 1)
                 nursery.start_soon(leave, connection)
-                await trio.testing.wait_all_tasks_blocked(0.01)
+                await wait_until(lambda: len(connection._pending) == 2)
                 nursery.start_soon(lambda: call_outcome(connection, "ECHO", "three", into=got))
-                await trio.testing.wait_all_tasks_blocked(0.01)
+                await wait_until(lambda: len(connection._pending) == 3)
                 cancelled.cancel()
                 proxy.release()
             assert got == [b"one", b"three"]
@@ -166,9 +166,9 @@ async def test_a_connection_cut_before_sending_says_that_nothing_was_done() -> N
                 trio.open_nursery() as callers,
             ):
                 callers.start_soon(lambda: call_outcome(connection, "SET", "a", b"x" * 30_000_000, into=sent))
-                await trio.testing.wait_all_tasks_blocked(0.05)  # the writer is stuck with the first
+                await wait_until(lambda: bool(connection._pending) and not connection._out)  # it is being sent
                 callers.start_soon(lambda: call_outcome(connection, "SET", "b", "1", into=queued))
-                await trio.testing.wait_all_tasks_blocked(0.01)
+                await wait_until(lambda: len(connection._pending) == 2)
                 cut.set()
             nursery.cancel_scope.cancel()
     assert (sent, queued) == ([OutcomeUnknown], [Unavailable])
