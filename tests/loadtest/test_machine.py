@@ -24,9 +24,9 @@ def synced(directory: Path) -> int:
     return (directory / "watched").stat().st_size if (directory / "watched").exists() else 0
 
 
-def is_stopped(pid: int) -> bool:
-    """Tell whether a process stands still."""
-    return "\nState:\tT" in Path(f"/proc/{pid}/status").read_text()
+def state_of(pid: int) -> str:
+    """Tell what a process does: R, S (it sleeps), D (it waits for a disk) or T (it is stopped)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 async def test_a_pause_of_the_machine_is_seen_and_the_watcher_goes_away(tmp_path: Path) -> None:
@@ -34,9 +34,10 @@ async def test_a_pause_of_the_machine_is_seen_and_the_watcher_goes_away(tmp_path
         async with machine.watched(tmp_path) as seen:
             await wait_until(lambda: synced(tmp_path) > 0)
             (pid,) = watchers()
-            for _ in range(2):  # in one of them it might have been at a sync, and not asleep
+            for _ in range(3):  # in one of them it might just have begun a sync, which then is what was long
+                await wait_until(lambda: state_of(pid) == "S")  # not at a sync, as just after it has written
                 os.kill(pid, signal.SIGSTOP)
-                await wait_until(lambda: is_stopped(pid))
+                await wait_until(lambda: state_of(pid) == "T")
                 await trio.sleep(0.3)
                 before = synced(tmp_path)
                 os.kill(pid, signal.SIGCONT)
