@@ -105,16 +105,16 @@ def test_a_worker_runs_the_handlers_of_an_app_and_stops_on_sigterm(
 
 SLOW = """
 import pathlib
-import time
+import trio
 import fairq
 
 app = fairq.Worker()
 
 @app.task("emails")
-def send(task):
+async def send(task):
     print("VERSION begins", task.payload, flush=True)
     while not pathlib.Path(task.payload).exists():
-        time.sleep(0.01)
+        await trio.sleep(0.01)
     print("VERSION ends", task.payload, flush=True)
 """
 
