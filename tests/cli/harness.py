@@ -61,7 +61,7 @@ class ServerThread:
     def start(self) -> None:
         """Start the thread and wait until the server serves."""
         self._thread.start()
-        assert self._started.wait(15)
+        assert self._started.wait(30)
         assert self.served is not None
 
     def call(self, work: Any, *args: Any) -> Any:
@@ -72,7 +72,7 @@ class ServerThread:
         """Stop the server and wait for the thread."""
         if self.served is not None:
             self._token.run_sync_soon(self._stop.set)
-        self._thread.join(15)
+        self._thread.join(30)
         assert not self._thread.is_alive()
 
     @property

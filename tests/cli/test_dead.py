@@ -161,15 +161,15 @@ def test_all_are_purged_only_after_a_yes(
 
 def test_ctrl_c_tells_how_far_it_came_and_leaves_the_rest(commands: Commands, server: ServerThread) -> None:
     bury(server, "ada", [f"a{n}" for n in range(40)])
-    begun = time.monotonic()
+    deadline = time.monotonic() + 60
     with started(
         "dead", "replay", "emails", "--all", "--rate", "5", "--url", server.url, "--token", "dev-operator"
     ) as command:
         while counts(server)[0] < 3:
-            assert time.monotonic() < begun + 15
+            assert time.monotonic() < deadline
             time.sleep(0.01)
         command.send_signal(signal.SIGINT)
-        assert command.wait(15) == 130
+        assert command.wait(30) == 130
         assert command.stdout is not None
         out = command.stdout.read()
     ready, left = counts(server)

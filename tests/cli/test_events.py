@@ -75,4 +75,4 @@ def test_following_prints_what_comes_until_it_is_interrupted(commands: Commands,
         cancelled(commands, "meanwhile")
         assert orjson.loads(read_until(following, "meanwhile"))["id"] == 2
         following.send_signal(signal.SIGINT)
-        assert following.wait(15) == 130
+        assert following.wait(30) == 130

@@ -39,12 +39,12 @@ def receiving(answer: Answering) -> Iterator[tuple[Receiver, int]]:
 
     thread = threading.Thread(target=trio.run, args=(serve,), name="receiver")
     thread.start()
-    assert started.wait(15)
+    assert started.wait(30)
     try:
         yield receiver, ports[0]
     finally:
         stop[0]()
-        thread.join(15)
+        thread.join(30)
         assert not thread.is_alive()
 
 
@@ -75,7 +75,7 @@ def test_tasks_are_posted_signed_and_settled_by_their_answers(
 
     async def answer(request: Request) -> Reply:
         if request.body == b'"slow"':
-            await trio.to_thread.run_sync(may_answer.wait, 15)
+            await trio.to_thread.run_sync(may_answer.wait, 60)
         return {b'"gone"': reply(410), b'"later"': reply(503, retry_after="600")}.get(request.body, reply())
 
     with receiving(answer) as (receiver, port):
@@ -102,7 +102,7 @@ def test_tasks_are_posted_signed_and_settled_by_their_answers(
             wait_for(lambda: peer.session.credit == 0, server)
             unwanted = commands.enqueue("emails", '"unwanted"')
             may_answer.set()
-            assert worker.wait(15) == 0
+            assert worker.wait(30) == 0
             assert (state_of(server, slow)[0], state_of(server, unwanted)[0]) == ("done", "ready")
     adas = write_secret(tenant_secret(read_secret(OTHER), "ada"))
     for request in receiver.requests:

@@ -8,10 +8,10 @@ import pytest
 
 import fairq
 from fairq.server.run import Served
-from tests.server.conftest import certificate, plain_logs, served, server_store
+from tests.server.conftest import certificate, no_polls, plain_logs, served, server_store
 from tests.server.harness import OPERATOR, Raw, raw, tenant, url_of
 
-__all__ = ["certificate", "plain_logs", "served", "server_store"]
+__all__ = ["certificate", "no_polls", "plain_logs", "served", "server_store"]
 
 
 @pytest.fixture

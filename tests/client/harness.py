@@ -28,7 +28,7 @@ def worker_of(served: Served, concurrency: int = 5) -> fairq.Worker:
     return fairq.Worker(url_of(served), WORKER, concurrency, name="worker-1")
 
 
-async def wait_state(task: fairq.EnqueuedTask, wanted: str, seconds: float = 5.0) -> TaskState:
+async def wait_state(task: fairq.EnqueuedTask, wanted: str, seconds: float = 30.0) -> TaskState:
     """Wait until a task is in a state."""
 
     async def is_there() -> bool:

@@ -30,7 +30,6 @@ class Mill:
         self.gate.set()
         self.ran: list[Any] = []
         self.running = self.most = self.cancelled = 0
-        self.ended_at = 0.0
         self.app.task("emails")(self.work)
 
     def has_run(self, count: int) -> bool:
@@ -43,7 +42,7 @@ class Mill:
         self.most = max(self.most, self.running)
         try:
             await self.gate.wait()
-            await trio.sleep(0.002)
+            await trio.lowlevel.checkpoint()
             self.ran.append(task.payload)
             if task.payload == "reject":
                 raise fairq.Reject("bad address")
@@ -53,7 +52,6 @@ class Mill:
             raise
         finally:
             self.running -= 1
-            self.ended_at = trio.current_time()
 
 
 async def waited_for(served: Served, count: int = 1) -> None:
@@ -68,7 +66,7 @@ def counts(state: BatchState) -> tuple[int, int, int, int, int, int]:
 
 async def test_tasks_are_added_while_others_run(served: Served, ada: fairq.Client) -> None:
     mill = Mill(served)
-    with trio.fail_after(15):
+    with trio.fail_after(30):
         async with working(mill.app):
             batch = await ada.open_batch("emails")
             for number in range(10):
@@ -79,7 +77,7 @@ async def test_tasks_are_added_while_others_run(served: Served, ada: fairq.Clien
             with pytest.raises(NotYet):
                 await batch.wait(timeout=0.1)
             await batch.close()
-            state = await batch.wait(timeout=10)
+            state = await batch.wait(timeout=30)
             assert await task.result(timeout=0) == "last"
     assert (state.id, state.state, state.tenant, counts(state)) == (
         batch.id, "complete", "ada", (101, 0, 0, 101, 0, 0),
@@ -92,7 +90,7 @@ async def test_no_more_run_at_once_than_the_cap(served: Served, ada: fairq.Clien
     mill, other = Mill(served, 20), Mill(served, 20)
     other.app.name, mill.gate = "worker-2", trio.Event()
     other.gate = mill.gate
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         async with working(mill.app), working(other.app):
             batch = await ada.open_batch("emails", cap=3)
             await batch.add_many(range(60))
@@ -112,22 +110,22 @@ async def test_no_more_run_at_once_than_the_cap(served: Served, ada: fairq.Clien
                 nursery.start_soon(watch)
                 mill.gate.set()
                 await batch.close()
-                assert (await batch.wait(timeout=15)).done == 60
+                assert (await batch.wait(timeout=30)).done == 60
                 nursery.cancel_scope.cancel()
     assert highest == 4  # three, and the one that is not of the batch
     assert len(mill.ran) + len(other.ran) == 61
 
 
-async def test_the_end_is_heard_within_a_second_of_the_last_ack(served: Served, ada: fairq.Client) -> None:
+@pytest.mark.usefixtures("no_polls")
+async def test_all_who_wait_are_told_of_the_end(served: Served, ada: fairq.Client) -> None:
     mill = Mill(served)
     mill.gate = trio.Event()
-    heard: list[float] = []
+    told: list[BatchState] = []
 
     async def wait(batch: Batch) -> None:
-        assert (await batch.wait(timeout=10)).done == 30
-        heard.append(trio.current_time())
+        told.append(await batch.wait(timeout=60))
 
-    with trio.fail_after(15):
+    with trio.fail_after(30):
         async with working(mill.app) as nursery:
             batch = await ada.open_batch("emails")
             await batch.add_many(range(30))
@@ -137,12 +135,13 @@ async def test_the_end_is_heard_within_a_second_of_the_last_ack(served: Served, 
             await waited_for(served)
             await wait_until(lambda: mill.running == 20)
             mill.gate.set()
-            await wait_until(lambda: len(heard) == 10)
-    assert max(heard) - mill.ended_at < 1
+            await wait_until(lambda: len(told) == 10)
+    assert {state.done for state in told} == {30}
 
 
+@pytest.mark.usefixtures("no_polls")
 async def test_the_end_is_heard_at_another_server(server_store: str) -> None:
-    with trio.fail_after(15):
+    with trio.fail_after(30):
         async with (
             running(server_store) as one,
             running(server_store) as two,
@@ -155,8 +154,7 @@ async def test_the_end_is_heard_at_another_server(server_store: str) -> None:
             async with trio.open_nursery() as nursery:
 
                 async def wait() -> None:
-                    await batch.wait(timeout=10)
-                    assert trio.current_time() - mill.ended_at < 1
+                    assert (await batch.wait(timeout=60)).done == 1
                     nursery.cancel_scope.cancel()
 
                 nursery.start_soon(wait)
@@ -166,7 +164,7 @@ async def test_the_end_is_heard_at_another_server(server_store: str) -> None:
 
 async def test_waiting_goes_on_over_a_connection_that_breaks(served: Served) -> None:
     mill = Mill(served)
-    with trio.fail_after(15):
+    with trio.fail_after(30):
         async with (
             open_proxy(served.port) as proxy,
             fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as client,
@@ -195,9 +193,9 @@ async def test_waiting_goes_on_over_a_server_that_stops_and_comes_back(server_st
             await trio.sleep_forever()
 
     async def wait(batch: Batch) -> None:
-        states.append(await batch.wait(timeout=12))
+        states.append(await batch.wait(timeout=30))
 
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             async with running(server_store) as first:
                 await nursery.start(keep_open, url_of(first))
@@ -209,13 +207,13 @@ async def test_waiting_goes_on_over_a_server_that_stops_and_comes_back(server_st
             async with running(server_store, port=first.port) as second, working(Mill(second).app):
                 await batch.add("more")
                 await batch.close()
-                await wait_until(lambda: bool(states), 10)
+                await wait_until(lambda: bool(states))
             nursery.cancel_scope.cancel()
     assert counts(states[0]) == (6, 0, 0, 6, 0, 0)
 
 
 async def test_the_state_tells_how_far_it_is(served: Served, ada: fairq.Client, operator: Raw) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         batch = await ada.open_batch("emails", id="report-1", cap=2)
         state = await batch.state()
         assert (state.id, state.state, state.cap, counts(state)) == ("report-1", "open", 2, (0, 0, 0, 0, 0, 0))
@@ -236,25 +234,27 @@ async def test_the_state_tells_how_far_it_is(served: Served, ada: fairq.Client, 
             cancelled = next(task for task in (three, four) if task["id"] == "c")
             await worker.settle("emails", "release", cancelled)
             await worker.settle("emails", "ack", four if cancelled is three else three)
-        state = await ada.batch("emails", "report-1").wait(timeout=5)
+        state = await ada.batch("emails", "report-1").wait(timeout=30)
         assert (state.state, counts(state)) == ("complete", (4, 0, 0, 2, 1, 1))
         seen = (await operator.ask("batch", queue="emails", id="ada/report-1"))["batch"]
         assert (seen["tenant"], seen["done"]) == ("ada", 2)
 
 
-async def test_cancelling_a_batch_cancels_its_handlers_and_what_waits(served: Served, ada: fairq.Client) -> None:
+async def test_cancelling_a_batch_cancels_its_handlers_and_what_waits(
+    served: Served, ada: fairq.Client, operator: Raw
+) -> None:
+    """Handlers are told, and do not find out when leases are renewed."""
     mill = Mill(served, 5)
     mill.gate = trio.Event()
-    with trio.fail_after(20):
+    await operator.ask("configure", queue="emails", settings={"lease_ms": 3_600_000})
+    with trio.fail_after(30):
         async with working(mill.app):
             batch = await ada.open_batch("emails", on_success="never", on_complete="after")
             await batch.add_many(range(1_200))
             await batch.add_many(range(10), delay=3600)
             await wait_until(lambda: mill.running == 5)
-            began = trio.current_time()
             await batch.cancel()
-            state = await batch.wait(timeout=15)  # more than one call of the store can cancel
-            assert trio.current_time() - began < 4  # handlers are told, and do not find out when leases are renewed
+            state = await batch.wait(timeout=30)  # more than one call of the store can cancel
             assert mill.cancelled >= 5  # some were leased between two of those calls
             mill.gate.set()
             await wait_until(lambda: mill.ran == ["after"])
@@ -262,7 +262,7 @@ async def test_cancelling_a_batch_cancels_its_handlers_and_what_waits(served: Se
 
 
 async def test_a_closed_batch_takes_no_more_and_spoils_nobody_elses_frame(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         batch = await ada.open_batch("emails")
         first = await batch.add(1, id="first")
         await batch.close()
@@ -293,7 +293,7 @@ async def test_a_closed_batch_takes_no_more_and_spoils_nobody_elses_frame(served
 
 
 async def test_a_batch_is_its_tenants(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         mine = await ada.open_batch("emails", id="report-1")
         async with fairq.open_client(url_of(served), token=tenant("bob")) as bob:
             theirs = bob.batch("emails", "report-1")
@@ -302,12 +302,12 @@ async def test_a_batch_is_its_tenants(served: Served, ada: fairq.Client) -> None
                     await ask()
             await bob.open_batch("emails", id="report-1")  # a name of his own
             await theirs.close()
-            assert (await theirs.wait(timeout=5)).state == "complete"
+            assert (await theirs.wait(timeout=30)).state == "complete"
         assert (await mine.state()).state == "open"
 
 
 async def test_a_batch_may_be_opened_twice(served: Served, ada: fairq.Client) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         first = await ada.open_batch("emails", id="report-1", cap=2)
         await first.add(1)
         again = await ada.open_batch("emails", id="report-1", cap=7)
@@ -317,7 +317,7 @@ async def test_a_batch_may_be_opened_twice(served: Served, ada: fairq.Client) ->
 
 
 async def test_an_unknown_batch_is_not_found(ada: fairq.Client) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         nobody = ada.batch("emails", "nobody")
         for ask in (nobody.state, nobody.wait, lambda: nobody.add_many([1, 2])):
             with pytest.raises(NotFound):
@@ -326,11 +326,11 @@ async def test_an_unknown_batch_is_not_found(ada: fairq.Client) -> None:
 
 async def test_an_empty_batch_is_complete_when_it_is_closed(served: Served, ada: fairq.Client) -> None:
     mill = Mill(served)
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with working(mill.app):
             batch = await ada.open_batch("emails", on_complete="complete", on_success="success", on_death="death")
             await batch.close()
-            assert counts(await batch.wait(timeout=5)) == (0, 0, 0, 0, 0, 0)
+            assert counts(await batch.wait(timeout=30)) == (0, 0, 0, 0, 0, 0)
             await wait_until(lambda: len(mill.ran) == 2)
     assert sorted(mill.ran) == ["complete", "success"]
 
@@ -346,7 +346,7 @@ async def test_callbacks_run_once(
     served: Served, ada: fairq.Client, operator: Raw, payloads: list[str], called: list[str]
 ) -> None:
     mill = Mill(served)
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with working(mill.app):
             batch = await ada.open_batch(
                 "emails",
@@ -354,7 +354,7 @@ async def test_callbacks_run_once(
             )  # fmt: skip
             await batch.add_many(payloads)
             await batch.close()
-            state = await batch.wait(timeout=5)
+            state = await batch.wait(timeout=30)
             assert state.total == 3
 
             async def is_empty() -> bool:
@@ -387,6 +387,6 @@ async def test_callbacks_run_once(
 async def test_a_batch_that_cannot_be_is_refused(
     ada: fairq.Client, options: dict[str, Any], error: type[Exception], field: str
 ) -> None:
-    with trio.fail_after(10), pytest.raises(error) as caught:
+    with trio.fail_after(30), pytest.raises(error) as caught:
         await ada.open_batch(**{"queue": "emails", **options})
     assert caught.value.field == field  # type: ignore[attr-defined]

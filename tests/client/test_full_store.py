@@ -14,6 +14,7 @@ import trio
 import fairq
 from fairq.errors import StoreFull
 from fairq.server.run import Served
+from tests.server.clock import StoreClock
 from tests.server.harness import OPERATOR, WORKER, Refused, raw, running, tenant, url_of
 from tests.store.waiting import wait_until
 
@@ -55,7 +56,7 @@ async def bury(ada: fairq.Client, served: Served, id: str) -> None:
 async def test_what_needs_room_is_refused_by_its_code(
     served: Served, ada: fairq.Client, redis_client: redis.Redis
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         await bury(ada, served, "dead")
         batch = await ada.open_batch("emails")
         async with raw(served, OPERATOR) as operator:
@@ -125,10 +126,10 @@ async def test_everything_there_is_drains_to_nothing(
                     assert await ada.cancel("emails", ["expires"]) == ["ok"]
                     await capped.close()
                     await doomed.cancel()
-                    assert await wanted.result(timeout=20) == "result"
-                    assert (await capped.wait(timeout=20)).done == 50
-                    assert (await doomed.wait(timeout=20)).cancelled == 1200
-                    await wait_until(is_drained, 20)
+                    assert await wanted.result(timeout=30) == "result"
+                    assert (await capped.wait(timeout=30)).done == 50
+                    assert (await doomed.wait(timeout=30)).cancelled == 1200
+                    await wait_until(is_drained)
                     letters = ada.dead_letters("emails")
                     (letter,) = [each async for each in letters.walk()]
                     assert (letter.payload, letter.error) == ("reject", "bad address")
@@ -140,21 +141,24 @@ async def test_everything_there_is_drains_to_nothing(
                     }  # fmt: skip
             async with working(app):  # there is room again
                 await wait_until(lambda: ran["pulse"] > 0)
-                assert await (await ada.enqueue("emails", "more", result_ttl=60)).result(timeout=5) == "more"
+                assert await (await ada.enqueue("emails", "more", result_ttl=60)).result(timeout=30) == "more"
 
 
 async def test_a_due_schedule_that_cannot_fire_holds_nothing_up(
-    served: Served, ada: fairq.Client, redis_client: redis.Redis
+    served: Served, ada: fairq.Client, redis_client: redis.Redis, server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with trio.fail_after(20):
+    clock = StoreClock(monkeypatch, "emails")
+    clock.govern(server_store)
+    with trio.fail_after(30):
         await ada.enqueue_many("emails", range(3000), delay=3)
         await ada.schedule("emails", "pulse", "pulse", every=2)
         with full(redis_client):
+            clock.move(clock.now_ms + 5000, served)
 
             async def are_promoted() -> bool:
                 return (await served.app.store.queue("emails")).ready == 3000
 
-            await wait_until(are_promoted, 6)
+            await wait_until(are_promoted)
             assert not await has_fired(ada)
         await wait_until(lambda: has_fired(ada))
 
@@ -167,7 +171,7 @@ async def has_fired(ada: fairq.Client) -> bool:
 async def test_progress_is_not_kept_and_its_task_goes_on(
     served: Served, ada: fairq.Client, redis_client: redis.Redis
 ) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         task = await ada.enqueue("emails", 1)
         async with raw(served, WORKER) as worker:
             await worker.attach("emails")
@@ -185,7 +189,7 @@ async def test_progress_is_not_kept_and_its_task_goes_on(
 async def test_a_worker_attaches_to_a_server_that_starts_on_a_full_store(
     served: Served, ada: fairq.Client, store_url: str, redis_client: redis.Redis
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         task = await ada.enqueue("emails", 7, result_ttl=60)
         with full(redis_client):
             async with running(store_url) as other:
@@ -196,4 +200,4 @@ async def test_a_worker_attaches_to_a_server_that_starts_on_a_full_store(
                     return task.payload
 
                 async with working(app):
-                    assert await task.result(timeout=10) == 7
+                    assert await task.result(timeout=30) == 7

@@ -30,7 +30,7 @@ async def test_progress_is_seen_while_the_handler_runs(served: Served, ada: fair
         trio.from_thread.run(finish.wait)
 
     app.task("emails")(work if kind == "async" else plain)
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with working(app):
             task = await ada.enqueue("emails", 1)
 
@@ -45,7 +45,7 @@ async def test_progress_is_seen_while_the_handler_runs(served: Served, ada: fair
 
 
 async def test_progress_goes_with_its_attempt(served: Served, server_store: str) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker, raw(served, WORKER) as late:
             await ada.enqueue("q", ["a"])
             await worker.attach("q")

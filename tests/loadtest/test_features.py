@@ -105,7 +105,7 @@ def test_every_feature_is_looked_at() -> None:
 async def test_a_feature_is_on_and_off_without_it(feature: Feature, tmp_path: Path) -> None:
     look, on, off = {**WAITING, **ENDED}[feature.name]
     for shown, chosen in ((on, feature), (off, OFF)):
-        with trio.fail_after(20):
+        with trio.fail_after(30):
             async with running_store(tmp_path / chosen.name) as store:
                 side = Side(chosen, Bench(store, QUEUE), TENANTS)
                 await side.prepare()

@@ -24,7 +24,7 @@ def test_each_third_of_the_slots_has_equally_many_queues() -> None:
 
 
 async def test_a_store_by_itself_is_no_cluster(tmp_path: Path) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         async with running_nodes(tmp_path / "nodes", 1, fsync="everysec", is_cluster=False) as nodes:
             assert (await nodes[0].info("cluster"))["cluster_enabled"] == "0"
 

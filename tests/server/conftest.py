@@ -13,6 +13,7 @@ from tests import stores
 from tests.conftest import store_kinds
 from tests.store.certificates import make_certificate
 
+from .clock import StoreClock
 from .harness import running
 
 
@@ -34,6 +35,29 @@ def server_store(pytestconfig: pytest.Config, running_stores: Callable[[str], st
     client.flushall()
     client.close()
     return server.url
+
+
+@pytest.fixture
+def store_clock(server_store: str, monkeypatch: pytest.MonkeyPatch) -> StoreClock:
+    """The clock of queue q in the store: it stands until the test moves it."""
+    clock = StoreClock(monkeypatch)
+    clock.govern(server_store)
+    return clock
+
+
+@pytest.fixture
+def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers and clients that do not look again for an hour: they do in time only what they know or are told of."""
+    for constant in ("ticker.FLOOR_S", "ticker._DISCOVER_S", "watchers.POLL_S", "app._RECHECK_S"):
+        monkeypatch.setattr(f"fairq.server.{constant}", 3600.0)
+    monkeypatch.setattr("fairq.client.client.WAIT_S", 50.0)  # longer than a test may take; servers wait for a minute
+
+
+@pytest.fixture
+def quick_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ticker that looks again after 50 ms instead of a second, and never for queues that it does not know."""
+    monkeypatch.setattr("fairq.server.ticker.FLOOR_S", 0.05)
+    monkeypatch.setattr("fairq.server.ticker._DISCOVER_S", 3600.0)
 
 
 @pytest.fixture

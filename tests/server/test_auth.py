@@ -41,7 +41,7 @@ async def test_development_tokens_have_their_roles(served: Served, token: str, r
 @pytest.mark.parametrize("token", [tenant("ada"), WORKER, OPERATOR])
 async def test_development_tokens_work_only_with_dev(server_store: str, token: str) -> None:
     async with running(server_store, dev=False) as served:
-        with trio.fail_after(5), pytest.raises(Unauthorized):
+        with trio.fail_after(30), pytest.raises(Unauthorized):
             async with raw(served, token):
                 pass
 
@@ -50,7 +50,7 @@ async def test_development_tokens_work_only_with_dev(server_store: str, token: s
     "token", ["dev-", "dev-root", "dev-tenant:", "dev-tenant:Ada", "dev-tenant:a:b", "fq_worker_0123_ab_00000000", "x"]
 )
 async def test_other_texts_are_no_tokens(served: Served, token: str) -> None:
-    with trio.fail_after(5), pytest.raises(Unauthorized):
+    with trio.fail_after(30), pytest.raises(Unauthorized):
         async with raw(served, token):
             pass
 
@@ -115,9 +115,10 @@ async def test_the_store_holds_hashes_only(served: Served, server_store: str) ->
     assert token.split("_")[3].encode() not in held
 
 
+@pytest.mark.usefixtures("no_polls")
 @pytest.mark.parametrize("action", ["revoke at this server", "revoke at another server"])
 async def test_a_revoked_token_closes_its_live_connections(server_store: str, action: str) -> None:
-    with trio.fail_after(15):
+    with trio.fail_after(30):
         async with (
             running(server_store) as served,
             running(server_store) as other,
@@ -126,8 +127,7 @@ async def test_a_revoked_token_closes_its_live_connections(server_store: str, ac
             doomed, spared = await create(operator, Role.WORKER), await create(operator, Role.WORKER)
             async with raw(served, doomed) as one, raw(served, spared) as two:
                 await operator.ask("revoke_token", id=doomed.split("_")[2])
-                with trio.fail_after(2):
-                    assert await one.closed() == (4001, "the token was revoked")
+                assert await one.closed() == (4001, "the token was revoked")
                 await two.attach("q")
             with pytest.raises(Unauthorized):
                 async with raw(served, doomed):
@@ -188,7 +188,7 @@ async def test_the_same_token_twice_is_one_and_another_under_its_id_is_refused(s
 async def test_a_store_that_is_away_says_unavailable_not_unauthorized(served: Served) -> None:
     served.app.store.connection.is_connected = False
     try:
-        with trio.fail_after(5), pytest.raises(Unavailable):
+        with trio.fail_after(30), pytest.raises(Unavailable):
             async with raw(served, make_token(Role.WORKER)[1]):
                 pass
     finally:

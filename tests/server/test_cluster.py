@@ -62,7 +62,7 @@ async def test_a_served_cluster_runs_each_task_once_also_while_a_slot_moves(
                     producers.start_soon(enqueue, queue)
                 await wait_until(lambda: len(ran) >= TASKS)
                 cluster.move(prefix, cluster.other(cluster.owner(prefix)))
-            await wait_until(lambda: len(ran) >= TASKS * len(QUEUES), 20)
+            await wait_until(lambda: len(ran) >= TASKS * len(QUEUES))
             rows = (await operator.request("queues"))["queues"]
             assert {row["queue"] for row in rows} == set(QUEUES)
             nursery.cancel_scope.cancel()
@@ -71,10 +71,11 @@ async def test_a_served_cluster_runs_each_task_once_also_while_a_slot_moves(
 
 
 @pytest.mark.one_store
+@pytest.mark.usefixtures("no_polls")
 async def test_a_task_enqueued_at_one_server_wakes_a_worker_at_the_other_on_every_primary(
     cluster: clusters.Cluster,
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         async with (
             running(cluster.url) as one,
             running(cluster.nodes[1].server.url) as two,
@@ -86,9 +87,7 @@ async def test_a_task_enqueued_at_one_server_wakes_a_worker_at_the_other_on_ever
                 channel = keys.ready_channel(queue)
                 await wait_until(lambda channel=channel: cluster.owner(channel).subscriptions(channel) == 1)
             for queue in QUEUES:
-                await worker.quiet(0.05)  # it has been told that there is nothing
-                began = trio.current_time()
+                await worker.quiet()  # it has been told that there is nothing
                 await ada.enqueue(queue, ["a"])
                 (task,) = await worker.pushed()
-                assert trio.current_time() - began < 0.6  # under the one second of the slow poll
                 await worker.settle(queue, "ack", task)

@@ -27,15 +27,15 @@ async def test_tasks_that_finish_in_their_grace_run_once(served: Served) -> None
             started.set()
         await finish.wait()
 
-    with trio.fail_after(15):
+    with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada:
             await ada.enqueue("q", [f"id-{number}" for number in range(6)])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(app.run)
             await started.wait()
-            nursery.start_soon(served.app.drain, 10.0)
+            nursery.start_soon(served.app.drain, 3600.0)
             await wait_until(lambda: served.app.is_draining)
-            await trio.testing.wait_all_tasks_blocked(0.05)
+            await served.app.dispatchers["q"].stopped.wait()
             finish.set()
             await wait_until(lambda: not served.app.peers)
             nursery.cancel_scope.cancel()
@@ -44,8 +44,12 @@ async def test_tasks_that_finish_in_their_grace_run_once(served: Served) -> None
         assert sorted(attempt for _, attempt in runs) == [1, 1, 1]
 
 
-async def test_what_does_not_finish_is_released_with_its_attempt_forgiven(served: Served) -> None:
-    with trio.fail_after(10):
+async def test_what_does_not_finish_is_released_with_its_attempt_forgiven(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for limit in ("app._GIVE_BACK_S", "peer.END_S"):  # it is the grace that ends it
+        monkeypatch.setattr(f"fairq.server.{limit}", 3600.0)
+    with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             await ada.enqueue("q", ["a"], max_attempts=1)
             await worker.attach("q", credit=1)
@@ -55,7 +59,7 @@ async def test_what_does_not_finish_is_released_with_its_attempt_forgiven(served
                 nursery.start_soon(served.app.drain, 0.3)
                 assert (await worker.receive())["type"] == "drain"
                 assert (await worker.closed())[0] == 1001
-            assert 0.3 <= trio.current_time() - began < 3
+            assert trio.current_time() - began >= 0.3
         (state,) = await served.app.store.tasks("q", ["ada/a"])
         assert (state.state, state.attempt) == ("ready", 1)
         (lease,) = (await served.app.store.claim("q", "next", 1)).leases
@@ -63,26 +67,26 @@ async def test_what_does_not_finish_is_released_with_its_attempt_forgiven(served
 
 
 async def test_a_draining_server_pushes_nothing_more_and_takes_settlements_still(served: Served) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             await ada.enqueue("q", ["a", "b", "c"])
             await worker.attach("q", credit=2)
             first, second = await worker.pushed(2)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(served.app.drain, 5.0)
+                nursery.start_soon(served.app.drain, 3600.0)
                 assert (await worker.receive())["type"] == "drain"
                 assert await worker.settle("q", "ack", first) == ["ok"]
-                await worker.quiet(0.1)
+                await served.app.dispatchers["q"].stopped.wait()
                 assert await worker.settle("q", "ack", second) == ["ok"]
                 assert (await worker.closed())[0] == 1001
+        assert not worker.pushes
         assert (await served.app.store.queue("q")).ready == 1
 
 
 async def test_tenants_and_operators_are_told_and_closed_at_once(served: Served) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
-            with trio.fail_after(2):
-                await served.app.drain(5.0)
+            await served.app.drain(3600.0)
             for client in (ada, operator):
                 assert (await client.receive())["type"] == "drain"
                 assert (await client.closed())[0] == 1001
@@ -92,17 +96,16 @@ async def test_tenants_and_operators_are_told_and_closed_at_once(served: Served)
 
 
 async def test_an_idle_worker_does_not_hold_up_the_drain(served: Served) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with raw(served, WORKER) as worker:
             await worker.attach("q", credit=5)
-            with trio.fail_after(2):
-                await served.app.drain(30.0)
+            await served.app.drain(3600.0)
             assert (await worker.receive())["type"] == "drain"
             assert (await worker.closed())[0] == 1001
 
 
 async def test_what_is_asked_while_draining_is_refused_as_draining_and_not_as_a_mistake(served: Served) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             for peer in served.app.peers:
                 peer.session.drain()
@@ -114,8 +117,9 @@ async def test_what_is_asked_while_draining_is_refused_as_draining_and_not_as_a_
             assert caught.value.code == "draining"
 
 
+@pytest.mark.usefixtures("no_polls")
 async def test_another_server_takes_over_what_a_drained_one_leaves(server_store: str) -> None:
-    with trio.fail_after(15):
+    with trio.fail_after(30):
         async with (
             running(server_store) as other,
             raw(other, WORKER) as heir,
@@ -131,6 +135,5 @@ async def test_another_server_takes_over_what_a_drained_one_leaves(server_store:
             assert first["id"] == "c"
             await heir.ask("credit", credit=3)
             await served.app.drain(0.2)
-            with trio.fail_after(1):
-                rest = await heir.pushed(2)
+            rest = await heir.pushed(2)
             assert {task["id"] for task in rest} == {"a", "b"}

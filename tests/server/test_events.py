@@ -68,22 +68,21 @@ async def test_an_event_too_old_is_refused_with_where_the_feed_goes_on(served: S
         assert "newest event is 5" in caught.value.frame["message"]
 
 
+@pytest.mark.usefixtures("no_polls")
 async def test_an_answer_waits_for_the_first_event_of_that_tenant(served: Served) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada, trio.open_nursery() as nursery:
             rows: list[dict[str, object]] = []
 
             async def ask() -> None:
-                rows.extend((await ada.ask("events", queue="q", timeout_ms=5000))["events"])
+                rows.extend((await ada.ask("events", queue="q", timeout_ms=60_000))["events"])
 
             nursery.start_soon(ask)
             await waited_for(served, "ada")
             await finish(served.app.store, "b", name="bob")
             assert not rows
-            begun = trio.current_time()
             await finish(served.app.store, "a")
             await wait_until(lambda: bool(rows))
-            assert trio.current_time() - begun < 2, "told by the store, not found by the poll"
             assert [(row["event"], row["task"]) for row in rows] == [("done", "a")]
 
 
@@ -94,6 +93,7 @@ async def test_an_answer_with_nothing_comes_when_the_time_is_up(served: Served) 
     await waited_for(served)
 
 
+@pytest.mark.usefixtures("no_polls")
 async def test_an_event_between_reading_and_waiting_is_not_missed(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,15 +109,16 @@ async def test_an_event_between_reading_and_waiting_is_not_missed(
         return page
 
     monkeypatch.setattr(Store, "events", late)
-    with trio.fail_after(3):  # less than the poll
+    with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada:
             rows = (await ada.ask("events", queue="q", timeout_ms=60_000))["events"]
     assert [page.newest for page in pages] == [0, 1]
     assert [row["task"] for row in rows] == ["a"]
 
 
+@pytest.mark.usefixtures("no_polls")
 async def test_events_are_heard_at_another_server(server_store: str) -> None:
-    with trio.fail_after(15):
+    with trio.fail_after(30):
         async with (
             running(server_store) as one,
             running(server_store) as other,
@@ -125,7 +126,7 @@ async def test_events_are_heard_at_another_server(server_store: str) -> None:
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(finish_when_waited_for, one, other)
-            rows = (await ada.ask("events", queue="q", timeout_ms=5000))["events"]
+            rows = (await ada.ask("events", queue="q", timeout_ms=60_000))["events"]
     assert [row["task"] for row in rows] == ["a"]
 
 
@@ -136,7 +137,7 @@ async def finish_when_waited_for(waiting: Served, finishing: Served) -> None:
 
 
 async def test_a_server_that_stops_says_so_to_those_who_wait(served: Served) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada, trio.open_nursery() as nursery:
 
             async def stop() -> None:

@@ -17,7 +17,7 @@ NONE = dict.fromkeys(LIMIT_RANGES, 0)
 
 
 async def test_limits_are_set_told_and_taken_off(served: Served) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
             body = await operator.ask("set_limits", queue="q", tenant="ada", limits={"cap": 3, "rate": 0.5})
             assert body == {"before": UNSET}
@@ -34,7 +34,7 @@ async def test_limits_are_set_told_and_taken_off(served: Served) -> None:
 
 
 async def test_a_cap_holds_and_a_higher_one_acts_at_once(served: Served) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with raw(served, OPERATOR) as operator, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await operator.ask("set_limits", queue="q", tenant="ada", limits={"cap": 2})
             await worker.attach("q", credit=10)
@@ -46,23 +46,22 @@ async def test_a_cap_holds_and_a_higher_one_acts_at_once(served: Served) -> None
             await worker.quiet()
 
 
+@pytest.mark.usefixtures("no_polls")
 async def test_a_rate_holds_and_the_next_token_wakes_the_worker(served: Served) -> None:
-    """The ticker is told by the claim when tokens come: nobody waits for its next round, a second later."""
-    with trio.fail_after(20):
+    """The ticker is told by the claim when tokens come: its next round would be in an hour."""
+    with trio.fail_after(30):
         async with raw(served, OPERATOR) as operator, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await operator.ask("set_limits", queue="q", tenant="ada", limits={"rate": 20, "burst": 1})
             await worker.attach("q", credit=20)
             began = trio.current_time()
             await ada.enqueue("q", IDS)
             tasks = await worker.pushed(20)
-            took = trio.current_time() - began
-            assert took >= 19 / 20 - 0.01, "twenty a second"
-            assert took < 8, "tokens come every 50 ms, not with every second's tick"
+            assert trio.current_time() - began >= 19 / 20 - 0.01, "twenty a second"
             assert await worker.settle("q", "ack", *tasks) == ["ok"] * 20
 
 
 async def test_other_tenants_do_not_wait_for_one_that_is_out_of_tokens(served: Served) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with raw(served, OPERATOR) as operator, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await operator.ask("set_limits", queue="q", tenant="ada", limits={"rate": 1 / 60, "burst": 1})
             await ada.enqueue("q", IDS)
@@ -76,7 +75,7 @@ async def test_other_tenants_do_not_wait_for_one_that_is_out_of_tokens(served: S
 
 
 async def test_what_is_too_much_is_refused_with_the_limit_and_when_to_come_again(served: Served) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
             await operator.ask("set_limits", queue="q", limits={"queued": 5})
             assert await ada.enqueue("q", IDS[:5]) == ["ok"] * 5
@@ -88,7 +87,7 @@ async def test_what_is_too_much_is_refused_with_the_limit_and_when_to_come_again
 
 
 async def test_a_schedule_of_a_tenant_that_has_too_much_goes_on_without_a_task(served: Served) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
             await operator.ask("set_limits", queue="q", tenant="ada", limits={"queued": 1})
             await ada.enqueue("q", ["a"])
@@ -99,12 +98,12 @@ async def test_a_schedule_of_a_tenant_that_has_too_much_goes_on_without_a_task(s
                 row = (await ada.ask("schedules", queue="q", name="often"))["schedules"][0]
                 return bool(row["next_at_ms"] > first)
 
-            await wait_until(has_moved, 15)
+            await wait_until(has_moved)
             assert (await served.app.store.queue("q")).ready == 1
 
 
 async def test_a_guaranteed_tenant_is_served_first(served: Served) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with raw(served, OPERATOR) as operator, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await ada.enqueue("q", IDS)
             async with raw(served, tenant("bob")) as bob:

@@ -164,7 +164,7 @@ async def test_what_is_missing_unknown_or_of_a_wrong_type_is_refused(
 
 @pytest.mark.parametrize("role", Role)
 async def test_the_good_bodies_are_taken(served: Served, server_store: str, role: Role) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_world(served, server_store) as world:
             for verb in GOOD:
                 if role in CLIENT_FRAMES[REQUESTS[verb]][0]:
@@ -242,7 +242,7 @@ NOT_ALONE = {"timeout_ms", "after", "every_ms", "dedupe_window_ms", "tasks.dedup
 
 @pytest.mark.parametrize("verb", REQUESTS)
 async def test_whole_numbers_at_their_bounds_are_taken(served: Served, server_store: str, verb: str) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_world(served, server_store) as world:
             for place, row in documented(verb):
                 if (bounds := bounds_of(row)) and row["type"] == "whole number" and place not in NOT_ALONE:

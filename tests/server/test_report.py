@@ -14,20 +14,27 @@ from fairq.server.shares import SAMPLE_S
 from fairq.store.store import Store
 from tests.store.waiting import wait_until
 
+from .clock import StoreClock
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
 from .test_why import closed
 
-HOLD_S = 0.15  # how long something holds tasks back, that is measured
+HOLD_MS = 160  # how long something holds tasks back, by the store's clock
 
 
 @define
 class World:
-    """A connection of each role."""
+    """A connection of each role, and the store's clock."""
 
+    served: Served
+    clock: StoreClock
     ada: Raw
     bob: Raw
     operator: Raw
     worker: Raw
+
+    def hold(self, ms: int = HOLD_MS) -> None:
+        """Let time pass."""
+        self.clock.move(self.clock.now_ms + ms, self.served)
 
     async def run(self, *ids: str) -> None:
         """Have a task, or these, pushed to the worker and done at once."""
@@ -44,7 +51,7 @@ async def paused(world: World, **whom: Any) -> None:
     await world.worker.attach("q")
     await world.say("pause", **whom)
     await world.ada.enqueue("q", ["a"])
-    await trio.sleep(HOLD_S)
+    world.hold()
     await world.say("resume", **whom)
     await world.run()
 
@@ -54,7 +61,7 @@ async def closed_for_a_while(world: World, **whom: Any) -> None:
     await world.worker.attach("q")
     await world.say("set_windows", windows=closed(), **whom)
     await world.ada.enqueue("q", ["a"])
-    await trio.sleep(HOLD_S)
+    world.hold()
     await world.say("set_windows", windows="", **whom)
     await world.run()
 
@@ -62,7 +69,7 @@ async def closed_for_a_while(world: World, **whom: Any) -> None:
 async def no_worker(world: World) -> None:
     """Enqueue, and let a worker come later."""
     await world.ada.enqueue("q", ["a"])
-    await trio.sleep(HOLD_S)
+    world.hold()
     await world.worker.attach("q")
     await world.run()
 
@@ -72,7 +79,9 @@ async def rate(world: World) -> None:
     await world.worker.attach("q", credit=5)
     await world.say("set_limits", tenant="ada", limits={"rate": 10, "burst": 1})
     await world.ada.enqueue("q", ["a", "b", "c"])
-    for _ in range(3):
+    await world.run()
+    for _ in range(2):
+        world.hold(100)
         await world.run()
 
 
@@ -82,7 +91,7 @@ async def cap(world: World) -> None:
     await world.say("set_limits", tenant="ada", limits={"cap": 1})
     await world.ada.enqueue("q", ["a", "b"])
     first = await world.worker.pushed()
-    await trio.sleep(HOLD_S)
+    world.hold()
     await world.worker.settle("q", "ack", *first)
     await world.run()
 
@@ -93,7 +102,7 @@ async def backlog(world: World) -> None:
     await world.ada.enqueue("q", [f"a{n}" for n in range(8)])
     for _ in range(8):
         first = await world.worker.pushed()
-        await trio.sleep(HOLD_S / 8)
+        world.hold(HOLD_MS // 8)
         await world.worker.settle("q", "ack", *first)
 
 
@@ -103,7 +112,7 @@ async def share(world: World) -> None:
     await world.bob.enqueue("q", ["b"])
     theirs = await world.worker.pushed()
     await world.ada.enqueue("q", ["a"])
-    await trio.sleep(HOLD_S)
+    world.hold()
     await world.worker.settle("q", "ack", *theirs)
     await world.run()
 
@@ -122,16 +131,18 @@ RUNS: dict[str, tuple[str, Callable[[World], Awaitable[None]]]] = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-async def test_most_of_the_dwell_goes_to_what_held_the_tasks(served: Served, name: str) -> None:
+async def test_most_of_the_dwell_goes_to_what_held_the_tasks(
+    served: Served, store_clock: StoreClock, name: str
+) -> None:
     reason, run = RUNS[name]
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with (
             raw(served, tenant("ada")) as ada,
             raw(served, tenant("bob")) as bob,
             raw(served, OPERATOR) as operator,
             raw(served, WORKER) as worker,
         ):
-            await run(World(ada, bob, operator, worker))
+            await run(World(served, store_clock, ada, bob, operator, worker))
             report = (await ada.ask("report", queue="q"))["report"]
     parts = {part["reason"]: part["part"] for part in report["parts"]}
     assert max(parts, key=lambda each: parts[each]) == reason, parts
@@ -151,7 +162,7 @@ async def test_one_may_ask_about_oneself_and_an_operator_about_anybody(served: S
 
 
 async def test_the_share_is_told_as_the_difference_to_a_sample(served: Served) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with (
             raw(served, tenant("ada")) as ada,
             raw(served, OPERATOR) as operator,
@@ -181,7 +192,7 @@ async def test_samples_are_taken_while_there_is_work(served: Served, monkeypatch
 
     monkeypatch.setattr(Store, "tenants", tenants)
     shares = served.app.shares
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
             await worker.attach("q", "other")
             await ada.enqueue("q", ["a"])

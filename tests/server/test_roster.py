@@ -23,7 +23,7 @@ SUPERSEDED = (4002, "a worker that started later has this name")
 @asynccontextmanager
 async def two_servers(store: str) -> AsyncIterator[tuple[Served, Served]]:
     """Two servers of a store, with long leases in the queue q."""
-    with trio.fail_after(15):
+    with trio.fail_after(30):
         async with running(store) as one, running(store) as two, raw(one, OPERATOR) as operator:
             await operator.ask("configure", queue="q", settings={"lease_ms": 3_600_000})
             yield one, two
@@ -40,8 +40,12 @@ async def holding(
 
 
 @pytest.mark.parametrize("where", ["the same server", "another server"])
-async def test_a_restarted_worker_gets_at_once_what_its_dead_connection_holds(server_store: str, where: str) -> None:
+async def test_a_restarted_worker_gets_at_once_what_its_dead_connection_holds(
+    server_store: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing comes back from the dead one, not even an answer to the server's good-bye; and it had room for more."""
+    for limit in ("server.peer.END_S", "transport.CLOSE_S"):  # the server waits for that answer for an hour
+        monkeypatch.setattr(f"fairq.{limit}", 3600.0)
     async with (
         two_servers(server_store) as (one, two),
         open_proxy(one.port) as proxy,
@@ -51,8 +55,7 @@ async def test_a_restarted_worker_gets_at_once_what_its_dead_connection_holds(se
         await holding(one, dead, "a", "b", started=1_000, credit=100)
         proxy.hold()
         await heir.attach("q", credit=5, name="mill", started_at_ms=2_000)
-        with trio.fail_after(0.5):
-            tasks = await heir.pushed(2)
+        tasks = await heir.pushed(2)
         assert sorted((task["id"], task["attempt"]) for task in tasks) == [("a", 2), ("b", 2)]
         assert await heir.settle("q", "ack", *tasks) == ["ok", "ok"]
         proxy.release()
@@ -66,8 +69,7 @@ async def test_what_is_held_comes_back_though_the_dead_connection_cannot_be_clos
     async with raw(served, WORKER) as dead, raw(served, WORKER) as heir:
         await holding(served, dead, "a", started=1_000)
         await heir.attach("q", name="mill", started_at_ms=2_000)
-        with trio.fail_after(0.5):
-            assert [task["id"] for task in await heir.pushed()] == ["a"]
+        assert [task["id"] for task in await heir.pushed()] == ["a"]
 
 
 @pytest.mark.parametrize("where", ["the same server", "another server"])
@@ -82,8 +84,7 @@ async def test_a_worker_that_connects_again_keeps_the_leases_that_it_brings(serv
         known = {"queue": "q", "id": "ada/known", "attempt": 1}
         assert await again.attach("q", credit=5, name="mill", started_at_ms=1_000, leases=[known]) == ["ok"]
         assert await dead.closed() == SUPERSEDED
-        with trio.fail_after(1):
-            (task,) = await again.pushed()
+        (task,) = await again.pushed()
         assert (task["id"], task["attempt"]) == ("unheard", 2)
         assert await again.settle("q", "ack", {"full_id": "ada/known", "attempt": 1}, task) == ["ok", "ok"]
 
@@ -102,7 +103,7 @@ async def test_an_older_worker_is_closed_when_it_attaches_to_another_server(serv
         await holding(one, young, "a", started=2_000)
         await old.attach("q", name="mill", started_at_ms=1_000)
         assert await old.closed() == SUPERSEDED
-        await young.quiet()
+        assert not young.pushes
         assert (await one.app.store.tasks("q", ["ada/a"]))[0].attempt == 1
 
 
@@ -121,7 +122,7 @@ async def test_two_that_attach_at_the_same_time_do_not_both_stay(
         await tell_workers(self, message)
 
     monkeypatch.setattr(Store, "tell_workers", together)
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         async with raw(served, WORKER) as old, raw(served, WORKER) as young, trio.open_nursery() as nursery:
 
             async def attach(worker: Raw, started: int) -> None:
@@ -176,8 +177,8 @@ async def test_what_no_server_would_say_does_no_harm(served: Served) -> None:
         await worker.attach("q", name="mill", started_at_ms=1)
         for message in (b"", b"[", b"1", b"{}", b'{"server":"x","attached":[1]}', b'{"server":"x","attached":5}'):
             await served.app.store.tell_workers(message)
-        await worker.quiet()
-        assert served.app.count_workers("q") == 1
+        await served.app.store.tell_workers(b'{"server":"x","drain":"mill"}')
+        assert (await worker.receive())["type"] == "dismiss"  # it is the last message that is heeded, and the first
 
 
 @pytest.mark.parametrize("where", ["the same server", "another server"])
@@ -197,10 +198,10 @@ async def test_a_drained_worker_finishes_what_it_holds_and_gets_nothing_more(ser
             assert (await operator.ask("drain_worker", worker="mill"))["workers"] == 1
         assert (await worker.receive())["type"] == "dismiss"
         await ada.enqueue("q", ["b"])
-        await worker.quiet()
         await other.attach("q", name="mill-2")
         assert (await other.pushed())[0]["id"] == "b"
         assert await worker.settle("q", "ack", task) == ["ok"]
+        assert not worker.pushes
         assert (await worker.closed())[0] == 1001
         assert (await operator.ask("drain_worker", worker="nobody"))["workers"] == 0
 
@@ -265,7 +266,7 @@ async def test_the_sdk_ends_when_it_is_drained(served: Served) -> None:
         began.set()
         await finish.wait()
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with (
             raw(served, tenant("ada")) as ada,
             raw(served, OPERATOR) as operator,

@@ -15,6 +15,7 @@ from fairq.store.store import Fire, Store
 from tests import stores
 from tests.store.waiting import wait_until
 
+from .clock import StoreClock
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
 
 NIGHTLY = {"queue": "q", "name": "nightly", "payload": {"n": 1}, "cron": "0 3 * * *"}
@@ -36,7 +37,7 @@ async def row_of(client: Raw, name: str, **more: Any) -> dict[str, Any]:
 
 
 async def test_a_schedule_tells_its_next_fires_and_can_be_read(served: Served) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada:
             body = await ada.ask("schedule", **NIGHTLY, zone="Europe/Copenhagen", max_attempts=2, expires_in_ms=5000)
             assert body["outcome"] == "created"
@@ -54,7 +55,7 @@ async def test_a_schedule_tells_its_next_fires_and_can_be_read(served: Served) -
 
 async def test_what_its_tasks_ask_for_is_told_and_a_change_of_it_is_a_change(served: Served) -> None:
     asked = {"priority": 0, "dedupe_key": "n", "dedupe_window_ms": 5000, "result_ttl_ms": 9000}
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada:
             await ada.ask("schedule", **NIGHTLY, **asked)
             row = await row_of(ada, "nightly")
@@ -66,40 +67,63 @@ async def test_what_its_tasks_ask_for_is_told_and_a_change_of_it_is_a_change(ser
             assert not listed.keys() & asked.keys()
 
 
-async def test_a_fire_makes_no_task_while_that_of_an_earlier_one_runs(served: Served) -> None:
-    with trio.fail_after(15):
+async def has_moved_on(client: Raw, name: str, now_ms: int) -> None:
+    """Wait until the next fire of a schedule is later than that."""
+
+    async def has_moved() -> bool:
+        return bool((await row_of(client, name))["next_at_ms"] > now_ms)
+
+    await wait_until(has_moved)
+
+
+async def test_a_fire_makes_no_task_while_that_of_an_earlier_one_runs(served: Served, store_clock: StoreClock) -> None:
+    with trio.fail_after(30):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=10)
             (first, *_) = (await ada.ask("schedule", **EVERY, dedupe_key="every"))["fires_at_ms"]
+            store_clock.move(first, served)
             (task,) = await worker.pushed()
             assert task["start_at_ms"] == first
-            await worker.quiet(2.2)
+            for later in (first + 1000, first + 2000):
+                store_clock.move(later, served)
+                await has_moved_on(ada, "every", later)
+            await worker.quiet()
             row = await row_of(ada, "every")
-            assert row["last_fired_at_ms"] == first
-            assert row["next_at_ms"] > first + 2000
+            assert (row["last_fired_at_ms"], row["next_at_ms"]) == (first, first + 3000)
             await worker.settle("q", "ack", task)
+            store_clock.move(first + 3000, served)
             (task,) = await worker.pushed()
-            assert task["start_at_ms"] >= row["next_at_ms"]
+            assert task["start_at_ms"] == first + 3000
 
 
-async def test_an_interval_fires_on_its_grid_and_the_task_says_when(served: Served) -> None:
-    with trio.fail_after(15):
+@pytest.mark.usefixtures("no_polls")
+async def test_a_schedule_fires_when_it_is_due_and_not_before(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=10)
+            (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
+            (task,) = await worker.pushed()
+            assert task["start_at_ms"] == first <= time.time() * 1000
+
+
+async def test_an_interval_fires_on_its_grid_and_the_task_says_when(served: Served, store_clock: StoreClock) -> None:
+    with trio.fail_after(30):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=10)
             (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
             for number in range(3):
+                store_clock.move(first + 1000 * number, served)
                 (task,) = await worker.pushed()
                 assert task["start_at_ms"] == first + 1000 * number
                 assert task["id"] == f"every-{task['start_at_ms']}"
                 assert task["payload"] == 1
-                assert 0 <= time.time() * 1000 - task["start_at_ms"] < 300
                 await worker.settle("q", "ack", task)
             row = await row_of(ada, "every")
             assert (row["last_fired_at_ms"], row["next_at_ms"]) == (first + 2000, first + 3000)
 
 
-async def test_with_many_servers_each_fire_is_one_task(server_store: str) -> None:
-    with trio.fail_after(20):
+async def test_with_many_servers_each_fire_is_one_task(server_store: str, store_clock: StoreClock) -> None:
+    with trio.fail_after(30):
         async with (
             running(server_store) as one,
             running(server_store) as two,
@@ -108,17 +132,16 @@ async def test_with_many_servers_each_fire_is_one_task(server_store: str) -> Non
             raw(two, WORKER) as worker,
         ):
             for name in "abcde":
-                await ada.ask("schedule", **{**EVERY, "name": name})
+                (first, *_) = (await ada.ask("schedule", **{**EVERY, "name": name}))["fires_at_ms"]
             await worker.attach("q", credit=100)
+            for number in range(5):
+                store_clock.move(first + 1000 * number, one, two, three)
+                tasks = await worker.pushed(5)
+                assert sorted(task["id"] for task in tasks) == [f"{name}-{first + 1000 * number}" for name in "abcde"]
             for served in (one, two, three):
-                served.app.ticker.expect("q", 0)
-            tasks = await worker.pushed(15)
-            ids = [task["id"] for task in tasks]
-            assert len(set(ids)) == len(ids)
-            fires = {name: sorted(int(id.split("-")[1]) for id in ids if id[0] == name) for name in "abcde"}
-            for name, at in fires.items():
-                assert [moment - at[0] for moment in at] == [1000 * n for n in range(len(at))], name
-            assert (await one.app.store.queue("q")).enqueued == len(ids)
+                await served.app.ticker._tick("q")
+            await worker.quiet()
+            assert (await one.app.store.queue("q")).enqueued == 25
 
 
 async def test_of_ten_that_read_the_same_schedule_one_fires(served: Served) -> None:
@@ -127,7 +150,7 @@ async def test_of_ten_that_read_the_same_schedule_one_fires(served: Served) -> N
     async def fire(next_at_ms: int) -> None:
         outcomes.extend(await store.fire("q2", [Fire(found, next_at_ms)]))
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         served.app.ticker.due["q2"] = float("inf")  # its own server stays out of it
         now_ms, _ = await store.schedules("q2")
         due_ms = now_ms - 1000
@@ -140,14 +163,17 @@ async def test_of_ten_that_read_the_same_schedule_one_fires(served: Served) -> N
         assert (await store.queue("q2")).enqueued == 1
 
 
-async def test_a_schedule_made_at_a_server_that_is_gone_fires_at_another(server_store: str) -> None:
-    with trio.fail_after(15):
+async def test_a_schedule_made_at_a_server_that_is_gone_fires_at_another(
+    server_store: str, store_clock: StoreClock
+) -> None:
+    with trio.fail_after(30):
         async with running(server_store) as goes, raw(goes, tenant("ada")) as ada:
             (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
+        store_clock.move(first)
         async with running(server_store) as stays, raw(stays, WORKER) as worker:
             await worker.attach("q", credit=1)
             (task,) = await worker.pushed()
-            assert (task["start_at_ms"] - first) % 1000 == 0
+            assert task["start_at_ms"] == first
 
 
 @pytest.mark.parametrize(("missed", "count"), [("skip", 0), ("once", 1)])
@@ -156,7 +182,7 @@ async def test_what_was_missed_while_no_server_ran_is_skipped_or_made_up_for_onc
 ) -> None:
     """Ten fires are over since the one that is due."""
     store = served.app.store
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         due_at = await overdue(store, "late", missed, 36_000_000 + 5)
 
         async def has_moved() -> bool:
@@ -172,7 +198,7 @@ async def test_what_was_missed_while_no_server_ran_is_skipped_or_made_up_for_onc
 
 
 async def test_a_fire_that_is_a_little_late_is_not_missed(served: Served) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         await overdue(served.app.store, "late", "skip", 30_000)
         async with raw(served, WORKER) as worker:
             await worker.attach("q", credit=1)
@@ -180,7 +206,7 @@ async def test_a_fire_that_is_a_little_late_is_not_missed(served: Served) -> Non
 
 
 async def test_more_schedules_than_a_call_takes_fire_together(served: Served) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         for number in range(250):
             await overdue(served.app.store, f"s{number}", "once", 1000)
 
@@ -193,37 +219,42 @@ async def test_more_schedules_than_a_call_takes_fire_together(served: Served) ->
 
 async def test_a_schedule_that_this_server_cannot_compute_holds_up_no_other(served: Served) -> None:
     store = served.app.store
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         timing = Timing("0 3 * * *", "Mars/Olympus")
         await store.schedule("q", "ada", "mars", timing, 1_000, "once", NewTask("mars", b"0"))
         await overdue(store, "late", "once", 1000)
         async with raw(served, WORKER) as worker:
             await worker.attach("q", credit=5)
             assert [task["payload"] for task in await worker.pushed()] == ["late"]
-            await worker.quiet(0.2)
+            await worker.quiet()
 
 
-async def test_pause_holds_fires_back_and_resume_makes_up_for_nothing(served: Served) -> None:
-    with trio.fail_after(15):
+async def test_pause_holds_fires_back_and_resume_makes_up_for_nothing(served: Served, store_clock: StoreClock) -> None:
+    with trio.fail_after(30):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=10)
             first = (await ada.ask("schedule", **EVERY, missed="once"))["fires_at_ms"][0]
             assert (await ada.ask("pause_schedule", queue="q", name="every"))["before"] is False
             assert (await ada.ask("pause_schedule", queue="q", name="every"))["before"] is True
-            await worker.quiet(2.2)
+            store_clock.move(first + 2500)
+            await served.app.ticker._tick("q")
+            await worker.quiet()
             assert (await ada.ask("resume_schedule", queue="q", name="every"))["before"] is True
             assert (await ada.ask("resume_schedule", queue="q", name="every"))["before"] is False
-            resumed_ms = time.time() * 1000
+            await served.app.ticker._tick("q")
+            await worker.quiet()
+            store_clock.move(first + 3000, served)
             (task,) = await worker.pushed()
-            assert task["start_at_ms"] > resumed_ms - 50
-            assert (task["start_at_ms"] - first) % 1000 == 0
+            assert task["start_at_ms"] == first + 3000
             assert (await ada.ask("unschedule", queue="q", name="every"))["before"] is True
             assert (await ada.ask("unschedule", queue="q", name="every"))["before"] is False
-            await worker.quiet(1.2)
+            store_clock.move(first + 5000)
+            await served.app.ticker._tick("q")
+            await worker.quiet()
 
 
 async def test_a_tenant_sees_its_own_schedules_and_an_operator_all(served: Served) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with (
             raw(served, tenant("ada")) as ada,
             raw(served, tenant("bob")) as bob,
@@ -255,7 +286,7 @@ async def test_a_tenant_sees_its_own_schedules_and_an_operator_all(served: Serve
 
 
 async def test_the_thousand_and_first_schedule_is_refused(served: Served) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         for number in range(1000):
             await overdue(served.app.store, f"s{number}", "skip", -3_600_000)
         async with raw(served, tenant("ada")) as ada:
@@ -265,17 +296,17 @@ async def test_the_thousand_and_first_schedule_is_refused(served: Served) -> Non
 
 
 async def test_a_store_that_is_away_delays_a_fire_and_loses_none(
-    start_store: Callable[..., stores.LocalServer],
+    start_store: Callable[..., stores.LocalServer], store_clock: StoreClock
 ) -> None:
     server = start_store({"appendfsync": "always"})
+    store_clock.govern(server.url)
     with trio.fail_after(30):
         async with running(server.url) as served, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=5)
-            body = {**EVERY, "every_ms": 2_000}
-            (first, *_) = (await ada.ask("schedule", **body))["fires_at_ms"]
+            (first, *_) = (await ada.ask("schedule", **EVERY))["fires_at_ms"]
             server.kill()
             await wait_until(lambda: not served.app.store.connection.is_connected)
-            await trio.sleep(2.2)
+            store_clock.move(first + 200)
             server.start()
             (task,) = await worker.pushed()
             assert bare_id(task["full_id"]) == f"every-{first}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import trio
-import trio.testing
 
 from .harness import OPERATOR, WORKER, raw, running, tenant
 
@@ -13,7 +12,7 @@ async def test_each_task_runs_once_whichever_server_has_it(server_store: str) ->
     ids = {f"id-{number}" for number in range(200)}
     done: list[str] = []
 
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         async with running(server_store) as one, running(server_store) as two:
             async with raw(one, tenant("ada")) as ada, raw(two, tenant("bob")) as bob:
 
@@ -39,9 +38,9 @@ async def test_each_task_runs_once_whichever_server_has_it(server_store: str) ->
             assert (await one.app.store.queue("q")).done == len(ids)
 
 
+@pytest.mark.usefixtures("no_polls")
 async def test_a_task_enqueued_at_one_server_wakes_a_worker_at_the_other(server_store: str) -> None:
-    delays = []
-    with trio.fail_after(15):
+    with trio.fail_after(30):
         async with (
             running(server_store) as one,
             running(server_store) as two,
@@ -50,34 +49,31 @@ async def test_a_task_enqueued_at_one_server_wakes_a_worker_at_the_other(server_
         ):
             await worker.attach("q", credit=1)
             for number in range(10):
-                await trio.testing.wait_all_tasks_blocked(0.02)
-                began = trio.current_time()
+                await worker.quiet()
                 await ada.enqueue("q", [f"id-{number}"])
                 (task,) = await worker.pushed()
-                delays.append(trio.current_time() - began)
+                assert task["id"] == f"id-{number}"
                 await worker.settle("q", "ack", task)
-    assert sorted(delays)[5] < 0.1
-    assert max(delays) < 0.6  # under the one second of the slow poll
 
 
+@pytest.mark.usefixtures("no_polls")
 async def test_a_worker_hears_of_a_task_that_came_right_after_it_attached(server_store: str) -> None:
     """Between the first claim and the subscription to the queue's channel lies a gap."""
-    with trio.fail_after(15):
+    with trio.fail_after(30):
         async with running(server_store) as one, running(server_store) as two, raw(one, tenant("ada")) as ada:
             for number in range(10):
                 async with raw(two, WORKER) as worker:
                     await worker.attach(f"q{number}", credit=1)
-                    began = trio.current_time()
                     await ada.enqueue(f"q{number}", ["a"])
                     await worker.pushed()
-                    assert trio.current_time() - began < 0.6
 
 
+@pytest.mark.usefixtures("no_polls")
 @pytest.mark.parametrize("verb", ["resume", "replay"])
 async def test_what_an_operator_sets_free_at_one_server_wakes_a_worker_at_the_other(
     server_store: str, verb: str
 ) -> None:
-    with trio.fail_after(15):
+    with trio.fail_after(30):
         async with (
             running(server_store) as one,
             running(server_store) as two,
@@ -90,19 +86,19 @@ async def test_what_an_operator_sets_free_at_one_server_wakes_a_worker_at_the_ot
             (task,) = await worker.pushed()
             if verb == "replay":
                 await worker.settle("q", "reject", task)
-                await trio.testing.wait_all_tasks_blocked(0.05)
+                await worker.quiet()
                 await operator.ask("replay", queue="q", ids=["ada/a"])
             else:
                 await operator.ask("pause", queue="q", tenant="ada")
                 await worker.settle("q", "release", task)
-                await worker.quiet(0.1)
+                await worker.quiet()
                 await operator.ask("resume", queue="q", tenant="ada")
-            with trio.fail_after(0.5):
-                await worker.pushed()
+            await worker.pushed()
 
 
+@pytest.mark.usefixtures("no_polls")
 async def test_when_one_server_stops_the_other_goes_on_with_what_it_left(server_store: str) -> None:
-    with trio.fail_after(15):
+    with trio.fail_after(30):
         async with running(server_store) as stays, raw(stays, WORKER) as heir, raw(stays, tenant("ada")) as ada:
             await heir.attach("q", credit=10)
             async with running(server_store) as goes, raw(goes, WORKER) as worker:
@@ -112,20 +108,19 @@ async def test_when_one_server_stops_the_other_goes_on_with_what_it_left(server_
                 await worker.pushed(2)
                 await heir.ask("credit", credit=10)
                 await heir.pushed(1)
-            with trio.fail_after(2):  # `goes` is gone, without a word
-                assert {task["id"] for task in await heir.pushed(2)} <= {"a", "b", "c"}
+            assert {task["id"] for task in await heir.pushed(2)} <= {"a", "b", "c"}  # `goes` is gone, without a word
             await ada.enqueue("q", ["d"])
             assert (await heir.pushed())[0]["id"] == "d"
 
 
+@pytest.mark.usefixtures("quick_floor")
 async def test_leases_of_a_server_that_vanished_are_reaped_by_another(server_store: str) -> None:
-    with trio.fail_after(15):
+    with trio.fail_after(30):
         async with running(server_store) as stays, raw(stays, OPERATOR) as operator, raw(stays, WORKER) as worker:
             await operator.ask("configure", queue="q", settings={"lease_ms": 200})
             async with raw(stays, tenant("ada")) as ada:
                 await ada.enqueue("q", ["a"])
             assert len((await stays.app.store.claim("q", "vanished", 1)).leases) == 1
             await worker.attach("q", credit=1)
-            with trio.fail_after(2.5):
-                (task,) = await worker.pushed()
+            (task,) = await worker.pushed()
             assert (task["id"], task["attempt"]) == ("a", 2)

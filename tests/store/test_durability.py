@@ -14,7 +14,7 @@ EVICTING = ["allkeys-lru", "allkeys-random", "volatile-lru", "volatile-ttl"]
 
 
 async def test_a_durable_store_has_no_problems(store: Store) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         assert await check_durability(store) == []
 
 

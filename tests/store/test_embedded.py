@@ -58,7 +58,7 @@ def is_alive(pid: int | None) -> bool:
 async def embedded(data_dir: Path) -> AsyncIterator[Store]:
     """A typed store on an embedded one."""
     with trio.fail_after(30):
-        async with embedded_store(data_dir) as url, open_store(url, connect_timeout=5) as store:
+        async with embedded_store(data_dir) as url, open_store(url, connect_timeout=30) as store:
             yield store
 
 
@@ -120,7 +120,7 @@ async def test_a_killed_child_is_started_again_and_everything_acknowledged_is_th
             pid = store_pid(tmp_path)
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
-        with trio.fail_after(5):
+        with trio.fail_after(30):
             await wait_until(lambda: not store.connection.is_connected)
             await store.connection.wait_connected()
         assert store_pid(tmp_path) != pid
@@ -132,7 +132,7 @@ async def test_a_killed_child_is_started_again_and_everything_acknowledged_is_th
 async def test_a_second_owner_of_the_data_directory_is_refused_by_the_name_of_the_first(
     tmp_path: Path, other_owner: subprocess.Popen[bytes]
 ) -> None:
-    with trio.fail_after(5), pytest.raises(SettingsError, match=f"process {other_owner.pid}") as caught:
+    with trio.fail_after(30), pytest.raises(SettingsError, match=f"process {other_owner.pid}") as caught:
         async with embedded_store(tmp_path):
             pass
     assert caught.value.field == "data_dir"
@@ -143,7 +143,7 @@ async def test_the_orphan_of_a_killed_owner_is_shut_down_before_its_data_is_used
     tmp_path: Path, other_owner: subprocess.Popen[bytes]
 ) -> None:
     orphan = store_pid(tmp_path)
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with open_store(store_url(tmp_path)) as store:
             await store.enqueue("q", "ada", [NewTask("a", b"1")])
     other_owner.kill()

@@ -66,15 +66,15 @@ def test_names_carry_the_version() -> None:
 
 
 async def test_an_empty_store_gets_the_library(bare_url: str) -> None:
-    with trio.fail_after(10):
-        async with open_store(bare_url, connect_timeout=5) as store:
+    with trio.fail_after(30):
+        async with open_store(bare_url, connect_timeout=30) as store:
             assert await store.enqueue("q", "a", [TASK]) == ["ok"]
     assert libraries(bare_url) == {library.NAME: library.source()}
 
 
 async def test_every_verb_is_registered_and_reads_are_marked(bare_url: str) -> None:
-    with trio.fail_after(10):
-        async with open_store(bare_url, connect_timeout=5):
+    with trio.fail_after(30):
+        async with open_store(bare_url, connect_timeout=30):
             pass
     client = stores.connect(bare_url, decode_responses=True)
     (found,) = client.execute_command("FUNCTION", "LIST")
@@ -95,7 +95,7 @@ async def test_a_flushed_library_is_loaded_again_and_no_call_is_lost(store: Stor
     async def enqueue(number: int) -> None:
         outcomes.append(list(await store.enqueue("q", "a", [NewTask(f"id-{number}", b"1")])))
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         for start in (0, 100):
             redis_client.function_flush()
             async with trio.open_nursery() as nursery:
@@ -112,14 +112,14 @@ async def test_many_servers_may_start_on_one_empty_store_at_once(bare_url: str) 
 
     async def start() -> None:
         nonlocal started
-        async with open_store(bare_url, connect_timeout=5) as store:
+        async with open_store(bare_url, connect_timeout=30) as store:
             assert await store.queues() == []
             started += 1
             if started == 5:
                 ready.set()
             await ready.wait()
 
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(start)
@@ -144,7 +144,7 @@ async def test_another_text_under_our_version_is_refused_and_left_alone(bare_url
     other = library.source() + "\n-- another build\n"
     client.function_load(other)
     try:
-        with trio.fail_after(5), pytest.raises(SettingsError, match="another text"):
+        with trio.fail_after(30), pytest.raises(SettingsError, match="another text"):
             async with open_store(bare_url, connect_timeout=30):
                 pass
         assert libraries(bare_url) == {library.NAME: other}
@@ -156,8 +156,8 @@ async def test_another_text_under_our_version_is_refused_and_left_alone(bare_url
 async def test_a_library_of_another_version_stays_beside_ours(bare_url: str) -> None:
     client = stores.connect(bare_url)
     client.function_load("#!lua name=fairq_0\nredis.register_function('fq0_claim', function() return 1 end)")
-    with trio.fail_after(10):
-        async with open_store(bare_url, connect_timeout=5) as store:
+    with trio.fail_after(30):
+        async with open_store(bare_url, connect_timeout=30) as store:
             assert await store.enqueue("q", "a", [TASK]) == ["ok"]
     assert client.fcall("fq0_claim", 0) == 1
     client.function_flush()

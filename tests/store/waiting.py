@@ -8,7 +8,7 @@ from inspect import isawaitable
 import trio
 
 
-async def wait_until(holds: Callable[[], bool | Awaitable[bool]], seconds: float = 5.0) -> None:
+async def wait_until(holds: Callable[[], bool | Awaitable[bool]], seconds: float = 30.0) -> None:
     """Wait until a condition holds; it may be an async one. Raises: trio.TooSlowError."""
     with trio.fail_after(seconds):
         while True:

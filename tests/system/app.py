@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import trio
 
 import fairq
 
+_DIRECTORY = Path(os.environ.get("FAIRQ_TEST_JOURNAL", os.devnull)).parent
 _JOURNAL = os.open(os.environ.get("FAIRQ_TEST_JOURNAL", os.devnull), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 app = fairq.Worker()
@@ -19,7 +21,15 @@ def _note(event: str, task: fairq.Task) -> None:
 
 @app.task("q")
 async def work(task: fairq.Task) -> None:
-    """Sleep as long as the payload says: `first` seconds in the first attempt, `then` in later ones."""
+    """Do what the payload says, in the first attempt `first`, in later ones `then`: so many seconds, or till a file is.
+
+    Files are named as in the journal's directory.
+    """
     _note("start", task)
-    await trio.sleep(task.payload["first" if task.attempt == 1 else "then"])
+    until = task.payload["first" if task.attempt == 1 else "then"]
+    if isinstance(until, str):
+        while not (_DIRECTORY / until).exists():  # noqa: ASYNC110 - another process makes it
+            await trio.sleep(0.01)
+    else:
+        await trio.sleep(until)
     _note("end", task)

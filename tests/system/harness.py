@@ -21,7 +21,7 @@ from tests.server.harness import OPERATOR, tenant
 from tests.store.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 20.0
+START_SECONDS = 30.0
 
 
 @define(eq=False)
@@ -141,6 +141,10 @@ class World:
         argv = ("tests.system.app:app", "-c", str(concurrency), *named, "--token", "dev-worker")
         return self.run("worker", *argv, "--url", ",".join(urls))
 
+    def touch(self, name: str) -> None:
+        """Make the file that handlers wait for."""
+        (self.directory / name).touch()
+
     def journal(self, event: str = "") -> list[Ran]:
         """Read what the handlers did so far."""
         path = self.directory / "journal"
@@ -174,8 +178,8 @@ class Producer:
     attempted: set[str] = field(factory=set)
     acknowledged: set[str] = field(factory=set)
 
-    async def enqueue(self, id: str, *, first: float = 0, then: float = 0, timeout: float = 10.0) -> bool:
-        """Enqueue one task; returns whether it was acknowledged."""
+    async def enqueue(self, id: str, *, first: float | str = 0, then: float | str = 0, timeout: float = 30.0) -> bool:
+        """Enqueue one task for tests/system/app.py; returns whether it was acknowledged."""
         self.attempted.add(id)
         try:
             await self.client.enqueue("q", {"first": first, "then": then}, id=id, timeout=timeout)
@@ -223,7 +227,7 @@ async def wait_workers(operator: fairq.Client, count: int) -> None:
     await wait_until(are_there, START_SECONDS)
 
 
-async def wait_drained(operator: fairq.Client, seconds: float = 20.0) -> dict[str, int]:
+async def wait_drained(operator: fairq.Client, seconds: float = START_SECONDS) -> dict[str, int]:
     """Wait until nothing waits and nothing runs."""
     with trio.fail_after(seconds):
         while True:

@@ -42,7 +42,7 @@ async def test_two_servers_on_one_store_fire_each_time_once(
         world.work(*urls)
         async with fairq.open_client(urls, token=tenant("ada")) as client, operating(*urls) as operator:
             begun = {name: (await client.schedule("q", name, PAYLOAD, every=EVERY_S))[0] for name in names}
-            ran = await world.wait_journal(lambda ran: all(len(fires_of(ran, name)) >= 5 for name in names), 15)
+            ran = await world.wait_journal(lambda ran: all(len(fires_of(ran, name)) >= 5 for name in names))
             for name in names:
                 assert await client.unschedule("q", name)
             row = await wait_drained(operator)

@@ -83,7 +83,7 @@ async def test_the_same_app_comes_to_the_same_ends_in_memory_and_on_a_server(ser
                 on_server[:] = told([await task.state() for task in tasks])
                 return all(state.state in ("done", "dead") for state in on_server)
 
-            await wait_until(are_over, 15)
+            await wait_until(are_over)
     assert on_server == in_memory
     assert {state.state for state in on_server} == {"done", "dead"}
     assert {state.reason for state in on_server} == {"", "exhausted", "rejected", "expired"}

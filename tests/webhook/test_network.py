@@ -112,7 +112,7 @@ async def test_a_name_that_changes_its_address_after_the_check_leads_nowhere_els
 ) -> None:
     """DNS rebinding: first public, then this machine, where a service listens at the port of the URL."""
     outside, inside = Receiver(closing), Receiver(closing)
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with listening(outside) as public_port, listening(inside) as port:
             wire, resolver = Wire(public_port), resolve_with(PUBLIC, "127.0.0.1")
             network = CheckedNetwork(AddressRules(), inner=wire)
@@ -131,7 +131,7 @@ async def test_a_name_that_changes_its_address_after_the_check_leads_nowhere_els
 async def test_a_name_for_this_machine_is_refused_and_allowed(host: str, resolve_with: Callable[..., Resolver]) -> None:
     inside = Receiver()
     resolve_with("127.0.0.1")
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with listening(inside) as port:
             settings = delivery(f"http://{host}:{port}/")
             async with open_deliverer(settings, CheckedNetwork(AddressRules())) as deliverer:
@@ -178,7 +178,7 @@ async def test_tls_is_for_the_name_though_the_address_is_connected_to(
     tmp_path: Path, resolve_with: Callable[..., Resolver]
 ) -> None:
     resolver = resolve_with("127.0.0.1")
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with tls_receiver(tmp_path, Receiver()) as tls, tls.deliverer(NAME) as deliverer:
             await deliverer.deliver(task())
             await deliverer.deliver(task())
@@ -191,7 +191,7 @@ async def test_a_certificate_for_another_name_is_refused(
     host: str, tmp_path: Path, resolve_with: Callable[..., Resolver]
 ) -> None:
     resolve_with("127.0.0.1")
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with tls_receiver(tmp_path, Receiver()) as tls, tls.deliverer(host) as deliverer:
             with pytest.raises(fairq.Retry, match="certificate verify failed"):
                 await deliverer.deliver(task())
@@ -202,7 +202,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(
     tmp_path: Path, resolve_with: Callable[..., Resolver]
 ) -> None:
     resolve_with("127.0.0.1")
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with tls_receiver(tmp_path, Receiver()) as tls:
             tls.trusted = ssl.create_default_context()
             async with tls.deliverer(NAME) as deliverer:
@@ -223,7 +223,7 @@ async def test_a_receiver_that_reads_nothing_holds_nobody_up(
 ) -> None:
     """The body is larger than all buffers on the way, so that the request is stuck in the middle of a TLS record."""
     resolve_with("127.0.0.1")
-    with trio.fail_after(10):
+    with trio.fail_after(30):
         async with tls_receiver(tmp_path, Deaf()) as tls, tls.deliverer(NAME, timeout=0.5) as deliverer:
             with pytest.raises(fairq.Retry, match="did not answer within"):
                 await deliverer.deliver(task("x" * 20_000_000))

@@ -63,7 +63,7 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
 
 
 async def test_a_stranger_enqueues_works_and_settles_by_the_book(port: int) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         async with stranger(port, "dev-tenant:acme") as tenant, stranger(port, "dev-worker") as worker:
             assert (await tenant.hear())["tenant"] == "acme"
             assert (await worker.hear())["role"] == "worker"
@@ -89,7 +89,7 @@ async def test_a_stranger_enqueues_works_and_settles_by_the_book(port: int) -> N
 
 
 async def test_a_stranger_is_told_what_it_did_wrong(port: int) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         async with stranger(port, "dev-tenant:acme") as tenant:
             await tenant.hear()
             refused = await tenant.ask("enqueue", queue="Emails", tasks=[{"id": "a", "payload": 1}])
@@ -117,7 +117,7 @@ OFFER, WORKER = "Sec-WebSocket-Protocol: fairq.v1", "Authorization: Bearer dev-w
 
 
 async def test_a_stranger_at_the_door_gets_the_status_of_the_book_and_a_reason(port: int) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(30):
         for status, headers in (
             ("401", [OFFER]),
             ("401", [OFFER, "Authorization: Bearer fq_tenant_abcdef_00_00"]),

@@ -1,0 +1,43 @@
+"""A store's clock that stands until a test moves it, for servers that run inside the test."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from fairq.server.run import Served
+from fairq.store import keys
+from fairq.store.connection import Connection
+from tests import stores
+
+_NOW = 4  # the place of the time in the words of a call: FCALL, function, 1, prefix, time, dice, ...
+
+
+class StoreClock:
+    """The time of one queue. Only a store that was told so (`govern`) takes it; see lua/00_prelude.lua."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, queue: str = "q") -> None:
+        self.now_ms = int(time.time() * 1000)
+        self._queue, self._prefix = queue, keys.queue_prefix(queue)
+        call = Connection.call
+
+        async def call_at(connection: Connection, *words: Any) -> Any:
+            if words[0] in ("FCALL", "FCALL_RO") and words[3] == self._prefix:
+                words = (*words[:_NOW], self.now_ms, *words[_NOW + 1 :])
+            return await call(connection, *words)
+
+        monkeypatch.setattr(Connection, "call", call_at)
+
+    def govern(self, url: str) -> None:
+        """Have a store take the time of this queue from its callers."""
+        client = stores.connect(url)
+        client.set(f"{self._prefix}:test", 1)
+        client.close()
+
+    def move(self, now_ms: float, *servers: Served) -> None:
+        """Set the time, and have servers look at once for what is due now."""
+        self.now_ms = int(now_ms)
+        for served in servers:
+            served.app.ticker.expect(self._queue, 0)
