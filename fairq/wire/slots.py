@@ -44,7 +44,9 @@ class _Account:
 
     def tentative(self, now: float) -> float:
         """Return the virtual time by which a slot is given, with what is expected of running and reserved ones."""
-        return self.base + (max(self.running * self.expected, self.age(now)) + self.reserved * self.expected) / self.weight
+        return (
+            self.base + (max(self.running * self.expected, self.age(now)) + self.reserved * self.expected) / self.weight
+        )
 
     def end(self, since: float, took: float) -> None:
         """Book the end of a task."""

@@ -196,7 +196,10 @@ def letter_of(row: list[Any]) -> Letter:
 def load_variant(client: redis.Redis, version: str, *changes: tuple[str, str]) -> None:
     """Load the library beside the real one, under a version of its own, with some of its text changed."""
     source = library.source()
-    names = ((f"name={library.NAME}", f"name=fairq_{version}"), (f"VERSION = {library.VERSION}", f"VERSION = '{version}'"))
+    names = (
+        (f"name={library.NAME}", f"name=fairq_{version}"),
+        (f"VERSION = {library.VERSION}", f"VERSION = '{version}'"),
+    )
     for text, instead in (*names, *changes):
         assert source.count(text) == 1, text
         source = source.replace(text, instead)

@@ -171,9 +171,7 @@ MUTANTS = [
     Mutant("replayed tasks weigh nothing", "    t.bytes = t.bytes + payload_bytes(t, #record)\n", ""),
     Mutant("dead letters are not bounded", "  make_room_for_dead(call, t)\n", ""),
     Mutant("own limits are those for all", "if own[limit] == UNSET then own[limit] = value end", "own[limit] = value"),
-    Mutant(
-        "a claim overruns the cap", "if is_eligible(call, t) then return t end", "if t.ready > 0 then return t end"
-    ),
+    Mutant("a claim overruns the cap", "if is_eligible(call, t) then return t end", "if t.ready > 0 then return t end"),
     Mutant("the cap for all is not looked at by a draw", "if not t and call.queue.limited == 1 then", "if false then"),
     Mutant("an expired task takes a place under the cap", "  count_lease(call, t, -1)\n", ""),
     Mutant("idling banks credit", "  t.base = t.base + math.max(behind, 0)\n", ""),
@@ -191,7 +189,9 @@ MUTANTS = [
     ),
     Mutant("nobody is drawn again", "for _ = 1, REDRAWS do", "for _ = 1, 0 do"),
     Mutant("the cursor stands still", "q.cursor = (q.cursor + 1) % round.line.slots", "q.cursor = q.cursor"),
-    Mutant("of few not all are looked at", "for i = first, first + count - 1 do", "for i = first, first + count - 2 do"),
+    Mutant(
+        "of few not all are looked at", "for i = first, first + count - 1 do", "for i = first, first + count - 2 do"
+    ),
     Mutant("a tenant is listed twice", "  if t.listed == 1 then return end\n", ""),
     Mutant("a dropped wake entry is not noted", "else touch(call, name).listed = 0 end", "end"),
     Mutant("woken tenants that are not served are lost", "  push_back_woken(call, round)\n", ""),
@@ -223,7 +223,9 @@ MUTANTS = [
         "leased_at - q.origin",
     ),
     Mutant("a hole in the slots", "moved.slot = t.slot", "moved.slot = last"),
-    Mutant("weights leak from the sum", "q.weight_sum + sign * t.weight", "q.weight_sum + math.max(sign, 0) * t.weight"),
+    Mutant(
+        "weights leak from the sum", "q.weight_sum + sign * t.weight", "q.weight_sum + math.max(sign, 0) * t.weight"
+    ),
     Mutant("leases leak from the sum", "q.running + sign * t.leased", "q.running"),
     Mutant("a weight change forgets the sum", "    q.weight_sum = q.weight_sum + weight - before\n", ""),
     Mutant(

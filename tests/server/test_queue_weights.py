@@ -9,6 +9,7 @@ import trio
 
 import fairq
 from fairq.errors import BadRequest
+from fairq.server import work as work_verbs
 from fairq.server.run import Served
 from fairq.wire.slots import Slots
 from tests.client.harness import worker_of, working
@@ -27,9 +28,7 @@ async def test_a_workers_time_goes_to_its_queues_by_weight(
     now = 0.0
     running: list[tuple[float, str, trio.Event]] = []
     taken = trio.Event()
-    began, ended = Slots.began, Slots.ended
-    monkeypatch.setattr(Slots, "began", lambda slots, queue, ids, _: began(slots, queue, ids, now))
-    monkeypatch.setattr(Slots, "ended", lambda slots, token, _: ended(slots, token, now))
+    monkeypatch.setattr(work_verbs, "Slots", lambda weights, has_work, _: Slots(weights, has_work, lambda: now))
 
     async def work(task: fairq.Task) -> None:
         nonlocal taken
