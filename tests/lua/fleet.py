@@ -1,4 +1,4 @@
-"""Workers and tenants as an event loop on the test clock, over the real library: what tenants get of the worker time."""
+"""Workers and tenants as an event loop on the test clock, over the real library: who gets what of the worker time."""
 
 from __future__ import annotations
 

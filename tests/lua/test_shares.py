@@ -84,7 +84,7 @@ def test_who_joins_beside_a_guarantee_gets_as_much_as_the_others(fleet: Fleet, s
 
 
 def test_tasks_of_no_time_take_no_more_than_their_share_of_the_dispatches(queue: Queue) -> None:
-    """They end in the millisecond in which they began: the clock moves by what they are charged, and a newcomer starts there."""
+    """They end in the millisecond in which they began; what they are charged moves the clock, where newcomers start."""
     for name in ("a", "b"):
         queue.enqueue(name, *(f"{name}/{n}" for n in range(400)))
     for _ in range(60):
