@@ -47,8 +47,8 @@ local function refuse(code, field)
   error({err = 'FAIRQ ' .. code .. ' ' .. field})
 end
 
-local function check_name(name, field)
-  if #name > 63 or not name:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', field) end
+local function check_tenant(name)
+  if #name > 128 or not name:find('^[%w._@+-]+$') then refuse('bad_request', 'tenant') end
 end
 
 local function check_whole(given, field, lowest, highest)

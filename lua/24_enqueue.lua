@@ -63,7 +63,7 @@ end
 function verbs.enqueue(keys, args)
   local call = open(keys, args)
   local ids, outcomes = {}, {}
-  check_name(args[3], 'tenant')
+  check_tenant(args[3])
   for i = 4, #args, 3 do ids[#ids + 1] = args[i] end
   if #ids == 0 or #ids > TASKS_PER_CALL or #args % 3 ~= 0 then refuse('bad_request', 'tasks') end
   local known, arrivals = known_ids(call, ids), new_arrivals(args[3])

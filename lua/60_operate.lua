@@ -10,7 +10,7 @@ local MAX_WEIGHT = 10000000  -- thousandths
 function verbs.set_weight(keys, args)
   local call, weight = open(keys, args), tonumber(args[4])
   if not weight or weight < 1 or weight > MAX_WEIGHT or weight % 1 ~= 0 then refuse('bad_request', 'weight') end
-  check_name(args[3], 'tenant')
+  check_tenant(args[3])
   local t = touch(call, args[3])
   local q, before = call.queue, t.weight
   if t.counted == 1 then
@@ -29,7 +29,7 @@ local function set_paused(keys, args, is_paused)
   local call = open(keys, args)
   local q, target = call.queue, call.queue
   if args[3] ~= '' then
-    check_name(args[3], 'tenant')
+    check_tenant(args[3])
     target = touch(call, args[3])
   end
   local before = bit.band(target.barred, BAR_PAUSED)

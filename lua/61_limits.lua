@@ -53,7 +53,7 @@ end
 --   flags allow-oom
 function verbs.set_limits(keys, args)
   local call, name = open(keys, args), args[3]
-  if name ~= '' then check_name(name, 'tenant') end
+  if name ~= '' then check_tenant(name) end
   local given, before, after = read_limits(args), limits.set_for(call, name), limits.set_for(call, name)
   for limit, value in pairs(given) do after[limit] = value end
   if name == '' then
@@ -73,6 +73,6 @@ end
 --   argv  1 now  2 dice  3 tenant (empty: for all)
 --   out   in pairs: limit, value (0: none; -1: the one for all)
 function verbs.limits(keys, args)
-  if args[3] ~= '' then check_name(args[3], 'tenant') end
+  if args[3] ~= '' then check_tenant(args[3]) end
   return flat(limits.set_for({prefix = keys[1]}, args[3]))
 end

@@ -11,7 +11,7 @@ local MAX_CAP = 1000000
 --   flags none: refused when the store is full
 function verbs.open_batch(keys, args)
   local call, cap = open(keys, args), tonumber(args[5])
-  check_name(args[3], 'tenant')
+  check_tenant(args[3])
   if not cap or cap < 0 or cap > MAX_CAP or cap % 1 ~= 0 then refuse('bad_request', 'cap') end
   for i = 6, 8 do
     if #args[i] > 65535 then refuse('too_large', 'payload') end

@@ -35,8 +35,8 @@ local function save_schedule(call, s)
 end
 
 local function check_schedule(tenant, name)
-  check_name(tenant, 'tenant')
-  check_name(name, 'name')
+  check_tenant(tenant)
+  if #name > 63 or not name:find('^[a-z0-9][a-z0-9_-]*$') then refuse('bad_request', 'name') end
 end
 
 -- The fires say when its tasks start, and a batch would be over one day.
@@ -216,7 +216,7 @@ function verbs.schedules(keys, args)
   if tenant == '' then
     rows = page_of_schedules(call, offset, count)
   elseif name == '' then
-    check_name(tenant, 'tenant')
+    check_tenant(tenant)
     rows = schedules_of(call, tenant)
   else
     check_schedule(tenant, name)

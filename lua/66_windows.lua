@@ -23,7 +23,7 @@ end
 function verbs.set_windows(keys, args)
   local call, name, windows, is_open = open(keys, args), args[3], args[4], args[5] == '1'
   local changes_at = tonumber(args[6])
-  if name ~= '' then check_name(name, 'tenant') end
+  if name ~= '' then check_tenant(name) end
   if args[5] ~= '0' and args[5] ~= '1' then refuse('bad_request', 'is_open') end
   if not (changes_at and changes_at >= 0 and changes_at <= HORIZON_MS) then refuse('bad_request', 'changes_at') end
   if #windows > 2048 then refuse('bad_request', 'windows') end

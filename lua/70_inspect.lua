@@ -130,7 +130,7 @@ end
 function verbs.peek(keys, args)
   local call = {prefix = keys[1], queue = load_queue(keys[1]), packed = {}, tenants = {}}
   local count = check_whole(args[4], 'count', 1, TASKS_PER_CALL)
-  check_name(args[3], 'tenant')
+  check_tenant(args[3])
   local t, ids, out, bytes = tenant(call, args[3]), {}, {}, 0
   for _, level in ipairs(levels_of(call, t)) do
     local entries = redis.call('LRANGE', ready_key(call, t, level), 0, count + math.min(t.voids, VOIDS_PER_CALL) - 1)

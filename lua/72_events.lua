@@ -15,7 +15,7 @@ end
 --         then per event: id, event, task or batch, at_ms, attempt, detail. Ids count up by one: between `after` and an
 --         `oldest` over `after` + 1 some have gone.
 function verbs.events(keys, args)
-  check_name(args[3], 'tenant')
+  check_tenant(args[3])
   local call, after = {prefix = keys[1]}, check_whole(args[4], 'after', 0, HORIZON_MS)
   local count = check_whole(args[5], 'count', 1, TASKS_PER_CALL)
   local feed = key(call, 'events:' .. args[3])

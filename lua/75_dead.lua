@@ -28,7 +28,7 @@ end
 local function read_walk(call, args)
   local w = {deaths = key(call, 'deaths'), reason = args[6], error = args[7], is_brief = args[10] == 'brief'}
   if args[3] ~= '' then
-    check_name(args[3], 'tenant')
+    check_tenant(args[3])
     w.deaths = key(call, 'deaths:' .. args[3])
   end
   w.count = check_whole(args[5], 'count', 1, TASKS_PER_CALL)

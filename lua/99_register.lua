@@ -1,9 +1,9 @@
--- The verbs and their flags. Names carry the version: `fq<VERSION>_<verb>` (the loader sets VERSION).
+-- The verbs and their flags. Names carry the version: `fq_<VERSION>_<verb>` (the loader sets VERSION).
 
 local WRITES, DRAINS, READS = {}, {'allow-oom'}, {'no-writes'}
 
 local function register(verb, flags)
-  redis.register_function{function_name = 'fq' .. VERSION .. '_' .. verb, callback = verbs[verb], flags = flags}
+  redis.register_function{function_name = 'fq_' .. VERSION .. '_' .. verb, callback = verbs[verb], flags = flags}
 end
 
 register('enqueue', WRITES)

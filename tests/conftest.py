@@ -142,7 +142,7 @@ def store_url(store_server: stores.Server) -> str:
 def redis_client(store_url: str) -> Iterator[redis.Redis]:
     """A plain client of an empty store that has the function library; replies are bytes."""
     client = stores.connect(store_url)
-    if not client.function_list(library.NAME):
+    if not client.function_list(library.name()):
         client.function_load(library.source())
     yield client
     client.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 QUEUES = "fq:queues"  # set of queue names
 TOKENS = "fq:tokens"  # hash: token id -> JSON
 REVOKED = "fq:revoked"  # channel: token id
+DATA_VERSION = "fq:data_version"  # string: the version of what all keys hold
 SERVERS = "fq:servers"  # set of servers' names
 WORKERS = "fq:workers"  # channel: what servers tell each other of workers; JSON
 # Messages on a queue's `ready` channel; the others are followed by an id, or a tenant's name.

@@ -1,46 +1,23 @@
 """The Lua function library: its text, its version, and how it gets onto a store.
 
-Version rule: library `fairq_<N>` and functions `fq<N>_<verb>` carry N, so two builds of fairq work on one store during
-a rolling upgrade. A library is never replaced. To change a section: edit it, raise VERSION, set DIGEST to what
-`python -m fairq.store.library` prints. tests/store/test_library.py fails when the text changed and VERSION did not.
+The version is a hash of the text: library `fairq_<version>`, functions `fq_<version>_<verb>`, so two builds of fairq work
+on one store during a rolling upgrade, and no library is ever replaced. What the keys hold has a version of its own,
+DATA_VERSION, which is raised by hand: see lua/KEYS.md.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import cache
 from importlib.resources import files
 
-VERSION = 3
-DIGEST = "c4fc3779eb65de5c"
-NAME = f"fairq_{VERSION}"
-READ_VERBS = frozenset(
-    {
-        "depth",
-        "tenants",
-        "tasks",
-        "dead",
-        "peek",
-        "batches",
-        "results",
-        "letter",
-        "events",
-        "schedules",
-        "limits",
-        "windows",
-        "why",
-    }
-)
-
-
-def function_name(verb: str) -> str:
-    """Name the store's function of a verb."""
-    return f"fq{VERSION}_{verb}"
+DATA_VERSION = 3
 
 
 @cache
-def source() -> str:
-    """Join the numbered sections of lua/ into the library's text, with its name and version on top.
+def _sections() -> str:
+    """Join the numbered sections of lua/.
 
     The claim (30) and the sections from 60 on are leaves: no other uses their locals. So each is a function of its
     own, for a function of Lua has at most 200 locals.
@@ -50,17 +27,35 @@ def source() -> str:
         key=lambda entry: entry.name,
     )
     texts = [(section.name, section.read_text(encoding="utf-8")) for section in sections]
-    body = "\n".join(
+    return "\n".join(
         f"do local function leaf()\n{text}end leaf() end\n" if name >= "60" or name.startswith("30") else text
         for name, text in texts
     )
-    return f"#!lua name={NAME}\nlocal VERSION = {VERSION}\n\n{body}"
 
 
-def digest() -> str:
-    """Hash the library's text, for the version rule."""
-    return hashlib.sha256(source().encode()).hexdigest()[:16]
+@cache
+def version() -> str:
+    """Hash the library's text."""
+    return hashlib.sha256(_sections().encode()).hexdigest()[:10]
 
 
-if __name__ == "__main__":
-    print(digest())
+def name() -> str:
+    """Name the library."""
+    return f"fairq_{version()}"
+
+
+@cache
+def function_name(verb: str) -> str:
+    """Name the store's function of a verb."""
+    return f"fq_{version()}_{verb}"
+
+
+@cache
+def read_verbs() -> frozenset[str]:
+    """Name the verbs that change nothing, as 99_register.lua says."""
+    return frozenset(re.findall(r"^register\('(\w+)', READS\)", _sections(), re.MULTILINE))
+
+
+def source() -> str:
+    """Return the library's text, with its name and version on top."""
+    return f"#!lua name={name()}\nlocal VERSION = '{version()}'\n\n{_sections()}"

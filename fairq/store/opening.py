@@ -10,6 +10,7 @@ import trio
 
 from fairq.errors import SettingsError, StoreRefused, Unavailable
 from fairq.scopes import background
+from fairq.store import keys, library
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
 from fairq.store.connection import Connection, Subscription, without_secrets
@@ -56,13 +57,30 @@ async def _make_store(url: str, heard: Callable[[str, str], None], connect_timeo
     return Store(Connection(seeds[0], prepare=load_library), Subscription(seeds[0], heard))
 
 
+async def check_data_version(store: Store) -> None:
+    """Mark an empty store with the version of the data that we write. Raises: SettingsError if it holds another one."""
+    call, ours = store.connection.call, str(library.DATA_VERSION)
+    found = await call("GET", keys.DATA_VERSION)
+    if found is None and not await call("EXISTS", keys.QUEUES):
+        await call("SET", keys.DATA_VERSION, ours, "NX")
+        found = await call("GET", keys.DATA_VERSION)
+    theirs = found.decode() if found else "2 or older"
+    if theirs != ours:
+        raise SettingsError(
+            f"the store holds data of version {theirs}, this fairq reads {ours}: let the fairq that wrote it finish its"
+            " tasks, or use an empty store",
+            field="store",
+        )
+
+
 @asynccontextmanager
 async def open_store(
     url: str, *, connect_timeout: float = 30.0, heard: Callable[[str, str], None] = lambda _channel, _message: None
 ) -> AsyncIterator[Store]:
     """Connect to the store at a URL and keep connected while the context lasts.
 
-    Raises: SettingsError if the URL is wrong, or the store does not answer within `connect_timeout` seconds.
+    Raises: SettingsError if the URL is wrong, the store does not answer within `connect_timeout` seconds, or it holds
+    data of another version.
     """
     shown, deadline = without_secrets(url), trio.current_time() + connect_timeout
     away = f"the store at {shown} cannot be used after {connect_timeout:g} s"
@@ -76,6 +94,7 @@ async def open_store(
         with trio.move_on_at(deadline) as waiting:
             try:
                 await store.connection.wait_connected()
+                await check_data_version(store)
             except StoreRefused as error:
                 raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None
         if waiting.cancelled_caught:

@@ -89,20 +89,14 @@ class Fire(NamedTuple):
 
 
 async def load_library(ask: Callable[..., Awaitable[Any]]) -> None:
-    """Put our version of the function library on a store, unless it is there. Raises: StoreRefused if it differs."""
-    listing = ("FUNCTION", "LIST", "LIBRARYNAME", library.NAME, "WITHCODE")
-    found = await ask(*listing)
-    if not found:
-        try:
-            await ask("FUNCTION", "LOAD", library.source())
-            return
-        except StoreRefused as error:
-            if "already exists" not in error.message:  # it does if another server, or another call, was faster
-                raise
-        found = await ask(*listing)
-    fields = dict(zip(found[0][::2], found[0][1::2], strict=True))
-    if fields[b"library_code"].decode() != library.source():
-        raise StoreRefused(f"the store holds {library.NAME} with another text; two builds claim one version")
+    """Put our version of the function library on a store, unless it is there."""
+    if await ask("FUNCTION", "LIST", "LIBRARYNAME", library.name()):
+        return
+    try:
+        await ask("FUNCTION", "LOAD", library.source())
+    except StoreRefused as error:
+        if "already exists" not in error.message:  # it does if another server, or another call, was faster
+            raise
 
 
 @define(eq=False)
@@ -119,14 +113,14 @@ class Store:
     _registering: trio.Lock = field(factory=trio.Lock, init=False)
 
     async def _call(self, verb: str, queue: str, *args: str | bytes | int | float) -> Any:
-        command = "FCALL_RO" if verb in library.READ_VERBS else "FCALL"
+        command = "FCALL_RO" if verb in library.read_verbs() else "FCALL"
         call = (command, library.function_name(verb), 1, keys.queue_prefix(queue), "", "", *args)
         try:
             return await self.connection.call(*call)
         except StoreRefused as error:
             if "Function not found" not in error.message:
                 raise
-        log.warning("loading the function library", library=library.NAME)
+        log.warning("loading the function library", library=library.name())
         for node in self.connection.nodes():
             if node.is_connected:
                 await load_library(node.call)

@@ -145,10 +145,10 @@ async def test_everything_there_is_drains_to_nothing(
 
 
 async def test_a_due_schedule_that_cannot_fire_holds_nothing_up(
-    served: Served, ada: fairq.Client, redis_client: redis.Redis, server_store: str, monkeypatch: pytest.MonkeyPatch
+    served: Served, ada: fairq.Client, redis_client: redis.Redis, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = StoreClock(monkeypatch, "emails")
-    clock.govern(server_store)
+    clock.govern(store_url)
     with trio.fail_after(30):
         await ada.enqueue_many("emails", range(3000), delay=3)
         await ada.schedule("emails", "pulse", "pulse", every=2)

@@ -197,8 +197,8 @@ def load_variant(client: redis.Redis, version: str, *changes: tuple[str, str]) -
     """Load the library beside the real one, under a version of its own, with some of its text changed."""
     source = library.source()
     names = (
-        (f"name={library.NAME}", f"name=fairq_{version}"),
-        (f"VERSION = {library.VERSION}", f"VERSION = '{version}'"),
+        (f"name={library.name()}", f"name=fairq_{version}"),
+        (f"VERSION = '{library.version()}'", f"VERSION = '{version}'"),
     )
     for text, instead in (*names, *changes):
         assert source.count(text) == 1, text
@@ -215,7 +215,7 @@ class Queue:
         self.now = START
         self.uses_store_time = False
         self.seed = 0
-        self._functions = f"fq{version or library.VERSION}_"
+        self._functions = f"fq_{version or library.version()}_"
         self._fetched: dict[tuple[object, ...], Any] = {}
         client.set(f"{prefix}:test", 1)
 
@@ -227,7 +227,7 @@ class Queue:
         """Call a verb with the clock, these dice and these arguments."""
         if (verb, *args) in self._fetched:
             return self._fetched.pop((verb, *args))
-        run = self.client.fcall_ro if verb in library.READ_VERBS else self.client.fcall
+        run = self.client.fcall_ro if verb in library.read_verbs() else self.client.fcall
         now = "" if self.uses_store_time else self.now
         return run(self._functions + verb, 1, self.prefix, now, dice, *args)
 

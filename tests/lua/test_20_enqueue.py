@@ -126,3 +126,13 @@ def test_a_batch_of_duplicates_writes_nothing(queue: Queue) -> None:
     before = writes(queue)
     assert queue.enqueue("ada", "a", "b") == ["duplicate"] * 2
     assert writes(queue) == before
+
+
+@pytest.mark.parametrize("tenant", ["org_2AbC", "a", "Ada.Lovelace@example.com", "+45-1.2_3", "x" * 128])
+def test_tenants_have_the_names_that_products_give_them(queue: Queue, tenant: str) -> None:
+    assert queue.enqueue(tenant, "a", "b", delay=10) == ["ok", "ok"]
+    queue.advance(10)
+    queue.tick()
+    (lease,) = queue.claim(1)
+    assert queue.end("nack", lease, delay=0) == "ok"
+    assert queue.tenant(tenant).ready == 2

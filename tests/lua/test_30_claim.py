@@ -90,7 +90,7 @@ def test_expired_tasks_of_thousands_of_tenants_do_not_stop_a_claim(queue: Queue)
     for n in range(4200):
         queue_args = ("enqueue", f"t{n}", f"id{n}")
         pipeline.fcall(
-            f"fq{library.VERSION}_{queue_args[0]}", 1, queue.prefix, START, "", *queue_args[1:], EXPIRES_IN_10, b""
+            library.function_name(queue_args[0]), 1, queue.prefix, START, "", *queue_args[1:], EXPIRES_IN_10, b""
         )
     pipeline.execute()
     queue.advance(10)
@@ -230,7 +230,7 @@ def test_concurrent_claimers_never_get_the_same_task(queue: Queue, store_url: st
     def work(mine: list[str]) -> None:
         with redis.Redis.from_url(store_url) as client:
             while True:
-                reply = client.fcall(f"fq{library.VERSION}_claim", 1, queue.prefix, "", "", "w", 7)
+                reply = client.fcall(library.function_name("claim"), 1, queue.prefix, "", "", "w", 7)
                 if len(reply) == 5:
                     return
                 mine += [id.decode() for id in reply[5::4]]

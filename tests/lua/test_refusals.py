@@ -13,7 +13,8 @@ from fairq.store import library
 from .calls import START, VERBS, Queue, options, packed_template, refused
 
 TOO_MANY = [f"id-{n}" for n in range(501)]
-NAMES = ("", "A", "-a", "a:b", "a{b}", "a\n", "a" * 64)
+NAMES = ("", "a b", "a:b", "a{b}", "a\n", "a/b", "\u00e4", "a" * 129)
+SCHEDULES = ("", "A", "-a", "a:b", "a{b}", "a\n", "a/b", "a" * 64)
 LIMITS = (0, -1, 501, 1.5, "nan", "inf", "", "many")
 MOMENTS = ("", 0, -1, 1.5, "nan", "inf", "soon", 2**52 + 1)
 TIMES = (-1, "nan", 2**52 + 1, "soon")
@@ -44,7 +45,7 @@ IDS_ONCE: Rows = {"bad_request ids": [(), tuple(TOO_MANY), ("a", "a")]}
 TENANT_OR_ALL: Rows = {"bad_request tenant": [(name,) for name in NAMES if name]}
 WHO: Rows = {
     "bad_request tenant": [(name, "n") for name in NAMES],
-    "bad_request name": [("ada", name) for name in (*NAMES, "a/b")],
+    "bad_request name": [("ada", name) for name in SCHEDULES],
 }
 
 REFUSED: dict[str, Rows] = {
@@ -121,7 +122,7 @@ REFUSED: dict[str, Rows] = {
     "cancel_batch": {"not_found batch": [("none",), ("",)]},
     "schedule": {
         "bad_request tenant": [tuple(scheduled(tenant=name)) for name in NAMES],
-        "bad_request name": [tuple(scheduled(name=name)) for name in (*NAMES, "a/b")],
+        "bad_request name": [tuple(scheduled(name=name)) for name in SCHEDULES],
         "bad_request next_at": [tuple(scheduled(at=at)) for at in MOMENTS],
         "bad_request missed": [tuple(scheduled(missed=missed)) for missed in (-1, 2, 0.5, "", "once")],
         "bad_request start_at": [tuple(scheduled(delay=1)), tuple(scheduled(start_at=START))],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import trio
 import fairq
 from fairq.errors import SettingsError, StoreRefused
 from fairq.model import NewTask
-from fairq.store import library
+from fairq.store import keys, library
 from fairq.store.opening import open_store
 from fairq.store.store import Store, load_library
 from tests import stores
@@ -44,32 +45,58 @@ def libraries(url: str) -> dict[str, str]:
     return {row["library_name"]: row["library_code"] for row in rows}
 
 
-def test_the_library_text_changes_only_together_with_its_version() -> None:
-    assert library.digest() == library.DIGEST, (
-        "a section of lua/ changed: raise VERSION if that version was ever released, "
-        "and set DIGEST to what `python -m fairq.store.library` prints"
-    )
-
-
 def test_the_source_joins_the_numbered_sections_in_order() -> None:
     source = library.source()
     sections = sorted((Path(fairq.__file__).parent / "lua").glob("*.lua"))
     assert [section.name[:2] for section in sections] == sorted({section.name[:2] for section in sections})
-    assert source.startswith(f"#!lua name={library.NAME}\nlocal VERSION = {library.VERSION}\n")
+    assert source.startswith(f"#!lua name={library.name()}\nlocal VERSION = '{library.version()}'\n")
     places = [source.index(section.read_text()) for section in sections]
     assert places == sorted(places)
 
 
-def test_names_carry_the_version() -> None:
-    assert f"fairq_{library.VERSION}" == library.NAME
-    assert library.function_name("claim") == f"fq{library.VERSION}_claim"
+def test_names_carry_the_version_which_is_a_hash_of_the_text() -> None:
+    text = library.source().split("\n", 3)[3]
+    assert hashlib.sha256(text.encode()).hexdigest().startswith(library.version())
+    assert f"fairq_{library.version()}" == library.name()
+    assert library.function_name("claim") == f"fq_{library.version()}_claim"
+
+
+def test_verbs_that_read_are_those_that_say_so() -> None:
+    assert {"depth", "tenants", "why"} <= library.read_verbs() < VERBS
+    assert not {"claim", "tick"} & library.read_verbs()
+
+
+@pytest.mark.parametrize("found", [{keys.DATA_VERSION: "2"}, {}])
+async def test_a_store_with_data_of_another_version_is_refused_in_one_line(
+    bare_url: str, found: dict[str, str]
+) -> None:
+    client = stores.connect(bare_url)
+    client.sadd(keys.QUEUES, "emails")
+    for key, value in found.items():
+        client.set(key, value)
+    expected = f"data of version 2.*this fairq reads {library.DATA_VERSION}: let the fairq that wrote it"
+    with trio.fail_after(30), pytest.raises(SettingsError, match=expected):
+        async with open_store(bare_url, connect_timeout=30):
+            pass
+    assert client.get(keys.DATA_VERSION) == (b"2" if found else None)
+    client.close()
+
+
+async def test_a_store_is_marked_with_the_version_of_its_data_and_opened_again(bare_url: str) -> None:
+    for _ in range(2):
+        with trio.fail_after(30):
+            async with open_store(bare_url, connect_timeout=30) as store:
+                await store.enqueue("q", "a", [TASK])
+    client = stores.connect(bare_url)
+    assert client.get(keys.DATA_VERSION) == str(library.DATA_VERSION).encode()
+    client.close()
 
 
 async def test_an_empty_store_gets_the_library(bare_url: str) -> None:
     with trio.fail_after(30):
         async with open_store(bare_url, connect_timeout=30) as store:
             assert await store.enqueue("q", "a", [TASK]) == ["ok"]
-    assert libraries(bare_url) == {library.NAME: library.source()}
+    assert libraries(bare_url) == {library.name(): library.source()}
 
 
 async def test_every_verb_is_registered_and_reads_are_marked(bare_url: str) -> None:
@@ -86,7 +113,7 @@ async def test_every_verb_is_registered_and_reads_are_marked(bare_url: str) -> N
         functions[function["name"]] = set(function["flags"])
     assert set(functions) == {library.function_name(verb) for verb in VERBS}
     reads = {name for name, flags in functions.items() if "no-writes" in flags}
-    assert reads == {library.function_name(verb) for verb in library.READ_VERBS}
+    assert reads == {library.function_name(verb) for verb in library.read_verbs()}
 
 
 async def test_a_flushed_library_is_loaded_again_and_no_call_is_lost(store: Store, redis_client: redis.Redis) -> None:
@@ -123,7 +150,7 @@ async def test_many_servers_may_start_on_one_empty_store_at_once(bare_url: str) 
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(start)
-    assert libraries(bare_url) == {library.NAME: library.source()}
+    assert libraries(bare_url) == {library.name(): library.source()}
 
 
 async def test_two_loaders_that_both_found_nothing_do_not_fail() -> None:
@@ -131,26 +158,12 @@ async def test_two_loaders_that_both_found_nothing_do_not_fail() -> None:
 
     async def ask(*command: str) -> object:
         if command[1] == "LIST":
-            return [[b"library_name", b"x", b"library_code", library.source().encode()]] if loaded else []
+            return []
         loaded.append(command)
-        raise StoreRefused(f"the store refused: ERR Library '{library.NAME}' already exists")
+        raise StoreRefused(f"the store refused: ERR Library '{library.name()}' already exists")
 
     await load_library(ask)
     assert len(loaded) == 1
-
-
-async def test_another_text_under_our_version_is_refused_and_left_alone(bare_url: str) -> None:
-    client = stores.connect(bare_url)
-    other = library.source() + "\n-- another build\n"
-    client.function_load(other)
-    try:
-        with trio.fail_after(30), pytest.raises(SettingsError, match="another text"):
-            async with open_store(bare_url, connect_timeout=30):
-                pass
-        assert libraries(bare_url) == {library.NAME: other}
-    finally:
-        client.function_flush()
-        client.close()
 
 
 async def test_a_library_of_another_version_stays_beside_ours(bare_url: str) -> None:
