@@ -148,11 +148,23 @@ local function open(keys, args)
     limits = {}, kept = {},                                            -- what bounds tenants (09_limits.lua)
     extras = {}, batches = {}, told = {},                              -- what few tasks ask for (17, 18)
     runs = {}, changed = {}, ended = {}, forgotten = {}, done = {},    -- ended leases (40_settle.lua)
+    taken = {}, void_marks = {}, voids = 0,                            -- entries of lists (28_take.lua)
+    messages = {},                                                     -- to be published when all is written
   }
   call.queue = load_queue(call.prefix)
   call.now = math.max(clock_ms(call, args[1]), call.queue.now)
   move_clock(call)
   return call
+end
+
+-- Has a hint published when all is written.
+local function announce(call, message)
+  call.messages[#call.messages + 1] = message
+end
+
+-- Publishes the call's hints. It is the last thing that a call does, and may fail: hints may be lost, tasks may not.
+local function publish(call)
+  for _, message in ipairs(call.messages) do redis.pcall('SPUBLISH', key(call, 'ready'), message) end
 end
 
 -- A number in [0, 1) with 53 random bits, or the test's next one.

@@ -169,13 +169,17 @@ local function charge_lease(call, t, leased_at, until_ms, is_worked)
   q.estimate, q.estimate_sq = towards(q.estimate, took, 64), towards(q.estimate_sq, took * took, 64)
 end
 
--- Seats all touched tenants and writes the slots, so that darts can be thrown (again).
+-- Seats all touched tenants, so that darts can be thrown (again).
 local function seat_all(call)
-  local i, fields, gone = 1, {}, {}
+  local i = 1
   while i <= #call.touched do  -- seating one tenant may touch another
     seat(call, call.touched[i])
     i = i + 1
   end
+end
+
+local function write_slots(call)
+  local fields, gone = {}, {}
   for field, name in pairs(call.slots) do
     if name then
       fields[#fields + 1] = field
@@ -184,7 +188,6 @@ local function seat_all(call)
       gone[#gone + 1] = field
     end
   end
-  call.slots = {}
   write('HSET', key(call, 'slots'), fields)
   write('HDEL', key(call, 'slots'), gone)
 end
@@ -193,6 +196,7 @@ end
 local function close(call)
   local q, fields = call.queue, {}
   seat_all(call)
+  write_slots(call)
   for _, t in ipairs(call.touched) do
     fields[#fields + 1] = t.name
     fields[#fields + 1] = pack_tenant(t)
@@ -201,8 +205,9 @@ local function close(call)
   write('RPUSH', key(call, 'wake'), call.woken)
   if q.hungry == 1 and call.readied and q.barred == 0 then
     q.hungry = 0
-    redis.call('SPUBLISH', key(call, 'ready'), '1')
+    announce(call, '1')
   end
   q.now = call.now
   redis.call('SET', key(call, 'queue'), pack_queue(q))
+  publish(call)
 end

@@ -12,7 +12,7 @@ local REDRAWS = 6  -- further draws while the best one is ahead of the clock
 -- its cap has been lowered: then it loses its slot when the round is over.
 local function account_of(call, name)
   local t = call.tenants[name]
-  if not t and call.queue.limited == 1 then t = unpack_tenant(call, name, call.packed[name]) end
+  if not t and call.queue.limited == 1 and call.packed[name] then t = unpack_tenant(call, name, call.packed[name]) end
   if t then
     if is_eligible(call, t) then return t end
     touch(call, name)
@@ -20,6 +20,7 @@ local function account_of(call, name)
   end
   local account = call.accounts[name]
   if account then return account end
+  if not call.packed[name] then return nil end  -- the tenant's record is gone; `repair` takes it out of its slot
   local weight, base, starts, leased, estimate, epoch = struct.unpack(ACCOUNT_FORMAT, call.packed[name])
   if epoch ~= call.queue.epoch then base, starts, estimate = 0, leased * call.queue.epoch_at, 0 end
   account = {name = name, weight = weight, base = base, starts = starts, leased = leased, estimate = estimate}
@@ -41,8 +42,12 @@ function draws.line_up(call)
   return line
 end
 
+-- The tenants in these slots, seen through the changes that this call has not written yet.
 local function read_slots(call, fields)
   local names = redis.call('HMGET', key(call, 'slots'), unpack(fields))
+  if next(call.slots) then
+    for i = 1, #fields do names[i] = call.slots[fields[i]] or names[i] end
+  end
   read_tenants(call, names)
   return names
 end

@@ -130,7 +130,7 @@ local function tell(call, name, event, id, attempt, detail)
     'id', id, 'at', text(call.now), 'attempt', attempt, 'detail', detail:sub(1, EVENT_BYTES))
   if call.told[name] then return end
   call.told[name] = true
-  redis.call('SPUBLISH', key(call, 'ready'), 'event ' .. name)
+  announce(call, 'event ' .. name)
 end
 
 -- Tells what has become of a task, if it asked for that.

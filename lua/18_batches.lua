@@ -90,7 +90,7 @@ end
 
 -- Notes the end of a task, `how` being done, dead or cancelled: for its batch, and for who waits for its result.
 local function note_end(call, id, how)
-  if extras_of(call, id).result_ttl > 0 then redis.call('SPUBLISH', key(call, 'ready'), 'end ' .. id) end
+  if extras_of(call, id).result_ttl > 0 then announce(call, 'end ' .. id) end
   local b = batch_of(call, id)
   if not b then return end
   b[how] = b[how] + 1

@@ -15,7 +15,6 @@ end
 -- Of a record: tenant, max_attempts, enqueued_at, start_at, expires_at (ms, 0 = none).
 local function read_header(record)
   local version, max_attempts, enqueued_at, start_at, expires_at, tenant = struct.unpack(HEADER_FORMAT, record)
-  if version ~= RECORD_VERSION then refuse('bad_request', 'record') end
   return tenant, max_attempts, enqueued_at, start_at, expires_at
 end
 
@@ -44,6 +43,10 @@ end
 local function pack_run(r)
   return struct.pack(RUN_FORMAT, r.attempt, r.forgiven, r.max_attempts, r.state, r.leased_at,
     r.expires_at, #r.tenant, r.tenant, #r.worker, r.worker, #r.error, r.error)
+end
+
+local function is_leased(state)
+  return state == LEASED or state == STOPPING
 end
 
 -- The sorted set `due` holds each tenant's earliest start, so that the ticker visits tenants, not tasks.

@@ -24,7 +24,7 @@ end
 local function complete(call, id, b)
   b.state, b.completed_at = COMPLETE, call.now
   redis.call('ZADD', key(call, 'completed'), call.now, id)
-  redis.call('SPUBLISH', key(call, 'ready'), 'batch ' .. id)
+  announce(call, 'batch ' .. id)
   if b.events > 0 then tell(call, b.tenant, 'batch_completed', id, 0, '') end
   call_back(call, id, b, '-complete', b.on_complete)
   if b.done == b.total then call_back(call, id, b, '-success', b.on_success) end

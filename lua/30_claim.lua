@@ -1,18 +1,36 @@
 -- The verb `claim`: the fair pick (10_tenants.lua), and the lease that is written in the same atomic step.
 --
--- A claim works in rounds: pick tenants (nothing leaves a slot meanwhile, so the darts stay true), pop their tasks,
--- seat the tenants that were emptied. A second round is needed when the first served all there was outside the wake
--- list (whoever is served from there takes a slot only afterwards), or entries were void or expired, or darts ran out.
+-- A claim works in rounds: pick tenants (nothing leaves a slot meanwhile, so the darts stay true), take their tasks,
+-- seat the tenants that were emptied. All of that only reads; then comes one block of writes (`write_claim`), so that
+-- an error, whatever it is, finds the queue as it was. A second round is needed when the first served all there was
+-- outside the wake list (whoever is served from there takes a slot only afterwards), or entries were void or expired,
+-- or darts ran out.
 
 local ROUNDS = 8
 local RECALLED = 10000
 local HEAD = 5  -- values before the leases in the reply
 
--- Takes tenants off the head of the wake list; those that have left it (see rule 3) are dropped.
-local function pop_woken(call, wanted)
-  local names = redis.call('LPOP', key(call, 'wake'), wanted)
-  local woken = {}
-  if not names then return woken end
+local function move_names(from, to, count)
+  while count > #to and #from > 0 do to[#to + 1] = table.remove(from, 1) end
+end
+
+-- The names at the head of the wake list as earlier rounds have left it: those that they did not serve, the list's own,
+-- those whose turn is to come again.
+local function take_names(call, wanted)
+  local wake, names = call.wake, {}
+  move_names(wake.unserved, names, wanted)
+  if #names < wanted then
+    local own = redis.call('LRANGE', key(call, 'wake'), wake.taken, wake.taken + wanted - #names - 1)
+    wake.taken = wake.taken + #own
+    move_names(own, names, wanted)
+  end
+  move_names(wake.again, names, wanted)
+  return names
+end
+
+-- The tenants at the head of the wake list; those that have left it (see rule 3) are dropped.
+local function next_woken(call, wanted)
+  local names, woken = take_names(call, wanted), {}
   read_tenants(call, names)
   for _, name in ipairs(names) do
     local t = tenant(call, name)
@@ -22,10 +40,18 @@ local function pop_woken(call, wanted)
 end
 
 -- Those that were not served keep their place; those whose turn is to come again go behind all others.
-local function push_back_woken(call, round)
-  local wake, next_woken, popped = key(call, 'wake'), round.next_woken, round.popped
-  for i = popped, next_woken, -1 do redis.call('LPUSH', wake, round.woken[i].name) end
-  for i = math.max(next_woken, popped + 1), #round.woken do redis.call('RPUSH', wake, round.woken[i].name) end
+local function keep_woken(call, round)
+  local wake, next_woken, popped = call.wake, round.next_woken, round.popped
+  for i = popped, next_woken, -1 do table.insert(wake.unserved, 1, round.woken[i].name) end
+  for i = math.max(next_woken, popped + 1), #round.woken do wake.again[#wake.again + 1] = round.woken[i].name end
+end
+
+local function write_woken(call)
+  local wake, list, unserved = call.wake, key(call, 'wake'), {}
+  if wake.taken > 0 then redis.call('LTRIM', list, wake.taken, -1) end
+  for i = #wake.unserved, 1, -1 do unserved[#unserved + 1] = wake.unserved[i] end
+  write('LPUSH', list, unserved)
+  write('RPUSH', list, wake.again)
 end
 
 -- The next tenant to serve, or nil. See rule 3: the wake list goes first, unless one who is behind wins the toss.
@@ -43,7 +69,7 @@ end
 -- Picks up to `wanted` tasks one by one. Returns the picks in order, as columns: pick i is of tenants[i], and its
 -- charge moved the clock by moves[i].
 local function pick_round(call, wanted)
-  local round, q = {woken = pop_woken(call, wanted), next_woken = 1, line = draws.line_up(call)}, call.queue
+  local round, q = {woken = next_woken(call, wanted), next_woken = 1, line = draws.line_up(call)}, call.queue
   local tenants, moves, count = {}, {}, 0
   round.popped = #round.woken
   while count < wanted and q.servable > 0 do
@@ -61,7 +87,7 @@ local function pick_round(call, wanted)
       round.woken[#round.woken + 1], t.listed = t, 1  -- its turn comes again, after the other newly active tenants'
     end
   end
-  push_back_woken(call, round)
+  keep_woken(call, round)
   return {tenants = tenants, moves = moves, count = count}
 end
 
@@ -75,94 +101,83 @@ local function unpick(call, picks, i, returned)
   recount(call, t)
 end
 
--- Pops ids off one list until there are `wanted`, passing over voids.
-local function pop_level(call, t, level, wanted, ids)
-  local list = ready_key(call, t, level)
-  while #ids < wanted and call.voids < VOIDS_PER_CALL do
-    local popped = redis.call('LPOP', list, wanted - #ids)
-    if not popped then return close_level(call, t, level) end
-    for _, id in ipairs(popped) do  -- one by one: a void and its replayed task may both be among them
-      if pass_void(call, t, id, level) then
-        call.voids = call.voids + 1
-      else
-        ids[#ids + 1] = id
-      end
-    end
-  end
-end
-
--- Pops up to `wanted` ids of one tenant.
-local function pop_ready(call, t, wanted)
-  if t.voids == 0 and t.levels == 0 then
-    local list = ready_key(call, t, USUAL_PRIORITY)
-    return wanted == 1 and {redis.call('LPOP', list)} or redis.call('LPOP', list, wanted)
-  end
-  local ids = {}
-  for _, level in ipairs(levels_of(call, t)) do pop_level(call, t, level, wanted, ids) end
-  if #ids == wanted and t.ready == 0 then drop_lists(call, t) end
-  return ids
-end
-
 -- Gives the picks their tasks' ids; those that found only voids are taken back.
-local function pop_round(call, picks)
-  local tenants, moves, wanted, popped, ids = picks.tenants, picks.moves, {}, {}, {}
+local function take_round(call, picks)
+  local tenants, moves, wanted, taken, ids = picks.tenants, picks.moves, {}, {}, {}
   for i = 1, picks.count do wanted[tenants[i]] = (wanted[tenants[i]] or 0) + 1 end
-  for t, count in pairs(wanted) do popped[t], wanted[t] = pop_ready(call, t, count), 0 end
+  for t, count in pairs(wanted) do taken[t], wanted[t] = takes.ids(call, t, count), 0 end
   for i = 1, picks.count do
     local t = tenants[i]
     local nth = wanted[t] + 1
-    local id = popped[t][nth]
+    local id = taken[t][nth]
     wanted[t] = nth
     if id then
       local n = #ids + 1
       ids[n], tenants[n], moves[n] = id, t, moves[i]
     else
-      unpick(call, picks, i, 1)
+      unpick(call, picks, i, call.voids < VOIDS_PER_CALL and 0 or 1)
     end
   end
   picks.ids, picks.count = ids, #ids
 end
 
--- Drops what has expired, leases the rest.
-local function lease_round(call, picks, worker, leases)
+-- Whether an entry of a list is of a task that is leased: a call failed between its writes.
+local function is_left_over(call, id, run)
+  return is_leased(run.state) and redis.call('ZSCORE', key(call, 'leases'), id)
+end
+
+-- Sorts the round's tasks: those whose window has closed, those that are leased. An entry without a task, or of one
+-- that is leased already, is left over from a call that failed half way: it goes.
+local function lease_round(call, picks, claim)
   if picks.count == 0 then return end
-  local q, ids, runs, deadlines, started = call.queue, picks.ids, {}, {}, {}
+  local q, ids, leases = call.queue, picks.ids, claim.leases
   local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
   local past = redis.call('HMGET', key(call, 'runs'), unpack(ids))
   read_extras(call, ids)
-  local deadline = string.format('%.0f', call.now + q.lease_ms)
-  local n, m = #leases, 0
   for i = 1, picks.count do
-    local id, t = ids[i], picks.tenants[i]
-    local name, max_attempts, _, _, expires_at = read_header(records[i])
-    t.bytes = t.bytes - #records[i] + HEADER_BYTES + #name  -- payload_bytes, without a call
-    local attempt, forgiven, message = 0, 0, ''
-    if past[i] then
-      local run = load_run(past[i])
-      attempt, forgiven, max_attempts, message = run.attempt, run.forgiven, run.max_attempts, run.error
-    end
-    if expires_at > 0 then started[#started + 1] = id end
-    if expires_at > 0 and expires_at <= call.now then
+    local id, t, record = ids[i], picks.tenants[i], records[i]
+    local run = past[i] and load_run(past[i])
+    if not record or run and is_left_over(call, id, run) then
       unpick(call, picks, i, 0)
-      give_place_back(call, id)
-      if past[i] then redis.call('HDEL', key(call, 'runs'), id) end
-      put_dead(call, t, id, EXPIRED, attempt, message)
     else
-      attempt = attempt + 1
-      if q.special > 0 then
-        count_running(call, id, 1)
-        if extras_of(call, id).result_ttl > 0 then table.insert(leases[3], id) end
+      local name, max_attempts, _, _, expires_at = read_header(record)
+      t.bytes = t.bytes - #record + HEADER_BYTES + #name  -- payload_bytes, without a call
+      run = run or {attempt = 0, forgiven = 0, max_attempts = max_attempts, error = ''}
+      if expires_at > 0 then claim.windows[#claim.windows + 1] = id end
+      if expires_at > 0 and expires_at <= call.now then
+        unpick(call, picks, i, 0)
+        claim.late[#claim.late + 1] = {t = t, id = id, run = run, had_run = past[i]}
+      else
+        run.attempt = run.attempt + 1
+        local m, n = #claim.runs, #leases
+        claim.runs[m + 1], claim.runs[m + 2] = id, struct.pack(RUN_FORMAT, run.attempt, run.forgiven, run.max_attempts,
+          LEASED, call.now, expires_at, #name, name, #claim.name, claim.name, #run.error, run.error)
+        claim.deadlines[m + 1], claim.deadlines[m + 2] = claim.deadline, id
+        leases[n + 1], leases[n + 2], leases[n + 3] = id, run.attempt, run.max_attempts + run.forgiven
+        leases[n + 4] = record
       end
-      runs[m + 1], runs[m + 2] = id, struct.pack(RUN_FORMAT, attempt, forgiven, max_attempts, LEASED, call.now,
-        expires_at, #name, name, #worker, worker, #message, message)
-      deadlines[m + 1], deadlines[m + 2] = deadline, id
-      leases[n + 1], leases[n + 2], leases[n + 3], leases[n + 4] = id, attempt, max_attempts + forgiven, records[i]
-      n, m = n + 4, m + 2
     end
   end
-  write('ZREM', key(call, 'expiring'), started)
-  write('HSET', key(call, 'runs'), runs)
-  write('ZADD', key(call, 'leases'), deadlines)
+end
+
+-- The one block of writes of a claim.
+local function write_claim(call, claim)
+  write('HSET', key(call, 'runs'), claim.runs)
+  write('ZADD', key(call, 'leases'), claim.deadlines)
+  write('ZREM', key(call, 'expiring'), claim.windows)
+  takes.write(call)
+  write_woken(call)
+  for _, each in ipairs(claim.late) do
+    give_place_back(call, each.id)
+    if each.had_run then redis.call('HDEL', key(call, 'runs'), each.id) end
+    put_dead(call, each.t, each.id, EXPIRED, each.run.attempt, each.run.error)
+  end
+  if call.queue.special == 0 then return end
+  for i = 1, #claim.leases, 4 do
+    local id = claim.leases[i]
+    count_running(call, id, 1)
+    if extras_of(call, id).result_ttl > 0 then table.insert(claim.wanted, id) end
+  end
 end
 
 -- What a claim under this name took before, if its answer was lost: the leases that still carry the name, renewed.
@@ -201,28 +216,33 @@ end
 function verbs.claim(keys, args)
   local call, limit = open(keys, args), check_whole(args[4], 'limit', 1, TASKS_PER_CALL)
   if #args[3] > 255 then refuse('bad_request', 'worker') end
-  local q, out, rounds = call.queue, {call.now, call.queue.lease_ms, {}, -1, {}}, 0
+  local q, head, rounds = call.queue, {call.now, call.queue.lease_ms, {}, -1, {}}, 0
   if args[5] == 'again' then
+    local out = {unpack(head)}
     recall(call, args[3], out)
     if #out > HEAD then return out end
   end
-  call.voids = 0
-  while q.barred == 0 and #out < HEAD + 4 * limit and q.servable > 0 and rounds < ROUNDS do
-    local picks = pick_round(call, limit - (#out - HEAD) / 4)
-    pop_round(call, picks)
-    lease_round(call, picks, args[3], out)
+  local claim = {name = args[3], deadline = string.format('%.0f', call.now + q.lease_ms), leases = {}, wanted = head[3],
+    runs = {}, deadlines = {}, windows = {}, late = {}}
+  call.wake = {taken = 0, unserved = {}, again = {}}
+  while q.barred == 0 and #claim.leases < 4 * limit and q.servable > 0 and rounds < ROUNDS do
+    local picks = pick_round(call, limit - #claim.leases / 4)
+    take_round(call, picks)
+    lease_round(call, picks, claim)
     seat_all(call)
     rounds = rounds + 1
   end
-  local is_short = #out < HEAD + 4 * limit
+  local is_short = #claim.leases < 4 * limit
   if rounds > 0 or is_short and q.hungry == 0 then
+    write_claim(call, claim)
     finish_batches(call)
     if is_short then  -- perhaps work is left behind many voids: come again
       q.hungry, call.readied = 1, call.readied or q.servable > 0
     end
     close(call)
   end
-  out[4] = call.unpark_at or -1
-  out[HEAD] = q.barred == 0 and {unpack(call.kept)} or {'', q.barred, call.now, call.now}
-  return out
+  head[4] = call.unpark_at or -1
+  head[HEAD] = q.barred == 0 and {unpack(call.kept)} or {'', q.barred, call.now, call.now}
+  for _, value in ipairs(claim.leases) do head[#head + 1] = value end
+  return head
 end

@@ -61,10 +61,6 @@ local function end_lease(call, id, name, leased_at, until_ms, is_worked)
   return t
 end
 
-local function is_leased(state)
-  return state == LEASED or state == STOPPING
-end
-
 -- Forgets a task that has come to its end (`how`: done or cancelled). Its id is remembered with the attempt: the last
 -- one, if its own owner ended it; else 0, so that the owner's settlement is stale.
 local function forget(call, t, id, how, attempt)

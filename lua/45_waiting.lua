@@ -30,7 +30,7 @@ local function stop(call, id)
   local run = load_run(call.runs[id])
   run.state = STOPPING
   set_run(call, id, pack_run(run))
-  redis.call('SPUBLISH', key(call, 'ready'), 'stop ' .. id)
+  announce(call, 'stop ' .. id)
 end
 
 local function cancel_one(call, id, record)

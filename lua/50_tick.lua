@@ -130,7 +130,7 @@ function verbs.tick(keys, args)
   finish_batches(call)
   trim_batches(call, limit)
   flush(call)
-  if #call.touched > 0 then close(call) end
+  if #call.touched > 0 or #call.messages > 0 then close(call) end
   local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
   local turns = redis.call('ZCOUNT', key(call, 'turns'), '-inf', call.now)
   return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, turns}

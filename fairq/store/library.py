@@ -1,8 +1,8 @@
 """The Lua function library: its text, its version, and how it gets onto a store.
 
-The version is a hash of the text: library `fairq_<version>`, functions `fq_<version>_<verb>`, so two builds of fairq work
-on one store during a rolling upgrade, and no library is ever replaced. What the keys hold has a version of its own,
-DATA_VERSION, which is raised by hand: see lua/KEYS.md.
+The version is a hash of the text: library `fairq_<version>`, functions `fq_<version>_<verb>`, so two builds of fairq
+work on one store during a rolling upgrade, and no library is ever replaced. What the keys hold has a version of its
+own, DATA_VERSION, which is raised by hand: see lua/KEYS.md.
 """
 
 from __future__ import annotations

@@ -30,6 +30,15 @@ async def check_durability(store: Store) -> list[str]:
     return problems
 
 
+async def check_permissions(store: Store) -> None:
+    """Ask whether the store's user may run all commands of the library. Raises: SettingsError, which names the others."""
+    if missing := await store.permissions("check"):
+        raise SettingsError(
+            f"the store's user may not run {', '.join(missing)} on fairq's keys and channels (fq:*): extend its ACL",
+            field="store",
+        )
+
+
 async def _weaknesses(node: Connection) -> list[str]:
     try:
         flat = await node.call("CONFIG", "GET", "appendonly", "maxmemory-policy", "maxmemory")
@@ -79,8 +88,8 @@ async def open_store(
 ) -> AsyncIterator[Store]:
     """Connect to the store at a URL and keep connected while the context lasts.
 
-    Raises: SettingsError if the URL is wrong, the store does not answer within `connect_timeout` seconds, or it holds
-    data of another version.
+    Raises: SettingsError if the URL is wrong, the store does not answer within `connect_timeout` seconds, its user may
+    not run what the library runs, or it holds data of another version.
     """
     shown, deadline = without_secrets(url), trio.current_time() + connect_timeout
     away = f"the store at {shown} cannot be used after {connect_timeout:g} s"
@@ -94,6 +103,7 @@ async def open_store(
         with trio.move_on_at(deadline) as waiting:
             try:
                 await store.connection.wait_connected()
+                await check_permissions(store)
                 await check_data_version(store)
             except StoreRefused as error:
                 raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None

@@ -289,6 +289,10 @@ class Store:
         facts = {name.decode(): float(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
         return Waiting(now_ms, state.state, state.attempt, state.at_ms, Facts(**facts) if facts else None)
 
+    async def permissions(self, queue: str) -> list[str]:
+        """Name the commands of the library that the store's user may not run on a queue's keys."""
+        return [name.decode() for name in await self._call("permissions", queue)]
+
     async def write_progress(self, queue: str, id: str, attempt: int, fraction: float, text: str) -> None:
         """Say how far a leased task has come; of no effect once another attempt has it."""
         value = orjson.dumps([attempt, fraction, text])

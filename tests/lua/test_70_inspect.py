@@ -14,8 +14,8 @@ from fairq.store import library
 from .calls import START, VERBS, Queue, snapshot
 
 TOP_LEVEL = re.compile(
-    r"local function |local [A-Z_, ]+ = |local (actions|draws|verbs) = \{\}\s*$|do$|local limits = \{$|\}$"
-    r"|function (actions|draws|limits|verbs)\.|register\(|end$"
+    r"local function |local [A-Z_, ]+ = |local (actions|draws|takes|verbs) = \{\}\s*$|do$|local limits = \{$|\}$"
+    r"|function (actions|draws|limits|takes|verbs)\.|register\(|end$"
 )
 SECTIONS = sorted((Path(fairq.__file__).parent / "lua").glob("*.lua"))
 

@@ -195,7 +195,7 @@ def test_a_full_store_still_tells(queue: Queue) -> None:
 @pytest.mark.parametrize(
     ("args", "field"),
     [
-        (("Ada", 0, 1), "tenant"),
+        (("a b", 0, 1), "tenant"),
         (("", 0, 1), "tenant"),
         (("ada", -1, 1), "after"),
         (("ada", "1.5", 1), "after"),

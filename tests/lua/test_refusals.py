@@ -139,7 +139,7 @@ REFUSED: dict[str, Rows] = {
     },
     "fire": {
         "bad_request fires": [(), ("ada/n", b""), ("ada/n", b"", START) * 101],
-        "bad_request tenant": [("n", b"", START), ("/n", b"", START), ("Ada/n", b"", START)],
+        "bad_request tenant": [("n", b"", START), ("/n", b"", START), ("a b/n", b"", START)],
         "bad_request name": [("ada/", b"", START), ("ada/a/b", b"", START)],
         "bad_request next_at": [("full/s0", b"", START, "ada/n", b"", at) for at in MOMENTS],
     },
@@ -173,7 +173,7 @@ REFUSED: dict[str, Rows] = {
         "bad_request count": [("", "", 0, count) for count in LIMITS],
     },
 }  # fmt: skip
-NOTHING_TO_REFUSE = {"depth", "letter", "windows"}  # no arguments, or names that are known or not
+NOTHING_TO_REFUSE = {"depth", "letter", "windows", "permissions"}  # no arguments, or names that are known or not
 # Tested elsewhere: the clock and the dice of tests; and what another build has written.
 ELSEWHERE = {"forbidden now", "bad_request dice", "bad_request record", "bad_request schedule"}
 

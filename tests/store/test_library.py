@@ -23,7 +23,7 @@ VERBS = {
     "tenants", "tasks", "dead", "letter", "cancel", "reschedule", "peek", "batches",
     "results", "events", "set_limits", "limits", "set_windows", "windows", "open_batch", "close_batch", "cancel_batch",
     "schedule", "unschedule", "pause_schedule",
-    "resume_schedule", "fire", "schedules", "why",
+    "resume_schedule", "fire", "schedules", "why", "permissions",
 }  # fmt: skip
 
 

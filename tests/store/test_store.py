@@ -272,7 +272,7 @@ async def test_a_full_store_still_obeys_operators_through_a_new_server(
 @pytest.mark.parametrize(
     ("call", "field"),
     [
-        (lambda store: store.enqueue(Q, "Ada", [NewTask("a", b"1")]), "tenant"),
+        (lambda store: store.enqueue(Q, "a b", [NewTask("a", b"1")]), "tenant"),
         (lambda store: store.enqueue(Q, "ada", []), "tasks"),
         (lambda store: store.claim(Q, "w", 0), "limit"),
         (lambda store: store.claim(Q, "w", MAX_BATCH + 1), "limit"),

@@ -1,0 +1,112 @@
+"""After an error nothing is half done, and what an earlier one left behind breaks no queue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from fairq.store import library
+from tests import stores
+
+from .calls import Queue, Told, snapshot
+
+
+def fill(queue: Queue) -> None:
+    """Make a queue in which a claim meets everything: a backlog, a newcomer, voids, priorities, windows, a batch."""
+    queue.enqueue("ada", *(f"a{n}" for n in range(6)))
+    queue.claim(2)
+    queue.enqueue("ada", "urgent", priority=0)
+    queue.enqueue("ada", "late", expires_in=10)
+    queue.enqueue("ada", "void", expires_in=5)
+    queue.open_batch("batch", cap=1)
+    queue.enqueue("ada", "b0", "b1", batch="batch", result=1000)
+    queue.advance(6)
+    queue.tick()
+    queue.advance(5)
+    queue.enqueue("bob", "new")
+
+
+KEYS = ["tasks", "runs", "extras", "ready:ada", "ready:ada:0", "levels:ada", "void:ada", "wake", "tenants", "limits"]
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_claim_that_fails_has_changed_nothing_and_can_be_repeated(queue: Queue, name: str) -> None:
+    fill(queue)
+    if name == "limits":
+        queue.set_limits("bob", cap=1)
+    key, spare = queue.key(name), queue.key("spare")
+    queue.client.rename(key, spare)
+    queue.client.set(key, "of another type")
+    before = snapshot(queue)
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        queue.claim(20)
+    assert snapshot(queue) == before
+    queue.client.rename(spare, key)
+    leased = {lease.id for lease in queue.claim(20)}
+    assert leased == {"a2", "a3", "a4", "a5", "urgent", "b0", "new"}
+
+
+def test_a_list_that_is_gone_costs_its_tenant_its_tasks_and_nobody_else(queue: Queue) -> None:
+    queue.enqueue("ada", "a0", "a1")
+    queue.enqueue("bob", "b0", "b1")
+    queue.client.delete(queue.key("ready:ada"))
+    assert sorted(lease.id for lease in queue.claim(10)) == ["b0", "b1"]
+    assert queue.depth()["ready"] == queue.tenant("ada").ready == 0
+    queue.enqueue("ada", "a2")
+    assert [lease.id for lease in queue.claim(10)] == ["a2"]
+
+
+def test_an_entry_without_a_task_is_passed_over(queue: Queue) -> None:
+    queue.enqueue("ada", "a0", "a1", "a2")
+    queue.client.hdel(queue.key("tasks"), "a1")
+    assert [lease.id for lease in queue.claim(10)] == ["a0", "a2"]
+    assert (queue.depth()["ready"], queue.depth()["leased"]) == (0, 2)
+
+
+def test_a_task_whose_claim_failed_between_its_writes_is_not_given_twice(queue: Queue) -> None:
+    queue.enqueue("ada", "a0", expires_in=1000)
+    queue.enqueue("ada", "a1")
+    queue.client.rename(queue.key("expiring"), queue.key("spare"))
+    queue.client.set(queue.key("expiring"), "of another type")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        queue.claim(1)
+    assert queue.state("a0") == "leased"
+    queue.client.rename(queue.key("spare"), queue.key("expiring"))
+    assert [lease.id for lease in queue.claim(2)] == ["a1"]
+
+
+@pytest.fixture
+def shy(queue: Queue) -> Iterator[Queue]:
+    """The same queue, as a user of the store that may publish nothing."""
+    url = queue.client.connection_pool.connection_kwargs
+    queue.client.execute_command("ACL", "SETUSER", "shy", "on", ">pw", "~*", "+@all", "resetchannels")
+    client = stores.connect(f"redis://shy:pw@{url['host']}:{url['port']}/0")
+    yield Queue(client)
+    client.close()
+    queue.client.execute_command("ACL", "DELUSER", "shy")
+
+
+def test_who_may_not_publish_loses_no_task(shy: Queue) -> None:
+    assert shy.claim(1) == []  # hungry: whoever makes work ready publishes
+    assert shy.enqueue("ada", "a", events=1) == ["ok"]
+    (lease,) = shy.claim(1)
+    assert shy.end("ack", lease) == "ok"
+    assert shy.events().events == [Told(1, "done", "a", shy.now, 1, "")]
+
+
+def test_what_the_user_may_not_run_is_named(queue: Queue, shy: Queue) -> None:
+    assert queue.call("permissions") == []
+    assert shy.call("permissions") == [b"SPUBLISH"]
+    queue.client.execute_command("ACL", "SETUSER", "shy", "-zadd", "-ltrim", "&*")
+    assert shy.call("permissions") == [b"LTRIM", b"ZADD"]
+
+
+def test_every_command_of_the_sections_is_asked_for() -> None:
+    text = re.sub(r"--[^\n]*", "", library.source())
+    used = set(re.findall(r"(?:redis\.p?call|write)\('([A-Z]+)'", text)) | {"RPUSH", "LPUSH"}
+    table = re.search(r"local COMMANDS = \{(.*?)\n\}", text, re.DOTALL)
+    assert table
+    assert set(re.findall(r"'([A-Z]+)", table[1])) == used
