@@ -173,7 +173,7 @@ def test_ctrl_c_tells_how_far_it_came_and_leaves_the_rest(commands: Commands, se
         assert command.stdout is not None
         out = command.stdout.read()
     ready, left = counts(server)
-    assert out == f"replayed: {ready}\n"
+    assert out in (f"replayed: {ready}\n", f"replayed: {ready - 1}\n"), "the last call's answer may still be on its way"
     assert ready + left == 40
     assert left > 20
     assert f"replayed: {left}" in commands("dead", "replay", "emails", "--all").out

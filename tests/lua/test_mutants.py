@@ -203,7 +203,6 @@ MUTANTS = [
     Mutant("a tenant is listed twice", "  if t.listed == 1 then return end\n", ""),
     Mutant("a dropped wake entry is not noted", "else touch(call, name).listed = 0 end", "end"),
     Mutant("woken tenants that are not served are lost", "  keep_woken(call, round)\n", ""),
-    Mutant("a round forgets whom the one before did not serve", "  move_names(wake.unserved, names, wanted)\n", ""),
     Mutant(
         "the clock stands still",
         "q.clock = q.clock + (call.now - q.now) * q.running / q.weight_sum",
@@ -416,7 +415,6 @@ LATE = {
     "a tenant keeps its class",
     "the mean is that over tasks",
     "draws go by weight alone",
-    "a round forgets whom the one before did not serve",
     "an emptied list keeps its voids",
     "a task frees another one's key",
     "later batches of a name are the same",
