@@ -31,7 +31,7 @@ async def check_durability(store: Store) -> list[str]:
 
 
 async def check_permissions(store: Store) -> None:
-    """Ask whether the store's user may run all commands of the library. Raises: SettingsError, which names the others."""
+    """Ask whether the store's user may run all that the library runs. Raises: SettingsError, which names the rest."""
     if missing := await store.permissions("check"):
         raise SettingsError(
             f"the store's user may not run {', '.join(missing)} on fairq's keys and channels (fq:*): extend its ACL",
