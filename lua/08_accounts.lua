@@ -30,10 +30,17 @@ local function expected_of(call, t)
   return math.max(t.estimate, mean_of(call.queue), 1)
 end
 
--- The virtual time by which tenants are compared: as if each running lease took at least what is expected of it.
+-- The virtual time by which tenants are compared: as if each running lease took at least what is expected of it. It is
+-- kept, since a round of picks asks for it again and again; what changes an account drops it.
 local function tentative_of(call, t)
-  if call.queue.share == SHARE_COUNT then return t.base end
-  return t.base + math.max(t.leased * expected_of(call, t), age_of(call, t)) / t.weight
+  local known = t.tentative
+  if known then return known end
+  known = t.base
+  if call.queue.share == SHARE_TIME then
+    known = known + math.max(t.leased * expected_of(call, t), age_of(call, t)) / t.weight
+  end
+  t.tentative = known
+  return known
 end
 
 -- The tenant's part of the dispatches, to be: its weight / what its tasks take, those that run now included.
@@ -54,7 +61,7 @@ local function new_tenant(call, name, weight, base, starts, leased, estimate, ep
     barred = barred, listed = listed, levels = levels, limited = limited,
     counted = counted,             -- 1: its weight is in queue.weight_sum, its leases are in queue.running
     is_servable = slot ~= OUT,     -- it is in queue.servable
-    touched = false,
+    touched = false, tentative = false,
     cause = 0,  -- with out_at and since: see limits.keep_out
   }
   local q = call.queue

@@ -12,8 +12,8 @@
 -- 2. The eligible tenant with the lowest virtual time is served, running leases counted as at least what is expected
 --    of them. Up to FEW tenants are all looked at. Of more, two are drawn by rate, weight / what the tenant's tasks
 --    take: a lottery's error grows with the square root of the dispatches, the better of two draws keeps it constant.
---    While it is still ahead of the clock, others are drawn, REDRAWS at most. And a cursor looks at one more tenant
---    with each pick, so that nobody whose rate is wrong waits for luck.
+--    While it is still ahead of the clock by more than half a task and the usual spread, others are drawn, REDRAWS at
+--    most. And a cursor looks at one more tenant with each pick, so that nobody whose rate is wrong waits for luck.
 -- 3. A tenant that becomes eligible starts at max(own virtual time, clock): idling banks no credit, coming back sheds
 --    no debt. One that does so at the clock goes on the wake list, which is served first, so that a quiet tenant does
 --    not wait for luck. A drawn tenant that is behind the clock by more than a task of its own goes before it if a
@@ -93,7 +93,8 @@ end
 -- A lease of the tenant begins now, or (count = -1) has not begun after all.
 local function count_lease(call, t, count)
   local q = call.queue
-  t.leased, t.starts, q.leased = t.leased + count, t.starts + count * call.at, q.leased + count
+  t.leased, t.starts, t.tentative = t.leased + count, t.starts + count * call.at, false
+  q.leased = q.leased + count
   if t.counted == 1 then q.running = q.running + count end
 end
 
@@ -107,7 +108,7 @@ local function arrive(call, t)
   call.readied = true
   local behind = call.queue.clock - vtime_of(call, t)
   if behind < 0 and not limits.is_guaranteed(call, t) then return take_slot(call, t) end
-  t.base = t.base + math.max(behind, 0)
+  t.base, t.tentative = t.base + math.max(behind, 0), false
   wake(call, t)
 end
 

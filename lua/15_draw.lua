@@ -23,7 +23,8 @@ local function account_of(call, name)
   if not call.packed[name] then return nil end  -- the tenant's record is gone; `repair` takes it out of its slot
   local weight, base, starts, leased, estimate, epoch = struct.unpack(ACCOUNT_FORMAT, call.packed[name])
   if epoch ~= call.queue.epoch then base, starts, estimate = 0, leased * call.queue.epoch_at, 0 end
-  account = {name = name, weight = weight, base = base, starts = starts, leased = leased, estimate = estimate}
+  account = {name = name, weight = weight, base = base, starts = starts, leased = leased, estimate = estimate,
+    tentative = false}
   call.accounts[name] = account
   return account
 end
@@ -132,10 +133,14 @@ end
 
 -- The one of all tenants: those of equal virtual time come by chance.
 local function choose_of_few(call, round)
-  local count, best = round.line.slots, nil
+  local count, best, least = round.line.slots, nil, math.huge
   round.few = round.few or read_slots(call, fields_from(round.line, 0, count))
   local first = count > 1 and math.floor(random(call) * count) or 0
-  for i = first, first + count - 1 do best = lower(call, best, account_of(call, round.few[i % count + 1])) end
+  for i = first, first + count - 1 do
+    local account = account_of(call, round.few[i % count + 1])
+    local tentative = account and tentative_of(call, account)
+    if tentative and tentative < least then best, least = account, tentative end
+  end
   return best
 end
 
@@ -147,7 +152,8 @@ function draws.choose(call, round)
   -- what is expected of running leases puts all ahead of the clock, by so much on average
   local spread = q.share == SHARE_TIME and q.weight_sum > 0 and q.running / q.weight_sum * mean_of(q) / 2 or 0
   for _ = 1, REDRAWS do
-    if not best or tentative_of(call, best) <= q.clock + spread then break end
+    local enough = q.clock + spread + (best and expected_of(call, best) / 2 / best.weight or 0)
+    if not best or tentative_of(call, best) <= enough then break end
     best = lower(call, best, draw(call, round))
   end
   return lower(call, best, pass_on(call, round))

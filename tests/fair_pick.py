@@ -343,7 +343,8 @@ class FairPick(Limiting):
         best = self.lower(one, self.draw(round, dice))
         spread = 0 if self.share or not self.weight_sum else self.running / self.weight_sum * self.mean / 2
         for _ in range(REDRAWS):
-            if not best or self.tentative_of(best) <= self.clock + spread:
+            enough = self.clock + spread + (self.expected_of(best) / 2 / best.weight if best else 0)
+            if not best or self.tentative_of(best) <= enough:
                 break
             best = self.lower(best, self.draw(round, dice))
         return self.lower(best, self.pass_on(round))

@@ -161,7 +161,7 @@ MUTANTS = [
         "      round.woken[#round.woken + 1], t.listed = t, 1  --",
         "      local _ = t  --",
     ),
-    Mutant("a guarantee sheds debt", "t.base = t.base + math.max(behind, 0)", "t.base = t.base + behind"),
+    Mutant("a guarantee sheds debt", "= t.base + math.max(behind, 0), false", "= t.base + behind, false"),
     Mutant("a guaranteed tenant keeps its slot", "    if t.slot > 0 then free_slot(call, t) end\n    wake", "    wake"),
     Mutant("quotas are not looked at", "  check_quotas(call, arrivals)\n", ""),
     Mutant("a fire passes the quota", "if outcome == 'ok' and exceeded(call, arrivals) then", "if false then"),
@@ -182,7 +182,12 @@ MUTANTS = [
         "if false then",
     ),
     Mutant("an expired task takes a place under the cap", "  count_lease(call, t, -1)\n", ""),
-    Mutant("idling banks credit", "  t.base = t.base + math.max(behind, 0)\n", ""),
+    Mutant("idling banks credit", "= t.base + math.max(behind, 0), false", "= t.base, false"),
+    Mutant(
+        "a choice looks at the account as it was",
+        "t.starts + count * call.at, false",
+        "t.starts + count * call.at, t.tentative",
+    ),
     Mutant("coming back sheds debt", "if behind < 0 and not", "if false and not"),
     Mutant("the wake list starves the backlog", "if woken and not (is_behind and", "if woken and not (false and"),
     Mutant(
