@@ -13,7 +13,7 @@
 
 local verbs = {}  -- the functions that callers may call, by name; 99_register.lua tells the store of them
 
-local QUEUE_FORMAT = '<ddddddddddddddddddddddddddddddddd'  -- fields in the order of load_queue
+local QUEUE_FORMAT = '<dddddddddddddddddddddddddddddddddd'  -- fields in the order of load_queue
 local TENANT_FORMAT = '<dddddddddddddddddIbBBBBB'  -- fields in the order of new_tenant
 local ACCOUNT_FORMAT = '<dddddd'                -- the head of TENANT_FORMAT: what a draw asks
 local TENANT_BYTES = 146                        -- of TENANT_FORMAT; a tail may follow
@@ -89,7 +89,7 @@ local function new_queue()
     max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000, dead_keep = 100000,
     estimate = 0, ready = 0, delayed = 0, leased = 0, dead = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
     cancelled = 0, special = 0, held = 0, limited = 0, events_keep = 10000, running = 0, servable = 0, cursor = 0,
-    origin = 0, epoch_at = 0, estimate_sq = 0, classes = {},
+    origin = 0, epoch_at = 0, estimate_sq = 0, sweeping = 0, classes = {},
   }
 end
 
@@ -100,7 +100,7 @@ local function load_queue(prefix)
   q.now, q.clock, q.weight_sum, q.hungry, q.barred, q.epoch, q.share, q.lease_ms, q.max_attempts, q.retry_base_ms,
     q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready, q.delayed, q.leased, q.dead, q.enqueued, q.done,
     q.buried, q.expired, q.cancelled, q.special, q.held, q.limited, q.events_keep, q.running, q.servable, q.cursor,
-    q.origin, q.epoch_at, q.estimate_sq, position =
+    q.origin, q.epoch_at, q.estimate_sq, q.sweeping, position =
     struct.unpack(QUEUE_FORMAT, packed)
   while position <= #packed do  -- the tail: (class, tenants in it), for classes that have any
     local class, count
@@ -114,7 +114,8 @@ local function pack_queue(q)
   local parts = {struct.pack(QUEUE_FORMAT, q.now, q.clock, q.weight_sum, q.hungry, q.barred, q.epoch, q.share,
     q.lease_ms, q.max_attempts, q.retry_base_ms, q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready,
     q.delayed, q.leased, q.dead, q.enqueued, q.done, q.buried, q.expired, q.cancelled, q.special,
-    q.held, q.limited, q.events_keep, q.running, q.servable, q.cursor, q.origin, q.epoch_at, q.estimate_sq)}
+    q.held, q.limited, q.events_keep, q.running, q.servable, q.cursor, q.origin, q.epoch_at,
+    q.estimate_sq, q.sweeping)}
   for class, count in pairs(q.classes) do
     if count > 0 then parts[#parts + 1] = struct.pack('<dd', class, count) end
   end

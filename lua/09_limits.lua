@@ -17,6 +17,8 @@ local limits = {
 }
 local UNSET = -1                                      -- of a tenant's limit: the one for all holds
 local BAR_PAUSED, BAR_CLOSED, BAR_SPENT = 1, 2, 4     -- bits of tenant.barred, and the first two of queue.barred
+do
+
 local REFILL_MS = 20
 
 -- One constructor, as for tenants: growing a table costs more than filling it.
@@ -55,7 +57,7 @@ function limits.of(call, t)
 end
 
 -- Whether one more task of the tenant may be leased.
-local function is_eligible(call, t)
+function limits.is_eligible(call, t)
   if t.ready == 0 or t.barred ~= 0 then return false end
   if t.limited + call.queue.limited == 0 then return true end
   local cap = limits.of(call, t).cap
@@ -110,6 +112,42 @@ function limits.meter(call, t)
   limits.bar(t, BAR_SPENT, next_at > call.now)
 end
 
+-- Whether a cap for all leaves tenants room that it did not leave before.
+local function is_wider(before, after)
+  return before > 0 and (after == 0 or after > before)
+end
+
+-- The limits for all have changed: tokens are counted anew by the next ticks, and tenants that have room under the new
+-- cap are let in by them, some at a time.
+function limits.recheck_all(call, before, after)
+  redis.call('ZUNIONSTORE', key(call, 'parked'), 1, key(call, 'parked'), 'WEIGHTS', 0)
+  if not is_wider(before.cap, after.cap) then return end
+  call.queue.sweeping = 1
+  redis.call('DEL', key(call, 'sweep'))
+end
+
+-- Goes on letting in tenants that a cap for all kept out: a page of all tenants.
+function limits.sweep(call)
+  if call.queue.sweeping == 0 then return end
+  local at, names = key(call, 'sweep'), {}
+  local page = redis.call('HSCAN', key(call, 'tenants'), redis.call('GET', at) or '0', 'COUNT', TASKS_PER_CALL)
+  for i = 1, #page[2], 2 do
+    names[#names + 1], call.packed[page[2][i]] = page[2][i], page[2][i + 1]
+  end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local t = tenant(call, name)
+    if t.ready > 0 and t.slot == OUT then touch(call, name) end
+  end
+  if page[1] == '0' then
+    call.queue.sweeping = 0
+    redis.call('DEL', at)
+  else
+    redis.call('SET', at, page[1])
+  end
+  call.is_changed = true
+end
+
 -- Takes a token for a dispatch, or (count = -1) gives it back.
 function limits.spend(call, t, count)
   local rate = limits.of(call, t).rate
@@ -125,4 +163,6 @@ function limits.unpark(call, limit)
   redis.call('ZREM', key(call, 'parked'), unpack(names))
   read_tenants(call, names)
   for _, name in ipairs(names) do limits.meter(call, touch(call, name)) end
+end
+
 end

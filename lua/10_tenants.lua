@@ -30,8 +30,8 @@
 -- 6. A tenant that is blocked (paused, closed by the clock, out of tokens), or has as many leased tasks as its cap
 --    allows, is not in the draw and costs it nothing; what ends that brings it back (09_limits.lua). When the cap for
 --    all has just been lowered, tenants without room may stand in slots: drawing one is a miss, and takes its slot
---    from it. When it has been raised, one that was out comes back with its next settlement, or when it renews a
---    lease.
+--    from it. When it has been raised, ticks let
+--    in the tenants that were out, page by page.
 --
 -- The bound that follows: over any time in which it and others wait, a tenant's worker time is within three of the
 -- longest leases of its share. loadtest/README.md has the measurements.
@@ -79,7 +79,7 @@ end
 
 -- Counts the tenant among the eligible and among those that compete, or no longer, as its state says.
 local function recount(call, t)
-  local q, is_servable = call.queue, is_eligible(call, t)
+  local q, is_servable = call.queue, limits.is_eligible(call, t)
   local counted = is_servable and not limits.is_within_guarantee(call, t) and 1 or 0
   if is_servable ~= t.is_servable then
     t.is_servable, q.servable = is_servable, q.servable + (is_servable and 1 or -1)

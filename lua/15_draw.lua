@@ -14,7 +14,7 @@ local function account_of(call, name)
   local t = call.tenants[name]
   if not t and call.queue.limited == 1 and call.packed[name] then t = unpack_tenant(call, name, call.packed[name]) end
   if t then
-    if is_eligible(call, t) then return t end
+    if limits.is_eligible(call, t) then return t end
     touch(call, name)
     return nil
   end

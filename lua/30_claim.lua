@@ -34,7 +34,7 @@ local function next_woken(call, wanted)
   read_tenants(call, names)
   for _, name in ipairs(names) do
     local t = tenant(call, name)
-    if t.slot == AWAKE and is_eligible(call, t) then woken[#woken + 1] = t else touch(call, name).listed = 0 end
+    if t.slot == AWAKE and limits.is_eligible(call, t) then woken[#woken + 1] = t else touch(call, name).listed = 0 end
   end
   return woken
 end

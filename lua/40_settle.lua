@@ -198,7 +198,6 @@ local function settle_one(call, action, id, attempt, until_ms, ...)
   if attempt and last ~= tonumber(attempt) or not is_leased(state) then return refusal(call, id, attempt) end
   if action == 'extend' then
     redis.call('ZADD', key(call, 'leases'), call.now + call.queue.lease_ms, id)
-    if call.queue.limited == 1 then touch(call, name) end  -- the cap for all may have been raised
     return state == STOPPING and 'cancelled' or 'ok'
   end
   local is_worked = WORKED[action] and (state == LEASED or action == 'ack' or action == 'finish')

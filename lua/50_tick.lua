@@ -107,7 +107,7 @@ local function next_due(call)
     local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
     if first then earliest = math.min(earliest, tonumber(first) + wait) end
   end
-  if call.queue.dead > call.queue.dead_keep then earliest = call.now end
+  if call.queue.dead > call.queue.dead_keep or call.queue.sweeping == 1 then earliest = call.now end
   return earliest == math.huge and -1 or math.max(earliest, call.now)
 end
 
@@ -125,12 +125,13 @@ function verbs.tick(keys, args)
   local promoted = promote(call, limit)
   local expired, reaped, trimmed = expire(call, limit), reap(call, limit), trim_dead(call, limit)
   limits.unpark(call, limit)
+  limits.sweep(call)
   flush(call)  -- what follows reads runs again
   cancel_members(call, limit)
   finish_batches(call)
   trim_batches(call, limit)
   flush(call)
-  if #call.touched > 0 or #call.messages > 0 then close(call) end
+  if #call.touched > 0 or #call.messages > 0 or call.is_changed then close(call) end
   local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
   local turns = redis.call('ZCOUNT', key(call, 'turns'), '-inf', call.now)
   return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, turns}

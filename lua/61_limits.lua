@@ -58,7 +58,7 @@ function verbs.set_limits(keys, args)
   for limit, value in pairs(given) do after[limit] = value end
   if name == '' then
     call.queue.limited = save_limits(call, name, after)
-    redis.call('ZUNIONSTORE', key(call, 'parked'), 1, key(call, 'parked'), 'WEIGHTS', 0)  -- the next ticks look again
+    limits.recheck_all(call, before, after)
   else
     local t = touch(call, name)
     t.limited, call.limits = save_limits(call, name, after), {}

@@ -27,6 +27,7 @@ class Limiting:
         self.parked: dict[str, float] = {}
         self.windows: dict[str, tuple[str, bool, float]] = {}  # text, is open, changes at
         self.barred = 0
+        self.sweeping = 0
 
     def set_for(self, name: str) -> dict[str, float]:
         """Tell what was set for a tenant, or for all."""
@@ -95,6 +96,9 @@ class Limiting:
             self.meter(self.touch(name))
         else:
             self.parked = dict.fromkeys(self.parked, 0)
+            cap = self.set_for("")["cap"]
+            if before["cap"] > 0 and not 0 < cap <= before["cap"]:
+                self.sweeping = 1
         return before
 
     def turn(self, name: str, text: str, is_open: bool, changes_at: float) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .fair_pick import Pick, Run, Tenant
+from .fair_pick import OUT, Pick, Run, Tenant
 from .feed_model import Feeds
 from .limits_model import PAUSED
 from .schedule_model import Scheduling
@@ -496,8 +496,6 @@ class Model(Scheduling):
             return self.refusal(id, attempt, now)
         if action == "extend":
             self.leases[id] = now + self.settings["lease_ms"]
-            if any(self.set_for("").values()):
-                self.touch(self.records[id].tenant.name)
             return "cancelled" if run.state == "stopping" else "ok"
         if action in ("ack", "finish"):
             self.end_lease(id, run, "settled", now, True).done += 1
@@ -664,7 +662,7 @@ class Model(Scheduling):
         waiting += [died_at + self.settings["dead_keep_ms"] for died_at in self.deaths.values()]
         waiting += [b.completed_at + BATCH_KEEP_MS for b in self.batches.values() if b.state == "complete"]
         waiting += [*self.cancelling.values(), *self.parked.values(), *(at for _, _, at in self.windows.values())]
-        if len(self.dead) > self.settings["dead_keep"]:
+        if len(self.dead) > self.settings["dead_keep"] or self.sweeping:
             waiting.append(now)
         return max(min(waiting), now) if waiting else -1
 
@@ -678,15 +676,26 @@ class Model(Scheduling):
             self.settle_one("reap", id, self.runs[id].attempt, None, "", now, iter(()), until)
         trimmed = self.trim_dead(now, limit)
         self.unpark(first_by_score(self.parked, limit, now))
+        swept = self.sweep()
         self.cancel_members(now, limit)
         self.finish_batches(now)
         self.trim_batches(now, limit)
-        if self.touched:
+        if self.touched or swept:
             self.close(now)
         ready = sum(len(t.ready) for t in self.tenants.values())
         fires = sum(self.due_at(field) <= now for field in self.schedules)
         turns = sum(at <= now for _, _, at in self.windows.values())
         return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires, turns)
+
+    def sweep(self) -> bool:
+        """Let in the tenants that a cap for all kept out."""
+        if not self.sweeping:
+            return False
+        for name, t in sorted(self.tenants.items()):
+            if t.ready and t.slot == OUT:
+                self.touch(name)
+        self.sweeping = 0
+        return True
 
     def set_weight(self, now: float, tenant: str, weight: int) -> int:
         """Give a tenant a weight; returns the one that it had."""

@@ -22,6 +22,7 @@ def depth(model: Model) -> dict[str, float]:
         "origin": model.origin,
         "epoch_at": model.epoch_at,
         "estimate_sq": model.estimate_sq,
+        "sweeping": model.sweeping,
         "weight_sum": model.weight_sum,
         "hungry": model.hungry,
         "barred": model.barred,

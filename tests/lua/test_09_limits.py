@@ -374,11 +374,29 @@ def test_the_capped_lose_their_slots_when_the_cap_for_all_is_lowered(queue: Queu
     assert writes(queue) == before, "nobody is in the draw: nothing is tried, and nobody is woken to try again"
 
 
-def test_a_raised_cap_for_all_lets_in_who_renews_a_lease(queue: Queue) -> None:
+@pytest.mark.parametrize("cap", [0, 2])
+def test_a_wider_cap_for_all_lets_everybody_in_with_the_next_ticks(queue: Queue, cap: int) -> None:
     queue.set_limits("", cap=1)
-    queue.enqueue("ada", "long", "next")
-    (lease,) = queue.claim(5)
-    assert queue.claim(5) == []
-    queue.set_limits("", cap=5)
-    assert queue.end("extend", lease) == "ok"
-    assert [lease.id for lease in queue.claim(5)] == ["next"]
+    names = [f"t{n}" for n in range(1200)]
+    for name in names:
+        queue.enqueue(name, f"{name}/0", f"{name}/1")
+    for _ in range(3):
+        queue.claim(500)
+    assert (queue.depth()["leased"], queue.claim(10)) == (1200, [])
+    queue.set_limits("", cap=cap)
+    ticks = 0
+    while queue.tick().next_due == queue.now:
+        ticks += 1
+        assert ticks < 100
+    assert ticks >= 2, "a page of tenants each"
+    assert queue.depth()["servable"] == 1200
+    assert {lease.id for _ in range(3) for lease in queue.claim(500)} == {f"{name}/1" for name in names}
+    assert not queue.client.exists(queue.key("sweep"))
+
+
+def test_a_narrower_cap_for_all_and_caps_of_their_own_make_no_sweep(queue: Queue) -> None:
+    queue.set_limits("", cap=3)
+    queue.set_limits("", cap=2)
+    queue.set_limits("ada", cap=1)
+    queue.set_limits("ada", cap=-1)
+    assert queue.depth()["sweeping"] == 0

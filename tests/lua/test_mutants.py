@@ -150,9 +150,11 @@ MUTANTS = [
     ),
     Mutant(
         "a new rate for all does not reach the parked",
-        "    redis.call('ZUNIONSTORE', key(call, 'parked'), 1, key(call, 'parked'), 'WEIGHTS', 0)",
-        "   ",
+        "  redis.call('ZUNIONSTORE', key(call, 'parked'), 1, key(call, 'parked'), 'WEIGHTS', 0)\n",
+        "",
     ),
+    Mutant("a wider cap for all lets nobody in", "if not is_wider(before.cap, after.cap) then", "if true then"),
+    Mutant("a sweep has no end", "    call.queue.sweeping = 0\n", ""),
     Mutant(
         "a guarantee is not kept", "return t.limited == 1 and t.leased < limits.of(call, t).guaranteed", "return false"
     ),
@@ -175,7 +177,11 @@ MUTANTS = [
     Mutant("replayed tasks weigh nothing", "    t.bytes = t.bytes + payload_bytes(t, #record)\n", ""),
     Mutant("dead letters are not bounded", "  make_room_for_dead(call, t)\n", ""),
     Mutant("own limits are those for all", "if own[limit] == UNSET then own[limit] = value end", "own[limit] = value"),
-    Mutant("a claim overruns the cap", "if is_eligible(call, t) then return t end", "if t.ready > 0 then return t end"),
+    Mutant(
+        "a claim overruns the cap",
+        "if limits.is_eligible(call, t) then return t end",
+        "if t.ready > 0 then return t end",
+    ),
     Mutant(
         "the cap for all is not looked at by a draw",
         "if not t and call.queue.limited == 1 and call.packed[name] then",
@@ -420,6 +426,8 @@ LATE = {
     "a tenant keeps its class",
     "the mean is that over tasks",
     "draws go by weight alone",
+    "a wider cap for all lets nobody in",
+    "a sweep has no end",
     "an emptied list keeps its voids",
     "a task frees another one's key",
     "later batches of a name are the same",
