@@ -13,7 +13,7 @@
 
 local verbs = {}  -- the functions that callers may call, by name; 99_register.lua tells the store of them
 
-local QUEUE_FORMAT = '<dddddddddddddddddddddddddddddddddd'  -- fields in the order of load_queue
+local QUEUE_FORMAT = '<ddddddddddddddddddddddddddddddddddd'  -- fields in the order of load_queue
 local TENANT_FORMAT = '<dddddddddddddddddIbBBBBB'  -- fields in the order of new_tenant
 local ACCOUNT_FORMAT = '<dddddd'                -- the head of TENANT_FORMAT: what a draw asks
 local TENANT_BYTES = 146                        -- of TENANT_FORMAT; a tail may follow
@@ -36,6 +36,7 @@ local SHARE_TIME, SHARE_COUNT = 0, 1
 local LEASED, SETTLED, REAPED, STOPPING = 0, 1, 2, 3
 local REASONS = {'exhausted', 'rejected', 'expired', 'lease_lost'}
 local EXHAUSTED, REJECTED, EXPIRED, LEASE_LOST = 1, 2, 3, 4
+local CLOCK_BACK_MS = 60000     -- a clock that goes back by more was ahead before
 local DONE_WINDOW_MS = 60000    -- settled ids are remembered for one to two of these windows
 local TASKS_PER_CALL = 500
 local PAGE_BYTES = 1048576  -- of records and errors in one reply, its last entry not counted
@@ -89,7 +90,8 @@ local function new_queue()
     max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000, dead_keep = 100000,
     estimate = 0, ready = 0, delayed = 0, leased = 0, dead = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
     cancelled = 0, special = 0, held = 0, limited = 0, events_keep = 10000, running = 0, servable = 0, cursor = 0,
-    origin = 0, epoch_at = 0, estimate_sq = 0, sweeping = 0, classes = {},
+    origin = 0, epoch_at = 0, estimate_sq = 0, sweeping = 0, anchored = 0,
+    classes = {},
   }
 end
 
@@ -100,7 +102,8 @@ local function load_queue(prefix)
   q.now, q.clock, q.weight_sum, q.hungry, q.barred, q.epoch, q.share, q.lease_ms, q.max_attempts, q.retry_base_ms,
     q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready, q.delayed, q.leased, q.dead, q.enqueued, q.done,
     q.buried, q.expired, q.cancelled, q.special, q.held, q.limited, q.events_keep, q.running, q.servable, q.cursor,
-    q.origin, q.epoch_at, q.estimate_sq, q.sweeping, position =
+    q.origin, q.epoch_at, q.estimate_sq, q.sweeping, q.anchored,
+    position =
     struct.unpack(QUEUE_FORMAT, packed)
   while position <= #packed do  -- the tail: (class, tenants in it), for classes that have any
     local class, count
@@ -115,7 +118,7 @@ local function pack_queue(q)
     q.lease_ms, q.max_attempts, q.retry_base_ms, q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready,
     q.delayed, q.leased, q.dead, q.enqueued, q.done, q.buried, q.expired, q.cancelled, q.special,
     q.held, q.limited, q.events_keep, q.running, q.servable, q.cursor, q.origin, q.epoch_at,
-    q.estimate_sq, q.sweeping)}
+    q.estimate_sq, q.sweeping, q.anchored)}
   for class, count in pairs(q.classes) do
     if count > 0 then parts[#parts + 1] = struct.pack('<dd', class, count) end
   end
@@ -131,6 +134,17 @@ local function clock_ms(call, given)
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- The time of the call: that of the store, but never before the last change, so that nothing happens twice. Where the
+-- store's clock was far ahead and is set right, the queue would stand still until then; so it goes back too. Its
+-- accounts do not see that, since they count from the origin, which moves as far; deadlines of leases are pulled in by
+-- ticks.
+local function set_time(call, time)
+  local q = call.queue
+  local back = q.now - time
+  if back > CLOCK_BACK_MS then q.now, q.origin, q.anchored = time, q.origin - back, 1 end
+  call.now = math.max(time, q.now)
+end
+
 -- Moves the queue's clock to now: what all that compete have had since the last change, over their weights.
 local function move_clock(call)
   local q = call.queue
@@ -141,7 +155,7 @@ local function move_clock(call)
   call.at = call.now - q.origin
 end
 
--- Opens a call: reads the queue's state and the time, which never goes back.
+-- Opens a call: reads the queue's state and the time.
 local function open(keys, args)
   local call = {
     prefix = keys[1], dice = args[2], die = 1,
@@ -153,7 +167,7 @@ local function open(keys, args)
     messages = {},                                                     -- to be published when all is written
   }
   call.queue = load_queue(call.prefix)
-  call.now = math.max(clock_ms(call, args[1]), call.queue.now)
+  set_time(call, clock_ms(call, args[1]))
   move_clock(call)
   return call
 end

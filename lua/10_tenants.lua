@@ -155,9 +155,9 @@ end
 -- Books the end of a lease: the time that it took, up to `until_ms`, goes to the account for good. No task takes less
 -- than a millisecond, or free ones would be served for ever; what that adds moves the clock too. Estimates learn from
 -- leases that were worked to an end.
-local function charge_lease(call, t, leased_at, until_ms, is_worked)
+local function charge_lease(call, t, began_at, until_ms, is_worked)
   local q = call.queue
-  local start = math.max(leased_at - q.origin, q.epoch_at)
+  local start = math.max(began_at, q.epoch_at)
   local took = math.max(until_ms - q.origin - start, 1)
   t.leased, t.starts, q.leased = t.leased - 1, t.starts - start, q.leased - 1
   if t.counted == 1 then q.running = q.running - 1 end

@@ -32,16 +32,16 @@ local function rewrite_header(call, id, record, start_at, expires_at)
 end
 
 local function load_run(packed)
-  local attempt, forgiven, max_attempts, state, leased_at, expires_at, tenant, worker, error =
+  local attempt, forgiven, max_attempts, state, began_at, expires_at, tenant, worker, error =
     struct.unpack(RUN_FORMAT, packed)
   return {
-    attempt = attempt, forgiven = forgiven, max_attempts = max_attempts, state = state, leased_at = leased_at,
+    attempt = attempt, forgiven = forgiven, max_attempts = max_attempts, state = state, began_at = began_at,
     expires_at = expires_at, tenant = tenant, worker = worker, error = error,
   }
 end
 
 local function pack_run(r)
-  return struct.pack(RUN_FORMAT, r.attempt, r.forgiven, r.max_attempts, r.state, r.leased_at,
+  return struct.pack(RUN_FORMAT, r.attempt, r.forgiven, r.max_attempts, r.state, r.began_at,
     r.expires_at, #r.tenant, r.tenant, #r.worker, r.worker, #r.error, r.error)
 end
 

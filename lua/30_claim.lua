@@ -151,7 +151,7 @@ local function lease_round(call, picks, claim)
         run.attempt = run.attempt + 1
         local m, n = #claim.runs, #leases
         claim.runs[m + 1], claim.runs[m + 2] = id, struct.pack(RUN_FORMAT, run.attempt, run.forgiven, run.max_attempts,
-          LEASED, call.now, expires_at, #name, name, #claim.name, claim.name, #run.error, run.error)
+          LEASED, call.at, expires_at, #name, name, #claim.name, claim.name, #run.error, run.error)
         claim.deadlines[m + 1], claim.deadlines[m + 2] = claim.deadline, id
         leases[n + 1], leases[n + 2], leases[n + 3] = id, run.attempt, run.max_attempts + run.forgiven
         leases[n + 4] = record

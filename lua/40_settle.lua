@@ -50,14 +50,14 @@ local function finish(call)
 end
 
 -- Books the end of a lease to its tenant.
-local function end_lease(call, id, name, leased_at, until_ms, is_worked)
+local function end_lease(call, id, name, began_at, until_ms, is_worked)
   local t, ended = touch(call, name), call.ended
   ended[#ended + 1] = id
   if call.queue.special > 0 then
     count_running(call, id, -1)
     give_place_back(call, id)
   end
-  charge_lease(call, t, leased_at, until_ms, is_worked)
+  charge_lease(call, t, began_at, until_ms, is_worked)
   return t
 end
 
@@ -194,14 +194,14 @@ end
 local function settle_one(call, action, id, attempt, until_ms, ...)
   local packed = call.runs[id]
   if not packed then return refusal(call, id, attempt) end
-  local last, _, _, state, leased_at, _, name = struct.unpack(LEASE_FORMAT, packed)
+  local last, _, _, state, began_at, _, name = struct.unpack(LEASE_FORMAT, packed)
   if attempt and last ~= tonumber(attempt) or not is_leased(state) then return refusal(call, id, attempt) end
   if action == 'extend' then
     redis.call('ZADD', key(call, 'leases'), call.now + call.queue.lease_ms, id)
     return state == STOPPING and 'cancelled' or 'ok'
   end
   local is_worked = WORKED[action] and (state == LEASED or action == 'ack' or action == 'finish')
-  local t = end_lease(call, id, name, leased_at, math.min(call.now, until_ms), is_worked)
+  local t = end_lease(call, id, name, began_at, math.min(call.now, until_ms), is_worked)
   if state == STOPPING and action ~= 'ack' and action ~= 'finish' then
     forget(call, t, id, 'cancelled', action == 'reap' and 0 or last)
   else

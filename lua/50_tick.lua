@@ -58,6 +58,20 @@ local function reap(call, limit)
   return #ids
 end
 
+-- After the queue's time went back, leases that were given before that end as if they had been renewed now.
+local function pull_in_leases(call, limit)
+  local q = call.queue
+  if q.anchored == 0 then return end
+  local latest, deadlines = call.now + q.lease_ms, {}
+  for _, id in ipairs(redis.call('ZRANGE', key(call, 'leases'), '(' .. text(latest), '+inf', 'BYSCORE',
+      'LIMIT', 0, limit)) do
+    deadlines[#deadlines + 1], deadlines[#deadlines + 2] = latest, id
+  end
+  write('ZADD', key(call, 'leases'), deadlines)
+  if #deadlines < 2 * limit then q.anchored = 0 end
+  call.is_changed = true
+end
+
 local function drop_dead(call, ids)
   if #ids == 0 then return 0 end
   for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
@@ -107,7 +121,9 @@ local function next_due(call)
     local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
     if first then earliest = math.min(earliest, tonumber(first) + wait) end
   end
-  if call.queue.dead > call.queue.dead_keep or call.queue.sweeping == 1 then earliest = call.now end
+  if call.queue.dead > call.queue.dead_keep or call.queue.sweeping + call.queue.anchored > 0 then
+    earliest = call.now
+  end
   return earliest == math.huge and -1 or math.max(earliest, call.now)
 end
 
@@ -126,6 +142,7 @@ function verbs.tick(keys, args)
   local expired, reaped, trimmed = expire(call, limit), reap(call, limit), trim_dead(call, limit)
   limits.unpark(call, limit)
   limits.sweep(call)
+  pull_in_leases(call, limit)
   flush(call)  -- what follows reads runs again
   cancel_members(call, limit)
   finish_batches(call)

@@ -51,7 +51,7 @@ class Run:
     attempt: int = 0
     forgiven: int = 0
     state: str = ""
-    leased_at: float = 0
+    began_at: float = 0
     worker: str = ""
     error: str = ""
 
@@ -96,6 +96,7 @@ class FairPick(Limiting):
     """Who is served next, and the structures that say so."""
 
     few = FEW
+    call_origin: float  # of the call that is under way
 
     def __init__(self) -> None:
         super().__init__()
@@ -268,10 +269,10 @@ class FairPick(Limiting):
             t.delivered -= 1
             self.clock -= moved
 
-    def charge_lease(self, t: Tenant, leased_at: float, until: float, is_worked: bool) -> None:
+    def charge_lease(self, t: Tenant, began_at: float, until: float, is_worked: bool) -> None:
         """Book the end of a lease."""
-        start = max(leased_at - self.origin, self.epoch_at)
-        took = max(until - self.origin - start, 1)
+        start = max(began_at, self.epoch_at)
+        took = max(until - self.call_origin - start, 1)
         t.leased -= 1
         t.starts -= start
         self.running -= t.counted

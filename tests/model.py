@@ -17,7 +17,7 @@ from .feed_model import Feeds
 from .limits_model import PAUSED
 from .schedule_model import Scheduling
 
-ROUNDS, TENANTS_PER_TICK, WINDOW_MS, BATCH_KEEP_MS = 8, 50, 60_000, 86_400_000
+ROUNDS, TENANTS_PER_TICK, WINDOW_MS, BATCH_KEEP_MS, CLOCK_BACK_MS = 8, 50, 60_000, 86_400_000, 60_000
 
 
 @dataclass
@@ -88,6 +88,9 @@ class Model(Scheduling):
         super().__init__()
         self.now: float = 0
         self.stored_clock: float = 0
+        self.call_origin: float = 0
+        self.goes_back = False
+        self.anchored = False
         self.settings = {
             "share": 0,
             "lease_ms": 30_000,
@@ -119,17 +122,22 @@ class Model(Scheduling):
     def open(self, now: float) -> float:
         """Begin a call: time never goes back."""
         self.touched, self.woken, self.readied = [], [], False
-        self.call_now = max(now, self.now)
-        origin, self.clock = self.origin or self.call_now, self.stored_clock
+        back = self.now - now
+        self.goes_back = back > CLOCK_BACK_MS
+        last = now if self.goes_back else self.now
+        self.call_now = max(now, last)
+        self.call_origin = (self.origin or self.call_now) - (back if self.goes_back else 0)
+        self.clock = self.stored_clock
         if not self.share and self.weight_sum > 0:
-            self.clock += (self.call_now - self.now) * self.running / self.weight_sum
-        self.at = self.call_now - origin
+            self.clock += (self.call_now - last) * self.running / self.weight_sum
+        self.at = self.call_now - self.call_origin
         return self.call_now
 
     def close(self, now: float) -> None:
         """End a call that changes something."""
         self.seat_all()
-        self.stored_clock, self.origin = self.clock, self.origin or self.call_now
+        self.stored_clock, self.origin = self.clock, self.call_origin
+        self.anchored |= self.goes_back
         self.wake.extend(self.woken)
         if self.hungry and self.readied and not self.barred:
             self.hungry = 0
@@ -419,7 +427,7 @@ class Model(Scheduling):
                 b.admitted -= 1
             self.bury(p.id, "expired", now, run.attempt, run.error)
             return []
-        run.attempt, run.state, run.leased_at, run.worker = run.attempt + 1, "leased", now, worker
+        run.attempt, run.state, run.began_at, run.worker = run.attempt + 1, "leased", self.at, worker
         self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
         if b := self.batch_of(p.id):
             b.running += 1
@@ -431,7 +439,7 @@ class Model(Scheduling):
         del self.leases[id]
         if b := self.batch_of(id):
             b.running, b.admitted = b.running - 1, b.admitted - 1
-        self.charge_lease(t, run.leased_at, until, is_worked)
+        self.charge_lease(t, run.began_at, until, is_worked)
         run.state = state
         return t
 
@@ -639,7 +647,7 @@ class Model(Scheduling):
         self, now: float, tenant: str, cursor: str, count: int, reason: str, error: str, older: float, younger: float
     ) -> tuple[str, int, list[tuple[str, str, str, int, float, str]]]:
         """Walk over dead letters: where the next page begins, how many are left to look at, and those that match."""
-        now = max(now, self.now)
+        now = self.open(now)
         until, after = max(0, now - older), (max(0, now - younger) if younger else 0, "")
         if cursor:
             first, second, id = cursor.split(":")
@@ -662,7 +670,7 @@ class Model(Scheduling):
         waiting += [died_at + self.settings["dead_keep_ms"] for died_at in self.deaths.values()]
         waiting += [b.completed_at + BATCH_KEEP_MS for b in self.batches.values() if b.state == "complete"]
         waiting += [*self.cancelling.values(), *self.parked.values(), *(at for _, _, at in self.windows.values())]
-        if len(self.dead) > self.settings["dead_keep"] or self.sweeping:
+        if len(self.dead) > self.settings["dead_keep"] or self.sweeping or self.anchored or self.goes_back:
             waiting.append(now)
         return max(min(waiting), now) if waiting else -1
 
@@ -677,6 +685,7 @@ class Model(Scheduling):
         trimmed = self.trim_dead(now, limit)
         self.unpark(first_by_score(self.parked, limit, now))
         swept = self.sweep()
+        swept |= self.pull_in_leases(now, limit)
         self.cancel_members(now, limit)
         self.finish_batches(now)
         self.trim_batches(now, limit)
@@ -686,6 +695,16 @@ class Model(Scheduling):
         fires = sum(self.due_at(field) <= now for field in self.schedules)
         turns = sum(at <= now for _, _, at in self.windows.values())
         return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires, turns)
+
+    def pull_in_leases(self, now: float, limit: int) -> bool:
+        """End leases of before the time went back as if they had been renewed now."""
+        if not self.anchored and not self.goes_back:
+            return False
+        latest = now + self.settings["lease_ms"]
+        late = [id for _, id in sorted((at, id) for id, at in self.leases.items() if at > latest)[:limit]]
+        self.leases |= dict.fromkeys(late, latest)
+        self.anchored, self.goes_back = len(late) == limit, False
+        return True
 
     def sweep(self) -> bool:
         """Let in the tenants that a cap for all kept out."""

@@ -23,6 +23,7 @@ def depth(model: Model) -> dict[str, float]:
         "epoch_at": model.epoch_at,
         "estimate_sq": model.estimate_sq,
         "sweeping": model.sweeping,
+        "anchored": int(model.anchored),
         "weight_sum": model.weight_sum,
         "hungry": model.hungry,
         "barred": model.barred,
@@ -71,7 +72,7 @@ def batch(model: Model, name: str) -> tuple[object, ...] | None:
 
 def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, str]:
     """What `tasks` says of an id."""
-    now = max(now, model.now)
+    now = model.open(now)
     if id in model.dead:
         d = model.dead[id]
         return ("dead", d.tenant.name, d.attempts, d.died_at, d.reason, d.error)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests import fair_pick, reports
-from tests.model import Model
+from tests.model import CLOCK_BACK_MS, Model
 from tests.schedule_model import Head
 
 from .calls import START, Queue, options, packed_template, settle_args
@@ -72,7 +72,7 @@ SETTLEMENTS = st.lists(
 )
 LIMITS = st.integers(1, 6)
 TICK_LIMITS = st.sampled_from([100, 3, 2, 1])
-TIMES = st.sampled_from([0, 1, 50, LEASE - 1, LEASE, LEASE + 1, 1, 50, -5, -LEASE, 60_000, 10**7])
+TIMES = st.sampled_from([0, 1, 50, LEASE - 1, LEASE, LEASE + 1, 1, 50, -5, -LEASE, 60_000, 10**7, -100_000])
 AGES = [0, 0, 1, 50, LEASE]
 KEEPS = [1000, 1000, 5, 1, 0]
 FILTERS: st.SearchStrategy[tuple[str, str, str, int, int]] = st.tuples(
@@ -130,7 +130,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue = Queue(self.client, version=self.version)
         self.model = Model()
         self.model.few = self.few
-        self.now = START
+        self.now = self.latest = START
+        self.has_gone_back = False
         self.tokens: list[tuple[str, int]] = []
         self.lives: dict[str, int] = {}
         self.cursor = ""
@@ -144,6 +145,7 @@ class QueueMachine(RuleBasedStateMachine):
     def call(self, verb: str, *args: object, dice: bytes = b"") -> Any:
         """Call the store at the machine's time."""
         self.queue.now = self.now
+        self.latest = max(self.latest, self.now)
         return self.queue.call(verb, *args, dice=dice)
 
     @initialize()
@@ -196,7 +198,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert len(leases) <= limit
         for (id, attempt, max_attempts), record in zip(leases, reply[8::4], strict=True):
             _, _, _, start_at, expires_at = struct.unpack_from("<BHddd", record)
-            assert start_at <= reply[0], "delivered before its start"
+            assert start_at <= self.latest, "delivered before its start"  # by the clock that let it in
             assert expires_at == 0 or reply[0] < expires_at, "delivered after its end"
             assert attempt <= max_attempts
             assert attempt == self.lives.get(id, 0) + 1 or id not in IDS, "attempts go up one by one"
@@ -400,7 +402,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.same(self.queue.peek(name), list(t.ready))
         self.same(self.queue.tasks(*ids), [reports.task(self.model, id, self.now) for id in ids])
         kept = [None if result is None else result.decode() for result in self.call("results", *IDS)]
-        now = max(self.now, self.model.now)
+        now = self.model.open(self.now)
         results = [(0, "") if id in self.model.records else self.model.results.get(id, (0, "")) for id in IDS]
         self.same(kept, [result if until > now else None for until, result in results])
         for name in BATCHES:
@@ -415,7 +417,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.same(limits, self.model.set_for(name))
         for id in IDS:
             self.reasons_are_the_same(id)
-        keys = Keyspace(self.queue)
+        keys = Keyspace(self.queue, self.latest > self.now + CLOCK_BACK_MS or self.has_gone_back)
+        self.has_gone_back = keys.has_gone_back
         keys.check()
         self.same(keys.parked, self.model.parked)
 
@@ -490,7 +493,7 @@ class Walk:
             case 2:
                 m.settle(chosen=self.settlements(), seed=seed)
             case 3:
-                m.advance(ms=choose([0, 1, 1, 50, 50, 999, 1000, 1001, -5, 60_000, 60_000, 86_400_000]))
+                m.advance(ms=choose([0, 1, 1, 50, 50, 999, 1000, 1001, -5, 60_000, 60_000, 86_400_000, -100_000]))
                 if choose([True, True, False]):
                     m.tick(ms=0, limit=choose([100, 3, 2, 1]))
             case 4:

@@ -236,11 +236,7 @@ MUTANTS = [
     ),
     Mutant("a dead worker's time is charged", "tonumber(due[2 * i]) - call.queue.lease_ms", "call.now"),
     Mutant("a lease given back teaches", "  if not is_worked then return end\n", ""),
-    Mutant(
-        "a change of share charges what ran before it",
-        "math.max(leased_at - q.origin, q.epoch_at)",
-        "leased_at - q.origin",
-    ),
+    Mutant("a change of share charges what ran before it", "math.max(began_at, q.epoch_at)", "began_at"),
     Mutant("a hole in the slots", "moved.slot = t.slot", "moved.slot = last"),
     Mutant(
         "weights leak from the sum", "q.weight_sum + sign * t.weight", "q.weight_sum + math.max(sign, 0) * t.weight"
@@ -297,11 +293,14 @@ MUTANTS = [
     Mutant("promotion has no limit", "math.max(1, math.floor(limit / #tenants))", "limit"),
     Mutant("the rest of a herd is forgotten", "  if next_due[2] then\n", "  if false then\n"),
     Mutant("a later start hides an earlier one", "key(call, 'due'), 'LT', start_at", "key(call, 'due'), start_at"),
+    Mutant("time goes back", "  call.now = math.max(time, q.now)\n", "  call.now = time\n"),
+    Mutant("a clock that was ahead stops the queue", "if back > CLOCK_BACK_MS then", "if false then"),
     Mutant(
-        "time goes back",
-        "call.now = math.max(clock_ms(call, args[1]), call.queue.now)",
-        "call.now = clock_ms(call, args[1])",
+        "accounts see that the time went back",
+        "q.now, q.origin, q.anchored = time, q.origin - back, 1",
+        "q.now, q.anchored = time, 1",
     ),
+    Mutant("leases of before the time went back go on", "  pull_in_leases(call, limit)\n", ""),
     Mutant(
         "done ids are forgotten at the window's edge",
         "known[id] = records[i] or recent[i] or before[i]",
