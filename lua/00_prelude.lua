@@ -13,7 +13,7 @@
 
 local verbs = {}  -- the functions that callers may call, by name; 99_register.lua tells the store of them
 
-local QUEUE_FORMAT = '<ddddddddddddddddddddddddddddddddddd'  -- fields in the order of load_queue
+local QUEUE_FORMAT = '<dddddddddddddddddddddddddddddddddddd'  -- fields in the order of load_queue
 local TENANT_FORMAT = '<dddddddddddddddddIbBBBBB'  -- fields in the order of new_tenant
 local ACCOUNT_FORMAT = '<dddddd'                -- the head of TENANT_FORMAT: what a draw asks
 local TENANT_BYTES = 146                        -- of TENANT_FORMAT; a tail may follow
@@ -90,7 +90,7 @@ local function new_queue()
     max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000, dead_keep = 100000,
     estimate = 0, ready = 0, delayed = 0, leased = 0, dead = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
     cancelled = 0, special = 0, held = 0, limited = 0, events_keep = 10000, running = 0, servable = 0, cursor = 0,
-    origin = 0, epoch_at = 0, estimate_sq = 0, sweeping = 0, anchored = 0,
+    origin = 0, epoch_at = 0, estimate_sq = 0, sweeping = 0, anchored = 0, level = 0,
     classes = {},
   }
 end
@@ -102,7 +102,7 @@ local function load_queue(prefix)
   q.now, q.clock, q.weight_sum, q.hungry, q.barred, q.epoch, q.share, q.lease_ms, q.max_attempts, q.retry_base_ms,
     q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready, q.delayed, q.leased, q.dead, q.enqueued, q.done,
     q.buried, q.expired, q.cancelled, q.special, q.held, q.limited, q.events_keep, q.running, q.servable, q.cursor,
-    q.origin, q.epoch_at, q.estimate_sq, q.sweeping, q.anchored,
+    q.origin, q.epoch_at, q.estimate_sq, q.sweeping, q.anchored, q.level,
     position =
     struct.unpack(QUEUE_FORMAT, packed)
   while position <= #packed do  -- the tail: (class, tenants in it), for classes that have any
@@ -118,7 +118,7 @@ local function pack_queue(q)
     q.lease_ms, q.max_attempts, q.retry_base_ms, q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready,
     q.delayed, q.leased, q.dead, q.enqueued, q.done, q.buried, q.expired, q.cancelled, q.special,
     q.held, q.limited, q.events_keep, q.running, q.servable, q.cursor, q.origin, q.epoch_at,
-    q.estimate_sq, q.sweeping, q.anchored)}
+    q.estimate_sq, q.sweeping, q.anchored, q.level)}
   for class, count in pairs(q.classes) do
     if count > 0 then parts[#parts + 1] = struct.pack('<dd', class, count) end
   end
@@ -150,7 +150,8 @@ local function move_clock(call)
   local q = call.queue
   if q.origin == 0 then q.origin = call.now end
   if q.share == SHARE_TIME and q.weight_sum > 0 then
-    q.clock = q.clock + (call.now - q.now) * q.running / q.weight_sum
+    local moved = (call.now - q.now) * q.running / q.weight_sum
+    q.clock, q.level = q.clock + moved, q.level + moved
   end
   call.at = call.now - q.origin
 end
@@ -160,7 +161,7 @@ local function open(keys, args)
   local call = {
     prefix = keys[1], dice = args[2], die = 1,
     packed = {}, accounts = {}, tenants = {}, touched = {}, woken = {}, slots = {},  -- the fair pick's (10_tenants.lua)
-    limits = {}, kept = {},                                            -- what bounds tenants (09_limits.lua)
+    limits = {}, kept = {}, parked = {},                               -- what bounds tenants (09_limits.lua)
     extras = {}, batches = {}, told = {},                              -- what few tasks ask for (17, 18)
     runs = {}, changed = {}, ended = {}, forgotten = {}, done = {},    -- ended leases (40_settle.lua)
     taken = {}, void_marks = {}, voids = 0,                            -- entries of lists (28_take.lua)

@@ -107,7 +107,7 @@ function limits.meter(call, t)
     local refill = math.min(burst, math.max(1, math.floor(REFILL_MS / interval)))
     local unpark_at = math.ceil(next_at + (refill - 1) * interval)
     call.unpark_at = math.min(call.unpark_at or unpark_at, unpark_at)
-    redis.call('ZADD', key(call, 'parked'), unpark_at, t.name)
+    call.parked[t.name] = unpark_at
   end
   limits.bar(t, BAR_SPENT, next_at > call.now)
 end
@@ -154,6 +154,14 @@ function limits.spend(call, t, count)
   if rate == 0 then return end
   t.spent = math.max(t.spent, call.now) + count * 1000 / rate
   limits.meter(call, t)
+end
+
+function limits.write_parked(call)
+  local members = {}
+  for name, unpark_at in pairs(call.parked) do
+    members[#members + 1], members[#members + 2] = unpark_at, name
+  end
+  write('ZADD', key(call, 'parked'), members)
 end
 
 -- Lets in whoever has tokens again.

@@ -6,17 +6,20 @@
 -- tasks than it is guaranteed.
 --
 -- 1. With `share = time` the clock moves by N / W a ms, where N is how many leases those that compete have, and W the
---    sum of their weights: it is their mean virtual time, whatever tasks take. With `share = count` each dispatch to
---    one that competes moves it by 1 / W. Running leases count while they run, so a tenant cannot take more than its
---    share by having tasks that are longer than anybody expects; estimates only guide the choice.
+--    sum of their weights; with `share = count` each dispatch to one that competes moves it by 1 / W. What a tenant is
+--    entitled to is booked by it. The *level*, at which tenants begin, moves along, and is never below the virtual time
+--    of a tenant with a slot that is served: without that, tenants that come and go hold the clock back while they
+--    wait, and those that come to stay begin far behind the others. Running leases count while they run, so a tenant
+--    cannot take more than its share by having tasks that are longer than anybody expects; estimates only guide the
+--    choice.
 -- 2. The eligible tenant with the lowest virtual time is served, running leases counted as at least what is expected
 --    of them. Up to FEW tenants are all looked at. Of more, two are drawn by rate, weight / what the tenant's tasks
 --    take: a lottery's error grows with the square root of the dispatches, the better of two draws keeps it constant.
---    While it is still ahead of the clock by more than half a task and the usual spread, others are drawn, REDRAWS at
+--    While it is still ahead of the level by more than half a task and the usual spread, others are drawn, REDRAWS at
 --    most. And a cursor looks at one more tenant with each pick, so that nobody whose rate is wrong waits for luck.
--- 3. A tenant that becomes eligible starts at max(own virtual time, clock): idling banks no credit, coming back sheds
---    no debt. One that does so at the clock goes on the wake list, which is served first, so that a quiet tenant does
---    not wait for luck. A drawn tenant that is behind the clock by more than a task of its own goes before it if a
+-- 3. A tenant that becomes eligible starts at max(own virtual time, level): idling banks no credit, coming back sheds
+--    no debt. One that does so at the level goes on the wake list, which is served first, so that a quiet tenant does
+--    not wait for luck. A drawn tenant that is behind the level by more than a task of its own goes before it if a
 --    coin says so: a stream of newly active tenants cannot starve the backlogged, nor the other way round. A tenant
 --    stands on the list at most once (`listed`): one that stops being eligible leaves its entry behind, and is
 --    dropped when that is popped, or gets its place back.
@@ -106,7 +109,7 @@ end
 
 local function arrive(call, t)
   call.readied = true
-  local behind = call.queue.clock - vtime_of(call, t)
+  local behind = call.queue.level - vtime_of(call, t)
   if behind < 0 and not limits.is_guaranteed(call, t) then return take_slot(call, t) end
   t.base, t.tentative = t.base + math.max(behind, 0), false
   wake(call, t)
@@ -138,14 +141,16 @@ local function charge(call, t)
   local q = call.queue
   if q.share == SHARE_TIME then return 0 end
   local moved = t.counted == 1 and 1 / q.weight_sum or 0
-  t.base, t.delivered, q.clock = t.base + 1 / t.weight, t.delivered + 1, q.clock + moved
+  t.base, t.delivered = t.base + 1 / t.weight, t.delivered + 1
+  q.clock, q.level = q.clock + moved, q.level + moved
   return moved
 end
 
 local function refund(call, t, moved)
   local q = call.queue
   if q.share == SHARE_TIME then return end
-  t.base, t.delivered, q.clock = t.base - 1 / t.weight, t.delivered - 1, q.clock - moved
+  t.base, t.delivered = t.base - 1 / t.weight, t.delivered - 1
+  q.clock, q.level = q.clock - moved, q.level - moved
 end
 
 local function towards(mean, value, part)
@@ -164,7 +169,9 @@ local function charge_lease(call, t, began_at, until_ms, is_worked)
   if q.share == SHARE_COUNT then return end
   t.base, t.delivered = t.base + took / t.weight, t.delivered + took
   local unseen = took - (call.at - start)
-  if unseen > 0 and t.counted == 1 then q.clock = q.clock + unseen / q.weight_sum end
+  if unseen > 0 and t.counted == 1 then
+    q.clock, q.level = q.clock + unseen / q.weight_sum, q.level + unseen / q.weight_sum
+  end
   if not is_worked then return end
   t.estimate = towards(t.estimate, took, 8)
   q.estimate, q.estimate_sq = towards(q.estimate, took, 64), towards(q.estimate_sq, took * took, 64)
@@ -198,6 +205,7 @@ local function close(call)
   local q, fields = call.queue, {}
   seat_all(call)
   write_slots(call)
+  limits.write_parked(call)
   for _, t in ipairs(call.touched) do
     fields[#fields + 1] = t.name
     fields[#fields + 1] = pack_tenant(t)

@@ -152,7 +152,7 @@ function draws.choose(call, round)
   -- what is expected of running leases puts all ahead of the clock, by so much on average
   local spread = q.share == SHARE_TIME and q.weight_sum > 0 and q.running / q.weight_sum * mean_of(q) / 2 or 0
   for _ = 1, REDRAWS do
-    local enough = q.clock + spread + (best and expected_of(call, best) / 2 / best.weight or 0)
+    local enough = q.level + spread + (best and expected_of(call, best) / 2 / best.weight or 0)
     if not best or tentative_of(call, best) <= enough then break end
     best = lower(call, best, draw(call, round))
   end

@@ -58,12 +58,14 @@ end
 local function pick(call, round)
   local woken, best = round.woken[round.next_woken], draws.choose(call, round)
   local is_behind = woken and best
-    and vtime_of(call, best) + expected_of(call, best) / best.weight < call.queue.clock
+    and vtime_of(call, best) + expected_of(call, best) / best.weight < call.queue.level
   if woken and not (is_behind and random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)) then
     round.next_woken, woken.listed = round.next_woken + 1, 0
     return touch(call, woken.name)
   end
-  return best and touch(call, best.name)
+  if not best then return nil end
+  call.queue.level = math.max(call.queue.level, vtime_of(call, best))
+  return touch(call, best.name)
 end
 
 -- Picks up to `wanted` tasks one by one. Returns the picks in order, as columns: pick i is of tenants[i], and its
@@ -130,7 +132,7 @@ end
 -- that is leased already, is left over from a call that failed half way: it goes.
 local function lease_round(call, picks, claim)
   if picks.count == 0 then return end
-  local q, ids, leases = call.queue, picks.ids, claim.leases
+  local ids, leases = picks.ids, claim.leases
   local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
   local past = redis.call('HMGET', key(call, 'runs'), unpack(ids))
   read_extras(call, ids)

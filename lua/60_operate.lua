@@ -17,10 +17,9 @@ function verbs.set_weight(keys, args)
     accrue(call, t)
     q.weight_sum = q.weight_sum + weight - before
   end
-  -- as far ahead or behind, in service, as it was; and what its leases have run for already stays as it was counted
-  local vtime = q.clock + (vtime_of(call, t) - q.clock) * before / weight
+  local vtime = vtime_of(call, t)
   t.weight = weight
-  t.base = t.base + vtime - vtime_of(call, t)
+  t.base = t.base + vtime - vtime_of(call, t)  -- what was stays as it was counted, also of leases that run
   close(call)
   return before
 end
@@ -74,7 +73,7 @@ function verbs.configure(keys, args)
   local share = q.share
   for i = 3, #args, 2 do q[args[i]] = tonumber(args[i + 1]) end
   if q.share ~= share then
-    q.epoch, q.epoch_at, q.clock, q.estimate, q.estimate_sq = q.epoch + 1, call.at, 0, 0, 0
+    q.epoch, q.epoch_at, q.clock, q.level, q.estimate, q.estimate_sq = q.epoch + 1, call.at, 0, 0, 0, 0
   end
   close(call)
   return 'ok'

@@ -44,7 +44,7 @@ function verbs.why(keys, args)
   for _, name in ipairs({'weight', 'estimate', 'ready', 'leased', 'barred', 'spent'}) do facts[name] = t[name] end
   for _, name in ipairs({'cap', 'guaranteed', 'rate', 'burst'}) do facts[name] = holds[name] end
   for _, name in ipairs({'weight_sum', 'estimate', 'leased', 'barred'}) do facts['queue_' .. name] = q[name] end
-  facts.debt = math.max(0, vtime_of(call, t) - q.clock) * t.weight
+  facts.debt = math.max(0, vtime_of(call, t) - q.level) * t.weight
   facts.competes = t.counted
   facts.is_awake = t.slot == AWAKE and 1 or 0
   facts.turns_at = redis.call('ZSCORE', key(call, 'turns'), t.name) or 0

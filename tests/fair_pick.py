@@ -104,6 +104,7 @@ class FairPick(Limiting):
         self.classes: dict[int, list[Tenant]] = {}
         self.wake: deque[Tenant] = deque()
         self.clock: float = 0
+        self.level: float = 0
         self.weight_sum = 0
         self.running = 0
         self.servable = 0
@@ -228,7 +229,7 @@ class FairPick(Limiting):
         elif t.slot == OUT:
             t.since = self.call_now
             self.readied = True
-            behind = self.clock - self.vtime_of(t)
+            behind = self.level - self.vtime_of(t)
             if behind < 0 and not self.is_guaranteed(t):
                 self.take_slot(t)
             else:
@@ -260,6 +261,7 @@ class FairPick(Limiting):
         t.base += 1 / t.weight
         t.delivered += 1
         self.clock += moved
+        self.level += moved
         return moved
 
     def refund(self, t: Tenant, moved: float) -> None:
@@ -268,6 +270,7 @@ class FairPick(Limiting):
             t.base -= 1 / t.weight
             t.delivered -= 1
             self.clock -= moved
+            self.level -= moved
 
     def charge_lease(self, t: Tenant, began_at: float, until: float, is_worked: bool) -> None:
         """Book the end of a lease."""
@@ -283,6 +286,7 @@ class FairPick(Limiting):
         unseen = took - (self.at - start)
         if unseen > 0 and t.counted:
             self.clock += unseen / self.weight_sum
+            self.level += unseen / self.weight_sum
         if is_worked:
             t.estimate = towards(t.estimate, took, 8)
             self.estimate = towards(self.estimate, took, 64)
@@ -344,7 +348,7 @@ class FairPick(Limiting):
         best = self.lower(one, self.draw(round, dice))
         spread = 0 if self.share or not self.weight_sum else self.running / self.weight_sum * self.mean / 2
         for _ in range(REDRAWS):
-            enough = self.clock + spread + (self.expected_of(best) / 2 / best.weight if best else 0)
+            enough = self.level + spread + (self.expected_of(best) / 2 / best.weight if best else 0)
             if not best or self.tentative_of(best) <= enough:
                 break
             best = self.lower(best, self.draw(round, dice))
@@ -364,12 +368,14 @@ class FairPick(Limiting):
     def pick(self, woken: deque[Tenant], round: Round, dice: Iterator[float]) -> Tenant | None:
         """Choose whom to serve: the wake list first, unless one who is behind wins the toss."""
         best = self.choose(round, dice)
-        is_behind = woken and best and self.vtime_of(best) + self.expected_of(best) / best.weight < self.clock
+        is_behind = woken and best and self.vtime_of(best) + self.expected_of(best) / best.weight < self.level
         chance = 1 / 8 if woken and self.is_guaranteed(woken[0]) else 1 / 2
         if woken and not (is_behind and next(dice) < chance):
             t = woken.popleft()
             t.listed = False
             return t
+        if best:
+            self.level = max(self.level, self.vtime_of(best))
         return best
 
     def pick_round(self, wanted: int, dice: Iterator[float]) -> list[Pick]:

@@ -88,6 +88,7 @@ class Model(Scheduling):
         super().__init__()
         self.now: float = 0
         self.stored_clock: float = 0
+        self.stored_level: float = 0
         self.call_origin: float = 0
         self.goes_back = False
         self.anchored = False
@@ -127,16 +128,17 @@ class Model(Scheduling):
         last = now if self.goes_back else self.now
         self.call_now = max(now, last)
         self.call_origin = (self.origin or self.call_now) - (back if self.goes_back else 0)
-        self.clock = self.stored_clock
+        self.clock, self.level = self.stored_clock, self.stored_level
         if not self.share and self.weight_sum > 0:
-            self.clock += (self.call_now - last) * self.running / self.weight_sum
+            moved = (self.call_now - last) * self.running / self.weight_sum
+            self.clock, self.level = self.clock + moved, self.level + moved
         self.at = self.call_now - self.call_origin
         return self.call_now
 
     def close(self, now: float) -> None:
         """End a call that changes something."""
         self.seat_all()
-        self.stored_clock, self.origin = self.clock, self.call_origin
+        self.stored_clock, self.stored_level, self.origin = self.clock, self.level, self.call_origin
         self.anchored |= self.goes_back
         self.wake.extend(self.woken)
         if self.hungry and self.readied and not self.barred:
@@ -724,7 +726,7 @@ class Model(Scheduling):
         if t.counted:
             self.accrue(t)
             self.weight_sum += weight - before
-        vtime = self.clock + (self.vtime_of(t) - self.clock) * before / weight
+        vtime = self.vtime_of(t)
         t.weight = weight
         t.base = t.base + vtime - self.vtime_of(t)
         self.close(now)
@@ -773,7 +775,7 @@ class Model(Scheduling):
         self.settings |= values
         if self.share != self.settings["share"]:
             self.share, self.epoch, self.epoch_at = self.settings["share"], self.epoch + 1, self.at
-            self.clock = self.estimate = self.estimate_sq = 0
+            self.clock = self.level = self.estimate = self.estimate_sq = 0
             for t in self.tenants.values():
                 t.base = t.estimate = t.delivered = t.entitled = t.joined = 0
                 t.starts = t.leased * self.at

@@ -24,6 +24,7 @@ def depth(model: Model) -> dict[str, float]:
         "estimate_sq": model.estimate_sq,
         "sweeping": model.sweeping,
         "anchored": int(model.anchored),
+        "level": model.stored_level,
         "weight_sum": model.weight_sum,
         "hungry": model.hungry,
         "barred": model.barred,

@@ -90,7 +90,7 @@ class Fleet:
                 self.enqueue(sender, 20 * self.slots)
         if not self.free:
             return
-        for lease in self.queue.claim(self.free, rolled=dice(next(self.seeds), 60 * self.free + 60)):
+        for lease in self.queue.claim(self.free, rolled=dice(next(self.seeds), 80 * self.free + 80)):
             sender = self.senders[lease.id.split("/")[0]]
             number = int(lease.id.split("/")[1])
             took = max(1, round(sender.length(number, self.random)))

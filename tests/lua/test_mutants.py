@@ -216,10 +216,22 @@ MUTANTS = [
     Mutant("woken tenants that are not served are lost", "  keep_woken(call, round)\n", ""),
     Mutant(
         "the clock stands still",
-        "q.clock = q.clock + (call.now - q.now) * q.running / q.weight_sum",
-        "q.clock = q.clock",
+        "q.clock, q.level = q.clock + moved, q.level + moved\n  end\n  call.at",
+        "q.level = q.level + moved\n  end\n  call.at",
     ),
-    Mutant("dispatches do not move the clock", "q.clock + moved", "q.clock"),
+    Mutant(
+        "dispatches do not move the level",
+        "q.clock, q.level = q.clock + moved, q.level + moved\n  return",
+        "q.clock = q.clock + moved\n  return",
+    ),
+    Mutant(
+        "who is served does not raise the level", "math.max(call.queue.level, vtime_of(call, best))", "call.queue.level"
+    ),
+    Mutant(
+        "tenants begin at the clock",
+        "local behind = call.queue.level - vtime",
+        "local behind = call.queue.clock - vtime",
+    ),
     Mutant("a short task does not move the clock", "if unseen > 0 and t.counted == 1 then", "if false then"),
     Mutant("running leases do not count", "return t.base + age_of(call, t) / t.weight", "return t.base"),
     Mutant(
@@ -243,11 +255,7 @@ MUTANTS = [
     ),
     Mutant("leases leak from the sum", "q.running + sign * t.leased", "q.running"),
     Mutant("a weight change forgets the sum", "    q.weight_sum = q.weight_sum + weight - before\n", ""),
-    Mutant(
-        "a weight change multiplies debts",
-        "(vtime_of(call, t) - q.clock) * before / weight",
-        "(vtime_of(call, t) - q.clock)",
-    ),
+    Mutant("a weight change counts running leases anew", "  t.base = t.base + vtime - vtime_of(call, t)  --", "  --"),
     Mutant("a tenant keeps its class", "elseif is_outside(rate_of(call, t), 2 ^ t.class) then", "elseif false then"),
     Mutant("draws go by weight alone", "local rate = rate_of(call, account)", "local rate = account.weight"),
     Mutant("tasks may be free", "math.max(until_ms - q.origin - start, 1)", "until_ms - q.origin - start"),
@@ -415,7 +423,6 @@ MUTANTS = [
 
 # Found only after thousands of steps.
 LATE = {
-    "a weight change multiplies debts",
     "a task expires a ms late",
     "the wake list starves the backlog",
     "the backlog starves the wake list",

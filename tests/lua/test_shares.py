@@ -83,6 +83,24 @@ def test_who_joins_beside_a_guarantee_gets_as_much_as_the_others(fleet: Fleet, s
     assert fleet.share(newcomer, 20) == pytest.approx(0.5, rel=0.1)
 
 
+@pytest.mark.parametrize("others", [3, 30])
+def test_who_joins_where_quiet_tenants_come_and_go_gets_no_more_than_the_others(queue: Queue, others: int) -> None:
+    fleet = Fleet(queue, 10)
+    honest(fleet, others)
+    source = random.Random(3)
+    for n in range(4):
+        quiet, at = fleet.tenant(f"quiet{n}", about(20)), 0.0
+        while (at := at + source.expovariate(1 / 100)) < 30_000:
+            fleet.arrive(round(at), quiet, 1)
+    fleet.run(20_000)
+    newcomer = fleet.tenant("newcomer", about(100), endless=True, at=20_000)
+    other = fleet.senders["t0"]
+    before = other.held(20_000)
+    share = fleet.share(newcomer, 8)
+    lease_s = 0.11
+    assert abs(share * 8 - (other.held(28_000) - before) / 1000) <= 3 * lease_s
+
+
 def test_tasks_of_no_time_take_no_more_than_their_share_of_the_dispatches(queue: Queue) -> None:
     """They end in the millisecond in which they began; what they are charged moves the clock, where newcomers start."""
     for name in ("a", "b"):
