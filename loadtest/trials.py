@@ -110,11 +110,14 @@ class _Stage:
             await self.operator.request("set_weight", request)
         self.trial.changed_ms = time.time() * 1000
 
+    async def look(self) -> None:
+        states = (await self.operator.request("tenants", {"queue": self.trial.queue}))["tenants"]
+        tenants = {s["tenant"]: Account(*(s[name] for name in Account._fields)) for s in states}
+        self.trial.samples.append(Sample(trio.current_time() - self.began, tenants))
+
     async def sample(self) -> None:
         while True:
-            states = (await self.operator.request("tenants", {"queue": self.trial.queue}))["tenants"]
-            tenants = {s["tenant"]: Account(*(s[name] for name in Account._fields)) for s in states}
-            self.trial.samples.append(Sample(trio.current_time() - self.began, tenants))
+            await self.look()
             await trio.sleep(self.lengths.sample_s)
 
     async def until_done(self) -> None:
@@ -173,6 +176,8 @@ class Trials:
                         nursery.start_soon(stage.change, case.changed)
                 await (stage.until_over() if case.window else stage.until_done())
                 looking.cancel_scope.cancel()
+            if case.window:
+                await stage.look()  # nothing runs now, so all leases are booked
         self.done[name] = trial
         return trial
 
