@@ -172,6 +172,8 @@ def _jittered(ms: float, count: int = 50) -> tuple[float, ...]:
     return tuple(round(ms * draws.uniform(0.75, 1.25), 3) for _ in range(count))
 
 
+# what of the slots is left when quiet tenants have what they want
+_BESIDE_QUIET = CREDIT - QUIET_TENANTS * QUIET_RATE * (QUIET_MS + WAY_MS) / 1000
 _TAIL = {f"{ms}-ms": (1.0 + n % 3, _jittered(ms)) for n, ms in enumerate(TAIL_MS)}
 _TAIL_WEIGHTS = {tenant: weight for tenant, (weight, _) in _TAIL.items()}
 _TAIL_DUE = {tenant: CREDIT * weight / sum(_TAIL_WEIGHTS.values()) for tenant, weight in _TAIL_WEIGHTS.items()}
@@ -222,6 +224,11 @@ BOUNDS = (
         ),
         limits={"guaranteed": {"guaranteed": 5}},
         window=Window(20, 8 / 20, {"newcomer": (CREDIT - 5) / 10}),
+    ),
+    Case(
+        "joins-beside-quiet", "three tenants of 100 ms and four quiet ones, one more joins after 20 s",
+        (Stream("newcomer", AtOnce(0.25, at=20 / 26)), *_others(3, ENOUGH), *_QUIET),
+        window=Window(26, 20 / 26, {"newcomer": _BESIDE_QUIET / 4}),
     ),
     Case(
         "heavy-tail", "tasks of 1 ms to 2 s, weights 1 to 3",
