@@ -18,8 +18,8 @@ from fairq.model import NewTask, Settlement
 from fairq.store.embedded import embedded_store
 from fairq.store.opening import open_store
 from fairq.store.store import Store
-from loadtest import trials
-from loadtest.cases import CASES
+from loadtest import bounds, trials
+from loadtest.cases import BOUNDS, CASES, scaled
 from loadtest.figures import Lag, Record, Verdict, judge, read_records, share_error, spread
 from loadtest.pictures import new_grid, save
 from loadtest.processes import RunFailed, Server, running_server, running_worker
@@ -45,12 +45,15 @@ class Sizes:
     lengths: Lengths = field(factory=Lengths)
     cases: tuple[str, ...] = tuple(case.name for case in CASES)
     fifo: tuple[str, ...] = cases
+    bounds: tuple[str, ...] = tuple(case.name for case in BOUNDS)
+    bounds_scale: float = 1.0
 
 
 QUICK = Sizes(
     tenants=100, dispatches=(2_000,), flood=600, share_seconds=2.0, seconds=30.0,
     lengths=Lengths(seconds=0.6, sample_s=0.03, window_s=0.2, limit=30.0),
     cases=("trickle", "lone-tenant", "delayed-herd", "weight-change-live"), fifo=("lone-tenant",),
+    bounds=("gives-back", "joins-beside-cap"), bounds_scale=0.1,
 )  # fmt: skip
 
 
@@ -232,7 +235,10 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
         scenario = Fairness(server, operator, sizes, progress)
         quiet, share = await scenario.quiet(), await scenario.share()
         cases = [case for case in CASES if case.name in sizes.cases]
-        scorecard, verdict = await trials.measure(server, operator, sizes.lengths, cases, sizes.fifo, progress)
+        windowed = [scaled(case, sizes.bounds_scale) for case in BOUNDS if case.name in sizes.bounds]
+        scorecard, verdict = await trials.measure(
+            server, operator, sizes.lengths, cases, sizes.fifo, windowed, progress
+        )
     verdicts = {"lag": lag.pop("verdict"), **scenario.verdicts, "scorecard": verdict}
     return {"lag": lag, "quiet": quiet, "share": share, "scorecard": scorecard, "verdicts": verdicts}
 
@@ -265,6 +271,7 @@ def tables(part: Mapping[str, Any]) -> list[Table]:
             f" {share['handler_error']:.1%} in handler time",
         ),
         _scorecard_table(part["scorecard"]),
+        bounds.table(part["scorecard"]),
     ]  # fmt: skip
 
 
@@ -291,7 +298,7 @@ def _scorecard_table(scorecard: Mapping[str, Any]) -> Table:
 
 
 def draw(part: Mapping[str, Any], directory: Path) -> list[Path]:
-    """Draw the share delivered against the share entitled over time, one picture of all cases."""
+    """Draw shares over time, delivered against entitled for the scorecard; of the other cases against what was due."""
     cases = part["scorecard"]["cases"]
     figure, grid = new_grid("Share of worker time: delivered (solid), entitled (dashed)", len(cases), "s", "")
     for case, axes in zip(cases, grid, strict=True):
@@ -302,4 +309,4 @@ def draw(part: Mapping[str, Any], directory: Path) -> list[Path]:
         axes.set_title(case["name"], loc="left", fontsize=10)
         axes.set_ylim(0, 1.02)
         axes.legend(fontsize=7, frameon=False, loc="upper left", ncols=2)
-    return [save(figure, directory / "fairness.png")]
+    return [save(figure, directory / "fairness.png"), bounds.draw(part["scorecard"], directory)]

@@ -6,7 +6,20 @@ from collections import Counter
 
 import pytest
 
-from loadtest.cases import CASES, CREDIT, WAY_MS, AtOnce, Case, Poisson, Stream, Trickle, arrivals
+from loadtest.cases import (
+    BOUNDS,
+    CASES,
+    CREDIT,
+    WAY_MS,
+    AtOnce,
+    Case,
+    Poisson,
+    Stream,
+    Trickle,
+    Window,
+    arrivals,
+    scaled,
+)
 
 
 def one(stream: Stream) -> Case:
@@ -20,7 +33,25 @@ def test_cases_are_those_of_the_scorecard() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_cases_with_a_window_are_those_of_the_pick() -> None:
+    assert [case.name for case in BOUNDS] == [
+        "gamer", "newcomer-long", "gives-back", "long-then-short", "joins-beside-cap", "joins-beside-guarantee",
+        "joins-beside-quiet", "heavy-tail",
+    ]  # fmt: skip
+    assert len({case.name for case in (*CASES, *BOUNDS)}) == len(CASES) + len(BOUNDS)
+
+
+@pytest.mark.parametrize("case", BOUNDS, ids=lambda case: case.name)
+def test_window_is_a_part_of_its_case_and_all_of_its_tenants_have_come(case: Case) -> None:
+    assert case.window
+    assert case.window.seconds <= 40
+    come = {arrival.tenant for arrival in arrivals(case, 10.0) if arrival.at <= 10.0 * case.window.begins}
+    assert come == {*case.backlogged, *case.quiet}
+    assert set(case.window.due) <= set(case.backlogged)
+    assert 0 < sum(case.window.due.values()) <= CREDIT + 1e-9
+
+
+@pytest.mark.parametrize("case", [*CASES, *BOUNDS], ids=lambda case: case.name)
 def test_arrivals_are_the_same_each_time_and_in_order(case: Case) -> None:
     come = arrivals(case, 3.0)
     assert come == arrivals(case, 3.0)
@@ -69,3 +100,30 @@ def test_skew_is_nine_tenths_of_one_tenant() -> None:
         if arrival.tenant in skew.backlogged:
             tasks[arrival.tenant] += len(arrival.lengths_ms)
     assert tasks["heavy"] / tasks.total() == pytest.approx(0.9, abs=0.01)
+
+
+def test_tenants_work_comes_in_two_parts_of_different_lengths() -> None:
+    first = Stream("t", AtOnce(at=0.1, tasks=3), (1,), hand_backs=2)
+    case = Case("two", "", (first, Stream("t", AtOnce(0.5, at=0.5), (200,))))
+    assert case.backlogged == ["t"]
+    short, long = arrivals(case, 10.0)
+    assert (short.at, short.lengths_ms, short.hand_backs) == (1.0, [1, 1, 1], 2)
+    assert (long.at, set(long.lengths_ms), long.hand_backs) == (5.0, {200}, 0)
+
+
+def test_scaled_case_has_all_times_multiplied() -> None:
+    whole = Case("c", "", (Stream("t", AtOnce(0.5, at=0.5), (20, 40)),), window=Window(8.0, 0.5, {"t": 1.0}))
+    small = scaled(whole, 0.1)
+    assert small.streams[0].lengths_ms == (2, 4)
+    assert small.window == Window(0.8, 0.5, {"t": 1.0})
+    assert [arrival.at for arrival in arrivals(small, 0.8)] == [0.4]
+
+
+def test_heavy_tail_is_due_by_weight() -> None:
+    [case] = [case for case in BOUNDS if case.name == "heavy-tail"]
+    assert case.window
+    assert sum(case.window.due.values()) == pytest.approx(CREDIT)
+    assert case.window.due["2-ms"] == 2 * case.window.due["1-ms"]
+    longest = next(stream for stream in case.streams if stream.tenant == "2000-ms").lengths_ms
+    assert 1_500 <= min(longest) < 1_700
+    assert 2_300 < max(longest) <= 2_500
