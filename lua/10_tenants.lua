@@ -36,8 +36,9 @@
 --    from it. When it has been raised, ticks let
 --    in the tenants that were out, page by page.
 --
--- The bound that follows: over any time in which it and others wait, a tenant's worker time is within three of the
--- longest leases of its share. loadtest/README.md has the measurements.
+-- The bound that follows: over any time in which it and others wait, a tenant's worker time is no less than its share
+-- less three of the longest leases (tests/lua/test_shares.py). A newcomer whose tasks are much longer than those that
+-- the queue knows may be ahead by five of its own at first; it then gets none until that is paid back.
 
 -- Slots of a class, seen through the changes that this call has not written yet.
 local function slot_field(class, slot)
