@@ -42,6 +42,15 @@ async def test_a_password_or_an_acl_user_logs_in(guarded_store: stores.LocalServ
             assert await store.queues() == []
 
 
+async def test_what_the_user_may_not_run_is_named_at_once(guarded_store: stores.LocalServer) -> None:
+    client = stores.connect(guarded_store.url, password=SECRET)
+    client.execute_command("ACL", "SETUSER", "fairq", "-time", "-zadd", "-spublish")
+    client.close()
+    with trio.fail_after(30), pytest.raises(SettingsError, match="may not run ZADD, TIME, SPUBLISH on"):
+        async with open_store(f"redis://fairq:{QUOTED}@127.0.0.1:{guarded_store.port}/0", connect_timeout=3600):
+            pass
+
+
 @pytest.mark.parametrize("login", ["", ":wrong@", "fairq:wrong@", f"nobody:{QUOTED}@"])
 async def test_a_wrong_login_is_refused_at_once_and_not_shown(guarded_store: stores.LocalServer, login: str) -> None:
     with trio.fail_after(30), pytest.raises(SettingsError, match="refused") as caught:
