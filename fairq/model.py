@@ -19,7 +19,7 @@ MIN_WEIGHT, MAX_WEIGHT = 0.001, 10_000.0
 MAX_ATTEMPTS = 1_000
 USUAL_PRIORITY, MAX_PRIORITY = 50, 99  # 0 is the most urgent
 MAX_KEY_BYTES = 255  # of a dedupe key
-MAX_ATTEMPT = (1 << 32) - 1  # leases of one task, also those that were given back
+MAX_LEASE = (1 << 53) - 1  # the number of a lease
 MAX_SPAN_MS = 400 * 86_400_000  # the longest delay or window
 MAX_TIME_MS = 1 << 50
 MAX_BATCH = 500  # tasks, settlements or ids in one request
@@ -191,9 +191,14 @@ class NewTask(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """A worker's right to a task: `(id, attempt)` is the fencing token; `payload` is JSON text as bytes."""
+    """A worker's right to a task; `payload` is JSON text as bytes.
+
+    `(id, lease)` is the fence: the queue gives no other lease of the task this number, also if the id is used again.
+    `attempt` counts how often the task was leased.
+    """
 
     id: str
+    lease: int
     attempt: int
     max_attempts: int
     tenant: str
@@ -205,14 +210,14 @@ class Lease(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What becomes of one lease; `delay_ms` (None: backoff) and `error` belong to nack and reject.
+    """What becomes of one lease, which has this number; `delay_ms` (None: backoff) and `error`: of nack and reject.
 
     `result` belongs to ack: JSON text, kept if the task asked for it.
     """
 
     action: Action
     id: str
-    attempt: int
+    lease: int
     delay_ms: int | None = None
     error: str = ""
     result: bytes = b""
@@ -336,7 +341,10 @@ class WorkerState:
 
 @frozen
 class TaskState:
-    """What the store knows of one task; `at_ms` is the start, the lease's deadline or the death, by state."""
+    """What the store knows of one task; `at_ms` is the start, the lease's deadline or the death, by state.
+
+    `attempt` counts its leases so far; of a task that is done or cancelled it is not known any more.
+    """
 
     id: str
     state: Literal["ready", "held", "delayed", "leased", "dead", "done", "cancelled", "unknown"]

@@ -95,7 +95,7 @@ class Bench:
         for start in range(0, len(self.leases), CALL_TASKS):
             some = self.leases[start : start + CALL_TASKS]
             acks = [
-                Settlement("ack", lease.id, lease.attempt, result=PAYLOAD if lease.wants_result else b"")
+                Settlement("ack", lease.id, lease.lease, result=PAYLOAD if lease.wants_result else b"")
                 for lease in some
             ]
             await self.store.settle(self.queue, acks)

@@ -88,7 +88,7 @@ async def service_lag(directory: Path, sizes: Sizes, progress: Progress, fsync: 
                     raise RunFailed(f"lag: the queue gave nothing after {served.total():,} dispatches")
                 served.update(lease.tenant for lease in claim.leases)
                 seen.update(lease.id for lease in claim.leases)
-                await store.settle(queue, [Settlement("ack", lease.id, lease.attempt) for lease in claim.leases])
+                await store.settle(queue, [Settlement("ack", lease.id, lease.lease) for lease in claim.leases])
             lag = Lag.of(tenants, served)
             rows.append({**asdict(lag), "claim_us_per_task": round(claiming / goal * 1e6, 1)})
     return {"tenants": len(tenants), "rows": rows, "verdict": judge(seen.keys(), seen.elements())}

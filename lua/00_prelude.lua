@@ -13,15 +13,15 @@
 
 local verbs = {}  -- the functions that callers may call, by name; 99_register.lua tells the store of them
 
-local QUEUE_FORMAT = '<dddddddddddddddddddddddddddddddddddd'  -- fields in the order of load_queue
+local QUEUE_FORMAT = '<ddddddddddddddddddddddddddddddddddddd'  -- fields in the order of load_queue
 local TENANT_FORMAT = '<dddddddddddddddddIbBBBBB'  -- fields in the order of new_tenant
 local ACCOUNT_FORMAT = '<dddddd'                -- the head of TENANT_FORMAT: what a draw asks
 local TENANT_BYTES = 146                        -- of TENANT_FORMAT; a tail may follow
-local RUN_FORMAT = '<IIHBddBc0Bc0Hc0'           -- fields in the order of load_run
-local LEASE_FORMAT = '<IIHBddBc0'               -- the head of RUN_FORMAT: a lease without its worker and error
+local RUN_FORMAT = '<IIHBdddBc0Bc0Hc0'          -- fields in the order of load_run
+local LEASE_FORMAT = '<IIHBdddBc0'              -- the head of RUN_FORMAT: a lease without its worker and error
 local HEADER_FORMAT = '<BHdddBc0'               -- a task's record is this header followed by the payload
 local HEADER_BYTES = 28                         -- of that, up to the tenant's name
-local DEATH_FORMAT = '<BIdBc0Hc0'               -- reason, attempts, died_at_ms, tenant, error
+local DEATH_FORMAT = '<BIddBc0Hc0'              -- reason, attempts, lease, died_at_ms, tenant, error
 local EXTRAS_FORMAT = '<BddBBc0Bc0'              -- fields in the order of unpack_extras
 local OPTIONS_FORMAT = '<ddddHBddBBc0Bc0'       -- fields in the order of read_options
 local LIMITS_FORMAT = '<dddddddd'               -- fields in the order of limits.names
@@ -91,6 +91,7 @@ local function new_queue()
     estimate = 0, ready = 0, delayed = 0, leased = 0, dead = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
     cancelled = 0, special = 0, held = 0, limited = 0, events_keep = 10000, running = 0, servable = 0, cursor = 0,
     origin = 0, epoch_at = 0, estimate_sq = 0, sweeping = 0, anchored = 0, level = 0,
+    last_lease = 0,
     classes = {},
   }
 end
@@ -102,7 +103,7 @@ local function load_queue(prefix)
   q.now, q.clock, q.weight_sum, q.hungry, q.barred, q.epoch, q.share, q.lease_ms, q.max_attempts, q.retry_base_ms,
     q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready, q.delayed, q.leased, q.dead, q.enqueued, q.done,
     q.buried, q.expired, q.cancelled, q.special, q.held, q.limited, q.events_keep, q.running, q.servable, q.cursor,
-    q.origin, q.epoch_at, q.estimate_sq, q.sweeping, q.anchored, q.level,
+    q.origin, q.epoch_at, q.estimate_sq, q.sweeping, q.anchored, q.level, q.last_lease,
     position =
     struct.unpack(QUEUE_FORMAT, packed)
   while position <= #packed do  -- the tail: (class, tenants in it), for classes that have any
@@ -118,7 +119,7 @@ local function pack_queue(q)
     q.lease_ms, q.max_attempts, q.retry_base_ms, q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready,
     q.delayed, q.leased, q.dead, q.enqueued, q.done, q.buried, q.expired, q.cancelled, q.special,
     q.held, q.limited, q.events_keep, q.running, q.servable, q.cursor, q.origin, q.epoch_at,
-    q.estimate_sq, q.sweeping, q.anchored, q.level)}
+    q.estimate_sq, q.sweeping, q.anchored, q.level, q.last_lease)}
   for class, count in pairs(q.classes) do
     if count > 0 then parts[#parts + 1] = struct.pack('<dd', class, count) end
   end

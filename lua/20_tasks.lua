@@ -32,17 +32,17 @@ local function rewrite_header(call, id, record, start_at, expires_at)
 end
 
 local function load_run(packed)
-  local attempt, forgiven, max_attempts, state, began_at, expires_at, tenant, worker, error =
+  local attempt, forgiven, max_attempts, state, began_at, expires_at, lease, tenant, worker, error =
     struct.unpack(RUN_FORMAT, packed)
   return {
     attempt = attempt, forgiven = forgiven, max_attempts = max_attempts, state = state, began_at = began_at,
-    expires_at = expires_at, tenant = tenant, worker = worker, error = error,
+    expires_at = expires_at, lease = lease, tenant = tenant, worker = worker, error = error,
   }
 end
 
 local function pack_run(r)
   return struct.pack(RUN_FORMAT, r.attempt, r.forgiven, r.max_attempts, r.state, r.began_at,
-    r.expires_at, #r.tenant, r.tenant, #r.worker, r.worker, #r.error, r.error)
+    r.expires_at, r.lease, #r.tenant, r.tenant, #r.worker, r.worker, #r.error, r.error)
 end
 
 local function is_leased(state)
@@ -86,7 +86,7 @@ end
 
 -- Deletes a dead letter; its tenant is in its packed death.
 local function forget_dead(call, id, death)
-  local _, _, _, name = struct.unpack(DEATH_FORMAT, death)
+  local _, _, _, _, name = struct.unpack(DEATH_FORMAT, death)
   local t = touch(call, name)
   redis.call('HDEL', key(call, 'dead'), id)
   redis.call('ZREM', key(call, 'deaths'), id)
@@ -117,9 +117,10 @@ local function make_room_for_dead(call, t)
   end
 end
 
-local function put_dead(call, t, id, reason, attempts, message)
+local function put_dead(call, t, id, reason, run)
+  local attempts, message = run.attempt, run.error
   redis.call('HSET', key(call, 'dead'), id,
-    struct.pack(DEATH_FORMAT, reason, attempts, call.now, #t.name, t.name, #message, message))
+    struct.pack(DEATH_FORMAT, reason, attempts, run.lease, call.now, #t.name, t.name, #message, message))
   redis.call('ZADD', key(call, 'deaths'), call.now, id)
   redis.call('ZADD', key(call, 'deaths:' .. t.name), call.now, id)
   t.dead, call.queue.dead, call.queue.buried = t.dead + 1, call.queue.dead + 1, call.queue.buried + 1

@@ -8,7 +8,8 @@
 
 local ROUNDS = 8
 local RECALLED = 10000
-local HEAD = 5  -- values before the leases in the reply
+local HEAD = 6  -- values before the leases in the reply
+local LEASES_SINCE, LEASES_PER_MS = 1735689600000, 32  -- lease numbers follow the time since then (2025-01-01 UTC, ms)
 
 local function move_names(from, to, count)
   while count > #to and #from > 0 do to[#to + 1] = table.remove(from, 1) end
@@ -144,7 +145,7 @@ local function lease_round(call, picks, claim)
     else
       local name, max_attempts, _, _, expires_at = read_header(record)
       t.bytes = t.bytes - #record + HEADER_BYTES + #name  -- payload_bytes, without a call
-      run = run or {attempt = 0, forgiven = 0, max_attempts = max_attempts, error = ''}
+      run = run or {attempt = 0, forgiven = 0, lease = 0, max_attempts = max_attempts, error = ''}
       if expires_at > 0 then claim.windows[#claim.windows + 1] = id end
       if expires_at > 0 and expires_at <= call.now then
         unpick(call, picks, i, 0)
@@ -153,13 +154,19 @@ local function lease_round(call, picks, claim)
         run.attempt = run.attempt + 1
         local m, n = #claim.runs, #leases
         claim.runs[m + 1], claim.runs[m + 2] = id, struct.pack(RUN_FORMAT, run.attempt, run.forgiven, run.max_attempts,
-          LEASED, call.at, expires_at, #name, name, #claim.name, claim.name, #run.error, run.error)
+          LEASED, call.at, expires_at, claim.lease, #name, name, #claim.name, claim.name, #run.error, run.error)
         claim.deadlines[m + 1], claim.deadlines[m + 2] = claim.deadline, id
         leases[n + 1], leases[n + 2], leases[n + 3] = id, run.attempt, run.max_attempts + run.forgiven
         leases[n + 4] = record
       end
     end
   end
+end
+
+-- The number of a claim's leases: higher than any that the queue has given. It follows the time, so that a store which
+-- lost the last numbers (a replica that was behind is the primary now) gives none of them again.
+local function next_lease(call)
+  return math.max(call.queue.last_lease + 1, (call.now - LEASES_SINCE) * LEASES_PER_MS)
 end
 
 -- The one block of writes of a claim.
@@ -172,7 +179,7 @@ local function write_claim(call, claim)
   for _, each in ipairs(claim.late) do
     give_place_back(call, each.id)
     if each.had_run then redis.call('HDEL', key(call, 'runs'), each.id) end
-    put_dead(call, each.t, each.id, EXPIRED, each.run.attempt, each.run.error)
+    put_dead(call, each.t, each.id, EXPIRED, each.run)
   end
   if call.queue.special == 0 then return end
   for i = 1, #claim.leases, 4 do
@@ -191,9 +198,10 @@ local function recall(call, name, leases)
     local runs = redis.call('HMGET', key(call, 'runs'), unpack(some))
     for i, id in ipairs(some) do
       local run = load_run(runs[i])
-      if run.worker == name then
+      if run.worker == name and (leases[3] == 0 or leases[3] == run.lease) then  -- of one claim
+        leases[3] = run.lease
         deadlines[#deadlines + 1], deadlines[#deadlines + 2] = call.now + call.queue.lease_ms, id
-        if extras_of(call, id).result_ttl > 0 then table.insert(leases[3], id) end
+        if extras_of(call, id).result_ttl > 0 then table.insert(leases[4], id) end
         for _, value in ipairs({id, run.attempt, run.max_attempts + run.forgiven,
             redis.call('HGET', key(call, 'tasks'), id)}) do
           leases[#leases + 1] = value
@@ -208,9 +216,10 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 name of the claim  4 limit (1..500)  5 "again" if an earlier call under this name may have
 --         been carried out: what it took is given once more, and nothing else (found among the newest 10,000 leases)
---   out   now_ms, lease_ms, ids of those whose result is kept, when to tick since tenants ran out of tokens (ms; -1:
---         none did), of tenants that were kept out while they had ready tasks: name, cause (as `barred`; 8: its cap),
---         from when, until when, and of a queue that is barred: '', barred, now, now; then per task: id, attempt,
+--   out   now_ms, lease_ms, lease (the number of all these leases, which no other claim of the queue ever gets;
+--         0: there are none), ids of those whose result is kept, when to tick since tenants ran out of tokens (ms;
+--         -1: none did), of tenants that were kept out while they had ready tasks: name, cause (as `barred`; 8: its
+--         cap), from when, until when, and of a queue that is barred: '', barred, now, now; then per task: id, attempt,
 --         max_attempts, record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that finds nothing, and finds the mark, writes nothing.
@@ -218,14 +227,14 @@ end
 function verbs.claim(keys, args)
   local call, limit = open(keys, args), check_whole(args[4], 'limit', 1, TASKS_PER_CALL)
   if #args[3] > 255 then refuse('bad_request', 'worker') end
-  local q, head, rounds = call.queue, {call.now, call.queue.lease_ms, {}, -1, {}}, 0
+  local q, head, rounds = call.queue, {call.now, call.queue.lease_ms, 0, {}, -1, {}}, 0
   if args[5] == 'again' then
     local out = {unpack(head)}
     recall(call, args[3], out)
     if #out > HEAD then return out end
   end
-  local claim = {name = args[3], deadline = string.format('%.0f', call.now + q.lease_ms), leases = {}, wanted = head[3],
-    runs = {}, deadlines = {}, windows = {}, late = {}}
+  local claim = {name = args[3], deadline = string.format('%.0f', call.now + q.lease_ms), leases = {}, wanted = head[4],
+    runs = {}, deadlines = {}, windows = {}, late = {}, lease = next_lease(call)}
   call.wake = {taken = 0, unserved = {}, again = {}}
   while q.barred == 0 and #claim.leases < 4 * limit and q.servable > 0 and rounds < ROUNDS do
     local picks = pick_round(call, limit - #claim.leases / 4)
@@ -235,6 +244,7 @@ function verbs.claim(keys, args)
     rounds = rounds + 1
   end
   local is_short = #claim.leases < 4 * limit
+  if #claim.leases > 0 then q.last_lease, head[3] = claim.lease, claim.lease end
   if rounds > 0 or is_short and q.hungry == 0 then
     write_claim(call, claim)
     finish_batches(call)
@@ -243,7 +253,7 @@ function verbs.claim(keys, args)
     end
     close(call)
   end
-  head[4] = call.unpark_at or -1
+  head[5] = call.unpark_at or -1
   head[HEAD] = q.barred == 0 and {unpack(call.kept)} or {'', q.barred, call.now, call.now}
   for _, value in ipairs(claim.leases) do head[#head + 1] = value end
   return head

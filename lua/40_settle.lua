@@ -1,5 +1,5 @@
--- The verb `settle`: what becomes of a lease. The fence is (id, attempt): every lease has its own attempt number, so a
--- late owner can never touch the lease that came after his.
+-- The verb `settle`: what becomes of a lease. The fence is (id, lease): a queue gives every claim another lease number,
+-- also when an id is used again, so a late owner can never touch a lease that came after its own.
 --
 --   action   the lease ends, and the task is                                       the attempt
 --   ack      done: forgotten, its id remembered                                     counts
@@ -11,11 +11,11 @@
 --   extend   (the lease goes on for another lease_ms)                               -
 --
 -- A task that was cancelled while it was leased (STOPPING) is done if its owner acks it; any other end of the lease
--- makes it cancelled: forgotten, its id remembered as `c<attempt>`.
+-- makes it cancelled: forgotten, its id remembered as `c<lease>`.
 
 -- call.runs holds the packed runs that the call has read: false where there is none (any more). What it changes is
 -- written by `flush`, each kind in one command: call.changed (ids whose run changed), call.ended (ids that leave
--- `leases`), call.forgotten (ids that leave `tasks`), call.done (id, attempt, ...).
+-- `leases`), call.forgotten (ids that leave `tasks`), call.done (id, lease, ...).
 local function set_run(call, id, packed)
   call.runs[id], call.changed[#call.changed + 1] = packed, id
 end
@@ -61,13 +61,13 @@ local function end_lease(call, id, name, began_at, until_ms, is_worked)
   return t
 end
 
--- Forgets a task that has come to its end (`how`: done or cancelled). Its id is remembered with the attempt: the last
--- one, if its own owner ended it; else 0, so that the owner's settlement is stale.
-local function forget(call, t, id, how, attempt)
+-- Forgets a task that has come to its end (`how`: done or cancelled). Its id is remembered with the number of the lease
+-- whose owner ended it; with 0 where none did, so that the last owner's settlement is stale.
+local function forget(call, t, id, how, attempt, lease)
   local forgotten, done, n = call.forgotten, call.done, #call.done
   set_run(call, id, false)
   forgotten[#forgotten + 1] = id
-  done[n + 1], done[n + 2] = id, how == 'cancelled' and 'c' .. attempt or attempt
+  done[n + 1], done[n + 2] = id, (how == 'cancelled' and 'c' or '') .. text(lease)
   call.queue[how] = call.queue[how] + 1
   if call.queue.special == 0 then return end
   note_end(call, id, how)
@@ -87,7 +87,7 @@ end
 
 local function bury(call, t, id, run, reason)
   set_run(call, id, false)
-  put_dead(call, t, id, reason, run.attempt, run.error)
+  put_dead(call, t, id, reason, run)
 end
 
 -- The task waits for its next attempt, its run with it; the window's end is watched again.
@@ -116,22 +116,22 @@ local function keep_result(call, id, result)
   redis.call('SET', key(call, 'result:' .. id), kept .. result, 'PX', ttl)
 end
 
-local function end_well(call, t, id, attempt)
-  forget(call, t, id, 'done', attempt)
+local function end_well(call, t, id, attempt, lease)
+  forget(call, t, id, 'done', attempt, lease)
   t.done = t.done + 1
 end
 
-function actions.ack(call, t, id, attempt)
+function actions.ack(call, t, id, attempt, lease)
   if call.queue.special > 0 then keep_result(call, id, 'null') end
-  end_well(call, t, id, attempt)
+  end_well(call, t, id, attempt, lease)
 end
 
-function actions.finish(call, t, id, attempt, result)
+function actions.finish(call, t, id, attempt, lease, result)
   keep_result(call, id, result)
-  end_well(call, t, id, attempt)
+  end_well(call, t, id, attempt, lease)
 end
 
-function actions.nack(call, t, id, _, delay, message)
+function actions.nack(call, t, id, _, _, delay, message)
   local run = end_run(call, id, SETTLED)
   run.error = message:sub(1, ERROR_BYTES)
   tell_of(call, t, id, 'failed', run.attempt, run.error)
@@ -141,7 +141,7 @@ function actions.nack(call, t, id, _, delay, message)
   if delay_ms > 0 then put_delayed(call, t, id, call.now + delay_ms) else put_ready(call, t, {id}) end
 end
 
-function actions.reject(call, t, id, _, message)
+function actions.reject(call, t, id, _, _, message)
   local run = end_run(call, id, SETTLED)
   run.error = message:sub(1, ERROR_BYTES)
   tell_of(call, t, id, 'failed', run.attempt, run.error)
@@ -163,25 +163,24 @@ function actions.reap(call, t, id)
   put_ready(call, t, {id}, 'LPUSH')
 end
 
--- Why this token does not open the lease: `gone` if its own owner settled it already, else `stale`.
-local function refusal(call, id, text)
-  local attempt = tonumber(text)
+-- Why this number is not that of a lease of the task: `gone` if its own owner settled it already, else `stale`.
+local function refusal(call, id, number)
   if call.runs[id] then
-    local last, _, _, state = struct.unpack(LEASE_FORMAT, call.runs[id])
-    return last == attempt and state == SETTLED and 'gone' or 'stale'
+    local _, _, _, state, _, _, lease = struct.unpack(LEASE_FORMAT, call.runs[id])
+    return lease == number and state == SETTLED and 'gone' or 'stale'
   end
   flush(call)  -- it may be this call that settled it
   local settled = redis.call('HGET', done_key(call, 0), id) or redis.call('HGET', done_key(call, 1), id)
-  if settled then return tonumber((settled:gsub('^c', ''))) == attempt and 'gone' or 'stale' end
+  if settled then return tonumber((settled:gsub('^c', ''))) == number and 'gone' or 'stale' end
   local death = redis.call('HGET', key(call, 'dead'), id)
   if not death then return 'gone' end
-  local reason, attempts = struct.unpack(DEATH_FORMAT, death)
-  return attempts == attempt and (reason == EXHAUSTED or reason == REJECTED) and 'gone' or 'stale'
+  local reason, _, lease = struct.unpack(DEATH_FORMAT, death)
+  return lease == number and (reason == EXHAUSTED or reason == REJECTED) and 'gone' or 'stale'
 end
 
 -- Reads runs, and the tenants whom they belong to.
 local function read_runs(call, ids)
-  local names, tenant_at = {}, struct.size('<IIHBdd') + 1
+  local names, tenant_at = {}, struct.size('<IIHBddd') + 1
   for i, packed in ipairs(redis.call('HMGET', key(call, 'runs'), unpack(ids))) do
     call.runs[ids[i]] = packed
     if packed then names[#names + 1] = struct.unpack('Bc0', packed, tenant_at) end
@@ -189,13 +188,12 @@ local function read_runs(call, ids)
   read_tenants(call, names)
 end
 
--- Ends or extends the lease of this attempt (as text, as it came; nil: whichever it is), which was worked on up to
--- `until_ms`.
-local function settle_one(call, action, id, attempt, until_ms, ...)
+-- Ends or extends the lease of this number (nil: whichever it is), which was worked on up to `until_ms`.
+local function settle_one(call, action, id, number, until_ms, ...)
   local packed = call.runs[id]
-  if not packed then return refusal(call, id, attempt) end
-  local last, _, _, state, began_at, _, name = struct.unpack(LEASE_FORMAT, packed)
-  if attempt and last ~= tonumber(attempt) or not is_leased(state) then return refusal(call, id, attempt) end
+  if not packed then return refusal(call, id, number) end
+  local attempt, _, _, state, began_at, _, lease, name = struct.unpack(LEASE_FORMAT, packed)
+  if number and lease ~= number or not is_leased(state) then return refusal(call, id, number) end
   if action == 'extend' then
     redis.call('ZADD', key(call, 'leases'), call.now + call.queue.lease_ms, id)
     return state == STOPPING and 'cancelled' or 'ok'
@@ -203,19 +201,20 @@ local function settle_one(call, action, id, attempt, until_ms, ...)
   local is_worked = WORKED[action] and (state == LEASED or action == 'ack' or action == 'finish')
   local t = end_lease(call, id, name, began_at, math.min(call.now, until_ms), is_worked)
   if state == STOPPING and action ~= 'ack' and action ~= 'finish' then
-    forget(call, t, id, 'cancelled', action == 'reap' and 0 or last)
+    local is_reaped = action == 'reap'
+    forget(call, t, id, 'cancelled', is_reaped and 0 or attempt, is_reaped and 0 or lease)
   else
-    actions[action](call, t, id, attempt, ...)
+    actions[action](call, t, id, attempt, lease, ...)
   end
   return 'ok'
 end
 
--- settle(keys, argv): end or extend leases, each fenced by (id, attempt).
+-- settle(keys, argv): end or extend leases, each fenced by (id, lease).
 --   keys  1 prefix
---   argv  1 now  2 dice  then per lease (at most 500): action, id, attempt, and
+--   argv  1 now  2 dice  then per lease (at most 500): action, id, lease, and
 --         for finish: result; for nack: delay_ms (may be empty), error; for reject: error
 --   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
---         | "stale" (the lease was lost: another attempt owns or owned the task)
+--         | "stale" (the lease was lost: another one is or was given)
 --         | "cancelled" (extended, but the task was cancelled: its owner shall stop)
 --   flags allow-oom
 function verbs.settle(keys, args)
@@ -236,7 +235,8 @@ function verbs.settle(keys, args)
   local changed = false
   for n = 1, #ids do
     local first = starts[n]
-    outcomes[n] = settle_one(call, args[first], ids[n], args[first + 2], call.now, args[first + 3], args[first + 4])
+    local number = tonumber(args[first + 2]) or -1
+    outcomes[n] = settle_one(call, args[first], ids[n], number, call.now, args[first + 3], args[first + 4])
     changed = changed or outcomes[n] == 'ok' or outcomes[n] == 'cancelled'
   end
   if changed then finish_batches(call) end

@@ -44,7 +44,8 @@ local function cancel_one(call, id, record)
   take_out(call, t, id)
   t.bytes = t.bytes - payload_bytes(t, #record)
   if expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end
-  forget(call, t, id, 'cancelled', run and run.state == SETTLED and run.attempt or 0)
+  local is_settled = run and run.state == SETTLED
+  forget(call, t, id, 'cancelled', is_settled and run.attempt or 0, is_settled and run.lease or 0)
   return 'ok'
 end
 

@@ -40,7 +40,7 @@ local function expire(call, limit)
     local t = touch(call, (read_header(records[i])))
     take_out(call, t, id)
     t.bytes = t.bytes - payload_bytes(t, #records[i])
-    bury(call, t, id, runs[i] and load_run(runs[i]) or {attempt = 0, error = ''}, EXPIRED)
+    bury(call, t, id, runs[i] and load_run(runs[i]) or {attempt = 0, lease = 0, error = ''}, EXPIRED)
   end
   return #ids
 end

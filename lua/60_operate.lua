@@ -120,7 +120,7 @@ function verbs.replay(keys, args)
       local _, max_attempts, _, _, expires_at = read_header(record)
       set_run(call, id, pack_run({
         attempt = attempts, forgiven = attempts, max_attempts = max_attempts, state = REAPED,
-        began_at = 0, expires_at = expires_at > call.now and expires_at or 0,
+        began_at = 0, lease = 0, expires_at = expires_at > call.now and expires_at or 0,
         tenant = t.name, worker = '', error = '',
       }))
     end

@@ -52,34 +52,33 @@ end
 
 local function state_of(call, id, record, run, death)
   if death then
-    local reason, attempts, died_at, tenant, message = struct.unpack(DEATH_FORMAT, death)
-    return {'dead', tenant, attempts, text(died_at), REASONS[reason], message}
+    local reason, attempts, _, died_at, tenant, message = struct.unpack(DEATH_FORMAT, death)
+    return {'dead', tenant, attempts, text(died_at), REASONS[reason], message, 0}
   end
   if not record then
-    local attempt = redis.call('HGET', done_key(call, 0), id) or redis.call('HGET', done_key(call, 1), id)
-    if not attempt then return {'unknown', '', 0, '0', '', ''} end
-    local number = attempt:match('^c(%d+)$')
-    return {number and 'cancelled' or 'done', '', tonumber(number or attempt), '0', '', ''}
+    local settled = redis.call('HGET', done_key(call, 0), id) or redis.call('HGET', done_key(call, 1), id)
+    local state = not settled and 'unknown' or settled:find('^c') and 'cancelled' or 'done'
+    return {state, '', 0, '0', '', '', 0}
   end
   local tenant = read_header(record)
   local attempt, message = 0, ''
   if run then attempt, message = run.attempt, run.error end
   if run and is_leased(run.state) then
-    return {'leased', tenant, attempt, redis.call('ZSCORE', key(call, 'leases'), id), run.worker, message}
+    return {'leased', tenant, attempt, redis.call('ZSCORE', key(call, 'leases'), id), run.worker, message, run.lease}
   end
   if extras_of(call, id).batch ~= '' and redis.call('ZSCORE', held_key(call, id), id) then
-    return {'held', tenant, attempt, '0', '', message}
+    return {'held', tenant, attempt, '0', '', message, 0}
   end
   local start_at = redis.call('ZSCORE', key(call, 'delayed:' .. tenant), id)
-  return {start_at and 'delayed' or 'ready', tenant, attempt, start_at or '0', '', message}
+  return {start_at and 'delayed' or 'ready', tenant, attempt, start_at or '0', '', message, 0}
 end
 
 -- tasks(keys, argv): what is known of tasks.
 --   keys  1 prefix
 --   argv  1 now  2 dice  then ids (at most 500)
---   out   per id: {state, tenant, attempt, at_ms, detail, error}; state is ready, held (by its batch's cap), delayed
---         (at: start), leased (at: lease deadline, detail: worker), dead (at: death, detail: reason), done or cancelled
---         (not long ago), or unknown
+--   out   per id: {state, tenant, attempt, at_ms, detail, error, lease}; state is ready, held (by its batch's cap),
+--         delayed (at: start), leased (at: lease deadline, detail: worker, lease: its number), dead (at: death, detail:
+--         reason), done or cancelled (not long ago; no attempt is told), or unknown
 function verbs.tasks(keys, args)
   local call, ids, out = open(keys, args), {}, {}
   for i = 3, #args do ids[#ids + 1] = args[i] end

@@ -70,7 +70,7 @@ function verbs.dead(keys, args)
   if length <= 0 then return out end
   local ids = redis.call('ZRANGE', walk.deaths, walk.first, walk.first + length - 1)
   for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
-    local reason, attempts, died_at, tenant, message = struct.unpack(DEATH_FORMAT, death)
+    local reason, attempts, _, died_at, tenant, message = struct.unpack(DEATH_FORMAT, death)
     seen, at_ms = i, died_at
     if is_wanted(walk, reason, message) then
       local record = walk.is_brief and '' or redis.call('HGET', key(call, 'tasks'), ids[i])
@@ -92,6 +92,6 @@ function verbs.letter(keys, args)
   local call, id = {prefix = keys[1]}, args[3]
   local death = redis.call('HGET', key(call, 'dead'), id)
   if not death then return {} end
-  local reason, attempts, died_at, tenant, message = struct.unpack(DEATH_FORMAT, death)
+  local reason, attempts, _, died_at, tenant, message = struct.unpack(DEATH_FORMAT, death)
   return {id, tenant, REASONS[reason], attempts, text(died_at), message, redis.call('HGET', key(call, 'tasks'), id)}
 end

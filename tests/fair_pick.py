@@ -49,6 +49,7 @@ class Run:
 
     max_attempts: int
     attempt: int = 0
+    lease: int = 0
     forgiven: int = 0
     state: str = ""
     began_at: float = 0

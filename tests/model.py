@@ -18,6 +18,7 @@ from .limits_model import PAUSED
 from .schedule_model import Scheduling
 
 ROUNDS, TENANTS_PER_TICK, WINDOW_MS, BATCH_KEEP_MS, CLOCK_BACK_MS = 8, 50, 60_000, 86_400_000, 60_000
+LEASES_SINCE, LEASES_PER_MS = 1_735_689_600_000, 32
 
 
 @dataclass
@@ -71,6 +72,7 @@ class Death:
     tenant: Tenant
     reason: str
     attempts: int
+    lease: int
     died_at: float
     error: str
 
@@ -102,6 +104,7 @@ class Model(Scheduling):
             "dead_keep": 100_000,
             "events_keep": 10_000,
         }
+        self.last_lease: int = 0
         self.hungry = 0
         self.readied = False
         self.published = 0
@@ -113,7 +116,7 @@ class Model(Scheduling):
         self.due: dict[str, float] = {}
         self.dead: dict[str, Death] = {}
         self.deaths: dict[str, float] = {}
-        self.done: dict[tuple[int, str], tuple[int, str]] = {}  # (window, id) -> last attempt, how it ended
+        self.done: dict[tuple[int, str], tuple[int, str]] = {}  # (window, id) -> its owner's lease or 0, how it ended
         self.holders: dict[tuple[str, str], tuple[float, str]] = {}  # (tenant, dedupe key) -> until (0: its end), id
         self.batches: dict[str, Batch] = {}
         self.cancelling: dict[str, float] = {}
@@ -165,14 +168,13 @@ class Model(Scheduling):
         t.delayed[id] = start_at
         self.due[t.name] = min(start_at, self.due.get(t.name, math.inf))
 
-    def bury(self, id: str, reason: str, now: float, attempts: int = 0, error: str = "") -> None:
+    def bury(self, id: str, reason: str, now: float) -> None:
         """Make a dead letter."""
-        t = self.records[id].tenant
+        t, run = self.records[id].tenant, self.runs.pop(id, None) or Run(0)
         self.free_key(id)
         self.note_end(id, "dead")
-        self.tell_of(id, "expired" if reason == "expired" else "dead", now, attempts, reason)
-        self.runs.pop(id, None)
-        self.dead[id], self.deaths[id] = Death(t, reason, attempts, now, error), now
+        self.tell_of(id, "expired" if reason == "expired" else "dead", now, run.attempt, reason)
+        self.dead[id], self.deaths[id] = Death(t, reason, run.attempt, run.lease, now, run.error), now
         t.dead += 1
         self.counts["buried"] += 1
         self.counts["expired"] += reason == "expired"
@@ -186,14 +188,14 @@ class Model(Scheduling):
         if self.holders.get(held) == (0, id):
             del self.holders[held]
 
-    def forget(self, id: str, attempt: int, how: str, now: float) -> None:
-        """Forget a task but for its id."""
+    def forget(self, id: str, owner: Run | None, how: str, now: float) -> None:
+        """Forget a task but for its id, and for the lease whose owner ended it, if one did."""
         self.free_key(id)
         self.note_end(id, how)
-        self.tell_of(id, how, now, attempt)
+        self.tell_of(id, how, now, owner.attempt if owner else 0)
         self.runs.pop(id, None)
         del self.records[id]
-        self.done[math.floor(now / WINDOW_MS), id] = attempt, how
+        self.done[math.floor(now / WINDOW_MS), id] = owner.lease if owner else 0, how
         self.counts[how] += 1
 
     def take_out(self, id: str) -> None:
@@ -314,7 +316,7 @@ class Model(Scheduling):
             del self.batches[name]
 
     def remembered(self, id: str, now: float) -> tuple[int, str] | None:
-        """Tell which attempt ended a task not long ago, and how."""
+        """Tell which lease's owner ended a task not long ago, and how."""
         window = math.floor(now / WINDOW_MS)
         return self.done.get((window, id)) or self.done.get((window - 1, id))
 
@@ -398,16 +400,18 @@ class Model(Scheduling):
         return ""
 
     def claim(self, now: float, dice: Iterator[float], worker: str, limit: int) -> list[tuple[str, int, int]]:
-        """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each."""
+        """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each; all have one number."""
         now = self.open(now)
         leased: list[tuple[str, int, int]] = []
+        number = max(self.last_lease + 1, int(now - LEASES_SINCE) * LEASES_PER_MS)
         rounds, self.kept = 0, [("", self.barred, now, now)] if self.barred else []
         while not self.barred and len(leased) < limit and self.servable > 0 and rounds < ROUNDS:
             for p in self.pick_round(limit - len(leased), dice):
-                leased += self.lease(p, worker, now)
+                leased += self.lease(p, worker, now, number)
             self.seat_all()
             rounds += 1
         is_short = len(leased) < limit
+        self.last_lease = number if leased else self.last_lease
         if rounds or (is_short and not self.hungry):
             self.finish_batches(now)
             if is_short:
@@ -415,7 +419,7 @@ class Model(Scheduling):
             self.close(now)
         return leased
 
-    def lease(self, p: Pick, worker: str, now: float) -> list[tuple[str, int, int]]:
+    def lease(self, p: Pick, worker: str, now: float, number: int) -> list[tuple[str, int, int]]:
         """Lease a picked task, or drop it when its window has closed."""
         task, t = self.records[p.id], p.tenant
         run = self.runs.get(p.id) or Run(task.max_attempts)
@@ -427,9 +431,9 @@ class Model(Scheduling):
             self.recount(t)
             if b := self.batch_of(p.id):
                 b.admitted -= 1
-            self.bury(p.id, "expired", now, run.attempt, run.error)
+            self.bury(p.id, "expired", now)
             return []
-        run.attempt, run.state, run.began_at, run.worker = run.attempt + 1, "leased", self.at, worker
+        run.attempt, run.lease, run.state, run.began_at, run.worker = run.attempt + 1, number, "leased", self.at, worker
         self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
         if b := self.batch_of(p.id):
             b.running += 1
@@ -456,7 +460,7 @@ class Model(Scheduling):
         if state == "reaped":
             self.tell_of(id, "failed", now, run.attempt, "lease_lost")
         if state == "reaped" and run.is_last:
-            return self.bury(id, "lease_lost", now, run.attempt, run.error)
+            return self.bury(id, "lease_lost", now)
         run.forgiven += state == "settled"
         self.keep_waiting(id)
         self.put_ready(t, id, at_head=True)
@@ -467,7 +471,7 @@ class Model(Scheduling):
         run.error = error
         self.tell_of(id, "failed", now, run.attempt, error)
         if run.is_last:
-            return self.bury(id, "exhausted", now, run.attempt, error)
+            return self.bury(id, "exhausted", now)
         self.keep_waiting(id)
         if delay is None:
             longest = self.settings["retry_base_ms"] * 2 ** min(run.attempt - run.forgiven - 1, 40)
@@ -477,22 +481,22 @@ class Model(Scheduling):
         else:
             self.put_ready(t, id)
 
-    def refusal(self, id: str, attempt: int, now: float) -> str:
-        """Say why a token opens no lease."""
+    def refusal(self, id: str, lease: int, now: float) -> str:
+        """Say why a number is not that of a task's lease."""
         run, finished, death = self.runs.get(id), self.remembered(id, now), self.dead.get(id)
         if run:
-            return "gone" if run.attempt == attempt and run.state == "settled" else "stale"
+            return "gone" if run.lease == lease and run.state == "settled" else "stale"
         if finished:
-            return "gone" if finished[0] == attempt else "stale"
+            return "gone" if finished[0] == lease else "stale"
         if death is None:
             return "gone"
-        return "gone" if death.attempts == attempt and death.reason in ("exhausted", "rejected") else "stale"
+        return "gone" if death.lease == lease and death.reason in ("exhausted", "rejected") else "stale"
 
     def settle_one(
         self,
         action: str,
         id: str,
-        attempt: int,
+        lease: int,
         delay: float | None,
         error: str,
         now: float,
@@ -502,8 +506,8 @@ class Model(Scheduling):
         """End or extend one lease, which was worked on until then."""
         until = min(until, now)
         run = self.runs.get(id)
-        if run is None or run.state not in ("leased", "stopping") or run.attempt != attempt:
-            return self.refusal(id, attempt, now)
+        if run is None or run.state not in ("leased", "stopping") or run.lease != lease:
+            return self.refusal(id, lease, now)
         if action == "extend":
             self.leases[id] = now + self.settings["lease_ms"]
             return "cancelled" if run.state == "stopping" else "ok"
@@ -512,16 +516,17 @@ class Model(Scheduling):
             if self.records[id].result_ttl:
                 until = now + self.records[id].result_ttl
                 self.results[id] = until, error if action == "finish" else "null"
-            self.forget(id, run.attempt, "done", now)
+            self.forget(id, run, "done", now)
         elif run.state == "stopping":
             self.end_lease(id, run, "settled", until)
-            self.forget(id, 0 if action == "reap" else run.attempt, "cancelled", now)
+            self.forget(id, None if action == "reap" else run, "cancelled", now)
         elif action == "nack":
             self.nack(id, run, delay, error, now, dice)
         elif action == "reject":
             self.end_lease(id, run, "settled", now, True)
+            run.error = error
             self.tell_of(id, "failed", now, run.attempt, error)
-            self.bury(id, "rejected", now, run.attempt, error)
+            self.bury(id, "rejected", now)
         else:
             self.take_back(id, run, {"release": "settled", "reap": "reaped"}[action], now, until)
         return "ok"
@@ -529,7 +534,7 @@ class Model(Scheduling):
     def settle(
         self, now: float, dice: Iterator[float], settlements: Sequence[tuple[str, str, int, float | None, str]]
     ) -> list[str]:
-        """End or extend leases, each fenced by (id, attempt)."""
+        """End or extend leases, each fenced by (id, lease)."""
         now = self.open(now)
         outcomes = [self.settle_one(*settlement, now, dice) for settlement in settlements]
         if "ok" in outcomes or "cancelled" in outcomes:
@@ -556,7 +561,7 @@ class Model(Scheduling):
             return "running"
         self.take_out(id)
         self.expiring.pop(id, None)
-        self.forget(id, run.attempt if run and run.state == "settled" else 0, "cancelled", now)
+        self.forget(id, run if run and run.state == "settled" else None, "cancelled", now)
         return "ok"
 
     def reschedule(self, now: float, ids: list[str], delay: float, start_at: float) -> list[str]:
@@ -610,8 +615,7 @@ class Model(Scheduling):
         for id in ids:
             del self.expiring[id]
             self.take_out(id)
-            run = self.runs.get(id)
-            self.bury(id, "expired", now, run.attempt if run else 0, run.error if run else "")
+            self.bury(id, "expired", now)
         return len(ids)
 
     def forget_dead(self, id: str) -> Tenant:
@@ -683,7 +687,7 @@ class Model(Scheduling):
         lost = first_by_score(self.leases, limit, now)
         for id in reversed(lost):
             until = self.leases[id] - self.settings["lease_ms"]
-            self.settle_one("reap", id, self.runs[id].attempt, None, "", now, iter(()), until)
+            self.settle_one("reap", id, self.runs[id].lease, None, "", now, iter(()), until)
         trimmed = self.trim_dead(now, limit)
         self.unpark(first_by_score(self.parked, limit, now))
         swept = self.sweep()
@@ -791,7 +795,7 @@ class Model(Scheduling):
                 attempts, task = self.dead[id].attempts, self.records[id]
                 t = self.forget_dead(id)
                 if attempts:
-                    self.runs[id] = Run(task.max_attempts, attempts, attempts, "reaped")
+                    self.runs[id] = Run(task.max_attempts, attempts, forgiven=attempts, state="reaped")
                 if task.expires_at > now:
                     self.expiring[id] = task.expires_at
                 task.expires_at = task.expires_at if task.expires_at > now else 0

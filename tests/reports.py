@@ -25,6 +25,7 @@ def depth(model: Model) -> dict[str, float]:
         "sweeping": model.sweeping,
         "anchored": int(model.anchored),
         "level": model.stored_level,
+        "last_lease": model.last_lease,
         "weight_sum": model.weight_sum,
         "hungry": model.hungry,
         "barred": model.barred,
@@ -78,8 +79,8 @@ def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, 
         d = model.dead[id]
         return ("dead", d.tenant.name, d.attempts, d.died_at, d.reason, d.error)
     if id not in model.records:
-        attempt, how = model.remembered(id, now) or (0, "unknown")
-        return (how, "", attempt, 0, "", "")
+        _, how = model.remembered(id, now) or (0, "unknown")
+        return (how, "", 0, 0, "", "")
     t, run = model.records[id].tenant, model.runs.get(id) or Run(0)
     if id in model.leases:
         return ("leased", t.name, run.attempt, model.leases[id], run.worker, run.error)

@@ -26,7 +26,7 @@ INPUTS = {
     "task": NewTask,
     "held lease": wire.HeldLease,
     "settlement": Settlement,
-    "token": wire.Token,
+    "fence": wire.Fence,
     "report": wire.Report,
 }
 OUTPUTS = {

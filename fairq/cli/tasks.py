@@ -27,7 +27,8 @@ def show(queue: str, *ids: str, json: Json = False, server: Server | None = None
     if json:
         print_json(rows)
     else:
-        print_table(f"tasks of {queue}", _STATES, rows, empty="name at least one task")
+        shown = [{**row, "attempt": row["attempt"] or ""} for row in rows]  # none yet, or not known any more
+        print_table(f"tasks of {queue}", _STATES, shown, empty="name at least one task")
 
 
 @tasks.command

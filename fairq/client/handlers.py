@@ -111,14 +111,14 @@ def settlement_of(task: PushedTask, error: Exception | None, result: bytes = b""
     """Decide what becomes of a lease: the one table of outcomes."""
     match error:
         case None:
-            return Settlement("ack", task.id, task.attempt, None, "", result)
+            return Settlement("ack", task.id, task.lease, None, "", result)
         case Retry(delay=delay):
             delay_ms = None if delay is None else round(delay * 1000)
-            return Settlement("nack", task.id, task.attempt, delay_ms, str(error)[:MAX_ERROR_CHARS])
+            return Settlement("nack", task.id, task.lease, delay_ms, str(error)[:MAX_ERROR_CHARS])
         case Reject():
-            return Settlement("reject", task.id, task.attempt, None, str(error)[:MAX_ERROR_CHARS])
+            return Settlement("reject", task.id, task.lease, None, str(error)[:MAX_ERROR_CHARS])
         case _:
-            return Settlement("nack", task.id, task.attempt, None, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
+            return Settlement("nack", task.id, task.lease, None, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
 
 
 def outcome_of(task: PushedTask, settlement: Settlement) -> str:

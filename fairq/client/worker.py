@@ -182,12 +182,12 @@ class Worker:
         """Hear of lost leases, and of the end of work when stopping."""
         session = self._driver.session
         for lease in session.lost:
-            log.warning("lease lost", task=lease.id, queue=lease.queue, attempt=lease.attempt)
-            if scope := self._scopes.get((lease.queue, lease.id, lease.attempt)):
+            log.warning("lease lost", task=lease.id, queue=lease.queue, lease=lease.lease)
+            if scope := self._scopes.get((lease.queue, lease.id, lease.lease)):
                 scope.cancel()
         session.lost.clear()
         for lease in session.refused_settlements:
-            log.warning("too late: the lease was lost before", task=lease.id, queue=lease.queue, attempt=lease.attempt)
+            log.warning("too late: the lease was lost before", task=lease.id, queue=lease.queue, lease=lease.lease)
         session.refused_settlements.clear()
         if self._rest is not None and not session.holding:
             self._rest.set()
@@ -210,11 +210,11 @@ class Worker:
             self._release(push.queue, task)
 
     def _release(self, queue: str, task: PushedTask) -> None:
-        self._driver.session.settle(queue, Settlement("release", task.id, task.attempt))
+        self._driver.session.settle(queue, Settlement("release", task.id, task.lease))
         self._driver.kick()
 
     def _report(self, queue: str, task: PushedTask, fraction: float, text: str) -> None:
-        self._driver.session.report(queue, Report(task.id, task.attempt, fraction, text))
+        self._driver.session.report(queue, Report(task.id, task.lease, fraction, text))
         self._driver.kick()
 
     async def _run_tasks(self) -> None:
@@ -239,7 +239,7 @@ class Worker:
                         await self._perform(queue, task, scope)
 
     async def _perform(self, queue: str, pushed: PushedTask, scope: trio.CancelScope) -> None:
-        key = (queue, pushed.id, pushed.attempt)
+        key = (queue, pushed.id, pushed.lease)
         if not self._driver.session.holds(*key):
             return  # the lease was lost before the task began
         settlement: Settlement | None = None

@@ -116,18 +116,18 @@ class App:
         for queue in random.sample(peer.queues, len(peer.queues)):  # in no order, so that no queue is always the last
             self.dispatchers[queue].credit_changed(peer)
 
-    def drop_lease(self, peer: Peer, token: tuple[str, str], attempt: int) -> None:
+    def drop_lease(self, peer: Peer, place: tuple[str, str], lease: int) -> None:
         """Take a lease off a worker's account, if it is there, which makes room for another."""
-        if peer.session.held.get(token) == attempt:
-            peer.session.drop(token)
-            peer.session.reported.discard(token)
+        if peer.session.held.get(place) == lease:
+            peer.session.drop(place)
+            peer.session.reported.discard(place)
             self.credit_changed(peer)
 
     def move_leases(self, leases: dict[tuple[str, str], int], peer: Peer) -> None:
         """Put leases on the account of the connection that brought them, lest the end of another reaps them."""
-        for token, attempt in leases.items():
+        for place, lease in leases.items():
             for other in self.peers:
-                self.drop_lease(other, token, attempt)
+                self.drop_lease(other, place, lease)
         peer.session.held.update(leases)
 
     def count_workers(self, queue: str) -> int:
@@ -159,12 +159,12 @@ class App:
 
     async def _give_back(self, peer: Peer, action: str) -> None:
         by_queue: dict[str, list[tuple[str, int]]] = {}
-        for (queue, id), attempt in peer.session.held.items():
-            by_queue.setdefault(queue, []).append((id, attempt))
+        for (queue, id), lease in peer.session.held.items():
+            by_queue.setdefault(queue, []).append((id, lease))
         peer.session.held.clear()
-        for queue, tokens in by_queue.items():
-            log.info("worker left its leases", worker=peer.name, queue=queue, count=len(tokens), action=action)
-            await give_back(self.store, queue, tokens, action)
+        for queue, leases in by_queue.items():
+            log.info("worker left its leases", worker=peer.name, queue=queue, count=len(leases), action=action)
+            await give_back(self.store, queue, leases, action)
             self.hint(queue)
 
     async def drain(self, grace: float) -> None:

@@ -92,8 +92,8 @@ class Dispatcher:
     def stop(self, id: str) -> None:
         """Tell whoever holds a cancelled task: a worker here, or soon, or one of another server, which is told too."""
         for worker in self.room.workers:
-            if (attempt := worker.session.held.get((self.queue, id))) is not None:
-                worker.session.stop(self.queue, {id: attempt})
+            if (lease := worker.session.held.get((self.queue, id))) is not None:
+                worker.session.stop(self.queue, {id: lease})
                 worker.kick()
                 return
         if self._is_claiming:
@@ -246,13 +246,13 @@ class Dispatcher:
         for id in self._cancelled.intersection(lease.id for lease in leases):
             self.stop(id)
         if unplaced:
-            await give_back(self.store, self.queue, [(lease.id, lease.attempt) for lease in unplaced], "release")
+            await give_back(self.store, self.queue, [(each.id, each.lease) for each in unplaced], "release")
 
 
-async def give_back(store: Store, queue: str, tokens: Sequence[tuple[str, int]], action: str) -> None:
-    """Return leases to the queue; if the store is away they expire by themselves."""
-    for start in range(0, len(tokens), MAX_BATCH):
-        batch = [Settlement(action, id, attempt) for id, attempt in tokens[start : start + MAX_BATCH]]  # type: ignore[arg-type]
+async def give_back(store: Store, queue: str, leases: Sequence[tuple[str, int]], action: str) -> None:
+    """Return leases (id, number) to the queue; if the store is away they expire by themselves."""
+    for start in range(0, len(leases), MAX_BATCH):
+        batch = [Settlement(action, id, lease) for id, lease in leases[start : start + MAX_BATCH]]  # type: ignore[arg-type]
         try:
             await store.settle(queue, batch)
         except FairqError as error:

@@ -31,7 +31,7 @@ log = structlog.get_logger("fairq.server")
 
 _WRITE_S, _KEEP_MS = 20.0, 60_000  # how often the roster is written, and for how long it holds
 _GATHER_S = 0.5  # between a change and its writing, for there may be more
-Lease = tuple[tuple[str, str], int]  # (queue, id), attempt
+Lease = tuple[tuple[str, str], int]  # (queue, id), number
 
 
 @define(eq=False)
@@ -126,7 +126,7 @@ class Roster:
         """
         if any(peer.started_at_ms > started_at_ms for peer in self._peers.get((token, worker), ())):
             raise Superseded(f"a worker that started later is attached as {worker}", field="worker")
-        leases = [(*place, attempt) for place, attempt in kept]
+        leases = [(*place, lease) for place, lease in kept]
         await self._supersede(token, worker, started_at_ms, leases)
         await self._announce(token, worker, started_at_ms, leases)
 
@@ -135,8 +135,8 @@ class Roster:
             if peer.closing or not 0 < peer.started_at_ms <= started_at_ms:
                 continue
             log.info("worker superseded", worker=worker, peer=peer.transport.peer)
-            for queue, id, attempt in kept:
-                if peer.session.held.get((queue, id)) == attempt:
+            for queue, id, lease in kept:
+                if peer.session.held.get((queue, id)) == lease:
                     del peer.session.held[queue, id]
             peer.session.state = State.DRAINING  # which is given nothing more, and may still settle
             peer.close(CLOSE_SUPERSEDED, "a worker that started later has this name")

@@ -9,7 +9,7 @@ import trio
 
 from fairq.errors import BadRequest, Draining, FairqError
 from fairq.model import (
-    MAX_ATTEMPT,
+    MAX_LEASE,
     MAX_TIME_MS,
     Settlement,
     check_fraction,
@@ -45,12 +45,12 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
     outcomes, brought = ["gone"] * len(request.leases), {}
     for queue in queues:
         at = [i for i, lease in enumerate(request.leases) if lease.queue == queue]
-        held = [Settlement("extend", request.leases[i].id, request.leases[i].attempt) for i in at]
+        held = [Settlement("extend", request.leases[i].id, request.leases[i].lease) for i in at]
         if held:
             for i, outcome in zip(at, await app.store.settle(queue, held), strict=True):
                 outcomes[i] = outcome
                 if outcome == "ok":
-                    brought[queue, request.leases[i].id] = request.leases[i].attempt
+                    brought[queue, request.leases[i].id] = request.leases[i].lease
     if request.started_at_ms:
         await app.roster.take_name(peer.identity.token_id, request.worker, request.started_at_ms, brought.items())
     if peer.session.state is State.DRAINING:
@@ -81,10 +81,10 @@ def _check_attached(peer: Peer, queue: str) -> None:
 async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settlement]) -> Body:
     _check_attached(peer, queue)
     # What ends is off the worker's account at once, so that the claim it makes room for shares the store's next turn.
-    ended = {(queue, s.id): s.attempt for s in settlements if s.action != "extend"}
-    ended = {token: attempt for token, attempt in ended.items() if peer.session.held.get(token) == attempt}
-    for token in ended:
-        peer.session.drop(token)
+    ended = {(queue, s.id): s.lease for s in settlements if s.action != "extend"}
+    ended = {place: lease for place, lease in ended.items() if peer.session.held.get(place) == lease}
+    for place in ended:
+        peer.session.drop(place)
     if ended:
         app.credit_changed(peer)
     try:
@@ -99,7 +99,7 @@ async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settle
         if settlement.action == "nack":
             app.ticker.expect(queue, settlement.delay_ms or 0)
         elif settlement.action == "extend" and outcome != "ok":
-            app.drop_lease(peer, (queue, settlement.id), settlement.attempt)
+            app.drop_lease(peer, (queue, settlement.id), settlement.lease)
     return {"outcomes": outcomes}
 
 
@@ -110,13 +110,13 @@ async def settle(app: App, peer: Peer, request: wire.Settle) -> Body:
 
 async def extend(app: App, peer: Peer, request: wire.Extend) -> Body:
     """Renew leases."""
-    tokens = [
-        Settlement("extend", check_full_id(lease.id, "leases"), check_int(lease.attempt, "leases", 1, MAX_ATTEMPT))
-        for lease in request.leases
+    renewals = [
+        Settlement("extend", check_full_id(held.id, "leases"), check_int(held.lease, "leases", 1, MAX_LEASE))
+        for held in request.leases
     ]
-    if not tokens:
+    if not renewals:
         raise BadRequest("leases must hold at least 1", field="leases")
-    return await _settle(app, peer, request.queue, tokens)
+    return await _settle(app, peer, request.queue, renewals)
 
 
 async def progress(app: App, peer: Peer, request: wire.Progress) -> Body:
@@ -128,10 +128,10 @@ async def progress(app: App, peer: Peer, request: wire.Progress) -> Body:
         check_fraction(report.fraction)
         check_progress_text(report.text)
     for report in request.reports:
-        token = (request.queue, report.id)
-        if peer.session.held.get(token) == report.attempt:
-            peer.session.reported.add(token)
-            await app.store.write_progress(request.queue, report.id, report.attempt, report.fraction, report.text)
+        place = (request.queue, report.id)
+        if peer.session.held.get(place) == report.lease:
+            peer.session.reported.add(place)
+            await app.store.write_progress(request.queue, report.id, report.lease, report.fraction, report.text)
     return {}
 
 

@@ -12,7 +12,7 @@ import re
 from functools import cache
 from importlib.resources import files
 
-DATA_VERSION = 3
+DATA_VERSION = 4
 
 
 @cache

@@ -35,11 +35,11 @@ def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes]:
 
 
 def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
-    """Read a claim's reply: five values (the third: which want their results kept), then four per lease."""
-    leases, wanting = [], set(reply[2])
-    for i in range(5, len(reply), 4):
-        id = reply[i]
-        leases.append(Lease(id.decode(), reply[i + 1], reply[i + 2], *unpack_record(reply[i + 3]), id in wanting))
+    """Read a claim's reply: six values (third: the leases' number; fourth: which want results kept), four per lease."""
+    leases, number, wanting = [], reply[2], set(reply[3])
+    for i in range(6, len(reply), 4):
+        id, attempt, max_attempts, record = reply[i : i + 4]
+        leases.append(Lease(id.decode(), number, attempt, max_attempts, *unpack_record(record), id in wanting))
     return leases
 
 

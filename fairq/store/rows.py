@@ -90,8 +90,8 @@ def event(row: Sequence[Any]) -> Event:
 
 
 def task_state(id: str, row: Sequence[Any]) -> TaskState:
-    """Read a row of `tasks`."""
-    state, tenant, attempt, at_ms, detail, error = row
+    """Read a row of `tasks`; its last value, the lease's number, is not for those who ask."""
+    state, tenant, attempt, at_ms, detail, error, _ = row
     text = detail.decode()
     return TaskState(
         id=id,

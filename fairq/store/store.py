@@ -156,18 +156,18 @@ class Store:
         what the first call took is given once more. Cancelled: the leases expire by themselves.
         """
         reply = await self._call("claim", queue, name, limit, *(["again"] if again else []))
-        now_ms, lease_ms, _, tick_at_ms, kept = reply[:5]
+        now_ms, lease_ms, _, _, tick_at_ms, kept = reply[:6]
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
         return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, unpack_kept(kept))
 
     async def settle(self, queue: str, settlements: Iterable[Settlement]) -> list[Outcome]:
-        """End or extend up to 500 leases, each fenced by (id, attempt): `ok`, `gone` or `stale`."""
+        """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`."""
         args: list[str | int | bytes] = []
-        for action, id, attempt, delay_ms, error, result in settlements:
+        for action, id, lease, delay_ms, error, result in settlements:
             if result and action == "ack":
-                args += ("finish", id, attempt, result)
+                args += ("finish", id, lease, result)
                 continue
-            args += (action, id, attempt)
+            args += (action, id, lease)
             if action == "nack":
                 args += ("" if delay_ms is None else delay_ms, error[:MAX_ERROR_CHARS])
             elif action == "reject":
@@ -277,8 +277,8 @@ class Store:
         if leased:
             told = await self.connection.call("MGET", *(keys.progress_key(queue, ids[i]) for i in leased))
             for i, progress in zip(leased, told, strict=True):
-                attempt, fraction, text = orjson.loads(progress) if progress else (0, 0.0, "")
-                if attempt == states[i].attempt:
+                lease, fraction, text = orjson.loads(progress) if progress else (0, 0.0, "")
+                if lease == rows[i][-1]:
                     states[i] = evolve(states[i], progress=fraction, progress_text=text)
         return states
 
@@ -293,9 +293,9 @@ class Store:
         """Name the commands of the library that the store's user may not run on a queue's keys."""
         return [name.decode() for name in await self._call("permissions", queue)]
 
-    async def write_progress(self, queue: str, id: str, attempt: int, fraction: float, text: str) -> None:
-        """Say how far a leased task has come; of no effect once another attempt has it."""
-        value = orjson.dumps([attempt, fraction, text])
+    async def write_progress(self, queue: str, id: str, lease: int, fraction: float, text: str) -> None:
+        """Say how far a leased task has come; of no effect once another lease has it."""
+        value = orjson.dumps([lease, fraction, text])
         await self.connection.call("SET", keys.progress_key(queue, id), value, "PX", _PROGRESS_MS)
 
     async def forget_progress(self, queue: str, ids: Sequence[str]) -> None:

@@ -74,6 +74,7 @@ class MemoryQueue:
     _lines: defaultdict[str, list[tuple[int, int, Record]]] = field(factory=lambda: defaultdict(list), init=False)
     _feeds: defaultdict[str, list[Event]] = field(factory=lambda: defaultdict(list), init=False)  # by tenant
     _newest: Counter[str] = field(factory=Counter, init=False)  # ids of events
+    _last_lease: int = field(default=0, init=False)
     _order: int = field(default=0, init=False)  # in a tenant's line: a heap of priority and order; some have expired
     _holders: dict[tuple[str, str], tuple[int, Record]] = field(factory=dict, init=False)  # of dedupe keys; until when
     _due: list[tuple[int, str, Record]] = field(factory=list, init=False)  # heaps; those that moved on are passed over
@@ -186,10 +187,11 @@ class MemoryQueue:
                 self._bury(now, record, "expired")
             elif record.state == "ready":
                 record.state, record.attempt = "leased", record.attempt + 1
+                self._last_lease += 1
                 return PushedTask(
-                    record.id, record.attempt, record.max_attempts, record.tenant, record.enqueued_at_ms,
-                    orjson.loads(record.payload), record.start_at_ms or None, record.expires_at_ms or None,
-                    bool(record.result_ttl_ms),
+                    record.id, self._last_lease, record.attempt, record.max_attempts, record.tenant,
+                    record.enqueued_at_ms, orjson.loads(record.payload), record.start_at_ms or None,
+                    record.expires_at_ms or None, bool(record.result_ttl_ms),
                 )  # fmt: skip
         return None
 
@@ -227,7 +229,7 @@ class MemoryQueue:
         if record is None:
             return TaskState(id, "unknown")
         if record.state == "done":
-            return TaskState(id, "done", attempt=record.attempt)
+            return TaskState(id, "done")
         return TaskState(
             id, record.state, record.tenant, record.attempt, record.at_ms, reason=record.reason, error=record.error  # type: ignore[arg-type]
         )  # fmt: skip

@@ -133,7 +133,7 @@ class _Memory:
 
     async def _perform(self, name: str, pushed: PushedTask) -> None:
         handler, queue = self.worker.handlers[name], self.queues[name]
-        settlement = Settlement("release", pushed.id, pushed.attempt)  # of a handler that is cancelled
+        settlement = Settlement("release", pushed.id, pushed.lease)  # of a handler that is cancelled
         try:
             settlement, error = await perform(handler, name, pushed, self.threads, self._report)
             if error is not None:

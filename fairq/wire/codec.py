@@ -22,9 +22,9 @@ from cattrs.preconf.orjson import make_converter
 from fairq.errors import BadFrame, BadRequest, FairqError, TooLarge, UnknownVerb
 from fairq.model import (
     ACTIONS,
-    MAX_ATTEMPT,
     MAX_BATCH,
     MAX_ERROR_CHARS,
+    MAX_LEASE,
     MAX_PAYLOAD_BYTES,
     MAX_RESULT_BYTES,
     MAX_SPAN_MS,
@@ -111,11 +111,11 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
         check_int(delay_ms, "delay_ms", 0, MAX_SPAN_MS)
     if type(error) is not str or len(error) > MAX_ERROR_CHARS:
         raise BadRequest(f"error must be text of at most {MAX_ERROR_CHARS} characters", field="error")
-    attempt = check_int(get("attempt"), "attempt", 1, MAX_ATTEMPT)
+    lease = check_int(get("lease"), "lease", 1, MAX_LEASE)
     result = _dumps(data["result"]) if "result" in data else b""
     if len(result) > MAX_RESULT_BYTES:
         raise TooLarge(f"the result has {len(result)} bytes; {MAX_RESULT_BYTES} are the limit", field="result")
-    return Settlement(action, check_full_id(get("id")), attempt, delay_ms, error, result)
+    return Settlement(action, check_full_id(get("id")), lease, delay_ms, error, result)
 
 
 def _exactly(kind: type[Any], name: str) -> Any:
@@ -137,10 +137,10 @@ def _object(kind: type[Any], converter: Converter) -> Callable[[Any, Any], Any]:
     def structure(value: Any, _: object) -> Any:
         if type(value) is not dict:
             raise ValueError("must be an object")
-        lease = fill(value, kind)
-        check_full_id(lease.id)
-        check_int(lease.attempt, "attempt", 1, MAX_ATTEMPT)
-        return lease
+        held = fill(value, kind)
+        check_full_id(held.id)
+        check_int(held.lease, "lease", 1, MAX_LEASE)
+        return held
 
     return structure
 
@@ -168,7 +168,7 @@ _converter.register_structure_hook_func(partial(_is_a, dict), _exactly(dict, "an
 _converter.register_structure_hook_factory(partial(_is_a, list), _list_of)
 _converter.register_structure_hook(NewTask, _structure_task)
 _converter.register_structure_hook(Settlement, _structure_settlement)
-for _lease in (messages.Token, messages.HeldLease, messages.Report):
+for _lease in (messages.Fence, messages.HeldLease, messages.Report):
     _converter.register_structure_hook(_lease, _object(_lease, _converter))
 _lenient = make_converter(forbid_extra_keys=False)  # for what servers say: later ones may say more
 
@@ -230,11 +230,11 @@ def decode_client(text: str) -> Any:
 
 def _pushed(task: dict[str, Any]) -> messages.PushedTask:
     get = task.get
-    id, attempt = task["id"], task["attempt"]
-    if type(id) is not str or type(attempt) is not int:
-        raise ValueError("a task without a token")
+    id, lease = task["id"], task["lease"]
+    if type(id) is not str or type(lease) is not int:
+        raise ValueError("a task without a lease")
     return messages.PushedTask(
-        id, attempt, task["max_attempts"], task["tenant"], task["enqueued_at_ms"], task["payload"],
+        id, lease, task["attempt"], task["max_attempts"], task["tenant"], task["enqueued_at_ms"], task["payload"],
         get("start_at_ms"), get("expires_at_ms"), get("wants_result", False),
     )  # fmt: skip
 

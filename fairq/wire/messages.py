@@ -36,11 +36,11 @@ class State(Enum):
 
 
 @frozen
-class Token:
-    """A (task id, attempt) pair: the fence of one lease."""
+class Fence:
+    """A task's id and a lease's number, which together name one lease."""
 
     id: str
-    attempt: int
+    lease: int
 
 
 @frozen
@@ -49,7 +49,7 @@ class HeldLease:
 
     queue: str
     id: str
-    attempt: int
+    lease: int
 
 
 class Request:
@@ -242,7 +242,7 @@ class Extend(Request):
     type: ClassVar[str] = "extend"
     ref: int
     queue: str
-    leases: list[Token]
+    leases: list[Fence]
 
 
 @frozen
@@ -250,7 +250,7 @@ class Report:
     """How far the task of a lease has come, 0 to 1."""
 
     id: str
-    attempt: int
+    lease: int
     fraction: float
     text: str = ""
 
@@ -586,6 +586,7 @@ class PushedTask(NamedTuple):
     """One task in a push; times in ms, absent ones None."""
 
     id: str
+    lease: int
     attempt: int
     max_attempts: int
     tenant: str
@@ -612,7 +613,7 @@ class Stop:
 
     type: ClassVar[str] = "stop"
     queue: str
-    leases: list[Token]
+    leases: list[Fence]
 
 
 OPEN, ATTACHED, DRAINING = State.OPEN, State.ATTACHED, State.DRAINING

@@ -48,8 +48,8 @@ def _why_not(frame: Any, role: Role, state: State) -> FairqError | None:
 class ServerSession(Session):
     """One connection as the server sees it.
 
-    A worker's account: `credit` is what it may hold, `held` what it holds ((queue, id) -> attempt), `reserved` what a
-    claim under way may bring it.
+    A worker's account: `credit` is what it may hold, `held` what it holds ((queue, id) -> lease number), `reserved`
+    what a claim under way may bring it.
     """
 
     role: Role = Role.TENANT
@@ -99,30 +99,31 @@ class ServerSession(Session):
         """How many more tasks of a queue the worker may be given."""
         return self.free if self.slots is None else self.slots.share(queue, self.free)
 
-    def drop(self, token: tuple[str, str]) -> None:
+    def drop(self, place: tuple[str, str]) -> None:
         """Take a lease off the worker's account."""
-        del self.held[token]
+        del self.held[place]
         if self.slots is not None:
-            self.slots.ended(token)
+            self.slots.ended(place)
 
     def push(self, queue: str, lease_ms: int, leases: Iterable[Lease]) -> None:
         """Give leased tasks to the worker, in as many frames as their payloads need."""
         tasks: list[dict[str, Any]] = []
         room = _PUSH_BYTES
-        for id, attempt, max_attempts, tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload, wanted in leases:
-            self.held[queue, id] = attempt
+        for id, lease, attempt, max_attempts, tenant, enqueued_at, start_at, expires_at, payload, wanted in leases:
+            self.held[queue, id] = lease
             task = {
                 "id": id,
+                "lease": lease,
                 "attempt": attempt,
                 "max_attempts": max_attempts,
                 "tenant": tenant,
-                "enqueued_at_ms": enqueued_at_ms,
+                "enqueued_at_ms": enqueued_at,
                 "payload": orjson.Fragment(payload),
             }
-            if start_at_ms:
-                task["start_at_ms"] = start_at_ms
-            if expires_at_ms:
-                task["expires_at_ms"] = expires_at_ms
+            if start_at:
+                task["start_at_ms"] = start_at
+            if expires_at:
+                task["expires_at_ms"] = expires_at
             if wanted:
                 task["wants_result"] = True
             size = len(payload) + _TASK_BYTES
@@ -133,9 +134,9 @@ class ServerSession(Session):
             room -= size
         self.send(Push.type, {"queue": queue, "lease_ms": lease_ms, "tasks": tasks})
 
-    def stop(self, queue: str, tokens: Mapping[str, int]) -> None:
-        """Tell the worker that these tasks were cancelled; id -> attempt."""
-        leases = [{"id": id, "attempt": attempt} for id, attempt in tokens.items()]
+    def stop(self, queue: str, numbers: Mapping[str, int]) -> None:
+        """Tell the worker that these tasks were cancelled; id -> lease number."""
+        leases = [{"id": id, "lease": lease} for id, lease in numbers.items()]
         self.send(Stop.type, {"queue": queue, "leases": leases})
 
     def dismiss(self) -> None:

@@ -28,7 +28,7 @@ _BYTES_PER_CHAR = 6  # at most, in JSON
 
 @define(eq=False)
 class _Held:
-    attempt: int
+    number: int
     lease_s: float
     renew_at: float
     lost_at: float
@@ -70,7 +70,7 @@ class _SettleExchange(Exchange):
         self.session.unsettled -= len(self.settlements)
         for settlement, outcome in zip(self.settlements, outcomes, strict=True):
             if outcome == "stale" and settlement.action != "release":
-                self.session.refused_settlements.append(HeldLease(self.queue, settlement.id, settlement.attempt))
+                self.session.refused_settlements.append(HeldLease(self.queue, settlement.id, settlement.lease))
 
     def refused(self, error: FairqError, now: float) -> None:
         self.session.refused(error, now)
@@ -142,27 +142,27 @@ class WorkerSession(ClientSession):
             held = self.held.setdefault(frame.queue, {})
             for task in frame.tasks:
                 if task.id in held:  # it was lost, before we heard of that
-                    self.lost.append(HeldLease(frame.queue, task.id, held[task.id].attempt))
-                held[task.id] = _Held(task.attempt, lease_s, renew_at, lost_at)
+                    self.lost.append(HeldLease(frame.queue, task.id, held[task.id].number))
+                held[task.id] = _Held(task.lease, lease_s, renew_at, lost_at)
             self.due_at = min(self.due_at, renew_at)
         elif isinstance(frame, Stop):
-            for token in frame.leases:
-                self._stop(HeldLease(frame.queue, token.id, token.attempt))
+            for each in frame.leases:
+                self._stop(HeldLease(frame.queue, each.id, each.lease))
             return None
         return frame
 
-    def _stop(self, token: HeldLease) -> None:
+    def _stop(self, lease: HeldLease) -> None:
         """Give a cancelled task back; its handler hears of it as of a lost one."""
-        if self.settle(token.queue, Settlement("release", token.id, token.attempt)):
-            self.lost.append(token)
+        if self.settle(lease.queue, Settlement("release", lease.id, lease.lease)):
+            self.lost.append(lease)
 
-    def _find_held(self, queue: str, id: str, attempt: int) -> _Held | None:
+    def _find_held(self, queue: str, id: str, number: int) -> _Held | None:
         lease = self.held.get(queue, {}).get(id)
-        return lease if lease is not None and lease.attempt == attempt else None
+        return lease if lease is not None and lease.number == number else None
 
-    def holds(self, queue: str, id: str, attempt: int) -> bool:
-        """Tell whether the lease is still ours, as far as we know."""
-        return self._find_held(queue, id, attempt) is not None
+    def holds(self, queue: str, id: str, number: int) -> bool:
+        """Tell whether the lease of this number is still ours, as far as we know."""
+        return self._find_held(queue, id, number) is not None
 
     @property
     def holding(self) -> int:
@@ -171,7 +171,7 @@ class WorkerSession(ClientSession):
 
     def settle(self, queue: str, settlement: Settlement) -> bool:
         """End a lease; returns False if it was lost before."""
-        if not self.holds(queue, settlement.id, settlement.attempt):
+        if not self.holds(queue, settlement.id, settlement.lease):
             return False
         del self.held[queue][settlement.id]
         self.settlements[queue].append(settlement)
@@ -180,7 +180,7 @@ class WorkerSession(ClientSession):
 
     def report(self, queue: str, report: Report) -> None:
         """Tell how far a task has come; nothing is repeated if it is lost."""
-        if self.holds(queue, report.id, report.attempt):
+        if self.holds(queue, report.id, report.lease):
             self.reports.setdefault(queue, {})[report.id] = report
 
     def set_credit(self, credit: int) -> None:
@@ -198,19 +198,19 @@ class WorkerSession(ClientSession):
         """Whether the server has taken the last change of credit: with none offered, no push is under way any more."""
         return self.credit == self.told_credit and not self.windows[_CreditExchange]
 
-    def renewed(self, token: HeldLease, outcome: str, sent_at: float) -> None:
+    def renewed(self, renewal: HeldLease, outcome: str, sent_at: float) -> None:
         """Take the answer to a renewal that left at `sent_at`."""
-        lease = self._find_held(token.queue, token.id, token.attempt)
+        lease = self._find_held(renewal.queue, renewal.id, renewal.lease)
         if lease is None:
             return
         if outcome == "ok":
             lease.renew_at, lease.lost_at = sent_at + lease.lease_s / _RENEWALS_PER_LEASE, sent_at + lease.lease_s
             self.due_at = min(self.due_at, lease.renew_at)
         elif outcome == "cancelled":
-            self._stop(token)
+            self._stop(renewal)
         else:
-            del self.held[token.queue][token.id]
-            self.lost.append(token)
+            del self.held[renewal.queue][renewal.id]
+            self.lost.append(renewal)
 
     def gather(self, now: float) -> None:
         """Attach; then credit, so that what a stopping worker gives back does not come to it again; settlements."""
@@ -233,11 +233,11 @@ class WorkerSession(ClientSession):
     def _tell_progress(self, now: float) -> None:
         self.report_at = now + _REPORT_S
         for queue, reports in self.reports.items():
-            held = [each for each in reports.values() if self.holds(queue, each.id, each.attempt)]
+            held = [each for each in reports.values() if self.holds(queue, each.id, each.lease)]
             most = self._most(_LEASE_BYTES + _BYTES_PER_CHAR * MAX_PROGRESS_CHARS)
             for start in range(0, len(held), most):
                 body = [
-                    {"id": each.id, "attempt": each.attempt, "fraction": each.fraction, "text": each.text}
+                    {"id": each.id, "lease": each.lease, "fraction": each.fraction, "text": each.text}
                     for each in held[start : start + most]
                 ]
                 self.start(Progress.type, {"queue": queue, "reports": body}, Exchange())
@@ -247,18 +247,18 @@ class WorkerSession(ClientSession):
         """Ask to be fed, and bring along what is held (as much as a frame takes; `expire` sees to the rest)."""
         self.must_attach, self.told_credit = False, self.credit
         most = min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // _LEASE_BYTES - len(self.queues))
-        tokens = [HeldLease(queue, id, held.attempt) for queue, line in self.held.items() for id, held in line.items()]
+        leases = [HeldLease(queue, id, held.number) for queue, line in self.held.items() for id, held in line.items()]
         body: dict[str, Any] = {
             "worker": self.worker,
             "queues": list(self.queues),
             "credit": self.credit,
-            "leases": [{"queue": t.queue, "id": t.id, "attempt": t.attempt} for t in tokens[:most]],
+            "leases": [{"queue": each.queue, "id": each.id, "lease": each.lease} for each in leases[:most]],
         }
         if self.weights:
             body["weights"] = list(self.weights)
         if self.started_at_ms:
             body["started_at_ms"] = self.started_at_ms
-        self.start(Attach.type, body, _AttachExchange(self, tokens[:most], now))
+        self.start(Attach.type, body, _AttachExchange(self, leases[:most], now))
 
     def _most(self, size: int) -> int:
         """Return how many things of this size a frame takes."""
@@ -305,28 +305,28 @@ class WorkerSession(ClientSession):
         If nothing was heard since its renewal was due, the connection is useless and shall end. Otherwise it is the
         store that is away; the server still counts the lease against our credit, so it is given back.
         """
-        self.lost.append(HeldLease(queue, id, lease.attempt))
+        self.lost.append(HeldLease(queue, id, lease.number))
         if self.is_connected and self.heard_at < lease.lost_at - lease.lease_s * (1 - 1 / _RENEWALS_PER_LEASE):
             self.is_silent = True
             del self.held[queue][id]
         else:
-            self.settle(queue, Settlement("release", id, lease.attempt))
+            self.settle(queue, Settlement("release", id, lease.number))
 
     def _renew(self, queue: str, held: dict[str, _Held], now: float) -> None:
         """Ask for more time where a third of it is over."""
-        due = [HeldLease(queue, id, lease.attempt) for id, lease in held.items() if lease.renew_at <= now]
+        due = [HeldLease(queue, id, lease.number) for id, lease in held.items() if lease.renew_at <= now]
         most = self._most(_LEASE_BYTES)
         for start in range(0, len(due), most):
             batch = due[start : start + most]
-            for token in batch:
-                held[token.id].renew_at = now + min(_RETRY_RENEWAL_S, held[token.id].lease_s / 10)
-            body = {"queue": queue, "leases": [{"id": token.id, "attempt": token.attempt} for token in batch]}
+            for each in batch:
+                held[each.id].renew_at = now + min(_RETRY_RENEWAL_S, held[each.id].lease_s / 10)
+            body = {"queue": queue, "leases": [{"id": each.id, "lease": each.lease} for each in batch]}
             self.start(Extend.type, body, _ExtendExchange(self, batch, now))
 
 
 def _encode(settlement: Settlement) -> dict[str, Any]:
-    action, id, attempt, delay_ms, error, result = settlement
-    body: dict[str, Any] = {"action": action, "id": id, "attempt": attempt}
+    action, id, lease, delay_ms, error, result = settlement
+    body: dict[str, Any] = {"action": action, "id": id, "lease": lease}
     if delay_ms is not None:
         body["delay_ms"] = delay_ms
     if error:

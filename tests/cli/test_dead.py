@@ -29,7 +29,7 @@ def bury(server: ServerThread, name: str, ids: Sequence[str], error: str = "no w
     tasks = [NewTask(full_id(name, id), payload) for id in ids]
     assert server.call(store.enqueue, "emails", name, tasks) == ["ok"] * len(ids)
     leases = server.call(store.claim, "emails", "w", len(ids)).leases
-    rejected = [Settlement("reject", lease.id, lease.attempt, None, error) for lease in leases]
+    rejected = [Settlement("reject", lease.id, lease.lease, None, error) for lease in leases]
     assert server.call(store.settle, "emails", rejected) == ["ok"] * len(ids)
 
 

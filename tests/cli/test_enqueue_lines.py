@@ -40,7 +40,7 @@ class Acker:
         store = self.server.served.app.store
         while not self._is_over.wait(0.02):
             leases = self.server.call(store.claim, "emails", "w", 100).leases
-            ends = [Settlement(self.action, it.id, it.attempt, None, "", self.result) for it in leases]  # type: ignore[arg-type]
+            ends = [Settlement(self.action, it.id, it.lease, None, "", self.result) for it in leases]  # type: ignore[arg-type]
             self.payloads += [lease.payload for lease in leases]
             if ends:
                 self.server.call(store.settle, "emails", ends)

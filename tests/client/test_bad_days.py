@@ -152,7 +152,7 @@ async def test_a_worker_that_sends_a_result_over_its_limit_still_holds_the_task(
             await worker.attach("emails", credit=2)
             pushed = await worker.pushed(2)
             acks = [
-                {"action": "ack", "id": task["full_id"], "attempt": 1, "result": result}
+                {"action": "ack", "id": task["full_id"], "lease": task["lease"], "result": result}
                 for task, result in zip(pushed, [1, "x" * MAX_RESULT_BYTES], strict=True)
             ]
             with pytest.raises(Refused) as caught:

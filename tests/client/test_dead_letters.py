@@ -25,7 +25,7 @@ async def bury(served: Served, client: fairq.Client, ids: Iterable[str], error: 
     store = served.app.store
     for start in range(0, len(tasks), 500):
         leases = (await store.claim("emails", "w", len(tasks[start : start + 500]))).leases
-        rejected = [Settlement("reject", lease.id, lease.attempt, None, error) for lease in leases]
+        rejected = [Settlement("reject", lease.id, lease.lease, None, error) for lease in leases]
         await store.settle("emails", rejected)
 
 
@@ -101,7 +101,7 @@ async def test_a_sweep_ends_although_what_it_replays_dies_again(served: Served, 
             async for step in steps:
                 leases = (await store.claim("emails", "w", 500)).leases
                 if leases:
-                    await store.settle("emails", [Settlement("reject", lease.id, lease.attempt) for lease in leases])
+                    await store.settle("emails", [Settlement("reject", lease.id, lease.lease) for lease in leases])
                 changed = step.changed
         assert changed == 600
         assert (await store.queue("emails")).dead == 600

@@ -176,7 +176,7 @@ async def test_progress_is_not_kept_and_its_task_goes_on(
         async with raw(served, WORKER) as worker:
             await worker.attach("emails")
             (pushed,) = await worker.pushed()
-            report = {"id": pushed["full_id"], "attempt": 1, "fraction": 0.5}
+            report = {"id": pushed["full_id"], "lease": pushed["lease"], "fraction": 0.5}
             with full(redis_client):
                 with pytest.raises(Refused) as caught:
                     await worker.ask("progress", queue="emails", reports=[report])

@@ -44,13 +44,13 @@ async def test_progress_is_seen_while_the_handler_runs(served: Served, ada: fair
     assert (state.progress, state.progress_text) == (0.0, "")
 
 
-async def test_progress_goes_with_its_attempt(served: Served, server_store: str) -> None:
+async def test_progress_goes_with_its_lease(served: Served, server_store: str) -> None:
     with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker, raw(served, WORKER) as late:
             await ada.enqueue("q", ["a"])
             await worker.attach("q")
             (task,) = await worker.pushed()
-            report = {"id": "ada/a", "attempt": 1, "fraction": 0.5, "text": "half"}
+            report = {"id": "ada/a", "lease": task["lease"], "fraction": 0.5, "text": "half"}
             await worker.ask("progress", queue="q", reports=[report])
             assert await told(ada) == (0.5, "half")
             await worker.ask("credit", credit=0)
@@ -80,7 +80,7 @@ async def told(ada: Raw) -> tuple[float, str]:
         ({"fraction": True}, "fraction"),
         ({"text": "x" * 201}, "text"),
         ({"text": 5}, "text"),
-        ({"attempt": 0}, "attempt"),
+        ({"lease": 0}, "lease"),
         ({"id": "a b"}, "id"),
         ({"colour": 1}, "colour"),
     ],
@@ -88,7 +88,7 @@ async def told(ada: Raw) -> tuple[float, str]:
 async def test_a_report_that_is_none_is_refused(served: Served, changes: dict[str, Any], field: str) -> None:
     async with raw(served, WORKER) as worker:
         await worker.attach("q")
-        good = {"id": "ada/a", "attempt": 1, "fraction": 0.5}
+        good = {"id": "ada/a", "lease": 1, "fraction": 0.5}
         with pytest.raises(Refused) as caught:
             await worker.ask("progress", queue="q", reports=[good, {**good, **changes}])
         assert caught.value.code == "bad_request"
@@ -98,7 +98,7 @@ async def test_a_report_that_is_none_is_refused(served: Served, changes: dict[st
 async def test_a_report_of_a_queue_that_is_not_served_is_refused(served: Served) -> None:
     async with raw(served, WORKER) as worker:
         await worker.attach("q")
-        for queue, reports in (("r", [{"id": "a", "attempt": 1, "fraction": 0}]), ("q", [])):
+        for queue, reports in (("r", [{"id": "a", "lease": 1, "fraction": 0}]), ("q", [])):
             with pytest.raises(Refused) as caught:
                 await worker.ask("progress", queue=queue, reports=reports)
             assert caught.value.field == ("queue" if reports else "reports")

@@ -15,15 +15,17 @@ import redis
 from fairq.store import library
 
 VERBS = frozenset(re.findall(r"^register\('(\w+)'", library.source(), re.MULTILINE))
-START = 1_700_000_000_000  # the test clock's first ms
+START = 1_700_000_000_000  # the test clock's first ms: before 2025, so that the numbers of leases count from 1
+HEAD = 6  # values of a claim's reply before its tasks
 LEASE_MS = 30_000  # the default lease
 NO_DICE = b""
 
 
 class Leased(NamedTuple):
-    """A task as `claim` gives it."""
+    """A task as `claim` gives it; id and lease number are its fence."""
 
     id: str
+    lease: int
     attempt: int
     max_attempts: int
     record: bytes
@@ -44,7 +46,7 @@ class Ticked(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What `tasks` says of an id."""
+    """What `tasks` says of an id, but for the lease's number."""
 
     state: str
     tenant: str
@@ -180,11 +182,17 @@ def words(reply: list[bytes]) -> list[str]:
 
 
 def settle_args(settlements: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """Spell (action, id, attempt, delay_ms, error) as `settle` takes them: to each action what it uses."""
+    """Spell (action, id, lease, delay_ms, error) as `settle` takes them: to each action what it uses."""
     args = []
-    for action, id, attempt, delay, error in settlements:
-        args += [action, id, attempt, *{"finish": [error], "nack": [delay, error], "reject": [error]}.get(action, [])]
+    for action, id, lease, delay, error in settlements:
+        args += [action, id, lease, *{"finish": [error], "nack": [delay, error], "reject": [error]}.get(action, [])]
     return args
+
+
+def leased_in(reply: list[Any]) -> list[Leased]:
+    """Read the tasks of a claim's reply."""
+    rows = (reply[i : i + 4] for i in range(HEAD, len(reply), 4))
+    return [Leased(id.decode(), reply[2], attempt, max_attempts, record) for id, attempt, max_attempts, record in rows]
 
 
 def letter_of(row: list[Any]) -> Letter:
@@ -246,18 +254,18 @@ class Queue:
     def claim(self, limit: int = 1, worker: str = "w1", rolled: bytes | None = None) -> list[Leased]:
         """Claim tasks with the next seed's dice."""
         self.seed += 1
-        reply = self.call("claim", worker, limit, dice=dice(self.seed, 100 * limit + 100) if rolled is None else rolled)
-        return [Leased(reply[i].decode(), reply[i + 1], reply[i + 2], reply[i + 3]) for i in range(5, len(reply), 4)]
+        rolled = dice(self.seed, 100 * limit + 100) if rolled is None else rolled
+        return leased_in(self.call("claim", worker, limit, dice=rolled))
 
     def settle(self, *settlements: tuple[object, ...]) -> list[str]:
-        """Settle leases: (action, id, attempt, delay_ms = "", error = "") each."""
+        """Settle leases: (action, id, lease, delay_ms = "", error = "") each."""
         self.seed += 1
         padded = [(*s, "", "")[:5] for s in settlements]
         return words(self.call("settle", *settle_args(padded), dice=dice(self.seed, 500)))
 
     def end(self, action: str, lease: Leased, delay: object = "", error: str = "") -> str:
         """Settle one lease."""
-        return self.settle((action, lease.id, lease.attempt, delay, error))[0]
+        return self.settle((action, lease.id, lease.lease, delay, error))[0]
 
     def tick(self, limit: int = 100) -> Ticked:
         """Tick once."""
@@ -292,7 +300,7 @@ class Queue:
         """Read what is known of tasks."""
         return [
             Known(s.decode(), t.decode(), attempt, float(at), detail.decode(), error.decode())
-            for s, t, attempt, at, detail, error in self.call("tasks", *ids)
+            for s, t, attempt, at, detail, error, _ in self.call("tasks", *ids)
         ]
 
     def state(self, id: str) -> str:
@@ -362,7 +370,7 @@ class Queue:
     def bury(self, tenant: str, *ids: str, error: str = "") -> None:
         """Make dead letters: enqueue, claim and reject; nothing else may be ready."""
         self.enqueue(tenant, *ids)
-        self.settle(*(("reject", lease.id, lease.attempt, "", error) for lease in self.claim(len(ids))))
+        self.settle(*(("reject", lease.id, lease.lease, "", error) for lease in self.claim(len(ids))))
 
     def set_limits(self, tenant: str, **values: float) -> dict[str, float]:
         """Set limits of a tenant (or, by the empty name, of all); returns what was set."""

@@ -96,7 +96,7 @@ class Fleet:
             took = max(1, round(sender.length(number, self.random)))
             sender.queued, sender.started, self.free = sender.queued - 1, sender.started + 1, self.free - 1
             sender.running[lease.id] = self.now
-            heapq.heappush(self.events, (self.now + took, next(self.order), sender, lease.id, lease.attempt))
+            heapq.heappush(self.events, (self.now + took, next(self.order), sender, lease.id, lease.lease))
 
     def follow_lags(self) -> None:
         """From now on follow by how much tenants that always wait get less than their share of all tenants' weights.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from .calls import Queue
 
 TENANT_FORMAT = "<17dIbBBBBB"
-QUEUE_FORMAT = "<36d"
+QUEUE_FORMAT = "<37d"
 BATCH_FORMAT = "<10dBBB"
 SCORES = ("leases", "due", "expiring", "deaths", "cancelling", "completed", "graveyards", "fires", "parked", "turns")
 HASHES = ("tasks", "runs", "dead", "slots", "tenants", "extras", "batches", "templates", "limits", "windows")
@@ -84,7 +84,7 @@ class Keyspace:
         self.graveyards, self.fires, self.templates = scores["graveyards"], scores["fires"], hashes["templates"]
         self.wake = [name.decode() for name in values.get("wake", [])]
         self.seats = {n: Seat._make(struct.unpack_from(TENANT_FORMAT, v)) for n, v in hashes["tenants"].items()}
-        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 36)
+        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 37)
         size = struct.calcsize(QUEUE_FORMAT)
         q = struct.unpack_from(QUEUE_FORMAT, packed)
         self.now, self.weight_sum, self.epoch = q[0], q[2], q[5]
@@ -92,6 +92,7 @@ class Keyspace:
         self.classes = dict(struct.iter_unpack("<dd", packed[size:]))
         self.running, self.servable, self.origin, self.epoch_at, self.sweeping = q[27], q[28], q[30], q[31], q[33]
         self.barred, self.special, self.limited, self.events_keep = q[4], q[23], q[25], q[26]
+        self.last_lease = q[36]
         self.limits = {n: struct.unpack("<8d", packed) for n, packed in hashes["limits"].items()}
         self.windows, self.parked, self.turns = hashes["windows"], scores["parked"], scores["turns"]
         self.batches = {n: struct.unpack_from(BATCH_FORMAT, packed) for n, packed in hashes["batches"].items()}
@@ -211,13 +212,14 @@ class Keyspace:
                 assert self.due[tenant] <= max(min(delayed.values()), self.now), tenant
 
     def check_runs(self) -> None:
-        """A run belongs to a live task; it is leased exactly when it has a deadline; its attempts are within bounds."""
+        """A run belongs to a live task; it is leased exactly when it has a deadline; its numbers are in bounds."""
         for id, packed in self.runs.items():
-            attempt, forgiven, max_attempts, state = struct.unpack_from("<IIHB", packed)
+            attempt, forgiven, max_attempts, state, _, _, lease = struct.unpack_from("<IIHBddd", packed)
             assert id in self.records
             assert id not in self.dead
             assert (state in (LEASED, STOPPING)) == (id in self.leases), id
             assert 1 <= attempt <= max_attempts + forgiven, id
+            assert (1 if id in self.leases else 0) <= lease <= self.last_lease, id
         assert self.leases.keys() <= self.runs.keys()
 
     def check_extras(self) -> None:
@@ -270,7 +272,7 @@ class Keyspace:
 
     def check_graves(self) -> None:
         """Every dead letter stands once among all deaths and once among its tenant's, at the time when it died."""
-        died = {id: struct.unpack_from("<BId", packed)[2] for id, packed in self.dead.items()}
+        died = {id: struct.unpack_from("<BIdd", packed)[3] for id, packed in self.dead.items()}
         assert self.deaths == died
         assert sum(map(len, self.buried.values())) == len(died)
         for tenant, deaths in self.buried.items():

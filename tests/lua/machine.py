@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests import fair_pick, reports
-from tests.model import CLOCK_BACK_MS, Model
+from tests.model import CLOCK_BACK_MS, LEASES_SINCE, Model
 from tests.schedule_model import Head
 
-from .calls import START, Queue, options, packed_template, settle_args
+from .calls import HEAD, Queue, leased_in, options, packed_template, settle_args
 from .keyspace import Keyspace
 
 FEW_VARIANT = ("local FEW = 16", "local FEW = 1")  # so that the machine's few tenants are drawn
 LEASE, HEAVIEST = 1000, 10_000_000
+START = LEASES_SINCE - 40_000  # the numbers of leases count from 1, and soon go with the time
 NAMES = ["ada", "bob", "cyd", "dan"]
 IDS = [f"id{n}" for n in range(10)]
 SPANS = [1, 2, 50, LEASE - 1, LEASE, LEASE + 1]
@@ -132,7 +133,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.few = self.few
         self.now = self.latest = START
         self.has_gone_back = False
-        self.tokens: list[tuple[str, int]] = []
+        self.given: list[tuple[str, int]] = []  # id and number of every lease so far
         self.lives: dict[str, int] = {}
         self.cursor = ""
         self.heads: list[tuple[str, bytes, Head | None]] = []  # as servers have read them, some long ago
@@ -191,26 +192,27 @@ class QueueMachine(RuleBasedStateMachine):
         """Claim; the model knows who must be served, in which order."""
         dice = Dice(seed, 1200)
         reply = self.call("claim", "w1", limit, dice=dice.packed)
-        leases = [(reply[i].decode(), reply[i + 1], reply[i + 2]) for i in range(5, len(reply), 4)]
+        leases = [(each.id, each.attempt, each.max_attempts) for each in leased_in(reply)]
         self.same(leases, self.model.claim(self.now, iter(dice), "w1", limit))
-        kept = [(reply[4][i].decode(), *reply[4][i + 1 : i + 4]) for i in range(0, len(reply[4]), 4)]
-        self.same(kept, self.model.kept)
+        number, kept = reply[2], reply[HEAD - 1]
+        self.same(number, self.model.last_lease if leases else 0)
+        self.same([(kept[i].decode(), *kept[i + 1 : i + 4]) for i in range(0, len(kept), 4)], self.model.kept)
         assert len(leases) <= limit
-        for (id, attempt, max_attempts), record in zip(leases, reply[8::4], strict=True):
+        for (id, attempt, max_attempts), record in zip(leases, reply[HEAD + 3 :: 4], strict=True):
             _, _, _, start_at, expires_at = struct.unpack_from("<BHddd", record)
             assert start_at <= self.latest, "delivered before its start"  # by the clock that let it in
             assert expires_at == 0 or reply[0] < expires_at, "delivered after its end"
             assert attempt <= max_attempts
             assert attempt == self.lives.get(id, 0) + 1 or id not in IDS, "attempts go up one by one"
             self.lives[id] = attempt
-            self.tokens.append((id, attempt))
+            self.given.append((id, number))
 
     @rule(chosen=SETTLEMENTS, seed=SEEDS)
     def settle(self, chosen: list[tuple[str, int, int | None, str]], seed: int) -> None:
-        """Settle with tokens of all ages, the youngest most often; stale ones and twins are common."""
-        tokens = self.tokens or [("id0", 1)]
+        """Settle leases of all ages, the youngest most often; stale ones and twins are common."""
+        given = self.given or [("id0", 1)]
         settlements = [
-            (action, *tokens[-1 - back % len(tokens)], delay if action == "nack" else None, error)
+            (action, *given[-1 - back % len(given)], delay if action == "nack" else None, error)
             for action, back, delay, error in chosen
         ]
         parts = settle_args((a, id, n, "" if delay is None else delay, error) for a, id, n, delay, error in settlements)
@@ -460,7 +462,7 @@ class Walk:
         return self.random.choices(of, k=self.random.randint(1, most))
 
     def settlements(self) -> list[tuple[str, int, int | None, str]]:
-        """Choose what to settle; half of the tokens are among the last three."""
+        """Choose what to settle; half of the leases are among the last three."""
         choose = self.random.choice
         return [
             (action, choose([0, 1, 2, self.random.randrange(16)]), choose(DELAYS), choose(["", "bad"]))

@@ -136,7 +136,7 @@ def test_a_tenant_that_is_out_of_tokens_costs_nothing_and_the_others_go_on(queue
 def test_the_claim_and_the_tick_tell_when_tokens_come(queue: Queue) -> None:
     queue.set_limits("ada", rate=10, burst=1)
     queue.enqueue("ada", "a", "b", "c")
-    assert queue.call("claim", "w", 1, dice=b"\0" * 800)[3] == queue.now + 100
+    assert queue.call("claim", "w", 1, dice=b"\0" * 800)[4] == queue.now + 100
     assert queue.tick().next_due == queue.now + 100
     queue.advance(99)
     assert (queue.tick().next_due, queue.claim(5)) == (queue.now + 1, [])

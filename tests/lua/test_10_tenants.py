@@ -25,7 +25,7 @@ def serve(queue: Queue, count: int, batch: int = 10) -> Counter[str]:
         leases = queue.claim(min(batch, count - served.total()))
         assert leases, "work is stranded"
         served.update(lease.id.split("-")[0] for lease in leases)
-        queue.settle(*(("ack", lease.id, lease.attempt) for lease in leases))
+        queue.settle(*(("ack", lease.id, lease.lease) for lease in leases))
     return served
 
 

@@ -1,4 +1,4 @@
-"""The verb `settle`: how a lease ends, and the fence of (id, attempt)."""
+"""The verb `settle`: how a lease ends, and the fence of (id, lease)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def leased(queue: Queue, id: str = "a", max_attempts: int = 5, expires_in: int =
 
 def test_ack_forgets_the_task_and_remembers_its_id(queue: Queue) -> None:
     assert queue.end("ack", leased(queue)) == "ok"
-    assert queue.tasks("a")[0][:3] == ("done", "", 1)
+    assert queue.tasks("a")[0][:3] == ("done", "", 0)
     assert queue.tenant("ada").done == queue.depth()["done"] == 1
     assert not queue.client.exists(queue.key("tasks"), queue.key("runs"), queue.key("leases"))
 
@@ -51,7 +51,7 @@ def test_backoff_doubles_up_to_the_cap_with_full_jitter(queue: Queue, die: float
     queue.enqueue("ada", "a")
     for delay in delays:
         lease = queue.claim()[0]
-        assert queue.call("settle", "nack", "a", lease.attempt, "", "", dice=struct.pack("<d", die)) == [b"ok"]
+        assert queue.call("settle", "nack", "a", lease.lease, "", "", dice=struct.pack("<d", die)) == [b"ok"]
         assert queue.tasks("a")[0].at == queue.now + delay
         queue.advance(delay)
         queue.tick()
@@ -135,7 +135,7 @@ def test_who_lost_the_last_lease_is_told_stale(queue: Queue) -> None:
     assert queue.dead()[0].reason == "lease_lost"
 
 
-def test_an_attempt_that_never_was_is_stale_and_an_unknown_id_is_gone(queue: Queue) -> None:
+def test_a_number_that_never_was_is_stale_and_an_unknown_id_is_gone(queue: Queue) -> None:
     leased(queue)
     assert queue.settle(("ack", "a", 0), ("ack", "a", 2), ("ack", "nobody", 1)) == ["stale", "stale", "gone"]
     assert queue.state("a") == "leased"
@@ -188,13 +188,13 @@ def test_an_endless_error_is_cut(queue: Queue) -> None:
 
 
 def test_two_hundred_and_fifty_thousand_releases_do_not_wrap_the_attempt(queue: Queue) -> None:
-    """Attempts are 32 bits wide: a worker that gives everything back must not make old tokens valid again."""
+    """Attempts are 32 bits wide: a worker that gives everything back makes none count again."""
     leased(queue)
     packed = queue.client.hget(queue.key("runs"), "a")
     assert isinstance(packed, bytes)
     grown = struct.pack("<II", 250_000, 249_999) + packed[8:]
     queue.client.hset(queue.key("runs"), "a", grown)
-    queue.settle(("release", "a", 250_000))
+    queue.settle(("release", "a", 1))
     lease = queue.claim()[0]
     assert (lease.attempt, lease.max_attempts) == (250_001, 250_005)
 
@@ -210,5 +210,5 @@ def test_attempts_that_do_not_count_make_no_backoff_longer(queue: Queue, how: st
     (lease,) = queue.claim()
     assert lease.attempt == 4
     almost_one = struct.pack("<d", 0.999)
-    queue.call("settle", "nack", "x", 4, "", "", dice=almost_one)
+    queue.call("settle", "nack", "x", lease.lease, "", "", dice=almost_one)
     assert queue.tasks("x")[0].at == queue.now + 1000

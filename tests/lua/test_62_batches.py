@@ -191,7 +191,7 @@ def test_a_batch_is_forgotten_a_day_after_it_was_complete(queue: Queue) -> None:
 def test_a_result_is_kept_as_long_as_was_asked(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b", result=1000)
     queue.enqueue("ada", "plain")
-    assert queue.call("claim", "w", 1, dice=b"\0" * 800)[2] == [b"a"], "the worker is told"
+    assert queue.call("claim", "w", 1, dice=b"\0" * 800)[3] == [b"a"], "the worker is told"
     for lease in queue.claim(5):
         queue.end("finish" if lease.id == "plain" else "ack", lease, "", '{"x": 1}')
     queue.settle(("finish", "a", 1, "", '{"x": 1}'))

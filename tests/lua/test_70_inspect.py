@@ -79,7 +79,7 @@ def test_tasks_tells_every_state(queue: Queue) -> None:
         ("delayed", "ada", 0, START + 70, "", ""),
         ("leased", "ada", 1, START + 30_000, "w7", ""),
         ("dead", "ada", 1, START, "rejected", "bad"),
-        ("done", "", 1, 0, "", ""),
+        ("done", "", 0, 0, "", ""),
         ("unknown", "", 0, 0, "", ""),
     ]
 

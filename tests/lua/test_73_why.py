@@ -166,7 +166,7 @@ class Mill:
             ended = [lease for at, lease in self.running if at <= self.queue.now]
             self.running = [(at, lease) for at, lease in self.running if at > self.queue.now]
             if ended:
-                self.queue.settle(*(("ack", lease.id, lease.attempt) for lease in ended))
+                self.queue.settle(*(("ack", lease.id, lease.lease) for lease in ended))
             self.queue.tick()
             if room := self.slots - len(self.running):
                 for lease in self.queue.claim(room):
@@ -226,7 +226,7 @@ def test_a_quiet_tenant_is_told_that_it_starts_with_the_next_slots(queue: Queue)
 
 def kept(queue: Queue) -> list[tuple[str, int, int, int]]:
     """Claim, and return what it tells of who was kept out."""
-    values = queue.call("claim", "w", 1, dice=dice(1))[4]
+    values = queue.call("claim", "w", 1, dice=dice(1))[5]
     return [
         (values[i].decode(), values[i + 1], values[i + 2] - START, values[i + 3] - START)
         for i in range(0, len(values), 4)

@@ -16,7 +16,7 @@ import redis
 
 from fairq.store import library
 
-from .calls import START, Queue, dice
+from .calls import HEAD, START, Queue, dice
 
 TENANTS = 1000
 MAX_LAG, MEAN_LAG = 8, 1
@@ -55,7 +55,9 @@ class Backlog:
                 for _ in range(max(1, min(1000, until - self.served.total()) // batch)):
                     fcall(pipeline, self.queue, "claim", "w1", batch, rolled=dice(next(self.numbers), 20 * batch + 200))
                 names = Counter(
-                    id.decode().split("-")[0] for reply in pipeline.execute(raise_on_error=True) for id in reply[5::4]
+                    id.decode().split("-")[0]
+                    for reply in pipeline.execute(raise_on_error=True)
+                    for id in reply[HEAD::4]
                 )
                 self.served += names
                 self.left -= names
@@ -170,7 +172,7 @@ class Workers:
         for lease in self.queue.claim(self.free, rolled=dice(next(self.numbers), 60 * self.free + 60)):
             name = lease.id.split("-")[0]
             self.left[name] -= 1
-            heapq.heappush(self.running, (self.queue.now + self.lasts[name], lease.id, lease.attempt))
+            heapq.heappush(self.running, (self.queue.now + self.lasts[name], lease.id, lease.lease))
         self.free = 0
 
     def end(self) -> int:

@@ -86,7 +86,7 @@ def claim(queue: Queue) -> Iterator[None]:
     assert len(queue.claim(500)) == 420
     assert (queue.depth()["dead"], queue.depth()["held"]) == (50, 30)
     queue.advance(LEASE_MS - 1)
-    assert len(queue.call("claim", "w1", 500, "again")) == 5 + 4 * 420
+    assert len(queue.call("claim", "w1", 500, "again")) == 6 + 4 * 420
 
 
 def settle(queue: Queue) -> Iterator[None]:
@@ -104,7 +104,7 @@ def settle(queue: Queue) -> Iterator[None]:
     queue.tick()
     leases = leases[2:3] + leases[4:]
     while leases:
-        finished = [("finish", lease.id, lease.attempt, "", "r" * 1000) for lease in leases]
+        finished = [("finish", lease.id, lease.lease, "", "r" * 1000) for lease in leases]
         assert set(queue.settle(*finished)) == {"ok"}
         leases = queue.claim(500)
     assert queue.call("results", "ada-7") == [b"r" * 1000]

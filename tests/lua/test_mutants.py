@@ -29,10 +29,24 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = [
-    Mutant("a stale token is accepted", "attempt and last ~= tonumber(attempt) or not is_leased", "not is_leased"),
+    Mutant("the number of a lease is not looked at", "number and lease ~= number or not is_leased", "not is_leased"),
+    Mutant("an ended lease is settled again", "lease ~= number or not is_leased(state) then", "lease ~= number then"),
     Mutant(
-        "an ended lease is settled again", "tonumber(attempt) or not is_leased(state) then", "tonumber(attempt) then"
+        "numbers do not rise in a ms",
+        "math.max(call.queue.last_lease + 1, (call.now - LEASES_SINCE) * LEASES_PER_MS)",
+        "math.max(call.queue.last_lease, 1, (call.now - LEASES_SINCE) * LEASES_PER_MS)",
     ),
+    Mutant("numbers do not go on with the time", "(call.now - LEASES_SINCE) * LEASES_PER_MS)", "0)"),
+    Mutant("the last number is not kept", "q.last_lease, head[3] = claim.lease, claim.lease", "head[3] = claim.lease"),
+    Mutant("a claim that takes nothing uses up a number", "if #claim.leases > 0 then q.last", "if true then q.last"),
+    Mutant(
+        "who ended a task is not remembered",
+        "(how == 'cancelled' and 'c' or '') .. text(lease)",
+        "(how == 'cancelled' and 'c' or '') .. '0'",
+    ),
+    Mutant("a done task's number is not looked at", "'^c', ''))) == number and 'gone'", "'^c', ''))) ~= 0 and 'gone'"),
+    Mutant("a dead letter's number is not looked at", "lease == number and (reason", "(reason"),
+    Mutant("a task that ran out is remembered by its owner", "is_reaped and 0 or lease)", "lease)"),
     Mutant("a twin in one call is settled twice", "  set_run(call, id, false)\n  forgotten", "  forgotten"),
     Mutant(
         "a cancelled task is tried again",

@@ -112,7 +112,7 @@ def test_tasks_of_no_time_take_no_more_than_their_share_of_the_dispatches(queue:
     for _ in range(9):
         leases = queue.claim(10)
         got += [lease.id.split("/")[0] for lease in leases]
-        queue.settle(*(("ack", lease.id, lease.attempt) for lease in leases))
+        queue.settle(*(("ack", lease.id, lease.lease) for lease in leases))
     assert abs(got.count("newcomer") - 30) <= 6
 
 

@@ -112,7 +112,7 @@ class Raw:
 
     async def settle(self, queue: str, action: str, *tasks: dict[str, Any], **more: Any) -> list[str]:
         """End the leases of pushed tasks, all in one way."""
-        ended = [{"action": action, "id": task["full_id"], "attempt": task["attempt"], **more} for task in tasks]
+        ended = [{"action": action, "id": task["full_id"], "lease": task["lease"], **more} for task in tasks]
         outcomes: list[str] = (await self.ask("settle", queue=queue, settlements=ended))["outcomes"]
         return outcomes
 

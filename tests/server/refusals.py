@@ -31,6 +31,7 @@ REQUESTS = {frame.type: frame for frame in CLIENT_FRAMES if "ref" in frame.__ann
 OF_TENANTS = {verb for verb, frame in REQUESTS.items() if TENANT in CLIENT_FRAMES[frame][0]}
 OF_OPERATORS = {verb for verb, frame in REQUESTS.items() if OPERATOR in CLIENT_FRAMES[frame][0]}
 
+LEASED = 123_456_789  # stands for the number of the one lease that there is
 # What there is when these are sent: see `World` in test_refusals.py.
 GOOD: dict[str, dict[str, Any]] = {
     "enqueue": {"queue": "q", "tasks": [{"id": "new-1", "payload": 1}, {"id": "new-2", "payload": 1}]},
@@ -55,13 +56,13 @@ GOOD: dict[str, dict[str, Any]] = {
     "schedules": {"queue": "q", "name": "nightly"},
     "unschedule": {"queue": "q", "name": "nightly"},
     "attach": {"worker": "other", "queues": ["q"], "credit": 0, "leases": [
-        {"queue": "q", "id": "ada/leased", "attempt": 1}, {"queue": "q", "id": "ada/none", "attempt": 1}]},
+        {"queue": "q", "id": "ada/leased", "lease": LEASED}, {"queue": "q", "id": "ada/none", "lease": 1}]},
     "credit": {"credit": 1},
     "progress": {"queue": "q", "reports": [
-        {"id": "ada/leased", "attempt": 1, "fraction": 0.5}, {"id": "ada/none", "attempt": 1, "fraction": 1}]},
-    "extend": {"queue": "q", "leases": [{"id": "ada/leased", "attempt": 1}, {"id": "ada/none", "attempt": 1}]},
+        {"id": "ada/leased", "lease": LEASED, "fraction": 0.5}, {"id": "ada/none", "lease": 1, "fraction": 1}]},
+    "extend": {"queue": "q", "leases": [{"id": "ada/leased", "lease": LEASED}, {"id": "ada/none", "lease": 1}]},
     "settle": {"queue": "q", "settlements": [
-        {"action": "ack", "id": "ada/leased", "attempt": 1}, {"action": "nack", "id": "ada/none", "attempt": 1}]},
+        {"action": "ack", "id": "ada/leased", "lease": LEASED}, {"action": "nack", "id": "ada/none", "lease": 1}]},
     "idle": {},
     "queues": {},
     "configure": {"queue": "q", "settings": {"max_attempts": 3}},
@@ -216,26 +217,26 @@ RULES = [
     Rule({"attach"}, "queues", ([], *([name] for name in NAMES), ["q", "Q"], [f"q{n}" for n in range(101)])),
     Rule({"attach"}, "queues", (["q"] * (MAX_BATCH + 1),), "too_large"),
     Rule({"attach", "credit"}, "credit", (-1, 501)),
-    Rule({"attach"}, "leases", ([{"queue": "other", "id": "ada/leased", "attempt": 1}],)),
+    Rule({"attach"}, "leases", ([{"queue": "other", "id": "ada/leased", "lease": LEASED}],)),
     Rule({"attach"}, "leases.queue", (*NAMES, "other"), field="leases"),
     Rule({"attach", "extend"}, "leases.id", FULL_IDS),
-    Rule({"attach", "extend"}, "leases.attempt", (-1, 0, 1 << 32)),
-    Rule({"attach", "extend"}, "leases", ([{"queue": "q", "id": "a", "attempt": 1}] * (MAX_BATCH + 1),), "too_large"),
+    Rule({"attach", "extend"}, "leases.lease", (-1, 0, 1 << 53)),
+    Rule({"attach", "extend"}, "leases", ([{"queue": "q", "id": "a", "lease": 1}] * (MAX_BATCH + 1),), "too_large"),
     Rule({"extend"}, "leases", ([],)),
     Rule({"attach"}, "started_at_ms", MOMENT),
     Rule({"attach"}, "weights", ([1, 2], *([weight] for weight in WEIGHTS))),
     Rule({"settle"}, "settlements", ([],)),
-    Rule({"settle"}, "settlements", ([{"action": "ack", "id": "a", "attempt": 1}] * (MAX_BATCH + 1),), "too_large"),
+    Rule({"settle"}, "settlements", ([{"action": "ack", "id": "a", "lease": 1}] * (MAX_BATCH + 1),), "too_large"),
     Rule({"settle"}, "settlements.action", ("", "reap", "finish", "Ack", "eat")),
     Rule({"settle"}, "settlements.id", FULL_IDS),
-    Rule({"settle"}, "settlements.attempt", (-1, 0, 1 << 32)),
+    Rule({"settle"}, "settlements.lease", (-1, 0, 1 << 53)),
     Rule({"settle"}, "settlements.delay_ms", SPAN),
     Rule({"settle"}, "settlements.error", ("x" * (MAX_ERROR_CHARS + 1),)),
     Rule({"settle"}, "settlements.result", ("x" * (MAX_RESULT_BYTES - 1),), "too_large"),
     Rule({"progress"}, "reports", ([],)),
-    Rule({"progress"}, "reports", ([{"id": "a", "attempt": 1, "fraction": 1}] * (MAX_BATCH + 1),), "too_large"),
+    Rule({"progress"}, "reports", ([{"id": "a", "lease": 1, "fraction": 1}] * (MAX_BATCH + 1),), "too_large"),
     Rule({"progress"}, "reports.id", FULL_IDS),
-    Rule({"progress"}, "reports.attempt", (-1, 0, 1 << 32)),
+    Rule({"progress"}, "reports.lease", (-1, 0, 1 << 53)),
     Rule({"progress"}, "reports.fraction", (-0.01, -1, 1.01, 2)),
     Rule({"progress"}, "reports.text", ("x" * 201,)),
 

@@ -21,7 +21,7 @@ async def bury(served: Served, name: str, *ids: str, error: str = "") -> None:
     async with raw(served, tenant(name)) as client:
         assert await client.enqueue("q", ids) == ["ok"] * len(ids)
     leases = (await served.app.store.claim("q", "w", len(ids))).leases
-    rejected = [Settlement("reject", lease.id, lease.attempt, None, error) for lease in leases]
+    rejected = [Settlement("reject", lease.id, lease.lease, None, error) for lease in leases]
     assert await served.app.store.settle("q", rejected) == ["ok"] * len(ids)
 
 

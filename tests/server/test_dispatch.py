@@ -213,7 +213,7 @@ async def test_a_task_that_is_cancelled_before_its_claim_is_answered_is_stopped(
             assert await ada.ask("cancel", queue="q", ids=["a"]) == {"outcomes": ["running"]}
             (task,) = await worker.pushed()
             frame = await worker.receive()
-            assert (frame["type"], frame["leases"]) == ("stop", [{"id": "ada/a", "attempt": 1}])
+            assert (frame["type"], frame["leases"]) == ("stop", [{"id": "ada/a", "lease": task["lease"]}])
             assert await worker.settle("q", "release", task) == ["ok"]
             (state,) = (await ada.ask("tasks", queue="q", ids=["a"]))["tasks"]
             assert state["state"] == "cancelled"
@@ -267,9 +267,9 @@ async def test_a_lease_brought_along_is_extended_and_counts_as_credit(served: Se
             outcomes = await second.attach(
                 "q", credit=2,
                 leases=[
-                    {"queue": "q", "id": lease.id, "attempt": 1},
-                    {"queue": "q", "id": lease.id, "attempt": 7},
-                    {"queue": "q", "id": "nobody", "attempt": 1},
+                    {"queue": "q", "id": lease.id, "lease": lease.lease},
+                    {"queue": "q", "id": lease.id, "lease": 7},
+                    {"queue": "q", "id": "nobody", "lease": lease.lease},
                 ],
             )  # fmt: skip
             assert outcomes == ["ok", "stale", "gone"]
@@ -284,7 +284,7 @@ async def test_only_a_worker_attached_to_a_queue_may_settle_there(served: Served
     async with raw(served, WORKER) as worker:
         await worker.attach("q")
         with pytest.raises(Refused) as caught:
-            await worker.settle("other", "ack", {"full_id": "ada/a", "attempt": 1})
+            await worker.settle("other", "ack", {"full_id": "ada/a", "lease": 1})
         assert (caught.value.code, caught.value.field) == ("bad_request", "queue")
 
 
@@ -295,7 +295,7 @@ async def test_a_lease_that_moved_to_a_new_connection_outlives_the_old_one(serve
                 await ada.enqueue("q", ["a"])
                 await old.attach("q", credit=1)
                 (task,) = await old.pushed()
-                lease = {"queue": "q", "id": task["full_id"], "attempt": 1}
+                lease = {"queue": "q", "id": task["full_id"], "lease": task["lease"]}
                 assert await new.attach("q", credit=1, leases=[lease]) == ["ok"]
             await wait_until(lambda: sum(bool(peer.queues) for peer in served.app.peers) == 1)
             assert await new.settle("q", "ack", task) == ["ok"]

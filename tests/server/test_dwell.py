@@ -19,7 +19,7 @@ SPANS = st.lists(st.builds(Kept, st.just("ada"), st.sampled_from(REASONS[:5]), T
 
 def lease(ready: int, tenant: str = "ada", *, attempt: int = 1, start: int = 0) -> Lease:
     """A lease of a task that was enqueued at a time, and was to start at another."""
-    return Lease("t", attempt, 5, tenant, ready, start, 0, b"1")
+    return Lease("t", 70, attempt, 5, tenant, ready, start, 0, b"1")
 
 
 def told(dwells: Dwells, now: int = 0, tenant: str = "ada") -> list[dict[Reason, int]]:

@@ -19,7 +19,7 @@ from .harness import OPERATOR, Refused, raw, running, tenant
 async def finish(store: Store, *ids: str, name: str = "ada") -> None:
     """Have tasks of a tenant done that asked for events; nothing else may be ready."""
     await store.enqueue("q", name, [NewTask(full_id(name, id), b"1", events=True) for id in ids])
-    done = [Settlement("ack", lease.id, 1) for lease in (await store.claim("q", "w", len(ids))).leases]
+    done = [Settlement("ack", lease.id, lease.lease) for lease in (await store.claim("q", "w", len(ids))).leases]
     assert await store.settle("q", done) == ["ok"] * len(ids)
 
 

@@ -13,7 +13,7 @@ from fairq.store.store import Claim
 from fairq.wire.messages import Role, State
 from fairq.wire.server_session import ServerSession
 
-LEASES = [Lease(f"t{i}", 1, 5, "ada", 1, 0, 0, b"{}") for i in range(3)]
+LEASES = [Lease(f"t{i}", 70, 1, 5, "ada", 1, 0, 0, b"{}") for i in range(3)]
 
 
 @define(eq=False)

@@ -26,7 +26,7 @@ from tests.test_documents import INPUTS, PROTOCOL, fields_in_code, section, tabl
 
 from . import harness
 from .harness import Raw, Refused, raw, tenant
-from .refusals import GOOD, OF_TENANTS, REQUESTS, RULES, Row, good, put, rows_of
+from .refusals import GOOD, LEASED, OF_TENANTS, REQUESTS, RULES, Row, good, put, rows_of
 
 TENANT, WORKER, OPERATOR = Role.TENANT, Role.WORKER, Role.OPERATOR
 TOKENS = {TENANT: tenant("ada"), WORKER: harness.WORKER, OPERATOR: harness.OPERATOR}
@@ -42,6 +42,7 @@ class World:
     client: redis.Redis
     by_role: dict[Role, Raw]
     attaching: Raw
+    lease: int
 
     def connection(self, verb: str, role: Role) -> Raw:
         """Return the connection on which a request is made."""
@@ -55,10 +56,17 @@ class World:
                 pipeline.dump(name)
             return dict(zip(names, pipeline.execute(), strict=True))
 
+    def spell(self, value: Any) -> Any:
+        """Put the lease's number where LEASED stands for it."""
+        if isinstance(value, list):
+            return [self.spell(each) for each in value]
+        return {**value, "lease": self.lease} if isinstance(value, dict) and value.get("lease") == LEASED else value
+
     async def answer(self, row: Row) -> dict[str, Any]:
         """Send a request and return the whole frame that answers it."""
         client = self.connection(row.verb, row.role)
-        await client.send(row.verb, **(row.body if row.field == "ref" else {"ref": 7, **row.body}))
+        body = row.body if row.field == "ref" else {"ref": 7, **row.body}
+        await client.send(row.verb, **{name: self.spell(value) for name, value in body.items()})
         while True:
             frame = await client.receive()
             if frame["type"] in ("reply", "error"):
@@ -78,7 +86,7 @@ async def open_world(served: Served, url: str) -> AsyncIterator[World]:
         await ada.enqueue("q", ["dead"])
         await worker.settle("q", "reject", *await worker.pushed())
         await ada.enqueue("q", ["leased"], result_ttl_ms=HOUR_MS)
-        await worker.pushed()
+        (leased,) = await worker.pushed()
         await ada.enqueue("q", ["ready"])
         await ada.enqueue("q", ["delayed"], delay_ms=HOUR_MS)
         for name in ("open", "closed", "complete"):
@@ -89,7 +97,7 @@ async def open_world(served: Served, url: str) -> AsyncIterator[World]:
             await ada.ask("close_batch", queue="q", id=name)
         await ada.ask("schedule", queue="q", name="nightly", payload=1, cron="0 3 * * *")
         attaching = await stack.enter_async_context(raw(served, harness.WORKER))
-        yield World(served, client, by_role, attaching)
+        yield World(served, client, by_role, attaching, leased["lease"])
     client.close()
 
 

@@ -31,12 +31,14 @@ async def two_servers(store: str) -> AsyncIterator[tuple[Served, Served]]:
 
 async def holding(
     served: Served, worker: Raw, *ids: str, started: int, name: str = "mill", credit: int | None = None
-) -> None:
-    """Have a worker attach and be pushed tasks."""
+) -> dict[str, int]:
+    """Have a worker attach and be pushed tasks; returns the numbers of their leases."""
     async with raw(served, tenant("ada")) as ada:
         await ada.enqueue("q", ids)
     await worker.attach("q", credit=credit or len(ids), name=name, started_at_ms=started)
-    assert len(await worker.pushed(len(ids))) == len(ids)
+    tasks = await worker.pushed(len(ids))
+    assert len(tasks) == len(ids)
+    return {task["id"]: task["lease"] for task in tasks}
 
 
 @pytest.mark.parametrize("where", ["the same server", "another server"])
@@ -80,13 +82,13 @@ async def test_a_worker_that_connects_again_keeps_the_leases_that_it_brings(serv
         raw(one, WORKER) as dead,
         raw(one if where.startswith("the same") else two, WORKER) as again,
     ):
-        await holding(one, dead, "known", "unheard", started=1_000)
-        known = {"queue": "q", "id": "ada/known", "attempt": 1}
+        numbers = await holding(one, dead, "known", "unheard", started=1_000)
+        known = {"queue": "q", "id": "ada/known", "lease": numbers["known"]}
         assert await again.attach("q", credit=5, name="mill", started_at_ms=1_000, leases=[known]) == ["ok"]
         assert await dead.closed() == SUPERSEDED
         (task,) = await again.pushed()
         assert (task["id"], task["attempt"]) == ("unheard", 2)
-        assert await again.settle("q", "ack", {"full_id": "ada/known", "attempt": 1}, task) == ["ok", "ok"]
+        assert await again.settle("q", "ack", {"full_id": "ada/known", "lease": numbers["known"]}, task) == ["ok", "ok"]
 
 
 async def test_an_older_worker_is_refused_where_the_younger_is_attached(served: Served) -> None:

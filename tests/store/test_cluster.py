@@ -41,7 +41,7 @@ async def put(store: Store, queue: str, *ids: str, **options: int) -> None:
 async def drain(store: Store, queue: str) -> list[str]:
     """Claim and acknowledge all that is ready; returns the ids."""
     leases = (await store.claim(queue, "w", 100)).leases
-    ended = [Settlement("ack", lease.id, lease.attempt) for lease in leases]
+    ended = [Settlement("ack", lease.id, lease.lease) for lease in leases]
     if ended:
         assert await store.settle(queue, ended) == ["ok"] * len(ended)
     return sorted(lease.id for lease in leases)
@@ -66,7 +66,7 @@ async def test_queues_are_spread_over_all_primaries_and_every_verb_finds_its_own
             await put(spread, queue, "late", delay_ms=1)
             await wait_until(lambda queue=queue: promoted(spread, queue))
             leases = (await spread.claim(queue, "w", 2)).leases
-            await spread.settle(queue, [Settlement("reject", lease.id, 1) for lease in leases])
+            await spread.settle(queue, [Settlement("reject", lease.id, lease.lease) for lease in leases])
             assert await spread.replay(queue, [leases[0].id]) == ["ok"]
             assert await spread.purge(queue, [leases[1].id]) == ["ok"]
             await spread.configure(queue, {"lease_ms": 1_000})

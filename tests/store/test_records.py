@@ -16,6 +16,7 @@ from fairq.store import keys, library
 from fairq.store.records import pack_options, pack_template, pack_timing, unpack_leases, unpack_record, unpack_schedule
 
 NOW_MS = 1_800_000_000_000
+FIRST_LEASE = (NOW_MS - 1_735_689_600_000) * 32  # by that time
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,62}", fullmatch=True)
 SPANS = st.integers(0, MAX_SPAN_MS)
 TIMES = st.one_of(st.just(0), st.integers(1, MAX_TIME_MS))
@@ -51,7 +52,8 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     (lease,) = unpack_leases(redis_client.fcall(library.function_name("claim"), 1, prefix, NOW_MS, dice, "w", 1))
     expires_at_ms = NOW_MS + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
     assert lease == (
-        task.id, 1, task.max_attempts or 5, tenant, NOW_MS, task.start_at_ms, expires_at_ms, task.payload, False
+        task.id, FIRST_LEASE, 1, task.max_attempts or 5, tenant, NOW_MS, task.start_at_ms, expires_at_ms, task.payload,
+        False,
     )  # fmt: skip
 
 

@@ -67,18 +67,19 @@ async def test_claim_leases_what_was_enqueued(store: Store) -> None:
 
 async def test_settle_ends_leases_each_in_its_way(store: Store) -> None:
     await put(store, "acked", "nacked", "backoff", "rejected", "released", "extended")
-    tokens = {lease.id: lease.attempt for lease in (await store.claim(Q, "w", 10)).leases}
+    numbers = {lease.id: lease.lease for lease in (await store.claim(Q, "w", 10)).leases}
+    assert len(set(numbers.values())) == 1
     settlements = [
-        Settlement("ack", "acked", tokens["acked"]),
-        Settlement("nack", "nacked", tokens["nacked"], 60_000, "later"),
-        Settlement("nack", "backoff", tokens["backoff"]),
-        Settlement("reject", "rejected", tokens["rejected"], None, "never"),
-        Settlement("release", "released", tokens["released"]),
-        Settlement("extend", "extended", tokens["extended"]),
+        Settlement("ack", "acked", numbers["acked"]),
+        Settlement("nack", "nacked", numbers["nacked"], 60_000, "later"),
+        Settlement("nack", "backoff", numbers["backoff"]),
+        Settlement("reject", "rejected", numbers["rejected"], None, "never"),
+        Settlement("release", "released", numbers["released"]),
+        Settlement("extend", "extended", numbers["extended"]),
     ]
     assert await store.settle(Q, settlements) == ["ok"] * 6
     assert await store.settle(Q, settlements[:1]) == ["gone"]
-    states = {found.id: found for found in await store.tasks(Q, list(tokens))}
+    states = {found.id: found for found in await store.tasks(Q, list(numbers))}
     assert {id: found.state for id, found in states.items()} == {
         "acked": "done", "nacked": "delayed", "backoff": "delayed", "rejected": "dead", "released": "ready",
         "extended": "leased",
@@ -89,12 +90,30 @@ async def test_settle_ends_leases_each_in_its_way(store: Store) -> None:
 
 async def test_a_lease_that_went_to_somebody_else_is_stale(store: Store) -> None:
     await put(store, "a")
-    await store.claim(Q, "slow", 1)
-    await store.settle(Q, [Settlement("reap", "a", 1)])
+    (first,) = (await store.claim(Q, "slow", 1)).leases
+    await store.settle(Q, [Settlement("reap", "a", first.lease)])
     (second,) = (await store.claim(Q, "quick", 1)).leases
     assert second.attempt == 2
-    assert await store.settle(Q, [Settlement("ack", "a", 1), Settlement("extend", "a", 1)]) == ["stale", "stale"]
-    assert await store.settle(Q, [Settlement("ack", "a", 2)]) == ["ok"]
+    assert second.lease > first.lease
+    late = [Settlement("ack", "a", first.lease), Settlement("extend", "a", first.lease)]
+    assert await store.settle(Q, late) == ["stale", "stale"]
+    assert await store.settle(Q, [Settlement("ack", "a", second.lease)]) == ["ok"]
+
+
+async def test_an_id_that_is_used_again_does_not_bring_an_old_lease_back(store: Store) -> None:
+    await put(store, "a")
+    (first,) = (await store.claim(Q, "slow", 1)).leases
+    await store.write_progress(Q, "a", first.lease, 0.9, "of the first")
+    await store.settle(Q, [Settlement("reject", "a", first.lease)])
+    await store.purge(Q, ["a"])
+    await put(store, "a")
+    (second,) = (await store.claim(Q, "quick", 1)).leases
+    assert (second.attempt, first.attempt) == (1, 1)
+    assert await store.settle(Q, [Settlement("ack", "a", first.lease)]) == ["stale"]
+    known = await state(store, "a")
+    assert (known.state, known.worker, known.progress) == ("leased", "quick", 0)
+    await store.write_progress(Q, "a", second.lease, 0.1, "of the second")
+    assert (await state(store, "a")).progress_text == "of the second"
 
 
 async def test_tick_promotes_expires_and_reaps_and_says_when_to_come_again(
@@ -124,14 +143,14 @@ async def test_a_feed_tells_of_those_who_asked_and_where_it_goes_on(store: Store
     await store.enqueue(Q, "ada", [NewTask(f"ada/{id}", b"1", events=True) for id in ("a", "b")])
     await store.open_batch(Q, "ada", "ada/batch", 0, (b"", b"", b""), events=True)
     leases = (await store.claim(Q, "w", 10)).leases
-    await store.settle(Q, [Settlement("reject", lease.id, 1, None, "ö" * 200) for lease in leases[3:4]])
+    await store.settle(Q, [Settlement("reject", lease.id, lease.lease, None, "ö" * 200) for lease in leases[3:4]])
     page = await store.events(Q, "ada", 0, 10)
     assert [(e.id, e.event, e.task, e.attempt, e.detail) for e in page.events] == [
         (1, "failed", "ada/a", 1, "ö" * 128),
         (2, "dead", "ada/a", 1, "rejected"),
     ]
     assert page.events[0].at_ms > 1_600_000_000_000
-    await store.settle(Q, [Settlement("ack", "ada/b", 1)])
+    await store.settle(Q, [Settlement("ack", "ada/b", leases[-1].lease)])
     await store.close_batch(Q, "ada/batch")
     page = await store.events(Q, "ada", 2, 10)
     assert [(e.id, e.event, e.task, e.batch) for e in page.events] == [
@@ -183,7 +202,7 @@ async def test_configure_changes_all_settings_or_none(store: Store) -> None:
 async def test_dead_letters_are_listed_replayed_and_purged(store: Store) -> None:
     await put(store, "a", "b", max_attempts=1)
     leases = (await store.claim(Q, "w", 2)).leases
-    await store.settle(Q, [Settlement("nack", lease.id, 1, None, f"no {lease.id}") for lease in leases])
+    await store.settle(Q, [Settlement("nack", lease.id, lease.lease, None, f"no {lease.id}") for lease in leases])
     letters = (await store.dead(Q)).letters
     assert sorted((d.id, d.tenant, d.reason, d.attempts, d.error) for d in letters) == [
         ("a", "ada", "exhausted", 1, "no a"), ("b", "ada", "exhausted", 1, "no b"),
@@ -242,7 +261,9 @@ async def test_a_full_store_takes_no_tasks_but_can_be_drained(store: Store, redi
             await store.enqueue(Q, "ada", [NewTask("c", b"1")])
         assert (await state(store, "c")).state == "unknown"
         leases = (await store.claim(Q, "w", 2)).leases
-        ended = [Settlement("ack", leases[0].id, 1), Settlement("reject", leases[1].id, 1)]
+        ended = [
+            Settlement(action, each.id, each.lease) for action, each in zip(("ack", "reject"), leases, strict=True)
+        ]
         assert await store.settle(Q, ended) == ["ok", "ok"]
         await store.tick(Q)
         await store.pause(Q, "ada")
@@ -309,6 +330,9 @@ async def test_a_claim_whose_reply_was_lost_is_given_once_more(store_port: int) 
             assert sorted(lease.id for lease in again.leases) == ["a", "b"]
             assert {lease.attempt for lease in again.leases} == {1}
             assert [lease.id for lease in (await store.claim(Q, "server-1/8", 2)).leases] == ["c"]
+            assert (
+                await store.settle(Q, [Settlement("ack", each.id, each.lease) for each in again.leases]) == ["ok"] * 2
+            )
 
 
 async def test_an_enqueue_whose_reply_was_lost_can_be_repeated(store_port: int) -> None:

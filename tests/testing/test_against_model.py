@@ -45,7 +45,7 @@ class Pair:
         self.now = 1_000_000
         self.memory = MemoryQueue(QueueSettings(), lambda: 0.5)
         self.model = Model()
-        self.leases: list[tuple[str, int]] = []
+        self.leases: list[tuple[str, int, int]] = []  # id, and the number that each queue gave
 
     def step(self, kind: str, *args: Any) -> None:
         """Do the same on both sides, and compare what they say."""
@@ -68,16 +68,17 @@ class Pair:
         theirs = self.model.claim(self.now, repeat(0.5), "w", 1)
         mine = self.memory.claim(self.now)
         assert ([(mine.id, mine.attempt, mine.max_attempts)] if mine else []) == theirs
-        self.leases += [(id, attempt) for id, attempt, _ in theirs]
+        if mine:
+            self.leases.append((mine.id, self.model.last_lease, mine.lease))
 
     def settle(self, action: Any, delay: int | None, which: int) -> None:
         """End a lease."""
         if self.leases:
-            id, attempt = self.leases.pop(which % len(self.leases))
+            id, their_lease, lease = self.leases.pop(which % len(self.leases))
             delay = delay if action == "nack" else None
             said = "finish" if action == "ack" else action
-            assert self.model.settle(self.now, repeat(0.5), [(said, id, attempt, delay, "e")]) == ["ok"]
-            self.memory.settle(self.now, Settlement(action, id, attempt, delay, "e", b"e"))
+            assert self.model.settle(self.now, repeat(0.5), [(said, id, their_lease, delay, "e")]) == ["ok"]
+            self.memory.settle(self.now, Settlement(action, id, lease, delay, "e", b"e"))
 
     def pass_(self, ms: int) -> None:
         """Let time pass, with a tick at each moment at which something is due; leases are kept."""

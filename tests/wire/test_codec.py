@@ -18,8 +18,8 @@ from fairq.wire.codec import MAX_DEPTH, decode_client, decode_server, encode
 from fairq.wire.server_session import ServerSession
 
 TASK = {"id": "t-1", "payload": None}
-ACK = {"action": "ack", "id": "t-1", "attempt": 1}
-LEASE = {"queue": "q", "id": "t-1", "attempt": 1}
+ACK = {"action": "ack", "id": "t-1", "lease": 1}
+LEASE = {"queue": "q", "id": "t-1", "lease": 1}
 MiB = 1 << 20
 
 GOOD: dict[str, dict[str, Any]] = {
@@ -39,7 +39,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "attach": {"ref": 1, "worker": "w", "queues": ["q"], "credit": 1, "leases": [LEASE]},
     "credit": {"ref": 1, "credit": 1},
     "settle": {"ref": 1, "queue": "q", "settlements": [ACK]},
-    "extend": {"ref": 1, "queue": "q", "leases": [{"id": "t-1", "attempt": 1}]},
+    "extend": {"ref": 1, "queue": "q", "leases": [{"id": "t-1", "lease": 1}]},
     "queues": {"ref": 1},
     "configure": {"ref": 1, "queue": "q", "settings": {"lease_ms": 1000}},
     "tenants": {"ref": 1, "queue": "q"},
@@ -63,7 +63,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "revoke_token": {"ref": 1, "id": "abcd"},
     "ping": {},
     "drain": {},
-    "progress": {"ref": 1, "queue": "q", "reports": [{"id": "t-1", "attempt": 1, "fraction": 0.5}]},
+    "progress": {"ref": 1, "queue": "q", "reports": [{"id": "t-1", "lease": 1, "fraction": 0.5}]},
     "idle": {"ref": 1},
     "workers": {"ref": 1},
     "drain_worker": {"ref": 1, "worker": "w"},
@@ -171,10 +171,11 @@ REFUSED: dict[str, tuple[str, str, str | None]] = {
     "501 ids": (frame("purge", ids=["a"] * 501), "too_large", "ids"),
     "501 leases": (frame("attach", leases=[LEASE] * 501), "too_large", "leases"),
     "lease that is text": (frame("attach", leases=["t-1"]), "bad_request", "leases"),
-    "lease without attempt": (frame("extend", leases=[{"id": "t-1"}]), "bad_request", "attempt"),
-    "lease with more": (frame("extend", leases=[{"id": "a", "attempt": 1, "x": 1}]), "bad_request", "x"),
-    "lease with a bad id": (frame("extend", leases=[{"id": "{}", "attempt": 1}]), "bad_request", "id"),
-    "lease with attempt 0": (frame("attach", leases=[{**LEASE, "attempt": 0}]), "bad_request", "attempt"),
+    "lease without number": (frame("extend", leases=[{"id": "t-1"}]), "bad_request", "lease"),
+    "lease with more": (frame("extend", leases=[{"id": "a", "lease": 1, "x": 1}]), "bad_request", "x"),
+    "lease with a bad id": (frame("extend", leases=[{"id": "{}", "lease": 1}]), "bad_request", "id"),
+    "lease 0": (frame("attach", leases=[{**LEASE, "lease": 0}]), "bad_request", "lease"),
+    "lease and attempt": (frame("attach", leases=[{**LEASE, "attempt": 1}]), "bad_request", "attempt"),
     "task that is text": (frame("enqueue", tasks=["t-1"]), "bad_request", "tasks"),
     "task without id": (task(id=...), "bad_request", "id"),
     "task without payload": (task(payload=...), "bad_request", "payload"),
@@ -202,9 +203,12 @@ REFUSED: dict[str, tuple[str, str, str | None]] = {
     "unknown action": (settlement(action="eat"), "bad_request", "action"),
     "the server's action": (settlement(action="reap"), "bad_request", "action"),
     "no action": (settlement(action=...), "bad_request", "action"),
-    "settlement without attempt": (settlement(attempt=...), "bad_request", "attempt"),
-    "attempt 0": (settlement(attempt=0), "bad_request", "attempt"),
-    "attempt as true": (settlement(attempt=True), "bad_request", "attempt"),
+    "settlement without lease": (settlement(lease=...), "bad_request", "lease"),
+    "settlement of lease 0": (settlement(lease=0), "bad_request", "lease"),
+    "lease beyond 2^53": (settlement(lease=1 << 53), "bad_request", "lease"),
+    "lease as true": (settlement(lease=True), "bad_request", "lease"),
+    "lease as text": (settlement(lease="1"), "bad_request", "lease"),
+    "settlement by attempt": (settlement(attempt=1), "bad_request", "attempt"),
     "settlement with more": (settlement(colour=1), "bad_request", "colour"),
     "delay of nack as a fraction": (settlement(action="nack", delay_ms=1.5), "bad_request", "delay_ms"),
     "error too long": (settlement(action="nack", error="x" * 2049), "bad_request", "error"),
@@ -301,7 +305,7 @@ def test_any_payload_arrives_as_the_value_that_was_sent(payload: Any) -> None:
     [stored] = decode_client(text).tasks
 
     server = ServerSession(role=wire.Role.WORKER, state=wire.State.ATTACHED)
-    server.push("q", 1000, [Lease("t-1", 1, 5, "acme", 1, 0, 0, stored.payload)])
+    server.push("q", 1000, [Lease("t-1", 70, 1, 5, "acme", 1, 0, 0, stored.payload)])
     [text] = server.outgoing(0.0)
     [pushed] = decode_server(text).tasks
     assert repr(pushed.payload) == repr(payload)  # tells 1 from 1.0 and 0.0 from -0.0
@@ -353,6 +357,9 @@ def test_what_a_server_must_not_say_is_refused(text: str) -> None:
 def test_clients_pass_over_frames_and_fields_that_they_do_not_know() -> None:
     assert decode_server('{"type":"party","hats":3}') is None
     assert decode_server('{"type":"error","code":"c","message":"m","mood":"sad"}') == wire.Error("c", "m")
-    task = {"id": "a", "attempt": 1, "max_attempts": 5, "tenant": "t", "enqueued_at_ms": 1, "payload": [], "smell": "x"}
+    task = {
+        "id": "a", "lease": 70, "attempt": 1, "max_attempts": 5, "tenant": "t", "enqueued_at_ms": 1, "payload": [],
+        "smell": "x",
+    }  # fmt: skip
     push = decode_server(json.dumps({"type": "push", "queue": "q", "lease_ms": 5, "tasks": [task], "tone": 1}))
-    assert push == wire.Push("q", 5, [wire.PushedTask("a", 1, 5, "t", 1, [])])
+    assert push == wire.Push("q", 5, [wire.PushedTask("a", 70, 1, 5, "t", 1, [])])

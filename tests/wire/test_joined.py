@@ -1,6 +1,6 @@
 """Both ends joined in memory, under any order of work, loss and time.
 
-A brain of a few lines stands for server and store: it leases tasks, fences settlements by (id, attempt), remembers what
+A brain of a few lines stands for server and store: it leases tasks, fences settlements by (id, lease), remembers what
 it has answered, and keeps a worker's account in a ServerSession as fairq/server/work.py does.
 """
 
@@ -30,31 +30,32 @@ class Brain:
     """A store of one queue: ready ids, leases with deadlines, and the first answer to every settlement."""
 
     ready: deque[str] = field(factory=deque)
-    attempts: dict[str, int] = field(factory=dict)
+    numbers: dict[str, int] = field(factory=dict)  # id -> its last lease
+    last_lease: int = 0
     leased: dict[str, float] = field(factory=dict)  # id -> deadline
-    settled: dict[tuple[str, int], str] = field(factory=dict)  # token -> action that counted
-    answers: dict[tuple[str, int], set[str]] = field(factory=dict)  # token -> answers to its settlement
+    settled: dict[tuple[str, int], str] = field(factory=dict)  # (id, lease) -> action that counted
+    answers: dict[tuple[str, int], set[str]] = field(factory=dict)  # (id, lease) -> answers to its settlement
 
     def claim(self, limit: int, now: float) -> list[Lease]:
         """Lease up to `limit` tasks."""
         leases = []
+        self.last_lease += 1
         while self.ready and len(leases) < limit:
             id = self.ready.popleft()
-            self.attempts[id] += 1
-            self.leased[id] = now + LEASE_S
-            leases.append(Lease(id, self.attempts[id], 99, "acme", 1, 0, 0, b"null"))
+            self.numbers[id], self.leased[id] = self.last_lease, now + LEASE_S
+            leases.append(Lease(id, self.last_lease, 1, 99, "acme", 1, 0, 0, b"null"))
         return leases
 
     def settle(self, settlement: Settlement, now: float) -> str:
-        """Carry one settlement out, if its token is the valid one."""
-        token = (settlement.id, settlement.attempt)
-        if self.attempts[settlement.id] != settlement.attempt or settlement.id not in self.leased:
-            return "gone" if token in self.settled else "stale"
+        """Carry one settlement out, if its number is that of the last lease."""
+        fence = (settlement.id, settlement.lease)
+        if self.numbers[settlement.id] != settlement.lease or settlement.id not in self.leased:
+            return "gone" if fence in self.settled else "stale"
         if settlement.action == "extend":
             self.leased[settlement.id] = now + LEASE_S
             return "ok"
         del self.leased[settlement.id]
-        self.settled[token] = settlement.action
+        self.settled[fence] = settlement.action
         if settlement.action != "ack":
             self.ready.append(settlement.id)
         return "ok"
@@ -75,24 +76,24 @@ def carry_out(brain: Brain, session: ServerSession, request: Any, now: float) ->
     if isinstance(request, wire.Attach):
         outcomes = []
         for lease in request.leases:
-            outcomes.append(brain.settle(Settlement("extend", lease.id, lease.attempt), now))
+            outcomes.append(brain.settle(Settlement("extend", lease.id, lease.lease), now))
             if outcomes[-1] == "ok":
-                session.held[QUEUE, lease.id] = lease.attempt
+                session.held[QUEUE, lease.id] = lease.lease
         session.state, session.credit = State.ATTACHED, request.credit
         return {"leases": outcomes}
     if isinstance(request, wire.Credit):
         session.credit = request.credit
         return {}
     if isinstance(request, wire.Extend):
-        settlements = [Settlement("extend", lease.id, lease.attempt) for lease in request.leases]
+        settlements = [Settlement("extend", lease.id, lease.lease) for lease in request.leases]
     else:
         settlements = request.settlements
     outcomes = []
     for each in settlements:
         outcomes.append(brain.settle(each, now))
         if each.action != "extend":
-            brain.answers.setdefault((each.id, each.attempt), set()).add(outcomes[-1])
-        if (each.action != "extend" or outcomes[-1] != "ok") and session.held.get((QUEUE, each.id)) == each.attempt:
+            brain.answers.setdefault((each.id, each.lease), set()).add(outcomes[-1])
+        if (each.action != "extend" or outcomes[-1] != "ok") and session.held.get((QUEUE, each.id)) == each.lease:
             del session.held[QUEUE, each.id]
     return {"outcomes": outcomes}
 
@@ -109,7 +110,7 @@ class JoinedMachine(RuleBasedStateMachine):
         self.server: ServerSession | None = None
         self.to_server: deque[str] = deque()
         self.to_worker: deque[str] = deque()
-        self.working: dict[str, int] = {}  # what handlers work on: id -> attempt
+        self.working: dict[str, int] = {}  # what handlers work on: id -> lease
         self.finished: set[tuple[str, int]] = set()  # settlements that the session has taken on
         self.released: set[tuple[str, int]] = set()  # of these
         self.refused: set[tuple[str, int]] = set()
@@ -125,10 +126,10 @@ class JoinedMachine(RuleBasedStateMachine):
     def hear(self) -> None:
         """Do what the worker's driver does after every step."""
         for lease in self.worker.lost:
-            self.lost.add((lease.id, lease.attempt))
-            if self.working.get(lease.id) == lease.attempt:
+            self.lost.add((lease.id, lease.lease))
+            if self.working.get(lease.id) == lease.lease:
                 del self.working[lease.id]
-        self.refused |= {(lease.id, lease.attempt) for lease in self.worker.refused_settlements}
+        self.refused |= {(lease.id, lease.lease) for lease in self.worker.refused_settlements}
         self.worker.lost.clear()
         self.worker.refused_settlements.clear()
         assert self.worker.fatal is None
@@ -155,8 +156,8 @@ class JoinedMachine(RuleBasedStateMachine):
     def cut(self) -> None:
         """Lose the wire and all that is on it; the server gives the leases back."""
         assert self.server is not None
-        for (_, id), attempt in self.server.held.items():
-            if id in self.brain.leased and self.brain.attempts[id] == attempt:
+        for (_, id), lease in self.server.held.items():
+            if id in self.brain.leased and self.brain.numbers[id] == lease:
                 self.brain.give_back(id)
         self.server = None
         self.to_server.clear()
@@ -184,16 +185,16 @@ class JoinedMachine(RuleBasedStateMachine):
         push = self.worker.receive(self.to_worker.popleft(), self.now)
         self.hear()
         for task in push.tasks if push else ():
-            assert self.working.get(task.id, 0) < task.attempt
-            self.working[task.id] = task.attempt
+            assert self.working.get(task.id, 0) < task.lease
+            self.working[task.id] = task.lease
         self.flush()
 
     @rule(count=st.integers(1, 4))
     def enqueue(self, count: int) -> None:
         """Have tasks become ready."""
         for _ in range(count):
-            id = f"t-{len(self.brain.attempts)}"
-            self.brain.attempts[id] = 0
+            id = f"t-{len(self.brain.numbers)}"
+            self.brain.numbers[id] = 0
             self.brain.ready.append(id)
 
     @rule()
@@ -212,11 +213,11 @@ class JoinedMachine(RuleBasedStateMachine):
     def finish(self, action: Any, data: st.DataObject) -> None:
         """Have a handler end."""
         id = data.draw(st.sampled_from(sorted(self.working)))
-        attempt = self.working.pop(id)
-        assert self.worker.settle(QUEUE, Settlement(action, id, attempt))
-        self.finished.add((id, attempt))
+        lease = self.working.pop(id)
+        assert self.worker.settle(QUEUE, Settlement(action, id, lease))
+        self.finished.add((id, lease))
         if action == "release":
-            self.released.add((id, attempt))
+            self.released.add((id, lease))
         self.flush()
 
     @rule(credit=st.integers(0, 6))
@@ -244,7 +245,7 @@ class JoinedMachine(RuleBasedStateMachine):
 
     @invariant()
     def handlers_work_only_on_leases_that_the_session_holds(self) -> None:
-        held = {id: lease.attempt for id, lease in self.worker.held.get(QUEUE, {}).items()}
+        held = {id: lease.number for id, lease in self.worker.held.get(QUEUE, {}).items()}
         assert held == self.working
 
     @invariant()
@@ -270,10 +271,10 @@ class JoinedMachine(RuleBasedStateMachine):
         else:
             raise AssertionError("the two never came to rest")
         assert self.server is not None
-        assert {(id, attempt) for (_, id), attempt in self.server.held.items()} == set(self.working.items())
+        assert {(id, lease) for (_, id), lease in self.server.held.items()} == set(self.working.items())
         assert set(self.working) == set(self.brain.leased)
         assert self.finished == set(self.brain.answers) - self.lost, "a settlement was lost"
-        stale = {token for token, answers in self.brain.answers.items() if "stale" in answers}
+        stale = {fence for fence, answers in self.brain.answers.items() if "stale" in answers}
         assert (
             stale - self.released - self.lost == self.refused
         )  # that it was too late to give something back, nobody need hear
@@ -283,7 +284,7 @@ class JoinedMachine(RuleBasedStateMachine):
             *self.brain.leased,
             *(t[0] for t, a in self.brain.settled.items() if a == "ack"),
         ]
-        assert sorted(everywhere) == sorted(self.brain.attempts), "a task was lost or doubled"
+        assert sorted(everywhere) == sorted(self.brain.numbers), "a task was lost or doubled"
 
 
 TestJoined = JoinedMachine.TestCase

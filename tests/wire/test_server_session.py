@@ -23,7 +23,7 @@ def sent(session: ServerSession) -> list[dict[str, Any]]:
 
 def leases(*ids: str, payload: bytes = b"{}", start_at_ms: int = 0, expires_at_ms: int = 0) -> list[Lease]:
     """Make leases as a claim brings them."""
-    return [Lease(id, 1, 5, "acme", 10, start_at_ms, expires_at_ms, payload) for id in ids]
+    return [Lease(id, 70, 1, 5, "acme", 10, start_at_ms, expires_at_ms, payload) for id in ids]
 
 
 def worker(credit: int = 10) -> ServerSession:
@@ -93,7 +93,7 @@ def test_a_push_tells_all_of_a_lease_and_leaves_out_what_is_not_set() -> None:
     session = worker()
     session.push("q", 1000, leases("a", payload=b'{"x":1}') + leases("b", start_at_ms=11, expires_at_ms=12))
     [push] = sent(session)
-    common = {"attempt": 1, "max_attempts": 5, "tenant": "acme", "enqueued_at_ms": 10}
+    common = {"lease": 70, "attempt": 1, "max_attempts": 5, "tenant": "acme", "enqueued_at_ms": 10}
     assert push == {
         "type": "push",
         "queue": "q",
@@ -113,7 +113,7 @@ def test_free_credit_is_what_is_neither_held_nor_reserved() -> None:
     session.push("q", 1000, leases("a", "b"))
     session.reserved -= 2
     assert session.free == 3
-    assert session.held == {("q", "a"): 1, ("q", "b"): 1}
+    assert session.held == {("q", "a"): 70, ("q", "b"): 70}
     session.push("other", 1000, leases("a"))
     assert session.free == 2
 

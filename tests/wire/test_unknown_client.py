@@ -78,7 +78,7 @@ async def test_a_stranger_enqueues_works_and_settles_by_the_book(port: int) -> N
                 task = await worker.next_task()
                 assert (task["id"], task["attempt"], task["tenant"]) == (f"acme/mail-{n}", 1, "acme")
                 assert task["payload"] == tasks[n]["payload"]
-                lease = {"id": task["id"], "attempt": task["attempt"]}
+                lease = {"id": task["id"], "lease": task["lease"]}
                 renewed = await worker.ask("extend", queue="emails", leases=[lease])
                 assert renewed["body"]["outcomes"] == ["ok"]
                 for outcome in ("ok", "gone"):

@@ -31,17 +31,18 @@ class WorkerEnd(End):
         self.reply(frame, leases=["ok"] * len(frame["leases"]))
         return self
 
-    def push(self, *ids: str, attempt: int = 1, lease_s: float = LEASE_S, queue: str = "q") -> Any:
+    def push(self, *ids: str, lease: int = 1, attempt: int = 1, lease_s: float = LEASE_S, queue: str = "q") -> Any:
         """Have tasks pushed."""
         tasks = [
-            {"id": id, "attempt": attempt, "max_attempts": 5, "tenant": "t", "enqueued_at_ms": 1, "payload": None}
+            {"id": id, "lease": lease, "attempt": attempt, "max_attempts": 5, "tenant": "t", "enqueued_at_ms": 1,
+             "payload": None}
             for id in ids
-        ]
+        ]  # fmt: skip
         return self.hear({"type": "push", "queue": queue, "lease_ms": round(lease_s * 1000), "tasks": tasks})
 
-    def ack(self, *ids: str, attempt: int = 1, queue: str = "q") -> bool:
+    def ack(self, *ids: str, lease: int = 1, queue: str = "q") -> bool:
         """Settle leases; tells whether all were held."""
-        return all([self.session.settle(queue, Settlement("ack", id, attempt)) for id in ids])
+        return all([self.session.settle(queue, Settlement("ack", id, lease)) for id in ids])
 
     def frames(self, kind: str) -> list[dict[str, Any]]:
         """Return the frames of a kind that leave now."""
@@ -88,9 +89,9 @@ def test_a_settlement_says_what_became_of_the_task(end: WorkerEnd) -> None:
     end.session.settle("q", Settlement("reject", "b", 1, None, "no"))
     end.session.settle("q", Settlement("release", "c", 1))
     assert end.only()["settlements"] == [
-        {"action": "nack", "id": "a", "attempt": 1, "delay_ms": 0, "error": "oh?"},
-        {"action": "reject", "id": "b", "attempt": 1, "error": "no"},
-        {"action": "release", "id": "c", "attempt": 1},
+        {"action": "nack", "id": "a", "lease": 1, "delay_ms": 0, "error": "oh?"},
+        {"action": "reject", "id": "b", "lease": 1, "error": "no"},
+        {"action": "release", "id": "c", "lease": 1},
     ]
 
 
@@ -143,12 +144,12 @@ def test_an_answer_that_does_not_fit_settles_nothing(end: WorkerEnd) -> None:
     assert ids(end.only()) == ["a", "b"]
 
 
-def test_a_lease_is_settled_once_and_only_by_its_own_attempt(end: WorkerEnd) -> None:
-    end.push("a", attempt=2)
-    assert not end.ack("a", attempt=1)
-    assert not end.ack("b")
-    assert end.ack("a", attempt=2)
-    assert not end.ack("a", attempt=2)
+def test_a_lease_is_settled_once_and_only_by_its_own_number(end: WorkerEnd) -> None:
+    end.push("a", lease=2)
+    assert not end.ack("a", lease=1)
+    assert not end.ack("b", lease=2)
+    assert end.ack("a", lease=2)
+    assert not end.ack("a", lease=2)
     assert len(end.only()["settlements"]) == 1
 
 
@@ -158,7 +159,7 @@ def test_leases_are_renewed_at_a_third(end: WorkerEnd) -> None:
     assert end.frames("extend") == []
     end.pass_time(0.1)
     frame = end.frames("extend")[0]
-    assert (frame["queue"], frame["leases"]) == ("q", [{"id": "a", "attempt": 1}, {"id": "b", "attempt": 1}])
+    assert (frame["queue"], frame["leases"]) == ("q", [{"id": "a", "lease": 1}, {"id": "b", "lease": 1}])
     end.stored(frame)
     end.pass_time(LEASE_S / 3 - 0.1)
     assert end.frames("extend") == []
@@ -231,7 +232,7 @@ def test_leases_outlive_the_connection_and_are_brought_along(end: WorkerEnd) -> 
     end.now += 5
     end.connect()
     frame = end.only()
-    assert frame["leases"] == [{"queue": "q", "id": id, "attempt": 1} for id in "abc"]
+    assert frame["leases"] == [{"queue": "q", "id": id, "lease": 1} for id in "abc"]
     end.ack("c")  # while the answer is under way
     end.reply(frame, leases=["ok", "stale", "ok"])
     assert end.session.lost == [HeldLease("q", "b", 1)]
@@ -262,11 +263,27 @@ def test_leases_beyond_one_attach_are_renewed_right_after_it() -> None:
 
 
 def test_the_same_task_pushed_again_means_that_the_earlier_lease_is_lost(end: WorkerEnd) -> None:
-    end.push("a", attempt=1)
-    end.push("a", attempt=2)
+    end.push("a", lease=1)
+    end.push("a", lease=2, attempt=2)
     assert end.session.lost == [HeldLease("q", "a", 1)]
-    assert not end.ack("a", attempt=1)
-    assert end.ack("a", attempt=2)
+    assert not end.ack("a", lease=1)
+    assert end.ack("a", lease=2)
+
+
+def test_another_task_of_the_same_id_is_not_settled_or_renewed_by_the_lease_of_the_first(end: WorkerEnd) -> None:
+    """The id was used again: both are in their first attempt."""
+    end.push("a", lease=70)
+    end.pass_time(LEASE_S / 3)
+    renewal = end.only()
+    end.push("a", lease=90)
+    assert end.session.lost == [HeldLease("q", "a", 70)]
+    end.reply(renewal, outcomes=["stale"])
+    end.session.report("q", Report("a", 70, 0.5))
+    assert not end.ack("a", lease=70)
+    assert end.session.holds("q", "a", 90)
+    assert end.sent() == []
+    assert end.ack("a", lease=90)
+    assert end.only()["settlements"] == [{"action": "ack", "id": "a", "lease": 90}]
 
 
 def test_an_attach_refused_for_now_is_sent_again() -> None:
@@ -381,7 +398,7 @@ def test_progress_is_told_at_once_and_then_once_a_second_the_newest(end: WorkerE
     end.push("a", "b")
     end.session.report("q", Report("a", 1, 0.1, "one"))
     first = end.only()
-    assert first["reports"] == [{"id": "a", "attempt": 1, "fraction": 0.1, "text": "one"}]
+    assert first["reports"] == [{"id": "a", "lease": 1, "fraction": 0.1, "text": "one"}]
     for percent in range(20, 60):
         end.session.report("q", Report("a", 1, percent / 100))
         end.session.report("q", Report("b", 1, percent / 200))
@@ -449,5 +466,5 @@ def test_renewals_and_reports_keep_to_the_servers_limits() -> None:
         end.session.report("q", Report(name, 1, 0.5, "\0" * 200))
     end.pass_time(LEASE_S / 3)
     texts = end.session.outgoing(end.now)
-    assert sum(text.count('"attempt"') for text in texts) == 800
+    assert sum(text.count('"lease"') for text in texts) == 800
     assert all(len(text) < 65_536 for text in texts)
