@@ -242,3 +242,35 @@ async def test_a_lease_lost_before_its_task_began_is_passed_over(
             for task in tasks:
                 await wait_state(task, "done")
             await wait_state(await ada.enqueue("emails", "c"), "done")  # the worker goes on
+
+
+async def test_an_id_that_is_used_again_ends_the_handler_of_the_first_task_and_not_that_of_the_second(
+    served: Served, ada: fairq.Client
+) -> None:
+    """The worker never heard that the first was lost; both tasks are in their first attempt."""
+    store, app = served.app.store, worker_of(served, concurrency=2)
+    began, cancelled, finish = trio.Event(), trio.Event(), trio.Event()
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        began.set()
+        if task.payload == "second":
+            return await finish.wait()
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    with trio.fail_after(30):
+        async with working(app):
+            await ada.enqueue("emails", "first", id="a")
+            await began.wait()
+            (number,) = (lease for peer in served.app.peers for lease in peer.session.held.values())
+            await store.settle("emails", [Settlement("reject", "ada/a", number)])
+            await store.purge("emails", ["ada/a"])
+            task = await ada.enqueue("emails", "second", id="a")
+            await cancelled.wait()
+            await wait_until(lambda: app.counts["lost"] == 1)
+            finish.set()
+            await wait_state(task, "done")
+            assert dict(app.counts) == {"lost": 1, "done": 1}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from fairq.model import Tick
+from fairq.model import Settlement, Tick
 from fairq.server.app import App
 from fairq.server.dispatcher import Dispatcher
 from fairq.server.run import Served
@@ -300,3 +300,50 @@ async def test_a_lease_that_moved_to_a_new_connection_outlives_the_old_one(serve
             await wait_until(lambda: sum(bool(peer.queues) for peer in served.app.peers) == 1)
             assert await new.settle("q", "ack", task) == ["ok"]
             assert (await served.app.store.queue("q")).done == 1
+
+
+async def test_a_late_owner_does_not_settle_another_task_of_the_same_id(served: Served) -> None:
+    """The server of the late one still has the lease on its account: it is the store that refuses."""
+    store = served.app.store
+    with trio.fail_after(30):
+        async with (
+            raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator, raw(served, WORKER) as late,
+            raw(served, WORKER) as owner, raw(served, WORKER) as third,
+        ):  # fmt: skip
+            await ada.enqueue("q", ["a"], max_attempts=1)
+            await late.attach("q", credit=1, name="late")
+            (old,) = await late.pushed()
+            await store.settle("q", [Settlement("reap", "ada/a", old["lease"])])
+            assert await operator.ask("purge", queue="q", ids=["ada/a"]) == {"outcomes": ["ok"]}
+            await owner.attach("q", credit=1, name="owner")
+            assert await ada.enqueue("q", ["a"]) == ["ok"]
+            (new,) = await owner.pushed()
+            assert (new["id"], new["attempt"], old["attempt"]) == ("a", 1, 1)
+            held = {"id": "ada/a", "lease": old["lease"]}
+            await late.ask("progress", queue="q", reports=[{**held, "fraction": 0.9}])
+            (state,) = await store.tasks("q", ["ada/a"])
+            assert (state.state, state.progress) == ("leased", 0)
+            assert await late.ask("extend", queue="q", leases=[held]) == {"outcomes": ["stale"]}
+            assert await third.attach("q", credit=0, leases=[{"queue": "q", **held}]) == ["stale"]
+            for action in ("release", "nack", "reject", "ack"):
+                assert await late.settle("q", action, old) == ["stale"]
+            assert await owner.settle("q", "extend", new) == ["ok"]
+            assert await owner.settle("q", "ack", new) == ["ok"]
+            assert await late.settle("q", "ack", old) == ["stale"]
+
+
+async def test_a_worker_that_has_an_id_twice_settles_each_lease_by_itself(served: Served) -> None:
+    """It never heard that the first was lost; its account is of the second."""
+    store = served.app.store
+    with trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            await ada.enqueue("q", ["a"], max_attempts=1)
+            await worker.attach("q", credit=2)
+            (old,) = await worker.pushed()
+            await store.settle("q", [Settlement("reject", "ada/a", old["lease"])])
+            await store.purge("q", ["ada/a"])
+            await ada.enqueue("q", ["a"])
+            (new,) = await worker.pushed()
+            assert await worker.settle("q", "ack", old) == ["stale"]
+            assert [peer.session.held for peer in served.app.peers if peer.queues] == [{("q", "ada/a"): new["lease"]}]
+            assert await worker.settle("q", "ack", new) == ["ok"]

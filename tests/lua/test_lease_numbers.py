@@ -1,0 +1,176 @@
+"""Lease numbers: no lease of a queue has one that another had before, whatever became of ids, clocks and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from .calls import LEASE_MS, START, Leased, Queue, leased_in, snapshot
+
+SINCE = 1_735_689_600_000  # numbers follow the time since then
+ACTIONS = ["ack", "finish", "nack", "reject", "release", "reap", "extend"]
+WINDOW_MS = 60_000  # ids that are done are remembered for one to two of these
+
+
+def reject_and_purge(queue: Queue, lease: Leased) -> None:
+    """End the lease and delete the dead letter."""
+    queue.end("reject", lease)
+    queue.call("purge", lease.id)
+
+
+def lose_and_purge(queue: Queue, lease: Leased) -> None:
+    """Let the last lease run out and delete the dead letter."""
+    queue.advance(LEASE_MS)
+    queue.tick()
+    queue.call("purge", lease.id)
+
+
+def exhaust_and_trim(queue: Queue, lease: Leased) -> None:
+    """Have dead letters go at once."""
+    queue.configure(dead_keep=0)
+    queue.end("nack", lease)
+    queue.tick()
+
+
+def cancel_and_reap(queue: Queue, lease: Leased) -> None:
+    """Cancel a task whose worker is never heard of again."""
+    queue.cancel(lease.id)
+    queue.advance(LEASE_MS)
+    queue.tick()
+    queue.advance(2 * WINDOW_MS)
+
+
+def cancel_and_release(queue: Queue, lease: Leased) -> None:
+    """Cancel a task whose worker gives it back."""
+    queue.cancel(lease.id)
+    queue.end("release", lease)
+    queue.advance(2 * WINDOW_MS)
+
+
+def finish(queue: Queue, lease: Leased) -> None:
+    """Finish a task."""
+    queue.end("ack", lease)
+    queue.advance(2 * WINDOW_MS)
+
+
+ENDS = [reject_and_purge, lose_and_purge, exhaust_and_trim, cancel_and_reap, cancel_and_release, finish]
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+def test_a_lease_does_not_fit_another_task_of_its_id(
+    queue: Queue, end: Callable[[Queue, Leased], None], action: str
+) -> None:
+    queue.enqueue("ada", "a", max_attempts=1)
+    (old,) = queue.claim()
+    end(queue, old)
+    assert queue.enqueue("ada", "a") == ["ok"]
+    before = snapshot(queue)
+    assert queue.end(action, old) == "gone"
+    assert snapshot(queue) == before
+    (new,) = queue.claim()
+    assert (new.id, new.attempt) == (old.id, old.attempt)
+    before = snapshot(queue)
+    assert queue.end(action, old) == "stale"
+    assert snapshot(queue) == before
+    assert queue.state("a") == "leased"
+    assert queue.end("ack", new) == "ok"
+    assert queue.end(action, old) == "stale"
+
+
+def test_tasks_of_one_claim_share_a_number_and_no_other_claim_has_it(queue: Queue) -> None:
+    queue.enqueue("ada", *"abcde")
+    first, second = queue.claim(2), queue.claim(3)
+    assert [lease.lease for lease in (*first, *second)] == [1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("now", [START, SINCE - 1, SINCE, SINCE + 10**9])
+def test_claims_of_one_ms_have_different_numbers_that_rise(queue: Queue, now: int) -> None:
+    queue.now = now
+    queue.enqueue("ada", *(f"a{n}" for n in range(40)))
+    numbers = [queue.claim()[0].lease for _ in range(40)]
+    assert numbers == list(range(numbers[0], numbers[0] + 40))
+    assert numbers[0] == max(1, (now - SINCE) * 32)
+
+
+@pytest.mark.parametrize("back", [1, 1000, 60_001, 86_400_000])
+def test_numbers_rise_though_the_clock_goes_back(queue: Queue, back: int) -> None:
+    queue.now = SINCE + 10**11
+    queue.enqueue("ada", *"abc")
+    (first,) = queue.claim()
+    queue.advance(-back)
+    (second,) = queue.claim()
+    queue.advance(back)
+    (third,) = queue.claim()
+    assert (second.lease, third.lease) == (first.lease + 1, first.lease + 2)
+
+
+def test_a_clock_that_was_far_ahead_leaves_numbers_that_rise(queue: Queue) -> None:
+    queue.now = SINCE + 10**11
+    queue.enqueue("ada", *"abc")
+    queue.advance(10**10)
+    (ahead,) = queue.claim()
+    queue.advance(-(10**10))
+    assert [queue.claim()[0].lease for _ in range(2)] == [ahead.lease + 1, ahead.lease + 2]
+
+
+def test_a_number_that_a_failover_has_lost_is_not_given_again(queue: Queue) -> None:
+    """The replica that is the primary now had not heard of the last claims; time has gone on."""
+    queue.now = SINCE + 10**11
+    queue.enqueue("ada", *(f"a{n}" for n in range(40)))
+    queue.claim()
+    replica = snapshot(queue)
+    lost = [queue.claim()[0] for _ in range(32)]  # as many as a ms has numbers
+    queue.client.flushall()
+    for key, value in replica.items():
+        assert value is not None
+        queue.client.restore(key, 0, value)
+    queue.advance(2)
+    again = queue.claim(39)
+    assert {lease.id for lease in again} > {lease.id for lease in lost}
+    assert again[0].lease > max(lease.lease for lease in lost)
+    assert {queue.end("ack", lease) for lease in lost} == {"stale"}
+    assert queue.depth()["leased"] == 40
+
+
+def test_a_claim_that_finds_nothing_uses_up_no_number(queue: Queue) -> None:
+    assert queue.call("claim", "w", 1)[2] == 0
+    queue.enqueue("ada", "a", "late", expires_in=5)
+    assert queue.claim()[0].lease == 1
+    queue.advance(5)
+    assert queue.call("claim", "w", 5)[2:] == [0, [], -1, []]
+    queue.enqueue("ada", "b")
+    assert queue.claim()[0].lease == 2
+
+
+def test_a_claim_that_is_told_again_keeps_its_number(queue: Queue) -> None:
+    queue.now = SINCE + 10**11
+    queue.enqueue("ada", *"abc")
+    queue.claim(worker="s/1")
+    taken = queue.claim(worker="s/2")
+    queue.advance(500)
+    assert leased_in(queue.call("claim", "s/2", 5, "again")) == taken
+    assert queue.end("ack", taken[0]) == "ok"
+    assert [lease.lease for lease in queue.claim()] == [(queue.now - SINCE) * 32]
+
+
+def test_of_two_claims_of_a_name_the_later_one_is_told_again(queue: Queue) -> None:
+    """The first was carried out after all, when the second had been; nobody knows of its leases, so they run out."""
+    queue.enqueue("ada", *"abcd")
+    queue.claim(2, worker="s/1")
+    queue.advance(1)
+    second = queue.claim(2, worker="s/1")
+    assert sorted(leased_in(queue.call("claim", "s/1", 2, "again"))) == sorted(second)
+
+
+def test_a_replayed_task_does_not_know_the_owners_of_its_letter(queue: Queue) -> None:
+    queue.enqueue("ada", "a", max_attempts=1)
+    (old,) = queue.claim()
+    queue.end("nack", old)
+    assert queue.end("nack", old) == "gone"
+    queue.call("replay", "a")
+    assert queue.end("ack", old) == "stale"
+    (new,) = queue.claim()
+    assert (new.attempt, new.lease) == (2, 2)
+    assert [queue.end("ack", lease) for lease in (old, new, new)] == ["stale", "ok", "gone"]
