@@ -74,9 +74,21 @@ class BatchClosed(FairqError):
 
 
 class QuotaExceeded(FairqError):
-    """The tenant has too much waiting already; `field` is the limit, `retry_in_ms` when there may be room."""
+    """The tenant has too much already; `field` is the limit, `retry_in_ms` when there may be room, if that is known."""
 
     code = "quota_exceeded"
+
+
+class NotEmpty(FairqError):
+    """The queue still holds something; the message says what."""
+
+    code = "not_empty"
+
+
+class Deleting(FairqError):
+    """The queue is being deleted, and takes nothing until that is done."""
+
+    code = "deleting"
 
 
 class TooOld(FairqError):
@@ -164,6 +176,8 @@ BY_CODE: dict[str, type[FairqError]] = {
         TooMany,
         BatchClosed,
         QuotaExceeded,
+        NotEmpty,
+        Deleting,
         TooOld,
         StoreFull,
         Unavailable,

@@ -283,7 +283,7 @@ def check_settings(changes: object) -> dict[str, str | int]:
 
 @frozen
 class QueueState:
-    """A queue's counts (tasks by state now, totals since the beginning) and settings."""
+    """A queue's counts (tasks by state now, totals since the beginning), settings, and the tenant that made it."""
 
     queue: str
     ready: int
@@ -297,7 +297,10 @@ class QueueState:
     cancelled: int
     is_paused: bool
     is_closed: bool
+    is_deleting: bool
     settings: QueueSettings
+    made_by: str = ""  # empty: an operator
+    made_at_ms: int = 0  # 0: nobody has yet
 
 
 @frozen

@@ -13,7 +13,7 @@
 
 local verbs = {}  -- the functions that callers may call, by name; 99_register.lua tells the store of them
 
-local QUEUE_FORMAT = '<ddddddddddddddddddddddddddddddddddddd'  -- fields in the order of load_queue
+local QUEUE_FORMAT = '<ddddddddddddddddddddddddddddddddddddddd'  -- fields in the order of load_queue
 local TENANT_FORMAT = '<dddddddddddddddddIbBBBBB'  -- fields in the order of new_tenant
 local ACCOUNT_FORMAT = '<dddddd'                -- the head of TENANT_FORMAT: what a draw asks
 local TENANT_BYTES = 146                        -- of TENANT_FORMAT; a tail may follow
@@ -31,6 +31,7 @@ local RECORD_VERSION = 1
 local DEFAULT_WEIGHT = 1000     -- weights are kept in thousandths, as integers, so that sums cannot drift
 local OUT, AWAKE = 0, -1        -- tenant.slot: in no structure, on the wake list, else its slot in the class
 local SHARE_TIME, SHARE_COUNT = 0, 1
+local UNMADE, MADE, DELETING = 0, 1, 2  -- queue.stage: see 67_delete.lua
 -- run.state: leased (and perhaps asked to stop), or how the last lease ended (told apart for who settles twice: see
 -- `refusal`)
 local LEASED, SETTLED, REAPED, STOPPING = 0, 1, 2, 3
@@ -90,9 +91,8 @@ local function new_queue()
     max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000, dead_keep = 100000,
     estimate = 0, ready = 0, delayed = 0, leased = 0, dead = 0, enqueued = 0, done = 0, buried = 0, expired = 0,
     cancelled = 0, special = 0, held = 0, limited = 0, events_keep = 10000, running = 0, servable = 0, cursor = 0,
-    origin = 0, epoch_at = 0, estimate_sq = 0, sweeping = 0, anchored = 0, level = 0,
-    last_lease = 0,
-    classes = {},
+    origin = 0, epoch_at = 0, estimate_sq = 0, sweeping = 0, anchored = 0, level = 0, last_lease = 0, stage = UNMADE,
+    kept_until = 0, classes = {},
   }
 end
 
@@ -103,7 +103,7 @@ local function load_queue(prefix)
   q.now, q.clock, q.weight_sum, q.hungry, q.barred, q.epoch, q.share, q.lease_ms, q.max_attempts, q.retry_base_ms,
     q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready, q.delayed, q.leased, q.dead, q.enqueued, q.done,
     q.buried, q.expired, q.cancelled, q.special, q.held, q.limited, q.events_keep, q.running, q.servable, q.cursor,
-    q.origin, q.epoch_at, q.estimate_sq, q.sweeping, q.anchored, q.level, q.last_lease,
+    q.origin, q.epoch_at, q.estimate_sq, q.sweeping, q.anchored, q.level, q.last_lease, q.stage, q.kept_until,
     position =
     struct.unpack(QUEUE_FORMAT, packed)
   while position <= #packed do  -- the tail: (class, tenants in it), for classes that have any
@@ -119,7 +119,7 @@ local function pack_queue(q)
     q.lease_ms, q.max_attempts, q.retry_base_ms, q.retry_cap_ms, q.dead_keep_ms, q.dead_keep, q.estimate, q.ready,
     q.delayed, q.leased, q.dead, q.enqueued, q.done, q.buried, q.expired, q.cancelled, q.special,
     q.held, q.limited, q.events_keep, q.running, q.servable, q.cursor, q.origin, q.epoch_at,
-    q.estimate_sq, q.sweeping, q.anchored, q.level, q.last_lease)}
+    q.estimate_sq, q.sweeping, q.anchored, q.level, q.last_lease, q.stage, q.kept_until)}
   for class, count in pairs(q.classes) do
     if count > 0 then parts[#parts + 1] = struct.pack('<dd', class, count) end
   end
@@ -157,8 +157,8 @@ local function move_clock(call)
   call.at = call.now - q.origin
 end
 
--- Opens a call: reads the queue's state and the time.
-local function open(keys, args)
+-- Opens a call on a queue of any stage: reads the queue's state and the time.
+local function open_any(keys, args)
   local call = {
     prefix = keys[1], dice = args[2], die = 1,
     packed = {}, accounts = {}, tenants = {}, touched = {}, woken = {}, slots = {},  -- the fair pick's (10_tenants.lua)
@@ -171,6 +171,20 @@ local function open(keys, args)
   call.queue = load_queue(call.prefix)
   set_time(call, clock_ms(call, args[1]))
   move_clock(call)
+  return call
+end
+
+-- Opens a call; a queue that is being deleted answers none.
+local function open(keys, args)
+  local call = open_any(keys, args)
+  if call.queue.stage == DELETING then refuse('deleting', 'queue') end
+  return call
+end
+
+-- Opens a call that puts something into the queue, which must have been made before (`make_queue`).
+local function open_made(keys, args)
+  local call = open(keys, args)
+  if call.queue.stage == UNMADE then refuse('unmade', 'queue') end
   return call
 end
 

@@ -71,10 +71,17 @@ local function holder_of(call, name, dedupe_key)
   return (until_ms == '0' or tonumber(until_ms) > call.now) and id or nil
 end
 
+-- Notes that a key which nothing names is kept, and for how long: it is to be looked for when the queue is deleted.
+local function note_kept(call, ms)
+  call.queue.kept_until = math.max(call.queue.kept_until, call.now + ms + DONE_WINDOW_MS)
+end
+
 local function hold_key(call, name, id, dedupe_key, window_ms)
   local at, until_ms = unique_key(call, name, dedupe_key), window_ms > 0 and call.now + window_ms or 0
   redis.call('SET', at, string.format('%.0f %s', until_ms, id))
-  if window_ms > 0 then redis.call('PEXPIRE', at, string.format('%.0f', window_ms + DONE_WINDOW_MS)) end
+  if window_ms == 0 then return end
+  redis.call('PEXPIRE', at, string.format('%.0f', window_ms + DONE_WINDOW_MS))
+  note_kept(call, window_ms)
 end
 
 -- Gives a task's dedupe key back, if it is the task's still and not held for a window.

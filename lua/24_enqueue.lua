@@ -61,7 +61,7 @@ end
 --         | "expired" (it would expire before it could start: not stored)
 --   flags none: refused as a whole when the store is full
 function verbs.enqueue(keys, args)
-  local call = open(keys, args)
+  local call = open_made(keys, args)
   local ids, outcomes = {}, {}
   check_tenant(args[3])
   for i = 4, #args, 3 do ids[#ids + 1] = args[i] end

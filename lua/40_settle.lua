@@ -114,6 +114,7 @@ local function keep_result(call, id, result)
   if result_ttl == 0 then return end
   local kept, ttl = string.format('%.0f ', call.now + result_ttl), string.format('%.0f', result_ttl + DONE_WINDOW_MS)
   redis.call('SET', key(call, 'result:' .. id), kept .. result, 'PX', ttl)
+  note_kept(call, result_ttl)
 end
 
 local function end_well(call, t, id, attempt, lease)

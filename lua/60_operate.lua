@@ -8,7 +8,7 @@ local MAX_WEIGHT = 10000000  -- thousandths
 --   out   the weight it had
 --   flags allow-oom
 function verbs.set_weight(keys, args)
-  local call, weight = open(keys, args), tonumber(args[4])
+  local call, weight = open_made(keys, args), tonumber(args[4])
   if not weight or weight < 1 or weight > MAX_WEIGHT or weight % 1 ~= 0 then refuse('bad_request', 'weight') end
   check_tenant(args[3])
   local t = touch(call, args[3])
@@ -25,7 +25,7 @@ function verbs.set_weight(keys, args)
 end
 
 local function set_paused(keys, args, is_paused)
-  local call = open(keys, args)
+  local call = open_made(keys, args)
   local q, target = call.queue, call.queue
   if args[3] ~= '' then
     check_tenant(args[3])
@@ -62,7 +62,7 @@ local SETTINGS = {
 --   out   "ok". A change of `share` starts everybody's account anew, for the unit of service is another.
 --   flags allow-oom
 function verbs.configure(keys, args)
-  local call = open(keys, args)
+  local call = open_made(keys, args)
   local q = call.queue
   for i = 3, #args, 2 do
     local range, value = SETTINGS[args[i]], tonumber(args[i + 1])

@@ -52,7 +52,7 @@ end
 --   out   all that were set until now, in pairs
 --   flags allow-oom
 function verbs.set_limits(keys, args)
-  local call, name = open(keys, args), args[3]
+  local call, name = open_made(keys, args), args[3]
   if name ~= '' then check_tenant(name) end
   local given, before, after = read_limits(args), limits.set_for(call, name), limits.set_for(call, name)
   for limit, value in pairs(given) do after[limit] = value end

@@ -10,7 +10,7 @@ local MAX_CAP = 1000000
 --   out   "ok" | "duplicate" (there is such a batch: unchanged)
 --   flags none: refused when the store is full
 function verbs.open_batch(keys, args)
-  local call, cap = open(keys, args), tonumber(args[5])
+  local call, cap = open_made(keys, args), tonumber(args[5])
   check_tenant(args[3])
   if not cap or cap < 0 or cap > MAX_CAP or cap % 1 ~= 0 then refuse('bad_request', 'cap') end
   for i = 6, 8 do

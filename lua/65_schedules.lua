@@ -60,7 +60,7 @@ end
 --   out   "created" | "changed" | "same", next_at_ms. What is paused stays so.
 --   flags none: refused when the store is full
 function verbs.schedule(keys, args)
-  local call, next_at, missed = open(keys, args), read_moment(args[5]), tonumber(args[6])
+  local call, next_at, missed = open_made(keys, args), read_moment(args[5]), tonumber(args[6])
   local tenant, name, timing, template = args[3], args[4], args[7], args[8]
   check_schedule(tenant, name)
   if missed ~= SKIP and missed ~= ONCE then refuse('bad_request', 'missed') end

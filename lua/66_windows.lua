@@ -21,7 +21,7 @@ end
 --   out   the text until now (empty: it was always open), or false if the head has changed: somebody else was first
 --   flags allow-oom
 function verbs.set_windows(keys, args)
-  local call, name, windows, is_open = open(keys, args), args[3], args[4], args[5] == '1'
+  local call, name, windows, is_open = open_made(keys, args), args[3], args[4], args[5] == '1'
   local changes_at = tonumber(args[6])
   if name ~= '' then check_tenant(name) end
   if args[5] ~= '0' and args[5] ~= '1' then refuse('bad_request', 'is_open') end

@@ -121,6 +121,7 @@ class Model(Scheduling):
         self.batches: dict[str, Batch] = {}
         self.cancelling: dict[str, float] = {}
         self.results: dict[str, tuple[float, str]] = {}  # id -> until, result
+        self.kept_until: float = 0  # the last of results and dedupe keys that outlive their tasks
         self.feeds = Feeds()
 
     def open(self, now: float) -> float:
@@ -379,6 +380,7 @@ class Model(Scheduling):
             b.members[id] = b.sequence
         if task.key:
             self.holders[t.name, task.key] = now + window if window else 0, id
+            self.kept_until = max(self.kept_until, now + window + WINDOW_MS if window else 0)
         if task.start_at > now:
             self.put_delayed(t, id, task.start_at)
         else:
@@ -516,6 +518,7 @@ class Model(Scheduling):
             if self.records[id].result_ttl:
                 until = now + self.records[id].result_ttl
                 self.results[id] = until, error if action == "finish" else "null"
+                self.kept_until = max(self.kept_until, until + WINDOW_MS)
             self.forget(id, run, "done", now)
         elif run.state == "stopping":
             self.end_lease(id, run, "settled", until)

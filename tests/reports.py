@@ -26,6 +26,8 @@ def depth(model: Model) -> dict[str, float]:
         "anchored": int(model.anchored),
         "level": model.stored_level,
         "last_lease": model.last_lease,
+        "stage": 1,  # made
+        "kept_until": model.kept_until,
         "weight_sum": model.weight_sum,
         "hungry": model.hungry,
         "barred": model.barred,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from fairq.cli.limits import GivenLimits, change_limits, show_limits
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
 from fairq.cli.windows import Always, Windows, show_windows
-from fairq.errors import BadRequest
+from fairq.errors import BadRequest, NotFound
 
-queues = App(name="queues", help="List queues, change their settings, pause and resume them.")
+if TYPE_CHECKING:
+    from fairq.client.client import Client
+
+queues = App(name="queues", help="List queues, change their settings, pause, resume and delete them.")
 
 _COLUMNS = {
     "queue": "queue",
@@ -26,6 +29,7 @@ _COLUMNS = {
     "share": "share",
     "is_paused": "paused",
     "is_closed": "closed",
+    "made_by": "made by",
 }
 
 
@@ -58,6 +62,34 @@ def set_(queue: str, *settings: str, server: Server | None = None) -> None:
     body = {"queue": queue, "settings": changes}
     run_with(server or Server(), lambda client: client.request("configure", body))
     print(f"{queue}: {', '.join(settings)}")
+
+
+@queues.command
+def delete(
+    queue: str,
+    *,
+    purge: Annotated[bool, Parameter(negative=(), help="Delete what it holds too: tasks, schedules, batches.")] = False,
+    json: Json = False,
+    server: Server | None = None,
+) -> None:
+    """Delete a queue that is empty. Its settings, limits and tenants' accounts go too; an enqueue makes it anew."""
+
+    async def work(client: Client) -> dict[str, int]:
+        held: dict[str, int] | None = None
+        while True:
+            answer = await client.request("delete_queue", {"queue": queue, "purge": purge})
+            if answer["outcome"] == "gone" and held is None:
+                raise NotFound(f"there is no queue {queue}", field="queue")
+            held = held or answer["held"]
+            if answer["outcome"] != "more":
+                return {name: count for name, count in held.items() if count}
+
+    held = run_with(server or Server(), work)
+    if json:
+        print_json({"queue": queue, "held": held})
+    else:
+        what = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in held.items())
+        print(f"{queue}: deleted" + (f", with {what}" if what else ""))
 
 
 @queues.command

@@ -63,6 +63,7 @@ class App:
         """Begin to tick and to watch for revoked tokens."""
         await self.store.subscription.add(keys.REVOKED, sharded=False)
         await self.store.subscription.add(keys.WORKERS, sharded=False)
+        await self.store.subscription.add(keys.DELETED, sharded=False)
         self.nursery.start_soon(self.ticker.run)
         self.nursery.start_soon(self.roster.run)
         self.nursery.start_soon(self.shares.run)
@@ -74,6 +75,8 @@ class App:
             self._recheck.set()
         if channel == keys.WORKERS and message:
             self.roster.told(message)
+        if channel == keys.DELETED and message:
+            self.forget(message)
         for queue, dispatcher in self.dispatchers.items():
             if channel in ("", keys.ready_channel(queue)):
                 if message.startswith(keys.STOP):
@@ -83,6 +86,21 @@ class App:
         for queue, watchers in self.watchers.items():
             if channel in ("", keys.ready_channel(queue)):
                 watchers.heard(message)
+
+    def forget(self, queue: str) -> None:
+        """Keep nothing of a queue that is being, or was, deleted; workers stay attached, and find nothing."""
+        self.store.registry.forget(queue)
+        self.ticker.forget(queue)
+        self.shares.forget(queue)
+        if dispatcher := self.dispatchers.get(queue):
+            dispatcher.forget()
+            if not dispatcher.room.workers:
+                dispatcher.stop_claiming()
+                del self.dispatchers[queue]
+        if watchers := self.watchers.get(queue):
+            watchers.heard("")
+            if watchers.is_idle:
+                del self.watchers[queue]
 
     def watch(self, queue: str) -> Watchers:
         """Hear of what ends in a queue, from now on."""
@@ -95,6 +113,10 @@ class App:
         """There may be ready tasks in a queue."""
         if queue in self.dispatchers:
             self.dispatchers[queue].hint()
+
+    def may_have_work(self, queue: str) -> bool:
+        """Whether a claim from a queue might find something."""
+        return queue in self.dispatchers and self.dispatchers[queue].may_have_work
 
     def attach(self, peer: Peer) -> None:
         """Begin to feed a worker."""
@@ -114,7 +136,8 @@ class App:
     def credit_changed(self, peer: Peer) -> None:
         """A worker has more (or less) room."""
         for queue in random.sample(peer.queues, len(peer.queues)):  # in no order, so that no queue is always the last
-            self.dispatchers[queue].credit_changed(peer)
+            if dispatcher := self.dispatchers.get(queue):  # one that has left may be the last of a deleted queue
+                dispatcher.credit_changed(peer)
 
     def drop_lease(self, peer: Peer, place: tuple[str, str], lease: int) -> None:
         """Take a lease off a worker's account, if it is there, which makes room for another."""

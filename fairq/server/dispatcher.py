@@ -21,7 +21,7 @@ import structlog
 import trio
 from attrs import define, field
 
-from fairq.errors import FairqError, OutcomeUnknown
+from fairq.errors import Deleting, FairqError, OutcomeUnknown
 from fairq.model import MAX_BATCH, Lease, Settlement
 from fairq.server.dwell import Dwells
 from fairq.server.room import Room, Worker
@@ -99,6 +99,15 @@ class Dispatcher:
         if self._is_claiming:
             self._cancelled.add(id)
 
+    def forget(self) -> None:
+        """The queue was deleted: what its workers hold is to be stopped, and what was known of its tasks is void."""
+        self.dwells = Dwells()
+        for worker in self.room.workers:
+            held = {id: attempt for (queue, id), attempt in worker.session.held.items() if queue == self.queue}
+            if held:
+                worker.session.stop(self.queue, held)
+                worker.kick()
+
     def join(self, worker: Worker) -> None:
         """Begin to feed a worker."""
         self.room.join(worker)
@@ -137,6 +146,8 @@ class Dispatcher:
         claim, self._is_claiming = None, True
         try:
             claim = await self._claim(wanted)
+        except Deleting:
+            self._is_empty = hints == self._hints
         except FairqError as error:
             log.warning("claim failed", queue=self.queue, error=error.message)
         finally:

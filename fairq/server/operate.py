@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from attrs import asdict
+import structlog
+from attrs import asdict, evolve
 
 from fairq.errors import NotFound
 from fairq.model import check_name, check_settings, check_weight
@@ -12,15 +13,21 @@ from fairq.server.peer import Peer
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
 
+log = structlog.get_logger("fairq.server")
+
+_DELETE_S = 2.0  # until a request is answered, though there may be more to delete
+
 
 async def queues(app: App, peer: Peer, request: wire.Queues) -> Body:
     """List all queues, also those that have workers here and had no task yet."""
     rows = []
     served = {queue for queue, dispatcher in app.dispatchers.items() if dispatcher.room.workers}
-    for queue in sorted(served.union(await app.store.queues())):
+    made = await app.store.registry.read()
+    for queue in sorted(served.union(made)):
         if peer.identity.queues is not None and queue not in peer.identity.queues:
             continue
-        rows.append({**asdict(await app.store.queue(queue)), "workers": app.count_workers(queue)})
+        state = evolve(await app.store.queue(queue), **(made[queue]._asdict() if queue in made else {}))
+        rows.append({**asdict(state), "workers": app.count_workers(queue)})
     return {"queues": rows}
 
 
@@ -29,6 +36,16 @@ async def configure(app: App, peer: Peer, request: wire.Configure) -> Body:
     changes = check_settings(request.settings)
     await app.store.configure(peer.identity.check_queue(request.queue), changes)
     return {}
+
+
+async def delete_queue(app: App, peer: Peer, request: wire.DeleteQueue) -> Body:
+    """Delete a queue, or go on with that for a while."""
+    queue = peer.identity.check_queue(request.queue)
+    deletion = await app.store.registry.delete(queue, purge=request.purge, seconds=_DELETE_S)
+    if deletion.outcome == "ok":
+        log.info("queue deleted", queue=queue, **deletion.held)
+    app.forget(queue)
+    return {"outcome": deletion.outcome, "held": deletion.held}
 
 
 async def tenants(app: App, peer: Peer, request: wire.Tenants) -> Body:

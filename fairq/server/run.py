@@ -68,7 +68,7 @@ async def running_server(settings: Settings) -> AsyncIterator[Served]:
 
     async with (
         _store_url(settings) as url,
-        open_store(url, connect_timeout=settings.store_timeout, heard=heard) as store,
+        open_store(url, connect_timeout=settings.store_timeout, heard=heard, queue_quota=settings.queue_quota) as store,
         background() as nursery,
     ):
         if not settings.dev and not settings.unsafe_store:

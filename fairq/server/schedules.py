@@ -57,7 +57,9 @@ async def schedule(app: App, peer: Peer, request: wire.Schedule) -> Body:
     now_ms, _ = await app.store.schedules(queue, tenant, name)
     next_at = await trio.to_thread.run_sync(next_fire, timing, now_ms, now_ms, limiter=app.searches)
     try:
-        outcome, next_at = await app.store.schedule(queue, tenant, name, timing, next_at, request.missed, task)
+        outcome, next_at = await app.store.schedule(
+            queue, tenant, name, timing, next_at, request.missed, task, maker=peer.identity.tenant
+        )
     except TooLarge as error:
         raise TooLarge(f"a tenant has at most {MAX_SCHEDULES} schedules in a queue", field=error.field) from None
     app.ticker.expect(queue, max(0, next_at - now_ms))

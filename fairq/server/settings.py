@@ -34,6 +34,7 @@ HELP = {
     "origins": "browser origins that may connect",
     "max_connections": "connections at once",
     "max_message_bytes": "longest message taken",
+    "queue_quota": "queues that each tenant may have made, by being the first to use them (0: none)",
     "log_level": "debug, info, warning or error",
     "log_json": "log JSON lines",
 }
@@ -58,6 +59,7 @@ class Settings:
     origins: list[str] = field(factory=list)
     max_connections: int = 10_000
     max_message_bytes: int = MAX_MESSAGE_BYTES
+    queue_quota: int = 100
     log_level: str = "info"
     log_json: bool = False
 
@@ -70,6 +72,7 @@ class Settings:
             (0 <= self.grace <= 86_400, "grace", "must be 0 to 86400 seconds"),
             (self.max_connections > 0, "max_connections", "must be at least 1"),
             (self.max_message_bytes >= 65_536, "max_message_bytes", "must be at least 65536"),
+            (0 <= self.queue_quota <= 1_000_000, "queue_quota", "must be 0 to 1000000"),
             (self.log_level in _LEVELS, "log_level", f"must be one of {', '.join(_LEVELS)}"),
             ((self.tls_cert is None) == (self.tls_key is None), "tls_key", "goes together with tls_cert"),
             (not self.dev or self.is_loopback, "dev", "is for loopback addresses only; its tokens are no secrets"),

@@ -50,13 +50,21 @@ class Shares:
 
     async def sample(self, queue: str) -> None:
         """Take a sample of a queue, if anything was handed out since the last one."""
-        dwells = self.dispatchers[queue].dwells
-        if dwells.starts == self._claims.get(queue, 0):
+        dispatcher = self.dispatchers.get(queue)
+        if dispatcher is None or dispatcher.dwells.starts == self._claims.get(queue, 0):
             return
+        dwells = dispatcher.dwells
         self._claims[queue] = dwells.starts
         rows = await self.store.tenants(queue, dwells.tenants)
+        if dispatcher.dwells is not dwells or queue not in self.dispatchers:
+            return  # the queue was deleted meanwhile
         at = trio.current_time()
         self._samples[queue].append({row.tenant: Account(at, row.delivered, row.entitled) for row in rows})
+
+    def forget(self, queue: str) -> None:
+        """Drop the samples of a queue that was deleted."""
+        self._samples.pop(queue, None)
+        self._claims.pop(queue, None)
 
     def before(self, queue: str, tenant: str) -> Account | None:
         """Return the oldest sample of a tenant that is no older than some minutes."""

@@ -40,6 +40,13 @@ class Ticker:
             self.due[queue] = at
             self._sooner.set()
 
+    def forget(self, queue: str) -> None:
+        """Tick a queue no more: it was deleted."""
+        self.due.pop(queue, None)
+        for duty, of in list(self._again_at):
+            if of == queue:
+                del self._again_at[duty, of]
+
     async def run(self) -> None:
         """Tick until cancelled."""
         discover_at = 0.0
@@ -51,7 +58,8 @@ class Ticker:
             for queue in [queue for queue, at in self.due.items() if at <= now]:
                 self.due[queue] = float("inf")
                 wait = await self._tick(queue)
-                self.expect(queue, wait * 1000)  # not over what came to be expected meanwhile
+                if queue in self.due:  # not forgotten meanwhile
+                    self.expect(queue, wait * 1000)  # not over what came to be expected meanwhile
             self._sooner = trio.Event()
             with trio.move_on_at(min(discover_at, *self.due.values()) if self.due else discover_at):
                 await self._sooner.wait()
@@ -64,7 +72,7 @@ class Ticker:
             for queue in queues:
                 self.due.setdefault(queue, 0.0)
             for queue in known.difference(queues):
-                self.due.pop(queue, None)
+                self.forget(queue)
         except FairqError as error:
             log.debug("queues cannot be listed", error=error.message)
 

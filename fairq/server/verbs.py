@@ -17,6 +17,7 @@ from fairq.server.limits import limits, set_limits, set_windows
 from fairq.server.operate import (
     configure,
     create_token,
+    delete_queue,
     drain_worker,
     list_tokens,
     pause,
@@ -56,6 +57,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Idle: idle,
     wire.Queues: queues,
     wire.Configure: configure,
+    wire.DeleteQueue: delete_queue,
     wire.Tenants: tenants,
     wire.SetWeight: set_weight,
     wire.SetLimits: set_limits,

@@ -23,6 +23,11 @@ class Watchers:
 
     _events: defaultdict[str, set[trio.Event]] = field(factory=lambda: defaultdict(set), init=False)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits."""
+        return not self._events
+
     def heard(self, message: str) -> None:
         """Wake whoever waits for this message; an empty one means that any may have been missed."""
         for waited_for in self._events if not message else self._events.keys() & {message}:

@@ -61,7 +61,7 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
     peer.name, peer.queues, peer.started_at_ms = request.worker, queues, request.started_at_ms
     peer.session.state, peer.session.credit = State.ATTACHED, request.credit
     if weights:
-        peer.session.slots = Slots(weights, lambda queue: app.dispatchers[queue].may_have_work, trio.current_time)
+        peer.session.slots = Slots(weights, app.may_have_work, trio.current_time)
     app.attach(peer)
     return {"leases": outcomes}
 

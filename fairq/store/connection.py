@@ -46,6 +46,8 @@ _REFUSALS = {
     "not_found": "there is no such {}",
     "batch_closed": "the {} takes no more tasks",
     "quota_exceeded": "the tenant has too much waiting: its limit is {}",
+    "unmade": "the {} was not made",
+    "deleting": "the {} is being deleted",
 }
 BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLError, hiredis.ProtocolError)
 
@@ -121,7 +123,7 @@ def as_error(reply: Exception) -> FairqError:
     if word == "FAIRQ":
         code, where, *more = rest.split(" ")
         message = _REFUSALS.get(code, "{} is not valid").format(where)
-        if code != QuotaExceeded.code:
+        if code != QuotaExceeded.code or not more:
             return from_code(code, message, where)
         wait_ms = int(more[0])
         return from_code(code, f"{message}; try again in {wait_ms / 1000:g} s", where, wait_ms)

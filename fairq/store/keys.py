@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-QUEUES = "fq:queues"  # set of queue names
+REGISTRY = "fq:{queues}"  # the prefix of the registry of queues: KEYS[1] of its functions
+QUEUES = REGISTRY + ":names"  # hash: queue name -> when it was made, and who made it
+QUEUES_BEFORE_5 = "fq:queues"  # set of queue names, in data of versions before 5
+DELETED = "fq:deleted"  # channel: name of a queue
 TOKENS = "fq:tokens"  # hash: token id -> JSON
 REVOKED = "fq:revoked"  # channel: token id
 DATA_VERSION = "fq:data_version"  # string: the version of what all keys hold

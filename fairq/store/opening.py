@@ -70,7 +70,7 @@ async def check_data_version(store: Store) -> None:
     """Mark an empty store with the version of the data that we write. Raises: SettingsError if it holds another one."""
     call, ours = store.connection.call, str(library.DATA_VERSION)
     found = await call("GET", keys.DATA_VERSION)
-    if found is None and not await call("EXISTS", keys.QUEUES):
+    if found is None and not await call("EXISTS", keys.QUEUES_BEFORE_5):
         await call("SET", keys.DATA_VERSION, ours, "NX")
         found = await call("GET", keys.DATA_VERSION)
     theirs = found.decode() if found else "2 or older"
@@ -84,9 +84,15 @@ async def check_data_version(store: Store) -> None:
 
 @asynccontextmanager
 async def open_store(
-    url: str, *, connect_timeout: float = 30.0, heard: Callable[[str, str], None] = lambda _channel, _message: None
+    url: str,
+    *,
+    connect_timeout: float = 30.0,
+    heard: Callable[[str, str], None] = lambda _channel, _message: None,
+    queue_quota: int | None = None,
 ) -> AsyncIterator[Store]:
     """Connect to the store at a URL and keep connected while the context lasts.
+
+    `queue_quota`: how many queues a tenant may have made (None: any number).
 
     Raises: SettingsError if the URL is wrong, the store does not answer within `connect_timeout` seconds, its user may
     not run what the library runs, or it holds data of another version.
@@ -95,6 +101,7 @@ async def open_store(
     away = f"the store at {shown} cannot be used after {connect_timeout:g} s"
     try:
         store = await _make_store(url, heard, connect_timeout)
+        store.registry.quota = queue_quota
     except StoreRefused as error:
         raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None
     except Unavailable as error:

@@ -25,17 +25,20 @@ from fairq.why import CLOSED, PAUSED, SPENT
 
 _COUNTS = ("ready", "held", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
 
+_DELETING = 2  # a queue's stage: lua/67_delete.lua
+
 
 def queue_state(queue: str, reply: Sequence[bytes]) -> QueueState:
     """Read a queue's counts and settings as pairs."""
     values = {reply[i].decode(): int(float(reply[i + 1])) for i in range(0, len(reply), 2)}
-    counts = {name: values[name] for name in _COUNTS}
+    counts: dict[str, Any] = {name: values[name] for name in _COUNTS}
     settings = {name: values[name] for name in QueueSettings.__annotations__ if name != "share"}
     return QueueState(
         queue=queue,
         **counts,
         is_paused=bool(values["barred"] & PAUSED),
         is_closed=bool(values["barred"] & CLOSED),
+        is_deleting=values["stage"] == _DELETING,
         settings=QueueSettings(share=SHARES[values["share"]], **settings),
     )
 

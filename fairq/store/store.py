@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
 import structlog
-import trio
 from attrs import astuple, define, evolve, field
 
-from fairq.errors import StoreRefused
+from fairq.errors import Deleting, FairqError, StoreRefused, Unavailable
 from fairq.limits import Limits, Window
 from fairq.model import (
     MAX_BATCH,
@@ -48,12 +47,14 @@ from fairq.store.records import (
     unpack_schedule,
     unpack_window,
 )
+from fairq.store.registry import Registry
 from fairq.store.rows import batch_state, dead_letter, event, limits_of, queue_state, task_state, tenant_state
 from fairq.why import Facts, Kept, Waiting
 
 log = structlog.get_logger("fairq.store")
 
 _PROGRESS_MS = 3_600_000
+_UNMADE = "unmade"
 
 
 class Claim(NamedTuple):
@@ -109,12 +110,17 @@ class Store:
 
     connection: Connection | Cluster
     subscription: Subscription | ClusterSubscription
-    _registered: set[str] = field(factory=set, init=False)
-    _registering: trio.Lock = field(factory=trio.Lock, init=False)
+    registry: Registry = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.registry = Registry(self.connection, self._call_at)
 
     async def _call(self, verb: str, queue: str, *args: str | bytes | int | float) -> Any:
+        return await self._call_at(keys.queue_prefix(queue), verb, *args)
+
+    async def _call_at(self, prefix: str, verb: str, *args: str | bytes | int | float) -> Any:
         command = "FCALL_RO" if verb in library.read_verbs() else "FCALL"
-        call = (command, library.function_name(verb), 1, keys.queue_prefix(queue), "", "", *args)
+        call = (command, library.function_name(verb), 1, prefix, "", "", *args)
         try:
             return await self.connection.call(*call)
         except StoreRefused as error:
@@ -126,15 +132,23 @@ class Store:
                 await load_library(node.call)
         return await self.connection.call(*call)
 
-    async def _register(self, queue: str) -> None:
-        if queue in self._registered:
-            return
-        async with self._registering:  # calls go on in the order in which they came
-            if queue in self._registered:
-                return
-            if not await self.connection.call("SISMEMBER", keys.QUEUES, queue):  # a full store refuses SADD
-                await self.connection.call("SADD", keys.QUEUES, queue)
-            self._registered.add(queue)
+    async def _put(self, verb: str, queue: str, *args: str | bytes | int | float, maker: str = "") -> Any:
+        """Call a verb that puts something into a queue, which is made if it is not there: by a tenant, or nobody."""
+        if queue not in self.registry.known:
+            await self.registry.make(queue, maker)
+        try:
+            return await self._call(verb, queue, *args)
+        except FairqError as error:
+            if error.code != _UNMADE:
+                raise
+        self.registry.forget(queue)  # it was deleted, and nobody told us
+        await self.registry.make(queue, maker, is_unmade=True)
+        try:
+            return await self._call(verb, queue, *args)
+        except FairqError as error:
+            if error.code != _UNMADE:
+                raise
+            raise Unavailable(f"queue {queue} was deleted meanwhile") from None
 
     async def enqueue(self, queue: str, tenant: str, tasks: Sequence[NewTask]) -> list[str]:
         """Store up to 500 tasks of one tenant; returns an outcome for each.
@@ -143,11 +157,10 @@ class Store:
         over already.
         Atomic, and durable when it returns as far as the store's `appendfsync` says.
         """
-        await self._register(queue)
         args: list[str | bytes] = []
         for task in tasks:
             args += (task.id, pack_options(task), task.payload)
-        return [outcome.decode() for outcome in await self._call("enqueue", queue, tenant, *args)]
+        return [outcome.decode() for outcome in await self._put("enqueue", queue, tenant, *args, maker=tenant)]
 
     async def claim(self, queue: str, name: str, limit: int, *, again: bool = False) -> Claim:
         """Lease up to `limit` ready tasks by the fair pick.
@@ -160,7 +173,7 @@ class Store:
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
         return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, unpack_kept(kept))
 
-    async def settle(self, queue: str, settlements: Iterable[Settlement]) -> list[Outcome]:
+    async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`."""
         args: list[str | int | bytes] = []
         for action, id, lease, delay_ms, error, result in settlements:
@@ -172,7 +185,10 @@ class Store:
                 args += ("" if delay_ms is None else delay_ms, error[:MAX_ERROR_CHARS])
             elif action == "reject":
                 args.append(error[:MAX_ERROR_CHARS])
-        return [outcome.decode() for outcome in await self._call("settle", queue, *args)]
+        try:
+            return [outcome.decode() for outcome in await self._call("settle", queue, *args)]
+        except Deleting:
+            return ["gone"] * len(settlements)
 
     async def tick(self, queue: str, limit: int = 125) -> Tick:
         """Promote due tasks, expire late ones, reap dead leases, trim dead letters: up to `limit` of each."""
@@ -190,17 +206,15 @@ class Store:
 
     async def set_weight(self, queue: str, tenant: str, weight: float) -> float:
         """Give a tenant a weight, acting on its backlog at once; returns the weight it had."""
-        await self._register(queue)
-        before: int = await self._call("set_weight", queue, tenant, max(1, round(weight * 1000)))
+        before: int = await self._put("set_weight", queue, tenant, max(1, round(weight * 1000)))
         return before / 1000
 
     async def set_limits(self, queue: str, tenant: str, changes: Mapping[str, float | None]) -> Limits:
         """Change limits of a tenant, or (empty name) those for all, all or none; returns what was set until now."""
-        await self._register(queue)
         pairs: list[str | float] = []
         for name, value in changes.items():
             pairs += (name, -1 if value is None else value)
-        return limits_of(await self._call("set_limits", queue, tenant, *pairs))
+        return limits_of(await self._put("set_limits", queue, tenant, *pairs))
 
     async def limits(self, queue: str, tenant: str) -> Limits:
         """Read what limits are set for a tenant, or (empty name) for all."""
@@ -211,9 +225,8 @@ class Store:
 
         A window with a head is set only if that still stands: None if somebody else was first.
         """
-        await self._register(queue)
         rest = (window.text, int(window.is_open), window.changes_at_ms, window.head)
-        before: bytes | None = await self._call("set_windows", queue, window.tenant, *rest)
+        before: bytes | None = await self._put("set_windows", queue, window.tenant, *rest)
         return None if before is None else before.decode()
 
     async def windows(self, queue: str, tenants: Sequence[str] = ()) -> tuple[int, list[Window]]:
@@ -223,21 +236,18 @@ class Store:
 
     async def pause(self, queue: str, tenant: str = "") -> bool:
         """Hold back a tenant, or the whole queue; returns whether it was paused already."""
-        await self._register(queue)
-        return bool(await self._call("pause", queue, tenant))
+        return bool(await self._put("pause", queue, tenant))
 
     async def resume(self, queue: str, tenant: str = "") -> bool:
         """Undo `pause`; returns whether it was paused."""
-        await self._register(queue)
-        return bool(await self._call("resume", queue, tenant))
+        return bool(await self._put("resume", queue, tenant))
 
     async def configure(self, queue: str, changes: dict[str, str | int]) -> None:
         """Change settings of the queue (model.check_settings), all or none."""
-        await self._register(queue)
         pairs: list[str | int] = []
         for name, value in changes.items():
             pairs += (name, SHARES.index(str(value)) if name == "share" else value)
-        await self._call("configure", queue, *pairs)
+        await self._put("configure", queue, *pairs)
 
     async def replay(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
         """Give up to 500 dead letters a fresh set of attempts: `ok` or `gone`."""
@@ -248,8 +258,8 @@ class Store:
         return [outcome.decode() for outcome in await self._call("purge", queue, *ids)]
 
     async def queues(self) -> list[str]:
-        """Name all queues that were ever used."""
-        return sorted(name.decode() for name in await self.connection.call("SMEMBERS", keys.QUEUES))
+        """Name all queues."""
+        return sorted(await self.registry.read())
 
     async def queue(self, queue: str) -> QueueState:
         """Read a queue's counts and settings, in O(1)."""
@@ -306,8 +316,8 @@ class Store:
         self, queue: str, tenant: str, id: str, cap: int, callbacks: Sequence[bytes], *, events: bool = False
     ) -> bool:
         """Open a batch; callbacks are payloads for complete, success and death, or empty. False if it is there."""
-        await self._register(queue)
-        return bool(await self._call("open_batch", queue, tenant, id, cap, *callbacks, int(events)) == b"ok")
+        args: tuple[str | bytes | int, ...] = (id, cap, *callbacks, int(events))
+        return bool(await self._put("open_batch", queue, tenant, *args, maker=tenant) == b"ok")
 
     async def close_batch(self, queue: str, id: str) -> str:
         """Take no more tasks into a batch; returns the state that it had. Raises: NotFound."""
@@ -363,12 +373,23 @@ class Store:
         return dead_letter(row) if row else None
 
     async def schedule(
-        self, queue: str, tenant: str, name: str, timing: Timing, next_at_ms: int, missed: str, task: NewTask
+        self,
+        queue: str,
+        tenant: str,
+        name: str,
+        timing: Timing,
+        next_at_ms: int,
+        missed: str,
+        task: NewTask,
+        *,
+        maker: str = "",
     ) -> tuple[str, int]:
-        """Create or change a schedule; returns `created`, `changed` or `same`, and when it fires next."""
-        await self._register(queue)
+        """Create or change a schedule; returns `created`, `changed` or `same`, and when it fires next.
+
+        `maker`: the tenant that makes the queue by this, if it is new; nobody where an operator does it.
+        """
         rest = (next_at_ms, MISSED.index(missed), pack_timing(timing), pack_template(task))
-        outcome, next_at = await self._call("schedule", queue, tenant, name, *rest)
+        outcome, next_at = await self._put("schedule", queue, tenant, name, *rest, maker=maker)
         return outcome.decode(), next_at
 
     async def unschedule(self, queue: str, tenant: str, name: str) -> bool:

@@ -292,6 +292,16 @@ class Configure(Request):
 
 
 @frozen
+class DeleteQueue(Request):
+    """Delete a queue that is empty, or (`purge`) with all that it holds."""
+
+    type: ClassVar[str] = "delete_queue"
+    ref: int
+    queue: str
+    purge: bool = False
+
+
+@frozen
 class Tenants(Request):
     """List a queue's tenants with weights, counts and shares."""
 
@@ -645,6 +655,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Idle: (_WORKER, frozenset({ATTACHED})),
     Queues: (_OPERATOR, _ANY),
     Configure: (_OPERATOR, _ANY),
+    DeleteQueue: (_OPERATOR, _ANY),
     Tenants: (_OPERATOR, _ANY),
     SetWeight: (_OPERATOR, _ANY),
     SetLimits: (_OPERATOR, _ANY),

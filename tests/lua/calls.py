@@ -217,15 +217,16 @@ def load_variant(client: redis.Redis, version: str, *changes: tuple[str, str]) -
 class Queue:
     """One queue in a store: `now` is its clock (unless it uses the store's), `seed` moves with every claim."""
 
-    def __init__(self, client: redis.Redis, prefix: str = "fq:{mail/0}", version: str = "") -> None:
+    def __init__(self, client: redis.Redis, prefix: str = "fq:{mail/0}", version: str = "", now: int = START) -> None:
         self.client = client
         self.prefix = prefix
-        self.now = START
+        self.now = now
         self.uses_store_time = False
         self.seed = 0
         self._functions = f"fq_{version or library.version()}_"
         self._fetched: dict[tuple[object, ...], Any] = {}
         client.set(f"{prefix}:test", 1)
+        self.call("make_queue")
 
     def key(self, name: str) -> str:
         """Spell a key of this queue."""

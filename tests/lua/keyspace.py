@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from .calls import Queue
 
 TENANT_FORMAT = "<17dIbBBBBB"
-QUEUE_FORMAT = "<37d"
+QUEUE_FORMAT = "<39d"
 BATCH_FORMAT = "<10dBBB"
 SCORES = ("leases", "due", "expiring", "deaths", "cancelling", "completed", "graveyards", "fires", "parked", "turns")
 HASHES = ("tasks", "runs", "dead", "slots", "tenants", "extras", "batches", "templates", "limits", "windows")
@@ -84,7 +84,7 @@ class Keyspace:
         self.graveyards, self.fires, self.templates = scores["graveyards"], scores["fires"], hashes["templates"]
         self.wake = [name.decode() for name in values.get("wake", [])]
         self.seats = {n: Seat._make(struct.unpack_from(TENANT_FORMAT, v)) for n, v in hashes["tenants"].items()}
-        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 37)
+        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 39)
         size = struct.calcsize(QUEUE_FORMAT)
         q = struct.unpack_from(QUEUE_FORMAT, packed)
         self.now, self.weight_sum, self.epoch = q[0], q[2], q[5]

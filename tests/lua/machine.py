@@ -128,7 +128,7 @@ class QueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.client.flushall()
-        self.queue = Queue(self.client, version=self.version)
+        self.queue = Queue(self.client, version=self.version, now=START)
         self.model = Model()
         self.model.few = self.few
         self.now = self.latest = START

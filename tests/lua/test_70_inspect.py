@@ -23,7 +23,7 @@ SECTIONS = sorted((Path(fairq.__file__).parent / "lua").glob("*.lua"))
 def test_depth_of_a_queue_that_never_was_shows_the_defaults(queue: Queue) -> None:
     depth = queue.depth()
     assert (depth["ready"], depth["lease_ms"], depth["max_attempts"], depth["barred"]) == (0, 30_000, 5, 0)
-    assert snapshot(queue).keys() == {queue.key("test").encode()}
+    assert snapshot(queue).keys() == {queue.key("queue").encode(), queue.key("test").encode()}
 
 
 def test_depth_counts_every_state(queue: Queue) -> None:

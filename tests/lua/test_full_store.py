@@ -58,7 +58,16 @@ REFUSED: dict[str, Callable[[Queue], list[object]]] = {
     "open_batch": lambda _: ["ada", "other", 0, "", "", ""],
     "schedule": lambda queue: ["ada", "other", queue.now, 0, TIMING, packed_template()],
     "fire": lambda queue: ["ada/nightly", head_of(queue), queue.now + 1],
+    "add_queue": lambda _: ["other", "ada", 100],
 }
+
+
+def test_a_queue_that_is_made_needs_room(queue: Queue) -> None:
+    queue.client.delete(queue.key("queue"))
+    before = snapshot(queue)
+    with full(queue), pytest.raises(redis.exceptions.OutOfMemoryError):
+        queue.call("make_queue")
+    assert snapshot(queue) == before
 
 
 @pytest.mark.parametrize("verb", REFUSED)
@@ -249,11 +258,38 @@ def resume_schedule(queue: Queue) -> Iterator[None]:
     assert queue.call("resume_schedule", "ada", "nightly", head_of(queue), queue.now + 1) == b"ok"
 
 
+def bar_queue(queue: Queue) -> Iterator[None]:
+    queue.enqueue("ada", *many(500), result=1000)
+    yield
+    assert queue.call("bar_queue", 1, 1)[0] == b"ok"
+    assert queue.depth()["stage"] == 2
+
+
+def empty_queue(queue: Queue) -> Iterator[None]:
+    yield from bar_queue(queue)
+    while queue.call("empty_queue") == b"more":
+        pass
+    assert queue.call("drop_queue") == b"ok"
+
+
+def drop_queue(queue: Queue) -> Iterator[None]:
+    yield from empty_queue(queue)
+    assert not list(queue.client.scan_iter(queue.key("*")))
+
+
+def remove_queue(queue: Queue) -> Iterator[None]:
+    queue.call("add_queue", "other", "ada", 100)
+    entry = queue.client.hget(queue.key("names"), "other")
+    yield
+    assert queue.call("remove_queue", "other", entry) == b"ok"
+
+
 GOES_ON: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
         claim, settle, tick, cancel, reschedule, cancel_batch, close_batch, purge, set_weight, set_limits, set_windows,
-        pause, resume, configure, unschedule, pause_schedule, resume_schedule,
+        pause, resume, configure, unschedule, pause_schedule, resume_schedule, bar_queue, empty_queue, drop_queue,
+        remove_queue,
     )
 }  # fmt: skip
 
@@ -269,6 +305,6 @@ def test_what_drains_goes_on_and_the_keys_stay_whole(queue: Queue, verb: str) ->
 
 
 def test_every_function_is_in_the_tables() -> None:
-    assert set(REFUSED) == {verb for verb, flags in FLAGS.items() if flags == "WRITES"}
+    assert set(REFUSED) | {"make_queue"} == {verb for verb, flags in FLAGS.items() if flags == "WRITES"}
     assert set(GOES_ON) == {verb for verb, flags in FLAGS.items() if flags == "DRAINS"}
     assert {verb for verb, flags in FLAGS.items() if flags == "READS"} == library.read_verbs()

@@ -166,6 +166,16 @@ REFUSED: dict[str, Rows] = {
         "bad_request after": [("ada", after, 1) for after in (*TIMES, 1.5, "")],
         "bad_request count": [("ada", 0, count) for count in LIMITS],
     },
+    "add_queue": {
+        "bad_request tenant": [("q", name, 1) for name in NAMES if name],
+        "bad_request queue": [(name, "ada", 1) for name in SCHEDULES],
+        "bad_request quota": [("q", "ada", quota) for quota in (-1, 1.5, "nan", "inf", "many", 1_000_001)],
+        "quota_exceeded queues": [("q", "ada", 0)],
+    },
+    "bar_queue": {
+        "bad_request purge": [(purge, 1) for purge in (-1, 2, "nan", "", "yes")],
+        "bad_request known": [(1, known) for known in (-1, 2, "nan", "", "yes")],
+    },
     "schedules": {
         "bad_request tenant": [(name, "", 0, 1) for name in NAMES if name],
         "bad_request name": [("ada", name, 0, 1) for name in NAMES if name],
@@ -173,9 +183,13 @@ REFUSED: dict[str, Rows] = {
         "bad_request count": [("", "", 0, count) for count in LIMITS],
     },
 }  # fmt: skip
-NOTHING_TO_REFUSE = {"depth", "letter", "windows", "permissions"}  # no arguments, or names that are known or not
-# Tested elsewhere: the clock and the dice of tests; and what another build has written.
-ELSEWHERE = {"forbidden now", "bad_request dice", "bad_request record", "bad_request schedule"}
+NOTHING_TO_REFUSE = {  # no arguments, or names that are known or not
+    "depth", "letter", "windows", "permissions", "make_queue", "empty_queue", "drop_queue", "remove_queue",
+}  # fmt: skip
+# Tested elsewhere: the clock and the dice of tests; what another build has written; queues that begin or end.
+ELSEWHERE = {
+    "forbidden now", "bad_request dice", "bad_request record", "bad_request schedule", "unmade queue", "deleting queue",
+}  # fmt: skip
 
 
 @pytest.fixture

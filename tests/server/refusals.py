@@ -79,6 +79,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "create_token": {"id": "fresh", "role": "tenant", "hash": "0" * 64, "tenant": "ada", "queues": ["q"]},
     "list_tokens": {},
     "revoke_token": {"id": "abcd"},
+    "delete_queue": {"queue": "q", "purge": True},
 }  # fmt: skip
 WHOSE = {
     "peek",
@@ -259,6 +260,7 @@ RULES = [
     Rule({"create_token"}, "tenant", (*NAMES, None, Together(role="worker"), Together(role="operator"))),
     Rule({"create_token"}, "queues", ([], *([name] for name in NAMES))),
     Rule({"create_token"}, "queues", (["q"] * (MAX_BATCH + 1),), "too_large"),
+    Rule({"delete_queue"}, "purge", (False,), "not_empty"),
     Rule({"revoke_token"}, "id", ("", "none", "ABCD"), "not_found"),
 ]  # fmt: skip
 

@@ -48,6 +48,7 @@ def test_every_setting_can_be_given_in_every_way(tmp_path: Path, setting: str) -
         "origins": ("https://a, https://b", ["https://a", "https://b"]),
         "max_connections": ("7", 7),
         "max_message_bytes": ("70000", 70_000),
+        "queue_quota": ("7", 7),
         "log_level": ("error", "error"),
         "log_json": ("on", True),
         "tls_cert": ("/cert", Path("/cert")),
@@ -67,7 +68,8 @@ def test_every_setting_can_be_given_in_every_way(tmp_path: Path, setting: str) -
     [
         ("port", "many"), ("port", "70000"), ("port", "-1"), ("port", "7700.5"), ("dev", "maybe"), ("dev", "2"),
         ("store_timeout", "0"), ("store_timeout", "nan"), ("grace", "-1"), ("grace", "inf"), ("grace", "nan"),
-        ("fsync", "no"), ("max_connections", "0"), ("max_message_bytes", "10"), ("log_level", "loud"),
+        ("fsync", "no"), ("max_connections", "0"), ("max_message_bytes", "10"), ("queue_quota", "-1"),
+        ("queue_quota", "1000001"), ("log_level", "loud"),
     ],
 )  # fmt: skip
 def test_a_bad_value_names_the_setting(name: str, value: str) -> None:

@@ -24,6 +24,7 @@ VERBS = {
     "results", "events", "set_limits", "limits", "set_windows", "windows", "open_batch", "close_batch", "cancel_batch",
     "schedule", "unschedule", "pause_schedule",
     "resume_schedule", "fire", "schedules", "why", "permissions",
+    "make_queue", "bar_queue", "empty_queue", "drop_queue", "add_queue", "remove_queue",
 }  # fmt: skip
 
 
@@ -71,7 +72,7 @@ async def test_a_store_with_data_of_another_version_is_refused_in_one_line(
     bare_url: str, found: dict[str, str]
 ) -> None:
     client = stores.connect(bare_url)
-    client.sadd(keys.QUEUES, "emails")
+    client.sadd(keys.QUEUES_BEFORE_5, "emails")
     for key, value in found.items():
         client.set(key, value)
     expected = f"data of version 2.*this fairq reads {library.DATA_VERSION}: let the fairq that wrote it"

@@ -46,6 +46,7 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     redis_client.flushdb()
     redis_client.set(f"{prefix}:test", "1")  # the test owns the clock
     arguments = (tenant, task.id, pack_options(task), task.payload)
+    redis_client.fcall(library.function_name("make_queue"), 1, prefix, NOW_MS, "")
     outcome = redis_client.fcall(library.function_name("enqueue"), 1, prefix, NOW_MS, "", *arguments)
     assert outcome == [b"ok"]
     dice = struct.pack("<64d", *[0.5] * 64)

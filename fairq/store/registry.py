@@ -1,0 +1,118 @@
+"""The registry of queues: which there are, who made each, and how one is deleted (lua/67_delete.lua, 68_registry.lua).
+
+A queue is made by the first that puts something into it. What this server knows to be made is kept, so that it is asked
+once; that may be wrong when another server has deleted the queue, and the store then refuses what is put into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+import trio
+from attrs import define, field
+
+from fairq.errors import NotEmpty, QuotaExceeded
+from fairq.store import keys
+from fairq.store.cluster import Cluster
+from fairq.store.connection import Connection
+
+MAX_KNOWN = 10_000  # queues that are remembered to be made
+
+
+class Maker(NamedTuple):
+    """Who made a queue (a tenant; empty: an operator) and when."""
+
+    made_by: str
+    made_at_ms: int
+
+
+class Deletion(NamedTuple):
+    """How far a deletion is: `ok` (done), `more` (to be repeated) or `gone` (no such queue); what the queue held."""
+
+    outcome: str
+    held: Mapping[str, int]
+
+
+@define(eq=False)
+class Registry:
+    """The queues of a store. `call(prefix, verb, ...)` calls the library.
+
+    `quota`: how many queues a tenant may have made; None: any number.
+    """
+
+    connection: Connection | Cluster
+    call: Callable[..., Awaitable[Any]]
+    quota: int | None = None
+    known: set[str] = field(factory=set, init=False)
+    _making: trio.Lock = field(factory=trio.Lock, init=False)
+
+    async def make(self, queue: str, maker: str, *, is_unmade: bool = False) -> None:
+        """See to it that a queue is there; `is_unmade`: the store says that it is not. Raises: QuotaExceeded."""
+        async with self._making:  # calls go on in the order in which they came
+            if queue in self.known:
+                return
+            is_new = not await self.connection.call("HEXISTS", keys.QUEUES, queue)  # which a full store answers too
+            if is_new:
+                await self._add(queue, maker, self.quota if maker else None)
+            if is_new or is_unmade:
+                await self.call(keys.queue_prefix(queue), "make_queue")
+                await self._add(queue, maker, None)  # it may have been deleted in between
+            if len(self.known) >= MAX_KNOWN:
+                self.known.clear()
+            self.known.add(queue)
+
+    async def _add(self, queue: str, maker: str, quota: int | None) -> None:
+        """Put a queue into the registry, unless it is there."""
+        try:
+            await self.call(keys.REGISTRY, "add_queue", queue, maker, "" if quota is None else quota)
+        except QuotaExceeded:
+            message = f"tenant {maker} has made the {quota} queues that it may make: queue {queue} was not made"
+            raise QuotaExceeded(message, field="queues") from None
+
+    def forget(self, queue: str) -> None:
+        """A queue was deleted, or (empty name) any may have been."""
+        if queue:
+            self.known.discard(queue)
+        else:
+            self.known.clear()
+
+    async def read(self) -> dict[str, Maker]:
+        """Tell of all queues who made them, and when."""
+        flat = await self.connection.call("HGETALL", keys.QUEUES)
+        found = {}
+        for name, entry in zip(flat[::2], flat[1::2], strict=True):
+            made_at, _, tenant = entry.decode().partition(" ")
+            found[name.decode()] = Maker(tenant, int(made_at))
+        return found
+
+    async def delete(self, queue: str, *, purge: bool, seconds: float = float("inf")) -> Deletion:
+        """Delete a queue and all that it holds, for about so long: repeat it while the outcome is `more`.
+
+        Once it is begun the queue is barred until it is finished, by whoever repeats this.
+        Raises: NotEmpty if it holds anything, and `purge` was not said.
+        """
+        deadline, prefix = trio.current_time() + seconds, keys.queue_prefix(queue)
+        entry = await self.connection.call("HGET", keys.QUEUES, queue)
+        outcome, *pairs = await self.call(prefix, "bar_queue", int(purge), int(entry is not None))
+        held = {name.decode(): count for name, count in zip(pairs[::2], pairs[1::2], strict=True)}
+        if outcome == b"not_empty":
+            what = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in held.items() if count)
+            raise NotEmpty(f"queue {queue} is not empty: {what}", field="purge")
+        if outcome == b"gone":
+            return Deletion("gone", {})
+        await self._tell(queue)
+        while (outcome := await self.call(prefix, "empty_queue")) == b"more":
+            if trio.current_time() >= deadline:
+                return Deletion("more", held)
+        if outcome == b"done":  # else somebody else has finished it
+            if entry is not None:
+                await self.call(keys.REGISTRY, "remove_queue", queue, entry)
+            await self.call(prefix, "drop_queue")
+            await self._tell(queue)
+        return Deletion("ok", held)
+
+    async def _tell(self, queue: str) -> None:
+        """Have all servers forget a queue; the word may be lost."""
+        self.forget(queue)
+        await self.connection.call("PUBLISH", keys.DELETED, queue)

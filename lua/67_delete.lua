@@ -1,0 +1,188 @@
+-- The beginning and the end of a queue.
+--
+-- A queue's stage is in its record: UNMADE (nobody has put anything in; workers may have looked), MADE, or DELETING.
+-- `make_queue` comes after the registry has the queue (68_registry.lua), and before anything is put in: a server that
+-- does not know that a queue was deleted is told so by the refusal `unmade`, and makes it anew.
+--
+-- To delete a queue: `bar_queue`, from then on every other verb is refused with `deleting`; `empty_queue` until it says
+-- "done", each call a slice; `remove_queue` from the registry; `drop_queue`. All of them may be called again at any
+-- time, by any server: what is left says how far it is. A key of any size is one UNLINK, so slices count keys.
+--
+-- Keys are found by what names them, which is deleted after them. Kept results and dedupe keys that are held for a
+-- window may outlive all that names them; the record says until when there are any, and only then the store's keys are
+-- looked through. A new kind of key goes into one of the lists here: a test makes one of each and looks for the rest.
+
+local KEYS_PER_SLICE = 1000
+local FIELDS_PER_READ = 200
+local OF_TENANT = {'ready:', 'levels:', 'void:', 'delayed:', 'events:', 'deaths:', 'schedules:'}
+local OF_BATCH = {'members:', 'held:'}
+local OF_RUN = {'progress:'}
+local FIXED = {
+  'tenants', 'limits', 'parked', 'sweep', 'windows', 'turns', 'slots', 'wake', 'tasks', 'extras', 'batches',
+  'cancelling', 'completed', 'due', 'expiring', 'runs', 'leases', 'dead', 'deaths', 'graveyards', 'templates', 'fires',
+}
+local LAST = {'queue', 'deleting', 'test'}  -- what stays until all else has gone
+
+-- Appends the keys with these beginnings and one ending.
+local function append(call, doomed, heads, ending)
+  for _, head in ipairs(heads) do doomed[#doomed + 1] = key(call, head .. ending) end
+end
+
+local function doom_tenant(call, doomed, name)
+  append(call, doomed, OF_TENANT, name)
+  for _, level in ipairs(redis.call('ZRANGE', key(call, 'levels:' .. name), 0, -1)) do
+    doomed[#doomed + 1] = key(call, 'ready:' .. name .. ':' .. level)
+  end
+end
+
+local function doom_batch(call, doomed, id)
+  append(call, doomed, OF_BATCH, id)
+end
+
+local function doom_run(call, doomed, id)
+  append(call, doomed, OF_RUN, id)
+end
+
+-- The dedupe key that a task holds. Whose it is stands in the task's record, which may be long: returns its length.
+local function doom_dedupe_key(call, doomed, id, packed)
+  local dedupe_key = unpack_extras(packed).key
+  local record = dedupe_key ~= '' and redis.call('HGET', key(call, 'tasks'), id)
+  if not record then return 0 end
+  doomed[#doomed + 1] = unique_key(call, read_header(record), dedupe_key)
+  return #record
+end
+
+-- Hashes whose fields name keys, and how; in the order in which they are emptied.
+local NAMING = {
+  {hash = 'extras', doom = doom_dedupe_key},
+  {hash = 'runs', doom = doom_run},
+  {hash = 'batches', doom = doom_batch},
+  {hash = 'tenants', doom = doom_tenant},
+}
+
+-- Some fields of a hash with their values; none when it is empty. Fields that were read are deleted, so each call
+-- begins anew: the table shrinks with them, and few of its places are empty.
+local function read_some(at)
+  local cursor, found = '0', {}
+  repeat
+    cursor, found = unpack(redis.call('HSCAN', at, cursor, 'COUNT', FIELDS_PER_READ))
+  until #found > 0 or cursor == '0'
+  return found
+end
+
+-- Deletes the keys that some fields of a hash name, and those fields; returns whether there were any.
+local function empty_some(call, naming)
+  local at, doomed, fields, bytes = key(call, naming.hash), {}, {}, 0
+  local found = read_some(at)
+  for i = 1, #found, 2 do
+    bytes = bytes + (naming.doom(call, doomed, found[i], found[i + 1]) or 0)
+    fields[#fields + 1] = found[i]
+    if #doomed >= KEYS_PER_SLICE or bytes >= PAGE_BYTES then break end
+  end
+  if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
+  if #fields > 0 then redis.call('HDEL', at, unpack(fields)) end
+  return #fields > 0
+end
+
+local function empty_next(call)
+  for _, naming in ipairs(NAMING) do
+    if empty_some(call, naming) then return true end
+  end
+  return false
+end
+
+local function fixed_keys(call)
+  local doomed = {}
+  for i, name in ipairs(FIXED) do doomed[i] = key(call, name) end
+  return doomed
+end
+
+-- Looks through some of the store's keys for those that nothing names; returns whether there are more to look at.
+local function sweep_some(call)
+  local at, last, doomed = key(call, 'deleting'), {}, {}
+  for _, name in ipairs(LAST) do last[key(call, name)] = true end
+  local page = redis.call('SCAN', redis.call('GET', at) or '0', 'MATCH', key(call, '*'), 'COUNT', KEYS_PER_SLICE)
+  for _, found in ipairs(page[2]) do
+    if not last[found] then doomed[#doomed + 1] = found end
+  end
+  if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
+  redis.call('SET', at, page[1])
+  return page[1] ~= '0'
+end
+
+-- make_queue(keys, argv): let things be put into a queue that the registry has.
+--   keys  1 prefix
+--   argv  1 now  2 dice
+--   out   "ok", also if it was made before
+--   flags none: refused when the store is full
+function verbs.make_queue(keys, args)
+  local call = open(keys, args)
+  if call.queue.stage == UNMADE then
+    call.queue.stage = MADE
+    close(call)
+  end
+  return 'ok'
+end
+
+-- What a queue holds: {name, how many, ...}.
+local function contents(call)
+  local q, out = call.queue, {}
+  for _, name in ipairs({'ready', 'held', 'delayed', 'leased', 'dead'}) do
+    out[#out + 1], out[#out + 2] = name, q[name]
+  end
+  out[#out + 1], out[#out + 2] = 'schedules', redis.call('ZCARD', key(call, 'fires'))
+  local batches = redis.call('HLEN', key(call, 'batches')) - redis.call('ZCARD', key(call, 'completed'))
+  out[#out + 1], out[#out + 2] = 'open_batches', batches
+  return out
+end
+
+-- bar_queue(keys, argv): begin to delete a queue: no other verb is carried out on it any more.
+--   keys  1 prefix
+--   argv  1 now  2 dice  3 whether it may hold something (0, 1)  4 whether the registry has it (0, 1)
+--   out   "ok" (also if it was begun before, whatever it holds) | "not_empty" (nothing was changed) | "gone" (there is
+--         no such queue); then what it holds: name, how many, ...
+--   flags allow-oom
+function verbs.bar_queue(keys, args)
+  local call = open_any(keys, args)
+  local q, held = call.queue, contents(call)
+  local may_purge, is_known = check_whole(args[3], 'purge', 0, 1), check_whole(args[4], 'known', 0, 1)
+  if q.stage == DELETING then return {'ok', unpack(held)} end
+  if q.stage == UNMADE and is_known == 0 then return {'gone'} end
+  for i = 2, #held, 2 do
+    if held[i] > 0 and may_purge == 0 then return {'not_empty', unpack(held)} end
+  end
+  q.stage = DELETING
+  close(call)
+  return {'ok', unpack(held)}
+end
+
+-- empty_queue(keys, argv): delete some of what a barred queue holds.
+--   keys  1 prefix
+--   argv  1 now  2 dice
+--   out   "more" | "done" (only its record is left) | "gone" (it is not barred)
+--   flags allow-oom
+function verbs.empty_queue(keys, args)
+  local call = open_any(keys, args)
+  if call.queue.stage ~= DELETING then return 'gone' end
+  if empty_next(call) then return 'more' end
+  local doomed = fixed_keys(call)
+  for windows_ago = -1, 3 do doomed[#doomed + 1] = done_key(call, windows_ago) end
+  redis.call('UNLINK', unpack(doomed))
+  if call.queue.kept_until > call.now and sweep_some(call) then return 'more' end
+  return 'done'
+end
+
+-- drop_queue(keys, argv): delete the record of a barred queue that is empty.
+--   keys  1 prefix
+--   argv  1 now  2 dice
+--   out   "ok" | "more" (it is not empty) | "gone" (it is not barred)
+--   flags allow-oom
+function verbs.drop_queue(keys, args)
+  local call = open_any(keys, args)
+  if call.queue.stage ~= DELETING then return 'gone' end
+  if redis.call('EXISTS', unpack(fixed_keys(call))) > 0 then return 'more' end
+  local doomed = {}
+  append(call, doomed, LAST, '')
+  redis.call('UNLINK', unpack(doomed))
+  return 'ok'
+end

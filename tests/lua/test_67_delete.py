@@ -1,0 +1,275 @@
+"""The beginning and the end of a queue: nothing goes into one that was not made, and nothing stays of a deleted one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import redis
+
+import fairq
+
+from .calls import Queue, packed_template, refused, snapshot
+from .keyspace import Keyspace
+
+KEYS = (Path(fairq.__file__).parent / "lua" / "KEYS.md").read_text()
+KINDS = set(re.findall(r"^\| `([a-z]+)[:`]", KEYS[: KEYS.index("## Keys of the service")], re.MULTILINE)) | {"progress"}
+DAY_MS = 86_400_000
+TIMING = b"any bytes"
+PUTS_IN = {
+    "enqueue": ("ada", "a", b"", b"{}"),
+    "open_batch": ("ada", "b", 0, "", "", "", 0),
+    "schedule": ("ada", "s", 1, 0, TIMING, packed_template()),
+    "set_weight": ("ada", 2000),
+    "set_limits": ("ada", "cap", 1),
+    "set_windows": ("ada", "daily", 0, 1, ""),
+    "pause": ("ada",),
+    "resume": ("",),
+    "configure": ("lease_ms", 1000),
+}
+
+
+def kinds(queue: Queue) -> set[str]:
+    """Name the kinds of keys that the queue has."""
+    prefix = queue.key("")
+    return {name.decode().removeprefix(prefix).split(":")[0] for name in queue.client.scan_iter(f"{prefix}*")}
+
+
+def fill(queue: Queue) -> None:
+    """Make a queue with a key of each kind."""
+    queue.configure(dead_keep=10)
+    queue.enqueue("ada", "kept", "held-key", result=10 * DAY_MS, key="k", window=DAY_MS, events=1)
+    queue.settle(*(("finish", lease.id, lease.lease, "", "1") for lease in queue.claim(2)))
+    queue.bury("bob", "dead")
+    queue.enqueue("ada", "urgent", priority=3, key="mine")
+    queue.enqueue("ada", "later", delay=1000, expires_in=5000)
+    queue.enqueue("ada", "soon", priority=7)
+    queue.open_batch("capped", cap=1)
+    queue.enqueue("ada", "in-1", "in-2", batch="capped")
+    queue.open_batch("complete")
+    queue.call("close_batch", "complete")
+    queue.open_batch("large", tenant="crowd")
+    for part in range(2):
+        queue.enqueue("crowd", *(f"c-{part}-{n}" for n in range(400)), batch="large")
+    queue.call("cancel_batch", "large")
+    queue.call("schedule", "ada", "nightly", queue.now + 1000, 0, TIMING, packed_template())
+    queue.set_limits("", cap=100)
+    queue.call("set_windows", "zoe", "daily", 1, queue.now + 1000, "")
+    queue.set_limits("slow", rate=0.001, burst=1)
+    queue.enqueue("slow", "s-1", "s-2")
+    queue.claim(5)
+    queue.enqueue("eve", "before", "void")
+    queue.enqueue("eve", "pressing", priority=7)
+    queue.cancel("void")
+    queue.client.set(queue.key("progress:urgent"), '[1,0.5,""]', px=3_600_000)
+    queue.client.set(queue.key("sweep"), 0)  # a cap for all was removed, and there are many tenants
+    queue.client.set(queue.key("deleting"), 0)  # a search was broken off
+
+
+def empty(queue: Queue) -> int:
+    """Delete what a barred queue holds; returns in how many slices."""
+    slices = 1
+    while queue.call("empty_queue") == b"more":
+        slices += 1
+    return slices
+
+
+def test_every_kind_of_key_is_made_and_none_is_left(queue: Queue) -> None:
+    fill(queue)
+    assert kinds(queue) == KINDS, "fill() makes a key of each kind in KEYS.md"
+    other = Queue(queue.client, "fq:{mail-2/0}")
+    other.enqueue("ada", "a", result=1000)
+    left = snapshot(other)
+    assert queue.call("bar_queue", 1, 1)[0] == b"ok"
+    assert empty(queue) > 4
+    assert kinds(queue) == {"queue", "test", "deleting"}
+    assert queue.call("drop_queue") == b"ok"
+    assert kinds(queue) == set()
+    assert snapshot(other).keys() == {name for name in left if name.startswith(b"fq:{mail-2/0}")}
+
+
+def test_what_is_named_is_found_without_a_search(queue: Queue) -> None:
+    """Without kept results and held keys only the names are walked: the search is no net for forgotten kinds."""
+    fill(queue)
+    queue.client.delete(queue.key("result:kept"), queue.key("result:held-key"), queue.key("unique:ada:k"))
+    queue.client.delete(queue.key("deleting"))
+    queue.advance(11 * DAY_MS)  # no result is kept any more
+    queue.call("bar_queue", 1, 1)
+    empty(queue)
+    assert {kind for kind in kinds(queue) if kind != "done"} == {"queue", "test"}  # of days ago, which have a TTL
+
+
+def test_done_ids_of_the_last_minutes_are_deleted(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b")
+    queue.end("ack", queue.claim()[0])
+    queue.advance(60_000)
+    queue.end("ack", queue.claim()[0])
+    queue.call("bar_queue", 0, 1)
+    queue.advance(119_999)
+    empty(queue)
+    assert kinds(queue) == {"queue", "test"}
+
+
+@pytest.mark.parametrize("verb", PUTS_IN)
+def test_nothing_is_put_into_a_queue_that_was_not_made(queue: Queue, verb: str) -> None:
+    queue.client.delete(queue.key("queue"))
+    refused(queue, "unmade queue", verb, *PUTS_IN[verb])
+    queue.claim(1)  # leaves that it is hungry
+    refused(queue, "unmade queue", verb, *PUTS_IN[verb])
+    assert queue.call("make_queue") == queue.call("make_queue") == b"ok"
+    queue.call(verb, *PUTS_IN[verb])
+    Keyspace(queue).check()
+
+
+HOLDS = {
+    "ready": lambda queue: queue.enqueue("ada", "a"),
+    "held": lambda queue: (queue.open_batch("b", cap=1), queue.enqueue("ada", "a", "b", batch="b")),
+    "delayed": lambda queue: queue.enqueue("ada", "a", delay=1000),
+    "leased": lambda queue: (queue.enqueue("ada", "a"), queue.claim()),
+    "dead": lambda queue: queue.bury("ada", "a"),
+    "schedules": lambda queue: queue.call("schedule", "ada", "s", queue.now, 0, TIMING, packed_template()),
+    "open_batches": lambda queue: queue.open_batch("b"),
+}
+
+
+@pytest.mark.parametrize("what", HOLDS)
+def test_what_a_queue_holds_is_named_and_it_stays(queue: Queue, what: str) -> None:
+    HOLDS[what](queue)
+    before = snapshot(queue)
+    outcome, *pairs = queue.call("bar_queue", 0, 1)
+    held = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    assert (outcome, held[what.encode()]) == (b"not_empty", 1)
+    assert {name.decode() for name in held} == set(HOLDS)
+    assert snapshot(queue) == before
+    assert queue.call("empty_queue") == queue.call("drop_queue") == b"gone"
+    assert snapshot(queue) == before
+
+
+def test_an_empty_queue_is_deleted_without_purge(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    queue.end("ack", queue.claim()[0])
+    queue.open_batch("b")
+    queue.call("close_batch", "b")
+    assert queue.call("bar_queue", 0, 1)[0] == b"ok"
+    empty(queue)
+    assert queue.call("drop_queue") == b"ok"
+    assert kinds(queue) == set()
+
+
+def test_a_queue_that_is_not_there_is_gone(queue: Queue) -> None:
+    queue.client.delete(queue.key("queue"))
+    queue.claim(1)
+    before = snapshot(queue)
+    assert queue.call("bar_queue", 1, 0) == [b"gone"]
+    assert snapshot(queue) == before
+    assert queue.call("bar_queue", 0, 1)[0] == b"ok"  # it is in the registry, and was about to be made
+
+
+def test_a_barred_queue_answers_no_other_verb(queue: Queue) -> None:
+    fill(queue)
+    head = queue.call("schedules", "ada", "nightly", 0, 1)[1][1]
+    queue.call("bar_queue", 1, 1)
+    queue.call("empty_queue")
+    others = {
+        **PUTS_IN, "claim": ("w", 1), "settle": ("ack", "a", 1), "tick": (1,), "cancel": ("a",), "replay": ("dead",),
+        "reschedule": (0, 0, "a"), "purge": ("dead",), "close_batch": ("capped",), "cancel_batch": ("capped",),
+        "unschedule": ("ada", "nightly"), "pause_schedule": ("ada", "nightly"), "make_queue": (),
+        "resume_schedule": ("ada", "nightly", head, 1), "fire": ("ada/nightly", head, 1),
+    }  # fmt: skip
+    for verb, args in others.items():
+        refused(queue, "deleting queue", verb, *args)
+    assert queue.depth()["stage"] == 2
+
+
+def test_it_may_be_broken_off_anywhere_and_begun_again(queue: Queue) -> None:
+    fill(queue)
+    assert queue.call("bar_queue", 1, 1)[0] == b"ok"
+    while queue.call("empty_queue") == b"more":
+        assert queue.call("drop_queue") in (b"more", b"ok")
+        outcome, *_ = queue.call("bar_queue", 0, 0)  # by now nobody need say again that it may hold something
+        if outcome == b"gone":
+            break
+    queue.call("drop_queue")
+    assert kinds(queue) == set()
+
+
+def test_a_slice_deletes_a_bounded_number_of_keys(queue: Queue) -> None:
+    for name in range(40):
+        for level in range(0, 100, 2):
+            queue.enqueue(f"t-{name}", f"{name}-{level}", priority=level)
+    queue.call("bar_queue", 1, 1)
+    before = queue.client.dbsize()
+    while queue.call("empty_queue") == b"more":
+        left = queue.client.dbsize()
+        assert before - left <= 1100
+        before = left
+    assert kinds(queue) == {"queue", "test"}
+
+
+def test_long_records_are_read_in_parts(queue: Queue) -> None:
+    for n in range(6):
+        queue.enqueue("ada", f"a-{n}", key=f"k-{n}", payload=b"x" * 400_000)
+    queue.call("bar_queue", 1, 1)
+    assert queue.call("empty_queue") == b"more"
+    assert queue.client.hlen(queue.key("extras")) == 3
+    empty(queue)
+    assert kinds(queue) == {"queue", "test"}
+
+
+class Registry(Queue):
+    """The registry of queues, as a caller of its two functions."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        super().__init__(client, "fq:{queues}")
+        client.delete(self.key("queue"))
+
+    def add(self, queue: str, maker: str = "", quota: object = "") -> str:
+        """Note that a queue is made."""
+        word: bytes = self.call("add_queue", queue, maker, quota)
+        return word.decode()
+
+    def entry(self, queue: str) -> bytes:
+        """Read the entry of a queue."""
+        return self.client.hget(self.key("names"), queue) or b""
+
+    def remove(self, queue: str, entry: bytes) -> str:
+        """Forget a queue."""
+        word: bytes = self.call("remove_queue", queue, entry)
+        return word.decode()
+
+
+@pytest.fixture
+def registry(redis_client: redis.Redis) -> Registry:
+    """The registry on an empty store."""
+    return Registry(redis_client)
+
+
+def test_a_tenant_makes_as_many_queues_as_its_quota_says(registry: Registry) -> None:
+    assert [registry.add(f"q-{n}", "ada", 3) for n in range(3)] == ["ok"] * 3
+    refused(registry, "quota_exceeded queues", "add_queue", "q-3", "ada", 3)
+    assert registry.add("q-0", "ada", 3) == registry.add("q-0", "bob", 0) == "known"
+    assert registry.add("q-3", "bob", 3) == registry.add("q-4") == "ok"
+    assert registry.add("q-5", "ada", 4) == registry.add("q-6", "ada") == "ok"  # a higher quota, or none
+    assert registry.entry("q-0") == f"{registry.now} ada".encode()
+    assert registry.entry("q-4") == f"{registry.now} ".encode()
+
+
+def test_a_removed_queue_counts_no_more(registry: Registry) -> None:
+    registry.add("q-0", "ada", 1)
+    registry.add("ours")
+    refused(registry, "quota_exceeded queues", "add_queue", "q-1", "ada", 1)
+    assert registry.remove("q-0", registry.entry("q-0")) == "ok"
+    assert registry.client.hgetall(registry.key("makers")) == {}
+    assert registry.add("q-1", "ada", 1) == "ok"
+    assert registry.remove("ours", registry.entry("ours")) == "ok"
+
+
+def test_a_queue_that_was_made_anew_stays(registry: Registry) -> None:
+    registry.add("q", "ada")
+    entry = registry.entry("q")
+    assert (registry.remove("q", entry), registry.remove("q", entry)) == ("ok", "gone")
+    registry.advance(1)
+    registry.add("q", "ada")
+    assert registry.remove("q", entry) == "gone"
+    assert registry.client.hgetall(registry.key("makers")) == {b"ada": b"1"}
