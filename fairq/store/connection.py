@@ -123,7 +123,7 @@ def as_error(reply: Exception) -> FairqError:
     if word == "FAIRQ":
         code, where, *more = rest.split(" ")
         message = _REFUSALS.get(code, "{} is not valid").format(where)
-        if code != QuotaExceeded.code or not more:
+        if code != QuotaExceeded.code or not (more and more[0].isdecimal()):  # else: where it was raised
             return from_code(code, message, where)
         wait_ms = int(more[0])
         return from_code(code, f"{message}; try again in {wait_ms / 1000:g} s", where, wait_ms)

@@ -1,0 +1,44 @@
+"""`fairq queues`: who made a queue, and how one is deleted."""
+
+from __future__ import annotations
+
+from tests.server.harness import tenant
+
+from .harness import Commands
+from .test_commands import lines, one_line_error
+
+
+def test_the_list_says_who_made_a_queue(commands: Commands) -> None:
+    commands.enqueue("emails", "1")
+    assert commands("queues", "set", "ours", "lease_ms=1000").code == 0
+    rows = {row["queue"]: row["made_by"] for row in commands("queues", "list", "--json").json}
+    assert rows == {"emails": "ada", "ours": ""}
+    table = "\n".join(lines(commands("queues", "list")))
+    assert "made by" in table
+    assert "ada" in table
+
+
+def test_a_queue_that_is_not_empty_is_deleted_with_purge_only(commands: Commands) -> None:
+    for delay in ("0", "60", "60"):
+        commands.enqueue("emails", "1", "--delay", delay)
+    one_line_error(commands("queues", "delete", "emails"), 1, "queue emails is not empty: 1 ready, 2 delayed")
+    done = commands("queues", "delete", "emails", "--purge")
+    assert (done.code, done.out) == (0, "emails: deleted, with 1 ready, 2 delayed\n")
+    assert commands("queues", "list", "--json").json == []
+    one_line_error(commands("queues", "delete", "emails", "--purge"), 1, "there is no queue emails")
+
+
+def test_an_empty_queue_is_deleted(commands: Commands) -> None:
+    commands("queues", "set", "emails", "lease_ms=1000")
+    assert commands("queues", "delete", "emails").out == "emails: deleted\n"
+    commands.enqueue("emails", "1")
+    done = commands("queues", "delete", "emails", "--purge", "--json")
+    assert (done.code, done.json) == (0, {"queue": "emails", "held": {"ready": 1}})
+
+
+def test_who_may_not_delete_or_says_it_wrong(commands: Commands) -> None:
+    commands.enqueue("emails", "1")
+    one_line_error(commands("queues", "delete", "emails", token=tenant("ada")), 1, "tenant")
+    one_line_error(commands("queues", "delete", "Emails"), 2, "queue")
+    assert commands("queues", "delete").code == 2
+    assert [row["queue"] for row in commands("queues", "list", "--json").json] == ["emails"]

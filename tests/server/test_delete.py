@@ -1,0 +1,203 @@
+"""Queues end to end: who may make how many, and a deleted one is forgotten by every server at once."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+import trio
+
+from fairq.model import NewTask
+from fairq.server.run import Served
+from fairq.store import keys
+from tests import stores
+from tests.store.waiting import wait_until
+
+from .harness import OPERATOR, WORKER, Refused, raw, running, tenant
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def client(server_store: str) -> redis.Redis:
+    """A plain client of the store."""
+    return stores.connect(server_store)
+
+
+def keys_of(client: redis.Redis, queue: str) -> set[bytes]:
+    """Name all keys of a queue."""
+    return set(client.scan_iter(f"{keys.queue_prefix(queue)}:*"))
+
+
+async def test_a_tenant_that_makes_names_without_end_is_stopped_at_its_quota(
+    served: Served, client: redis.Redis
+) -> None:
+    refused = []
+    async with raw(served, tenant("eve")) as eve, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+        for number in range(1000):
+            try:
+                await eve.enqueue(f"q-{number}", ["a"], delay_ms=HOUR_MS)
+            except Refused as error:
+                refused.append((error.code, error.field, error.frame.get("retry_in_ms")))
+        assert refused == [("quota_exceeded", "queues", None)] * 900
+        assert len((await operator.ask("queues"))["queues"]) == 100
+        assert len([key for key in client.scan_iter("fq:{q-*:queue")]) == 100
+        assert set(served.app.ticker.due) <= {f"q-{number}" for number in range(100)}
+        assert await eve.enqueue("q-0", ["b"]) == await ada.enqueue("hers", ["a"]) == ["ok"]
+        assert await eve.enqueue("hers", ["a"]) == ["ok"]
+        for verb, body in {
+            "open_batch": {"id": "b"}, "schedule": {"name": "s", "payload": 1, "every_ms": 60_000},
+        }.items():  # fmt: skip
+            with pytest.raises(Refused, match="quota_exceeded queues"):
+                await eve.ask(verb, queue="more", **body)
+        await operator.ask("delete_queue", queue="q-7", purge=True)
+        assert await eve.enqueue("more", ["a"]) == ["ok"]
+
+
+async def test_the_quota_is_a_setting(server_store: str) -> None:
+    async with running(server_store, queue_quota=1) as served, raw(served, tenant("ada")) as ada:
+        await ada.enqueue("one", ["a"])
+        with pytest.raises(Refused, match="ada has made the 1 queues that it may make: queue two was not made"):
+            await ada.enqueue("two", ["a"])
+
+
+async def test_operators_make_queues_that_count_for_nobody(server_store: str) -> None:
+    async with (
+        running(server_store, queue_quota=0) as served,
+        raw(served, OPERATOR) as operator,
+        raw(served, tenant("ada")) as ada,
+    ):
+        await operator.ask("configure", queue="q", settings={"max_attempts": 3})
+        await operator.ask("schedule", queue="s", tenant="ada", name="n", payload=1, every_ms=60_000)
+        assert await ada.enqueue("q", ["a"]) == await ada.enqueue("s", ["a"]) == ["ok"]
+        rows = (await operator.ask("queues"))["queues"]
+        assert [(row["queue"], row["made_by"], row["made_at_ms"] > 0) for row in rows] == [
+            ("q", "", True), ("s", "", True),
+        ]  # fmt: skip
+
+
+async def test_the_list_says_who_made_a_queue(served: Served) -> None:
+    async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        await ada.enqueue("hers", ["a"])
+        await worker.attach("unused")
+        rows = {row["queue"]: row for row in (await operator.ask("queues"))["queues"]}
+        assert rows["hers"]["made_by"] == "ada"
+        assert (rows["unused"]["made_by"], rows["unused"]["made_at_ms"]) == ("", 0)
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_the_other_server_forgets_a_deleted_queue_at_once(server_store: str, client: redis.Redis) -> None:
+    with trio.fail_after(30):
+        async with (
+            running(server_store) as one,
+            running(server_store) as two,
+            raw(one, OPERATOR) as operator,
+            raw(two, tenant("ada")) as ada,
+        ):
+            async with raw(two, WORKER) as worker:
+                await worker.attach("q", credit=1)
+                await ada.enqueue("q", ["a"])
+                await worker.settle("q", "ack", *await worker.pushed())
+                await two.app.shares.sample("q")
+            await ada.enqueue("q", ["late"], delay_ms=HOUR_MS)
+            await ada.ask("ended", queue="q", ids=["late"], timeout_ms=1)
+            app = two.app
+            assert "q" in app.ticker.due
+            assert "q" in app.store.registry.known
+            assert "q" in app.dispatchers
+            assert "q" in app.watchers
+            with pytest.raises(Refused, match="not_empty purge: queue q is not empty: 1 delayed"):
+                await operator.ask("delete_queue", queue="q")
+            answer = await operator.ask("delete_queue", queue="q", purge=True)
+            assert (answer["outcome"], answer["held"]["delayed"]) == ("ok", 1)
+            assert keys_of(client, "q") == set()
+            places = (app.ticker.due, app.store.registry.known, app.dispatchers, app.watchers, one.app.ticker.due)
+            await wait_until(lambda: not any("q" in place for place in places))
+            assert app.shares.before("q", "ada") is None
+            assert await operator.ask("delete_queue", queue="q") == {"outcome": "gone", "held": {}}
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_workers_of_a_deleted_queue_are_told_to_stop_and_serve_it_when_it_is_made_anew(
+    server_store: str, client: redis.Redis
+) -> None:
+    with trio.fail_after(30):
+        async with (
+            running(server_store) as one,
+            running(server_store) as two,
+            raw(one, OPERATOR) as operator,
+            raw(one, tenant("ada")) as ada,
+            raw(two, WORKER) as worker,
+        ):
+            await worker.attach("q", credit=1)
+            await ada.enqueue("q", ["a", "b"])
+            (task,) = await worker.pushed()
+            assert (await operator.ask("delete_queue", queue="q", purge=True))["outcome"] == "ok"
+            stop = await worker.receive()
+            assert (stop["type"], stop["leases"]) == ("stop", [{"id": "ada/a", "lease": task["lease"]}])
+            assert await worker.settle("q", "ack", task) == ["gone"]
+            await worker.quiet()
+            assert await ada.enqueue("q", ["b"]) == ["ok"]
+            (task,) = await worker.pushed()
+            assert await worker.settle("q", "ack", task) == ["ok"]
+            assert (await two.app.store.queue("q")).done == 1
+
+
+@pytest.mark.usefixtures("quick_floor")
+async def test_a_deletion_that_its_server_did_not_finish_is_finished_by_another(
+    server_store: str, client: redis.Redis
+) -> None:
+    with trio.fail_after(30):
+        async with running(server_store) as stays, raw(stays, tenant("ada")) as ada, raw(stays, WORKER) as worker:
+            async with running(server_store) as dies:
+                await worker.attach("q", credit=2)
+                await ada.enqueue("q", ["a"])
+                (task,) = await worker.pushed()
+                await dies.app.store.enqueue("q", "bob", [NewTask(f"b-{n}", b"1", priority=9) for n in range(300)])
+                await worker.ask("credit", credit=0)
+                assert (await dies.app.store.registry.delete("q", purge=True, seconds=0)).outcome == "more"
+            with pytest.raises(Refused, match="deleting queue: the queue is being deleted"):
+                await ada.enqueue("q", ["b"])
+            assert await worker.settle("q", "ack", task) == ["gone"]
+            await worker.ask("credit", credit=1)  # a claim finds nothing, and harms nothing
+            async with raw(stays, OPERATOR) as operator:
+                (row,) = (await operator.ask("queues"))["queues"]
+                assert row["is_deleting"]
+                assert (await operator.ask("delete_queue", queue="q"))["outcome"] == "ok"
+                assert (await operator.ask("delete_queue", queue="q"))["outcome"] == "gone"
+            assert await ada.enqueue("q", ["c"]) == ["ok"]
+            assert [each["id"] for each in await worker.pushed()] == ["c"]
+
+
+async def test_a_long_deletion_is_answered_before_it_is_done(
+    served: Served, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.server.operate._DELETE_S", 0.0)
+    async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
+        for _ in range(2):
+            await ada.enqueue("q", [f"id-{n}" for n in range(400)], priority=9)
+            outcomes = []
+            while not outcomes or outcomes[-1] == "more":
+                outcomes.append((await operator.ask("delete_queue", queue="q", purge=not outcomes))["outcome"])
+            assert set(outcomes[:-1]) == {"more"}
+            assert outcomes[-1] == "ok"
+            assert keys_of(client, "q") == set()
+
+
+async def test_an_operator_of_some_queues_deletes_those_only(served: Served) -> None:
+    from fairq.tokens import hash_token, make_token
+    from fairq.wire.messages import Role
+
+    id, token = make_token(Role.OPERATOR)
+    async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
+        await operator.ask("create_token", id=id, role="operator", hash=hash_token(token), queues=["mine"])
+        await ada.enqueue("mine", ["a"])
+        await ada.enqueue("other", ["a"])
+        async with raw(served, token) as limited:
+            with pytest.raises(Refused, match="forbidden queue"):
+                await limited.ask("delete_queue", queue="other", purge=True)
+            assert (await limited.ask("delete_queue", queue="mine", purge=True))["outcome"] == "ok"
+        for role in (tenant("ada"), WORKER):
+            async with raw(served, role) as other:
+                with pytest.raises(Refused, match="forbidden type"):
+                    await other.ask("delete_queue", queue="other", purge=True)
+        assert await served.app.store.queues() == ["other"]

@@ -1,0 +1,208 @@
+"""The registry of queues: who made which, how many a tenant may make, and what becomes of a deleted one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+import redis
+import trio
+
+from fairq.errors import Deleting, NotEmpty, QuotaExceeded, StoreFull
+from fairq.model import NewTask, Settlement, Timing
+from fairq.store import keys
+from fairq.store.opening import open_store
+from fairq.store.registry import Deletion, Registry
+from fairq.store.store import Store
+from tests import clusters
+
+Q = "emails"
+EVERY_MINUTE = Timing(every_ms=60_000)
+NOTHING = dict.fromkeys(("ready", "held", "delayed", "leased", "dead", "schedules", "open_batches"), 0)
+
+
+@asynccontextmanager
+async def opened(url: str, count: int, quota: int) -> AsyncIterator[list[Store]]:
+    """Open a store several times, as servers that hear nothing of each other do."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(open_store(url, queue_quota=quota)) for _ in range(count)]
+
+
+async def put(store: Store, *ids: str, queue: str = Q, tenant: str = "ada", **options: int) -> list[str]:
+    """Enqueue tasks."""
+    return await store.enqueue(queue, tenant, [NewTask(id, b"1", **options) for id in ids])
+
+
+def queues_of(client: redis.Redis) -> set[str]:
+    """Name the queues that have keys, by looking at all keys."""
+    return {name.decode().partition("/")[0][4:] for name in client.scan_iter("fq:{*/0}*")}
+
+
+async def test_the_first_to_put_something_in_made_the_queue(store: Store) -> None:
+    await put(store, "a")
+    await put(store, "b", tenant="bob")
+    await store.open_batch("batches", "bob", "b", 0, [b"", b"", b""])
+    await store.schedule("schedules", "eve", "s", EVERY_MINUTE, 1, "skip", NewTask("s", b"1"), maker="eve")
+    await store.schedule("ours", "eve", "s", EVERY_MINUTE, 1, "skip", NewTask("s", b"1"))  # an operator did
+    await store.set_weight("tuned", "ada", 2)
+    made = await store.registry.read()
+    assert {queue: maker.made_by for queue, maker in made.items()} == {
+        Q: "ada", "batches": "bob", "schedules": "eve", "ours": "", "tuned": "",
+    }  # fmt: skip
+    assert all(maker.made_at_ms > 1_600_000_000_000 for maker in made.values())
+
+
+async def test_servers_side_by_side_do_not_overrun_a_quota(store_url: str, redis_client: redis.Redis) -> None:
+    made: list[str] = []
+    refused: list[tuple[str | None, int | None]] = []
+
+    async def make(store: Store, queue: str) -> None:
+        try:
+            await put(store, "a", queue=queue)
+            made.append(queue)
+        except QuotaExceeded as error:
+            refused.append((error.field, error.retry_in_ms))
+
+    with trio.fail_after(60):
+        async with opened(store_url, 4, quota=10) as servers, trio.open_nursery() as nursery:
+            for number in range(40):  # each name at two servers
+                for place in range(2):
+                    nursery.start_soon(make, servers[(number + place) % 4], f"q-{number}")
+    assert len(set(made)) == 10
+    assert set(refused) == {("queues", None)}
+    assert queues_of(redis_client) == set(made)
+    assert redis_client.hgetall(keys.REGISTRY + ":makers") == {b"ada": b"10"}
+
+
+async def test_a_quota_leaves_existing_queues_and_others_alone(store_url: str, redis_client: redis.Redis) -> None:
+    async with opened(store_url, 1, quota=0) as (store,):
+        await store.set_weight(Q, "ada", 2)
+        assert await put(store, "a") == ["ok"]
+        before = redis_client.dbsize()
+        with pytest.raises(QuotaExceeded, match="ada has made the 0 queues"):
+            await put(store, "a", queue="other")
+        with pytest.raises(QuotaExceeded):
+            await store.open_batch("other", "ada", "b", 0, [b"", b"", b""])
+        with pytest.raises(QuotaExceeded):
+            await store.schedule("other", "ada", "s", EVERY_MINUTE, 1, "skip", NewTask("s", b"1"), maker="ada")
+        assert redis_client.dbsize() == before
+        assert await store.queues() == [Q]
+
+
+async def test_a_queue_that_was_deleted_elsewhere_is_made_anew(store_url: str, redis_client: redis.Redis) -> None:
+    async with opened(store_url, 2, quota=1) as (one, two):
+        await put(one, "a", delay_ms=3_600_000)
+        assert await two.registry.delete(Q, purge=True) == Deletion("ok", {**NOTHING, "delayed": 1})
+        assert (await two.queues(), queues_of(redis_client)) == ([], set())
+        assert Q in one.registry.known  # nobody has told it
+        assert await put(one, "b") == ["ok"]
+        assert (await two.registry.read())[Q].made_by == "ada"
+        assert (await two.queue(Q)).ready == 1
+        await two.registry.delete(Q, purge=True)
+        await put(two, "a", queue="other")
+        with pytest.raises(QuotaExceeded):  # counted like any other
+            await put(one, "c")
+        assert queues_of(redis_client) == {"other"}
+
+
+async def test_a_queue_deleted_while_it_is_made_is_registered_all_the_same(store: Store) -> None:
+    call = store.registry.call
+
+    async def delete_first(prefix: str, verb: str, *args: object) -> object:
+        if verb == "make_queue":
+            store.registry.call = call
+            assert (await other.delete(Q, purge=False)).outcome == "ok"
+        return await call(prefix, verb, *args)
+
+    other = Registry(store.connection, call)
+    store.registry.call = delete_first
+    assert await put(store, "a") == ["ok"]
+    assert {queue: maker.made_by for queue, maker in (await store.registry.read()).items()} == {Q: "ada"}
+
+
+async def test_a_deletion_that_was_broken_off_bars_the_queue_until_another_finishes_it(
+    store_url: str, redis_client: redis.Redis
+) -> None:
+    async with opened(store_url, 2, quota=100) as (one, two):
+        await put(one, *(f"a-{n}" for n in range(300)), priority=3)
+        await two.set_weight("other", "ada", 1)
+        lease = (await one.claim(Q, "w", 1)).leases[0]
+        with pytest.raises(NotEmpty, match="queue emails is not empty: 299 ready, 1 leased"):
+            await one.registry.delete(Q, purge=False)
+        held = {**NOTHING, "ready": 299, "leased": 1}
+        assert await one.registry.delete(Q, purge=True, seconds=0) == Deletion("more", held)
+        assert (await two.queue(Q)).is_deleting
+        for store in (one, two):
+            with pytest.raises(Deleting):
+                await put(store, "b")
+            with pytest.raises(Deleting):
+                await store.claim(Q, "w", 1)
+        assert await one.settle(Q, [Settlement("ack", lease.id, lease.lease)]) == ["gone"]
+        while (await two.registry.delete(Q, purge=False, seconds=0)).outcome == "more":  # `one` has died
+            pass
+        assert (await two.queues(), queues_of(redis_client)) == (["other"], {"other"})
+        assert await two.registry.delete(Q, purge=False) == Deletion("gone", {})
+        assert await put(one, "b") == ["ok"]
+
+
+async def test_who_ends_a_deletion_that_others_have_ended_touches_no_queue_made_since(store_url: str) -> None:
+    async with opened(store_url, 2, quota=100) as (one, two):
+        await put(one, "a")
+        call = one.registry.call
+
+        async def let_other_finish(prefix: str, verb: str, *args: object) -> object:
+            if verb == "remove_queue":
+                one.registry.call = call
+                await two.registry.delete(Q, purge=True)
+                await put(two, "b")
+            return await call(prefix, verb, *args)
+
+        one.registry.call = let_other_finish
+        assert (await one.registry.delete(Q, purge=True)).outcome == "ok"
+        assert (await one.queues(), (await one.queue(Q)).ready) == ([Q], 1)
+
+
+async def test_an_empty_queue_goes_and_its_maker_may_make_another(store_url: str) -> None:
+    async with opened(store_url, 1, quota=1) as (store,):
+        await put(store, "a", result_ttl_ms=3_600_000)
+        (lease,) = (await store.claim(Q, "w", 1)).leases
+        await store.settle(Q, [Settlement("ack", lease.id, lease.lease)])
+        assert await store.registry.delete(Q, purge=False) == Deletion("ok", NOTHING)
+        assert await store.results(Q, ["a"]) == [None]
+        assert await put(store, "a", queue="other") == ["ok"]
+
+
+async def test_what_is_known_of_queues_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairq.store.registry.MAX_KNOWN", 3)
+    for number in range(7):
+        await put(store, "a", queue=f"q-{number}")
+    assert len(store.registry.known) <= 3
+    assert await put(store, "b", queue="q-0") == ["ok"]
+
+
+async def test_a_full_store_deletes_and_makes_no_queue(store: Store, redis_client: redis.Redis) -> None:
+    await put(store, "a")
+    redis_client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(StoreFull):
+            await put(store, "a", queue="other")
+        assert (await store.registry.delete(Q, purge=True)).outcome == "ok"
+    finally:
+        redis_client.config_set("maxmemory", 0)
+    assert await store.queues() == []
+
+
+async def test_queues_of_a_cluster_are_deleted_where_they_are(cluster: clusters.Cluster) -> None:
+    names = [f"queue-{number}" for number in range(6)]
+    async with open_store(cluster.url, connect_timeout=30) as store:
+        for queue in names:
+            await put(store, "a", "b", queue=queue, result_ttl_ms=3_600_000)
+            lease, _ = (await store.claim(queue, "w", 2)).leases
+            await store.settle(queue, [Settlement("ack", lease.id, lease.lease)])
+        for queue in names[1:]:
+            assert (await store.registry.delete(queue, purge=True)).outcome == "ok"
+        assert await store.queues() == names[:1]
+        left = {name.decode() for node in cluster.nodes for name in node.client.scan_iter("fq:{queue-*")}
+    assert left
+    assert {name.split(":")[1] for name in left} == {"{queue-0/0}"}
