@@ -12,8 +12,8 @@
 -- window may outlive all that names them; the record says until when there are any, and only then the store's keys are
 -- looked through. A new kind of key goes into one of the lists here: a test makes one of each and looks for the rest.
 
-local KEYS_PER_SLICE = 1000
-local FIELDS_PER_READ = 200
+local KEYS_PER_SLICE = 500
+local FIELDS_PER_READ, READS_PER_SLICE = 100, 20
 local OF_TENANT = {'ready:', 'levels:', 'void:', 'delayed:', 'events:', 'deaths:', 'schedules:'}
 local OF_BATCH = {'members:', 'held:'}
 local OF_RUN = {'progress:'}
@@ -60,20 +60,33 @@ local NAMING = {
   {hash = 'tenants', doom = doom_tenant},
 }
 
--- Some fields of a hash with their values; none when it is empty. Fields that were read are deleted, so each call
--- begins anew: the table shrinks with them, and few of its places are empty.
-local function read_some(at)
-  local cursor, found = '0', {}
-  repeat
-    cursor, found = unpack(redis.call('HSCAN', at, cursor, 'COUNT', FIELDS_PER_READ))
-  until #found > 0 or cursor == '0'
-  return found
+-- How far the search of one place is: a cursor, kept from call to call. A place is a hash, or (empty) all keys.
+local function read_cursor(call, place)
+  local kept = redis.call('GET', key(call, 'deleting')) or ''
+  return kept:match('^' .. place .. ' (%d+)$') or '0'
 end
 
--- Deletes the keys that some fields of a hash name, and those fields; returns whether there were any.
+local function keep_cursor(call, place, cursor)
+  redis.call('SET', key(call, 'deleting'), place .. ' ' .. cursor)
+end
+
+-- Some fields of a hash with their values, the cursor where they were found, and the next one. What was deleted before
+-- leaves empty places behind, so it may take several reads, and there may be none.
+local function read_some(at, cursor)
+  local found, next_cursor
+  for _ = 1, READS_PER_SLICE do
+    next_cursor, found = unpack(redis.call('HSCAN', at, cursor, 'COUNT', FIELDS_PER_READ))
+    if #found > 0 or next_cursor == '0' then break end
+    cursor = next_cursor
+  end
+  return found, cursor, next_cursor
+end
+
+-- Deletes the keys that some fields of a hash name, and those fields; returns whether there may be more.
 local function empty_some(call, naming)
   local at, doomed, fields, bytes = key(call, naming.hash), {}, {}, 0
-  local found = read_some(at)
+  if redis.call('EXISTS', at) == 0 then return false end
+  local found, cursor, next_cursor = read_some(at, read_cursor(call, naming.hash))
   for i = 1, #found, 2 do
     bytes = bytes + (naming.doom(call, doomed, found[i], found[i + 1]) or 0)
     fields[#fields + 1] = found[i]
@@ -81,7 +94,8 @@ local function empty_some(call, naming)
   end
   if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
   if #fields > 0 then redis.call('HDEL', at, unpack(fields)) end
-  return #fields > 0
+  keep_cursor(call, naming.hash, 2 * #fields < #found and cursor or next_cursor)
+  return true
 end
 
 local function empty_next(call)
@@ -99,14 +113,14 @@ end
 
 -- Looks through some of the store's keys for those that nothing names; returns whether there are more to look at.
 local function sweep_some(call)
-  local at, last, doomed = key(call, 'deleting'), {}, {}
+  local last, doomed = {}, {}
   for _, name in ipairs(LAST) do last[key(call, name)] = true end
-  local page = redis.call('SCAN', redis.call('GET', at) or '0', 'MATCH', key(call, '*'), 'COUNT', KEYS_PER_SLICE)
+  local page = redis.call('SCAN', read_cursor(call, ''), 'MATCH', key(call, '*'), 'COUNT', 2 * KEYS_PER_SLICE)
   for _, found in ipairs(page[2]) do
     if not last[found] then doomed[#doomed + 1] = found end
   end
   if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
-  redis.call('SET', at, page[1])
+  keep_cursor(call, '', page[1])
   return page[1] ~= '0'
 end
 
