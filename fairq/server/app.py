@@ -76,7 +76,7 @@ class App:
         if channel == keys.WORKERS and message:
             self.roster.told(message)
         if channel == keys.DELETED and message:
-            self.forget(message)
+            self.forget(*message.split(" ", 1))
         for queue, dispatcher in self.dispatchers.items():
             if channel in ("", keys.ready_channel(queue)):
                 if message.startswith(keys.STOP):
@@ -87,13 +87,15 @@ class App:
             if channel in ("", keys.ready_channel(queue)):
                 watchers.heard(message)
 
-    def forget(self, queue: str) -> None:
-        """Keep nothing of a queue that is being, or was, deleted; workers stay attached, and find nothing."""
+    def forget(self, what: str, queue: str) -> None:
+        """Keep nothing of a queue whose deletion has begun, or ended; workers stay attached, and find nothing."""
         self.store.registry.forget(queue)
         self.ticker.forget(queue)
         self.shares.forget(queue)
         if dispatcher := self.dispatchers.get(queue):
             dispatcher.forget()
+            if what == keys.DELETION_BEGUN:  # what they hold after the end is of a queue made anew
+                dispatcher.stop_all()
             if not dispatcher.room.workers:
                 dispatcher.stop_claiming()
                 del self.dispatchers[queue]

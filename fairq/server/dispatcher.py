@@ -100,10 +100,15 @@ class Dispatcher:
             self._cancelled.add(id)
 
     def forget(self) -> None:
-        """The queue was deleted: what its workers hold is to be stopped, and what was known of its tasks is void."""
+        """The queue was deleted: what was known of its tasks is void."""
         self.dwells = Dwells()
+        if self.room.workers:  # who are there from the beginning
+            self.dwells.claimed(self.store_now_ms, (), ())
+
+    def stop_all(self) -> None:
+        """Tell workers to stop what they hold."""
         for worker in self.room.workers:
-            held = {id: attempt for (queue, id), attempt in worker.session.held.items() if queue == self.queue}
+            held = {id: lease for (queue, id), lease in worker.session.held.items() if queue == self.queue}
             if held:
                 worker.session.stop(self.queue, held)
                 worker.kick()

@@ -44,7 +44,6 @@ async def delete_queue(app: App, peer: Peer, request: wire.DeleteQueue) -> Body:
     deletion = await app.store.registry.delete(queue, purge=request.purge, seconds=_DELETE_S)
     if deletion.outcome == "ok":
         log.info("queue deleted", queue=queue, **deletion.held)
-    app.forget(queue)
     return {"outcome": deletion.outcome, "held": deletion.held}
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 REGISTRY = "fq:{queues}"  # the prefix of the registry of queues: KEYS[1] of its functions
 QUEUES = REGISTRY + ":names"  # hash: queue name -> when it was made, and who made it
 QUEUES_BEFORE_5 = "fq:queues"  # set of queue names, in data of versions before 5
-DELETED = "fq:deleted"  # channel: name of a queue
+DELETED = "fq:deleted"  # channel: `begun` or `ended`, a space, and the name of a queue
+DELETION_BEGUN, DELETION_ENDED = "begun", "ended"
 TOKENS = "fq:tokens"  # hash: token id -> JSON
 REVOKED = "fq:revoked"  # channel: token id
 DATA_VERSION = "fq:data_version"  # string: the version of what all keys hold

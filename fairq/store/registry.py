@@ -71,11 +71,8 @@ class Registry:
             raise QuotaExceeded(message, field="queues") from None
 
     def forget(self, queue: str) -> None:
-        """A queue was deleted, or (empty name) any may have been."""
-        if queue:
-            self.known.discard(queue)
-        else:
-            self.known.clear()
+        """A queue was deleted."""
+        self.known.discard(queue)
 
     async def read(self) -> dict[str, Maker]:
         """Tell of all queues who made them, and when."""
@@ -101,18 +98,18 @@ class Registry:
             raise NotEmpty(f"queue {queue} is not empty: {what}", field="purge")
         if outcome == b"gone":
             return Deletion("gone", {})
-        await self._tell(queue)
+        await self._tell(keys.DELETION_BEGUN, queue)
         while (outcome := await self.call(prefix, "empty_queue")) == b"more":
             if trio.current_time() >= deadline:
                 return Deletion("more", held)
         if outcome == b"done":  # else somebody else has finished it
             if entry is not None:
                 await self.call(keys.REGISTRY, "remove_queue", queue, entry)
+            await self._tell(keys.DELETION_ENDED, queue)  # before anybody can make it anew
             await self.call(prefix, "drop_queue")
-            await self._tell(queue)
         return Deletion("ok", held)
 
-    async def _tell(self, queue: str) -> None:
+    async def _tell(self, what: str, queue: str) -> None:
         """Have all servers forget a queue; the word may be lost."""
         self.forget(queue)
-        await self.connection.call("PUBLISH", keys.DELETED, queue)
+        await self.connection.call("PUBLISH", keys.DELETED, f"{what} {queue}")

@@ -42,6 +42,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "extend": {"ref": 1, "queue": "q", "leases": [{"id": "t-1", "lease": 1}]},
     "queues": {"ref": 1},
     "configure": {"ref": 1, "queue": "q", "settings": {"lease_ms": 1000}},
+    "delete_queue": {"ref": 1, "queue": "q"},
     "tenants": {"ref": 1, "queue": "q"},
     "set_weight": {"ref": 1, "queue": "q", "tenant": "t", "weight": 1},
     "set_limits": {"ref": 1, "queue": "q", "tenant": "t", "limits": {"cap": 5}},
