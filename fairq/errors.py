@@ -91,6 +91,12 @@ class Deleting(FairqError):
     code = "deleting"
 
 
+class Repairing(FairqError):
+    """The queue is being repaired: nothing was done; safe to try again."""
+
+    code = "repairing"
+
+
 class TooOld(FairqError):
     """The feed no longer keeps what came after that event; the message says from where it goes on."""
 
@@ -178,6 +184,7 @@ BY_CODE: dict[str, type[FairqError]] = {
         QuotaExceeded,
         NotEmpty,
         Deleting,
+        Repairing,
         TooOld,
         StoreFull,
         Unavailable,

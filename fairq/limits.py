@@ -15,9 +15,10 @@ LIMIT_RANGES: dict[str, int] = {  # limit -> highest; 0 is none
     "rate": 1_000_000,
     "burst": 1_000_000,
     "queued": 1_000_000_000,
-    "queued_bytes": 1 << 50,
+    "stored_bytes": 1 << 50,
     "delayed": 1_000_000_000,
     "dead": 10_000_000,
+    "max_share": 100,
 }
 
 
@@ -26,9 +27,11 @@ class Limits:
     """What bounds a tenant; 0 is no limit, None (of a tenant's own) the one for all.
 
     At once at most `cap` of its tasks run, and `guaranteed` of them are served before others' (for one tenant only).
-    `rate` is starts a second, of which `burst` may come at once (0: as many as in a second). `queued` and
-    `queued_bytes` bound what waits, `delayed` what of it waits for its start, `dead` its dead letters: of more, the
-    oldest go.
+    `rate` is starts a second, of which `burst` may come at once (0: as many as in a second). `queued` bounds
+    the tasks that wait, `delayed` those that wait for their start, `stored_bytes` all that it keeps (payloads, also of
+    running tasks and dead letters; results, dedupe keys, batches, schedules), `dead` its dead letters: of more, the
+    oldest go. Where nothing is set for all, that is 10,000,000 tasks and 1 GiB. `max_share` is a cap that follows the
+    workers: per cent of the slots that are attached to the queue.
     """
 
     cap: int | None = None
@@ -36,9 +39,10 @@ class Limits:
     rate: float | None = None
     burst: int | None = None
     queued: int | None = None
-    queued_bytes: int | None = None
+    stored_bytes: int | None = None
     delayed: int | None = None
     dead: int | None = None
+    max_share: int | None = None
 
 
 @define

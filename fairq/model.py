@@ -38,6 +38,7 @@ MAX_SCHEDULES = 1_000  # of a tenant in a queue
 MAX_CRON_CHARS = 200
 MAX_SPANS = 32  # of one text of windows
 MAX_WINDOWS_CHARS = 1_000
+AHEAD_MS = 60_000  # a store's clock that is ahead of the servers' by more lets nothing expire
 MAX_EVENT_ID = 1 << 50
 MAX_DETAIL_BYTES = 256  # of an event
 
@@ -227,7 +228,7 @@ class Settlement(NamedTuple):
 class Tick:
     """What one tick did, and when (in the store's ms) the next will find work; -1 when nothing waits.
 
-    `fires`: how many schedules are due.
+    `fires`: how many schedules are due. `ahead_ms`: by how much the store's clock is ahead of this process's.
     """
 
     now_ms: int
@@ -239,6 +240,7 @@ class Tick:
     trimmed: int
     fires: int = 0
     turns: int = 0
+    ahead_ms: int = 0
 
 
 @frozen
@@ -253,6 +255,7 @@ class QueueSettings:
     dead_keep_ms: int = 14 * 86_400_000
     dead_keep: int = 100_000
     events_keep: int = 10_000
+    reserve: int = 0  # per cent of the slots
 
 
 SETTING_RANGES: dict[str, tuple[int, int]] = {
@@ -263,7 +266,13 @@ SETTING_RANGES: dict[str, tuple[int, int]] = {
     "dead_keep_ms": (1_000, 31_536_000_000),
     "dead_keep": (0, 10_000_000),
     "events_keep": (0, 1_000_000),
+    "reserve": (0, 90),
 }
+
+
+def kept_slots(slots: int, reserve: int) -> int:
+    """Tell how many slots are kept for tenants that have nothing running; never the last one (lua/11_reserve.lua)."""
+    return max(0, min(-(-slots * reserve // 100), slots - 1))
 
 
 def check_settings(changes: object) -> dict[str, str | int]:
@@ -279,6 +288,16 @@ def check_settings(changes: object) -> dict[str, str | int]:
         else:
             raise BadRequest(f"there is no queue setting {name!r:.80}", field=str(name)[:80])
     return changes
+
+
+@frozen
+class Repair:
+    """How far a repair is: `more`, `done` or `gone` (another call has ended it); what it looks at, what was mended."""
+
+    outcome: str
+    number: int
+    doing: str
+    mended: dict[str, int]
 
 
 @frozen
@@ -298,6 +317,7 @@ class QueueState:
     is_paused: bool
     is_closed: bool
     is_deleting: bool
+    is_repairing: bool
     settings: QueueSettings
     made_by: str = ""  # empty: an operator
     made_at_ms: int = 0  # 0: nobody has yet
@@ -326,7 +346,7 @@ class TenantState:
     is_spent: bool
     is_backlogged: bool
     is_limited: bool
-    waiting_bytes: int
+    stored_bytes: int
 
 
 @frozen

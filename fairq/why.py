@@ -2,13 +2,15 @@
 
 A task waits for all of its causes to end; the first one told is the one to look at first:
 
-1. `queue_paused`, `tenant_paused`: an operator holds it back, and no clock ends that.
+1. `queue_repairing`: nothing is given until that is done; `queue_paused`, `tenant_paused`: an operator holds it back.
+   No clock ends these.
 2. `queue_closed`, `tenant_closed`: a window by the clock.
 3. `start`, `retry`: its own start, or that of its next attempt, has not come.
 4. `no_worker`: none is attached that takes tasks of the queue.
 5. `rate`, `cap`, `batch_cap`: a limit of its tenant, or of its batch.
 6. `backlog`: other tasks of its tenant (held: of its batch) come first, or have the slots.
-7. `share`: other tenants' tasks have the slots.
+7. `reserve`: the slots that are left are kept for tenants that have nothing running.
+8. `share`: other tenants' tasks have the slots.
 
 When it may start is an estimate: its tenant goes on at the slowest of its paces, which are its share of the slots (or
 what it is guaranteed), its cap, its batch's cap (each divided by how long its tasks take) and its rate.
@@ -22,10 +24,10 @@ from typing import Literal, NamedTuple, get_args
 from attrs import field, frozen
 
 Cause = Literal[
-    "queue_paused", "tenant_paused", "queue_closed", "tenant_closed", "start", "retry", "no_worker", "rate", "cap",
-    "batch_cap", "backlog", "share",
+    "queue_repairing", "queue_paused", "tenant_paused", "queue_closed", "tenant_closed", "start", "retry", "no_worker",
+    "rate", "cap", "batch_cap", "backlog", "reserve", "share",
 ]  # fmt: skip
-PAUSED, CLOSED, SPENT, CAPPED = 1, 2, 4, 8  # bits of what bars a tenant or a queue; lua/09_limits.lua
+PAUSED, CLOSED, SPENT, CAPPED, REPAIRING = 1, 2, 4, 8, 16  # bits of what bars a tenant or a queue; lua/09_limits.lua
 FOREVER = math.inf
 
 # What the dwell of tasks that have started was spent on; of two that held at once, the one that stands first.
@@ -35,7 +37,7 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 
 def reason_of(bits: int) -> Reason:
     """Return what kept a tenant, or a queue, out."""
-    return "paused" if bits & PAUSED else "closed" if bits & CLOSED else "rate" if bits & SPENT else "cap"
+    return "paused" if bits & (PAUSED | REPAIRING) else "closed" if bits & CLOSED else "rate" if bits & SPENT else "cap"
 
 
 class Kept(NamedTuple):
@@ -100,6 +102,8 @@ class Facts:
     queue_leased: float
     queue_barred: float
     queue_turns_at: float
+    queue_slots: float
+    queue_kept: float
 
     @property
     def task_ms(self) -> float:
@@ -111,6 +115,11 @@ class Facts:
         """Its tenant's part of the slots, once it is let in."""
         others = self.queue_weight_sum - (self.weight if self.competes else 0)
         return self.weight / (max(others, 0) + self.weight)
+
+    @property
+    def is_kept_out(self) -> bool:
+        """Whether all slots that its tenant may have are in use, and others are kept."""
+        return self.queue_kept > 0 and self.leased >= max(self.guaranteed, 1)
 
 
 @frozen
@@ -130,7 +139,8 @@ class Why:
 
     `ahead`: how many tasks of its tenant (held: of its batch) come before it; at least so many, unless that is exact.
     `until_ms`: before when a clock does not let it start. `starts_at_ms`: when it may start, if all goes on as it does;
-    None where nothing can be said. `share`: its tenant's part of the queue's slots, once it is let in.
+    None where nothing can be said. `share`: its tenant's part of the queue's slots, once it is let in. `kept`: slots,
+    of `kept_of` in all, that are kept for tenants with nothing running, where all others are in use.
     """
 
     id: str
@@ -147,6 +157,8 @@ class Why:
     cap: int = 0
     batch_cap: int = 0
     rate: float = 0.0
+    kept: int = 0
+    kept_of: int = 0
 
 
 def explain(id: str, task: Waiting, slots: float) -> Why:
@@ -157,7 +169,7 @@ def explain(id: str, task: Waiting, slots: float) -> Why:
     causes = _causes(task, facts, slots)
     until = _until(task, facts)
     starts = max(until, task.now_ms + _wait_ms(task, facts, slots))
-    if {"queue_paused", "tenant_paused", "no_worker"}.intersection(causes):
+    if {"queue_repairing", "queue_paused", "tenant_paused", "no_worker"}.intersection(causes):
         starts = FOREVER
     return Why(
         id=id,
@@ -174,6 +186,8 @@ def explain(id: str, task: Waiting, slots: float) -> Why:
         cap=int(facts.cap),
         batch_cap=int(facts.batch_cap),
         rate=facts.rate,
+        kept=int(facts.queue_kept),
+        kept_of=int(facts.queue_slots) if facts.queue_kept else 0,
     )
 
 
@@ -184,6 +198,7 @@ def _causes(task: Waiting, facts: Facts, slots: float) -> list[Cause]:
     is_capped = 0 < facts.cap <= facts.leased
     is_own = is_ready and is_full and others <= 0 < facts.leased
     found: dict[Cause, bool] = {
+        "queue_repairing": bool(int(facts.queue_barred) & REPAIRING),
         "queue_paused": bool(int(facts.queue_barred) & PAUSED),
         "tenant_paused": bool(barred & PAUSED),
         "queue_closed": bool(int(facts.queue_barred) & CLOSED),
@@ -195,6 +210,7 @@ def _causes(task: Waiting, facts: Facts, slots: float) -> list[Cause]:
         "cap": is_ready and is_capped,
         "batch_cap": task.state == "held",
         "backlog": task.state != "delayed" and (facts.ahead > 0 or is_own),
+        "reserve": is_ready and not barred and not is_capped and facts.is_kept_out,
         "share": is_ready and not barred and not is_capped and is_full and others > 0,
     }
     return [cause for cause, holds in found.items() if holds]
@@ -225,7 +241,7 @@ def _wait_ms(task: Waiting, facts: Facts, slots: float) -> float:
     if not slots:
         return FOREVER
     ahead = facts.ahead + (facts.ready if task.state == "held" else 0)
-    is_free = facts.queue_leased < slots
+    is_free = facts.queue_leased < slots and not facts.is_kept_out
     if is_free and not ahead and task.state != "held" and not 0 < facts.cap <= facts.leased:
         return 0
     if not facts.task_ms:

@@ -67,7 +67,7 @@ FEATURES = (
     _own("caps of their own", cap=UNREACHED),
     _own("rates of their own", rate=UNREACHED),
     _own("guarantees of their own", guaranteed=1),
-    _own("quotas of their own", queued=UNREACHED, queued_bytes=UNREACHED * len(PAYLOAD)),
+    _own("quotas of their own", queued=UNREACHED, stored_bytes=UNREACHED * len(PAYLOAD)),
     Feature("windows, open", for_tenant=_open_window),
     Feature("priorities, three levels", asks=lambda _, n: {"priority": LEVELS[n % len(LEVELS)]}),
     Feature("dedupe keys", asks=lambda tenant, n: {"dedupe_key": f"{tenant}-{n}"}),

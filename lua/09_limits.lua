@@ -1,7 +1,8 @@
 -- Limits: what bounds a tenant besides its share, and who is out of the draw for it.
 --
 -- They stand in the hash `limits`: a tenant's own, and under the empty name those for all who have none of that kind.
--- tenant.limited and queue.limited say whether there are any: where there are none, nothing is read.
+-- details.limited and queue.limited say whether there are any: where there are none, nothing is read, and the defaults
+-- hold.
 --
 -- Rate. One number is the whole token bucket (GCRA, ITU-T I.371): `spent`, the time at which it will be full again. A
 -- dispatch moves that on by the rate's interval, and is allowed while it is less than `burst` intervals ahead of now.
@@ -9,43 +10,48 @@
 -- that a fast one does not come and go with every task. A pick that is taken back gives its token back.
 --
 -- Guarantee. A tenant with fewer leased tasks than it is guaranteed is served as if it had just woken (rule 3 of
--- 10_tenants.lua), but that one who is behind goes before it one time in eight only, until it has them. Its account
+-- 10_seats.lua), but that one who is behind goes before it one time in eight only, until it has them. Its account
 -- goes on, so it draws less of what is left; the slots that it does not use are everybody's.
+--
+-- Max share. A cap that follows the workers: so many per cent of the slots that are attached to the queue, rounded
+-- down, but one at least. Claims say how many slots there are (`queue.slots`). When there are fewer, tenants without
+-- room may stand in slots, as when a cap for all has been lowered; when there are more, ticks let in those that were
+-- out.
 
 local limits = {
-  names = {'cap', 'guaranteed', 'rate', 'burst', 'queued', 'queued_bytes', 'delayed', 'dead'},  -- KEYS.md
+  -- KEYS.md
+  names = {'cap', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead', 'max_share'},
+  defaults = {  -- what holds for all where nothing is set (0: none): nobody can fill the store
+    cap = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
+    dead = 0, max_share = 0,
+  },
 }
 local UNSET = -1                                      -- of a tenant's limit: the one for all holds
-local BAR_PAUSED, BAR_CLOSED, BAR_SPENT = 1, 2, 4     -- bits of tenant.barred, and the first two of queue.barred
+local BAR_PAUSED, BAR_CLOSED, BAR_SPENT = 1, 2, 4     -- bits of details.barred, and the first two of queue.barred
+local OUT, AWAKE = 0, -1  -- account.slot: in no structure, on the wake list, else its slot in the class
 do
 
 local REFILL_MS = 20
 
--- One constructor, as for tenants: growing a table costs more than filling it.
-local function new_limits(cap, guaranteed, rate, burst, queued, queued_bytes, delayed, dead)
-  return {
-    cap = cap, guaranteed = guaranteed, rate = rate, burst = burst, queued = queued, queued_bytes = queued_bytes,
-    delayed = delayed, dead = dead,
-  }
-end
-
 -- What was set for a tenant, or (empty name) for all.
 function limits.set_for(call, name)
   local packed = redis.call('HGET', key(call, 'limits'), name)
-  if packed then return new_limits(struct.unpack(LIMITS_FORMAT, packed)) end
-  local unset = name == '' and 0 or UNSET
-  return new_limits(unset, unset, unset, unset, unset, unset, unset, unset)
+  if packed then return (LIMITS.unpack(packed)) end
+  local values = {}
+  for _, limit in ipairs(limits.names) do values[limit] = name == '' and limits.defaults[limit] or UNSET end
+  return values
 end
 
 -- The limits that hold for a tenant; 0 is none.
 function limits.of(call, t)
-  local known = call.limits
+  if call.queue.limited == 0 and accounts.details_of(call, t).limited == 0 then return limits.defaults end
+  local known = calls.table_of(call, 'limits')
   local for_all = known['']
   if not for_all then
     for_all = limits.set_for(call, '')
     known[''] = for_all
   end
-  if t.limited == 0 then return for_all end
+  if accounts.details_of(call, t).limited == 0 then return for_all end
   local own = known[t.name]
   if own then return own end
   own = limits.set_for(call, t.name)
@@ -56,21 +62,38 @@ function limits.of(call, t)
   return own
 end
 
+-- Whether nothing about the tenant but its account matters: nothing more need be read of it.
+function limits.is_plain(call, t)
+  return t.is_odd == 0 and not t.details and call.queue.limited == 0
+end
+
+-- The most tasks of a tenant that may be leased at once; 0: any number.
+function limits.cap_of(call, t)
+  local l = limits.of(call, t)
+  if l.max_share == 0 then return l.cap end
+  local most = math.max(1, math.floor(call.queue.slots * l.max_share / 100))
+  return l.cap > 0 and math.min(l.cap, most) or most
+end
+
 -- Whether one more task of the tenant may be leased.
 function limits.is_eligible(call, t)
-  if t.ready == 0 or t.barred ~= 0 then return false end
-  if t.limited + call.queue.limited == 0 then return true end
-  local cap = limits.of(call, t).cap
+  if t.ready == 0 then return false end
+  if t.is_odd == 0 and not t.details and call.queue.limited == 0 then return true end
+  local d = accounts.details_of(call, t)
+  if d.barred ~= 0 then return false end
+  if d.limited + call.queue.limited == 0 then return true end
+  local cap = limits.cap_of(call, t)
   return cap == 0 or t.leased < cap
 end
 
 function limits.is_guaranteed(call, t)
-  return t.limited == 1 and t.leased < limits.of(call, t).guaranteed
+  if t.is_odd == 0 and not t.details then return false end
+  return accounts.details_of(call, t).limited == 1 and t.leased < limits.of(call, t).guaranteed
 end
 
 -- Whether all that the tenant has is what it is guaranteed: then it does not compete with the others.
 function limits.is_within_guarantee(call, t)
-  if t.limited == 0 then return false end
+  if t.is_odd == 0 and not t.details or accounts.details_of(call, t).limited == 0 then return false end
   local guaranteed = limits.of(call, t).guaranteed
   return guaranteed > 0 and t.leased <= guaranteed
 end
@@ -83,36 +106,45 @@ end
 -- Notes what keeps a tenant out of the draw that has ready tasks, and since when. It stays noted when the tenant is let
 -- in again, until it has nothing ready: the bits of `barred`, or 8, as many leased tasks as its cap allows.
 function limits.keep_out(call, t)
-  local cause = t.ready > 0 and (t.barred ~= 0 and t.barred or 8) or 0
-  if cause ~= 0 and (t.slot ~= OUT or t.cause == 0) then t.out_at = call.now end
-  t.cause, t.since = cause, 0
+  if limits.is_plain(call, t) then return end
+  local d = accounts.details_of(call, t)
+  local cause = t.ready > 0 and (d.barred ~= 0 and d.barred or 8) or 0
+  if cause ~= 0 and (t.slot ~= OUT or d.cause == 0) then d.out_at = call.now end
+  d.cause, d.since = cause, 0
+end
+
+-- Notes that a tenant which was kept out is let in.
+function limits.let_in(call, t)
+  if not limits.is_plain(call, t) then accounts.details_of(call, t).since = call.now end
 end
 
 -- Tells whoever claims once that a tenant was kept out, why, and from when until when.
 function limits.tell_kept(call, t)
-  if call.kept[t.name] then return end
-  call.kept[t.name] = true
-  for _, value in ipairs({t.name, t.cause, t.out_at, t.since}) do table.insert(call.kept, value) end
+  if t.is_odd == 0 and not t.details then return end
+  local d, kept = accounts.details_of(call, t), calls.table_of(call, 'kept')
+  if d.cause == 0 or kept[t.name] then return end
+  kept[t.name] = true
+  for _, value in ipairs({t.name, d.cause, d.out_at, d.since}) do table.insert(kept, value) end
 end
 
 -- Bars a tenant that has no token, or lets it in again.
 function limits.meter(call, t)
-  local rate, burst = limits.of(call, t).rate, limits.of(call, t).burst
-  if rate == 0 then return limits.bar(t, BAR_SPENT, false) end
+  local rate, burst, d = limits.of(call, t).rate, limits.of(call, t).burst, accounts.details_of(call, t)
+  if rate == 0 then return limits.bar(d, BAR_SPENT, false) end
   local interval = 1000 / rate
   if burst == 0 then burst = math.max(1, math.floor(rate)) end  -- what comes in a second
-  t.spent = math.min(t.spent, call.now + burst * interval)      -- it may have been spent at another rate
-  local next_at = t.spent - (burst - 1) * interval
+  d.spent = math.min(d.spent, call.now + burst * interval)      -- it may have been spent at another rate
+  local next_at = d.spent - (burst - 1) * interval
   if next_at > call.now then
     local refill = math.min(burst, math.max(1, math.floor(REFILL_MS / interval)))
     local unpark_at = math.ceil(next_at + (refill - 1) * interval)
     call.unpark_at = math.min(call.unpark_at or unpark_at, unpark_at)
-    call.parked[t.name] = unpark_at
+    calls.table_of(call, 'parked')[t.name] = unpark_at
   end
-  limits.bar(t, BAR_SPENT, next_at > call.now)
+  limits.bar(d, BAR_SPENT, next_at > call.now)
 end
 
--- Whether a cap for all leaves tenants room that it did not leave before.
+-- Whether a cap, or a max share, for all leaves tenants room that it did not leave before.
 local function is_wider(before, after)
   return before > 0 and (after == 0 or after > before)
 end
@@ -121,44 +153,51 @@ end
 -- cap are let in by them, some at a time.
 function limits.recheck_all(call, before, after)
   redis.call('ZUNIONSTORE', key(call, 'parked'), 1, key(call, 'parked'), 'WEIGHTS', 0)
-  if not is_wider(before.cap, after.cap) then return end
-  call.queue.sweeping = 1
-  redis.call('DEL', key(call, 'sweep'))
+  if is_wider(before.cap, after.cap) or is_wider(before.max_share, after.max_share) then call.queue.sweeping = 2 end
 end
 
--- Goes on letting in tenants that a cap for all kept out: a page of all tenants.
+-- A claim says how many slots are attached to the queue: more than before may let in tenants that their max share kept
+-- out.
+function limits.set_slots(call, slots)
+  local q = call.queue
+  if slots > q.slots and q.max_shares == 1 then q.sweeping, call.unpark_at = 2, call.now end
+  q.slots = slots
+end
+
+-- Goes on with a sweep (2: begins it): of a page of all tenants lets in those whom a cap for all kept out, writes down
+-- those that have nothing running (11_reserve.lua), and sees that their first delayed task is looked for in time.
 function limits.sweep(call)
-  if call.queue.sweeping == 0 then return end
-  local at, names = key(call, 'sweep'), {}
-  local page = redis.call('HSCAN', key(call, 'tenants'), redis.call('GET', at) or '0', 'COUNT', TASKS_PER_CALL)
+  local q, at, tags = call.queue, key(call, 'sweep'), {}
+  if q.sweeping == 0 then return end
+  local cursor = q.sweeping == 1 and redis.call('GET', at) or '0'
+  local page = redis.call('HSCAN', key(call, 'accounts'), cursor, 'COUNT', TASKS_PER_CALL)
   for i = 1, #page[2], 2 do
-    names[#names + 1], call.packed[page[2][i]] = page[2][i], page[2][i + 1]
+    tags[#tags + 1], call.packed[page[2][i]] = page[2][i], page[2][i + 1]
   end
-  table.sort(names)
-  for _, name in ipairs(names) do
-    local t = tenant(call, name)
-    if t.ready > 0 and t.slot == OUT then touch(call, name) end
+  table.sort(tags)
+  for _, tag in ipairs(tags) do
+    local t = accounts.at(call, tag)
+    local is_idle = q.reserve > 0 and t.slot > 0 and t.leased == 0
+    if t.ready > 0 and t.slot == OUT or is_idle then accounts.touch(call, t) end
+    local first = redis.call('ZRANGE', key(call, 'delayed:' .. t.name), 0, 0, 'WITHSCORES')[2]
+    if first then redis.call('ZADD', key(call, 'due'), 'LT', first, t.name) end
   end
-  if page[1] == '0' then
-    call.queue.sweeping = 0
-    redis.call('DEL', at)
-  else
-    redis.call('SET', at, page[1])
-  end
-  call.is_changed = true
+  q.sweeping, call.is_changed = page[1] == '0' and 0 or 1, true
+  if q.sweeping == 1 then redis.call('SET', at, page[1]) else redis.call('DEL', at) end
 end
 
 -- Takes a token for a dispatch, or (count = -1) gives it back.
 function limits.spend(call, t, count)
-  local rate = limits.of(call, t).rate
+  if limits.is_plain(call, t) then return end
+  local rate, d = limits.of(call, t).rate, accounts.details_of(call, t)
   if rate == 0 then return end
-  t.spent = math.max(t.spent, call.now) + count * 1000 / rate
+  d.spent = math.max(d.spent, call.now) + count * 1000 / rate
   limits.meter(call, t)
 end
 
 function limits.write_parked(call)
   local members = {}
-  for name, unpark_at in pairs(call.parked) do
+  for name, unpark_at in pairs(call.parked or {}) do
     members[#members + 1], members[#members + 2] = unpark_at, name
   end
   write('ZADD', key(call, 'parked'), members)
@@ -169,8 +208,7 @@ function limits.unpark(call, limit)
   local names = redis.call('ZRANGE', key(call, 'parked'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
   if #names == 0 then return end
   redis.call('ZREM', key(call, 'parked'), unpack(names))
-  read_tenants(call, names)
-  for _, name in ipairs(names) do limits.meter(call, touch(call, name)) end
+  for _, name in ipairs(names) do limits.meter(call, accounts.touch_named(call, name)) end
 end
 
 end

@@ -12,63 +12,62 @@
 local OPENED, CLOSED, COMPLETE = 0, 1, 2
 local BATCH_STATES = {[OPENED] = 'open', [CLOSED] = 'closed', [COMPLETE] = 'complete'}
 local BATCH_KEEP_MS = 86400000  -- how long complete batches are remembered
-local LEVEL_SPAN = 2 ^ 42       -- in the score of a held task, of one level
 
-local function unpack_batch(packed)
-  local cap, sequence, total, admitted, running, done, dead, cancelled, created_at, completed_at, state, events, tenant,
-    on_complete, on_success, on_death = struct.unpack(BATCH_FORMAT, packed)
-  return {
-    cap = cap, sequence = sequence, total = total, admitted = admitted, running = running, done = done, dead = dead,
-    cancelled = cancelled, created_at = created_at, completed_at = completed_at, state = state, events = events,
-    tenant = tenant, on_complete = on_complete, on_success = on_success, on_death = on_death,
-  }
-end
+local batches = {}  -- what other sections call
+do
 
-local function pack_batch(b)
-  return struct.pack(BATCH_FORMAT, b.cap, b.sequence, b.total, b.admitted, b.running, b.done, b.dead, b.cancelled,
-    b.created_at, b.completed_at, b.state, b.events, #b.tenant, b.tenant, #b.on_complete, b.on_complete, #b.on_success,
-    b.on_success, #b.on_death, b.on_death)
-end
+local LEVEL_SPAN = 2 ^ 42  -- in the score of a held task, of one level
 
--- A batch, to be changed: `finish_batches` writes it back. nil where there is none.
+-- A batch, to be changed: `batches.finish` writes it back. nil where there is none.
 local function batch(call, id)
-  if call.batches[id] == nil then
+  local known = calls.table_of(call, 'batches')
+  if known[id] == nil then
     local packed = redis.call('HGET', key(call, 'batches'), id)
-    call.batches[id] = packed and unpack_batch(packed)
+    known[id] = packed and BATCH.unpack(packed)
   end
-  return call.batches[id] or nil
+  return known[id] or nil
+end
+batches.find = batch
+
+-- What a batch counts among its tenant's bytes, until it is forgotten.
+function batches.bytes_of(b)
+  return KEPT_BYTES + #b.on_complete + #b.on_success + #b.on_death
 end
 
 -- The batch that a task belongs to, if any, and if it is not complete.
-local function batch_of(call, id)
+function batches.of_task(call, id)
   if call.queue.special == 0 then return nil end
-  local extras = extras_of(call, id)
-  local b = extras.batch ~= '' and batch(call, extras.batch)
+  local asked = extras.of(call, id)
+  local b = asked.batch ~= '' and batch(call, asked.batch)
   if not b or b.state == COMPLETE then return nil end
-  return b.created_at == extras.opened_at and b or nil  -- else it is a later one of that name
+  return b.created_at == asked.opened_at and b or nil  -- else it is a later one of that name
 end
 
 local function members_key(call, id)
-  return key(call, 'members:' .. extras_of(call, id).batch)
+  return key(call, 'members:' .. extras.of(call, id).batch)
 end
 
-local function held_key(call, id)
-  return key(call, 'held:' .. extras_of(call, id).batch)
+function batches.held_key(call, id)
+  return key(call, 'held:' .. extras.of(call, id).batch)
 end
 
-local function count_held(call, t, count)
-  t.held, call.queue.held = t.held + count, call.queue.held + count
+function batches.count_held(call, t, count)
+  local d = accounts.details_of(call, t)
+  d.held, call.queue.held = d.held + count, call.queue.held + count
 end
+
+-- The score of a held task.
+function batches.score(priority, order) return priority * LEVEL_SPAN + order end
 
 -- Of ids that are to become ready, those that have a place; the others are held.
-local function find_places(call, t, ids)
+function batches.find_places(call, t, ids)
   local placed = {}
   for _, id in ipairs(ids) do
-    local b = batch_of(call, id)
+    local b = batches.of_task(call, id)
     if b and b.cap > 0 and b.admitted >= b.cap then
       b.sequence = b.sequence + 1
-      redis.call('ZADD', held_key(call, id), extras_of(call, id).priority * LEVEL_SPAN + b.sequence, id)
-      count_held(call, t, 1)
+      redis.call('ZADD', batches.held_key(call, id), batches.score(extras.of(call, id).priority, b.sequence), id)
+      batches.count_held(call, t, 1)
     else
       if b then b.admitted = b.admitted + 1 end
       placed[#placed + 1] = id
@@ -77,41 +76,43 @@ local function find_places(call, t, ids)
   return placed
 end
 
-local function give_place_back(call, id)
-  local b = batch_of(call, id)
+function batches.give_place_back(call, id)
+  local b = batches.of_task(call, id)
   if b then b.admitted = b.admitted - 1 end
 end
 
-local function take_out_held(call, t, id)
-  if not batch_of(call, id) or redis.call('ZREM', held_key(call, id), id) == 0 then return false end
-  count_held(call, t, -1)
+function batches.take_out_held(call, t, id)
+  if not batches.of_task(call, id) or redis.call('ZREM', batches.held_key(call, id), id) == 0 then return false end
+  batches.count_held(call, t, -1)
   return true
 end
 
 -- Notes the end of a task, `how` being done, dead or cancelled: for its batch, and for who waits for its result.
-local function note_end(call, id, how)
-  if extras_of(call, id).result_ttl > 0 then announce(call, 'end ' .. id) end
-  local b = batch_of(call, id)
+function batches.note_end(call, id, how)
+  if extras.of(call, id).result_ttl > 0 then calls.announce(call, 'end ' .. id) end
+  local b = batches.of_task(call, id)
   if not b then return end
   b[how] = b[how] + 1
   redis.call('ZREM', members_key(call, id), id)
 end
 
-local function count_running(call, id, count)
-  local b = batch_of(call, id)
+function batches.count_running(call, id, count)
+  local b = batches.of_task(call, id)
   if b then b.running = b.running + count end
 end
 
 -- Notes a member of a batch; those that have ended are members no longer.
-local function add_member(call, b, id)
+function batches.add_member(call, b, id)
   b.sequence = b.sequence + 1
   redis.call('ZADD', members_key(call, id), b.sequence, id)
 end
 
 -- A dead letter of an unfinished batch is to run once more.
-local function count_revived(call, id)
-  local b = batch_of(call, id)
+function batches.count_revived(call, id)
+  local b = batches.of_task(call, id)
   if not b then return end
   b.dead = b.dead - 1
-  add_member(call, b, id)
+  batches.add_member(call, b, id)
+end
+
 end

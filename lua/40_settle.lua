@@ -1,5 +1,5 @@
--- The verb `settle`: what becomes of a lease. The fence is (id, lease): a queue gives every claim another lease number,
--- also when an id is used again, so a late owner can never touch a lease that came after its own.
+-- The verb `settle`: what becomes of a lease. The fence is (id, lease): no number is given twice, so a late
+-- owner can never touch the lease that came after his.
 --
 --   action   the lease ends, and the task is                                       the attempt
 --   ack      done: forgotten, its id remembered                                     counts
@@ -11,73 +11,38 @@
 --   extend   (the lease goes on for another lease_ms)                               -
 --
 -- A task that was cancelled while it was leased (STOPPING) is done if its owner acks it; any other end of the lease
--- makes it cancelled: forgotten, its id remembered as `c<lease>`.
+-- makes it cancelled: forgotten, its id remembered so.
 
--- call.runs holds the packed runs that the call has read: false where there is none (any more). What it changes is
--- written by `flush`, each kind in one command: call.changed (ids whose run changed), call.ended (ids that leave
--- `leases`), call.forgotten (ids that leave `tasks`), call.done (id, lease, ...).
-local function set_run(call, id, packed)
-  call.runs[id], call.changed[#call.changed + 1] = packed, id
-end
-
-local function flush(call)
-  local kept, gone = {}, {}
-  for _, id in ipairs(call.changed) do
-    local packed = call.runs[id]
-    if packed then
-      kept[#kept + 1] = id
-      kept[#kept + 1] = packed
-    else
-      gone[#gone + 1] = id
-    end
-  end
-  write('HSET', key(call, 'runs'), kept)
-  write('HDEL', key(call, 'runs'), gone)
-  write('ZREM', key(call, 'leases'), call.ended)
-  write('HDEL', key(call, 'tasks'), call.forgotten)
-  if #call.done > 0 then
-    write('HSET', done_key(call, 0), call.done)
-    redis.call('PEXPIRE', done_key(call, 0), 2 * DONE_WINDOW_MS)
-  end
-  call.changed, call.ended, call.forgotten, call.done = {}, {}, {}, {}
-end
+local settlements = {}  -- what other sections call
+do
 
 -- Ends a call that may have ended tasks.
-local function finish(call)
-  finish_batches(call)
-  flush(call)
-  close(call)
+function settlements.close(call)
+  batches.finish(call)
+  leases.write(call)
+  calls.close(call)
 end
 
--- Books the end of a lease to its tenant.
-local function end_lease(call, id, name, began_at, until_ms, is_worked)
-  local t, ended = touch(call, name), call.ended
-  ended[#ended + 1] = id
-  if call.queue.special > 0 then
-    count_running(call, id, -1)
-    give_place_back(call, id)
-  end
-  charge_lease(call, t, began_at, until_ms, is_worked)
-  return t
+-- Forgets a task that has come to its end (`how`: done or cancelled). Its id is remembered with the lease, if its own
+-- owner ended it; else with 0, so that the owner's settlement is stale.
+function settlements.forget(call, t, id, how, lease, attempt, features, bytes)
+  leases.set_run(call, id, nil)
+  records.mark(call, id, how, lease, features)
+  t.bytes, call.queue[how] = t.bytes - bytes, call.queue[how] + 1
+  if features % 2 == 0 then return end
+  batches.note_end(call, id, how)
+  feeds.tell_of(call, t, id, how, attempt, '')
+  extras.drop(call, t.name, id)
 end
 
--- Forgets a task that has come to its end (`how`: done or cancelled). Its id is remembered with the number of the lease
--- whose owner ended it; with 0 where none did, so that the last owner's settlement is stale.
-local function forget(call, t, id, how, attempt, lease)
-  local forgotten, done, n = call.forgotten, call.done, #call.done
-  set_run(call, id, false)
-  forgotten[#forgotten + 1] = id
-  done[n + 1], done[n + 2] = id, (how == 'cancelled' and 'c' or '') .. text(lease)
-  call.queue[how] = call.queue[how] + 1
-  if call.queue.special == 0 then return end
-  note_end(call, id, how)
-  tell_of(call, t, id, how, attempt, '')
-  drop_extras(call, t.name, id)
+function settlements.bury(call, t, id, run, reason)
+  leases.set_run(call, id, nil)
+  places.put_dead(call, t, id, reason, run)
 end
 
 local function end_run(call, id, state)
-  local run = load_run(call.runs[id])
-  run.state, run.worker = state, ''
+  local run = leases.run_of(call, id)
+  run.state, run.is_extended = state, 0
   return run
 end
 
@@ -85,145 +50,122 @@ local function is_last_attempt(run)
   return run.attempt - run.forgiven >= run.max_attempts
 end
 
-local function bury(call, t, id, run, reason)
-  set_run(call, id, false)
-  put_dead(call, t, id, reason, run)
-end
-
 -- The task waits for its next attempt, its run with it; the window's end is watched again.
-local function keep_waiting(call, t, id, run)
-  set_run(call, id, pack_run(run))
-  t.bytes = t.bytes + payload_bytes(t, redis.call('HSTRLEN', key(call, 'tasks'), id))
+local function keep_waiting(call, id, run)
+  leases.set_run(call, id, run)
   if run.expires_at > 0 then redis.call('ZADD', key(call, 'expiring'), run.expires_at, id) end
 end
 
 -- Full jitter: anywhere up to min(cap, base * 2^(attempt - 1)), of the attempts that count.
 local function backoff_ms(call, run)
   local q, before = call.queue, math.min(run.attempt - run.forgiven - 1, 40)
-  return math.floor(random(call) * math.min(q.retry_cap_ms, q.retry_base_ms * 2 ^ before)) + 1
+  return math.floor(calls.random(call) * math.min(q.retry_cap_ms, q.retry_base_ms * 2 ^ before)) + 1
 end
 
 -- What becomes of a task of tenant t whose lease has just ended.
 local actions = {}
 local ARGUMENTS = {ack = 3, finish = 4, nack = 5, reject = 4, release = 3, reap = 3, extend = 3}  -- of each action
-
 local WORKED = {ack = true, finish = true, nack = true, reject = true}  -- the handler came to an end
 
-local function keep_result(call, id, result)
-  local result_ttl = extras_of(call, id).result_ttl
-  if result_ttl == 0 then return end
-  local kept, ttl = string.format('%.0f ', call.now + result_ttl), string.format('%.0f', result_ttl + DONE_WINDOW_MS)
-  redis.call('SET', key(call, 'result:' .. id), kept .. result, 'PX', ttl)
-  note_kept(call, result_ttl)
-end
-
-local function end_well(call, t, id, attempt, lease)
-  forget(call, t, id, 'done', attempt, lease)
+local function end_well(call, t, id, lease)
+  settlements.forget(call, t, id, 'done', lease.lease, lease.attempt, lease.features, lease.bytes)
   t.done = t.done + 1
 end
 
-function actions.ack(call, t, id, attempt, lease)
-  if call.queue.special > 0 then keep_result(call, id, 'null') end
-  end_well(call, t, id, attempt, lease)
+function actions.ack(call, t, id, lease)
+  if lease.features % 2 == HAS_EXTRAS then extras.keep_result(call, t, id, 'null') end
+  end_well(call, t, id, lease)
 end
 
-function actions.finish(call, t, id, attempt, lease, result)
-  keep_result(call, id, result)
-  end_well(call, t, id, attempt, lease)
+function actions.finish(call, t, id, lease, result)
+  extras.keep_result(call, t, id, result)
+  end_well(call, t, id, lease)
 end
 
-function actions.nack(call, t, id, _, _, delay, message)
-  local run = end_run(call, id, SETTLED)
+function actions.nack(call, t, id, _, delay, message)
+  local run = end_run(call, id, leases.SETTLED)
   run.error = message:sub(1, ERROR_BYTES)
-  tell_of(call, t, id, 'failed', run.attempt, run.error)
-  if is_last_attempt(run) then return bury(call, t, id, run, EXHAUSTED) end
-  keep_waiting(call, t, id, run)
+  feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)
+  if is_last_attempt(run) then return settlements.bury(call, t, id, run, EXHAUSTED) end
+  keep_waiting(call, id, run)
   local delay_ms = tonumber(delay) or backoff_ms(call, run)
-  if delay_ms > 0 then put_delayed(call, t, id, call.now + delay_ms) else put_ready(call, t, {id}) end
+  if delay_ms > 0 then
+    places.put_delayed(call, t, id, call.now + delay_ms)
+  else
+    places.put_ready(call, t, {id})
+  end
 end
 
-function actions.reject(call, t, id, _, _, message)
-  local run = end_run(call, id, SETTLED)
+function actions.reject(call, t, id, _, message)
+  local run = end_run(call, id, leases.SETTLED)
   run.error = message:sub(1, ERROR_BYTES)
-  tell_of(call, t, id, 'failed', run.attempt, run.error)
-  bury(call, t, id, run, REJECTED)
+  feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)
+  settlements.bury(call, t, id, run, REJECTED)
 end
 
 function actions.release(call, t, id)
-  local run = end_run(call, id, SETTLED)
+  local run = end_run(call, id, leases.SETTLED)
   run.forgiven = run.forgiven + 1
-  keep_waiting(call, t, id, run)
-  put_ready(call, t, {id}, 'LPUSH')
+  keep_waiting(call, id, run)
+  places.put_ready(call, t, {id}, 'LPUSH')
 end
 
 function actions.reap(call, t, id)
-  local run = end_run(call, id, REAPED)
-  tell_of(call, t, id, 'failed', run.attempt, REASONS[LEASE_LOST])
-  if is_last_attempt(run) then return bury(call, t, id, run, LEASE_LOST) end
-  keep_waiting(call, t, id, run)
-  put_ready(call, t, {id}, 'LPUSH')
+  local run = end_run(call, id, leases.REAPED)
+  feeds.tell_of(call, t, id, 'failed', run.attempt, REASONS[LEASE_LOST])
+  if is_last_attempt(run) then return settlements.bury(call, t, id, run, LEASE_LOST) end
+  keep_waiting(call, id, run)
+  places.put_ready(call, t, {id}, 'LPUSH')
 end
 
--- Why this number is not that of a lease of the task: `gone` if its own owner settled it already, else `stale`.
+-- Why this number does not open a lease: `gone` if its own owner settled it already, or nobody knows of any; else
+-- `stale`.
 local function refusal(call, id, number)
-  if call.runs[id] then
-    local _, _, _, state, _, _, lease = struct.unpack(LEASE_FORMAT, call.runs[id])
-    return lease == number and state == SETTLED and 'gone' or 'stale'
-  end
-  flush(call)  -- it may be this call that settled it
-  local settled = redis.call('HGET', done_key(call, 0), id) or redis.call('HGET', done_key(call, 1), id)
-  if settled then return tonumber((settled:gsub('^c', ''))) == number and 'gone' or 'stale' end
+  local lease = leases.lease_of(call, id)
+  if lease then return lease.lease == number and lease.state == leases.SETTLED and 'gone' or 'stale' end
+  leases.write(call)  -- it may be this call that settled it
   local death = redis.call('HGET', key(call, 'dead'), id)
-  if not death then return 'gone' end
-  local reason, _, lease = struct.unpack(DEATH_FORMAT, death)
-  return lease == number and (reason == EXHAUSTED or reason == REJECTED) and 'gone' or 'stale'
-end
-
--- Reads runs, and the tenants whom they belong to.
-local function read_runs(call, ids)
-  local names, tenant_at = {}, struct.size('<IIHBddd') + 1
-  for i, packed in ipairs(redis.call('HMGET', key(call, 'runs'), unpack(ids))) do
-    call.runs[ids[i]] = packed
-    if packed then names[#names + 1] = struct.unpack('Bc0', packed, tenant_at) end
+  if death then
+    death = DEATH.unpack(death)
+    local is_own = death.lease == number and (death.reason == EXHAUSTED or death.reason == REJECTED)
+    return is_own and 'gone' or 'stale'
   end
-  read_tenants(call, names)
+  local how, settled_by = records.read_mark(redis.call('HGET', key(call, 'tasks'), id))
+  return how and settled_by ~= number and 'stale' or 'gone'
 end
 
 -- Ends or extends the lease of this number (nil: whichever it is), which was worked on up to `until_ms`.
-local function settle_one(call, action, id, number, until_ms, ...)
-  local packed = call.runs[id]
-  if not packed then return refusal(call, id, number) end
-  local attempt, _, _, state, began_at, _, lease, name = struct.unpack(LEASE_FORMAT, packed)
-  if number and lease ~= number or not is_leased(state) then return refusal(call, id, number) end
-  if action == 'extend' then
-    redis.call('ZADD', key(call, 'leases'), call.now + call.queue.lease_ms, id)
-    return state == STOPPING and 'cancelled' or 'ok'
+function settlements.settle(call, action, id, number, until_ms, ...)
+  local lease = leases.lease_of(call, id)
+  if not lease or number and lease.lease ~= number or not leases.is_leased(lease.state) then
+    return refusal(call, id, number)
   end
-  local is_worked = WORKED[action] and (state == LEASED or action == 'ack' or action == 'finish')
-  local t = end_lease(call, id, name, began_at, math.min(call.now, until_ms), is_worked)
-  if state == STOPPING and action ~= 'ack' and action ~= 'finish' then
+  local is_stopping, is_done = lease.state == leases.STOPPING, action == 'ack' or action == 'finish'
+  if action == 'extend' then
+    leases.extend(call, id)
+    return is_stopping and 'cancelled' or 'ok'
+  end
+  local is_worked = WORKED[action] and (is_done or not is_stopping)
+  local t = leases.finish(call, id, lease, math.min(call.now, until_ms), is_worked)
+  if is_stopping and not is_done then
     local is_reaped = action == 'reap'
-    forget(call, t, id, 'cancelled', is_reaped and 0 or attempt, is_reaped and 0 or lease)
+    settlements.forget(call, t, id, 'cancelled', is_reaped and 0 or lease.lease, is_reaped and 0 or lease.attempt,
+      lease.features, lease.bytes)
   else
-    actions[action](call, t, id, attempt, lease, ...)
+    actions[action](call, t, id, lease, ...)
   end
   return 'ok'
 end
 
--- settle(keys, argv): end or extend leases, each fenced by (id, lease).
---   keys  1 prefix
---   argv  1 now  2 dice  then per lease (at most 500): action, id, lease, and
---         for finish: result; for nack: delay_ms (may be empty), error; for reject: error
---   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
---         | "stale" (the lease was lost: another one is or was given)
---         | "cancelled" (extended, but the task was cancelled: its owner shall stop)
---   flags allow-oom
-function verbs.settle(keys, args)
-  local call, outcomes, ids, starts, at = open(keys, args), {}, {}, {}, 3
+-- Reads the arguments of `settle`: the ids, where each settlement begins, and the numbers.
+local function read_settlements(args)
+  local ids, starts, numbers, at = {}, {}, {}, 3
   while at <= #args do
     local action, n = args[at], #ids + 1
     if not ARGUMENTS[action] then refuse('bad_request', 'action') end
+    local number = tonumber(args[at + 2])
     ids[n], starts[n], at = args[at + 1], at, at + ARGUMENTS[action]
+    numbers[n] = number and number % 1 == 0 and number or -1
     if at > #args + 1 then refuse('bad_request', 'settlements') end
     if action == 'nack' then
       local delay = args[at - 2] == '' and 0 or tonumber(args[at - 2])
@@ -231,17 +173,43 @@ function verbs.settle(keys, args)
     end
   end
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'settlements') end
-  read_runs(call, ids)
-  read_extras(call, ids)
-  local changed = false
+  return ids, starts, numbers
+end
+
+-- Reads what the leases belong to: groups, and what the tasks asked for.
+local function read_more(call, ids, numbers)
+  local features = {}
+  leases.read_groups(call, numbers)
+  if call.queue.special == 0 then return end
+  for i, id in ipairs(ids) do
+    local lease = leases.lease_of(call, id)
+    features[i] = lease and lease.features or HAS_EXTRAS
+  end
+  extras.read_of(call, ids, features)
+end
+
+-- settle(keys, argv): end or extend leases, each fenced by (id, lease).
+--   keys  1 prefix
+--   argv  1 now  2 dice  then per lease (at most 500): action, id, lease (its number), and
+--         for finish: result; for nack: delay_ms (may be empty), error; for reject: error
+--   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
+--         | "stale" (the lease was lost: another one owns or owned the task)
+--         | "cancelled" (extended, but the task was cancelled: its owner shall stop)
+--   flags allow-oom
+function verbs.settle(keys, args)
+  local call, outcomes, changed = calls.open(keys, args), {}, false
+  local ids, starts, numbers = read_settlements(args)
+  leases.read_runs(call, ids)
+  read_more(call, ids, numbers)
   for n = 1, #ids do
     local first = starts[n]
-    local number = tonumber(args[first + 2]) or -1
-    outcomes[n] = settle_one(call, args[first], ids[n], number, call.now, args[first + 3], args[first + 4])
+    outcomes[n] = settlements.settle(call, args[first], ids[n], numbers[n], call.now, args[first + 3], args[first + 4])
     changed = changed or outcomes[n] == 'ok' or outcomes[n] == 'cancelled'
   end
-  if changed then finish_batches(call) end
-  flush(call)
-  if changed then close(call) end
+  if changed then batches.finish(call) end
+  leases.write(call)
+  if changed then calls.close(call) end
   return outcomes
+end
+
 end

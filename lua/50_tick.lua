@@ -1,4 +1,5 @@
 -- The verb `tick`: what time does to tasks. Any server may call it at any time; each duty is bounded.
+do
 
 local TENANTS_PER_TICK = 50
 
@@ -7,16 +8,15 @@ local TENANTS_PER_TICK = 50
 local function promote(call, limit)
   local tenants = redis.call('ZRANGE', key(call, 'due'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, TENANTS_PER_TICK)
   if #tenants == 0 then return 0 end
-  read_tenants(call, tenants)
   local budget, moved = math.max(1, math.floor(limit / #tenants)), 0
   for _, name in ipairs(tenants) do
     if moved >= limit then break end
-    local delayed, t = key(call, 'delayed:' .. name), touch(call, name)
+    local delayed, t = key(call, 'delayed:' .. name), accounts.touch_named(call, name)
     local ids = redis.call('ZRANGE', delayed, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, budget)
     if #ids > 0 then
       redis.call('ZREM', delayed, unpack(ids))
-      t.delayed, call.queue.delayed = t.delayed - #ids, call.queue.delayed - #ids
-      put_ready(call, t, ids)
+      places.count_delayed(call, t, -#ids)
+      places.put_ready(call, t, ids)
       moved = moved + #ids
     end
     local next_due = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
@@ -31,63 +31,110 @@ end
 
 -- Buries waiting tasks whose window has closed.
 local function expire(call, limit)
-  local ids = redis.call('ZRANGE', key(call, 'expiring'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
+  local ids = redis.call('ZRANGE', key(call, 'expiring'), '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
   if #ids == 0 then return 0 end
   redis.call('ZREM', key(call, 'expiring'), unpack(ids))
-  local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
-  local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
+  local found = records.of(call, ids)
+  leases.read_runs(call, ids)
   for i, id in ipairs(ids) do
-    local t = touch(call, (read_header(records[i])))
-    take_out(call, t, id)
-    t.bytes = t.bytes - payload_bytes(t, #records[i])
-    bury(call, t, id, runs[i] and load_run(runs[i]) or {attempt = 0, lease = 0, error = ''}, EXPIRED)
+    if records.is_task(found[i]) then
+      local t, run = accounts.touch_named(call, records.read(found[i]).tenant), leases.run_of(call, id)
+      places.take_out(call, t, id)
+      settlements.bury(call, t, id, run or places.NO_RUN, EXPIRED)
+    end
   end
   return #ids
+end
+
+-- The tasks of a group that are still leased in it; a group without any is dropped.
+local function live_in(call, number)
+  local group = leases.group(call, number)
+  local ids, live = group and leases.ids_of(group) or {}, {}
+  if #ids > 0 then leases.read_runs(call, ids) end
+  for _, id in ipairs(ids) do
+    local lease = leases.lease_of(call, id)
+    if lease and lease.lease == number and lease.is_extended == 0 and leases.is_leased(lease.state) then
+      live[#live + 1] = id
+    end
+  end
+  if #live == 0 then leases.empty(call, number) end
+  return live
+end
+
+local function past_deadline(call, name, limit)
+  return redis.call('ZRANGE', key(call, name), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+end
+
+-- The leases whose deadline has passed: {id, deadline} each, the oldest first; `limit` at most.
+local function lost_leases(call, limit)
+  local found, lost, groups = {}, {}, past_deadline(call, 'leases', limit)
+  local extended = past_deadline(call, 'extended', limit)
+  for i = 1, #groups, 2 do
+    if #found < limit then
+      for _, id in ipairs(live_in(call, tonumber(groups[i]))) do
+        found[#found + 1] = {id, tonumber(groups[i + 1]), #found}
+      end
+    end
+  end
+  for i = 1, #extended, 2 do
+    leases.read_runs(call, {extended[i]})
+    found[#found + 1] = {extended[i], tonumber(extended[i + 1]), limit * TASKS_PER_CALL + i}
+  end
+  table.sort(found, function(one, other)
+    if one[2] ~= other[2] then return one[2] < other[2] end
+    return one[3] < other[3]
+  end)
+  for i = 1, math.min(limit, #found) do lost[i] = found[i] end
+  return lost
 end
 
 -- Takes back leases whose deadline has passed. They are charged up to their last renewal: nobody worked since then.
 local function reap(call, limit)
-  local due = redis.call('ZRANGE', key(call, 'leases'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
-  local ids = {}
-  for i = 1, #due, 2 do ids[#ids + 1] = due[i] end
-  if #ids == 0 then return 0 end
-  read_runs(call, ids)
-  for i = #ids, 1, -1 do  -- the oldest ends up at the head
-    settle_one(call, 'reap', ids[i], nil, tonumber(due[2 * i]) - call.queue.lease_ms)
+  local lost = lost_leases(call, limit)
+  for i = #lost, 1, -1 do  -- the oldest ends up at the head
+    settlements.settle(call, 'reap', lost[i][1], nil, lost[i][2] - call.queue.lease_ms)
   end
-  return #ids
+  return #lost
 end
 
 -- After the queue's time went back, leases that were given before that end as if they had been renewed now.
-local function pull_in_leases(call, limit)
-  local q = call.queue
-  if q.anchored == 0 then return end
-  local latest, deadlines = call.now + q.lease_ms, {}
-  for _, id in ipairs(redis.call('ZRANGE', key(call, 'leases'), '(' .. text(latest), '+inf', 'BYSCORE',
-      'LIMIT', 0, limit)) do
-    deadlines[#deadlines + 1], deadlines[#deadlines + 2] = latest, id
+local function pull_in(call, name, limit)
+  local latest, deadlines = call.now + call.queue.lease_ms, {}
+  for _, member in ipairs(redis.call('ZRANGE', key(call, name), '(' .. text(latest), '+inf', 'BYSCORE', 'LIMIT', 0,
+      limit)) do
+    deadlines[#deadlines + 1], deadlines[#deadlines + 2] = text(latest), member
   end
-  write('ZADD', key(call, 'leases'), deadlines)
-  if #deadlines < 2 * limit then q.anchored = 0 end
+  write('ZADD', key(call, name), deadlines)
+  return #deadlines / 2 < limit
+end
+
+local function pull_in_leases(call, limit)
+  if call.queue.anchored == 0 then return end
+  local is_done = pull_in(call, 'leases', limit)
+  if pull_in(call, 'extended', limit) and is_done then call.queue.anchored = 0 end
   call.is_changed = true
 end
 
 local function drop_dead(call, ids)
   if #ids == 0 then return 0 end
   for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
-    drop_letter(call, ids[i], death)
+    places.drop_letter(call, ids[i], death)
   end
   return #ids
 end
 
 -- Forgets batches that have been complete for long enough.
 local function trim_batches(call, limit)
-  local last = call.now - BATCH_KEEP_MS
+  local last = call.sure - BATCH_KEEP_MS
   local ids = redis.call('ZRANGE', key(call, 'completed'), '-inf', last, 'BYSCORE', 'LIMIT', 0, limit)
   if #ids == 0 then return end
+  for _, id in ipairs(ids) do
+    local b = batches.find(call, id)
+    local t = accounts.touch_named(call, b.tenant)
+    t.bytes, call.batches[id] = t.bytes - batches.bytes_of(b), nil
+  end
   redis.call('HDEL', key(call, 'batches'), unpack(ids))
   redis.call('ZREM', key(call, 'completed'), unpack(ids))
-  for _, id in ipairs(ids) do call.batches[id] = nil end
 end
 
 -- The oldest dead letters of the tenant that has most of them: up to `limit`, and no more than its lead over the next.
@@ -102,7 +149,7 @@ end
 -- dead letters pushes out another's.
 local function trim_dead(call, limit)
   local q, deaths = call.queue, key(call, 'deaths')
-  local ids = redis.call('ZRANGE', deaths, '-inf', call.now - q.dead_keep_ms, 'BYSCORE', 'LIMIT', 0, limit)
+  local ids = redis.call('ZRANGE', deaths, '-inf', call.sure - q.dead_keep_ms, 'BYSCORE', 'LIMIT', 0, limit)
   local trimmed = drop_dead(call, ids)
   while trimmed < limit and q.dead > q.dead_keep do
     local count = drop_dead(call, oldest_of_most(call, math.min(limit - trimmed, q.dead - q.dead_keep)))
@@ -112,44 +159,49 @@ local function trim_dead(call, limit)
   return trimmed
 end
 
--- When the next tick will find work.
+-- When the next tick will find work. What only a confirmed clock does waits for as long as the store's is ahead.
 local function next_due(call)
-  local earliest = math.huge
-  for name, wait in pairs({due = 0, expiring = 0, leases = 0, fires = 0, deaths = call.queue.dead_keep_ms,
-    parked = 0, turns = 0, cancelling = 0,
-    completed = BATCH_KEEP_MS}) do
+  local q, earliest, ahead = call.queue, math.huge, call.now - call.sure
+  for name, wait in pairs({due = 0, leases = 0, extended = 0, fires = 0, parked = 0, turns = 0, cancelling = 0,
+    expiring = ahead, ends = ahead, deaths = q.dead_keep_ms + ahead, completed = BATCH_KEEP_MS + ahead}) do
     local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
     if first then earliest = math.min(earliest, tonumber(first) + wait) end
   end
-  if call.queue.dead > call.queue.dead_keep or call.queue.sweeping + call.queue.anchored > 0 then
-    earliest = call.now
-  end
+  if q.remembered > 0 then earliest = math.min(earliest, records.next_trim_at(q) + ahead) end
+  if q.dead > q.dead_keep or q.sweeping + q.anchored > 0 then earliest = call.now end
   return earliest == math.huge and -1 or math.max(earliest, call.now)
 end
 
--- tick(keys, argv): promote due tasks, expire late ones, reap dead leases, trim dead letters and complete batches,
--- cancel what is left of cancelled batches, let in tenants that have tokens again.
+-- tick(keys, argv): promote due tasks, expire late ones, reap dead leases; trim dead letters, complete batches, what is
+-- remembered of ended tasks and what was kept for long enough; cancel what is left of cancelled batches; let in tenants
+-- that have tokens again.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 limit: tasks per duty (1..500)
+--   argv  1 now  2 dice  3 limit: tasks per duty (1..500)  4 the server's own time in ms (may be empty or left out):
+--         nothing expires, and nothing is trimmed, by a clock that is more than a minute ahead of it
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
 --         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), turns
 --         (windows that are to open or close: see `set_windows`)
 --         A tick that finds nothing writes nothing.
 --   flags allow-oom
 function verbs.tick(keys, args)
-  local call, limit = open(keys, args), check_whole(args[3], 'limit', 1, TASKS_PER_CALL)
+  local call, limit = calls.open(keys, args), check_whole(args[3], 'limit', 1, TASKS_PER_CALL)
+  calls.confirm(call, args[4])
+  extras.trim(call, limit)
   local promoted = promote(call, limit)
   local expired, reaped, trimmed = expire(call, limit), reap(call, limit), trim_dead(call, limit)
   limits.unpark(call, limit)
   limits.sweep(call)
   pull_in_leases(call, limit)
-  flush(call)  -- what follows reads runs again
-  cancel_members(call, limit)
-  finish_batches(call)
+  leases.write(call)  -- what follows reads runs again
+  waiting.cancel_members(call, limit)
+  batches.finish(call)
   trim_batches(call, limit)
-  flush(call)
-  if #call.touched > 0 or #call.messages > 0 or call.is_changed then close(call) end
+  leases.write(call)
+  records.trim_marks(call, 4 * limit)
+  if #call.touched > 0 or call.messages or call.is_changed then calls.close(call) end
   local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
   local turns = redis.call('ZCOUNT', key(call, 'turns'), '-inf', call.now)
   return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, turns}
+end
+
 end

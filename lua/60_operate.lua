@@ -1,4 +1,5 @@
 -- What operators change while the queue runs. Every verb is idempotent; changes act on the existing backlog at once.
+do
 
 local MAX_WEIGHT = 10000000  -- thousandths
 
@@ -8,33 +9,34 @@ local MAX_WEIGHT = 10000000  -- thousandths
 --   out   the weight it had
 --   flags allow-oom
 function verbs.set_weight(keys, args)
-  local call, weight = open_made(keys, args), tonumber(args[4])
+  local call, weight = calls.open_made(keys, args), tonumber(args[4])
   if not weight or weight < 1 or weight > MAX_WEIGHT or weight % 1 ~= 0 then refuse('bad_request', 'weight') end
   check_tenant(args[3])
-  local t = touch(call, args[3])
+  local t = accounts.touch_named(call, args[3])
   local q, before = call.queue, t.weight
   if t.counted == 1 then
-    accrue(call, t)
+    seats.accrue(call, t)
     q.weight_sum = q.weight_sum + weight - before
   end
-  local vtime = vtime_of(call, t)
-  t.weight = weight
-  t.base = t.base + vtime - vtime_of(call, t)  -- what was stays as it was counted, also of leases that run
-  close(call)
+  local vtime = accounts.vtime_of(call, t)
+  t.weight, t.tentative = weight, false
+  t.base = t.base + vtime - accounts.vtime_of(call, t)  -- what was stays as it was counted, also of leases that run
+  calls.close(call)
   return before
 end
 
 local function set_paused(keys, args, is_paused)
-  local call = open_made(keys, args)
-  local q, target = call.queue, call.queue
+  local call = calls.open_made(keys, args)
+  local target, ready = call.queue, call.queue.servable
   if args[3] ~= '' then
     check_tenant(args[3])
-    target = touch(call, args[3])
+    local t = accounts.touch_named(call, args[3])
+    target, ready = accounts.details_of(call, t), t.ready
   end
   local before = bit.band(target.barred, BAR_PAUSED)
   limits.bar(target, BAR_PAUSED, is_paused)
-  call.readied = target.barred == 0 and (target == q and q.servable or target.ready) > 0
-  close(call)
+  call.readied = target.barred == 0 and ready > 0
+  calls.close(call)
   return before
 end
 
@@ -53,7 +55,7 @@ function verbs.resume(keys, args) return set_paused(keys, args, false) end
 local SETTINGS = {
   share = {SHARE_TIME, SHARE_COUNT}, lease_ms = {100, 86400000}, max_attempts = {1, 1000},
   retry_base_ms = {1, 86400000}, retry_cap_ms = {1, 604800000},
-  dead_keep_ms = {1000, 31536000000}, dead_keep = {0, 10000000}, events_keep = {0, 1000000},
+  dead_keep_ms = {1000, 31536000000}, dead_keep = {0, 10000000}, events_keep = {0, 1000000}, reserve = {0, 90},
 }
 
 -- configure(keys, argv): change settings of the queue, all or none.
@@ -62,7 +64,7 @@ local SETTINGS = {
 --   out   "ok". A change of `share` starts everybody's account anew, for the unit of service is another.
 --   flags allow-oom
 function verbs.configure(keys, args)
-  local call = open_made(keys, args)
+  local call = calls.open_made(keys, args)
   local q = call.queue
   for i = 3, #args, 2 do
     local range, value = SETTINGS[args[i]], tonumber(args[i + 1])
@@ -70,24 +72,24 @@ function verbs.configure(keys, args)
       refuse('bad_request', args[i])
     end
   end
-  local share = q.share
+  local share, kept = q.share, q.reserve
   for i = 3, #args, 2 do q[args[i]] = tonumber(args[i + 1]) end
   if q.share ~= share then
     q.epoch, q.epoch_at, q.clock, q.level, q.estimate, q.estimate_sq = q.epoch + 1, call.at, 0, 0, 0, 0
   end
-  close(call)
+  if q.reserve ~= kept or q.reserve > 0 and q.share ~= share then reserve.renew(call) end
+  calls.close(call)
   return 'ok'
 end
 
 -- Forgets the window of a task that is replayed after its end.
-local function reopen(call, id, record)
-  local _, _, _, start_at, expires_at = read_header(record)
-  if expires_at == 0 then return end
-  if expires_at > call.now then
-    redis.call('ZADD', key(call, 'expiring'), expires_at, id)
+local function reopen(call, id, record, header)
+  if header.expires_at == 0 then return end
+  if header.expires_at > call.now then
+    redis.call('ZADD', key(call, 'expiring'), header.expires_at, id)
     return
   end
-  rewrite_header(call, id, record, start_at, 0)
+  records.change_window(call, id, record, header.start_at, 0)
 end
 
 -- Calls visit(id, death) for the ids that are dead letters; out: per id "ok" | "gone".
@@ -101,7 +103,7 @@ local function each_dead(call, args, visit)
     if outcomes[i] == 'ok' then visit(id, deaths[i]) end
     seen[id] = true
   end
-  finish(call)
+  settlements.close(call)
   return outcomes
 end
 
@@ -111,22 +113,20 @@ end
 --   out   per id "ok" | "gone" (not a dead letter)
 --   flags none: refused as a whole when the store is full
 function verbs.replay(keys, args)
-  local call = open(keys, args)
+  local call = calls.open(keys, args)
   return each_dead(call, args, function(id, death)
-    local record, _, attempts = redis.call('HGET', key(call, 'tasks'), id), struct.unpack(DEATH_FORMAT, death)
-    local t = forget_dead(call, id, death)
-    t.bytes = t.bytes + payload_bytes(t, #record)
+    local record, attempts = redis.call('HGET', key(call, 'tasks'), id), DEATH.unpack(death).attempts
+    local t, header, bytes = places.take_out_dead(call, id, death), records.read(record)
     if attempts > 0 then
-      local _, max_attempts, _, _, expires_at = read_header(record)
-      set_run(call, id, pack_run({
-        attempt = attempts, forgiven = attempts, max_attempts = max_attempts, state = REAPED,
-        began_at = 0, lease = 0, expires_at = expires_at > call.now and expires_at or 0,
-        tenant = t.name, worker = '', error = '',
-      }))
+      leases.set_run(call, id, {
+        lease = 0, state = leases.REAPED, features = header.features, is_extended = 0, began_at = 0, bytes = bytes,
+        tag = t.tag, attempt = attempts, forgiven = attempts, max_attempts = header.max_attempts,
+        expires_at = header.expires_at > call.now and header.expires_at or 0, error = '',
+      })
     end
-    reopen(call, id, record)
-    count_revived(call, id)
-    put_ready(call, t, {id})
+    reopen(call, id, record, header)
+    batches.count_revived(call, id)
+    places.put_ready(call, t, {id})
   end)
 end
 
@@ -136,8 +136,10 @@ end
 --   out   per id "ok" | "gone" (not a dead letter)
 --   flags allow-oom
 function verbs.purge(keys, args)
-  local call = open(keys, args)
+  local call = calls.open(keys, args)
   return each_dead(call, args, function(id, death)
-    drop_letter(call, id, death)
+    places.drop_letter(call, id, death)
   end)
+end
+
 end

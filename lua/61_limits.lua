@@ -1,8 +1,9 @@
 -- The verbs on limits (09_limits.lua).
+do
 
 local RANGES = {  -- limit -> highest; 0 is none, and -1 the queue's
-  cap = 1000000, guaranteed = 1000000, rate = 1000000, burst = 1000000, queued = 1000000000, queued_bytes = 2 ^ 50,
-  delayed = 1000000000, dead = 10000000,
+  cap = 1000000, guaranteed = 1000000, rate = 1000000, burst = 1000000, queued = 1000000000, stored_bytes = 2 ^ 50,
+  delayed = 1000000000, dead = 10000000, max_share = 100,
 }
 
 -- Reads the pairs of limit and value, and checks them all.
@@ -17,20 +18,19 @@ local function read_limits(args)
     end
     local is_whole = limit ~= 'rate' or value < 0
     if is_whole and value % 1 ~= 0 or limit == 'guaranteed' and name == '' then refuse('bad_request', limit) end
-    if name == '' then value = math.max(value, 0) end
+    if name == '' and value < 0 then value = limits.defaults[limit] end
     given[limit] = value
   end
   return given
 end
 
 local function save_limits(call, name, values)
-  local packed, is_any = {}, 0
-  for i, limit in ipairs(limits.names) do
-    packed[i] = values[limit]
-    if values[limit] ~= (name == '' and 0 or UNSET) then is_any = 1 end
+  local is_any = 0
+  for _, limit in ipairs(limits.names) do
+    if values[limit] ~= (name == '' and limits.defaults[limit] or UNSET) then is_any = 1 end
   end
   if is_any == 1 then
-    redis.call('HSET', key(call, 'limits'), name, struct.pack(LIMITS_FORMAT, unpack(packed)))
+    redis.call('HSET', key(call, 'limits'), name, LIMITS.pack(values))
   else
     redis.call('HDEL', key(call, 'limits'), name)
   end
@@ -48,23 +48,25 @@ end
 
 -- set_limits(keys, argv): set limits of a tenant, or those for all who have none of their own; all or none.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant (empty: for all)  then pairs: limit, value (0: none; -1: the one for all)
+--   argv  1 now  2 dice  3 tenant (empty: for all)  then pairs: limit, value (0: none; -1: the one for all, or its
+--         default)
 --   out   all that were set until now, in pairs
 --   flags allow-oom
 function verbs.set_limits(keys, args)
-  local call, name = open_made(keys, args), args[3]
+  local call, name = calls.open_made(keys, args), args[3]
   if name ~= '' then check_tenant(name) end
   local given, before, after = read_limits(args), limits.set_for(call, name), limits.set_for(call, name)
   for limit, value in pairs(given) do after[limit] = value end
+  if after.max_share > 0 then call.queue.max_shares = 1 end
   if name == '' then
     call.queue.limited = save_limits(call, name, after)
     limits.recheck_all(call, before, after)
   else
-    local t = touch(call, name)
-    t.limited, call.limits = save_limits(call, name, after), {}
+    local t = accounts.touch_named(call, name)
+    accounts.details_of(call, t).limited, call.limits = save_limits(call, name, after), false
     limits.meter(call, t)
   end
-  close(call)
+  calls.close(call)
   return flat(before)
 end
 
@@ -75,4 +77,6 @@ end
 function verbs.limits(keys, args)
   if args[3] ~= '' then check_tenant(args[3]) end
   return flat(limits.set_for({prefix = keys[1]}, args[3]))
+end
+
 end

@@ -1,4 +1,5 @@
 -- Batches as their tenants handle them (18_batches.lua says what they are).
+do
 
 local MAX_CAP = 1000000
 
@@ -7,28 +8,33 @@ local MAX_CAP = 1000000
 --   argv  1 now  2 dice  3 tenant  4 id  5 cap (tasks running at once; 0: none)  then payloads of callback tasks, each
 --         may be empty: 6 when it is complete  7 when it is and all its tasks were done  8 when the first is dead
 --         9 1 to tell its tenant's feed when it is complete, else 0
---   out   "ok" | "duplicate" (there is such a batch: unchanged)
+--   out   "ok" | "duplicate" (there is such a batch: unchanged). Refused with `quota_exceeded` where the tenant would
+--         keep too much.
 --   flags none: refused when the store is full
 function verbs.open_batch(keys, args)
-  local call, cap = open_made(keys, args), tonumber(args[5])
+  local call, cap = calls.open_made(keys, args), tonumber(args[5])
   check_tenant(args[3])
   if not cap or cap < 0 or cap > MAX_CAP or cap % 1 ~= 0 then refuse('bad_request', 'cap') end
   for i = 6, 8 do
     if #args[i] > 65535 then refuse('too_large', 'payload') end
   end
-  if batch(call, args[4]) then return 'duplicate' end
-  call.batches[args[4]] = {
+  if batches.find(call, args[4]) then return 'duplicate' end
+  local b = {
     cap = cap, sequence = 0, total = 0, admitted = 0, running = 0, done = 0, dead = 0, cancelled = 0,
     created_at = call.now, completed_at = 0, state = OPENED, tenant = args[3], on_complete = args[6],
     on_success = args[7], on_death = args[8], events = args[9] == '1' and 1 or 0,
   }
-  finish_batches(call)
-  close(call)
+  local t = accounts.named(call, args[3])
+  arrivals.check_bytes(call, t, batches.bytes_of(b))
+  accounts.touch(call, t)
+  t.bytes, calls.table_of(call, 'batches')[args[4]] = t.bytes + batches.bytes_of(b), b
+  batches.finish(call)
+  calls.close(call)
   return 'ok'
 end
 
 local function find_batch(call, id)
-  return batch(call, id) or refuse('not_found', 'batch')
+  return batches.find(call, id) or refuse('not_found', 'batch')
 end
 
 -- close_batch(keys, argv): no more tasks are added; the batch is complete when its tasks have ended.
@@ -37,13 +43,13 @@ end
 --   out   the state it had: "open" | "closed" | "complete"
 --   flags allow-oom
 function verbs.close_batch(keys, args)
-  local call = open(keys, args)
+  local call = calls.open(keys, args)
   local b = find_batch(call, args[3])
   local before = b.state
   if before == OPENED then
     b.state = CLOSED
-    finish_batches(call)
-    close(call)
+    batches.finish(call)
+    calls.close(call)
   end
   return BATCH_STATES[before]
 end
@@ -54,14 +60,14 @@ end
 --   out   the state it had: "open" | "closed" | "complete"
 --   flags allow-oom
 function verbs.cancel_batch(keys, args)
-  local call = open(keys, args)
+  local call = calls.open(keys, args)
   local b = find_batch(call, args[3])
   local before = b.state
   if before ~= COMPLETE then
     b.state = CLOSED
     redis.call('ZADD', key(call, 'cancelling'), 'NX', call.now, args[3])
-    cancel_members(call, TASKS_PER_CALL)
-    finish(call)
+    waiting.cancel_members(call, TASKS_PER_CALL)
+    settlements.close(call)
   end
   return BATCH_STATES[before]
 end
@@ -72,11 +78,13 @@ end
 --   out   per id: {state, tenant, cap, total, running, done, dead, cancelled, created_at_ms, completed_at_ms (or 0)};
 --         or {} where there is none
 function verbs.batches(keys, args)
-  local call, out = {prefix = keys[1], batches = {}}, {}
+  local call, out = {prefix = keys[1]}, {}
   for i, id in ipairs(ids_in(args, 3)) do
-    local b = batch(call, id)
+    local b = batches.find(call, id)
     out[i] = b and {BATCH_STATES[b.state], b.tenant, b.cap, b.total, b.running, b.done, b.dead, b.cancelled,
       text(b.created_at), text(b.completed_at)} or {}
   end
   return out
+end
+
 end

@@ -9,8 +9,8 @@
 -- repeated, the first one moves `next_at`, and the others bring a head that is no more. The task's id is made of the
 -- schedule's name and the time of the fire.
 
-local SCHEDULE_FORMAT = '<BBBdd'      -- fields in the order of load_schedule
-local TEMPLATE_FORMAT = '<Hc0'        -- options, as `enqueue` takes them
+do
+
 local SCHEDULE_VERSION = 1
 local SKIP, ONCE = 0, 1               -- schedule.missed: what becomes of fires that nobody was there for
 local LATE_MS = 60000                 -- a fire that is later than this was missed
@@ -20,16 +20,14 @@ local FIRES_PER_CALL = 100
 local function load_schedule(call, tenant, name)
   local head = redis.call('HGET', key(call, 'schedules:' .. tenant), name)
   if not head then return nil end
-  local version, paused, missed, next_at, last_fired_at, position = struct.unpack(SCHEDULE_FORMAT, head)
-  if version ~= SCHEDULE_VERSION then refuse('bad_request', 'schedule') end
-  return {
-    tenant = tenant, name = name, head = head, paused = paused, missed = missed, next_at = next_at,
-    last_fired_at = last_fired_at, timing = head:sub(position),
-  }
+  local s = SCHEDULE.unpack(head)
+  if s.version ~= SCHEDULE_VERSION then refuse('bad_request', 'schedule') end
+  s.tenant, s.name, s.head = tenant, name, head
+  return s
 end
 
 local function save_schedule(call, s)
-  s.head = struct.pack(SCHEDULE_FORMAT, SCHEDULE_VERSION, s.paused, s.missed, s.next_at, s.last_fired_at) .. s.timing
+  s.head = SCHEDULE.pack(s)
   redis.call('HSET', key(call, 'schedules:' .. s.tenant), s.name, s.head)
   redis.call('ZADD', key(call, 'fires'), s.paused == 1 and '+inf' or s.next_at, s.tenant .. '/' .. s.name)
 end
@@ -41,10 +39,9 @@ end
 
 -- The fires say when its tasks start, and a batch would be over one day.
 local function check_template(call, template)
-  local options = struct.unpack(TEMPLATE_FORMAT, template)
-  local start_at, _, _, extras = read_options(call, options)
+  local start_at, _, _, asked = arrivals.read_options(call, TEMPLATE.unpack(template).options)
   if start_at > 0 then refuse('bad_request', 'start_at') end
-  if extras.batch ~= '' then refuse('bad_request', 'batch') end
+  if asked.batch ~= '' then refuse('bad_request', 'batch') end
 end
 
 local function read_moment(text)
@@ -60,7 +57,7 @@ end
 --   out   "created" | "changed" | "same", next_at_ms. What is paused stays so.
 --   flags none: refused when the store is full
 function verbs.schedule(keys, args)
-  local call, next_at, missed = open_made(keys, args), read_moment(args[5]), tonumber(args[6])
+  local call, next_at, missed = calls.open_made(keys, args), read_moment(args[5]), tonumber(args[6])
   local tenant, name, timing, template = args[3], args[4], args[7], args[8]
   check_schedule(tenant, name)
   if missed ~= SKIP and missed ~= ONCE then refuse('bad_request', 'missed') end
@@ -72,13 +69,16 @@ function verbs.schedule(keys, args)
   end
   local is_same = s and s.missed == missed and s.timing == timing
   if is_same and redis.call('HGET', key(call, 'templates'), field) == template then return {'same', s.next_at} end
-  s = s or {tenant = tenant, name = name, paused = 0, last_fired_at = 0}
+  s = s or {version = SCHEDULE_VERSION, tenant = tenant, name = name, paused = 0, last_fired_at = 0}
   if s.timing ~= timing then s.timing, s.next_at = timing, next_at end
   s.missed = missed
-  touch(call, tenant)
+  local t, bytes = accounts.named(call, tenant), KEPT_BYTES + #template
+  if outcome == 'changed' then bytes = #template - redis.call('HSTRLEN', key(call, 'templates'), field) end
+  arrivals.check_bytes(call, t, bytes)
+  t.bytes = accounts.touch(call, t).bytes + bytes
   redis.call('HSET', key(call, 'templates'), field, template)
   save_schedule(call, s)
-  close(call)
+  calls.close(call)
   return {outcome, s.next_at}
 end
 
@@ -88,12 +88,14 @@ end
 --   out   "ok" | "gone" (there is none)
 --   flags allow-oom
 function verbs.unschedule(keys, args)
-  local call, tenant, name = open(keys, args), args[3], args[4]
+  local call, tenant, name = calls.open(keys, args), args[3], args[4]
   check_schedule(tenant, name)
   if redis.call('HDEL', key(call, 'schedules:' .. tenant), name) == 0 then return 'gone' end
+  local t = accounts.touch_named(call, tenant)
+  t.bytes = t.bytes - KEPT_BYTES - redis.call('HSTRLEN', key(call, 'templates'), tenant .. '/' .. name)
   redis.call('HDEL', key(call, 'templates'), tenant .. '/' .. name)
   redis.call('ZREM', key(call, 'fires'), tenant .. '/' .. name)
-  close(call)
+  calls.close(call)
   return 'ok'
 end
 
@@ -103,13 +105,13 @@ end
 --   out   1 if it was paused already, else 0; -1: there is none
 --   flags allow-oom
 function verbs.pause_schedule(keys, args)
-  local call = open(keys, args)
+  local call = calls.open(keys, args)
   check_schedule(args[3], args[4])
   local s = load_schedule(call, args[3], args[4])
   if not s or s.paused == 1 then return s and 1 or -1 end
   s.paused = 1
   save_schedule(call, s)
-  close(call)
+  calls.close(call)
   return 0
 end
 
@@ -119,14 +121,14 @@ end
 --   out   "ok" | "stale" (the head has changed: read it again)
 --   flags allow-oom
 function verbs.resume_schedule(keys, args)
-  local call, next_at = open(keys, args), read_moment(args[6])
+  local call, next_at = calls.open(keys, args), read_moment(args[6])
   check_schedule(args[3], args[4])
   local s = load_schedule(call, args[3], args[4])
   if not s or s.head ~= args[5] then return 'stale' end
   if s.paused == 0 then return 'ok' end
   s.paused, s.next_at = 0, next_at
   save_schedule(call, s)
-  close(call)
+  calls.close(call)
   return 'ok'
 end
 
@@ -146,15 +148,14 @@ end
 
 -- Enqueues the task of a fire; returns its outcome.
 local function enqueue_fire(call, s, due_at)
-  local field, arrivals = s.tenant .. '/' .. s.name, new_arrivals(s.tenant)
+  local field, new = s.tenant .. '/' .. s.name, arrivals.new(s.tenant)
   local id = string.format('%s-%.0f', field, due_at)
-  if known_ids(call, {id})[id] then return 'duplicate' end
-  local template = redis.call('HGET', key(call, 'templates'), field)
-  local options, position = struct.unpack(TEMPLATE_FORMAT, template)
-  local _, expires_at, max_attempts, extras, window = read_options(call, options)
-  local outcome = admit(call, arrivals, id, template:sub(position), due_at, expires_at, max_attempts, extras, window)
-  if outcome == 'ok' and exceeded(call, arrivals) then outcome = 'quota_exceeded' end
-  if outcome == 'ok' then store_arrivals(call, arrivals) end
+  if redis.call('HEXISTS', key(call, 'tasks'), id) == 1 then return 'duplicate' end
+  local template = TEMPLATE.unpack(redis.call('HGET', key(call, 'templates'), field))
+  local _, expires_at, max_attempts, asked, window = arrivals.read_options(call, template.options)
+  local outcome = arrivals.admit(call, new, id, template.payload, due_at, expires_at, max_attempts, asked, window)
+  if outcome == 'ok' and arrivals.exceeded(call, new) then outcome = 'quota_exceeded' end
+  if outcome == 'ok' then arrivals.store(call, new) end
   return outcome
 end
 
@@ -180,12 +181,12 @@ end
 --         The task's id is <tenant>/<name>-<next_at of the head>, and that is its start.
 --   flags none: refused as a whole when the store is full; the schedules stay due
 function verbs.fire(keys, args)
-  local call, outcomes, changed = open(keys, args), {}, false
+  local call, outcomes, changed = calls.open(keys, args), {}, false
   for i, f in ipairs(read_fires(call, args)) do
     outcomes[i] = fire_one(call, f.schedule, f.head, f.next_at)
     changed = changed or outcomes[i] ~= 'gone'
   end
-  if changed then close(call) end
+  if changed then calls.close(call) end
   return outcomes
 end
 
@@ -210,7 +211,7 @@ end
 --   argv  1 now  2 dice  3 tenant (empty: all)  4 name (empty: all of the tenant)  5 offset  6 count (of all: 1..500)
 --   out   now_ms, then per schedule: {<tenant>/<name>, head}; with a name: {<tenant>/<name>, head, template}
 function verbs.schedules(keys, args)
-  local call, tenant, name = open(keys, args), args[3], args[4]
+  local call, tenant, name = calls.open(keys, args), args[3], args[4]
   local offset, count = check_whole(args[5], 'offset', 0, HORIZON_MS), check_whole(args[6], 'count', 1, TASKS_PER_CALL)
   local rows = {}
   if tenant == '' then
@@ -225,4 +226,6 @@ function verbs.schedules(keys, args)
   end
   table.insert(rows, 1, call.now)
   return rows
+end
+
 end

@@ -5,13 +5,18 @@
 -- are to turn; a server reads them, asks its time zones what comes next, and sets them again. What it has read it
 -- brings along: of many servers that do so, one turns the window.
 
-local WINDOW_FORMAT = '<Bd'  -- is_open, changes_at; the text follows
+do
+
 local TURNS_PER_CALL = 100
 
 local function apply_window(call, name, is_open)
-  local thing = name == '' and call.queue or touch(call, name)
-  limits.bar(thing, BAR_CLOSED, not is_open)
-  call.readied = thing.barred == 0 and (name == '' and thing.servable or thing.ready) > 0
+  local target, ready = call.queue, call.queue.servable
+  if name ~= '' then
+    local t = accounts.touch_named(call, name)
+    target, ready = accounts.details_of(call, t), t.ready
+  end
+  limits.bar(target, BAR_CLOSED, not is_open)
+  call.readied = target.barred == 0 and ready > 0
 end
 
 -- set_windows(keys, argv): say when a tenant, or the queue, is open.
@@ -21,7 +26,7 @@ end
 --   out   the text until now (empty: it was always open), or false if the head has changed: somebody else was first
 --   flags allow-oom
 function verbs.set_windows(keys, args)
-  local call, name, windows, is_open = open_made(keys, args), args[3], args[4], args[5] == '1'
+  local call, name, windows, is_open = calls.open_made(keys, args), args[3], args[4], args[5] == '1'
   local changes_at = tonumber(args[6])
   if name ~= '' then check_tenant(name) end
   if args[5] ~= '0' and args[5] ~= '1' then refuse('bad_request', 'is_open') end
@@ -33,12 +38,13 @@ function verbs.set_windows(keys, args)
     redis.call('HDEL', key(call, 'windows'), name)
     redis.call('ZREM', key(call, 'turns'), name)
   else
-    redis.call('HSET', key(call, 'windows'), name, struct.pack(WINDOW_FORMAT, args[5], changes_at) .. windows)
+    redis.call('HSET', key(call, 'windows'), name, WINDOW.pack({is_open = tonumber(args[5]), changes_at = changes_at,
+      text = windows}))
     redis.call('ZADD', key(call, 'turns'), changes_at, name)
   end
   apply_window(call, name, windows == '' or is_open)
-  close(call)
-  return head == '' and '' or head:sub(select(3, struct.unpack(WINDOW_FORMAT, head)))
+  calls.close(call)
+  return head == '' and '' or WINDOW.unpack(head).text
 end
 
 -- windows(keys, argv): the windows of some, or those that are to turn now.
@@ -46,7 +52,7 @@ end
 --   argv  1 now  2 dice  then names (empty: the queue's); none: up to 100 of those that are to turn
 --   out   now_ms, then per window: {tenant (empty: the queue), head}; those without windows are left out
 function verbs.windows(keys, args)
-  local call = open(keys, args)
+  local call = calls.ask(keys, args)
   local names, out = {unpack(args, 3)}, {call.now}
   if #names == 0 then
     names = redis.call('ZRANGE', key(call, 'turns'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, TURNS_PER_CALL)
@@ -56,4 +62,6 @@ function verbs.windows(keys, args)
     if head then out[#out + 1] = {name, head} end
   end
   return out
+end
+
 end

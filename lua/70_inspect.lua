@@ -1,4 +1,5 @@
 -- What can be asked without changing anything. All of these are `no-writes`: they run on replicas and on a full store.
+do
 
 -- depth(keys, argv): the queue's counts and settings, in O(1).
 --   keys  1 prefix
@@ -6,7 +7,7 @@
 --   out   name, value, name, value, ... (numbers as text)
 function verbs.depth(keys, _)
   local out = {}
-  for name, value in pairs(load_queue(keys[1])) do
+  for name, value in pairs(calls.load_queue(keys[1])) do
     if name ~= 'classes' then
       out[#out + 1] = name
       out[#out + 1] = text(value)
@@ -23,26 +24,27 @@ end
 --         paused, 2 closed, 4 out of tokens, added up), limited (1: there are limits of its own), bytes (of tasks that
 --         wait)
 function verbs.tenants(keys, args)
-  local call = open(keys, args)
-  local next_cursor, names, count = '0', {}, check_whole(args[4], 'count', 1, TASKS_PER_CALL)
-  for i = 5, #args do names[#names + 1] = args[i] end
+  local call, details = calls.ask(keys, args), nil
+  local next_cursor, names, count = '0', {unpack(args, 5)}, check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   if #names > 0 then
-    read_tenants(call, names)
+    details = redis.call('HMGET', key(call, 'tenants'), unpack(names))
   else
     local page = redis.call('HSCAN', key(call, 'tenants'), args[3], 'COUNT', count)
-    next_cursor = page[1]
-    for i = 1, #page[2], 2 do
-      names[#names + 1] = page[2][i]
-      call.packed[page[2][i]] = page[2][i + 1]
-    end
+    next_cursor, details = page[1], {}
+    for i = 1, #page[2], 2 do names[#names + 1], details[#details + 1] = page[2][i], page[2][i + 1] end
   end
-  local out = {next_cursor}
-  for _, name in ipairs(names) do
-    local t = tenant(call, name)
-    if t.counted == 1 then accrue(call, t) end
-    if call.queue.share == SHARE_TIME then t.delivered = t.delivered + age_of(call, t) end
-    for _, value in ipairs({t.weight, t.ready, t.held, t.delayed, t.leased, t.dead, t.done, t.delivered, t.entitled,
-      t.slot ~= OUT and 1 or 0, t.barred, t.limited, t.bytes}) do
+  local tags, out = {}, {next_cursor}
+  for _, packed in ipairs(details) do
+    if packed then tags[#tags + 1] = packed:sub(1, 4) end
+  end
+  accounts.read(call, tags)
+  for i, name in ipairs(names) do
+    local t = accounts.named(call, name, details[i])
+    local d = accounts.details_of(call, t)
+    if t.counted == 1 then seats.accrue(call, t) end
+    if call.queue.share == SHARE_TIME then t.delivered = t.delivered + accounts.age_of(call, t) end
+    for _, value in ipairs({t.weight, t.ready, d.held, d.delayed, t.leased, d.dead, t.done, t.delivered, t.entitled,
+      t.slot ~= OUT and 1 or 0, d.barred, d.limited, t.bytes}) do
       name = name .. ' ' .. text(value)
     end
     out[#out + 1] = name
@@ -50,23 +52,29 @@ function verbs.tenants(keys, args)
   return out
 end
 
-local function state_of(call, id, record, run, death)
-  if death then
-    local reason, attempts, _, died_at, tenant, message = struct.unpack(DEATH_FORMAT, death)
-    return {'dead', tenant, attempts, text(died_at), REASONS[reason], message, 0}
+-- Of a leased task: the deadline of its lease, and the name of the claim that took it.
+local function lease_facts(call, id, run)
+  local group = leases.group(call, run.lease)
+  local at = run.is_extended == 1 and redis.call('ZSCORE', key(call, 'extended'), id)
+    or redis.call('ZSCORE', key(call, 'leases'), leases.field(run.lease))
+  return at or '0', group and group.claim or ''
+end
+
+local function state_of(call, id, record, run, packed_death)
+  if packed_death then
+    local death = DEATH.unpack(packed_death)
+    return {'dead', death.tenant, death.attempts, text(death.died_at), REASONS[death.reason], death.error, 0}
   end
-  if not record then
-    local settled = redis.call('HGET', done_key(call, 0), id) or redis.call('HGET', done_key(call, 1), id)
-    local state = not settled and 'unknown' or settled:find('^c') and 'cancelled' or 'done'
-    return {state, '', 0, '0', '', '', 0}
+  if not records.is_task(record) then
+    return {records.read_mark(record) or 'unknown', '', 0, '0', '', '', 0}
   end
-  local tenant = read_header(record)
-  local attempt, message = 0, ''
+  local tenant, attempt, message = records.read(record).tenant, 0, ''
   if run then attempt, message = run.attempt, run.error end
-  if run and is_leased(run.state) then
-    return {'leased', tenant, attempt, redis.call('ZSCORE', key(call, 'leases'), id), run.worker, message, run.lease}
+  if run and leases.is_leased(run.state) then
+    local at, claim = lease_facts(call, id, run)
+    return {'leased', tenant, attempt, at, claim, message, run.lease}
   end
-  if extras_of(call, id).batch ~= '' and redis.call('ZSCORE', held_key(call, id), id) then
+  if extras.of(call, id).batch ~= '' and redis.call('ZSCORE', batches.held_key(call, id), id) then
     return {'held', tenant, attempt, '0', '', message, 0}
   end
   local start_at = redis.call('ZSCORE', key(call, 'delayed:' .. tenant), id)
@@ -80,15 +88,11 @@ end
 --         delayed (at: start), leased (at: lease deadline, detail: worker, lease: its number), dead (at: death, detail:
 --         reason), done or cancelled (not long ago; no attempt is told), or unknown
 function verbs.tasks(keys, args)
-  local call, ids, out = open(keys, args), {}, {}
-  for i = 3, #args do ids[#ids + 1] = args[i] end
+  local call, ids, out = calls.ask(keys, args), {unpack(args, 3)}, {}
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
-  local records = redis.call('HMGET', key(call, 'tasks'), unpack(ids))
-  local runs = redis.call('HMGET', key(call, 'runs'), unpack(ids))
-  local deaths = redis.call('HMGET', key(call, 'dead'), unpack(ids))
-  for i, id in ipairs(ids) do
-    out[i] = state_of(call, id, records[i], runs[i] and load_run(runs[i]), deaths[i])
-  end
+  local found, deaths = records.of(call, ids), redis.call('HMGET', key(call, 'dead'), unpack(ids))
+  leases.read_runs(call, ids)
+  for i, id in ipairs(ids) do out[i] = state_of(call, id, found[i], leases.run_of(call, id), deaths[i]) end
   return out
 end
 
@@ -97,29 +101,16 @@ end
 --   argv  1 now  2 dice  then ids (at most 500)
 --   out   per id: the result as it came, or false; false too while another task has the id
 function verbs.results(keys, args)
-  local call, out = open(keys, args), {}
+  local call, out = calls.ask(keys, args), {}
   for i, id in ipairs(ids_in(args, 3)) do
     local kept = redis.call('GET', key(call, 'result:' .. id))
     local until_ms, result
     if kept then until_ms, result = kept:match('^(%d+) (.*)$') end
-    local is_kept = result and tonumber(until_ms) > call.now and redis.call('HEXISTS', key(call, 'tasks'), id) == 0
+    local is_kept = result and tonumber(until_ms) > call.now 
+      and not records.is_task(redis.call('HGET', key(call, 'tasks'), id))
     out[i] = is_kept and result or false
   end
   return out
-end
-
--- The live ones among the first entries of a list.
-local function without_voids(call, t, level, entries)
-  if t.voids == 0 or #entries == 0 then return entries end
-  local fields, left, ids = {}, {}, {}
-  for i, id in ipairs(entries) do fields[i] = void_field(id, level) end
-  for i, count in ipairs(redis.call('HMGET', key(call, 'void:' .. t.name), unpack(fields))) do
-    left[entries[i]] = tonumber(count or 0)
-  end
-  for _, id in ipairs(entries) do
-    if left[id] == 0 then ids[#ids + 1] = id else left[id] = left[id] - 1 end
-  end
-  return ids
 end
 
 -- peek(keys, argv): a tenant's next ready tasks, in the order in which they will be served.
@@ -127,20 +118,22 @@ end
 --   argv  1 now  2 dice  3 tenant  4 count (1..500)
 --   out   per task: id, record; fewer than `count` also where the records are long
 function verbs.peek(keys, args)
-  local call = {prefix = keys[1], queue = load_queue(keys[1]), packed = {}, tenants = {}}
-  local count = check_whole(args[4], 'count', 1, TASKS_PER_CALL)
+  local call, count = calls.ask(keys, args), check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   check_tenant(args[3])
-  local t, ids, out, bytes = tenant(call, args[3]), {}, {}, 0
-  for _, level in ipairs(levels_of(call, t)) do
-    local entries = redis.call('LRANGE', ready_key(call, t, level), 0, count + math.min(t.voids, VOIDS_PER_CALL) - 1)
-    for _, id in ipairs(without_voids(call, t, level, entries)) do
-      if #ids < count then ids[#ids + 1] = id end
-    end
+  local t, ids, out, bytes = accounts.named(call, args[3]), {}, {}, 0
+  local more = math.min(accounts.details_of(call, t).voids, takes.VOIDS_PER_CALL)
+  for _, level in ipairs(levels.of(call, t)) do
+    local entries = redis.call('LRANGE', levels.list(call, t, level), 0, count + more - 1)
+    if #entries > 0 then takes.add_live(call, t, level, entries, ids, {}) end
   end
-  for i, id in ipairs(ids) do
-    local record = redis.call('HGET', key(call, 'tasks'), id)
-    out[2 * i - 1], out[2 * i], bytes = id, record, bytes + #record
+  ids = {unpack(ids, 1, math.min(#ids, count))}
+  local found = #ids > 0 and records.of(call, ids) or {}
+  for i, record in ipairs(found) do
+    record = record and records.whole(call, ids[i], record)
+    out[2 * i - 1], out[2 * i], bytes = ids[i], record, bytes + #(record or '')
     if bytes >= PAGE_BYTES then break end
   end
   return out
+end
+
 end

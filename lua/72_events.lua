@@ -1,4 +1,5 @@
--- Reading what was told of a tenant's tasks and batches (17_extras.lua). A question, as those of 70_inspect.lua.
+-- Reading what was told of a tenant's tasks and batches (19_feeds.lua). A question, as those of 70_inspect.lua.
+do
 
 -- The highest id that was ever given in a feed, as a number.
 local function newest_of(feed)
@@ -27,4 +28,6 @@ function verbs.events(keys, args)
     out[#out + 1] = {tonumber(entry[1]:match('%d+$')), told[2], told[4], told[6], tonumber(told[8]), told[10]}
   end
   return out
+end
+
 end

@@ -1,19 +1,20 @@
 -- Why a task waits: the facts. What they mean is for the servers to say (fairq/why.py).
+do
 
 local NEAR = 20000  -- entries at either end of a list among which a task is looked for
 
 -- How many of its tenant's tasks stand before a ready one, at least, and whether that is exact.
 local function count_ahead(call, t, id)
-  local own, before, is_exact = extras_of(call, id).priority, 0, t.voids == 0
-  for _, level in ipairs(levels_of(call, t)) do
+  local own, before, voids = extras.of(call, id).priority, 0, accounts.details_of(call, t).voids
+  for _, level in ipairs(levels.of(call, t)) do
     if level == own then break end
-    before = before + redis.call('LLEN', ready_key(call, t, level))
+    before = before + redis.call('LLEN', levels.list(call, t, level))
   end
-  local list = ready_key(call, t, own)
-  local twins = t.voids > 0 and redis.call('HGET', key(call, 'void:' .. t.name), void_field(id, own)) or 0
+  local list = levels.list(call, t, own)
+  local twins = voids > 0 and redis.call('HGET', key(call, 'void:' .. t.name), levels.field(id, own)) or 0
   local place = redis.call('LPOS', list, id, 'RANK', twins + 1, 'MAXLEN', NEAR)  -- its voids stand before it
     or redis.call('LPOS', list, id, 'RANK', -1, 'MAXLEN', NEAR)
-  return math.max(before + (place or NEAR) - t.voids, 0), is_exact and place
+  return math.max(before + (place or NEAR) - voids, 0), voids == 0 and place
 end
 
 -- Where a waiting task stands: behind tasks of its tenant, or of its batch.
@@ -21,7 +22,7 @@ local function place_of(call, t, id, state)
   local ahead, is_exact, b = t.ready, false, nil
   if state == 'ready' then ahead, is_exact = count_ahead(call, t, id) end
   if state == 'held' then
-    ahead, is_exact, b = redis.call('ZRANK', held_key(call, id), id), true, batch_of(call, id)
+    ahead, is_exact, b = redis.call('ZRANK', batches.held_key(call, id), id), true, batches.of_task(call, id)
   end
   return {ahead = ahead, is_exact = is_exact and 1 or 0, batch_cap = b and b.cap or 0}
 end
@@ -31,20 +32,24 @@ end
 --   argv  1 now  2 dice  3 id
 --   out   now_ms, what `tasks` tells of it, then of one that waits: name, value, name, value, ... (numbers as text):
 --         ahead (tasks of its tenant before it, at least; held: of its batch; delayed: all that are ready now),
---         is_exact, batch_cap; its tenant's account, the limits that hold for it, is_awake (it is served next) and
---         competes (its weight is in queue_weight_sum);
---         the queue's account, after `queue_`; turns_at and queue_turns_at (when windows open or close; 0: none)
+--         is_exact, batch_cap; its tenant's account, the limits that hold for it (cap: also by its max share), is_awake
+--         (it is served next) and competes (its weight is in queue_weight_sum);
+--         the queue's account, after `queue_`, queue_slots, and queue_kept (how many of them are kept for tenants that
+--         have nothing running, if all others are in use; else 0); turns_at and queue_turns_at (when windows open or
+--         close; 0: none)
 function verbs.why(keys, args)
-  local call, id = open(keys, args), args[3]
+  local call, id = calls.ask(keys, args), args[3]
   local row = verbs.tasks(keys, {args[1], args[2], id})[1]
   local out, state = {call.now, row}, row[1]
   if state ~= 'ready' and state ~= 'held' and state ~= 'delayed' then return out end
-  local q, t = call.queue, tenant(call, row[2])
+  local q, t = call.queue, accounts.named(call, row[2])
   local holds, facts = limits.of(call, t), place_of(call, t, id, state)
-  for _, name in ipairs({'weight', 'estimate', 'ready', 'leased', 'barred', 'spent'}) do facts[name] = t[name] end
-  for _, name in ipairs({'cap', 'guaranteed', 'rate', 'burst'}) do facts[name] = holds[name] end
+  for _, name in ipairs({'weight', 'estimate', 'ready', 'leased'}) do facts[name] = t[name] end
+  for _, name in ipairs({'barred', 'spent'}) do facts[name] = accounts.details_of(call, t)[name] end
+  for _, name in ipairs({'guaranteed', 'rate', 'burst'}) do facts[name] = holds[name] end
+  facts.cap, facts.queue_slots, facts.queue_kept = limits.cap_of(call, t), q.slots, reserve.kept(call)
   for _, name in ipairs({'weight_sum', 'estimate', 'leased', 'barred'}) do facts['queue_' .. name] = q[name] end
-  facts.debt = math.max(0, vtime_of(call, t) - q.level) * t.weight
+  facts.debt = math.max(0, accounts.vtime_of(call, t) - q.level) * t.weight
   facts.competes = t.counted
   facts.is_awake = t.slot == AWAKE and 1 or 0
   facts.turns_at = redis.call('ZSCORE', key(call, 'turns'), t.name) or 0
@@ -53,4 +58,6 @@ function verbs.why(keys, args)
     out[#out + 1], out[#out + 2] = name, text(value)
   end
   return out
+end
+
 end

@@ -1,11 +1,13 @@
 -- What the store's user may not do of that which the library does: asked at start, so that no call fails half way.
+do
 
 local COMMANDS = {  -- every command that the sections use; `@` stands for a key or a channel of the queue
-  'GET @', 'SET @ 1', 'DEL @', 'UNLINK @', 'EXISTS @', 'PEXPIRE @ 1', 'HGET @ 1', 'HSET @ 1 1', 'HMGET @ 1',
-  'HDEL @ 1', 'HEXISTS @ 1', 'HINCRBY @ 1 1', 'HGETALL @', 'HLEN @', 'HSCAN @ 0', 'HSTRLEN @ 1', 'LRANGE @ 0 1',
-  'LTRIM @ 0 1', 'LPUSH @ 1', 'RPUSH @ 1', 'LPOP @', 'LPOS @ 1', 'LLEN @', 'LINDEX @ 0', 'ZADD @ 1 1', 'ZREM @ 1',
-  'ZRANGE @ 0 1', 'ZSCORE @ 1', 'ZCOUNT @ 0 1', 'ZRANK @ 1', 'ZCARD @', 'ZPOPMIN @', 'ZUNIONSTORE @ 1 @',
-  'XADD @ * 1 1', 'XRANGE @ - +', 'XLEN @', 'XINFO STREAM @', 'SCAN 0', 'TIME', 'SPUBLISH @ 1',
+  'GET @', 'GETRANGE @ 0 1', 'SETRANGE @ 0 1', 'SET @ 1', 'DEL @', 'UNLINK @', 'EXISTS @', 'PEXPIRE @ 1', 'HGET @ 1',
+  'HSET @ 1 1', 'HMGET @ 1', 'HDEL @ 1', 'HEXISTS @ 1', 'HINCRBY @ 1 1', 'HGETALL @', 'HLEN @', 'HSCAN @ 0',
+  'HSTRLEN @ 1', 'LRANGE @ 0 1', 'LTRIM @ 0 1', 'LPUSH @ 1', 'RPUSH @ 1', 'LPOP @', 'LPOS @ 1', 'LLEN @',
+  'LINDEX @ 0', 'ZADD @ 1 1', 'ZREM @ 1', 'ZRANGE @ 0 1', 'ZSCORE @ 1', 'ZCOUNT @ 0 1', 'ZRANK @ 1', 'ZPOPMIN @',
+  'ZUNIONSTORE @ 1 @', 'XADD @ * 1 1', 'XRANGE @ - +', 'XLEN @', 'XINFO STREAM @', 'ZCARD @', 'SCAN 0', 'TIME',
+  'SPUBLISH @ 1', 'SADD @ 1', 'SREM @ 1', 'SISMEMBER @ 1', 'SPOP @', 'RENAME @ @', 'ZMSCORE @ 1',
 }
 
 -- permissions(keys, argv): the commands of the library that the store's user may not run on the queue's keys.
@@ -20,4 +22,6 @@ function verbs.permissions(keys, _)
     if not redis.acl_check_cmd(unpack(words)) then missing[#missing + 1] = words[1] end
   end
   return missing
+end
+
 end

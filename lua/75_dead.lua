@@ -5,6 +5,8 @@
 -- comes upon every letter that stays there once, whatever is replayed or purged meanwhile; and letters that are
 -- replayed along the way and die again are beyond its end.
 
+do
+
 -- By their bytes, as sorted sets compare; Lua's own `<` follows the store's locale.
 local function precedes(one, other)
   for i = 1, math.min(#one, #other) do
@@ -53,6 +55,13 @@ local function is_wanted(walk, reason, message)
   return (walk.reason == '' or walk.reason == REASONS[reason]) and message:find(walk.error, 1, true)
 end
 
+-- A dead letter as the verbs tell it, with its record or, if that is not asked for, without.
+local function letter_of(call, id, death, is_brief)
+  local record = not is_brief and redis.call('HGET', key(call, 'tasks'), id) or ''
+  if record ~= '' then record = records.whole(call, id, record) end
+  return {id, death.tenant, REASONS[death.reason], death.attempts, text(death.died_at), death.error, record}
+end
+
 -- dead(keys, argv): a page of the dead letters that match, oldest first.
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 tenant (empty: all)  4 cursor (empty to begin)  5 count (1..500)  6 reason (empty: any)
@@ -62,7 +71,7 @@ end
 --         attempts, died_at_ms, error, record}. A call looks at no more than 500 letters, so a page may be short, or
 --         empty, before the end.
 function verbs.dead(keys, args)
-  local call = open(keys, args)
+  local call = calls.ask(keys, args)
   local walk = read_walk(call, args)
   local is_filtered = walk.reason ~= '' or walk.error ~= ''
   local length = math.min(walk.past - walk.first, is_filtered and TASKS_PER_CALL or walk.count)
@@ -70,12 +79,11 @@ function verbs.dead(keys, args)
   if length <= 0 then return out end
   local ids = redis.call('ZRANGE', walk.deaths, walk.first, walk.first + length - 1)
   for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
-    local reason, attempts, _, died_at, tenant, message = struct.unpack(DEATH_FORMAT, death)
-    seen, at_ms = i, died_at
-    if is_wanted(walk, reason, message) then
-      local record = walk.is_brief and '' or redis.call('HGET', key(call, 'tasks'), ids[i])
-      out[#out + 1] = {ids[i], tenant, REASONS[reason], attempts, text(died_at), message, record}
-      bytes = bytes + #record + #message
+    death = DEATH.unpack(death)
+    seen, at_ms = i, death.died_at
+    if is_wanted(walk, death.reason, death.error) then
+      out[#out + 1] = letter_of(call, ids[i], death, walk.is_brief)
+      bytes = bytes + #out[#out][7] + #death.error
       if #out - 2 == walk.count or bytes >= PAGE_BYTES then break end
     end
   end
@@ -92,6 +100,7 @@ function verbs.letter(keys, args)
   local call, id = {prefix = keys[1]}, args[3]
   local death = redis.call('HGET', key(call, 'dead'), id)
   if not death then return {} end
-  local reason, attempts, _, died_at, tenant, message = struct.unpack(DEATH_FORMAT, death)
-  return {id, tenant, REASONS[reason], attempts, text(died_at), message, redis.call('HGET', key(call, 'tasks'), id)}
+  return letter_of(call, id, DEATH.unpack(death), false)
+end
+
 end

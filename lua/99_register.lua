@@ -1,5 +1,7 @@
 -- The verbs and their flags. Names carry the version: `fq_<VERSION>_<verb>` (the loader sets VERSION).
 
+do
+
 local WRITES, DRAINS, READS = {}, {'allow-oom'}, {'no-writes'}
 
 local function register(verb, flags)
@@ -29,6 +31,7 @@ register('empty_queue', DRAINS)
 register('drop_queue', DRAINS)
 register('add_queue', WRITES)
 register('remove_queue', DRAINS)
+register('repair', DRAINS)
 register('schedule', WRITES)
 register('unschedule', DRAINS)
 register('pause_schedule', DRAINS)
@@ -48,3 +51,5 @@ register('limits', READS)
 register('windows', READS)
 register('why', READS)
 register('permissions', READS)
+
+end

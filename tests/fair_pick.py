@@ -1,4 +1,4 @@
-"""The fair pick in plain Python, to the last bit; lua/10_tenants.lua, 15_draw.lua and 30_claim.lua say why it is so."""
+"""The fair pick in plain Python, to the last bit; lua/10_seats.lua, 11_reserve.lua and 15_draws.lua say why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from .limits_model import CAPPED, Limiting
 
 OUT, AWAKE = 0, -1
-FEW, PROBES, REDRAWS = 16, 8, 6
+LOAN, GIFT = 1, 2
+FEW, FIRST, POOL, PROBES, REDRAWS = 16, 3, 8, 8, 6
 
 
 @dataclass(eq=False)
@@ -18,6 +19,7 @@ class Tenant:
     """A tenant: its account and its lists."""
 
     name: str
+    number: int = 0
     weight: int = 1000
     base: float = 0
     starts: float = 0
@@ -36,6 +38,7 @@ class Tenant:
     is_servable: bool = False
     rank: int = 0
     leased: int = 0
+    loan: int = 0
     dead: int = 0
     done: int = 0
     held: int = 0
@@ -52,6 +55,7 @@ class Run:
     lease: int = 0
     forgiven: int = 0
     state: str = ""
+    is_extended: bool = False
     began_at: float = 0
     worker: str = ""
     error: str = ""
@@ -68,19 +72,32 @@ class Pick:
 
     tenant: Tenant
     id: str
-    moved: float
+    moved: float | None  # None: it was a gift
 
 
 class Round:
-    """What one round of picks has before it: darts that were thrown, and the tenants in the cursor's way."""
+    """What one round of picks has before it: darts that were thrown, the cursor's way, and whom it has looked at."""
 
     def __init__(self, line: list[tuple[float, list[Tenant]]]) -> None:
         self.line = line
         self.seated = [t for _, seats in line for t in seats]
         self.wanted = 0
-        self.darts: deque[tuple[Tenant, float, float]] = deque()
+        self.darts: deque[tuple[Tenant, float]] = deque()
         self.passed: list[Tenant] = []
         self.passes = 0
+        self.is_filled = False  # few tenants are all in the pool from the first pick on
+        self.pool: list[Tenant] = []
+
+    def add(self, t: Tenant | None) -> None:
+        """Have a tenant in the pool, once."""
+        if t and t not in self.pool:
+            self.pool.append(t)
+
+    def drop(self, place: int) -> None:
+        """Take a tenant out of the pool; the last one moves into its place."""
+        last = self.pool.pop()
+        if place < len(self.pool):
+            self.pool[place] = last
 
 
 def is_outside(rate: float, top: float) -> bool:
@@ -96,7 +113,7 @@ def towards(mean: float, value: float, part: int) -> float:
 class FairPick(Limiting):
     """Who is served next, and the structures that say so."""
 
-    few = FEW
+    few, pool = FEW, POOL
     call_origin: float  # of the call that is under way
 
     def __init__(self) -> None:
@@ -120,11 +137,15 @@ class FairPick(Limiting):
         self.touched: list[Tenant] = []
         self.woken: list[Tenant] = []
         self.readied = False
+        self.freed = False
+        self.reserve = 0
+        self.loans = 0
+        self.idle: set[str] = set()
         self.kept: list[tuple[str, int, float, float]] = []
 
     def touch(self, name: str) -> Tenant:
         """Get a tenant to change it: it is seated when the call ends."""
-        t = self.tenants.setdefault(name, Tenant(name))
+        t = self.tenants.setdefault(name, Tenant(name, len(self.tenants) + 1))
         if t not in self.touched:
             self.touched.append(t)
         return t
@@ -135,7 +156,7 @@ class FairPick(Limiting):
 
     def vtime_of(self, t: Tenant) -> float:
         """Tell the tenant's virtual time."""
-        return t.base if self.share else t.base + self.age_of(t) / t.weight
+        return t.base if self.share or t.loan == GIFT else t.base + self.age_of(t) / t.weight
 
     @property
     def mean(self) -> float:
@@ -197,13 +218,67 @@ class FairPick(Limiting):
         sign = 1 if counted else -1
         t.counted = counted
         self.weight_sum += sign * t.weight
-        self.running += sign * t.leased
+        self.running += sign * (0 if t.loan == GIFT else t.leased)
 
     def count_lease(self, t: Tenant, count: int) -> None:
         """Begin a lease, or (-1) take it back."""
         t.leased += count
         t.starts += count * self.at
-        self.running += count * t.counted
+        self.running += count * t.counted * (t.loan != GIFT)
+
+    @property
+    def leased(self) -> int:
+        """Count the leases."""
+        return sum(t.leased for t in self.tenants.values())
+
+    @property
+    def ordinary_slots(self) -> int:
+        """Tell how many leases may be ordinary."""
+        return max(1, self.slots - math.ceil(self.slots * self.reserve / 100))
+
+    def is_full(self) -> bool:
+        """Whether none but kept slots are left."""
+        return self.reserve > 0 and self.leased - self.loans >= self.ordinary_slots
+
+    @property
+    def kept_slots(self) -> int:
+        """Tell how many slots are kept, if none but those are left."""
+        return max(0, self.slots - self.ordinary_slots) if self.is_full() else 0
+
+    def first_idle(self) -> Tenant | None:
+        """Return who has the lowest virtual time of those with a slot and nothing running."""
+        found = [t for t in self.tenants.values() if t.name in self.idle or t in self.touched]
+        fit = [t for t in found if t.slot > 0 and not t.leased]
+        return min(fit, key=lambda t: (t.base, t.number), default=None)
+
+    def lend(self, t: Tenant) -> None:
+        """Let a lease that begins in a kept slot be a loan."""
+        if self.is_full() and not self.is_guaranteed(t):
+            t.loan = GIFT if self.vtime_of(t) > self.level + self.expected_of(t) / t.weight else LOAN
+            self.loans += 1
+
+    def end_loan(self, t: Tenant) -> None:
+        """End a tenant's loan, if it has one."""
+        self.loans -= t.loan > 0
+        t.loan = 0
+
+    def repay(self, t: Tenant) -> bool:
+        """Make the lease of a loan an ordinary one; tells whether the tenant gets another one nevertheless."""
+        vtime, gift = self.vtime_of(t), t.loan == GIFT
+        self.end_loan(t)
+        t.base = t.base + vtime - self.vtime_of(t)
+        self.running += gift * t.leased * t.counted
+        return self.is_guaranteed(t)
+
+    def write_idle(self) -> None:
+        """Write down who of those that were touched has a slot and nothing running."""
+        if self.reserve:
+            for t in self.touched:
+                (self.idle.add if t.slot > 0 and not t.leased else self.idle.discard)(t.name)
+
+    def may_wake(self, t: Tenant) -> bool:
+        """Whether the tenant may stand on the wake list."""
+        return not self.reserve or not t.leased or self.is_guaranteed(t)
 
     def wake_up(self, t: Tenant) -> None:
         """Put the tenant on the wake list, once."""
@@ -235,7 +310,7 @@ class FairPick(Limiting):
                 self.take_slot(t)
             else:
                 t.base += max(behind, 0)
-                self.wake_up(t)
+                (self.wake_up if self.may_wake(t) else self.take_slot)(t)
         elif self.is_guaranteed(t):
             if t.slot > 0:
                 self.free_slot(t)
@@ -254,22 +329,24 @@ class FairPick(Limiting):
             self.seat(self.touched[i])
             i += 1
 
-    def charge(self, t: Tenant) -> float:
+    def charge(self, t: Tenant) -> float | None:
         """Charge a dispatch, where tasks are shared; tells by how much it moved the clock."""
         if not self.share:
             return 0
+        t.delivered += 1
+        if t.loan == GIFT:
+            return None
         moved = 1 / self.weight_sum if t.counted else 0
         t.base += 1 / t.weight
-        t.delivered += 1
         self.clock += moved
         self.level += moved
         return moved
 
-    def refund(self, t: Tenant, moved: float) -> None:
+    def refund(self, t: Tenant, moved: float | None) -> None:
         """Take a charge back."""
-        if self.share:
+        t.delivered -= self.share
+        if self.share and moved is not None:
             t.base -= 1 / t.weight
-            t.delivered -= 1
             self.clock -= moved
             self.level -= moved
 
@@ -279,13 +356,17 @@ class FairPick(Limiting):
         took = max(until - self.call_origin - start, 1)
         t.leased -= 1
         t.starts -= start
-        self.running -= t.counted
+        is_gift = t.loan == GIFT
+        self.running -= t.counted * (not is_gift)
+        self.freed = True
+        self.end_loan(t)
         if self.share:
             return
-        t.base += took / t.weight
+        if not is_gift:
+            t.base += took / t.weight
         t.delivered += took
         unseen = took - (self.at - start)
-        if unseen > 0 and t.counted:
+        if unseen > 0 and t.counted and not is_gift:
             self.clock += unseen / self.weight_sum
             self.level += unseen / self.weight_sum
         if is_worked:
@@ -296,14 +377,13 @@ class FairPick(Limiting):
     def aim(self, round: Round, dice: Iterator[float]) -> None:
         """Throw darts, and see who is in the cursor's way."""
         total = sum(top * len(seats) for top, seats in round.line)
-        for _ in range(2 * round.wanted + 2):
+        for _ in range(round.wanted + FIRST - 1):
             point = next(dice) * total
             for top, seats in round.line:
                 if point < top * len(seats):
                     break
                 point -= top * len(seats)
-            slot = min(math.floor(point / top), len(seats) - 1)
-            round.darts.append((seats[slot], point - slot * top, top))
+            round.darts.append((seats[min(math.floor(point / top), len(seats) - 1)], top))
         if not round.passed:
             count, first = len(round.seated), (self.cursor + 1) % len(round.seated)
             round.passed = [round.seated[(first + i) % count] for i in range(min(round.wanted, count))]
@@ -312,55 +392,67 @@ class FairPick(Limiting):
         """Return a tenant of which anything is left."""
         return t if self.is_eligible(t) else self.touch(t.name) and None
 
-    def draw(self, round: Round, dice: Iterator[float]) -> Tenant | None:
-        """Draw one tenant by rate."""
+    def draw(self, round: Round, dice: Iterator[float]) -> None:
+        """Draw one tenant by the class of its rate."""
         for _ in range(PROBES):
             if not round.darts:
                 self.aim(round, dice)
-            t, inside, top = round.darts.popleft()
+            t, top = round.darts.popleft()
             if self.account_of(t):
                 if is_outside(self.rate_of(t), top):
                     self.touch(t.name)
-                if inside < self.rate_of(t):
-                    return t
+                return round.add(t)
         return None
 
-    def lower(self, one: Tenant | None, other: Tenant | None) -> Tenant | None:
-        """Compare by virtual time."""
-        if not (one and other):
-            return one or other
-        return other if self.tentative_of(other) < self.tentative_of(one) else one
-
-    def pass_on(self, round: Round) -> Tenant | None:
+    def pass_on(self, round: Round) -> None:
         """Move the cursor on."""
         self.cursor = (self.cursor + 1) % len(round.seated)
         round.passes += 1
-        return self.account_of(round.passed[(round.passes - 1) % len(round.passed)])
+        round.add(self.account_of(round.passed[(round.passes - 1) % len(round.passed)]))
 
-    def choose(self, round: Round, dice: Iterator[float]) -> Tenant | None:
-        """Choose among those that have slots."""
-        seated, best = round.seated, None
-        if len(seated) <= self.few:
+    def lowest(self, round: Round) -> Tenant | None:
+        """Return the one in the pool that has the lowest virtual time, the first of equals."""
+        return min(round.pool, key=self.tentative_of, default=None)
+
+    def trim(self, round: Round) -> None:
+        """Keep the pool's bound: those with the highest virtual times go, the last of equals first."""
+        while len(round.pool) > self.pool:
+            times = [self.tentative_of(t) for t in round.pool]
+            round.drop(max(range(len(times)), key=lambda i: (times[i], i)))
+
+    def choose_of_few(self, round: Round, dice: Iterator[float]) -> Tenant | None:
+        """Choose the one of all; those of equal virtual time come by chance."""
+        seated = round.seated
+        if not round.is_filled:
+            round.is_filled = True
             first = math.floor(next(dice) * len(seated)) if len(seated) > 1 else 0
             for i in range(len(seated)):
-                best = self.lower(best, self.account_of(seated[(first + i) % len(seated)]))
-            return best
-        one = self.draw(round, dice)
-        best = self.lower(one, self.draw(round, dice))
+                round.add(self.account_of(seated[(first + i) % len(seated)]))
+        return self.lowest(round)
+
+    def choose(self, round: Round, dice: Iterator[float]) -> Tenant | None:
+        """Choose among those that have slots: the lowest of those that this round has looked at."""
+        if len(round.seated) <= self.few:
+            return self.choose_of_few(round, dice) if round.seated else None
+        for _ in range(1 if round.passes else FIRST):
+            self.draw(round, dice)
+        self.pass_on(round)
+        best = self.lowest(round)
         spread = 0 if self.share or not self.weight_sum else self.running / self.weight_sum * self.mean / 2
         for _ in range(REDRAWS):
-            enough = self.level + spread + (self.expected_of(best) / 2 / best.weight if best else 0)
-            if not best or self.tentative_of(best) <= enough:
+            if best and self.tentative_of(best) <= self.level + spread + self.expected_of(best) / 2 / best.weight:
                 break
-            best = self.lower(best, self.draw(round, dice))
-        return self.lower(best, self.pass_on(round))
+            self.draw(round, dice)
+            best = self.lowest(round)
+        self.trim(round)
+        return best
 
     def pop_woken(self, wanted: int) -> deque[Tenant]:
         """Take tenants off the wake list; whoever has left it is dropped."""
         woken: deque[Tenant] = deque()
         for _ in range(min(wanted, len(self.wake))):
             t = self.wake.popleft()
-            if t.slot == AWAKE and self.is_eligible(t):
+            if t.slot == AWAKE and self.is_eligible(t) and self.may_wake(t):
                 woken.append(t)
             else:
                 self.touch(t.name).listed = False
@@ -368,19 +460,24 @@ class FairPick(Limiting):
 
     def pick(self, woken: deque[Tenant], round: Round, dice: Iterator[float]) -> Tenant | None:
         """Choose whom to serve: the wake list first, unless one who is behind wins the toss."""
-        best = self.choose(round, dice)
+        is_full = self.is_full()
+        best = self.first_idle() if is_full else self.choose(round, dice)
         is_behind = woken and best and self.vtime_of(best) + self.expected_of(best) / best.weight < self.level
         chance = 1 / 8 if woken and self.is_guaranteed(woken[0]) else 1 / 2
         if woken and not (is_behind and next(dice) < chance):
             t = woken.popleft()
             t.listed = False
             return t
-        if best:
+        if best and not is_full:
             self.level = max(self.level, self.vtime_of(best))
         return best
 
-    def pick_round(self, wanted: int, dice: Iterator[float]) -> list[Pick]:
-        """Pick, charge and pop up to `wanted` tasks; slots stay as they are meanwhile."""
+    def pick_round(self, wanted: int, dice: Iterator[float]) -> tuple[list[Pick], bool]:
+        """Pick, charge and pop up to `wanted` tasks; slots stay as they are meanwhile.
+
+        Also tells whether there are none since those that wait may have no more slots.
+        """
+        has_popped = bool(self.wake)
         woken, again = self.pop_woken(wanted), 0
         round = Round([(2.0**c, list(seats)) for c, seats in sorted(self.classes.items()) if seats])
         picks: list[Pick] = []
@@ -390,16 +487,21 @@ class FairPick(Limiting):
             if t is None:
                 break
             self.touch(t.name)
+            if t.loan and not self.repay(t):
+                continue
+            self.lend(t)
             if t.cause and t.name not in {name for name, *_ in self.kept}:
                 self.kept.append((t.name, t.cause, t.out_at, t.since))
             picks.append(Pick(t, t.ready.popleft(), self.charge(t)))
             self.count_lease(t, 1)
             self.spend(t, 1)
             self.recount(t)
+            if not t.is_servable and t in round.pool:
+                round.drop(round.pool.index(t))
             if t.is_servable and self.is_guaranteed(t):
                 woken.append(t)
                 t.listed, again = True, again + 1
         unserved = [woken.popleft() for _ in range(len(woken) - again)]
         self.wake.extendleft(reversed(unserved))
         self.wake.extend(woken)
-        return picks
+        return picks, not picks and not has_popped and self.is_full()

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .fair_pick import Tenant
 
-LIMITS = ("cap", "guaranteed", "rate", "burst", "queued", "queued_bytes", "delayed", "dead")
+LIMITS = ("cap", "guaranteed", "rate", "burst", "queued", "stored_bytes", "delayed", "dead", "max_share")
 UNSET, REFILL_MS = -1, 20
+DEFAULTS = dict.fromkeys(LIMITS, 0) | {"queued": 10_000_000, "stored_bytes": 2**30, "delayed": 10_000_000}
 PAUSED, CLOSED, SPENT, CAPPED = 1, 2, 4, 8
 
 
@@ -28,19 +29,35 @@ class Limiting:
         self.windows: dict[str, tuple[str, bool, float]] = {}  # text, is open, changes at
         self.barred = 0
         self.sweeping = 0
+        self.slots = 0  # attached to the queue
+        self.max_shares = 0  # whether anybody ever had one
 
     def set_for(self, name: str) -> dict[str, float]:
         """Tell what was set for a tenant, or for all."""
-        return self.own.get(name) or dict.fromkeys(LIMITS, UNSET if name else 0)
+        return self.own.get(name) or (dict.fromkeys(LIMITS, UNSET) if name else DEFAULTS)
 
     def limit(self, t: Tenant, which: str) -> float:
         """Tell a limit that holds for a tenant; 0 is none."""
         own = self.set_for(t.name)[which]
         return self.set_for("")[which] if own == UNSET else own
 
+    def cap_of(self, t: Tenant) -> float:
+        """Tell how many of the tenant's tasks may be leased at once; 0: any number."""
+        cap, part = self.limit(t, "cap"), self.limit(t, "max_share")
+        most = max(1, math.floor(self.slots * part / 100)) if part else 0
+        return min(cap, most) if cap and most else cap or most
+
+    def set_slots(self, slots: int) -> bool:
+        """Take how many slots there are; more may let tenants in."""
+        has_changed = slots != self.slots
+        if slots > self.slots and self.max_shares:
+            self.sweeping = 2
+        self.slots = slots
+        return has_changed
+
     def is_eligible(self, t: Tenant) -> bool:
         """Whether one more task of the tenant may be leased."""
-        cap = self.limit(t, "cap")
+        cap = self.cap_of(t)
         return bool(t.ready) and not t.barred and (not cap or t.leased < cap)
 
     def is_guaranteed(self, t: Tenant) -> bool:
@@ -79,7 +96,7 @@ class Limiting:
         waiting = len(t.ready) + held + len(t.delayed)
         excess = {
             "queued": waiting + ready + delayed,
-            "queued_bytes": size,
+            "stored_bytes": size,
             "delayed": (len(t.delayed) + delayed) * bool(delayed),
         }
         return next((name for name, value in excess.items() if 0 < self.limit(t, name) < value), "")
@@ -87,18 +104,20 @@ class Limiting:
     def change_limits(self, name: str, values: dict[str, float]) -> dict[str, float]:
         """Set limits; returns what was set until now."""
         before = self.set_for(name)
-        after = {**before, **{limit: value if name else max(value, 0) for limit, value in values.items()}}
-        if after == dict.fromkeys(LIMITS, UNSET if name else 0):
+        unset = dict.fromkeys(LIMITS, UNSET) if name else DEFAULTS
+        after = {**before, **{limit: unset[limit] if value < 0 else value for limit, value in values.items()}}
+        if after == unset:
             self.own.pop(name, None)
         else:
             self.own[name] = after
+        self.max_shares |= after["max_share"] > 0
         if name:
             self.meter(self.touch(name))
         else:
             self.parked = dict.fromkeys(self.parked, 0)
-            cap = self.set_for("")["cap"]
-            if before["cap"] > 0 and not 0 < cap <= before["cap"]:
-                self.sweeping = 1
+            for which in ("cap", "max_share"):
+                if before[which] > 0 and not 0 < after[which] <= before[which]:
+                    self.sweeping = 2
         return before
 
     def turn(self, name: str, text: str, is_open: bool, changes_at: float) -> str:

@@ -8,16 +8,18 @@ it touched. Who is served next is in fair_pick.py.
 from __future__ import annotations
 
 import math
+import struct
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from .fair_pick import OUT, Pick, Run, Tenant
 from .feed_model import Feeds
 from .limits_model import PAUSED
-from .schedule_model import Scheduling
+from .schedule_model import KEPT_BYTES, Scheduling
 
-ROUNDS, TENANTS_PER_TICK, WINDOW_MS, BATCH_KEEP_MS, CLOCK_BACK_MS = 8, 50, 60_000, 86_400_000, 60_000
+ROUNDS, TENANTS_PER_TICK, MINUTE_MS, BATCH_KEEP_MS, CLOCK_BACK_MS = 8, 50, 60_000, 86_400_000, 60_000
 LEASES_SINCE, LEASES_PER_MS = 1_735_689_600_000, 32
 
 
@@ -60,6 +62,11 @@ class Batch:
     held: dict[str, float] = field(default_factory=dict)  # priority and order
 
     @property
+    def bytes(self) -> int:
+        """What it counts among its tenant's bytes."""
+        return KEPT_BYTES + sum(len(payload) for payload in self.callbacks.values())
+
+    @property
     def ended(self) -> int:
         """How many of its tasks have come to an end."""
         return self.done + self.dead + self.cancelled
@@ -77,14 +84,22 @@ class Death:
     error: str
 
 
-def first_by_score(scores: dict[str, float], limit: int, highest: float = math.inf) -> list[str]:
+Member = TypeVar("Member", str, bytes)
+
+
+def first_by_score(scores: dict[Member, float], limit: int, highest: float = math.inf) -> list[Member]:
     """List the members of a sorted set up to a score, lowest first, at most `limit`."""
     due = sorted((score, member) for member, score in scores.items() if score <= highest)
     return [member for _, member in due[:limit]]
 
 
 class Model(Scheduling):
-    """The queue. `now` is the time of the call; what is stored is the time of the last call that changed anything."""
+    """The queue. `now` is the time of the call; what is stored is the time of the last call that changed anything.
+
+    A claim takes no more once it has `page` bytes of payloads that are longer than `large`.
+    """
+
+    large, page = 4096, 1_048_576
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,6 +118,7 @@ class Model(Scheduling):
             "dead_keep_ms": 14 * 86_400_000,
             "dead_keep": 100_000,
             "events_keep": 10_000,
+            "reserve": 0,
         }
         self.last_lease: int = 0
         self.hungry = 0
@@ -116,7 +132,14 @@ class Model(Scheduling):
         self.due: dict[str, float] = {}
         self.dead: dict[str, Death] = {}
         self.deaths: dict[str, float] = {}
-        self.done: dict[tuple[int, str], tuple[int, str]] = {}  # (window, id) -> its owner's lease or 0, how it ended
+        self.groups: dict[int, list[str]] = {}  # number of a claim -> what it took
+        self.claims: dict[str, int] = {}  # its name -> its number
+        self.claimed_bytes = 0
+        self.returned = Counter[str]()  # by a claim whose reply was full
+        self.marks: dict[str, tuple[int, str]] = {}  # id -> its owner's lease or 0, how it ended
+        self.ended: dict[int, list[str]] = {}  # minute -> ids that ended in it
+        self.minute = 0
+        self.ends: dict[bytes, float] = {}  # results and dedupe keys that are kept for a time, as the store names them
         self.holders: dict[tuple[str, str], tuple[float, str]] = {}  # (tenant, dedupe key) -> until (0: its end), id
         self.batches: dict[str, Batch] = {}
         self.cancelling: dict[str, float] = {}
@@ -126,7 +149,7 @@ class Model(Scheduling):
 
     def open(self, now: float) -> float:
         """Begin a call: time never goes back."""
-        self.touched, self.woken, self.readied = [], [], False
+        self.touched, self.woken, self.readied, self.freed = [], [], False, False
         back = self.now - now
         self.goes_back = back > CLOCK_BACK_MS
         last = now if self.goes_back else self.now
@@ -142,10 +165,13 @@ class Model(Scheduling):
     def close(self, now: float) -> None:
         """End a call that changes something."""
         self.seat_all()
+        self.write_idle()
+        has_room = self.freed and self.reserve > 0 and self.servable > 0 and not self.is_full()
         self.stored_clock, self.stored_level, self.origin = self.clock, self.level, self.call_origin
         self.anchored |= self.goes_back
+        self.sweeping = 2 if self.goes_back else self.sweeping
         self.wake.extend(self.woken)
-        if self.hungry and self.readied and not self.barred:
+        if self.hungry and (self.readied or has_room) and not self.barred:
             self.hungry = 0
             self.published += 1
         self.now = now
@@ -196,8 +222,24 @@ class Model(Scheduling):
         self.tell_of(id, how, now, owner.attempt if owner else 0)
         self.runs.pop(id, None)
         del self.records[id]
-        self.done[math.floor(now / WINDOW_MS), id] = owner.lease if owner else 0, how
+        minute = math.floor(now / MINUTE_MS)
+        if not self.marks or minute < self.minute:
+            self.minute = minute
+        self.marks[id] = owner.lease if owner else 0, how
+        self.ended.setdefault(minute, []).append(id)
         self.counts[how] += 1
+
+    def trim_marks(self, now: float, limit: int) -> bool:
+        """Forget ids that ended long enough ago; each minute that is over counts as one."""
+        before = self.minute, len(self.marks)
+        while limit > 0 and self.marks and (self.minute + 2) * MINUTE_MS <= now:
+            ids = self.ended.get(self.minute, [])[:limit]
+            for id in ids:
+                del self.marks[id]
+            self.ended[self.minute] = self.ended.get(self.minute, [])[limit:]
+            limit -= len(ids) or 1
+            self.minute += not ids
+        return before != (self.minute, len(self.marks))
 
     def take_out(self, id: str) -> None:
         """Take a waiting task out of its place."""
@@ -268,7 +310,11 @@ class Model(Scheduling):
         now = self.open(now)
         if name in self.batches:
             return "duplicate"
-        self.batches[name] = Batch(tenant, cap, now, dict(callbacks), events)
+        new = Batch(tenant, cap, now, dict(callbacks), events)
+        if self.keeps_too_much(tenant, new.bytes):
+            return "FAIRQ quota_exceeded stored_bytes"
+        self.touch(tenant)
+        self.batches[name] = new
         self.close(now)
         return "ok"
 
@@ -314,12 +360,26 @@ class Model(Scheduling):
         """Forget batches that have been complete for long enough."""
         completed = {name: b.completed_at for name, b in self.batches.items() if b.state == "complete"}
         for name in first_by_score(completed, limit, now - BATCH_KEEP_MS):
-            del self.batches[name]
+            self.touch(self.batches.pop(name).tenant)
 
-    def remembered(self, id: str, now: float) -> tuple[int, str] | None:
-        """Tell which lease's owner ended a task not long ago, and how."""
-        window = math.floor(now / WINDOW_MS)
-        return self.done.get((window, id)) or self.done.get((window - 1, id))
+    def keeps_too_much(self, tenant: str, size: int) -> bool:
+        """Whether a tenant that kept so much more would have more than its limit."""
+        t = self.tenants.get(tenant) or Tenant(tenant)
+        most = self.limit(t, "stored_bytes")
+        return size > 0 and 0 < most < self.bytes_of(t) + size
+
+    def keep(self, t: Tenant, kind: str, name: str, size: int, until: float) -> None:
+        """Count a result or a dedupe key among its tenant's bytes, until then."""
+        number = list(self.tenants).index(t.name) + 1
+        member = kind.encode() + struct.pack("<II", number, size + KEPT_BYTES) + name.encode()
+        self.ends[member], self.kept_until = until, max(self.kept_until, until + MINUTE_MS)
+
+    def trim_ends(self, now: float, limit: int) -> None:
+        """Count no more what was kept long enough."""
+        for member in first_by_score(self.ends, limit, now):
+            (number,) = struct.unpack_from("<I", member, 1)
+            self.touch(list(self.tenants)[number - 1])
+            del self.ends[member]
 
     def holder(self, tenant: str, key: str, now: float) -> str | None:
         """Name the task that holds a dedupe key."""
@@ -347,7 +407,7 @@ class Model(Scheduling):
             start_at = now + given["delay"] if given.get("delay") else given.get("start_at", 0)
             expires_at = now + given["expires_in"] if given.get("expires_in") else given.get("expires_at", 0)
             key = given.get("key", "")
-            if id in self.records or id in new or self.remembered(id, now):
+            if id in self.records or id in new or id in self.marks:
                 outcomes.append("duplicate")
             elif 0 < expires_at <= max(start_at, now):
                 outcomes.append("expired")
@@ -362,7 +422,7 @@ class Model(Scheduling):
                 asked = (priority, key, result_ttl, given.get("batch", ""), given.get("events", 0))
                 new[id] = Task(t, start_at, expires_at, attempts, *asked, size=given.get("size", 2)), given
         starts = [task.start_at > now for task, _ in new.values()]
-        size = self.waiting_bytes(t) + sum(task.size for task, _ in new.values())
+        size = self.bytes_of(t) + sum(task.size for task, _ in new.values())
         if new and (which := self.exceeded(t, starts.count(False), starts.count(True), size, t.held)):
             return [f"FAIRQ quota_exceeded {which}"]
         for id, (task, given) in new.items():
@@ -380,7 +440,8 @@ class Model(Scheduling):
             b.members[id] = b.sequence
         if task.key:
             self.holders[t.name, task.key] = now + window if window else 0, id
-            self.kept_until = max(self.kept_until, now + window + WINDOW_MS if window else 0)
+            if window:
+                self.keep(t, "k", task.key, len(task.key), now + window)
         if task.start_at > now:
             self.put_delayed(t, id, task.start_at)
         else:
@@ -393,7 +454,7 @@ class Model(Scheduling):
         taken: set[str] = set()
         for id, given in tasks:
             b, is_new = self.batches.get(given.get("batch", "")), id not in self.records and id not in taken
-            if given.get("batch") and is_new and not self.remembered(id, now):
+            if given.get("batch") and is_new and id not in self.marks:
                 if not b or b.tenant != tenant:
                     return "FAIRQ not_found batch"
                 if b.state != "open":
@@ -401,45 +462,76 @@ class Model(Scheduling):
             taken.add(id)
         return ""
 
-    def claim(self, now: float, dice: Iterator[float], worker: str, limit: int) -> list[tuple[str, int, int]]:
+    def claim(
+        self, now: float, dice: Iterator[float], worker: str, limit: int, slots: int = 0
+    ) -> list[tuple[str, int, int]]:
         """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each; all have one number."""
         now = self.open(now)
+        self.claimed_bytes, self.returned = 0, Counter()
         leased: list[tuple[str, int, int]] = []
         number = max(self.last_lease + 1, int(now - LEASES_SINCE) * LEASES_PER_MS)
+        has_changed, is_kept = self.set_slots(slots), False
         rounds, self.kept = 0, [("", self.barred, now, now)] if self.barred else []
-        while not self.barred and len(leased) < limit and self.servable > 0 and rounds < ROUNDS:
-            for p in self.pick_round(limit - len(leased), dice):
+        while not self.barred and len(leased) < limit and self.servable > 0 and rounds < ROUNDS and not is_kept:
+            if self.claimed_bytes >= self.page:
+                break
+            picks, is_kept = self.pick_round(limit - len(leased), dice)
+            for p in picks:
                 leased += self.lease(p, worker, now, number)
             self.seat_all()
             rounds += 1
         is_short = len(leased) < limit
-        self.last_lease = number if leased else self.last_lease
-        if rounds or (is_short and not self.hungry):
+        if leased:
+            self.last_lease, self.claims[worker], self.groups[number] = number, number, [id for id, *_ in leased]
+        if rounds or has_changed or (is_short and not self.hungry):
             self.finish_batches(now)
             if is_short:
-                self.hungry, self.readied = 1, self.readied or self.servable > 0
+                self.hungry, self.readied = 1, self.readied or (self.servable > 0 and not is_kept)
             self.close(now)
         return leased
 
     def lease(self, p: Pick, worker: str, now: float, number: int) -> list[tuple[str, int, int]]:
-        """Lease a picked task, or drop it when its window has closed."""
-        task, t = self.records[p.id], p.tenant
-        run = self.runs.get(p.id) or Run(task.max_attempts)
+        """Lease a picked task, drop it when its window has closed, or put it back when the reply is full."""
+        task = self.records[p.id]
+        run, is_late = self.runs.get(p.id) or Run(task.max_attempts), 0 < task.expires_at <= now
+        if not is_late and self.claimed_bytes >= self.page:
+            self.unpick(p, is_returned=True)
+            return []
         self.expiring.pop(p.id, None)
-        if 0 < task.expires_at <= now:
-            self.refund(t, p.moved)
-            self.count_lease(t, -1)
-            self.spend(t, -1)
-            self.recount(t)
+        if is_late:
+            self.unpick(p)
             if b := self.batch_of(p.id):
                 b.admitted -= 1
             self.bury(p.id, "expired", now)
             return []
         run.attempt, run.lease, run.state, run.began_at, run.worker = run.attempt + 1, number, "leased", self.at, worker
+        run.is_extended = False
+        self.claimed_bytes += task.size if task.size > self.large else 0
         self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
         if b := self.batch_of(p.id):
             b.running += 1
         return [(p.id, run.attempt, run.max_attempts + run.forgiven)]
+
+    def unpick(self, p: Pick, is_returned: bool = False) -> None:
+        """Take a pick back; a task that is returned stands where it stood."""
+        t = p.tenant
+        self.refund(t, p.moved)
+        self.count_lease(t, -1)
+        self.end_loan(t)
+        if is_returned:
+            t.ready.insert(self.returned[t.name], p.id)
+            self.returned[t.name] += 1
+        self.spend(t, -1)
+        self.recount(t)
+
+    def claim_again(self, now: float, worker: str) -> list[tuple[str, int, int]]:
+        """Give what is left of a claim whose answer was lost, with new deadlines; nothing else changes."""
+        now, number = self.open(now), self.claims.get(worker, 0)
+        ids = [id for id in self.groups.get(number, []) if id in self.leases and self.runs[id].lease == number]
+        self.leases |= dict.fromkeys(ids, now + self.settings["lease_ms"])
+        self.kept = [("", self.barred, now, now)] if self.barred else []
+        runs = [(id, self.runs[id]) for id in ids]
+        return [(id, run.attempt, run.max_attempts + run.forgiven) for id, run in runs]
 
     def end_lease(self, id: str, run: Run, state: str, until: float, is_worked: bool = False) -> Tenant:
         """Close a lease and its account."""
@@ -485,7 +577,7 @@ class Model(Scheduling):
 
     def refusal(self, id: str, lease: int, now: float) -> str:
         """Say why a number is not that of a task's lease."""
-        run, finished, death = self.runs.get(id), self.remembered(id, now), self.dead.get(id)
+        run, finished, death = self.runs.get(id), self.marks.get(id), self.dead.get(id)
         if run:
             return "gone" if run.lease == lease and run.state == "settled" else "stale"
         if finished:
@@ -511,14 +603,14 @@ class Model(Scheduling):
         if run is None or run.state not in ("leased", "stopping") or run.lease != lease:
             return self.refusal(id, lease, now)
         if action == "extend":
-            self.leases[id] = now + self.settings["lease_ms"]
+            self.leases[id], run.is_extended = now + self.settings["lease_ms"], True
             return "cancelled" if run.state == "stopping" else "ok"
         if action in ("ack", "finish"):
             self.end_lease(id, run, "settled", now, True).done += 1
             if self.records[id].result_ttl:
                 until = now + self.records[id].result_ttl
                 self.results[id] = until, error if action == "finish" else "null"
-                self.kept_until = max(self.kept_until, until + WINDOW_MS)
+                self.keep(self.records[id].tenant, "r", id, len(self.results[id][1]), until)
             self.forget(id, run, "done", now)
         elif run.state == "stopping":
             self.end_lease(id, run, "settled", until)
@@ -678,7 +770,14 @@ class Model(Scheduling):
         waiting += [at for field in self.schedules if (at := self.due_at(field)) < math.inf]
         waiting += [died_at + self.settings["dead_keep_ms"] for died_at in self.deaths.values()]
         waiting += [b.completed_at + BATCH_KEEP_MS for b in self.batches.values() if b.state == "complete"]
-        waiting += [*self.cancelling.values(), *self.parked.values(), *(at for _, _, at in self.windows.values())]
+        waiting += [
+            *self.ends.values(),
+            *self.cancelling.values(),
+            *self.parked.values(),
+            *(at for _, _, at in self.windows.values()),
+        ]
+        if self.marks:
+            waiting.append((self.minute + 2) * MINUTE_MS)
         if len(self.dead) > self.settings["dead_keep"] or self.sweeping or self.anchored or self.goes_back:
             waiting.append(now)
         return max(min(waiting), now) if waiting else -1
@@ -686,8 +785,9 @@ class Model(Scheduling):
     def tick(self, now: float, limit: int) -> tuple[float, ...]:
         """Do what time does: the reply of `tick`."""
         now = self.open(now)
+        self.trim_ends(now, limit)
         promoted, expired = self.promote(now, limit), self.expire(now, limit)
-        lost = first_by_score(self.leases, limit, now)
+        lost = [id for at, _, ids in self.deadlines() if at <= now for id in ids][:limit]
         for id in reversed(lost):
             until = self.leases[id] - self.settings["lease_ms"]
             self.settle_one("reap", id, self.runs[id].lease, None, "", now, iter(()), until)
@@ -698,6 +798,7 @@ class Model(Scheduling):
         self.cancel_members(now, limit)
         self.finish_batches(now)
         self.trim_batches(now, limit)
+        swept |= self.trim_marks(now, 4 * limit)
         if self.touched or swept:
             self.close(now)
         ready = sum(len(t.ready) for t in self.tenants.values())
@@ -709,19 +810,33 @@ class Model(Scheduling):
         """End leases of before the time went back as if they had been renewed now."""
         if not self.anchored and not self.goes_back:
             return False
-        latest = now + self.settings["lease_ms"]
-        late = [id for _, id in sorted((at, id) for id, at in self.leases.items() if at > latest)[:limit]]
-        self.leases |= dict.fromkeys(late, latest)
-        self.anchored, self.goes_back = len(late) == limit, False
+        latest, is_done = now + self.settings["lease_ms"], True
+        for is_extended in (False, True):
+            late = [ids for at, extended, ids in self.deadlines() if extended == is_extended and at > latest][:limit]
+            self.leases |= dict.fromkeys((id for ids in late for id in ids), latest)
+            is_done &= len(late) < limit
+        self.anchored, self.goes_back = not is_done, False
         return True
 
+    def deadlines(self) -> list[tuple[float, bool, list[str]]]:
+        """Tell when leases end: those of a claim together, those that were extended each by itself."""
+        found = []
+        for number, taken in self.groups.items():
+            ids = [id for id in taken if id in self.leases and self.runs[id].lease == number]
+            if together := [id for id in ids if not self.runs[id].is_extended]:
+                found.append((self.leases[together[0]], False, str(number), together))
+            found += [(self.leases[id], True, id, [id]) for id in ids if self.runs[id].is_extended]
+        return [(at, is_extended, ids) for at, is_extended, _, ids in sorted(found)]
+
     def sweep(self) -> bool:
-        """Let in the tenants that a cap for all kept out."""
-        if not self.sweeping:
+        """Let in the tenants that a cap for all kept out, and look for their delayed tasks in time."""
+        if not self.sweeping and not self.goes_back:
             return False
-        for name, t in sorted(self.tenants.items()):
-            if t.ready and t.slot == OUT:
+        for name, t in self.tenants.items():
+            if (t.ready and t.slot == OUT) or (self.reserve and t.slot > 0 and not t.leased):
                 self.touch(name)
+            if t.delayed:
+                self.due[name] = min(self.due.get(name, math.inf), *t.delayed.values())
         self.sweeping = 0
         return True
 
@@ -757,10 +872,16 @@ class Model(Scheduling):
         self.close(now)
         return before
 
-    def waiting_bytes(self, t: Tenant) -> int:
-        """Add up the payloads of a tenant's waiting tasks."""
-        waits = (id for id, task in self.records.items() if task.tenant is t and id not in self.leases)
-        return sum(self.records[id].size for id in waits if id not in self.dead)
+    def bytes_of(self, t: Tenant) -> int:
+        """Add up the payloads of a tenant's tasks."""
+        number = list(self.tenants).index(t.name) + 1 if t.name in self.tenants else 0
+        kept = [struct.unpack_from("<II", member, 1) for member in self.ends]
+        return (
+            sum(task.size for task in self.records.values() if task.tenant is t)
+            + sum(size for owner, size in kept if owner == number)
+            + sum(b.bytes for b in self.batches.values() if b.tenant == t.name)
+            + sum(KEPT_BYTES + self.template_sizes[f] for f in self.schedules if f.partition("/")[0] == t.name)
+        )
 
     def set_paused(self, now: float, tenant: str, paused: int) -> int:
         """Pause or resume a tenant, or (empty name) the queue."""
@@ -780,6 +901,10 @@ class Model(Scheduling):
         """Change settings; a change of share starts everybody's account anew."""
         now = self.open(now)
         self.settings |= values
+        if self.reserve != self.settings["reserve"] or (self.reserve and self.share != self.settings["share"]):
+            self.reserve, self.idle = self.settings["reserve"], set()
+            self.sweeping = 2 if self.reserve else self.sweeping
+            self.readied = self.servable > 0
         if self.share != self.settings["share"]:
             self.share, self.epoch, self.epoch_at = self.settings["share"], self.epoch + 1, self.at
             self.clock = self.level = self.estimate = self.estimate_sq = 0

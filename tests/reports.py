@@ -26,6 +26,9 @@ def depth(model: Model) -> dict[str, float]:
         "anchored": int(model.anchored),
         "level": model.stored_level,
         "last_lease": model.last_lease,
+        "numbers": len(model.tenants),
+        "minute": model.minute,
+        "remembered": len(model.marks),
         "stage": 1,  # made
         "kept_until": model.kept_until,
         "weight_sum": model.weight_sum,
@@ -34,6 +37,9 @@ def depth(model: Model) -> dict[str, float]:
         "limited": int("" in model.own),
         "epoch": model.epoch,
         "estimate": model.estimate,
+        "slots": model.slots,
+        "loans": model.loans,
+        "max_shares": model.max_shares,
         "ready": sum(len(t.ready) for t in everyone),
         "delayed": sum(len(t.delayed) for t in everyone),
         "leased": len(model.leases),
@@ -62,7 +68,7 @@ def share(model: Model, name: str) -> dict[str, float]:
         "is_eligible": int(t.slot != OUT),
         "barred": t.barred,
         "limited": int(name in model.own),
-        "bytes": model.waiting_bytes(t),
+        "bytes": model.bytes_of(t),
     }
 
 
@@ -81,7 +87,7 @@ def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, 
         d = model.dead[id]
         return ("dead", d.tenant.name, d.attempts, d.died_at, d.reason, d.error)
     if id not in model.records:
-        _, how = model.remembered(id, now) or (0, "unknown")
+        _, how = model.marks.get(id, (0, "unknown"))
         return (how, "", 0, 0, "", "")
     t, run = model.records[id].tenant, model.runs.get(id) or Run(0)
     if id in model.leases:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .fair_pick import FairPick
 
-LATE_MS = 60_000
+LATE_MS, KEPT_BYTES = 60_000, 100
 Head = tuple[Any, ...]
 
 
@@ -35,6 +35,10 @@ class Scheduling(FairPick):
         """End a call that changes something (the model's)."""
         raise NotImplementedError
 
+    def keeps_too_much(self, tenant: str, size: int) -> bool:
+        """Whether a tenant would keep more than its limit (the model's)."""
+        raise NotImplementedError
+
     def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:
         """Store tasks (the model's)."""
         raise NotImplementedError
@@ -43,6 +47,7 @@ class Scheduling(FairPick):
         super().__init__()
         self.schedules: dict[str, Schedule] = {}
         self.templates: dict[str, dict[str, Any]] = {}
+        self.template_sizes: dict[str, int] = {}  # packed
 
     def head(self, field: str) -> Head | None:
         """Read a schedule: the token of what follows from it."""
@@ -53,17 +58,22 @@ class Scheduling(FairPick):
         return math.inf if self.schedules[field].paused else self.schedules[field].next_at
 
     def schedule(
-        self, now: float, field: str, next_at: float, missed: int, timing: bytes, template: dict[str, Any]
+        self, now: float, field: str, next_at: float, missed: int, timing: bytes, template: dict[str, Any], size: int
     ) -> tuple[str, float]:
         """Create or change a schedule."""
         now, known = self.open(now), self.schedules.get(field)
         if known and (known.missed, known.timing, self.templates[field]) == (missed, timing, template):
             return "same", known.next_at
+        tenant = field.partition("/")[0]
+        grows = size - self.template_sizes[field] if known else KEPT_BYTES + size
+        if self.keeps_too_much(tenant, grows):
+            return "FAIRQ quota_exceeded stored_bytes", 0
+        self.template_sizes[field] = size
         s = self.schedules.setdefault(field, Schedule(timing, next_at, missed))
         if s.timing != timing:
             s.timing, s.next_at = timing, next_at
         s.missed, self.templates[field] = missed, template
-        self.touch(field.partition("/")[0])
+        self.touch(tenant)
         self.close(now)
         return "changed" if known else "created", s.next_at
 
@@ -72,6 +82,7 @@ class Scheduling(FairPick):
         now = self.open(now)
         if field not in self.schedules:
             return "gone"
+        self.touch(field.partition("/")[0])
         del self.schedules[field], self.templates[field]
         self.close(now)
         return "ok"

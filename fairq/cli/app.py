@@ -28,7 +28,7 @@ for _name, _help in {
     "why": "Tell why a task waits, and when it may start.",
     "events": "Print what became of a tenant's tasks, and follow it.",
     "tenants": "List a queue's tenants, tune their weights, limits and windows, pause and resume them.",
-    "queues": "List queues, change their settings, limits and windows, pause, resume and delete them.",
+    "queues": "List queues, change their settings, limits and windows, pause, resume, repair and delete them.",
     "dead": "List, show, replay and purge dead letters.",
     "schedules": "Create, list, pause, resume and remove recurring tasks.",
     "tokens": "Create, list and revoke tokens.",

@@ -19,9 +19,10 @@ _TOLD = {
     "rate": "Starts a second; or 300/min, 1000/h, 5/d.",
     "burst": "Starts at once (none: as many as the rate gives in a second).",
     "queued": "Tasks that wait: more are refused with `quota_exceeded`, and when to try again.",
-    "queued_bytes": "Bytes of their payloads: more are refused.",
+    "stored_bytes": "Bytes of all that it keeps (payloads, results, keys, batches, schedules): more is refused.",
     "delayed": "Tasks that wait for their start: more are refused.",
     "dead": "Dead letters: of more, the oldest go.",
+    "max_share": "Part of the attached slots that its tasks run in: 20% or 0.2, of one slot at least.",
 }
 Limit = str | None
 
@@ -36,15 +37,30 @@ class GivenLimits:
     rate: Annotated[Limit, Parameter(help=_TOLD["rate"])] = None
     burst: Annotated[Limit, Parameter(help=_TOLD["burst"])] = None
     queued: Annotated[Limit, Parameter(help=_TOLD["queued"])] = None
-    queued_bytes: Annotated[Limit, Parameter(help=_TOLD["queued_bytes"])] = None
+    stored_bytes: Annotated[Limit, Parameter(help=_TOLD["stored_bytes"])] = None
     delayed: Annotated[Limit, Parameter(help=_TOLD["delayed"])] = None
     dead: Annotated[Limit, Parameter(help=_TOLD["dead"])] = None
+    max_share: Annotated[Limit, Parameter(help=_TOLD["max_share"])] = None
+
+
+def parse_percent(name: str, text: str) -> int:
+    """Read a part of the slots, `20%` or `0.2`, in whole per cent. Raises: BadRequest."""
+    number, sign, rest = text.partition("%")
+    try:
+        percent = float(number) * (1 if sign else 100)
+    except ValueError:
+        percent = -1.0
+    if rest or not 0 <= percent <= 100 or abs(percent - round(percent)) > 1e-9:
+        raise BadRequest(f"{name} must be whole per cent, as 20% or 0.2, not {text!r:.40}", field=name)
+    return round(percent)
 
 
 def parse_limit(name: str, text: str) -> float | None:
     """Read a limit as people write it: a number, `none`, or `default`; a rate may be `300/min`. Raises: BadRequest."""
     if text in ("default", "none"):
         return None if text == "default" else 0
+    if name == "max_share":
+        return parse_percent(name, text)
     number, slash, unit = text.partition("/")
     try:
         if name != "rate":
@@ -66,7 +82,7 @@ def change_limits(server: Server | None, queue: str, tenant: str | None, given: 
     body: dict[str, Any] = {"queue": queue, "tenant": tenant, "limits": changes}
     before = run_with(server or Server(), lambda client: client.request("set_limits", body))["before"]
     for name, value in changes.items():
-        print(f"{tenant or 'all'} in {queue}: {name} {_say(before[name])} -> {_say(value)}")
+        print(f"{tenant or 'all'} in {queue}: {name} {_say(name, before[name])} -> {_say(name, value)}")
 
 
 def show_limits(server: Server | None, queue: str, tenant: str | None, json: bool) -> None:
@@ -77,12 +93,18 @@ def show_limits(server: Server | None, queue: str, tenant: str | None, json: boo
         print_json(found)
         return
     rows = [
-        {"limit": name, "set": _say(found["limits"][name]), "holds": _say(found["holds"][name]), "bounds": _TOLD[name]}
+        {
+            "limit": name,
+            "set": _say(name, found["limits"][name]),
+            "holds": _say(name, found["holds"][name]),
+            "bounds": _TOLD[name],
+        }
         for name in LIMIT_RANGES
     ]
     columns = {"limit": "limit", "set": "set here", "holds": "holds", "bounds": "what it bounds"}
     print_table(f"limits of {tenant or 'all tenants'} in {queue}", columns, rows, empty="")
 
 
-def _say(value: float | None) -> str:
-    return "default" if value is None else f"{value:.6g}" if value else "none"
+def _say(name: str, value: float | None) -> str:
+    unit = "%" if name == "max_share" else ""
+    return "default" if value is None else f"{value:.6g}{unit}" if value else "none"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from fairq.cli.limits import GivenLimits, change_limits, show_limits
+from fairq.cli.limits import GivenLimits, change_limits, parse_percent, show_limits
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
 from fairq.cli.windows import Always, Windows, show_windows
@@ -15,7 +15,7 @@ from fairq.errors import BadRequest, NotFound
 if TYPE_CHECKING:
     from fairq.client.client import Client
 
-queues = App(name="queues", help="List queues, change their settings, pause, resume and delete them.")
+queues = App(name="queues", help="List queues, change their settings, pause, resume, repair and delete them.")
 
 _COLUMNS = {
     "queue": "queue",
@@ -26,10 +26,14 @@ _COLUMNS = {
     "done": "done",
     "expired": "expired",
     "workers": "workers here",
+    "slots": "slots",
+    "kept": "kept",
+    "idle": "idle",
     "share": "share",
     "is_paused": "paused",
     "is_closed": "closed",
     "made_by": "made by",
+    "is_repairing": "repairing",
 }
 
 
@@ -51,14 +55,18 @@ def set_(queue: str, *settings: str, server: Server | None = None) -> None:
     Parameters
     ----------
     settings
-        share=time|count, lease_ms, max_attempts, retry_base_ms, retry_cap_ms, dead_keep_ms, dead_keep.
+        share=time|count, reserve (20% or 0.2 of the slots, kept for tenants that have nothing running), lease_ms,
+        max_attempts, retry_base_ms, retry_cap_ms, dead_keep_ms, dead_keep.
     """
     changes: dict[str, Any] = {}
     for setting in settings:
         name, separator, value = setting.partition("=")
         if not separator:
             raise BadRequest(f"write name=value, not {setting!r}", field="settings")
-        changes[name.replace("-", "_")] = int(value) if value.isdecimal() else value
+        if name == "reserve":
+            changes[name] = parse_percent(name, value)
+        else:
+            changes[name.replace("-", "_")] = int(value) if value.isdecimal() else value
     body = {"queue": queue, "settings": changes}
     run_with(server or Server(), lambda client: client.request("configure", body))
     print(f"{queue}: {', '.join(settings)}")
@@ -129,3 +137,28 @@ def resume(queue: str, *, server: Server | None = None) -> None:
     """Undo pause."""
     run_with(server or Server(), lambda client: client.request("resume", {"queue": queue}))
     print(f"{queue}: resumed")
+
+
+@queues.command
+def repair(queue: str, *, json: Json = False, server: Server | None = None) -> None:
+    """Make anew what a queue keeps to be fast, from the tasks' records, and tell what was wrong.
+
+    Until it is done the queue gives no tasks and takes no changes. If this command is stopped half way, run it again.
+    """
+
+    async def work(client: Client) -> dict[str, int]:
+        body: dict[str, Any] = {"queue": queue}
+        mended: dict[str, int] = {}
+        while True:
+            answer = await client.request("repair", body)
+            mended = answer["mended"] or mended
+            if answer["outcome"] != "more":
+                return mended
+            body["number"] = answer["number"]
+
+    mended = run_with(server or Server(), work)
+    if json:
+        print_json({"queue": queue, "mended": mended})
+    else:
+        what = ", ".join(f"{kind} {count:,}" for kind, count in sorted(mended.items()))
+        print(f"{queue}: mended: {what}" if what else f"{queue}: sound, nothing to mend")

@@ -41,6 +41,8 @@ def _say_cause(cause: Cause, why: Why) -> str:
     whose = "its batch" if why.state == "held" else "its tenant"
     until = f" until {_moment(why.until_ms, why.now_ms)}" if why.until_ms else ""
     match cause:
+        case "queue_repairing":
+            return "the queue is being repaired; if nobody does, run `fairq queues repair` again"
         case "queue_paused" | "tenant_paused":
             return f"{whom} is paused, until somebody resumes it"
         case "queue_closed" | "tenant_closed":
@@ -62,6 +64,8 @@ def _say_cause(cause: Cause, why: Why) -> str:
             return f"{at_least}{many} of {whose} come{'s' * (why.ahead == 1)} before it"
         case "backlog":
             return f"its tenant's own tasks have all {why.slots:g} slots"
+        case "reserve":
+            return f"{why.kept} of {why.kept_of} slots are kept for tenants with nothing running"
         case "share":
             return f"others' tasks have the slots; its tenant's share is {why.share:.1%} of {why.slots:g}"
 

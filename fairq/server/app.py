@@ -128,7 +128,7 @@ class App:
             dispatcher = self.dispatchers.get(queue)
             if dispatcher is None:
                 dispatcher = self.dispatchers[queue] = Dispatcher(
-                    queue, self.store, self.ticker, self.name, self.credit_changed
+                    queue, self.store, self.ticker, self.name, self.credit_changed, self.roster.slots_elsewhere
                 )
                 self.nursery.start_soon(self.store.subscription.add, keys.ready_channel(queue))
                 self.nursery.start_soon(dispatcher.run)
@@ -154,6 +154,11 @@ class App:
             for other in self.peers:
                 self.drop_lease(other, place, lease)
         peer.session.held.update(leases)
+
+    def count_slots(self, queue: str) -> int:
+        """Count the slots that are attached to a queue, over all servers."""
+        own = self.dispatchers[queue].room.offered if queue in self.dispatchers else 0
+        return own + self.roster.slots_elsewhere(queue)
 
     def count_workers(self, queue: str) -> int:
         """Count the workers of a queue that are attached to this server."""
@@ -214,6 +219,7 @@ class App:
                 await self._peer_left.wait()
             for dispatcher in list(self.dispatchers.values()):
                 await dispatcher.stopped.wait()
+            await self.roster.tell_slots()
 
     async def _watch_tokens(self) -> None:
         """Close the connections of tokens that are gone, when told so and every now and then."""

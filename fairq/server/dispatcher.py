@@ -41,6 +41,7 @@ class Dispatcher:
     """Feeds the workers of one queue; `name` is what the store's leases carry.
 
     `freed(worker)` is told of credit that was set aside for a claim and came back: other queues may have use for it.
+    `elsewhere(queue)` tells how many slots workers of other servers have for a queue.
     """
 
     queue: str
@@ -48,6 +49,7 @@ class Dispatcher:
     ticker: Ticker
     name: str
     freed: Callable[[Any], None] = lambda _: None
+    elsewhere: Callable[[str], int] = lambda _: 0
     dwells: Dwells = field(factory=Dwells, init=False)
     is_stopping: bool = False
     room: Room = field(init=False)
@@ -76,6 +78,11 @@ class Dispatcher:
     def store_now_ms(self) -> int:
         """The store's time, as the last claim told it."""
         return round(self._store_ms + trio.current_time() * 1000)
+
+    @property
+    def slots(self) -> int:
+        """How many slots are attached to the queue: each worker's whole credit, also of one that has other queues."""
+        return self.room.offered + self.elsewhere(self.queue)
 
     @property
     def may_have_work(self) -> bool:
@@ -200,7 +207,7 @@ class Dispatcher:
             self._claims += 1
         name = f"{self.name}/{self._claims}"
         try:
-            claim = await self.store.claim(self.queue, name, wanted, again=self._is_in_doubt)
+            claim = await self.store.claim(self.queue, name, wanted, slots=self.slots, again=self._is_in_doubt)
         except OutcomeUnknown:
             self._is_in_doubt = True
             raise

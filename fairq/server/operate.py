@@ -6,7 +6,7 @@ import structlog
 from attrs import asdict, evolve
 
 from fairq.errors import NotFound
-from fairq.model import check_name, check_settings, check_weight
+from fairq.model import MAX_TIME_MS, check_int, check_name, check_settings, check_weight, kept_slots
 from fairq.server.app import App
 from fairq.server.asking import Body, check_unlimited, check_worker_name, tenant_or_all
 from fairq.server.peer import Peer
@@ -16,6 +16,7 @@ from fairq.wire import messages as wire
 log = structlog.get_logger("fairq.server")
 
 _DELETE_S = 2.0  # until a request is answered, though there may be more to delete
+_REPAIR_S = 1.0  # how long one request repairs
 
 
 async def queues(app: App, peer: Peer, request: wire.Queues) -> Body:
@@ -27,14 +28,19 @@ async def queues(app: App, peer: Peer, request: wire.Queues) -> Body:
         if peer.identity.queues is not None and queue not in peer.identity.queues:
             continue
         state = evolve(await app.store.queue(queue), **(made[queue]._asdict() if queue in made else {}))
-        rows.append({**asdict(state), "workers": app.count_workers(queue)})
+        slots = app.count_slots(queue)
+        kept, idle = kept_slots(slots, state.settings.reserve), max(0, slots - state.leased)
+        rows.append({**asdict(state), "workers": app.count_workers(queue), "slots": slots, "kept": kept, "idle": idle})
     return {"queues": rows}
 
 
 async def configure(app: App, peer: Peer, request: wire.Configure) -> Body:
     """Change settings of a queue."""
     changes = check_settings(request.settings)
-    await app.store.configure(peer.identity.check_queue(request.queue), changes)
+    queue = peer.identity.check_queue(request.queue)
+    await app.store.configure(queue, changes)
+    app.ticker.expect(queue, 0)  # another reserve is noted of all tenants
+    app.hint(queue)
     return {}
 
 
@@ -98,6 +104,17 @@ async def resume(app: App, peer: Peer, request: wire.Resume) -> Body:
     before = await app.store.resume(queue, tenant)
     app.hint(queue)
     return {"before": before}
+
+
+async def repair(app: App, peer: Peer, request: wire.Repair) -> Body:
+    """Mend what is wrong in a queue, for a second or so."""
+    queue = await _known_queue(app, peer, request.queue)
+    if request.number is not None:
+        check_int(request.number, "number", 0, MAX_TIME_MS)
+    done = await app.store.repair(queue, request.number, seconds=_REPAIR_S)
+    if done.outcome == "done":
+        app.hint(queue)
+    return asdict(done)
 
 
 async def create_token(app: App, peer: Peer, request: wire.CreateToken) -> Body:

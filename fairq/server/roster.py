@@ -7,12 +7,14 @@ that it is superseded, and ends; the two do not take the name from each other in
 
 Servers tell each other by a channel. A message may come twice, or be lost: leases then run out, as without all this.
 Each server also writes down who is attached to it, under a key that ends with it, so that any can list all workers.
+Whenever it does, it tells the others how many slots its workers have for each queue, since claims name the slots of all
+servers. Whoever hears of a server for the first time tells its own; one that is not heard of for a minute is forgotten.
 """
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -30,6 +32,7 @@ from fairq.wire.messages import CLOSE_SUPERSEDED, State
 log = structlog.get_logger("fairq.server")
 
 _WRITE_S, _KEEP_MS = 20.0, 60_000  # how often the roster is written, and for how long it holds
+_FORGET_S = 60.0  # after which a server that is not heard of has no slots
 _GATHER_S = 0.5  # between a change and its writing, for there may be more
 Lease = tuple[tuple[str, str], int]  # (queue, id), number
 
@@ -43,6 +46,7 @@ class Roster:
     nursery: trio.Nursery
     give_back: Callable[[Peer, str], Awaitable[None]]
     _changed: trio.Event = field(factory=trio.Event, init=False)
+    _elsewhere: dict[str, tuple[float, dict[str, int]]] = field(factory=dict, init=False)  # server -> heard at, slots
     _peers: defaultdict[tuple[str, str], set[Peer]] = field(factory=lambda: defaultdict(set), init=False)
 
     async def run(self) -> None:
@@ -60,6 +64,30 @@ class Roster:
             await self.store.write_roster(self.server, orjson.dumps(rows) if rows else b"", _KEEP_MS)
         except FairqError as error:
             log.debug("the roster cannot be written", error=error.message)
+        await self.tell_slots()
+
+    async def tell_slots(self) -> None:
+        """Tell other servers how many slots the workers attached here have for each queue."""
+        slots: Counter[str] = Counter()
+        for peers in self._peers.values():
+            for peer in peers:
+                slots.update(dict.fromkeys(peer.queues, peer.session.credit))
+        try:
+            await self.store.tell_workers(orjson.dumps({"server": self.server, "slots": slots}))
+        except FairqError as error:
+            log.debug("slots cannot be told", error=error.message)
+
+    def slots_elsewhere(self, queue: str) -> int:
+        """Count the slots that workers of other servers have for a queue, up to some seconds ago."""
+        since = trio.current_time() - _FORGET_S
+        return sum(slots.get(queue, 0) for heard_at, slots in self._elsewhere.values() if heard_at > since)
+
+    def _heard_slots(self, server: str, slots: dict[str, int]) -> None:
+        now = trio.current_time()
+        self._elsewhere = {name: each for name, each in self._elsewhere.items() if each[0] > now - _FORGET_S}
+        if server not in self._elsewhere:
+            self._changed.set()
+        self._elsewhere[server] = now, slots
 
     def _rows(self) -> list[tuple[Any, ...]]:
         """Describe the workers attached here: the fields of WorkerState after `server`."""
@@ -155,7 +183,9 @@ class Roster:
             said = orjson.loads(message)
             if said["server"] == self.server:
                 return
-            if "drain" in said:
+            if "slots" in said:
+                self._heard_slots(said["server"], said["slots"])
+            elif "drain" in said:
                 self._dismiss(said["drain"])
             elif "attached" in said:
                 self.nursery.start_soon(self._heard_attached, *said["attached"])

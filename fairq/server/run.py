@@ -19,6 +19,7 @@ from fairq.server.listener import DEV_WARNING, AnyListener, Listener, open_liste
 from fairq.server.settings import Settings
 from fairq.store.embedded import embedded_store
 from fairq.store.opening import check_durability, open_store
+from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
 
@@ -75,12 +76,21 @@ async def running_server(settings: Settings) -> AsyncIterator[Served]:
             problems = await check_durability(store)
             if problems:
                 raise SettingsError(f"the store is not safe: {'; '.join(problems)}", field="unsafe_store")
+        if settings.repair:
+            await _repair(store)
         app = App(settings, store, nursery)
         hearers.append(app)
         await app.start()
         listeners = await _open_listeners(settings, tls)
         nursery.start_soon(_accept, Listener(app), listeners)
         yield Served(settings.host, port_of(listeners[0]), url, app)
+
+
+async def _repair(store: Store) -> None:
+    """Mend all queues, and say what was wrong."""
+    for queue in await store.queues():
+        done = await store.repair(queue)
+        log.info("repaired", queue=queue, mended=done.mended)
 
 
 async def _open_listeners(settings: Settings, tls: ssl.SSLContext | None) -> Sequence[AnyListener]:

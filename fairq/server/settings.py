@@ -25,6 +25,7 @@ HELP = {
     "data_dir": "directory of the embedded store",
     "fsync": "embedded store: `always` loses nothing, `everysec` up to a second in a power cut",
     "store_timeout": "seconds to wait for the store at start",
+    "repair": "mend all queues before serving, as after an unclean end",
     "grace": "seconds that workers get to finish when the server stops",
     "dev": "accept dev-tenant:<name>, dev-worker and dev-operator as tokens (loopback only)",
     "unsafe_store": "serve although the store could lose acknowledged tasks",
@@ -50,6 +51,7 @@ class Settings:
     data_dir: Path = Path("fairq-data")
     fsync: str = "always"
     store_timeout: float = 30.0
+    repair: bool = False
     grace: float = 30.0
     dev: bool = False
     unsafe_store: bool = False

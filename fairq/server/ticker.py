@@ -13,6 +13,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError
+from fairq.model import AHEAD_MS, Tick
 from fairq.server.duties import fire_schedules, turn_windows
 from fairq.store.store import Store
 
@@ -29,6 +30,7 @@ class Ticker:
 
     store: Store
     has_ready: Callable[[str], None]
+    is_ahead: bool = field(default=False, init=False)  # the store's clock, of ours
     due: dict[str, float] = field(factory=dict)  # queue -> when to tick it next
     _again_at: dict[tuple[Duty, str], float] = field(factory=dict, init=False)  # not before, for it could not be done
     _sooner: trio.Event = field(factory=trio.Event, init=False)
@@ -83,6 +85,7 @@ class Ticker:
         except FairqError as error:
             log.debug("tick failed", queue=queue, error=error.message)
             return FLOOR_S
+        self._watch_clock(done)
         if done.reaped or done.expired:
             log.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
         if done.ready:
@@ -94,6 +97,14 @@ class Ticker:
         if done.next_due_ms < 0:
             return FLOOR_S
         return min(FLOOR_S, max(0.0, (done.next_due_ms - done.now_ms) / 1000))
+
+    def _watch_clock(self, done: Tick) -> None:
+        """Warn when the store's clock is so far ahead of ours that nothing expires by it; once for each time."""
+        is_ahead = done.ahead_ms > AHEAD_MS
+        if is_ahead != self.is_ahead:
+            self.is_ahead = is_ahead
+            tell = log.warning if is_ahead else log.info
+            tell("the store's clock is ahead" if is_ahead else "the store's clock is right again", by_ms=done.ahead_ms)
 
     async def _do(self, duty: Duty, queue: str) -> bool:
         """Do what a tick left to us, unless it could not be done a moment ago; returns whether it was done."""

@@ -45,6 +45,7 @@ _HEARD = (b"smessage", b"message", b"ssubscribe", b"subscribe")  # the latter tw
 _REFUSALS = {
     "not_found": "there is no such {}",
     "batch_closed": "the {} takes no more tasks",
+    "repairing": "the {} is being repaired; try again when that is done",
     "quota_exceeded": "the tenant has too much waiting: its limit is {}",
     "unmade": "the {} was not made",
     "deleting": "the {} is being deleted",

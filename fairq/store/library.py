@@ -9,28 +9,88 @@ from __future__ import annotations
 
 import hashlib
 import re
+import struct
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 DATA_VERSION = 5
 
 
-@cache
-def _sections() -> str:
-    """Join the numbered sections of lua/.
+_FORMAT = re.compile(r"^--: ([A-Z]+) (.*(?:\n--:  .*)*)\n", re.MULTILINE)
+_TEXTS = {"t1": "Bc0", "t2": "Hc0", "rest": ""}  # text, with its length before it in one or two bytes, or up to the end
 
-    The claim (30) and the sections from 50 on are leaves: no other uses their locals. So each is a function of its
-    own, for a function of Lua has at most 200 locals.
-    """
+
+class Field(NamedTuple):
+    """A field of a packed record: its name, and its type as lua/02_formats.lua has it."""
+
+    name: str
+    type: str
+
+
+class Format(NamedTuple):
+    """A kind of packed record: its fields in their order, and names that its records have beside."""
+
+    name: str
+    fields: list[Field]
+    more: list[str]
+
+    @property
+    def code(self) -> str:
+        """Return the format as the store's struct takes it."""
+        return "<" + "".join(_TEXTS.get(field.type, field.type) for field in self.fields)
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes are fixed: all fields, of texts the lengths."""
+        codes = (re.sub(r"c(\d+)", r"\1s", _TEXTS.get(f.type, f.type).removesuffix("c0")) for f in self.fields)
+        return struct.calcsize("<" + "".join(codes))
+
+    def lua(self) -> str:
+        """Write the Lua table of this format."""
+        packed = [f for f in self.fields if f.type != "rest"]
+        rest = [f.name for f in self.fields if f.type == "rest"]
+        values = "".join(f", #r.{f.name}, r.{f.name}" if f.type in _TEXTS else f", r.{f.name}" for f in packed)
+        names = ", ".join(f.name for f in packed)
+        record = ", ".join([f"{f.name} = {f.name}" for f in packed] + [f"{name} = false" for name in self.more])
+        record += "".join(f", {name} = text:sub(position)" for name in rest)
+        tail = "".join(f" .. r.{name}" for name in rest)
+        return "\n".join(
+            [
+                f"local {self.name} = {{format = '{self.code}', size = {self.size}}}",
+                f"function {self.name}.pack(r) return struct.pack('{self.code}'{values}){tail} end",
+                f"function {self.name}.unpack(text, at)",
+                f"  local {names}, position = struct.unpack('{self.code}', text, at or 1)",
+                f"  return {{{record}}}, position",
+                "end",
+            ]
+        )
+
+
+def formats() -> dict[str, Format]:
+    """Read what records the store keeps packed, by name."""
+    return {name: _format(name, text) for name, text in _FORMAT.findall(_text())}
+
+
+def _format(name: str, text: str) -> Format:
+    fields, _, more = text.replace("\n--:", " ").partition("|")
+    return Format(name, [Field(*field.split(":")) for field in fields.split()], more.split())
+
+
+@cache
+def _text() -> str:
+    """Join the numbered sections of lua/."""
     sections = sorted(
         (entry for entry in files("fairq").joinpath("lua").iterdir() if entry.name.endswith(".lua")),
         key=lambda entry: entry.name,
     )
-    texts = [(section.name, section.read_text(encoding="utf-8")) for section in sections]
-    return "\n".join(
-        f"do local function leaf()\n{text}end leaf() end\n" if name >= "50" or name.startswith("30") else text
-        for name, text in texts
-    )
+    return "\n".join(section.read_text(encoding="utf-8") for section in sections)
+
+
+@cache
+def _sections() -> str:
+    """Join the sections, with the lines that stand for formats written out."""
+    return _FORMAT.sub(lambda found: _format(found[1], found[2]).lua() + "\n", _text())
 
 
 @cache

@@ -14,7 +14,9 @@ from fairq.limits import Window
 from fairq.model import MISSED, Lease, NewTask, ScheduleState, Timing
 from fairq.why import Kept, reason_of
 
-_HEADER = struct.Struct("<BHdddB")  # version, max_attempts, enqueued_at, start_at, expires_at, length of the tenant
+_HEADER = struct.Struct(
+    "<BBHdddB"
+)  # version, features, max_attempts, enqueued_at, start_at, expires_at, length of the tenant
 _OPTIONS = struct.Struct("<ddddHBddB")  # times, max_attempts, priority, dedupe window, result ttl, events; two texts
 _PLAIN = NewTask("", b"")[2:]
 _RECORD_VERSION = 1
@@ -27,7 +29,7 @@ _WINDOW = struct.Struct("<Bd")  # is_open, changes_at; the text follows
 
 def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes]:
     """Split a task record into tenant, enqueued_at_ms, start_at_ms, expires_at_ms and payload."""
-    version, _, enqueued_at, start_at, expires_at, size = _HEADER.unpack_from(record)
+    version, _, _, enqueued_at, start_at, expires_at, size = _HEADER.unpack_from(record)
     if version != _RECORD_VERSION:
         raise StoreRefused(f"the store holds a task record of version {version}; this build reads {_RECORD_VERSION}")
     at = _HEADER.size

@@ -1,4 +1,4 @@
-"""The registry of queues: which there are, who made each, and how one is deleted (lua/67_delete.lua, 68_registry.lua).
+"""The registry of queues: which there are, who made each, and how one is deleted (lua/78_delete.lua, 63_registry.lua).
 
 A queue is made by the first that puts something into it. What this server knows to be made is kept, so that it is asked
 once; that may be wrong when another server has deleted the queue, and the store then refuses what is put into it.

@@ -21,11 +21,11 @@ from fairq.model import (
     TenantState,
 )
 from fairq.store.records import unpack_record
-from fairq.why import CLOSED, PAUSED, SPENT
+from fairq.why import CLOSED, PAUSED, REPAIRING, SPENT
 
 _COUNTS = ("ready", "held", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
 
-_DELETING = 2  # a queue's stage: lua/67_delete.lua
+_DELETING = 2  # a queue's stage: lua/78_delete.lua
 
 
 def queue_state(queue: str, reply: Sequence[bytes]) -> QueueState:
@@ -39,6 +39,7 @@ def queue_state(queue: str, reply: Sequence[bytes]) -> QueueState:
         is_paused=bool(values["barred"] & PAUSED),
         is_closed=bool(values["barred"] & CLOSED),
         is_deleting=values["stage"] == _DELETING,
+        is_repairing=bool(values["barred"] & REPAIRING),
         settings=QueueSettings(share=SHARES[values["share"]], **settings),
     )
 
@@ -72,7 +73,7 @@ def tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantSta
         is_spent=bool(barred & SPENT),
         is_backlogged=bool(eligible),
         is_limited=bool(limited),
-        waiting_bytes=size,
+        stored_bytes=size,
     )
 
 

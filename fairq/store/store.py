@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
 import structlog
+import trio
 from attrs import astuple, define, evolve, field
 
 from fairq.errors import Deleting, FairqError, StoreRefused, Unavailable
@@ -25,6 +27,7 @@ from fairq.model import (
     NewTask,
     Outcome,
     QueueState,
+    Repair,
     ScheduleState,
     Settlement,
     TaskState,
@@ -55,6 +58,11 @@ log = structlog.get_logger("fairq.store")
 
 _PROGRESS_MS = 3_600_000
 _UNMADE = "unmade"
+
+
+def _wall_ms() -> int:
+    """Tell the time by this process's clock: the store takes it as a witness of its own."""
+    return round(time.time() * 1000)
 
 
 class Claim(NamedTuple):
@@ -162,13 +170,14 @@ class Store:
             args += (task.id, pack_options(task), task.payload)
         return [outcome.decode() for outcome in await self._put("enqueue", queue, tenant, *args, maker=tenant)]
 
-    async def claim(self, queue: str, name: str, limit: int, *, again: bool = False) -> Claim:
-        """Lease up to `limit` ready tasks by the fair pick.
+    async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
+        """Lease up to `limit` ready tasks by the fair pick, where so many slots are attached (None: as many as before).
 
         `name` stands in the leases, and is the claim's id: after OutcomeUnknown, claim `again` under the same name, and
         what the first call took is given once more. Cancelled: the leases expire by themselves.
         """
-        reply = await self._call("claim", queue, name, limit, *(["again"] if again else []))
+        told = ("again" if again else "", _wall_ms(), "" if slots is None else slots)
+        reply = await self._call("claim", queue, name, limit, *told)
         now_ms, lease_ms, _, _, tick_at_ms, kept = reply[:6]
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
         return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, unpack_kept(kept))
@@ -192,7 +201,8 @@ class Store:
 
     async def tick(self, queue: str, limit: int = 125) -> Tick:
         """Promote due tasks, expire late ones, reap dead leases, trim dead letters: up to `limit` of each."""
-        return Tick(*await self._call("tick", queue, limit))
+        tick = Tick(*await self._call("tick", queue, limit, _wall_ms()))
+        return evolve(tick, ahead_ms=tick.now_ms - _wall_ms())
 
     async def cancel(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
         """Cancel up to 500 tasks: `ok`, `running` (their workers are told) or `gone`."""
@@ -241,6 +251,19 @@ class Store:
     async def resume(self, queue: str, tenant: str = "") -> bool:
         """Undo `pause`; returns whether it was paused."""
         return bool(await self._put("resume", queue, tenant))
+
+    async def repair(self, queue: str, number: int | None = None, *, seconds: float = float("inf")) -> Repair:
+        """Mend what is wrong in a queue, for about so long: repeat it, with its number, while the outcome is `more`.
+
+        Until it is `done` the queue gives no tasks, and changes are refused with Repairing. Whoever calls goes on where
+        the last one stopped.
+        """
+        deadline = trio.current_time() + seconds
+        while True:
+            outcome, number, doing, *pairs = await self._call("repair", queue, "" if number is None else number)
+            mended = {kind.decode(): count for kind, count in zip(pairs[::2], pairs[1::2], strict=True)}
+            if outcome != b"more" or trio.current_time() >= deadline:
+                return Repair(outcome.decode(), number, doing.decode(), mended)
 
     async def configure(self, queue: str, changes: dict[str, str | int]) -> None:
         """Change settings of the queue (model.check_settings), all or none."""

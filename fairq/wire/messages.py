@@ -391,6 +391,16 @@ class Resume(Request):
 
 
 @frozen
+class Repair(Request):
+    """Mend what is wrong in a queue, for a second or so: to be repeated, with the number, while there is more."""
+
+    type: ClassVar[str] = "repair"
+    ref: int
+    queue: str
+    number: int | None = None
+
+
+@frozen
 class Dead(Request):
     """List dead letters that match, oldest first."""
 
@@ -665,6 +675,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     DrainWorker: (_OPERATOR, _ANY),
     Pause: (_OPERATOR, _ANY),
     Resume: (_OPERATOR, _ANY),
+    Repair: (_OPERATOR, _ANY),
     Dead: (_TENANT | _OPERATOR, _ANY),
     Letter: (_TENANT | _OPERATOR, _ANY),
     Replay: (_TENANT | _OPERATOR, _ANY),

@@ -141,6 +141,10 @@ def test_queues_are_listed_set_paused_and_resumed(commands: Commands) -> None:
         "emails", 2, "count", 5000,
     )  # fmt: skip
     assert row["settings"]["max_attempts"] == 9
+    for text, percent in (("20%", 20), ("0.07", 7), ("0", 0), ("90%", 90)):
+        commands("queues", "set", "emails", f"reserve={text}")
+        (row,) = commands("queues", "list", "--json").json
+        assert (row["settings"]["reserve"], row["slots"], row["kept"], row["idle"]) == (percent, 0, 0, 0)
     table = lines(commands("queues", "list"))
     assert any("emails" in line and "count" in line and " 2 " in line for line in table)
     assert "paused" in commands("queues", "pause", "emails").out
@@ -150,7 +154,13 @@ def test_queues_are_listed_set_paused_and_resumed(commands: Commands) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "word"),
-    [("lease_ms=1", "lease_ms"), ("share=luck", "share"), ("colour=1", "colour"), ("lease_ms", "name=value")],
+    [
+        ("lease_ms=1", "lease_ms"),
+        ("share=luck", "share"),
+        ("colour=1", "colour"),
+        ("lease_ms", "name=value"),
+        *((f"reserve={text}", "reserve") for text in ("20", "91%", "-1%", "12.5%", "0.125", "a%", "20%%", "", "nan")),
+    ],
 )
 def test_a_queue_setting_that_can_be_none_is_refused(commands: Commands, setting: str, word: str) -> None:
     one_line_error(commands("queues", "set", "emails", setting), 2, word)

@@ -13,18 +13,18 @@ from .test_enqueue_lines import Acker, enqueue, write
 
 def test_limits_of_a_tenant_are_set_shown_and_left_to_the_queue_again(commands: Commands) -> None:
     done = commands(
-        "tenants", "set-limits", "emails", "ada", "--cap", "10", "--rate", "300/min", "--queued-bytes", "5000"
+        "tenants", "set-limits", "emails", "ada", "--cap", "10", "--rate", "300/min", "--stored-bytes", "5000"
     )
     assert done.out.splitlines() == [
         "ada in emails: cap default -> 10", "ada in emails: rate default -> 5",
-        "ada in emails: queued_bytes default -> 5000",
+        "ada in emails: stored_bytes default -> 5000",
     ]  # fmt: skip
     assert "cap none -> 20" in commands("queues", "set-limits", "emails", "--cap", "20", "--dead", "7").out
     told = commands("tenants", "limits", "emails", "ada", "--json").json
     assert {name: value for name, value in told["limits"].items() if value is not None} == {
-        "cap": 10, "rate": 5, "queued_bytes": 5000,
+        "cap": 10, "rate": 5, "stored_bytes": 5000,
     }  # fmt: skip
-    assert (told["holds"]["cap"], told["holds"]["dead"], told["holds"]["queued"]) == (10, 7, 0)
+    assert (told["holds"]["cap"], told["holds"]["dead"], told["holds"]["queued"]) == (10, 7, 10_000_000)
     table = lines(commands("tenants", "limits", "emails", "ada"))
     assert any("dead" in line and "default" in line and "7" in line for line in table)
     assert "cap 10 -> default" in commands("tenants", "set-limits", "emails", "ada", "--cap", "default").out
@@ -33,12 +33,21 @@ def test_limits_of_a_tenant_are_set_shown_and_left_to_the_queue_again(commands: 
     assert commands("tenants", "limits", "emails", "ada", "--json").json["holds"]["cap"] == 20
 
 
+def test_a_max_share_is_a_part_of_the_slots(commands: Commands) -> None:
+    set_limits = ("tenants", "set-limits", "emails", "ada", "--max-share")
+    assert "max_share default -> 20%" in commands(*set_limits, "20%").out
+    assert "max_share 20% -> 50%" in commands(*set_limits, "0.5").out
+    assert "max_share none -> 70%" in commands("queues", "set-limits", "emails", "--max-share", "70%").out
+    assert "max_share 50% -> default" in commands(*set_limits, "default").out
+    assert commands("tenants", "limits", "emails", "ada", "--json").json["holds"]["max_share"] == 70
+
+
 @pytest.mark.parametrize(
     ("argv", "word"),
     [
         (["--cap", "many"], "cap"), (["--cap", "1.5"], "cap"), (["--cap", "-1"], "cap"), (["--rate", "5/week"], "rate"),
-        (["--rate", "fast"], "rate"), (["--rate", "1e9"], "rate"), (["--queued-bytes", "5MB"], "queued_bytes"),
-        ([], "--queued-bytes"),
+        (["--rate", "fast"], "rate"), (["--rate", "1e9"], "rate"), (["--stored-bytes", "5MB"], "stored_bytes"),
+        (["--max-share", "20"], "max_share"), (["--max-share", "101%"], "max_share"), ([], "--stored-bytes"),
     ],
 )  # fmt: skip
 def test_a_limit_that_can_be_none_is_refused(commands: Commands, argv: list[str], word: str) -> None:

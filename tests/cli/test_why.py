@@ -22,6 +22,11 @@ def test_every_cause_is_said_in_words(cause: Cause, state: str) -> None:
     assert "_" not in text
 
 
+def test_of_kept_slots_it_is_said_how_many_they_are() -> None:
+    lines = list(say(Why("ada/t", "ready", 0, ["reserve"], kept=2, kept_of=10)))
+    assert lines[1] == "- 2 of 10 slots are kept for tenants with nothing running"
+
+
 def test_why_is_said_for_people_and_for_scripts(commands: Commands) -> None:
     ada = tenant("ada")
     commands("enqueue", "emails", "1", "--id", "first", token=ada)

@@ -7,6 +7,7 @@ import re
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,6 +18,7 @@ from fairq.store import library
 VERBS = frozenset(re.findall(r"^register\('(\w+)'", library.source(), re.MULTILINE))
 START = 1_700_000_000_000  # the test clock's first ms: before 2025, so that the numbers of leases count from 1
 HEAD = 6  # values of a claim's reply before its tasks
+FORMATS = library.formats()
 LEASE_MS = 30_000  # the default lease
 NO_DICE = b""
 
@@ -143,6 +145,23 @@ class Share:
         return self.ready + self.held + self.delayed
 
 
+def unpack(name: str, packed: bytes) -> Any:
+    """Read a packed record, as lua/02_formats.lua has its fields."""
+    values, at = {}, 0
+    for field, type in FORMATS[name].fields:
+        if type == "rest":
+            values[field], at = packed[at:], len(packed)
+        elif type in ("t1", "t2"):
+            (size,) = struct.unpack_from({"t1": "<B", "t2": "<H"}[type], packed, at)
+            at += int(type[1])
+            values[field], at = packed[at : at + size].decode(), at + size
+        else:
+            code = "<" + re.sub(r"c(\d)", r"\1s", type)
+            (values[field],) = struct.unpack_from(code, packed, at)
+            at += struct.calcsize(code)
+    return SimpleNamespace(**values, end=at)
+
+
 def dice(seed: int = 0, count: int = 1500) -> bytes:
     """Pack `count` random numbers in [0, 1)."""
     source = random.Random(seed)
@@ -252,11 +271,13 @@ class Queue:
         packed = options(**window)
         return words(self.call("enqueue", tenant, *(part for id in ids for part in (id, packed, payload))))
 
-    def claim(self, limit: int = 1, worker: str = "w1", rolled: bytes | None = None) -> list[Leased]:
-        """Claim tasks with the next seed's dice."""
+    def claim(
+        self, limit: int = 1, worker: str = "w1", rolled: bytes | None = None, slots: int | str = ""
+    ) -> list[Leased]:
+        """Claim tasks with the next seed's dice, for a queue that has so many slots."""
         self.seed += 1
         rolled = dice(self.seed, 100 * limit + 100) if rolled is None else rolled
-        return leased_in(self.call("claim", worker, limit, dice=rolled))
+        return leased_in(self.call("claim", worker, limit, "", "", slots, dice=rolled))
 
     def settle(self, *settlements: tuple[object, ...]) -> list[str]:
         """Settle leases: (action, id, lease, delay_ms = "", error = "") each."""
@@ -268,9 +289,9 @@ class Queue:
         """Settle one lease."""
         return self.settle((action, lease.id, lease.lease, delay, error))[0]
 
-    def tick(self, limit: int = 100) -> Ticked:
-        """Tick once."""
-        return Ticked(*self.call("tick", limit))
+    def tick(self, limit: int = 100, witness: object = "") -> Ticked:
+        """Tick once; `witness` is the caller's own time."""
+        return Ticked(*self.call("tick", limit, witness))
 
     def advance(self, ms: int) -> None:
         """Move the test clock."""

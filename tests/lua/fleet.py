@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -31,6 +32,8 @@ class Sender:
     started: int = 0
     served: float = 0
     running: dict[str, float] = field(default_factory=dict)  # id -> when it began
+    arrived: deque[float] = field(default_factory=deque)  # when the tasks that wait did; not of an endless one
+    waits: list[float] = field(default_factory=list)
 
     def held(self, now: float) -> float:
         """Return the worker time that it has had, up to now."""
@@ -76,26 +79,50 @@ class Fleet:
         """Have tasks come at a time."""
         heapq.heappush(self.events, (at, next(self.order), sender, "", count))
 
+    def arrive_by_chance(self, sender: Sender, mean: float, since: int, until: int) -> None:
+        """Have a task come now and then."""
+        at: float = since
+        while (at := at + self.random.expovariate(1 / mean)) < until:
+            self.arrive(round(at), sender, 1)
+
+    def resize(self, slots: int) -> None:
+        """Have workers come or go; those that go finish what they have."""
+        self.free, self.slots = self.free + slots - self.slots, slots
+        self.claim()
+        self.queue.tick()
+        self.claim()
+
+    def keep(self, percent: int) -> None:
+        """Set the reserve."""
+        self.queue.configure(reserve=percent)
+        self.queue.tick()
+        self.claim()
+
     def enqueue(self, sender: Sender, count: int) -> None:
         """Enqueue now."""
         numbers = range(sender.started + sender.queued, sender.started + sender.queued + count)
         for first in range(0, count, 500):
             self.queue.enqueue(sender.name, *(f"{sender.name}/{n}" for n in numbers[first : first + 500]))
         sender.queued += count
+        if not sender.endless:
+            sender.arrived.extend([self.now] * count)
 
     def claim(self) -> None:
         """Fill the free slots."""
         for sender in self.senders.values():
             if sender.endless and (sender.started or sender.queued) and sender.queued < self.slots:
                 self.enqueue(sender, 20 * self.slots)
-        if not self.free:
+        if self.free <= 0:
             return
-        for lease in self.queue.claim(self.free, rolled=dice(next(self.seeds), 80 * self.free + 80)):
+        rolled = dice(next(self.seeds), 80 * self.free + 80)
+        for lease in self.queue.claim(self.free, rolled=rolled, slots=self.slots):
             sender = self.senders[lease.id.split("/")[0]]
             number = int(lease.id.split("/")[1])
             took = max(1, round(sender.length(number, self.random)))
             sender.queued, sender.started, self.free = sender.queued - 1, sender.started + 1, self.free - 1
             sender.running[lease.id] = self.now
+            if sender.arrived:
+                sender.waits.append(self.now - sender.arrived.popleft())
             heapq.heappush(self.events, (self.now + took, next(self.order), sender, lease.id, lease.lease))
 
     def follow_lags(self) -> None:

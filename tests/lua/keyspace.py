@@ -5,68 +5,65 @@ from __future__ import annotations
 import math
 import struct
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
-from .calls import Queue
+from .calls import FORMATS, Queue, unpack
 
-TENANT_FORMAT = "<17dIbBBBBB"
-QUEUE_FORMAT = "<39d"
-BATCH_FORMAT = "<10dBBB"
-SCORES = ("leases", "due", "expiring", "deaths", "cancelling", "completed", "graveyards", "fires", "parked", "turns")
-HASHES = ("tasks", "runs", "dead", "slots", "tenants", "extras", "batches", "templates", "limits", "windows")
-PLAIN_KEYS = {"test", "queue", "wake", "sweep", *SCORES, *HASHES}
+SCORES = (
+    "leases", "extended", "due", "expiring", "deaths", "cancelling", "completed", "graveyards", "fires", "parked",
+    "turns", "ends",
+)  # fmt: skip
+HASHES = (
+    "tasks", "payloads", "runs", "groups", "claims", "dead", "accounts", "tenants", "extras", "batches", "templates",
+    "limits", "windows",
+)  # fmt: skip
+PLAIN_KEYS = {"test", "queue", "wake", "sweep", "idle", *SCORES, *HASHES}
 NUMBERED_KEYS = {
     "ready", "delayed", "void", "done", "levels", "unique", "held", "members", "result", "deaths", "schedules",
-    "events",
+    "events", "class",
 }  # fmt: skip
-OUT, AWAKE, LEASED, STOPPING, WINDOW_MS = 0, -1, 0, 3, 60_000
+GIFT = 2
+OUT, AWAKE, LEASED, STOPPING, MINUTE_MS = 0, -1, 0, 3, 60_000
 USUAL, COMPLETE, CLOSED, SPENT = "50", 2, 2, 4
+HAS_EXTRAS, IS_LARGE = 1, 2
 
 
-class Seat(NamedTuple):
-    """A packed tenant."""
+def unpack_queue(packed: bytes | None) -> Any:
+    """Read a queue's record; of one that never was, zeros."""
+    size = FORMATS["QUEUE"].size
+    q = unpack("QUEUE", packed or bytes(size))
+    q.classes = {c: n for c, n in struct.iter_unpack("<bI", (packed or b"")[size:]) if n}
+    return q
 
-    weight: float
-    base: float
-    starts: float
-    leased: float
-    estimate: float
-    epoch: float
-    slot: float
-    ready: float
-    delayed: float
-    dead: float
-    done: float
-    delivered: float
-    entitled: float
-    joined: float
-    held: float
-    bytes: float
-    spent: float
-    voids: int
-    rank: int
-    barred: int
-    listed: int
-    levels: int
-    limited: int
-    counted: int
+
+class Seat:
+    """A tenant: its account and its details."""
+
+    def __init__(self, account: Any, details: Any) -> None:
+        self.__dict__ |= vars(account) | vars(details)
 
     def is_eligible(self, cap: float) -> bool:
         """Whether the tenant can be served."""
-        return self.ready > 0 and not self.barred and (not cap or self.leased < cap)
+        return bool(self.ready > 0 and not self.barred and (not cap or self.leased < cap))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+def is_task(record: bytes) -> bool:
+    """Whether a record is one of a task, and no mark of one that has ended."""
+    return record[0] == 1
 
 
 def tenant_of(record: bytes) -> str:
     """Read whose a record is."""
-    *_, size = struct.unpack_from("<BHdddB", record)
-    return record[struct.calcsize("<BHdddB") :][:size].decode()
+    return str(unpack("HEADER", record).tenant)
 
 
 class Keyspace:
     """All keys of a queue at one moment, decoded."""
 
-    def __init__(self, queue: Queue, has_gone_back: bool = False) -> None:
-        self.has_gone_back = has_gone_back  # the queue's time: what it remembers of then may be of ids used since
+    def __init__(self, queue: Queue) -> None:
         client, prefix = queue.client, f"{queue.prefix}:"
         keys = sorted(key.decode() for key in client.scan_iter(count=1000))
         assert all(key.startswith(prefix) for key in keys), keys
@@ -75,28 +72,40 @@ class Keyspace:
             for name in self.names:
                 self._ask(pipeline, name, prefix + name)
             values = dict(zip(self.names, pipeline.execute(), strict=True))
-        hashes = {name: {k.decode(): v for k, v in dict(values.get(name, {})).items()} for name in HASHES}
-        scores = {name: {k.decode(): v for k, v in values.get(name, [])} for name in SCORES}
-        self.records, self.runs, self.dead, self.slots = (hashes[n] for n in ("tasks", "runs", "dead", "slots"))
-        self.extras = hashes["extras"]
+        hashes = {name: dict(values.get(name, {})) for name in HASHES}
+        accounts = {tag: unpack("ACCOUNT", packed) for tag, packed in hashes.pop("accounts").items()}
+        named = {name: {k.decode(): v for k, v in found.items()} for name, found in hashes.items()}
+        self.ends = dict(values.get("ends", []))
+        scores = {name: {k.decode(errors="replace"): v for k, v in values.get(name, [])} for name in SCORES}
+        kept = named["tasks"]
+        self.records = {id: record for id, record in kept.items() if is_task(record)}
+        self.marks = {id: unpack("MARK", record) for id, record in kept.items() if not is_task(record)}
+        self.headers = {id: unpack("HEADER", record) for id, record in self.records.items()}
+        self.runs = {id: unpack("RUN", run) for id, run in named["runs"].items()}
+        self.dead = {id: unpack("DEATH", death) for id, death in named["dead"].items()}
+        self.groups = {number: unpack("GROUP", group) for number, group in named["groups"].items()}
+        self.claims, self.payloads = named["claims"], named["payloads"]
+        self.extras = {id: unpack("EXTRAS", packed) for id, packed in named["extras"].items()}
         self.unique = {name: values[name].decode() for name in self.names if name.startswith("unique:")}
-        self.leases, self.due, self.expiring, self.deaths = (scores[n] for n in SCORES[:4])
-        self.graveyards, self.fires, self.templates = scores["graveyards"], scores["fires"], hashes["templates"]
-        self.wake = [name.decode() for name in values.get("wake", [])]
-        self.seats = {n: Seat._make(struct.unpack_from(TENANT_FORMAT, v)) for n, v in hashes["tenants"].items()}
-        packed = values.get("queue") or struct.pack(QUEUE_FORMAT, *[0] * 39)
-        size = struct.calcsize(QUEUE_FORMAT)
-        q = struct.unpack_from(QUEUE_FORMAT, packed)
-        self.now, self.weight_sum, self.epoch = q[0], q[2], q[5]
-        self.counts = dict(zip(("ready", "delayed", "leased", "dead"), q[14:18], strict=True))
-        self.classes = dict(struct.iter_unpack("<dd", packed[size:]))
-        self.running, self.servable, self.origin, self.epoch_at, self.sweeping = q[27], q[28], q[30], q[31], q[33]
-        self.barred, self.special, self.limited, self.events_keep = q[4], q[23], q[25], q[26]
-        self.last_lease = q[36]
-        self.limits = {n: struct.unpack("<8d", packed) for n, packed in hashes["limits"].items()}
-        self.windows, self.parked, self.turns = hashes["windows"], scores["parked"], scores["turns"]
-        self.batches = {n: struct.unpack_from(BATCH_FORMAT, packed) for n, packed in hashes["batches"].items()}
+        self.deadlines, self.extended, self.due, self.expiring, self.deaths = (scores[n] for n in SCORES[:5])
+        self.leases = {id for id, run in self.runs.items() if run.state in (LEASED, STOPPING)}
+        self.graveyards, self.fires, self.templates = scores["graveyards"], scores["fires"], named["templates"]
+        self.tags = {tag: account.name.decode() for tag, account in accounts.items()}
+        details = {name: unpack("DETAILS", packed) for name, packed in named["tenants"].items()}
+        self.seats = {name: Seat(accounts[d.tag], d) for name, d in details.items()}
+        self.wake = [self.tags[tag] for tag in values.get("wake", [])]
+        self.queue = unpack_queue(values.get("queue"))
+        self.now = self.queue.now
+        self.slots = {
+            (c, slot): self.tags[values[f"class:{c}"][4 * slot - 4 : 4 * slot]]
+            for c, count in self.queue.classes.items()
+            for slot in range(1, count + 1)
+        }
+        self.limits = {n: unpack("LIMITS", packed) for n, packed in named["limits"].items()}
+        self.windows, self.parked, self.turns = named["windows"], scores["parked"], scores["turns"]
+        self.batches = {n: unpack("BATCH", packed) for n, packed in named["batches"].items()}
         self.cancelling = scores["cancelling"]
+        self.idle = {self.tags[tag]: base for tag, base in values.get("idle", [])}
         self.held = {n.partition(":")[2]: {k.decode() for k, _ in values[n]} for n in self.names if n[:5] == "held:"}
         self.members = {
             n.partition(":")[2]: {k.decode() for k, _ in values[n]} for n in self.names if n[:8] == "members:"
@@ -122,20 +131,18 @@ class Keyspace:
             f"{t}/{k.decode()}": v for t in self.seats for k, v in dict(values.get(f"schedules:{t}", {})).items()
         }
         self.feeds = {n.partition(":")[2]: values[n] for n in self.names if n.startswith("events:")}
-        self.done = {
-            int(n.removeprefix("done:")): {k.decode(): v.decode() for k, v in values[n].items()}
-            for n in self.names
-            if n.startswith("done:")
+        self.ended = {
+            int(n.removeprefix("done:")): [id.decode() for id in values[n]] for n in self.names if n.startswith("done:")
         }
 
     @staticmethod
     def _ask(pipeline: Any, name: str, key: str) -> None:
         kind = name.split(":")[0]
-        if kind in ("queue", "test", "unique", "result", "sweep"):
+        if kind in ("queue", "test", "unique", "result", "sweep", "class"):
             pipeline.get(key)
-        elif kind in ("wake", "ready"):
+        elif kind in ("wake", "ready", "done"):
             pipeline.lrange(key, 0, -1)
-        elif kind in SCORES or kind in ("delayed", "levels", "held", "members"):
+        elif kind in SCORES or kind in ("idle", "delayed", "levels", "held", "members"):
             pipeline.zrange(key, 0, -1, withscores=True)
         elif kind == "events":
             pipeline.xrange(key)
@@ -149,10 +156,13 @@ class Keyspace:
         self.check_places(ready)
         self.check_windows(ready)
         self.check_runs()
+        self.check_groups()
+        self.check_marks()
         self.check_extras()
         self.check_batches(ready)
         self.check_graves()
         self.check_seats()
+        self.check_reserve()
         self.check_accounts()
         self.check_limits()
         self.check_schedules()
@@ -163,12 +173,19 @@ class Keyspace:
         for name in self.names:
             kind, _, rest = name.partition(":")
             assert (name in PLAIN_KEYS) or (kind in NUMBERED_KEYS and rest), name
-            without_seat = ("done", "held", "members", "result", "events")  # the last: a batch may have had no task
+            without_seat = (
+                "done",
+                "held",
+                "members",
+                "result",
+                "class",
+                "events",
+            )  # the last: of a batch without tasks
             assert kind in without_seat or not rest or rest.split(":")[0] in self.seats, name
 
     def check_lists(self) -> dict[str, str]:
         """A list holds the tenant's ready tasks once each, and its voids; returns id -> tenant."""
-        elsewhere = {id for delayed in self.delayed.values() for id in delayed} | self.leases.keys() | self.dead.keys()
+        elsewhere = {id for delayed in self.delayed.values() for id in delayed} | self.leases | self.dead.keys()
         elsewhere |= {id for held in self.held.values() for id in held}
         waiting = self.records.keys() - elsewhere
         ready: dict[str, str] = {}
@@ -193,44 +210,67 @@ class Keyspace:
         assert all(count == 1 for count in places.values()), places
         assert places.keys() == self.records.keys()
         sizes = {"ready": len(ready), "delayed": len(delayed), "leased": len(self.leases), "dead": len(self.dead)}
-        assert self.counts == sizes
-        for name in ("ready", "delayed", "leased", "dead"):
-            assert self.counts[name] == sum(getattr(seat, name) for seat in self.seats.values()), name
+        assert {name: getattr(self.queue, name) for name in sizes} == sizes
+        for name in sizes:
+            assert sizes[name] == sum(getattr(seat, name) for seat in self.seats.values()), name
         for tenant, seat in self.seats.items():
             assert seat.delayed == len(self.delayed[tenant])
-        window = math.floor(self.now / WINDOW_MS)
-        for recent in (window, window - 1):
-            assert self.has_gone_back or not self.done.get(recent, {}).keys() & self.records.keys()
 
     def check_windows(self, ready: dict[str, str]) -> None:
         """Every waiting task's end is watched; every tenant's earliest start stands in `due` or has passed."""
         waiting = ready.keys() | {id for ids in (*self.delayed.values(), *self.held.values()) for id in ids}
-        ends = {id: struct.unpack_from("<BHddd", self.records[id])[4] for id in waiting}
+        ends = {id: self.headers[id].expires_at for id in waiting}
         assert self.expiring == {id: end for id, end in ends.items() if end}
         for tenant, delayed in self.delayed.items():
             if delayed:
-                assert self.due[tenant] <= max(min(delayed.values()), self.now), tenant
+                assert self.queue.sweeping or self.due[tenant] <= max(min(delayed.values()), self.now), tenant
 
     def check_runs(self) -> None:
-        """A run belongs to a live task; it is leased exactly when it has a deadline; its numbers are in bounds."""
-        for id, packed in self.runs.items():
-            attempt, forgiven, max_attempts, state, _, _, lease = struct.unpack_from("<IIHBddd", packed)
+        """A run belongs to a live task of its tenant, and its attempts are within bounds."""
+        for id, run in self.runs.items():
             assert id in self.records
             assert id not in self.dead
-            assert (state in (LEASED, STOPPING)) == (id in self.leases), id
-            assert 1 <= attempt <= max_attempts + forgiven, id
-            assert (1 if id in self.leases else 0) <= lease <= self.last_lease, id
-        assert self.leases.keys() <= self.runs.keys()
+            assert 1 <= run.attempt <= run.max_attempts + run.forgiven, id
+            assert self.tags[run.tag] == self.headers[id].tenant
+            assert run.lease <= self.queue.last_lease
+            assert run.bytes == self.size(id)
+            assert run.features == self.headers[id].features
+
+    def check_groups(self) -> None:
+        """A lease is in its group, which has a deadline, or has been extended and has its own."""
+        assert {number for number, group in self.groups.items() if group.together} == self.deadlines.keys()
+        assert self.extended.keys() == {id for id in self.leases if self.runs[id].is_extended}
+        left = Counter(f"{self.runs[id].lease:.0f}" for id in self.leases)
+        together = Counter(f"{self.runs[id].lease:.0f}" for id in self.leases - self.extended.keys())
+        assert left == {number: group.left for number, group in self.groups.items()}
+        assert together == {number: group.together for number, group in self.groups.items() if group.together}
+        assert self.claims == {group.claim: number.encode() for number, group in self.groups.items()}
+        for id in self.leases:
+            assert id in self.groups[f"{self.runs[id].lease:.0f}"].ids.decode().split("\n")
+
+    def check_marks(self) -> None:
+        """Ids that ended are named once for their end, and none that is named lives; large payloads are tasks'."""
+        named = [id for ids in self.ended.values() for id in ids]
+        assert sorted(named) == sorted(self.marks)
+        assert len(named) == self.queue.remembered
+        assert not named or min(self.ended) >= self.queue.minute
+        large = {id for id, header in self.headers.items() if header.features & IS_LARGE}
+        assert self.payloads.keys() == large
+        asking = {id for id, header in self.headers.items() if header.features & HAS_EXTRAS}
+        assert self.extras.keys() == asking
+
+    def size(self, id: str) -> int:
+        """Tell how long the payload of a task is."""
+        return len(self.payloads[id]) if id in self.payloads else len(self.records[id]) - self.headers[id].end
 
     def check_extras(self) -> None:
         """What a task asks for is there as long as the task; a key is its holder's; tasks stand in their levels."""
         assert self.extras.keys() <= self.records.keys()
-        assert len(self.extras) == self.special
-        asked = {id: struct.unpack_from("<B", packed) for id, packed in self.extras.items()}
+        assert len(self.extras) == self.queue.special
         for name, held in self.unique.items():
             until, _, id = held.partition(" ")
             key = name.split(":", 2)[2]
-            assert until != "0" or self.asks(id)[0] == key, name
+            assert until != "0" or self.extras[id].key == key, name
         for tenant, levels in self.levels.items():
             assert {level for level in levels if level != USUAL} <= self.open_levels[tenant]
             assert len(self.open_levels[tenant]) == self.seats[tenant].levels
@@ -238,41 +278,32 @@ class Keyspace:
                 void = self.level_voids[tenant].get(level, Counter())
                 assert void <= Counter(ids), (tenant, level)
                 live = Counter(ids) - void
-                assert all(str(asked.get(id, (50,))[0]) == level for id in live), (tenant, level)
-
-    def asks(self, id: str) -> tuple[str, str]:
-        """Return the dedupe key and the batch of a task."""
-        texts = self.extras[id][18:] if id in self.extras else b"\0\0"
-        size = texts[0]
-        return texts[1 : 1 + size].decode(), texts[2 + size :].decode()
+                assert all((str(self.extras[id].priority) if id in self.extras else USUAL) == level for id in live)
 
     def check_batches(self, ready: dict[str, str]) -> None:
         """A batch's counts are those of its tasks, and no more have a place than its cap allows."""
-        for name, (cap, _, total, admitted, running, done, dead, cancelled, at, _, state, *_) in self.batches.items():
-            opened = {id for id, packed in self.extras.items() if struct.unpack_from("<Bdd", packed)[2] == at}
-            belongs = {id for id in opened if self.asks(id)[1] == name}
-            if state == COMPLETE:
-                assert total == done + dead + cancelled
+        for name, b in self.batches.items():
+            own = (name, b.created_at)
+            belongs = {id for id, asked in self.extras.items() if (asked.batch, asked.opened_at) == own}
+            if b.state == COMPLETE:
+                assert b.total == b.done + b.dead + b.cancelled
                 assert name not in self.held
                 continue
             alive = belongs - self.dead.keys()
-            assert running == len(alive & self.leases.keys()), name
-            assert admitted == len(alive & (ready.keys() | self.leases.keys())), name
-            assert not cap or admitted <= cap, name
-            assert total - done - dead - cancelled == len(alive), name
+            assert b.running == len(alive & self.leases), name
+            assert b.admitted == len(alive & (ready.keys() | self.leases)), name
+            assert not b.cap or b.admitted <= b.cap, name
+            assert b.total - b.done - b.dead - b.cancelled == len(alive), name
             assert self.members.get(name, set()) <= alive
-            assert name in self.cancelling or self.stopped(alive) | self.members.get(name, set()) == alive
+            stopped = {id for id in alive if id in self.runs and self.runs[id].state == STOPPING}
+            assert name in self.cancelling or stopped | self.members.get(name, set()) == alive
             held = self.held.get(name, set())
             assert held <= alive
-            assert not held or admitted == cap, "a place is free while tasks are held"
-
-    def stopped(self, ids: set[str]) -> set[str]:
-        """Those that were told to stop."""
-        return {id for id in ids if id in self.runs and struct.unpack_from("<IIHB", self.runs[id])[3] == STOPPING}
+            assert not held or b.admitted == b.cap, "a place is free while tasks are held"
 
     def check_graves(self) -> None:
         """Every dead letter stands once among all deaths and once among its tenant's, at the time when it died."""
-        died = {id: struct.unpack_from("<BIdd", packed)[3] for id, packed in self.dead.items()}
+        died = {id: death.died_at for id, death in self.dead.items()}
         assert self.deaths == died
         assert sum(map(len, self.buried.values())) == len(died)
         for tenant, deaths in self.buried.items():
@@ -284,67 +315,94 @@ class Keyspace:
         """Whoever is eligible is seated and weighed, nobody else is; slots are dense, the wake list is covered."""
         eligible = {t: s for t, s in self.seats.items() if s.slot != OUT}
         for tenant, seat in self.seats.items():
-            cap = self.limits[tenant][0] if tenant in self.limits else -1
-            if cap >= 0:  # the cap for all may have changed since a tenant was seated
+            cap = self.limits[tenant].cap if tenant in self.limits else -1
+            most = self.most_of(tenant)
+            if cap >= 0 and not most:  # a cap for all, or the slots, may have changed since a tenant was seated
                 assert (tenant in eligible) == seat.is_eligible(cap), tenant
             elif tenant in eligible:
                 assert seat.is_eligible(0), tenant
             else:  # one that a cap for all kept out, which is wider now, is let in by the next ticks
-                cap = self.limits.get("", (0,))[0]
-                assert self.sweeping or not seat.is_eligible(cap), tenant
-        assert self.servable == len(eligible)
+                cap = cap if cap >= 0 else self.limits[""].cap if "" in self.limits else 0
+                cap = min(cap, most) if cap and most else cap or most
+                assert self.queue.sweeping or not seat.is_eligible(cap), tenant
+        assert self.queue.servable == len(eligible)
         competing = {t: s for t, s in eligible.items() if not 0 < self.guaranteed(t) >= s.leased}
         assert {t for t, s in self.seats.items() if s.counted} == competing.keys()
-        assert self.weight_sum == sum(seat.weight for seat in competing.values())
-        assert self.running == sum(seat.leased for seat in competing.values())
-        seated = {f"{s.rank}:{s.slot:.0f}": t for t, s in eligible.items() if s.slot > 0}
-        assert {field: name.decode() for field, name in self.slots.items()} == seated
-        counts = Counter(float(field.split(":")[0]) for field in seated)
-        assert {c: n for c, n in self.classes.items() if n} == counts
-        for field in seated:
-            class_, slot = field.split(":")
-            assert 1 <= int(slot) <= counts[float(class_)]
+        assert self.queue.weight_sum == sum(seat.weight for seat in competing.values())
+        assert self.queue.running == sum(seat.leased for seat in competing.values() if seat.loan != GIFT)
+        strings = {float(name[6:]) for name in self.names if name.startswith("class:")}
+        assert strings == self.queue.classes.keys()
+        assert {int(name[6:]) for name in self.names if name.startswith("class:")} == self.queue.classes.keys()
+        assert self.slots == {(getattr(s, "class"), s.slot): t for t, s in eligible.items() if s.slot > 0}
         assert Counter(self.wake) == Counter(t for t, s in self.seats.items() if s.listed)
         assert {t for t, s in eligible.items() if s.slot == AWAKE} <= set(self.wake)
-        assert all(seat.epoch <= self.epoch for seat in self.seats.values())
+        assert all(seat.epoch <= self.queue.epoch for seat in self.seats.values())
 
     def guaranteed(self, tenant: str) -> float:
         """How many leases a tenant is guaranteed."""
-        return self.limits.get(tenant, self.limits.get("", (0,) * 8))[1]
+        found = self.limits.get(tenant) or self.limits.get("")
+        return found.guaranteed if found else 0
+
+    def most_of(self, tenant: str) -> float:
+        """How many leases a tenant may have by its max share; 0: any number."""
+        found = [self.limits[name].max_share for name in (tenant, "") if name in self.limits]
+        part = next((each for each in found if each >= 0), 0)
+        return max(1, math.floor(self.queue.slots * part / 100)) if part else 0
+
+    def check_reserve(self) -> None:
+        """Loans are counted, one to a tenant without other leases; who has a slot and no lease is written down."""
+        borrowers = [seat for seat in self.seats.values() if seat.loan]
+        assert len(borrowers) == self.queue.loans
+        assert all(seat.leased == 1 for seat in borrowers)
+        idle = {tenant: seat.base for tenant, seat in self.seats.items() if seat.slot > 0 and not seat.leased}
+        if not self.queue.reserve:
+            assert not self.idle
+        elif not self.queue.sweeping:
+            assert self.idle == idle
+        else:
+            assert self.idle.items() <= idle.items()
 
     def check_accounts(self) -> None:
         """The sum of starts is that of the leases: accounts of an earlier epoch are read as if all began with this."""
         starts = Counter[str]()
         for id in self.leases:
-            began_at = struct.unpack_from("<IIHBd", self.runs[id])[4]
-            starts[tenant_of(self.records[id])] += max(began_at, self.epoch_at)
+            starts[self.headers[id].tenant] += max(self.runs[id].began_at, self.queue.epoch_at)
         for tenant, seat in self.seats.items():
-            assert seat.epoch != self.epoch or seat.starts == starts[tenant], tenant
+            assert seat.epoch != self.queue.epoch or seat.starts == starts[tenant], tenant
 
     def check_limits(self) -> None:
         """Limits are told by a mark; who is out of tokens is parked; who is closed has a window that says so."""
         assert {name for name, seat in self.seats.items() if seat.limited} == self.limits.keys() - {""}
-        assert self.limited == ("" in self.limits)
+        assert self.queue.limited == ("" in self.limits)
         for tenant, seat in self.seats.items():
-            waiting = [r for id, r in self.records.items() if id not in self.leases and id not in self.dead]
-            sizes = [len(r) - 28 - len(tenant) for r in waiting if tenant_of(r) == tenant]
-            assert seat.bytes == sum(sizes), tenant
+            assert seat.bytes == self.kept_by(tenant, seat.tag), tenant
             assert not seat.barred & SPENT or tenant in self.parked, tenant
+            odd = (seat.voids, seat.levels, seat.barred, seat.limited, seat.cause)
+            assert seat.is_odd == any(odd), tenant
             assert not 0 < seat.leased < self.guaranteed(tenant) or seat.slot <= 0, "guaranteed tenants are not drawn"
-        is_open = {name: struct.unpack_from("<Bd", head) for name, head in self.windows.items()}
+        is_open = {name: unpack("WINDOW", head) for name, head in self.windows.items()}
         assert {name for name, seat in self.seats.items() if seat.barred & CLOSED} == {
-            name for name, (opened, _) in is_open.items() if name and not opened
+            name for name, window in is_open.items() if name and not window.is_open
         }
-        assert bool(int(self.barred) & CLOSED) == (not is_open.get("", (1, 0))[0])
-        assert self.turns == {name: at for name, (_, at) in is_open.items()}
+        assert bool(int(self.queue.barred) & CLOSED) == ("" in is_open and not is_open[""].is_open)
+        assert self.turns == {name: window.changes_at for name, window in is_open.items()}
+
+    def kept_by(self, tenant: str, tag: bytes) -> int:
+        """Add up the bytes of all that a tenant keeps."""
+        batches = [b for b in self.batches.values() if b.tenant == tenant]
+        templates = [len(t) for field, t in self.templates.items() if field.partition("/")[0] == tenant]
+        return (
+            sum(self.size(id) for id, header in self.headers.items() if header.tenant == tenant)
+            + sum(struct.unpack_from("<I", member, 5)[0] for member in self.ends if member[1:5] == tag)
+            + sum(100 + len(b.on_complete + b.on_success + b.on_death) for b in batches)
+            + sum(100 + size for size in templates)
+        )
 
     def check_schedules(self) -> None:
         """Every schedule has a head, a template and a place among the fires: its next time, or the end of all time."""
-        heads = {field: struct.unpack_from("<BBBdd", head) for field, head in self.heads.items()}
+        heads = {field: unpack("SCHEDULE", head) for field, head in self.heads.items()}
         assert self.templates.keys() == heads.keys()
-        assert self.fires == {
-            field: math.inf if paused else next_at for field, (_, paused, _, next_at, _) in heads.items()
-        }
+        assert self.fires == {field: math.inf if head.paused else head.next_at for field, head in heads.items()}
 
     def check_feeds(self) -> None:
         """The ids of a feed count up by one, and it has no other fields; only a setting just lowered leaves more."""

@@ -12,18 +12,28 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests import fair_pick, reports
-from tests.model import CLOCK_BACK_MS, LEASES_SINCE, Model
+from tests import reports
+from tests.fair_pick import OUT
+from tests.limits_model import CAPPED
+from tests.model import LEASES_SINCE, Model
 from tests.schedule_model import Head
 
-from .calls import HEAD, Queue, leased_in, options, packed_template, settle_args
+from .calls import HEAD, Queue, leased_in, options, packed_template, settle_args, unpack, words
 from .keyspace import Keyspace
 
 FEW_VARIANT = ("local FEW = 16", "local FEW = 1")  # so that the machine's few tenants are drawn
+SMALL_VARIANT = (  # and so that its few bytes are many
+    FEW_VARIANT,
+    ("local POOL = 8", "local POOL = 2"),
+    ("local LARGE_BYTES = 4096", "local LARGE_BYTES = 3"),
+    ("local ROUNDS = 8", "local ROUNDS, PAGE_BYTES = 8, 9"),
+)
+SMALL = {"few": 1, "pool": 2, "large": 3, "page": 9}  # of a machine with that variant
 LEASE, HEAVIEST = 1000, 10_000_000
 START = LEASES_SINCE - 40_000  # the numbers of leases count from 1, and soon go with the time
 NAMES = ["ada", "bob", "cyd", "dan"]
 IDS = [f"id{n}" for n in range(10)]
+MANY_IDS = [f"id{n}" for n in range(40)]
 SPANS = [1, 2, 50, LEASE - 1, LEASE, LEASE + 1]
 SETTINGS: dict[str, list[int]] = {
     "share": [0, 1],
@@ -40,7 +50,7 @@ LIMITED: dict[str, list[float]] = {
     "rate": [-1, 300, 1.5, 40, 0.01, 0],
     "burst": [-1, 0, 1, 2, 7],
     "queued": [-1, -1, 0, 5, 7],
-    "queued_bytes": [-1, -1, 0, 30, 20],
+    "stored_bytes": [-1, -1, 0, 150, 20],
     "delayed": [-1, -1, 0, 2, 3],
     "dead": [-1, -1, 0, 1, 2],
 }
@@ -75,6 +85,9 @@ LIMITS = st.integers(1, 6)
 TICK_LIMITS = st.sampled_from([100, 3, 2, 1])
 TIMES = st.sampled_from([0, 1, 50, LEASE - 1, LEASE, LEASE + 1, 1, 50, -5, -LEASE, 60_000, 10**7, -100_000])
 AGES = [0, 0, 1, 50, LEASE]
+SLOTS = [4, 3, 2, 5, 10, 1]
+RESERVES = [50, 20, 90, 34, 0, 50]
+MAX_SHARES = [-1, 50, 20, 100, 0, 34]
 KEEPS = [1000, 1000, 5, 1, 0]
 FILTERS: st.SearchStrategy[tuple[str, str, str, int, int]] = st.tuples(
     st.sampled_from(["", "", *NAMES]),
@@ -118,24 +131,27 @@ class Dice:
 class QueueMachine(RuleBasedStateMachine):
     """A queue under random calls; `client` and `version` are set by a subclass.
 
-    `few` is up to how many tenants all are looked at by the library of that version: see `FEW_VARIANT`.
+    By the library of that version up to `few` tenants are all looked at, `pool` of more are kept for the next picks,
+    payloads of more than `large` bytes stand apart, and `page` of their bytes fill a reply: see `SMALL_VARIANT`.
     """
 
     client: redis.Redis
     version = ""
-    few = fair_pick.FEW
+    few, pool, large, page = Model.few, Model.pool, Model.large, Model.page
 
     def __init__(self) -> None:
         super().__init__()
         self.client.flushall()
         self.queue = Queue(self.client, version=self.version, now=START)
         self.model = Model()
-        self.model.few = self.few
+        self.model.few, self.model.pool, self.model.large, self.model.page = self.few, self.pool, self.large, self.page
         self.now = self.latest = START
         self.has_gone_back = False
+        self.claims = 0
         self.given: list[tuple[str, int]] = []  # id and number of every lease so far
         self.lives: dict[str, int] = {}
         self.cursor = ""
+        self.attached = 10  # slots
         self.heads: list[tuple[str, bytes, Head | None]] = []  # as servers have read them, some long ago
         self.window_heads: dict[str, tuple[bytes, tuple[str, bool, float] | None]] = {}
 
@@ -155,16 +171,22 @@ class QueueMachine(RuleBasedStateMachine):
         self.call("configure", "lease_ms", LEASE, "max_attempts", 3)
         self.model.configure(self.now, lease_ms=LEASE, max_attempts=3)
 
-    @rule(tenant=TENANTS, ids=FEW_IDS, window=WINDOWS)
-    def enqueue(self, tenant: str, ids: list[str], window: dict[str, Any]) -> None:
-        """Enqueue; ids come again, in one call and in many."""
-        given = {k: v + self.now if k in ("start_at", "expires_at") else v for k, v in window.items()}
-        parts = [part for id in ids for part in (id, options(**given), b"1" * int(id[2:]))]
+    def attempt(self, verb: str, *args: object) -> list[Any]:
+        """Call a verb that may be refused: then return the refusal, without its hints."""
         try:
-            outcomes = [word.decode() for word in self.call("enqueue", tenant, *parts)]
+            reply = self.call(verb, *args)
         except redis.ResponseError as error:
-            outcomes = [" ".join(str(error).split()[:3])]
-        self.same(outcomes, self.model.enqueue(self.now, tenant, [(id, {**given, "size": int(id[2:])}) for id in ids]))
+            return [" ".join(str(error).split()[:3]).encode()]
+        return reply if isinstance(reply, list) else [reply]
+
+    @rule(tenant=TENANTS, ids=FEW_IDS, window=WINDOWS, more=st.sampled_from([0, 0, 0, Model.large]))
+    def enqueue(self, tenant: str, ids: list[str], window: dict[str, Any], more: int = 0) -> None:
+        """Enqueue; ids come again, in one call and in many. Payloads are as long as the id says, or by so much more."""
+        given = {k: v + self.now if k in ("start_at", "expires_at") else v for k, v in window.items()}
+        sizes = {id: int(id[-1]) + more for id in ids}
+        parts = [part for id in ids for part in (id, options(**given), b"1" * sizes[id])]
+        outcomes = words(self.attempt("enqueue", tenant, *parts))
+        self.same(outcomes, self.model.enqueue(self.now, tenant, [(id, {**given, "size": sizes[id]}) for id in ids]))
         for id, outcome in zip(ids, outcomes, strict=False):  # refused as a whole: one word
             if outcome == "ok":
                 self.lives[id] = 0
@@ -174,7 +196,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Open a batch; a name may come again when it has been forgotten."""
         events = [event for i, event in enumerate(("complete", "success", "death")) if called & 1 << i]
         callbacks, told = [e if e in events else "" for e in EVENTS], called // 8
-        outcome = self.call("open_batch", tenant, name, cap, *callbacks, told).decode()
+        (outcome,) = words(self.attempt("open_batch", tenant, name, cap, *callbacks, told))
         payloads = dict(zip(events, events, strict=True))
         self.same(outcome, self.model.open_batch(self.now, tenant, name, cap, payloads, told))
 
@@ -187,21 +209,38 @@ class QueueMachine(RuleBasedStateMachine):
             with pytest.raises(redis.ResponseError, match="FAIRQ not_found batch"):
                 self.call(verb, name)
 
-    @rule(limit=LIMITS, seed=SEEDS)
-    def claim(self, limit: int, seed: int) -> None:
-        """Claim; the model knows who must be served, in which order."""
-        dice = Dice(seed, 1200)
-        reply = self.call("claim", "w1", limit, dice=dice.packed)
+    @rule(slots=st.sampled_from(SLOTS))
+    def attach(self, slots: int) -> None:
+        """From now on claims say that so many slots are attached."""
+        self.attached = slots
+
+    @rule(percent=st.sampled_from(RESERVES))
+    def keep_slots(self, percent: int) -> None:
+        """Set the reserve."""
+        self.call("configure", "reserve", percent)
+        self.model.configure(self.now, reserve=percent)
+
+    @rule(limit=LIMITS, seed=SEEDS, back=st.sampled_from([-1, -1, -1, 0, 1, 2]))
+    def claim(self, limit: int, seed: int, back: int = -1) -> None:
+        """Claim; the model knows who must be served, in which order. With `back` an earlier claim is made again."""
+        self.claims += back < 0
+        dice, name = Dice(seed, 1200), f"w{self.claims - max(back, 0)}"
+        reply = self.call("claim", name, limit, "again" * (back >= 0), "", self.attached, dice=dice.packed)
         leases = [(each.id, each.attempt, each.max_attempts) for each in leased_in(reply)]
-        self.same(leases, self.model.claim(self.now, iter(dice), "w1", limit))
-        number, kept = reply[2], reply[HEAD - 1]
-        self.same(number, self.model.last_lease if leases else 0)
+        known = self.model.claim_again(self.now, name) if back >= 0 else []
+        self.same(leases, known or self.model.claim(self.now, iter(dice), name, limit, self.attached))
+        number, wanted, kept = reply[2], reply[3], reply[HEAD - 1]
+        self.same(number, self.model.claims[name] if leases else 0)
+        self.same({id.decode() for id in wanted}, {id for id, *_ in leases if self.model.records[id].result_ttl})
         self.same([(kept[i].decode(), *kept[i + 1 : i + 4]) for i in range(0, len(kept), 4)], self.model.kept)
-        assert len(leases) <= limit
+        assert known or len(leases) <= limit
         for (id, attempt, max_attempts), record in zip(leases, reply[HEAD + 3 :: 4], strict=True):
-            _, _, _, start_at, expires_at = struct.unpack_from("<BHddd", record)
-            assert start_at <= self.latest, "delivered before its start"  # by the clock that let it in
-            assert expires_at == 0 or reply[0] < expires_at, "delivered after its end"
+            header = unpack("HEADER", record)
+            self.same(len(record) - header.end, self.model.records[id].size)
+            if known:
+                continue
+            assert header.start_at <= self.latest, "delivered before its start"  # by the clock that let it in
+            assert header.expires_at == 0 or reply[0] < header.expires_at, "delivered after its end"
             assert attempt <= max_attempts
             assert attempt == self.lives.get(id, 0) + 1 or id not in IDS, "attempts go up one by one"
             self.lives[id] = attempt
@@ -245,6 +284,12 @@ class QueueMachine(RuleBasedStateMachine):
             values["burst"] = 2
         if limit == "guaranteed" and not name:
             name = NAMES[0]
+        self.same(self.queue_at_now().set_limits(name, **values), self.model.set_limits(self.now, name, values))
+
+    @rule(name=st.sampled_from(["", *NAMES]), percent=st.sampled_from(MAX_SHARES))
+    def set_max_share(self, name: str, percent: int) -> None:
+        """Bound a tenant's, or everybody's, part of the slots."""
+        values = {"max_share": percent}
         self.same(self.queue_at_now().set_limits(name, **values), self.model.set_limits(self.now, name, values))
 
     @rule(
@@ -304,6 +349,8 @@ class QueueMachine(RuleBasedStateMachine):
         args = (which[0], self.cursor if goes_on else "", count, *which[1:])
         cursor, left, *rows = self.call("dead", *args, "")
         found = [(i.decode(), t.decode(), r.decode(), n, float(at), e.decode()) for i, t, r, n, at, e, _ in rows]
+        for id, *_, record in rows:
+            self.same(len(record) - unpack("HEADER", record).end, self.model.records[id.decode()].size)
         self.same((cursor.decode(), left, found), self.model.dead_page(self.now, *args))
         self.cursor = cursor.decode()
 
@@ -335,8 +382,10 @@ class QueueMachine(RuleBasedStateMachine):
         timing, template = (b"one", b"two")[choice // 4], TEMPLATES[choice % 4]
         known = self.model.schedules.get(field)
         next_at = known.last_fired_at if known and known.last_fired_at and not after else self.now + after
-        outcome, at = self.call("schedule", *field.split("/"), next_at, missed, timing, packed_template(**template))
-        self.same((outcome.decode(), at), self.model.schedule(self.now, field, next_at, missed, timing, template))
+        packed = packed_template(**template)
+        outcome, *at = self.attempt("schedule", *field.split("/"), next_at, missed, timing, packed)
+        expected = self.model.schedule(self.now, field, next_at, missed, timing, template, len(packed))
+        self.same((outcome.decode(), *(at or [0])), expected)
 
     def read_heads(self) -> None:
         """Read all schedules, as a server does before it fires."""
@@ -401,7 +450,10 @@ class QueueMachine(RuleBasedStateMachine):
         shares = {name: vars(share) for name, share in self.queue.tenants().items()}
         self.same(shares, {name: reports.share(self.model, name) for name in self.model.tenants})
         for name, t in self.model.tenants.items():
-            self.same(self.queue.peek(name), list(t.ready))
+            peeked = list(pairs(self.call("peek", name, 100)))
+            self.same([id.decode() for id, _ in peeked], list(t.ready))
+            for id, record in peeked:
+                self.same(len(record) - unpack("HEADER", record).end, self.model.records[id.decode()].size)
         self.same(self.queue.tasks(*ids), [reports.task(self.model, id, self.now) for id in ids])
         kept = [None if result is None else result.decode() for result in self.call("results", *IDS)]
         now = self.model.open(self.now)
@@ -419,8 +471,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.same(limits, self.model.set_for(name))
         for id in IDS:
             self.reasons_are_the_same(id)
-        keys = Keyspace(self.queue, self.latest > self.now + CLOCK_BACK_MS or self.has_gone_back)
-        self.has_gone_back = keys.has_gone_back
+        keys = Keyspace(self.queue)
         keys.check()
         self.same(keys.parked, self.model.parked)
 
@@ -436,9 +487,9 @@ class QueueMachine(RuleBasedStateMachine):
             return self.same(facts, {})
         t, b = self.model.records[id].tenant, self.model.batch_of(id)
         self.same(
-            [facts[name] for name in ("weight", "ready", "leased", "barred", "cap", "rate", "competes")],
-            [t.weight, len(t.ready), t.leased, t.barred, self.model.limit(t, "cap"), self.model.limit(t, "rate"),
-             t.counted],
+            [facts[name] for name in ("weight", "ready", "leased", "barred", "cap", "rate", "competes", "queue_kept")],
+            [t.weight, len(t.ready), t.leased, t.barred, self.model.cap_of(t), self.model.limit(t, "rate"),
+             t.counted, self.model.kept_slots],
         )  # fmt: skip
         if state == "delayed":
             return self.same(facts["ahead"], len(t.ready))
@@ -455,7 +506,15 @@ class Walk:
         # a walk goes without some of what is seldom: bugs hide where features get in each other's way, and elsewhere
         self.weights = [weight * (weight > 6 or self.random.random() < 0.7) for weight in WEIGHTS_OF_STEPS]
         self.teller = random.Random(seed)  # of what is told in feeds: to the rest of the walk it makes no difference
+        self.repeater = random.Random(seed)  # of claims that are made again, and of payloads that are large
+        self.is_busy = self.repeater.random() < 0.3  # most tenants have tasks all the time
+        self.attacher = random.Random(seed)  # of slots and what is kept of them, in half of the walks
+        self.has_reserve = self.attacher.random() < 0.5
         machine.configure_short_leases()
+        if self.has_reserve:
+            self.weights = [weight * (weight > 6 or self.attacher.random() < 0.4) for weight in self.weights]
+            machine.attach(slots=self.attacher.choice(SLOTS))
+            machine.keep_slots(percent=self.attacher.choice(RESERVES))
 
     def some(self, most: int, of: list[str]) -> list[str]:
         """Choose one to `most`, with repeats."""
@@ -489,9 +548,13 @@ class Walk:
         m, choose, seed = self.machine, self.random.choice, self.random.randrange(2**16)
         match self.random.choices(range(16), self.weights)[0]:
             case 0:
-                m.enqueue(tenant=choose(NAMES), ids=self.some(4, IDS), window=self.window())
+                more = Model.large if self.repeater.random() < 0.05 else 0
+                ids = self.some(8, MANY_IDS) if self.is_busy else self.some(4, IDS)
+                window = {} if self.is_busy and self.random.random() < 0.7 else self.window()
+                m.enqueue(tenant=choose(NAMES), ids=ids, window=window, more=more)
             case 1:
-                m.claim(limit=self.random.randint(1, 6), seed=seed)
+                back = self.repeater.choice([0, 1, 2]) if self.repeater.random() < 0.15 else -1
+                m.claim(limit=self.random.randint(1, 6), seed=seed, back=back)
             case 2:
                 m.settle(chosen=self.settlements(), seed=seed)
             case 3:
@@ -537,6 +600,10 @@ class Walk:
                     is_open=choose([True, False]),
                     after=choose(AFTER),
                 )
+        if any(t.cause == CAPPED and t.slot == OUT for t in m.model.tenants.values()) and self.repeater.random() < 0.1:
+            m.set_limits(name="", limit="cap", choice=self.repeater.choice([0, 3]))
+        if self.has_reserve and self.attacher.random() < 0.1:
+            self.attach()
         if self.random.random() < 0.25:
             m.all_say_the_same()
         if self.reader.random() < 0.25:
@@ -545,6 +612,17 @@ class Walk:
             m.read_events(tenant=self.teller.choice(NAMES), after=self.teller.randrange(12), count=3)
         if self.teller.random() < 0.01:
             m.bound_feeds(keep=self.teller.choice(KEEPS))
+
+    def attach(self) -> None:
+        """Change how many slots there are, how many are kept, or how many one may have."""
+        m, choose = self.machine, self.attacher.choice
+        match choose([0, 0, 0, 1, 2]):
+            case 0:
+                m.attach(slots=choose(SLOTS))
+            case 1:
+                m.keep_slots(percent=choose(RESERVES))
+            case 2:
+                m.set_max_share(name=choose(["", *NAMES]), percent=choose(MAX_SHARES))
 
     def read(self) -> None:
         """Read a page of dead letters; numbers of its own, so that the walk stays the same."""

@@ -7,8 +7,10 @@ import redis
 
 from .calls import LEASE_MS, Queue, writes
 
-UNSET = dict.fromkeys(("cap", "guaranteed", "rate", "burst", "queued", "queued_bytes", "delayed", "dead"), -1.0)
-NONE = dict.fromkeys(UNSET, 0.0)
+UNSET = dict.fromkeys(
+    ("cap", "guaranteed", "rate", "burst", "queued", "stored_bytes", "delayed", "dead", "max_share"), -1.0
+)
+NONE = dict.fromkeys(UNSET, 0.0) | {"queued": 1e7, "delayed": 1e7, "stored_bytes": 2.0**30}  # what holds by default
 
 
 def leased(queue: Queue, tenant: str) -> int:
@@ -245,7 +247,7 @@ def test_one_claim_fills_a_guarantee(queue: Queue) -> None:
 @pytest.mark.parametrize(
     ("limit", "value", "taken", "given"),
     [
-        ("queued", 3, 3, {}), ("queued", 3, 3, {"delay": 50}), ("queued_bytes", 7, 3, {}),
+        ("queued", 3, 3, {}), ("queued", 3, 3, {"delay": 50}), ("stored_bytes", 7, 3, {}),
         ("delayed", 2, 2, {"delay": 50}),
     ],
 )  # fmt: skip
@@ -263,21 +265,43 @@ def test_what_is_too_much_is_refused_as_a_whole(
     assert queue.enqueue("ada", "a0", **given) == ["duplicate"], "what is there already asks for no room"
 
 
-@pytest.mark.parametrize("end", ["lease", "cancel", "expire"])
-@pytest.mark.parametrize("limit", ["queued", "queued_bytes"])
+@pytest.mark.parametrize(
+    ("limit", "end"),
+    [
+        ("queued", "lease"), ("queued", "cancel"), ("queued", "expire"),
+        ("stored_bytes", "ack"), ("stored_bytes", "cancel"), ("stored_bytes", "purge"),
+    ],
+)  # fmt: skip
 def test_room_comes_when_tasks_start_or_go(queue: Queue, end: str, limit: str) -> None:
     queue.set_limits("ada", **{limit: 2})
     queue.enqueue("ada", "a", expires_in=100)
     with pytest.raises(redis.ResponseError, match="quota_exceeded"):
         queue.enqueue("ada", "b", "c")
-    if end == "lease":
-        queue.claim()
+    if end in ("lease", "ack"):
+        (lease,) = queue.claim()
+        if end == "ack":
+            queue.end("ack", lease)
     elif end == "cancel":
         queue.cancel("a")
     else:
         queue.advance(100)
         queue.tick()
+        if end == "purge":
+            queue.call("purge", "a")
     assert queue.enqueue("ada", "b") == ["ok"]
+
+
+@pytest.mark.parametrize("state", ["ready", "leased", "dead"])
+def test_bytes_count_wherever_the_task_is(queue: Queue, state: str) -> None:
+    queue.set_limits("ada", stored_bytes=2)
+    queue.enqueue("ada", "a")
+    if state != "ready":
+        (lease,) = queue.claim()
+        if state == "dead":
+            queue.end("reject", lease)
+    assert queue.state("a") == state
+    with pytest.raises(redis.ResponseError, match="quota_exceeded stored_bytes"):
+        queue.enqueue("ada", "b")
 
 
 def test_tasks_that_wait_for_a_place_in_their_batch_count(queue: Queue) -> None:
@@ -289,7 +313,7 @@ def test_tasks_that_wait_for_a_place_in_their_batch_count(queue: Queue) -> None:
 
 
 def test_what_comes_back_counts_again_and_is_never_refused(queue: Queue) -> None:
-    queue.set_limits("ada", queued=1, queued_bytes=2)
+    queue.set_limits("ada", queued=1)
     queue.enqueue("ada", "a")
     first = queue.claim()[0]
     queue.enqueue("ada", "b")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 
-from .calls import LEASE_MS, Queue, snapshot
+from .calls import LEASE_MS, Queue, snapshot, unpack
 
 
 def test_a_waiting_task_that_is_cancelled_never_runs(queue: Queue) -> None:
@@ -114,7 +112,7 @@ def test_a_moved_start_is_the_one_that_the_worker_is_told(queue: Queue) -> None:
     queue.reschedule("a", delay=5)
     queue.advance(5)
     queue.tick()
-    assert struct.unpack_from("<BHddd", queue.claim()[0].record)[3] == queue.now
+    assert unpack("HEADER", queue.claim()[0].record).start_at == queue.now
 
 
 def test_peek_passes_over_voids_and_takes_nothing(queue: Queue) -> None:

@@ -15,6 +15,7 @@ SETTINGS = {
     "dead_keep_ms": (1000, 31_536_000_000),
     "dead_keep": (0, 10_000_000),
     "events_keep": (0, 1_000_000),
+    "reserve": (0, 90),
 }
 
 

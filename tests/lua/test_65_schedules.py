@@ -7,7 +7,7 @@ import struct
 import pytest
 import redis
 
-from .calls import LEASE_MS, START, Queue, refused, snapshot, words, writes
+from .calls import LEASE_MS, START, Queue, refused, snapshot, unpack, words, writes
 from .calls import packed_template as template
 
 HOUR, LATE_MS = 3_600_000, 60_000
@@ -52,7 +52,9 @@ def test_a_fire_enqueues_the_task_with_the_time_of_the_fire(queue: Queue) -> Non
     assert fire(queue) == "ok"
     (lease,) = queue.claim(5)
     assert (lease.id, lease.max_attempts) == (f"ada/nightly-{START + HOUR}", 7)
-    assert struct.unpack_from("<BHddd", lease.record) == (1, 7, queue.now, START + HOUR, queue.now + 9000)
+    header = unpack("HEADER", lease.record)
+    assert (header.max_attempts, header.enqueued_at) == (7, queue.now)
+    assert (header.start_at, header.expires_at) == (START + HOUR, queue.now + 9000)
     assert lease.record.endswith(b"adahello")
     assert next_of(queue) == START + 2 * HOUR + 5
     assert queue.depth()["enqueued"] == queue.tenant("ada").leased == 1

@@ -69,6 +69,13 @@ def failed(queue: Queue) -> None:
     queue.end("nack", queue.claim()[0], 500)
 
 
+def slots_kept(queue: Queue) -> None:
+    """Let the tenant have all slots that are not kept."""
+    queue.configure(reserve=20)
+    queue.enqueue("ada", "t0", "t1", "t2", "t")
+    queue.claim(4, slots=4)
+
+
 def barred(verb: Callable[[Queue], object]) -> Callable[[Queue], object]:
     """Have a ready task, and something done about it."""
 
@@ -93,6 +100,7 @@ CAUSES: dict[str, tuple[Callable[[Queue], object], list[str], int, int]] = {
     "the batch's cap": (held, ["batch_cap"], 0, 0),
     "the backlog": (backlog, ["backlog"], 0, 1),
     "its tenant's running tasks": (own_slots, ["backlog"], 0, 0),
+    "kept slots": (slots_kept, ["reserve"], 0, 0),
     "others": (others_slots, ["share"], 0, 0),
 }
 
@@ -116,6 +124,17 @@ def test_all_causes_are_told_and_the_one_to_look_at_comes_first(queue: Queue) ->
     found = why(queue, "t", slots=0)
     assert found.causes == ["tenant_paused", "queue_closed", "no_worker", "rate", "cap", "backlog"]
     assert (found.running, found.cap, found.rate, found.starts_at_ms) == (1, 1, 2, None)
+
+
+def test_of_kept_slots_it_is_told_how_many_they_are_to_those_that_may_have_none(queue: Queue) -> None:
+    slots_kept(queue)
+    assert (why(queue, "t").kept, why(queue, "t").kept_of) == (1, 4)
+    queue.enqueue("bob", "b")
+    assert why(queue, "b").causes == []
+    queue.set_limits("ada", guaranteed=4)
+    assert why(queue, "t").causes == []
+    queue.set_limits("ada", guaranteed=3, max_share=75)
+    assert why(queue, "t").causes == ["cap"]
 
 
 def test_what_does_not_wait_has_no_causes(queue: Queue) -> None:

@@ -138,7 +138,7 @@ def test_a_filter_that_matches_little_gives_empty_pages_and_a_cursor_not_a_block
 
 def test_a_page_is_bounded_in_bytes_and_a_brief_one_is_not(queue: Queue) -> None:
     queue.enqueue("ada", *"abcde", payload=b"x" * 400_000)
-    for lease in queue.claim(5):
+    for lease in [*queue.claim(5), *queue.claim(5)]:
         queue.end("reject", lease)
     page = queue.dead_page()
     assert (page.ids, page.left) == (["a", "b", "c"], 2)

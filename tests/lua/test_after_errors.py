@@ -11,7 +11,7 @@ import redis
 from fairq.store import library
 from tests import stores
 
-from .calls import Queue, Told, snapshot
+from .calls import Queue, Told, leased_in, snapshot
 
 
 def fill(queue: Queue) -> None:
@@ -107,6 +107,7 @@ def test_what_the_user_may_not_run_is_named(queue: Queue, shy: Queue) -> None:
 def test_every_command_of_the_sections_is_asked_for() -> None:
     text = re.sub(r"--[^\n]*", "", library.source())
     used = set(re.findall(r"(?:redis\.p?call|write)\('([A-Z]+)'", text)) | {"RPUSH", "LPUSH"}
+    used.remove("INFO")  # if it may not be run, a repair that was left begins anew
     table = re.search(r"local COMMANDS = \{(.*?)\n\}", text, re.DOTALL)
     assert table
     assert set(re.findall(r"'([A-Z]+)", table[1])) == used
@@ -157,3 +158,32 @@ def test_a_clock_that_goes_back_a_little_waits_until_it_has_caught_up(queue: Que
     now = queue.now
     queue.advance(-60_000)
     assert queue.tick().now == now
+
+
+@pytest.mark.parametrize("witness", [-1, -3_600_000])
+def test_nothing_expires_by_a_clock_that_nobody_confirms(queue: Queue, witness: int) -> None:
+    """The store's clock is an hour ahead: tasks, dead letters, results and ids that are remembered stay."""
+    queue.configure(dead_keep_ms=60_000)
+    queue.enqueue("ada", "done", result=60_000)
+    queue.end("ack", queue.claim()[0])
+    queue.bury("ada", "dead")
+    queue.enqueue("ada", "late", "later", expires_in=60_000)
+    started = queue.now
+    queue.advance(3_600_000)
+    reply = queue.tick(witness=started + witness)
+    assert (reply.expired, reply.trimmed) == (0, 0)
+    assert reply.next_due > queue.now, "and the ticker need not come again at once"
+    assert [queue.state(id) for id in ("done", "dead", "late")] == ["done", "dead", "ready"]
+    assert [lease.id for lease in leased_in(queue.call("claim", "w", 1, "", started + witness))] == ["late"]
+    assert queue.tick(witness=queue.now - 60_000).expired == 1
+    assert [queue.state(id) for id in ("done", "dead", "later")] == ["unknown", "unknown", "dead"]
+
+
+def test_a_lease_runs_out_and_a_start_comes_whoever_confirms_it(queue: Queue) -> None:
+    queue.enqueue("ada", "leased")
+    queue.enqueue("ada", "delayed", delay=60_000)
+    queue.claim()
+    started = queue.now
+    queue.advance(3_600_000)
+    reply = queue.tick(witness=started)
+    assert (reply.reaped, reply.promoted) == (1, 1)

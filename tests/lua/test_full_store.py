@@ -239,6 +239,12 @@ def configure(queue: Queue) -> Iterator[None]:
     assert queue.depth()["lease_ms"] == 5000
 
 
+def repair(queue: Queue) -> Iterator[None]:
+    queue.client.delete(queue.key("ready:ada"))
+    yield
+    assert queue.call("repair", "")[0] == b"done"
+
+
 def unschedule(queue: Queue) -> Iterator[None]:
     schedule(queue)
     yield
@@ -289,7 +295,7 @@ GOES_ON: dict[str, Scenario] = {
     for scenario in (
         claim, settle, tick, cancel, reschedule, cancel_batch, close_batch, purge, set_weight, set_limits, set_windows,
         pause, resume, configure, unschedule, pause_schedule, resume_schedule, bar_queue, empty_queue, drop_queue,
-        remove_queue,
+        remove_queue, repair,
     )
 }  # fmt: skip
 

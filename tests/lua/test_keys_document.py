@@ -14,7 +14,7 @@ LUA = Path(fairq.__file__).parent / "lua"
 DOCUMENT = (LUA / "KEYS.md").read_text()
 SOURCE = library.source()
 TEXT = re.sub(r"--[^\n]*", "", SOURCE)
-FORMATS = ["QUEUE", "TENANT", "HEADER", "RUN", "OPTIONS", "EXTRAS", "BATCH", "DEATH", "SCHEDULE", "TEMPLATE"]
+FORMATS = library.formats()
 
 
 def section(title: str) -> str:
@@ -35,7 +35,8 @@ def built_keys() -> set[str]:
     names = set(re.findall(r"key\(call, '([a-z:]+)'", TEXT)) | set(re.findall(r"prefix \.\. ':([a-z]+)'", TEXT))
     looped = re.search(r"pairs\(\{(due.*?)\}\)", TEXT, re.DOTALL)
     assert looped, "next_due goes over some sorted sets by name"
-    return names | set(re.findall(r"(\w+) =", looped[1]))
+    called = re.findall(r"(?:past_deadline|pull_in)\(call, '(\w+)'", TEXT)
+    return names | set(re.findall(r"(\w+) =", looped[1])) | set(called)
 
 
 def test_every_key_is_in_the_document_and_the_document_has_no_other() -> None:
@@ -75,25 +76,13 @@ def test_every_setting_is_in_the_document_with_its_default_and_range() -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_packed_field_is_in_the_document_in_its_order(name: str) -> None:
-    packed = re.search(rf"local {name}_FORMAT = '([^']+)'", TEXT)
-    told = re.search(
-        rf"^{name}_FORMAT `([^`]+)`[^:]*:(.*?)(?:A tail|The payload|\n\n)", DOCUMENT, re.MULTILINE | re.DOTALL
-    )
-    assert packed
+    end = r"(?:A tail|The payload|: the head of|\n\n)"
+    told = re.search(rf"^{name}\b[^:]*:(.*?){end}", DOCUMENT, re.MULTILINE | re.DOTALL)
     assert told
-    assert told[1] == packed[1]
-    fields = re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", told[2]))
-    assert len(fields) == len(re.sub(r"[BH]c0", "t", packed[1]).strip("<"))
-    if name != "DEATH":  # each verb takes from it what it needs
-        assert fields == unpacked(name)
+    in_brackets = re.compile(r"\([^()]*\)")
+    text = in_brackets.sub("", in_brackets.sub("", told[1]))
+    assert re.findall(r"`(\w+)`", text) == [field.name for field in FORMATS[name].fields]
 
 
-def unpacked(name: str) -> list[str]:
-    """List the variables that the sections unpack a format into, the first time they do."""
-    before = TEXT[: TEXT.index(f"struct.unpack({name}_FORMAT")]
-    targets = re.search(r"((?:[\w.]+,\s+)*[\w.]+)\s*=\s*$", before)
-    if before.endswith("new_tenant(call, name, "):
-        targets = re.search(r"function new_tenant\(call, name, ([^)]*)\)", TEXT)
-    assert targets
-    fields = [field.split(".")[-1] for field in re.findall(r"[\w.]+", targets[1])]
-    return [field for field in fields if field != "position"]
+def test_the_document_has_no_other_format() -> None:
+    assert set(re.findall(r"^([A-Z]+)\b[^:\n]*:", section("Packed values"), re.MULTILINE)) == FORMATS.keys()

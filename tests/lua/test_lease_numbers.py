@@ -39,6 +39,7 @@ def cancel_and_reap(queue: Queue, lease: Leased) -> None:
     queue.advance(LEASE_MS)
     queue.tick()
     queue.advance(2 * WINDOW_MS)
+    queue.tick()
 
 
 def cancel_and_release(queue: Queue, lease: Leased) -> None:
@@ -46,12 +47,14 @@ def cancel_and_release(queue: Queue, lease: Leased) -> None:
     queue.cancel(lease.id)
     queue.end("release", lease)
     queue.advance(2 * WINDOW_MS)
+    queue.tick()
 
 
 def finish(queue: Queue, lease: Leased) -> None:
     """Finish a task."""
     queue.end("ack", lease)
     queue.advance(2 * WINDOW_MS)
+    queue.tick()
 
 
 ENDS = [reject_and_purge, lose_and_purge, exhaust_and_trim, cancel_and_reap, cancel_and_release, finish]

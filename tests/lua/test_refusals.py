@@ -48,6 +48,8 @@ WHO: Rows = {
     "bad_request name": [("ada", name) for name in SCHEDULES],
 }
 
+WITNESSES = [-1, 0.5, "noon", "nan", 2**52 + 1]
+
 REFUSED: dict[str, Rows] = {
     "enqueue": {
         "bad_request tenant": [(name, "a", b"", b"{}") for name in NAMES],
@@ -56,6 +58,7 @@ REFUSED: dict[str, Rows] = {
             tasks(b"", b"x"), tasks(b"", options(priority=1)[:-1]), asked(delay=-1), asked(start_at=float("nan")),
             asked(expires_in=2**52 + 1), asked(expires_at=float("inf")), asked(key="k", window=-1), asked(result=-1),
         ],
+        "bad_request id": [("ada", id, b"", b"{}") for id in ("", "a\n", "a\0b", "x" * 256)],
         "bad_request priority": [asked(priority=100), asked(priority=255)],
         "not_found batch": [asked(batch="none"), asked(batch="bobs")],
         "batch_closed batch": [asked(batch="closed"), asked(batch="complete")],
@@ -63,6 +66,8 @@ REFUSED: dict[str, Rows] = {
     "claim": {
         "bad_request limit": [("w", limit) for limit in LIMITS],
         "bad_request worker": [("w" * 256, 1)],
+        "bad_request witness": [("w", 1, "", witness) for witness in WITNESSES],
+        "bad_request slots": [("w", 1, "", "", slots) for slots in (-1, 0.5, 10**10, "nan", "inf", "many")],
     },
     "settle": {
         "bad_request action": [("eat", "a", 1), ("ack", "leased", 1, "eat", "a", 1), ("", "a", 1)],
@@ -72,7 +77,10 @@ REFUSED: dict[str, Rows] = {
         ],
         "bad_request delay_ms": [("ack", "leased", 1, "nack", "a", 1, delay, "") for delay in TIMES],
     },
-    "tick": {"bad_request limit": [(limit,) for limit in LIMITS]},
+    "tick": {
+        "bad_request limit": [(limit,) for limit in LIMITS],
+        "bad_request witness": [(1, witness) for witness in WITNESSES],
+    },
     "cancel": IDS_ONCE,
     "reschedule": {
         "bad_request ids": [(0, 0), (0, 0, *TOO_MANY), (0, 0, "a", "a")],
@@ -91,7 +99,7 @@ REFUSED: dict[str, Rows] = {
         ],
         "bad_request rate": [("ada", "cap", 1, "rate", rate) for rate in (-0.5, -2, 1_000_001, "nan", "inf", "", "x")],
         "bad_request guaranteed": [("ada", "guaranteed", 0.5), ("", "guaranteed", 1)],
-        "bad_request queued_bytes": [("ada", "queued_bytes", 2**50 + 1), ("", "queued_bytes", -2)],
+        "bad_request stored_bytes": [("ada", "stored_bytes", 2**50 + 1), ("", "stored_bytes", -2)],
         "bad_request colour": [("ada", "cap", 1, "colour", 1)],
     },
     "limits": TENANT_OR_ALL,
@@ -109,6 +117,7 @@ REFUSED: dict[str, Rows] = {
         "bad_request max_attempts": [("max_attempts",)],
         "bad_request now": [("now", 5000)],
     },
+    "repair": {"bad_request number": [(number,) for number in (-1, 1.5, "nan", "x", 2**52 + 1)]},
     "replay": IDS,
     "purge": IDS,
     "open_batch": {
@@ -189,6 +198,7 @@ NOTHING_TO_REFUSE = {  # no arguments, or names that are known or not
 # Tested elsewhere: the clock and the dice of tests; what another build has written; queues that begin or end.
 ELSEWHERE = {
     "forbidden now", "bad_request dice", "bad_request record", "bad_request schedule", "unmade queue", "deleting queue",
+    "repairing queue",
 }  # fmt: skip
 
 

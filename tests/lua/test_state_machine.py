@@ -8,13 +8,13 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from .calls import load_variant
-from .machine import FEW_VARIANT, QueueMachine
+from .machine import SMALL, SMALL_VARIANT, QueueMachine
 
 
 def run(client: redis.Redis, examples: int, steps: int) -> None:
     """Run the machine against this store, half of the time with the library that draws."""
-    load_variant(client, "draws", FEW_VARIANT)
-    for chosen in ({}, {"version": "draws", "few": 1}):
+    load_variant(client, "draws", *SMALL_VARIANT)
+    for chosen in ({}, {"version": "draws", **SMALL}):
         machine = type("StoreMachine", (QueueMachine,), {"client": client, **chosen})
         run_state_machine_as_test(machine, settings=settings(max_examples=examples // 2, stateful_step_count=steps))
 

@@ -75,6 +75,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "workers": {},
     "drain_worker": {"worker": "nobody"},
     "pause": {"queue": "q", "tenant": "ada"},
+    "repair": {"queue": "q"},
     "resume": {"queue": "q", "tenant": "ada"},
     "create_token": {"id": "fresh", "role": "tenant", "hash": "0" * 64, "tenant": "ada", "queues": ["q"]},
     "list_tokens": {},
@@ -151,7 +152,8 @@ RULES = [
     Rule(set(REQUESTS), "ref", (-1, 1 << 53)),
     Rule(QUEUED, "queue", NAMES),
     Rule({"settle", "extend", "progress"}, "queue", ("other",)),  # one that it is not attached to
-    Rule({"tenants"}, "queue", ("nowhere",), "not_found"),
+    Rule({"tenants", "repair"}, "queue", ("nowhere",), "not_found"),
+    Rule({"repair"}, "number", MOMENT),
     Rule(IDENTIFIED, "ids", ([], ["ready", 5])),
     Rule(IDENTIFIED, "ids", (["a"] * (MAX_BATCH + 1),), "too_large"),
     Rule(IDENTIFIED, "ids", tuple([id] for id in TASK_IDS), roles=(TENANT,)),

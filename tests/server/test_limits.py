@@ -13,7 +13,7 @@ from .harness import OPERATOR, WORKER, Refused, raw, tenant
 
 IDS = [f"id-{number}" for number in range(20)]
 UNSET = dict.fromkeys(LIMIT_RANGES)
-NONE = dict.fromkeys(LIMIT_RANGES, 0)
+NONE = dict.fromkeys(LIMIT_RANGES, 0) | {"queued": 10**7, "delayed": 10**7, "stored_bytes": 2**30}  # by default
 
 
 async def test_limits_are_set_told_and_taken_off(served: Served) -> None:

@@ -24,7 +24,7 @@ class ForgetfulStore:
 
     asked_thrice: trio.Event = field(factory=trio.Event)
 
-    async def claim(self, queue: str, name: str, limit: int, *, again: bool = False) -> Claim:
+    async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
         await trio.lowlevel.checkpoint()
         self.asked.append((name, again))
         if len(self.asked) == 3:

@@ -19,8 +19,8 @@ from tests import stores
 
 TASK = NewTask("id-1", b"1")
 VERBS = {
-    "enqueue", "claim", "settle", "tick", "set_weight", "pause", "resume", "configure", "replay", "purge", "depth",
-    "tenants", "tasks", "dead", "letter", "cancel", "reschedule", "peek", "batches",
+    "enqueue", "claim", "settle", "tick", "set_weight", "pause", "resume", "configure", "replay", "purge", "repair",
+    "depth", "tenants", "tasks", "dead", "letter", "cancel", "reschedule", "peek", "batches",
     "results", "events", "set_limits", "limits", "set_windows", "windows", "open_batch", "close_batch", "cancel_batch",
     "schedule", "unschedule", "pause_schedule",
     "resume_schedule", "fire", "schedules", "why", "permissions",
@@ -51,8 +51,17 @@ def test_the_source_joins_the_numbered_sections_in_order() -> None:
     sections = sorted((Path(fairq.__file__).parent / "lua").glob("*.lua"))
     assert [section.name[:2] for section in sections] == sorted({section.name[:2] for section in sections})
     assert source.startswith(f"#!lua name={library.name()}\nlocal VERSION = '{library.version()}'\n")
-    places = [source.index(section.read_text()) for section in sections]
+    texts = [section.read_text().partition("\n--: ")[0] for section in sections]  # formats are written out
+    places = [source.index(text) for text in texts]
     assert places == sorted(places)
+
+
+def test_every_format_is_a_table_with_what_it_packs() -> None:
+    form = library.formats()["DEATH"]
+    assert [field.name for field in form.fields][:3] == ["reason", "attempts", "lease"]
+    assert (form.code, form.size) == ("<BIddBc0Hc0", 24)
+    assert "function DEATH.pack(r) return struct.pack('<BIddBc0Hc0', r.reason, " in library.source()
+    assert "--:" not in library.source().partition("-- ")[0]
 
 
 def test_names_carry_the_version_which_is_a_hash_of_the_text() -> None:

@@ -48,6 +48,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "set_limits": {"ref": 1, "queue": "q", "tenant": "t", "limits": {"cap": 5}},
     "limits": {"ref": 1, "queue": "q"},
     "pause": {"ref": 1, "queue": "q"},
+    "repair": {"ref": 1, "queue": "q", "number": 5},
     "resume": {"ref": 1, "queue": "q", "tenant": "t"},
     "set_windows": {"ref": 1, "queue": "q", "windows": "12:00-15:00 Europe/Copenhagen"},
     "dead": {"ref": 1, "queue": "q"},

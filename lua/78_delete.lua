@@ -1,7 +1,7 @@
 -- The beginning and the end of a queue.
 --
 -- A queue's stage is in its record: UNMADE (nobody has put anything in; workers may have looked), MADE, or DELETING.
--- `make_queue` comes after the registry has the queue (68_registry.lua), and before anything is put in: a server that
+-- `make_queue` comes after the registry has the queue (63_registry.lua), and before anything is put in: a server that
 -- does not know that a queue was deleted is told so by the refusal `unmade`, and makes it anew.
 --
 -- To delete a queue: `bar_queue`, from then on every other verb is refused with `deleting`; `empty_queue` until it says
@@ -12,14 +12,17 @@
 -- window may outlive all that names them; the record says until when there are any, and only then the store's keys are
 -- looked through. A new kind of key goes into one of the lists here: a test makes one of each and looks for the rest.
 
+do
+
 local KEYS_PER_SLICE = 500
 local FIELDS_PER_READ, READS_PER_SLICE = 100, 20
-local OF_TENANT = {'ready:', 'levels:', 'void:', 'delayed:', 'events:', 'deaths:', 'schedules:'}
+local OF_TENANT = {'ready:', 'levels:', 'void:', 'delayed:', 'events:', 'deaths:', 'schedules:', 'repair:ready:'}
 local OF_BATCH = {'members:', 'held:'}
 local OF_RUN = {'progress:'}
 local FIXED = {
-  'tenants', 'limits', 'parked', 'sweep', 'windows', 'turns', 'slots', 'wake', 'tasks', 'extras', 'batches',
-  'cancelling', 'completed', 'due', 'expiring', 'runs', 'leases', 'dead', 'deaths', 'graveyards', 'templates', 'fires',
+  'tenants', 'accounts', 'limits', 'parked', 'sweep', 'windows', 'turns', 'wake', 'tasks', 'payloads', 'extras',
+  'batches', 'cancelling', 'completed', 'due', 'expiring', 'runs', 'groups', 'claims', 'leases', 'extended', 'dead',
+  'deaths', 'graveyards', 'templates', 'fires', 'ends', 'idle',
 }
 local LAST = {'queue', 'deleting', 'test'}  -- what stays until all else has gone
 
@@ -43,13 +46,12 @@ local function doom_run(call, doomed, id)
   append(call, doomed, OF_RUN, id)
 end
 
--- The dedupe key that a task holds. Whose it is stands in the task's record, which may be long: returns its length.
+-- The dedupe key that a task holds. Whose it is stands in the task's record.
 local function doom_dedupe_key(call, doomed, id, packed)
-  local dedupe_key = unpack_extras(packed).key
+  local dedupe_key = EXTRAS.unpack(packed).key
   local record = dedupe_key ~= '' and redis.call('HGET', key(call, 'tasks'), id)
-  if not record then return 0 end
-  doomed[#doomed + 1] = unique_key(call, read_header(record), dedupe_key)
-  return #record
+  if not records.is_task(record) then return end
+  doomed[#doomed + 1] = extras.unique_key(call, records.read(record).tenant, dedupe_key)
 end
 
 -- Hashes whose fields name keys, and how; in the order in which they are emptied.
@@ -84,13 +86,13 @@ end
 
 -- Deletes the keys that some fields of a hash name, and those fields; returns whether there may be more.
 local function empty_some(call, naming)
-  local at, doomed, fields, bytes = key(call, naming.hash), {}, {}, 0
+  local at, doomed, fields = key(call, naming.hash), {}, {}
   if redis.call('EXISTS', at) == 0 then return false end
   local found, cursor, next_cursor = read_some(at, read_cursor(call, naming.hash))
   for i = 1, #found, 2 do
-    bytes = bytes + (naming.doom(call, doomed, found[i], found[i + 1]) or 0)
+    naming.doom(call, doomed, found[i], found[i + 1])
     fields[#fields + 1] = found[i]
-    if #doomed >= KEYS_PER_SLICE or bytes >= PAGE_BYTES then break end
+    if #doomed >= KEYS_PER_SLICE then break end
   end
   if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
   if #fields > 0 then redis.call('HDEL', at, unpack(fields)) end
@@ -130,10 +132,10 @@ end
 --   out   "ok", also if it was made before
 --   flags none: refused when the store is full
 function verbs.make_queue(keys, args)
-  local call = open(keys, args)
+  local call = calls.open(keys, args)
   if call.queue.stage == UNMADE then
     call.queue.stage = MADE
-    close(call)
+    calls.close(call)
   end
   return 'ok'
 end
@@ -157,7 +159,7 @@ end
 --         no such queue); then what it holds: name, how many, ...
 --   flags allow-oom
 function verbs.bar_queue(keys, args)
-  local call = open_any(keys, args)
+  local call = calls.open_any(keys, args)
   local q, held = call.queue, contents(call)
   local may_purge, is_known = check_whole(args[3], 'purge', 0, 1), check_whole(args[4], 'known', 0, 1)
   if q.stage == DELETING then return {'ok', unpack(held)} end
@@ -166,7 +168,7 @@ function verbs.bar_queue(keys, args)
     if held[i] > 0 and may_purge == 0 then return {'not_empty', unpack(held)} end
   end
   q.stage = DELETING
-  close(call)
+  calls.close(call)
   return {'ok', unpack(held)}
 end
 
@@ -176,12 +178,15 @@ end
 --   out   "more" | "done" (only its record is left) | "gone" (it is not barred)
 --   flags allow-oom
 function verbs.empty_queue(keys, args)
-  local call = open_any(keys, args)
+  local call = calls.open_any(keys, args)
   if call.queue.stage ~= DELETING then return 'gone' end
   if empty_next(call) then return 'more' end
   local doomed = fixed_keys(call)
-  for windows_ago = -1, 3 do doomed[#doomed + 1] = done_key(call, windows_ago) end
+  local minute = math.floor(call.now / 60000)
+  for at = math.max(call.queue.minute, minute - 5000), minute do doomed[#doomed + 1] = key(call, 'done:' .. at) end
+  for class in pairs(call.queue.classes) do doomed[#doomed + 1] = key(call, 'class:' .. class) end
   redis.call('UNLINK', unpack(doomed))
+  repairs.forget(call)
   if call.queue.kept_until > call.now and sweep_some(call) then return 'more' end
   return 'done'
 end
@@ -192,11 +197,13 @@ end
 --   out   "ok" | "more" (it is not empty) | "gone" (it is not barred)
 --   flags allow-oom
 function verbs.drop_queue(keys, args)
-  local call = open_any(keys, args)
+  local call = calls.open_any(keys, args)
   if call.queue.stage ~= DELETING then return 'gone' end
   if redis.call('EXISTS', unpack(fixed_keys(call))) > 0 then return 'more' end
   local doomed = {}
   append(call, doomed, LAST, '')
   redis.call('UNLINK', unpack(doomed))
   return 'ok'
+end
+
 end

@@ -3,11 +3,13 @@
 -- A tenant makes a queue by being the first to put something into it, and may make so many: `makers` counts. What
 -- operators make counts for nobody.
 
+do
+
 local MAX_QUOTA = 1000000
 
 local function open_registry(keys, args)
   local call = {prefix = keys[1], dice = args[2]}
-  call.now = clock_ms(call, args[1])
+  call.now = calls.clock_ms(call, args[1])
   return call
 end
 
@@ -46,4 +48,6 @@ function verbs.remove_queue(keys, args)
     redis.call('HDEL', key(call, 'makers'), maker)
   end
   return 'ok'
+end
+
 end

@@ -1,0 +1,37 @@
+-- What the store keeps packed: the fields of each kind of record, once.
+--
+-- A line `--: NAME field:type ...`, and those that go on with `--:  `, stand for a table NAME with the `format` (of
+-- struct), the `size` of what is fixed in it, pack(record) and unpack(text, position), which returns a record and the
+-- position after it; fairq/store/library.py writes them out. Types are those of struct, and t1 and t2 for text whose
+-- length stands before it in one or two bytes, `rest` for text up to the end. Fields after a bar are not kept: they are
+-- false in a record that has just been read. lua/KEYS.md says what each field means.
+
+--: QUEUE now:d clock:d level:d weight_sum:d running:d servable:d cursor:d origin:d epoch:d epoch_at:d estimate:d
+--:   estimate_sq:d share:d hungry:d barred:d limited:d sweeping:d anchored:d last_lease:d stage:d kept_until:d
+--:   numbers:d minute:d lease_ms:d max_attempts:d retry_base_ms:d retry_cap_ms:d dead_keep_ms:d dead_keep:d
+--:   events_keep:d reserve:B slots:I loans:I max_shares:B ready:d held:d delayed:d leased:d dead:d special:d
+--:   remembered:d enqueued:d done:d buried:d expired:d cancelled:d | classes
+--: CLASS class:b count:I
+--: LOOK weight:I base:d starts:d estimate:d leased:I epoch:I loan:B | tentative tag
+--: ACCOUNT weight:I base:d starts:d estimate:d leased:I epoch:I loan:B ready:I slot:i class:b counted:B listed:B
+--:   is_odd:B joined:d entitled:d delivered:d done:d bytes:d name:rest
+--:   | tag tentative is_touched is_servable details
+--: DETAILS tag:c4 held:I delayed:I dead:I spent:d voids:I levels:B barred:B limited:B cause:B out_at:d since:d | packed
+--: LIMITS cap:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d max_share:d
+--: HEADER version:B features:B max_attempts:H enqueued_at:d start_at:d expires_at:d tenant:t1
+--: MARK version:B lease:d
+--: LEASE lease:d state:B features:B is_extended:B began_at:d bytes:I tag:c4 attempt:I
+--: RUN lease:d state:B features:B is_extended:B began_at:d bytes:I tag:c4 attempt:I forgiven:I max_attempts:H
+--:   expires_at:d error:rest
+--: GROUP left:H together:H claim:t1 ids:rest
+--: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2
+--: OPTIONS delay:d start_at:d expires_in:d expires_at:d max_attempts:H priority:B window:d result_ttl:d events:B
+--:   dedupe_key:t1 batch:t1
+--: EXTRAS priority:B result_ttl:d opened_at:d events:B key:t1 batch:t1
+--: BATCH cap:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d created_at:d completed_at:d state:B
+--:   events:B tenant:t1 on_complete:t2 on_success:t2 on_death:t2
+--: SCHEDULE version:B paused:B missed:B next_at:d last_fired_at:d timing:rest
+--: TEMPLATE options:t2 payload:rest
+--: SUMS ready:d held:d delayed:d leased:d dead:d voids:d starts:d bytes:d
+--: TALLY alive:d running:d admitted:d
+--: WINDOW is_open:B changes_at:d text:rest

@@ -1,0 +1,156 @@
+-- One call's context: what it has read and changed, its clock and its dice.
+
+local calls = {}  -- what other sections call
+do
+
+local CLOCK_BACK_MS = 60000  -- a clock that goes back by more was ahead before; one that is ahead by more is wrong
+
+local function new_queue()
+  return {
+    now = 0, clock = 0, level = 0, weight_sum = 0, running = 0, servable = 0, cursor = 0, origin = 0, epoch = 0,
+    epoch_at = 0, estimate = 0, estimate_sq = 0, share = SHARE_TIME, hungry = 0, barred = 0, limited = 0,
+    sweeping = 0, anchored = 0, last_lease = 0, stage = UNMADE, kept_until = 0, numbers = 0, minute = 0,
+    lease_ms = 30000, max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000,
+    dead_keep = 100000, events_keep = 10000, reserve = 0, slots = 0, loans = 0, max_shares = 0, ready = 0, held = 0,
+    delayed = 0, leased = 0, dead = 0, special = 0,
+    remembered = 0, enqueued = 0, done = 0, buried = 0, expired = 0, cancelled = 0, classes = {},
+  }
+end
+
+function calls.load_queue(prefix)
+  local packed = redis.call('GET', prefix .. ':queue')
+  if not packed then return new_queue() end
+  local q, position = QUEUE.unpack(packed)
+  q.classes = {}
+  while position <= #packed do  -- the tail: classes that have tenants, and how many
+    local class
+    class, position = CLASS.unpack(packed, position)
+    q.classes[class.class] = class.count
+  end
+  return q
+end
+
+function calls.save_queue(call)
+  local parts = {QUEUE.pack(call.queue)}
+  for class, count in pairs(call.queue.classes) do
+    if count > 0 then parts[#parts + 1] = CLASS.pack({class = class, count = count}) end
+  end
+  redis.call('SET', key(call, 'queue'), table.concat(parts))
+end
+
+function calls.clock_ms(call, given)
+  if given ~= '' or call.dice ~= '' then
+    if redis.call('EXISTS', key(call, 'test')) == 0 then refuse('forbidden', 'now') end
+  end
+  if given ~= '' then return tonumber(given) end
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- The time of the call: that of the store, but never before the last change, so that nothing happens twice. Where the
+-- store's clock was far ahead and is set right, the queue would stand still until then; so it goes back too. Its
+-- accounts do not see that, since they count from the origin, which moves as far; ticks pull in deadlines of leases,
+-- and the times at which they look for delayed tasks.
+local function set_time(call, time)
+  local q = call.queue
+  local back = q.now - time
+  if back > CLOCK_BACK_MS then q.now, q.origin, q.anchored, q.sweeping = time, q.origin - back, 1, 2 end
+  call.now = math.max(time, q.now)
+end
+
+-- The time by which a call may destroy what nobody would get back: that of the store, but no later than a minute after
+-- the witness, the time by the clock of the server that calls (empty: there is none). A store's clock that is set far
+-- ahead lets nobody's tasks expire.
+function calls.confirm(call, witness)
+  call.sure = call.now
+  if witness and witness ~= '' then
+    call.sure = math.min(call.now, check_whole(witness, 'witness', 0, HORIZON_MS) + CLOCK_BACK_MS)
+  end
+end
+
+-- Moves the queue's clock to now: what all that compete have had since the last change, over their weights.
+local function move_clock(call)
+  local q = call.queue
+  if q.origin == 0 then q.origin = call.now end
+  if q.share == SHARE_TIME and q.weight_sum > 0 then
+    local moved = (call.now - q.now) * q.running / q.weight_sum
+    q.clock, q.level = q.clock + moved, q.level + moved
+  end
+  call.at = call.now - q.origin
+end
+
+-- Opens a call on a queue of any stage: reads the queue's state and the time. The sections add what they keep in it
+-- when they first need it.
+function calls.open_any(keys, args)
+  local call = {
+    prefix = keys[1], dice = args[2], die = 1, queue = calls.load_queue(keys[1]), now = 0, at = 0, sure = 0,
+    packed = {}, looks = {}, accounts = {}, touched = {},  -- tenants (08_accounts.lua)
+    limits = false, parked = false, kept = false, readied = false, freed = false, unpark_at = false,  -- (09, 11)
+    slots = false, woken = false,                          -- the fair pick's (10_seats.lua)
+    extras = false, batches = false, told = false,         -- what few tasks ask for (17, 18)
+    taken = false, marks = false, voids = 0,               -- entries of lists (28_takes.lua)
+    runs = false, groups = false,                          -- leases (26_leases.lua)
+    messages = false,                                      -- to be published when all is written
+  }
+  set_time(call, calls.clock_ms(call, args[1]))
+  move_clock(call)
+  return call
+end
+
+function calls.refuse_in_repair(call)
+  if call.queue.barred >= BAR_REPAIR then refuse('repairing', 'queue') end
+end
+
+-- Opens a call that only asks; a queue that is being deleted answers none.
+function calls.ask(keys, args)
+  local call = calls.open_any(keys, args)
+  if call.queue.stage == DELETING then refuse('deleting', 'queue') end
+  return call
+end
+
+-- Opens a call that may change something.
+function calls.open(keys, args)
+  local call = calls.ask(keys, args)
+  calls.refuse_in_repair(call)
+  return call
+end
+
+-- Opens a call that puts something into the queue, which must have been made before (`make_queue`).
+function calls.open_made(keys, args)
+  local call = calls.open(keys, args)
+  if call.queue.stage == UNMADE then refuse('unmade', 'queue') end
+  return call
+end
+
+-- The table of that name in the call, made when it is first asked for.
+function calls.table_of(call, name)
+  local made = call[name]
+  if not made then
+    made = {}
+    call[name] = made
+  end
+  return made
+end
+
+-- Has a hint published when all is written.
+function calls.announce(call, message)
+  table.insert(calls.table_of(call, 'messages'), message)
+end
+
+-- Publishes the call's hints. It is the last thing that a call does, and may fail: hints may be lost, tasks may not.
+function calls.publish(call)
+  for _, message in ipairs(call.messages or {}) do redis.pcall('SPUBLISH', key(call, 'ready'), message) end
+end
+
+-- A number in [0, 1) with 53 random bits, or the test's next one.
+function calls.random(call)
+  if call.dice == '' then
+    return (math.random(0, 67108863) * 134217728 + math.random(0, 134217727)) / 9007199254740992
+  end
+  if call.die > #call.dice then refuse('bad_request', 'dice') end
+  local drawn
+  drawn, call.die = struct.unpack('<d', call.dice, call.die)
+  return drawn
+end
+
+end

@@ -1,0 +1,55 @@
+-- What a tenant's account is charged: for dispatches or, with `share = time`, for leases.
+
+local charges = {}  -- what other sections call
+do
+
+local function towards(mean, value, part)
+  return mean == 0 and value or mean + (value - mean) / part
+end
+
+-- Charges a dispatch, where tasks are what is shared; returns by how much that moved the clock (false: it was a gift).
+function charges.dispatch(call, t)
+  local q = call.queue
+  if q.share == SHARE_TIME then return 0 end
+  t.delivered = t.delivered + 1
+  if t.loan == accounts.GIFT then return false end
+  local moved = t.counted == 1 and 1 / q.weight_sum or 0
+  t.base, t.tentative = t.base + 1 / t.weight, false
+  q.clock, q.level = q.clock + moved, q.level + moved
+  return moved
+end
+
+-- Takes a dispatch back that moved the clock by so much.
+function charges.refund(call, t, moved)
+  local q = call.queue
+  if q.share == SHARE_TIME then return end
+  t.delivered = t.delivered - 1
+  if not moved then return end
+  t.base, t.tentative = t.base - 1 / t.weight, false
+  q.clock, q.level = q.clock - moved, q.level - moved
+end
+
+-- Books the end of a lease: the time that it took, up to `until_ms`, goes to the account for good. No task takes less
+-- than a millisecond, or free ones would be served for ever; what that adds moves the clock too. Estimates learn from
+-- leases that were worked to an end.
+function charges.lease(call, t, began_at, until_ms, is_worked)
+  local q, is_gift = call.queue, t.loan == accounts.GIFT
+  local start = math.max(began_at, q.epoch_at)
+  local took = math.max(until_ms - q.origin - start, 1)
+  t.leased, t.starts, q.leased = t.leased - 1, t.starts - start, q.leased - 1
+  if t.counted == 1 and not is_gift then q.running = q.running - 1 end
+  call.freed = true
+  if t.loan ~= accounts.NO_LOAN then reserve.end_loan(call, t) end
+  if q.share == SHARE_COUNT then return end
+  t.delivered = t.delivered + took
+  if not is_gift then t.base = t.base + took / t.weight end
+  local unseen = took - (call.at - start)
+  if unseen > 0 and t.counted == 1 and not is_gift then
+    q.clock, q.level = q.clock + unseen / q.weight_sum, q.level + unseen / q.weight_sum
+  end
+  if not is_worked then return end
+  t.estimate = towards(t.estimate, took, 8)
+  q.estimate, q.estimate_sq = towards(q.estimate, took, 64), towards(q.estimate_sq, took * took, 64)
+end
+
+end

@@ -1,0 +1,21 @@
+-- Closing a call: all that it changed is written, each value once.
+do
+
+-- Seats and writes what the call touched, and wakes the servers if they wait for work that there now is.
+function calls.close(call)
+  local q = call.queue
+  seats.seat_all(call)
+  seats.write(call)
+  limits.write_parked(call)
+  accounts.write(call)
+  if q.reserve > 0 then reserve.write(call) end
+  if q.hungry == 1 and q.barred == 0 and (call.readied or call.freed and reserve.has_room(call)) then
+    q.hungry = 0
+    calls.announce(call, '1')
+  end
+  q.now = call.now
+  calls.save_queue(call)
+  calls.publish(call)
+end
+
+end

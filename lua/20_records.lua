@@ -1,0 +1,124 @@
+-- Records: what is kept of a task under its id, in `tasks`.
+--
+-- The record never changes while the task lives, but for its window; a payload of more than LARGE_BYTES stands in
+-- `payloads`, so that nobody who reads many records reads much. When the task is done or cancelled a *mark* takes the
+-- record's place, so that an enqueue that is repeated, and a settlement that is, can be answered. Marks are named in a
+-- list for each minute, and go when that is over for a minute at least.
+
+local records = {}  -- what other sections call
+do
+
+local TASK, DONE, CANCELLED = 1, 0, 255  -- the first byte: its version, or of a mark how the task ended
+local LARGE_BYTES = 4096
+local MINUTE_MS = 60000
+
+function records.is_task(record)
+  return record and record:byte(1) == TASK
+end
+
+-- How an id that is remembered has ended, 'done' or 'cancelled', and with which lease; nil if the record is no mark.
+function records.read_mark(record)
+  if not record or record:byte(1) == TASK then return nil end
+  local mark = MARK.unpack(record)
+  return mark.version == DONE and 'done' or 'cancelled', mark.lease
+end
+
+-- The header of new tasks that ask for the same: most of those of a call do, so the last one is kept in `made`.
+local function header_of(call, made, name, start_at, expires_at, max_attempts, features)
+  local last = made.last
+  if not last or last.start_at ~= start_at or last.expires_at ~= expires_at or last.max_attempts ~= max_attempts
+      or last.features ~= features then
+    last = {version = TASK, features = features, max_attempts = max_attempts, enqueued_at = call.now,
+      start_at = start_at, expires_at = expires_at, tenant = name}
+    made.last, made.header = last, HEADER.pack(last)
+  end
+  return made.header
+end
+
+-- A new task's record, and whether its payload is to stand apart. `made`: a table for all tasks of one tenant and call.
+function records.make(call, made, name, payload, start_at, expires_at, max_attempts, features)
+  local is_large = #payload > LARGE_BYTES
+  if is_large then
+    features, payload = features + IS_LARGE, struct.pack('<I', #payload)
+  end
+  return header_of(call, made, name, start_at, expires_at, max_attempts, features) .. payload, is_large
+end
+
+-- A record's header, and how long the task's payload is.
+function records.read(record)
+  local header, position = HEADER.unpack(record)
+  if header.features < IS_LARGE then return header, #record - position + 1 end
+  return header, (struct.unpack('<I', record, position))
+end
+
+-- The record with its payload behind the header, however long that is.
+function records.whole(call, id, record)
+  local header, position = HEADER.unpack(record)
+  if header.features < IS_LARGE then return record end
+  return record:sub(1, position - 1) .. (redis.call('HGET', key(call, 'payloads'), id) or '')
+end
+
+-- Changes the window in a task's record.
+function records.change_window(call, id, record, start_at, expires_at)
+  local header, position = HEADER.unpack(record)
+  header.start_at, header.expires_at = start_at, expires_at
+  redis.call('HSET', key(call, 'tasks'), id, HEADER.pack(header) .. record:sub(position))
+end
+
+-- Deletes a task's record.
+function records.drop(call, id, header)
+  redis.call('HDEL', key(call, 'tasks'), id)
+  if header.features >= IS_LARGE then redis.call('HDEL', key(call, 'payloads'), id) end
+end
+
+-- A mark in place of the record of a task that has ended; `lease` is 0 if its owner did not end it.
+function records.mark(call, id, how, lease, features)
+  local marked = calls.table_of(call, 'marked')
+  local n = #marked
+  if marked.lease ~= lease or marked.how ~= how then  -- most tasks that end in one call are of one lease
+    marked.lease, marked.how = lease, how
+    marked.packed = MARK.pack({version = how == 'done' and DONE or CANCELLED, lease = lease})
+  end
+  marked[n + 1], marked[n + 2] = id, marked.packed
+  if features >= IS_LARGE then table.insert(calls.table_of(call, 'unlarged'), id) end
+end
+
+-- Writes the marks, and names them for their end.
+function records.write_marks(call)
+  local marked, q, ids = call.marked, call.queue, {}
+  if not marked then return end
+  local minute = math.floor(call.now / MINUTE_MS)
+  if q.remembered == 0 or minute < q.minute then q.minute = minute end
+  for i = 1, #marked, 2 do ids[#ids + 1] = marked[i] end
+  q.remembered = q.remembered + #ids
+  write('HSET', key(call, 'tasks'), marked)
+  write('RPUSH', key(call, 'done:' .. minute), ids)
+  write('HDEL', key(call, 'payloads'), call.unlarged or {})
+  call.marked, call.unlarged = false, false
+end
+
+-- When the oldest marks may go.
+function records.next_trim_at(q)
+  return (q.minute + 2) * MINUTE_MS
+end
+
+-- Forgets ids that ended long enough ago, up to `limit`.
+function records.trim_marks(call, limit)
+  local q = call.queue
+  while limit > 0 and q.remembered > 0 and records.next_trim_at(q) <= call.sure do
+    local ids = redis.call('LPOP', key(call, 'done:' .. q.minute), limit)
+    if ids then
+      redis.call('HDEL', key(call, 'tasks'), unpack(ids))
+      q.remembered, limit, call.is_changed = q.remembered - #ids, limit - #ids, true
+    else
+      q.minute, limit, call.is_changed = q.minute + 1, limit - 1, true
+    end
+  end
+end
+
+-- What the store has under these ids: their records or marks.
+function records.of(call, ids)
+  return redis.call('HMGET', key(call, 'tasks'), unpack(ids))
+end
+
+end

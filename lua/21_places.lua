@@ -1,0 +1,159 @@
+-- The places that tasks wait in: ready lists, delayed sets, dead letters.
+--
+-- A task is in exactly one of: ready (a list per tenant and level), delayed (a sorted set per tenant, score
+-- start_at_ms), held (18_batches.lua), leased (26_leases.lua), dead (`dead`).
+--
+-- A task that expires inside a ready list cannot be cut out of it in O(1). Its entry stays behind as a *void*, counted
+-- in `void:<tenant>` (and all of them in details.voids), and whoever pops it passes over it.
+
+local places = {}  -- what other sections call
+do
+
+places.NO_RUN = {attempt = 0, lease = 0, error = ''}  -- of a task that was never leased
+
+-- The sorted set `due` holds each tenant's earliest start, so that the ticker visits tenants, not tasks.
+function places.put_delayed(call, t, id, start_at)
+  local d = accounts.details_of(call, t)
+  redis.call('ZADD', key(call, 'delayed:' .. t.name), start_at, id)
+  redis.call('ZADD', key(call, 'due'), 'LT', start_at, t.name)
+  d.delayed, call.queue.delayed = d.delayed + 1, call.queue.delayed + 1
+end
+
+function places.count_delayed(call, t, count)
+  local d = accounts.details_of(call, t)
+  d.delayed, call.queue.delayed = d.delayed + count, call.queue.delayed + count
+end
+
+local function count_ready(call, t, count)
+  t.ready, call.queue.ready = t.ready + count, call.queue.ready + count
+  if count > 0 and not call.readied then
+    call.readied = t.is_odd == 0 and not t.details or accounts.details_of(call, t).barred == 0
+  end
+end
+
+-- ids go to the ends of their lists, or (push = 'LPUSH') to the heads; those without a place in their batch are held.
+function places.put_ready(call, t, ids, push)
+  push = push or 'RPUSH'
+  if call.queue.special == 0 then
+    count_ready(call, t, #ids)
+    redis.call(push, levels.list(call, t, USUAL_PRIORITY), unpack(ids))
+    return
+  end
+  extras.read(call, ids)
+  ids = batches.find_places(call, t, ids)
+  count_ready(call, t, #ids)
+  local lists = {}
+  for _, id in ipairs(ids) do
+    local level = extras.of(call, id).priority
+    lists[level] = lists[level] or {}
+    table.insert(lists[level], id)
+  end
+  for level, some in pairs(lists) do
+    redis.call(push, levels.list(call, t, level), unpack(some))
+    levels.open(call, t, level)
+  end
+end
+
+-- Takes a dead letter out of its places; its tenant is in its packed death. Its task stays.
+function places.take_out_dead(call, id, death)
+  local name = DEATH.unpack(death).tenant
+  local t = accounts.touch_named(call, name)
+  local d = accounts.details_of(call, t)
+  redis.call('HDEL', key(call, 'dead'), id)
+  redis.call('ZREM', key(call, 'deaths'), id)
+  redis.call('ZREM', key(call, 'deaths:' .. name), id)
+  d.dead, call.queue.dead = d.dead - 1, call.queue.dead - 1
+  if d.dead > 0 then
+    redis.call('ZADD', key(call, 'graveyards'), d.dead, name)
+  else
+    redis.call('ZREM', key(call, 'graveyards'), name)
+  end
+  return t
+end
+
+-- Deletes a dead letter and its task.
+function places.drop_letter(call, id, death)
+  local t, record = places.take_out_dead(call, id, death), redis.call('HGET', key(call, 'tasks'), id)
+  if records.is_task(record) then
+    local header, bytes = records.read(record)
+    t.bytes = t.bytes - bytes
+    records.drop(call, id, header)
+  end
+  extras.drop(call, t.name, id)
+end
+
+-- Deletes the oldest dead letters of a tenant that has more than its limit, two at most.
+local function make_room_for_dead(call, t)
+  local d = accounts.details_of(call, t)
+  if d.limited == 0 and call.queue.limited == 0 then return end
+  local limit = limits.of(call, t).dead
+  if limit == 0 or d.dead <= limit then return end
+  for _, id in ipairs(redis.call('ZRANGE', key(call, 'deaths:' .. t.name), 0, math.min(2, d.dead - limit) - 1)) do
+    places.drop_letter(call, id, redis.call('HGET', key(call, 'dead'), id))
+  end
+end
+
+-- Buries a task with what its run (or NO_RUN) says.
+function places.put_dead(call, t, id, reason, run)
+  local q, d = call.queue, accounts.details_of(call, t)
+  redis.call('HSET', key(call, 'dead'), id, DEATH.pack({reason = reason, attempts = run.attempt, lease = run.lease,
+    died_at = call.now, tenant = t.name, error = run.error}))
+  redis.call('ZADD', key(call, 'deaths'), call.now, id)
+  redis.call('ZADD', key(call, 'deaths:' .. t.name), call.now, id)
+  d.dead, q.dead, q.buried = d.dead + 1, q.dead + 1, q.buried + 1
+  redis.call('ZADD', key(call, 'graveyards'), d.dead, t.name)
+  if reason == EXPIRED then q.expired = q.expired + 1 end
+  extras.free_key(call, t.name, id)
+  batches.note_end(call, id, 'dead')
+  feeds.tell_of(call, t, id, reason == EXPIRED and 'expired' or 'dead', run.attempt, REASONS[reason])
+  make_room_for_dead(call, t)
+end
+
+-- For a tenant with nothing ready: what its lists still hold is void.
+function places.drop_lists(call, t)
+  local d = accounts.details_of(call, t)
+  if d.voids == 0 and d.levels == 0 then return end
+  local lists = {}
+  for _, level in ipairs(levels.of(call, t)) do lists[#lists + 1] = levels.list(call, t, level) end
+  redis.call('UNLINK', key(call, 'void:' .. t.name), key(call, 'levels:' .. t.name), unpack(lists))
+  d.voids, d.levels = 0, 0
+end
+
+-- Whether the entry that comes next in a list is void; then it is none any more.
+local function pass_void(call, t, id, level)
+  local d = accounts.details_of(call, t)
+  if d.voids == 0 then return false end
+  local void, field = key(call, 'void:' .. t.name), levels.field(id, level)
+  if redis.call('HEXISTS', void, field) == 0 then return false end
+  if redis.call('HINCRBY', void, field, -1) == 0 then redis.call('HDEL', void, field) end
+  d.voids = d.voids - 1
+  return true
+end
+
+-- Two voids go for each one that comes, once they are at the head: a list that nobody pops does not grow for ever.
+local function void_entry(call, t, id)
+  local level, d = extras.of(call, id).priority, accounts.details_of(call, t)
+  redis.call('HINCRBY', key(call, 'void:' .. t.name), levels.field(id, level), 1)
+  d.voids = d.voids + 1
+  count_ready(call, t, -1)
+  if t.ready == 0 then return places.drop_lists(call, t) end
+  local list = levels.list(call, t, level)
+  for _ = 1, 2 do
+    local first = redis.call('LINDEX', list, 0)
+    if not first then return levels.close(call, t, level) end
+    if not pass_void(call, t, first, level) then return end
+    redis.call('LPOP', list)
+  end
+end
+
+-- Takes a waiting task out of the place where it waits.
+function places.take_out(call, t, id)
+  if redis.call('ZREM', key(call, 'delayed:' .. t.name), id) == 1 then
+    places.count_delayed(call, t, -1)
+  elseif not batches.take_out_held(call, t, id) then
+    void_entry(call, t, id)
+    batches.give_place_back(call, id)
+  end
+end
+
+end

@@ -1,0 +1,207 @@
+-- Leases: a worker's right to a task until a deadline.
+--
+-- What one claim takes is a *group*: one number, one entry in `leases` with the deadline, one record in `groups` that
+-- names the tasks. The number is the fence: (id, lease) opens a lease, and never a later one of the same id, since no
+-- number is given twice, not even after a failover to a store that has lost the last ones (time has gone on).
+-- A lease that is extended has a deadline of its own, in `extended`.
+--
+-- A *run* in `runs` is what changes of a task: its lease, its attempts. It is there from the first lease on, also while
+-- the task waits for its next attempt.
+
+local leases = {}  -- what other sections call
+do
+
+-- run.state: leased (and perhaps asked to stop), or how the last lease ended (told apart for who settles twice)
+local LEASED, SETTLED, REAPED, STOPPING = 0, 1, 2, 3
+leases.LEASED, leases.SETTLED, leases.REAPED, leases.STOPPING = LEASED, SETTLED, REAPED, STOPPING
+
+local FIRST_MS, PER_MS = 1735689600000, 32  -- 2025; so many numbers a ms are more than any queue can use
+
+-- The number of the group that begins now.
+function leases.next_number(call)
+  return math.max(call.queue.last_lease + 1, (call.now - FIRST_MS) * PER_MS)
+end
+
+function leases.is_leased(state)
+  return state == LEASED or state == STOPPING
+end
+
+local function group_field(lease)
+  return string.format('%.0f', lease)
+end
+leases.field = group_field
+
+-- What the call knows of leases: runs by id (packed; false where there is none), and what it is to write.
+local function state_of(call)
+  local known = call.runs
+  if not known then
+    known = {packed = {}, changed = {}, extended = {}, ended = {}}
+    call.runs = known
+  end
+  return known
+end
+
+-- The ids that a group's record names.
+function leases.ids_of(group)
+  local ids = {}
+  for id in group.ids:gmatch('%C+') do ids[#ids + 1] = id end
+  return ids
+end
+
+-- Reads those of these runs that the call does not know yet, and the tenants whom they belong to.
+function leases.read_runs(call, ids)
+  local packed, missing, tags, at = state_of(call).packed, {}, {}, LEASE.size - 7
+  for i = 1, #ids do
+    if packed[ids[i]] == nil then missing[#missing + 1] = ids[i] end
+  end
+  if #missing == 0 then return end
+  for i, run in ipairs(redis.call('HMGET', key(call, 'runs'), unpack(missing))) do
+    packed[missing[i]] = run
+    if run then tags[#tags + 1] = run:sub(at, at + 3) end
+  end
+  accounts.read(call, tags)
+end
+
+-- The run of a task that `read_runs` has read; nil if there is none.
+function leases.run_of(call, id)
+  local packed = state_of(call).packed[id]
+  return packed and RUN.unpack(packed) or nil
+end
+
+-- Of a run as `read_runs` has read it: what a settlement asks; nil if there is none.
+function leases.lease_of(call, id)
+  local packed = state_of(call).packed[id]
+  return packed and LEASE.unpack(packed) or nil
+end
+
+-- Keeps a run that has changed, or (nil) forgets it.
+function leases.set_run(call, id, run)
+  local known = state_of(call)
+  known.packed[id] = run and RUN.pack(run) or false
+  known.changed[#known.changed + 1] = id
+end
+
+-- Reads these groups, in one command.
+function leases.read_groups(call, numbers)
+  local groups, fields, missing = calls.table_of(call, 'groups'), {}, {}
+  for i = 1, #numbers do
+    local lease = numbers[i]
+    if groups[lease] == nil then
+      groups[lease] = false
+      missing[#missing + 1], fields[#fields + 1] = lease, group_field(lease)
+    end
+  end
+  if #fields == 0 then return end
+  for i, packed in ipairs(redis.call('HMGET', key(call, 'groups'), unpack(fields))) do
+    local group = packed and GROUP.unpack(packed)
+    if group then group.is_changed = false end
+    groups[missing[i]] = group
+  end
+end
+
+-- A group, or nil.
+function leases.group(call, lease)
+  if not call.groups or call.groups[lease] == nil then leases.read_groups(call, {lease}) end
+  return call.groups[lease] or nil
+end
+
+-- A lease of the group ends, or is extended (ended = 0) and has a deadline of its own from now on.
+local function leave(call, lease, ended)
+  local group = leases.group(call, lease.lease)
+  if not group then return end
+  group.left, group.is_changed = group.left - ended, true
+  if lease.is_extended == 0 then group.together = group.together - 1 end
+end
+
+-- Books the end of a task's lease to its tenant, which is returned.
+function leases.finish(call, id, lease, until_ms, is_worked)
+  local t = accounts.touch(call, accounts.at(call, lease.tag))
+  if lease.is_extended == 1 then table.insert(state_of(call).ended, id) end
+  leave(call, lease, 1)
+  if call.queue.special > 0 then
+    batches.count_running(call, id, -1)
+    batches.give_place_back(call, id)
+  end
+  charges.lease(call, t, lease.began_at, until_ms, is_worked)
+  return t
+end
+
+-- The lease goes on for another lease_ms.
+function leases.extend(call, id)
+  local known, run = state_of(call), leases.run_of(call, id)
+  if run.is_extended == 0 then
+    leave(call, run, 0)
+    run.is_extended = 1
+    leases.set_run(call, id, run)
+  end
+  table.insert(known.extended, call.now + call.queue.lease_ms)
+  table.insert(known.extended, id)
+end
+
+-- Nothing is leased under the group's deadline any more, whatever its record says.
+function leases.empty(call, lease)
+  local group = leases.group(call, lease)
+  if group then
+    group.left, group.together, group.is_changed = math.max(group.left - group.together, 0), 0, true
+  else
+    redis.call('ZREM', key(call, 'leases'), group_field(lease))
+  end
+end
+
+local function write_groups(call)
+  local kept, gone, names, untimed = {}, {}, {}, {}
+  for lease, group in pairs(call.groups or {}) do
+    if group and group.is_changed then
+      local field = group_field(lease)
+      if group.together == 0 then untimed[#untimed + 1] = field end
+      if group.left > 0 then
+        kept[#kept + 1], kept[#kept + 2] = field, GROUP.pack(group)
+      else
+        gone[#gone + 1], names[#names + 1] = field, group.claim
+      end
+    end
+  end
+  write('HSET', key(call, 'groups'), kept)
+  write('HDEL', key(call, 'groups'), gone)
+  write('ZREM', key(call, 'leases'), untimed)
+  write('HDEL', key(call, 'claims'), names)
+  call.groups = false
+end
+
+local function write_runs(call)
+  local known, kept, gone = call.runs, {}, {}
+  if not known then return end
+  for _, id in ipairs(known.changed) do
+    local packed = known.packed[id]
+    if packed then
+      kept[#kept + 1], kept[#kept + 2] = id, packed
+    else
+      gone[#gone + 1] = id
+    end
+  end
+  write('HSET', key(call, 'runs'), kept)
+  write('HDEL', key(call, 'runs'), gone)
+  write('ZADD', key(call, 'extended'), known.extended)
+  write('ZREM', key(call, 'extended'), known.ended)
+  known.changed, known.extended, known.ended = {}, {}, {}
+end
+
+-- Writes what became of leases, each kind in one command.
+function leases.write(call)
+  write_runs(call)
+  write_groups(call)
+  records.write_marks(call)
+end
+
+-- Writes a new group: n tasks in order, as fields and values of `runs`.
+function leases.write_new(call, lease, claim_name, ids, runs)
+  local field = group_field(lease)
+  call.queue.last_lease = lease
+  redis.call('HSET', key(call, 'groups'), field, GROUP.pack({left = #ids, together = #ids, claim = claim_name,
+    ids = table.concat(ids, '\n')}))
+  redis.call('ZADD', key(call, 'leases'), group_field(call.now + call.queue.lease_ms), field)
+  redis.call('HSET', key(call, 'claims'), claim_name, field)
+  write('HSET', key(call, 'runs'), runs)
+end
+
+end

@@ -1,0 +1,92 @@
+-- Taking ids off the heads of a tenant's lists. A claim reads all that it needs before it writes anything: entries are
+-- only counted as taken, also for what the same call reads next, until `takes.write`.
+
+local takes = {}  -- what other sections call
+do
+
+takes.VOIDS_PER_CALL = 1000  -- void entries that one call passes over before it leaves the rest to the next
+
+-- The next entries of a list behind those that this call has taken.
+local function next_entries(call, t, level, wanted)
+  local list, taken = levels.list(call, t, level), calls.table_of(call, 'taken')
+  local own = taken[list]
+  if not own then
+    own = {count = 0, tenant = t, level = level, is_empty = false}
+    taken[list] = own
+  end
+  local entries
+  if wanted == 1 then
+    entries = {redis.call('LINDEX', list, own.count) or nil}
+  else
+    entries = redis.call('LRANGE', list, own.count, own.count + wanted - 1)
+  end
+  own.count, own.is_empty = own.count + #entries, #entries < wanted
+  return entries
+end
+
+-- Adds the entries of a list that are not void to `ids`. `passed`, if given, counts by field those voids that were
+-- passed before, and these too; returns how many these were.
+function takes.add_live(call, t, level, entries, ids, passed)
+  local fields, left, voids = {}, {}, 0
+  for i, id in ipairs(entries) do fields[i] = levels.field(id, level) end
+  for i, count in ipairs(redis.call('HMGET', key(call, 'void:' .. t.name), unpack(fields))) do
+    left[fields[i]] = tonumber(count or 0) - (passed[fields[i]] or 0)
+  end
+  for i, id in ipairs(entries) do  -- one by one: a void and its replayed task may both be among them
+    local field = fields[i]
+    if left[field] > 0 then
+      left[field], passed[field], voids = left[field] - 1, (passed[field] or 0) + 1, voids + 1
+    else
+      ids[#ids + 1] = id
+    end
+  end
+  return voids
+end
+
+-- Whether the call has passed over so many voids that it leaves the rest to the next one.
+function takes.is_tired(call)
+  return call.voids >= takes.VOIDS_PER_CALL
+end
+
+-- Takes ids of one level until there are `wanted`, passing over voids.
+local function take_level(call, t, level, wanted, ids)
+  while #ids < wanted and not takes.is_tired(call) do
+    local entries = next_entries(call, t, level, wanted - #ids)
+    if #entries == 0 then return end
+    local marks, d = calls.table_of(call, 'marks'), accounts.details_of(call, t)
+    marks[t] = marks[t] or {}
+    local voids = takes.add_live(call, t, level, entries, ids, marks[t])
+    d.voids, call.voids = d.voids - voids, call.voids + voids
+  end
+end
+
+-- Up to `wanted` ids of one tenant, the next ones first.
+function takes.ids(call, t, wanted)
+  local d = (t.details or t.is_odd == 1) and accounts.details_of(call, t)
+  if not d or d.voids == 0 and d.levels == 0 then return next_entries(call, t, USUAL_PRIORITY, wanted) end
+  local ids = {}
+  for _, level in ipairs(levels.of(call, t)) do take_level(call, t, level, wanted, ids) end
+  return ids
+end
+
+-- Takes what was taken out of the store.
+function takes.write(call)
+  for list, own in pairs(call.taken or {}) do
+    if own.count == 1 then
+      redis.call('LPOP', list)
+    elseif own.count > 1 then
+      redis.call('LTRIM', list, own.count, -1)
+    end
+    if own.is_empty then levels.close(call, own.tenant, own.level) end
+  end
+  for t, marks in pairs(call.marks or {}) do
+    local void = key(call, 'void:' .. t.name)
+    for field, count in pairs(marks) do
+      if redis.call('HINCRBY', void, field, -count) == 0 then redis.call('HDEL', void, field) end
+    end
+    if t.ready == 0 then places.drop_lists(call, t) end
+  end
+  call.taken, call.marks = false, false
+end
+
+end

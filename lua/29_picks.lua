@@ -1,0 +1,144 @@
+-- Picks: which tenants a claim serves, in rounds, and which tasks of theirs it takes. Nothing is written here.
+
+local picks = {}  -- what other sections call
+do
+
+local function move_tags(from, to, count)
+  while count > #to and #from > 0 do to[#to + 1] = table.remove(from, 1) end
+end
+
+-- The tags at the head of the wake list as earlier rounds have left it: those that they did not serve, the list's own,
+-- those whose turn is to come again.
+local function take_tags(call, wanted)
+  local wake, tags = call.wake, {}
+  move_tags(wake.unserved, tags, wanted)
+  if #tags < wanted then
+    local own = redis.call('LRANGE', key(call, 'wake'), wake.taken, wake.taken + wanted - #tags - 1)
+    wake.taken = wake.taken + #own
+    move_tags(own, tags, wanted)
+  end
+  move_tags(wake.again, tags, wanted)
+  return tags
+end
+
+-- The tenants at the head of the wake list; those that have left it (see rule 3) are dropped. Also tells whether there
+-- were any.
+local function next_woken(call, wanted)
+  local tags, woken = take_tags(call, wanted), {}
+  accounts.read(call, tags)
+  for _, tag in ipairs(tags) do
+    local t = accounts.at(call, tag)
+    if t and t.slot == AWAKE and limits.is_eligible(call, t) and seats.may_wake(call, t) then
+      woken[#woken + 1] = t
+    elseif t then
+      accounts.touch(call, t).listed = 0
+    end
+  end
+  return woken, #tags > 0
+end
+
+-- Those that were not served keep their place; those whose turn is to come again go behind all others.
+local function keep_woken(call, round)
+  local wake, next_woken, popped = call.wake, round.next_woken, round.popped
+  for i = popped, next_woken, -1 do table.insert(wake.unserved, 1, round.woken[i].tag) end
+  for i = math.max(next_woken, popped + 1), #round.woken do wake.again[#wake.again + 1] = round.woken[i].tag end
+end
+
+-- Writes what the claim has left of the wake list.
+function picks.write_woken(call)
+  local wake, list, unserved = call.wake, key(call, 'wake'), {}
+  if wake.taken > 0 then redis.call('LTRIM', list, wake.taken, -1) end
+  for i = #wake.unserved, 1, -1 do unserved[#unserved + 1] = wake.unserved[i] end
+  write('LPUSH', list, unserved)
+  write('RPUSH', list, wake.again)
+end
+
+-- The next tenant to serve, or nil. See rule 3: the wake list goes first, unless one who is behind wins the toss. When
+-- none but kept slots are left (11_reserve.lua), that is one that has nothing running, and the level stays.
+local function pick(call, round)
+  local woken, best, is_full = round.woken[round.next_woken], nil, call.queue.reserve > 0 and reserve.is_full(call)
+  if is_full then best = reserve.first_idle(call, round) else best = draws.choose(call, round) end
+  local is_behind = woken and best
+    and accounts.vtime_of(call, best) + accounts.expected_of(call, best) / best.weight < call.queue.level
+  if woken and not (is_behind and calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)) then
+    round.next_woken, woken.listed = round.next_woken + 1, 0
+    return accounts.touch(call, woken)
+  end
+  if not best then return nil end
+  if is_full then return accounts.touch(call, best) end
+  call.queue.level = math.max(call.queue.level, accounts.vtime_of(call, best))
+  return draws.serve(call, round, best)
+end
+
+-- Gives the picked tenant a lease; returns by how much its charge moved the clock.
+local function serve(call, round, t)
+  local q = call.queue
+  if q.reserve > 0 then reserve.lend(call, t) end
+  t.ready, q.ready = t.ready - 1, q.ready - 1
+  local moved = charges.dispatch(call, t)
+  seats.count_lease(call, t, 1)
+  if not limits.is_plain(call, t) then
+    limits.tell_kept(call, t)
+    limits.spend(call, t, 1)
+  end
+  if t.ready == 0 or not limits.is_plain(call, t) then seats.recount(call, t) end
+  if not t.is_servable then draws.leave(round, t) end
+  if t.is_servable and limits.is_guaranteed(call, t) then
+    round.woken[#round.woken + 1], t.listed = t, 1  -- its turn comes again, after the other newly active tenants'
+  end
+  return moved
+end
+
+-- Picks up to `wanted` tasks one by one. Returns the picks in order, as columns: pick i is of tenants[i], and its
+-- charge moved the clock by moves[i]. `is_kept`: there is none, since those that wait may have no more slots.
+function picks.round(call, wanted)
+  local q, woken, has_popped = call.queue, next_woken(call, wanted)
+  local round = draws.begin(call, wanted)
+  local tenants, moves, count = {}, {}, 0
+  round.woken, round.next_woken, round.popped = woken, 1, #woken
+  while count < wanted and q.servable > 0 do
+    round.wanted = wanted - count
+    local t = pick(call, round)
+    if not t then break end
+    if t.loan == accounts.NO_LOAN or reserve.repay(call, t) then
+      count = count + 1
+      tenants[count], moves[count] = t, serve(call, round, t)
+    end
+  end
+  keep_woken(call, round)
+  local is_kept = count == 0 and not has_popped and q.reserve > 0 and reserve.is_full(call)
+  return {tenants = tenants, moves = moves, count = count, is_kept = is_kept}
+end
+
+-- Takes back pick i, whose task turned out to be void (`returned` = 1: it is still ready) or expired (0).
+function picks.unpick(call, round, i, returned)
+  local t = round.tenants[i]
+  charges.refund(call, t, round.moves[i])
+  seats.count_lease(call, t, -1)
+  if t.loan ~= accounts.NO_LOAN then reserve.end_loan(call, t) end
+  t.ready, call.queue.ready = t.ready + returned, call.queue.ready + returned
+  limits.spend(call, t, -1)
+  seats.recount(call, t)
+end
+
+-- Gives the picks their tasks' ids; those that found only voids are taken back.
+function picks.take(call, round)
+  local tenants, moves, wanted, taken, ids = round.tenants, round.moves, {}, {}, {}
+  for i = 1, round.count do wanted[tenants[i]] = (wanted[tenants[i]] or 0) + 1 end
+  for t, count in pairs(wanted) do taken[t], wanted[t] = takes.ids(call, t, count), 0 end
+  for i = 1, round.count do
+    local t = tenants[i]
+    local nth = wanted[t] + 1
+    local id = taken[t][nth]
+    wanted[t] = nth
+    if id then
+      local n = #ids + 1
+      ids[n], tenants[n], moves[n] = id, t, moves[i]
+    else
+      picks.unpick(call, round, i, takes.is_tired(call) and 1 or 0)
+    end
+  end
+  round.ids, round.count = ids, #ids
+end
+
+end

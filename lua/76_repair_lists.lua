@@ -1,0 +1,254 @@
+-- Repair (68_repair.lua): the lists of marks, and of ready tasks.
+--
+-- An entry of a ready list is right if it is the last one of a task that is ready and of that level; any other is void.
+-- So a list is walked from its end, and stays as it is. A ready task without an entry comes before the first task of
+-- its list that was enqueued after it: the list is then copied, with the lost ones in between. One that has voids in
+-- the list comes last, since its voids stand before it.
+do
+
+local jobs, part, note = repairs.jobs, repairs.part, repairs.note
+local MINUTE_MS = 60000
+local NEAR_MINUTES, FAR_MINUTES, MINUTES = 120, 100000, 200  -- marks are looked for around now and `queue.minute`
+
+-- Asks for the lists of marks, minute by minute.
+function jobs.marks(call, job)
+  local q, now, names = call.queue, math.floor(call.now / MINUTE_MS), {}
+  local known = math.abs(q.minute - now) < FAR_MINUTES and math.floor(q.minute) or now
+  local first = math.max(math.min(known, now) - NEAR_MINUTES, tonumber(job.cursor))
+  local last = math.max(known, now) + NEAR_MINUTES
+  for minute = first, first + MINUTES - 1 do names[#names + 1] = key(call, 'done:' .. minute) end
+  if redis.call('EXISTS', unpack(names)) > 0 then
+    for i, name in ipairs(names) do
+      if redis.call('EXISTS', name) == 1 then repairs.ask(call, 'done', first + i - 1) end
+    end
+  end
+  job.cursor, call.repair.left = text(first + MINUTES), call.repair.left - 20
+  return first + MINUTES > last
+end
+
+-- Takes entries out of a list: it is copied page by page without them, and replaced if there were any.
+function repairs.filter(call, job, name, kind, keep)
+  local at, copy, first = key(call, name), part(call, 'list'), tonumber(job.cursor)
+  local entries = redis.call('LRANGE', at, first, first + repairs.PAGE - 1)
+  if #entries == 0 then
+    if job.flaws == 0 then
+      redis.call('UNLINK', copy)
+    elseif redis.call('EXISTS', copy) == 1 then
+      redis.call('RENAME', copy, at)
+    else
+      redis.call('UNLINK', at)
+    end
+    return true
+  end
+  local kept = keep(entries)
+  write('RPUSH', copy, kept)
+  note(call, kind, #entries - #kept)
+  job.cursor, job.flaws = text(first + #entries), job.flaws + #entries - #kept
+  call.repair.left = call.repair.left - #entries
+  return false
+end
+
+local function note_minute(call, minute)
+  local totals = call.repair.totals
+  totals.first_minute = math.min(totals.first_minute or minute, minute)
+end
+
+function jobs.done(call, job)
+  return repairs.filter(call, job, 'done:' .. job.rest, 'marks', function(ids)
+    local kept, marks = {}, part(call, 'marks')
+    for _, id in ipairs(ids) do
+      if redis.call('SREM', marks, id) == 1 then kept[#kept + 1] = id end
+    end
+    if #kept > 0 then note_minute(call, tonumber(job.rest)) end
+    return kept
+  end)
+end
+
+-- Names the marks that no list names, for the minute that is now.
+function jobs.unnamed(call)
+  local q, r, minute = call.queue, call.repair, math.floor(call.now / MINUTE_MS)
+  local ids = redis.call('SPOP', part(call, 'marks'), repairs.PAGE)
+  if #ids > 0 then
+    redis.call('RPUSH', key(call, 'done:' .. minute), unpack(ids))
+    note_minute(call, minute)
+    note(call, 'marks', #ids)
+    r.left = r.left - #ids
+    return false
+  end
+  local first, count = r.totals.first_minute, r.totals.remembered or 0
+  note(call, 'counts', q.remembered ~= count and 1 or 0)
+  q.remembered = count
+  if first and (q.minute > first or q.minute < first - FAR_MINUTES) then q.minute = first end
+  return true
+end
+
+
+-- Asks for all that a tenant's ready tasks stand in, or are to.
+local function ask_lists(call, name, details)
+  local found, usual = {USUAL_PRIORITY}, key(call, 'ready:' .. name)
+  if call.queue.special > 0 or details.levels > 0 then
+    call.repair.left = call.repair.left - 5
+    for level = 0, MAX_PRIORITY do found[level + 1] = level end
+  end
+  local names = {part(call, 'ready:' .. name), key(call, 'void:' .. name), key(call, 'levels:' .. name), usual}
+  for _, level in ipairs(found) do
+    if level ~= USUAL_PRIORITY then names[#names + 1] = usual .. ':' .. level end
+  end
+  if redis.call('EXISTS', unpack(names)) == 0 then return end
+  for _, level in ipairs(found) do
+    local list = level == USUAL_PRIORITY and usual or usual .. ':' .. level
+    if redis.call('EXISTS', list) == 1 then repairs.ask(call, 'list', level .. ':' .. name) end
+  end
+  repairs.ask(call, 'voids', name)
+  repairs.ask(call, 'levels', name)
+  repairs.ask(call, 'lost', name)
+end
+
+function jobs.lists(call, job)
+  local flat, is_last = repairs.scan(call, job, 'tenants', 50)
+  for i = 1, #flat, 2 do ask_lists(call, flat[i], (DETAILS.unpack(flat[i + 1]))) end
+  return is_last
+end
+
+-- The list that a job is about: level, tenant's name, key.
+local function list_of(call, job)
+  local level, name = job.rest:match('^(%d+):(.*)$')
+  level = tonumber(level)
+  return level, name, levels.list(call, {name = name}, level)
+end
+
+-- Tells right entries from voids, a page from the end of the list on.
+function jobs.list(call, job)
+  local level, name, list = list_of(call, job)
+  local seen, ready = tonumber(job.cursor), part(call, 'ready:' .. name)
+  local ids = redis.call('LRANGE', list, -seen - repairs.PAGE, -seen - 1)
+  if #ids == 0 then return true end
+  extras.read(call, ids)
+  local waits, right, voids = redis.call('ZMSCORE', ready, unpack(ids)), {}, {}
+  for i = #ids, 1, -1 do
+    local id, field = ids[i], levels.field(ids[i], level)
+    if waits[i] and extras.of(call, id).priority == level and redis.call('ZREM', ready, id) == 1 then
+      right[#right + 1] = id
+    else
+      voids[field] = (voids[field] or 0) + 1
+    end
+  end
+  local sums = repairs.kept(call, 'sums', SUMS, name)
+  sums.ready, sums.voids = sums.ready + #right, sums.voids + #ids - #right
+  for field, count in pairs(voids) do redis.call('HINCRBY', part(call, 'voids'), field, count) end
+  job.cursor, call.repair.left = text(seen + #ids), call.repair.left - #ids
+  return false
+end
+
+-- Compares what was found void with what is noted of voids, and has the former if they differ.
+function jobs.voids(call, job)
+  local found, noted = part(call, 'voids'), key(call, 'void:' .. job.rest)
+  local flat, is_last = repairs.scan(call, job, 'repair:voids')
+  for i = 1, #flat, 2 do
+    if redis.call('HGET', noted, flat[i]) ~= flat[i + 1] then job.flaws = job.flaws + 1 end
+  end
+  if not is_last then return false end
+  if job.flaws > 0 or redis.call('HLEN', found) ~= redis.call('HLEN', noted) then
+    note(call, 'voids', math.max(job.flaws, 1))
+    redis.call('UNLINK', noted)
+    if redis.call('EXISTS', found) == 1 then redis.call('RENAME', found, noted) end
+  end
+  redis.call('UNLINK', found)
+  return true
+end
+
+-- Sees that the levels whose lists hold anything are named, and nothing else is.
+function jobs.levels(call, job)
+  local at, list = key(call, 'levels:' .. job.rest), key(call, 'ready:' .. job.rest)
+  for _, member in ipairs(redis.call('ZRANGE', at, 0, -1)) do
+    local level = tonumber(member)
+    if not level or level < 0 or level > MAX_PRIORITY or level == USUAL_PRIORITY or text(level) ~= member then
+      note(call, 'levels', redis.call('ZREM', at, member))
+    end
+  end
+  for level = 0, MAX_PRIORITY do
+    if level ~= USUAL_PRIORITY and redis.call('EXISTS', list .. ':' .. level) == 1 then
+      note(call, 'levels', redis.call('ZADD', at, 'NX', level, level))
+    end
+  end
+  return true
+end
+
+-- Where a lost task goes: its batch may have no place for it, or it may start later; else into the list of its level.
+local function put_lost(call, name, id, fact, touched)
+  local b, sums = repairs.batch_of(call, fact), repairs.kept(call, 'sums', SUMS, name)
+  local level = extras.of(call, id).priority
+  local tally = b and repairs.kept(call, 'tallies', TALLY, fact.asked.batch)
+  if fact.header.start_at > call.now and not fact.run then
+    redis.call('ZADD', key(call, 'delayed:' .. name), text(fact.header.start_at), id)
+    sums.delayed = sums.delayed + 1
+    if tally then tally.admitted = tally.admitted - 1 end
+  elseif b and b.cap > 0 and tally.admitted > b.cap then
+    b.sequence, tally.admitted, sums.held = b.sequence + 1, tally.admitted - 1, sums.held + 1
+    redis.call('ZADD', key(call, 'held:' .. fact.asked.batch), batches.score(level, b.sequence), id)
+    redis.call('HSET', key(call, 'batches'), fact.asked.batch, BATCH.pack(b))
+  else
+    local is_void = redis.call('HEXISTS', key(call, 'void:' .. name), levels.field(id, level)) == 1
+    redis.call('ZADD', part(call, 'lost:' .. level), is_void and '+inf' or text(fact.header.enqueued_at), id)
+    touched[level] = true
+    sums.ready = sums.ready + 1
+  end
+end
+
+-- Sorts the ready tasks of a tenant that no list has by their levels.
+function jobs.lost(call, job)
+  local ready, touched = part(call, 'ready:' .. job.rest), {}
+  local ids = redis.call('ZRANGE', ready, 0, repairs.PAGE - 1)
+  if #ids == 0 then
+    for level = 0, MAX_PRIORITY do
+      if redis.call('EXISTS', part(call, 'lost:' .. level)) == 1 then
+        repairs.ask(call, 'merge', level .. ':' .. job.rest)
+      end
+    end
+    return true
+  end
+  extras.read(call, ids)
+  local facts = repairs.facts(call, ids)
+  for _, id in ipairs(ids) do put_lost(call, job.rest, id, facts[id], touched) end
+  redis.call('ZREM', ready, unpack(ids))
+  note(call, 'ready', #ids)
+  call.repair.left = call.repair.left - #ids
+  return false
+end
+
+-- The lost tasks that come before a task enqueued then, taken out of those that are still to be placed; a page at most.
+local function next_lost(call, level, enqueued_at)
+  local lost = part(call, 'lost:' .. level)
+  local ids = redis.call('ZRANGE', lost, '-inf', enqueued_at, 'BYSCORE', 'LIMIT', 0, repairs.PAGE)
+  write('ZREM', lost, ids)
+  call.repair.left = call.repair.left - #ids
+  return ids
+end
+
+-- Copies a page of a list, with the lost tasks where they belong.
+function jobs.merge(call, job)
+  local level, name, list = list_of(call, job)
+  local copy, seen = part(call, 'list'), tonumber(job.cursor)
+  local entries, out = redis.call('LRANGE', list, seen, seen + repairs.PAGE - 1), {}
+  if #entries == 0 then
+    local ids = next_lost(call, level, '+inf')
+    write('RPUSH', copy, ids)
+    if #ids > 0 then return false end
+    redis.call('RENAME', copy, list)
+    if level ~= USUAL_PRIORITY then redis.call('ZADD', key(call, 'levels:' .. name), level, level) end
+    return true
+  end
+  local found = records.of(call, entries)
+  for i, id in ipairs(entries) do
+    local is_task = records.is_task(found[i])
+    local first = is_task and next_lost(call, level, '(' .. text(records.read(found[i]).enqueued_at)) or {}
+    for _, lost in ipairs(first) do out[#out + 1] = lost end
+    if #first + #out >= 2 * repairs.PAGE or #first == repairs.PAGE then break end  -- there may be more before this one
+    out[#out + 1], seen = id, seen + 1
+  end
+  write('RPUSH', copy, out)
+  job.cursor, call.repair.left = text(seen), call.repair.left - #entries
+  return false
+end
+
+end

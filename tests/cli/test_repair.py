@@ -1,0 +1,76 @@
+"""`fairq queues repair` and `fairq serve --repair`: queues whose keys somebody has meddled with."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import redis
+
+from fairq.store import library
+from tests.server.harness import OPERATOR, WORKER, Refused, raw, running, tenant
+
+from .harness import Commands
+from .test_commands import one_line_error
+
+KEY = "fq:{emails/0}:"
+
+
+@pytest.fixture
+def keys(server_store: str) -> redis.Redis:
+    """The store, seen past the servers."""
+    return redis.Redis.from_url(server_store)
+
+
+def test_a_queue_is_mended_and_what_was_wrong_is_told(commands: Commands, keys: redis.Redis) -> None:
+    for number in range(3):
+        commands.enqueue("emails", str(number))
+    keys.delete(f"{KEY}ready:ada")
+    assert commands("queues", "repair", "emails", "--json").json == {"queue": "emails", "mended": {"ready": 3}}
+    assert keys.llen(f"{KEY}ready:ada") == 3
+    assert commands("queues", "repair", "emails").out == "emails: sound, nothing to mend\n"
+    assert commands("queues", "repair", "emails", "--json").json == {"queue": "emails", "mended": {}}
+    keys.delete(f"{KEY}ready:ada")
+    assert commands("queues", "repair", "emails").out == "emails: mended: ready 3\n"
+
+
+def test_a_queue_that_is_none_is_not_repaired(commands: Commands) -> None:
+    one_line_error(commands("queues", "repair", "nowhere"), 1, "nowhere")
+
+
+async def test_what_is_under_repair_says_so_and_takes_no_changes_until_it_is_done(
+    server_store: str, keys: redis.Redis
+) -> None:
+    async with running(server_store) as served, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+        await ada.enqueue("emails", ["one"])
+        bar(keys)
+        (row,) = (await operator.ask("queues"))["queues"]
+        assert row["is_repairing"] is True
+        assert "queue_repairing" in (await ada.ask("why", queue="emails", id="one"))["causes"]
+        with pytest.raises(Refused, match="repairing"):
+            await ada.enqueue("emails", ["two"])
+        done = await operator.ask("repair", queue="emails")
+        assert (done["outcome"], done["mended"]) == ("done", {})
+        assert (await operator.ask("repair", queue="emails", number=done["number"]))["outcome"] == "gone"
+        assert await ada.enqueue("emails", ["two"]) == ["ok"]
+        async with raw(served, WORKER) as worker:
+            await worker.attach("emails", credit=2)
+            assert len(await worker.pushed(2)) == 2
+
+
+async def test_a_server_may_repair_all_queues_before_it_serves(server_store: str, keys: redis.Redis) -> None:
+    async with running(server_store) as served, raw(served, tenant("ada")) as ada:
+        await ada.enqueue("emails", ["one"])
+    keys.delete(f"{KEY}ready:ada")
+    bar(keys)
+    async with running(server_store, repair=True) as served, raw(served, WORKER) as worker:
+        await worker.attach("emails", credit=1)
+        (task,) = await worker.pushed()
+        assert task["id"] == "one"
+
+
+def bar(keys: redis.Redis) -> None:
+    """Bar a queue as a repair does that nobody goes on with."""
+    packed = keys.get(f"{KEY}queue")
+    at = 8 * [field.name for field in library.formats()["QUEUE"].fields].index("barred")
+    keys.set(f"{KEY}queue", packed[:at] + struct.pack("<d", 16.0) + packed[at + 8 :])

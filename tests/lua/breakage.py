@@ -1,0 +1,181 @@
+"""Breaking a queue: one element of one structure is deleted or altered, at random, behind the library's back."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from .calls import FORMATS, Queue, unpack
+
+GARBAGE = ["ghost", "id0", "id9"]
+COUNTS = ["ready", "held", "delayed", "leased", "dead", "special", "remembered", "weight_sum", "running", "servable"]
+
+
+def packed(name: str, record: Any) -> bytes:
+    """Pack a record as `unpack` has read it."""
+    out = b""
+    for field in FORMATS[name].fields:
+        value = getattr(record, field.name)
+        value = value.encode() if isinstance(value, str) else value
+        if field.type == "rest":
+            out += value
+        elif field.type in ("t1", "t2"):
+            out += struct.pack("<B" if field.type == "t1" else "<H", len(value)) + value
+        elif field.type.startswith("c"):
+            out += value
+        else:
+            out += struct.pack(f"<{field.type}", value)
+    return out
+
+
+class Breaker:
+    """Breaks a queue; `done` says what it did."""
+
+    def __init__(self, queue: Queue, seed: int) -> None:
+        self.queue, self.client, self.random = queue, queue.client, random.Random(seed)
+        self.names = sorted(k.decode().removeprefix(f"{queue.prefix}:") for k in self.client.scan_iter(count=1000))
+        self.done = ""
+
+    def break_one(self) -> bool:
+        """Break something of what there is; returns whether there was anything of the kind that was chosen."""
+        kind = self.random.choice(sorted(BREAKS))
+        names = [name for name in self.names if name.split(":")[0] == kind.split()[0]]
+        if kind == "deaths of tenant":
+            names = [name for name in self.names if name.startswith("deaths:")]
+        if not names:
+            return False
+        name = self.random.choice(names)
+        self.done = f"{kind}: {name}"
+        return BREAKS[kind](self, self.queue.key(name)) is not False
+
+    def chance(self, chances: float = 0.5) -> bool:
+        """Toss."""
+        return self.random.random() < chances
+
+    def list_(self, key: str) -> None:
+        """Delete a list, an entry; double one, add one that is nothing."""
+        entries = self.client.lrange(key, 0, -1)
+        entry = self.random.choice(entries)
+        match self.random.randrange(5):
+            case 0:
+                self.client.delete(key)
+            case 1 | 2:
+                self.client.lset(key, self.random.randrange(len(entries)), "~")
+                self.client.lrem(key, 1, "~")
+            case 3:
+                self.client.execute_command(self.random.choice(["LPUSH", "RPUSH"]), key, entry)
+            case 4:
+                garbage = b"\xff\xff\0\0" if key.endswith(":wake") else self.random.choice(GARBAGE)
+                self.client.execute_command(self.random.choice(["LPUSH", "RPUSH"]), key, garbage)
+                self.done += f" {garbage!r}"
+
+    def set_(self, key: str) -> None:
+        """Delete a member of a sorted set, or all; alter a score, add a member that is nothing."""
+        member, score = self.random.choice(self.client.zrange(key, 0, -1, withscores=True))
+        match self.random.randrange(5):
+            case 0:
+                self.client.delete(key)
+            case 1 | 2:
+                self.client.zrem(key, member)
+            case 3 if not key.endswith((":leases", ":extended")) and ":held:" not in key and ":delayed:" not in key:
+                self.client.zadd(key, {member: score + self.random.choice([-5, 5])})
+            case _:
+                garbage = "12345" if key.endswith(":leases") else self.random.choice(["ghost", "id3", "id7"])
+                if key.endswith((":due", ":graveyards", ":cancelling")):
+                    garbage = "ada"
+                self.client.zadd(key, {garbage: 5})
+
+    def record(self, format: str, fields: list[str], key: str, deletes: bool = True) -> None:
+        """Delete a record of a hash, or alter a field of it."""
+        field, record = self.random.choice(sorted(self.client.hgetall(key).items()))
+        if deletes and self.chance(0.3):
+            self.client.hdel(key, field)
+            return
+        values = unpack(format, record)
+        name = self.random.choice(fields)
+        value = getattr(values, name)
+        changed = (
+            1 - value if name in ("counted", "listed", "is_odd", "limited") else value + self.random.choice([-1, 1, 3])
+        )
+        if name not in ("slot", "class"):
+            changed = min(max(changed, 0), 99) if name == "priority" else max(changed, 0)
+        setattr(values, name, changed)
+        self.done += f" {name} {value}"
+        self.client.hset(key, field, packed(format, values))
+
+    def queue_(self, key: str) -> None:
+        """Alter a count of the queue, or how many tenants a class has."""
+        whole = self.client.get(key)
+        values, size = unpack("QUEUE", whole), FORMATS["QUEUE"].size
+        tail = whole[size:]
+        if tail and self.chance(0.2):
+            name = "tail"
+            tail = self.random.choice([tail[:-5], tail[:1] + b"\x09\0\0\0" + tail[5:], tail + struct.pack("<bI", 3, 1)])
+        else:
+            name = self.random.choice([*COUNTS, "numbers", "last_lease", "minute", "cursor", "limited"])
+            value = getattr(values, name)
+            change = self.random.choice([-value, -1, 1, 3]) if name not in ("numbers", "last_lease") else -1
+            setattr(values, name, 1 - value if name == "limited" else max(0, value + change))
+        self.done += f" {name}"
+        self.client.set(key, packed("QUEUE", values) + tail)
+
+    def class_(self, key: str) -> None:
+        """Delete a class's string, cut it, or put another tag into it."""
+        whole = self.client.get(key)
+        match self.random.randrange(3):
+            case 0:
+                self.client.delete(key)
+            case 1:
+                self.client.set(key, whole[:-4] or b"\0")
+            case 2:
+                at = 4 * self.random.randrange(max(1, len(whole) // 4))
+                self.client.setrange(key, at, struct.pack("<I", self.random.choice([1, 2, 3, 77])))
+
+    def void(self, key: str) -> None:
+        """Alter how many voids are noted."""
+        field = self.random.choice(self.client.hkeys(key))
+        if self.chance():
+            self.client.hdel(key, field)
+        else:
+            self.client.hset(key, self.random.choice([field, b"ghost"]), self.random.choice([1, 2, 5]))
+
+    def claims(self, key: str) -> None:
+        """Let a claim's name stand for another group."""
+        self.client.hset(key, self.random.choice([b"w1", b"other"]), "12345")
+
+
+def record_of(format: str, *fields: str, deletes: bool = True) -> Callable[[Breaker, str], None]:
+    """Alter a field of a record in a hash, or delete the record."""
+    return lambda breaker, key: breaker.record(format, list(fields), key, deletes)
+
+
+BREAKS: dict[str, Callable[[Breaker, str], Any]] = {
+    "ready": Breaker.list_,
+    "wake": Breaker.list_,
+    "done": Breaker.list_,
+    "class": Breaker.class_,
+    "void": Breaker.void,
+    "levels": Breaker.set_,
+    "due": Breaker.set_,
+    "leases": Breaker.set_,
+    "extended": Breaker.set_,
+    "expiring": Breaker.set_,
+    "deaths": Breaker.set_,
+    "deaths of tenant": Breaker.set_,
+    "graveyards": Breaker.set_,
+    "held": Breaker.set_,
+    "delayed": Breaker.set_,
+    "members": Breaker.set_,
+    "claims": Breaker.claims,
+    "queue": Breaker.queue_,
+    "groups": record_of("GROUP", "left", "together"),
+    "accounts": record_of(
+        "ACCOUNT", "leased", "ready", "slot", "class", "counted", "listed", "is_odd", "starts", "bytes"
+    ),
+    "tenants": record_of("DETAILS", "held", "delayed", "dead", "voids", "levels", "limited"),
+    "batches": record_of("BATCH", "running", "admitted", "total", deletes=False),
+    "runs": record_of("RUN", "features", deletes=False),
+    "extras": record_of("EXTRAS", "priority", deletes=False),
+}

@@ -1,0 +1,319 @@
+"""The reserve and max shares: who comes finds a slot, weights hold, and both follow the workers."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from fairq.store import library
+
+from .calls import Queue, load_variant, unpack
+from .fleet import Fleet, Sender, about
+from .full_walk import FullWalk
+from .machine import FEW_VARIANT, QueueMachine
+
+MINUTE = 60_000
+
+
+@pytest.fixture
+def fleet(queue: Queue) -> Fleet:
+    """Ten slots, two of them kept."""
+    fleet = Fleet(queue, 10)
+    fleet.keep(20)
+    return fleet
+
+
+def quiet_ones(fleet: Fleet, count: int, since: int, until: int) -> list[Sender]:
+    """Add tenants that send a task of 100 ms a second."""
+    quiet = [fleet.tenant(f"quiet{n}", about(100)) for n in range(count)]
+    for sender in quiet:
+        fleet.arrive_by_chance(sender, 1000, since, until)
+    return quiet
+
+
+def waits_of(senders: list[Sender]) -> tuple[float, float]:
+    """Return how long 99 of 100 tasks waited at most, and the longest wait."""
+    waits = sorted(wait for sender in senders for wait in sender.waits)
+    assert len(waits) > 100
+    assert not any(sender.arrived for sender in senders)
+    return waits[len(waits) * 99 // 100], waits[-1]
+
+
+@pytest.mark.parametrize("share", [0, 1])
+@pytest.mark.parametrize("count", [1, 5])
+def test_who_has_nothing_running_does_not_wait_for_long_tasks(fleet: Fleet, count: int, share: int) -> None:
+    fleet.queue.configure(share=share)
+    fleet.queue.tick()
+    flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
+    quiet = quiet_ones(fleet, count, 30_000, 330_000)
+    fleet.run(30_000)
+    assert fleet.share(flooder, 300) == pytest.approx(8, abs=0.02)
+    assert waits_of(quiet) <= (200, 500)
+
+
+def test_without_a_reserve_it_does(queue: Queue) -> None:
+    fleet = Fleet(queue, 10)
+    flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
+    quiet = quiet_ones(fleet, 1, 30_000, 330_000)
+    fleet.run(30_000)
+    assert fleet.share(flooder, 300) > 9.8
+    fleet.run(10 * MINUTE)
+    assert waits_of(quiet)[0] > 10_000
+    assert not queue.client.exists(queue.key("idle"))
+
+
+def test_many_with_long_tasks_do_not_get_kept_slots_for_good(fleet: Fleet) -> None:
+    """A loan is repaid when the fair pick has come to its tenant, though its task runs for a minute."""
+    first = fleet.tenant("flooder0", about(MINUTE), endless=True)
+    fleet.run(20_000)
+    for n in range(1, 5):
+        fleet.tenant(f"flooder{n}", about(MINUTE), endless=True, at=20_000)
+    quiet = quiet_ones(fleet, 1, MINUTE, 11 * MINUTE)
+    fleet.run(15 * MINUTE)
+    assert first.held(fleet.now) > 0
+    p99, _ = waits_of(quiet)
+    assert p99 <= 300
+
+
+@pytest.mark.parametrize("share", [0, 1])
+@pytest.mark.parametrize(("heavy", "others", "due"), [(10, 12, 10 * 10 / 22), (90, 10, 8)])
+def test_weights_hold(fleet: Fleet, share: int, heavy: float, others: int, due: float) -> None:
+    """Loans are repaid, or given: else each that waits would get one slot. All that the heavy one can get is 8."""
+    fleet.queue.configure(share=share)
+    fleet.queue.tick()
+    sender = fleet.tenant("heavy", about(100), weight=heavy, endless=True)
+    for n in range(others):
+        fleet.tenant(f"t{n}", about(100), endless=True)
+    fleet.run(3000)
+    assert fleet.share(sender, 30) == pytest.approx(due, rel=0.04)
+
+
+def test_a_tenant_that_was_given_slots_does_not_pay_for_them(fleet: Fleet) -> None:
+    """What the light ones get ahead of the level is not charged: beside another one they have their due at once."""
+    fleet.tenant("heavy", about(100), weight=90, endless=True)
+    lights = [fleet.tenant(f"t{n}", about(100), endless=True) for n in range(10)]
+    fleet.run(30_000)
+    newcomer = fleet.tenant("newcomer", about(100), weight=90, endless=True, at=30_000)
+    before = [each.held(30_000) for each in lights]
+    assert fleet.share(newcomer, 20) == pytest.approx(4, rel=0.1)
+    assert all(each.held(50_000) - since >= 0.05 * 20_000 for each, since in zip(lights, before, strict=True))
+
+
+@pytest.mark.parametrize("slots", range(1, 11))
+def test_kept_slots_are_rounded_up_but_never_the_last_one(queue: Queue, slots: int) -> None:
+    fleet = Fleet(queue, slots)
+    fleet.keep(20)
+    flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
+    fleet.run(0)
+    assert slots - len(flooder.running) == [0, 1, 1, 1, 1, 2, 2, 2, 2, 2][slots - 1]
+    quiet = fleet.tenant("quiet", about(100), 1)
+    fleet.run(0)
+    assert len(quiet.running) == (slots > 1)
+
+
+def test_the_reserve_follows_the_workers(fleet: Fleet) -> None:
+    flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
+    held = []
+    for slots in (10, 20, 5, 1, 2):
+        fleet.resize(slots)
+        fleet.run(fleet.now)
+        held.append(len(flooder.running))
+        fleet.run(fleet.now + 2 * MINUTE)
+        held.append(len(flooder.running))
+    assert held == [8, 8, 16, 16, 16, 4, 4, 1, 1, 1]
+
+
+def test_a_guarantee_goes_before_the_reserve(fleet: Fleet) -> None:
+    flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
+    fleet.run(30_000)
+    guaranteed = fleet.tenant("guaranteed", about(1000), endless=True, at=30_000, guaranteed=2)
+    assert fleet.share(guaranteed, 10) == pytest.approx(2, abs=0.02)
+    assert len(flooder.running) == 8
+    fleet.run(3 * MINUTE)  # by now what it has is among the eight
+    quiet = quiet_ones(fleet, 1, 3 * MINUTE, 8 * MINUTE)
+    fleet.run(9 * MINUTE)
+    assert waits_of(quiet)[0] <= 200
+    assert fleet.queue.depth()["leased"] <= 9
+
+
+def test_it_can_be_set_and_unset_while_tasks_run(queue: Queue) -> None:
+    fleet = Fleet(queue, 10)
+    flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
+    quiet = fleet.tenant("quiet", about(1000), 1)
+    fleet.run(0)
+    assert len(flooder.running) == 9
+    fleet.keep(20)
+    fleet.run(2 * MINUTE)
+    assert len(flooder.running) == 8
+    fleet.arrive(fleet.now, quiet, 5)
+    fleet.run(fleet.now)
+    assert len(quiet.running) == 1, "one of the two slots; the other one is kept for others"
+    assert queue.depth()["loans"] == 1
+    fleet.keep(0)
+    assert len(flooder.running) + len(quiet.running) == 10
+    fleet.run(5 * MINUTE)
+    assert queue.depth()["loans"] == 0
+    assert len(flooder.running) == 10
+    assert not queue.client.exists(queue.key("idle"))
+
+
+def test_tenants_that_waited_when_it_was_set_are_found_by_ticks(queue: Queue) -> None:
+    queue.enqueue("flooder", *(f"f{n}" for n in range(20)))
+    assert len(queue.claim(9, slots=10)) == 9
+    queue.enqueue("other", "o1", "o2")
+    (first,) = queue.claim(1, slots=10)
+    queue.end("ack", first)
+    queue.configure(reserve=20)
+    assert queue.claim(1, slots=10) == []
+    queue.tick()
+    assert [lease.id for lease in queue.claim(1, slots=10)] == ["o2"]
+
+
+@pytest.mark.parametrize("name", ["flooder", ""])
+def test_a_max_share_follows_the_workers(queue: Queue, name: str) -> None:
+    fleet = Fleet(queue, 10)
+    queue.set_limits(name, max_share=30)
+    flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
+    held = []
+    for slots in (10, 20, 5, 4, 10):
+        fleet.resize(slots)
+        fleet.run(fleet.now)
+        held.append(len(flooder.running))
+        fleet.run(fleet.now + 2 * MINUTE)
+        held.append(len(flooder.running))
+    assert held == [3, 3, 6, 6, 6, 1, 1, 1, 3, 3]
+
+
+def test_the_smaller_of_cap_and_max_share_bounds(queue: Queue) -> None:
+    queue.enqueue("ada", *(f"t{n}" for n in range(20)))
+    queue.set_limits("ada", max_share=50, cap=3)
+    assert len(queue.claim(10, slots=10)) == 3
+    queue.set_limits("ada", cap=8)
+    assert len(queue.claim(10, slots=10)) == 2
+    queue.set_limits("ada", max_share=-1)
+    assert len(queue.claim(10, slots=10)) == 3
+
+
+def test_a_wider_max_share_for_all_lets_tenants_in(queue: Queue) -> None:
+    queue.enqueue("ada", *(f"t{n}" for n in range(20)))
+    queue.set_limits("", max_share=20)
+    assert len(queue.claim(10, slots=10)) == 2
+    queue.set_limits("", max_share=30)
+    queue.tick()
+    assert len(queue.claim(10, slots=10)) == 1
+    queue.set_limits("", max_share=0)
+    queue.tick()
+    assert len(queue.claim(10, slots=10)) == 10
+
+
+def test_when_there_are_fewer_slots_a_tenant_that_stands_in_one_is_not_served_beyond_its_max_share(
+    queue: Queue,
+) -> None:
+    queue.enqueue("ada", *(f"t{n}" for n in range(20)))
+    queue.set_limits("ada", max_share=50)
+    assert len(queue.claim(3, slots=10)) == 3
+    assert queue.claim(3, slots=4) == []
+    assert queue.tenant("ada").is_eligible == 0
+
+
+def test_a_claim_that_lets_tenants_in_asks_for_a_tick(queue: Queue) -> None:
+    queue.enqueue("ada", *(f"t{n}" for n in range(20)))
+    queue.set_limits("ada", max_share=50)
+    queue.claim(10, slots=10)
+    assert queue.call("claim", "w", 1, "", "", 10, dice=b"\0" * 800)[4] == -1
+    assert queue.call("claim", "w", 1, "", "", 20, dice=b"\0" * 800)[4] == queue.now
+    queue.tick()
+    assert len(queue.claim(10, slots=20)) == 5
+
+
+def test_a_claim_that_gets_nothing_but_kept_slots_does_not_call_for_another(queue: Queue) -> None:
+    """It is told when there is room again: one that has nothing running came, or a lease ended."""
+    queue.configure(reserve=20)
+    queue.enqueue("flooder", *(f"f{n}" for n in range(20)))
+    leases = queue.claim(10, slots=10)
+    assert len(leases) == 8
+    assert queue.depth()["hungry"] == 1
+    before = queue.client.get(queue.key("queue"))
+    assert queue.claim(2, slots=10) == []
+    assert queue.depth()["hungry"] == 1, before
+    queue.end("ack", leases[0])
+    assert queue.depth()["hungry"] == 0
+    assert len(queue.claim(3, slots=10)) == 1
+    assert queue.depth()["hungry"] == 1
+    queue.enqueue("quiet", "q")
+    assert queue.depth()["hungry"] == 0
+    assert [lease.id for lease in queue.claim(2, slots=10)] == ["q"]
+    queue.configure(reserve=10)
+    assert queue.depth()["hungry"] == 0
+
+
+def test_a_tenant_that_left_the_wake_list_does_not_hide_the_next(queue: Queue) -> None:
+    queue.enqueue("flooder", *(f"f{n}" for n in range(20)))
+    queue.claim(8, slots=10)
+    queue.enqueue("gone", "g")
+    queue.enqueue("quiet", "q")
+    queue.cancel("g")
+    queue.configure(reserve=20)
+    assert [lease.id for lease in queue.claim(1, slots=10)] == ["q"]
+
+
+def test_a_gift_whose_task_is_too_late_leaves_the_account_as_it_was(queue: Queue) -> None:
+    queue.configure(share=1, reserve=50)
+    queue.enqueue("flooder", "f0", "f1", "f2")
+    queue.claim(1, slots=2)
+    queue.enqueue("other", "o0", "o1", "o2")
+    queue.enqueue("other", "late", expires_in=1)
+    queue.enqueue("other", "o3", "o4")
+    for id in ("o0", "o1", "o2"):
+        (lease,) = queue.claim(1, slots=2)
+        assert lease.id == id
+        queue.end("ack", lease)
+    queue.advance(2)
+
+    def account(tenant: str) -> float:
+        accounts = [unpack("ACCOUNT", packed) for packed in queue.client.hgetall(queue.key("accounts")).values()]
+        (base,) = (each.base for each in accounts if each.name.decode() == tenant)
+        return float(base)
+
+    before = account("other")
+    (lease,) = queue.claim(1, slots=2)
+    assert (lease.id, queue.state("late"), queue.depth()["loans"]) == ("o3", "dead", 1)
+    assert account("other") == before
+
+
+def test_a_lease_that_is_lost_makes_room(queue: Queue) -> None:
+    queue.configure(reserve=20)
+    queue.enqueue("flooder", *(f"f{n}" for n in range(20)))
+    assert len(queue.claim(10, slots=10)) == 8
+    queue.advance(30_000)
+    queue.tick()
+    assert queue.depth()["hungry"] == 0
+    assert len(queue.claim(10, slots=10)) == 8
+
+
+def test_why_tells_of_kept_slots(queue: Queue) -> None:
+    queue.configure(reserve=20)
+    queue.enqueue("flooder", *(f"f{n}" for n in range(20)))
+
+    def told() -> tuple[float, float]:
+        facts = queue.call("why", "f19")[2:]
+        found = dict(zip(facts[::2], facts[1::2], strict=True))
+        return float(found[b"queue_slots"]), float(found[b"queue_kept"])
+
+    queue.claim(7, slots=10)
+    assert told() == (10, 0)
+    queue.claim(7, slots=10)
+    assert told() == (10, 2)
+
+
+@pytest.mark.timeout(600)
+def test_the_store_does_what_the_model_does_in_full_queues(redis_client: redis.Redis) -> None:
+    load_variant(redis_client, "draws", FEW_VARIANT)
+    machines = [
+        type("StoreMachine", (QueueMachine,), {"client": redis_client, "version": version, "few": few})
+        for version, few in ((library.version(), 16), ("draws", 1))
+    ]
+    for seed in range(12):
+        walk = FullWalk(machines[seed % 2](), seed)
+        for _ in range(200):
+            walk.step()

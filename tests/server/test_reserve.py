@@ -1,0 +1,95 @@
+"""Kept slots and max shares on real servers: who says how many slots there are, and who is told when there is room."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from fairq.server import roster
+from fairq.server.run import Served
+from tests.store.waiting import wait_until
+
+from .harness import OPERATOR, WORKER, Raw, raw, running, tenant
+
+
+async def slots_told(operator: Raw) -> tuple[int, int, int]:
+    """Ask for the slots of queue q, those that are kept, and those that are idle."""
+    (row,) = (await operator.ask("queues"))["queues"]
+    return row["slots"], row["kept"], row["idle"]
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_kept_slots_are_for_those_that_have_nothing_running(served: Served) -> None:
+    with trio.fail_after(30):
+        async with (
+            raw(served, OPERATOR) as operator,
+            raw(served, tenant("ada")) as ada,
+            raw(served, tenant("bob")) as bob,
+            raw(served, WORKER) as worker,
+        ):
+            await operator.ask("configure", queue="q", settings={"reserve": 20})
+            await worker.attach("q", credit=5)
+            await ada.enqueue("q", [f"a{n}" for n in range(9)])
+            tasks = await worker.pushed(4)
+            assert len(tasks) == 4
+            await worker.quiet()
+            assert await slots_told(operator) == (5, 1, 1)
+            assert (await ada.ask("why", queue="q", id="a8"))["causes"] == ["backlog", "reserve"]
+            await bob.enqueue("q", ["b0", "b1"])
+            (quick,) = await worker.pushed(1)
+            assert quick["id"] == "b0"
+            await worker.settle("q", "ack", quick)
+            (quick,) = await worker.pushed(1)
+            assert quick["id"] == "b1"
+            await worker.settle("q", "ack", tasks[0])
+            assert [task["tenant"] for task in await worker.pushed(1)] == ["ada"]
+            await operator.ask("configure", queue="q", settings={"reserve": 0})
+            await worker.settle("q", "ack", quick)
+            assert [task["tenant"] for task in await worker.pushed(1)] == ["ada"]
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_a_max_share_grows_when_a_worker_comes(served: Served) -> None:
+    with trio.fail_after(30):
+        async with (
+            raw(served, OPERATOR) as operator,
+            raw(served, tenant("ada")) as ada,
+            raw(served, WORKER) as worker,
+            raw(served, WORKER) as another,
+        ):
+            await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_share": 50})
+            await worker.attach("q", credit=4)
+            await ada.enqueue("q", [f"a{n}" for n in range(9)])
+            assert len(await worker.pushed(2)) == 2
+            await worker.quiet()
+            await another.attach("q", credit=4, name="another")
+            await wait_until(lambda: sum(len(peer.session.held) for peer in served.app.peers) == 4)
+
+
+async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "_GATHER_S", 0.01)
+    with trio.fail_after(30):
+        async with running(server_store) as one, running(server_store) as two, raw(two, OPERATOR) as operator:
+            await operator.ask("configure", queue="q", settings={"reserve": 20})
+            async with raw(one, WORKER) as worker:
+                await worker.attach("q", "r", credit=7)
+                await wait_until(lambda: two.app.count_slots("q") == 7)
+                assert (await slots_told(operator))[:2] == (7, 2)
+                async with raw(two, WORKER) as another:
+                    await another.attach("q", credit=4, name="another")
+                    await wait_until(lambda: one.app.count_slots("q") == 11)
+                    async with running(server_store) as three:
+                        await wait_until(lambda: three.app.count_slots("q") == 0)
+                        async with raw(three, WORKER) as third:
+                            await third.attach("q", credit=1, name="third")
+                            await wait_until(lambda: three.app.count_slots("q") == 12)
+                            await wait_until(lambda: one.app.count_slots("q") == 12)
+                        await wait_until(lambda: one.app.count_slots("q") == 11)
+            await wait_until(lambda: two.app.count_slots("q") == 0)
+
+
+async def test_a_server_that_is_not_heard_of_is_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.app.roster.told('{"server": "other", "slots": {"q": 5}}')
+    assert served.app.count_slots("q") == 5
+    monkeypatch.setattr(roster, "_FORGET_S", 0.0)
+    assert served.app.count_slots("q") == 0
