@@ -70,25 +70,6 @@ local function pick(call, round)
   return draws.serve(call, round, best)
 end
 
--- Gives the picked tenant a lease; returns by how much its charge moved the clock.
-local function serve(call, round, t)
-  local q = call.queue
-  if q.reserve > 0 then reserve.lend(call, t) end
-  t.ready, q.ready = t.ready - 1, q.ready - 1
-  local moved = charges.dispatch(call, t)
-  seats.count_lease(call, t, 1)
-  if not limits.is_plain(call, t) then
-    limits.tell_kept(call, t)
-    limits.spend(call, t, 1)
-  end
-  if t.ready == 0 or not limits.is_plain(call, t) then seats.recount(call, t) end
-  if not t.is_servable then draws.leave(round, t) end
-  if t.is_servable and limits.is_guaranteed(call, t) then
-    round.woken[#round.woken + 1], t.listed = t, 1  -- its turn comes again, after the other newly active tenants'
-  end
-  return moved
-end
-
 -- Picks up to `wanted` tasks one by one. Returns the picks in order, as columns: pick i is of tenants[i], and its
 -- charge moved the clock by moves[i]. `is_kept`: there is none, since those that wait may have no more slots.
 function picks.round(call, wanted)
@@ -102,7 +83,19 @@ function picks.round(call, wanted)
     if not t then break end
     if t.loan == accounts.NO_LOAN or reserve.repay(call, t) then
       count = count + 1
-      tenants[count], moves[count] = t, serve(call, round, t)
+      if q.reserve > 0 then reserve.lend(call, t) end
+      t.ready, q.ready = t.ready - 1, q.ready - 1
+      tenants[count], moves[count] = t, charges.dispatch(call, t)
+      seats.count_lease(call, t, 1)
+      if not limits.is_plain(call, t) then
+        limits.tell_kept(call, t)
+        limits.spend(call, t, 1)
+      end
+      if t.ready == 0 or not limits.is_plain(call, t) then seats.recount(call, t) end
+      if not t.is_servable then draws.leave(round, t) end
+      if t.is_servable and limits.is_guaranteed(call, t) then
+        round.woken[#round.woken + 1], t.listed = t, 1  -- its turn comes again, after the other newly active tenants'
+      end
     end
   end
   keep_woken(call, round)

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests import reports
 from tests.fair_pick import OUT
 from tests.limits_model import CAPPED
-from tests.model import LEASES_SINCE, Model
+from tests.model import BATCH_KEEP_MS, LEASES_SINCE, Model
 from tests.schedule_model import Head
 
 from .calls import HEAD, Queue, leased_in, options, packed_template, settle_args, unpack, words
@@ -41,7 +41,7 @@ SETTINGS: dict[str, list[int]] = {
     "max_attempts": [3, 2, 1],
     "retry_base_ms": [1, 100],
     "retry_cap_ms": [150, 1],
-    "dead_keep_ms": [10**6, LEASE],
+    "dead_keep_ms": [10**6, LEASE, 14 * 86_400_000],
     "dead_keep": [1000, 1000, 2, 0],
 }
 LIMITED: dict[str, list[float]] = {
@@ -600,8 +600,8 @@ class Walk:
                     is_open=choose([True, False]),
                     after=choose(AFTER),
                 )
-        if any(t.cause == CAPPED and t.slot == OUT for t in m.model.tenants.values()) and self.repeater.random() < 0.1:
-            m.set_limits(name="", limit="cap", choice=self.repeater.choice([0, 3]))
+        if self.repeater.random() < 0.05:
+            self.seek()
         if self.has_reserve and self.attacher.random() < 0.1:
             self.attach()
         if self.random.random() < 0.25:
@@ -623,6 +623,20 @@ class Walk:
                 m.keep_slots(percent=choose(RESERVES))
             case 2:
                 m.set_max_share(name=choose(["", *NAMES]), percent=choose(MAX_SHARES))
+
+    def seek(self) -> None:
+        """Do what seldom comes by chance: widen a cap that keeps tenants out, replay what an earlier batch left."""
+        m, model = self.machine, self.machine.model
+        if any(t.cause == CAPPED and t.slot == OUT for t in model.tenants.values()):
+            m.set_limits(name="", limit="cap", choice=self.repeater.choice([0, 3]))
+        ended = {name for name, b in model.batches.items() if b.state == "complete"}
+        left = [id for id in sorted(model.dead) if model.records[id].batch in ended]
+        for id in left[:1]:
+            tenant, name = model.records[id].tenant.name, model.records[id].batch
+            m.configure(name="dead_keep_ms", choice=2)
+            m.tick(ms=BATCH_KEEP_MS + 1, limit=100)
+            m.open_batch(tenant=tenant, name=name, cap=0, called=0)
+            m.replay_or_purge(verb="replay", ids=[id])
 
     def read(self) -> None:
         """Read a page of dead letters; numbers of its own, so that the walk stays the same."""

@@ -15,9 +15,10 @@ import redis
 from fairq.store import library
 
 from .calls import load_variant
+from .full_walk import FullWalk
 from .machine import SMALL, SMALL_VARIANT, QueueMachine, Walk
 
-WALKS, STEPS = 20, 300
+WALKS, STEPS = 40, 300
 
 
 class Mutant(NamedTuple):
@@ -486,7 +487,9 @@ MUTANTS = [
     Mutant("a feed counts by the clock", "'0-*', 'event'", "'*', 'event'"),
     Mutant("the last event is read again", "string.format('(0-%.0f', after)", "string.format('0-%.0f', after)"),
     Mutant("a gap is not told", "newest - redis.call('XLEN', feed) + 1", "1"),
-    Mutant("hunger is never noted", "q.hungry, call.readied = 1, call.readied or q.servable > 0", ""),
+    Mutant(
+        "hunger is never noted", "q.hungry, call.readied = 1, call.readied or q.servable > 0 and not claim.is_kept", ""
+    ),
     Mutant(
         "more urgent tasks do not stand before one that waits",
         "    before = before + redis.call('LLEN', levels.list(call, t, level))\n",
@@ -842,10 +845,124 @@ MUTANTS = [
 ]
 
 
+# Found in queues whose slots are all in use.
+IN_FULL_QUEUES = [
+    Mutant("kept slots are anybody's", "  return q.leased - q.loans >= ordinary_slots(q)\n", "  return false\n"),
+    Mutant(
+        "kept slots are rounded down",
+        "q.slots - math.ceil(q.slots * q.reserve / 100)",
+        "q.slots - math.floor(q.slots * q.reserve / 100)",
+    ),
+    Mutant("loans count as ordinary leases", "return q.leased - q.loans >=", "return q.leased >="),
+    Mutant(
+        "a repaid loan gets another lease",
+        "  return limits.is_guaranteed(call, t)\nend\n\n-- Writes which",
+        "  return true\nend\n\n-- Writes which",
+    ),
+    Mutant(
+        "who is guaranteed more gets none when it repays",
+        "  return limits.is_guaranteed(call, t)\nend\n\n-- Writes which",
+        "  return false\nend\n\n-- Writes which",
+    ),
+    Mutant(
+        "a loan outlives its lease",
+        "  if t.loan ~= accounts.NO_LOAN then reserve.end_loan(call, t) end\n  if q.share",
+        "  if q.share",
+    ),
+    Mutant(
+        "a gift is charged at its end",
+        "if not is_gift then t.base = t.base + took / t.weight end",
+        "t.base = t.base + took / t.weight",
+    ),
+    Mutant(
+        "a gift moves the clock at its end",
+        "if unseen > 0 and t.counted == 1 and not is_gift then",
+        "if unseen > 0 and t.counted == 1 then",
+    ),
+    Mutant(
+        "a gift leaves the running leases twice", "if t.counted == 1 and not is_gift then", "if t.counted == 1 then"
+    ),
+    Mutant(
+        "a gift moves the clock while it runs",
+        "if t.counted == 1 and t.loan ~= accounts.GIFT then",
+        "if t.counted == 1 then",
+    ),
+    Mutant("a gift's time does not stand still", "SHARE_COUNT or t.loan == GIFT then", "SHARE_COUNT then"),
+    Mutant("a gift is charged as a dispatch", "  if t.loan == accounts.GIFT then return false end\n", ""),
+    Mutant(
+        "a repaid gift is charged",
+        "  t.base, t.tentative = t.base + vtime - accounts.vtime_of(call, t), false\n  if t.counted",
+        "  t.tentative = false\n  if t.counted",
+    ),
+    Mutant(
+        "a repaid gift does not run",
+        "  if t.counted == 1 then q.running = q.running + accounts.running_of(t) - running end\n",
+        "",
+    ),
+    Mutant(
+        "a gift that stops competing is counted",
+        "q.running = q.running + sign * accounts.running_of(t)",
+        "q.running = q.running + sign * t.leased",
+    ),
+    Mutant(
+        "who has leases stands on the wake list",
+        "return call.queue.reserve == 0 or t.leased == 0 or limits",
+        "return true or limits",
+    ),
+    Mutant(
+        "the highest goes first",
+        "if one.base ~= other.base then return one.base < other.base end",
+        "if one.base ~= other.base then return one.base > other.base end",
+    ),
+    Mutant(
+        "those that this call has touched are overlooked",
+        "    if is_idle(t) and not numbers[t] then line",
+        "    if false then line",
+    ),
+    Mutant("no tick looks for the idle", "  if q.reserve > 0 then q.sweeping = 2 end\n", ""),
+    Mutant(
+        "the sweep passes over the idle",
+        "if t.ready > 0 and t.slot == OUT or is_idle then",
+        "if t.ready > 0 and t.slot == OUT then",
+    ),
+    Mutant("the idle stay when there is no reserve", "  redis.call('DEL', key(call, 'idle'))\n", ""),
+    Mutant(
+        "a change of share keeps the old times of the idle",
+        "if q.reserve ~= kept or q.reserve > 0 and q.share ~= share then",
+        "if q.reserve ~= kept then",
+    ),
+    Mutant(
+        "a claim that got nothing calls for the next",
+        "call.readied or q.servable > 0 and not claim.is_kept",
+        "call.readied or q.servable > 0",
+    ),
+    Mutant("nobody is told of room", "(call.readied or call.freed and reserve.has_room(call))", "call.readied"),
+    Mutant(
+        "room is told of while there is none",
+        "q.servable > 0 and not reserve.is_full(call)\nend\n\nlocal function is_idle",
+        "q.servable > 0\nend\n\nlocal function is_idle",
+    ),
+    Mutant("the number of slots is not kept", "  q.slots = slots\nend", "end"),
+    Mutant("more slots let nobody in", "if slots > q.slots and q.max_shares == 1 then", "if false then"),
+    Mutant(
+        "a max share is rounded up",
+        "math.max(1, math.floor(call.queue.slots * l.max_share / 100))",
+        "math.max(1, math.ceil(call.queue.slots * l.max_share / 100))",
+    ),
+    Mutant(
+        "a max share may be nothing",
+        "math.max(1, math.floor(call.queue.slots * l.max_share / 100))",
+        "math.floor(call.queue.slots * l.max_share / 100)",
+    ),
+    Mutant("a max share hides the cap", "return l.cap > 0 and math.min(l.cap, most) or most", "return most"),
+    Mutant("who wins a max share is not known of", "  if after.max_share > 0 then call.queue.max_shares = 1 end\n", ""),
+]
 # Found only after thousands of steps.
 LATE = {
+    "the cap is not looked at",
     "free places stay free",
     "later batches of a name are the same",
+    "tasks are added to closed batches",
     "success is called back after a death",
     "every death calls back",
     "an expired held task keeps its entry",
@@ -854,6 +971,7 @@ LATE = {
     "whoever is over the cap keeps the slot",
     "what does not start takes a token",
     "a fast tenant comes for every token",
+    "a claim serves a guarantee once",
     "a fire passes the quota",
     "a claim overruns the cap",
     "the cap for all is not looked at by a draw",
@@ -870,8 +988,12 @@ LATE = {
     "a hole in the slots",
     "a weight change counts running leases anew",
     "a tenant keeps its class",
+    "a flood pushes out the others",
+    "the flooder loses more than its lead",
     "a walk passes over those of one moment",
     "a paused schedule fires",
+    "a fire is missed too soon",
+    "a fire forgets its attempts",
     "a schedule's known id is enqueued again",
     "a draw sees accounts of before a change of share",
     "a sweep does not look for delayed tasks",
@@ -888,6 +1010,8 @@ LATE = {
     "runs are read over what the call has changed",
     "extended leases of before the time went back go on",
     "a tick does not see the next end of an extended lease",
+    "marks of one call are alike",
+    "what a reply has no room for is in no level",
     "the end of what a reply has no room for is not watched",
 }
 LONG = pytest.mark.timeout(600)
@@ -896,7 +1020,7 @@ CASES = [pytest.param(mutant, marks=LONG if mutant.name in LATE else []) for mut
 
 def test_a_text_to_mutate_occurs_once() -> None:
     source = library.source()
-    assert [mutant.name for mutant in MUTANTS if source.count(mutant.text) != 1] == []
+    assert [mutant.name for mutant in MUTANTS + IN_FULL_QUEUES if source.count(mutant.text) != 1] == []
 
 
 @pytest.mark.deep
@@ -904,10 +1028,19 @@ def test_a_text_to_mutate_occurs_once() -> None:
 @pytest.mark.parametrize("mutant", CASES, ids=[mutant.name.replace(" ", "-") for mutant in MUTANTS])
 def test_a_planted_bug_is_found(redis_client: redis.Redis, mutant: Mutant) -> None:
     with pytest.raises((AssertionError, redis.ResponseError, KeyError, struct.error)):
-        walk(redis_client, WALKS * (20 if mutant.name in LATE else 1), (mutant.text, mutant.instead))
+        walk(redis_client, WALKS * (10 if mutant.name in LATE else 1), (mutant.text, mutant.instead))
 
 
-def walk(client: redis.Redis, walks: int, *changes: tuple[str, str]) -> None:
+@pytest.mark.deep
+@pytest.mark.one_store
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mutant", IN_FULL_QUEUES, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_a_planted_bug_is_found_in_full_queues(redis_client: redis.Redis, mutant: Mutant) -> None:
+    with pytest.raises((AssertionError, redis.ResponseError, KeyError, struct.error)):
+        walk(redis_client, 2 * WALKS, (mutant.text, mutant.instead), kind=FullWalk)
+
+
+def walk(client: redis.Redis, walks: int, *changes: tuple[str, str], kind: type[Walk] = Walk) -> None:
     """Walk the machine from fixed seeds; every other one by the small library. The first difference ends it."""
     load_variant(client, "mutant", *changes)
     load_variant(client, "small_mutant", *SMALL_VARIANT, *changes)
@@ -917,7 +1050,7 @@ def walk(client: redis.Redis, walks: int, *changes: tuple[str, str]) -> None:
     ]
     try:
         for seed in range(walks):
-            path = Walk(machines[seed % 2](), seed)
+            path = kind(machines[seed % 2](), seed)
             for _ in range(STEPS):
                 path.step()
     finally:
@@ -928,3 +1061,4 @@ def walk(client: redis.Redis, walks: int, *changes: tuple[str, str]) -> None:
 @pytest.mark.one_store
 def test_without_a_planted_bug_the_same_walks_find_nothing(redis_client: redis.Redis) -> None:
     walk(redis_client, 6)
+    walk(redis_client, 6, kind=FullWalk)
