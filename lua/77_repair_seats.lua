@@ -111,6 +111,14 @@ function jobs.slots(call, job)
   return is_last
 end
 
+-- Whoever is written down as having nothing running is known; `mend` sees that it has not.
+function jobs.idle(call, job)
+  return repairs.prune_set(call, job, 'idle', 'seats', function(tags)
+    accounts.read(call, tags)
+    return function(tag) return accounts.at(call, tag) ~= nil end
+  end)
+end
+
 -- Whether a tenant does not stand where its state says it belongs. Where only the cap for all says so, it may.
 local function is_misplaced(call, t, d)
   local own = d.limited == 1 and limits.set_for(call, t.name).cap or UNSET
