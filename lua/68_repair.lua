@@ -17,9 +17,9 @@ local repairs = {jobs = {}}  -- what other sections call; `jobs`: kind -> job(ca
 do
 
 repairs.PAGE, repairs.WORK = 200, 200  -- elements of one page, and after how many a call is over
-local STEPS = {'clear', 'runs', 'dead', 'extras', 'expiring', 'deaths', 'extended', 'tenants', 'batches', 'wake',
-  'accounts', 'slots', 'idle', 'tasks', 'ends', 'templates', 'groups', 'leased', 'claims', 'leases', 'marks', 'unnamed',
-  'lists', 'mend', 'tallies', 'renew'}
+local STEPS = {'clear', 'runs', 'dead', 'extras', 'expiring', 'deaths', 'extended', 'tenants', 'wake', 'accounts',
+  'slots', 'idle', 'batches', 'tasks', 'ends', 'templates', 'groups', 'leased', 'claims', 'leases', 'marks',
+  'unnamed', 'lists', 'mend', 'tallies', 'renew'}
 local PARTS = {'jobs', 'sums', 'tallies', 'leased', 'marks', 'woken', 'list', 'voids'}
 local jobs = repairs.jobs
 
