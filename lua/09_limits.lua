@@ -103,6 +103,20 @@ function limits.bar(thing, reason, is_barred)
   thing.barred = is_barred and bit.bor(thing.barred, reason) or bit.band(thing.barred, bit.bnot(reason))
 end
 
+-- The same for the tenant of that name, or (empty) the queue; notes whether tasks can be served now. Returns the
+-- reason's bit as it was.
+function limits.bar_named(call, name, reason, is_barred)
+  local target, ready = call.queue, call.queue.servable
+  if name ~= '' then
+    local t = accounts.touch_named(call, name)
+    target, ready = accounts.details_of(call, t), t.ready
+  end
+  local before = bit.band(target.barred, reason)
+  limits.bar(target, reason, is_barred)
+  call.readied = target.barred == 0 and ready > 0
+  return before
+end
+
 -- Notes what keeps a tenant out of the draw that has ready tasks, and since when. It stays noted when the tenant is let
 -- in again, until it has nothing ready: the bits of `barred`, or 8, as many leased tasks as its cap allows.
 function limits.keep_out(call, t)

@@ -26,16 +26,9 @@ function verbs.set_weight(keys, args)
 end
 
 local function set_paused(keys, args, is_paused)
-  local call = calls.open_made(keys, args)
-  local target, ready = call.queue, call.queue.servable
-  if args[3] ~= '' then
-    check_tenant(args[3])
-    local t = accounts.touch_named(call, args[3])
-    target, ready = accounts.details_of(call, t), t.ready
-  end
-  local before = bit.band(target.barred, BAR_PAUSED)
-  limits.bar(target, BAR_PAUSED, is_paused)
-  call.readied = target.barred == 0 and ready > 0
+  local call, name = calls.open_made(keys, args), args[3]
+  if name ~= '' then check_tenant(name) end
+  local before = limits.bar_named(call, name, BAR_PAUSED, is_paused)
   calls.close(call)
   return before
 end

@@ -9,16 +9,6 @@ do
 
 local TURNS_PER_CALL = 100
 
-local function apply_window(call, name, is_open)
-  local target, ready = call.queue, call.queue.servable
-  if name ~= '' then
-    local t = accounts.touch_named(call, name)
-    target, ready = accounts.details_of(call, t), t.ready
-  end
-  limits.bar(target, BAR_CLOSED, not is_open)
-  call.readied = target.barred == 0 and ready > 0
-end
-
 -- set_windows(keys, argv): say when a tenant, or the queue, is open.
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 tenant (empty: the queue)  4 text (empty: always open)  5 is_open (0, 1)  6 changes_at (ms)
@@ -42,7 +32,7 @@ function verbs.set_windows(keys, args)
       text = windows}))
     redis.call('ZADD', key(call, 'turns'), changes_at, name)
   end
-  apply_window(call, name, windows == '' or is_open)
+  limits.bar_named(call, name, BAR_CLOSED, windows ~= '' and not is_open)
   calls.close(call)
   return head == '' and '' or WINDOW.unpack(head).text
 end

@@ -144,26 +144,26 @@ MUTANTS = [
     ),
     Mutant(
         "resuming seats nobody",
-        "  limits.bar(target, BAR_PAUSED, is_paused)\n",
-        "  limits.bar(target, BAR_PAUSED, is_paused)\n  call.touched = {}\n",
+        "  limits.bar(target, reason, is_barred)\n",
+        "  limits.bar(target, reason, is_barred)\n  call.touched = {}\n",
     ),
     Mutant("barred tenants stay in the draw", "  if d.barred ~= 0 then return false end\n", ""),
     Mutant("a tenant's cap is not looked at", "return cap == 0 or t.leased < cap", "return true"),
     Mutant("a closed queue is served", "while q.barred == 0 and", "while bit.band(q.barred, 1) == 0 and"),
     Mutant(
         "a window that opens stays closed",
-        "limits.bar(target, BAR_CLOSED, not is_open)",
-        "limits.bar(target, BAR_CLOSED, not is_open or bit.band(target.barred, BAR_CLOSED) > 0)",
+        "limits.bar(target, reason, is_barred)",
+        "limits.bar(target, reason, is_barred or reason == BAR_CLOSED and before > 0)",
     ),
     Mutant(
-        "resuming opens a window", "limits.bar(target, BAR_PAUSED, is_paused)", "target.barred = is_paused and 1 or 0"
+        "resuming opens a window", "limits.bar(target, reason, is_barred)", "target.barred = is_barred and reason or 0"
     ),
     Mutant("every server turns a window", "if args[7] ~= '' and args[7] ~= head then return false end", ""),
     Mutant("a window that is taken off turns again", "    redis.call('ZREM', key(call, 'turns'), name)\n", ""),
     Mutant(
         "nobody is told of an opening",
-        "  limits.bar(target, BAR_CLOSED, not is_open)\n  call.readied = target.barred == 0 and ready > 0\n",
-        "  limits.bar(target, BAR_CLOSED, not is_open)\n",
+        "call.readied = target.barred == 0 and ready > 0",
+        "call.readied = reason == BAR_PAUSED and target.barred == 0 and ready > 0",
     ),
     Mutant("what keeps a tenant out is forgotten", "    limits.keep_out(call, t)\n", ""),
     Mutant(
