@@ -157,8 +157,9 @@ class App:
 
     def count_slots(self, queue: str) -> int:
         """Count the slots that are attached to a queue, over all servers."""
-        own = self.dispatchers[queue].room.offered if queue in self.dispatchers else 0
-        return own + self.roster.slots_elsewhere(queue)
+        if queue in self.dispatchers:
+            return self.dispatchers[queue].slots
+        return self.roster.slots_elsewhere(queue)
 
     def count_workers(self, queue: str) -> int:
         """Count the workers of a queue that are attached to this server."""
