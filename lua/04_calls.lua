@@ -79,18 +79,22 @@ local function move_clock(call)
   call.at = call.now - q.origin
 end
 
--- Opens a call on a queue of any stage: reads the queue's state and the time. The sections add what they keep in it
--- when they first need it.
+-- Opens a call on a queue of any stage: reads the queue's state and the time. All that sections keep in a call is
+-- listed here; false is what they have not needed yet.
 function calls.open_any(keys, args)
   local call = {
     prefix = keys[1], dice = args[2], die = 1, queue = calls.load_queue(keys[1]), now = 0, at = 0, sure = 0,
-    packed = {}, looks = {}, accounts = {}, touched = {},  -- tenants (08_accounts.lua)
-    limits = false, parked = false, kept = false, readied = false, freed = false, unpark_at = false,  -- (09, 11)
-    slots = false, woken = false,                          -- the fair pick's (10_seats.lua)
-    extras = false, batches = false, told = false,         -- what few tasks ask for (17, 18)
-    taken = false, marks = false, voids = 0,               -- entries of lists (28_takes.lua)
-    runs = false, groups = false,                          -- leases (26_leases.lua)
-    messages = false,                                      -- to be published when all is written
+    packed = {}, looks = {}, accounts = {}, touched = {}, named = false,  -- tenants (08_accounts.lua)
+    limits = false, parked = false, kept = false, unpark_at = false,  -- what bounds them (09_limits.lua)
+    slots = false, woken = false, wake = false,      -- the fair pick's (10_seats.lua, 29_picks.lua)
+    readied = false, freed = false,                  -- whether claims may find more than before (16_close.lua)
+    extras = false, batches = false, told = false,   -- what few tasks ask for (17, 18, 19)
+    marked = false, unlarged = false,                -- tasks that have ended (20_records.lua)
+    runs = false, groups = false,                    -- leases (26_leases.lua)
+    taken = false, marks = false, voids = 0,         -- entries of lists (28_takes.lua)
+    is_changed = false,                              -- whether a tick changed what no tenant's account shows
+    repair = false,                                  -- the repair that this call goes on with (68_repair.lua)
+    messages = false,                                -- to be published when all is written
   }
   set_time(call, calls.clock_ms(call, args[1]))
   move_clock(call)

@@ -136,6 +136,14 @@ def test_a_section_and_its_functions_stay_small(path: Path) -> None:
     assert max(map(len, text.splitlines())) <= 120
 
 
+def test_all_that_sections_keep_in_a_call_is_listed_where_it_opens() -> None:
+    text = "\n".join(section.read_text() for section in SECTIONS)
+    opened = re.search(r"^  local call = \{\n(.*?)^  \}", text, re.MULTILINE | re.DOTALL)
+    assert opened
+    used = re.findall(r"\bcall\.(\w+)", text) + re.findall(r"table_of\(call, '(\w+)'", text)
+    assert set(used) == set(re.findall(r"(\w+) = ", opened[1]))
+
+
 def test_a_peek_at_long_tasks_ends_before_the_reply_is_too_long(queue: Queue) -> None:
     queue.enqueue("ada", *"abcde", payload=b"1" * 400_000)
     assert queue.peek("ada", 500) == ["a", "b", "c"]
