@@ -32,6 +32,11 @@ local function check_tenant(name)
   if #name > 128 or not name:find('^[%w._@+-]+$') then refuse('bad_request', 'tenant') end
 end
 
+-- Checks the id of what is new: 1 to `most` bytes, and no control characters, which part the ids of a group.
+local function check_id(id, most)
+  if #id == 0 or #id > most or id:find('%c') then refuse('bad_request', 'id') end
+end
+
 local function check_whole(given, field, lowest, highest)
   local number = tonumber(given)
   if not number or number < lowest or number > highest or number % 1 ~= 0 then refuse('bad_request', field) end

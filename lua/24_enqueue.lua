@@ -70,7 +70,7 @@ function verbs.enqueue(keys, args)
   if #ids == 0 or #ids > TASKS_PER_CALL or #args % 3 ~= 0 then refuse('bad_request', 'tasks') end
   local known, seen = records.of(call, ids), {}
   for n, id in ipairs(ids) do
-    if #id == 0 or #id > ID_BYTES or id:find('%c') then refuse('bad_request', 'id') end
+    check_id(id, ID_BYTES)
     local start_at, expires_at, max_attempts, asked, window = arrivals.read_options(call, args[2 + 3 * n])
     if known[n] or seen[id] then
       outcomes[n] = 'duplicate'

@@ -2,18 +2,20 @@
 do
 
 local MAX_CAP = 1000000
+local BATCH_ID_BYTES = ID_BYTES - 26  -- a callback task's id ends in a word, at most `-complete`, `-`, and 16 digits
 
 -- open_batch(keys, argv): open a batch; tasks are added by `enqueue`.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant  4 id  5 cap (tasks running at once; 0: none)  then payloads of callback tasks, each
---         may be empty: 6 when it is complete  7 when it is and all its tasks were done  8 when the first is dead
---         9 1 to tell its tenant's feed when it is complete, else 0
+--   argv  1 now  2 dice  3 tenant  4 id (1..229 bytes)  5 cap (tasks running at once; 0: none)  then payloads of
+--         callback tasks, each may be empty: 6 when it is complete  7 when it is and all its tasks were done  8 when
+--         the first is dead  9 1 to tell its tenant's feed when it is complete, else 0
 --   out   "ok" | "duplicate" (there is such a batch: unchanged). Refused with `quota_exceeded` where the tenant would
 --         keep too much.
 --   flags none: refused when the store is full
 function verbs.open_batch(keys, args)
   local call, cap = calls.open_made(keys, args), tonumber(args[5])
   check_tenant(args[3])
+  check_id(args[4], BATCH_ID_BYTES)
   if not cap or cap < 0 or cap > MAX_CAP or cap % 1 ~= 0 then refuse('bad_request', 'cap') end
   for i = 6, 8 do
     if #args[i] > 65535 then refuse('too_large', 'payload') end

@@ -90,6 +90,13 @@ def test_an_empty_batch_is_complete_when_it_is_closed(queue: Queue) -> None:
     assert run(queue) == [f"b-complete-{START}"]
 
 
+def test_ids_of_callback_tasks_are_no_longer_than_others_may_be(queue: Queue) -> None:
+    queue.now = 2**52
+    queue.open_batch("b" * 229, complete='"c"')
+    queue.call("close_batch", "b" * 229)
+    assert [len(id) for id in queue.client.hkeys(queue.key("tasks"))] == [255]
+
+
 def test_a_dead_task_calls_back_once_and_spoils_success(queue: Queue) -> None:
     queue.open_batch("b", complete='"c"', success='"s"', death='"d"')
     queue.enqueue("ada", "x", "y", "z", batch="b")

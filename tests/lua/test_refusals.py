@@ -15,6 +15,7 @@ from .calls import START, VERBS, Queue, options, packed_template, refused
 TOO_MANY = [f"id-{n}" for n in range(501)]
 NAMES = ("", "a b", "a:b", "a{b}", "a\n", "a/b", "\u00e4", "a" * 129)
 SCHEDULES = ("", "A", "-a", "a:b", "a{b}", "a\n", "a/b", "a" * 64)
+BAD_IDS = ("", "a\n", "a\0b", "a\x7f")
 LIMITS = (0, -1, 501, 1.5, "nan", "inf", "", "many")
 MOMENTS = ("", 0, -1, 1.5, "nan", "inf", "soon", 2**52 + 1)
 TIMES = (-1, "nan", 2**52 + 1, "soon")
@@ -58,7 +59,7 @@ REFUSED: dict[str, Rows] = {
             tasks(b"", b"x"), tasks(b"", options(priority=1)[:-1]), asked(delay=-1), asked(start_at=float("nan")),
             asked(expires_in=2**52 + 1), asked(expires_at=float("inf")), asked(key="k", window=-1), asked(result=-1),
         ],
-        "bad_request id": [("ada", id, b"", b"{}") for id in ("", "a\n", "a\0b", "x" * 256)],
+        "bad_request id": [("ada", id, b"", b"{}") for id in (*BAD_IDS, "x" * 256)],
         "bad_request priority": [asked(priority=100), asked(priority=255)],
         "not_found batch": [asked(batch="none"), asked(batch="bobs")],
         "batch_closed batch": [asked(batch="closed"), asked(batch="complete")],
@@ -122,6 +123,7 @@ REFUSED: dict[str, Rows] = {
     "purge": IDS,
     "open_batch": {
         "bad_request tenant": [(name, "new", 0, "", "", "") for name in NAMES],
+        "bad_request id": [("ada", id, 0, "", "", "") for id in (*BAD_IDS, "x" * 230)],
         "bad_request cap": [("ada", "new", cap, "", "", "") for cap in (-1, 1.5, 1_000_001, "nan", "", "many")],
         "too_large payload": [
             ("ada", "new", 0, *(("x" * 65_536 if n == at else "") for n in range(3))) for at in range(3)
