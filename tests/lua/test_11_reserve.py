@@ -39,6 +39,18 @@ def waits_of(senders: list[Sender]) -> tuple[float, float]:
     return waits[len(waits) * 99 // 100], waits[-1]
 
 
+def running_by_slots(fleet: Fleet, flooder: Sender, *sizes: int) -> list[tuple[int, int]]:
+    """Return how many of a tenant's tasks run with each number of slots: at once, and two minutes later."""
+    counts = []
+    for slots in sizes:
+        fleet.resize(slots)
+        fleet.run(fleet.now)
+        at_once = len(flooder.running)
+        fleet.run(fleet.now + 2 * MINUTE)
+        counts.append((at_once, len(flooder.running)))
+    return counts
+
+
 @pytest.mark.parametrize("share", [0, 1])
 @pytest.mark.parametrize("count", [1, 5])
 def test_who_has_nothing_running_does_not_wait_for_long_tasks(fleet: Fleet, count: int, share: int) -> None:
@@ -113,14 +125,7 @@ def test_kept_slots_are_rounded_up_but_never_the_last_one(queue: Queue, slots: i
 
 def test_the_reserve_follows_the_workers(fleet: Fleet) -> None:
     flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
-    held = []
-    for slots in (10, 20, 5, 1, 2):
-        fleet.resize(slots)
-        fleet.run(fleet.now)
-        held.append(len(flooder.running))
-        fleet.run(fleet.now + 2 * MINUTE)
-        held.append(len(flooder.running))
-    assert held == [8, 8, 16, 16, 16, 4, 4, 1, 1, 1]
+    assert running_by_slots(fleet, flooder, 10, 20, 5, 1, 2) == [(8, 8), (16, 16), (16, 4), (4, 1), (1, 1)]
 
 
 def test_a_guarantee_goes_before_the_reserve(fleet: Fleet) -> None:
@@ -174,14 +179,7 @@ def test_a_max_share_follows_the_workers(queue: Queue, name: str) -> None:
     fleet = Fleet(queue, 10)
     queue.set_limits(name, max_share=30)
     flooder = fleet.tenant("flooder", about(MINUTE), endless=True)
-    held = []
-    for slots in (10, 20, 5, 4, 10):
-        fleet.resize(slots)
-        fleet.run(fleet.now)
-        held.append(len(flooder.running))
-        fleet.run(fleet.now + 2 * MINUTE)
-        held.append(len(flooder.running))
-    assert held == [3, 3, 6, 6, 6, 1, 1, 1, 3, 3]
+    assert running_by_slots(fleet, flooder, 10, 20, 5, 4, 10) == [(3, 3), (6, 6), (6, 1), (1, 1), (3, 3)]
 
 
 def test_the_smaller_of_cap_and_max_share_bounds(queue: Queue) -> None:

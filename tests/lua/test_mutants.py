@@ -29,6 +29,20 @@ class Mutant(NamedTuple):
     instead: str
 
 
+ODD = {  # who must be looked at more closely: the field that says so
+    "a barred tenant": "barred",
+    "a limited tenant": "limited",
+    "a tenant with voids": "voids",
+    "a tenant with levels": "levels",
+    "a tenant that was kept out": "cause",
+}
+
+
+def odd_by(*fields: str) -> str:
+    """Return the text that makes a tenant odd by these fields."""
+    return f"t.is_odd = ({' or '.join(f'd.{field} > 0' for field in fields)}) and"
+
+
 MUTANTS = [
     Mutant("the number of a lease is not looked at", "or number and lease.lease ~= number or not", "or not"),
     Mutant(
@@ -536,26 +550,9 @@ MUTANTS = [
     ),
     Mutant("nobody is odd", " and 1 or 0\n      local packed = DETAILS", " and 0 or 0\n      local packed = DETAILS"),
     Mutant("whoever was odd stays so", "      t.is_odd = (d.barred", "      t.is_odd = (t.is_odd > 0 or d.barred"),
-    Mutant("a barred tenant is not odd", "t.is_odd = (d.barred > 0 or d.limited", "t.is_odd = (d.limited"),
-    Mutant(
-        "a limited tenant is not odd",
-        "      t.is_odd = (d.barred > 0 or d.limited > 0 or d.voids > 0 or d.levels > 0 or d.cause > 0) and",
-        "      t.is_odd = (d.barred > 0 or d.voids > 0 or d.levels > 0 or d.cause > 0) and",
-    ),
-    Mutant(
-        "a tenant with voids is not odd",
-        "      t.is_odd = (d.barred > 0 or d.limited > 0 or d.voids > 0 or d.levels > 0 or d.cause > 0) and",
-        "      t.is_odd = (d.barred > 0 or d.limited > 0 or d.levels > 0 or d.cause > 0) and",
-    ),
-    Mutant(
-        "a tenant with levels is not odd",
-        "      t.is_odd = (d.barred > 0 or d.limited > 0 or d.voids > 0 or d.levels > 0 or d.cause > 0) and",
-        "      t.is_odd = (d.barred > 0 or d.limited > 0 or d.voids > 0 or d.cause > 0) and",
-    ),
-    Mutant(
-        "a tenant that was kept out is not odd",
-        "      t.is_odd = (d.barred > 0 or d.limited > 0 or d.voids > 0 or d.levels > 0 or d.cause > 0) and",
-        "      t.is_odd = (d.barred > 0 or d.limited > 0 or d.voids > 0 or d.levels > 0) and",
+    *(
+        Mutant(f"{who} is not odd", odd_by(*ODD.values()), odd_by(*(each for each in ODD.values() if each != field)))
+        for who, field in ODD.items()
     ),
     Mutant(
         "a sweep does not look for delayed tasks",
