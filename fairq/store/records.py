@@ -14,9 +14,7 @@ from fairq.limits import Window
 from fairq.model import MISSED, Lease, NewTask, ScheduleState, Timing
 from fairq.why import Kept, reason_of
 
-_HEADER = struct.Struct(
-    "<BBHdddB"
-)  # version, features, max_attempts, enqueued_at, start_at, expires_at, length of the tenant
+_HEADER = struct.Struct("<BBHdddB")  # version, features, max_attempts, enqueued_at, start_at, expires_at; tenant
 _OPTIONS = struct.Struct("<ddddHBddB")  # times, max_attempts, priority, dedupe window, result ttl, events; two texts
 _PLAIN = NewTask("", b"")[2:]
 _RECORD_VERSION = 1
