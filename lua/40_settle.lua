@@ -1,5 +1,5 @@
 -- The verb `settle`: what becomes of a lease. The fence is (id, lease): no number is given twice, so a late
--- owner can never touch the lease that came after his.
+-- owner can never touch the lease that came after its own.
 --
 --   action   the lease ends, and the task is                                       the attempt
 --   ack      done: forgotten, its id remembered                                     counts
