@@ -47,10 +47,10 @@ function calls.clock_ms(call, given)
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The time of the call: that of the store, but never before the last change, so that nothing happens twice. Where the
--- store's clock was far ahead and is set right, the queue would stand still until then; so it goes back too. Its
--- accounts do not see that, since they count from the origin, which moves as far; ticks pull in deadlines of leases,
--- and the times at which they look for delayed tasks.
+-- Sets the time of the call: the store's, but no earlier than the queue's last change, so that nothing happens twice.
+-- Where the store's clock was far ahead and is set right, that would halt the queue for as long; so the queue's time
+-- goes back too. Accounts do not see it: they count from the origin, which goes back as far. The next ticks bring the
+-- deadlines of leases nearer, and look anew for each tenant's first delayed task.
 local function set_time(call, time)
   local q = call.queue
   local back = q.now - time
@@ -58,9 +58,9 @@ local function set_time(call, time)
   call.now = math.max(time, q.now)
 end
 
--- The time by which a call may destroy what nobody would get back: that of the store, but no later than a minute after
--- the witness, the time by the clock of the server that calls (empty: there is none). A store's clock that is set far
--- ahead lets nobody's tasks expire.
+-- Sets the time by which the call may delete for good (what expires, what was kept for long enough): the store's, but
+-- at most a minute after the witness, the calling server's clock (empty: none). So a store's clock that is far ahead
+-- lets no task expire.
 function calls.confirm(call, witness)
   call.sure = call.now
   if witness and witness ~= '' then
@@ -68,7 +68,8 @@ function calls.confirm(call, witness)
   end
 end
 
--- Moves the queue's clock to now: what all that compete have had since the last change, over their weights.
+-- Moves the queue's virtual clock on: by the worker time that competing tenants have had since the last change, over
+-- the sum of their weights.
 local function move_clock(call)
   local q = call.queue
   if q.origin == 0 then q.origin = call.now end

@@ -103,8 +103,7 @@ function limits.bar(thing, reason, is_barred)
   thing.barred = is_barred and bit.bor(thing.barred, reason) or bit.band(thing.barred, bit.bnot(reason))
 end
 
--- The same for the tenant of that name, or (empty) the queue; notes whether tasks can be served now. Returns the
--- reason's bit as it was.
+-- Does that by name (empty: the queue), and notes whether tasks can be served now. Returns the reason's bit as it was.
 function limits.bar_named(call, name, reason, is_barred)
   local target, ready = call.queue, call.queue.servable
   if name ~= '' then

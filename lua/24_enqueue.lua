@@ -1,4 +1,4 @@
--- The verb `enqueue`; and what changes of tasks mean to their batches (18_batches.lua), which may enqueue too.
+-- The verb `enqueue`; and what follows for batches (18_batches.lua) when their tasks change, callback tasks among it.
 do
 
 -- Gives free places to held tasks, the most urgent first; not while the batch is being cancelled.
@@ -13,7 +13,7 @@ local function refill(call, id, b)
   places.put_ready(call, t, ids)
 end
 
--- Enqueues a task that was ordered when the batch was opened; its id is the batch's, `suffix`, and when that was.
+-- Enqueues a callback task, unless its payload is empty; its id is `<batch><suffix>-<ms when the batch was opened>`.
 local function call_back(call, id, b, suffix, payload)
   local task = string.format('%s%s-%.0f', id, suffix, b.created_at)
   if payload == '' or redis.call('HEXISTS', key(call, 'tasks'), task) == 1 then return end
@@ -31,7 +31,7 @@ local function complete(call, id, b)
   if b.done == b.total then call_back(call, id, b, '-success', b.on_success) end
 end
 
--- What the call's changes mean to batches: places for the held, completion, callbacks. Comes before `close`.
+-- Brings the batches of changed tasks up to date: places for held tasks, completion, callbacks. Comes before `close`.
 function batches.finish(call)
   if not call.batches then return end
   local ids = {}

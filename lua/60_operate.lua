@@ -44,7 +44,7 @@ function verbs.pause(keys, args) return set_paused(keys, args, true) end
 --   flags allow-oom
 function verbs.resume(keys, args) return set_paused(keys, args, false) end
 
--- setting -> lowest, highest; whole numbers all. KEYS.md says what each means.
+-- setting -> the lowest and the highest value, whole numbers; KEYS.md says what each means.
 local SETTINGS = {
   share = {SHARE_TIME, SHARE_COUNT}, lease_ms = {100, 86400000}, max_attempts = {1, 1000},
   retry_base_ms = {1, 86400000}, retry_cap_ms = {1, 604800000},
@@ -54,7 +54,7 @@ local SETTINGS = {
 -- configure(keys, argv): change settings of the queue, all or none.
 --   keys  1 prefix
 --   argv  1 now  2 dice  then pairs: setting, value
---   out   "ok". A change of `share` starts everybody's account anew, for the unit of service is another.
+--   out   "ok". A change of `share` starts all accounts anew, since it changes the unit of service.
 --   flags allow-oom
 function verbs.configure(keys, args)
   local call = calls.open_made(keys, args)
@@ -75,7 +75,7 @@ function verbs.configure(keys, args)
   return 'ok'
 end
 
--- Forgets the window of a task that is replayed after its end.
+-- Watches the end of a replayed task's window again; if it has passed, the task has no window any more.
 local function reopen(call, id, record, header)
   if header.expires_at == 0 then return end
   if header.expires_at > call.now then

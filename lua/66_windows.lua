@@ -1,9 +1,9 @@
 -- Windows by the clock: a tenant, or the whole queue, is served only while its window is open.
 --
--- When that is stands in a text that only servers understand (fairq/windows.py); here are its state and when that
--- changes. Whoever is closed is barred: it costs the draw nothing and keeps its tasks. A tick tells how many windows
--- are to turn; a server reads them, asks its time zones what comes next, and sets them again. What it has read it
--- brings along: of many servers that do so, one turns the window.
+-- A window is a text that only servers understand (fairq/windows.py). Kept here with it: whether it is open now, and
+-- when that changes. A tenant or queue whose window is closed is barred: it keeps its tasks and costs the draw nothing.
+-- A tick counts the windows that are to open or close. A server then reads them, works out when each changes next, and
+-- sets them again. It sends along the head that it has read, so that of several servers only the first changes it.
 
 do
 
@@ -13,7 +13,7 @@ local TURNS_PER_CALL = 100
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 tenant (empty: the queue)  4 text (empty: always open)  5 is_open (0, 1)  6 changes_at (ms)
 --         7 head, as it was read (empty: whatever it is)
---   out   the text until now (empty: it was always open), or false if the head has changed: somebody else was first
+--   out   the text until now (empty: it was always open), or false if the head has changed: another call was first
 --   flags allow-oom
 function verbs.set_windows(keys, args)
   local call, name, windows, is_open = calls.open_made(keys, args), args[3], args[4], args[5] == '1'
