@@ -12,10 +12,9 @@
 --:   events_keep:d reserve:B slots:I loans:I max_shares:B ready:d held:d delayed:d leased:d dead:d special:d
 --:   remembered:d enqueued:d done:d buried:d expired:d cancelled:d | classes
 --: CLASS class:b count:I
---: LOOK weight:I base:d starts:d estimate:d leased:I epoch:I loan:B | tentative tag
---: ACCOUNT weight:I base:d starts:d estimate:d leased:I epoch:I loan:B ready:I slot:i class:b counted:B listed:B
---:   is_odd:B joined:d entitled:d delivered:d done:d bytes:d name:rest
---:   | tag tentative is_touched is_servable details
+--: ACCOUNT weight:I base:d starts:d estimate:d leased:I loan:B ready:I slot:i class:b standing:B listed:B is_odd:B
+--:   name:t1 books:rest | tag details
+--: BOOKS epoch:I entitled:d delivered:d done:d bytes:d
 --: DETAILS tag:c4 held:I delayed:I dead:I spent:d voids:I levels:B barred:B limited:B cause:B out_at:d since:d | packed
 --: LIMITS cap:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d max_share:d
 --: HEADER version:B features:B max_attempts:H enqueued_at:d start_at:d expires_at:d tenant:t1

@@ -84,8 +84,8 @@ end
 -- listed here; false is what they have not needed yet.
 function calls.open_any(keys, args)
   local call = {
-    prefix = keys[1], dice = args[2], die = 1, queue = calls.load_queue(keys[1]), now = 0, at = 0, sure = 0,
-    packed = {}, looks = {}, accounts = {}, touched = {}, named = false,  -- tenants (08_accounts.lua)
+    prefix = keys[1], dice = args[2], die = 1, queue = calls.load_queue(keys[1]), now = 0, at = 0, sure = 0, mean = 0,
+    accounts = {}, books = {}, touched = {}, is_touched = {}, named = false,  -- tenants (08_accounts.lua)
     limits = false, parked = false, kept = false, unpark_at = false,  -- what bounds them (09_limits.lua)
     slots = false, woken = false, wake = false,      -- the fair pick's (10_seats.lua, 29_picks.lua)
     readied = false, freed = false,                  -- whether claims may find more than before (16_close.lua)
@@ -99,6 +99,8 @@ function calls.open_any(keys, args)
   }
   set_time(call, calls.clock_ms(call, args[1]))
   move_clock(call)
+  local q = call.queue
+  if q.estimate > 0 then call.mean = q.estimate_sq / q.estimate end
   return call
 end
 

@@ -2,7 +2,9 @@
 --
 -- A tenant has a number, and stands under it, as four bytes (its *tag*), wherever the fair pick looks: the hash
 -- `accounts` has what every dispatch asks and changes, `tenants` finds the tag by the name, and has with it the details
--- that few tenants have (is_odd) or few calls ask.
+-- that few tenants have (is_odd) or few calls ask. An account is read for each tenant that a draw looks at, so it has
+-- 16 fields, no more: as many as a small table of Lua holds. What only grows stands in its *books*, which stay packed
+-- until somebody opens them.
 --
 -- The account is the tenant's virtual time, service / weight, in a form that needs no change while time passes:
 --
@@ -20,6 +22,11 @@ accounts.NO_LOAN, accounts.LOAN, accounts.GIFT = NO_LOAN, LOAN, GIFT
 
 local DEFAULT_WEIGHT = 1000  -- weights are kept in thousandths, as integers, so that sums cannot drift
 
+-- Whether nothing about the tenant but its account matters: its details need not be read.
+function accounts.is_plain(t)
+  return t.is_odd == 0 and not t.details
+end
+
 -- How long a tenant's running leases have run, added up.
 local function age_of(call, t)
   return t.leased * call.at - t.starts
@@ -36,107 +43,106 @@ function accounts.running_of(t)
   return t.loan == GIFT and 0 or t.leased
 end
 
--- What a running task, looked at now, takes in all: the mean over worker time.
-local function mean_of(q)
-  return q.estimate > 0 and q.estimate_sq / q.estimate or 0
-end
-accounts.mean_of = mean_of
-
 -- What a task of the tenant is expected to cost at least. It only guides the choice, and is charged to nobody.
+-- call.mean is what a running task, looked at now, takes in all: the mean over worker time, when the call began.
 local function expected_of(call, t)
-  local q, expected = call.queue, t.estimate
-  if q.share == SHARE_COUNT then return 1 end
-  local mean = mean_of(q)
+  if call.queue.share == SHARE_COUNT then return 1 end
+  local expected, mean = t.estimate, call.mean
   if mean > expected then expected = mean end
   return expected > 1 and expected or 1
 end
 accounts.expected_of = expected_of
 
--- The virtual time by which tenants are compared: as if each running lease took at least what is expected of it. It is
--- kept, since a round of picks asks for it again and again; what changes an account drops it.
+-- The virtual time by which tenants are compared: as if each running lease took at least what is expected of it.
 function accounts.tentative_of(call, t)
-  local known = t.tentative
-  if known then return known end
-  known = t.base
-  if call.queue.share == SHARE_TIME and t.leased > 0 then
-    known = known + math.max(t.leased * expected_of(call, t), age_of(call, t)) / t.weight
-  end
-  t.tentative = known
-  return known
+  local leased = t.leased
+  if leased == 0 or call.queue.share == SHARE_COUNT then return t.base end
+  local age, least = age_of(call, t), leased * expected_of(call, t)
+  return t.base + (age > least and age or least) / t.weight
 end
 
 -- The tenant's part of the dispatches, to be: its weight / what its tasks take, those that run now included.
 function accounts.rate_of(call, t)
   if call.queue.share == SHARE_COUNT then return t.weight end
-  local ms = t.estimate > 0 and t.estimate or mean_of(call.queue)
-  if t.leased > 0 then ms = math.max(ms, age_of(call, t) / t.leased) end
-  return t.weight / math.max(ms, 1)
+  local ms, leased = t.estimate, t.leased
+  if ms == 0 then ms = call.mean end
+  if leased > 0 and age_of(call, t) > ms * leased then ms = age_of(call, t) / leased end
+  return t.weight / (ms > 1 and ms or 1)
 end
 
--- The unit of service changed: everyone starts anew, together, with what runs from then on.
-local function renew(q, t)
-  t.base, t.starts, t.estimate, t.epoch = 0, t.leased * q.epoch_at, 0, q.epoch
+-- What a tenant was entitled to, and got.
+function accounts.books_of(call, t)
+  local books = call.books[t]
+  if not books then
+    books = BOOKS.unpack(t.books)
+    call.books[t] = books
+  end
+  return books
 end
 
--- Reads the tenants of these tags that this call has not met yet, in one command. They stay packed until somebody needs
--- them: a draw looks at many and serves few.
+-- What the tenant keeps in the store has grown by so many bytes.
+function accounts.add_bytes(call, t, bytes)
+  local books = accounts.books_of(call, t)
+  books.bytes = books.bytes + bytes
+end
+
+-- The unit of service has changed since the account was written: everyone starts anew, together, with what runs from
+-- then on.
+local function renew(call, t)
+  local q, books = call.queue, accounts.books_of(call, t)
+  t.base, t.starts, t.estimate = 0, t.leased * q.epoch_at, 0
+  books.epoch, books.delivered, books.entitled = q.epoch, 0, 0
+end
+
+local function add(call, tag, packed)
+  local t, epoch = ACCOUNT.unpack(packed), call.queue.epoch
+  t.tag, call.accounts[tag] = tag, t
+  if epoch > 0 and struct.unpack('<I', t.books) ~= epoch then renew(call, t) end
+  return t
+end
+
+-- The account of a tag whose record somebody has read.
+function accounts.unpack(call, tag, packed)
+  return call.accounts[tag] or add(call, tag, packed)
+end
+
+-- Reads the tenants of these tags that this call has not met yet, in one command.
 function accounts.read(call, tags)
-  local packed, missing, n = call.packed, {}, 0
+  local known, missing, n = call.accounts, {}, 0
   for i = 1, #tags do
     local tag = tags[i]
-    if packed[tag] == nil then
-      packed[tag], n = false, n + 1
+    if known[tag] == nil then
+      known[tag], n = false, n + 1
       missing[n] = tag
     end
   end
-  if n == 0 then return end
-  local found = redis.call('HMGET', key(call, 'accounts'), unpack(missing))
-  for i = 1, n do packed[missing[i]] = found[i] end
-end
-
--- What a draw asks of a tenant: its account, or the head of it; nil if there is none.
-function accounts.look(call, tag)
-  local t = call.accounts[tag] or call.looks[tag]
-  if t then return t end
-  local packed = call.packed[tag]
-  if not packed then return nil end
-  t = LOOK.unpack(packed)
-  t.tag = tag
-  if t.epoch ~= call.queue.epoch then renew(call.queue, t) end
-  call.looks[tag] = t
-  return t
+  local found = n > 0 and redis.call('HMGET', key(call, 'accounts'), unpack(missing)) or {}
+  for i = 1, #found do
+    if found[i] then add(call, missing[i], found[i]) end
+  end
 end
 
 -- The account of a tag; nil if there is none.
-local function at(call, tag)
+function accounts.at(call, tag)
   local t = call.accounts[tag]
-  if t then return t end
-  if call.packed[tag] == nil then accounts.read(call, {tag}) end
-  local packed = call.packed[tag]
-  if not packed then return nil end
-  t = ACCOUNT.unpack(packed)
-  t.tag, t.is_servable = tag, t.slot ~= 0
-  if t.epoch ~= call.queue.epoch then
-    renew(call.queue, t)
-    t.delivered, t.entitled, t.joined = 0, 0, 0
+  if t == nil then
+    accounts.read(call, {tag})
+    t = call.accounts[tag]
   end
-  call.accounts[tag] = t
-  return t
+  return t or nil
 end
-accounts.at = at
 
 local function new_account(call, name)
   local q = call.queue
   q.numbers = q.numbers + 1
   local tag = struct.pack('<I', q.numbers)
   local t = {
-    weight = DEFAULT_WEIGHT, base = 0, starts = 0, estimate = 0, leased = 0, epoch = q.epoch, loan = NO_LOAN, ready = 0,
-    slot = 0, class = 0, counted = 0, listed = 0, is_odd = 0, joined = 0, entitled = 0, delivered = 0, done = 0,
-    bytes = 0, name = name, tag = tag, tentative = false, is_touched = false, is_servable = false,
+    weight = DEFAULT_WEIGHT, base = 0, starts = 0, estimate = 0, leased = 0, loan = NO_LOAN, ready = 0, slot = 0,
+    class = 0, standing = 0, listed = 0, is_odd = 0, name = name, books = '', tag = tag,
     details = {tag = tag, held = 0, delayed = 0, dead = 0, spent = 0, voids = 0, levels = 0, barred = 0, limited = 0,
       cause = 0, out_at = 0, since = 0, packed = false},
   }
-  call.accounts[tag] = t
+  call.accounts[tag], call.books[t] = t, {epoch = q.epoch, entitled = 0, delivered = 0, done = 0, bytes = 0}
   return t
 end
 
@@ -155,7 +161,7 @@ function accounts.named(call, name, packed)
   packed = packed or redis.call('HGET', key(call, 'tenants'), name)
   if packed then
     local details = unpack_details(packed)
-    t = at(call, details.tag)
+    t = accounts.at(call, details.tag)
     if t then t.details = t.details or details end
   end
   t = t or new_account(call, name)
@@ -171,15 +177,21 @@ end
 
 -- Has a tenant seated and written back when the call closes.
 function accounts.touch(call, t)
-  if not t.is_touched then
-    t.is_touched = true
-    call.touched[#call.touched + 1] = t
+  if not call.is_touched[t] then
+    call.is_touched[t], call.touched[#call.touched + 1] = true, t
   end
   return t
 end
 
 function accounts.touch_named(call, name)
   return accounts.touch(call, accounts.named(call, name))
+end
+
+-- An account as it is kept, with what the call has booked.
+function accounts.pack(call, t)
+  local books = call.books[t]
+  if books then t.books = BOOKS.pack(books) end
+  return ACCOUNT.pack(t)
 end
 
 -- Writes the tenants that the call touched.
@@ -192,7 +204,7 @@ function accounts.write(call)
       local packed = DETAILS.pack(d)
       if packed ~= d.packed then details[#details + 1], details[#details + 2] = t.name, packed end
     end
-    fields[n + 1], fields[n + 2], n = t.tag, ACCOUNT.pack(t), n + 2
+    fields[n + 1], fields[n + 2], n = t.tag, accounts.pack(call, t), n + 2
   end
   write('HSET', key(call, 'accounts'), fields)
   write('HSET', key(call, 'tenants'), details)

@@ -29,6 +29,7 @@ local limits = {
 local UNSET = -1                                      -- of a tenant's limit: the one for all holds
 local BAR_PAUSED, BAR_CLOSED, BAR_SPENT = 1, 2, 4     -- bits of details.barred, and the first two of queue.barred
 local OUT, AWAKE = 0, -1  -- account.slot: in no structure, on the wake list, else its slot in the class
+local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see 10_seats.lua; 0: it is not eligible
 do
 
 local REFILL_MS = 20
@@ -62,9 +63,9 @@ function limits.of(call, t)
   return own
 end
 
--- Whether nothing about the tenant but its account matters: nothing more need be read of it.
+-- Whether neither details nor limits matter to the tenant.
 function limits.is_plain(call, t)
-  return t.is_odd == 0 and not t.details and call.queue.limited == 0
+  return call.queue.limited == 0 and t.is_odd == 0 and not t.details
 end
 
 -- The most tasks of a tenant that may be leased at once; 0: any number.
@@ -78,7 +79,7 @@ end
 -- Whether one more task of the tenant may be leased.
 function limits.is_eligible(call, t)
   if t.ready == 0 then return false end
-  if t.is_odd == 0 and not t.details and call.queue.limited == 0 then return true end
+  if limits.is_plain(call, t) then return true end
   local d = accounts.details_of(call, t)
   if d.barred ~= 0 then return false end
   if d.limited + call.queue.limited == 0 then return true end
@@ -87,13 +88,13 @@ function limits.is_eligible(call, t)
 end
 
 function limits.is_guaranteed(call, t)
-  if t.is_odd == 0 and not t.details then return false end
+  if accounts.is_plain(t) then return false end
   return accounts.details_of(call, t).limited == 1 and t.leased < limits.of(call, t).guaranteed
 end
 
 -- Whether all that the tenant has is what it is guaranteed: then it does not compete with the others.
 function limits.is_within_guarantee(call, t)
-  if t.is_odd == 0 and not t.details or accounts.details_of(call, t).limited == 0 then return false end
+  if accounts.is_plain(t) or accounts.details_of(call, t).limited == 0 then return false end
   local guaranteed = limits.of(call, t).guaranteed
   return guaranteed > 0 and t.leased <= guaranteed
 end
@@ -133,7 +134,7 @@ end
 
 -- Tells whoever claims once that a tenant was kept out, why, and from when until when.
 function limits.tell_kept(call, t)
-  if t.is_odd == 0 and not t.details then return end
+  if accounts.is_plain(t) then return end
   local d, kept = accounts.details_of(call, t), calls.table_of(call, 'kept')
   if d.cause == 0 or kept[t.name] then return end
   kept[t.name] = true
@@ -185,7 +186,8 @@ function limits.sweep(call)
   local cursor = q.sweeping == 1 and redis.call('GET', at) or '0'
   local page = redis.call('HSCAN', key(call, 'accounts'), cursor, 'COUNT', TASKS_PER_CALL)
   for i = 1, #page[2], 2 do
-    tags[#tags + 1], call.packed[page[2][i]] = page[2][i], page[2][i + 1]
+    tags[#tags + 1] = page[2][i]
+    accounts.unpack(call, page[2][i], page[2][i + 1])
   end
   table.sort(tags)
   for _, tag in ipairs(tags) do

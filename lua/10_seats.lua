@@ -3,7 +3,7 @@
 -- Theory. Every tenant has a virtual time: service received / weight (08_accounts.lua). The queue has a clock: the
 -- virtual time that a perfectly served tenant would show. A tenant is *eligible* while it has ready tasks, is not
 -- blocked, and has fewer leased tasks than its cap allows (6). It *competes* while it is eligible and has more leased
--- tasks than it is guaranteed.
+-- tasks than it is guaranteed. Its account keeps which of these it was when it was last looked at (`standing`).
 --
 -- 1. With `share = time` the clock moves by N / W a ms, where N is how many leases those that compete have, and W the
 --    sum of their weights; with `share = count` each dispatch to one that competes moves it by 1 / W. What a tenant is
@@ -83,33 +83,38 @@ function seats.is_outside(rate, top)
   return rate > top or rate < 0.4 * top
 end
 
--- Books what the tenant was entitled to since that was last booked.
-function seats.accrue(call, t)
-  t.entitled = t.entitled + t.weight * (call.queue.clock - t.joined)
-  t.joined = call.queue.clock
+-- What the tenant was entitled to. While it competes the clock adds to that; its books hold the rest.
+function seats.entitled_to(call, t)
+  local booked = accounts.books_of(call, t).entitled
+  return t.standing == COMPETES and booked + t.weight * call.queue.clock or booked
+end
+
+-- The tenant begins to compete (sign = 1) or ends (-1).
+local function compete(call, t, sign)
+  local q, books = call.queue, accounts.books_of(call, t)
+  books.entitled = books.entitled - sign * t.weight * q.clock
+  q.weight_sum, q.running = q.weight_sum + sign * t.weight, q.running + sign * accounts.running_of(t)
 end
 
 -- Counts the tenant among the eligible and among those that compete, or no longer, as its state says.
 local function recount(call, t)
-  local q, is_servable = call.queue, limits.is_eligible(call, t)
-  local counted = is_servable and not limits.is_within_guarantee(call, t) and 1 or 0
-  if is_servable ~= t.is_servable then
-    t.is_servable, q.servable = is_servable, q.servable + (is_servable and 1 or -1)
+  local before, standing = t.standing, 0
+  if limits.is_eligible(call, t) then
+    standing = limits.is_within_guarantee(call, t) and ELIGIBLE or COMPETES
   end
-  if counted == t.counted then return end
-  if counted == 1 then t.joined = q.clock else seats.accrue(call, t) end
-  local sign = counted - t.counted
-  t.counted, q.weight_sum = counted, q.weight_sum + sign * t.weight
-  q.running = q.running + sign * accounts.running_of(t)
+  if standing == before then return end
+  local q = call.queue
+  if before == 0 then q.servable = q.servable + 1 elseif standing == 0 then q.servable = q.servable - 1 end
+  if standing == COMPETES then compete(call, t, 1) elseif before == COMPETES then compete(call, t, -1) end
+  t.standing = standing
 end
 seats.recount = recount
 
 -- A lease of the tenant begins now, or (count = -1) has not begun after all.
 function seats.count_lease(call, t, count)
   local q = call.queue
-  t.leased, t.starts, t.tentative = t.leased + count, t.starts + count * call.at, false
-  q.leased = q.leased + count
-  if t.counted == 1 and t.loan ~= accounts.GIFT then q.running = q.running + count end
+  t.leased, t.starts, q.leased = t.leased + count, t.starts + count * call.at, q.leased + count
+  if t.standing == COMPETES and t.loan ~= accounts.GIFT then q.running = q.running + count end
 end
 
 local function wake(call, t)
@@ -128,14 +133,14 @@ local function arrive(call, t)
   call.readied = true
   local behind = call.queue.level - accounts.vtime_of(call, t)
   if behind < 0 and not limits.is_guaranteed(call, t) then return take_slot(call, t) end
-  t.base, t.tentative = t.base + math.max(behind, 0), false
+  t.base = t.base + math.max(behind, 0)
   if seats.may_wake(call, t) then wake(call, t) else take_slot(call, t) end
 end
 
 -- Puts a tenant where its state says it belongs. Every touched tenant passes here once, at the end.
 local function seat(call, t)
   recount(call, t)
-  if not t.is_servable then
+  if t.standing == 0 then
     limits.keep_out(call, t)
     if t.slot > 0 then free_slot(call, t) end
     t.slot = OUT

@@ -105,8 +105,8 @@ end
 function reserve.repay(call, t)
   local q, vtime, running = call.queue, accounts.vtime_of(call, t), accounts.running_of(t)
   reserve.end_loan(call, t)
-  t.base, t.tentative = t.base + vtime - accounts.vtime_of(call, t), false
-  if t.counted == 1 then q.running = q.running + accounts.running_of(t) - running end
+  t.base = t.base + vtime - accounts.vtime_of(call, t)
+  if t.standing == COMPETES then q.running = q.running + accounts.running_of(t) - running end
   return limits.is_guaranteed(call, t)
 end
 

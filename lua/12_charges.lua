@@ -11,10 +11,11 @@ end
 function charges.dispatch(call, t)
   local q = call.queue
   if q.share == SHARE_TIME then return 0 end
-  t.delivered = t.delivered + 1
+  local books = accounts.books_of(call, t)
+  books.delivered = books.delivered + 1
   if t.loan == accounts.GIFT then return false end
-  local moved = t.counted == 1 and 1 / q.weight_sum or 0
-  t.base, t.tentative = t.base + 1 / t.weight, false
+  local moved = t.standing == COMPETES and 1 / q.weight_sum or 0
+  t.base = t.base + 1 / t.weight
   q.clock, q.level = q.clock + moved, q.level + moved
   return moved
 end
@@ -23,9 +24,10 @@ end
 function charges.refund(call, t, moved)
   local q = call.queue
   if q.share == SHARE_TIME then return end
-  t.delivered = t.delivered - 1
+  local books = accounts.books_of(call, t)
+  books.delivered = books.delivered - 1
   if not moved then return end
-  t.base, t.tentative = t.base - 1 / t.weight, false
+  t.base = t.base - 1 / t.weight
   q.clock, q.level = q.clock - moved, q.level - moved
 end
 
@@ -33,18 +35,19 @@ end
 -- than a millisecond, or free ones would be served for ever; what that adds moves the clock too. Estimates learn from
 -- leases that were worked to an end.
 function charges.lease(call, t, began_at, until_ms, is_worked)
-  local q, is_gift = call.queue, t.loan == accounts.GIFT
+  local q, is_gift, books = call.queue, t.loan == accounts.GIFT, accounts.books_of(call, t)
+  local moves_clock = t.standing == COMPETES and not is_gift
   local start = math.max(began_at, q.epoch_at)
   local took = math.max(until_ms - q.origin - start, 1)
   t.leased, t.starts, q.leased = t.leased - 1, t.starts - start, q.leased - 1
-  if t.counted == 1 and not is_gift then q.running = q.running - 1 end
+  if moves_clock then q.running = q.running - 1 end
   call.freed = true
   if t.loan ~= accounts.NO_LOAN then reserve.end_loan(call, t) end
   if q.share == SHARE_COUNT then return end
-  t.delivered = t.delivered + took
+  books.delivered = books.delivered + took
   if not is_gift then t.base = t.base + took / t.weight end
   local unseen = took - (call.at - start)
-  if unseen > 0 and t.counted == 1 and not is_gift then
+  if unseen > 0 and moves_clock then
     q.clock, q.level = q.clock + unseen / q.weight_sum, q.level + unseen / q.weight_sum
   end
   if not is_worked then return end

@@ -6,20 +6,21 @@ do
 
 local FEW = 16     -- so many tenants are all looked at
 local FIRST = 3    -- darts for the first pick of a round; one for each that follows
-local POOL = 8     -- tenants that were looked at and not served, kept for the next picks of the round
+local POOL = 8     -- so many of those that were looked at, the best, are kept for the next picks of the round
 local PROBES = 8   -- darts thrown for one draw before it is given up
 local REDRAWS = 6  -- further draws while the best one is ahead of the clock
 local WHOLE = 2048  -- classes of up to so many tenants are read whole
 
--- What a choice asks of a tenant that has a slot; nil if nothing of it is left, or its cap is lower now: then it
--- loses its slot when the round is over.
-local function account_of(call, tag)
-  local t = call.accounts[tag]
-  if not t and (call.queue.limited == 1 or call.queue.max_shares == 1) then t = accounts.at(call, tag) end
-  if not t then return accounts.look(call, tag) end  -- nil: its record is gone; `repair` takes it out of its slot
-  if limits.is_eligible(call, t) then return t end
-  accounts.touch(call, t)
-  return nil
+-- A tenant that has a slot; nil if nothing of it is left, or it cannot be served any more: then it loses its slot when
+-- the round is over. One that the call has not touched can be, unless limits that all have are lower now.
+local function account_of(call, round, tag)
+  local t = accounts.at(call, tag)
+  if not t then return nil end  -- its record is gone; `repair` takes it out of its slot
+  if (round.is_limited or call.is_touched[t]) and not limits.is_eligible(call, t) then
+    accounts.touch(call, t)
+    return nil
+  end
+  return t
 end
 
 -- The slots as a line that darts are thrown at: one span per class that has tenants, in the order of the classes.
@@ -39,11 +40,14 @@ end
 
 -- The tag in a slot of a span, seen through the changes that this call has not written yet.
 local function tag_in(span, slot)
-  local tag = span.changed and span.changed[slot]
-  if tag then return tag end
-  if span.count > WHOLE then return redis.call('GETRANGE', span.at, 4 * slot - 4, 4 * slot - 1) end
-  span.tags = span.tags or redis.call('GET', span.at) or ''
-  return span.tags:sub(4 * slot - 3, 4 * slot)
+  local changed, tags = span.changed, span.tags
+  if changed and changed[slot] then return changed[slot] end
+  if not tags then
+    if span.count > WHOLE then return redis.call('GETRANGE', span.at, 4 * slot - 4, 4 * slot - 1) end
+    tags = redis.call('GET', span.at) or ''
+    span.tags = tags
+  end
+  return tags:sub(4 * slot - 3, 4 * slot)
 end
 
 -- Adds the tags of `count` slots from a place of the line on; after the last one comes the first.
@@ -65,11 +69,11 @@ end
 local function throw_darts(call, line, wanted)
   local tags, tops = {}, {}
   for i = 1, wanted do
-    local point, span = calls.random(call) * line.length, nil
-    for s = 1, #line do
+    local point, s = calls.random(call) * line.length, 1
+    local span = line[1]
+    while point >= span.length and s < #line do
+      point, s = point - span.length, s + 1
       span = line[s]
-      if point < span.length then break end
-      point = point - span.length
     end
     tags[i], tops[i] = tag_in(span, math.min(math.floor(point / span.top), span.count - 1) + 1), span.top
   end
@@ -86,75 +90,47 @@ local function aim(call, round)
   end
   accounts.read(call, darts.tags)
   round.darts = darts
+  return darts
 end
 
--- Has a tenant in the pool, once.
-local function add(round, t)
-  if not t or round.pooled[t.tag] then return end
-  round.pooled[t.tag], round.pool[#round.pool + 1] = true, t
-end
-
--- Takes a tenant out of the pool; the last one moves into its place.
-local function drop(round, place)
-  local pool = round.pool
-  local count = #pool
-  round.pooled[pool[place].tag] = nil
-  pool[place] = pool[count]
-  pool[count] = nil
-  if round.place == count then round.place = place end
+-- Has a tenant in the pool, once: behind those with a lower virtual time, and equals. The pool keeps its bound; who has
+-- the highest virtual time goes.
+local function add(call, round, t)
+  local pool, times, pooled = round.pool, round.times, round.pooled
+  if not t or pooled[t] then return end
+  local time, place = accounts.tentative_of(call, t), #pool
+  if place == round.most then
+    if times[place] <= time then return end
+    pooled[pool[place]] = nil
+    place = place - 1
+  end
+  while place > 0 and times[place] > time do
+    pool[place + 1], times[place + 1] = pool[place], times[place]
+    place = place - 1
+  end
+  pool[place + 1], times[place + 1], pooled[t] = t, time, true
 end
 
 -- Draws one tenant, unless too many darts in a row meet nobody.
 local function draw(call, round)
+  local darts = round.darts
   for _ = 1, PROBES do
-    local darts = round.darts
-    if not darts or darts.next > darts.count then
-      aim(call, round)
-      darts = round.darts
-    end
+    if darts.next > darts.count then darts = aim(call, round) end
     local i = darts.next
+    local t, top = account_of(call, round, darts.tags[i]), darts.tops[i]
     darts.next = i + 1
-    local account = account_of(call, darts.tags[i])
-    if account then
-      if seats.is_outside(accounts.rate_of(call, account), darts.tops[i]) then
-        account = accounts.touch(call, accounts.at(call, account.tag))
-      end
-      return add(round, account)
+    if t then
+      if seats.is_outside(accounts.rate_of(call, t), top) then accounts.touch(call, t) end
+      return add(call, round, t)
     end
   end
 end
 
 -- Moves the cursor on, to the next tenant.
 local function pass_on(call, round)
-  local q = call.queue
-  q.cursor = (q.cursor + 1) % round.line.slots
-  round.passes = round.passes + 1
-  add(round, account_of(call, round.passed[(round.passes - 1) % #round.passed + 1]))
-end
-
--- The one in the pool that has the lowest virtual time, the first of equals, and its place.
-local function lowest(call, round)
-  local pool, best, place, least = round.pool, nil, nil, math.huge
-  for i = 1, #pool do
-    local t = pool[i]
-    local tentative = t.tentative or accounts.tentative_of(call, t)
-    if tentative < least then best, place, least = t, i, tentative end
-  end
-  round.place = place
-  return best, least
-end
-
--- Keeps the pool's bound: those with the highest virtual times go, the last of equals first.
-local function trim(call, round)
-  local pool = round.pool
-  while #pool > POOL do
-    local place, most = 1, -math.huge
-    for i = 1, #pool do
-      local tentative = accounts.tentative_of(call, pool[i])
-      if tentative >= most then place, most = i, tentative end
-    end
-    drop(round, place)
-  end
+  local q, passed, passes = call.queue, round.passed, round.passes
+  q.cursor, round.passes = (q.cursor + 1) % round.line.slots, passes + 1
+  add(call, round, account_of(call, round, passed[passes % #passed + 1]))
 end
 
 -- The one of all tenants: those of equal virtual time come by chance.
@@ -164,47 +140,48 @@ local function choose_of_few(call, round)
     round.passed = tags_from(round.line, 0, count, {})
     accounts.read(call, round.passed)
     local first = count > 1 and math.floor(calls.random(call) * count) or 0
-    for i = first, first + count - 1 do add(round, account_of(call, round.passed[i % count + 1])) end
+    for i = first, first + count - 1 do add(call, round, account_of(call, round, round.passed[i % count + 1])) end
   end
-  return (lowest(call, round))
+  return round.pool[1]
 end
 
 -- A round of choices among the tenants that have slots now; round.wanted: how many choices there will be, at most.
+-- round.pool: those that were looked at and may be served, by virtual time (round.times). round.ahead: what is expected
+-- of running leases puts all ahead of the clock, on average by so much for each of these leases.
 function draws.begin(call, wanted)
-  return {line = line_up(call), wanted = wanted, pool = {}, pooled = {}, passes = 0}
+  local q, line = call.queue, line_up(call)
+  local is_shared_by_time = q.share == SHARE_TIME and q.weight_sum > 0
+  return {line = line, wanted = wanted, pool = {}, times = {}, pooled = {}, most = line.slots > FEW and POOL or FEW,
+    darts = {next = 1, count = 0}, passed = false, passes = 0, is_limited = q.limited == 1 or q.max_shares == 1,
+    ahead = is_shared_by_time and call.mean / 2 / q.weight_sum or 0}
 end
 
 -- The tenant with a slot that is to be served next; nil if none is left.
 function draws.choose(call, round)
-  local q, line = call.queue, round.line
-  if line.slots <= FEW then return line.slots > 0 and choose_of_few(call, round) or nil end
-  for _ = 1, round.passes == 0 and FIRST or 1 do draw(call, round) end
+  local q, slots, pool, times = call.queue, round.line.slots, round.pool, round.times
+  if slots <= FEW then return slots > 0 and choose_of_few(call, round) or nil end
+  for _ = round.passes == 0 and 1 or FIRST, FIRST do draw(call, round) end
   pass_on(call, round)
-  local best, least = lowest(call, round)
-  -- what is expected of running leases puts all ahead of the clock, by so much on average
-  local spread = q.share == SHARE_TIME and q.weight_sum > 0 and q.running / q.weight_sum * accounts.mean_of(q) / 2 or 0
+  local latest = q.level + q.running * round.ahead
   for _ = 1, REDRAWS do
-    if best and least <= q.level + spread + accounts.expected_of(call, best) / 2 / best.weight then break end
+    local best = pool[1]
+    if best and times[1] <= latest + accounts.expected_of(call, best) / 2 / best.weight then break end
     draw(call, round)
-    best, least = lowest(call, round)
   end
-  trim(call, round)
-  return best
+  return pool[1]
 end
 
--- The chosen tenant is served: its account, which stays in the pool while it can be served again.
-function draws.serve(call, round, best)
-  local t = accounts.touch(call, accounts.at(call, best.tag))
-  round.pool[round.place] = t
-  return t
+-- The chosen tenant is served: it leaves the pool.
+function draws.take(call, round)
+  table.remove(round.times, 1)
+  local t = table.remove(round.pool, 1)
+  round.pooled[t] = nil
+  return accounts.touch(call, t)
 end
 
--- A tenant has been served and has no more: it is not to be chosen again.
-function draws.leave(round, t)
-  if not round.pooled[t.tag] then return end
-  for place = 1, #round.pool do
-    if round.pool[place].tag == t.tag then return drop(round, place) end
-  end
+-- A tenant has been served: it is in the pool (again) if it has a slot, and more.
+function draws.give_back(call, round, t)
+  if t.slot > 0 and t.standing ~= 0 then add(call, round, t) end
 end
 
 end

@@ -79,7 +79,9 @@ end
 -- it is to be looked for when the queue is deleted.
 local function note_kept(call, t, kind, name, bytes, ms)
   local member = kind .. t.tag .. struct.pack('<I', bytes + KEPT_BYTES) .. name
-  if redis.call('ZADD', key(call, 'ends'), call.now + ms, member) == 1 then t.bytes = t.bytes + bytes + KEPT_BYTES end
+  if redis.call('ZADD', key(call, 'ends'), call.now + ms, member) == 1 then
+    accounts.add_bytes(call, t, bytes + KEPT_BYTES)
+  end
   call.queue.kept_until = math.max(call.queue.kept_until, call.now + ms + KEY_GRACE_MS)
 end
 
@@ -105,7 +107,7 @@ function extras.trim(call, limit)
   if #members == 0 then return end
   for _, member in ipairs(members) do
     local t = accounts.touch(call, accounts.at(call, member:sub(2, 5)))
-    t.bytes = t.bytes - struct.unpack('<I', member, 6)
+    accounts.add_bytes(call, t, -struct.unpack('<I', member, 6))
   end
   redis.call('ZREM', key(call, 'ends'), unpack(members))
 end

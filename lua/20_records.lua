@@ -51,6 +51,13 @@ function records.read(record)
   return header, (struct.unpack('<I', record, position))
 end
 
+-- What a claim asks of a record, as values: features, max_attempts, expires_at, and how long the task's payload is.
+function records.terms(record)
+  local _, features, max_attempts, _, _, expires_at, _, position = struct.unpack(HEADER.format, record)
+  if features < IS_LARGE then return features, max_attempts, expires_at, #record - position + 1 end
+  return features, max_attempts, expires_at, (struct.unpack('<I', record, position))
+end
+
 -- The record with its payload behind the header, however long that is.
 function records.whole(call, id, record)
   local header, position = HEADER.unpack(record)

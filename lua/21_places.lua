@@ -27,7 +27,7 @@ end
 local function count_ready(call, t, count)
   t.ready, call.queue.ready = t.ready + count, call.queue.ready + count
   if count > 0 and not call.readied then
-    call.readied = t.is_odd == 0 and not t.details or accounts.details_of(call, t).barred == 0
+    call.readied = accounts.is_plain(t) or accounts.details_of(call, t).barred == 0
   end
 end
 
@@ -76,7 +76,7 @@ function places.drop_letter(call, id, death)
   local t, record = places.take_out_dead(call, id, death), redis.call('HGET', key(call, 'tasks'), id)
   if records.is_task(record) then
     local header, bytes = records.read(record)
-    t.bytes = t.bytes - bytes
+    accounts.add_bytes(call, t, -bytes)
     records.drop(call, id, header)
   end
   extras.drop(call, t.name, id)

@@ -88,8 +88,9 @@ function arrivals.exceeded(call, new)
   if d.voids >= MOST_VOIDS then return 'queued', RETRY_MS[2] end
   local excess = waiting + #new.ready + #new.delayed - l.queued
   if l.queued > 0 and excess > 0 then return 'queued', excess * task_ms end
-  excess = t.bytes + new.bytes - l.stored_bytes
-  if l.stored_bytes > 0 and excess > 0 then return 'stored_bytes', excess / math.max(t.bytes, 1) * waiting * task_ms end
+  local bytes = accounts.books_of(call, t).bytes
+  excess = bytes + new.bytes - l.stored_bytes
+  if l.stored_bytes > 0 and excess > 0 then return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms end
   excess = d.delayed + #new.delayed - l.delayed
   if l.delayed > 0 and #new.delayed > 0 and excess > 0 then
     local first = redis.call('ZRANGE', key(call, 'delayed:' .. t.name), 0, 0, 'WITHSCORES')[2]
@@ -107,7 +108,7 @@ end
 -- Refuses what would have a tenant keep more than its limit of bytes.
 function arrivals.check_bytes(call, t, bytes)
   local most = limits.of(call, t).stored_bytes
-  if bytes > 0 and most > 0 and t.bytes + bytes > most then
+  if bytes > 0 and most > 0 and accounts.books_of(call, t).bytes + bytes > most then
     refuse('quota_exceeded', string.format('stored_bytes %.0f', RETRY_MS[2]))
   end
 end
@@ -116,7 +117,7 @@ function arrivals.store(call, new)
   local t = accounts.touch_named(call, new.name)
   write('HSET', key(call, 'tasks'), new.records)
   write('HSET', key(call, 'payloads'), new.payloads)
-  t.bytes = t.bytes + new.bytes
+  accounts.add_bytes(call, t, new.bytes)
   for _, task in ipairs(new.special) do
     local id, asked, window = unpack(task)
     extras.add(call, id, asked)

@@ -46,7 +46,8 @@ function batches.finish(call)
       if b.dead > 0 and b.on_death ~= '' then
         call_back(call, id, b, '-death', b.on_death)
         local t = accounts.touch_named(call, b.tenant)
-        t.bytes, b.on_death = t.bytes - #b.on_death, ''
+        accounts.add_bytes(call, t, -#b.on_death)
+        b.on_death = ''
       end
       if b.state == CLOSED and b.done + b.dead + b.cancelled == b.total then complete(call, id, b) end
     end

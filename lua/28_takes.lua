@@ -8,7 +8,7 @@ takes.VOIDS_PER_CALL = 1000  -- void entries that one call passes over before it
 
 -- The next entries of a list behind those that this call has taken.
 local function next_entries(call, t, level, wanted)
-  local list, taken = levels.list(call, t, level), calls.table_of(call, 'taken')
+  local list, taken = levels.list(call, t, level), call.taken or calls.table_of(call, 'taken')
   local own = taken[list]
   if not own then
     own = {count = 0, tenant = t, level = level, is_empty = false}
@@ -62,8 +62,9 @@ end
 
 -- Up to `wanted` ids of one tenant, the next ones first.
 function takes.ids(call, t, wanted)
-  local d = (t.details or t.is_odd == 1) and accounts.details_of(call, t)
-  if not d or d.voids == 0 and d.levels == 0 then return next_entries(call, t, USUAL_PRIORITY, wanted) end
+  if accounts.is_plain(t) then return next_entries(call, t, USUAL_PRIORITY, wanted) end
+  local d = accounts.details_of(call, t)
+  if d.voids == 0 and d.levels == 0 then return next_entries(call, t, USUAL_PRIORITY, wanted) end
   local ids = {}
   for _, level in ipairs(levels.of(call, t)) do take_level(call, t, level, wanted, ids) end
   return ids

@@ -56,18 +56,35 @@ end
 -- The next tenant to serve, or nil. See rule 3: the wake list goes first, unless one who is behind wins the toss. When
 -- none but kept slots are left (11_reserve.lua), that is one that has nothing running, and the level stays.
 local function pick(call, round)
-  local woken, best, is_full = round.woken[round.next_woken], nil, call.queue.reserve > 0 and reserve.is_full(call)
+  local q, woken, best = call.queue, round.woken[round.next_woken], nil
+  local is_full = q.reserve > 0 and reserve.is_full(call)
   if is_full then best = reserve.first_idle(call, round) else best = draws.choose(call, round) end
   local is_behind = woken and best
-    and accounts.vtime_of(call, best) + accounts.expected_of(call, best) / best.weight < call.queue.level
+    and accounts.vtime_of(call, best) + accounts.expected_of(call, best) / best.weight < q.level
   if woken and not (is_behind and calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)) then
     round.next_woken, woken.listed = round.next_woken + 1, 0
     return accounts.touch(call, woken)
   end
   if not best then return nil end
   if is_full then return accounts.touch(call, best) end
-  call.queue.level = math.max(call.queue.level, accounts.vtime_of(call, best))
-  return draws.serve(call, round, best)
+  local vtime = accounts.vtime_of(call, best)
+  if vtime > q.level then q.level = vtime end
+  return draws.take(call, round)
+end
+
+-- Counts a dispatch of a tenant, and sees whether it can have another one.
+local function dispatch(call, round, t)
+  local q, is_plain = call.queue, limits.is_plain(call, t)
+  t.ready, q.ready = t.ready - 1, q.ready - 1
+  seats.count_lease(call, t, 1)
+  if not is_plain then
+    limits.tell_kept(call, t)
+    limits.spend(call, t, 1)
+  end
+  if t.ready == 0 or not is_plain then seats.recount(call, t) end
+  if not is_plain and t.standing ~= 0 and limits.is_guaranteed(call, t) then
+    round.woken[#round.woken + 1], t.listed = t, 1  -- its turn comes again, after the other newly active tenants'
+  end
 end
 
 -- Picks up to `wanted` tasks one by one. Returns the picks in order, as columns: pick i is of tenants[i], and its
@@ -84,19 +101,10 @@ function picks.round(call, wanted)
     if t.loan == accounts.NO_LOAN or reserve.repay(call, t) then
       count = count + 1
       if q.reserve > 0 then reserve.lend(call, t) end
-      t.ready, q.ready = t.ready - 1, q.ready - 1
       tenants[count], moves[count] = t, charges.dispatch(call, t)
-      seats.count_lease(call, t, 1)
-      if not limits.is_plain(call, t) then
-        limits.tell_kept(call, t)
-        limits.spend(call, t, 1)
-      end
-      if t.ready == 0 or not limits.is_plain(call, t) then seats.recount(call, t) end
-      if not t.is_servable then draws.leave(round, t) end
-      if t.is_servable and limits.is_guaranteed(call, t) then
-        round.woken[#round.woken + 1], t.listed = t, 1  -- its turn comes again, after the other newly active tenants'
-      end
+      dispatch(call, round, t)
     end
+    draws.give_back(call, round, t)
   end
   keep_woken(call, round)
   local is_kept = count == 0 and not has_popped and q.reserve > 0 and reserve.is_full(call)

@@ -10,6 +10,7 @@ do
 
 local ROUNDS = 8
 local MAX_SLOTS = 1000000000
+local HEAD = 6  -- values of the reply before the leases
 local LATE_PER_CALL = 100  -- tasks whose window has closed, after which a claim leaves the rest to the next
 
 -- Whether an entry of a list is of a task that is leased: a call failed between its writes.
@@ -18,23 +19,23 @@ local function is_left_over(call, id, run)
     or redis.call('ZSCORE', key(call, 'extended'), id))
 end
 
--- Adds a task to those that are leased.
-local function add_lease(call, claim, t, id, record, header, bytes, run)
-  local past, n, m = run, #claim.ids, #claim.runs
-  run = claim.run
-  run.features, run.bytes, run.tag, run.expires_at = header.features, bytes, t.tag, header.expires_at
+-- Adds a task to those that are leased; claim.run says what its record asks, `past` is its run if it was leased before.
+local function add_lease(call, claim, id, record, past)
+  local run, ids, runs, out = claim.run, claim.ids, claim.runs, claim.out
+  local n = #ids
   if past then
     run.attempt, run.forgiven, run.max_attempts, run.error = past.attempt + 1, past.forgiven, past.max_attempts,
       past.error
   else
-    run.attempt, run.forgiven, run.max_attempts, run.error = 1, 0, header.max_attempts, ''
+    run.attempt, run.forgiven, run.error = 1, 0, ''
   end
-  if header.features >= IS_LARGE then
-    record, claim.bytes = records.whole(call, id, record), claim.bytes + bytes
+  if run.features >= IS_LARGE then
+    record, claim.bytes = records.whole(call, id, record), claim.bytes + run.bytes
   end
-  claim.ids[n + 1], claim.runs[m + 1], claim.runs[m + 2] = id, id, RUN.pack(run)
-  local out, at = claim.out, #claim.out
-  out[at + 1], out[at + 2], out[at + 3], out[at + 4] = id, run.attempt, run.max_attempts + run.forgiven, record
+  if run.features % 2 == HAS_EXTRAS then claim.asking[#claim.asking + 1] = id end
+  ids[n + 1], runs[2 * n + 1], runs[2 * n + 2] = id, id, RUN.pack(run)
+  n = HEAD + 4 * n
+  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, run.attempt, run.max_attempts + run.forgiven, record
 end
 
 -- Sorts the round's tasks: those whose window has closed, those that are leased, those that go back since the reply is
@@ -42,30 +43,26 @@ end
 -- goes.
 local function lease_round(call, round, claim)
   if round.count == 0 then return end
-  local ids, features = round.ids, {}
-  local found, past = records.of(call, ids), redis.call('HMGET', key(call, 'runs'), unpack(ids))
+  local ids, tenants, run = round.ids, round.tenants, claim.run
+  local found, runs = records.of(call, ids), redis.call('HMGET', key(call, 'runs'), unpack(ids))
   for i = 1, round.count do
-    local id, t, record, run = ids[i], round.tenants[i], found[i], past[i] and RUN.unpack(past[i])
-    if not records.is_task(record) or run and is_left_over(call, id, run) then
+    local id, t, record, past = ids[i], tenants[i], found[i], runs[i] and RUN.unpack(runs[i])
+    if not records.is_task(record) or past and is_left_over(call, id, past) then
       picks.unpick(call, round, i, 0)
     else
-      local header, bytes = records.read(record)
-      if header.expires_at > 0 and header.expires_at <= call.sure then
+      run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = t.tag, records.terms(record)
+      if run.expires_at > 0 and run.expires_at <= call.sure then
         picks.unpick(call, round, i, 0)
         claim.windows[#claim.windows + 1] = id
-        claim.late[#claim.late + 1] = {t = t, id = id, run = run, header = header}
+        claim.late[#claim.late + 1] = {t = t, id = id, run = past}
       elseif claim.bytes >= PAGE_BYTES then
         picks.unpick(call, round, i, 1)
         claim.returned[#claim.returned + 1] = {t = t, id = id}
       else
-        if header.expires_at > 0 then claim.windows[#claim.windows + 1] = id end
-        add_lease(call, claim, t, id, record, header, bytes, run)
-        features[#claim.ids] = header.features
+        if run.expires_at > 0 then claim.windows[#claim.windows + 1] = id end
+        add_lease(call, claim, id, record, past)
       end
     end
-  end
-  for n, bits in pairs(features) do
-    if bits % 2 == HAS_EXTRAS then claim.asking[#claim.asking + 1] = claim.ids[n] end
   end
 end
 
@@ -118,21 +115,21 @@ local function recall(call, name, claim)
       end
     end
   end
-  if #claim.out == 0 then return false end
+  if #claim.out == HEAD then return false end
   claim.lease = lease
   redis.call('ZADD', key(call, 'leases'), 'XX', deadline, field)
   return true
 end
 
--- The reply: what is told of the queue, then the leases.
+-- The reply: what is told of the queue, before the leases.
 local function reply_of(call, claim)
-  local q, wanted = call.queue, {}
+  local q, out, wanted = call.queue, claim.out, {}
   for _, id in ipairs(claim.asking) do
     if extras.of(call, id).result_ttl > 0 then wanted[#wanted + 1] = id end
   end
-  local out = {call.now, q.lease_ms, #claim.out > 0 and claim.lease or 0, wanted, call.unpark_at or -1,
-    q.barred == 0 and {unpack(call.kept or {})} or {'', q.barred, call.now, call.now}}
-  for i = 1, #claim.out do out[i + 6] = claim.out[i] end
+  out[1], out[2], out[3], out[4], out[5] = call.now, q.lease_ms, #out > HEAD and claim.lease or 0, wanted,
+    call.unpark_at or -1
+  out[6] = q.barred == 0 and {unpack(call.kept or {})} or {'', q.barred, call.now, call.now}
   return out
 end
 
@@ -142,10 +139,10 @@ local function fill(call, claim, limit)
   call.wake = {taken = 0, unserved = {}, again = {}}
   while q.barred == 0 and #claim.ids < limit and q.servable > 0 and rounds < ROUNDS and #claim.late < LATE_PER_CALL
       and claim.bytes < PAGE_BYTES and not claim.is_kept do
+    if rounds > 0 then seats.seat_all(call) end
     local round = picks.round(call, limit - #claim.ids)
     picks.take(call, round)
     lease_round(call, round, claim)
-    seats.seat_all(call)
     rounds, claim.is_kept = rounds + 1, round.is_kept
   end
   return rounds
@@ -171,8 +168,9 @@ function verbs.claim(keys, args)
   if #args[3] > ID_BYTES then refuse('bad_request', 'worker') end
   calls.confirm(call, args[6])
   local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
-  local q, claim = call.queue, {name = args[3], lease = leases.next_number(call), ids = {}, runs = {}, out = {},
-    asking = {}, windows = {}, late = {}, returned = {}, bytes = 0, is_kept = false}
+  local q, claim = call.queue, {name = args[3], lease = leases.next_number(call), ids = {}, runs = {},
+    out = {false, false, false, false, false, false}, asking = {}, windows = {}, late = {}, returned = {}, bytes = 0,
+    is_kept = false}
   if args[5] == 'again' and recall(call, args[3], claim) then return reply_of(call, claim) end
   claim.run = {lease = claim.lease, state = leases.LEASED, features = 0, is_extended = 0, began_at = call.at, bytes = 0,
     tag = '', attempt = 0, forgiven = 0, max_attempts = 0, expires_at = 0, error = ''}

@@ -28,7 +28,8 @@ end
 function settlements.forget(call, t, id, how, lease, attempt, features, bytes)
   leases.set_run(call, id, nil)
   records.mark(call, id, how, lease, features)
-  t.bytes, call.queue[how] = t.bytes - bytes, call.queue[how] + 1
+  accounts.add_bytes(call, t, -bytes)
+  call.queue[how] = call.queue[how] + 1
   if features % 2 == 0 then return end
   batches.note_end(call, id, how)
   feeds.tell_of(call, t, id, how, attempt, '')
@@ -69,7 +70,8 @@ local WORKED = {ack = true, finish = true, nack = true, reject = true}  -- the h
 
 local function end_well(call, t, id, lease)
   settlements.forget(call, t, id, 'done', lease.lease, lease.attempt, lease.features, lease.bytes)
-  t.done = t.done + 1
+  local books = accounts.books_of(call, t)
+  books.done = books.done + 1
 end
 
 function actions.ack(call, t, id, lease)

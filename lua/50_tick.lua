@@ -131,7 +131,8 @@ local function trim_batches(call, limit)
   for _, id in ipairs(ids) do
     local b = batches.find(call, id)
     local t = accounts.touch_named(call, b.tenant)
-    t.bytes, call.batches[id] = t.bytes - batches.bytes_of(b), nil
+    accounts.add_bytes(call, t, -batches.bytes_of(b))
+    call.batches[id] = nil
   end
   redis.call('HDEL', key(call, 'batches'), unpack(ids))
   redis.call('ZREM', key(call, 'completed'), unpack(ids))

@@ -14,13 +14,11 @@ function verbs.set_weight(keys, args)
   check_tenant(args[3])
   local t = accounts.touch_named(call, args[3])
   local q, before = call.queue, t.weight
-  if t.counted == 1 then
-    seats.accrue(call, t)
-    q.weight_sum = q.weight_sum + weight - before
-  end
-  local vtime = accounts.vtime_of(call, t)
-  t.weight, t.tentative = weight, false
+  local vtime, entitled, books = accounts.vtime_of(call, t), seats.entitled_to(call, t), accounts.books_of(call, t)
+  if t.standing == COMPETES then q.weight_sum = q.weight_sum + weight - before end
+  t.weight = weight
   t.base = t.base + vtime - accounts.vtime_of(call, t)  -- what was stays as it was counted, also of leases that run
+  books.entitled = books.entitled + entitled - seats.entitled_to(call, t)
   calls.close(call)
   return before
 end
@@ -69,6 +67,7 @@ function verbs.configure(keys, args)
   for i = 3, #args, 2 do q[args[i]] = tonumber(args[i + 1]) end
   if q.share ~= share then
     q.epoch, q.epoch_at, q.clock, q.level, q.estimate, q.estimate_sq = q.epoch + 1, call.at, 0, 0, 0, 0
+    call.mean = 0
   end
   if q.reserve ~= kept or q.reserve > 0 and q.share ~= share then reserve.renew(call) end
   calls.close(call)

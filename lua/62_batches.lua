@@ -29,7 +29,8 @@ function verbs.open_batch(keys, args)
   local t = accounts.named(call, args[3])
   arrivals.check_bytes(call, t, batches.bytes_of(b))
   accounts.touch(call, t)
-  t.bytes, calls.table_of(call, 'batches')[args[4]] = t.bytes + batches.bytes_of(b), b
+  accounts.add_bytes(call, t, batches.bytes_of(b))
+  calls.table_of(call, 'batches')[args[4]] = b
   batches.finish(call)
   calls.close(call)
   return 'ok'

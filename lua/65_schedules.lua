@@ -75,7 +75,7 @@ function verbs.schedule(keys, args)
   local t, bytes = accounts.named(call, tenant), KEPT_BYTES + #template
   if outcome == 'changed' then bytes = #template - redis.call('HSTRLEN', key(call, 'templates'), field) end
   arrivals.check_bytes(call, t, bytes)
-  t.bytes = accounts.touch(call, t).bytes + bytes
+  accounts.add_bytes(call, accounts.touch(call, t), bytes)
   redis.call('HSET', key(call, 'templates'), field, template)
   save_schedule(call, s)
   calls.close(call)
@@ -92,7 +92,8 @@ function verbs.unschedule(keys, args)
   check_schedule(tenant, name)
   if redis.call('HDEL', key(call, 'schedules:' .. tenant), name) == 0 then return 'gone' end
   local t = accounts.touch_named(call, tenant)
-  t.bytes = t.bytes - KEPT_BYTES - redis.call('HSTRLEN', key(call, 'templates'), tenant .. '/' .. name)
+  local bytes = redis.call('HSTRLEN', key(call, 'templates'), tenant .. '/' .. name)
+  accounts.add_bytes(call, t, -KEPT_BYTES - bytes)
   redis.call('HDEL', key(call, 'templates'), tenant .. '/' .. name)
   redis.call('ZREM', key(call, 'fires'), tenant .. '/' .. name)
   calls.close(call)

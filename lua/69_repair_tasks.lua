@@ -8,7 +8,7 @@ local NO_LEASE = {lease = 0}
 function repairs.add_kept(call, name, bytes)
   if redis.call('HEXISTS', key(call, 'tenants'), name) == 0 then
     local t = accounts.named(call, name)
-    redis.call('HSET', key(call, 'accounts'), t.tag, ACCOUNT.pack(t))
+    redis.call('HSET', key(call, 'accounts'), t.tag, accounts.pack(call, t))
     redis.call('HSET', key(call, 'tenants'), name, DETAILS.pack(accounts.details_of(call, t)))
   end
   local sums = repairs.kept(call, 'sums', SUMS, name)
@@ -89,7 +89,7 @@ local function tenant_of(call, fact)
   note(call, 'tenants', 1)
   details.packed = DETAILS.pack(details)  -- at once: a later job of this call goes through all tenants
   redis.call('HSET', key(call, 'tenants'), t.name, details.packed)
-  redis.call('HSET', key(call, 'accounts'), t.tag, ACCOUNT.pack(t))
+  redis.call('HSET', key(call, 'accounts'), t.tag, accounts.pack(call, t))
   return t
 end
 

@@ -41,10 +41,10 @@ function verbs.tenants(keys, args)
   for i, name in ipairs(names) do
     local t = accounts.named(call, name, details[i])
     local d = accounts.details_of(call, t)
-    if t.counted == 1 then seats.accrue(call, t) end
-    if call.queue.share == SHARE_TIME then t.delivered = t.delivered + accounts.age_of(call, t) end
-    for _, value in ipairs({t.weight, t.ready, d.held, d.delayed, t.leased, d.dead, t.done, t.delivered, t.entitled,
-      t.slot ~= OUT and 1 or 0, d.barred, d.limited, t.bytes}) do
+    local books = accounts.books_of(call, t)
+    local delivered = books.delivered + (call.queue.share == SHARE_TIME and accounts.age_of(call, t) or 0)
+    for _, value in ipairs({t.weight, t.ready, d.held, d.delayed, t.leased, d.dead, books.done, delivered,
+      seats.entitled_to(call, t), t.slot ~= OUT and 1 or 0, d.barred, d.limited, books.bytes}) do
       name = name .. ' ' .. text(value)
     end
     out[#out + 1] = name

@@ -50,7 +50,7 @@ function verbs.why(keys, args)
   facts.cap, facts.queue_slots, facts.queue_kept = limits.cap_of(call, t), q.slots, reserve.kept(call)
   for _, name in ipairs({'weight_sum', 'estimate', 'leased', 'barred'}) do facts['queue_' .. name] = q[name] end
   facts.debt = math.max(0, accounts.vtime_of(call, t) - q.level) * t.weight
-  facts.competes = t.counted
+  facts.competes = t.standing == COMPETES and 1 or 0
   facts.is_awake = t.slot == AWAKE and 1 or 0
   facts.turns_at = redis.call('ZSCORE', key(call, 'turns'), t.name) or 0
   facts.queue_turns_at = redis.call('ZSCORE', key(call, 'turns'), '') or 0

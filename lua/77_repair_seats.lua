@@ -25,7 +25,7 @@ function jobs.wake(call, job)
   end)
 end
 
-local function save_account(call, t) redis.call('HSET', key(call, 'accounts'), t.tag, ACCOUNT.pack(t)) end
+local function save_account(call, t) redis.call('HSET', key(call, 'accounts'), t.tag, accounts.pack(call, t)) end
 
 -- An account whose tenant's name is not known any more is found by it again.
 local function keep_name(call, t)
@@ -51,16 +51,17 @@ local function check_account(call, t)
     note(call, 'wake', 1)
     listed = 1
   end
-  local counted = slot ~= OUT and t.counted > 0 and 1 or 0
-  if correct(call, 'seats', t, {listed = listed, slot = slot, counted = counted}) then save_account(call, t) end
-  t.is_servable = slot ~= OUT
+  local standing = slot == OUT and 0 or math.min(math.max(t.standing, ELIGIBLE), COMPETES)
+  if correct(call, 'seats', t, {listed = listed, slot = slot, standing = standing}) then save_account(call, t) end
   if slot > 0 then
     add(call, 'class ' .. t.class, 1)
     if not has_slot(call, t) then add(call, 'flaws', 1) end
   end
-  add(call, 'servable', t.is_servable and 1 or 0)
-  add(call, 'weight_sum', counted * t.weight)
-  add(call, 'running', counted * accounts.running_of(t))
+  if standing ~= 0 then add(call, 'servable', 1) end
+  if standing == COMPETES then
+    add(call, 'weight_sum', t.weight)
+    add(call, 'running', accounts.running_of(t))
+  end
 end
 
 -- Compares what the queue says of all accounts with what they say.
@@ -78,8 +79,7 @@ end
 function jobs.accounts(call, job)
   local flat, is_last = repairs.scan(call, job, 'accounts')
   for i = 1, #flat, 2 do
-    call.packed[flat[i]] = call.packed[flat[i]] or flat[i + 1]
-    local t = accounts.at(call, flat[i])
+    local t = accounts.unpack(call, flat[i], flat[i + 1])
     call.queue.numbers = math.max(call.queue.numbers, (struct.unpack('<I', t.tag)))
     keep_name(call, t)
     check_account(call, t)
@@ -125,10 +125,10 @@ local function is_misplaced(call, t, d)
   if limits.of(call, t).max_share > 0 then own = UNSET end  -- the slots may have changed since
   local is_within = limits.is_within_guarantee(call, t)
   if t.slot == OUT then
-    return limits.is_eligible(call, t) and (call.queue.sweeping == 0 or own ~= UNSET) or t.counted == 1
+    return limits.is_eligible(call, t) and (call.queue.sweeping == 0 or own ~= UNSET) or t.standing == COMPETES
   end
   local is_full = own > 0 and t.leased >= own
-  return t.ready == 0 or d.barred ~= 0 or is_full or t.counted ~= (is_within and 0 or 1)
+  return t.ready == 0 or d.barred ~= 0 or is_full or t.standing ~= (is_within and ELIGIBLE or COMPETES)
     or t.slot > 0 and limits.is_guaranteed(call, t)
 end
 
@@ -137,13 +137,13 @@ local function mend_counts(call, t, d)
   local sums, running = repairs.kept(call, 'sums', SUMS, t.name), accounts.running_of(t)
   local window, barred = redis.call('HGET', key(call, 'windows'), t.name), {barred = d.barred}
   limits.bar(barred, BAR_CLOSED, window and WINDOW.unpack(window).is_open == 0)
-  local is_wrong = correct(call, 'accounts', t, {ready = sums.ready, leased = sums.leased, starts = sums.starts,
-    bytes = sums.bytes, tentative = false})
+  local is_wrong = correct(call, 'accounts', t, {ready = sums.ready, leased = sums.leased, starts = sums.starts})
+  is_wrong = correct(call, 'accounts', accounts.books_of(call, t), {bytes = sums.bytes}) or is_wrong
   is_wrong = correct(call, 'accounts', d, {held = sums.held, delayed = sums.delayed, dead = sums.dead,
     voids = sums.voids, levels = redis.call('ZCARD', key(call, 'levels:' .. t.name)), barred = barred.barred,
     limited = redis.call('HEXISTS', key(call, 'limits'), t.name)}) or is_wrong
   if t.loan ~= 0 and t.leased ~= 1 then is_wrong = correct(call, 'accounts', t, {loan = 0}) or is_wrong end
-  if t.counted == 1 then call.queue.running = call.queue.running + accounts.running_of(t) - running end
+  if t.standing == COMPETES then call.queue.running = call.queue.running + accounts.running_of(t) - running end
   add(call, 'loans', t.loan ~= 0 and 1 or 0)
   for _, name in ipairs(COUNTS) do add(call, name, sums[name]) end
   return is_wrong

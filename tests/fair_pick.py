@@ -27,7 +27,6 @@ class Tenant:
     estimate: float = 0
     delivered: float = 0
     entitled: float = 0
-    joined: float = 0
     barred: int = 0
     spent: float = 0
     cause: int = 0
@@ -86,18 +85,15 @@ class Round:
         self.passed: list[Tenant] = []
         self.passes = 0
         self.is_filled = False  # few tenants are all in the pool from the first pick on
-        self.pool: list[Tenant] = []
+        self.pool: list[tuple[float, Tenant]] = []  # by virtual time
+        self.ahead: float = 0
 
-    def add(self, t: Tenant | None) -> None:
-        """Have a tenant in the pool, once."""
-        if t and t not in self.pool:
-            self.pool.append(t)
-
-    def drop(self, place: int) -> None:
-        """Take a tenant out of the pool; the last one moves into its place."""
-        last = self.pool.pop()
-        if place < len(self.pool):
-            self.pool[place] = last
+    def add(self, t: Tenant, time: float, most: int) -> None:
+        """Have a tenant in the pool, once, behind its equals; the pool keeps the best."""
+        if t not in [other for _, other in self.pool]:
+            self.pool.append((time, t))
+            self.pool.sort(key=lambda entry: entry[0])
+            del self.pool[most:]
 
 
 def is_outside(rate: float, top: float) -> bool:
@@ -134,6 +130,7 @@ class FairPick(Limiting):
         self.at: float = 0  # of the call that is under way, since the origin
         self.estimate: float = 0
         self.estimate_sq: float = 0
+        self.mean: float = 0  # what a running task takes in all, when the call began
         self.touched: list[Tenant] = []
         self.woken: list[Tenant] = []
         self.readied = False
@@ -158,11 +155,6 @@ class FairPick(Limiting):
         """Tell the tenant's virtual time."""
         return t.base if self.share or t.loan == GIFT else t.base + self.age_of(t) / t.weight
 
-    @property
-    def mean(self) -> float:
-        """Tell what a running task takes in all."""
-        return self.estimate_sq / self.estimate if self.estimate > 0 else 0
-
     def expected_of(self, t: Tenant) -> float:
         """Tell what a task of the tenant is expected to cost at least."""
         return 1 if self.share else max(t.estimate, self.mean, 1)
@@ -179,7 +171,7 @@ class FairPick(Limiting):
             return t.weight
         ms = t.estimate if t.estimate > 0 else self.mean
         if t.leased:
-            ms = max(ms, self.age_of(t) / t.leased)
+            ms = self.age_of(t) / t.leased if self.age_of(t) > ms * t.leased else ms
         return t.weight / max(ms, 1)
 
     def take_slot(self, t: Tenant) -> None:
@@ -198,10 +190,9 @@ class FairPick(Limiting):
             seats[t.slot - 1] = moved
         t.slot = OUT
 
-    def accrue(self, t: Tenant) -> None:
-        """Book what the tenant was entitled to."""
-        t.entitled += t.weight * (self.clock - t.joined)
-        t.joined = self.clock
+    def entitled_to(self, t: Tenant) -> float:
+        """Tell what the tenant was entitled to."""
+        return t.entitled + t.weight * self.clock if t.counted else t.entitled
 
     def recount(self, t: Tenant) -> None:
         """Count the tenant among the eligible and those that compete, or no longer."""
@@ -211,11 +202,8 @@ class FairPick(Limiting):
             t.is_servable, self.servable = is_servable, self.servable + (1 if is_servable else -1)
         if counted == t.counted:
             return
-        if counted:
-            t.joined = self.clock
-        else:
-            self.accrue(t)
         sign = 1 if counted else -1
+        t.entitled = t.entitled - sign * t.weight * self.clock
         t.counted = counted
         self.weight_sum += sign * t.weight
         self.running += sign * (0 if t.loan == GIFT else t.leased)
@@ -401,24 +389,19 @@ class FairPick(Limiting):
             if self.account_of(t):
                 if is_outside(self.rate_of(t), top):
                     self.touch(t.name)
-                return round.add(t)
+                return self.pool_up(round, t)
         return None
 
     def pass_on(self, round: Round) -> None:
         """Move the cursor on."""
         self.cursor = (self.cursor + 1) % len(round.seated)
         round.passes += 1
-        round.add(self.account_of(round.passed[(round.passes - 1) % len(round.passed)]))
+        self.pool_up(round, self.account_of(round.passed[(round.passes - 1) % len(round.passed)]))
 
-    def lowest(self, round: Round) -> Tenant | None:
-        """Return the one in the pool that has the lowest virtual time, the first of equals."""
-        return min(round.pool, key=self.tentative_of, default=None)
-
-    def trim(self, round: Round) -> None:
-        """Keep the pool's bound: those with the highest virtual times go, the last of equals first."""
-        while len(round.pool) > self.pool:
-            times = [self.tentative_of(t) for t in round.pool]
-            round.drop(max(range(len(times)), key=lambda i: (times[i], i)))
+    def pool_up(self, round: Round, t: Tenant | None) -> None:
+        """Have a tenant that can be served in the pool."""
+        if t:
+            round.add(t, self.tentative_of(t), self.few if len(round.seated) <= self.few else self.pool)
 
     def choose_of_few(self, round: Round, dice: Iterator[float]) -> Tenant | None:
         """Choose the one of all; those of equal virtual time come by chance."""
@@ -427,8 +410,8 @@ class FairPick(Limiting):
             round.is_filled = True
             first = math.floor(next(dice) * len(seated)) if len(seated) > 1 else 0
             for i in range(len(seated)):
-                round.add(self.account_of(seated[(first + i) % len(seated)]))
-        return self.lowest(round)
+                self.pool_up(round, self.account_of(seated[(first + i) % len(seated)]))
+        return round.pool[0][1] if round.pool else None
 
     def choose(self, round: Round, dice: Iterator[float]) -> Tenant | None:
         """Choose among those that have slots: the lowest of those that this round has looked at."""
@@ -437,15 +420,17 @@ class FairPick(Limiting):
         for _ in range(1 if round.passes else FIRST):
             self.draw(round, dice)
         self.pass_on(round)
-        best = self.lowest(round)
-        spread = 0 if self.share or not self.weight_sum else self.running / self.weight_sum * self.mean / 2
         for _ in range(REDRAWS):
-            if best and self.tentative_of(best) <= self.level + spread + self.expected_of(best) / 2 / best.weight:
+            time, best = round.pool[0] if round.pool else (0, None)
+            if best and time <= self.level + self.running * round.ahead + self.expected_of(best) / 2 / best.weight:
                 break
             self.draw(round, dice)
-            best = self.lowest(round)
-        self.trim(round)
-        return best
+        return round.pool[0][1] if round.pool else None
+
+    def give_back(self, round: Round, t: Tenant) -> None:
+        """Have a tenant that was served in the pool again, if it has a slot, and more."""
+        if t.slot > 0 and t.is_servable:
+            self.pool_up(round, t)
 
     def pop_woken(self, wanted: int) -> deque[Tenant]:
         """Take tenants off the wake list; whoever has left it is dropped."""
@@ -470,6 +455,7 @@ class FairPick(Limiting):
             return t
         if best and not is_full:
             self.level = max(self.level, self.vtime_of(best))
+            del round.pool[0]
         return best
 
     def pick_round(self, wanted: int, dice: Iterator[float]) -> tuple[list[Pick], bool]:
@@ -480,6 +466,8 @@ class FairPick(Limiting):
         has_popped = bool(self.wake)
         woken, again = self.pop_woken(wanted), 0
         round = Round([(2.0**c, list(seats)) for c, seats in sorted(self.classes.items()) if seats])
+        if not self.share and self.weight_sum:
+            round.ahead = self.mean / 2 / self.weight_sum
         picks: list[Pick] = []
         while len(picks) < wanted and self.servable > 0:
             round.wanted = wanted - len(picks)
@@ -488,6 +476,7 @@ class FairPick(Limiting):
                 break
             self.touch(t.name)
             if t.loan and not self.repay(t):
+                self.give_back(round, t)
                 continue
             self.lend(t)
             if t.cause and t.name not in {name for name, *_ in self.kept}:
@@ -496,8 +485,7 @@ class FairPick(Limiting):
             self.count_lease(t, 1)
             self.spend(t, 1)
             self.recount(t)
-            if not t.is_servable and t in round.pool:
-                round.drop(round.pool.index(t))
+            self.give_back(round, t)
             if t.is_servable and self.is_guaranteed(t):
                 woken.append(t)
                 t.listed, again = True, again + 1

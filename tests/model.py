@@ -160,6 +160,7 @@ class Model(Scheduling):
             moved = (self.call_now - last) * self.running / self.weight_sum
             self.clock, self.level = self.clock + moved, self.level + moved
         self.at = self.call_now - self.call_origin
+        self.mean = self.estimate_sq / self.estimate if self.estimate > 0 else 0
         return self.call_now
 
     def close(self, now: float) -> None:
@@ -475,10 +476,11 @@ class Model(Scheduling):
         while not self.barred and len(leased) < limit and self.servable > 0 and rounds < ROUNDS and not is_kept:
             if self.claimed_bytes >= self.page:
                 break
+            if rounds:
+                self.seat_all()
             picks, is_kept = self.pick_round(limit - len(leased), dice)
             for p in picks:
                 leased += self.lease(p, worker, now, number)
-            self.seat_all()
             rounds += 1
         is_short = len(leased) < limit
         if leased:
@@ -845,11 +847,10 @@ class Model(Scheduling):
         now = self.open(now)
         t = self.touch(tenant)
         before = t.weight
-        if t.counted:
-            self.accrue(t)
-            self.weight_sum += weight - before
-        vtime = self.vtime_of(t)
+        self.weight_sum += t.counted * (weight - before)
+        vtime, entitled = self.vtime_of(t), self.entitled_to(t)
         t.weight = weight
+        t.entitled = t.entitled + entitled - self.entitled_to(t)
         t.base = t.base + vtime - self.vtime_of(t)
         self.close(now)
         return before
@@ -907,9 +908,9 @@ class Model(Scheduling):
             self.readied = self.servable > 0
         if self.share != self.settings["share"]:
             self.share, self.epoch, self.epoch_at = self.settings["share"], self.epoch + 1, self.at
-            self.clock = self.level = self.estimate = self.estimate_sq = 0
+            self.clock = self.level = self.estimate = self.estimate_sq = self.mean = 0
             for t in self.tenants.values():
-                t.base = t.estimate = t.delivered = t.entitled = t.joined = 0
+                t.base = t.estimate = t.delivered = t.entitled = 0
                 t.starts = t.leased * self.at
         self.close(now)
 

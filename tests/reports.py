@@ -64,7 +64,7 @@ def share(model: Model, name: str) -> dict[str, float]:
         "dead": t.dead,
         "done": t.done,
         "delivered": t.delivered + (0 if model.share else model.age_of(t)),
-        "entitled": t.entitled + (t.weight * (model.clock - t.joined) if t.counted else 0),
+        "entitled": model.entitled_to(t),
         "is_eligible": int(t.slot != OUT),
         "barred": t.barred,
         "limited": int(name in model.own),

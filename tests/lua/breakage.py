@@ -96,14 +96,21 @@ class Breaker:
         values = unpack(format, record)
         name = self.random.choice(fields)
         value = getattr(values, name)
-        changed = (
-            1 - value if name in ("counted", "listed", "is_odd", "limited") else value + self.random.choice([-1, 1, 3])
-        )
+        changed = 1 - value if name in ("listed", "is_odd", "limited") else value + self.random.choice([-1, 1, 3])
         if name not in ("slot", "class"):
             changed = min(max(changed, 0), 99) if name == "priority" else max(changed, 0)
         setattr(values, name, changed)
         self.done += f" {name} {value}"
         self.client.hset(key, field, packed(format, values))
+
+    def books(self, key: str) -> None:
+        """Alter how many bytes a tenant keeps."""
+        tag, record = self.random.choice(sorted(self.client.hgetall(key).items()))
+        account = unpack("ACCOUNT", record)
+        books = unpack("BOOKS", account.books)
+        books.bytes = max(0, books.bytes + self.random.choice([-1, 1, 3]))
+        account.books = packed("BOOKS", books)
+        self.client.hset(key, tag, packed("ACCOUNT", account))
 
     def queue_(self, key: str) -> None:
         """Alter a count of the queue, or how many tenants a class has."""
@@ -171,9 +178,8 @@ BREAKS: dict[str, Callable[[Breaker, str], Any]] = {
     "claims": Breaker.claims,
     "queue": Breaker.queue_,
     "groups": record_of("GROUP", "left", "together"),
-    "accounts": record_of(
-        "ACCOUNT", "leased", "ready", "slot", "class", "counted", "listed", "is_odd", "starts", "bytes"
-    ),
+    "accounts": record_of("ACCOUNT", "leased", "ready", "slot", "class", "standing", "listed", "is_odd", "starts"),
+    "accounts books": Breaker.books,
     "tenants": record_of("DETAILS", "held", "delayed", "dead", "voids", "levels", "limited"),
     "batches": record_of("BATCH", "running", "admitted", "total", deletes=False),
     "runs": record_of("RUN", "features", deletes=False),

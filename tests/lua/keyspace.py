@@ -37,10 +37,10 @@ def unpack_queue(packed: bytes | None) -> Any:
 
 
 class Seat:
-    """A tenant: its account and its details."""
+    """A tenant: its account, its books and its details."""
 
     def __init__(self, account: Any, details: Any) -> None:
-        self.__dict__ |= vars(account) | vars(details)
+        self.__dict__ |= vars(account) | vars(details) | vars(unpack("BOOKS", account.books))
 
     def is_eligible(self, cap: float) -> bool:
         """Whether the tenant can be served."""
@@ -90,7 +90,7 @@ class Keyspace:
         self.deadlines, self.extended, self.due, self.expiring, self.deaths = (scores[n] for n in SCORES[:5])
         self.leases = {id for id, run in self.runs.items() if run.state in (LEASED, STOPPING)}
         self.graveyards, self.fires, self.templates = scores["graveyards"], scores["fires"], named["templates"]
-        self.tags = {tag: account.name.decode() for tag, account in accounts.items()}
+        self.tags = {tag: account.name for tag, account in accounts.items()}
         details = {name: unpack("DETAILS", packed) for name, packed in named["tenants"].items()}
         self.seats = {name: Seat(accounts[d.tag], d) for name, d in details.items()}
         self.wake = [self.tags[tag] for tag in values.get("wake", [])]
@@ -327,7 +327,7 @@ class Keyspace:
                 assert self.queue.sweeping or not seat.is_eligible(cap), tenant
         assert self.queue.servable == len(eligible)
         competing = {t: s for t, s in eligible.items() if not 0 < self.guaranteed(t) >= s.leased}
-        assert {t for t, s in self.seats.items() if s.counted} == competing.keys()
+        assert {t for t, s in self.seats.items() if s.standing == 2} == competing.keys()
         assert self.queue.weight_sum == sum(seat.weight for seat in competing.values())
         assert self.queue.running == sum(seat.leased for seat in competing.values() if seat.loan != GIFT)
         strings = {float(name[6:]) for name in self.names if name.startswith("class:")}

@@ -269,7 +269,7 @@ def test_a_gift_whose_task_is_too_late_leaves_the_account_as_it_was(queue: Queue
 
     def account(tenant: str) -> float:
         accounts = [unpack("ACCOUNT", packed) for packed in queue.client.hgetall(queue.key("accounts")).values()]
-        (base,) = (each.base for each in accounts if each.name.decode() == tenant)
+        (base,) = (each.base for each in accounts if each.name == tenant)
         return float(base)
 
     before = account("other")

@@ -105,9 +105,7 @@ MUTANTS = [
     Mutant("later batches of a name are the same", "return b.created_at == asked.opened_at and b or nil", "return b"),
     Mutant("tasks are added to closed batches", "if b.state ~= OPENED then refuse('batch_closed', 'batch') end", ""),
     Mutant("success is called back after a death", "if b.done == b.total then call_back", "if true then call_back"),
-    Mutant(
-        "every death calls back", "t.bytes, b.on_death = t.bytes - #b.on_death, ''", "t.bytes = t.bytes - #b.on_death"
-    ),
+    Mutant("every death calls back", "        b.on_death = ''\n", ""),
     Mutant(
         "an expired held task keeps its entry",
         "if not batches.of_task(call, id) or redis.call('ZREM', batches.held_key(call, id), id) == 0 then",
@@ -138,13 +136,13 @@ MUTANTS = [
     Mutant("a claim takes one too many", "picks.round(call, limit - #claim.ids)", "picks.round(call, limit + 1)"),
     Mutant(
         "expired tasks are leased",
-        "if header.expires_at > 0 and header.expires_at <= call.sure then\n        picks.unpick",
+        "if run.expires_at > 0 and run.expires_at <= call.sure then\n        picks.unpick",
         "if false then\n        picks.unpick",
     ),
     Mutant(
         "a task expires a ms late",
-        "header.expires_at <= call.sure then\n        picks.unpick",
-        "header.expires_at < call.sure then\n        picks.unpick",
+        "run.expires_at <= call.sure then\n        picks.unpick",
+        "run.expires_at < call.sure then\n        picks.unpick",
     ),
     Mutant(
         "expired tasks are charged",
@@ -153,7 +151,7 @@ MUTANTS = [
     ),
     Mutant(
         "the end of a started task is watched",
-        "        if header.expires_at > 0 then claim.windows[#claim.windows + 1] = id end\n",
+        "        if run.expires_at > 0 then claim.windows[#claim.windows + 1] = id end\n",
         "",
     ),
     Mutant(
@@ -201,7 +199,9 @@ MUTANTS = [
         "(d.barred ~= 0 and d.barred or 8)",
     ),
     Mutant("a claim does not tell who was kept out", "    limits.tell_kept(call, t)\n", ""),
-    Mutant("whoever is over the cap keeps the slot", "  accounts.touch(call, t)\n  return nil\n", "  return nil\n"),
+    Mutant(
+        "whoever is over the cap keeps the slot", "    accounts.touch(call, t)\n    return nil\n", "    return nil\n"
+    ),
     Mutant(
         "a void at the head stays there",
         "    if not pass_void(call, t, first, level) then return end\n    redis.call('LPOP', list)\n",
@@ -238,7 +238,7 @@ MUTANTS = [
         "    round.woken[#round.woken + 1], t.listed = t, 1  --",
         "    local _ = t  --",
     ),
-    Mutant("a guarantee sheds debt", "= t.base + math.max(behind, 0), false", "= t.base + behind, false"),
+    Mutant("a guarantee sheds debt", "t.base = t.base + math.max(behind, 0)", "t.base = t.base + behind"),
     Mutant("a guaranteed tenant keeps its slot", "    if t.slot > 0 then free_slot(call, t) end\n    wake", "    wake"),
     Mutant("quotas are not looked at", "  arrivals.check_quotas(call, new)\n", ""),
     Mutant("a fire passes the quota", "if outcome == 'ok' and arrivals.exceeded(call, new) then", "if false then"),
@@ -249,20 +249,18 @@ MUTANTS = [
     Mutant("own limits are those for all", "if own[limit] == UNSET then own[limit] = value end", "own[limit] = value"),
     Mutant(
         "a claim overruns the cap",
-        "if limits.is_eligible(call, t) then return t end",
-        "if t.ready > 0 then return t end",
+        "and not limits.is_eligible(call, t) then\n    accounts",
+        "and t.ready == 0 then\n    accounts",
     ),
     Mutant(
-        "the cap for all is not looked at by a draw",
-        "  if not t and (call.queue.limited == 1 or call.queue.max_shares == 1) then t = accounts.at(call, tag) end\n",
-        "",
+        "the cap for all is not looked at by a draw", "(round.is_limited or call.is_touched[t])", "call.is_touched[t]"
     ),
     Mutant("an expired task takes a place under the cap", "  seats.count_lease(call, t, -1)\n", ""),
-    Mutant("idling banks credit", "= t.base + math.max(behind, 0), false", "= t.base, false"),
+    Mutant("idling banks credit", "t.base = t.base + math.max(behind, 0)", "t.base = t.base"),
     Mutant(
-        "a choice looks at the account as it was",
-        "t.starts + count * call.at, false",
-        "t.starts + count * call.at, t.tentative",
+        "a choice does not see the leases of its own call",
+        "local leased = t.leased\n  if leased == 0 or call.queue.share",
+        "local leased = t.leased - (call.is_touched[t] and 1 or 0)\n  if leased == 0 or call.queue.share",
     ),
     Mutant("coming back sheds debt", "if behind < 0 and not", "if false and not"),
     Mutant("the wake list starves the backlog", "if woken and not (is_behind and", "if woken and not (false and"),
@@ -271,9 +269,15 @@ MUTANTS = [
         "is_behind and calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)",
         "is_behind",
     ),
-    Mutant("the second draw is ignored", "for _ = 1, round.passes == 0 and FIRST or 1 do draw", "for _ = 1, 1 do draw"),
+    Mutant(
+        "the second draw is ignored", "for _ = round.passes == 0 and 1 or FIRST, FIRST do draw", "for _ = 1, 1 do draw"
+    ),
     Mutant("nobody is drawn again", "for _ = 1, REDRAWS do", "for _ = 1, 0 do"),
-    Mutant("the cursor stands still", "q.cursor = (q.cursor + 1) % round.line.slots", "q.cursor = q.cursor"),
+    Mutant(
+        "the cursor stands still",
+        "q.cursor, round.passes = (q.cursor + 1) % round.line.slots, passes + 1",
+        "round.passes = passes + 1",
+    ),
     Mutant(
         "of few not all are looked at", "for i = first, first + count - 1 do", "for i = first, first + count - 2 do"
     ),
@@ -290,31 +294,29 @@ MUTANTS = [
         "q.clock, q.level = q.clock + moved, q.level + moved\n  return",
         "q.clock = q.clock + moved\n  return",
     ),
-    Mutant(
-        "who is served does not raise the level",
-        "math.max(call.queue.level, accounts.vtime_of(call, best))",
-        "call.queue.level",
-    ),
+    Mutant("who is served does not raise the level", "  if vtime > q.level then q.level = vtime end\n", ""),
     Mutant(
         "tenants begin at the clock",
         "local behind = call.queue.level - accounts",
         "local behind = call.queue.clock - accounts",
     ),
-    Mutant(
-        "a short task does not move the clock", "if unseen > 0 and t.counted == 1 and not is_gift then", "if false then"
-    ),
+    Mutant("a short task does not move the clock", "if unseen > 0 and moves_clock then", "if false then"),
     Mutant("running leases do not count", "return t.base + age_of(call, t) / t.weight", "return t.base"),
     Mutant(
         "nothing is expected of running leases",
-        "math.max(t.leased * expected_of(call, t), age_of(call, t))",
-        "age_of(call, t)",
+        "local age, least = age_of(call, t), leased * expected_of(call, t)",
+        "local age, least = age_of(call, t), 0",
     ),
-    Mutant("an old lease does not lower the rate", "if t.leased > 0 then ms =", "if false then ms ="),
-    Mutant("the mean is that over tasks", "q.estimate_sq / q.estimate or 0", "q.estimate or 0"),
+    Mutant(
+        "an old lease does not lower the rate",
+        "if leased > 0 and age_of(call, t) > ms * leased then ms =",
+        "if false then ms =",
+    ),
+    Mutant("the mean is that over tasks", "call.mean = q.estimate_sq / q.estimate end", "call.mean = q.estimate end"),
     Mutant(
         "a tenant within its guarantee competes",
-        "is_servable and not limits.is_within_guarantee(call, t) and 1 or 0",
-        "is_servable and 1 or 0",
+        "standing = limits.is_within_guarantee(call, t) and ELIGIBLE or COMPETES",
+        "standing = COMPETES",
     ),
     Mutant("a dead worker's time is charged", "lost[i][2] - call.queue.lease_ms", "call.now"),
     Mutant("a lease given back teaches", "  if not is_worked then return end\n", ""),
@@ -324,7 +326,26 @@ MUTANTS = [
         "weights leak from the sum", "q.weight_sum + sign * t.weight", "q.weight_sum + math.max(sign, 0) * t.weight"
     ),
     Mutant("leases leak from the sum", "q.running + sign * accounts.running_of(t)", "q.running"),
-    Mutant("a weight change forgets the sum", "    q.weight_sum = q.weight_sum + weight - before\n", ""),
+    Mutant(
+        "what a tenant was entitled to is not booked",
+        "books.entitled - sign * t.weight * q.clock",
+        "books.entitled - t.weight * q.clock",
+    ),
+    Mutant(
+        "a weight change alters what was booked",
+        "  books.entitled = books.entitled + entitled - seats.entitled_to(call, t)\n",
+        "",
+    ),
+    Mutant(
+        "books outlive a change of share",
+        "books.epoch, books.delivered, books.entitled = q.epoch, 0, 0",
+        "books.epoch = q.epoch",
+    ),
+    Mutant(
+        "a weight change forgets the sum",
+        "  if t.standing == COMPETES then q.weight_sum = q.weight_sum + weight - before end\n",
+        "",
+    ),
     Mutant(
         "a weight change counts running leases anew",
         "  t.base = t.base + vtime - accounts.vtime_of(call, t)  --",
@@ -435,7 +456,11 @@ MUTANTS = [
         "'(' .. text(math.max(0, call.now - younger))",
         "text(math.max(0, call.now - younger))",
     ),
-    Mutant("accounts outlive a change of share", "  if t.epoch ~= call.queue.epoch then\n", "  if false then\n"),
+    Mutant(
+        "accounts outlive a change of share",
+        "  if epoch > 0 and struct.unpack('<I', t.books) ~= epoch then renew(call, t) end\n",
+        "",
+    ),
     Mutant("of many that fire all do", "if s.head ~= head or s.paused == 1", "if not s.head or s.paused == 1"),
     Mutant(
         "a twin in one call fires twice",
@@ -537,10 +562,9 @@ MUTANTS = [
         "return changed and changed[slot] or redis.call('GETRANGE'",
         "return redis.call('GETRANGE'",
     ),
-    Mutant("a round does not see the slots that the call has changed", "  if tag then return tag end\n", ""),
     Mutant(
-        "a draw sees accounts of before a change of share",
-        "  if t.epoch ~= call.queue.epoch then renew(call.queue, t) end\n",
+        "a round does not see the slots that the call has changed",
+        "  if changed and changed[slot] then return changed[slot] end\n",
         "",
     ),
     Mutant(
@@ -568,27 +592,33 @@ MUTANTS = [
     Mutant("a class without tenants keeps its string", "  put_in_slot(call, class, last, false)\n", ""),
     Mutant(
         "a dart does not touch whoever is outside the class",
-        "      if seats.is_outside(accounts.rate_of(call, account), darts.tops[i]) then",
+        "      if seats.is_outside(accounts.rate_of(call, t), top) then",
         "      if false then",
     ),
-    Mutant("whoever has no more stays in the pool", "  if not t.is_servable then draws.leave(round, t) end\n", ""),
-    Mutant("whoever is served stays in the pool as it was", "  round.pool[round.place] = t\n", ""),
     Mutant(
-        "a tenant is in the pool twice",
-        "  if not t or round.pooled[t.tag] then return end",
-        "  if not t then return end",
+        "whoever has no more stays in the pool",
+        "  if t.slot > 0 and t.standing ~= 0 then add(call, round, t) end\n",
+        "  if t.slot > 0 then add(call, round, t) end\n",
     ),
-    Mutant("the pool has no bound", "  trim(call, round)\n", ""),
-    Mutant("whoever came last leaves the pool", "      if tentative >= most then place", "      if true then place"),
+    Mutant(
+        "whoever is served stays in the pool as it was",
+        "  table.remove(round.times, 1)\n  local t = table.remove(round.pool, 1)\n  round.pooled[t] = nil\n",
+        "  local t = round.pool[1]\n",
+    ),
+    Mutant("a tenant is in the pool twice", "  if not t or pooled[t] then return end", "  if not t then return end"),
+    Mutant("the pool has no bound", "  if place == round.most then\n    if", "  if false then\n    if"),
+    Mutant(
+        "whoever came last leaves the pool",
+        "    if times[place] <= time then return end\n",
+        "    if true then return end\n",
+    ),
     Mutant(
         "of equals the first leaves the pool",
-        "      if tentative >= most then place",
-        "      if tentative > most then place",
+        "    if times[place] <= time then return end\n",
+        "    if times[place] < time then return end\n",
     ),
-    Mutant("the last of the pool is lost", "  pool[place] = pool[count]\n", ""),
-    Mutant(
-        "the place of the last of the pool is forgotten", "  if round.place == count then round.place = place end\n", ""
-    ),
+    Mutant("the pool is in no order", "  while place > 0 and times[place] > time do", "  while false do"),
+    Mutant("whoever leaves the pool cannot come again", "    pooled[pool[place]] = nil\n", ""),
     Mutant(
         "an older number opens the lease",
         "or number and lease.lease ~= number or",
@@ -713,8 +743,8 @@ MUTANTS = [
     ),
     Mutant(
         "a claim does not give a large payload",
-        "record, claim.bytes = records.whole(call, id, record), claim.bytes + bytes",
-        "claim.bytes = claim.bytes + bytes",
+        "record, claim.bytes = records.whole(call, id, record), claim.bytes + run.bytes",
+        "claim.bytes = claim.bytes + run.bytes",
     ),
     Mutant("a claim that is made again gives no large payload", "records.whole(call, id, found[i])", "found[i]"),
     Mutant(
@@ -769,24 +799,24 @@ MUTANTS = [
         "      lease.features, lease.bytes)\n  else",
         "      lease.features, 0)\n  else",
     ),
-    Mutant("a purged task weighs", "    t.bytes = t.bytes - bytes\n", ""),
-    Mutant("a new task weighs nothing", "  t.bytes = t.bytes + new.bytes\n", ""),
+    Mutant("a purged task weighs", "    accounts.add_bytes(call, t, -bytes)\n    records.drop", " records.drop"),
+    Mutant("a new task weighs nothing", "  accounts.add_bytes(call, t, new.bytes)\n", ""),
     Mutant("a replayed task forgets what it weighs", "began_at = 0, bytes = bytes,", "began_at = 0, bytes = 0,"),
     Mutant("a task's record does not say that it asks for more", "asked == PLAIN and 0 or HAS_EXTRAS", "0"),
     Mutant(
         "a task's run does not say that it asks for more",
-        "run.expires_at = header.features, bytes,",
-        "run.expires_at = header.features - header.features % 2, bytes,",
+        "local _, features, max_attempts, _, _, expires_at, _, position = struct.unpack(HEADER.format, record)\n",
+        "local _, features, max_attempts, _, _, expires_at, _, position = struct.unpack(HEADER.format, record)\n  features = features - features % 2\n",
     ),
     Mutant(
         "a claim does not look for what its tasks ask",
-        "if bits % 2 == HAS_EXTRAS then claim.asking",
-        "if false then claim.asking",
+        "  if run.features % 2 == HAS_EXTRAS then claim.asking[#claim.asking + 1] = id end\n  ids[n",
+        "  ids[n",
     ),
     Mutant(
         "a claim that is made again does not look for what its tasks ask",
-        "if run.features % 2 == HAS_EXTRAS then claim.asking",
-        "if false then claim.asking",
+        "      if run.features % 2 == HAS_EXTRAS then claim.asking",
+        "      if false then claim.asking",
     ),
     Mutant(
         "a task's end does not look for what it asked",
@@ -873,33 +903,35 @@ IN_FULL_QUEUES = [
     ),
     Mutant(
         "a gift moves the clock at its end",
-        "if unseen > 0 and t.counted == 1 and not is_gift then",
-        "if unseen > 0 and t.counted == 1 then",
+        "if unseen > 0 and moves_clock then",
+        "if unseen > 0 and t.standing == COMPETES then",
     ),
     Mutant(
-        "a gift leaves the running leases twice", "if t.counted == 1 and not is_gift then", "if t.counted == 1 then"
+        "a gift leaves the running leases twice",
+        "if moves_clock then q.running",
+        "if t.standing == COMPETES then q.running",
     ),
     Mutant(
         "a gift moves the clock while it runs",
-        "if t.counted == 1 and t.loan ~= accounts.GIFT then",
-        "if t.counted == 1 then",
+        "if t.standing == COMPETES and t.loan ~= accounts.GIFT then",
+        "if t.standing == COMPETES then",
     ),
     Mutant("a gift's time does not stand still", "SHARE_COUNT or t.loan == GIFT then", "SHARE_COUNT then"),
     Mutant("a gift is charged as a dispatch", "  if t.loan == accounts.GIFT then return false end\n", ""),
     Mutant(
         "a repaid gift is charged",
-        "  t.base, t.tentative = t.base + vtime - accounts.vtime_of(call, t), false\n  if t.counted",
-        "  t.tentative = false\n  if t.counted",
+        "  t.base = t.base + vtime - accounts.vtime_of(call, t)\n  if t.standing == COMPETES then q.running",
+        "  if t.standing == COMPETES then q.running",
     ),
     Mutant(
         "a repaid gift does not run",
-        "  if t.counted == 1 then q.running = q.running + accounts.running_of(t) - running end\n",
+        "  if t.standing == COMPETES then q.running = q.running + accounts.running_of(t) - running end\n",
         "",
     ),
     Mutant(
         "a gift that stops competing is counted",
-        "q.running = q.running + sign * accounts.running_of(t)",
-        "q.running = q.running + sign * t.leased",
+        "q.running + sign * accounts.running_of(t)",
+        "q.running + sign * t.leased",
     ),
     Mutant(
         "who has leases stands on the wake list",
@@ -972,7 +1004,7 @@ LATE = {
     "a fire passes the quota",
     "a claim overruns the cap",
     "the cap for all is not looked at by a draw",
-    "a choice looks at the account as it was",
+    "a choice does not see the leases of its own call",
     "the wake list starves the backlog",
     "the backlog starves the wake list",
     "the second draw is ignored",
@@ -1000,7 +1032,7 @@ LATE = {
     "the pool has no bound",
     "whoever came last leaves the pool",
     "of equals the first leaves the pool",
-    "the place of the last of the pool is forgotten",
+    "whoever leaves the pool cannot come again",
     "an extended lease ends with its group",
     "a claim that is made again renews no extension",
     "a claim that is made again watches a group of extended leases",
