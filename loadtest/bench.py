@@ -62,8 +62,12 @@ class Bench:
         """Return how many bytes the store uses."""
         return int(await self._info("memory", "used_memory:"))
 
+    async def process_id(self) -> int:
+        """Return the store's process id."""
+        return int(await self._info("server", "process_id:"))
+
     async def _used(self) -> tuple[float, float, float]:
-        pid = int(await self._info("server", "process_id:"))
+        pid = await self.process_id()
         function = await self._info("commandstats", "cmdstat_fcall:")
         inside = int(function.partition("usec=")[2].partition(",")[0] or 0)
         return time.perf_counter(), cpu_seconds(pid), inside / 1e6
@@ -81,10 +85,10 @@ class Bench:
             await self.store.enqueue(self.queue, tenant, tasks[start : start + CALL_TASKS])
         self.ids.update(task.id for task in tasks)
 
-    async def claim(self, tasks: int) -> None:
-        """Claim so many tasks."""
+    async def claim(self, tasks: int, per_call: int = CALL_TASKS) -> None:
+        """Claim so many tasks, some per call."""
         while tasks > 0:
-            claim = await self.store.claim(self.queue, "loadtest", min(CALL_TASKS, tasks))
+            claim = await self.store.claim(self.queue, "loadtest", min(per_call, tasks))
             if not claim.leases:
                 raise RunFailed(f"{self.queue}: the queue gave nothing with {tasks:,} tasks to come")
             tasks -= len(claim.leases)

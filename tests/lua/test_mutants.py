@@ -805,8 +805,8 @@ MUTANTS = [
     Mutant("a task's record does not say that it asks for more", "asked == PLAIN and 0 or HAS_EXTRAS", "0"),
     Mutant(
         "a task's run does not say that it asks for more",
-        "local _, features, max_attempts, _, _, expires_at, _, position = struct.unpack(HEADER.format, record)\n",
-        "local _, features, max_attempts, _, _, expires_at, _, position = struct.unpack(HEADER.format, record)\n  features = features - features % 2\n",
+        "  if features < IS_LARGE then return features",
+        "  features = features - features % 2\n  if features < IS_LARGE then return features",
     ),
     Mutant(
         "a claim does not look for what its tasks ask",
