@@ -31,13 +31,8 @@ function repairs.filter(call, job, name, kind, keep)
   local at, copy, first = key(call, name), part(call, 'list'), tonumber(job.cursor)
   local entries = redis.call('LRANGE', at, first, first + repairs.PAGE - 1)
   if #entries == 0 then
-    if job.flaws == 0 then
-      redis.call('UNLINK', copy)
-    elseif redis.call('EXISTS', copy) == 1 then
-      redis.call('RENAME', copy, at)
-    else
-      redis.call('UNLINK', at)
-    end
+    redis.call('UNLINK', job.flaws > 0 and at or copy)  -- first: what RENAME replaces may be freed at once
+    if redis.call('EXISTS', copy) == 1 then redis.call('RENAME', copy, at) end
     return true
   end
   local kept = keep(entries)
@@ -82,12 +77,24 @@ function jobs.unnamed(call)
   return true
 end
 
+-- The levels for which there is a key that begins so.
+local function existing(call, beginning)
+  local names, found, r = {}, {}, call.repair
+  for level = 0, MAX_PRIORITY do names[level + 1] = beginning .. level end
+  r.left = r.left - 3
+  if redis.call('EXISTS', unpack(names)) == 0 then return found end
+  r.left = r.left - 20
+  for level = 0, MAX_PRIORITY do
+    if redis.call('EXISTS', names[level + 1]) == 1 then found[#found + 1] = level end
+  end
+  return found
+end
 
 -- Asks for all that a tenant's ready tasks stand in, or are to.
 local function ask_lists(call, name, details)
   local found, usual = {USUAL_PRIORITY}, key(call, 'ready:' .. name)
   if call.queue.special > 0 or details.levels > 0 then
-    call.repair.left = call.repair.left - 5
+    call.repair.left = call.repair.left - 20
     for level = 0, MAX_PRIORITY do found[level + 1] = level end
   end
   local names = {part(call, 'ready:' .. name), key(call, 'void:' .. name), key(call, 'levels:' .. name), usual}
@@ -105,7 +112,7 @@ local function ask_lists(call, name, details)
 end
 
 function jobs.lists(call, job)
-  local flat, is_last = repairs.scan(call, job, 'tenants', 50)
+  local flat, is_last = repairs.scan(call, job, 'tenants', call.queue.special > 0 and 3 or 20)
   for i = 1, #flat, 2 do ask_lists(call, flat[i], (DETAILS.unpack(flat[i + 1]))) end
   return is_last
 end
@@ -166,10 +173,8 @@ function jobs.levels(call, job)
       note(call, 'levels', redis.call('ZREM', at, member))
     end
   end
-  for level = 0, MAX_PRIORITY do
-    if level ~= USUAL_PRIORITY and redis.call('EXISTS', list .. ':' .. level) == 1 then
-      note(call, 'levels', redis.call('ZADD', at, 'NX', level, level))
-    end
+  for _, level in ipairs(existing(call, list .. ':')) do
+    if level ~= USUAL_PRIORITY then note(call, 'levels', redis.call('ZADD', at, 'NX', level, level)) end
   end
   return true
 end
@@ -200,10 +205,8 @@ function jobs.lost(call, job)
   local ready, touched = part(call, 'ready:' .. job.rest), {}
   local ids = redis.call('ZRANGE', ready, 0, repairs.PAGE - 1)
   if #ids == 0 then
-    for level = 0, MAX_PRIORITY do
-      if redis.call('EXISTS', part(call, 'lost:' .. level)) == 1 then
-        repairs.ask(call, 'merge', level .. ':' .. job.rest)
-      end
+    for _, level in ipairs(existing(call, part(call, 'lost:'))) do
+      repairs.ask(call, 'merge', level .. ':' .. job.rest)
     end
     return true
   end
@@ -234,6 +237,7 @@ function jobs.merge(call, job)
     local ids = next_lost(call, level, '+inf')
     write('RPUSH', copy, ids)
     if #ids > 0 then return false end
+    redis.call('UNLINK', list)
     redis.call('RENAME', copy, list)
     if level ~= USUAL_PRIORITY then redis.call('ZADD', key(call, 'levels:' .. name), level, level) end
     return true

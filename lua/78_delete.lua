@@ -14,7 +14,7 @@
 
 do
 
-local KEYS_PER_SLICE = 500
+local KEYS_PER_SLICE = 150
 local FIELDS_PER_READ, READS_PER_SLICE = 100, 20
 local OF_TENANT = {'ready:', 'levels:', 'void:', 'delayed:', 'events:', 'deaths:', 'schedules:', 'repair:ready:'}
 local OF_BATCH = {'members:', 'held:'}
