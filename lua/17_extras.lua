@@ -56,11 +56,15 @@ function extras.of(call, id)
   return call.extras[id]
 end
 
--- Notes what a new task asks for.
-function extras.add(call, id, asked)
-  redis.call('HSET', key(call, 'extras'), id, EXTRAS.pack(asked))
-  calls.table_of(call, 'extras')[id] = asked
-  call.queue.special = call.queue.special + 1
+-- Notes what new tasks ask for: {id, what} each.
+function extras.add(call, tasks)
+  local known, fields = calls.table_of(call, 'extras'), {}
+  for _, task in ipairs(tasks) do
+    known[task[1]] = task[2]
+    fields[#fields + 1], fields[#fields + 2] = task[1], EXTRAS.pack(task[2])
+  end
+  write('HSET', key(call, 'extras'), fields)
+  call.queue.special = call.queue.special + #tasks
 end
 
 function extras.unique_key(call, name, dedupe_key)
@@ -87,9 +91,12 @@ end
 
 function extras.hold_key(call, t, id, dedupe_key, window_ms)
   local at, until_ms = extras.unique_key(call, t.name, dedupe_key), window_ms > 0 and call.now + window_ms or 0
-  redis.call('SET', at, string.format('%.0f %s', until_ms, id))
-  if window_ms == 0 then return end
-  redis.call('PEXPIRE', at, string.format('%.0f', window_ms + KEY_GRACE_MS))
+  local held = string.format('%.0f %s', until_ms, id)
+  if window_ms == 0 then
+    redis.call('SET', at, held)
+    return
+  end
+  redis.call('SET', at, held, 'PX', string.format('%.0f', window_ms + KEY_GRACE_MS))
   note_kept(call, t, 'k', dedupe_key, #dedupe_key, window_ms)
 end
 

@@ -11,12 +11,14 @@ do
 
 places.NO_RUN = {attempt = 0, lease = 0, error = ''}  -- of a task that was never leased
 
--- The sorted set `due` holds each tenant's earliest start, so that the ticker visits tenants, not tasks.
-function places.put_delayed(call, t, id, start_at)
-  local d = accounts.details_of(call, t)
-  redis.call('ZADD', key(call, 'delayed:' .. t.name), start_at, id)
-  redis.call('ZADD', key(call, 'due'), 'LT', start_at, t.name)
-  d.delayed, call.queue.delayed = d.delayed + 1, call.queue.delayed + 1
+-- Puts tasks where they wait for their start; `starts`: when one starts, and its id, by turns. The sorted set `due`
+-- holds each tenant's earliest start, so that the ticker visits tenants, not tasks.
+function places.put_delayed(call, t, starts)
+  local d, first = accounts.details_of(call, t), starts[1]
+  for i = 3, #starts, 2 do first = math.min(first, starts[i]) end
+  write('ZADD', key(call, 'delayed:' .. t.name), starts)
+  redis.call('ZADD', key(call, 'due'), 'LT', first, t.name)
+  d.delayed, call.queue.delayed = d.delayed + #starts / 2, call.queue.delayed + #starts / 2
 end
 
 function places.count_delayed(call, t, count)
@@ -148,7 +150,8 @@ end
 
 -- Takes a waiting task out of the place where it waits.
 function places.take_out(call, t, id)
-  if redis.call('ZREM', key(call, 'delayed:' .. t.name), id) == 1 then
+  local is_delayed = accounts.details_of(call, t).delayed > 0
+  if is_delayed and redis.call('ZREM', key(call, 'delayed:' .. t.name), id) == 1 then
     places.count_delayed(call, t, -1)
   elseif not batches.take_out_held(call, t, id) then
     void_entry(call, t, id)

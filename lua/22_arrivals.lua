@@ -64,7 +64,8 @@ function arrivals.admit(call, new, id, payload, start_at, expires_at, max_attemp
   end
   new.bytes = new.bytes + #payload
   if start_at > call.now then
-    table.insert(new.delayed, {id, start_at})
+    table.insert(new.delayed, start_at)
+    table.insert(new.delayed, id)
   else
     new.ready[#new.ready + 1] = id
   end
@@ -86,12 +87,12 @@ function arrivals.exceeded(call, new)
   local l, waiting = limits.of(call, t), t.ready + d.held + d.delayed
   local task_ms = math.max(t.estimate / math.max(t.leased, 1), l.rate > 0 and 1000 / l.rate or 1)
   if d.voids >= MOST_VOIDS then return 'queued', RETRY_MS[2] end
-  local excess = waiting + #new.ready + #new.delayed - l.queued
+  local excess = waiting + #new.ready + #new.delayed / 2 - l.queued
   if l.queued > 0 and excess > 0 then return 'queued', excess * task_ms end
   local bytes = accounts.books_of(call, t).bytes
   excess = bytes + new.bytes - l.stored_bytes
   if l.stored_bytes > 0 and excess > 0 then return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms end
-  excess = d.delayed + #new.delayed - l.delayed
+  excess = d.delayed + #new.delayed / 2 - l.delayed
   if l.delayed > 0 and #new.delayed > 0 and excess > 0 then
     local first = redis.call('ZRANGE', key(call, 'delayed:' .. t.name), 0, 0, 'WITHSCORES')[2]
     return 'delayed', (first or call.now) - call.now
@@ -118,9 +119,9 @@ function arrivals.store(call, new)
   write('HSET', key(call, 'tasks'), new.records)
   write('HSET', key(call, 'payloads'), new.payloads)
   accounts.add_bytes(call, t, new.bytes)
+  if #new.special > 0 then extras.add(call, new.special) end
   for _, task in ipairs(new.special) do
     local id, asked, window = unpack(task)
-    extras.add(call, id, asked)
     if asked.key ~= '' then extras.hold_key(call, t, id, asked.key, window) end
     if asked.batch ~= '' then
       local b = batches.find(call, asked.batch)
@@ -129,7 +130,7 @@ function arrivals.store(call, new)
     end
   end
   if #new.ready > 0 then places.put_ready(call, t, new.ready) end
-  for _, task in ipairs(new.delayed) do places.put_delayed(call, t, task[1], task[2]) end
+  if #new.delayed > 0 then places.put_delayed(call, t, new.delayed) end
   write('ZADD', key(call, 'expiring'), new.expiring)
   call.queue.enqueued = call.queue.enqueued + #new.records / 2
 end

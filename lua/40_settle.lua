@@ -92,7 +92,7 @@ function actions.nack(call, t, id, _, delay, message)
   keep_waiting(call, id, run)
   local delay_ms = tonumber(delay) or backoff_ms(call, run)
   if delay_ms > 0 then
-    places.put_delayed(call, t, id, call.now + delay_ms)
+    places.put_delayed(call, t, {call.now + delay_ms, id})
   else
     places.put_ready(call, t, {id})
   end

@@ -93,7 +93,7 @@ function verbs.reschedule(keys, args)
     places.take_out(call, t, id)
     records.change_window(call, id, record, start_at, header.expires_at)
     if start_at > call.now then
-      places.put_delayed(call, t, id, start_at)
+      places.put_delayed(call, t, {start_at, id})
     else
       places.put_ready(call, t, {id})
     end

@@ -409,7 +409,11 @@ MUTANTS = [
     ),
     Mutant("promotion has no limit", "math.max(1, math.floor(limit / #tenants))", "limit"),
     Mutant("the rest of a herd is forgotten", "  if next_due[2] then\n", "  if false then\n"),
-    Mutant("a later start hides an earlier one", "key(call, 'due'), 'LT', start_at", "key(call, 'due'), start_at"),
+    Mutant(
+        "a later start hides an earlier one",
+        "key(call, 'due'), 'LT', first, t.name)\n  d",
+        "key(call, 'due'), first, t.name)\n  d",
+    ),
     Mutant("time goes back", "  call.now = math.max(time, q.now)\n", "  call.now = time\n"),
     Mutant("a clock that was ahead stops the queue", "if back > CLOCK_BACK_MS then", "if false then"),
     Mutant(
