@@ -7,10 +7,13 @@ local feeds = {}  -- what other sections call
 do
 
 local EVENT_BYTES = 256  -- of what an event says beside its kind, what is kept
+local GOING = 10         -- old events that go with each new one, where fewer are to be kept than there are
 
 -- Puts an event into a tenant's feed, and says once in a call that there are new ones.
 function feeds.tell(call, name, event, id, attempt, detail)
-  redis.call('XADD', key(call, 'events:' .. name), 'MAXLEN', '=', call.queue.events_keep, '0-*', 'event', event,
+  local feed = key(call, 'events:' .. name)
+  local kept = math.max(call.queue.events_keep, redis.call('XLEN', feed) + 1 - GOING)
+  redis.call('XADD', feed, 'MAXLEN', '=', kept, '0-*', 'event', event,
     'id', id, 'at', text(call.now), 'attempt', attempt, 'detail', detail:sub(1, EVENT_BYTES))
   local told = calls.table_of(call, 'told')
   if told[name] then return end

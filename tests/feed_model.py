@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-EVENT_BYTES = 256
+EVENT_BYTES, GOING = 256, 10
 Told = tuple[int, str, str, float, int, str]  # id, event, task or batch, at, attempt, detail
 
 
@@ -16,10 +16,10 @@ class Feeds:
         self.newest: defaultdict[str, int] = defaultdict(int)
 
     def tell(self, keep: int, tenant: str, event: str, of: str, at: float, attempt: int = 0, detail: str = "") -> None:
-        """Put an event into a tenant's feed; only the last `keep` stay."""
+        """Put an event into a tenant's feed; the last `keep` stay, and others go a few at a time."""
         self.newest[tenant] += 1
         self.kept[tenant].append((self.newest[tenant], event, of, at, attempt, detail[:EVENT_BYTES]))
-        del self.kept[tenant][: max(0, len(self.kept[tenant]) - keep)]
+        del self.kept[tenant][: min(GOING, max(0, len(self.kept[tenant]) - keep))]
 
     def read(self, tenant: str, after: int, count: int) -> tuple[int, int, list[Told]]:
         """Read what came after an event: the reply of `events`."""

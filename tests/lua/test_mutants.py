@@ -526,7 +526,7 @@ MUTANTS = [
         "if true then feeds.tell(",
     ),
     Mutant("it is told of batches that did not ask", "if b.events > 0 then feeds.tell(", "if true then feeds.tell("),
-    Mutant("a feed grows for ever", "'MAXLEN', '=', call.queue.events_keep, '0-*'", "'0-*'"),
+    Mutant("a feed grows for ever", "'MAXLEN', '=', kept, '0-*'", "'0-*'"),
     Mutant("a feed counts by the clock", "'0-*', 'event'", "'*', 'event'"),
     Mutant("the last event is read again", "string.format('(0-%.0f', after)", "string.format('0-%.0f', after)"),
     Mutant("a gap is not told", "newest - redis.call('XLEN', feed) + 1", "1"),
