@@ -18,6 +18,7 @@ local UNMADE, MADE, DELETING = 0, 1, 2  -- queue.stage: see 78_delete.lua
 local REASONS = {'exhausted', 'rejected', 'expired', 'lease_lost'}
 local EXHAUSTED, REJECTED, EXPIRED, LEASE_LOST = 1, 2, 3, 4
 local TASKS_PER_CALL = 500
+local CHANGES_PER_CALL = 64  -- where each may touch a tenant, a batch, a list, a feed and a dedupe key of its own
 local PAGE_BYTES = 1048576  -- of payloads and errors in one reply, its last entry not counted
 local ERROR_BYTES = 2048    -- of an error message, what is kept
 local ID_BYTES = 255
@@ -43,14 +44,14 @@ local function check_whole(given, field, lowest, highest)
   return number
 end
 
--- The arguments from `first` on, which are ids: at most 500, each once.
-local function ids_in(args, first)
+-- The arguments from `first` on, which are ids: at most so many, each once.
+local function ids_in(args, first, most)
   local ids, seen = {}, {}
   for i = first, #args do
     if seen[args[i]] then refuse('bad_request', 'ids') end
     ids[#ids + 1], seen[args[i]] = args[i], true
   end
-  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end
+  if #ids == 0 or #ids > most then refuse('bad_request', 'ids') end
   return ids
 end
 

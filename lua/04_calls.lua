@@ -93,6 +93,7 @@ function calls.open_any(keys, args)
     marked = false, unlarged = false,                -- tasks that have ended (20_records.lua)
     runs = false, groups = false,                    -- leases (26_leases.lua)
     taken = false, marks = false, voids = 0,         -- entries of lists (28_takes.lua)
+    fired_bytes = 0,                                 -- payloads of schedules (65_schedules.lua)
     is_changed = false,                              -- whether a tick changed what no tenant's account shows
     repair = false,                                  -- the repair that this call goes on with (68_repair.lua)
     messages = false,                                -- to be published when all is written

@@ -66,6 +66,8 @@ end
 -- What becomes of a task of tenant t whose lease has just ended.
 local actions = {}
 local ARGUMENTS = {ack = 3, finish = 4, nack = 5, reject = 4, release = 3, reap = 3, extend = 3}  -- of each action
+local HEAVY = {finish = true, nack = true, reject = true}  -- these, and all of tasks that ask for more, are work:
+local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 10, 500   -- a call leaves the rest to the next
 local WORKED = {ack = true, finish = true, nack = true, reject = true}  -- the handler came to an end
 
 local function end_well(call, t, id, lease)
@@ -178,16 +180,17 @@ local function read_settlements(args)
   return ids, starts, numbers
 end
 
--- Reads what the leases belong to: groups, and what the tasks asked for.
+-- Reads what the leases belong to: groups, and what the tasks asked for. Returns their features, if any asks for more.
 local function read_more(call, ids, numbers)
   local features = {}
   leases.read_groups(call, numbers)
-  if call.queue.special == 0 then return end
+  if call.queue.special == 0 then return features end
   for i, id in ipairs(ids) do
     local lease = leases.lease_of(call, id)
     features[i] = lease and lease.features or HAS_EXTRAS
   end
   extras.read_of(call, ids, features)
+  return features
 end
 
 -- settle(keys, argv): end or extend leases, each fenced by (id, lease).
@@ -196,15 +199,19 @@ end
 --         for finish: result; for nack: delay_ms (may be empty), error; for reject: error
 --   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
 --         | "stale" (the lease was lost: another one owns or owned the task)
---         | "cancelled" (extended, but the task was cancelled: its owner shall stop)
+--         | "cancelled" (extended, but the task was cancelled: its owner shall stop). Fewer than leases where those
+--         are too much for one call: nothing has become of the rest.
 --   flags allow-oom
 function verbs.settle(keys, args)
   local call, outcomes, changed = calls.open(keys, args), {}, false
   local ids, starts, numbers = read_settlements(args)
   leases.read_runs(call, ids)
-  read_more(call, ids, numbers)
+  local features, work = read_more(call, ids, numbers), 0
   for n = 1, #ids do
     local first = starts[n]
+    local is_heavy = HEAVY[args[first]] or features[n] and features[n] % 2 == HAS_EXTRAS
+    work = work + (is_heavy and HEAVY_WORK or LIGHT_WORK)
+    if work > WORK_PER_CALL then break end
     outcomes[n] = settlements.settle(call, args[first], ids[n], numbers[n], call.now, args[first + 3], args[first + 4])
     changed = changed or outcomes[n] == 'ok' or outcomes[n] == 'cancelled'
   end

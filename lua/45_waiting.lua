@@ -62,20 +62,20 @@ end
 
 -- cancel(keys, argv): tasks that wait are forgotten; those that run shall be stopped.
 --   keys  1 prefix
---   argv  1 now  2 dice  then ids (at most 500, each once)
+--   argv  1 now  2 dice  then ids (at most 64, each once)
 --   out   per id "ok" (it will not run) | "running" (its worker is told to stop; what it acks all the same is done)
 --         | "gone" (done, dead, cancelled or unknown)
 --   flags allow-oom
 function verbs.cancel(keys, args)
   local call = calls.open(keys, args)
-  return each_alive(call, ids_in(args, 3), function(id, record, run)
+  return each_alive(call, ids_in(args, 3, CHANGES_PER_CALL), function(id, record, run)
     return cancel_one(call, id, record, run)
   end)
 end
 
 -- reschedule(keys, argv): give waiting tasks another start; one that has passed means now.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 500, each once)
+--   argv  1 now  2 dice  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 64, each once)
 --   out   per id "ok" | "running" | "expired" (it would start after its end: nothing changed) | "gone"
 --   flags allow-oom
 function verbs.reschedule(keys, args)
@@ -84,7 +84,7 @@ function verbs.reschedule(keys, args)
     if not (ms >= 0 and ms <= HORIZON_MS) then refuse('bad_request', 'start_at') end
   end
   if delay > 0 then start_at = call.now + delay end
-  return each_alive(call, ids_in(args, 5), function(id, record, run)
+  return each_alive(call, ids_in(args, 5, CHANGES_PER_CALL), function(id, record, run)
     if run and leases.is_leased(run.state) then return 'running' end
     local header = records.read(record)
     local t = accounts.touch_named(call, header.tenant)

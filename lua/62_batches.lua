@@ -69,7 +69,7 @@ function verbs.cancel_batch(keys, args)
   if before ~= COMPLETE then
     b.state = CLOSED
     redis.call('ZADD', key(call, 'cancelling'), 'NX', call.now, args[3])
-    waiting.cancel_members(call, TASKS_PER_CALL)
+    waiting.cancel_members(call, CHANGES_PER_CALL)
     settlements.close(call)
   end
   return BATCH_STATES[before]
@@ -82,7 +82,7 @@ end
 --         or {} where there is none
 function verbs.batches(keys, args)
   local call, out = {prefix = keys[1]}, {}
-  for i, id in ipairs(ids_in(args, 3)) do
+  for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
     local b = batches.find(call, id)
     out[i] = b and {BATCH_STATES[b.state], b.tenant, b.cap, b.total, b.running, b.done, b.dead, b.cancelled,
       text(b.created_at), text(b.completed_at)} or {}

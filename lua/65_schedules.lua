@@ -157,6 +157,7 @@ local function enqueue_fire(call, s, due_at)
   local outcome = arrivals.admit(call, new, id, template.payload, due_at, expires_at, max_attempts, asked, window)
   if outcome == 'ok' and arrivals.exceeded(call, new) then outcome = 'quota_exceeded' end
   if outcome == 'ok' then arrivals.store(call, new) end
+  call.fired_bytes = call.fired_bytes + #template.payload
   return outcome
 end
 
@@ -178,14 +179,15 @@ end
 --   out   per fire: "ok" | "duplicate" (the id is known) | "duplicate <id>" (another task, perhaps of an earlier fire,
 --         holds its dedupe key: no task) | "missed" (it is more than a minute late, and the schedule skips what it
 --         missed: no task) | "quota_exceeded" (the tenant has too much waiting: no task) | "gone" (it is not due,
---         or the head has changed: somebody else fired it)
+--         or the head has changed: somebody else fired it) | "later" (what comes before it has long payloads: it stays
+--         due)
 --         The task's id is <tenant>/<name>-<next_at of the head>, and that is its start.
 --   flags none: refused as a whole when the store is full; the schedules stay due
 function verbs.fire(keys, args)
   local call, outcomes, changed = calls.open(keys, args), {}, false
   for i, f in ipairs(read_fires(call, args)) do
-    outcomes[i] = fire_one(call, f.schedule, f.head, f.next_at)
-    changed = changed or outcomes[i] ~= 'gone'
+    outcomes[i] = call.fired_bytes >= PAGE_BYTES and 'later' or fire_one(call, f.schedule, f.head, f.next_at)
+    changed = changed or outcomes[i] ~= 'gone' and outcomes[i] ~= 'later'
   end
   if changed then calls.close(call) end
   return outcomes

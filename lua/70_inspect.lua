@@ -99,16 +99,19 @@ end
 -- results(keys, argv): the results that are kept of tasks that were done.
 --   keys  1 prefix
 --   argv  1 now  2 dice  then ids (at most 500)
---   out   per id: the result as it came, or false; false too while another task has the id
+--   out   per id: the result as it came, or false; false too while another task has the id. Fewer than asked for where
+--         the results are long.
 function verbs.results(keys, args)
-  local call, out = calls.ask(keys, args), {}
-  for i, id in ipairs(ids_in(args, 3)) do
+  local call, out, bytes = calls.ask(keys, args), {}, 0
+  for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
     local kept = redis.call('GET', key(call, 'result:' .. id))
     local until_ms, result
     if kept then until_ms, result = kept:match('^(%d+) (.*)$') end
-    local is_kept = result and tonumber(until_ms) > call.now 
+    local is_kept = result and tonumber(until_ms) > call.now
       and not records.is_task(redis.call('HGET', key(call, 'tasks'), id))
     out[i] = is_kept and result or false
+    bytes = bytes + #(out[i] or '')
+    if bytes >= PAGE_BYTES then break end
   end
   return out
 end
@@ -116,15 +119,17 @@ end
 -- peek(keys, argv): a tenant's next ready tasks, in the order in which they will be served.
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 tenant  4 count (1..500)
---   out   per task: id, record; fewer than `count` also where the records are long
+--   out   per task: id, record; fewer than `count` also where the records are long, or behind many voids
 function verbs.peek(keys, args)
   local call, count = calls.ask(keys, args), check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   check_tenant(args[3])
   local t, ids, out, bytes = accounts.named(call, args[3]), {}, {}, 0
-  local more = math.min(accounts.details_of(call, t).voids, takes.VOIDS_PER_CALL)
+  local left = count + math.min(accounts.details_of(call, t).voids, takes.VOIDS_PER_CALL)
   for _, level in ipairs(levels.of(call, t)) do
-    local entries = redis.call('LRANGE', levels.list(call, t, level), 0, count + more - 1)
+    if left <= 0 or #ids >= count then break end
+    local entries = redis.call('LRANGE', levels.list(call, t, level), 0, left - 1)
     if #entries > 0 then takes.add_live(call, t, level, entries, ids, {}) end
+    left = left - #entries
   end
   ids = {unpack(ids, 1, math.min(#ids, count))}
   local found = #ids > 0 and records.of(call, ids) or {}

@@ -14,7 +14,6 @@ from attrs import astuple, define, evolve, field
 from fairq.errors import Deleting, FairqError, StoreRefused, Unavailable
 from fairq.limits import Limits, Window
 from fairq.model import (
-    MAX_BATCH,
     MAX_ERROR_CHARS,
     MISSED,
     SHARES,
@@ -56,6 +55,7 @@ from fairq.why import Facts, Kept, Waiting
 
 log = structlog.get_logger("fairq.store")
 
+CHANGES, LOOKS = 64, 250  # of tasks in one call, where many things of each are changed, or looked at
 _PROGRESS_MS = 3_600_000
 _UNMADE = "unmade"
 
@@ -63,6 +63,21 @@ _UNMADE = "unmade"
 def _wall_ms() -> int:
     """Tell the time by this process's clock: the store takes it as a witness of its own."""
     return round(time.time() * 1000)
+
+
+def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
+    """Spell settlements as the store takes them."""
+    args: list[str | int | bytes] = []
+    for action, id, lease, delay_ms, error, result in settlements:
+        if result and action == "ack":
+            args += ("finish", id, lease, result)
+            continue
+        args += (action, id, lease)
+        if action == "nack":
+            args += ("" if delay_ms is None else delay_ms, error[:MAX_ERROR_CHARS])
+        elif action == "reject":
+            args.append(error[:MAX_ERROR_CHARS])
+    return args
 
 
 class Claim(NamedTuple):
@@ -140,6 +155,15 @@ class Store:
                 await load_library(node.call)
         return await self.connection.call(*call)
 
+    async def _call_in_parts(
+        self, verb: str, queue: str, ids: Sequence[str], *before: str | int, size: int = CHANGES
+    ) -> list[Any]:
+        """Call a verb for some ids at a time, since more would be too much for one call; join the replies."""
+        replies: list[Any] = []
+        for start in range(0, max(len(ids), 1), size):
+            replies += await self._call(verb, queue, *before, *ids[start : start + size])
+        return replies
+
     async def _put(self, verb: str, queue: str, *args: str | bytes | int | float, maker: str = "") -> Any:
         """Call a verb that puts something into a queue, which is made if it is not there: by a tenant, or nobody."""
         if queue not in self.registry.known:
@@ -171,8 +195,9 @@ class Store:
         return [outcome.decode() for outcome in await self._put("enqueue", queue, tenant, *args, maker=tenant)]
 
     async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
-        """Lease up to `limit` ready tasks by the fair pick, where so many slots are attached (None: as many as before).
+        """Lease up to `limit` ready tasks by the fair pick, 150 at most.
 
+        `slots`: how many are attached (None: as many as before).
         `name` stands in the leases, and is the claim's id: after OutcomeUnknown, claim `again` under the same name, and
         what the first call took is given once more. Cancelled: the leases expire by themselves.
         """
@@ -183,36 +208,38 @@ class Store:
         return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, unpack_kept(kept))
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
-        """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`."""
-        args: list[str | int | bytes] = []
-        for action, id, lease, delay_ms, error, result in settlements:
-            if result and action == "ack":
-                args += ("finish", id, lease, result)
-                continue
-            args += (action, id, lease)
-            if action == "nack":
-                args += ("" if delay_ms is None else delay_ms, error[:MAX_ERROR_CHARS])
-            elif action == "reject":
-                args.append(error[:MAX_ERROR_CHARS])
-        try:
-            return [outcome.decode() for outcome in await self._call("settle", queue, *args)]
-        except Deleting:
-            return ["gone"] * len(settlements)
+        """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`.
+
+        Those that are too much for one call (many failures, or tasks that ask for much) go in several.
+        """
+        outcomes: list[Outcome] = []
+        at_once = len(settlements)
+        while True:
+            some = settlements[len(outcomes) : len(outcomes) + at_once]
+            try:
+                told = await self._call("settle", queue, *_settle_args(some))
+            except Deleting:
+                return ["gone"] * len(settlements)
+            outcomes += [outcome.decode() for outcome in told]
+            if len(outcomes) >= len(settlements):
+                return outcomes
+            at_once = len(told)
 
     async def tick(self, queue: str, limit: int = 125) -> Tick:
-        """Promote due tasks, expire late ones, reap dead leases, trim dead letters: up to `limit` of each."""
+        """Promote due tasks, expire late ones, reap dead leases, trim dead letters: they share the limit."""
         tick = Tick(*await self._call("tick", queue, limit, _wall_ms()))
         return evolve(tick, ahead_ms=tick.now_ms - _wall_ms())
 
     async def cancel(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
         """Cancel up to 500 tasks: `ok`, `running` (their workers are told) or `gone`."""
-        return [outcome.decode() for outcome in await self._call("cancel", queue, *ids)]
+        return [outcome.decode() for outcome in await self._call_in_parts("cancel", queue, ids)]
 
     async def reschedule(
         self, queue: str, ids: Sequence[str], *, delay_ms: int = 0, start_at_ms: int = 0
     ) -> list[Outcome]:
         """Give up to 500 waiting tasks another start (0: now): `ok`, `running`, `expired` (unchanged) or `gone`."""
-        return [outcome.decode() for outcome in await self._call("reschedule", queue, delay_ms, start_at_ms, *ids)]
+        outcomes = await self._call_in_parts("reschedule", queue, ids, delay_ms, start_at_ms)
+        return [outcome.decode() for outcome in outcomes]
 
     async def set_weight(self, queue: str, tenant: str, weight: float) -> float:
         """Give a tenant a weight, acting on its backlog at once; returns the weight it had."""
@@ -274,11 +301,11 @@ class Store:
 
     async def replay(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
         """Give up to 500 dead letters a fresh set of attempts: `ok` or `gone`."""
-        return [outcome.decode() for outcome in await self._call("replay", queue, *ids)]
+        return [outcome.decode() for outcome in await self._call_in_parts("replay", queue, ids)]
 
     async def purge(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
         """Delete up to 500 dead letters: `ok` or `gone`."""
-        return [outcome.decode() for outcome in await self._call("purge", queue, *ids)]
+        return [outcome.decode() for outcome in await self._call_in_parts("purge", queue, ids)]
 
     async def queues(self) -> list[str]:
         """Name all queues."""
@@ -293,18 +320,19 @@ class Store:
         unit = 1000.0 if (await self.queue(queue)).settings.share == "time" else 1.0
         found: dict[str, TenantState] = {}
         cursor = b"0"
+        left = list(names)
         while True:
-            reply = await self._call("tenants", queue, cursor, MAX_BATCH, *names)
+            reply = await self._call("tenants", queue, cursor, LOOKS, *left[:LOOKS])
             for row in reply[1:]:
                 tenant, *values = row.decode().split(" ")
                 found[tenant] = tenant_state(tenant, [float(value) for value in values], unit)
-            cursor = reply[0]
-            if cursor == b"0":
+            cursor, left = reply[0], left[LOOKS:]
+            if cursor == b"0" and not left:
                 return [found[tenant] for tenant in sorted(found)]
 
     async def tasks(self, queue: str, ids: Sequence[str]) -> list[TaskState]:
         """Tell what is known of up to 500 tasks."""
-        rows = await self._call("tasks", queue, *ids)
+        rows = await self._call_in_parts("tasks", queue, ids, size=LOOKS)
         states = [task_state(id, row) for id, row in zip(ids, rows, strict=True)]
         leased = [i for i, state in enumerate(states) if state.state == "leased"]
         if leased:
@@ -358,8 +386,11 @@ class Store:
 
     async def results(self, queue: str, ids: Sequence[str]) -> list[bytes | None]:
         """Read the results that are kept, as JSON text."""
-        results: list[bytes | None] = await self._call("results", queue, *ids)
-        return results
+        results: list[bytes | None] = []
+        while True:
+            results += await self._call("results", queue, *ids[len(results) :])  # a page at most
+            if len(results) >= len(ids):
+                return results
 
     async def events(self, queue: str, tenant: str, after: int, count: int) -> EventPage:
         """Read what was told of a tenant after an event, in its order; after 0, what is kept.

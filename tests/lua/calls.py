@@ -20,6 +20,8 @@ START = 1_700_000_000_000  # the test clock's first ms: before 2025, so that the
 HEAD = 6  # values of a claim's reply before its tasks
 FORMATS = library.formats()
 LEASE_MS = 30_000  # the default lease
+CLAIMED = 150  # tasks that one call leases at most
+CHANGES = 64  # tasks that one call changes, where much of each is changed
 NO_DICE = b""
 
 
@@ -274,16 +276,26 @@ class Queue:
     def claim(
         self, limit: int = 1, worker: str = "w1", rolled: bytes | None = None, slots: int | str = ""
     ) -> list[Leased]:
-        """Claim tasks with the next seed's dice, for a queue that has so many slots."""
-        self.seed += 1
-        rolled = dice(self.seed, 100 * limit + 100) if rolled is None else rolled
-        return leased_in(self.call("claim", worker, limit, "", "", slots, dice=rolled))
+        """Claim tasks with the next seed's dice, for a queue that has so many slots; in as many calls as it takes."""
+        found: list[Leased] = []
+        while True:
+            self.seed += 1
+            at_once = min(limit - len(found), CLAIMED)
+            given = dice(self.seed, 100 * at_once + 100) if rolled is None else rolled
+            some = leased_in(self.call("claim", worker, at_once, "", "", slots, dice=given))
+            found += some
+            if len(some) < at_once or len(found) == limit:
+                return found
 
     def settle(self, *settlements: tuple[object, ...]) -> list[str]:
-        """Settle leases: (action, id, lease, delay_ms = "", error = "") each."""
-        self.seed += 1
-        padded = [(*s, "", "")[:5] for s in settlements]
-        return words(self.call("settle", *settle_args(padded), dice=dice(self.seed, 500)))
+        """Settle leases: (action, id, lease, delay_ms = "", error = "") each, in as many calls as it takes."""
+        padded, outcomes = [(*s, "", "")[:5] for s in settlements], []
+        while True:
+            self.seed += 1
+            told = words(self.call("settle", *settle_args(padded[len(outcomes) :]), dice=dice(self.seed, 500)))
+            outcomes += told
+            if len(outcomes) >= len(padded):
+                return outcomes
 
     def end(self, action: str, lease: Leased, delay: object = "", error: str = "") -> str:
         """Settle one lease."""
@@ -330,12 +342,14 @@ class Queue:
         return self.tasks(id)[0].state
 
     def cancel(self, *ids: str) -> list[str]:
-        """Cancel tasks."""
-        return words(self.call("cancel", *ids))
+        """Cancel tasks, as many at once as one call takes."""
+        parts = (ids[start : start + CHANGES] for start in range(0, max(len(ids), 1), CHANGES))
+        return [outcome for part in parts for outcome in words(self.call("cancel", *part))]
 
     def reschedule(self, *ids: str, delay: float = 0, start_at: float = 0) -> list[str]:
-        """Give tasks another start."""
-        return words(self.call("reschedule", delay, start_at, *ids))
+        """Give tasks another start, as many at once as one call takes."""
+        parts = (ids[start : start + CHANGES] for start in range(0, max(len(ids), 1), CHANGES))
+        return [outcome for part in parts for outcome in words(self.call("reschedule", delay, start_at, *part))]
 
     def open_batch(self, id: str, cap: int = 0, tenant: str = "ada", events: int = 0, **payloads: str) -> str:
         """Open a batch; payloads are `complete`, `success` and `death`."""
