@@ -4,7 +4,7 @@
 local takes = {}  -- what other sections call
 do
 
-takes.VOIDS_PER_CALL = 1000  -- void entries that one call passes over before it leaves the rest to the next
+takes.VOIDS_PER_CALL = 500  -- void entries that one call passes over before it leaves the rest to the next
 
 -- The next entries of a list behind those that this call has taken.
 local function next_entries(call, t, level, wanted)

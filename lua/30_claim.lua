@@ -11,7 +11,8 @@ do
 local ROUNDS = 8
 local MAX_SLOTS = 1000000000
 local HEAD = 6  -- values of the reply before the leases
-local LATE_PER_CALL = 100  -- tasks whose window has closed, after which a claim leaves the rest to the next
+local LEASES_PER_CALL = 150  -- whatever the limit says; servers ask for no more
+local LATE_PER_CALL = 64     -- tasks whose window has closed, after which a claim leaves the rest to the next
 
 -- Whether an entry of a list is of a task that is leased: a call failed between its writes.
 local function is_left_over(call, id, run)
@@ -51,11 +52,12 @@ local function lease_round(call, round, claim)
       picks.unpick(call, round, i, 0)
     else
       run.tag, run.features, run.max_attempts, run.expires_at, run.bytes = t.tag, records.terms(record)
-      if run.expires_at > 0 and run.expires_at <= call.sure then
+      local is_late = run.expires_at > 0 and run.expires_at <= call.sure
+      if is_late and #claim.late < LATE_PER_CALL then
         picks.unpick(call, round, i, 0)
         claim.windows[#claim.windows + 1] = id
         claim.late[#claim.late + 1] = {t = t, id = id, run = past}
-      elseif claim.bytes >= PAGE_BYTES then
+      elseif is_late or claim.bytes >= PAGE_BYTES then
         picks.unpick(call, round, i, 1)
         claim.returned[#claim.returned + 1] = {t = t, id = id}
       else
@@ -150,10 +152,10 @@ end
 
 -- claim(keys, argv): lease up to `limit` ready tasks by the fair pick.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 name of the claim  4 limit (1..500)  5 "again" if an earlier call under this name may have
---         been carried out: what it took is given once more, and nothing else  6 the server's own time in ms (may be
---         empty or left out): see calls.confirm  7 how many slots are attached to the queue, over all servers (may be
---         empty or left out: as many as before)
+--   argv  1 now  2 dice  3 name of the claim  4 limit (1..500; at most 150 are leased)  5 "again" if an earlier call
+--         under this name may have been carried out: what it took is given once more, and nothing else  6 the server's
+--         own time in ms (may be empty or left out): see calls.confirm  7 how many slots are attached to the queue,
+--         over all servers (may be empty or left out: as many as before)
 --   out   now_ms, lease_ms, lease (the number that opens all these leases; 0: nothing was taken), ids of those whose
 --         result is kept, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
 --         out while they had ready tasks: name, cause (as `barred`; 8: its cap), from when, until when, and of a queue
@@ -164,6 +166,7 @@ end
 --   flags allow-oom: a full store can be drained
 function verbs.claim(keys, args)
   local call, limit = calls.ask(keys, args), check_whole(args[4], 'limit', 1, TASKS_PER_CALL)
+  limit = math.min(limit, LEASES_PER_CALL)
   if args[5] == 'again' then calls.refuse_in_repair(call) end
   if #args[3] > ID_BYTES then refuse('bad_request', 'worker') end
   calls.confirm(call, args[6])

@@ -94,11 +94,17 @@ def test_expired_tasks_of_thousands_of_tenants_do_not_stop_a_claim(queue: Queue)
         )
     pipeline.execute()
     queue.advance(10)
-    for calls in range(1, 9):
-        assert queue.claim(500) == []
-        assert queue.depth()["expired"] == 500 * calls, "a call buries so many, and has another one follow"
-    assert queue.claim(500) == []
+    for calls in range(1, 66):
+        assert queue.claim(100) == []
+        assert queue.depth()["expired"] == 64 * calls, "a call buries so many, and has another one follow"
+    assert queue.claim(100) == []
     assert queue.depth()["ready"] == 0
+
+
+def test_a_claim_leases_no_more_than_servers_ask_for(queue: Queue) -> None:
+    queue.enqueue("ada", *(f"t{n}" for n in range(400)))
+    assert [len(leased_in(queue.call("claim", "w1", 500))) for _ in range(4)] == [150, 150, 100, 0]
+    assert queue.depth()["leased"] == 400
 
 
 EXPIRES_IN_10 = options(expires_in=10)
@@ -113,8 +119,9 @@ def test_more_voids_than_one_call_passes_over_are_left_to_the_next(queue: Queue)
     while queue.tick(500).expired:
         pass
     with Listener(queue) as listener:
-        assert queue.claim() == []
-        assert listener.heard() == 1, "work is left: the servers are told to come again"
+        for _ in range(2):
+            assert queue.claim() == []
+            assert listener.heard() == 1, "work is left: the servers are told to come again"
     assert [lease.id for lease in queue.claim()] == ["real"]
 
 

@@ -136,13 +136,13 @@ MUTANTS = [
     Mutant("a claim takes one too many", "picks.round(call, limit - #claim.ids)", "picks.round(call, limit + 1)"),
     Mutant(
         "expired tasks are leased",
-        "if run.expires_at > 0 and run.expires_at <= call.sure then\n        picks.unpick",
-        "if false then\n        picks.unpick",
+        "local is_late = run.expires_at > 0 and",
+        "local is_late = false and",
     ),
     Mutant(
         "a task expires a ms late",
-        "run.expires_at <= call.sure then\n        picks.unpick",
-        "run.expires_at < call.sure then\n        picks.unpick",
+        "run.expires_at <= call.sure\n      if is_late",
+        "run.expires_at < call.sure\n      if is_late",
     ),
     Mutant(
         "expired tasks are charged",
@@ -769,7 +769,7 @@ MUTANTS = [
         " or last.max_attempts ~= max_attempts\n      or last.features ~= features then",
         " or last.max_attempts ~= max_attempts then",
     ),
-    Mutant("a reply is never full", "elseif claim.bytes >= PAGE_BYTES then", "elseif false then"),
+    Mutant("a reply is never full", "elseif is_late or claim.bytes >= PAGE_BYTES then", "elseif is_late then"),
     Mutant("a full reply takes another round", "and claim.bytes < PAGE_BYTES and not", "and not"),
     Mutant(
         "what a reply has no room for is lost", "        claim.returned[#claim.returned + 1] = {t = t, id = id}\n", ""

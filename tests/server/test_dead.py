@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from fairq.model import MAX_BATCH, DeadLetter, Settlement, full_id
+from fairq.model import MAX_BATCH, DeadLetter, Lease, Settlement, full_id
 from fairq.server.run import Served
 
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
@@ -20,7 +20,9 @@ async def bury(served: Served, name: str, *ids: str, error: str = "") -> None:
     """Make dead letters of a tenant; nothing else may be ready."""
     async with raw(served, tenant(name)) as client:
         assert await client.enqueue("q", ids) == ["ok"] * len(ids)
-    leases = (await served.app.store.claim("q", "w", len(ids))).leases
+    leases: list[Lease] = []
+    while len(leases) < len(ids):
+        leases += (await served.app.store.claim("q", f"w{len(leases)}", len(ids) - len(leases))).leases
     rejected = [Settlement("reject", lease.id, lease.lease, None, error) for lease in leases]
     assert await served.app.store.settle("q", rejected) == ["ok"] * len(ids)
 
