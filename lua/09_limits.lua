@@ -163,11 +163,13 @@ local function is_wider(before, after)
   return before > 0 and (after == 0 or after > before)
 end
 
--- The limits for all have changed: tokens are counted anew by the next ticks, and tenants that have room under the new
--- cap are let in by them, some at a time.
+-- The limits for all have changed: the next ticks count tokens anew, and let in tenants that have room under the new
+-- cap, some at a time.
 function limits.recheck_all(call, before, after)
-  redis.call('ZUNIONSTORE', key(call, 'parked'), 1, key(call, 'parked'), 'WEIGHTS', 0)
-  if is_wider(before.cap, after.cap) or is_wider(before.max_share, after.max_share) then call.queue.sweeping = 2 end
+  local is_metered_anew = before.rate ~= after.rate or before.burst ~= after.burst
+  if is_metered_anew or is_wider(before.cap, after.cap) or is_wider(before.max_share, after.max_share) then
+    call.queue.sweeping = 2
+  end
 end
 
 -- A claim says how many slots are attached to the queue: more than before may let in tenants that their max share kept
@@ -178,13 +180,14 @@ function limits.set_slots(call, slots)
   q.slots = slots
 end
 
--- Goes on with a sweep (2: begins it): of a page of all tenants lets in those whom a cap for all kept out, writes down
--- those that have nothing running (11_reserve.lua), and sees that their first delayed task is looked for in time.
-function limits.sweep(call)
+-- Goes on with a sweep (2: begins it): of `count` of all tenants lets in those whom a cap for all kept out, counts the
+-- tokens of those that had none, writes down those that have nothing running (11_reserve.lua), and sees that their
+-- first delayed task is looked for in time.
+function limits.sweep(call, count)
   local q, at, tags = call.queue, key(call, 'sweep'), {}
   if q.sweeping == 0 then return end
   local cursor = q.sweeping == 1 and redis.call('GET', at) or '0'
-  local page = redis.call('HSCAN', key(call, 'accounts'), cursor, 'COUNT', TASKS_PER_CALL)
+  local page = redis.call('HSCAN', key(call, 'accounts'), cursor, 'COUNT', count)
   for i = 1, #page[2], 2 do
     tags[#tags + 1] = page[2][i]
     accounts.unpack(call, page[2][i], page[2][i + 1])
@@ -194,6 +197,10 @@ function limits.sweep(call)
     local t = accounts.at(call, tag)
     local is_idle = q.reserve > 0 and t.slot > 0 and t.leased == 0
     if t.ready > 0 and t.slot == OUT or is_idle then accounts.touch(call, t) end
+    if t.is_odd == 1 and bit.band(accounts.details_of(call, t).barred, BAR_SPENT) ~= 0 then
+      redis.call('ZREM', key(call, 'parked'), t.name)
+      limits.meter(call, accounts.touch(call, t))
+    end
     local first = redis.call('ZRANGE', key(call, 'delayed:' .. t.name), 0, 0, 'WITHSCORES')[2]
     if first then redis.call('ZADD', key(call, 'due'), 'LT', first, t.name) end
   end

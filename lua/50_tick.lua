@@ -1,7 +1,12 @@
--- The verb `tick`: what time does to tasks. Any server may call it at any time; each duty is bounded.
+-- The verb `tick`: what time does to tasks. Any server may call it at any time. Those of its duties that have something
+-- to do share its limit, so that a call is as short when everything is due at once.
 do
 
 local TENANTS_PER_TICK = 50
+local ENDS_PER_TICK = 100   -- tasks that are taken out of where they are and buried, or deleted
+local IDS_PER_TICK = 2000   -- of groups, among which leases that have run out are looked for
+local MOVES_PER_TICK = 250
+local MARKS, SEATS = 4, 2   -- that are as much work as a task: marks that go, accounts that are swept over
 
 -- Moves due tasks to their tenants' ready lists. Each due tenant gets an equal part of the limit, and one that has
 -- more due tasks goes behind the other due tenants: a million tasks due at midnight delay nobody else's.
@@ -46,7 +51,7 @@ local function expire(call, limit)
   return #ids
 end
 
--- The tasks of a group that are still leased in it; a group without any is dropped.
+-- The tasks of a group that are still leased in it, and how many it had; a group without any is dropped.
 local function live_in(call, number)
   local group = leases.group(call, number)
   local ids, live = group and leases.ids_of(group) or {}, {}
@@ -58,7 +63,7 @@ local function live_in(call, number)
     end
   end
   if #live == 0 then leases.empty(call, number) end
-  return live
+  return live, #ids
 end
 
 local function past_deadline(call, name, limit)
@@ -67,19 +72,20 @@ end
 
 -- The leases whose deadline has passed: {id, deadline} each, the oldest first; `limit` at most.
 local function lost_leases(call, limit)
-  local found, lost, groups = {}, {}, past_deadline(call, 'leases', limit)
-  local extended = past_deadline(call, 'extended', limit)
+  local found, lost, groups, looked = {}, {}, past_deadline(call, 'leases', limit), 0
+  local extended, ids = past_deadline(call, 'extended', limit), {}
   for i = 1, #groups, 2 do
-    if #found < limit then
-      for _, id in ipairs(live_in(call, tonumber(groups[i]))) do
-        found[#found + 1] = {id, tonumber(groups[i + 1]), #found}
-      end
+    if #found < limit and looked < IDS_PER_TICK then
+      local live, count = live_in(call, tonumber(groups[i]))
+      looked = looked + count
+      for _, id in ipairs(live) do found[#found + 1] = {id, tonumber(groups[i + 1]), #found} end
     end
   end
   for i = 1, #extended, 2 do
-    leases.read_runs(call, {extended[i]})
+    ids[#ids + 1] = extended[i]
     found[#found + 1] = {extended[i], tonumber(extended[i + 1]), limit * TASKS_PER_CALL + i}
   end
+  leases.read_runs(call, ids)
   table.sort(found, function(one, other)
     if one[2] ~= other[2] then return one[2] < other[2] end
     return one[3] < other[3]
@@ -160,16 +166,34 @@ local function trim_dead(call, limit)
   return trimmed
 end
 
--- When the next tick will find work. What only a confirmed clock does waits for as long as the store's is ahead.
-local function next_due(call)
-  local q, earliest, ahead = call.queue, math.huge, call.now - call.sure
+-- When each duty next has something to do (nil: nothing waits for it). What only a confirmed clock does waits for as
+-- long as the store's is ahead.
+local function due_times(call)
+  local q, ahead, times = call.queue, call.now - call.sure, {}
   for name, wait in pairs({due = 0, leases = 0, extended = 0, fires = 0, parked = 0, turns = 0, cancelling = 0,
     expiring = ahead, ends = ahead, deaths = q.dead_keep_ms + ahead, completed = BATCH_KEEP_MS + ahead}) do
     local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
-    if first then earliest = math.min(earliest, tonumber(first) + wait) end
+    times[name] = first and tonumber(first) + wait
   end
-  if q.remembered > 0 then earliest = math.min(earliest, records.next_trim_at(q) + ahead) end
-  if q.dead > q.dead_keep or q.sweeping + q.anchored > 0 then earliest = call.now end
+  if q.remembered > 0 then times.marks = records.next_trim_at(q) + ahead end
+  if q.dead > q.dead_keep then times.deaths = call.now end
+  if q.sweeping + q.anchored > 0 then times.sweep = call.now end
+  return times
+end
+
+-- How many duties have something to do.
+local function count_due(call)
+  local count, times = 0, due_times(call)
+  times.fires, times.turns = nil, nil  -- which are the servers'
+  for _, at in pairs(times) do
+    if at <= call.now then count = count + 1 end
+  end
+  return math.max(count, 1)
+end
+
+local function next_due(call)
+  local earliest = math.huge
+  for _, at in pairs(due_times(call)) do earliest = math.min(earliest, at) end
   return earliest == math.huge and -1 or math.max(earliest, call.now)
 end
 
@@ -177,8 +201,9 @@ end
 -- remembered of ended tasks and what was kept for long enough; cancel what is left of cancelled batches; let in tenants
 -- that have tokens again.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 limit: tasks per duty (1..500)  4 the server's own time in ms (may be empty or left out):
---         nothing expires, and nothing is trimmed, by a clock that is more than a minute ahead of it
+--   argv  1 now  2 dice  3 limit: tasks (1..500), which those duties share that have something to do  4 the server's
+--         own time in ms (may be empty or left out): nothing expires, and nothing is trimmed, by a clock that is more
+--         than a minute ahead of it
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
 --         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), turns
 --         (windows that are to open or close: see `set_windows`)
@@ -187,18 +212,20 @@ end
 function verbs.tick(keys, args)
   local call, limit = calls.open(keys, args), check_whole(args[3], 'limit', 1, TASKS_PER_CALL)
   calls.confirm(call, args[4])
-  extras.trim(call, limit)
-  local promoted = promote(call, limit)
-  local expired, reaped, trimmed = expire(call, limit), reap(call, limit), trim_dead(call, limit)
-  limits.unpark(call, limit)
-  limits.sweep(call)
-  pull_in_leases(call, limit)
+  local due = count_due(call)
+  local part, ends = math.ceil(math.min(limit, MOVES_PER_TICK) / due), math.ceil(math.min(limit, ENDS_PER_TICK) / due)
+  extras.trim(call, part)
+  local promoted = promote(call, part)
+  local expired, reaped, trimmed = expire(call, ends), reap(call, ends), trim_dead(call, ends)
+  limits.unpark(call, part)
+  limits.sweep(call, SEATS * part)
+  pull_in_leases(call, part)
   leases.write(call)  -- what follows reads runs again
-  waiting.cancel_members(call, limit)
+  waiting.cancel_members(call, math.min(ends, CHANGES_PER_CALL))
   batches.finish(call)
-  trim_batches(call, limit)
+  trim_batches(call, part)
   leases.write(call)
-  records.trim_marks(call, 4 * limit)
+  records.trim_marks(call, MARKS * part)
   if #call.touched > 0 or call.messages or call.is_changed then calls.close(call) end
   local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
   local turns = redis.call('ZCOUNT', key(call, 'turns'), '-inf', call.now)

@@ -114,7 +114,8 @@ class Limiting:
         if name:
             self.meter(self.touch(name))
         else:
-            self.parked = dict.fromkeys(self.parked, 0)
+            if any(before[which] != after[which] for which in ("rate", "burst")):
+                self.sweeping = 2
             for which in ("cap", "max_share"):
                 if before[which] > 0 and not 0 < after[which] <= before[which]:
                     self.sweeping = 2

@@ -16,10 +16,11 @@ from typing import Any, TypeVar
 
 from .fair_pick import OUT, Pick, Run, Tenant
 from .feed_model import Feeds
-from .limits_model import PAUSED
+from .limits_model import PAUSED, SPENT
 from .schedule_model import KEPT_BYTES, Scheduling
 
 ROUNDS, TENANTS_PER_TICK, MINUTE_MS, BATCH_KEEP_MS, CLOCK_BACK_MS = 8, 50, 60_000, 86_400_000, 60_000
+ENDS_PER_TICK, CHANGES_PER_CALL = 100, 64
 LEASES_SINCE, LEASES_PER_MS = 1_735_689_600_000, 32
 
 
@@ -338,7 +339,7 @@ class Model(Scheduling):
         if before != "complete":
             b.state = "closed"
             self.cancelling.setdefault(name, now)
-            self.cancel_members(now, 500)
+            self.cancel_members(now, CHANGES_PER_CALL)
             self.finish_batches(now)
             self.close(now)
         return before
@@ -766,41 +767,51 @@ class Model(Scheduling):
                 rows.append((id, d.tenant.name, d.reason, d.attempts, at, d.error))
         return (cursor if line else "", len(line), rows)
 
+    def due_times(self, now: float) -> dict[str, float]:
+        """Tell when each duty of a tick next has something to do."""
+        waiting: dict[str, list[float]] = {
+            "due": [*self.due.values()],
+            "expiring": [*self.expiring.values()],
+            "leases": [at for at, is_extended, _ in self.deadlines() if not is_extended],
+            "extended": [at for at, is_extended, _ in self.deadlines() if is_extended],
+            "fires": [at for field in self.schedules if (at := self.due_at(field)) < math.inf],
+            "deaths": [died_at + self.settings["dead_keep_ms"] for died_at in self.deaths.values()],
+            "completed": [b.completed_at + BATCH_KEEP_MS for b in self.batches.values() if b.state == "complete"],
+            "ends": [*self.ends.values()],
+            "cancelling": [*self.cancelling.values()],
+            "parked": [*self.parked.values()],
+            "turns": [at for _, _, at in self.windows.values()],
+            "marks": [(self.minute + 2) * MINUTE_MS] if self.marks else [],
+            "sweep": [now] if self.sweeping or self.anchored or self.goes_back else [],
+        }
+        if len(self.dead) > self.settings["dead_keep"]:
+            waiting["deaths"] = [now]
+        return {duty: min(times) for duty, times in waiting.items() if times}
+
     def next_due(self, now: float) -> float:
         """Tell when the next tick will find work."""
-        waiting = [*self.due.values(), *self.expiring.values(), *self.leases.values()]
-        waiting += [at for field in self.schedules if (at := self.due_at(field)) < math.inf]
-        waiting += [died_at + self.settings["dead_keep_ms"] for died_at in self.deaths.values()]
-        waiting += [b.completed_at + BATCH_KEEP_MS for b in self.batches.values() if b.state == "complete"]
-        waiting += [
-            *self.ends.values(),
-            *self.cancelling.values(),
-            *self.parked.values(),
-            *(at for _, _, at in self.windows.values()),
-        ]
-        if self.marks:
-            waiting.append((self.minute + 2) * MINUTE_MS)
-        if len(self.dead) > self.settings["dead_keep"] or self.sweeping or self.anchored or self.goes_back:
-            waiting.append(now)
-        return max(min(waiting), now) if waiting else -1
+        return max(min(times), now) if (times := self.due_times(now).values()) else -1
 
     def tick(self, now: float, limit: int) -> tuple[float, ...]:
         """Do what time does: the reply of `tick`."""
         now = self.open(now)
-        self.trim_ends(now, limit)
-        promoted, expired = self.promote(now, limit), self.expire(now, limit)
-        lost = [id for at, _, ids in self.deadlines() if at <= now for id in ids][:limit]
+        times = self.due_times(now).items()
+        due = max(1, sum(at <= now for duty, at in times if duty not in ("fires", "turns")))
+        part, ends = math.ceil(limit / due), math.ceil(min(limit, ENDS_PER_TICK) / due)
+        self.trim_ends(now, part)
+        promoted, expired = self.promote(now, part), self.expire(now, ends)
+        lost = [id for at, _, ids in self.deadlines() if at <= now for id in ids][:ends]
         for id in reversed(lost):
             until = self.leases[id] - self.settings["lease_ms"]
             self.settle_one("reap", id, self.runs[id].lease, None, "", now, iter(()), until)
-        trimmed = self.trim_dead(now, limit)
-        self.unpark(first_by_score(self.parked, limit, now))
+        trimmed = self.trim_dead(now, ends)
+        self.unpark(first_by_score(self.parked, part, now))
         swept = self.sweep()
-        swept |= self.pull_in_leases(now, limit)
-        self.cancel_members(now, limit)
+        swept |= self.pull_in_leases(now, part)
+        self.cancel_members(now, min(ends, CHANGES_PER_CALL))
         self.finish_batches(now)
-        self.trim_batches(now, limit)
-        swept |= self.trim_marks(now, 4 * limit)
+        self.trim_batches(now, part)
+        swept |= self.trim_marks(now, 4 * part)
         if self.touched or swept:
             self.close(now)
         ready = sum(len(t.ready) for t in self.tenants.values())
@@ -837,6 +848,9 @@ class Model(Scheduling):
         for name, t in self.tenants.items():
             if (t.ready and t.slot == OUT) or (self.reserve and t.slot > 0 and not t.leased):
                 self.touch(name)
+            if t.barred & SPENT:
+                self.parked.pop(name, None)
+                self.meter(self.touch(name))
             if t.delayed:
                 self.due[name] = min(self.due.get(name, math.inf), *t.delayed.values())
         self.sweeping = 0

@@ -178,17 +178,20 @@ def test_what_is_too_old_goes_first_and_may_make_room_for_the_rest(queue: Queue)
     assert [letter.id for letter in queue.dead()] == ["b0", "b1"]
 
 
-def test_each_duty_is_bounded_by_the_limit(queue: Queue) -> None:
+def test_the_duties_that_have_something_to_do_share_the_limit(queue: Queue) -> None:
     queue.enqueue("ada", *(f"e{n}" for n in range(10)), expires_in=10)
     queue.enqueue("bob", *(f"l{n}" for n in range(10)))
     queue.call("pause", "ada")
     queue.claim(10)
     queue.enqueue("cyd", *(f"d{n}" for n in range(10)), delay=10)
     queue.advance(LEASE_MS)
-    assert queue.tick(4)[3:] == (4, 4, 4, 0, 0, 0)
-    assert queue.tick(4)[3:] == (4, 4, 4, 0, 0, 0)
-    ticked = queue.tick(4)
-    assert ticked[3:] == (2, 2, 2, 0, 0, 0)
+    assert queue.tick(12)[3:] == (4, 4, 4, 0, 0, 0)
+    assert queue.tick(12)[3:] == (4, 4, 4, 0, 0, 0)
+    assert queue.tick(2)[3:] == (1, 1, 1, 0, 0, 0), "none of them waits for the others"
+    assert queue.tick(12)[3:] == (1, 1, 1, 0, 0, 0)
+    queue.enqueue("cyd", *(f"more{n}" for n in range(10)), delay=10)
+    queue.advance(10)
+    assert queue.tick(12)[3:] == (10, 0, 0, 0, 0, 0), "whoever is alone has all of it"
 
 
 def test_many_tickers_promote_each_task_once(queue: Queue) -> None:

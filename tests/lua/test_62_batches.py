@@ -228,13 +228,12 @@ def test_who_waits_for_a_result_is_told_of_the_end(queue: Queue, how: str, told:
 
 def test_a_lease_that_runs_out_while_its_batch_is_being_cancelled_is_cancelled_once(queue: Queue) -> None:
     queue.open_batch("b")
-    for first in range(0, 500, 250):
-        queue.enqueue("ada", *(f"w{n}" for n in range(first, first + 250)), batch="b")
+    queue.enqueue("ada", *(f"w{n}" for n in range(64)), batch="b")
     queue.enqueue("ada", "urgent", batch="b", priority=0)
     (lease,) = queue.claim()
     assert lease.id == "urgent"
     queue.advance(LEASE_MS)
-    queue.call("cancel_batch", "b")  # 500 of its 501 tasks: the last one is left to the tick, which reaps it first
+    queue.call("cancel_batch", "b")  # 64 of its 65 tasks: the last one is left to the tick, which reaps it first
     assert queue.depth()["leased"] == 1
     assert queue.tick().reaped == 1
     assert queue.state("urgent") == "cancelled"
@@ -242,7 +241,7 @@ def test_a_lease_that_runs_out_while_its_batch_is_being_cancelled_is_cancelled_o
     assert queue.claim(10) == []
     progress = queue.batch("b")
     assert progress
-    assert (progress.state, progress.cancelled, progress.running) == ("complete", 501, 0)
+    assert (progress.state, progress.cancelled, progress.running) == ("complete", 65, 0)
     assert (queue.depth()["leased"], queue.depth()["ready"], queue.tenant("ada").bytes) == (0, 0, 100)
 
 
@@ -252,7 +251,8 @@ def test_no_task_of_a_batch_that_is_being_cancelled_is_given_a_place(queue: Queu
         queue.enqueue("ada", *(f"w{n}" for n in range(first, first + 300)), batch="b")
     queue.call("cancel_batch", "b")
     assert queue.claim(10) == []
-    queue.tick()
+    while queue.tick().next_due == queue.now:
+        pass
     progress = queue.batch("b")
     assert progress
     assert (progress.state, progress.cancelled) == ("complete", 600)

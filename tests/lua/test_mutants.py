@@ -214,7 +214,7 @@ MUTANTS = [
     Mutant(
         "an old rate's debt stays", "  d.spent = math.min(d.spent, call.now + burst * interval)", "  local _ = d.spent"
     ),
-    Mutant("whoever is out of tokens stays out", "  limits.unpark(call, limit)\n", ""),
+    Mutant("whoever is out of tokens stays out", "  limits.unpark(call, part)\n", ""),
     Mutant("a fast tenant comes for every token", "(refill - 1) * interval", "0"),
     Mutant(
         "a new rate waits for the old one's end",
@@ -223,10 +223,14 @@ MUTANTS = [
     ),
     Mutant(
         "a new rate for all does not reach the parked",
-        "  redis.call('ZUNIONSTORE', key(call, 'parked'), 1, key(call, 'parked'), 'WEIGHTS', 0)\n",
-        "",
+        "local is_metered_anew = before.rate ~= after.rate or before.burst ~= after.burst",
+        "local is_metered_anew = false",
     ),
-    Mutant("a wider cap for all lets nobody in", "if is_wider(before.cap, after.cap) or", "if"),
+    Mutant(
+        "a wider cap for all lets nobody in",
+        "if is_metered_anew or is_wider(before.cap, after.cap) or",
+        "if is_metered_anew or",
+    ),
     Mutant("a sweep has no end", "page[1] == '0' and 0 or 1, true", "1, true"),
     Mutant(
         "a guarantee is not kept",
@@ -421,7 +425,7 @@ MUTANTS = [
         "q.now, q.origin, q.anchored, q.sweeping = time, q.origin - back, 1, 2",
         "q.now, q.anchored, q.sweeping = time, 1, 2",
     ),
-    Mutant("leases of before the time went back go on", "  pull_in_leases(call, limit)\n", ""),
+    Mutant("leases of before the time went back go on", "  pull_in_leases(call, part)\n", ""),
     Mutant("an id twice in a call is stored twice", "      seen[id] = outcomes[n] == 'ok'\n", ""),
     Mutant(
         "replay keeps the old attempts", "attempt = attempts, forgiven = attempts,", "attempt = attempts, forgiven = 0,"
@@ -718,7 +722,7 @@ MUTANTS = [
         "a mark is trimmed a minute early", "return (q.minute + 2) * MINUTE_MS", "return (q.minute + 1) * MINUTE_MS"
     ),
     Mutant("marks are never trimmed", "while limit > 0 and q.remembered > 0 and", "while false and"),
-    Mutant("a tick trims too many marks", "records.trim_marks(call, 4 * limit)", "records.trim_marks(call, 500)"),
+    Mutant("a tick trims too many marks", "records.trim_marks(call, MARKS * part)", "records.trim_marks(call, 500)"),
     Mutant(
         "a minute without marks is not counted",
         "q.minute, limit, call.is_changed = q.minute + 1, limit - 1, true",
