@@ -67,7 +67,7 @@ end
 local actions = {}
 local ARGUMENTS = {ack = 3, finish = 4, nack = 5, reject = 4, release = 3, reap = 3, extend = 3}  -- of each action
 local HEAVY = {finish = true, nack = true, reject = true}  -- these, and all of tasks that ask for more, are work:
-local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 10, 500   -- a call leaves the rest to the next
+local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 8, 300    -- a call leaves the rest to the next
 local WORKED = {ack = true, finish = true, nack = true, reject = true}  -- the handler came to an end
 
 local function end_well(call, t, id, lease)

@@ -3,10 +3,10 @@
 do
 
 local TENANTS_PER_TICK = 50
-local ENDS_PER_TICK = 100   -- tasks that are taken out of where they are and buried, or deleted
+local ENDS_PER_TICK = 80    -- tasks that are taken out of where they are and buried, or deleted
 local IDS_PER_TICK = 2000   -- of groups, among which leases that have run out are looked for
-local MOVES_PER_TICK = 250
-local MARKS, SEATS = 4, 2   -- that are as much work as a task: marks that go, accounts that are swept over
+local MOVES_PER_TICK = 125
+local MARKS, SEATS = 4, 1   -- that are as much work as a task: marks that go, accounts that are swept over
 
 -- Moves due tasks to their tenants' ready lists. Each due tenant gets an equal part of the limit, and one that has
 -- more due tasks goes behind the other due tenants: a million tasks due at midnight delay nobody else's.

@@ -16,7 +16,7 @@
 local repairs = {jobs = {}}  -- what other sections call; `jobs`: kind -> job(call, job), true when it is done
 do
 
-repairs.PAGE, repairs.WORK = 100, 100  -- elements of one page, and after how many a call is over
+repairs.PAGE, repairs.WORK = 64, 100  -- elements of one page, and after how many a call is over
 local STEPS = {'clear', 'runs', 'dead', 'extras', 'expiring', 'deaths', 'extended', 'tenants', 'wake', 'accounts',
   'slots', 'idle', 'batches', 'tasks', 'ends', 'templates', 'groups', 'leased', 'claims', 'leases', 'marks',
   'unnamed', 'lists', 'mend', 'tallies', 'renew'}

@@ -213,7 +213,7 @@ class Store:
         Those that are too much for one call (many failures, or tasks that ask for much) go in several.
         """
         outcomes: list[Outcome] = []
-        at_once = len(settlements)
+        at_once = LOOKS
         while True:
             some = settlements[len(outcomes) : len(outcomes) + at_once]
             try:

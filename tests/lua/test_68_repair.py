@@ -153,7 +153,7 @@ def test_many_queues_with_something_broken_are_sound_again(redis_client: redis.R
 
 def small_slices(client: redis.Redis) -> Queue:
     """Make a queue for a library that repairs in slices of two."""
-    load_variant(client, "slices", ("repairs.PAGE, repairs.WORK = 100, 100", "repairs.PAGE, repairs.WORK = 2, 2"))
+    load_variant(client, "slices", ("repairs.PAGE, repairs.WORK = 64, 100", "repairs.PAGE, repairs.WORK = 2, 2"))
     return Queue(client, version="slices")
 
 

@@ -46,11 +46,11 @@ def test_a_change_of_many_places_is_of_few_tasks(queue: Queue, verb: str) -> Non
     [
         ("ack", {}, 120),
         ("release", {}, 120),
-        ("nack", {}, 50),
-        ("reject", {}, 50),
-        ("finish", {}, 50),
-        ("ack", {"events": 1}, 50),
-        ("ack", {"result": 1000}, 50),
+        ("nack", {}, 37),
+        ("reject", {}, 37),
+        ("finish", {}, 37),
+        ("ack", {"events": 1}, 37),
+        ("ack", {"result": 1000}, 37),
     ],
 )
 def test_a_settlement_leaves_what_is_too_much_for_one_call(
