@@ -17,6 +17,7 @@ from fairq.cli.output import configure_logging
 from fairq.errors import FairqError
 from loadtest import machine, report
 from loadtest.figures import Verdict
+from loadtest.longest import VARIABLE as REDIS_VARIABLE
 from loadtest.peers.environments import VARIABLE as PEERS_VARIABLE
 from loadtest.processes import RunFailed, store_version
 from loadtest.report import Progress
@@ -37,6 +38,7 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--peers-dir", type=Path, metavar="DIR", help=f"where the peers' environments are kept (or {PEERS_VARIABLE})"
     )
+    parser.add_argument("--redis", metavar="PROGRAM", help=f"a redis-server for `longest` (or {REDIS_VARIABLE})")
     parser.add_argument("--fsync", default="always", choices=["always", "everysec"], help="of all stores")
     return parser.parse_args(argv)
 
@@ -98,6 +100,8 @@ async def main(arguments: argparse.Namespace) -> int:
     """Run what was asked for and print it; returns the exit code."""
     if arguments.peers_dir:
         os.environ[PEERS_VARIABLE] = str(arguments.peers_dir)
+    if arguments.redis:
+        os.environ[REDIS_VARIABLE] = arguments.redis
     names = list(SCENARIOS) if arguments.scenario == "all" else [arguments.scenario]
     progress, received, result = Progress(), list[int](), None
     async with trio.open_nursery() as nursery:

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from loadtest import connections, delayed, fairness, features, latency, scale, soak, tenants, throughput
+from loadtest import connections, delayed, fairness, features, latency, longest, scale, soak, tenants, throughput
 from loadtest.peers import picture as peers_picture
 from loadtest.peers import scenario as peers
 from loadtest.report import Table
@@ -39,6 +39,7 @@ SCENARIOS = {
     "fairness": Scenario(fairness.run, fairness.tables, fairness.draw),
     "tenants": Scenario(tenants.run, tenants.tables, tenants.draw),
     "features": Scenario(features.run, features.tables),
+    "longest": Scenario(longest.run, longest.tables),
     "delayed": Scenario(delayed.run, delayed.tables, delayed.draw),
     "connections": Scenario(connections.run, connections.tables),
     "scale": Scenario(scale.run, scale.tables),

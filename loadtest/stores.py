@@ -42,7 +42,7 @@ class Node:
 
 
 @asynccontextmanager
-async def _running_node(directory: Path, *, fsync: str, is_cluster: bool) -> AsyncIterator[Node]:
+async def _running_node(directory: Path, *, fsync: str, is_cluster: bool, binary: str = "") -> AsyncIterator[Node]:
     await trio.Path(directory).mkdir(parents=True)
     port, bus = free_port(), free_port() if is_cluster else 0
     options = {
@@ -53,7 +53,10 @@ async def _running_node(directory: Path, *, fsync: str, is_cluster: bool) -> Asy
         options |= {"cluster-enabled": "yes", "cluster-port": bus, "cluster-node-timeout": 5_000}
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     process = await trio.lowlevel.open_process(
-        [str(get_binary_path()), *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+        [binary or str(get_binary_path()), *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         yield Node(Address.parse(f"redis://{HOST}:{port}/0"), bus, process.pid)
@@ -76,15 +79,19 @@ async def _wait(node: Node, wanted: Mapping[str, str], *command: str) -> None:
 
 
 @asynccontextmanager
-async def running_nodes(directory: Path, count: int, *, fsync: str, is_cluster: bool) -> AsyncIterator[list[Node]]:
+async def running_nodes(
+    directory: Path, count: int, *, fsync: str, is_cluster: bool, binary: str = ""
+) -> AsyncIterator[list[Node]]:
     """Run one store, or a cluster of `count` primaries with equally many slots, while the context lasts.
+
+    `binary`: another program than the embedded Valkey's.
 
     Raises: RunFailed if it does not come up.
     """
     async with AsyncExitStack() as stack:
         nodes = [
             await stack.enter_async_context(
-                _running_node(directory / f"node-{number}", fsync=fsync, is_cluster=is_cluster)
+                _running_node(directory / f"node-{number}", fsync=fsync, is_cluster=is_cluster, binary=binary)
             )
             for number in range(1, count + 1)
         ]

@@ -1,0 +1,83 @@
+"""The longest calls: every verb is called, times are those of the store, and what is too long is said to be."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import trio
+
+from fairq.store import library
+from fairq.store.embedded import embedded_store
+from fairq.store.opening import open_store
+from loadtest import scenes
+from loadtest.longest import tables
+from loadtest.probe import QUICK, REPLY_BYTES, Probe, Row, Sizes, size_of
+from loadtest.report import Progress
+
+VERBS = set(re.findall(r"^register\('(\w+)'", library.source(), re.MULTILINE))
+
+
+def test_every_verb_of_the_library_is_measured() -> None:
+    measured = set(re.findall(r'p\.measure\(\s*"(\w+)"', inspect.getsource(scenes)))
+    assert measured == VERBS
+
+
+@pytest.mark.parametrize(
+    ("cpu", "wall", "size", "is_within"),
+    [([11.0, 9.9], [12.0, 30.0], 10, True), ([10.1, 11.0], [10.2, 12.0], 10, False), ([1.0], [1.0], 1 << 24, False)],
+)
+def test_a_call_is_within_by_its_best_round_and_its_longest_reply(
+    cpu: list[float], wall: list[float], size: int, is_within: bool
+) -> None:
+    row = Row("tick", "anything", 1, wall, cpu, size)
+    assert (row.least_ms, row.is_within) == (min(cpu), is_within)
+
+
+def test_a_reply_is_measured_through_all_its_lists() -> None:
+    assert size_of([b"abc", [b"de", [7, b""]], b"f"]) == 6 + 8
+    assert REPLY_BYTES > 2 << 20
+
+
+async def test_the_time_is_of_the_verb_by_the_stores_own_clocks(tmp_path: Path) -> None:
+    with trio.fail_after(30):
+        async with embedded_store(tmp_path, fsync="everysec") as url, open_store(url) as store:
+            probe = Probe(store, Sizes(rounds=2), Progress())
+            await probe.command("CONFIG", "SET", "slowlog-log-slower-than", 0)
+            await probe.start_over()
+            await probe.store.configure("q", {"lease_ms": 1000})
+            await probe.measure("depth", "a queue", "q", calls=3)
+            await probe.measure("tick", "until it is done", "q", (100,), calls=3, until=lambda reply: True)
+    depth, tick = probe.rows
+    assert (depth.calls, tick.calls) == (6, 1)
+    assert all(0 < ms < 1000 for ms in depth.longest_ms)
+    assert depth.cpu_ms <= depth.longest_ms
+    assert depth.reply_bytes > 300
+
+
+def test_the_table_says_what_is_too_long() -> None:
+    rows = [
+        {"verb": "tick", "what": "due", "calls": 5, "longest_ms": [9.0, 12.0], "least_ms": 8.5, "reply_bytes": 72,
+         "is_within": True},
+        {"verb": "claim", "what": "many", "calls": 5, "longest_ms": [19.0], "least_ms": 18.5, "reply_bytes": 72,
+         "is_within": False},
+    ]  # fmt: skip
+    (table,) = tables({"store": "valkey 9", "rows": rows})
+    assert [list(row) for row in table.rows] == [
+        ["tick", "due", 5, "8.50", "9.00", "12.00", 72, "yes"],
+        ["claim", "many", 5, "18.50", "19.00", "19.00", 72, "NO"],
+    ]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("scene", scenes.SCENES, ids=lambda scene: scene.__name__)
+async def test_a_scene_can_be_set_up(scene: scenes.Scene, tmp_path: Path) -> None:
+    with trio.fail_after(60):
+        async with embedded_store(tmp_path, fsync="everysec") as url, open_store(url) as store:
+            probe = Probe(store, QUICK, Progress())
+            await probe.command("CONFIG", "SET", "slowlog-log-slower-than", 0)
+            await scene(probe)
+    assert probe.rows
+    assert all(row.calls for row in probe.rows)
