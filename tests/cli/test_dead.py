@@ -28,9 +28,12 @@ def bury(server: ServerThread, name: str, ids: Sequence[str], error: str = "no w
     store = server.served.app.store
     tasks = [NewTask(full_id(name, id), payload) for id in ids]
     assert server.call(store.enqueue, "emails", name, tasks) == ["ok"] * len(ids)
-    leases = server.call(store.claim, "emails", "w", len(ids)).leases
-    rejected = [Settlement("reject", lease.id, lease.lease, None, error) for lease in leases]
-    assert server.call(store.settle, "emails", rejected) == ["ok"] * len(ids)
+    buried = 0
+    while buried < len(ids):
+        leases = server.call(store.claim, "emails", "w", len(ids) - buried).leases
+        rejected = [Settlement("reject", lease.id, lease.lease, None, error) for lease in leases]
+        assert server.call(store.settle, "emails", rejected) == ["ok"] * len(leases) != []
+        buried += len(leases)
 
 
 def counts(server: ServerThread) -> tuple[int, int]:

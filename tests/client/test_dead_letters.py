@@ -23,8 +23,8 @@ async def bury(served: Served, client: fairq.Client, ids: Iterable[str], error: 
     """Make dead letters; nothing else may be ready."""
     tasks = await client.enqueue_many("emails", [{"id": id} for id in ids], ids=list(ids))
     store = served.app.store
-    for start in range(0, len(tasks), 500):
-        leases = (await store.claim("emails", "w", len(tasks[start : start + 500]))).leases
+    for start in range(0, len(tasks), 100):
+        leases = (await store.claim("emails", "w", len(tasks[start : start + 100]))).leases
         rejected = [Settlement("reject", lease.id, lease.lease, None, error) for lease in leases]
         await store.settle("emails", rejected)
 
@@ -99,8 +99,7 @@ async def test_a_sweep_ends_although_what_it_replays_dies_again(served: Served, 
         await bury(served, ada, [f"id{n}" for n in range(600)])
         async with aclosing(ada.dead_letters("emails").replay_all()) as steps:
             async for step in steps:
-                leases = (await store.claim("emails", "w", 500)).leases
-                if leases:
+                while leases := (await store.claim("emails", "w", 500)).leases:
                     await store.settle("emails", [Settlement("reject", lease.id, lease.lease) for lease in leases])
                 changed = step.changed
         assert changed == 600
