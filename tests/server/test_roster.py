@@ -125,14 +125,14 @@ async def test_two_that_attach_at_the_same_time_do_not_both_stay(
 
     monkeypatch.setattr(Store, "tell_workers", together)
     with trio.fail_after(30):
-        async with raw(served, WORKER) as old, raw(served, WORKER) as young, trio.open_nursery() as nursery:
+        async with raw(served, WORKER) as old, raw(served, WORKER) as young:
 
             async def attach(worker: Raw, started: int) -> None:
                 await worker.attach("q", name="mill", started_at_ms=started)
 
-            nursery.start_soon(attach, old, 1_000)
-            nursery.start_soon(attach, young, 2_000)
-            await both.wait()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(attach, old, 1_000)
+                nursery.start_soon(attach, young, 2_000)
             assert await old.closed() == SUPERSEDED
             await wait_until(lambda: served.app.count_workers("q") == 1)
 

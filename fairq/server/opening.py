@@ -1,0 +1,51 @@
+"""What trio-websocket sees of a connection: the request, and nothing behind it.
+
+The library reads the request and answers it. What follows are frames, and those are ours (fairq/wire/websocket.py),
+with limits that it does not have.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from fairq.transport import Stream
+
+_END = b"\r\n\r\n"
+
+
+class Opening(trio.abc.Stream):
+    """A stream that ends with the request; `rest` is what came behind it. Where none comes, `scope` is cancelled."""
+
+    def __init__(self, stream: Stream, scope: trio.CancelScope) -> None:
+        self.rest = b""
+        self._stream, self._scope = stream, scope
+        self._tail = b""
+        self._is_read = False
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Receive more of the request; once it is complete, wait until cancelled."""
+        if self._is_read:
+            await trio.sleep_forever()
+        try:
+            data = bytes(await self._stream.receive_some(max_bytes))
+        except trio.BrokenResourceError:
+            data = b""
+        if not data:
+            self._scope.cancel()
+        _, end, rest = (self._tail + data).partition(_END)
+        if end:
+            self._is_read, self.rest = True, rest
+        self._tail = (self._tail + data)[1 - len(_END) :]
+        return data[: len(data) - len(self.rest)]
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send some of the answer."""
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until there is room for more."""
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        """Give up: the request was none, or was refused. The stream is its owner's."""
+        self._scope.cancel()

@@ -1,0 +1,260 @@
+"""Other libraries' websockets: their clients with our server, and our SDK with their servers, plain and over TLS.
+
+A stranger's server stands between the SDK and a server of ours, and passes texts on by a client of the same library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any
+
+import orjson
+import pytest
+import trio
+import trio_websocket
+import websockets.asyncio.client
+import websockets.asyncio.server
+import websockets.exceptions
+import websockets.sync.client
+import websockets.sync.server
+
+import fairq
+from fairq.server.run import running_server
+from fairq.server.settings import Settings
+from fairq.wire.messages import SUBPROTOCOL
+from tests.client.harness import working
+from tests.store.waiting import wait_until
+
+from .harness import WORKER, tenant
+
+BIG = "x" * 200_000
+ENQUEUE = {"type": "enqueue", "ref": 1, "queue": "emails", "tasks": [{"id": "a", "payload": BIG}]}
+PEEK = {"type": "peek", "ref": 2, "queue": "emails"}
+
+
+@pytest.fixture(params=["ws", "wss"])
+async def url(
+    request: pytest.FixtureRequest, server_store: str, certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[str]:
+    """A server's URL, plain and over TLS."""
+    monkeypatch.setenv("SSL_CERT_FILE", certificate[0])
+    tls: dict[str, Any] = {"tls_cert": certificate[0], "tls_key": certificate[1]} if request.param == "wss" else {}
+    async with running_server(Settings(port=0, store=server_store, dev=True, **tls)) as served:
+        yield f"{request.param}://127.0.0.1:{served.port}"
+
+
+def client_tls(url: str) -> ssl.SSLContext | None:
+    """Trust the certificate of this test."""
+    return ssl.create_default_context() if url.startswith("wss") else None
+
+
+def answered(frames: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """Sort frames by what they answer."""
+    return {frame["ref"]: frame for frame in frames if "ref" in frame}
+
+
+def check(frames: list[dict[str, Any]]) -> None:
+    """See that a welcome came, a long enqueue was carried out, and a peek showed its task."""
+    assert frames[0]["type"] == "welcome"
+    replies = answered(frames)
+    assert replies[1]["body"]["outcomes"] == ["ok"]
+    assert replies[2]["body"]["tasks"][0]["id"] == "a"
+
+
+def sync_client(url: str) -> list[dict[str, Any]]:
+    """Talk by threads, in fragments."""
+    headers = {"Authorization": f"Bearer {tenant('ada')}"}
+    with websockets.sync.client.connect(
+        url, subprotocols=[SUBPROTOCOL], additional_headers=headers, ssl=client_tls(url), max_size=None
+    ) as socket:
+        frames = [orjson.loads(socket.recv(10))]
+        text = orjson.dumps(ENQUEUE).decode()
+        socket.send(text[start : start + 1_000] for start in range(0, len(text), 1_000))
+        frames.append(orjson.loads(socket.recv(10)))
+        assert socket.ping().wait(10)
+        socket.send(orjson.dumps(PEEK).decode())
+        frames.append(orjson.loads(socket.recv(10)))
+    assert socket.close_code == 1000
+    return frames
+
+
+def asyncio_client(url: str) -> list[dict[str, Any]]:
+    """Talk by asyncio."""
+
+    async def talk() -> list[dict[str, Any]]:
+        headers = {"Authorization": f"Bearer {tenant('ada')}"}
+        async with websockets.asyncio.client.connect(
+            url, subprotocols=[SUBPROTOCOL], additional_headers=headers, ssl=client_tls(url), max_size=None
+        ) as socket:
+            frames = [orjson.loads(await socket.recv())]
+            for message in (ENQUEUE, PEEK):
+                await socket.send(orjson.dumps(message).decode())
+                frames.append(orjson.loads(await socket.recv()))
+            await (await socket.ping())
+        assert socket.close_code == 1000
+        return frames
+
+    return asyncio.run(asyncio.wait_for(talk(), 20))
+
+
+@pytest.mark.parametrize("client", [sync_client, asyncio_client])
+async def test_strangers_clients_are_served(url: str, client: Callable[[str], list[dict[str, Any]]]) -> None:
+    with trio.fail_after(30):
+        check(await trio.to_thread.run_sync(client, url))
+
+
+async def test_clients_of_trio_websocket_are_served(url: str) -> None:
+    headers = [(b"Authorization", f"Bearer {tenant('ada')}".encode())]
+    with trio.fail_after(30):
+        async with trio_websocket.open_websocket_url(
+            url, client_tls(url), subprotocols=[SUBPROTOCOL], extra_headers=headers
+        ) as socket:
+            frames = [orjson.loads(await socket.get_message())]
+            for message in (ENQUEUE, PEEK):
+                await socket.send_message(orjson.dumps(message).decode())
+                frames.append(orjson.loads(await socket.get_message()))
+            await socket.ping(b"there?")
+        assert socket.closed is not None
+        assert socket.closed.code == 1000
+    check(frames)
+
+
+@asynccontextmanager
+async def sync_relay(url: str, tls: ssl.SSLContext | None) -> AsyncIterator[str]:
+    """Stand in front of a server, by threads."""
+
+    def relay(socket: websockets.sync.server.ServerConnection) -> None:
+        assert socket.request is not None
+        headers = {"Authorization": socket.request.headers["Authorization"]}
+        with websockets.sync.client.connect(
+            url, subprotocols=[SUBPROTOCOL], additional_headers=headers, ssl=client_tls(url), max_size=None
+        ) as inner:
+
+            def back() -> None:
+                with suppress(websockets.exceptions.ConnectionClosed):
+                    for text in inner:
+                        socket.send(text)
+
+            thread = threading.Thread(target=back)
+            thread.start()
+            with suppress(websockets.exceptions.ConnectionClosed):
+                for text in socket:
+                    inner.send(text)
+            inner.close()
+            thread.join()
+
+    with websockets.sync.server.serve(
+        relay, "127.0.0.1", 0, subprotocols=[SUBPROTOCOL], ssl=tls, max_size=None
+    ) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"{'wss' if tls else 'ws'}://127.0.0.1:{server.socket.getsockname()[1]}"
+        await trio.to_thread.run_sync(server.shutdown)  # it waits for what our server says
+        await trio.to_thread.run_sync(thread.join)
+
+
+@asynccontextmanager
+async def asyncio_relay(url: str, tls: ssl.SSLContext | None) -> AsyncIterator[str]:
+    """Stand in front of a server, by asyncio in a thread of its own."""
+
+    async def relay(socket: websockets.asyncio.server.ServerConnection) -> None:
+        assert socket.request is not None
+        headers = {"Authorization": socket.request.headers["Authorization"]}
+        async with websockets.asyncio.client.connect(
+            url, subprotocols=[SUBPROTOCOL], additional_headers=headers, ssl=client_tls(url), max_size=None
+        ) as inner:
+
+            async def forward(one: Any, other: Any) -> None:
+                with suppress(websockets.exceptions.ConnectionClosed):
+                    async for text in one:
+                        await other.send(text)
+                await other.close()
+
+            await asyncio.gather(forward(socket, inner), forward(inner, socket))
+
+    began, port = threading.Event(), 0
+
+    async def run() -> None:
+        nonlocal port
+        async with websockets.asyncio.server.serve(
+            relay, "127.0.0.1", 0, subprotocols=[SUBPROTOCOL], ssl=tls, max_size=None
+        ) as server:
+            port = server.sockets[0].getsockname()[1]
+            began.set()
+            await asyncio.to_thread(done.wait)
+
+    done = threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    await trio.to_thread.run_sync(began.wait, 10)
+    yield f"{'wss' if tls else 'ws'}://127.0.0.1:{port}"
+    done.set()
+    await trio.to_thread.run_sync(thread.join)
+
+
+@asynccontextmanager
+async def trio_relay(url: str, tls: ssl.SSLContext | None) -> AsyncIterator[str]:
+    """Stand in front of a server, by trio-websocket."""
+
+    async def relay(request: trio_websocket.WebSocketRequest) -> None:
+        headers = [(name, value) for name, value in request.headers if name.lower() == b"authorization"]
+        socket = await request.accept(subprotocol=SUBPROTOCOL)
+        async with trio_websocket.open_websocket_url(
+            url, client_tls(url), subprotocols=[SUBPROTOCOL], extra_headers=headers
+        ) as inner:
+
+            async def forward(one: Any, other: Any) -> None:
+                with suppress(trio_websocket.ConnectionClosed):
+                    while True:
+                        await other.send_message(await one.get_message())
+                nursery.cancel_scope.cancel()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(forward, socket, inner)
+                nursery.start_soon(forward, inner, socket)
+
+    async with trio.open_nursery() as nursery:
+        server = await nursery.start(trio_websocket.serve_websocket, relay, "127.0.0.1", 0, tls)
+        yield f"{'wss' if tls else 'ws'}://127.0.0.1:{server.port}"
+        nursery.cancel_scope.cancel()
+
+
+async def work_through(url: str) -> None:
+    """Enqueue by the SDK, and run the tasks by its worker."""
+    app, ran = fairq.Worker(url, WORKER, 5), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> str:
+        ran.append(task.payload)
+        return BIG
+
+    async with fairq.open_client(url, token=tenant("ada")) as client:
+        wanted = await client.enqueue("emails", BIG, result_ttl=60)
+        await client.enqueue_many("emails", range(300))
+        async with working(app):
+            assert await wanted.result(timeout=20) == BIG
+            await wait_until(lambda: len(ran) == 301)
+
+
+@pytest.mark.parametrize("relay", [sync_relay, asyncio_relay, trio_relay])
+async def test_the_sdk_works_through_strangers_servers(
+    url: str,
+    relay: Callable[[str, ssl.SSLContext | None], AbstractAsyncContextManager[str]],
+    certificate: tuple[str, str],
+) -> None:
+    with trio.fail_after(60):
+        async with relay(url, server_tls(url, certificate)) as outer:
+            await work_through(outer)
+
+
+def server_tls(url: str, certificate: tuple[str, str]) -> ssl.SSLContext | None:
+    """Serve with this test's certificate where the server behind does."""
+    if url.startswith("ws:"):
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    return context
