@@ -19,7 +19,7 @@ do
 repairs.PAGE, repairs.WORK = 64, 100  -- elements of one page, and after how many a call is over
 local STEPS = {'clear', 'runs', 'dead', 'extras', 'expiring', 'deaths', 'extended', 'tenants', 'wake', 'accounts',
   'slots', 'idle', 'batches', 'tasks', 'ends', 'templates', 'groups', 'leased', 'claims', 'leases', 'marks',
-  'unnamed', 'lists', 'mend', 'tallies', 'renew'}
+  'unnamed', 'lists', 'mend', 'graveyards', 'tallies', 'renew'}
 local PARTS = {'jobs', 'sums', 'tallies', 'leased', 'marks', 'woken', 'list', 'voids'}
 local jobs = repairs.jobs
 

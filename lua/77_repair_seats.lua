@@ -204,6 +204,15 @@ function jobs.mend(call, job)
   return is_last
 end
 
+-- A tenant that nobody knows has no dead letters.
+function jobs.graveyards(call, job)
+  return repairs.prune_set(call, job, 'graveyards', 'dead', function(names)
+    local known, found = {}, redis.call('HMGET', key(call, 'tenants'), unpack(names))
+    for i, name in ipairs(names) do known[name] = found[i] end
+    return function(name) return known[name] end
+  end)
+end
+
 -- What batches count; then places that are free go to the held, as whenever a batch has changed.
 function jobs.tallies(call, job)
   local flat, is_last = repairs.scan(call, job, 'batches', 10)

@@ -273,6 +273,13 @@ def test_no_call_looks_at_more_than_a_slice(queue: Queue) -> None:
     assert queue.peek("ada", 3) == ["t0500", "t0501", "t0502"]
 
 
+def test_dead_letters_of_nobody_are_forgotten(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    queue.client.zadd(queue.key("graveyards"), {"nobody": 5})
+    assert repair(queue) == {"dead": 1}
+    Keyspace(queue).check()
+
+
 def commands_run(queue: Queue) -> int:
     """Count the commands that the store has carried out, also those of functions."""
     return sum(int(stats["calls"]) for stats in queue.client.info("commandstats").values())
