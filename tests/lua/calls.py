@@ -282,7 +282,8 @@ class Queue:
             self.seed += 1
             at_once = min(limit - len(found), CLAIMED)
             given = dice(self.seed, 100 * at_once + 100) if rolled is None else rolled
-            some = leased_in(self.call("claim", worker, at_once, "", "", slots, dice=given))
+            name = f"{worker}/{len(found)}" if found else worker
+            some = leased_in(self.call("claim", name, at_once, "", "", slots, dice=given))
             found += some
             if len(some) < at_once or len(found) == limit:
                 return found
