@@ -43,16 +43,22 @@ function limits.set_for(call, name)
   return values
 end
 
+-- Whether a tenant has limits of its own.
+local function has_own(call, t)
+  return not accounts.is_plain(t) and accounts.details_of(call, t).limited == 1
+end
+
 -- The limits that hold for a tenant; 0 is none.
 function limits.of(call, t)
-  if call.queue.limited == 0 and accounts.details_of(call, t).limited == 0 then return limits.defaults end
+  local is_own = has_own(call, t)
+  if call.queue.limited == 0 and not is_own then return limits.defaults end
   local known = calls.table_of(call, 'limits')
   local for_all = known['']
   if not for_all then
     for_all = limits.set_for(call, '')
     known[''] = for_all
   end
-  if accounts.details_of(call, t).limited == 0 then return for_all end
+  if not is_own then return for_all end
   local own = known[t.name]
   if own then return own end
   own = limits.set_for(call, t.name)
@@ -80,21 +86,18 @@ end
 function limits.is_eligible(call, t)
   if t.ready == 0 then return false end
   if limits.is_plain(call, t) then return true end
-  local d = accounts.details_of(call, t)
-  if d.barred ~= 0 then return false end
-  if d.limited + call.queue.limited == 0 then return true end
+  if not accounts.is_plain(t) and accounts.details_of(call, t).barred ~= 0 then return false end
   local cap = limits.cap_of(call, t)
   return cap == 0 or t.leased < cap
 end
 
 function limits.is_guaranteed(call, t)
-  if accounts.is_plain(t) then return false end
-  return accounts.details_of(call, t).limited == 1 and t.leased < limits.of(call, t).guaranteed
+  return has_own(call, t) and t.leased < limits.of(call, t).guaranteed
 end
 
 -- Whether all that the tenant has is what it is guaranteed: then it does not compete with the others.
 function limits.is_within_guarantee(call, t)
-  if accounts.is_plain(t) or accounts.details_of(call, t).limited == 0 then return false end
+  if not has_own(call, t) then return false end
   local guaranteed = limits.of(call, t).guaranteed
   return guaranteed > 0 and t.leased <= guaranteed
 end
@@ -129,7 +132,7 @@ end
 
 -- Notes that a tenant which was kept out is let in.
 function limits.let_in(call, t)
-  if not limits.is_plain(call, t) then accounts.details_of(call, t).since = call.now end
+  if not accounts.is_plain(t) then accounts.details_of(call, t).since = call.now end
 end
 
 -- Tells whoever claims once that a tenant was kept out, why, and from when until when.

@@ -30,7 +30,7 @@ local function line_up(call)
     if count > 0 then
       local top = 2 ^ class
       line[#line + 1] = {class = class, at = key(call, 'class:' .. class), top = top, count = count,
-        length = count * top, tags = false, changed = call.slots and call.slots[class]}
+        length = count * top, tags = false, some = false, changed = call.slots and call.slots[class]}
       line.length, line.slots = line.length + count * top, line.slots + count
     end
   end
@@ -40,8 +40,11 @@ end
 
 -- The tag in a slot of a span, seen through the changes that this call has not written yet.
 local function tag_in(span, slot)
-  local changed, tags = span.changed, span.tags
+  local changed, tags, some = span.changed, span.tags, span.some
   if changed and changed[slot] then return changed[slot] end
+  if some and slot > some.before and slot <= some.last then
+    return some.tags:sub(4 * (slot - some.before) - 3, 4 * (slot - some.before))
+  end
   if not tags then
     if span.count > WHOLE then return redis.call('GETRANGE', span.at, 4 * slot - 4, 4 * slot - 1) end
     tags = redis.call('GET', span.at) or ''
@@ -55,7 +58,11 @@ local function tags_from(line, place, count, tags)
   local n, first, left = #tags, place, count
   while left > 0 do
     for _, span in ipairs(line) do
-      for slot = first + 1, math.min(span.count, first + left) do
+      local last = math.min(span.count, first + left)
+      if span.count > WHOLE and last > first then
+        span.some = {before = first, last = last, tags = redis.call('GETRANGE', span.at, 4 * first, 4 * last - 1)}
+      end
+      for slot = first + 1, last do
         n, left = n + 1, left - 1
         tags[n] = tag_in(span, slot)
       end

@@ -7,6 +7,7 @@ local ENDS_PER_TICK = 80    -- tasks that are taken out of where they are and bu
 local IDS_PER_TICK = 2000   -- of groups, among which leases that have run out are looked for
 local MOVES_PER_TICK = 125
 local MARKS, SEATS = 4, 1   -- that are as much work as a task: marks that go, accounts that are swept over
+local LEAST_SEATS = 16    -- a page of fewer accounts is not worth its scan
 
 -- Moves due tasks to their tenants' ready lists. Each due tenant gets an equal part of the limit, and one that has
 -- more due tasks goes behind the other due tenants: a million tasks due at midnight delay nobody else's.
@@ -218,7 +219,7 @@ function verbs.tick(keys, args)
   local promoted = promote(call, part)
   local expired, reaped, trimmed = expire(call, ends), reap(call, ends), trim_dead(call, ends)
   limits.unpark(call, part)
-  limits.sweep(call, SEATS * part)
+  limits.sweep(call, math.max(LEAST_SEATS, SEATS * part))
   pull_in_leases(call, part)
   leases.write(call)  -- what follows reads runs again
   waiting.cancel_members(call, math.min(ends, CHANGES_PER_CALL))

@@ -24,6 +24,7 @@ from .keyspace import Keyspace
 FEW_VARIANT = ("local FEW = 16", "local FEW = 1")  # so that the machine's few tenants are drawn
 SMALL_VARIANT = (  # and so that its few bytes are many
     FEW_VARIANT,
+    ("local WHOLE = 2048", "local WHOLE = 1"),  # and their slots are read one by one
     ("local POOL = 8", "local POOL = 2"),
     ("local LARGE_BYTES = 4096", "local LARGE_BYTES = 3"),
     ("local ROUNDS = 8", "local ROUNDS, PAGE_BYTES = 8, 9"),

@@ -159,7 +159,11 @@ MUTANTS = [
         "  limits.bar(target, reason, is_barred)\n",
         "  limits.bar(target, reason, is_barred)\n  call.touched = {}\n",
     ),
-    Mutant("barred tenants stay in the draw", "  if d.barred ~= 0 then return false end\n", ""),
+    Mutant(
+        "barred tenants stay in the draw",
+        "  if not accounts.is_plain(t) and accounts.details_of(call, t).barred ~= 0 then return false end\n",
+        "",
+    ),
     Mutant("a tenant's cap is not looked at", "return cap == 0 or t.leased < cap", "return true"),
     Mutant("a closed queue is served", "while q.barred == 0 and", "while bit.band(q.barred, 1) == 0 and"),
     Mutant(
@@ -233,8 +237,11 @@ MUTANTS = [
     ),
     Mutant("a sweep has no end", "page[1] == '0' and 0 or 1, true", "1, true"),
     Mutant(
+        "the slots that are read at once are others", "span.some = {before = first,", "span.some = {before = first + 1,"
+    ),
+    Mutant(
         "a guarantee is not kept",
-        "return accounts.details_of(call, t).limited == 1 and t.leased < limits.of(call, t).guaranteed",
+        "return has_own(call, t) and t.leased < limits.of(call, t).guaranteed",
         "return false",
     ),
     Mutant(
