@@ -95,7 +95,7 @@ def claim(queue: Queue) -> Iterator[None]:
     assert len(queue.claim(500)) == 420
     assert (queue.depth()["dead"], queue.depth()["held"]) == (50, 30)
     queue.advance(LEASE_MS - 1)
-    assert len(queue.call("claim", "w1", 500, "again")) == 6 + 4 * 120, "what the last of three calls took"
+    assert len(queue.call("claim", "w1", 500, "again")) == 6 + 4 * 150, "what the first of three calls took"
 
 
 def settle(queue: Queue) -> Iterator[None]:
