@@ -17,6 +17,7 @@ import trio
 from attrs import field, frozen
 
 from fairq.client.client import encode_payload
+from fairq.client.threads import Threads
 from fairq.errors import BadRequest, TooLarge
 from fairq.model import (
     MAX_ERROR_CHARS,
@@ -107,7 +108,7 @@ class Handler:
         return iscoroutinefunction(self.function)
 
 
-def settlement_of(task: PushedTask, error: Exception | None, result: bytes = b"") -> Settlement:
+def settlement_of(task: PushedTask, error: BaseException | None, result: bytes = b"") -> Settlement:
     """Decide what becomes of a lease: the one table of outcomes."""
     match error:
         case None:
@@ -137,10 +138,19 @@ def encode_result(task: Task, value: Any) -> bytes:
         raise Reject(error.message) from None
 
 
+def _failed(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
+    """Part what a handler raised into its failure, and what is not its own: that it was cancelled, or ctrl-C."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split((Exception, SystemExit))
+    return error, None
+
+
 async def perform(
-    handler: Handler, queue: str, pushed: PushedTask, threads: trio.CapacityLimiter, report: Report
-) -> tuple[Settlement, Exception | None]:
-    """Run a handler; returns what becomes of its task, and what it raised. Cancelled: it did not end.
+    handler: Handler, queue: str, pushed: PushedTask, threads: Threads, report: Report
+) -> tuple[Settlement, BaseException | None]:
+    """Run a handler; returns what becomes of its task, and what it raised: also `sys.exit` is a failure.
+
+    Cancelled: it did not end, whatever else it may have raised meanwhile.
 
     `report(queue, pushed, fraction, text)` is told of its progress.
     """
@@ -150,18 +160,21 @@ async def perform(
         partial(report, queue, pushed),
     )  # fmt: skip
     result = b""
-    error: Exception | None = None
+    error: BaseException | None = None
     try:
         if handler.is_async:
             value = await handler.function(task)
         else:
-            value = await trio.to_thread.run_sync(handler.function, task, abandon_on_cancel=True, limiter=threads)
+            value = await threads.run(handler.function, task)
         if task.wants_result:
             result = encode_result(task, value)
     except (Retry, Reject) as verdict:
         error = verdict
-    except Exception as failure:
-        trace = "".join(format_exception(failure))  # as text: a renderer of its own choice might show all variables
-        log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exception=trace)
-        error = failure
+    except (Exception, SystemExit, BaseExceptionGroup) as failure:
+        error, rest = _failed(failure)
+        if error is not None:
+            trace = "".join(format_exception(error))  # as text: a renderer of its own choice might show all variables
+            log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exception=trace)
+        if rest is not None:
+            raise rest from None
     return settlement_of(pushed, error, result), error

@@ -20,6 +20,7 @@ from attrs import define, field
 
 from fairq.client.driver import Driver
 from fairq.client.handlers import Function, Handler, outcome_of, perform
+from fairq.client.threads import Threads
 from fairq.errors import BadRequest, Closed, FairqError
 from fairq.model import Settlement, bare_id, check_int, check_name, check_weight
 from fairq.scopes import open_plain_nursery
@@ -44,7 +45,8 @@ def default_name() -> str:
 class Worker:
     """An app of handlers, one per queue, that is attached to the service while `run` runs.
 
-    `concurrency` tasks run at once; plain functions run in threads, and cannot be cancelled when their lease is lost.
+    `concurrency` tasks run at once; plain functions run in threads, and cannot be cancelled when their lease is lost:
+    they keep their place until they return.
     `name` is one for the worker to come back under: it ends older connections of that name, so that what they held is
     ready again at once; no two workers may have the same.
 
@@ -66,7 +68,7 @@ class Worker:
     _waiting: deque[tuple[str, PushedTask]] = field(factory=deque, init=False)
     _runners: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _scopes: dict[tuple[str, str, int], trio.CancelScope] = field(factory=dict, init=False)
-    _threads: trio.CapacityLimiter = field(init=False)
+    _threads: Threads = field(init=False)
     _idle: trio.Event = field(factory=trio.Event, init=False)
     _rest: trio.Event | None = field(default=None, init=False)  # somebody waits until nothing is held
     _is_stopping: bool = field(default=False, init=False)
@@ -107,7 +109,7 @@ class Worker:
         )  # fmt: skip
         self._driver = Driver.to(self.url, self.token, session, self.tls)
         self._driver.handle, self._driver.moved = self._take, self._moved
-        self._threads = trio.CapacityLimiter(self.concurrency)
+        self._threads = Threads(self.concurrency, self._threads_changed)
         self._is_stopping, self._idle = False, trio.Event()
         self._waiting.clear()
         connection = trio.CancelScope(shield=True)  # outlives the handlers, so that their tasks can be given back
@@ -140,6 +142,12 @@ class Worker:
             self._driver.session.set_credit(0)
             self._driver.kick()
         self._moved()
+
+    def _threads_changed(self) -> None:
+        """Offer no place that a thread has which nobody waits for any more."""
+        if not self._is_stopping:
+            self._driver.session.set_credit(self.concurrency - self._threads.abandoned)
+            self._driver.kick()
 
     def _weights(self) -> dict[str, float]:
         """Return the weights of the queues that this worker works for."""
@@ -189,6 +197,15 @@ class Worker:
         for lease in session.refused_settlements:
             log.warning("too late: the lease was lost before", task=lease.id, queue=lease.queue, lease=lease.lease)
         session.refused_settlements.clear()
+        for lease, error in session.dropped_settlements:
+            log.error(
+                "the server refused how a task ended; it runs again when its lease is over",
+                task=lease.id,
+                queue=lease.queue,
+                lease=lease.lease,
+                error=error.message,
+            )
+        session.dropped_settlements.clear()
         if self._rest is not None and not session.holding:
             self._rest.set()
         if self._is_stopping and not session.holding and (session.is_quiet or not session.is_attached):

@@ -59,7 +59,7 @@ class Record:
     reason: str = ""
     error: str = ""
     result: bytes = b""
-    exceptions: list[Exception] = field(factory=list)
+    exceptions: list[BaseException] = field(factory=list)
     progress: list[tuple[float, str]] = field(factory=list)
 
 

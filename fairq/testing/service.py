@@ -23,6 +23,7 @@ from fairq.client.client import Client, EnqueuedTask
 from fairq.client.driver import Driver
 from fairq.client.handlers import perform
 from fairq.client.options import TaskOptions
+from fairq.client.threads import Threads
 from fairq.client.worker import Worker
 from fairq.errors import BadRequest, Forbidden
 from fairq.model import (
@@ -72,7 +73,7 @@ class TrackedTask(EnqueuedTask):
         return self._record.attempt
 
     @property
-    def exceptions(self) -> Sequence[Exception]:
+    def exceptions(self) -> Sequence[BaseException]:
         """What its handler raised, call by call: with their tracebacks, to be looked into or raised."""
         return tuple(self._record.exceptions)
 
@@ -95,7 +96,7 @@ class _Memory:
     settings: Mapping[str, QueueSettings]
     dice: random.Random
     queues: dict[str, MemoryQueue] = field(factory=dict)
-    threads: trio.CapacityLimiter = field(init=False)
+    threads: Threads = field(init=False)
     _running: int = field(default=0, init=False)
     _in_threads: int = field(default=0, init=False)
     _turns: deque[str] = field(init=False)
@@ -104,7 +105,7 @@ class _Memory:
     ends: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)  # who waits for tasks to end
 
     def __attrs_post_init__(self) -> None:
-        self.threads = trio.CapacityLimiter(self.worker.concurrency)
+        self.threads = Threads(self.worker.concurrency)
         self._turns = deque(self.worker.handlers)
         self._ahead = (time.time() - trio.current_time()) * 1000
 

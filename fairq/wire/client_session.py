@@ -24,6 +24,7 @@ from fairq.wire.session import Session
 
 WINDOW = 2
 RETRYABLE = frozenset({"unavailable", "unknown", "too_many", "draining", "repairing"})
+FATAL = frozenset({"unauthorized", "forbidden", "superseded", "closed"})
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
 FRAME_BYTES = 1_024  # of a frame, around what is counted piece by piece
 _TASK_BYTES = 256  # of a task in a frame, around its payload

@@ -16,7 +16,7 @@ from attrs import define, field
 
 from fairq.errors import FairqError
 from fairq.model import MAX_PROGRESS_CHARS, Settlement
-from fairq.wire.client_session import FRAME_BYTES, RETRYABLE, WINDOW, ClientSession, Exchange, outcomes_of
+from fairq.wire.client_session import FATAL, FRAME_BYTES, RETRYABLE, WINDOW, ClientSession, Exchange, outcomes_of
 from fairq.wire.messages import Attach, Credit, Extend, HeldLease, Progress, Push, Report, Settle, Stop
 
 _RENEWALS_PER_LEASE = 3
@@ -69,12 +69,23 @@ class _SettleExchange(Exchange):
         outcomes = outcomes_of(body, "outcomes", len(self.settlements))
         self.session.unsettled -= len(self.settlements)
         for settlement, outcome in zip(self.settlements, outcomes, strict=True):
+            self.session.alone.discard((self.queue, settlement.id, settlement.lease))
             if outcome == "stale" and settlement.action != "release":
                 self.session.refused_settlements.append(HeldLease(self.queue, settlement.id, settlement.lease))
 
     def refused(self, error: FairqError, now: float) -> None:
-        self.session.refused(error, now)
-        self.lost()
+        session = self.session
+        if error.code in RETRYABLE or error.code in FATAL:
+            session.refused(error, now)
+            self.lost()
+        elif len(self.settlements) > 1:  # one of them is at fault: each is sent by itself to find out which
+            session.alone.update((self.queue, each.id, each.lease) for each in self.settlements)
+            self.lost()
+        else:
+            (settlement,) = self.settlements
+            session.unsettled -= 1
+            session.alone.discard((self.queue, settlement.id, settlement.lease))
+            session.dropped_settlements.append((HeldLease(self.queue, settlement.id, settlement.lease), error))
 
     def lost(self) -> None:
         self.session.settlements[self.queue].extendleft(reversed(self.settlements))
@@ -96,7 +107,10 @@ class _ExtendExchange(Exchange):
 
 @define(eq=False)
 class WorkerSession(ClientSession):
-    """A worker's conversation. `lost` and `refused_settlements` gather what the driver must hear of."""
+    """A worker's conversation.
+
+    `lost`, `refused_settlements` (too late) and `dropped_settlements` (not understood) are for the driver to hear of.
+    """
 
     worker: str = ""
     queues: Sequence[str] = ()
@@ -111,6 +125,10 @@ class WorkerSession(ClientSession):
     unsettled: int = field(default=0, init=False)
     lost: list[HeldLease] = field(factory=list, init=False)
     refused_settlements: list[HeldLease] = field(factory=list, init=False)
+    dropped_settlements: list[tuple[HeldLease, FairqError]] = field(factory=list, init=False)
+    alone: set[tuple[str, str, int]] = field(
+        factory=set, init=False
+    )  # settlements that share no frame: queue, id, lease
     due_at: float = field(default=float("inf"), init=False)  # before that no lease needs anything
     reports: dict[str, dict[str, Report]] = field(factory=dict, init=False)  # not yet told, by queue and id
     report_at: float = field(default=0.0, init=False)
@@ -223,7 +241,7 @@ class WorkerSession(ClientSession):
             self.start(Credit.type, {"credit": self.credit}, _CreditExchange(self))
         for queue, waiting in self.settlements.items():
             while waiting and self.windows[_SettleExchange] < WINDOW:
-                batch = self._take_settlements(waiting)
+                batch = self._take_settlements(queue, waiting)
                 body = {"queue": queue, "settlements": [_encode(each) for each in batch]}
                 self.start(Settle.type, body, _SettleExchange(self, queue, batch))
         if self.reports and now >= self.report_at:
@@ -264,8 +282,10 @@ class WorkerSession(ClientSession):
         """Return how many things of this size a frame takes."""
         return min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // size)
 
-    def _take_settlements(self, waiting: deque[Settlement]) -> list[Settlement]:
+    def _take_settlements(self, queue: str, waiting: deque[Settlement]) -> list[Settlement]:
         """Take what fits into a frame, at least one."""
+        if (queue, waiting[0].id, waiting[0].lease) in self.alone:
+            return [waiting.popleft()]
         batch: list[Settlement] = []
         room = self.max_message_bytes - FRAME_BYTES
         while waiting and len(batch) < self.max_batch:

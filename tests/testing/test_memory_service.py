@@ -300,12 +300,25 @@ async def test_what_is_no_failure_of_a_handler_comes_out_of_drain_as_it_is() -> 
 
     @app.task("emails")
     async def send(task: fairq.Task) -> None:
-        raise SystemExit(3)
+        raise KeyboardInterrupt
 
     async with fairq.testing.run(app) as service:
         await service.enqueue("emails", 1)
-        with pytest.raises(SystemExit):
+        with pytest.raises(KeyboardInterrupt):
             await service.drain()
+
+
+async def test_a_handler_that_exits_has_failed() -> None:
+    app = fairq.Worker()
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        raise SystemExit(3)
+
+    async with fairq.testing.run(app) as service:
+        task = await service.enqueue("emails", 1, max_attempts=1)
+        await service.drain()
+        assert (await task.state()).state == "dead"
 
 
 @pytest.mark.parametrize(

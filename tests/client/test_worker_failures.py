@@ -1,0 +1,134 @@
+"""What a handler or a server may do wrong, and the worker lives."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio
+
+import fairq
+from fairq.errors import BadRequest
+from fairq.model import Settlement
+from fairq.server.run import Served
+from fairq.store.store import Store
+from tests.server.harness import OPERATOR, raw, tenant, url_of
+from tests.store.waiting import wait_until
+
+from .harness import wait_state, worker_of, working
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "nursery"])
+async def test_a_handler_that_exits_has_failed(served: Served, kind: str) -> None:
+    app, ran = worker_of(served), []
+
+    async def leave() -> None:
+        sys.exit("no more")
+
+    async def in_a_nursery(task: fairq.Task) -> None:
+        ran.append(task.attempt)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leave)
+
+    async def by_itself(task: fairq.Task) -> None:
+        ran.append(task.attempt)
+        sys.exit("no more")
+
+    def in_a_thread(task: fairq.Task) -> None:
+        ran.append(task.attempt)
+        sys.exit("no more")
+
+    app.task("emails")({"async": by_itself, "thread": in_a_thread, "nursery": in_a_nursery}[kind])
+    with trio.fail_after(30):
+        async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+            await operator.ask("configure", queue="emails", settings={"retry_base_ms": 1, "retry_cap_ms": 1})
+            async with working(app):
+                await wait_state(await ada.enqueue("emails", 1, max_attempts=2), "dead")
+            (letter,) = [each async for each in ada.dead_letters("emails").walk()]
+    assert ran == [1, 2]
+    assert (letter.attempts, letter.reason) == (2, "exhausted")
+    assert "Exit" in letter.error or "Group" in letter.error
+
+
+async def test_a_handler_that_raises_while_it_is_cancelled_ends_alone(served: Served) -> None:
+    app, begun, ran = worker_of(served, 1), trio.Event(), []
+
+    async def angry() -> None:
+        try:
+            begun.set()
+            await trio.sleep_forever()
+        finally:
+            raise ValueError("not now")
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        ran.append(task.payload)
+        if task.payload == "angry":
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(angry)
+                nursery.start_soon(trio.sleep_forever)
+
+    with trio.fail_after(30):
+        async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
+            await ada.enqueue("emails", "angry", id="angry")
+            await begun.wait()
+            assert await ada.cancel("emails", ["angry"]) == ["running"]
+            await wait_state(await ada.enqueue("emails", "next"), "done")
+    assert ran == ["angry", "next"]
+
+
+async def test_a_settlement_that_is_refused_ends_alone(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    app, settle, all_run = worker_of(served), Store.settle, trio.Event()
+    waiting = 0
+
+    async def picky(self: Store, queue: str, settlements: Sequence[Settlement]) -> Any:
+        if any(each.id == "ada/bad" for each in settlements):
+            raise BadRequest("this one is not understood", field="settlements")
+        return await settle(self, queue, settlements)
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        nonlocal waiting
+        waiting += 1
+        if waiting == 5:
+            all_run.set()
+        await all_run.wait()  # so that they are settled in one frame
+
+    monkeypatch.setattr(Store, "settle", picky)
+    with trio.fail_after(30):
+        async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
+            tasks = [await ada.enqueue("emails", n, id=id) for n, id in enumerate(["a", "b", "bad", "c", "d"])]
+            for task in tasks:
+                if task.id != "bad":
+                    await wait_state(task, "done")
+            assert (await tasks[2].state()).state == "leased"
+            await wait_state(await ada.enqueue("emails", "more"), "done")
+
+
+async def test_a_thread_that_nobody_waits_for_keeps_its_place(served: Served) -> None:
+    app, begun, goes_on, ran = worker_of(served, 1), trio.Event(), threading.Event(), []
+
+    @app.task("emails")
+    def send(task: fairq.Task) -> None:
+        ran.append(task.payload)
+        if task.payload == "long":
+            trio.from_thread.run_sync(begun.set)
+            goes_on.wait(30)
+
+    try:
+        with trio.fail_after(30):
+            async with fairq.open_client(url_of(served), token=tenant("ada")) as ada, working(app):
+                await ada.enqueue("emails", "long", id="long")
+                await begun.wait()
+                assert await ada.cancel("emails", ["long"]) == ["running"]
+                await wait_until(lambda: [peer.session.credit for peer in served.app.peers if peer.queues] == [0])
+                after = await ada.enqueue("emails", "next")
+                assert (await after.state()).state == "ready"
+                goes_on.set()
+                await wait_state(after, "done")
+    finally:
+        goes_on.set()
+    assert ran == ["long", "next"]
