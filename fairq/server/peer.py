@@ -6,8 +6,8 @@ the task that has read it carries it out and sends the answer itself, and a succ
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import structlog
@@ -17,7 +17,7 @@ from attrs import define, field
 from fairq.errors import BadFrame, FairqError, TooMany
 from fairq.server.auth import Identity
 from fairq.transport import Disconnected, Transport
-from fairq.wire.messages import Credit, Drain
+from fairq.wire.messages import Credit, Dead, Drain, Events, Letter, Peek, Schedules, Tenants, Workers
 from fairq.wire.server_session import ServerSession
 
 log = structlog.get_logger("fairq.server")
@@ -25,6 +25,8 @@ log = structlog.get_logger("fairq.server")
 MAX_REQUESTS = 256  # under way at once, per connection
 MAX_WAITING = 4_096  # tasks, batches and feeds that requests only wait for
 MAX_UNREAD_BYTES = 4 << 20  # of answers that the client has not taken yet: nothing more is read from it meanwhile
+LONG_ANSWERS = (Peek, Events, Dead, Letter, Schedules, Tenants, Workers)  # each may be as long as a page
+MAX_LONG_ANSWERS = 4  # made at once, and none while too much is unread
 END_S = 10.0  # how long a connection that is to end may take for what it still has to say
 
 
@@ -45,6 +47,8 @@ class Peer:
     is_leaving: bool = False
     _waiting: int = field(default=0, init=False)
     _is_sending: bool = field(default=False, init=False)
+    _leaving_bytes: int = field(default=0, init=False)  # that the session has handed out, and the socket not taken
+    _long_answers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MAX_LONG_ANSWERS), init=False)
     _sent: trio.Event = field(factory=trio.Event, init=False)
     _kicked: trio.Event = field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
@@ -64,6 +68,26 @@ class Peer:
         """End the connection as soon as nothing is under way on it: no request, and no lease that a worker holds."""
         self.is_leaving = True
         self._leave_if_idle()
+
+    @property
+    def unread_bytes(self) -> int:
+        """How many bytes of answers the socket has not taken yet."""
+        return self.session.outgoing_bytes + self._leaving_bytes
+
+    async def _room(self) -> None:
+        """Wait until the client has taken enough of its answers."""
+        while self.unread_bytes > MAX_UNREAD_BYTES:
+            await self._sent.wait()
+
+    @asynccontextmanager
+    async def _turn(self, request: Any) -> AsyncIterator[None]:
+        """Wait until a request may have its answer made."""
+        if isinstance(request, LONG_ANSWERS):
+            async with self._long_answers:
+                await self._room()
+                yield
+        else:
+            yield
 
     def _leave_if_idle(self) -> None:
         if self.is_leaving and not self.requests and not self.session.held:
@@ -93,8 +117,7 @@ class Peer:
     async def _read(self, nursery: trio.Nursery) -> None:
         """Take in texts up to a request and carry that out; a successor reads on."""
         while True:
-            while self.session.outgoing_bytes > MAX_UNREAD_BYTES:
-                await self._sent.wait()
+            await self._room()
             try:
                 text = await self.transport.receive()
             except Disconnected:
@@ -127,8 +150,9 @@ class Peer:
     async def _answer(self, request: Any) -> None:
         self.requests += 1
         try:
-            body = await self.carry_out(self, request)
-            self.session.reply(request.ref, body or {})
+            async with self._turn(request):
+                body = await self.carry_out(self, request)
+                self.session.reply(request.ref, body or {})
         except FairqError as error:
             self.session.refuse(request.ref, error)
         except Exception:
@@ -145,11 +169,13 @@ class Peer:
         self._is_sending = True
         try:
             while texts := self.session.outgoing(trio.current_time()):
+                self._leaving_bytes = sum(map(len, texts))
                 for text in texts:
                     await self.transport.send(text)
                     self.session.spoke_at = trio.current_time()  # no beat falls due meanwhile
-                self._sent.set()
-                self._sent = trio.Event()
+                    self._leaving_bytes -= len(text)
+                    self._sent.set()
+                    self._sent = trio.Event()
         except Disconnected:
             self._scope.cancel()
         finally:
@@ -160,7 +186,10 @@ class Peer:
     async def _write(self) -> None:
         """Send what comes from elsewhere than requests, and keep the heart's deadlines, until the end."""
         while True:
-            self.session.expire(trio.current_time())
+            now = trio.current_time()
+            if self._is_sending:
+                self.session.spoke_at = now  # what is on its way, however slowly, says that this side lives
+            self.session.expire(now)
             await self._send()
             if self.session.is_silent:
                 log.info("peer silent", peer=self.transport.peer, name=self.name)

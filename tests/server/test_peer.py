@@ -10,7 +10,7 @@ import trio.testing
 from attrs import define, field
 
 from fairq.server.auth import Identity
-from fairq.server.peer import END_S, MAX_REQUESTS, MAX_UNREAD_BYTES, Peer
+from fairq.server.peer import END_S, MAX_LONG_ANSWERS, MAX_REQUESTS, MAX_UNREAD_BYTES, Peer
 from fairq.transport import Disconnected
 from fairq.wire.messages import Role, State
 from fairq.wire.server_session import ServerSession
@@ -122,3 +122,23 @@ async def test_a_connection_that_breaks_while_answers_are_sent_ends_its_peer(
 
     with trio.fail_after(5):
         await connected(Breaking(0.0, ask(3))).run()
+
+
+async def test_answers_that_nobody_reads_are_bounded(autojump_clock: trio.testing.MockClock) -> None:
+    """Whoever sends 250 requests and takes no answer, each a quarter of what may be unread, has a few made."""
+    size, made = MAX_UNREAD_BYTES // 4, 0
+    asks = [orjson.dumps({"type": "peek", "ref": n, "queue": "q", "count": 100}).decode() for n in range(1, 251)]
+    client = SlowClient(send_s=3_600, asks=asks)
+    peer = connected(client, "x" * size)
+    carry_out = peer.carry_out
+
+    async def count(*args: Any) -> Any:
+        nonlocal made
+        made += 1
+        return await carry_out(*args)
+
+    peer.carry_out = count
+    with trio.move_on_after(30):
+        await peer.run()
+    assert peer.unread_bytes < MAX_UNREAD_BYTES + (MAX_LONG_ANSWERS + 1) * size
+    assert made <= 4 + MAX_LONG_ANSWERS + 1
