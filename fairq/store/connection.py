@@ -41,6 +41,12 @@ Word = str | bytes | int | float
 
 MAX_PENDING = 10_000
 _RETRYABLE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS")
+_DEMOTED = (
+    "READONLY",
+    "MASTERDOWN",
+    "UNBLOCKED",
+)  # this is no primary any more: another connection may find the new one
+STALL_S = 1.5  # without an answer, before the log says so
 _HEARD = (b"smessage", b"message", b"ssubscribe", b"subscribe")  # the latter two: what came before was missed
 _REFUSALS = {
     "not_found": "there is no such {}",
@@ -297,17 +303,20 @@ class Connection:
         self.is_connected, self.fatal = True, None
         self._note_change()
         log.debug("store connected", store=self.address.shown)
+        is_demoted = False
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._write, stream, nursery.cancel_scope)
                 nursery.start_soon(self._watch, nursery.cancel_scope)
                 with suppress(*BROKEN):
-                    await self._read(stream, reader)
+                    is_demoted = await self._read(stream, reader)
                 nursery.cancel_scope.cancel()
         finally:
             self.is_connected = False
             self._fail_pending()
             self._note_change()
+        if is_demoted:
+            raise Unavailable("it is no primary any more")
         log.warning("store connection lost", store=self.address.shown)
 
     async def _write(self, stream: trio.abc.Stream, scope: trio.CancelScope) -> None:
@@ -323,25 +332,42 @@ class Connection:
                 scope.cancel()
                 return
 
-    async def _read(self, stream: trio.abc.Stream, reader: hiredis.Reader) -> None:
+    async def _read(self, stream: trio.abc.Stream, reader: hiredis.Reader) -> bool:
+        """Hand out replies until the connection ends; tells whether that is since the store is no primary any more."""
         while data := await stream.receive_some(262_144):
             reader.feed(bytes(data))
+            is_demoted = False
             while (reply := reader.gets()) is not False:
                 self._pending.popleft().wake(outcome.Value(reply))
+                is_demoted = is_demoted or (isinstance(reply, Exception) and str(reply).startswith(_DEMOTED))
+            if is_demoted:
+                return True
+        return False
 
     async def _watch(self, scope: trio.CancelScope) -> None:
+        """Give the connection up when a call has waited too long; say before that the store does not answer."""
+        stalled_at: float | None = None
         while True:
-            await trio.sleep(self.timeout / 10)
-            if self._pending and trio.current_time() - self._pending[0].since > self.timeout:
+            await trio.sleep(min(self.timeout / 10, STALL_S / 3))
+            now = trio.current_time()
+            since = self._pending[0].since if self._pending else now
+            if stalled_at is not None and since > stalled_at:
+                log.warning("store answers again", store=self.address.shown, after_s=round(now - stalled_at, 1))
+                stalled_at = None
+            if now - since > self.timeout:
                 log.warning("store too slow", store=self.address.shown, timeout=self.timeout)
                 scope.cancel()
                 return
+            if stalled_at is None and now - since > STALL_S:
+                log.warning("store does not answer", store=self.address.shown, for_s=round(now - since, 1))
+                stalled_at = since
 
     def _fail_pending(self) -> None:
-        sent, shown = len(self._pending) - len(self._out), self.address.shown
+        sent, shown, now = len(self._pending) - len(self._out), self.address.shown, trio.current_time()
         for i, waiter in enumerate(self._pending):
             if i < sent:
-                waiter.wake(outcome.Error(OutcomeUnknown(f"{shown} was lost after the command was sent")))
+                waited = f"no answer in {now - waiter.since:.1f} s" if now - waiter.since > STALL_S else "no answer"
+                waiter.wake(outcome.Error(OutcomeUnknown(f"{shown} was lost after the command was sent: {waited}")))
             else:
                 waiter.wake(outcome.Error(Unavailable(f"{shown} was lost before the command was sent")))
         self._pending.clear()

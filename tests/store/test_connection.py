@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
+import structlog
 import trio
 
 from fairq.errors import FairqError, OutcomeUnknown, StoreFull, StoreRefused, Unavailable
 from fairq.scopes import background
 from fairq.store import connection as module
-from fairq.store.connection import Address, Connection, Redirected, Subscription, as_error
+from fairq.store.connection import Address, Connection, Redirected, Subscription, as_error, ask_once
 from tests import stores
 
 from .proxy import open_proxy
@@ -111,6 +112,42 @@ async def test_a_stopped_store_fails_calls_in_time_and_is_used_again_when_it_goe
             with trio.fail_after(30):
                 await connection.wait_connected()
             assert await connection.call("EXISTS", "b") == 0
+
+
+async def test_a_store_that_does_not_answer_is_noticed_once(
+    start_store: Callable[..., stores.LocalServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.store.connection.STALL_S", 0.15)
+    server = start_store()
+
+    def told(logs: Sequence[Mapping[str, object]]) -> list[object]:
+        return [entry["event"] for entry in logs if entry["log_level"] == "warning"]
+
+    with trio.fail_after(30), structlog.testing.capture_logs() as logs:
+        async with connected(server.port, timeout=30.0) as connection, trio.open_nursery() as nursery:
+            for _ in range(2):
+                os.kill(server.pid, signal.SIGSTOP)
+                before = len(told(logs))
+                for _ in range(5):
+                    nursery.start_soon(connection.call, "PING")
+                await wait_until(lambda before=before: len(told(logs)) > before)  # type: ignore[misc]
+                os.kill(server.pid, signal.SIGCONT)
+                await wait_until(lambda before=before: len(told(logs)) > before + 1)  # type: ignore[misc]
+    assert told(logs) == ["store does not answer", "store answers again"] * 2
+
+
+async def test_a_primary_that_was_demoted_is_left(start_store: Callable[..., stores.LocalServer]) -> None:
+    server = start_store()
+    with trio.fail_after(30):
+        async with connected(server.port) as connection:
+            assert await connection.call("SET", "a", "1") == b"OK"
+            await connection.call("REPLICAOF", "127.0.0.1", "1")
+            with pytest.raises(Unavailable):
+                await connection.call("SET", "a", "2")
+            await wait_until(lambda: "no primary" in connection.trouble)
+            await ask_once(connection.address, "REPLICAOF", "NO", "ONE")
+            await connection.wait_connected()
+            assert await connection.call("SET", "a", "3") == b"OK"
 
 
 async def test_a_store_that_comes_back_after_a_kill_is_used_again(
