@@ -233,7 +233,7 @@ BOUNDS = (
     Case(
         "heavy-tail", "tasks of 1 ms to 2 s, weights 1 to 3",
         tuple(
-            Stream(tenant, AtOnce(2 * _TAIL_DUE[tenant] / CREDIT), lengths) for tenant, (_, lengths) in _TAIL.items()
+            Stream(tenant, AtOnce(2.5 * _TAIL_DUE[tenant] / CREDIT), lengths) for tenant, (_, lengths) in _TAIL.items()
         ),
         _TAIL_WEIGHTS, window=Window(32, 2 / 32, _TAIL_DUE),
     ),
