@@ -48,6 +48,7 @@ class Transport:
     websocket: WebSocket
     peer: str
     early: bytes = b""  # what has come behind the handshake
+    _arrived: memoryview = field(factory=lambda: memoryview(b""), init=False)  # and was not taken in yet
     _messages: deque[str | None] = field(factory=deque, init=False)
     _is_sending: bool = field(default=False, init=False)
     _sent: trio.Event = field(factory=trio.Event, init=False)
@@ -68,7 +69,7 @@ class Transport:
             raise self._disconnected()
 
     async def receive(self) -> str:
-        """Wait for the next text. Raises: Disconnected, BadFrame for binary messages."""
+        """Wait for the next text. Cancelled: nothing is lost. Raises: Disconnected, BadFrame for binary messages."""
         if trio.current_time() - self._turn_began > TURN_S:
             await self._yield_turn()
         while not self._messages:
@@ -94,15 +95,15 @@ class Transport:
 
     async def _read(self) -> None:
         """Take in what has come, a slice at a time, and answer what the websocket answers by itself."""
-        try:
-            data = await self.stream.receive_some(RECEIVE_BYTES)
-        except _BROKEN:
-            data = b""
-        self._turn_began = trio.current_time()  # others had theirs while this one waited
-        if not data:
-            self.websocket.receive_end()
-        for start in range(0, len(data), SLICE_BYTES):
-            self._messages.extend(self.websocket.receive(data[start : start + SLICE_BYTES]))
+        if not self._arrived:
+            with suppress(*_BROKEN):
+                self._arrived = memoryview(await self.stream.receive_some(RECEIVE_BYTES))
+            self._turn_began = trio.current_time()  # others had theirs while this one waited
+            if not self._arrived:
+                self.websocket.receive_end()
+        while self._arrived:
+            piece, self._arrived = bytes(self._arrived[:SLICE_BYTES]), self._arrived[SLICE_BYTES:]
+            self._messages.extend(self.websocket.receive(piece))
             await self._pace()
         await self._flush()
 

@@ -151,6 +151,21 @@ async def test_others_have_their_turns_while_one_sends_much(
     assert turns >= whole // module.SLICE_BYTES
 
 
+async def test_a_cancelled_receive_loses_nothing(
+    ends: tuple[Transport, Client], autojump_clock: trio.testing.MockClock
+) -> None:
+    ours, client = ends
+    got: list[str] = []
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            spare = [Frame(Opcode.PONG, b"")] * (SPARE_FRAMES + 400)
+            nursery.start_soon(client.send, text("first"), *spare, text("between"), *spare, text("last"))
+            while "last" not in got:
+                with trio.move_on_after(0.1):
+                    got.append(await ours.receive())
+    assert got == ["first", "between", "last"]
+
+
 async def test_a_cancelled_send_is_the_connections_end(ends: tuple[Transport, Client]) -> None:
     ours, client = ends
     with trio.fail_after(30):
