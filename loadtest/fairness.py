@@ -16,7 +16,6 @@ from attrs import asdict, define, field, frozen
 import fairq
 from fairq.model import NewTask, Settlement
 from fairq.store.embedded import embedded_store
-from fairq.store.opening import open_store
 from fairq.store.store import Store
 from loadtest import bounds, trials
 from loadtest.cases import BOUNDS, CASES, scaled
@@ -24,6 +23,7 @@ from loadtest.figures import Lag, Record, Verdict, judge, read_records, share_er
 from loadtest.pictures import new_grid, save
 from loadtest.processes import RunFailed, Server, running_server, running_worker
 from loadtest.report import Progress, Table
+from loadtest.stores import opened
 from loadtest.trials import Lengths
 from loadtest.watch import queue_state, stop_handing_out, wait_attached, wait_until
 
@@ -75,7 +75,7 @@ async def service_lag(directory: Path, sizes: Sizes, progress: Progress, fsync: 
     """Claim and acknowledge through the Store's verbs, and look how far each tenant is from its due."""
     queue, tenants = "lag", {f"t{i}": float(1 + i % 10) for i in range(sizes.tenants)}
     rows, served, seen = [], Counter[str](), Counter[str]()
-    async with embedded_store(directory / "lag", fsync=fsync) as url, open_store(url) as store:
+    async with embedded_store(directory / "lag", fsync=fsync) as url, opened(url) as store:
         await _fill(store, queue, tenants, max(sizes.dispatches), progress)
         claiming = 0.0
         for goal in sizes.dispatches:

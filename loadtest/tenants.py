@@ -12,12 +12,12 @@ from attrs import asdict, define, frozen
 
 from fairq.model import NewTask
 from fairq.store.embedded import embedded_store, socket_path
-from fairq.store.opening import open_store
 from loadtest.baseline import Baseline
 from loadtest.bench import CALL_TASKS, PAYLOAD, Bench, for_all
 from loadtest.pictures import new_figure, save
 from loadtest.processes import RunFailed
 from loadtest.report import Progress, Table
+from loadtest.stores import opened
 from loadtest.throughput import PAYLOAD_BYTES
 
 ENOUGH_BYTES_PER_TASK = 3_000  # of free memory: what a tenant with a task may take, with room to spare
@@ -103,7 +103,7 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
     for count in sizes.tenants:
         _check_memory(count)
         home = directory / f"tenants-{count}"
-        async with embedded_store(home, fsync=fsync) as url, open_store(url) as store:
+        async with embedded_store(home, fsync=fsync) as url, opened(url) as store:
             bench = Bench(store, "tenants")
             rows.append(await Tenants(bench, socket_path(home), count, sizes, progress).measure())
         verdicts[f"{count:,} tenants"] = bench.verdict()

@@ -11,11 +11,11 @@ import trio
 
 from fairq.store import keys
 from fairq.store.embedded import embedded_store
-from fairq.store.opening import open_store
 from fairq.store.store import Store
 from loadtest.bench import PAYLOAD, Bench
 from loadtest.features import FEATURES, LEVELS, OFF, PLACES, VERBS, Feature, Features, Side, Sizes, of_off, tables
 from loadtest.report import Progress
+from loadtest.stores import opened
 
 QUEUE, TENANTS, ROUNDS = "features", 3, PLACES + 2
 TENANT, IDS = "t2", [f"t2-{n}" for n in range(ROUNDS)]
@@ -25,7 +25,7 @@ Look = Callable[[Store], Awaitable[object]]
 @asynccontextmanager
 async def running_store(directory: Path) -> AsyncIterator[Store]:
     """Run an embedded store."""
-    async with embedded_store(directory, fsync="everysec") as url, open_store(url) as store:
+    async with embedded_store(directory, fsync="everysec") as url, opened(url) as store:
         yield store
 
 
@@ -105,7 +105,7 @@ def test_every_feature_is_looked_at() -> None:
 async def test_a_feature_is_on_and_off_without_it(feature: Feature, tmp_path: Path) -> None:
     look, on, off = {**WAITING, **ENDED}[feature.name]
     for shown, chosen in ((on, feature), (off, OFF)):
-        with trio.fail_after(30):
+        with trio.fail_after(120):
             async with running_store(tmp_path / chosen.name) as store:
                 side = Side(chosen, Bench(store, QUEUE), TENANTS)
                 await side.prepare()
@@ -123,7 +123,7 @@ async def test_a_feature_is_on_and_off_without_it(feature: Feature, tmp_path: Pa
 
 
 async def test_rounds_of_a_feature_are_measured_between_rounds_with_all_off(tmp_path: Path) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         async with running_store(tmp_path / "store") as store:
             scenario = Features(store, Sizes(TENANTS, ROUNDS), Progress())
             await scenario.run()

@@ -11,11 +11,11 @@ import trio
 
 from fairq.store import library
 from fairq.store.embedded import embedded_store
-from fairq.store.opening import open_store
 from loadtest import scenes
 from loadtest.longest import tables
 from loadtest.probe import QUICK, REPLY_BYTES, Probe, Row, Sizes, size_of
 from loadtest.report import Progress
+from loadtest.stores import opened
 
 VERBS = set(re.findall(r"^register\('(\w+)'", library.source(), re.MULTILINE))
 
@@ -42,8 +42,8 @@ def test_a_reply_is_measured_through_all_its_lists() -> None:
 
 
 async def test_the_time_is_of_the_verb_by_the_stores_own_clocks(tmp_path: Path) -> None:
-    with trio.fail_after(30):
-        async with embedded_store(tmp_path, fsync="everysec") as url, open_store(url) as store:
+    with trio.fail_after(120):
+        async with embedded_store(tmp_path, fsync="everysec") as url, opened(url) as store:
             probe = Probe(store, Sizes(rounds=2), Progress())
             await probe.command("CONFIG", "SET", "slowlog-log-slower-than", 0)
             await probe.start_over()
@@ -74,8 +74,8 @@ def test_the_table_says_what_is_too_long() -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("scene", scenes.SCENES, ids=lambda scene: scene.__name__)
 async def test_a_scene_can_be_set_up(scene: scenes.Scene, tmp_path: Path) -> None:
-    with trio.fail_after(60):
-        async with embedded_store(tmp_path, fsync="everysec") as url, open_store(url) as store:
+    with trio.fail_after(250):
+        async with embedded_store(tmp_path, fsync="everysec") as url, opened(url) as store:
             probe = Probe(store, QUICK, Progress())
             await probe.command("CONFIG", "SET", "slowlog-log-slower-than", 0)
             await scene(probe)
