@@ -48,7 +48,7 @@ class Transport:
     websocket: WebSocket
     peer: str
     early: bytes = b""  # what has come behind the handshake
-    _arrived: memoryview = field(factory=lambda: memoryview(b""), init=False)  # and was not taken in yet
+    _arrived: memoryview = field(init=False)  # and was not taken in yet
     _messages: deque[str | None] = field(factory=deque, init=False)
     _is_sending: bool = field(default=False, init=False)
     _sent: trio.Event = field(factory=trio.Event, init=False)
@@ -59,7 +59,7 @@ class Transport:
 
     def __attrs_post_init__(self) -> None:
         self._messages.extend(self.websocket.messages())
-        self._messages.extend(self.websocket.receive(self.early))
+        self._arrived = memoryview(self.early)  # a stranger may send much at once here too: it is taken in by slices
 
     async def send(self, text: str) -> None:
         """Send one text. Raises: Disconnected, also when it does not move on for SEND_S."""

@@ -166,6 +166,18 @@ async def test_a_cancelled_receive_loses_nothing(
     assert got == ["first", "between", "last"]
 
 
+async def test_what_comes_right_behind_the_handshake_has_no_longer_turn(autojump_clock: trio.testing.MockClock) -> None:
+    stream, _ = trio.testing.lockstep_stream_pair()
+    frames = [*[Frame(Opcode.PONG, b"")] * (3 * SPARE_FRAMES), text("at last")]
+    early = b"".join(frame.serialize(mask=True) for frame in frames)
+    websocket, began = WebSocket.of_server(LIMIT), trio.current_time()
+    ours = Transport(stream, websocket, "test", early)  # type: ignore[arg-type]
+    assert websocket.spare_frames == 0
+    with trio.fail_after(60):
+        assert await ours.receive() == "at last"
+    assert trio.current_time() - began > 1
+
+
 async def test_a_cancelled_send_is_the_connections_end(ends: tuple[Transport, Client]) -> None:
     ours, client = ends
     with trio.fail_after(30):

@@ -41,11 +41,7 @@ Word = str | bytes | int | float
 
 MAX_PENDING = 10_000
 _RETRYABLE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS")
-_DEMOTED = (
-    "READONLY",
-    "MASTERDOWN",
-    "UNBLOCKED",
-)  # this is no primary any more: another connection may find the new one
+_DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")  # no primary any more: another connection may find the new one
 STALL_S = 1.5  # without an answer, before the log says so
 _HEARD = (b"smessage", b"message", b"ssubscribe", b"subscribe")  # the latter two: what came before was missed
 _REFUSALS = {
