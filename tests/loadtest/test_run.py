@@ -55,7 +55,7 @@ def is_running(pid: int) -> bool:
 def test_quick_run_of_everything_accounts_for_every_task() -> None:
     process = start("all", "--quick", "--json")
     out, err = process.communicate(timeout=580)
-    assert process.returncode == 0, err
+    assert process.returncode == 0, err[-3_000:]  # the end says why
     report = orjson.loads(out)
     assert report["ok"]
     assert all(verdict["is_clean"] for verdict in report["verdicts"].values())
@@ -66,9 +66,9 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
     assert all(row["max"] <= 8 and row["mean"] <= 1 for row in report["fairness"]["lag"]["rows"])
     assert report["fairness"]["quiet"]["p99_fair_to_fifo"] > 0  # how much below 1 depends on what else runs here
     assert [(row["servers"], row["nodes"]) for row in report["scale"]["rows"]] == [(1, 3), (2, 3)]
-    cpu = report["scale"]["rows"][1]["drain_cpu_s_per_1000"]  # in ticks of 10 ms: a fast node may show none
+    cpu = report["scale"]["rows"][1]["drain_cpu_s_per_1000"]
     assert {"node 1", "node 2", "node 3", "server 1", "worker 1"} <= cpu.keys()
-    assert sum(cpu.values()) > 0
+    assert min(cpu.values()) > 0
     assert [row["name"] for row in report["features"]["rows"]] == [feature.name for feature in FEATURES]
     assert all(min(row["of_off"].values()) > 0 for row in report["features"]["rows"])
     cases = {case["name"]: case for case in report["fairness"]["scorecard"]["cases"]}
