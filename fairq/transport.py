@@ -3,13 +3,16 @@
 The websocket is without I/O (fairq/wire/websocket.py); here are its socket, its deadlines, and what keeps one
 connection from taking the others' time: it is taken in by small slices, and whoever has had the loop for TURN_S lets
 the others have theirs. Deadlines are for progress: a long text may take as long as it moves.
+
+What is to be sent leaves at the end of the scheduler's turn (fairq/turns.py), as far as the socket takes it; for the
+rest `stuck()` is called, and a task of the connection's owner sends it by `flush`.
 """
 
 from __future__ import annotations
 
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
@@ -17,6 +20,8 @@ import trio
 from attrs import define, field, frozen
 
 from fairq.errors import BadFrame, FairqError, Forbidden, SettingsError, Unauthorized, Unavailable
+from fairq.sockets import receive_some, send_now
+from fairq.turns import at_end_of_turn, call_from_end
 from fairq.wire.websocket import ClientHandshake, Refused, WebSocket
 
 HANDSHAKE_S = 5.0
@@ -42,14 +47,21 @@ class Disconnected(Exception):
 
 @define(eq=False)
 class Transport:
-    """One open websocket. One task receives at a time; any may send."""
+    """One open websocket. One task receives at a time; any may send.
+
+    `source()` hands out the texts to send, whenever there is room for them.
+    """
 
     stream: Stream
     websocket: WebSocket
     peer: str
     early: bytes = b""  # what has come behind the handshake
+    source: Callable[[], Sequence[str]] = tuple
+    stuck: Callable[[], None] = lambda: None
+    unsent_bytes: int = field(default=0, init=False)  # of what `source` has handed out
     _arrived: memoryview = field(init=False)  # and was not taken in yet
     _messages: deque[str | None] = field(factory=deque, init=False)
+    _rest: bytes = field(default=b"", init=False)  # what the socket did not take at once
     _is_sending: bool = field(default=False, init=False)
     _sent: trio.Event = field(factory=trio.Event, init=False)
     _is_over: trio.Event = field(factory=trio.Event, init=False)
@@ -61,10 +73,32 @@ class Transport:
         self._messages.extend(self.websocket.messages())
         self._arrived = memoryview(self.early)  # a stranger may send much at once here too: it is taken in by slices
 
+    def kick(self) -> None:
+        """Have what there is to say sent at the end of the scheduler's turn."""
+        at_end_of_turn(self._send_now)
+
+    def _send_now(self) -> None:
+        if self._is_sending:
+            return  # whoever is at it sends this as well
+        self._fill()
+        if self._rest:
+            self._rest = self._rest[send_now(self.stream, self._rest) :]
+            self.unsent_bytes = len(self._rest)
+        if self._rest:
+            call_from_end(self.stuck)
+
+    def _fill(self) -> None:
+        """Take what there is to send, behind what the socket did not take, if there is not much of that."""
+        if len(self._rest) < PIECE_BYTES:
+            for text in self.source():
+                self.websocket.send(text)
+            self._rest += self.websocket.outgoing()
+            self.unsent_bytes = len(self._rest)
+
     async def send(self, text: str) -> None:
         """Send one text. Raises: Disconnected, also when it does not move on for SEND_S."""
         self.websocket.send(text)
-        await self._flush()
+        await self.flush()
         if self.websocket.is_over:
             raise self._disconnected()
 
@@ -86,7 +120,7 @@ class Transport:
         """Say good-bye, and wait for the answer, for at most CLOSE_S; whoever receives must go on with it."""
         self.websocket.close(code, reason)
         with trio.move_on_after(CLOSE_S), suppress(Disconnected):
-            await self._flush()
+            await self.flush()
             await self._is_over.wait()
 
     def _disconnected(self) -> Disconnected:
@@ -97,7 +131,7 @@ class Transport:
         """Take in what has come, a slice at a time, and answer what the websocket answers by itself."""
         if not self._arrived:
             with suppress(*_BROKEN):
-                self._arrived = memoryview(await self.stream.receive_some(RECEIVE_BYTES))
+                self._arrived = memoryview(await receive_some(self.stream, RECEIVE_BYTES))
             self._turn_began = trio.current_time()  # others had theirs while this one waited
             if not self._arrived:
                 self.websocket.receive_end()
@@ -105,7 +139,9 @@ class Transport:
             piece, self._arrived = bytes(self._arrived[:SLICE_BYTES]), self._arrived[SLICE_BYTES:]
             self._messages.extend(self.websocket.receive(piece))
             await self._pace()
-        await self._flush()
+        if answers := self.websocket.outgoing():
+            self._rest += answers
+            await self.flush()  # not behind its back: whoever asks much, and reads little, shall wait
 
     async def _pace(self) -> None:
         """Wait where this connection has had its turn, or has sent too many frames that say nothing."""
@@ -122,19 +158,28 @@ class Transport:
         await trio.lowlevel.checkpoint()
         self._turn_began = trio.current_time()
 
-    async def _flush(self) -> None:
-        """Send all that the websocket has to send, after whoever is sending already. Raises: Disconnected."""
+    async def flush(self) -> bool:
+        """Send all that there is to send, after whoever is sending already; tells if it was anything.
+
+        Raises: Disconnected.
+        """
         while self._is_sending:
             await self._sent.wait()
-        self._is_sending = True
+        has_sent, self._is_sending = False, True
         try:
-            while data := self.websocket.outgoing():
+            self._fill()
+            while data := self._rest:
+                self._rest, has_sent = b"", True
                 for start in range(0, len(data), PIECE_BYTES):
                     with trio.fail_after(SEND_S):
                         await self.stream.send_all(data[start : start + PIECE_BYTES])
+                    self.unsent_bytes = max(0, len(data) - start - PIECE_BYTES)
+                    self._note_sent()
+                self._fill()
         except BaseException as error:
             self.websocket.receive_end()  # half a frame may have gone out: nothing can follow it
             self._is_over.set()
+            self._rest = b""
             if isinstance(error, trio.TooSlowError):
                 raise Disconnected("the other side reads too slowly") from None
             if isinstance(error, _BROKEN):
@@ -142,8 +187,16 @@ class Transport:
             raise
         finally:
             self._is_sending = False
-            self._sent.set()
-            self._sent = trio.Event()
+            self._note_sent()
+        return has_sent
+
+    def _note_sent(self) -> None:
+        self._sent.set()
+        self._sent = trio.Event()
+
+    async def wait_sent(self) -> None:
+        """Wait until some of what the socket did not take at once has been sent."""
+        await self._sent.wait()
 
     async def _end(self) -> None:
         """Let the other side read why the connection ends, if it broke a rule: it may still be sending."""

@@ -1,7 +1,8 @@
 -- Closing a call: all that it changed is written, each value once.
 do
 
--- Seats and writes what the call touched, and wakes the servers if they wait for work that there now is.
+-- Seats and writes what the call touched, and wakes the servers if they wait for work that there now is: not where one
+-- has said that it claims at once. Should that claim be lost, they find out by their ticks.
 function calls.close(call)
   local q = call.queue
   seats.seat_all(call)
@@ -9,9 +10,11 @@ function calls.close(call)
   limits.write_parked(call)
   accounts.write(call)
   if q.reserve > 0 then reserve.write(call) end
-  if q.hungry == 1 and q.barred == 0 and (call.readied or call.freed and reserve.has_room(call)) then
-    q.hungry = 0
-    calls.announce(call, '1')
+  if q.hungry == 1 and not call.is_covered and q.barred == 0 then
+    if call.readied or call.freed and reserve.has_room(call) then
+      q.hungry = 0
+      calls.announce(call, '1')
+    end
   end
   q.now = call.now
   calls.save_queue(call)

@@ -164,8 +164,8 @@ class Model(Scheduling):
         self.mean = self.estimate_sq / self.estimate if self.estimate > 0 else 0
         return self.call_now
 
-    def close(self, now: float) -> None:
-        """End a call that changes something."""
+    def close(self, now: float, *, is_covered: bool = False) -> None:
+        """End a call that changes something; `is_covered`: the caller claims what it has made ready."""
         self.seat_all()
         self.write_idle()
         has_room = self.freed and self.reserve > 0 and self.servable > 0 and not self.is_full()
@@ -173,7 +173,7 @@ class Model(Scheduling):
         self.anchored |= self.goes_back
         self.sweeping = 2 if self.goes_back else self.sweeping
         self.wake.extend(self.woken)
-        if self.hungry and (self.readied or has_room) and not self.barred:
+        if self.hungry and (self.readied or has_room) and not self.barred and not is_covered:
             self.hungry = 0
             self.published += 1
         self.now = now
@@ -388,13 +388,15 @@ class Model(Scheduling):
         until, id = self.holders.get((tenant, key), (-1, ""))
         return id if key and (until == 0 or until > now) else None
 
-    def enqueue(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    def enqueue(
+        self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]], *, is_covered: bool = False
+    ) -> list[str]:
         """Store tasks of one tenant; the options are those of `calls.options`."""
         now = self.open(now)
         outcomes = self.store(now, tenant, tasks)
         if self.touched:
             self.finish_batches(now)
-            self.close(now)
+            self.close(now, is_covered=is_covered)
         return outcomes
 
     def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:

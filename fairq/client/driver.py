@@ -52,7 +52,13 @@ class Driver(Generic[S]):
         return self._transport is not None
 
     def kick(self) -> None:
-        """Have what the session holds sent."""
+        """Have what the session holds sent, at the end of the scheduler's turn."""
+        if self._transport:
+            self._transport.kick()
+        if self.session.deadline() < self._pumps_at:
+            self._wake()
+
+    def _wake(self) -> None:
         self._kicked.set()
 
     async def wait(self, call: Call) -> Any:
@@ -98,9 +104,9 @@ class Driver(Generic[S]):
 
     async def _converse(self, transport: Transport) -> None:
         """Take in what comes until the connection ends; `_pump` may end it too."""
-        self._transport = transport
+        self._transport, transport.source, transport.stuck = transport, self._outgoing, self._wake
         self.session.connected(trio.current_time())
-        self.kick()  # there are deadlines now
+        self._kicked.set()  # there are deadlines now
         try:
             with trio.CancelScope() as self._connection:
                 while not self.session.fatal:
@@ -119,25 +125,26 @@ class Driver(Generic[S]):
         finally:
             self._transport = None
 
+    def _outgoing(self) -> Sequence[str]:
+        return self.session.outgoing(trio.current_time())
+
     async def _pump(self) -> None:
-        """Send what the session hands out, and keep its deadlines, connected or not."""
+        """Send what the socket did not take at once, and keep the session's deadlines, connected or not."""
         while True:
             now = trio.current_time()
             if now >= self.session.deadline():
                 self.session.expire(now)
                 self.moved()
-            texts = self.session.outgoing(now) if self._transport else []
-            try:
-                for text in texts:
-                    if self._transport:
-                        await self._transport.send(text)
-            except Disconnected:
-                self._connection.cancel()
-            if self.session.is_silent and self._transport:
-                log.warning("the server is silent; connecting again", url=self._transport.peer)
-                self._connection.cancel()
-            if not texts:
-                self._pumps_at = self.session.deadline()
-                with trio.move_on_at(self._pumps_at):
-                    await self._kicked.wait()
-                self._kicked = trio.Event()
+            if transport := self._transport:
+                try:
+                    if await transport.flush():
+                        self.session.spoke_at = trio.current_time()
+                except Disconnected:
+                    self._connection.cancel()
+                if self.session.is_silent:
+                    log.warning("the server is silent; connecting again", url=transport.peer)
+                    self._connection.cancel()
+            self._pumps_at = self.session.deadline()
+            with trio.move_on_at(self._pumps_at):
+                await self._kicked.wait()
+            self._kicked = trio.Event()

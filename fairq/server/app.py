@@ -116,6 +116,10 @@ class App:
         if queue in self.dispatchers:
             self.dispatchers[queue].hint()
 
+    def cover(self, queue: str, tasks: int) -> bool:
+        """Claim so many tasks, which are about to be enqueued; tells whether that leaves right behind them."""
+        return queue in self.dispatchers and self.dispatchers[queue].cover(tasks)
+
     def may_have_work(self, queue: str) -> bool:
         """Whether a claim from a queue might find something."""
         return queue in self.dispatchers and self.dispatchers[queue].may_have_work

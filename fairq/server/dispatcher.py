@@ -62,6 +62,8 @@ class Dispatcher:
     _is_claiming: bool = field(default=False, init=False)
     _cancelled: set[str] = field(factory=set, init=False)  # heard of meanwhile
     _is_empty: bool = field(default=False, init=False)
+    _is_waiting: bool = field(default=False, init=False)  # for work or credit
+    _covered: int = field(default=0, init=False)  # tasks that the next claim is to take
     _emptied: trio.Event = field(factory=trio.Event, init=False)
     _wake: trio.Event = field(factory=trio.Event, init=False)
 
@@ -73,6 +75,17 @@ class Dispatcher:
         self._hints += 1
         self._is_empty = False
         self._wake.set()
+
+    def cover(self, tasks: int) -> bool:
+        """Claim so many tasks, which are about to be enqueued; tells whether that leaves in the same turn, for all.
+
+        Whoever enqueues them then need not wake other servers.
+        """
+        self.hint()
+        self._covered += tasks
+        if not self._is_waiting or trio.current_time() < self._next_claim_at:
+            return False
+        return self._covered <= CLAIM_TASKS and self.room.free(self._covered) >= self._covered
 
     @property
     def store_now_ms(self) -> int:
@@ -134,7 +147,8 @@ class Dispatcher:
     def credit_changed(self, worker: Worker) -> None:
         """A worker has another credit, or room again."""
         self.room.changed(worker)
-        self._wake.set()
+        if not self._is_empty:
+            self._wake.set()
 
     def stop_claiming(self) -> None:
         """Let `run` end when the claim that is under way has been handed out."""
@@ -190,6 +204,7 @@ class Dispatcher:
 
     async def _wait_for_credit(self) -> None:
         """Wait until there may be work, and credit for it, and it is time for another claim; or until stopped."""
+        self._is_waiting = True
         while not self.is_stopping and not self._is_in_doubt:
             self._wake = trio.Event()
             free = 0 if self._is_empty else self.room.free(CLAIM_TASKS)
@@ -199,7 +214,8 @@ class Dispatcher:
                 with trio.move_on_at(self._next_claim_at):
                     await self._wake.wait()
             else:
-                return
+                break
+        self._is_waiting, self._covered = False, 0
 
     async def _claim(self, wanted: int) -> Claim:
         """Claim under a new name, or again under the last one if its outcome is not known."""

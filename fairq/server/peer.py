@@ -6,7 +6,7 @@ the task that has read it carries it out and sends the answer itself, and a succ
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -46,23 +46,29 @@ class Peer:
     closing: tuple[int, str] | None = None
     is_leaving: bool = False
     _waiting: int = field(default=0, init=False)
-    _is_sending: bool = field(default=False, init=False)
-    _leaving_bytes: int = field(default=0, init=False)  # that the session has handed out, and the socket not taken
     _long_answers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MAX_LONG_ANSWERS), init=False)
-    _sent: trio.Event = field(factory=trio.Event, init=False)
-    _kicked: trio.Event = field(factory=trio.Event, init=False)
+    _woken: trio.Event = field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        self.transport.source, self.transport.stuck = self._outgoing, self._wake
+
+    def _outgoing(self) -> Sequence[str]:
+        return self.session.outgoing(trio.current_time())
+
+    def _wake(self) -> None:
+        self._woken.set()
+
     def kick(self) -> None:
-        """Have what the session's outbox holds sent."""
-        self._kicked.set()
+        """Have what the session's outbox holds sent, at the end of the scheduler's turn."""
+        self.transport.kick()
 
     def close(self, code: int, reason: str) -> None:
         """End the connection when the outbox has been sent, or after END_S; what it still asks is not heard."""
         if self.closing is None:
             self.closing = (code, reason)
             self._scope.deadline = trio.current_time() + END_S
-        self.kick()
+        self._wake()
 
     def leave(self) -> None:
         """End the connection as soon as nothing is under way on it: no request, and no lease that a worker holds."""
@@ -72,12 +78,12 @@ class Peer:
     @property
     def unread_bytes(self) -> int:
         """How many bytes of answers the socket has not taken yet."""
-        return self.session.outgoing_bytes + self._leaving_bytes
+        return self.session.outgoing_bytes + self.transport.unsent_bytes
 
     async def _room(self) -> None:
         """Wait until the client has taken enough of its answers."""
         while self.unread_bytes > MAX_UNREAD_BYTES:
-            await self._sent.wait()
+            await self.transport.wait_sent()
 
     @asynccontextmanager
     async def _turn(self, request: Any) -> AsyncIterator[None]:
@@ -144,7 +150,7 @@ class Peer:
             else:
                 nursery.start_soon(self._read, nursery)
                 await self._answer(request)
-                await self._send()
+                self.kick()
                 return
 
     async def _answer(self, request: Any) -> None:
@@ -162,41 +168,21 @@ class Peer:
             self.requests -= 1
         self._leave_if_idle()
 
-    async def _send(self) -> None:
-        """Send what the outbox holds, unless another task is at it, which will send this as well."""
-        if self._is_sending:
-            return
-        self._is_sending = True
-        try:
-            while texts := self.session.outgoing(trio.current_time()):
-                self._leaving_bytes = sum(map(len, texts))
-                for text in texts:
-                    await self.transport.send(text)
-                    self.session.spoke_at = trio.current_time()  # no beat falls due meanwhile
-                    self._leaving_bytes -= len(text)
-                    self._sent.set()
-                    self._sent = trio.Event()
-        except Disconnected:
-            self._scope.cancel()
-        finally:
-            self._is_sending = False
-        if self.closing:
-            self.kick()
-
     async def _write(self) -> None:
-        """Send what comes from elsewhere than requests, and keep the heart's deadlines, until the end."""
+        """Send what the socket did not take at once, and keep the heart's deadlines, until the end."""
         while True:
-            now = trio.current_time()
-            if self._is_sending:
-                self.session.spoke_at = now  # what is on its way, however slowly, says that this side lives
-            self.session.expire(now)
-            await self._send()
+            self.session.expire(trio.current_time())
+            try:
+                if await self.transport.flush():
+                    self.session.spoke_at = trio.current_time()  # when the last of it left: no beat falls due meanwhile
+            except Disconnected:
+                return
             if self.session.is_silent:
                 log.info("peer silent", peer=self.transport.peer, name=self.name)
                 return
-            if self.closing and not self._is_sending:
+            if self.closing:
                 await self.transport.close(*self.closing)
                 return
             with trio.move_on_at(self.session.deadline()):
-                await self._kicked.wait()
-            self._kicked = trio.Event()
+                await self._woken.wait()
+            self._woken = trio.Event()

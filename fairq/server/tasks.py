@@ -33,12 +33,13 @@ async def enqueue(app: App, peer: Peer, request: wire.Enqueue) -> Body:
         NewTask(full_id(tenant, task.id), *task[1:-1], task.batch and full_id(tenant, task.batch))
         for task in request.tasks
     ]
-    app.hint(queue)  # now: a claim that leaves right behind the tasks shares their turn of the store, and its fsync
-    outcomes = [_bare_outcome(outcome) for outcome in await app.store.enqueue(queue, tenant, tasks)]
+    # A claim that leaves right behind the tasks shares their turn of the store, and its fsync.
+    is_covered = app.cover(queue, sum(1 for task in tasks if not (task.delay_ms or task.start_at_ms)))
+    outcomes = await app.store.enqueue(queue, tenant, tasks, is_covered=is_covered)
     for task in request.tasks:
         if task.delay_ms or task.start_at_ms:
             app.ticker.expect(queue, task.delay_ms)
-    return {"outcomes": outcomes}
+    return {"outcomes": [_bare_outcome(outcome) for outcome in outcomes]}
 
 
 def _bare_outcome(outcome: str) -> str:

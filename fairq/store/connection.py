@@ -1,8 +1,8 @@
 """One multiplexed connection to Redis or Valkey, on trio.
 
-Whatever the callers of one scheduler turn ask for leaves in one write; replies come back in order, so the oldest
-waiting call is always the next one answered. That order also gives every call its deadline for the price of one
-timer: when the oldest has waited too long, the connection is given up and all that wait on it are told.
+Whatever the callers of one scheduler turn ask for leaves in one write at its end (fairq/turns.py); replies come back in
+order, so the oldest waiting call is always the next one answered. That order also gives every call its deadline for the
+price of one timer: when the oldest has waited too long, the connection is given up and all that wait on it are told.
 
 What a caller is told when a connection breaks is exact: `Unavailable` if its command had not left, `OutcomeUnknown`
 if it had. Nothing is ever resent here; callers repeat with the same ids.
@@ -34,6 +34,8 @@ from fairq.errors import (
     Unavailable,
     from_code,
 )
+from fairq.sockets import receive_some, send_now
+from fairq.turns import at_end_of_turn, call_from_end
 
 log = structlog.get_logger("fairq.store")
 
@@ -217,7 +219,9 @@ class Connection:
     fatal: FairqError | None = None  # why the store can never be used as it is
     _out: list[bytes] = field(factory=list, init=False)
     _pending: deque[_Waiter] = field(factory=deque, init=False)
-    _work: trio.Event = field(factory=trio.Event, init=False)
+    _stream: trio.abc.Stream | None = field(default=None, init=False)
+    _rest: bytes = field(default=b"", init=False)  # of a write that the socket did not take at once
+    _is_stuck: trio.Event = field(factory=trio.Event, init=False)
     _changed: trio.Event = field(factory=trio.Event, init=False)
 
     async def call(self, *command: Word) -> Any:
@@ -233,7 +237,7 @@ class Connection:
         waiter = _Waiter(trio.current_time(), trio.lowlevel.current_task())
         self._out.append(pack(command))
         self._pending.append(waiter)
-        self._work.set()
+        at_end_of_turn(self._send)
 
         def abandon(_: object) -> trio.lowlevel.Abort:
             waiter.task = None
@@ -296,42 +300,52 @@ class Connection:
         if self.prepare:
             with trio.fail_after(self.timeout):
                 await self.prepare(lambda *command: ask(stream, reader, *command))
-        self.is_connected, self.fatal = True, None
+        self.is_connected, self.fatal, self._stream = True, None, stream
         self._note_change()
         log.debug("store connected", store=self.address.shown)
         is_demoted = False
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write, stream, nursery.cancel_scope)
+                nursery.start_soon(self._send_rest, stream, nursery.cancel_scope)
                 nursery.start_soon(self._watch, nursery.cancel_scope)
                 with suppress(*BROKEN):
                     is_demoted = await self._read(stream, reader)
                 nursery.cancel_scope.cancel()
         finally:
-            self.is_connected = False
+            self.is_connected, self._stream = False, None
             self._fail_pending()
             self._note_change()
         if is_demoted:
             raise Unavailable("it is no primary any more")
         log.warning("store connection lost", store=self.address.shown)
 
-    async def _write(self, stream: trio.abc.Stream, scope: trio.CancelScope) -> None:
+    def _send(self) -> None:
+        """Send what was asked for, unless the socket has not yet taken what came before."""
+        if self._stream is None or self._rest or not self._out:
+            return
+        data = b"".join(self._out)
+        self._out.clear()
+        self._rest = data[send_now(self._stream, data) :]
+        if self._rest:
+            call_from_end(self._is_stuck.set)
+
+    async def _send_rest(self, stream: trio.abc.Stream, scope: trio.CancelScope) -> None:
         while True:
-            await self._work.wait()
-            await trio.lowlevel.checkpoint()  # one more turn: what is asked together shall leave together
-            self._work = trio.Event()
-            data = b"".join(self._out)
-            self._out.clear()
+            await self._is_stuck.wait()
+            self._is_stuck = trio.Event()
             try:
-                await stream.send_all(data)
+                while self._rest:
+                    await stream.send_all(self._rest)
+                    self._rest = b"".join(self._out)
+                    self._out.clear()
             except BROKEN:
                 scope.cancel()
                 return
 
     async def _read(self, stream: trio.abc.Stream, reader: hiredis.Reader) -> bool:
         """Hand out replies until the connection ends; tells whether that is since the store is no primary any more."""
-        while data := await stream.receive_some(262_144):
-            reader.feed(bytes(data))
+        while data := await receive_some(stream, 262_144):
+            reader.feed(data)
             is_demoted = False
             while (reply := reader.gets()) is not False:
                 self._pending.popleft().wake(outcome.Value(reply))
@@ -368,6 +382,7 @@ class Connection:
                 waiter.wake(outcome.Error(Unavailable(f"{shown} was lost before the command was sent")))
         self._pending.clear()
         self._out.clear()
+        self._rest, self._is_stuck = b"", trio.Event()
 
 
 @define(eq=False)
@@ -442,7 +457,7 @@ class Subscription:
         is_asked = False
         while True:
             with trio.move_on_after(self.timeout) as waiting:
-                data = await stream.receive_some()
+                data = await receive_some(stream, 65_536)
             if waiting.cancelled_caught and is_asked:
                 return  # a connection without a word for so long leads nowhere
             is_asked = waiting.cancelled_caught
@@ -451,7 +466,7 @@ class Subscription:
                 continue
             if not data:
                 return
-            reader.feed(bytes(data))
+            reader.feed(data)
             while (reply := reader.gets()) is not False:
                 if isinstance(reply, list) and reply[0] in _HEARD:
                     self.heard(reply[1].decode(), reply[2].decode() if isinstance(reply[2], bytes) else "")

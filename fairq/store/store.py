@@ -164,12 +164,18 @@ class Store:
             replies += await self._call(verb, queue, *before, *ids[start : start + size])
         return replies
 
-    async def _put(self, verb: str, queue: str, *args: str | bytes | int | float, maker: str = "") -> Any:
-        """Call a verb that puts something into a queue, which is made if it is not there: by a tenant, or nobody."""
+    async def _put(
+        self, verb: str, queue: str, *args: str | bytes | int | float, maker: str = "", at_once: Sequence[str] = ()
+    ) -> Any:
+        """Call a verb that puts something into a queue, which is made if it is not there: by a tenant, or nobody.
+
+        `at_once`: more arguments where the call leaves before this yields, since the queue is known.
+        """
         if queue not in self.registry.known:
+            at_once = ()
             await self.registry.make(queue, maker)
         try:
-            return await self._call(verb, queue, *args)
+            return await self._call(verb, queue, *args, *at_once)
         except FairqError as error:
             if error.code != _UNMADE:
                 raise
@@ -182,8 +188,12 @@ class Store:
                 raise
             raise Unavailable(f"queue {queue} was deleted meanwhile") from None
 
-    async def enqueue(self, queue: str, tenant: str, tasks: Sequence[NewTask]) -> list[str]:
+    async def enqueue(
+        self, queue: str, tenant: str, tasks: Sequence[NewTask], *, is_covered: bool = False
+    ) -> list[str]:
         """Store up to 500 tasks of one tenant; returns an outcome for each.
+
+        `is_covered`: the caller claims as many right behind, so that servers that wait for work need not be told.
 
         `ok`; `duplicate` of a known id; `duplicate <id>` where that task holds the dedupe key; `expired`, its window is
         over already.
@@ -192,7 +202,9 @@ class Store:
         args: list[str | bytes] = []
         for task in tasks:
             args += (task.id, pack_options(task), task.payload)
-        return [outcome.decode() for outcome in await self._put("enqueue", queue, tenant, *args, maker=tenant)]
+        at_once = ("covered",) if is_covered else ()
+        outcomes = await self._put("enqueue", queue, tenant, *args, maker=tenant, at_once=at_once)
+        return [outcome.decode() for outcome in outcomes]
 
     async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
         """Lease up to `limit` ready tasks by the fair pick, 150 at most.

@@ -251,10 +251,10 @@ async def test_calls_that_share_a_frame_fail_each_for_its_own_fault(
     enqueue = type(served.app.store).enqueue
     results: dict[str, str] = {}
 
-    async def refuse_some(self: Any, queue: str, tenant: str, tasks: Any) -> Any:
+    async def refuse_some(self: Any, queue: str, tenant: str, tasks: Any, **more: Any) -> Any:
         if any("/bad" in task.id for task in tasks):
             raise StoreFull("no room for bad ones")
-        return await enqueue(self, queue, tenant, tasks)
+        return await enqueue(self, queue, tenant, tasks, **more)
 
     monkeypatch.setattr(type(served.app.store), "enqueue", refuse_some)
     with trio.fail_after(30):

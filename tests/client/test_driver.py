@@ -13,24 +13,29 @@ import trio.testing
 from fairq.client import driver as drivers
 from fairq.client.driver import Driver
 from fairq.errors import Unavailable
-from fairq.transport import Target, dial
+from fairq.transport import Target, Transport, dial
 from fairq.wire.messages import SILENCE_S
+from fairq.wire.websocket import WebSocket
 from fairq.wire.worker_session import WorkerSession
 
 
-class Mute:
-    """A connection over which nothing comes."""
+class Mute(trio.abc.Stream):
+    """A socket over which nothing comes."""
 
-    peer = "test"
-
-    async def receive(self) -> str:
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Wait for ever."""
         await trio.sleep_forever()
         raise AssertionError
 
-    async def send(self, text: str) -> None:
-        """Take a text."""
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Take what there is."""
         await trio.lowlevel.checkpoint()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Nobody asks."""
+
+    async def aclose(self) -> None:
+        """Nobody asks."""
 
 
 async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
@@ -39,10 +44,10 @@ async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
     dialled: list[float] = []
 
     @asynccontextmanager
-    async def dial(*_: Any) -> AsyncIterator[Mute]:
+    async def dial(*_: Any) -> AsyncIterator[Transport]:
         await trio.lowlevel.checkpoint()
         dialled.append(trio.current_time())
-        yield Mute()
+        yield Transport(Mute(), WebSocket.of_server(1), "test")  # type: ignore[arg-type]
 
     monkeypatch.setattr(drivers, "dial", dial)
     driver = Driver.to("ws://127.0.0.1:1", "token", WorkerSession(worker="w", queues=["q"]))

@@ -8,7 +8,7 @@ import redis
 
 from fairq.store import library
 
-from .calls import HEAD, LEASE_MS, START, Queue, leased_in, options, snapshot
+from .calls import HEAD, LEASE_MS, START, Queue, leased_in, options, refused, snapshot
 
 
 def test_a_claim_leases_the_oldest_tasks_of_a_tenant_first(queue: Queue) -> None:
@@ -170,6 +170,18 @@ def test_a_claim_that_got_less_is_told_once_when_there_is_work(queue: Queue) -> 
         queue.claim(2)
         queue.enqueue("ada", "d")
         assert listener.heard() == 0, "the last claim got all that it asked for"
+
+
+def test_nobody_is_told_of_tasks_whose_server_claims_them_at_once(queue: Queue) -> None:
+    with Listener(queue) as listener:
+        queue.claim()
+        assert queue.call("enqueue", "ada", "a", b"", b"1", "covered") == [b"ok"]
+        assert listener.heard() == 0
+        assert queue.depth()["hungry"] == 1, "the claim that follows leaves nothing"
+        queue.enqueue("ada", "b")
+        assert listener.heard() == 1, "it did not follow: the next ones are told"
+    refused(queue, "bad_request tasks", "enqueue", "ada", "c", b"", b"1", "uncovered")
+    refused(queue, "bad_request tasks", "enqueue", "ada", "covered")
 
 
 def test_every_way_to_ready_work_tells_the_hungry(queue: Queue) -> None:

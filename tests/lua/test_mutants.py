@@ -544,6 +544,8 @@ MUTANTS = [
     Mutant(
         "hunger is never noted", "q.hungry, call.readied = 1, call.readied or q.servable > 0 and not claim.is_kept", ""
     ),
+    Mutant("tasks that are covered are told", "q.hungry == 1 and not call.is_covered and", "q.hungry == 1 and"),
+    Mutant("all tasks are covered", "call.is_covered = #args % 3 == 1 and", "call.is_covered = #args % 3 ~= 2 or"),
     Mutant(
         "more urgent tasks do not stand before one that waits",
         "    before = before + redis.call('LLEN', levels.list(call, t, level))\n",
@@ -980,7 +982,7 @@ IN_FULL_QUEUES = [
         "call.readied or q.servable > 0 and not claim.is_kept",
         "call.readied or q.servable > 0",
     ),
-    Mutant("nobody is told of room", "(call.readied or call.freed and reserve.has_room(call))", "call.readied"),
+    Mutant("nobody is told of room", "if call.readied or call.freed and reserve.has_room(call) then", "if call.readied then"),
     Mutant(
         "room is told of while there is none",
         "q.servable > 0 and not reserve.is_full(call)\nend\n\nlocal function is_idle",

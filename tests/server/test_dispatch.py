@@ -9,8 +9,9 @@ import trio
 
 from fairq.model import Settlement, Tick
 from fairq.server.app import App
-from fairq.server.dispatcher import Dispatcher
+from fairq.server.dispatcher import MAX_PACE_S, Dispatcher
 from fairq.server.run import Served
+from fairq.store import keys
 from fairq.store.store import Claim, Store
 from tests.store.waiting import wait_until
 
@@ -82,6 +83,57 @@ async def test_a_task_that_comes_while_workers_wait_is_pushed_at_once(served: Se
                 (task,) = await worker.pushed()
                 assert task["id"] == id
                 await worker.settle("q", "ack", task)
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    claims: list[int] = []
+    heard, claim = App.heard, Store.claim
+
+    def note(self: App, channel: str, message: str = "") -> None:
+        told.append(message)
+        heard(self, channel, message)
+
+    async def count(self: Store, queue: str, name: str, limit: int, **more: Any) -> Claim:
+        claims.append(limit)
+        return await claim(self, queue, name, limit, **more)
+
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await ada.enqueue("q", ["made"])
+            await worker.attach("q", credit=3)
+            await worker.settle("q", "ack", *await worker.pushed(1))
+            await worker.quiet()
+            monkeypatch.setattr(App, "heard", note)
+            monkeypatch.setattr(Store, "claim", count)
+            for n in range(5):
+                await trio.sleep(MAX_PACE_S)  # the pace of claims
+                await ada.enqueue("q", [f"{n}a", f"{n}b"])
+                await worker.settle("q", "ack", *await worker.pushed(2))
+            assert (told, claims) == ([], [3] * 5)
+            await trio.sleep(MAX_PACE_S)
+            await ada.enqueue("q", IDS[:4])  # one more than there is room for
+            await worker.settle("q", "ack", *await worker.pushed(3))
+            await worker.settle("q", "ack", *await worker.pushed(1))
+            await wait_until(lambda: told == [keys.READY])
+
+
+async def test_tasks_are_covered_once_and_only_by_a_claim_that_leaves_at_once(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as worker:
+            await worker.attach("q", credit=3)
+            await worker.quiet()
+            await trio.sleep(MAX_PACE_S)
+            dispatcher = served.app.dispatchers["q"]
+            assert dispatcher.cover(2)
+            assert not dispatcher.cover(2), "two of the three places are promised"
+            assert not served.app.cover("another", 1), "no worker waits there"
+            await all_claimed(served)
+            dispatcher._next_claim_at = trio.current_time() + 60
+            assert not dispatcher.cover(1), "it waits for its turn"
 
 
 @pytest.mark.usefixtures("no_polls")
@@ -169,8 +221,8 @@ async def test_a_claim_does_not_wait_for_the_reply_to_the_enqueue(
 ) -> None:
     enqueue, pushed = Store.enqueue, trio.Event()
 
-    async def slow_to_answer(self: Store, *args: Any) -> Any:
-        outcomes = await enqueue(self, *args)
+    async def slow_to_answer(self: Store, *args: Any, **more: Any) -> Any:
+        outcomes = await enqueue(self, *args, **more)
         await pushed.wait()
         return outcomes
 

@@ -8,41 +8,57 @@ import orjson
 import trio
 import trio.testing
 from attrs import define, field
+from websockets.frames import Close, Frame, Opcode
+from websockets.protocol import OPEN, Protocol, Side
 
 from fairq.server.auth import Identity
 from fairq.server.peer import END_S, MAX_LONG_ANSWERS, MAX_REQUESTS, MAX_UNREAD_BYTES, Peer
-from fairq.transport import Disconnected
+from fairq.transport import PIECE_BYTES, Transport
 from fairq.wire.messages import Role, State
 from fairq.wire.server_session import ServerSession
+from fairq.wire.websocket import WebSocket
 
 
 @define(eq=False)
-class SlowClient:
-    """A client's end: it takes `send_s` for each text, and asks what stands in `asks`."""
+class SlowClient(trio.abc.Stream):
+    """A client's end of the socket: it takes `send_s` for each piece, and asks what stands in `asks`."""
 
     send_s: float
     asks: list[str]
     got: list[dict[str, Any]] = field(factory=list)
+    pieces: int = 0
     asked: int = 0
     closed: tuple[int, str] | None = None
-    peer: str = "test"
+    protocol: Protocol = field(factory=lambda: Protocol(Side.CLIENT, state=OPEN, max_size=None))
 
-    async def send(self, text: str) -> None:
-        """Take one text."""
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Take one piece."""
         await trio.sleep(self.send_s)
-        self.got.append(orjson.loads(text))
+        self.pieces += 1
+        self.protocol.receive_data(bytes(data))
+        for frame in self.protocol.events_received():
+            assert isinstance(frame, Frame)
+            if frame.opcode is Opcode.TEXT:
+                self.got.append(orjson.loads(frame.data))
+            if frame.opcode is Opcode.CLOSE:
+                close = Close.parse(frame.data)
+                self.closed = (close.code, close.reason)
 
-    async def receive(self) -> str:
-        """Ask the next thing."""
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Ask the next thing, or answer the other end's good-bye."""
         await trio.lowlevel.checkpoint()
-        while self.asked == len(self.asks):  # noqa: ASYNC110 - in virtual time
+        while self.asked == len(self.asks) and not self.closed:  # noqa: ASYNC110 - in virtual time
             await trio.sleep(0.1)
+        if self.asked == len(self.asks):
+            return Frame(Opcode.CLOSE, b"").serialize(mask=True)
         self.asked += 1
-        return self.asks[self.asked - 1]
+        return Frame(Opcode.TEXT, self.asks[self.asked - 1].encode()).serialize(mask=True)
 
-    async def close(self, code: int = 1000, reason: str = "") -> None:
-        """Hear why it ends."""
-        self.closed = (code, reason)
+    async def wait_send_all_might_not_block(self) -> None:
+        """Nobody asks."""
+
+    async def aclose(self) -> None:
+        """Nobody asks."""
 
 
 def ask(count: int) -> list[str]:
@@ -59,17 +75,18 @@ def connected(client: SlowClient, answer: str = "") -> Peer:
 
     now = trio.current_time()
     session = ServerSession(role=Role.TENANT, state=State.OPEN, heard_at=now, spoke_at=now, haste=0.5)
-    return Peer(client, Identity(Role.TENANT, "acme"), session, carry_out)  # type: ignore[arg-type]
+    transport = Transport(client, WebSocket.of_server(1 << 20), "test")  # type: ignore[arg-type]
+    return Peer(transport, Identity(Role.TENANT, "acme"), session, carry_out)
 
 
 async def test_a_client_that_reads_slowly_is_sent_no_pings_while_answers_are_on_their_way(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     client = SlowClient(4.0, ask(12))
-    with trio.move_on_after(49):  # then it has been silent for too long
-        await connected(client).run()
-    kinds = [frame["type"] for frame in client.got]
-    assert kinds == ["reply"] * 12
+    with trio.move_on_after(49):  # in which a ping is due every few seconds
+        await connected(client, "x" * (PIECE_BYTES - 100)).run()
+    assert client.pieces == 12
+    assert [frame["type"] for frame in client.got] == ["reply"] * 12
 
 
 async def test_nothing_is_read_while_too_much_waits_to_be_sent(autojump_clock: trio.testing.MockClock) -> None:
@@ -86,7 +103,7 @@ async def test_nothing_is_read_while_too_much_waits_to_be_sent(autojump_clock: t
 async def test_what_is_asked_while_the_connection_ends_is_not_carried_out(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    client = SlowClient(1.0, ask(1))
+    client = SlowClient(0.8, ask(1))
     peer = connected(client)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer.run)
@@ -101,7 +118,7 @@ async def test_a_connection_that_is_to_end_does_so_however_slowly_the_client_rea
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     client = SlowClient(4.0, ask(200))
-    peer = connected(client)
+    peer = connected(client, "x" * PIECE_BYTES)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer.run)
         await trio.sleep(5)
@@ -116,9 +133,9 @@ async def test_a_connection_that_breaks_while_answers_are_sent_ends_its_peer(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     class Breaking(SlowClient):
-        async def send(self, text: str) -> None:
+        async def send_all(self, data: bytes | bytearray | memoryview) -> None:
             await trio.lowlevel.checkpoint()
-            raise Disconnected("gone")
+            raise trio.BrokenResourceError
 
     with trio.fail_after(5):
         await connected(Breaking(0.0, ask(3))).run()

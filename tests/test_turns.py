@@ -1,0 +1,144 @@
+"""What leaves at the end of a scheduler's turn, and sockets that are used without waiting."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+import structlog
+import trio
+import trio.testing
+
+from fairq.sockets import receive_some, send_now
+from fairq.turns import MOST_TURNS, at_end_of_turn, call_from_end
+
+
+async def turns(count: int) -> None:
+    """Let so many turns pass, in each of which there is something to run."""
+    for _ in range(count):
+        await trio.lowlevel.checkpoint()
+
+
+async def test_what_is_asked_in_a_turn_is_done_once_before_the_scheduler_waits() -> None:
+    done: list[str] = []
+
+    def send() -> None:
+        done.append("sent")
+
+    async def ask() -> None:
+        at_end_of_turn(send)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(ask)
+    assert len(done) <= 1
+    await trio.sleep(0.01)
+    assert done == ["sent"]
+    await trio.sleep(0.01)
+    assert done == ["sent"]
+
+
+async def test_it_is_put_off_while_others_run_but_not_for_long() -> None:
+    done: list[str] = []
+    at_end_of_turn(lambda: done.append("sent"))
+    await turns(MOST_TURNS - 1)
+    assert not done
+    await turns(1)
+    assert done == ["sent"]
+
+
+async def test_an_error_is_logged_and_the_others_send() -> None:
+    done: list[str] = []
+
+    def fail() -> None:
+        raise RuntimeError("broken")
+
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):
+            at_end_of_turn(fail)
+            at_end_of_turn(lambda: done.append("sent"))
+            await trio.sleep(0.01)
+    assert done == ["sent", "sent"]
+    assert [entry["event"] for entry in logs] == ["sending failed"] * 2
+
+
+async def test_a_task_that_is_woken_from_the_end_runs_at_once() -> None:
+    woken = trio.Event()
+    at_end_of_turn(lambda: call_from_end(woken.set))
+    with trio.fail_after(5):  # the scheduler had made up its mind to sleep until then
+        await woken.wait()
+
+
+async def test_another_run_sends_by_itself() -> None:
+    done: list[str] = []
+
+    async def other() -> None:
+        at_end_of_turn(lambda: done.append("other"))
+        await trio.sleep(0.01)
+
+    at_end_of_turn(lambda: done.append("ours"))
+    await trio.to_thread.run_sync(trio.run, other)
+    assert sorted(done) == ["other", "ours"]
+
+
+@pytest.fixture
+async def ends() -> AsyncIterator[tuple[trio.SocketStream, socket.socket]]:
+    """Two ends of a connection, of which the first is trio's."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with theirs:
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        yield stream, theirs
+        await stream.aclose()
+
+
+async def test_a_socket_takes_what_it_has_room_for(ends: tuple[trio.SocketStream, socket.socket]) -> None:
+    stream, theirs = ends
+    assert send_now(stream, b"hello") == 5
+    assert theirs.recv(100) == b"hello"
+    whole = b"x" * (16 << 20)
+    sent = send_now(stream, whole)
+    assert 0 < sent < len(whole)
+    assert send_now(stream, whole) == 0, "it is full"
+
+
+async def test_a_broken_socket_and_a_stranger_take_nothing(ends: tuple[trio.SocketStream, socket.socket]) -> None:
+    stream, theirs = ends
+    theirs.close()
+    assert send_now(stream, b"hello") == 0
+    await stream.aclose()
+    assert send_now(stream, b"hello") == 0
+    assert send_now(trio.testing.memory_stream_pair()[0], b"hello") == 0
+
+
+async def test_what_comes_is_received_until_the_end(ends: tuple[trio.SocketStream, socket.socket]) -> None:
+    stream, theirs = ends
+
+    async def say() -> None:
+        await trio.sleep(0.01)
+        theirs.send(b"hello")
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(say)
+            assert await receive_some(stream, 100) == b"hello"
+        theirs.send(b"abc")
+        assert await receive_some(stream, 2) == b"ab"
+        assert await receive_some(stream, 2) == b"c"
+        theirs.close()
+        assert await receive_some(stream, 2) == b""
+
+
+async def test_a_connection_that_is_reset_breaks_and_one_that_we_closed_is_closed() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    with listener, trio.fail_after(5):
+        stream = await trio.open_tcp_stream(*listener.getsockname())
+        other, _ = listener.accept()
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        other.close()
+        with pytest.raises(trio.BrokenResourceError):
+            await receive_some(stream, 10)
+        await stream.aclose()
+        with pytest.raises(trio.ClosedResourceError):
+            await receive_some(stream, 10)
