@@ -10,13 +10,13 @@ class FairqError(Exception):
     """
 
     code = "internal"
-    retry_in_ms: int | None = None
     ref: int | None = None  # the request it answers, where the wire knows
 
-    def __init__(self, message: str, *, field: str | None = None) -> None:
+    def __init__(self, message: str, *, field: str | None = None, retry_in_ms: int | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.field = field
+        self.retry_in_ms = retry_in_ms
 
 
 class BadFrame(FairqError):

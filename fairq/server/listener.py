@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import ssl
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -18,6 +19,7 @@ from fairq.errors import FairqError, Forbidden, TooMany
 from fairq.model import MAX_BATCH
 from fairq.server.app import App
 from fairq.server.auth import Identity
+from fairq.server.door import RETRY_MS, Door
 from fairq.server.opening import Opening
 from fairq.server.peer import Peer
 from fairq.server.verbs import carry_out
@@ -29,7 +31,6 @@ from fairq.wire.websocket import WebSocket
 SERVER = f"fairq/{version('fairq')}"
 log = structlog.get_logger("fairq.server")
 
-MAX_HANDSHAKES = 512  # at once; more are closed unheard
 AnyListener = trio.SocketListener | trio.SSLListener[trio.SocketStream]
 DEV_WARNING = "this server runs with --dev: anybody on this machine may use any tenant's name"
 _STATUS = {"unauthorized": 401, "forbidden": 403, "bad_request": 400, "too_many": 503, "unavailable": 503}
@@ -40,15 +41,17 @@ class Listener:
     """Handles accepted streams for an App."""
 
     app: App
-    handshakes: int = field(default=0, init=False)
+    door: Door = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.door = Door(self.app.settings)
 
     async def handle(self, stream: Stream) -> None:
         """Serve one connection, whatever happens on it."""
-        if self.handshakes >= MAX_HANDSHAKES:
-            await trio.aclose_forcefully(stream)
-            return
         try:
-            await self._converse(stream)
+            host, port = address_of(stream)
+            if self.door.hears(host, trio.current_time()):
+                await self._converse(stream, host, port)
         except* (ConnectionClosed, HandshakeError, trio.BrokenResourceError, trio.ClosedResourceError, OSError) as gone:
             log.debug("connection broke", error=repr(gone.exceptions[0]))
         except* Exception as group:
@@ -56,31 +59,31 @@ class Listener:
         finally:
             await trio.aclose_forcefully(stream)
 
-    async def _converse(self, stream: Stream) -> None:
+    async def _converse(self, stream: Stream, host: str, port: int) -> None:
         peer: Peer | None = None
-        self.handshakes += 1
-        try:
-            with trio.move_on_after(HANDSHAKE_S) as scope:
+        with ExitStack() as inside:
+            with trio.move_on_after(HANDSHAKE_S) as scope, self.door.handshake(host, scope):
                 opening = Opening(stream, scope)
                 async with trio.open_nursery() as nursery:
                     request = await wrap_server_stream(nursery, opening, receive_buffer_size=RECEIVE_BYTES)
-                    peer = await self._shake_hands(request, stream, opening)
+                    try:
+                        identity = await self._admit(request)
+                        usage = inside.enter_context(self.door.inside(host, identity))
+                    except FairqError as error:
+                        log.info("connection refused", peer=f"{host}:{port}", code=error.code, reason=error.message)
+                        await _reject(request, error)
+                    else:
+                        await request.accept(subprotocol=SUBPROTOCOL)
+                        websocket = WebSocket.of_server(self.app.settings.max_message_bytes)
+                        transport = Transport(stream, websocket, f"{host}:{port}", opening.rest)
+                        session = self._session_of(identity)
+                        peer = Peer(transport, identity, session, partial(carry_out, self.app), usage)
                     nursery.cancel_scope.cancel()  # the library's reader
-        finally:
-            self.handshakes -= 1
-        if peer is not None:
-            await self.app.serve(peer)
+            if peer is not None:
+                await self.app.serve(peer)
 
-    async def _shake_hands(self, request: WebSocketRequest, stream: Stream, opening: Opening) -> Peer | None:
-        remote = address_of(stream)
-        try:
-            identity = await self._admit(request)
-        except FairqError as error:
-            log.info("connection refused", peer=remote, code=error.code, reason=error.message)
-            await request.reject(_STATUS.get(error.code, 500), body=error.message.encode() + b"\n")
-            return None
-        await request.accept(subprotocol=SUBPROTOCOL)
-        websocket = WebSocket.of_server(self.app.settings.max_message_bytes)
+    def _session_of(self, identity: Identity) -> ServerSession:
+        """Begin a conversation."""
         now = trio.current_time()
         session = ServerSession(heard_at=now, spoke_at=now, role=identity.role)
         session.welcome(
@@ -94,12 +97,12 @@ class Listener:
                 warning=DEV_WARNING if self.app.settings.dev else None,
             )
         )
-        return Peer(Transport(stream, websocket, remote, opening.rest), identity, session, partial(carry_out, self.app))
+        return session
 
     async def _admit(self, request: WebSocketRequest) -> Identity:
         """Decide whether to talk to this client at all. Raises: FairqError."""
         if self.app.is_draining or len(self.app.peers) >= self.app.settings.max_connections:
-            raise TooMany("the server is stopping, or has all the connections it takes")
+            raise TooMany("the server is stopping, or has all the connections it takes", retry_in_ms=RETRY_MS)
         if SUBPROTOCOL not in request.proposed_subprotocols:
             raise Forbidden(f"ask for the subprotocol {SUBPROTOCOL}")
         for name, value in request.headers:
@@ -108,17 +111,25 @@ class Listener:
         return await self.app.auth.identify(bearer_token(request.headers))
 
 
+async def _reject(request: WebSocketRequest, error: FairqError) -> None:
+    """Answer a handshake with HTTP: why, and when it may be tried again."""
+    retry_in_ms = error.retry_in_ms or 0
+    headers = [(b"Retry-After", b"%d" % -(-retry_in_ms // 1000))] if retry_in_ms else []
+    body = error.message.encode() + b"\n"
+    await request.reject(_STATUS.get(error.code, 500), extra_headers=headers, body=body)
+
+
 async def open_listeners(host: str, port: int, tls: ssl.SSLContext | None) -> Sequence[AnyListener]:
     """Bind the port. Raises: OSError."""
     listeners = await trio.open_tcp_listeners(port, host=host)
     return listeners if tls is None else [trio.SSLListener(listener, tls) for listener in listeners]
 
 
-def address_of(stream: Stream) -> str:
-    """Return the other end of a stream, for the log."""
+def address_of(stream: Stream) -> tuple[str, int]:
+    """Return the host and port of the other end of a stream. Raises: OSError if it is gone."""
     tcp = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
     host, port, *_ = tcp.socket.getpeername()
-    return f"{host}:{port}"
+    return host, port
 
 
 def port_of(listener: AnyListener) -> int:

@@ -16,6 +16,7 @@ from attrs import define, field
 
 from fairq.errors import BadFrame, FairqError, TooMany
 from fairq.server.auth import Identity
+from fairq.server.door import Usage
 from fairq.transport import Disconnected, Transport
 from fairq.wire.messages import Credit, Dead, Drain, Events, Letter, Peek, Schedules, Tenants, Workers
 from fairq.wire.server_session import ServerSession
@@ -27,6 +28,7 @@ MAX_WAITING = 4_096  # tasks, batches and feeds that requests only wait for
 MAX_UNREAD_BYTES = 4 << 20  # of answers that the client has not taken yet: nothing more is read from it meanwhile
 LONG_ANSWERS = (Peek, Events, Dead, Letter, Schedules, Tenants, Workers)  # each may be as long as a page
 MAX_LONG_ANSWERS = 4  # made at once, and none while too much is unread
+RETRY_MS = 100  # after which a request may be tried again that was one too many
 END_S = 10.0  # how long a connection that is to end may take for what it still has to say
 
 
@@ -38,6 +40,7 @@ class Peer:
     identity: Identity
     session: ServerSession
     carry_out: Callable[[Peer, Any], Awaitable[dict[str, Any] | None]]
+    usage: Usage | None = None  # of its tenant
     name: str = ""
     queues: tuple[str, ...] = ()
     started_at_ms: int = 0  # when the worker started, if it says so
@@ -85,6 +88,13 @@ class Peer:
         while self.unread_bytes > MAX_UNREAD_BYTES:
             await self.transport.wait_sent()
 
+    async def _wait_turn(self, size: int) -> None:
+        """Read on when the tenant may send more."""
+        now = trio.current_time()
+        if self.usage is not None and (wait_s := self.usage.take(size, now)):
+            self.session.heard_at = now + wait_s  # it is not the client that is silent
+            await trio.sleep(wait_s)
+
     @asynccontextmanager
     async def _turn(self, request: Any) -> AsyncIterator[None]:
         """Wait until a request may have its answer made."""
@@ -103,7 +113,9 @@ class Peer:
     def waiting(self, things: int) -> Iterator[None]:
         """Count a request among those that wait, for so many things, while the context lasts. Raises: TooMany."""
         if self._waiting + things > MAX_WAITING:
-            raise TooMany(f"requests would wait for more than {MAX_WAITING} tasks, batches and feeds")
+            raise TooMany(
+                f"requests would wait for more than {MAX_WAITING} tasks, batches and feeds", retry_in_ms=RETRY_MS
+            )
         self._waiting += things
         self.requests -= 1
         try:
@@ -133,6 +145,7 @@ class Peer:
                 self.session.refuse(None, error)
                 self.kick()
                 continue
+            await self._wait_turn(len(text))
             if self.closing:
                 continue
             request = self.session.receive(text, trio.current_time())
@@ -142,7 +155,9 @@ class Peer:
             elif isinstance(request, Drain):
                 self.session.credit = 0
             elif self.requests >= MAX_REQUESTS:
-                self.session.refuse(request.ref, TooMany(f"{MAX_REQUESTS} requests are under way"))
+                self.session.refuse(
+                    request.ref, TooMany(f"{MAX_REQUESTS} requests are under way", retry_in_ms=RETRY_MS)
+                )
                 self.kick()
             elif isinstance(request, Credit):  # needs no store, and must not be overtaken
                 await self._answer(request)

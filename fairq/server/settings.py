@@ -34,6 +34,10 @@ HELP = {
     "plaintext": "allow ws:// on other than loopback addresses (behind a TLS proxy)",
     "origins": "browser origins that may connect",
     "max_connections": "connections at once",
+    "connections_per_address": "connections from one address other than loopback (0: any number)",
+    "connections_per_tenant": "connections of one tenant",
+    "requests_per_second": "requests of one tenant, over all its connections; faster ones wait",
+    "bytes_per_second": "bytes that one tenant sends, over all its connections; more waits",
     "max_message_bytes": "longest message taken",
     "queue_quota": "queues that each tenant may have made, by being the first to use them (0: none)",
     "log_level": "debug, info, warning or error",
@@ -60,6 +64,10 @@ class Settings:
     plaintext: bool = False
     origins: list[str] = field(factory=list)
     max_connections: int = 10_000
+    connections_per_address: int = 2_000
+    connections_per_tenant: int = 1_000
+    requests_per_second: int = 5_000
+    bytes_per_second: int = 64 << 20
     max_message_bytes: int = MAX_MESSAGE_BYTES
     queue_quota: int = 100
     log_level: str = "info"
@@ -73,6 +81,10 @@ class Settings:
             (0 < self.store_timeout <= 3600, "store_timeout", "must be over 0 and at most 3600 seconds"),
             (0 <= self.grace <= 86_400, "grace", "must be 0 to 86400 seconds"),
             (self.max_connections > 0, "max_connections", "must be at least 1"),
+            (self.connections_per_address >= 0, "connections_per_address", "must be at least 0"),
+            (self.connections_per_tenant > 0, "connections_per_tenant", "must be at least 1"),
+            (self.requests_per_second > 0, "requests_per_second", "must be at least 1"),
+            (self.bytes_per_second >= 65_536, "bytes_per_second", "must be at least 65536"),
             (self.max_message_bytes >= 65_536, "max_message_bytes", "must be at least 65536"),
             (0 <= self.queue_quota <= 1_000_000, "queue_quota", "must be 0 to 1000000"),
             (self.log_level in _LEVELS, "log_level", f"must be one of {', '.join(_LEVELS)}"),

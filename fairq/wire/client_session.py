@@ -106,7 +106,7 @@ class _RequestExchange(Exchange):
     def refused(self, error: FairqError, now: float) -> None:
         if error.code in RETRYABLE:
             self.call.refused(error)
-            self.session.back_off(now)
+            self.session.back_off(now, error.retry_in_ms)
             self.session.requests.appendleft(self)
         else:
             self.call.finish(error=error)
@@ -164,7 +164,7 @@ class _EnqueueExchange(Exchange):
 
     def refused(self, error: FairqError, now: float) -> None:
         if error.code in RETRYABLE:
-            self.session.back_off(now)
+            self.session.back_off(now, error.retry_in_ms)
         elif len(self.chunks) == 1:
             self.chunks[0].call.finish(error=error)
             return
@@ -240,10 +240,11 @@ class ClientSession(Session):
         for exchange in reversed(exchanges.values()):
             exchange.lost()
 
-    def back_off(self, now: float) -> None:
-        """Hold new frames back for a while: the server said that it cannot serve just now."""
+    def back_off(self, now: float, retry_in_ms: int | None = None) -> None:
+        """Hold new frames back for a while: the server said that it cannot serve just now, or not before."""
         self._refusals = min(self._refusals + 1, 5)
-        self._resume_at = now + 0.05 * 2**self._refusals * (0.5 + self.jitter() / 2)
+        asked_s = min((retry_in_ms or 0) / 1000, RECONNECT_CAP_S)
+        self._resume_at = now + max(0.05 * 2**self._refusals, 2 * asked_s) * (0.5 + self.jitter() / 2)
 
     def close(self) -> None:
         """Fail all that still waits, and all that will be asked."""

@@ -146,7 +146,7 @@ class WorkerSession(ClientSession):
     def refused(self, error: FairqError, now: float) -> bool:
         """Return whether to ask again, after a while; if not, this worker cannot go on."""
         if error.code in RETRYABLE:
-            self.back_off(now)
+            self.back_off(now, error.retry_in_ms)
             return True
         self.fatal = error
         return False

@@ -982,7 +982,11 @@ IN_FULL_QUEUES = [
         "call.readied or q.servable > 0 and not claim.is_kept",
         "call.readied or q.servable > 0",
     ),
-    Mutant("nobody is told of room", "if call.readied or call.freed and reserve.has_room(call) then", "if call.readied then"),
+    Mutant(
+        "nobody is told of room",
+        "if call.readied or call.freed and reserve.has_room(call) then",
+        "if call.readied then",
+    ),
     Mutant(
         "room is told of while there is none",
         "q.servable > 0 and not reserve.is_full(call)\nend\n\nlocal function is_idle",

@@ -1,0 +1,172 @@
+"""Who may come in, and how much those inside may ask: what one address or tenant does keeps nobody else out."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+import trio
+import trio.testing
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairq.errors import TooMany, Unavailable
+from fairq.server import door as module
+from fairq.server.auth import Identity
+from fairq.server.door import HANDSHAKES_PER_S, MAX_HANDSHAKES, MOST_HANDSHAKES, RETRY_MS, Door, Rate, Usage
+from fairq.server.run import Served
+from fairq.server.settings import Settings
+from fairq.transport import Target, dial
+from fairq.wire.messages import SILENCE_S, Role
+
+from .harness import WORKER, raw, running, tenant, url_of
+from .test_listener import read_all, socket
+from .test_peer import SlowClient, ask, connected
+
+ADA, WORKERS = Identity(Role.TENANT, "ada"), Identity(Role.WORKER)
+OUTSIDE = "203.0.113.7"
+
+
+@given(st.lists(st.tuples(st.floats(0, 0.5), st.integers(0, 40)), max_size=100))
+def test_whoever_waits_as_told_takes_no_more_than_its_rate(taken: list[tuple[float, int]]) -> None:
+    rate, now, most = Rate(100, 20), 1_000.0, 0
+    for pause, amount in taken:
+        now += pause + rate.take(amount, now + pause)
+        most += amount
+        assert most <= 20 + 100 * (now - 1_000) + 1e-6
+
+
+def test_a_rate_is_whole_again_after_a_while() -> None:
+    rate = Rate(10, 10)
+    assert rate.is_whole(100.0)
+    assert rate.take(10, 100.0) == 0
+    assert rate.take(5, 100.0) == pytest.approx(0.5)
+    assert not rate.is_whole(101.4)
+    assert rate.is_whole(101.6)
+
+
+def test_connections_are_counted_by_address_and_by_tenant() -> None:
+    door = Door(Settings(connections_per_address=3, connections_per_tenant=2))
+    with ExitStack() as inside:
+        usages = [inside.enter_context(door.inside(f"203.0.113.{n}", ADA)) for n in range(2)]
+        assert usages[0] is usages[1]
+        with pytest.raises(TooMany, match="the 2 connections") as caught:
+            inside.enter_context(door.inside("203.0.113.9", ADA))
+        assert caught.value.retry_in_ms == RETRY_MS
+        for _ in range(3):
+            assert inside.enter_context(door.inside(OUTSIDE, WORKERS)) is None
+        with pytest.raises(TooMany, match=OUTSIDE):
+            inside.enter_context(door.inside(OUTSIDE, WORKERS))
+        for n in range(10):
+            inside.enter_context(door.inside("127.0.0.1", WORKERS))
+            inside.enter_context(door.inside("::1", Identity(Role.TENANT, f"t{n}")))
+    with door.inside("203.0.113.9", ADA), door.inside(OUTSIDE, WORKERS):
+        pass
+
+
+def test_an_address_that_shakes_hands_too_often_is_not_heard_for_a_while() -> None:
+    door = Door(Settings())
+    heard = sum(door.hears(OUTSIDE, 50.0) for _ in range(5_000))
+    assert MOST_HANDSHAKES - 1 <= heard <= MOST_HANDSHAKES
+    assert door.hears("203.0.113.8", 50.0)
+    assert all(door.hears("127.0.0.1", 50.0) for _ in range(5_000))
+    assert door.hears(OUTSIDE, 50.0 + 2 / HANDSHAKES_PER_S), "what was not heard costs nothing"
+
+
+def test_little_is_remembered_of_many_addresses_and_tenants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_KNOWN", 50)
+    door = Door(Settings())
+
+    async def visit() -> None:
+        for n in range(500):
+            door.hears(f"198.51.100.{n % 250}", float(n))
+            with door.inside(f"198.51.100.{n % 250}", Identity(Role.TENANT, f"t{n}")):
+                pass
+
+    trio.run(visit)
+    assert len(door._rates) <= 51
+    assert len(door._usages) <= 51
+    assert not door._connections
+
+
+async def test_the_oldest_handshake_of_whoever_has_most_gives_way() -> None:
+    door = Door(Settings())
+    with ExitStack() as inside:
+        scopes = [trio.CancelScope() for _ in range(MAX_HANDSHAKES)]
+        for n, scope in enumerate(scopes):
+            inside.enter_context(door.handshake(OUTSIDE if n else "203.0.113.1", scope))
+        last = trio.CancelScope()
+        inside.enter_context(door.handshake("203.0.113.2", last))
+        assert [n for n, scope in enumerate(scopes) if scope.cancel_called] == [1]
+        assert not last.cancel_called
+    assert not door._unfinished
+    assert door._handshakes == 0
+
+
+async def test_silent_connections_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_HANDSHAKES", 3)
+    monkeypatch.setattr("fairq.server.listener.HANDSHAKE_S", 3600.0)
+    with trio.fail_after(30):
+        async with socket(served) as first, socket(served), socket(served), socket(served):
+            assert await read_all(first) == b"", "it was the oldest"
+            async with raw(served, tenant("ada")) as client:
+                assert await client.enqueue("q", ["a"]) == ["ok"]
+
+
+async def test_a_tenant_with_too_many_connections_is_told_when_to_try_again(server_store: str) -> None:
+    async with running(server_store, connections_per_tenant=1) as served:
+        with trio.fail_after(30):
+            async with raw(served, tenant("ada")), raw(served, tenant("bob")), raw(served, WORKER):
+                with pytest.raises(Unavailable, match="the 1 connections it may have"):
+                    async with dial(Target.parse(url_of(served)), tenant("ada")):
+                        pass
+            while True:  # until the server has seen it go
+                try:
+                    async with raw(served, tenant("ada")):
+                        break
+                except Unavailable:
+                    await trio.sleep(0.01)
+
+
+async def test_whoever_asks_faster_than_its_tenant_may_is_read_more_slowly(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    take = Usage.take
+
+    def note(self: Usage, size: int, now: float) -> float:
+        waits.append(take(self, size, now))
+        return 0.0
+
+    monkeypatch.setattr(Usage, "take", note)
+    async with running(server_store, requests_per_second=3) as served:
+        with trio.fail_after(30):
+            async with (
+                raw(served, tenant("ada")) as one,
+                raw(served, tenant("ada")) as two,
+                raw(served, WORKER) as other,
+            ):
+                for n in range(30):  # in much less than the ten seconds that they are good for
+                    await (one, two)[n % 2].ask("tasks", queue="q", ids=["x"])
+                await other.ask("attach", worker="w", queues=["q"], credit=1, leases=[])
+    assert waits[:3] == [0.0] * 3
+    assert len(waits) == 30
+    assert waits[-1] > 0
+
+
+async def test_whoever_waits_its_turn_is_not_taken_for_silent(autojump_clock: trio.testing.MockClock) -> None:
+    client = SlowClient(0.0, ask(3))
+    peer = connected(client)
+    peer.usage = Usage(Rate(1 / (2 * SILENCE_S), 1), Rate(1e9, 1e9))  # a request in so long
+    with trio.move_on_after(3 * SILENCE_S):
+        await peer.run()
+    assert [frame["type"] for frame in client.got if frame["type"] != "ping"] == ["reply"] * 2
+
+
+def test_settings_say_how_many() -> None:
+    for name in ("connections_per_tenant", "requests_per_second", "bytes_per_second"):
+        with pytest.raises(Exception, match=name):
+            evolve(Settings(), **{name: 0}).check()
+    evolve(Settings(), connections_per_address=0).check()
+    assert Door(evolve(Settings(), connections_per_address=0)).hears(OUTSIDE, 0.0)
