@@ -200,7 +200,8 @@ def test_grid_of_roles_and_states_is_that_of_the_code() -> None:
 
 def test_limits_are_those_of_the_code() -> None:
     from fairq.server.peer import MAX_REQUESTS, MAX_UNREAD_BYTES, MAX_WAITING
-    from fairq.wire.codec import MAX_DEPTH
+    from fairq.wire.server_session import MAX_UNSENT_BYTES
+    from fairq.wire.strict_json import BRACKET_COST, MAX_COST, MAX_DEPTH
 
     limits = {row["limit"]: row["value"] for row in table_after(PROTOCOL, "| limit")}
     assert limits["tasks, settlements, leases or ids in a frame"] == str(model.MAX_BATCH)
@@ -214,6 +215,9 @@ def test_limits_are_those_of_the_code() -> None:
     assert limits["schedules of a tenant in a queue"] == str(model.MAX_SCHEDULES)
     assert f"(default {wire.MAX_MESSAGE_BYTES >> 20} MiB)" in limits["a client's message"]
     assert limits["a payload, as the shortest JSON text without spaces"] == f"{model.MAX_PAYLOAD_BYTES >> 20} MiB"
+    counted = limits[f"commas and colons of a message, each array and object counting as {BRACKET_COST}"]
+    assert counted.startswith(f"{MAX_COST:,};".replace(",", " "))
+    assert limits["tasks that a worker has not taken yet, before it is pushed more"] == f"{MAX_UNSENT_BYTES >> 20} MiB"
     for words in (f"more than {MAX_DEPTH} levels", f"every {wire.BEAT_S:g} s", f"nothing for {wire.SILENCE_S:g} s"):
         assert words in PROTOCOL
     for pattern in (model.NAME_PATTERN, model.TASK_ID_PATTERN, model.WORKER_PATTERN, model.SCHEDULE_PATTERN):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import platform
 import random
 import secrets
+from functools import partial
 
 import structlog
 import trio
@@ -128,6 +129,7 @@ class App:
         """Begin to feed a worker."""
         log.info("worker attached", worker=peer.name, queues=peer.queues, credit=peer.session.credit)
         self.roster.join(peer)
+        peer.drained = partial(self.credit_changed, peer)
         for queue in peer.queues:
             dispatcher = self.dispatchers.get(queue)
             if dispatcher is None:

@@ -41,6 +41,7 @@ class Peer:
     session: ServerSession
     carry_out: Callable[[Peer, Any], Awaitable[dict[str, Any] | None]]
     usage: Usage | None = None  # of its tenant
+    drained: Callable[[], None] = lambda: None  # called when the socket has taken what it had not taken at once
     name: str = ""
     queues: tuple[str, ...] = ()
     started_at_ms: int = 0  # when the worker started, if it says so
@@ -55,6 +56,7 @@ class Peer:
 
     def __attrs_post_init__(self) -> None:
         self.transport.source, self.transport.stuck = self._outgoing, self._wake
+        self.session.leaving_bytes = lambda: self.transport.unsent_bytes
 
     def _outgoing(self) -> Sequence[str]:
         return self.session.outgoing(trio.current_time())
@@ -81,7 +83,7 @@ class Peer:
     @property
     def unread_bytes(self) -> int:
         """How many bytes of answers the socket has not taken yet."""
-        return self.session.outgoing_bytes + self.transport.unsent_bytes
+        return self.session.outgoing_bytes + self.session.leaving_bytes()
 
     async def _room(self) -> None:
         """Wait until the client has taken enough of its answers."""
@@ -190,6 +192,7 @@ class Peer:
             try:
                 if await self.transport.flush():
                     self.session.spoke_at = trio.current_time()  # when the last of it left: no beat falls due meanwhile
+                    self.drained()
             except Disconnected:
                 return
             if self.session.is_silent:

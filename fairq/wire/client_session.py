@@ -21,6 +21,7 @@ from fairq.model import MAX_BATCH, NewTask
 from fairq.wire.codec import decode_server, encode
 from fairq.wire.messages import MAX_MESSAGE_BYTES, Dismiss, Drain, Enqueue, Error, Push, Reply, Stop, Welcome
 from fairq.wire.session import Session
+from fairq.wire.strict_json import check_cost
 
 WINDOW = 2
 RETRYABLE = frozenset({"unavailable", "unknown", "too_many", "draining", "repairing"})
@@ -83,6 +84,10 @@ class Exchange:
 
     def lost(self) -> None:
         """The connection went away without an answer: ask again on the next."""
+
+    def unsent(self, error: TooLarge, now: float) -> None:
+        """The frame would be too large, and was not sent."""
+        self.refused(error, now)
 
 
 def outcomes_of(body: Mapping[str, Any], name: str, count: int) -> list[str]:
@@ -178,6 +183,21 @@ class _EnqueueExchange(Exchange):
         for chunk in self.chunks:
             chunk.call.lost()
         self.session.put_back(self.queue, self.chunks)
+
+    def unsent(self, error: TooLarge, now: float) -> None:
+        """Send a half of the tasks at a time."""
+        chunks = list(self.chunks)
+        if len(chunks) == 1:
+            (chunk,) = chunks
+            if chunk.stop - chunk.start == 1:
+                chunk.call.finish(error=error)
+                return
+            chunk.call.under_way += 1
+            chunks.insert(0, chunk.split((chunk.start + chunk.stop) // 2))
+        for chunk in chunks:
+            chunk.call.under_way -= 1
+            chunk.is_alone = True
+        self.session.put_back(self.queue, chunks)
 
 
 def _encode_task(task: NewTask) -> dict[str, Any]:
@@ -321,6 +341,7 @@ class ClientSession(Session):
         text = encode(kind, {"ref": ref, **body})
         if _MOST_BYTES_PER_CHAR * len(text) > self.max_message_bytes and len(text.encode()) > self.max_message_bytes:
             raise TooLarge(f"{kind} would take more than the {self.max_message_bytes} bytes of a message")
+        check_cost(text)
         self._under_way[ref] = exchange
         self.windows[type(exchange)] += 1
         self.put(text)
@@ -329,7 +350,7 @@ class ClientSession(Session):
         try:
             self.start(kind, body, exchange)
         except TooLarge as error:
-            exchange.refused(error, now)
+            exchange.unsent(error, now)
 
     @property
     def has_outgoing(self) -> bool:

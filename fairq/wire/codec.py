@@ -1,17 +1,11 @@
-"""Text <-> frames: one JSON object each, read strictly.
-
-Payloads are any JSON value and must come out as they went in. `orjson` is fast but forgives duplicate keys (the last
-one wins) and rounds whole numbers beyond 64 bits. So a frame is written again after reading: if the text is the same,
-nothing was forgiven. Our own SDK always writes that canonical text; for any other text the standard library's parser
-looks for what must be refused.
-"""
+"""Text <-> frames: one JSON object each, read strictly (fairq/wire/strict_json.py)."""
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NoReturn, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import orjson
 from cattrs import ClassValidationError, Converter, IterableValidationError
@@ -35,49 +29,14 @@ from fairq.model import (
     check_task_id,
 )
 from fairq.wire import messages
+from fairq.wire.strict_json import parse
 
-MAX_DEPTH = 254  # of nested arrays and objects in one frame, the frame itself included
 _MAX_REF = (1 << 53) - 1
 _TASK_FIELDS = frozenset(NewTask._fields)
 _TASK_OPTIONS = _TASK_FIELDS - {"id", "payload"}
 _SETTLEMENT_FIELDS = frozenset(Settlement._fields)
+_REF, _REF_CHARS = re.compile(r'"ref"\s*:\s*(\d{1,15})\b'), 200  # where a ref is looked for in what is not read
 _dumps, _loads = orjson.dumps, orjson.loads
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise BadFrame(f"{name} is not JSON")
-
-
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise BadFrame("an object has the same key twice")
-    return found
-
-
-def _parse_whole(digits: str) -> int:
-    if len(digits) > 20 or not -(1 << 63) <= (number := int(digits)) < (1 << 64):
-        raise BadFrame("a whole number does not fit into 64 bits; send it as a string")
-    return number
-
-
-def parse(text: str) -> dict[str, Any]:
-    """Read one JSON object strictly. Raises: BadFrame."""
-    try:
-        data = _loads(text)
-        canonical = _dumps(data)
-    except (orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError) as error:
-        raise BadFrame(f"not JSON, or nested too deep: {error}") from None
-    if canonical != text.encode():
-        try:
-            json.loads(
-                text, object_pairs_hook=_refuse_duplicates, parse_constant=_refuse_constant, parse_int=_parse_whole
-            )
-        except (ValueError, RecursionError) as error:
-            raise BadFrame(f"not JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise BadFrame("a frame is one JSON object")
-    return data
 
 
 def _structure_task(data: Any, _: object) -> NewTask:
@@ -208,9 +167,19 @@ def structure(data: dict[str, Any], frame: type[Any]) -> Any:
         raise _explain(error) from None
 
 
+def _ref_in(text: str) -> int | None:
+    """Find the ref of a frame that is not read."""
+    found = _REF.search(text, 0, _REF_CHARS)
+    return int(found[1]) if found else None
+
+
 def decode_client(text: str) -> Any:
     """Read what a client sent. Raises: BadFrame, UnknownVerb, BadRequest, TooLarge; with `ref` set if it had one."""
-    data = parse(text)
+    try:
+        data = parse(text)
+    except TooLarge as error:
+        error.ref = _ref_in(text)
+        raise
     ref = data.get("ref")
     try:
         kind = data.pop("type", None)

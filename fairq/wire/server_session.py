@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -30,6 +30,7 @@ from fairq.wire.slots import Slots
 
 _PUSH_BYTES = MAX_MESSAGE_BYTES - 1_024
 _TASK_BYTES = 512  # of a task in a push, around its payload
+MAX_UNSENT_BYTES = 2 << 20  # that wait for a worker to take them, before it is given more tasks
 
 
 def _why_not(frame: Any, role: Role, state: State) -> FairqError | None:
@@ -49,7 +50,7 @@ class ServerSession(Session):
     """One connection as the server sees it.
 
     A worker's account: `credit` is what it may hold, `held` what it holds ((queue, id) -> lease number), `reserved`
-    what a claim under way may bring it.
+    what a claim under way may bring it. `leaving_bytes()`: what was handed out and is not in the socket yet.
     """
 
     role: Role = Role.TENANT
@@ -59,6 +60,7 @@ class ServerSession(Session):
     held: dict[tuple[str, str], int] = field(factory=dict)
     reported: set[tuple[str, str]] = field(factory=set)  # of these, those that told of their progress
     slots: Slots | None = None  # of a worker whose queues have weights
+    leaving_bytes: Callable[[], int] = lambda: 0
 
     def welcome(self, frame: Welcome) -> None:
         """Open the conversation."""
@@ -93,7 +95,9 @@ class ServerSession(Session):
     @property
     def free(self) -> int:
         """How many more tasks the worker may be given."""
-        return 0 if self.state is not State.ATTACHED else max(0, self.credit - len(self.held) - self.reserved)
+        if self.state is not State.ATTACHED or self.outgoing_bytes + self.leaving_bytes() > MAX_UNSENT_BYTES:
+            return 0
+        return max(0, self.credit - len(self.held) - self.reserved)
 
     def room(self, queue: str) -> int:
         """How many more tasks of a queue the worker may be given."""

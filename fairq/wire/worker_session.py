@@ -18,12 +18,14 @@ from fairq.errors import FairqError
 from fairq.model import MAX_PROGRESS_CHARS, Settlement
 from fairq.wire.client_session import FATAL, FRAME_BYTES, RETRYABLE, WINDOW, ClientSession, Exchange, outcomes_of
 from fairq.wire.messages import Attach, Credit, Extend, HeldLease, Progress, Push, Report, Settle, Stop
+from fairq.wire.strict_json import MAX_COST, cost_of
 
 _RENEWALS_PER_LEASE = 3
 _RETRY_RENEWAL_S = 1.0
 _REPORT_S = 1.0  # between reports of progress
 _LEASE_BYTES = 256  # of a lease or settlement in a frame, but for its error
 _BYTES_PER_CHAR = 6  # at most, in JSON
+_FRAME_COST = 20_000  # of a frame of settlements, but for their results
 
 
 @define(eq=False)
@@ -287,14 +289,15 @@ class WorkerSession(ClientSession):
         if (queue, waiting[0].id, waiting[0].lease) in self.alone:
             return [waiting.popleft()]
         batch: list[Settlement] = []
-        room = self.max_message_bytes - FRAME_BYTES
+        room, cost = self.max_message_bytes - FRAME_BYTES, MAX_COST - _FRAME_COST
         while waiting and len(batch) < self.max_batch:
+            cost -= cost_of(waiting[0].result.decode()) if waiting[0].result else 0
             size = _LEASE_BYTES + _BYTES_PER_CHAR * len(waiting[0].error) + len(waiting[0].result)
-            if size > room and not batch:  # no message that the server takes could hold it
+            if (size > room or cost < 0) and not batch:  # no message that the server takes could hold it
                 waiting[0] = Settlement("reject", *waiting[0][1:3], error="the server takes no result so long")
                 size = 2 * _LEASE_BYTES
             room -= size
-            if batch and room < 0:
+            if batch and (room < 0 or cost < 0):
                 break
             batch.append(waiting.popleft())
         return batch

@@ -11,11 +11,12 @@ from attrs import define, field
 from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import OPEN, Protocol, Side
 
+from fairq.model import Lease
 from fairq.server.auth import Identity
 from fairq.server.peer import END_S, MAX_LONG_ANSWERS, MAX_REQUESTS, MAX_UNREAD_BYTES, Peer
 from fairq.transport import PIECE_BYTES, Transport
 from fairq.wire.messages import Role, State
-from fairq.wire.server_session import ServerSession
+from fairq.wire.server_session import MAX_UNSENT_BYTES, ServerSession
 from fairq.wire.websocket import WebSocket
 
 
@@ -98,6 +99,32 @@ async def test_nothing_is_read_while_too_much_waits_to_be_sent(autojump_clock: t
     with trio.move_on_after(3):
         await connected(client, "x" * (MAX_UNREAD_BYTES // 4)).run()
     assert len(client.got) == 40
+
+
+async def test_a_worker_that_takes_nothing_is_given_no_more_until_it_does(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    client = SlowClient(1.0, [])
+    peer = connected(client)
+    peer.session.state, peer.session.credit = State.ATTACHED, 100
+    drained: list[int] = []
+    peer.drained = lambda: drained.append(peer.session.free)
+    with trio.move_on_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.run)
+            given = 0
+            while peer.session.free:
+                given += 1
+                lease = Lease(f"t{given}", given, 1, 5, "ada", 1, 0, 0, b'"' + b"x" * (1 << 20) + b'"', False)
+                peer.session.push("q", 30_000, [lease])
+                peer.kick()
+                await trio.sleep(0.01)
+            assert given == MAX_UNSENT_BYTES >> 20
+            assert not drained
+            await trio.sleep(50)
+            nursery.cancel_scope.cancel()
+    assert drained == [100 - given]
+    assert len(client.got) == given
 
 
 async def test_what_is_asked_while_the_connection_ends_is_not_carried_out(

@@ -9,6 +9,7 @@ import pytest
 from fairq.errors import BadFrame, BadRequest, Closed, Draining, OutcomeUnknown, TooLarge, Unavailable
 from fairq.model import NewTask
 from fairq.wire.client_session import RECONNECT_BASE_S, RECONNECT_CAP_S, WINDOW
+from fairq.wire.strict_json import MAX_COST, check_cost
 
 from .ends import WELCOME, End, ids
 
@@ -379,3 +380,27 @@ def test_a_request_too_long_for_this_server_fails_and_is_never_sent() -> None:
     assert end.only()["ids"] == ["a"]
     assert isinstance(long.error, TooLarge)
     assert not short.is_done
+
+
+def test_tasks_that_would_take_long_to_read_go_in_several_frames(end: End) -> None:
+    table = json.dumps([0] * 40_000).replace(" ", "").encode()
+    calls = [end.enqueue(*(f"{name}{n}" for n in range(20)), payload=table) for name in "ab"]
+    sent: list[str] = []
+    for _ in range(100):
+        if all(call.is_done for call in calls):
+            break
+        for frame in end.sent():
+            check_cost(json.dumps(frame))
+            sent += ids(frame)
+            end.stored(frame)
+    assert [call.result for call in calls] == [["ok"] * 20] * 2
+    assert sorted(sent) == sorted(f"{name}{n}" for name in "ab" for n in range(20))
+
+
+def test_a_task_that_alone_would_take_long_to_read_is_refused_and_the_others_are_sent(end: End) -> None:
+    bad = end.enqueue("bad", payload=b"[" + b"0," * MAX_COST + b"0]")
+    good = end.enqueue("good")
+    for frame in end.sent() + end.sent():
+        end.stored(frame)
+    assert isinstance(bad.error, TooLarge)
+    assert good.result == ["ok"]

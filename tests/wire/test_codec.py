@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from fairq.errors import BadFrame, BadRequest, FairqError
 from fairq.model import Lease, NewTask, Settlement, check_name, check_settings, check_task_id, check_weight
 from fairq.wire import messages as wire
+from fairq.wire import strict_json
 from fairq.wire.client_session import ClientSession
-from fairq.wire.codec import MAX_DEPTH, decode_client, decode_server, encode
+from fairq.wire.codec import decode_client, decode_server, encode
 from fairq.wire.server_session import ServerSession
+from fairq.wire.strict_json import BRACKET_COST, MAX_COST, MAX_DEPTH, parse
 
 TASK = {"id": "t-1", "payload": None}
 ACK = {"action": "ack", "id": "t-1", "lease": 1}
@@ -127,7 +129,7 @@ NOT_FRAMES = {
     "same key twice, escaped": raw('{"a":1,"\\u0061":1}'),
     "lone surrogate": '{"type":"revoke_token","ref":1,"id":"\\ud800"}',
     "byte order mark": '\ufeff{"type":"ping"}',
-    "depth bomb": "[" * 100_000,
+    "depth bomb": "[" * 30_000,
     "closed depth bomb": '{"a":' * 2_000 + "1" + "}" * 2_000,
 }
 
@@ -365,3 +367,58 @@ def test_clients_pass_over_frames_and_fields_that_they_do_not_know() -> None:
     }  # fmt: skip
     push = decode_server(json.dumps({"type": "push", "queue": "q", "lease_ms": 5, "tasks": [task], "tone": 1}))
     assert push == wire.Push("q", 5, [wire.PushedTask("a", 70, 1, 5, "t", 1, [])])
+
+
+def costly(values: int) -> str:
+    """An enqueue of one task with so many values."""
+    return raw("[" + ",".join("0" * values) + "]")
+
+
+def test_what_would_take_long_to_read_is_not_read() -> None:
+    around = raw("[]").count(",") + raw("[]").count(":") + BRACKET_COST * 4
+    assert decode_client(costly(MAX_COST - around + 1))
+    error = refusal(costly(MAX_COST - around + 2))
+    assert (error.code, error.ref) == ("too_large", 1)
+    assert refusal(raw("[" * 100_000)).code == "too_large"
+    assert refusal("[" * 100_000).ref is None
+    assert decode_client(raw('"' + "[{:,]" * 200_000 + '"')), "in a string they cost nothing"
+
+
+NUMBERS = st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False, allow_infinity=False)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(["a:b", '"', "\\", '\\"', ":,[{", "9" * 30])
+MORE = (', "v": 1', ', "\\u0076": 1', ", 18446744073709551616", ', "z": -9223372036854775809')
+JSON = st.recursive(
+    st.none() | st.booleans() | NUMBERS | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["a", "é", ":", '"', "\\"]), inner),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(JSON, st.booleans(), st.sampled_from([None, 1]))
+def test_any_way_to_write_json_is_read_alike(value: Any, ascii: bool, indent: int | None) -> None:
+    text = json.dumps({"v": value}, ensure_ascii=ascii, indent=indent)
+    assert parse(text) == {"v": value}
+
+
+@given(JSON, st.booleans(), st.data())
+def test_what_orjson_forgives_is_found_wherever_it_stands(value: Any, ascii: bool, data: st.DataObject) -> None:
+    """A key twice, or a number too long, put in at a place where a value ends; the slow parser is the judge."""
+    text = json.dumps({"v": value, "w": [value]}, ensure_ascii=ascii)
+    places = [n for n, char in enumerate(text) if char in "]}"]
+    at = data.draw(st.sampled_from(places))
+    more = data.draw(
+        st.sampled_from([', "v": 1', ', "\\u0076": 1', ", 18446744073709551616", ', "z": -9223372036854775809'])
+    )
+    spoilt = text[:at] + more + text[at:]
+    try:
+        json.loads(
+            spoilt,
+            object_pairs_hook=strict_json._refuse_duplicates,
+            parse_constant=strict_json._refuse_constant,
+            parse_int=strict_json._parse_whole,
+        )
+    except (ValueError, FairqError):
+        with pytest.raises(FairqError):
+            parse(spoilt)
+    else:
+        parse(spoilt)

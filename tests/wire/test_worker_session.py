@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from fairq.errors import BadFrame
 from fairq.model import MAX_ERROR_CHARS, Settlement
 from fairq.wire.messages import HeldLease, Report
+from fairq.wire.strict_json import MAX_COST, check_cost
 from fairq.wire.worker_session import WorkerSession
 
 from .ends import End, ids
@@ -456,6 +458,27 @@ def test_a_result_too_long_for_this_server_makes_its_task_dead_with_the_reason()
     first, second = frame["settlements"]
     assert (first["action"], first["id"], "no result so long" in first["error"]) == ("reject", "a", True)
     assert (second["action"], second["result"]) == ("ack", 1)
+
+
+def test_results_that_would_take_long_to_read_go_in_several_frames_and_one_too_long_alone_is_dead() -> None:
+    end = WorkerEnd(credit=20).attach()
+    names = [f"n{n}" for n in range(12)]
+    end.push(*names, "bad")
+    table = b"[" + b"0," * 60_000 + b"0]"
+    for name in names[:6]:
+        end.session.settle("q", Settlement("ack", name, 1, result=table))
+    end.session.settle("q", Settlement("ack", "bad", 1, result=b"[" + b"0," * MAX_COST + b"0]"))
+    for name in names[6:]:
+        end.session.settle("q", Settlement("ack", name, 1, result=table))
+    told: list[tuple[str, str]] = []
+    for _ in range(20):
+        for text in end.session.outgoing(end.now):
+            check_cost(text)
+            frame = json.loads(text)
+            if frame["type"] == "settle":
+                told += [(each["action"], each["id"]) for each in frame["settlements"]]
+                end.reply(frame, outcomes=["ok"] * len(frame["settlements"]))
+    assert sorted(told) == sorted([("reject", "bad"), *(("ack", name) for name in names)])
 
 
 def test_renewals_and_reports_keep_to_the_servers_limits() -> None:
