@@ -27,11 +27,13 @@ from fairq.server.ticker import Ticker
 from fairq.server.watchers import Watchers
 from fairq.store import keys
 from fairq.store.store import Store
+from fairq.wire.messages import State
 
 log = structlog.get_logger("fairq.server")
 
 _RECHECK_S = 30.0
 _GIVE_BACK_S = 5.0
+_FORGET_S = 30.0  # between looks for queues of which nobody needs to hear
 
 
 @define(eq=False)
@@ -51,6 +53,7 @@ class App:
     watchers: dict[str, Watchers] = field(factory=dict, init=False)
     searches: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)  # by schedules
     is_draining: bool = field(default=False, init=False)
+    _channels: dict[str, str] = field(factory=dict, init=False)  # that are heard -> their queues
     _recheck: trio.Event = field(factory=trio.Event, init=False)
     _peer_left: trio.Event = field(factory=trio.Event, init=False)
 
@@ -65,6 +68,7 @@ class App:
         await self.store.subscription.add(keys.REVOKED, sharded=False)
         await self.store.subscription.add(keys.WORKERS, sharded=False)
         await self.store.subscription.add(keys.DELETED, sharded=False)
+        self.nursery.start_soon(self._forget_idle)
         self.nursery.start_soon(self.ticker.run)
         self.nursery.start_soon(self.roster.run)
         self.nursery.start_soon(self.shares.run)
@@ -78,15 +82,34 @@ class App:
             self.roster.told(message)
         if channel == keys.DELETED and message:
             self.forget(*message.split(" ", 1))
-        for queue, dispatcher in self.dispatchers.items():
-            if channel in ("", keys.ready_channel(queue)):
+        queues = self._channels.values() if not channel else filter(None, [self._channels.get(channel)])
+        for queue in list(queues):
+            if dispatcher := self.dispatchers.get(queue):
                 if message.startswith(keys.STOP):
                     dispatcher.stop(message.removeprefix(keys.STOP))
                 elif message in ("", keys.READY):
                     dispatcher.hint()
-        for queue, watchers in self.watchers.items():
-            if channel in ("", keys.ready_channel(queue)):
+            if watchers := self.watchers.get(queue):
                 watchers.heard(message)
+
+    def _listen(self, queue: str) -> None:
+        """Hear of a queue from now on."""
+        channel = keys.ready_channel(queue)
+        if channel not in self._channels:
+            self._channels[channel] = queue
+            self.nursery.start_soon(self.store.subscription.add, channel)  # whoever asked for it may leave
+
+    async def _forget_idle(self) -> None:
+        """Hear no more of queues for which nobody waits, and nobody works."""
+        while True:
+            await trio.sleep(_FORGET_S)
+            for queue, watchers in list(self.watchers.items()):
+                if watchers.is_idle:
+                    del self.watchers[queue]
+            for channel, queue in list(self._channels.items()):
+                if queue not in self.watchers and queue not in self.dispatchers:
+                    del self._channels[channel]
+                    await self.store.subscription.remove(channel)
 
     def forget(self, what: str, queue: str) -> None:
         """Keep nothing of a queue whose deletion has begun, or ended; workers stay attached, and find nothing."""
@@ -109,7 +132,7 @@ class App:
         """Hear of what ends in a queue, from now on."""
         if queue not in self.watchers:
             self.watchers[queue] = Watchers()
-            self.nursery.start_soon(self.store.subscription.add, keys.ready_channel(queue))  # whoever asked may leave
+            self._listen(queue)
         return self.watchers[queue]
 
     def hint(self, queue: str) -> None:
@@ -136,7 +159,7 @@ class App:
                 dispatcher = self.dispatchers[queue] = Dispatcher(
                     queue, self.store, self.ticker, self.name, self.credit_changed, self.roster.slots_elsewhere
                 )
-                self.nursery.start_soon(self.store.subscription.add, keys.ready_channel(queue))
+                self._listen(queue)
                 self.nursery.start_soon(dispatcher.run)
             dispatcher.join(peer)
             self.ticker.expect(queue, 0)
@@ -166,6 +189,12 @@ class App:
         if queue in self.dispatchers:
             return self.dispatchers[queue].slots
         return self.roster.slots_elsewhere(queue)
+
+    def count_places(self, queue: str) -> float:
+        """Count the tasks of a queue that workers take at once, each worker's slots divided among its queues."""
+        workers = self.dispatchers[queue].room.workers if queue in self.dispatchers else ()
+        here = [peer for peer in self.peers.intersection(workers) if peer.session.state is State.ATTACHED]
+        return self.roster.places_elsewhere(queue) + sum(peer.session.credit / len(peer.queues) for peer in here)
 
     def count_workers(self, queue: str) -> int:
         """Count the workers of a queue that are attached to this server."""

@@ -77,12 +77,17 @@ async def wait_for(
 ) -> T:
     """Read now, and if it takes waiting, again and again. Raises: Draining when the server stops meanwhile."""
     check_int(timeout_ms, "timeout_ms", 0, wire.MAX_WAIT_MS)
+
+    async def read_in_turn() -> T:
+        async with peer.long_answer():  # what wakes one wakes many, and each answer may be long
+            return await read()
+
     if not timeout_ms:
-        return await read()
+        return await read_in_turn()
     deadline = trio.current_time() + timeout_ms / 1000
     watchers = app.watch(queue)
     with peer.waiting(len(messages)):
-        found = await watchers.wait(messages, read, lambda it: is_enough(it) or app.is_draining, deadline)
+        found = await watchers.wait(messages, read_in_turn, lambda it: is_enough(it) or app.is_draining, deadline)
     if app.is_draining and not is_enough(found):
         raise Draining("the server is stopping; connect again")
     return found

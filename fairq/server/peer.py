@@ -7,7 +7,7 @@ the task that has read it carries it out and sends the answer itself, and a succ
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
 import structlog
@@ -18,7 +18,7 @@ from fairq.errors import BadFrame, FairqError, TooMany
 from fairq.server.auth import Identity
 from fairq.server.door import Usage
 from fairq.transport import Disconnected, Transport
-from fairq.wire.messages import Credit, Dead, Drain, Events, Letter, Peek, Schedules, Tenants, Workers
+from fairq.wire.messages import Credit, Dead, Drain, Letter, Peek, Schedules, Tenants, Workers
 from fairq.wire.server_session import ServerSession
 
 log = structlog.get_logger("fairq.server")
@@ -26,7 +26,7 @@ log = structlog.get_logger("fairq.server")
 MAX_REQUESTS = 256  # under way at once, per connection
 MAX_WAITING = 4_096  # tasks, batches and feeds that requests only wait for
 MAX_UNREAD_BYTES = 4 << 20  # of answers that the client has not taken yet: nothing more is read from it meanwhile
-LONG_ANSWERS = (Peek, Events, Dead, Letter, Schedules, Tenants, Workers)  # each may be as long as a page
+LONG_ANSWERS = (Peek, Dead, Letter, Schedules, Tenants, Workers)  # and those of requests that wait (asking.py)
 MAX_LONG_ANSWERS = 4  # made at once, and none while too much is unread
 RETRY_MS = 100  # after which a request may be tried again that was one too many
 END_S = 10.0  # how long a connection that is to end may take for what it still has to say
@@ -98,13 +98,10 @@ class Peer:
             await trio.sleep(wait_s)
 
     @asynccontextmanager
-    async def _turn(self, request: Any) -> AsyncIterator[None]:
-        """Wait until a request may have its answer made."""
-        if isinstance(request, LONG_ANSWERS):
-            async with self._long_answers:
-                await self._room()
-                yield
-        else:
+    async def long_answer(self) -> AsyncIterator[None]:
+        """Make what may be a long answer: a few at once, and none while the client has not taken others."""
+        async with self._long_answers:
+            await self._room()
             yield
 
     def _leave_if_idle(self) -> None:
@@ -173,7 +170,7 @@ class Peer:
     async def _answer(self, request: Any) -> None:
         self.requests += 1
         try:
-            async with self._turn(request):
+            async with self.long_answer() if isinstance(request, LONG_ANSWERS) else nullcontext():
                 body = await self.carry_out(self, request)
                 self.session.reply(request.ref, body or {})
         except FairqError as error:

@@ -20,16 +20,10 @@ async def why(app: App, peer: Peer, request: wire.Why) -> Body:
     task = await app.store.why(queue, id)
     if task.state == "unknown":
         raise NotFound(f"nothing is known of a task {request.id} in queue {queue}", field="id")
-    found = asdict(explain(request.id, task, await _count_slots(app, queue)))
+    found = asdict(explain(request.id, task, app.count_places(queue)))
     if task.facts is None:
         return {name: found[name] for name in ("id", "state", "now_ms")}
     return {name: value for name, value in found.items() if value not in (0, False) or name == "starts_at_ms"}
-
-
-async def _count_slots(app: App, queue: str) -> float:
-    """Count the tasks of a queue that its workers take at once, each worker's divided among its queues."""
-    attached = await app.roster.all_workers()
-    return sum(each.credit / len(each.queues) for each in attached if queue in each.queues and not each.is_draining)
 
 
 async def tenant_report(app: App, peer: Peer, request: wire.TenantReport) -> Body:

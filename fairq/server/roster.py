@@ -7,14 +7,15 @@ that it is superseded, and ends; the two do not take the name from each other in
 
 Servers tell each other by a channel. A message may come twice, or be lost: leases then run out, as without all this.
 Each server also writes down who is attached to it, under a key that ends with it, so that any can list all workers.
-Whenever it does, it tells the others how many slots its workers have for each queue, since claims name the slots of all
-servers. Whoever hears of a server for the first time tells its own; one that is not heard of for a minute is forgotten.
+Whenever it does, it tells the others how many slots its workers have for each queue: whole, since claims name the slots
+of all servers; and divided among each worker's queues, for estimates. Whoever hears of a server for the first time
+tells its own; one that is not heard of for a minute is forgotten.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
@@ -46,7 +47,7 @@ class Roster:
     nursery: trio.Nursery
     give_back: Callable[[Peer, str], Awaitable[None]]
     _changed: trio.Event = field(factory=trio.Event, init=False)
-    _elsewhere: dict[str, tuple[float, dict[str, int]]] = field(factory=dict, init=False)  # server -> heard at, slots
+    _elsewhere: dict[str, tuple[float, dict[str, list[float]]]] = field(factory=dict, init=False)  # server -> heard at
     _peers: defaultdict[tuple[str, str], set[Peer]] = field(factory=lambda: defaultdict(set), init=False)
 
     async def run(self) -> None:
@@ -68,10 +69,13 @@ class Roster:
 
     async def tell_slots(self) -> None:
         """Tell other servers how many slots the workers attached here have for each queue."""
-        slots: Counter[str] = Counter()
+        slots: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0.0])
         for peers in self._peers.values():
             for peer in peers:
-                slots.update(dict.fromkeys(peer.queues, peer.session.credit))
+                for queue in peer.queues:
+                    slots[queue][0] += peer.session.credit
+                    if peer.session.state is State.ATTACHED:
+                        slots[queue][1] += peer.session.credit / len(peer.queues)
         try:
             await self.store.tell_workers(orjson.dumps({"server": self.server, "slots": slots}))
         except FairqError as error:
@@ -79,10 +83,18 @@ class Roster:
 
     def slots_elsewhere(self, queue: str) -> int:
         """Count the slots that workers of other servers have for a queue, up to some seconds ago."""
-        since = trio.current_time() - _FORGET_S
-        return sum(slots.get(queue, 0) for heard_at, slots in self._elsewhere.values() if heard_at > since)
+        return int(self._told(queue, 0))
 
-    def _heard_slots(self, server: str, slots: dict[str, int]) -> None:
+    def places_elsewhere(self, queue: str) -> float:
+        """Count the same with each worker's slots divided among its queues, and without those that are to end."""
+        return self._told(queue, 1)
+
+    def _told(self, queue: str, which: int) -> float:
+        since = trio.current_time() - _FORGET_S
+        told = [slots.get(queue) for heard_at, slots in self._elsewhere.values() if heard_at > since]
+        return sum(each[which] for each in told if each)
+
+    def _heard_slots(self, server: str, slots: dict[str, list[float]]) -> None:
         now = trio.current_time()
         self._elsewhere = {name: each for name, each in self._elsewhere.items() if each[0] > now - _FORGET_S}
         if server not in self._elsewhere:

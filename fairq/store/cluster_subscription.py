@@ -48,6 +48,13 @@ class ClusterSubscription:
         (self._sharded if sharded else self._plain).add(channel)
         self._outdate()
 
+    async def remove(self, channel: str) -> None:
+        """Listen to a sharded channel no more."""
+        self._sharded.discard(channel)
+        owner = self.cluster.owner(channel)
+        if owner in self._listeners:
+            await self._listeners[owner].subscription.remove(channel)
+
     async def run(self) -> None:
         """Listen until cancelled."""
         async with trio.open_nursery() as nursery:

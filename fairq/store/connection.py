@@ -410,6 +410,12 @@ class Subscription:
         with suppress(*BROKEN):
             await self._send("SSUBSCRIBE" if sharded else "SUBSCRIBE", channel)
 
+    async def remove(self, channel: str) -> None:
+        """Listen to a sharded channel no more."""
+        self._sharded.discard(channel)
+        with suppress(*BROKEN):
+            await self._send("SUNSUBSCRIBE", channel)
+
     async def set_channels(self, sharded: set[str], plain: set[str]) -> None:
         """Listen to these channels; if a sharded one was lost, ask for all of those again.
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import trio
 
 from fairq.model import EventPage, NewTask, Settlement, full_id
+from fairq.server.peer import MAX_LONG_ANSWERS
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.store import Store
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, Refused, raw, running, tenant
+from .harness import OPERATOR, WORKER, Refused, raw, running, tenant
 
 
 async def finish(store: Store, *ids: str, name: str = "ada") -> None:
@@ -149,3 +151,55 @@ async def test_a_server_that_stops_says_so_to_those_who_wait(served: Served) -> 
             with pytest.raises(Refused) as caught:
                 await ada.ask("events", queue="q", timeout_ms=60_000)
             assert caught.value.code == "draining"
+
+
+async def test_queues_for_which_nobody_waits_any_more_are_forgotten(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.server.app._FORGET_S", 0.01)
+    with trio.fail_after(30):
+        async with running(server_store) as served, raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            await worker.attach("kept", credit=1)
+            for n in range(20):
+                await ada.ask("events", queue=f"q{n}", timeout_ms=1)
+            await wait_until(lambda: not served.app.watchers)
+            channels = [keys.ready_channel(name) for name in ("q0", "q19", "kept")]
+            call = served.app.store.connection.call
+
+            async def one_is_heard() -> bool:
+                return await call("PUBSUB", "SHARDNUMSUB", *channels) == [
+                    channels[0].encode(), 0, channels[1].encode(), 0, channels[2].encode(), 1,
+                ]  # fmt: skip
+
+            await wait_until(one_is_heard)
+            async with trio.open_nursery() as nursery:  # and one that was forgotten is heard again
+                nursery.start_soon(finish_when_waited_for, served, served)
+                page = await ada.ask("events", queue="q", timeout_ms=20_000)
+            assert [row["task"] for row in page["events"]] == ["a"]
+
+
+async def test_what_wakes_many_requests_of_a_client_has_few_of_them_read_at_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, most = 0, 0
+    events = Store.events
+
+    async def count(self: Store, *args: Any) -> EventPage:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        try:
+            return await events(self, *args)
+        finally:
+            now -= 1
+
+    monkeypatch.setattr(Store, "events", count)
+    with trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada:
+            for ref in range(60):
+                await ada.send("events", ref=ref, queue="q", timeout_ms=60_000)
+            await wait_until(lambda: len(served.app.watchers["q"]._events[keys.EVENT + "ada"]) == 60)
+            await finish(served.app.store, "a")
+            answers = [await ada.receive() for _ in range(60)]
+    assert {len(answer["body"]["events"]) for answer in answers} == {1}
+    assert 1 < most <= MAX_LONG_ANSWERS

@@ -89,7 +89,7 @@ async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: py
 
 
 async def test_a_server_that_is_not_heard_of_is_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    served.app.roster.told('{"server": "other", "slots": {"q": 5}}')
+    served.app.roster.told('{"server": "other", "slots": {"q": [5, 2.5]}}')
     assert served.app.count_slots("q") == 5
     monkeypatch.setattr(roster, "_FORGET_S", 0.0)
     assert served.app.count_slots("q") == 0

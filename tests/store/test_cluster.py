@@ -302,6 +302,9 @@ async def test_ready_hints_are_heard_from_every_primary_and_after_a_slot_moved(
                 cluster.move(prefix, cluster.other(cluster.owner(prefix)))
                 await wait_until(lambda: subscriptions(cluster, QUEUES[0]) == 1)
                 await hint_comes(QUEUES[0], f"moved-{round}")
+            await listening.subscription.remove(keys.ready_channel(QUEUES[0]))
+            await wait_until(lambda: subscriptions(cluster, QUEUES[0]) == 0)
+            await hint_comes(QUEUES[1], "b")
 
 
 def subscriptions(cluster: clusters.Cluster, queue: str) -> int:
