@@ -199,13 +199,14 @@ def test_grid_of_roles_and_states_is_that_of_the_code() -> None:
 
 
 def test_limits_are_those_of_the_code() -> None:
-    from fairq.server.peer import MAX_REQUESTS, MAX_UNREAD_BYTES, MAX_WAITING
+    from fairq.server.peer import MAX_REQUESTS, MAX_TENANT_REQUESTS, MAX_UNREAD_BYTES, MAX_WAITING
     from fairq.wire.server_session import MAX_UNSENT_BYTES
     from fairq.wire.strict_json import BRACKET_COST, MAX_COST, MAX_DEPTH
 
     limits = {row["limit"]: row["value"] for row in table_after(PROTOCOL, "| limit")}
     assert limits["tasks, settlements, leases or ids in a frame"] == str(model.MAX_BATCH)
     assert limits["requests without an answer, per connection"] == str(MAX_REQUESTS)
+    assert limits["the same, over all connections of a tenant"] == str(MAX_TENANT_REQUESTS)
     assert limits["tasks, batches and feeds that requests wait for, per connection"] == str(MAX_WAITING)
     unread = limits["answers that a client has not taken, before no more is read from it"]
     assert unread == f"{MAX_UNREAD_BYTES >> 20} MiB"

@@ -66,6 +66,7 @@ class Usage:
     requests: Rate
     bytes: Rate
     connections: int = 0
+    under_way: int = 0  # requests
 
     def take(self, size: int, now: float) -> float:
         """Take in a text; returns the seconds until the next one is welcome."""

@@ -24,6 +24,7 @@ from fairq.wire.server_session import ServerSession
 log = structlog.get_logger("fairq.server")
 
 MAX_REQUESTS = 256  # under way at once, per connection
+MAX_TENANT_REQUESTS = 2_500  # over all connections of a tenant: a quarter of what may wait for the store
 MAX_WAITING = 4_096  # tasks, batches and feeds that requests only wait for
 MAX_UNREAD_BYTES = 4 << 20  # of answers that the client has not taken yet: nothing more is read from it meanwhile
 LONG_ANSWERS = (Peek, Dead, Letter, Schedules, Tenants, Workers)  # and those of requests that wait (asking.py)
@@ -116,12 +117,23 @@ class Peer:
                 f"requests would wait for more than {MAX_WAITING} tasks, batches and feeds", retry_in_ms=RETRY_MS
             )
         self._waiting += things
-        self.requests -= 1
+        self._count(-1)
         try:
             yield
         finally:
             self._waiting -= things
-            self.requests += 1
+            self._count(1)
+
+    def _count(self, requests: int) -> None:
+        """Note that so many more requests are under way."""
+        self.requests += requests
+        if self.usage is not None:
+            self.usage.under_way += requests
+
+    def _has_too_many(self) -> bool:
+        if self.usage is not None and self.usage.under_way >= MAX_TENANT_REQUESTS:
+            return True
+        return self.requests >= MAX_REQUESTS
 
     async def run(self) -> None:
         """Converse until either side ends it."""
@@ -153,10 +165,9 @@ class Peer:
                     self.kick()
             elif isinstance(request, Drain):
                 self.session.credit = 0
-            elif self.requests >= MAX_REQUESTS:
-                self.session.refuse(
-                    request.ref, TooMany(f"{MAX_REQUESTS} requests are under way", retry_in_ms=RETRY_MS)
-                )
+            elif self._has_too_many():
+                error = TooMany(f"{self.requests} requests are under way", retry_in_ms=RETRY_MS)
+                self.session.refuse(request.ref, error)
                 self.kick()
             elif isinstance(request, Credit):  # needs no store, and must not be overtaken
                 await self._answer(request)
@@ -168,7 +179,7 @@ class Peer:
                 return
 
     async def _answer(self, request: Any) -> None:
-        self.requests += 1
+        self._count(1)
         try:
             async with self.long_answer() if isinstance(request, LONG_ANSWERS) else nullcontext():
                 body = await self.carry_out(self, request)
@@ -179,7 +190,7 @@ class Peer:
             log.exception("request failed", verb=request.type, peer=self.transport.peer)
             self.session.refuse(request.ref, FairqError("the server failed; its log says why"))
         finally:
-            self.requests -= 1
+            self._count(-1)
         self._leave_if_idle()
 
     async def _write(self) -> None:

@@ -13,7 +13,15 @@ from websockets.protocol import OPEN, Protocol, Side
 
 from fairq.model import Lease
 from fairq.server.auth import Identity
-from fairq.server.peer import END_S, MAX_LONG_ANSWERS, MAX_REQUESTS, MAX_UNREAD_BYTES, Peer
+from fairq.server.door import Rate, Usage
+from fairq.server.peer import (
+    END_S,
+    MAX_LONG_ANSWERS,
+    MAX_REQUESTS,
+    MAX_TENANT_REQUESTS,
+    MAX_UNREAD_BYTES,
+    Peer,
+)
 from fairq.transport import PIECE_BYTES, Transport
 from fairq.wire.messages import Role, State
 from fairq.wire.server_session import MAX_UNSENT_BYTES, ServerSession
@@ -186,3 +194,28 @@ async def test_answers_that_nobody_reads_are_bounded(autojump_clock: trio.testin
         await peer.run()
     assert peer.unread_bytes < MAX_UNREAD_BYTES + (MAX_LONG_ANSWERS + 1) * size
     assert made <= 4 + MAX_LONG_ANSWERS + 1
+
+
+async def test_requests_of_a_tenant_are_counted_over_its_connections(autojump_clock: trio.testing.MockClock) -> None:
+    usage = Usage(Rate(1e6, 1e6), Rate(1e9, 1e9))
+    usage.under_way = MAX_TENANT_REQUESTS - 2  # elsewhere
+    client = SlowClient(0.0, ask(5))
+    peer = connected(client)
+    peer.usage = usage
+    answered = trio.Event()
+
+    async def wait(*_: Any) -> dict[str, Any]:
+        await answered.wait()
+        return {}
+
+    peer.carry_out = wait
+    with trio.move_on_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.run)
+            await trio.sleep(1)
+            refused = [(frame["ref"], frame["code"], frame["retry_in_ms"] > 0) for frame in client.got]
+            assert refused == [(3, "too_many", True), (4, "too_many", True), (5, "too_many", True)]
+            assert usage.under_way == MAX_TENANT_REQUESTS
+            answered.set()
+    assert usage.under_way == MAX_TENANT_REQUESTS - 2
+    assert len(client.got) == 5
