@@ -166,8 +166,8 @@ class Peer:
             elif isinstance(request, Drain):
                 self.session.credit = 0
             elif self._has_too_many():
-                error = TooMany(f"{self.requests} requests are under way", retry_in_ms=RETRY_MS)
-                self.session.refuse(request.ref, error)
+                refusal = TooMany(f"{self.requests} requests are under way", retry_in_ms=RETRY_MS)
+                self.session.refuse(request.ref, refusal)
                 self.kick()
             elif isinstance(request, Credit):  # needs no store, and must not be overtaken
                 await self._answer(request)
