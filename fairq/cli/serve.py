@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -43,10 +44,11 @@ def serve(
 
     Settings come from the file, then from FAIRQ_<NAME> variables, then from flags; later ones win.
     """
+    from fairq.server.fleet import CHILD
     from fairq.server.run import serve as run_server
 
     settings = load_settings(config, os.environ, attrs.asdict(flags) if flags else {})
     configure_logging(settings.log_level, as_json=settings.log_json)
     gc.freeze()  # what is loaded by now stays
     gc.set_threshold(*_COLLECT_AFTER)
-    trio.run(run_server, settings)
+    trio.run(partial(run_server, settings, is_child=CHILD in os.environ))

@@ -20,6 +20,7 @@ from fairq.model import MAX_BATCH
 from fairq.server.app import App
 from fairq.server.auth import Identity
 from fairq.server.door import RETRY_MS, Door
+from fairq.server.fleet import shared_listeners
 from fairq.server.opening import Opening
 from fairq.server.peer import Peer
 from fairq.server.verbs import carry_out
@@ -119,9 +120,11 @@ async def _reject(request: WebSocketRequest, error: FairqError) -> None:
     await request.reject(_STATUS.get(error.code, 500), extra_headers=headers, body=body)
 
 
-async def open_listeners(host: str, port: int, tls: ssl.SSLContext | None) -> Sequence[AnyListener]:
-    """Bind the port. Raises: OSError."""
-    listeners = await trio.open_tcp_listeners(port, host=host)
+async def open_listeners(
+    host: str, port: int, tls: ssl.SSLContext | None, *, is_shared: bool = False
+) -> Sequence[AnyListener]:
+    """Bind the port, which other processes may have too (`is_shared`). Raises: OSError."""
+    listeners = shared_listeners(host, port) if is_shared else await trio.open_tcp_listeners(port, host=host)
     return listeners if tls is None else [trio.SSLListener(listener, tls) for listener in listeners]
 
 

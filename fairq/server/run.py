@@ -15,6 +15,7 @@ from attrs import frozen
 from fairq.errors import SettingsError
 from fairq.scopes import background
 from fairq.server.app import App
+from fairq.server.fleet import READY, serve_fleet, watch_parent
 from fairq.server.listener import DEV_WARNING, AnyListener, Listener, open_listeners, port_of
 from fairq.server.settings import Settings
 from fairq.store.embedded import embedded_store
@@ -55,8 +56,8 @@ async def _store_url(settings: Settings) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def running_server(settings: Settings) -> AsyncIterator[Served]:
-    """Serve while the context lasts; the port answers when it is entered.
+async def running_server(settings: Settings, *, is_shared: bool = False) -> AsyncIterator[Served]:
+    """Serve while the context lasts; the port answers when it is entered. `is_shared`: other processes have it too.
 
     Raises: SettingsError when the port is taken, the store does not answer or cannot be trusted.
     """
@@ -81,7 +82,7 @@ async def running_server(settings: Settings) -> AsyncIterator[Served]:
         app = App(settings, store, nursery)
         hearers.append(app)
         await app.start()
-        listeners = await _open_listeners(settings, tls)
+        listeners = await _open_listeners(settings, tls, is_shared=is_shared)
         nursery.start_soon(_accept, Listener(app), listeners)
         yield Served(settings.host, port_of(listeners[0]), url, app)
 
@@ -93,9 +94,9 @@ async def _repair(store: Store) -> None:
         log.info("repaired", queue=queue, mended=done.mended)
 
 
-async def _open_listeners(settings: Settings, tls: ssl.SSLContext | None) -> Sequence[AnyListener]:
+async def _open_listeners(settings: Settings, tls: ssl.SSLContext | None, *, is_shared: bool) -> Sequence[AnyListener]:
     try:
-        return await open_listeners(settings.host, settings.port, tls)
+        return await open_listeners(settings.host, settings.port, tls, is_shared=is_shared)
     except OSError as error:
         why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror or error}"
         raise SettingsError(f"port {settings.port} on {settings.host} {why}", field="port") from None
@@ -105,19 +106,35 @@ async def _accept(listener: Listener, listeners: Sequence[AnyListener]) -> None:
     await trio.serve_listeners(listener.handle, list(listeners))  # closes them at the end
 
 
-async def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal ends it at once."""
+async def serve(settings: Settings, *, is_child: bool = False) -> None:
+    """Serve until SIGTERM or SIGINT, then drain; a second signal ends it at once.
+
+    `is_child`: this is one of several processes that share the port; the one that started it is told when it serves.
+    """
     serving, stop = trio.Event(), trio.Event()
+    if settings.dev and not is_child:
+        log.warning(DEV_WARNING)
     async with background() as nursery:
         nursery.start_soon(_watch_signals, serving, stop, nursery.cancel_scope)
-        async with running_server(settings) as served:
-            if settings.dev:
-                log.warning(DEV_WARNING)
-            log.info("serving", url=f"{'wss' if settings.tls_cert else 'ws'}://{served.host}:{served.port}")
-            serving.set()
-            await stop.wait()
-            await served.app.drain(settings.grace)
+        if settings.processes > 1 and not is_child:
+            async with _store_url(settings) as store_url:
+                serving.set()
+                await serve_fleet(settings, store_url, stop)
+        else:
+            await _serve_alone(settings, serving, stop, nursery if is_child else None)
     log.info("stopped")
+
+
+async def _serve_alone(settings: Settings, serving: trio.Event, stop: trio.Event, watcher: trio.Nursery | None) -> None:
+    async with running_server(settings, is_shared=watcher is not None) as served:
+        serving.set()
+        if watcher is not None:
+            watcher.start_soon(watch_parent, stop)
+            print(READY.decode(), end="", flush=True)
+        else:
+            log.info("serving", url=f"{'wss' if settings.tls_cert else 'ws'}://{served.host}:{served.port}")
+        await stop.wait()
+        await served.app.drain(settings.grace)
 
 
 async def _watch_signals(serving: trio.Event, stop: trio.Event, scope: trio.CancelScope) -> None:

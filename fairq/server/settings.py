@@ -33,6 +33,7 @@ HELP = {
     "tls_key": "private key (PEM) of the certificate",
     "plaintext": "allow ws:// on other than loopback addresses (behind a TLS proxy)",
     "origins": "browser origins that may connect",
+    "processes": "server processes that share the port",
     "max_connections": "connections at once",
     "connections_per_address": "connections from one address other than loopback (0: any number)",
     "connections_per_tenant": "connections of one tenant",
@@ -63,6 +64,7 @@ class Settings:
     tls_key: Path | None = None
     plaintext: bool = False
     origins: list[str] = field(factory=list)
+    processes: int = 1
     max_connections: int = 10_000
     connections_per_address: int = 2_000
     connections_per_tenant: int = 1_000
@@ -80,6 +82,7 @@ class Settings:
             (self.fsync in ("always", "everysec"), "fsync", "must be always or everysec"),
             (0 < self.store_timeout <= 3600, "store_timeout", "must be over 0 and at most 3600 seconds"),
             (0 <= self.grace <= 86_400, "grace", "must be 0 to 86400 seconds"),
+            (1 <= self.processes <= 256, "processes", "must be 1 to 256"),
             (self.max_connections > 0, "max_connections", "must be at least 1"),
             (self.connections_per_address >= 0, "connections_per_address", "must be at least 0"),
             (self.connections_per_tenant > 0, "connections_per_tenant", "must be at least 1"),

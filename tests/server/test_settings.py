@@ -47,6 +47,7 @@ def test_every_setting_can_be_given_in_every_way(tmp_path: Path, setting: str) -
         "unsafe_store": ("true", True),
         "plaintext": ("1", True),
         "origins": ("https://a, https://b", ["https://a", "https://b"]),
+        "processes": ("7", 7),
         "max_connections": ("7", 7),
         "connections_per_address": ("7", 7),
         "connections_per_tenant": ("7", 7),

@@ -1,0 +1,190 @@
+"""Several server processes behind one port: `fairq serve --processes N`.
+
+This process owns the embedded store, if there is one, and the children serve: each is a whole server that shares the
+port (the kernel gives every connection to one of them) and the store, as servers on several machines would. A child
+that dies is started again; a signal to this process drains all. A child reads its standard input, which nobody writes
+to: when it ends, this process is gone, and the child drains and ends too.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+import trio
+from attrs import asdict, define, evolve, field
+
+from fairq.errors import SettingsError
+from fairq.server.settings import Settings
+
+log = structlog.get_logger("fairq.server")
+
+CHILD = "FAIRQ_CHILD"  # the variable that tells a process that it is one
+READY = b"ready\n"  # what a child prints when it serves
+AGAIN_S, MOST_AGAIN_S = 0.1, 5.0  # before a child that died is started again
+STEADY_S = 10.0  # a child that has lived for so long has not failed at its start
+KILL_S = 10.0  # beyond the grace, before a child is killed
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """Spell settings as variables."""
+    found = {}
+    for name, value in asdict(settings).items():
+        if isinstance(value, list):
+            value = ",".join(value)
+        if value is not None and value != "":
+            found[f"FAIRQ_{name.upper()}"] = str(value).lower() if isinstance(value, bool) else str(value)
+    return found
+
+
+def part_of(settings: Settings) -> Settings:
+    """Return what one of the processes is to allow, so that all together allow what the settings say."""
+    counts = ("max_connections", "connections_per_address", "connections_per_tenant")
+    return evolve(settings, **{name: math.ceil(getattr(settings, name) / settings.processes) for name in counts})
+
+
+def shared_socket(family: int, address: tuple[str, int]) -> socket.socket:
+    """Bind a TCP socket to an address that other processes may bind to as well. Raises: OSError."""
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def addresses_of(host: str, port: int) -> list[tuple[int, tuple[str, int]]]:
+    """Look up where to listen: family and address. Raises: OSError."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return [(family, (str(address[0]), int(address[1]))) for family, _, _, _, address in found]
+
+
+def shared_listeners(host: str, port: int) -> list[trio.SocketListener]:
+    """Listen on a port that other processes listen on too. Raises: OSError."""
+    listeners = []
+    for family, address in addresses_of(host, port):
+        bound = shared_socket(family, address)
+        bound.setblocking(False)
+        bound.listen(65_535)
+        listeners.append(trio.SocketListener(trio.socket.from_stdlib_socket(bound)))
+    return listeners
+
+
+@contextmanager
+def _reserved(settings: Settings) -> Iterator[int]:
+    """Keep a port for the children while the context lasts. Raises: SettingsError."""
+    try:
+        family, address = addresses_of(settings.host, settings.port)[0]
+        bound = shared_socket(family, address)
+    except OSError as error:
+        message = f"port {settings.port} on {settings.host} cannot be used: {error.strerror or error}"
+        raise SettingsError(message, field="port") from None
+    with bound:
+        yield bound.getsockname()[1]
+
+
+@define(eq=False)
+class Fleet:
+    """The children, which serve until `stop`."""
+
+    settings: Settings  # of each of them
+    count: int
+    _children: set[trio.Process] = field(factory=set, init=False)
+    _is_stopping: bool = field(default=False, init=False)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until all children have ended after `stop`. Raises: SettingsError if one cannot begin."""
+        async with trio.open_nursery() as nursery:
+            try:
+                for number in range(self.count):  # the first one mends the queues, if that was asked for
+                    await nursery.start(self._keep, evolve(self.settings, repair=self.settings.repair and not number))
+                task_status.started()
+            except BaseException:
+                nursery.cancel_scope.cancel()
+                raise
+
+    async def stop(self) -> None:
+        """Have all children drain, and end; kill those that do not."""
+        self._is_stopping = True
+        for child in self._children:
+            child.send_signal(signal.SIGTERM)
+        with trio.move_on_after(self.settings.grace + KILL_S):
+            while self._children:
+                await next(iter(self._children)).wait()
+                await trio.lowlevel.checkpoint()
+        for child in self._children:
+            child.kill()
+
+    async def _keep(self, settings: Settings, *, task_status: trio.TaskStatus[None]) -> None:
+        """Run a child, and another one when it dies."""
+        again_s, is_first = AGAIN_S, True
+        while not self._is_stopping:
+            began = trio.current_time()
+            code, is_ready = await self._run_child(settings, task_status if is_first else trio.TASK_STATUS_IGNORED)
+            if is_first and not is_ready:
+                raise SettingsError(f"a server process ended with code {code} before it served; its log says why")
+            is_first, settings = False, evolve(settings, repair=False)
+            if self._is_stopping:
+                return
+            again_s = AGAIN_S if trio.current_time() - began > STEADY_S else min(2 * again_s, MOST_AGAIN_S)
+            log.error("a server process died; another one takes its place", code=code, in_s=again_s)
+            await trio.sleep(again_s)
+
+    async def _run_child(self, settings: Settings, task_status: trio.TaskStatus[None]) -> tuple[int, bool]:
+        """Run a child to its end; returns its exit code, and whether it ever served."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith("FAIRQ_")}
+        child = await trio.lowlevel.open_process(
+            [sys.executable, "-m", "fairq", "serve"], env={**own, **environment_of(settings), CHILD: "1"},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        self._children.add(child)
+        is_ready = False
+        try:
+            assert child.stdout is not None
+            if await child.stdout.receive_some(len(READY)):
+                is_ready = True
+                task_status.started()
+            return await child.wait(), is_ready
+        finally:
+            if child.poll() is None:
+                child.kill()
+            with trio.CancelScope(shield=True):
+                await child.wait()
+                for pipe in (child.stdin, child.stdout):
+                    assert pipe is not None
+                    await pipe.aclose()
+            self._children.discard(child)
+
+
+async def serve_fleet(settings: Settings, store_url: str, stop: trio.Event) -> None:
+    """Serve with `settings.processes` children until told to stop, then drain them."""
+    with _reserved(settings) as port:
+        children = evolve(part_of(settings), store=store_url, port=port)
+        fleet = Fleet(children, settings.processes)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(fleet.run)
+            url = f"{'wss' if settings.tls_cert else 'ws'}://{settings.host}:{port}"
+            log.info("serving", url=url, processes=settings.processes)
+            await stop.wait()
+            await fleet.stop()
+
+
+async def watch_parent(stop: trio.Event) -> None:
+    """Stop when the process that started this one is gone."""
+    async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as nothing:
+        while await nothing.receive_some(1):
+            pass
+    log.warning("the process that started this one is gone")
+    stop.set()

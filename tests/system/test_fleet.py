@@ -1,0 +1,117 @@
+"""Several server processes behind one port: each serves, one that dies is replaced, and none outlives the first."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import trio
+
+import fairq
+from fairq.errors import SettingsError
+from fairq.server.fleet import Fleet, environment_of, part_of
+from fairq.server.settings import Settings, load_settings
+from tests.server.harness import WORKER, raw
+from tests.store.waiting import wait_until
+
+from .harness import World, operating, producing, wait_drained
+
+
+def servers_of(pid: int) -> list[int]:
+    """Find the server processes that a process has started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                command = (entry / "cmdline").read_text().split("\0")
+            except (OSError, ValueError):
+                continue
+            if parent == pid and "serve" in command:
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+def is_gone(pid: int) -> bool:
+    """Tell whether a process is no more."""
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+async def test_all_serve_one_that_dies_is_replaced_and_a_signal_drains_all(world: World) -> None:
+    with trio.fail_after(90):
+        server = world.serve("--data-dir", world.directory / "data", "--processes", "2")
+        url = await server.wait_url()
+        first = servers_of(server.pid)
+        assert len(first) == 2
+        async with AsyncExitStack() as stack:
+            names = set()
+            while len(names) < 2:  # the kernel says which of them has a connection
+                worker = await stack.enter_async_context(raw(url, WORKER))
+                await worker.attach("other", credit=1)
+                operator = await stack.enter_async_context(fairq.open_client(url, token="dev-operator"))
+                names = {row["server"] for row in (await operator.request("workers", {}))["workers"]}
+        world.work(url)
+        async with producing(url) as producer, operating(url) as operator:
+            assert await producer.enqueue("before")
+            os.kill(first[0], signal.SIGKILL)
+            await wait_until(lambda: len(set(servers_of(server.pid)) - {first[0]}) == 2, 30)
+            for n in range(10):
+                assert await producer.enqueue(f"after-{n}")
+            await wait_drained(operator, 60)
+            producer.check(world.journal(), may_repeat=lambda id: id == "before")
+        now = servers_of(server.pid)
+        server.send(signal.SIGTERM)
+        assert await server.wait() == 0
+        assert all(is_gone(pid) for pid in now)
+        assert "a server process died" in server.printed
+
+
+async def test_children_end_with_the_process_that_started_them(world: World) -> None:
+    with trio.fail_after(60):
+        server = world.serve("--data-dir", world.directory / "data", "--processes", "2")
+        await server.wait_url()
+        children = servers_of(server.pid)
+        server.kill()
+        await wait_until(lambda: all(is_gone(pid) for pid in children), 30)
+
+
+async def test_a_child_that_cannot_begin_ends_all(world: World) -> None:
+    with trio.fail_after(60):
+        server = world.serve("--store", "redis://127.0.0.1:1/0", "--store-timeout", "0.5", "--processes", "3")
+        assert await server.wait() != 0
+        assert "ended with code" in server.printed
+        assert "Traceback" not in server.printed
+
+
+async def test_a_port_that_another_program_has_is_refused(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, trio.fail_after(60):
+        port = other.getsockname()[1]
+        server = world.serve("--port", str(port), "--data-dir", world.directory / "data", "--processes", "2")
+        assert await server.wait() != 0
+        assert f"port {port} on 127.0.0.1 cannot be used" in server.printed
+        assert "Traceback" not in server.printed
+
+
+def test_a_child_is_told_all_settings_and_allows_its_part() -> None:
+    settings = Settings(
+        host="localhost", store="redis://x", grace=2.5, dev=True, origins=["https://a", "https://b"], processes=3,
+        connections_per_address=0, max_connections=10,
+    )  # fmt: skip
+    part = part_of(settings)
+    assert (part.max_connections, part.connections_per_address, part.connections_per_tenant) == (4, 0, 334)
+    assert load_settings(None, environment_of(part), {}) == part
+    assert load_settings(None, environment_of(Settings()), {}) == Settings()
+
+
+async def test_a_fleet_whose_program_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with trio.fail_after(30), pytest.RaisesGroup(SettingsError, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(Fleet(Settings(), 2).run)
