@@ -18,6 +18,7 @@ from fairq.wire.codec import decode_client, decode_server
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = (Path(wire.__file__).parent / "PROTOCOL.md").read_text(encoding="utf-8")
+RUNBOOK = (Path(__file__).parents[1] / "deploy" / "RUNBOOK.md").read_text(encoding="utf-8")
 REQUIRED = object()
 WORDS: dict[Any, str] = {int: "whole number", float: "number", str: "text", bool: "boolean", dict: "object", Any: "any"}
 
@@ -242,3 +243,16 @@ def test_the_lineage_is_complete_and_its_tests_are_there() -> None:
     for row in rows:
         path, _, name = row["test"].strip("`").partition("::")
         assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), row["test"]
+
+
+def test_floors_are_those_of_the_code() -> None:
+    from fairq.server import roster, ticker, watchers
+
+    after = {row["lost"]: row["after, at most"] for row in table_after(RUNBOOK, "| lost | found by")}
+    assert after["that there is work again"].startswith(
+        f"{ticker.FLOOR_S:g} s; {ticker.IDLE_FLOORS * ticker.FLOOR_S:g} s"
+    )
+    waiting = next(value for lost, value in after.items() if "a request waits for" in lost)
+    assert waiting == f"{watchers.POLL_S:g} s"
+    slots = next(value for lost, value in after.items() if "how many slots" in lost)
+    assert slots.startswith(f"{roster._WRITE_S:g} s; a server that is not heard of for {roster._FORGET_S:g} s")

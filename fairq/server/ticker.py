@@ -1,12 +1,18 @@
-"""The ticker: calls `tick` for every queue when the next task is due, and once a second to be sure.
+"""The ticker: calls `tick` for every queue when the next thing is due, and every now and then to be sure.
 
-Any server may tick any queue, so each server only has to know what it did itself (`expect`); the floor finds what a
-server that died had known.
+Any server may tick any queue, so each server only has to know what it did itself (`expect`), and what the store said of
+what others did when it was last asked. The floor finds what a server that died had known since then: a second, and
+twice as long after each tick in a row that found nothing, up to IDLE_FLOORS times as long; 5,000 idle queues would
+else cost half a core of every server, and of the store.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
+import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 import trio
@@ -14,14 +20,17 @@ from attrs import define, field
 
 from fairq.errors import FairqError
 from fairq.model import AHEAD_MS, Tick
+from fairq.scopes import run_all
 from fairq.server.duties import fire_schedules, turn_windows
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
 
 Duty = Callable[[Store, str], Awaitable[bool]]
-FLOOR_S = 1.0
+FLOOR_S, IDLE_FLOORS = 1.0, 20
+TICKS_AT_ONCE = 16
 _DISCOVER_S = 5.0
+_BEAT_S = 0.25
 
 
 @define(eq=False)
@@ -33,18 +42,39 @@ class Ticker:
     is_ahead: bool = field(default=False, init=False)  # the store's clock, of ours
     due: dict[str, float] = field(factory=dict)  # queue -> when to tick it next
     _again_at: dict[tuple[Duty, str], float] = field(factory=dict, init=False)  # not before, for it could not be done
+    _floors: dict[str, float] = field(factory=dict, init=False)  # of queues whose last tick found nothing
+    _line: list[tuple[float, str]] = field(factory=list, init=False)  # a heap of what `due` says, and has said
     _sooner: trio.Event = field(factory=trio.Event, init=False)
 
     def expect(self, queue: str, in_ms: float) -> None:
         """Say that something will be due in a queue after `in_ms`, or sooner what other servers know of."""
-        at = trio.current_time() + min(in_ms / 1000, FLOOR_S)
-        if at < self.due.get(queue, float("inf")):
+        self._floors.pop(queue, None)
+        self._tick_in(queue, min(in_ms / 1000, FLOOR_S))
+
+    def _tick_in(self, queue: str, seconds: float) -> None:
+        at = trio.current_time() + seconds
+        if at < self.due.get(queue, math.inf):
             self.due[queue] = at
+            heapq.heappush(self._line, (at, queue))
             self._sooner.set()
+
+    def _next(self) -> tuple[float, str]:
+        """Return when the next queue is to be ticked, and which."""
+        while self._line and self.due.get(self._line[0][1]) != self._line[0][0]:  # forgotten, or sooner since
+            heapq.heappop(self._line)
+        return self._line[0] if self._line else (math.inf, "")
+
+    def _idle_floor(self, queue: str) -> float:
+        """Return the seconds until a queue in which a tick found nothing is looked at again, at the latest."""
+        floor = self._floors.get(queue, FLOOR_S)
+        self._floors[queue] = min(2 * floor, IDLE_FLOORS * FLOOR_S)
+        at = trio.current_time() + floor * random.uniform(0.75, 1.0)  # queues that were found together drift apart
+        return (at // _BEAT_S + 1) * _BEAT_S - trio.current_time()  # and those of a moment share turns of the store
 
     def forget(self, queue: str) -> None:
         """Tick a queue no more: it was deleted."""
         self.due.pop(queue, None)
+        self._floors.pop(queue, None)
         for duty, of in list(self._again_at):
             if of == queue:
                 del self._again_at[duty, of]
@@ -57,14 +87,24 @@ class Ticker:
             if now >= discover_at:
                 discover_at = now + _DISCOVER_S
                 await self._discover()
-            for queue in [queue for queue, at in self.due.items() if at <= now]:
-                self.due[queue] = float("inf")
-                wait = await self._tick(queue)
-                if queue in self.due:  # not forgotten meanwhile
-                    self.expect(queue, wait * 1000)  # not over what came to be expected meanwhile
+            while queues := self._take_due(now):
+                await run_all(*(partial(self._tick_and_go_on, queue) for queue in queues))
             self._sooner = trio.Event()
-            with trio.move_on_at(min(discover_at, *self.due.values()) if self.due else discover_at):
+            with trio.move_on_at(min(discover_at, self._next()[0])):
                 await self._sooner.wait()
+
+    def _take_due(self, now: float) -> list[str]:
+        """Take queues that are to be ticked by now, a few at a time."""
+        queues: list[str] = []
+        while len(queues) < TICKS_AT_ONCE and (next_ := self._next())[0] <= now:
+            self.due[next_[1]] = math.inf
+            queues.append(next_[1])
+        return queues
+
+    async def _tick_and_go_on(self, queue: str) -> None:
+        wait = await self._tick(queue)
+        if queue in self.due:  # not forgotten meanwhile
+            self._tick_in(queue, wait)  # not over what came to be expected meanwhile
 
     async def _discover(self) -> None:
         """Tick queues that others have made, and no longer those that are none: whoever asked for them made none."""
@@ -72,7 +112,8 @@ class Ticker:
         try:
             queues = await self.store.queues()
             for queue in queues:
-                self.due.setdefault(queue, 0.0)
+                if queue not in known:
+                    self._tick_in(queue, 0.0)
             for queue in known.difference(queues):
                 self.forget(queue)
         except FairqError as error:
@@ -94,9 +135,11 @@ class Ticker:
         if does := [await self._do(duty, queue) for count, duty in left if count]:
             # What cannot be done now (a schedule, on a full store) stays due, and nothing else waits for it.
             return 0.0 if any(does) or done.promoted or done.expired or done.reaped else FLOOR_S
+        has_done = done.ready or done.promoted or done.expired or done.reaped or done.trimmed
+        floor = FLOOR_S if has_done else self._idle_floor(queue)
         if done.next_due_ms < 0:
-            return FLOOR_S
-        return min(FLOOR_S, max(0.0, (done.next_due_ms - done.now_ms) / 1000))
+            return floor
+        return min(floor, max(0.0, (done.next_due_ms - done.now_ms) / 1000))
 
     def _watch_clock(self, done: Tick) -> None:
         """Warn when the store's clock is so far ahead of ours that nothing expires by it; once for each time."""

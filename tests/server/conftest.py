@@ -55,8 +55,9 @@ def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quick_floor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ticker that looks again after 50 ms instead of a second, and never for queues that it does not know."""
+    """A ticker that looks again after 50 ms instead of a second or more, and never for queues that it knows not of."""
     monkeypatch.setattr("fairq.server.ticker.FLOOR_S", 0.05)
+    monkeypatch.setattr("fairq.server.ticker.IDLE_FLOORS", 1)
     monkeypatch.setattr("fairq.server.ticker._DISCOVER_S", 3600.0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import structlog
@@ -13,7 +14,7 @@ import trio.testing
 from fairq.errors import Unavailable
 from fairq.model import NewTask, Tick, bare_id
 from fairq.server.run import Served
-from fairq.server.ticker import Ticker
+from fairq.server.ticker import FLOOR_S, IDLE_FLOORS, TICKS_AT_ONCE, Ticker
 from tests import stores
 from tests.store.waiting import wait_until
 
@@ -144,16 +145,61 @@ async def test_what_comes_to_be_expected_during_a_tick_is_not_forgotten(autojump
         nursery.cancel_scope.cancel()
 
 
-async def test_an_idle_queue_is_ticked_once_a_second(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_queue_in_which_nothing_happens_is_ticked_ever_less_until_something_is_expected(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     store = SlowStore()
     store.answer.set()
     ticker = Ticker(store, lambda _: None)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ticker.run)
         ticker.expect("q", 3_600_000)
-        await trio.sleep(10.5)
-        assert store.ticks == 10
+        await trio.sleep(200)
+        times = [at for at, _ in store.ticked]
+        gaps = [later - sooner for sooner, later in pairwise(times)]
+        assert all(gap < 2 for gap in gaps[:2])
+        assert all(0.75 * IDLE_FLOORS * FLOOR_S <= gap <= IDLE_FLOORS * FLOOR_S + 1 for gap in gaps[7:])
+        assert max(gaps) <= IDLE_FLOORS * FLOOR_S + 1
+        before = store.ticks
+        ticker.expect("q", 3_600_000)  # by this server: others may know of more
+        await trio.sleep(FLOOR_S + 0.01)
+        assert store.ticks == before + 1
         nursery.cancel_scope.cancel()
+
+
+class BusyStore(SlowStore):
+    """Has a ready task that nobody takes, in one of many queues; counts ticks that are under way at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_once = self.most_at_once = 0
+
+    async def queues(self) -> list[str]:
+        """Name many queues."""
+        return [f"q{n}" for n in range(500)]
+
+    async def tick(self, queue: str) -> Tick:
+        """Find a ready task in one queue, and nothing in the others."""
+        self.ticked.append((trio.current_time(), queue))
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await trio.sleep(0.001)
+        self.at_once -= 1
+        return Tick(0, -1, int(queue == "q7"), 0, 0, 0, 0)
+
+
+async def test_few_ticks_are_under_way_at_once_and_queues_with_ready_tasks_are_ticked_every_second(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    store, hinted = BusyStore(), list[str]()
+    ticker = Ticker(store, hinted.append)  # type: ignore[arg-type]
+    with trio.move_on_after(120):
+        await ticker.run()
+    assert store.most_at_once == TICKS_AT_ONCE
+    assert len(hinted) >= 115
+    assert set(hinted) == {"q7"}
+    late = [queue for at, queue in store.ticked if at >= 60 and queue != "q7"]
+    assert 500 * 60 / (IDLE_FLOORS + 1) <= len(late) <= 500 * 60 / (0.75 * IDLE_FLOORS) + 500
 
 
 class StuckStore(SlowStore):
@@ -198,9 +244,9 @@ async def test_a_queue_that_is_none_is_not_ticked_for_ever(autojump_clock: trio.
         await trio.sleep(2)
         ticker.expect("q", 0)
         ticker.expect("typo", 0)
-        await trio.sleep(20)
+        await trio.sleep(100)
         nursery.cancel_scope.cancel()
     ended = max(at for at, queue in store.ticked if queue == "typo") - store.ticked[0][0]
     assert ended < 6
-    assert sum(queue == "q" for _, queue in store.ticked) >= 20
+    assert sum(queue == "q" for _, queue in store.ticked) >= 5
     assert set(ticker.due) == {"q"}
