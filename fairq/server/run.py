@@ -112,13 +112,13 @@ async def serve(settings: Settings, *, is_child: bool = False) -> None:
     `is_child`: this is one of several processes that share the port; the one that started it is told when it serves.
     """
     serving, stop = trio.Event(), trio.Event()
-    if settings.dev and not is_child:
-        log.warning(DEV_WARNING)
     async with background() as nursery:
         nursery.start_soon(_watch_signals, serving, stop, nursery.cancel_scope)
         if settings.processes > 1 and not is_child:
             async with _store_url(settings) as store_url:
                 serving.set()
+                if settings.dev:
+                    log.warning(DEV_WARNING)
                 await serve_fleet(settings, store_url, stop)
         else:
             await _serve_alone(settings, serving, stop, nursery if is_child else None)
@@ -132,6 +132,8 @@ async def _serve_alone(settings: Settings, serving: trio.Event, stop: trio.Event
             watcher.start_soon(watch_parent, stop)
             print(READY.decode(), end="", flush=True)
         else:
+            if settings.dev:
+                log.warning(DEV_WARNING)
             log.info("serving", url=f"{'wss' if settings.tls_cert else 'ws'}://{served.host}:{served.port}")
         await stop.wait()
         await served.app.drain(settings.grace)
