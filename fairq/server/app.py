@@ -1,8 +1,8 @@
 """The server: the parts, put together, and the order in which they stop.
 
 Stateless: all that matters is in the store, so any number of servers may serve one store. Stopping takes three steps:
-no new connections and no new claims; workers are told to drain and get `grace` seconds to settle what they hold; what
-is left then is released, so that other servers' workers get it at once.
+no new connections and no new claims, and requests that wait are answered `draining`; workers are told to drain and get
+`grace` seconds to settle what they hold; what is left then is released, so that other servers' workers get it at once.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ log = structlog.get_logger("fairq.server")
 _RECHECK_S = 30.0
 _GIVE_BACK_S = 5.0
 _FORGET_S = 30.0  # between looks for queues of which nobody needs to hear
+_ANSWER_S = 1.0  # after the grace, for answers that are owed
 
 
 @define(eq=False)
@@ -248,6 +249,9 @@ class App:
         with trio.move_on_after(grace):
             while self.peers:
                 await self._peer_left.wait()
+        with trio.move_on_after(_ANSWER_S):
+            while any(peer.owes_answers and not peer.session.held for peer in self.peers):
+                await self._peer_left.wait()  # they leave by themselves when they are answered
         for peer in list(self.peers):
             peer.close(1001, "the server stops")
         with trio.move_on_after(_GIVE_BACK_S):

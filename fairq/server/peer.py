@@ -50,7 +50,8 @@ class Peer:
     requests: int = 0
     closing: tuple[int, str] | None = None
     is_leaving: bool = False
-    _waiting: int = field(default=0, init=False)
+    _waits: int = field(default=0, init=False)  # requests that wait
+    _waiting: int = field(default=0, init=False)  # for so many things
     _long_answers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MAX_LONG_ANSWERS), init=False)
     _woken: trio.Event = field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
@@ -77,7 +78,7 @@ class Peer:
         self._wake()
 
     def leave(self) -> None:
-        """End the connection as soon as nothing is under way on it: no request, and no lease that a worker holds."""
+        """End the connection as soon as nothing is under way on it: no request, no wait, and no lease."""
         self.is_leaving = True
         self._leave_if_idle()
 
@@ -105,8 +106,13 @@ class Peer:
             await self._room()
             yield
 
+    @property
+    def owes_answers(self) -> bool:
+        """Whether requests are under way on it; some may only wait for something to happen."""
+        return bool(self.requests or self._waits)
+
     def _leave_if_idle(self) -> None:
-        if self.is_leaving and not self.requests and not self.session.held:
+        if self.is_leaving and not (self.owes_answers or self.session.held):
             self.close(1001, "the server stops")
 
     @contextmanager
@@ -117,11 +123,13 @@ class Peer:
                 f"requests would wait for more than {MAX_WAITING} tasks, batches and feeds", retry_in_ms=RETRY_MS
             )
         self._waiting += things
+        self._waits += 1
         self._count(-1)
         try:
             yield
         finally:
             self._waiting -= things
+            self._waits -= 1
             self._count(1)
 
     def _count(self, requests: int) -> None:

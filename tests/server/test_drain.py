@@ -118,6 +118,27 @@ async def test_what_is_asked_while_draining_is_refused_as_draining_and_not_as_a_
 
 
 @pytest.mark.usefixtures("no_polls")
+@pytest.mark.parametrize("grace", [3600.0, 0.0])
+async def test_whoever_waits_for_something_is_answered_before_the_connection_is_closed(
+    served: Served, grace: float
+) -> None:
+    with trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada:
+            await ada.enqueue("q", ["a"])
+            await ada.ask("open_batch", queue="q", id="b")
+            waits = [("ended", {"ids": ["a"]}), ("batch", {"id": "b"}), ("events", {}), ("ended", {"ids": ["a"]})]
+            for ref, (verb, body) in enumerate(waits, 100):
+                await ada.send(verb, ref=ref, queue="q", timeout_ms=60_000, **body)
+            (peer,) = served.app.peers
+            await wait_until(lambda: peer._waiting == len(waits))
+            await served.app.drain(grace)
+            said = [await ada.receive() for _ in range(1 + len(waits))]
+            assert said[0] == {"type": "drain"}
+            assert {(frame["ref"], frame["code"]) for frame in said[1:]} == {(100 + n, "draining") for n in range(4)}
+            assert (await ada.closed())[0] == 1001
+
+
+@pytest.mark.usefixtures("no_polls")
 async def test_another_server_takes_over_what_a_drained_one_leaves(server_store: str) -> None:
     with trio.fail_after(30):
         async with (
