@@ -12,7 +12,7 @@ from fairq.errors import BadRequest, TooOld
 
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 TASK_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-FULL_ID_PATTERN = re.compile(r"([a-z0-9][a-z0-9_-]{0,62}/)?[A-Za-z0-9_-]{1,64}\Z")
+FULL_ID_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}/[A-Za-z0-9_-]{1,64}\Z")
 BATCH_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,40}\Z")
 WORKER_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 10_000.0
@@ -86,7 +86,7 @@ def check_full_id(value: object, what: str = "id") -> str:
     """Return the full id, `<tenant>/<id>`, if it keeps the id rule. Raises: BadRequest."""
     if isinstance(value, str) and FULL_ID_PATTERN.match(value):
         return value
-    raise BadRequest(f"{what} must be a task's id as workers get it, not {value!r:.80}", field=what)
+    raise BadRequest(f"{what} must be a full id, <tenant>/<id>, not {value!r:.80}", field=what)
 
 
 def check_schedule_name(value: object, what: str = "name") -> str:

@@ -28,6 +28,7 @@ from fairq.server.watchers import Watchers
 from fairq.store import keys
 from fairq.store.store import Store
 from fairq.wire.messages import State
+from fairq.wire.server_session import Place
 
 log = structlog.get_logger("fairq.server")
 
@@ -50,6 +51,7 @@ class App:
     roster: Roster = field(init=False)
     shares: Shares = field(init=False)
     peers: set[Peer] = field(factory=set, init=False)
+    owners: dict[Place, Peer] = field(factory=dict, init=False)  # of the leases on accounts of this server
     dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
     watchers: dict[str, Watchers] = field(factory=dict, init=False)
     searches: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)  # by schedules
@@ -171,19 +173,35 @@ class App:
             if dispatcher := self.dispatchers.get(queue):  # one that has left may be the last of a deleted queue
                 dispatcher.credit_changed(peer)
 
-    def drop_lease(self, peer: Peer, place: tuple[str, str], lease: int) -> None:
+    def drop_lease(self, peer: Peer, place: Place, lease: int) -> None:
         """Take a lease off a worker's account, if it is there, which makes room for another."""
         if peer.session.held.get(place) == lease:
             peer.session.drop(place)
             peer.session.reported.discard(place)
             self.credit_changed(peer)
 
-    def move_leases(self, leases: dict[tuple[str, str], int], peer: Peer) -> None:
+    def holder(self, place: Place, lease: int) -> Peer | None:
+        """Return the connection of this server that has a lease on its account."""
+        peer = self.owners.get(place)
+        return peer if peer is not None and peer.session.held.get(place) == lease else None
+
+    def forget_lease(self, place: Place, lease: int) -> None:
+        """Take a lease off the account of whoever has it at this server."""
+        if holder := self.holder(place, lease):
+            self.drop_lease(holder, place, lease)
+
+    def is_of_another(self, peer: Peer, place: Place, lease: int) -> bool:
+        """Whether another worker's connection to this server has a lease on its account."""
+        holder = self.holder(place, lease)
+        if holder is None or holder is peer or holder.closing:
+            return False
+        return (holder.identity.token_id, holder.name) != (peer.identity.token_id, peer.name)
+
+    def move_leases(self, leases: dict[Place, int], peer: Peer) -> None:
         """Put leases on the account of the connection that brought them, lest the end of another reaps them."""
         for place, lease in leases.items():
-            for other in self.peers:
-                self.drop_lease(other, place, lease)
-        peer.session.held.update(leases)
+            self.forget_lease(place, lease)
+        peer.session.hold(leases)
 
     def count_slots(self, queue: str) -> int:
         """Count the slots that are attached to a queue, over all servers."""
@@ -207,6 +225,7 @@ class App:
         Not so when it fell silent: it may live, and may have gone to another server with its leases. They run out.
         """
         self.peers.add(peer)
+        peer.session.owner, peer.session.owners = peer, self.owners
         if self.is_draining:  # its handshake was under way when the others were told
             peer.session.drain()
             peer.leave()
@@ -218,7 +237,7 @@ class App:
             for queue in peer.queues:
                 self.dispatchers[queue].leave(peer)
             if peer.session.is_silent:
-                peer.session.held.clear()
+                peer.session.drop_all()
             with trio.move_on_after(_GIVE_BACK_S, shield=True):
                 await self._give_back(peer, "release" if self.is_draining else "reap")
             self._peer_left.set()
@@ -226,9 +245,8 @@ class App:
 
     async def _give_back(self, peer: Peer, action: str) -> None:
         by_queue: dict[str, list[tuple[str, int]]] = {}
-        for (queue, id), lease in peer.session.held.items():
+        for (queue, id), lease in peer.session.drop_all().items():
             by_queue.setdefault(queue, []).append((id, lease))
-        peer.session.held.clear()
         for queue, leases in by_queue.items():
             log.info("worker left its leases", worker=peer.name, queue=queue, count=len(leases), action=action)
             await give_back(self.store, queue, leases, action)

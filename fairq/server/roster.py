@@ -177,7 +177,7 @@ class Roster:
             log.info("worker superseded", worker=worker, peer=peer.transport.peer)
             for queue, id, lease in kept:
                 if peer.session.held.get((queue, id)) == lease:
-                    del peer.session.held[queue, id]
+                    peer.session.drop((queue, id))
             peer.session.state = State.DRAINING  # which is given nothing more, and may still settle
             peer.close(CLOSE_SUPERSEDED, "a worker that started later has this name")
             await self.give_back(peer, "reap")  # now: a connection that takes nothing any more is not closed at once

@@ -7,10 +7,11 @@ from functools import partial
 
 import trio
 
-from fairq.errors import BadRequest, Draining, FairqError
+from fairq.errors import BadRequest, Draining
 from fairq.model import (
     MAX_LEASE,
     MAX_TIME_MS,
+    Outcome,
     Settlement,
     check_fraction,
     check_full_id,
@@ -49,7 +50,7 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
         if held:
             for i, outcome in zip(at, await app.store.settle(queue, held), strict=True):
                 outcomes[i] = outcome
-                if outcome == "ok":
+                if outcome in ("ok", "cancelled"):
                     brought[queue, request.leases[i].id] = request.leases[i].lease
     if request.started_at_ms:
         await app.roster.take_name(peer.identity.token_id, request.worker, request.started_at_ms, brought.items())
@@ -78,8 +79,29 @@ def _check_attached(peer: Peer, queue: str) -> None:
         raise BadRequest(f"the worker is not attached to queue {queue!r:.80}", field="queue")
 
 
+def _is_its_own(app: App, peer: Peer, queue: str, settlement: Settlement) -> bool:
+    """Tell whether the store is to be asked: the worker holds this lease, or may have ended it before.
+
+    An end whose answer was lost is sent again, here or at another server, on a connection that need not hold the
+    lease: then the lease's number is the fence, unless this server knows that another worker holds it.
+    """
+    place = (queue, settlement.id)
+    if peer.session.held.get(place) == settlement.lease:
+        return True
+    return settlement.action != "extend" and not app.is_of_another(peer, place, settlement.lease)
+
+
 async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settlement]) -> Body:
     _check_attached(peer, queue)
+    asked = [each for each in settlements if _is_its_own(app, peer, queue, each)]
+    outcomes = iter(await _settle_own(app, peer, queue, asked) if asked else ())
+    if len(asked) == len(settlements):
+        return {"outcomes": list(outcomes)}
+    own = set(map(id, asked))
+    return {"outcomes": [next(outcomes) if id(each) in own else "stale" for each in settlements]}
+
+
+async def _settle_own(app: App, peer: Peer, queue: str, settlements: Sequence[Settlement]) -> Sequence[Outcome]:
     # What ends is off the worker's account at once, so that the claim it makes room for shares the store's next turn.
     ended = {(queue, s.id): s.lease for s in settlements if s.action != "extend"}
     ended = {place: lease for place, lease in ended.items() if peer.session.held.get(place) == lease}
@@ -89,18 +111,22 @@ async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settle
         app.credit_changed(peer)
     try:
         outcomes = await app.store.settle(queue, settlements)
-    except FairqError:
-        peer.session.held.update(ended)
+    except BaseException:  # also where the connection ends meanwhile: they are to be given back
+        peer.session.hold(ended)
         raise
     if told := peer.session.reported.intersection(ended):
         peer.session.reported -= told
         await app.store.forget_progress(queue, [id for _, id in told])
     for settlement, outcome in zip(settlements, outcomes, strict=True):
+        place = queue, settlement.id
         if settlement.action == "nack":
             app.ticker.expect(queue, settlement.delay_ms or 0)
-        elif settlement.action == "extend" and outcome != "ok":
-            app.drop_lease(peer, (queue, settlement.id), settlement.lease)
-    return {"outcomes": outcomes}
+        if settlement.action != "extend":
+            if place not in ended:
+                app.forget_lease(place, settlement.lease)
+        elif outcome in ("gone", "stale"):
+            app.drop_lease(peer, place, settlement.lease)
+    return outcomes
 
 
 async def settle(app: App, peer: Peer, request: wire.Settle) -> Body:

@@ -28,6 +28,7 @@ from fairq.wire.messages import (
 from fairq.wire.session import Session
 from fairq.wire.slots import Slots
 
+Place = tuple[str, str]  # queue, and a task's full id
 _PUSH_BYTES = MAX_MESSAGE_BYTES - 1_024
 _TASK_BYTES = 512  # of a task in a push, around its payload
 MAX_UNSENT_BYTES = 2 << 20  # that wait for a worker to take them, before it is given more tasks
@@ -50,15 +51,18 @@ class ServerSession(Session):
     """One connection as the server sees it.
 
     A worker's account: `credit` is what it may hold, `held` what it holds ((queue, id) -> lease number), `reserved`
-    what a claim under way may bring it. `leaving_bytes()`: what was handed out and is not in the socket yet.
+    what a claim under way may bring it. `leaving_bytes()`: what was handed out and is not in the socket yet. `owners` is
+    shared by the sessions of a server: who has a lease of a task on its account (`owner` stands for this one).
     """
 
     role: Role = Role.TENANT
     state: State = State.OPEN
     credit: int = 0
     reserved: int = 0
-    held: dict[tuple[str, str], int] = field(factory=dict)
-    reported: set[tuple[str, str]] = field(factory=set)  # of these, those that told of their progress
+    held: dict[Place, int] = field(factory=dict)
+    owner: Any = None
+    owners: dict[Place, Any] = field(factory=dict, repr=False)
+    reported: set[Place] = field(factory=set)  # of these, those that told of their progress
     slots: Slots | None = None  # of a worker whose queues have weights
     leaving_bytes: Callable[[], int] = lambda: 0
 
@@ -103,11 +107,25 @@ class ServerSession(Session):
         """How many more tasks of a queue the worker may be given."""
         return self.free if self.slots is None else self.slots.share(queue, self.free)
 
-    def drop(self, place: tuple[str, str]) -> None:
+    def hold(self, leases: Mapping[Place, int]) -> None:
+        """Put leases on the worker's account."""
+        self.held.update(leases)
+        self.owners.update(dict.fromkeys(leases, self.owner))
+
+    def drop(self, place: Place) -> None:
         """Take a lease off the worker's account."""
         del self.held[place]
+        if self.owners.get(place) is self.owner:
+            del self.owners[place]
         if self.slots is not None:
             self.slots.ended(place)
+
+    def drop_all(self) -> dict[Place, int]:
+        """Take all leases off the worker's account; returns them."""
+        held = dict(self.held)
+        for place in held:
+            self.drop(place)
+        return held
 
     def push(self, queue: str, lease_ms: int, leases: Iterable[Lease]) -> None:
         """Give leased tasks to the worker, in as many frames as their payloads need."""
@@ -115,6 +133,7 @@ class ServerSession(Session):
         room = _PUSH_BYTES
         for id, lease, attempt, max_attempts, tenant, enqueued_at, start_at, expires_at, payload, wanted in leases:
             self.held[queue, id] = lease
+            self.owners[queue, id] = self.owner
             task = {
                 "id": id,
                 "lease": lease,

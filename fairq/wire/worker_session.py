@@ -264,10 +264,16 @@ class WorkerSession(ClientSession):
         self.reports.clear()
 
     def _attach(self, now: float) -> None:
-        """Ask to be fed, and bring along what is held (as much as a frame takes; `expire` sees to the rest)."""
+        """Ask to be fed, and bring along what is ended without an answer, and what is held, as far as a frame takes."""
         self.must_attach, self.told_credit = False, self.credit
         most = min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // _LEASE_BYTES - len(self.queues))
-        leases = [HeldLease(queue, id, held.number) for queue, line in self.held.items() for id, held in line.items()]
+        leases = [
+            HeldLease(queue, each.id, each.lease)
+            for queue, line in self.settlements.items()
+            for each in line
+            if each.action != "release"
+        ]
+        leases += [HeldLease(queue, id, held.number) for queue, line in self.held.items() for id, held in line.items()]
         body: dict[str, Any] = {
             "worker": self.worker,
             "queues": list(self.queues),

@@ -171,8 +171,9 @@ async def test_a_task_settled_twice_is_gone_and_stays_as_it_was_settled(served: 
             await worker.attach("emails")
             pushed = await worker.pushed()
             assert await worker.settle("emails", "ack", *pushed) == ["ok"]
-            for action in ("ack", "nack", "reject", "release", "extend"):
+            for action in ("ack", "nack", "reject", "release"):
                 assert await worker.settle("emails", action, *pushed) == ["gone"]
+            assert await worker.settle("emails", "extend", *pushed) == ["stale"]
         assert (await task.state()).state == "done"
 
 

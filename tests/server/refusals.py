@@ -121,7 +121,7 @@ class Rule(NamedTuple):
 
 NAMES = ("", "Q", "-q", "_q", "q" * 64, "q{x}", "q/x", "q\n", "é")
 TASK_IDS = ("", "a b", "a" * 65, "a{b}", "ada/a", "a\n", "é")
-FULL_IDS = ("", "a b", "ada/", "/a", "Ada/a", "ada/a/b", "ada/" + "a" * 65, "a" * 64 + "/a", "ada/a\n")
+FULL_IDS = ("", "a", "a b", "ada/", "/a", "Ada/a", "ada/a/b", "ada/" + "a" * 65, "a" * 64 + "/a", "ada/a\n")
 BATCH_IDS = ("a b", "b" * 41, "b{x}", "ada/b", "b\n")
 SCHEDULE_NAMES = ("", "N", "-n", "n" * 41, "a/b", "n\n")
 WORKERS = ("", "a b", "w" * 65, "a/b", "w\n")
@@ -188,8 +188,10 @@ RULES = [
     Rule({"open_batch"}, "id", (*BATCH_IDS, "")),
     Rule(BATCHES, "id", (*BATCH_IDS, ""), roles=(TENANT,)),
     Rule(BATCHES | {"letter", "why"}, "id", FULL_IDS, roles=(OPERATOR,)),
-    Rule({"why"}, "id", ("none",), "not_found"),
-    Rule(BATCHES, "id", ("none",), "not_found"),
+    Rule({"why"}, "id", ("none",), "not_found", (TENANT,)),
+    Rule({"why"}, "id", ("ada/none",), "not_found", (OPERATOR,)),
+    Rule(BATCHES, "id", ("none",), "not_found", (TENANT,)),
+    Rule(BATCHES, "id", ("ada/none",), "not_found", (OPERATOR,)),
     Rule(BATCHES, "id", ("bob/open",), "not_found", (OPERATOR,)),
     Rule({"open_batch"}, "cap", (-1, MAX_CAP + 1)),
     *(Rule({"open_batch"}, f"on_{name}", ("x" * (MAX_CALLBACK_BYTES - 1),), "too_large")
@@ -201,7 +203,8 @@ RULES = [
     Rule({"dead"}, "younger_than_ms", (*SPAN, Together(older_than_ms=5, younger_than_ms=5))),
     Rule({"dead"}, "cursor", ("", "yesterday", "1:1:", "-1:1:a", "1.5:1:a", f"1:1:{'a' * 200}")),
     Rule({"letter", "why"}, "id", TASK_IDS, roles=(TENANT,)),
-    Rule({"letter"}, "id", ("none", "ready"), "not_found"),  # no dead letter
+    Rule({"letter"}, "id", ("none", "ready"), "not_found", (TENANT,)),  # no dead letter
+    Rule({"letter"}, "id", ("ada/none", "ada/ready"), "not_found", (OPERATOR,)),
 
     Rule(ON_SCHEDULES, "name", SCHEDULE_NAMES),
     Rule({"schedules", "pause_schedule", "resume_schedule"}, "name", ("none",), "not_found"),

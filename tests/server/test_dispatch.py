@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import trio
 
-from fairq.model import Settlement, Tick
+from fairq.model import Outcome, Settlement, Tick
 from fairq.server.app import App
 from fairq.server.dispatcher import MAX_PACE_S, Dispatcher
 from fairq.server.run import Served
@@ -15,7 +16,7 @@ from fairq.store import keys
 from fairq.store.store import Claim, Store
 from tests.store.waiting import wait_until
 
-from .harness import OPERATOR, WORKER, Refused, raw, tenant
+from .harness import OPERATOR, WORKER, Refused, raw, running, tenant
 
 IDS = [f"id-{number}" for number in range(20)]
 
@@ -321,7 +322,7 @@ async def test_a_lease_brought_along_is_extended_and_counts_as_credit(served: Se
                 leases=[
                     {"queue": "q", "id": lease.id, "lease": lease.lease},
                     {"queue": "q", "id": lease.id, "lease": 7},
-                    {"queue": "q", "id": "nobody", "lease": lease.lease},
+                    {"queue": "q", "id": "ada/nobody", "lease": lease.lease},
                 ],
             )  # fmt: skip
             assert outcomes == ["ok", "stale", "gone"]
@@ -338,6 +339,94 @@ async def test_only_a_worker_attached_to_a_queue_may_settle_there(served: Served
         with pytest.raises(Refused) as caught:
             await worker.settle("other", "ack", {"full_id": "ada/a", "lease": 1})
         assert (caught.value.code, caught.value.field) == ("bad_request", "queue")
+
+
+@pytest.fixture
+def settled_in_store(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids that the store is asked to settle or extend."""
+    asked: list[str] = []
+    settle = Store.settle
+
+    async def note(self: Store, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
+        asked.extend(each.id for each in settlements)
+        return await settle(self, queue, settlements)
+
+    monkeypatch.setattr(Store, "settle", note)
+    return asked
+
+
+async def test_what_another_worker_holds_is_stale_without_asking_the_store(
+    served: Served, settled_in_store: list[str]
+) -> None:
+    with trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as owner, raw(served, WORKER) as thief:
+            await ada.enqueue("q", ["a", "b"])
+            await owner.attach("q", credit=1, name="owner")
+            (task,) = await owner.pushed()
+            await thief.attach("q", credit=1, name="thief")
+            (own,) = await thief.pushed()
+            for action in ("ack", "nack", "reject", "release", "extend"):
+                assert await thief.settle("q", action, task) == ["stale"]
+            held = {"id": task["full_id"], "lease": task["lease"]}
+            assert await thief.ask("extend", queue="q", leases=[held]) == {"outcomes": ["stale"]}
+            assert settled_in_store == []
+            assert await thief.settle("q", "ack", task, own, task) == ["stale", "ok", "stale"]
+            assert settled_in_store == [own["full_id"]]
+            assert await owner.settle("q", "ack", task) == ["ok"]
+
+
+async def test_an_id_without_its_tenant_is_refused_and_not_gone(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            await ada.enqueue("q", ["a"])
+            await worker.attach("q", credit=1)
+            (task,) = await worker.pushed()
+            held = {"id": "a", "lease": task["lease"]}
+            for verb, body in (
+                ("settle", {"settlements": [{"action": "ack", **held}]}),
+                ("extend", {"leases": [held]}),
+                ("progress", {"reports": [{**held, "fraction": 1}]}),
+            ):
+                with pytest.raises(Refused) as caught:
+                    await worker.ask(verb, queue="q", **body)
+                assert (caught.value.code, caught.value.field) == ("bad_request", "id")
+            assert await worker.settle("q", "ack", task) == ["ok"]
+
+
+@pytest.mark.parametrize("where", ["the same server", "another server"])
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_a_settlement_whose_answer_was_lost_is_repeated_though_the_lease_was_not_brought_along(
+    server_store: str, where: str, is_done: bool
+) -> None:
+    with trio.fail_after(30):
+        async with running(server_store) as one, running(server_store) as two, raw(one, tenant("ada")) as ada:
+            async with raw(one, WORKER) as half_open:
+                await ada.enqueue("q", ["a"])
+                await half_open.attach("q", credit=1, name="mill")
+                (task,) = await half_open.pushed()
+                if is_done:
+                    await one.app.store.settle("q", [Settlement("ack", "ada/a", task["lease"])])
+                async with raw(one if where.startswith("the same") else two, WORKER) as again:
+                    await again.attach("q", credit=1, name="mill")
+                    assert await again.settle("q", "ack", task) == ["gone" if is_done else "ok"]
+            assert (await one.app.store.queue("q")).done == 1
+
+
+async def test_a_cancelled_lease_that_is_brought_along_stays_on_the_account(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as old, raw(served, WORKER) as new:
+            await ada.enqueue("q", ["a"])
+            await old.attach("q", credit=1)
+            (task,) = await old.pushed()
+            assert await ada.ask("cancel", queue="q", ids=["a"]) == {"outcomes": ["running"]}
+            held = {"id": task["full_id"], "lease": task["lease"]}
+            assert await new.attach("q", credit=1, leases=[{"queue": "q", **held}]) == ["cancelled"]
+            assert await new.ask("extend", queue="q", leases=[held]) == {"outcomes": ["cancelled"]}
+            assert await new.settle("q", "extend", task) == ["cancelled"]
+            (peer,) = (peer for peer in served.app.peers if peer.session.held)
+            assert peer.session.held == {("q", "ada/a"): task["lease"]}
+            assert await new.settle("q", "release", task) == ["ok"]
+            assert not peer.session.held
 
 
 async def test_a_lease_that_moved_to_a_new_connection_outlives_the_old_one(served: Served) -> None:

@@ -20,8 +20,8 @@ from fairq.wire.server_session import ServerSession
 from fairq.wire.strict_json import BRACKET_COST, MAX_COST, MAX_DEPTH, parse
 
 TASK = {"id": "t-1", "payload": None}
-ACK = {"action": "ack", "id": "t-1", "lease": 1}
-LEASE = {"queue": "q", "id": "t-1", "lease": 1}
+ACK = {"action": "ack", "id": "t/t-1", "lease": 1}
+LEASE = {"queue": "q", "id": "t/t-1", "lease": 1}
 MiB = 1 << 20
 
 GOOD: dict[str, dict[str, Any]] = {
@@ -41,7 +41,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "attach": {"ref": 1, "worker": "w", "queues": ["q"], "credit": 1, "leases": [LEASE]},
     "credit": {"ref": 1, "credit": 1},
     "settle": {"ref": 1, "queue": "q", "settlements": [ACK]},
-    "extend": {"ref": 1, "queue": "q", "leases": [{"id": "t-1", "lease": 1}]},
+    "extend": {"ref": 1, "queue": "q", "leases": [{"id": "t/t-1", "lease": 1}]},
     "queues": {"ref": 1},
     "configure": {"ref": 1, "queue": "q", "settings": {"lease_ms": 1000}},
     "delete_queue": {"ref": 1, "queue": "q"},
@@ -67,7 +67,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "revoke_token": {"ref": 1, "id": "abcd"},
     "ping": {},
     "drain": {},
-    "progress": {"ref": 1, "queue": "q", "reports": [{"id": "t-1", "lease": 1, "fraction": 0.5}]},
+    "progress": {"ref": 1, "queue": "q", "reports": [{"id": "t/t-1", "lease": 1, "fraction": 0.5}]},
     "idle": {"ref": 1},
     "workers": {"ref": 1},
     "drain_worker": {"ref": 1, "worker": "w"},
@@ -175,8 +175,8 @@ REFUSED: dict[str, tuple[str, str, str | None]] = {
     "501 ids": (frame("purge", ids=["a"] * 501), "too_large", "ids"),
     "501 leases": (frame("attach", leases=[LEASE] * 501), "too_large", "leases"),
     "lease that is text": (frame("attach", leases=["t-1"]), "bad_request", "leases"),
-    "lease without number": (frame("extend", leases=[{"id": "t-1"}]), "bad_request", "lease"),
-    "lease with more": (frame("extend", leases=[{"id": "a", "lease": 1, "x": 1}]), "bad_request", "x"),
+    "lease without number": (frame("extend", leases=[{"id": "t/t-1"}]), "bad_request", "lease"),
+    "lease with more": (frame("extend", leases=[{"id": "t/a", "lease": 1, "x": 1}]), "bad_request", "x"),
     "lease with a bad id": (frame("extend", leases=[{"id": "{}", "lease": 1}]), "bad_request", "id"),
     "lease 0": (frame("attach", leases=[{**LEASE, "lease": 0}]), "bad_request", "lease"),
     "lease and attempt": (frame("attach", leases=[{**LEASE, "attempt": 1}]), "bad_request", "attempt"),
@@ -264,8 +264,8 @@ def test_optional_fields_of_tasks_and_settlements_come_through() -> None:
     [told] = decode_client(task(delay_ms=5, expires_in_ms=6, max_attempts=7)).tasks
     assert told == NewTask("t-1", b"null", delay_ms=5, expires_in_ms=6, max_attempts=7)
     [nack] = decode_client(settlement(action="nack", delay_ms=0, error="oh")).settlements
-    assert nack == Settlement("nack", "t-1", 1, 0, "oh")
-    assert decode_client(settlement(delay_ms=None)).settlements == [Settlement("ack", "t-1", 1)]
+    assert nack == Settlement("nack", "t/t-1", 1, 0, "oh")
+    assert decode_client(settlement(delay_ms=None)).settlements == [Settlement("ack", "t/t-1", 1)]
 
 
 def test_deepest_frame_is_taken_and_one_level_more_refused() -> None:

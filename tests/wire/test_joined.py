@@ -193,7 +193,7 @@ class JoinedMachine(RuleBasedStateMachine):
     def enqueue(self, count: int) -> None:
         """Have tasks become ready."""
         for _ in range(count):
-            id = f"t-{len(self.brain.numbers)}"
+            id = f"t/t-{len(self.brain.numbers)}"
             self.brain.numbers[id] = 0
             self.brain.ready.append(id)
 

@@ -234,9 +234,9 @@ def test_leases_outlive_the_connection_and_are_brought_along(end: WorkerEnd) -> 
     end.now += 5
     end.connect()
     frame = end.only()
-    assert frame["leases"] == [{"queue": "q", "id": id, "lease": 1} for id in "abc"]
+    assert frame["leases"] == [{"queue": "q", "id": id, "lease": 1} for id in "dabc"]
     end.ack("c")  # while the answer is under way
-    end.reply(frame, leases=["ok", "stale", "ok"])
+    end.reply(frame, leases=["gone", "ok", "stale", "ok"])
     assert end.session.lost == [HeldLease("q", "b", 1)]
     assert [ids(frame) for frame in end.sent()] == [["d", "c"]]
     end.pass_time(LEASE_S / 3)
