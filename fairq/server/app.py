@@ -16,10 +16,10 @@ import structlog
 import trio
 from attrs import define, field
 
-from fairq.errors import FairqError
 from fairq.server.auth import Auth
 from fairq.server.dispatcher import Dispatcher, give_back
 from fairq.server.peer import Peer
+from fairq.server.revocations import Revocations
 from fairq.server.roster import Roster
 from fairq.server.settings import Settings
 from fairq.server.shares import Shares
@@ -32,7 +32,6 @@ from fairq.wire.server_session import Place
 
 log = structlog.get_logger("fairq.server")
 
-_RECHECK_S = 30.0
 _GIVE_BACK_S = 5.0
 _FORGET_S = 30.0  # between looks for queues of which nobody needs to hear
 _ANSWER_S = 1.0  # after the grace, for answers that are owed
@@ -49,6 +48,7 @@ class App:
     auth: Auth = field(init=False)
     ticker: Ticker = field(init=False)
     roster: Roster = field(init=False)
+    revocations: Revocations = field(init=False)
     shares: Shares = field(init=False)
     peers: set[Peer] = field(factory=set, init=False)
     owners: dict[Place, Peer] = field(factory=dict, init=False)  # of the leases on accounts of this server
@@ -57,12 +57,12 @@ class App:
     searches: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)  # by schedules
     is_draining: bool = field(default=False, init=False)
     _channels: dict[str, str] = field(factory=dict, init=False)  # that are heard -> their queues
-    _recheck: trio.Event = field(factory=trio.Event, init=False)
     _peer_left: trio.Event = field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.auth = Auth(self.store, self.settings.dev)
         self.ticker = Ticker(self.store, self.hint)
+        self.revocations = Revocations(self.store)
         self.shares = Shares(self.store, self.dispatchers)
         self.roster = Roster(self.name, self.store, self.nursery, self._give_back)
 
@@ -75,12 +75,12 @@ class App:
         self.nursery.start_soon(self.ticker.run)
         self.nursery.start_soon(self.roster.run)
         self.nursery.start_soon(self.shares.run)
-        self.nursery.start_soon(self._watch_tokens)
+        self.nursery.start_soon(self.revocations.run)
 
     def heard(self, channel: str, message: str = "") -> None:
         """Take a hint from the store; an empty channel means that any may have been missed."""
         if channel in ("", keys.REVOKED):
-            self._recheck.set()
+            self.revocations.heard(message)
         if channel == keys.WORKERS and message:
             self.roster.told(message)
         if channel == keys.DELETED and message:
@@ -225,6 +225,7 @@ class App:
         Not so when it fell silent: it may live, and may have gone to another server with its leases. They run out.
         """
         self.peers.add(peer)
+        self.revocations.join(peer)
         peer.session.owner, peer.session.owners = peer, self.owners
         if self.is_draining:  # its handshake was under way when the others were told
             peer.session.drain()
@@ -233,6 +234,7 @@ class App:
             await peer.run()
         finally:
             self.peers.discard(peer)
+            self.revocations.leave(peer)
             self.roster.leave(peer)
             for queue in peer.queues:
                 self.dispatchers[queue].leave(peer)
@@ -278,18 +280,3 @@ class App:
             for dispatcher in list(self.dispatchers.values()):
                 await dispatcher.stopped.wait()
             await self.roster.tell_slots()
-
-    async def _watch_tokens(self) -> None:
-        """Close the connections of tokens that are gone, when told so and every now and then."""
-        while True:
-            with trio.move_on_after(_RECHECK_S):
-                await self._recheck.wait()
-            self._recheck = trio.Event()
-            try:
-                known = await self.store.read_tokens()
-            except FairqError:
-                continue
-            for peer in list(self.peers):
-                if peer.identity.token_id and peer.identity.token_id not in known:
-                    log.info("token revoked", token=peer.identity.token_id, peer=peer.transport.peer)
-                    peer.close(4001, "the token was revoked")

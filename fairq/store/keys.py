@@ -9,6 +9,7 @@ DELETED = "fq:deleted"  # channel: `begun` or `ended`, a space, and the name of 
 DELETION_BEGUN, DELETION_ENDED = "begun", "ended"
 TOKENS = "fq:tokens"  # hash: token id -> JSON
 REVOKED = "fq:revoked"  # channel: token id
+REVOCATIONS = "fq:revocations"  # how many tokens were deleted so far
 DATA_VERSION = "fq:data_version"  # string: the version of what all keys hold
 SERVERS = "fq:servers"  # set of servers' names
 WORKERS = "fq:workers"  # channel: what servers tell each other of workers; JSON

@@ -503,8 +503,22 @@ class Store:
     async def delete_token(self, id: str) -> bool:
         """Delete a token record and tell all servers; returns whether it was there."""
         deleted = bool(await self.connection.call("HDEL", keys.TOKENS, id))
+        await self.connection.call("INCR", keys.REVOCATIONS)
         await self.connection.call("PUBLISH", keys.REVOKED, id)
         return deleted
+
+    async def count_revocations(self) -> int:
+        """Return how many tokens were deleted so far, for whoever may not have been told."""
+        return int(await self.connection.call("GET", keys.REVOCATIONS) or 0)
+
+    async def known_tokens(self, ids: Sequence[str]) -> set[str]:
+        """Return those of these ids that there is a token of."""
+        known: set[str] = set()
+        for start in range(0, len(ids), LOOKS):
+            some = ids[start : start + LOOKS]
+            records = await self.connection.call("HMGET", keys.TOKENS, *some)
+            known.update(id for id, record in zip(some, records, strict=True) if record is not None)
+        return known
 
     async def tell_workers(self, message: bytes) -> None:
         """Say something about workers to all servers; it may be lost."""

@@ -162,6 +162,11 @@ class ServerSession(Session):
         leases = [{"id": id, "lease": lease} for id, lease in numbers.items()]
         self.send(Stop.type, {"queue": queue, "leases": leases})
 
+    def fall_silent(self) -> None:
+        """Offer nothing more, and forget what was to be sent: the client is one no more."""
+        self.state = State.DRAINING
+        self._outbox, self.outgoing_bytes = [], 0
+
     def dismiss(self) -> None:
         """Tell a worker to finish and end, and offer it nothing more."""
         self.state = State.DRAINING

@@ -98,7 +98,7 @@ async def test_a_report_that_is_none_is_refused(served: Served, changes: dict[st
 async def test_a_report_of_a_queue_that_is_not_served_is_refused(served: Served) -> None:
     async with raw(served, WORKER) as worker:
         await worker.attach("q")
-        for queue, reports in (("r", [{"id": "a", "lease": 1, "fraction": 0}]), ("q", [])):
+        for queue, reports in (("r", [{"id": "ada/a", "lease": 1, "fraction": 0}]), ("q", [])):
             with pytest.raises(Refused) as caught:
                 await worker.ask("progress", queue=queue, reports=reports)
             assert caught.value.field == ("queue" if reports else "reports")

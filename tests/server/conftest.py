@@ -48,7 +48,13 @@ def store_clock(server_store: str, monkeypatch: pytest.MonkeyPatch) -> StoreCloc
 @pytest.fixture
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers and clients that do not look again for an hour: they do in time only what they know or are told of."""
-    for constant in ("ticker.FLOOR_S", "ticker._DISCOVER_S", "watchers.POLL_S", "app._RECHECK_S"):
+    for constant in (
+        "ticker.FLOOR_S",
+        "ticker._DISCOVER_S",
+        "watchers.POLL_S",
+        "revocations.POLL_S",
+        "revocations.FLOOR_S",
+    ):
         monkeypatch.setattr(f"fairq.server.{constant}", 3600.0)
     monkeypatch.setattr("fairq.client.client.WAIT_S", 50.0)  # longer than a test may take; servers wait for a minute
 

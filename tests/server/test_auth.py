@@ -10,12 +10,16 @@ import pytest
 import trio
 
 from fairq.errors import Unauthorized, Unavailable
+from fairq.model import Lease
 from fairq.server import auth as module
+from fairq.server.app import App
+from fairq.server.peer import Peer
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.messages import Role
 from tests import stores
+from tests.store.proxy import open_proxy
 
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
 
@@ -132,6 +136,82 @@ async def test_a_revoked_token_closes_its_live_connections(server_store: str, ac
             with pytest.raises(Unauthorized):
                 async with raw(served, doomed):
                     pass
+
+
+async def revoked_worker(served: Served, worker: Raw, token: str) -> Peer:
+    """Attach a worker with room, whose token is to be revoked; returns the server's end."""
+    await worker.attach("q", credit=10)
+    return next(peer for peer in served.app.peers if peer.identity.token_id == token.split("_")[2])
+
+
+async def test_nothing_is_pushed_once_a_revocation_is_heard(served: Served) -> None:
+    """Also not what waits to be sent, nor while the store is asked what other tokens there are."""
+    async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
+        token = await create(operator, Role.WORKER)
+        with trio.fail_after(30):
+            async with raw(served, token) as worker, raw(served, WORKER) as heir:
+                peer = await revoked_worker(served, worker, token)
+                await heir.attach("q", credit=0)
+                peer.session.push("q", 1000, [Lease("ada/waits", 1, 1, 5, "ada", 1, 0, 0, b"1")])
+                served.app.heard(keys.REVOKED, peer.identity.token_id)
+                assert peer.session.free == 0
+                assert not peer.session.has_outgoing
+                await ada.enqueue("q", ["a"])
+                await heir.ask("credit", credit=1)
+                assert (await heir.pushed())[0]["id"] == "a"
+                assert await worker.closed() == (4001, "the token was revoked")
+                assert not worker.pushes
+
+
+async def test_a_revocation_that_was_not_heard_is_seen_all_the_same(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = App.heard
+
+    def heard_less(app: App, channel: str, message: str = "") -> None:
+        if channel != keys.REVOKED:
+            heard(app, channel, message)
+
+    monkeypatch.setattr(App, "heard", heard_less)
+    async with running(server_store) as served, raw(served, OPERATOR) as operator:
+        token = await create(operator, Role.WORKER)
+        async with raw(served, token) as worker:
+            await revoked_worker(served, worker, token)
+            await operator.ask("revoke_token", id=token.split("_")[2])
+            with trio.fail_after(10):
+                assert await worker.closed() == (4001, "the token was revoked")
+
+
+async def test_a_revocation_reaches_a_server_whose_store_was_away_meanwhile(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The subscription is back first, and the first questions for tokens go wrong."""
+    port = int(server_store.rpartition(":")[2].split("/")[0])
+    async with (
+        open_proxy(port) as proxy,
+        running(server_store) as one,
+        running(f"redis://127.0.0.1:{proxy.port}") as two,
+        raw(one, OPERATOR) as operator,
+    ):
+        token = await create(operator, Role.TENANT, tenant="ada")
+        async with raw(two, token) as client:
+            call, failures = type(two.app.store.connection).call, 0
+
+            async def fail_first(self: Any, *command: Any) -> Any:
+                nonlocal failures
+                if self is two.app.store.connection and failures < 3 and command[0] in ("GET", "HGETALL", "HMGET"):
+                    failures += 1
+                    raise Unavailable("the store is away")
+                return await call(self, *command)
+
+            monkeypatch.setattr(type(two.app.store.connection), "call", fail_first)
+            proxy.is_refusing = True
+            proxy.cut()
+            await operator.ask("revoke_token", id=token.split("_")[2])
+            proxy.is_refusing = False
+            with trio.fail_after(10):
+                assert await client.closed() == (4001, "the token was revoked")
+        assert failures == 3
 
 
 async def test_a_token_may_be_limited_to_queues(served: Served) -> None:

@@ -1,0 +1,92 @@
+"""The end of connections whose token was revoked.
+
+The store says so on a channel, and may not be heard; it also counts revocations, and every server looks at that count
+each second. Where it has changed, or anything may have been missed, all tokens that are in use here are asked for, and
+again each second for as long as a handshake takes: one that was let in just before may still be on its way.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.errors import FairqError
+from fairq.server.peer import Peer
+from fairq.store.store import Store
+from fairq.transport import HANDSHAKE_S
+from fairq.wire.messages import CLOSE_REVOKED
+
+log = structlog.get_logger("fairq.server")
+
+POLL_S = 1.0  # between looks at the count
+FLOOR_S = 30.0  # after which tokens are asked for whatever the count says: it may have gone back with a failover
+_RETRY_S = 0.1  # when the store is away
+
+
+@define(eq=False)
+class Revocations:
+    """The connections of this server by their tokens."""
+
+    store: Store
+    _peers: defaultdict[str, set[Peer]] = field(factory=lambda: defaultdict(set), init=False)
+    _missed: trio.Event = field(factory=trio.Event, init=False)
+    _count: int = field(default=-1, init=False)
+    _check_until: float = field(default=0.0, init=False)
+    _checked_at: float = field(default=0.0, init=False)
+
+    def join(self, peer: Peer) -> None:
+        """Watch the token of a connection; development tokens are not revoked."""
+        if peer.identity.token_id:
+            if not self._peers:
+                self._missed.set()  # from now on somebody is to be watched
+            self._peers[peer.identity.token_id].add(peer)
+
+    def leave(self, peer: Peer) -> None:
+        """A connection has ended."""
+        if peer.identity.token_id in self._peers:
+            self._peers[peer.identity.token_id].discard(peer)
+            if not self._peers[peer.identity.token_id]:
+                del self._peers[peer.identity.token_id]
+
+    def heard(self, token: str) -> None:
+        """A token was revoked; without one, any may have been."""
+        if token:
+            self._close(token)
+        self._missed.set()
+
+    def _close(self, token: str) -> None:
+        """End what uses a token, at once: nothing more is pushed, nor sent if it still waits here."""
+        for peer in self._peers.get(token, ()):
+            if peer.closing is None:
+                log.info("token revoked", token=token, peer=peer.transport.peer)
+                peer.session.fall_silent()
+                peer.close(CLOSE_REVOKED, "the token was revoked")
+
+    async def run(self) -> None:
+        """Look at the count every second, and at once where something may have been missed, until cancelled."""
+        while True:
+            with trio.move_on_after(POLL_S if self._peers else float("inf")):
+                await self._missed.wait()
+            if self._missed.is_set():
+                self._missed, self._count = trio.Event(), -1
+            try:
+                await self._look()
+            except FairqError:
+                self._missed.set()
+                await trio.sleep(_RETRY_S)
+
+    async def _look(self) -> None:
+        count, now = await self.store.count_revocations(), trio.current_time()
+        if count != self._count:
+            self._check_until = now + HANDSHAKE_S + POLL_S
+        if now <= self._check_until or now >= self._checked_at + FLOOR_S:
+            used = list(self._peers)
+            known = await self.store.known_tokens(used)
+            for token in used:
+                if token not in known:
+                    self._close(token)
+            self._checked_at = now
+        self._count = count
