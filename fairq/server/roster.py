@@ -6,6 +6,7 @@ was killed and restarted need not wait until its dead connection is given up. An
 that it is superseded, and ends; the two do not take the name from each other in turn.
 
 Servers tell each other by a channel. A message may come twice, or be lost: leases then run out, as without all this.
+The order to drain a worker is repeated until its server's list says that it was heard.
 Each server also writes down who is attached to it, under a key that ends with it, so that any can list all workers.
 Whenever it does, it tells the others how many slots its workers have for each queue: whole, since claims name the slots
 of all servers; and divided among each worker's queues, for estimates. Whoever hears of a server for the first time
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -34,6 +35,7 @@ log = structlog.get_logger("fairq.server")
 
 _WRITE_S, _KEEP_MS = 20.0, 60_000  # how often the roster is written, and for how long it holds
 _FORGET_S = 60.0  # after which a server that is not heard of has no slots
+_INSIST_S = 1.0  # between repetitions of what may not have been heard
 _GATHER_S = 0.5  # between a change and its writing, for there may be more
 Lease = tuple[tuple[str, str], int]  # (queue, id), number
 
@@ -123,16 +125,38 @@ class Roster:
 
     async def drain(self, worker: str) -> int:
         """Dismiss the workers of a name, here and at the other servers; returns how many are known."""
-        known = sum(each.worker == worker for each in await self.all_workers())
+        known = [each for each in await self.all_workers() if each.worker == worker]
         self._dismiss(worker)
         await self.store.tell_workers(orjson.dumps({"server": self.server, "drain": worker}))
-        return known
+        if any(each.server != self.server for each in known):
+            self.nursery.start_soon(self._insist, worker, {(each.server, each.attached_at_ms) for each in known})
+        return len(known)
 
-    def _dismiss(self, worker: str) -> None:
+    async def _insist(self, worker: str, known: set[tuple[str, int]]) -> None:
+        """Say it again each second until it was heard of all that are known, for as long as a roster holds."""
+        for _ in range(round(_KEEP_MS / 1000 / _INSIST_S)):
+            await trio.sleep(_INSIST_S)
+            try:
+                left = [
+                    each.attached_at_ms
+                    for each in await self.all_workers()
+                    if (each.server, each.attached_at_ms) in known and not each.is_draining
+                ]
+                if not left:
+                    return
+                said = {"server": self.server, "drain": worker, "attached_at": left}
+                await self.store.tell_workers(orjson.dumps(said))
+            except FairqError as error:
+                log.debug("a worker's drain cannot be repeated", error=error.message)
+        log.warning("a server does not drain its worker", worker=worker)
+
+    def _dismiss(self, worker: str, attached_at: Sequence[int] | None = None) -> None:
+        """Dismiss the workers of a name: all, or those that attached at these times, and none that came since."""
         for (_, name), peers in self._peers.items():
             if name == worker:
                 for peer in peers:
-                    if peer.session.state is not State.DRAINING:
+                    is_meant = attached_at is None or peer.attached_at_ms in attached_at
+                    if is_meant and peer.session.state is not State.DRAINING:
                         log.info("worker is drained", worker=worker, peer=peer.transport.peer)
                         peer.session.dismiss()
                         peer.leave()
@@ -198,7 +222,7 @@ class Roster:
             if "slots" in said:
                 self._heard_slots(said["server"], said["slots"])
             elif "drain" in said:
-                self._dismiss(said["drain"])
+                self._dismiss(said["drain"], said.get("attached_at"))
             elif "attached" in said:
                 self.nursery.start_soon(self._heard_attached, *said["attached"])
         except (ValueError, KeyError, TypeError):

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from fairq.server.peer import Peer
+from fairq.server.roster import Roster
 from fairq.server.run import Served
 from fairq.store.store import Store
 from tests.store.proxy import open_proxy
@@ -206,6 +207,32 @@ async def test_a_drained_worker_finishes_what_it_holds_and_gets_nothing_more(ser
         assert not worker.pushes
         assert (await worker.closed())[0] == 1001
         assert (await operator.ask("drain_worker", worker="nobody"))["workers"] == 0
+
+
+async def test_the_order_to_drain_is_repeated_where_it_was_not_heard(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of that name which attaches after the order stays."""
+    monkeypatch.setattr("fairq.server.roster._GATHER_S", 0.0)
+    async with two_servers(server_store) as (one, two), raw(two, OPERATOR) as operator:
+        heard, unheard = Roster.told, trio.Event()
+
+        def hear_later(roster: Roster, message: str) -> None:
+            if roster is one.app.roster and "drain" in message and not unheard.is_set():
+                unheard.set()
+            else:
+                heard(roster, message)
+
+        monkeypatch.setattr(Roster, "told", hear_later)
+        async with raw(one, WORKER) as worker, raw(one, WORKER) as later:
+            await worker.attach("q", name="mill")
+            await wait_until(lambda: is_listed(operator, "mill"))
+            assert (await operator.ask("drain_worker", worker="mill"))["workers"] == 1
+            await unheard.wait()
+            await later.attach("q", name="mill")
+            assert (await worker.receive())["type"] == "dismiss"
+            assert (await worker.closed())[0] == 1001
+            await later.quiet()
 
 
 async def is_listed(operator: Raw, worker: str) -> bool:
