@@ -128,7 +128,7 @@ class Draining(FairqError):
 
 
 class Superseded(FairqError):
-    """Another worker has attached under this name, and it started later."""
+    """Another worker has attached under this name, and it came later."""
 
     code = "superseded"
 

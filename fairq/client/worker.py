@@ -95,7 +95,7 @@ class Worker:
         `burst`: stop by itself when it holds nothing and a claim on its queues finds nothing; what is delayed, also for
         its next attempt, is not waited for.
         Raises: BadRequest without handlers; Unauthorized or Forbidden when the server will not have the token;
-        Superseded when a worker that started later attached under this name.
+        Superseded when a worker that came later attached under this name.
         """
         weights = self._weights()
         if not weights:

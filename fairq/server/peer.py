@@ -45,7 +45,7 @@ class Peer:
     drained: Callable[[], None] = lambda: None  # called when the socket has taken what it had not taken at once
     name: str = ""
     queues: tuple[str, ...] = ()
-    started_at_ms: int = 0  # when the worker started, if it says so
+    order: int = 0  # when the worker came first, by the store, if its name is its own
     attached_at_ms: int = 0
     requests: int = 0
     closing: tuple[int, str] | None = None

@@ -1,6 +1,7 @@
 """Workers by name, over all servers of a store.
 
-A name belongs to the worker that started last. When it attaches, older connections of the same name and token are
+A name belongs to the worker that came last: the store notes when each first attached under it, by its own clock, for
+those of workers run as they like. When it attaches, older connections of the same name and token are
 superseded, here and at the other servers: they are closed, and what they hold is ready again at once. So a worker that
 was killed and restarted need not wait until its dead connection is given up. An older worker that comes back learns
 that it is superseded, and ends; the two do not take the name from each other in turn.
@@ -171,7 +172,7 @@ class Roster:
         peer.attached_at_ms = round(time.time() * 1000)
         self._changed.set()
         if len(here) > 1:  # two of one name may have attached at the same time
-            newest = max(each.started_at_ms for each in here)
+            newest = max(each.order for each in here)
             self.nursery.start_soon(self._supersede, token, worker, newest - 1, ())
 
     def leave(self, peer: Peer) -> None:
@@ -183,31 +184,33 @@ class Roster:
             if not self._peers[key]:
                 del self._peers[key]
 
-    async def take_name(self, token: str, worker: str, started_at_ms: int, kept: Iterable[Lease]) -> None:
-        """Supersede older connections of a name, but for the leases that the new one has brought along.
+    async def take_name(self, token: str, worker: str, order: int, kept: Iterable[Lease]) -> None:
+        """Supersede connections of a name by those that came before, but for the leases that the new one brings along.
 
-        Raises: Superseded if it is itself the older one.
+        `order` says when it came, 0: it takes no part. Raises: Superseded if it is itself the older one.
         """
-        if any(peer.started_at_ms > started_at_ms for peer in self._peers.get((token, worker), ())):
-            raise Superseded(f"a worker that started later is attached as {worker}", field="worker")
+        if not order:
+            return
+        if any(peer.order > order for peer in self._peers.get((token, worker), ())):
+            raise Superseded(f"a worker that came later is attached as {worker}", field="worker")
         leases = [(*place, lease) for place, lease in kept]
-        await self._supersede(token, worker, started_at_ms, leases)
-        await self._announce(token, worker, started_at_ms, leases)
+        await self._supersede(token, worker, order, leases)
+        await self._announce(token, worker, order, leases)
 
-    async def _supersede(self, token: str, worker: str, started_at_ms: int, kept: Iterable[Any]) -> None:
+    async def _supersede(self, token: str, worker: str, order: int, kept: Iterable[Any]) -> None:
         for peer in list(self._peers.get((token, worker), ())):
-            if peer.closing or not 0 < peer.started_at_ms <= started_at_ms:
+            if peer.closing or not 0 < peer.order <= order:
                 continue
             log.info("worker superseded", worker=worker, peer=peer.transport.peer)
             for queue, id, lease in kept:
                 if peer.session.held.get((queue, id)) == lease:
                     peer.session.drop((queue, id))
             peer.session.state = State.DRAINING  # which is given nothing more, and may still settle
-            peer.close(CLOSE_SUPERSEDED, "a worker that started later has this name")
+            peer.close(CLOSE_SUPERSEDED, "a worker that came later has this name")
             await self.give_back(peer, "reap")  # now: a connection that takes nothing any more is not closed at once
 
-    async def _announce(self, token: str, worker: str, started_at_ms: int, kept: Iterable[Any]) -> None:
-        said = {"server": self.server, "attached": [token, worker, started_at_ms, list(kept)]}
+    async def _announce(self, token: str, worker: str, order: int, kept: Iterable[Any]) -> None:
+        said = {"server": self.server, "attached": [token, worker, order, list(kept)]}
         try:
             await self.store.tell_workers(orjson.dumps(said))
         except FairqError as error:
@@ -228,8 +231,8 @@ class Roster:
         except (ValueError, KeyError, TypeError):
             log.warning("another server says what this build does not understand", message=message[:200])
 
-    async def _heard_attached(self, token: str, worker: str, started_at_ms: int, kept: Iterable[Any]) -> None:
-        await self._supersede(token, worker, started_at_ms, kept)
-        newest = max((p.started_at_ms for p in self._peers.get((token, worker), ())), default=0)
-        if newest > started_at_ms:  # it is that one that is the older; its server may not know
+    async def _heard_attached(self, token: str, worker: str, order: int, kept: Iterable[Any]) -> None:
+        await self._supersede(token, worker, order, kept)
+        newest = max((p.order for p in self._peers.get((token, worker), ())), default=0)
+        if newest > order:  # it is that one that is the older; its server may not know
             await self._announce(token, worker, newest, ())

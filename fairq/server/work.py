@@ -52,14 +52,16 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
                 outcomes[i] = outcome
                 if outcome in ("ok", "cancelled"):
                     brought[queue, request.leases[i].id] = request.leases[i].lease
+    order = 0
     if request.started_at_ms:
-        await app.roster.take_name(peer.identity.token_id, request.worker, request.started_at_ms, brought.items())
+        order = await app.store.order_of_worker(peer.identity.token_id, request.worker, request.started_at_ms)
+    await app.roster.take_name(peer.identity.token_id, request.worker, order, brought.items())
     if peer.session.state is State.DRAINING:
         raise Draining("the server is stopping; connect again")
     if peer.session.state is not State.OPEN:
         raise BadRequest("the connection is attached already", field="type")
     app.move_leases(brought, peer)
-    peer.name, peer.queues, peer.started_at_ms = request.worker, queues, request.started_at_ms
+    peer.name, peer.queues, peer.order = request.worker, queues, order
     peer.session.state, peer.session.credit = State.ATTACHED, request.credit
     if weights:
         peer.session.slots = Slots(weights, app.may_have_work, trio.current_time)

@@ -31,6 +31,11 @@ def roster_key(server: str) -> str:
     return f"{WORKERS}:{server}"
 
 
+def runs_key(token: str, worker: str) -> str:
+    """Return the key of the runs of a worker, in the order in which they first attached under its name."""
+    return f"fq:runs:{token}:{worker}"
+
+
 def progress_key(queue: str, id: str) -> str:
     """Return the key of what a running task's handler says of its progress."""
     return f"{queue_prefix(queue)}:progress:{id}"

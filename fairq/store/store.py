@@ -55,6 +55,7 @@ from fairq.why import Facts, Kept, Waiting
 
 log = structlog.get_logger("fairq.store")
 
+_RUNS, _RUNS_MS = 64, 7 * 86_400_000  # of a worker: how many are remembered, and for how long
 CHANGES, LOOKS = 64, 250  # of tasks in one call, where many things of each are changed, or looked at
 _PROGRESS_MS = 3_600_000
 _UNMADE = "unmade"
@@ -523,6 +524,15 @@ class Store:
     async def tell_workers(self, message: bytes) -> None:
         """Say something about workers to all servers; it may be lost."""
         await self.connection.call("PUBLISH", keys.WORKERS, message)
+
+    async def order_of_worker(self, token: str, worker: str, run: int) -> int:
+        """Tell when this run of a worker came first under its name: later ones have greater numbers."""
+        key = keys.runs_key(token, worker)
+        known = [id for id, fields in await self.connection.call("XRANGE", key, "-", "+") if int(fields[1]) == run]
+        first = known[0] if known else await self.connection.call("XADD", key, "MAXLEN", _RUNS, "*", "run", run)
+        await self.connection.call("PEXPIRE", key, _RUNS_MS)
+        ms, _, nth = first.decode().partition("-")
+        return int(ms) << 10 | min(int(nth), 1023)
 
     async def write_roster(self, server: str, roster: bytes, ttl_ms: int) -> None:
         """Say who is attached to a server; an empty roster takes it off the list."""

@@ -11,7 +11,7 @@ from fairq.model import USUAL_PRIORITY, NewTask, Settlement
 
 SUBPROTOCOL = "fairq.v1"
 CLOSE_REVOKED = 4001  # close code: the token was revoked
-CLOSE_SUPERSEDED = 4002  # close code: a worker that started later has the name
+CLOSE_SUPERSEDED = 4002  # close code: a worker that came later has the name
 BEAT_S = 20.0  # whoever has sent nothing for so long sends a ping
 SILENCE_S = 50.0  # whoever has heard nothing for so long closes
 MAX_MESSAGE_BYTES = 4 << 20

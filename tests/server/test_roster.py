@@ -1,4 +1,4 @@
-"""Workers by name: who started last has the name, and what older connections of it held is ready again at once."""
+"""Workers by name: who came last has the name, and what older connections of it held is ready again at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.store.waiting import wait_until
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
 from .test_auth import create
 
-SUPERSEDED = (4002, "a worker that started later has this name")
+SUPERSEDED = (4002, "a worker that came later has this name")
 
 
 @asynccontextmanager
@@ -93,16 +93,34 @@ async def test_a_worker_that_connects_again_keeps_the_leases_that_it_brings(serv
 
 
 async def test_an_older_worker_is_refused_where_the_younger_is_attached(served: Served) -> None:
-    async with raw(served, WORKER) as young, raw(served, WORKER) as old:
+    async with raw(served, WORKER) as first, raw(served, WORKER) as young, raw(served, WORKER) as old:
+        await first.attach("q", name="mill", started_at_ms=1_000)
         await young.attach("q", name="mill", started_at_ms=2_000)
+        assert await first.closed() == SUPERSEDED
         with pytest.raises(Refused) as caught:
             await old.attach("q", name="mill", started_at_ms=1_000)
         assert (caught.value.code, caught.value.field) == ("superseded", "worker")
         await young.quiet()
 
 
+@pytest.mark.parametrize("where", ["the same server", "another server"])
+async def test_a_worker_that_restarts_where_the_clock_is_behind_supersedes_its_dead_connection(
+    server_store: str, where: str
+) -> None:
+    async with (
+        two_servers(server_store) as (one, two),
+        raw(one, WORKER) as dead,
+        raw(one if where.startswith("the same") else two, WORKER) as heir,
+    ):
+        await holding(one, dead, "a", started=2_000)
+        await heir.attach("q", name="mill", started_at_ms=1_000)
+        assert await dead.closed() == SUPERSEDED
+        assert (await heir.pushed())[0]["attempt"] == 2
+
+
 async def test_an_older_worker_is_closed_when_it_attaches_to_another_server(server_store: str) -> None:
     async with two_servers(server_store) as (one, two), raw(one, WORKER) as young, raw(two, WORKER) as old:
+        await two.app.store.order_of_worker("", "mill", 1_000)
         await holding(one, young, "a", started=2_000)
         await old.attach("q", name="mill", started_at_ms=1_000)
         assert await old.closed() == SUPERSEDED
@@ -125,6 +143,7 @@ async def test_two_that_attach_at_the_same_time_do_not_both_stay(
         await tell_workers(self, message)
 
     monkeypatch.setattr(Store, "tell_workers", together)
+    await served.app.store.order_of_worker("", "mill", 1_000)
     with trio.fail_after(30):
         async with raw(served, WORKER) as old, raw(served, WORKER) as young:
 

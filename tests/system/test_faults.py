@@ -233,6 +233,6 @@ async def test_a_worker_that_restarts_under_its_name_gets_at_once_what_its_dead_
             assert [row.attempt for row in ran] == [1, 2, 2]
             dead.send(signal.SIGCONT)
             assert await dead.wait() == 1
-            await dead.wait_printed("another worker attached|a worker that started later")
+            await dead.wait_printed("another worker attached|a worker that came later")
             await wait_workers(operator, 1)
             producer.check(world.journal())
