@@ -197,11 +197,12 @@ class App:
             return False
         return (holder.identity.token_id, holder.name) != (peer.identity.token_id, peer.name)
 
-    def move_leases(self, leases: dict[Place, int], peer: Peer) -> None:
+    def move_leases(self, leases: dict[Place, int], peer: Peer, lease_s: dict[str, float]) -> None:
         """Put leases on the account of the connection that brought them, lest the end of another reaps them."""
         for place, lease in leases.items():
             self.forget_lease(place, lease)
-        peer.session.hold(leases)
+        for place, lease in leases.items():
+            peer.session.hold({place: lease}, trio.current_time(), lease_s[place[0]])
 
     def count_slots(self, queue: str) -> int:
         """Count the slots that are attached to a queue, over all servers."""
@@ -226,6 +227,7 @@ class App:
         """
         self.peers.add(peer)
         self.revocations.join(peer)
+        peer.freed = self.credit_changed
         peer.session.owner, peer.session.owners = peer, self.owners
         if self.is_draining:  # its handshake was under way when the others were told
             peer.session.drain()

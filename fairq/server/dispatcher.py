@@ -278,7 +278,7 @@ class Dispatcher:
             else:
                 heapq.heappop(room)
         for worker, some in given.items():
-            worker.session.push(self.queue, lease_ms, some)
+            worker.session.push(self.queue, lease_ms, some, trio.current_time())
             if worker.session.slots:
                 worker.session.slots.began(self.queue, [lease.id for lease in some])
             worker.kick()

@@ -49,10 +49,12 @@ class Peer:
     attached_at_ms: int = 0
     requests: int = 0
     closing: tuple[int, str] | None = None
+    freed: Callable[[Peer], None] = lambda _: None  # leases are off its account, since their time is over
     is_leaving: bool = False
     _waits: int = field(default=0, init=False)  # requests that wait
     _waiting: int = field(default=0, init=False)  # for so many things
     _long_answers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MAX_LONG_ANSWERS), init=False)
+    _sleeps_until: float = field(default=0.0, init=False)
     _woken: trio.Event = field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
@@ -69,6 +71,8 @@ class Peer:
     def kick(self) -> None:
         """Have what the session's outbox holds sent, at the end of the scheduler's turn."""
         self.transport.kick()
+        if self.session.over_at < self._sleeps_until:
+            self._wake()
 
     def close(self, code: int, reason: str) -> None:
         """End the connection when the outbox has been sent, or after END_S; what it still asks is not heard."""
@@ -205,6 +209,10 @@ class Peer:
         """Send what the socket did not take at once, and keep the heart's deadlines, until the end."""
         while True:
             self.session.expire(trio.current_time())
+            if self.session.is_freed:
+                self.session.is_freed = False
+                self.freed(self)
+                self._leave_if_idle()
             try:
                 if await self.transport.flush():
                     self.session.spoke_at = trio.current_time()  # when the last of it left: no beat falls due meanwhile
@@ -217,6 +225,7 @@ class Peer:
             if self.closing:
                 await self.transport.close(*self.closing)
                 return
-            with trio.move_on_at(self.session.deadline()):
+            self._sleeps_until = self.session.deadline()
+            with trio.move_on_at(self._sleeps_until):
                 await self._woken.wait()
             self._woken = trio.Event()

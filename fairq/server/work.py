@@ -43,11 +43,12 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
     check_int(request.started_at_ms, "started_at_ms", 0, MAX_TIME_MS)
     if any(lease.queue not in queues for lease in request.leases):
         raise BadRequest("leases must be of the queues attached to", field="leases")
-    outcomes, brought = ["gone"] * len(request.leases), {}
+    outcomes, brought, lease_s = ["gone"] * len(request.leases), {}, {}
     for queue in queues:
         at = [i for i, lease in enumerate(request.leases) if lease.queue == queue]
         held = [Settlement("extend", request.leases[i].id, request.leases[i].lease) for i in at]
         if held:
+            lease_s[queue] = (await app.store.queue(queue)).settings.lease_ms / 1000
             for i, outcome in zip(at, await app.store.settle(queue, held), strict=True):
                 outcomes[i] = outcome
                 if outcome in ("ok", "cancelled"):
@@ -60,7 +61,7 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
         raise Draining("the server is stopping; connect again")
     if peer.session.state is not State.OPEN:
         raise BadRequest("the connection is attached already", field="type")
-    app.move_leases(brought, peer)
+    app.move_leases(brought, peer, lease_s)
     peer.name, peer.queues, peer.order = request.worker, queues, order
     peer.session.state, peer.session.credit = State.ATTACHED, request.credit
     if weights:
@@ -114,8 +115,9 @@ async def _settle_own(app: App, peer: Peer, queue: str, settlements: Sequence[Se
     try:
         outcomes = await app.store.settle(queue, settlements)
     except BaseException:  # also where the connection ends meanwhile: they are to be given back
-        peer.session.hold(ended)
+        peer.session.hold(ended, trio.current_time())
         raise
+    now = trio.current_time()
     if told := peer.session.reported.intersection(ended):
         peer.session.reported -= told
         await app.store.forget_progress(queue, [id for _, id in told])
@@ -128,6 +130,8 @@ async def _settle_own(app: App, peer: Peer, queue: str, settlements: Sequence[Se
                 app.forget_lease(place, settlement.lease)
         elif outcome in ("gone", "stale"):
             app.drop_lease(peer, place, settlement.lease)
+        elif app.holder(place, settlement.lease) in (None, peer):  # it may have been over by our reckoning meanwhile
+            peer.session.hold({place: settlement.lease}, now)
     return outcomes
 
 

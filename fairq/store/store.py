@@ -503,8 +503,9 @@ class Store:
 
     async def delete_token(self, id: str) -> bool:
         """Delete a token record and tell all servers; returns whether it was there."""
+        if await self.connection.call("HEXISTS", keys.TOKENS, id):
+            await self.connection.call("INCR", keys.REVOCATIONS)  # first: servers that see it look for a while
         deleted = bool(await self.connection.call("HDEL", keys.TOKENS, id))
-        await self.connection.call("INCR", keys.REVOCATIONS)
         await self.connection.call("PUBLISH", keys.REVOKED, id)
         return deleted
 

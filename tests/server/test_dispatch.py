@@ -429,6 +429,31 @@ async def test_a_cancelled_lease_that_is_brought_along_stays_on_the_account(serv
             assert not peer.session.held
 
 
+@pytest.mark.usefixtures("quick_floor")
+async def test_a_lease_that_is_over_frees_its_place_though_it_is_never_settled(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.wire.server_session.OVER_S", 0.1)
+    with trio.fail_after(30):
+        async with (
+            raw(served, tenant("ada")) as ada,
+            raw(served, OPERATOR) as operator,
+            raw(served, WORKER) as brings,
+            raw(served, WORKER) as worker,
+        ):
+            await operator.ask("configure", queue="q", settings={"lease_ms": 200})
+            await ada.enqueue("q", ["a"])
+            await worker.attach("q", credit=1)
+            (first,) = await worker.pushed()
+            (second,) = await worker.pushed()
+            assert (first["attempt"], second["attempt"]) == (1, 2)
+            assert await worker.settle("q", "ack", first) == ["stale"]
+            lease = {"queue": "q", "id": "ada/a", "lease": second["lease"]}
+            assert await brings.attach("q", credit=1, leases=[lease]) == ["ok"]
+            await worker.ask("credit", credit=0)
+            assert (await brings.pushed())[0]["attempt"] == 3
+
+
 async def test_a_lease_that_moved_to_a_new_connection_outlives_the_old_one(served: Served) -> None:
     with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as new:

@@ -11,7 +11,7 @@ from fairq.errors import BadRequest, FairqError, TooMany
 from fairq.model import MAX_PAYLOAD_BYTES, Lease
 from fairq.wire.codec import decode_client
 from fairq.wire.messages import CLIENT_FRAMES, MAX_MESSAGE_BYTES, Credit, Role, State, Welcome
-from fairq.wire.server_session import ServerSession
+from fairq.wire.server_session import OVER_S, ServerSession
 
 from .test_codec import GOOD, frame
 
@@ -124,6 +124,29 @@ def test_less_credit_than_is_held_leaves_nothing_free() -> None:
     assert session.receive(frame("credit", credit=1), 1.0) == Credit(1, 1)
     session.credit = 1
     assert session.free == 0
+
+
+def test_a_lease_that_was_not_renewed_in_its_time_leaves_its_place() -> None:
+    session = worker(credit=3)
+    session.push("q", 10_000, leases("a", "b", "c"), 100.0)
+    assert session.over_at == 110 + OVER_S
+    session.hold({("q", "b"): 70}, 105.0)  # renewed
+    session.drop(("q", "c"))
+    session.heard_at = session.spoke_at = 110.0
+    session.expire(109.9 + OVER_S)
+    assert not session.is_freed
+    session.expire(110 + OVER_S)
+    assert session.is_freed
+    assert session.held == {("q", "b"): 70}
+    assert session.free == 2
+    assert session.over_at == 115 + OVER_S
+    session.hold({("q", "d"): 71}, 112.0, 1.0)  # brought along
+    assert session.over_at == 113 + OVER_S
+    assert session.deadline() == session.over_at
+    session.expire(120.0)
+    assert session.held == {}
+    session.expire(130.0)
+    assert session.over_at > 1e9
 
 
 @pytest.mark.parametrize("state", [State.OPEN, State.DRAINING])
