@@ -42,9 +42,15 @@ AHEAD_MS = 60_000  # a store's clock that is ahead of the servers' by more lets 
 MAX_EVENT_ID = 1 << 50
 MAX_DETAIL_BYTES = 256  # of an event
 
-Action = Literal["ack", "nack", "reject", "release", "reap", "extend"]
+Action = Literal["ack", "nack", "reject", "release", "reap", "extend", "take"]
 Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled"]
-ACTIONS: tuple[Action, ...] = ("ack", "nack", "reject", "release", "extend")  # those of a worker; the server also reaps
+ACTIONS: tuple[Action, ...] = (
+    "ack",
+    "nack",
+    "reject",
+    "release",
+    "extend",
+)  # those of a worker; the server also reaps and takes
 SHARES = ("time", "count")
 REASONS = ("exhausted", "rejected", "expired", "lease_lost")
 

@@ -19,9 +19,9 @@
 --: LIMITS cap:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d max_share:d
 --: HEADER version:B features:B max_attempts:H enqueued_at:d start_at:d expires_at:d tenant:t1
 --: MARK version:B lease:d
---: LEASE lease:d state:B features:B is_extended:B began_at:d bytes:I tag:c4 attempt:I
---: RUN lease:d state:B features:B is_extended:B began_at:d bytes:I tag:c4 attempt:I forgiven:I max_attempts:H
---:   expires_at:d error:rest
+--: LEASE lease:d state:B features:B is_extended:B taken:B began_at:d bytes:I tag:c4 attempt:I
+--: RUN lease:d state:B features:B is_extended:B taken:B began_at:d bytes:I tag:c4 attempt:I forgiven:I
+--:   max_attempts:H expires_at:d error:rest
 --: GROUP left:H together:H claim:t1 ids:rest
 --: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2
 --: OPTIONS delay:d start_at:d expires_in:d expires_at:d max_attempts:H priority:B window:d result_ttl:d events:B

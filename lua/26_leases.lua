@@ -15,6 +15,7 @@ do
 local LEASED, SETTLED, REAPED, STOPPING = 0, 1, 2, 3
 leases.LEASED, leases.SETTLED, leases.REAPED, leases.STOPPING = LEASED, SETTLED, REAPED, STOPPING
 
+local MOST_TAKEN = 255  -- then the count begins again: whoever holds an old one has long given up
 local FIRST_MS, PER_MS = 1735689600000, 32  -- 2025; so many numbers a ms are more than any queue can use
 
 -- The number of the group that begins now.
@@ -136,6 +137,15 @@ function leases.extend(call, id)
   end
   table.insert(known.extended, call.now + call.queue.lease_ms)
   table.insert(known.extended, id)
+end
+
+-- The lease goes on, and another connection has it from now on; returns how often that was.
+function leases.take(call, id)
+  leases.extend(call, id)
+  local run = leases.run_of(call, id)
+  run.taken = run.taken % MOST_TAKEN + 1
+  leases.set_run(call, id, run)
+  return run.taken
 end
 
 -- Nothing is leased under the group's deadline any more, whatever its record says.

@@ -175,8 +175,8 @@ function verbs.claim(keys, args)
     out = {false, false, false, false, false, false}, asking = {}, windows = {}, late = {}, returned = {}, bytes = 0,
     is_kept = false}
   if args[5] == 'again' and recall(call, args[3], claim) then return reply_of(call, claim) end
-  claim.run = {lease = claim.lease, state = leases.LEASED, features = 0, is_extended = 0, began_at = call.at, bytes = 0,
-    tag = '', attempt = 0, forgiven = 0, max_attempts = 0, expires_at = 0, error = ''}
+  claim.run = {lease = claim.lease, state = leases.LEASED, features = 0, is_extended = 0, taken = 0, began_at = call.at,
+    bytes = 0, tag = '', attempt = 0, forgiven = 0, max_attempts = 0, expires_at = 0, error = ''}
   local has_changed = slots ~= q.slots
   if has_changed then limits.set_slots(call, slots) end
   local rounds = fill(call, claim, limit)

@@ -9,6 +9,7 @@
 --   release  back at the head of its tenant's list                                  is forgiven: max_attempts moves up
 --   reap     as release, or dead as `lease_lost` when it was the last               counts
 --   extend   (the lease goes on for another lease_ms)                               -
+--   take     as extend, by another connection than before                           -
 --
 -- A task that was cancelled while it was leased (STOPPING) is done if its owner acks it; any other end of the lease
 -- makes it cancelled: forgotten, its id remembered so.
@@ -65,7 +66,8 @@ end
 
 -- What becomes of a task of tenant t whose lease has just ended.
 local actions = {}
-local ARGUMENTS = {ack = 3, finish = 4, nack = 5, reject = 4, release = 3, reap = 3, extend = 3}  -- of each action
+local ARGUMENTS = {ack = 3, finish = 4, nack = 5, reject = 4, release = 3, reap = 3, extend = 3,
+  take = 3}  -- of each action
 local HEAVY = {finish = true, nack = true, reject = true}  -- these, and all of tasks that ask for more, are work:
 local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 8, 300    -- a call leaves the rest to the next
 local WORKED = {ack = true, finish = true, nack = true, reject = true}  -- the handler came to an end
@@ -148,6 +150,8 @@ function settlements.settle(call, action, id, number, until_ms, ...)
   if action == 'extend' then
     leases.extend(call, id)
     return is_stopping and 'cancelled' or 'ok'
+  elseif action == 'take' then
+    return (is_stopping and 'cancelled ' or 'ok ') .. leases.take(call, id)
   end
   local is_worked = WORKED[action] and (is_done or not is_stopping)
   local t = leases.finish(call, id, lease, math.min(call.now, until_ms), is_worked)
@@ -161,15 +165,27 @@ function settlements.settle(call, action, id, number, until_ms, ...)
   return 'ok'
 end
 
--- Reads the arguments of `settle`: the ids, where each settlement begins, and the numbers.
+-- Reads the number of a lease, and how often it was taken over where that is to be the fence too.
+local function read_number(text)
+  local number, taken = text:match('^(%d+)/(%d+)$')
+  number = tonumber(number or text)
+  return number and number % 1 == 0 and number or -1, tonumber(taken)
+end
+
+-- Whether another connection has taken the lease over since the one that has seen it taken so often.
+local function is_taken(call, id, number, taken)
+  local lease = taken and leases.lease_of(call, id)
+  return lease and lease.lease == number and leases.is_leased(lease.state) and lease.taken ~= taken
+end
+
+-- Reads the arguments of `settle`: the ids, where each settlement begins, the numbers, how often they were taken.
 local function read_settlements(args)
-  local ids, starts, numbers, at = {}, {}, {}, 3
+  local ids, starts, numbers, taken, at = {}, {}, {}, {}, 3
   while at <= #args do
     local action, n = args[at], #ids + 1
     if not ARGUMENTS[action] then refuse('bad_request', 'action') end
-    local number = tonumber(args[at + 2])
+    numbers[n], taken[n] = read_number(args[at + 2] or '')
     ids[n], starts[n], at = args[at + 1], at, at + ARGUMENTS[action]
-    numbers[n] = number and number % 1 == 0 and number or -1
     if at > #args + 1 then refuse('bad_request', 'settlements') end
     if action == 'nack' then
       local delay = args[at - 2] == '' and 0 or tonumber(args[at - 2])
@@ -177,7 +193,7 @@ local function read_settlements(args)
     end
   end
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'settlements') end
-  return ids, starts, numbers
+  return ids, starts, numbers, taken
 end
 
 -- Reads what the leases belong to: groups, and what the tasks asked for. Returns their features, if any asks for more.
@@ -195,16 +211,18 @@ end
 
 -- settle(keys, argv): end or extend leases, each fenced by (id, lease).
 --   keys  1 prefix
---   argv  1 now  2 dice  then per lease (at most 500): action, id, lease (its number), and
+--   argv  1 now  2 dice  then per lease (at most 500): action, id, lease (its number; with a slash and
+--         how often it was taken over behind it that is part of the fence), and
 --         for finish: result; for nack: delay_ms (may be empty), error; for reject: error
 --   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
 --         | "stale" (the lease was lost: another one owns or owned the task)
---         | "cancelled" (extended, but the task was cancelled: its owner shall stop). Fewer than leases where those
+--         | "cancelled" (extended, but the task was cancelled: its owner shall stop);
+--         for take, behind "ok " and "cancelled ", how often the lease was taken over (1 to 255, then 1). Fewer than leases where those
 --         are too much for one call: nothing has become of the rest.
 --   flags allow-oom
 function verbs.settle(keys, args)
   local call, outcomes, changed = calls.open(keys, args), {}, false
-  local ids, starts, numbers = read_settlements(args)
+  local ids, starts, numbers, taken = read_settlements(args)
   leases.read_runs(call, ids)
   local features, work = read_more(call, ids, numbers), 0
   for n = 1, #ids do
@@ -212,8 +230,9 @@ function verbs.settle(keys, args)
     local is_heavy = HEAVY[args[first]] or features[n] and features[n] % 2 == HAS_EXTRAS
     work = work + (is_heavy and HEAVY_WORK or LIGHT_WORK)
     if work > WORK_PER_CALL then break end
-    outcomes[n] = settlements.settle(call, args[first], ids[n], numbers[n], call.now, args[first + 3], args[first + 4])
-    changed = changed or outcomes[n] == 'ok' or outcomes[n] == 'cancelled'
+    outcomes[n] = is_taken(call, ids[n], numbers[n], taken[n]) and 'stale'
+      or settlements.settle(call, args[first], ids[n], numbers[n], call.now, args[first + 3], args[first + 4])
+    changed = changed or outcomes[n] ~= 'gone' and outcomes[n] ~= 'stale'
   end
   if changed then batches.finish(call) end
   leases.write(call)

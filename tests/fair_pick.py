@@ -55,6 +55,7 @@ class Run:
     forgiven: int = 0
     state: str = ""
     is_extended: bool = False
+    taken: int = 0
     began_at: float = 0
     worker: str = ""
     error: str = ""

@@ -510,7 +510,7 @@ class Model(Scheduling):
             self.bury(p.id, "expired", now)
             return []
         run.attempt, run.lease, run.state, run.began_at, run.worker = run.attempt + 1, number, "leased", self.at, worker
-        run.is_extended = False
+        run.is_extended, run.taken = False, 0
         self.claimed_bytes += task.size if task.size > self.large else 0
         self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
         if b := self.batch_of(p.id):
@@ -595,7 +595,7 @@ class Model(Scheduling):
         self,
         action: str,
         id: str,
-        lease: int,
+        lease: int | str,
         delay: float | None,
         error: str,
         now: float,
@@ -604,12 +604,17 @@ class Model(Scheduling):
     ) -> str:
         """End or extend one lease, which was worked on until then."""
         until = min(until, now)
+        lease, taken = map(int, lease.split("/")) if isinstance(lease, str) else (lease, None)
         run = self.runs.get(id)
         if run is None or run.state not in ("leased", "stopping") or run.lease != lease:
             return self.refusal(id, lease, now)
-        if action == "extend":
+        if taken not in (None, run.taken):
+            return "stale"
+        if action in ("extend", "take"):
             self.leases[id], run.is_extended = now + self.settings["lease_ms"], True
-            return "cancelled" if run.state == "stopping" else "ok"
+            run.taken += action == "take"
+            outcome = "cancelled" if run.state == "stopping" else "ok"
+            return outcome + (f" {run.taken}" if action == "take" else "")
         if action in ("ack", "finish"):
             self.end_lease(id, run, "settled", now, True).done += 1
             if self.records[id].result_ttl:
@@ -632,12 +637,12 @@ class Model(Scheduling):
         return "ok"
 
     def settle(
-        self, now: float, dice: Iterator[float], settlements: Sequence[tuple[str, str, int, float | None, str]]
+        self, now: float, dice: Iterator[float], settlements: Sequence[tuple[str, str, int | str, float | None, str]]
     ) -> list[str]:
         """End or extend leases, each fenced by (id, lease)."""
         now = self.open(now)
         outcomes = [self.settle_one(*settlement, now, dice) for settlement in settlements]
-        if "ok" in outcomes or "cancelled" in outcomes:
+        if any(outcome not in ("gone", "stale") for outcome in outcomes):
             self.finish_batches(now)
             self.close(now)
         return outcomes

@@ -11,11 +11,14 @@ import platform
 import random
 import secrets
 from functools import partial
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import structlog
 import trio
 from attrs import define, field
 
+from fairq.model import Action
 from fairq.server.auth import Auth
 from fairq.server.dispatcher import Dispatcher, give_back
 from fairq.server.peer import Peer
@@ -37,6 +40,15 @@ _FORGET_S = 30.0  # between looks for queues of which nobody needs to hear
 _ANSWER_S = 1.0  # after the grace, for answers that are owed
 
 
+class Brought(NamedTuple):
+    """A lease that a worker brings along to another connection; `taken` over so often, and extended for `lease_s`."""
+
+    place: Place
+    lease: int
+    taken: int
+    lease_s: float
+
+
 @define(eq=False)
 class App:
     """One server process's state: its peers, its dispatchers, its ticker."""
@@ -52,6 +64,7 @@ class App:
     shares: Shares = field(init=False)
     peers: set[Peer] = field(factory=set, init=False)
     owners: dict[Place, Peer] = field(factory=dict, init=False)  # of the leases on accounts of this server
+    kept: set[Peer] = field(factory=set, init=False)  # broken connections, whose leases may be brought to others
     dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
     watchers: dict[str, Watchers] = field(factory=dict, init=False)
     searches: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)  # by schedules
@@ -156,6 +169,9 @@ class App:
         log.info("worker attached", worker=peer.name, queues=peer.queues, credit=peer.session.credit)
         self.roster.join(peer)
         peer.drained = partial(self.credit_changed, peer)
+        for broken in self.kept:
+            if 0 < broken.order <= peer.order and (broken.name, broken.identity) == (peer.name, peer.identity):
+                broken.is_over.set()  # what it has not brought along it never heard of
         for queue in peer.queues:
             dispatcher = self.dispatchers.get(queue)
             if dispatcher is None:
@@ -197,12 +213,12 @@ class App:
             return False
         return (holder.identity.token_id, holder.name) != (peer.identity.token_id, peer.name)
 
-    def move_leases(self, leases: dict[Place, int], peer: Peer, lease_s: dict[str, float]) -> None:
-        """Put leases on the account of the connection that brought them, lest the end of another reaps them."""
-        for place, lease in leases.items():
-            self.forget_lease(place, lease)
-        for place, lease in leases.items():
-            peer.session.hold({place: lease}, trio.current_time(), lease_s[place[0]])
+    def move_leases(self, leases: Sequence[Brought], peer: Peer) -> None:
+        """Put leases on the account of the connection that brought them, and off that of another of this server."""
+        now = trio.current_time()
+        for each in leases:
+            self.forget_lease(each.place, each.lease)
+            peer.session.bring(each.place, each.lease, each.taken, now, each.lease_s)
 
     def count_slots(self, queue: str) -> int:
         """Count the slots that are attached to a queue, over all servers."""
@@ -223,7 +239,9 @@ class App:
     async def serve(self, peer: Peer) -> None:
         """Converse with a client until it leaves; a worker's leases then go back at once.
 
-        Not so when it fell silent: it may live, and may have gone to another server with its leases. They run out.
+        Not so when the connection broke: it may be back in a moment, here or at another server, and bring its leases
+        along. They are kept for a while, and then those go back that were not taken over. Nor when it fell silent: it
+        may live, and its leases run out.
         """
         self.peers.add(peer)
         self.revocations.join(peer)
@@ -242,16 +260,33 @@ class App:
                 self.dispatchers[queue].leave(peer)
             if peer.session.is_silent:
                 peer.session.drop_all()
-            with trio.move_on_after(_GIVE_BACK_S, shield=True):
-                await self._give_back(peer, "release" if self.is_draining else "reap")
-            self._peer_left.set()
-            self._peer_left = trio.Event()
+            if peer.is_broken and peer.session.held and not self.is_draining and self.settings.reconnect_grace:
+                self.kept.add(peer)
+                self.nursery.start_soon(self._keep, peer)
+            else:
+                await self._end_leases(peer)
+            self._note_left()
 
-    async def _give_back(self, peer: Peer, action: str) -> None:
-        by_queue: dict[str, list[tuple[str, int]]] = {}
-        for (queue, id), lease in peer.session.drop_all().items():
-            by_queue.setdefault(queue, []).append((id, lease))
-        for queue, leases in by_queue.items():
+    async def _keep(self, peer: Peer) -> None:
+        """Give back what the worker of a broken connection has not brought along to another one by then."""
+        try:
+            with trio.move_on_after(self.settings.reconnect_grace):
+                await peer.is_over.wait()
+        finally:
+            await self._end_leases(peer)
+            self.kept.discard(peer)
+            self._note_left()
+
+    async def _end_leases(self, peer: Peer) -> None:
+        with trio.move_on_after(_GIVE_BACK_S, shield=True):
+            await self._give_back(peer, "release" if self.is_draining else "reap")
+
+    def _note_left(self) -> None:
+        self._peer_left.set()
+        self._peer_left = trio.Event()
+
+    async def _give_back(self, peer: Peer, action: Action) -> None:
+        for queue, leases in peer.session.drop_all().items():
             log.info("worker left its leases", worker=peer.name, queue=queue, count=len(leases), action=action)
             await give_back(self.store, queue, leases, action)
             self.hint(queue)
@@ -267,6 +302,8 @@ class App:
             peer.session.drain()
             peer.leave()
             peer.kick()
+        for peer in self.kept:
+            peer.is_over.set()
         log.info("draining", peers=len(self.peers), grace_s=grace)
         with trio.move_on_after(grace):
             while self.peers:
@@ -277,7 +314,7 @@ class App:
         for peer in list(self.peers):
             peer.close(1001, "the server stops")
         with trio.move_on_after(_GIVE_BACK_S):
-            while self.peers:
+            while self.peers or self.kept:
                 await self._peer_left.wait()
             for dispatcher in list(self.dispatchers.values()):
                 await dispatcher.stopped.wait()

@@ -22,7 +22,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import Deleting, FairqError, OutcomeUnknown
-from fairq.model import MAX_BATCH, Lease, Settlement
+from fairq.model import Action, Lease
 from fairq.server.dwell import Dwells
 from fairq.server.room import Room, Worker
 from fairq.server.ticker import Ticker
@@ -285,14 +285,12 @@ class Dispatcher:
         for id in self._cancelled.intersection(lease.id for lease in leases):
             self.stop(id)
         if unplaced:
-            await give_back(self.store, self.queue, [(each.id, each.lease) for each in unplaced], "release")
+            await give_back(self.store, self.queue, [(each.id, each.lease, 0) for each in unplaced], "release")
 
 
-async def give_back(store: Store, queue: str, leases: Sequence[tuple[str, int]], action: str) -> None:
-    """Return leases (id, number) to the queue; if the store is away they expire by themselves."""
-    for start in range(0, len(leases), MAX_BATCH):
-        batch = [Settlement(action, id, lease) for id, lease in leases[start : start + MAX_BATCH]]  # type: ignore[arg-type]
-        try:
-            await store.settle(queue, batch)
-        except FairqError as error:
-            log.warning("leases could not be given back", queue=queue, count=len(batch), error=error.message)
+async def give_back(store: Store, queue: str, leases: Sequence[tuple[str, int, int]], action: Action) -> None:
+    """Return leases (id, number, how often taken over); if the store is away they expire by themselves."""
+    try:
+        await store.hand_back(queue, leases, action)
+    except FairqError as error:
+        log.warning("leases could not be given back", queue=queue, count=len(leases), error=error.message)

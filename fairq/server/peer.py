@@ -51,6 +51,7 @@ class Peer:
     closing: tuple[int, str] | None = None
     freed: Callable[[Peer], None] = lambda _: None  # leases are off its account, since their time is over
     is_leaving: bool = False
+    is_over: trio.Event = field(factory=trio.Event, init=False)  # its leases need not be kept any more
     _waits: int = field(default=0, init=False)  # requests that wait
     _waiting: int = field(default=0, init=False)  # for so many things
     _long_answers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MAX_LONG_ANSWERS), init=False)
@@ -114,6 +115,12 @@ class Peer:
     def owes_answers(self) -> bool:
         """Whether requests are under way on it; some may only wait for something to happen."""
         return bool(self.requests or self._waits)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the connection ended without a word of either side."""
+        websocket = self.transport.websocket
+        return self.closing is None and not (self.session.is_silent or websocket.end[0] or websocket.has_failed)
 
     def _leave_if_idle(self) -> None:
         if self.is_leaving and not (self.owes_answers or self.session.held):

@@ -27,7 +27,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError, Superseded
-from fairq.model import WorkerState
+from fairq.model import Action, WorkerState
 from fairq.server.peer import Peer
 from fairq.store.store import Store
 from fairq.wire.messages import CLOSE_SUPERSEDED, State
@@ -48,7 +48,7 @@ class Roster:
     server: str
     store: Store
     nursery: trio.Nursery
-    give_back: Callable[[Peer, str], Awaitable[None]]
+    give_back: Callable[[Peer, Action], Awaitable[None]]
     _changed: trio.Event = field(factory=trio.Event, init=False)
     _elsewhere: dict[str, tuple[float, dict[str, list[float]]]] = field(factory=dict, init=False)  # server -> heard at
     _peers: defaultdict[tuple[str, str], set[Peer]] = field(factory=lambda: defaultdict(set), init=False)

@@ -27,6 +27,7 @@ HELP = {
     "store_timeout": "seconds to wait for the store at start",
     "repair": "mend all queues before serving, as after an unclean end",
     "grace": "seconds that workers get to finish when the server stops",
+    "reconnect_grace": "seconds for which the tasks of a worker whose connection broke are kept for it",
     "dev": "accept dev-tenant:<name>, dev-worker and dev-operator as tokens (loopback only)",
     "unsafe_store": "serve although the store could lose acknowledged tasks",
     "tls_cert": "certificate chain (PEM), for wss://",
@@ -58,6 +59,7 @@ class Settings:
     store_timeout: float = 30.0
     repair: bool = False
     grace: float = 30.0
+    reconnect_grace: float = 0.5
     dev: bool = False
     unsafe_store: bool = False
     tls_cert: Path | None = None
@@ -83,6 +85,7 @@ class Settings:
             (0 < self.store_timeout <= 3600, "store_timeout", "must be over 0 and at most 3600 seconds"),
             (0 <= self.grace <= 86_400, "grace", "must be 0 to 86400 seconds"),
             (1 <= self.processes <= 256, "processes", "must be 1 to 256"),
+            (0 <= self.reconnect_grace <= 60, "reconnect_grace", "must be 0 to 60 seconds"),
             (self.max_connections > 0, "max_connections", "must be at least 1"),
             (self.connections_per_address >= 0, "connections_per_address", "must be at least 0"),
             (self.connections_per_tenant > 0, "connections_per_tenant", "must be at least 1"),

@@ -20,7 +20,7 @@ from fairq.model import (
     check_weight,
 )
 from fairq.scopes import run_all
-from fairq.server.app import App
+from fairq.server.app import App, Brought
 from fairq.server.asking import Body, check_worker_name
 from fairq.server.peer import Peer
 from fairq.wire import messages as wire
@@ -43,25 +43,26 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
     check_int(request.started_at_ms, "started_at_ms", 0, MAX_TIME_MS)
     if any(lease.queue not in queues for lease in request.leases):
         raise BadRequest("leases must be of the queues attached to", field="leases")
-    outcomes, brought, lease_s = ["gone"] * len(request.leases), {}, {}
+    outcomes, brought = ["gone"] * len(request.leases), []
     for queue in queues:
         at = [i for i, lease in enumerate(request.leases) if lease.queue == queue]
-        held = [Settlement("extend", request.leases[i].id, request.leases[i].lease) for i in at]
+        held = [(request.leases[i].id, request.leases[i].lease) for i in at]
         if held:
-            lease_s[queue] = (await app.store.queue(queue)).settings.lease_ms / 1000
-            for i, outcome in zip(at, await app.store.settle(queue, held), strict=True):
+            lease_s = (await app.store.queue(queue)).settings.lease_ms / 1000
+            for i, (outcome, taken) in zip(at, await app.store.take(queue, held), strict=True):
                 outcomes[i] = outcome
                 if outcome in ("ok", "cancelled"):
-                    brought[queue, request.leases[i].id] = request.leases[i].lease
+                    lease = request.leases[i]
+                    brought.append(Brought((queue, lease.id), lease.lease, taken, lease_s))
     order = 0
     if request.started_at_ms:
         order = await app.store.order_of_worker(peer.identity.token_id, request.worker, request.started_at_ms)
-    await app.roster.take_name(peer.identity.token_id, request.worker, order, brought.items())
+    await app.roster.take_name(peer.identity.token_id, request.worker, order, [each[:2] for each in brought])
     if peer.session.state is State.DRAINING:
         raise Draining("the server is stopping; connect again")
     if peer.session.state is not State.OPEN:
         raise BadRequest("the connection is attached already", field="type")
-    app.move_leases(brought, peer, lease_s)
+    app.move_leases(brought, peer)
     peer.name, peer.queues, peer.order = request.worker, queues, order
     peer.session.state, peer.session.credit = State.ATTACHED, request.credit
     if weights:
@@ -108,6 +109,7 @@ async def _settle_own(app: App, peer: Peer, queue: str, settlements: Sequence[Se
     # What ends is off the worker's account at once, so that the claim it makes room for shares the store's next turn.
     ended = {(queue, s.id): s.lease for s in settlements if s.action != "extend"}
     ended = {place: lease for place, lease in ended.items() if peer.session.held.get(place) == lease}
+    taken = {place: peer.session.taken[place] for place in ended if place in peer.session.taken}
     for place in ended:
         peer.session.drop(place)
     if ended:
@@ -116,6 +118,7 @@ async def _settle_own(app: App, peer: Peer, queue: str, settlements: Sequence[Se
         outcomes = await app.store.settle(queue, settlements)
     except BaseException:  # also where the connection ends meanwhile: they are to be given back
         peer.session.hold(ended, trio.current_time())
+        peer.session.taken |= taken
         raise
     now = trio.current_time()
     if told := peer.session.reported.intersection(ended):

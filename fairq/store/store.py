@@ -14,9 +14,11 @@ from attrs import astuple, define, evolve, field
 from fairq.errors import Deleting, FairqError, StoreRefused, Unavailable
 from fairq.limits import Limits, Window
 from fairq.model import (
+    MAX_BATCH,
     MAX_ERROR_CHARS,
     MISSED,
     SHARES,
+    Action,
     BatchState,
     DeadFilter,
     DeadLetter,
@@ -237,6 +239,19 @@ class Store:
             if len(outcomes) >= len(settlements):
                 return outcomes
             at_once = len(told)
+
+    async def take(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Extend leases (id, number) that come to another connection: an outcome, and how often each was taken over."""
+        outcomes = await self.settle(queue, [Settlement("take", id, lease) for id, lease in leases])
+        told = (outcome.partition(" ") for outcome in outcomes)
+        return [(outcome, int(taken or 0)) for outcome, _, taken in told]
+
+    async def hand_back(self, queue: str, leases: Sequence[tuple[str, int, int]], action: Action) -> None:
+        """End leases (id, number, how often taken over) of a connection that has gone, but for those taken since."""
+        for start in range(0, len(leases), MAX_BATCH):
+            some = leases[start : start + MAX_BATCH]
+            fenced: list[Any] = [Settlement(action, id, f"{lease}/{taken}") for id, lease, taken in some]  # type: ignore[arg-type]
+            await self.settle(queue, fenced)
 
     async def tick(self, queue: str, limit: int = 125) -> Tick:
         """Promote due tasks, expire late ones, reap dead leases, trim dead letters: they share the limit."""

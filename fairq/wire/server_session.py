@@ -63,6 +63,7 @@ class ServerSession(Session):
     credit: int = 0
     reserved: int = 0
     held: dict[Place, int] = field(factory=dict)
+    taken: dict[Place, int] = field(factory=dict)  # how often each was taken over, if ever
     owner: Any = None
     owners: dict[Place, Any] = field(factory=dict, repr=False)
     reported: set[Place] = field(factory=set)  # of these, those that told of their progress
@@ -114,6 +115,11 @@ class ServerSession(Session):
         """How many more tasks of a queue the worker may be given."""
         return self.free if self.slots is None else self.slots.share(queue, self.free)
 
+    def bring(self, place: Place, lease: int, taken: int, now: float, lease_s: float) -> None:
+        """Put a lease on the account that comes from another connection, `taken` over so often."""
+        self.hold({place: lease}, now, lease_s)
+        self.taken[place] = taken
+
     def hold(self, leases: Mapping[Place, int], now: float, lease_s: float | None = None) -> None:
         """Put leases on the worker's account, or count their time from now on anew."""
         self.held.update(leases)
@@ -126,17 +132,20 @@ class ServerSession(Session):
         """Take a lease off the worker's account."""
         del self.held[place]
         self._over.pop(place, None)
+        if self.taken:
+            self.taken.pop(place, None)
         if self.owners.get(place) is self.owner:
             del self.owners[place]
         if self.slots is not None:
             self.slots.ended(place)
 
-    def drop_all(self) -> dict[Place, int]:
-        """Take all leases off the worker's account; returns them."""
-        held = dict(self.held)
-        for place in held:
-            self.drop(place)
-        return held
+    def drop_all(self) -> dict[str, list[tuple[str, int, int]]]:
+        """Take all leases off the worker's account; returns them by queue: id, number, how often taken over."""
+        by_queue: dict[str, list[tuple[str, int, int]]] = {}
+        for (queue, id), lease in list(self.held.items()):
+            by_queue.setdefault(queue, []).append((id, lease, self.taken.get((queue, id), 0)))
+            self.drop((queue, id))
+        return by_queue
 
     def deadline(self) -> float:
         """Return when `expire` has something to do."""

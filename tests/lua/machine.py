@@ -73,7 +73,7 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "batch": st.sampled_from(["b1", "b2", "b3"]),
     },
 )
-ACTIONS = ["ack", "finish", "nack", "nack", "reject", "release", "reap", "extend"]
+ACTIONS = ["ack", "finish", "nack", "nack", "reject", "release", "reap", "extend", "take"]
 BATCHES = ["b1", "b2", "b3"]
 EVENTS = ("complete", "success", "death")
 DELAYS = [0, 0, None, 1, 50]
@@ -256,10 +256,11 @@ class QueueMachine(RuleBasedStateMachine):
     def settle(self, chosen: list[tuple[str, int, int | None, str]], seed: int) -> None:
         """Settle leases of all ages, the youngest most often; stale ones and twins are common."""
         given = self.given or [("id0", 1)]
-        settlements = [
-            (action, *given[-1 - back % len(given)], delay if action == "nack" else None, error)
-            for action, back, delay, error in chosen
-        ]
+        settlements = []
+        for action, back, delay, error in chosen:
+            id, number = given[-1 - back % len(given)]
+            fence = f"{number}/{seed % 3}" if error and action in ("release", "reap") else number  # of a connection
+            settlements.append((action, id, fence, delay if action == "nack" else None, error))
         parts = settle_args((a, id, n, "" if delay is None else delay, error) for a, id, n, delay, error in settlements)
         dice = Dice(seed, 4)
         outcomes = [word.decode() for word in self.call("settle", *parts, dice=dice.packed)]

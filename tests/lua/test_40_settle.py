@@ -8,7 +8,7 @@ import pytest
 
 from .calls import FORMATS, LEASE_MS, START, Leased, Queue, snapshot, writes
 
-ACTIONS = ["ack", "nack", "reject", "release", "reap", "extend"]
+ACTIONS = ["ack", "nack", "reject", "release", "reap", "extend", "take"]
 
 
 def leased(queue: Queue, id: str = "a", max_attempts: int = 5, expires_in: int = 0) -> Leased:
@@ -221,3 +221,38 @@ def test_attempts_that_do_not_count_make_no_backoff_longer(queue: Queue, how: st
     almost_one = struct.pack("<d", 0.999)
     queue.call("settle", "nack", "x", lease.lease, "", "", dice=almost_one)
     assert queue.tasks("x")[0].at == queue.now + 1000
+
+
+def test_a_connection_that_lost_a_lease_to_another_does_not_give_it_back(queue: Queue) -> None:
+    queue.enqueue("t", "a")
+    (lease,) = queue.claim(1)
+    number = lease.lease
+    assert queue.settle(("take", "a", number)) == ["ok 1"]
+    for action in ("release", "reap", "extend", "ack"):
+        assert queue.settle((action, "a", f"{number}/0")) == ["stale"]
+    assert queue.settle(("extend", "a", number), ("extend", "a", f"{number}/1")) == ["ok", "ok"]
+    assert queue.settle(("take", "a", f"{number}/0"), ("take", "a", f"{number}/1")) == ["stale", "ok 2"]
+    assert queue.settle(("reap", "a", f"{number}/1"), ("reap", "a", f"{number}/2")) == ["stale", "ok"]
+    (lease,) = queue.claim(1)
+    assert queue.settle(("release", "a", f"{lease.lease}/0")) == ["ok"]  # the next lease begins anew
+
+
+def test_the_count_of_how_often_a_lease_was_taken_goes_round(queue: Queue) -> None:
+    queue.enqueue("t", "a")
+    (lease,) = queue.claim(1)
+    outcomes = queue.settle(*[("take", "a", lease.lease)] * 256)
+    assert [outcomes[0], *outcomes[253:]] == ["ok 1", "ok 254", "ok 255", "ok 1"]
+
+
+def test_a_cancelled_lease_that_is_taken_over_is_known_as_such(queue: Queue) -> None:
+    queue.enqueue("t", "a")
+    (lease,) = queue.claim(1)
+    queue.call("cancel", "a")
+    assert queue.settle(("take", "a", lease.lease)) == ["cancelled 1"]
+
+
+@pytest.mark.parametrize("fence", ["", "x", "1/", "/0", "1/x", "1.5/0", "-1/0", "1/0/0"])
+def test_what_is_no_number_of_a_lease_opens_none(queue: Queue, fence: str) -> None:
+    queue.enqueue("t", "a")
+    queue.claim(1)
+    assert queue.settle(("ack", "a", fence)) == ["stale"]

@@ -9,7 +9,7 @@ import pytest
 from .calls import LEASE_MS, START, Leased, Queue, leased_in, snapshot
 
 SINCE = 1_735_689_600_000  # numbers follow the time since then
-ACTIONS = ["ack", "finish", "nack", "reject", "release", "reap", "extend"]
+ACTIONS = ["ack", "finish", "nack", "reject", "release", "reap", "extend", "take"]
 WINDOW_MS = 60_000  # ids that are done are remembered for one to two of these
 
 

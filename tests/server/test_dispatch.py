@@ -212,7 +212,7 @@ async def test_a_task_of_a_worker_that_left_on_its_last_attempt_becomes_a_dead_l
             async with raw(served, WORKER) as worker:
                 await worker.attach("q", credit=1)
                 await worker.pushed()
-            await wait_until(lambda: not any(peer.queues for peer in served.app.peers))
+            await wait_until(lambda: not (any(peer.queues for peer in served.app.peers) or served.app.kept))
             (letter,) = (await operator.ask("dead", queue="q"))["dead"]
             assert (letter["id"], letter["reason"], letter["attempts"]) == ("ada/a", "lease_lost", 1)
 

@@ -42,6 +42,7 @@ def test_every_setting_can_be_given_in_every_way(tmp_path: Path, setting: str) -
         "fsync": ("everysec", "everysec"),
         "store_timeout": ("2.5", 2.5),
         "grace": ("2", 2.0),
+        "reconnect_grace": ("1.5", 1.5),
         "repair": ("true", True),
         "dev": ("yes", True),
         "unsafe_store": ("true", True),

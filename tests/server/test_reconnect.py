@@ -1,0 +1,169 @@
+"""A connection that breaks for a moment costs no task its attempt, wherever its worker comes back to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+import fairq
+from fairq.server.run import Served
+from tests.client.harness import worker_of, working
+from tests.store.proxy import open_proxy
+from tests.store.waiting import wait_until
+
+from .harness import WORKER, Raw, raw, running, tenant, url_of
+
+LONG = 60.0  # of a grace that a test ends by itself
+
+
+async def broken(served: Served, *ids: str, **attach: Any) -> list[dict[str, Any]]:
+    """Have a worker take tasks, and its connection break; returns them as soon as the server has noticed."""
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        await worker.attach("q", credit=len(ids), **attach)
+        await ada.enqueue("q", ids)
+        tasks = await worker.pushed(len(ids))
+    await wait_until(lambda: not served.app.peers)
+    return tasks
+
+
+def brought(*tasks: dict[str, Any]) -> list[dict[str, Any]]:
+    """Spell leases as `attach` takes them."""
+    return [{"queue": "q", "id": task["full_id"], "lease": task["lease"]} for task in tasks]
+
+
+async def end_grace(served: Served) -> None:
+    """Let the time be over for which leases of broken connections are kept."""
+    for peer in served.app.kept:
+        peer.is_over.set()
+    await wait_until(lambda: not served.app.kept)
+
+
+@pytest.mark.parametrize("where", ["the same server", "another server"])
+async def test_a_worker_that_comes_back_in_time_goes_on_with_its_tasks(server_store: str, where: str) -> None:
+    with trio.fail_after(30):
+        async with running(server_store, reconnect_grace=LONG) as one, running(server_store) as two:
+            tasks = await broken(one, "a", "b")
+            assert len(one.app.kept) == 1
+            async with raw(one if where.startswith("the same") else two, WORKER) as again:
+                assert await again.attach("q", credit=3, leases=brought(*tasks)) == ["ok", "ok"]
+                await end_grace(one)
+                states = await one.app.store.tasks("q", ["ada/a", "ada/b"])
+                assert [(state.state, state.attempt) for state in states] == [("leased", 1)] * 2
+                await again.quiet()
+                assert await again.settle("q", "ack", *tasks) == ["ok", "ok"]
+            assert not one.app.owners
+            assert not two.app.owners
+
+
+async def test_leases_go_from_server_to_server_and_back(server_store: str) -> None:
+    """Each of them gives back, when all is over, what it had: none of it is its own any more but the last."""
+    with trio.fail_after(30):
+        async with (
+            running(server_store, reconnect_grace=LONG) as one,
+            running(server_store, reconnect_grace=LONG) as two,
+        ):
+            (task,) = await broken(one, "a")
+            for served in (two, one, two):
+                async with raw(served, WORKER) as again:
+                    assert await again.attach("q", credit=1, leases=brought(task)) == ["ok"]
+                await wait_until(lambda served=served: not served.app.peers)  # type: ignore[misc]
+            await end_grace(one)
+            (state,) = await one.app.store.tasks("q", ["ada/a"])
+            assert (state.state, state.attempt) == ("leased", 1)
+            await end_grace(two)
+            assert (await one.app.store.tasks("q", ["ada/a"]))[0].state == "ready"
+
+
+@pytest.mark.parametrize("action", ["release", "ack"])
+async def test_a_settlement_is_repeated_after_a_break(server_store: str, action: str) -> None:
+    with trio.fail_after(30):
+        async with running(server_store, reconnect_grace=LONG) as served:
+            (task,) = await broken(served, "a", name="mill")
+            async with raw(served, WORKER) as again:
+                await again.attach("q", credit=0, name="mill")
+                assert await again.settle("q", action, task) == ["ok"]
+            assert not any(peer.session.held for peer in served.app.kept)
+
+
+async def test_what_is_not_brought_along_in_time_goes_to_another_worker(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as other:
+            await other.attach("q", credit=0, name="other")
+            async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as killed:
+                await killed.attach("q", credit=1, name="killed")
+                await ada.enqueue("q", ["a"])
+                await killed.pushed()
+            await other.ask("credit", credit=1)
+            assert (await other.pushed())[0]["attempt"] == 2
+
+
+async def test_a_restarted_worker_does_not_wait_for_the_grace(server_store: str) -> None:
+    """Nor does one that comes back without a task that it never heard of, if its name is its own."""
+    with trio.fail_after(30):
+        async with running(server_store, reconnect_grace=LONG) as served:
+            heard, _ = await broken(served, "a", "b", name="mill", started_at_ms=5)
+            async with raw(served, WORKER) as again:
+                leases = brought(heard)
+                assert await again.attach("q", credit=2, name="mill", started_at_ms=5, leases=leases) == ["ok"]
+                (task,) = await again.pushed()
+                assert (task["id"], task["attempt"]) == ("b", 2)
+
+
+@pytest.mark.parametrize("code", [1000, 1001])
+async def test_a_worker_that_closes_gives_its_tasks_back_at_once(server_store: str, code: int) -> None:
+    with trio.fail_after(30):
+        async with running(server_store, reconnect_grace=LONG) as served, raw(served, WORKER) as other:
+            await other.attach("q", credit=0, name="other")
+            async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as leaves:
+                await leaves.attach("q", credit=1, name="leaves")
+                await ada.enqueue("q", ["a"])
+                await leaves.pushed()
+                await other.ask("credit", credit=1)
+                await close(leaves, code)
+                assert (await other.pushed())[0]["attempt"] == 2
+
+
+async def close(worker: Raw, code: int) -> None:
+    """Say good-bye, and hear the answer."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(worker.closed)
+        await worker.transport.close(code)
+
+
+async def test_a_server_that_stops_keeps_nothing_for_those_who_broke_off(server_store: str) -> None:
+    with trio.fail_after(30):
+        async with running(server_store, reconnect_grace=LONG) as served:
+            await broken(served, "a")
+            await served.app.drain(LONG)
+            (state,) = await served.app.store.tasks("q", ["ada/a"])
+            assert (state.state, served.app.kept) == ("ready", set())
+
+
+async def test_a_handler_goes_on_over_a_proxy_that_restarts(server_store: str) -> None:
+    runs, began, finish = [], trio.Event(), trio.Event()
+    with trio.fail_after(30):
+        async with (
+            running(server_store, reconnect_grace=LONG) as served,
+            open_proxy(served.port) as proxy,
+            fairq.open_client(url_of(served), token=tenant("ada")) as ada,
+        ):
+            app = worker_of(served)
+            app.url = f"ws://127.0.0.1:{proxy.port}"
+
+            @app.task("emails")
+            async def send(task: fairq.Task) -> None:
+                runs.append(task.attempt)
+                began.set()
+                await finish.wait()
+
+            task = await ada.enqueue("emails", 1, result_ttl=60)
+            async with working(app):
+                await began.wait()
+                proxy.cut()
+                await wait_until(lambda: any(peer.session.taken for peer in served.app.peers))
+                await end_grace(served)
+                finish.set()
+                await task.result(timeout=20)
+    assert runs == [1]
