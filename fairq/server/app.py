@@ -10,8 +10,8 @@ from __future__ import annotations
 import platform
 import random
 import secrets
-from functools import partial
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import structlog

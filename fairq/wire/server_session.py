@@ -53,9 +53,10 @@ class ServerSession(Session):
     """One connection as the server sees it.
 
     A worker's account: `credit` is what it may hold, `held` what it holds ((queue, id) -> lease number), `reserved`
-    what a claim under way may bring it. `leaving_bytes()`: what was handed out and is not in the socket yet. `owners` is
-    shared by the sessions of a server: who has a lease of a task on its account (`owner` stands for this one). A lease
-    that is neither settled nor renewed in its time, and OVER_S more, leaves the account by itself; `is_freed` tells.
+    what a claim under way may bring it. `leaving_bytes()`: what was handed out and is not in the socket yet. `owners`
+    is shared by the sessions of a server: who has a lease of a task on its account (`owner` stands for this one). A
+    lease that is neither settled nor renewed in its time, and OVER_S more, leaves the account by itself; `is_freed`
+    tells.
     """
 
     role: Role = Role.TENANT
