@@ -18,7 +18,7 @@ from fairq.errors import BadFrame, FairqError, TooMany
 from fairq.server.auth import Identity
 from fairq.server.door import Usage
 from fairq.transport import Disconnected, Transport
-from fairq.wire.messages import Credit, Dead, Drain, Letter, Peek, Schedules, Tenants, Workers
+from fairq.wire.messages import CLOSE_SILENT, Credit, Dead, Drain, Letter, Peek, Schedules, Tenants, Workers
 from fairq.wire.server_session import ServerSession
 
 log = structlog.get_logger("fairq.server")
@@ -228,7 +228,7 @@ class Peer:
                 return
             if self.session.is_silent:
                 log.info("peer silent", peer=self.transport.peer, name=self.name)
-                return
+                self.closing = self.closing or (CLOSE_SILENT, "nothing was heard for too long")
             if self.closing:
                 await self.transport.close(*self.closing)
                 return

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, get_args, get_origin
 
 import orjson
+from attrs import NOTHING, fields
 from cattrs import ClassValidationError, Converter, IterableValidationError
 from cattrs.errors import ForbiddenExtraKeysError
 from cattrs.gen import make_dict_structure_fn
@@ -36,6 +37,7 @@ _TASK_FIELDS = frozenset(NewTask._fields)
 _TASK_OPTIONS = _TASK_FIELDS - {"id", "payload"}
 _SETTLEMENT_FIELDS = frozenset(Settlement._fields)
 _REF, _REF_CHARS = re.compile(r'"ref"\s*:\s*(\d{1,15})\b'), 200  # where a ref is looked for in what is not read
+_FIRST = re.compile(r'\s*\{\s*(?:"type"\s*:\s*"\w*"\s*,\s*)?"ref"\s*:\s*(\d{1,15})\s*[,}]')  # of a frame's own
 _dumps, _loads = orjson.dumps, orjson.loads
 
 
@@ -51,7 +53,7 @@ def _structure_task(data: Any, _: object) -> NewTask:
         return NewTask(check_task_id(data.get("id")), payload)
     if extra := data.keys() - _TASK_FIELDS:
         raise BadRequest(f"a task has no field {min(extra)!r:.80}", field=min(extra)[:80])
-    options = {name: data[name] for name in _TASK_OPTIONS & data.keys()}
+    options = {name: data[name] for name in _TASK_OPTIONS & data.keys() if data[name] is not None}
     task = NewTask(data.get("id"), payload, **options)  # type: ignore[arg-type]  # which `check` sees to
     task.check()
     return task
@@ -61,13 +63,14 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
     if type(data) is not dict:
         raise BadRequest("each of settlements must be an object", field="settlements")
     get = data.get
-    action, delay_ms, error = get("action"), get("delay_ms"), get("error", "")
+    action, delay_ms, error = get("action"), get("delay_ms"), get("error")
     if action not in ACTIONS:
         raise BadRequest(f"action must be one of {', '.join(ACTIONS)}", field="action")
     if len(data) > 3 and (extra := data.keys() - _SETTLEMENT_FIELDS):
         raise BadRequest(f"a settlement has no field {min(extra)!r:.80}", field=min(extra)[:80])
     if delay_ms is not None:
         check_int(delay_ms, "delay_ms", 0, MAX_SPAN_MS)
+    error = "" if error is None else error
     if type(error) is not str or len(error) > MAX_ERROR_CHARS:
         raise BadRequest(f"error must be text of at most {MAX_ERROR_CHARS} characters", field="error")
     lease = check_int(get("lease"), "lease", 1, MAX_LEASE)
@@ -90,13 +93,24 @@ def _is_a(origin: object, kind: Any) -> bool:
     return get_origin(kind) is origin
 
 
+def _optional_of(kind: type[Any]) -> frozenset[str]:
+    return frozenset(field.name for field in fields(kind) if field.default is not NOTHING)
+
+
+def _less_nulls(data: dict[str, Any], optional: frozenset[str]) -> dict[str, Any]:
+    """Leave out what is null where that stands for the default."""
+    if None not in data.values():
+        return data
+    return {name: value for name, value in data.items() if value is not None or name not in optional}
+
+
 def _object(kind: type[Any], converter: Converter) -> Callable[[Any, Any], Any]:
-    fill = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True)
+    fill, optional = make_dict_structure_fn(kind, converter, _cattrs_forbid_extra_keys=True), _optional_of(kind)
 
     def structure(value: Any, _: object) -> Any:
         if type(value) is not dict:
             raise ValueError("must be an object")
-        held = fill(value, kind)
+        held = fill(_less_nulls(value, optional), kind)
         check_full_id(held.id)
         check_int(held.lease, "lease", 1, MAX_LEASE)
         return held
@@ -132,6 +146,7 @@ for _lease in (messages.Fence, messages.HeldLease, messages.Report):
 _lenient = make_converter(forbid_extra_keys=False)  # for what servers say: later ones may say more
 
 CLIENT_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in messages.CLIENT_FRAMES}
+_OPTIONAL = {kind: _optional_of(frame) for kind, frame in CLIENT_TYPES.items()}
 SERVER_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in messages.SERVER_FRAMES}
 for _frame in CLIENT_TYPES.values():
     _converter.register_structure_hook(
@@ -180,6 +195,10 @@ def decode_client(text: str) -> Any:
     except TooLarge as error:
         error.ref = _ref_in(text)
         raise
+    except BadFrame as error:
+        first = _FIRST.match(text, 0, _REF_CHARS)
+        error.ref = int(first[1]) if first else None
+        raise
     ref = data.get("ref")
     try:
         kind = data.pop("type", None)
@@ -187,7 +206,7 @@ def decode_client(text: str) -> Any:
             raise UnknownVerb(f"there is no frame of type {kind!r:.80}", field="type")
         if ref is not None:
             check_int(ref, "ref", 0, _MAX_REF)
-        frame = structure(data, CLIENT_TYPES[kind])
+        frame = structure(_less_nulls(data, _OPTIONAL[kind]), CLIENT_TYPES[kind])
         for name in ("tasks", "settlements", "ids"):
             if not getattr(frame, name, True):
                 raise BadRequest(f"{name} must hold at least 1", field=name)

@@ -11,6 +11,7 @@ from fairq.model import USUAL_PRIORITY, NewTask, Settlement
 
 SUBPROTOCOL = "fairq.v1"
 CLOSE_REVOKED = 4001  # close code: the token was revoked
+CLOSE_SILENT = 4003  # close code: nothing was heard for SILENCE_S
 CLOSE_SUPERSEDED = 4002  # close code: a worker that came later has the name
 BEAT_S = 20.0  # whoever has sent nothing for so long sends a ping
 SILENCE_S = 50.0  # whoever has heard nothing for so long closes

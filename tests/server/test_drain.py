@@ -158,3 +158,10 @@ async def test_another_server_takes_over_what_a_drained_one_leaves(server_store:
             await served.app.drain(0.2)
             rest = await heir.pushed(2)
             assert {task["id"] for task in rest} == {"a", "b"}
+
+
+async def test_a_silent_client_is_told_why_its_connection_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairq.wire.session.SILENCE_S", 0.2)
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as worker:
+            assert await worker.closed() == (4003, "nothing was heard for too long")

@@ -154,7 +154,7 @@ def malformed(verb: str, role: Role) -> list[Row]:
             values: list[Any] = [1]
             if kind is not None:
                 word = "any" if name in ("payload", "result") else "list" if kind.type.startswith("list") else kind.type
-                values = [value for value in WRONG[word] if not (value is None and kind.default is None)]
+                values = [value for value in WRONG[word] if not (value is None and not kind.required)]
                 values += [...] if kind.required else []
             rows += [Row(verb, role, put(good(verb, role) | {"ref": 7}, place, v), "bad_request", name) for v in values]
     return rows

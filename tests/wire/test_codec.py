@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
+import attrs
 import orjson
 import pytest
 from hypothesis import given, settings
@@ -15,7 +17,7 @@ from fairq.model import Lease, NewTask, Settlement, check_name, check_settings, 
 from fairq.wire import messages as wire
 from fairq.wire import strict_json
 from fairq.wire.client_session import ClientSession
-from fairq.wire.codec import decode_client, decode_server, encode
+from fairq.wire.codec import CLIENT_TYPES, decode_client, decode_server, encode
 from fairq.wire.server_session import ServerSession
 from fairq.wire.strict_json import BRACKET_COST, MAX_COST, MAX_DEPTH, parse
 
@@ -137,7 +139,43 @@ NOT_FRAMES = {
 @pytest.mark.parametrize("text", NOT_FRAMES.values(), ids=NOT_FRAMES)
 def test_what_is_no_frame_is_refused_as_such(text: str) -> None:
     error = refusal(text)
-    assert (error.code, error.ref) == ("bad_frame", None)
+    ref = re.match(r'\{"type":"\w+","ref":(\d+)', text)
+    assert (error.code, error.ref) == ("bad_frame", int(ref[1]) if ref else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "ref"),
+    [
+        ('{"ref":7,"type":"queues","x":NaN}', 7),
+        (' { "type" : "queues" , "ref" : 7 , "a":1,"a":2}', 7),
+        ('{"type":"enqueue","ref":7,"tasks":[', 7),
+        ('{"type":"enqueue","tasks":[{"payload":{"ref":5}}],"ref":7,"a":1,"a":2}', None),  # 5 is of somebody else
+        ('{"ref":7.5,"x":NaN}', None),
+        ('{"ref":-7,"x":NaN}', None),
+        ('[{"ref":7}]', None),
+    ],
+)
+def test_a_bad_frame_tells_its_ref_where_that_can_be_read(text: str, ref: int | None) -> None:
+    with pytest.raises(BadFrame) as caught:
+        decode_client(text)
+    assert caught.value.ref == ref
+
+
+@pytest.mark.parametrize("kind", sorted(GOOD))
+def test_null_stands_for_the_default(kind: str) -> None:
+    optional = [f.name for f in attrs.fields(CLIENT_TYPES[kind]) if f.default is not attrs.NOTHING]
+    spared = {name: ... for name in optional}
+    assert decode_client(frame(kind, **dict.fromkeys(optional))) == decode_client(frame(kind, **spared))
+
+
+def test_null_stands_for_the_default_in_lists_too() -> None:
+    options = dict.fromkeys(NewTask._fields[2:])
+    assert decode_client(task(**options)).tasks == decode_client(frame("enqueue", tasks=[TASK])).tasks
+    assert decode_client(settlement(delay_ms=None, error=None)).settlements == [Settlement("ack", "t/t-1", 1)]
+    assert decode_client(settlement(result=None)).settlements == [Settlement("ack", "t/t-1", 1, result=b"null")]
+    report = {"id": "t/t-1", "lease": 1, "fraction": 0.5}
+    told = decode_client(frame("progress", reports=[{**report, "text": None}]))
+    assert told == decode_client(frame("progress", reports=[report]))
 
 
 BIG = "x" * (MiB - 1)  # with its quotes one byte too long

@@ -1,0 +1,103 @@
+"""What PROTOCOL.md says of scopes, unknown names, attempts and the order of refusals, tried on a server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import trio
+
+from fairq.server.run import Served
+
+from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
+
+NOWHERE = {
+    "tasks": ({"ids": ["a"]}, {"tasks": [{"id": "a", "state": "unknown"}]}),
+    "ended": ({"ids": ["a"]}, {"tasks": [{"id": "a", "state": "unknown"}]}),
+    "cancel": ({"ids": ["a"]}, {"outcomes": ["gone"]}),
+    "reschedule": ({"ids": ["a"]}, {"outcomes": ["gone"]}),
+    "peek": ({}, {"tasks": []}),
+    "dead": ({}, {"dead": [], "cursor": None, "left": 0}),
+    "replay": ({"ids": ["a"]}, {"outcomes": ["gone"]}),
+    "purge": ({"ids": ["a"]}, {"outcomes": ["gone"]}),
+    "events": ({}, {"oldest": 1, "newest": 0, "events": []}),
+    "schedules": ({}, {"schedules": []}),
+    "unschedule": ({"name": "n"}, {"before": False}),
+    "why": ({"id": "a"}, "not_found"),
+    "letter": ({"id": "a"}, "not_found"),
+    "batch": ({"id": "a"}, "not_found"),
+    "close_batch": ({"id": "a"}, "not_found"),
+    "cancel_batch": ({"id": "a"}, "not_found"),
+    "pause_schedule": ({"name": "n"}, "not_found"),
+    "resume_schedule": ({"name": "n"}, "not_found"),
+}
+NOBODY = {
+    "tenants": ({"queue": "none"}, "not_found"),
+    "repair": ({"queue": "none"}, "not_found"),
+    "delete_queue": ({"queue": "none"}, {"outcome": "gone", "held": {}}),
+    "pause": ({"queue": "q", "tenant": "nobody"}, {"before": False}),
+    "set_weight": ({"queue": "q", "tenant": "nobody", "weight": 2}, {"before": 1}),
+    "drain_worker": ({"worker": "nobody"}, {"workers": 0}),
+    "revoke_token": ({"id": "nobody"}, "not_found"),
+    "configure": ({"queue": "q", "settings": {"colour": 1}}, "bad_request"),
+    "set_limits": ({"queue": "q", "limits": {"colour": 1}}, "bad_request"),
+}
+
+
+async def said(client: Raw, verb: str, **body: Any) -> Any:
+    """Return the body of an answer, or the code of a refusal."""
+    try:
+        return await client.ask(verb, **body)
+    except Refused as refused:
+        return refused.code
+
+
+async def test_names_that_nothing_has_are_answered_as_the_page_says(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+            for verb, (body, expected) in NOWHERE.items():
+                assert (verb, await said(ada, verb, queue="nowhere", **body)) == (verb, expected)
+            for verb, (body, expected) in NOBODY.items():
+                assert (verb, await said(operator, verb, **body)) == (verb, expected)
+
+
+async def test_an_id_is_of_its_tenant_and_queue(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
+            assert [await ada.enqueue("q", ["a"]), await ada.enqueue("r", ["a"])] == [["ok"], ["ok"]]
+            assert [await bob.enqueue("q", ["a"]), await ada.enqueue("q", ["a"])] == [["ok"], ["duplicate"]]
+            opened = [await client.ask("open_batch", queue="q", id="a") for client in (ada, bob, ada)]
+            assert [body["outcome"] for body in opened] == ["ok", "ok", "duplicate"]
+
+
+async def test_attempts_that_do_not_count_move_the_last_one_up(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            await ada.enqueue("q", ["a"], max_attempts=2)
+            await worker.attach("q")
+            seen = []
+            for action in ("release", "nack", "release", "nack"):
+                (task,) = await worker.pushed()
+                seen.append((task["attempt"], task["max_attempts"]))
+                more = {"delay_ms": 0} if action == "nack" else {}
+                assert await worker.settle("q", action, task, **more) == ["ok"]
+            assert seen == [(1, 2), (2, 3), (3, 3), (4, 4)]
+            assert (await ada.ask("letter", queue="q", id="a"))["letter"]["attempts"] == 4
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"type": "attach", "x": float("nan"), "worker": 5}, "bad_frame"),
+        ({"type": "dance", "worker": 5}, "unknown_verb"),
+        ({"type": "attach", "worker": 5}, "bad_request"),  # though a tenant may not attach
+        ({"type": "attach", "worker": "", "queues": [], "credit": -1}, "forbidden"),  # though values break rules
+    ],
+)
+async def test_refusals_come_in_the_order_of_the_page(served: Served, body: dict[str, Any], code: str) -> None:
+    with trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada:
+            await ada.transport.send(json.dumps({"ref": 1, **body}))
+            frame = await ada.receive()
+            assert (frame["code"], frame["ref"]) == (code, 1)
