@@ -11,7 +11,7 @@ import structlog
 import trio
 from attrs import astuple, define, evolve, field
 
-from fairq.errors import Deleting, FairqError, StoreRefused, Unavailable
+from fairq.errors import Deleting, FairqError, StoreFull, StoreRefused, Unavailable
 from fairq.limits import Limits, Window
 from fairq.model import (
     MAX_BATCH,
@@ -66,6 +66,12 @@ _UNMADE = "unmade"
 def _wall_ms() -> int:
     """Tell the time by this process's clock: the store takes it as a witness of its own."""
     return round(time.time() * 1000)
+
+
+def _order_of(id: bytes) -> int:
+    """Make one number of the id of a stream's entry."""
+    ms, _, nth = id.decode().partition("-")
+    return int(ms) << 10 | min(int(nth), 1023)
 
 
 def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
@@ -542,13 +548,20 @@ class Store:
         await self.connection.call("PUBLISH", keys.WORKERS, message)
 
     async def order_of_worker(self, token: str, worker: str, run: int) -> int:
-        """Tell when this run of a worker came first under its name: later ones have greater numbers."""
+        """Tell when this run of a worker came first under its name: later ones have greater numbers.
+
+        In a full store a new run is not noted; it comes right after the last one that was.
+        """
         key = keys.runs_key(token, worker)
-        known = [id for id, fields in await self.connection.call("XRANGE", key, "-", "+") if int(fields[1]) == run]
-        first = known[0] if known else await self.connection.call("XADD", key, "MAXLEN", _RUNS, "*", "run", run)
+        runs = [(_order_of(id), int(fields[1])) for id, fields in await self.connection.call("XRANGE", key, "-", "+")]
+        order = next((order for order, known in runs if known == run), 0)
+        if not order:
+            try:
+                order = _order_of(await self.connection.call("XADD", key, "MAXLEN", _RUNS, "*", "run", run))
+            except StoreFull:
+                return 1 + max((order for order, _ in runs), default=0)
         await self.connection.call("PEXPIRE", key, _RUNS_MS)
-        ms, _, nth = first.decode().partition("-")
-        return int(ms) << 10 | min(int(nth), 1023)
+        return order
 
     async def write_roster(self, server: str, roster: bytes, ttl_ms: int) -> None:
         """Say who is attached to a server; an empty roster takes it off the list."""

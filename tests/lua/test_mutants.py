@@ -818,7 +818,7 @@ MUTANTS = [
     ),
     Mutant("a purged task weighs", "    accounts.add_bytes(call, t, -bytes)\n    records.drop", " records.drop"),
     Mutant("a new task weighs nothing", "  accounts.add_bytes(call, t, new.bytes)\n", ""),
-    Mutant("a replayed task forgets what it weighs", "began_at = 0, bytes = bytes,", "began_at = 0, bytes = 0,"),
+    Mutant("a replayed task forgets what it weighs", "bytes = bytes, tag = t.tag", "bytes = 0, tag = t.tag"),
     Mutant("a task's record does not say that it asks for more", "asked == PLAIN and 0 or HAS_EXTRAS", "0"),
     Mutant(
         "a task's run does not say that it asks for more",
