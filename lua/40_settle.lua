@@ -167,9 +167,12 @@ end
 
 -- Reads the number of a lease, and how often it was taken over where that is to be the fence too.
 local function read_number(text)
-  local number, taken = text:match('^(%d+)/(%d+)$')
-  number = tonumber(number or text)
-  return number and number % 1 == 0 and number or -1, tonumber(taken)
+  local number, taken = tonumber(text), nil
+  if not number then
+    number, taken = text:match('^(%d+)/(%d+)$')
+    number, taken = tonumber(number), tonumber(taken)
+  end
+  return number and number % 1 == 0 and number or -1, taken
 end
 
 -- Whether another connection has taken the lease over since the one that has seen it taken so often.
