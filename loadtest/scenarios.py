@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from loadtest import connections, delayed, fairness, features, latency, longest, scale, soak, tenants, throughput
+from loadtest import abuse, connections, delayed, fairness, features, latency, longest, scale, soak, tenants, throughput
 from loadtest.peers import picture as peers_picture
 from loadtest.peers import scenario as peers
 from loadtest.report import Table
@@ -42,6 +42,7 @@ SCENARIOS = {
     "longest": Scenario(longest.run, longest.tables),
     "delayed": Scenario(delayed.run, delayed.tables, delayed.draw),
     "connections": Scenario(connections.run, connections.tables),
+    "abuse": Scenario(abuse.run, abuse.tables),
     "scale": Scenario(scale.run, scale.tables),
     "soak": Scenario(soak.run, soak.tables, soak.draw),
     "peers": Scenario(peers.run, peers.tables, peers_picture.draw),

@@ -1,0 +1,311 @@
+"""Abuse: what one connection that does its worst does to another tenant's latency, in pairs of rounds without and with.
+
+A victim has RATE tasks a second enqueued over one connection and run by a worker of its own that does nothing.
+An abuser (abusers.py) of another tenant, on queues of its own, is a process beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import trio
+from attrs import define, field, frozen
+
+import fairq
+from fairq.errors import FairqError
+from fairq.transport import Disconnected, Target, dial
+from loadtest.abusers import ABUSERS
+from loadtest.figures import Verdict, judge, percentile
+from loadtest.processes import RunFailed, Server, resident_bytes, running_abuser, running_server
+from loadtest.report import Progress, Table
+from loadtest.throughput import PAYLOAD
+from loadtest.watch import wait_attached
+
+RATE, DELAYED_RATE, NEWCOMER_RATE = 40.0, 20.0, 5.0
+QUEUE, CREDIT = "victim", 20
+FACTOR, FLOOR_MS = 3.0, 60.0
+DELAY_S = 1.0
+WARM_TASKS = 40
+ABUSER_S = 90.0  # beyond its round, until it has ended
+TOKEN = "dev-tenant:victim"
+DELAYED = {"pending waits", "queue names"}  # rows in which the victim has delayed tasks too
+NEWCOMERS = {"silent connections", "refused handshakes"}  # and in which somebody else connects
+WORKERS = {"slow worker": 8}  # how many tasks the abuser itself is to acknowledge
+
+Rounds = dict[str, list[float]]  # what was measured in a round: name of the figure -> ms of each task
+
+
+@frozen
+class Sizes:
+    """How long a round lasts, how many pairs a row has, and how long the last tasks may take."""
+
+    seconds: float = 10.0
+    pairs: int = 3
+    limit: float = 60.0
+
+
+QUICK = Sizes(seconds=0.5, pairs=1, limit=30.0)
+
+
+def of_bound(undisturbed_p99: float, abused_p99: float) -> float:
+    """Return a p99 as a part of what it may be: FACTOR times the undisturbed one, or FLOOR_MS. Infinite for nothing."""
+    if math.isnan(abused_p99) or math.isnan(undisturbed_p99):
+        return math.inf
+    return abused_p99 / max(FACTOR * undisturbed_p99, FLOOR_MS)
+
+
+def summary(undisturbed: Sequence[Sequence[float]], abused: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Sum up a figure over pairs of rounds: the medians of p50 and p99, and of the parts of the bound."""
+    sides = {"undisturbed": undisturbed, "abused": abused}
+    told: dict[str, Any] = {
+        side: {f"p{p}": round(median(percentile(round_, p) for round_ in rounds), 2) for p in (50, 99)}
+        for side, rounds in sides.items()
+    }
+    parts = [of_bound(percentile(u, 99), percentile(a, 99)) for u, a in zip(undisturbed, abused, strict=True)]
+    return {**told, "of_bound": round(median(parts), 3)}
+
+
+def row_of(name: str, pairs: Sequence[tuple[Rounds, Rounds]], did: Mapping[str, int], grown: int) -> dict[str, Any]:
+    """Make the report's row of an abuser: within if all its figures are, and if it got all the answers due to it."""
+    figures = {figure: summary([u[figure] for u, _ in pairs], [a[figure] for _, a in pairs]) for figure in pairs[0][0]}
+    is_served = did.get("acknowledged", 0) >= WORKERS.get(name, 0) * len(pairs)
+    is_within = is_served and all(figure["of_bound"] <= 1 for figure in figures.values())
+    return {"name": name, "figures": figures, "did": dict(did), "grown_bytes": grown, "is_within": is_within}
+
+
+@define(eq=False)
+class Victim:
+    """A tenant with a connection, and a worker in this process; `measured` is of the present round."""
+
+    server: Server
+    client: fairq.Client
+    measured: Rounds = field(factory=dict, init=False)
+    sent: set[str] = field(factory=set, init=False)  # and acknowledged
+    undecided: set[str] = field(factory=set, init=False)
+    started: list[str] = field(factory=list, init=False)
+    _called: dict[str, float] = field(factory=dict, init=False)  # id -> when, of tasks that have not started
+    _emptied: trio.Event = field(factory=trio.Event, init=False)
+
+    async def start(self, task: fairq.Task) -> None:
+        """Take note of a task's start: the handler."""
+        self.started.append(task.id)
+        called = self._called.pop(task.id, None)
+        if called is not None and task.start_at_ms:
+            self.measured["late"].append(time.time() * 1000 - task.start_at_ms)
+        elif called is not None:
+            self.measured["start"].append(_ms_since(called))
+        if not self._called:
+            self._emptied.set()
+
+    async def enqueue(self, **options: Any) -> None:
+        """Enqueue a task; one that is refused or not decided in time counts as never started."""
+        id = f"t{len(self.sent) + len(self.undecided) + len(self._called)}-{time.perf_counter_ns()}"
+        called = self._called[id] = time.perf_counter()
+        try:
+            await self.client.enqueue(QUEUE, PAYLOAD, id=id, **options)
+        except FairqError:
+            self.undecided.add(id)
+            self._called.pop(id, None)
+            self.measured["late" if options else "start"].append(math.inf)
+        else:
+            self.sent.add(id)
+            self.measured["reply"].append(_ms_since(called))
+
+    async def connect(self) -> None:
+        """Connect somebody else, and read the first answer."""
+        began = time.perf_counter()
+        try:
+            async with dial(Target.parse(self.server.url), "dev-tenant:newcomer") as transport:
+                await transport.receive()
+                self.measured["newcomer"].append(_ms_since(began))
+        except (FairqError, Disconnected):
+            self.measured["newcomer"].append(math.inf)
+
+    async def measure(self, row: str, sizes: Sizes) -> Rounds:
+        """Send for a round, and wait until all that was sent has started."""
+        self.measured = {"start": [], "reply": []}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_at_rate, RATE, sizes.seconds, self.enqueue)
+            if row in DELAYED:
+                self.measured["late"] = []
+                nursery.start_soon(_at_rate, DELAYED_RATE, sizes.seconds, self._enqueue_delayed)
+            if row in NEWCOMERS:
+                self.measured["newcomer"] = []
+                nursery.start_soon(_at_rate, NEWCOMER_RATE, sizes.seconds, self.connect)
+        await self._until_started(sizes.limit)
+        return self.measured
+
+    async def warm_up(self, limit: float) -> None:
+        """Have some tasks run that do not count."""
+        self.measured = {"start": [], "reply": []}
+        for _ in range(WARM_TASKS):
+            await self.enqueue()
+        await self._until_started(limit)
+
+    async def _enqueue_delayed(self) -> None:
+        await self.enqueue(delay=DELAY_S)
+
+    async def _until_started(self, limit: float) -> None:
+        with trio.move_on_after(limit):
+            while self._called:
+                self._emptied = trio.Event()
+                await self._emptied.wait()
+        self._called.clear()  # what is lost is named by the verdict
+
+    def verdict(self) -> Verdict:
+        """Tell what became of the tasks; of those whose enqueueing failed nothing is known."""
+        return judge(self.sent, [id for id in self.started if id not in self.undecided])
+
+
+def _ms_since(moment: float) -> float:
+    return (time.perf_counter() - moment) * 1000
+
+
+async def _at_rate(rate: float, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
+    """Act at fixed moments, whether what was begun before has ended or not."""
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for n in range(max(1, round(rate * seconds))):
+            await trio.sleep_until(began + n / rate)
+            nursery.start_soon(act)
+
+
+@asynccontextmanager
+async def running_victim(directory: Path, fsync: str, limit: float) -> AsyncIterator[Victim]:
+    """Run a server, a worker and a client of a tenant while the context lasts."""
+    async with (
+        running_server(directory, fsync=fsync) as server,
+        fairq.open_client(server.url, token=TOKEN) as client,
+        fairq.open_client(server.url, token="dev-operator") as operator,
+        trio.open_nursery() as nursery,
+    ):
+        victim = Victim(server, client)
+        worker = fairq.Worker(server.url, token="dev-worker", name="victim", concurrency=CREDIT)
+        worker.task(QUEUE)(victim.start)
+        await nursery.start(worker.run)
+        await wait_attached(operator, QUEUE)
+        await victim.warm_up(limit)
+        yield victim
+        worker.stop()
+        nursery.cancel_scope.cancel()
+
+
+@define(eq=False)
+class Abuse:
+    """One run of the scenario."""
+
+    directory: Path
+    fsync: str
+    sizes: Sizes
+    progress: Progress
+    rows: list[dict[str, Any]] = field(factory=list, init=False)
+    verdicts: dict[str, Verdict] = field(factory=dict, init=False)
+
+    async def run(self) -> None:
+        """Measure all rows, each pair with a server of its own."""
+        for name in ABUSERS:
+            pairs, did, grown = [], Counter[str](), 0
+            for n in range(self.sizes.pairs):
+                async with self._victim(f"{name}, pair {n + 1}") as victim:
+                    undisturbed, abused, more, bytes_ = await self.pair(victim, name)
+                pairs.append((undisturbed, abused))
+                did, grown = did + more, max(grown, bytes_)
+            self.rows.append(row_of(name, pairs, did, grown))
+
+    async def run_on_one_server(self) -> None:
+        """Measure all rows on one server: quicker, and what a row leaves behind is there in the next ones."""
+        async with self._victim("all") as victim:
+            for name in ABUSERS:
+                undisturbed, abused, did, grown = await self.pair(victim, name)
+                self.rows.append(row_of(name, [(undisturbed, abused)], did, grown))
+
+    async def pair(self, victim: Victim, name: str) -> tuple[Rounds, Rounds, Counter[str], int]:
+        """Measure a round without and a round with an abuser; returns also what that did, and the server's growth."""
+        self.progress.say(f"abuse: {name}")
+        undisturbed = await victim.measure(name, self.sizes)
+        before = resident_bytes(victim.server.pid)
+        async with running_abuser(victim.server, name, self.sizes.seconds) as process, trio.open_nursery() as nursery:
+            assert process.stdout is not None
+            with trio.move_on_after(self.sizes.limit):
+                await _line(process.stdout)
+            sizes: list[int] = [before]
+            nursery.start_soon(_watch, victim.server.pid, sizes)
+            abused = await victim.measure(name, self.sizes)
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True), trio.move_on_after(ABUSER_S):
+                told = await _line(process.stdout)
+        if not told:
+            raise RunFailed(f"the abuser {name!r} failed")
+        return undisturbed, abused, Counter(json.loads(told)), max(sizes) - before
+
+    @asynccontextmanager
+    async def _victim(self, name: str) -> AsyncIterator[Victim]:
+        directory = self.directory / f"abuse-{len(self.verdicts)}"
+        async with running_victim(directory, self.fsync, self.sizes.limit) as victim:
+            yield victim
+        self.verdicts[f"abuse, {name}"] = victim.verdict()
+        await trio.to_thread.run_sync(shutil.rmtree, directory)  # an abuser may have had gigabytes written
+
+
+async def _line(stream: trio.abc.ReceiveStream) -> bytes:
+    """Read a line, or nothing when the stream ends before."""
+    line = b""
+    while not line.endswith(b"\n"):
+        if not (more := await stream.receive_some(1)):
+            return b""
+        line += more
+    return line
+
+
+async def _watch(pid: int, sizes: list[int]) -> None:
+    while True:
+        sizes.append(resident_bytes(pid))
+        await trio.sleep(0.1)
+
+
+async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -> dict[str, Any]:
+    """Run the scenario; returns its part of the report."""
+    scenario = Abuse(directory, fsync, QUICK if quick else Sizes(), progress)
+    await (scenario.run_on_one_server() if quick else scenario.run())
+    sizes = scenario.sizes
+    return {
+        "seconds": sizes.seconds, "pairs": sizes.pairs, "rate": RATE,
+        "rows": scenario.rows, "verdicts": scenario.verdicts,
+    }  # fmt: skip
+
+
+def tables(part: Mapping[str, Any]) -> list[Table]:
+    """Show the scenario's part of the report."""
+    lines = [
+        [
+            row["name"], figure, *(told[side][p] for side in ("undisturbed", "abused") for p in ("p50", "p99")),
+            told["of_bound"], "yes" if told["of_bound"] <= 1 else "NO",
+        ]
+        for row in part["rows"]
+        for figure, told in row["figures"].items()
+    ]  # fmt: skip
+    title = (
+        f"another tenant's latency in ms, {part['rate']:g} tasks/s, beside one connection that does its worst:"
+        f" {part['pairs']} pairs of rounds of {part['seconds']:g} s without and with it, their medians"
+    )
+    note = f"of bound: p99 as a part of {FACTOR:g} times the undisturbed p99 or {FLOOR_MS:g} ms, whichever is more"
+    deeds = [
+        [
+            row["name"], ", ".join(f"{value:,} {what}" for what, value in row["did"].items() if value),
+            row["grown_bytes"] / 2**20, "yes" if row["is_within"] else "NO",
+        ]
+        for row in part["rows"]
+    ]  # fmt: skip
+    return [
+        Table(title, ["", "figure", "p50", "p99", "abused p50", "abused p99", "of bound", "within"], lines, note),
+        Table("what the abusers did in all their rounds", ["", "did", "server's growth MiB", "within"], deeds),
+    ]
