@@ -74,12 +74,28 @@ def summary(undisturbed: Sequence[Sequence[float]], abused: Sequence[Sequence[fl
     return {**told, "of_bound": round(median(parts), 3)}
 
 
-def row_of(name: str, pairs: Sequence[tuple[Rounds, Rounds]], did: Mapping[str, int], grown: int) -> dict[str, Any]:
+@frozen
+class Pair:
+    """A round without and a round with an abuser: what was measured, what that did, and by how much the server grew."""
+
+    undisturbed: Rounds
+    abused: Rounds
+    did: Counter[str] = field(factory=Counter)
+    grown_bytes: int = 0
+
+
+def row_of(name: str, pairs: Sequence[Pair]) -> dict[str, Any]:
     """Make the report's row of an abuser: within if all its figures are, and if it got all the answers due to it."""
-    figures = {figure: summary([u[figure] for u, _ in pairs], [a[figure] for _, a in pairs]) for figure in pairs[0][0]}
-    is_served = did.get("acknowledged", 0) >= WORKERS.get(name, 0) * len(pairs)
-    is_within = is_served and all(figure["of_bound"] <= 1 for figure in figures.values())
-    return {"name": name, "figures": figures, "did": dict(did), "grown_bytes": grown, "is_within": is_within}
+    did = sum((pair.did for pair in pairs), Counter[str]())
+    figures = {
+        figure: summary([pair.undisturbed[figure] for pair in pairs], [pair.abused[figure] for pair in pairs])
+        for figure in pairs[0].undisturbed
+    }
+    is_served = did["acknowledged"] >= WORKERS.get(name, 0) * len(pairs)
+    return {
+        "name": name, "figures": figures, "did": dict(did), "grown_bytes": max(pair.grown_bytes for pair in pairs),
+        "is_within": is_served and all(figure["of_bound"] <= 1 for figure in figures.values()),
+    }  # fmt: skip
 
 
 @define(eq=False)
@@ -213,39 +229,36 @@ class Abuse:
     async def run(self) -> None:
         """Measure all rows, each pair with a server of its own."""
         for name in ABUSERS:
-            pairs, did, grown = [], Counter[str](), 0
+            pairs = []
             for n in range(self.sizes.pairs):
                 async with self._victim(f"{name}, pair {n + 1}") as victim:
-                    undisturbed, abused, more, bytes_ = await self.pair(victim, name)
-                pairs.append((undisturbed, abused))
-                did, grown = did + more, max(grown, bytes_)
-            self.rows.append(row_of(name, pairs, did, grown))
+                    pairs.append(await self.pair(victim, name))
+            self.rows.append(row_of(name, pairs))
 
     async def run_on_one_server(self) -> None:
         """Measure all rows on one server: quicker, and what a row leaves behind is there in the next ones."""
         async with self._victim("all") as victim:
             for name in ABUSERS:
-                undisturbed, abused, did, grown = await self.pair(victim, name)
-                self.rows.append(row_of(name, [(undisturbed, abused)], did, grown))
+                self.rows.append(row_of(name, [await self.pair(victim, name)]))
 
-    async def pair(self, victim: Victim, name: str) -> tuple[Rounds, Rounds, Counter[str], int]:
-        """Measure a round without and a round with an abuser; returns also what that did, and the server's growth."""
+    async def pair(self, victim: Victim, name: str) -> Pair:
+        """Measure a round without and a round with an abuser. Raises: RunFailed if that does not run."""
         self.progress.say(f"abuse: {name}")
         undisturbed = await victim.measure(name, self.sizes)
-        before = resident_bytes(victim.server.pid)
-        async with running_abuser(victim.server, name, self.sizes.seconds) as process, trio.open_nursery() as nursery:
-            assert process.stdout is not None
-            with trio.move_on_after(self.sizes.limit):
-                await _line(process.stdout)
-            sizes: list[int] = [before]
-            nursery.start_soon(_watch, victim.server.pid, sizes)
-            abused = await victim.measure(name, self.sizes)
-            nursery.cancel_scope.cancel()
-            with trio.CancelScope(shield=True), trio.move_on_after(ABUSER_S):
-                told = await _line(process.stdout)
-        if not told:
+        sizes = [resident_bytes(victim.server.pid)]
+        async with running_abuser(victim.server, name, self.sizes.seconds) as process:
+            output = process.stdout
+            assert output is not None
+            if not await _line(output):
+                raise RunFailed(f"the abuser {name!r} did not start")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_watch, victim.server.pid, sizes)
+                abused = await victim.measure(name, self.sizes)
+                nursery.cancel_scope.cancel()
+            did = await _told(output)
+        if not did:
             raise RunFailed(f"the abuser {name!r} failed")
-        return undisturbed, abused, Counter(json.loads(told)), max(sizes) - before
+        return Pair(undisturbed, abused, did, max(sizes) - sizes[0])
 
     @asynccontextmanager
     async def _victim(self, name: str) -> AsyncIterator[Victim]:
@@ -264,6 +277,13 @@ async def _line(stream: trio.abc.ReceiveStream) -> bytes:
             return b""
         line += more
     return line
+
+
+async def _told(stream: trio.abc.ReceiveStream) -> Counter[str]:
+    """Read what an abuser did, once it has ended; nothing if it does not end in time."""
+    with trio.move_on_after(ABUSER_S):
+        return Counter(json.loads(await _line(stream) or b"{}"))
+    return Counter()
 
 
 async def _watch(pid: int, sizes: list[int]) -> None:

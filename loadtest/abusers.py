@@ -7,10 +7,11 @@ by the server in count; an abuser whose connection is ended makes another.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
@@ -207,12 +208,16 @@ async def enqueue_on(site: Site) -> None:
         await trio.sleep_forever()
 
 
-async def long_messages(site: Site) -> None:
-    """Send one message of nearly 4 MiB, four tasks with long lists of numbers, again and again."""
+def long_message() -> str:
+    """Make an enqueue frame of nearly 4 MiB, as Python's json writes it: four tasks with long lists of numbers."""
     numbers = [100_000 + n for n in range(131_000)]  # 8 bytes each here, 7 as the server counts a payload
     tasks = [{"id": f"long-{n}", "payload": numbers} for n in range(4)]
-    text = json.dumps({"type": "enqueue", "ref": 1, "queue": QUEUE, "tasks": tasks})
-    await _flood(site, frame_of(text), 1)
+    return json.dumps({"type": "enqueue", "ref": 1, "queue": QUEUE, "tasks": tasks})
+
+
+async def long_messages(site: Site) -> None:
+    """Send one message of nearly 4 MiB again and again."""
+    await _flood(site, frame_of(long_message()), 1)
 
 
 async def queue_names(site: Site) -> None:
@@ -368,11 +373,16 @@ async def abuse(name: str, url: str, seconds: float) -> Counter[str]:
     return site.counts
 
 
-def main(name: str, url: str, seconds: str) -> None:
-    """Abuse a server."""
+def main(argv: Sequence[str]) -> None:
+    """Abuse a server; ends the process with 2 when the arguments make no sense."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.abusers", description=__doc__)
+    parser.add_argument("name", choices=ABUSERS)
+    parser.add_argument("url")
+    parser.add_argument("seconds", type=float)
+    given = parser.parse_args(argv)
     print("ready", flush=True)
-    print(json.dumps(trio.run(abuse, name, url, float(seconds))), flush=True)
+    print(json.dumps(trio.run(abuse, given.name, given.url, given.seconds)), flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 import loadtest.__main__ as program
+from loadtest.abusers import ABUSERS
 from loadtest.features import FEATURES
 from loadtest.figures import judge
 from loadtest.scenarios import Scenario
@@ -71,6 +72,10 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
     assert min(cpu.values()) > 0
     assert [row["name"] for row in report["features"]["rows"]] == [feature.name for feature in FEATURES]
     assert all(min(row["of_off"].values()) > 0 for row in report["features"]["rows"])
+    abused = {row["name"]: row for row in report["abuse"]["rows"]}  # whether they are within depends on what else runs
+    assert list(abused) == list(ABUSERS)
+    assert all(row["did"]["connections"] for row in abused.values())
+    assert abused["slow worker"]["did"]["acknowledged"] == 8
     cases = {case["name"]: case for case in report["fairness"]["scorecard"]["cases"]}
     assert {"trickle", "lone-tenant", "delayed-herd", "weight-change-live"} == set(cases)
     assert cases["lone-tenant"]["makespan_to_fifo"] > 0
