@@ -25,7 +25,7 @@ from fairq.errors import FairqError
 from fairq.transport import Disconnected, Target, dial
 from loadtest.abusers import ABUSERS
 from loadtest.figures import Verdict, judge, percentile
-from loadtest.processes import RunFailed, Server, resident_bytes, running_abuser, running_server
+from loadtest.processes import CpuMeter, RunFailed, Server, resident_bytes, running_abuser, running_server
 from loadtest.report import Progress, Table
 from loadtest.throughput import PAYLOAD
 from loadtest.watch import wait_attached
@@ -35,6 +35,7 @@ QUEUE, CREDIT = "victim", 20
 FACTOR, FLOOR_MS = 3.0, 60.0
 DELAY_S = 1.0
 WARM_TASKS = 40
+ABUSED_PART = 0.9  # of a round: what the end of an abuser's connection does to others belongs to it
 ABUSER_S = 90.0  # beyond its round, until it has ended
 TOKEN = "dev-tenant:victim"
 DELAYED = {"pending waits", "queue names"}  # rows in which the victim has delayed tasks too
@@ -76,12 +77,13 @@ def summary(undisturbed: Sequence[Sequence[float]], abused: Sequence[Sequence[fl
 
 @frozen
 class Pair:
-    """A round without and a round with an abuser: what was measured, what that did, and by how much the server grew."""
+    """A round without and a round with an abuser: what was measured, what that did, and what it cost."""
 
     undisturbed: Rounds
     abused: Rounds
     did: Counter[str] = field(factory=Counter)
     grown_bytes: int = 0
+    cores: Mapping[str, float] = field(factory=dict)  # that server and store were busy on, beside the abuser
 
 
 def row_of(name: str, pairs: Sequence[Pair]) -> dict[str, Any]:
@@ -94,6 +96,7 @@ def row_of(name: str, pairs: Sequence[Pair]) -> dict[str, Any]:
     is_served = did["acknowledged"] >= WORKERS.get(name, 0) * len(pairs)
     return {
         "name": name, "figures": figures, "did": dict(did), "grown_bytes": max(pair.grown_bytes for pair in pairs),
+        "cores": {process: round(median(pair.cores[process] for pair in pairs), 2) for process in pairs[0].cores},
         "is_within": is_served and all(figure["of_bound"] <= 1 for figure in figures.values()),
     }  # fmt: skip
 
@@ -244,21 +247,23 @@ class Abuse:
     async def pair(self, victim: Victim, name: str) -> Pair:
         """Measure a round without and a round with an abuser. Raises: RunFailed if that does not run."""
         self.progress.say(f"abuse: {name}")
-        undisturbed = await victim.measure(name, self.sizes)
-        sizes = [resident_bytes(victim.server.pid)]
-        async with running_abuser(victim.server, name, self.sizes.seconds) as process:
+        server, undisturbed = victim.server, await victim.measure(name, self.sizes)
+        sizes = [resident_bytes(server.pid)]
+        async with running_abuser(server, name, ABUSED_PART * self.sizes.seconds) as process:
             output = process.stdout
             assert output is not None
             if not await _line(output):
                 raise RunFailed(f"the abuser {name!r} did not start")
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_watch, victim.server.pid, sizes)
+                nursery.start_soon(_watch, server.pid, sizes)
+                began, meter = time.perf_counter(), CpuMeter({"server": server.pid, "store": server.store_pid})
                 abused = await victim.measure(name, self.sizes)
+                cores = {process: cpu / (time.perf_counter() - began) for process, cpu in meter.used().items()}
                 nursery.cancel_scope.cancel()
             did = await _told(output)
         if not did:
             raise RunFailed(f"the abuser {name!r} failed")
-        return Pair(undisturbed, abused, did, max(sizes) - sizes[0])
+        return Pair(undisturbed, abused, did, max(sizes) - sizes[0], cores)
 
     @asynccontextmanager
     async def _victim(self, name: str) -> AsyncIterator[Victim]:
@@ -321,11 +326,16 @@ def tables(part: Mapping[str, Any]) -> list[Table]:
     deeds = [
         [
             row["name"], ", ".join(f"{value:,} {what}" for what, value in row["did"].items() if value),
-            row["grown_bytes"] / 2**20, "yes" if row["is_within"] else "NO",
+            *(f"{cores:.0%}" for cores in row["cores"].values()), row["grown_bytes"] / 2**20,
+            "yes" if row["is_within"] else "NO",
         ]
         for row in part["rows"]
     ]  # fmt: skip
     return [
         Table(title, ["", "figure", "p50", "p99", "abused p50", "abused p99", "of bound", "within"], lines, note),
-        Table("what the abusers did in all their rounds", ["", "did", "server's growth MiB", "within"], deeds),
+        Table(
+            "what the abusers did in all their rounds",
+            ["", "did", "server CPU", "store CPU", "growth MiB", "within"],
+            deeds,
+        ),
     ]
