@@ -27,6 +27,7 @@ from fairq.wire.messages import SUBPROTOCOL, Role
 
 TENANT, WORKER, OPERATOR = "dev-tenant:abuser", "dev-worker", "dev-operator"
 QUEUE = "abuse"  # nobody works for it
+ADDRESS = "127.0.0.2"  # not the victim's: servers count by address, too
 PACE_S = 0.016
 AGAIN_S = 0.02  # between two connections
 RECEIVE_BYTES = 1 << 16
@@ -121,6 +122,7 @@ class Site:
         try:
             if receive_bytes:
                 socket.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, receive_bytes)
+            await socket.bind((ADDRESS, 0))
             await socket.connect((target.hostname, target.port))
         except BaseException:
             socket.close()
@@ -210,7 +212,7 @@ async def enqueue_on(site: Site) -> None:
 
 def long_message() -> str:
     """Make an enqueue frame of nearly 4 MiB, as Python's json writes it: four tasks with long lists of numbers."""
-    numbers = [100_000 + n for n in range(131_000)]  # 8 bytes each here, 7 as the server counts a payload
+    numbers = [10**11 + n for n in range(74_000)]  # 14 bytes each here, 13 as the server counts a payload
     tasks = [{"id": f"long-{n}", "payload": numbers} for n in range(4)]
     return json.dumps({"type": "enqueue", "ref": 1, "queue": QUEUE, "tasks": tasks})
 
