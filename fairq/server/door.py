@@ -67,10 +67,11 @@ class Usage:
     bytes: Rate
     connections: int = 0
     under_way: int = 0  # requests
+    rests_until: float = 0.0
 
     def take(self, size: int, now: float) -> float:
-        """Take in a text; returns the seconds until the next one is welcome."""
-        return max(self.requests.take(1, now), self.bytes.take(size, now))
+        """Take in a text; returns the seconds to wait before it is read."""
+        return max(self.requests.take(1, now), self.bytes.take(size, now), self.rests_until - now)
 
 
 @define(eq=False)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from time import thread_time
 from typing import Any
 
 import structlog
 import trio
 from attrs import define, field
 
-from fairq.errors import BadFrame, FairqError, TooMany
+from fairq.errors import BadFrame, Draining, FairqError, TooMany
 from fairq.server.auth import Identity
 from fairq.server.door import Usage
 from fairq.transport import Disconnected, Transport
@@ -29,6 +30,8 @@ MAX_WAITING = 4_096  # tasks, batches and feeds that requests only wait for
 MAX_UNREAD_BYTES = 4 << 20  # of answers that the client has not taken yet: nothing more is read from it meanwhile
 LONG_ANSWERS = (Peek, Dead, Letter, Schedules, Tenants, Workers)  # and those of requests that wait (asking.py)
 MAX_LONG_ANSWERS = 4  # made at once, and none while too much is unread
+LONG_TEXT_S, RESTS = 0.004, 3  # of CPU; whoever sends a text that takes longer to read has a fourth of the time at most
+ENDS_AT_ONCE = 64  # requests that wait, when their connection has gone: thousands would hold up everybody
 RETRY_MS = 100  # after which a request may be tried again that was one too many
 END_S = 10.0  # how long a connection that is to end may take for what it still has to say
 
@@ -52,12 +55,13 @@ class Peer:
     freed: Callable[[Peer], None] = lambda _: None  # leases are off its account, since their time is over
     is_leaving: bool = False
     is_over: trio.Event = field(factory=trio.Event, init=False)  # its leases need not be kept any more
-    _waits: int = field(default=0, init=False)  # requests that wait
+    _waits: dict[trio.CancelScope, None] = field(factory=dict, init=False)  # requests that wait
     _waiting: int = field(default=0, init=False)  # for so many things
     _long_answers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MAX_LONG_ANSWERS), init=False)
     _sleeps_until: float = field(default=0.0, init=False)
     _woken: trio.Event = field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+    _writing: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.transport.source, self.transport.stuck = self._outgoing, self._wake
@@ -104,6 +108,15 @@ class Peer:
             self.session.heard_at = now + wait_s  # it is not the client that is silent
             await trio.sleep(wait_s)
 
+    def _take_in(self, text: str) -> Any | None:
+        """Read a text; where that takes long, the tenant rests before its next one is taken in."""
+        began = thread_time()
+        request = self.session.receive(text, trio.current_time())
+        took_s = thread_time() - began
+        if self.usage is not None and took_s > LONG_TEXT_S:
+            self.usage.rests_until = trio.current_time() + RESTS * took_s
+        return request
+
     @asynccontextmanager
     async def long_answer(self) -> AsyncIterator[None]:
         """Make what may be a long answer: a few at once, and none while the client has not taken others."""
@@ -134,14 +147,24 @@ class Peer:
                 f"requests would wait for more than {MAX_WAITING} tasks, batches and feeds", retry_in_ms=RETRY_MS
             )
         self._waiting += things
-        self._waits += 1
         self._count(-1)
+        scope = trio.CancelScope()
+        self._waits[scope] = None
         try:
-            yield
+            with scope:
+                yield
         finally:
             self._waiting -= things
-            self._waits -= 1
+            del self._waits[scope]
             self._count(1)
+        if scope.cancelled_caught:
+            raise Draining("the connection has ended")
+
+    async def _end_waits(self) -> None:
+        for n, scope in enumerate(list(self._waits), 1):
+            scope.cancel()
+            if n % ENDS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
 
     def _count(self, requests: int) -> None:
         """Note that so many more requests are under way."""
@@ -159,7 +182,9 @@ class Peer:
         with self._scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read, nursery)
-                await self._write()
+                with self._writing:
+                    await self._write()
+                await self._end_waits()
                 self._scope.cancel()
 
     async def _read(self, nursery: trio.Nursery) -> None:
@@ -169,7 +194,7 @@ class Peer:
             try:
                 text = await self.transport.receive()
             except Disconnected:
-                self._scope.cancel()
+                self._writing.cancel()
                 return
             except BadFrame as error:
                 self.session.refuse(None, error)
@@ -178,7 +203,7 @@ class Peer:
             await self._wait_turn(len(text))
             if self.closing:
                 continue
-            request = self.session.receive(text, trio.current_time())
+            request = self._take_in(text)
             if request is None:
                 if self.session.has_outgoing:
                     self.kick()

@@ -31,6 +31,7 @@ FLOOR_S, IDLE_FLOORS = 1.0, 20
 TICKS_AT_ONCE = 16
 _DISCOVER_S = 5.0
 _BEAT_S = 0.25
+_NEW_PER_S = 1_000  # queues that are ticked for the first time
 
 
 @define(eq=False)
@@ -111,9 +112,9 @@ class Ticker:
         known = set(self.due)
         try:
             queues = await self.store.queues()
-            for queue in queues:
-                if queue not in known:
-                    self._tick_in(queue, 0.0)
+            new = [queue for queue in queues if queue not in known]
+            for n, queue in enumerate(new):  # thousands at once would hold up what is due
+                self._tick_in(queue, n / _NEW_PER_S)
             for queue in known.difference(queues):
                 self.forget(queue)
         except FairqError as error:

@@ -28,6 +28,7 @@ RETRYABLE = frozenset({"unavailable", "unknown", "too_many", "draining", "repair
 FATAL = frozenset({"unauthorized", "forbidden", "superseded", "closed"})
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
 FRAME_BYTES = 1_024  # of a frame, around what is counted piece by piece
+_ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer: others' are read in between
 _TASK_BYTES = 256  # of a task in a frame, around its payload
 _MOST_BYTES_PER_CHAR = 4  # in UTF-8
 _TASK_OPTIONS, _PLAIN = NewTask._fields[2:], NewTask("", b"")[2:]
@@ -385,7 +386,8 @@ class ClientSession(Session):
     def _take_batch(self, line: deque[_Chunk]) -> list[_Chunk]:
         """Take chunks off a line, up to a batch's count and a message's bytes; splits the last."""
         batch: list[_Chunk] = []
-        places, room = self.max_batch, self.max_message_bytes - FRAME_BYTES
+        most = self.max_message_bytes - FRAME_BYTES
+        places, room = self.max_batch, min(most, _ENOUGH_BYTES)
         while line and places:
             chunk = line[0]
             if chunk.call.is_done:
@@ -394,6 +396,8 @@ class ClientSession(Session):
             if batch and (chunk.is_alone or batch[0].is_alone):
                 break
             stop, left = chunk.fit(places, room)
+            if stop == chunk.start and not batch:
+                stop, left = chunk.fit(1, most)[0], 0
             if stop > chunk.start:
                 places, room = places - (stop - chunk.start), left
                 chunk.call.under_way += 1

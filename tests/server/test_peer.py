@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import count
 from typing import Any
 
 import orjson
+import pytest
 import trio
 import trio.testing
 from attrs import define, field
@@ -16,10 +19,13 @@ from fairq.server.auth import Identity
 from fairq.server.door import Rate, Usage
 from fairq.server.peer import (
     END_S,
+    ENDS_AT_ONCE,
+    LONG_TEXT_S,
     MAX_LONG_ANSWERS,
     MAX_REQUESTS,
     MAX_TENANT_REQUESTS,
     MAX_UNREAD_BYTES,
+    RESTS,
     Peer,
 )
 from fairq.transport import PIECE_BYTES, Transport
@@ -219,3 +225,73 @@ async def test_requests_of_a_tenant_are_counted_over_its_connections(autojump_cl
             answered.set()
     assert usage.under_way == MAX_TENANT_REQUESTS - 2
     assert len(client.got) == 5
+
+
+async def test_whoever_sends_what_takes_long_to_read_rests_over_all_its_connections(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = count(
+        0.0, 0.9 * LONG_TEXT_S
+    )  # each look at the clock is so much later: a text takes nearly as long as it may
+    monkeypatch.setattr("fairq.server.peer.thread_time", lambda: next(cpu))
+    usage = Usage(Rate(1e6, 1e6), Rate(1e9, 1e9))
+    began = trio.current_time()
+
+    async def ask_many() -> None:
+        client = SlowClient(0.0, ask(20))
+        peer = connected(client)
+        peer.usage = usage
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.run)
+            while len(client.got) < 20:  # noqa: ASYNC110 - in virtual time
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+
+    await ask_many()
+    assert trio.current_time() - began < 0.1
+    cpu = count(0.0, 2 * LONG_TEXT_S)
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask_many)
+        nursery.start_soon(ask_many)
+    assert trio.current_time() - began >= 19 * RESTS * 2 * LONG_TEXT_S
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the turns of the scheduler."""
+
+    count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        """Count one."""
+        self.count += 1
+
+
+async def test_requests_that_wait_end_a_few_at_a_time(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several hundred wait when their client goes; in no turn of the scheduler do more than a few end."""
+    monkeypatch.setattr("fairq.server.peer.MAX_REQUESTS", 10_000)
+    turns, ended = Turns(), list[int]()
+    trio.lowlevel.add_instrument(turns)
+    client = SlowClient(0.0, ask(10 * ENDS_AT_ONCE))
+    peer = connected(client)
+
+    async def wait(peer: Peer, _: Any) -> dict[str, Any]:
+        try:
+            with peer.waiting(1):
+                await trio.sleep_forever()
+        finally:
+            ended.append(turns.count)
+        raise AssertionError
+
+    peer.carry_out = wait
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.run)
+            while len(peer._waits) < 10 * ENDS_AT_ONCE:  # noqa: ASYNC110 - in virtual time
+                await trio.sleep(1)
+            client.closed = (1000, "")  # it says good-bye
+    assert len(ended) == 10 * ENDS_AT_ONCE
+    assert max(Counter(ended).values()) <= 2 * ENDS_AT_ONCE
+    assert peer.requests == 0

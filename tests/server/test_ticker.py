@@ -198,6 +198,8 @@ async def test_few_ticks_are_under_way_at_once_and_queues_with_ready_tasks_are_t
     assert store.most_at_once == TICKS_AT_ONCE
     assert len(hinted) >= 115
     assert set(hinted) == {"q7"}
+    at_first = [at for at, _ in store.ticked[:500]]
+    assert 0.4 < max(at_first) - min(at_first) < 2, "new queues are not all ticked in one go"
     late = [queue for at, queue in store.ticked if at >= 60 and queue != "q7"]
     assert 500 * 60 / (IDLE_FLOORS + 1) <= len(late) <= 500 * 60 / (0.75 * IDLE_FLOORS) + 500
 

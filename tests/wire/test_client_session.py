@@ -404,3 +404,16 @@ def test_a_task_that_alone_would_take_long_to_read_is_refused_and_the_others_are
         end.stored(frame)
     assert isinstance(bad.error, TooLarge)
     assert good.result == ["ok"]
+
+
+def test_long_tasks_go_in_frames_between_which_others_are_read(end: End) -> None:
+    long, longest = b'"' + b"x" * 100_000 + b'"', b'"' + b"x" * 900_000 + b'"'
+    calls = [end.enqueue(*"abcdefgh", payload=long), end.enqueue("i", "j", payload=longest), end.enqueue("k")]
+    sizes = []
+    for _ in range(10):
+        for frame in end.sent():
+            sizes.append((len(json.dumps(frame)) >> 19, len(ids(frame))))
+            end.stored(frame)
+    assert all(call.is_done for call in calls)
+    assert [count for _, count in sizes] == [5, 3, 1, 1, 1]
+    assert [size for size, _ in sizes] == [0, 0, 1, 1, 0]
