@@ -211,9 +211,9 @@ async def enqueue_on(site: Site) -> None:
 
 
 def long_message() -> str:
-    """Make an enqueue frame of nearly 4 MiB, as Python's json writes it: four tasks with long lists of numbers."""
-    numbers = [10**11 + n for n in range(74_000)]  # 14 bytes each here, 13 as the server counts a payload
-    tasks = [{"id": f"long-{n}", "payload": numbers} for n in range(4)]
+    """Make an enqueue frame of nearly 4 MiB, as Python's json writes it: nearly as many numbers as may be."""
+    numbers = [10**19 + n for n in range(47_500)]  # 22 bytes each here, 21 as the server counts a payload
+    tasks = [{"id": f"long-{n}", "payload": [*numbers, "x" * 20]} for n in range(4)]
     return json.dumps({"type": "enqueue", "ref": 1, "queue": QUEUE, "tasks": tasks})
 
 

@@ -21,7 +21,7 @@ import orjson
 from fairq.errors import BadFrame, TooLarge
 
 MAX_DEPTH = 254  # of nested arrays and objects in one text, the outermost included
-MAX_COST = 300_000  # of a text: one for each comma and colon, and BRACKET_COST for each array and object
+MAX_COST = 200_000  # of a text: one for each comma and colon, and BRACKET_COST for each array and object
 BRACKET_COST = 8
 _FREE_CHARS = 65_536  # a text so short costs little, whatever is in it
 
@@ -84,5 +84,6 @@ def parse(text: str) -> dict[str, Any]:
 def _may_be_forgiven(text: str, canonical: str) -> bool:
     """Whether something may have been lost between a text and its canonical form."""
     bare = _without_strings(canonical)
-    has_exponents = bare.count("e") > bare.count("true") + bare.count("false")
+    letters = bare.count("e")
+    has_exponents = letters > 0 and letters > bare.count("true") + bare.count("false")
     return has_exponents or bare.count(":") != _without_strings(text).count(":")
