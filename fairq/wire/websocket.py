@@ -146,7 +146,7 @@ class ClientHandshake:
 
     def __init__(self, url: str, token: str) -> None:
         self._protocol = ClientProtocol(
-            parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=4 * MAX_MESSAGE_BYTES
+            parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=8 * MAX_MESSAGE_BYTES
         )
         request = self._protocol.connect()
         request.headers["Authorization"] = f"Bearer {token}"

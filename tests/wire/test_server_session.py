@@ -172,5 +172,5 @@ def test_pushes_of_long_payloads_are_split_so_that_clients_can_take_them() -> No
     texts = session.outgoing(1.0)
     assert all(len(text) <= MAX_MESSAGE_BYTES for text in texts)
     assert [task["id"] for text in texts for task in json.loads(text)["tasks"]] == list("abcdefg")
-    assert len(texts) == 3
+    assert len(texts) == 7
     assert session.free == 2
