@@ -7,6 +7,14 @@ local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long
 local MOST_VOIDS = 1000000      -- entries of tasks that were cancelled, behind one that is not served
 local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'window', 'result_ttl'}
 
+-- Reads whom this call's tasks are told, if its last argument says so; returns where its tasks end.
+function arrivals.read_hint(call, args)
+  local last = #args % 3 == 1 and args[#args] or ''
+  local server = last:match('^wake (.+)$')
+  if server then call.hint = '1 ' .. server elseif last == 'covered' then call.hint = false else return #args end
+  return #args - 1
+end
+
 -- Reads a task's options (see OPTIONS in KEYS.md; empty: nothing is asked): start_at, expires_at, max_attempts, what
 -- few tasks ask for, and the window of its dedupe key.
 function arrivals.read_options(call, packed)

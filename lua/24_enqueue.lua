@@ -58,8 +58,8 @@ end
 -- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.
 --   keys  1 prefix
 --   argv  1 now  2 dice  3 tenant  then per task (at most 500): id, options (packed, see OPTIONS in KEYS.md), payload;
---         last of all (may be left out) "covered": the caller claims as many tasks right behind this call, so that no
---         other server needs to hear of them
+--         last of all (may be left out: all servers) who is to hear of them: "covered", nobody, for the caller claims
+--         as many tasks right behind this call; or "wake <server>", that one first
 --         Refused as a whole (`not_found` or `batch_closed`) where a batch is not the tenant's, or not open; and with
 --         `quota_exceeded <limit> <ms until it may be tried again>` where the tenant would have too much waiting.
 --   out   per task: "ok" | "duplicate" (id waiting, leased, dead or done not long ago)
@@ -69,11 +69,9 @@ end
 function verbs.enqueue(keys, args)
   local call, name, new, outcomes, ids = calls.open_made(keys, args), args[3], arrivals.new(args[3]), {}, {}
   check_tenant(name)
-  call.is_covered = #args % 3 == 1 and args[#args] == 'covered'
-  for i = 4, #args - (call.is_covered and 1 or 0), 3 do ids[#ids + 1] = args[i] end
-  if #ids == 0 or #ids > TASKS_PER_CALL or #args % 3 ~= (call.is_covered and 1 or 0) then
-    refuse('bad_request', 'tasks')
-  end
+  local last = arrivals.read_hint(call, args)
+  for i = 4, last, 3 do ids[#ids + 1] = args[i] end
+  if #ids == 0 or #ids > TASKS_PER_CALL or last % 3 ~= 0 then refuse('bad_request', 'tasks') end
   local known, seen = records.of(call, ids), {}
   for n, id in ipairs(ids) do
     check_id(id, ID_BYTES)

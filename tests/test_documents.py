@@ -246,12 +246,13 @@ def test_the_lineage_is_complete_and_its_tests_are_there() -> None:
 
 
 def test_floors_are_those_of_the_code() -> None:
-    from fairq.server import roster, ticker, watchers
+    from fairq.server import app, roster, ticker, watchers
 
     after = {row["lost"]: row["after, at most"] for row in table_after(RUNBOOK, "| lost | found by")}
     assert after["that there is work again"].startswith(
         f"{ticker.FLOOR_S:g} s; {ticker.IDLE_FLOORS * ticker.FLOOR_S:g} s"
     )
+    assert after["that a server was woken to claim a task, and died or was full"] == f"{app.LATER_MS} ms"
     waiting = next(value for lost, value in after.items() if "a request waits for" in lost)
     assert waiting == f"{watchers.POLL_S:g} s"
     slots = next(value for lost, value in after.items() if "how many slots" in lost)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -22,7 +23,7 @@ S = TypeVar("S", bound=ClientSession)
 
 @define(eq=False)
 class Driver(Generic[S]):
-    """Runs one session over one connection after the other, going round the URLs.
+    """Runs one session over one connection after the other, going round the URLs from any of them.
 
     `handle(frame)` gets the frames that the session leaves to us; `moved()` is called whenever it has taken something
     in or a deadline has passed.
@@ -44,7 +45,7 @@ class Driver(Generic[S]):
         targets = [Target.parse(url, tls) for url in ([urls] if isinstance(urls, str) else urls)]
         if not targets:
             raise SettingsError("give the URL of at least one server", field="url")
-        return cls(session, targets, check_token(token))
+        return cls(session, random.sample(targets, len(targets)), check_token(token))
 
     @property
     def is_connected(self) -> bool:

@@ -37,6 +37,7 @@ log = structlog.get_logger("fairq.server")
 
 _GIVE_BACK_S = 5.0
 _FORGET_S = 30.0  # between looks for queues of which nobody needs to hear
+LATER_MS = 250  # until servers look that were not called first
 _ANSWER_S = 1.0  # after the grace, for answers that are owed
 
 
@@ -105,6 +106,8 @@ class App:
                     dispatcher.stop(message.removeprefix(keys.STOP))
                 elif message in ("", keys.READY):
                     dispatcher.hint()
+                elif message.startswith(keys.READY):
+                    self._claim_first(queue, message.removeprefix(keys.READY).strip())
             if watchers := self.watchers.get(queue):
                 watchers.heard(message)
 
@@ -156,9 +159,23 @@ class App:
         if queue in self.dispatchers:
             self.dispatchers[queue].hint()
 
-    def cover(self, queue: str, tasks: int) -> bool:
-        """Claim so many tasks, which are about to be enqueued; tells whether that leaves right behind them."""
-        return queue in self.dispatchers and self.dispatchers[queue].cover(tasks)
+    def cover(self, queue: str, tasks: int) -> str:
+        """Claim so many tasks, which are about to be enqueued, if workers of this server have room for all of them.
+
+        Returns whom the store is to tell of them: nobody if that leaves right behind, or a server that has workers.
+        """
+        dispatcher = self.dispatchers.get(queue)
+        if dispatcher and dispatcher.cover(tasks):
+            return "covered"
+        server = self.name if dispatcher and dispatcher.has_room else self.roster.one_elsewhere(queue, tasks)
+        return f"wake {server}" if server else "all"
+
+    def _claim_first(self, queue: str, server: str) -> None:
+        """There is work, and a server that shall claim first; for the case that it does not, look a little later."""
+        if server != self.name:
+            self.ticker.expect(queue, LATER_MS)
+        elif not self.dispatchers[queue].claim_first():
+            self.nursery.start_soon(self.dispatchers[queue].pass_on)
 
     def may_have_work(self, queue: str) -> bool:
         """Whether a claim from a queue might find something."""

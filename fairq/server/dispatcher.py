@@ -63,7 +63,9 @@ class Dispatcher:
     _cancelled: set[str] = field(factory=set, init=False)  # heard of meanwhile
     _is_empty: bool = field(default=False, init=False)
     _is_waiting: bool = field(default=False, init=False)  # for work or credit
+    _is_first: bool = field(default=False, init=False)  # before the other servers
     _covered: int = field(default=0, init=False)  # tasks that the next claim is to take
+    _expected: int | None = field(default=None, init=False)  # tasks, where no others can be there
     _emptied: trio.Event = field(factory=trio.Event, init=False)
     _wake: trio.Event = field(factory=trio.Event, init=False)
 
@@ -74,6 +76,7 @@ class Dispatcher:
         """There may be work."""
         self._hints += 1
         self._is_empty = False
+        self._expected = None
         self._wake.set()
 
     def cover(self, tasks: int) -> bool:
@@ -81,11 +84,31 @@ class Dispatcher:
 
         Whoever enqueues them then need not wake other servers.
         """
+        expected = self._expected
         self.hint()
         self._covered += tasks
+        self._expected = None if expected is None else expected + tasks
         if not self._is_waiting or trio.current_time() < self._next_claim_at:
             return False
+        return self.has_room
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the next claim has room for all that it shall cover."""
         return self._covered <= CLAIM_TASKS and self.room.free(self._covered) >= self._covered
+
+    def claim_first(self) -> bool:
+        """Claim first, before the other servers look; tells whether there is room at all."""
+        self.hint()
+        self._is_first = bool(self.room.free(1))
+        return self._is_first
+
+    async def pass_on(self) -> None:
+        """Have all servers look: there may be more than there is room for here."""
+        try:
+            await self.store.wake(self.queue)
+        except FairqError as error:
+            log.debug("servers cannot be called", queue=self.queue, error=error.message)
 
     @property
     def store_now_ms(self) -> int:
@@ -169,6 +192,7 @@ class Dispatcher:
     async def _claim_for(self, shares: dict[Worker, int]) -> None:
         """Claim as much as was set aside, hand it out, and let other queues have what was not needed."""
         wanted, hints, began = max(1, sum(shares.values())), self._hints, trio.current_time()
+        called, self._is_first = self._is_first, False
         claim, self._is_claiming = None, True
         try:
             claim = await self._claim(wanted)
@@ -185,6 +209,7 @@ class Dispatcher:
             self._next_claim_at = ended + min(max(PACE_S, ended - began), MAX_PACE_S)
             if len(claim.leases) < wanted:
                 self._is_empty = hints == self._hints
+            self._expected = 0 if self._is_empty else None
             if self._is_empty:
                 self._emptied.set()
                 self._emptied = trio.Event()
@@ -193,6 +218,8 @@ class Dispatcher:
             if claim.leases:
                 self.ticker.expect(self.queue, claim.lease_ms)
                 await self._hand_out(claim.leases, claim.lease_ms, shares)
+            if called and not self._is_empty:
+                await self.pass_on()
         if not self._is_in_doubt:
             self._is_claiming = False
             self._cancelled.clear()
@@ -233,8 +260,11 @@ class Dispatcher:
         return claim
 
     def _reserve(self) -> dict[Worker, int]:
-        """Set credit aside for one claim, so that no other queue's dispatcher promises it too."""
-        shares = self.room.share(CLAIM_TASKS)
+        """Set credit aside for one claim, so that no other queue's dispatcher promises it too.
+
+        One more than is expected: a claim that brings less than it asked for tells that nothing is left.
+        """
+        shares = self.room.share(CLAIM_TASKS if self._expected is None else min(CLAIM_TASKS, self._expected + 1))
         for worker, share in shares.items():
             worker.session.reserved += share
             if worker.session.slots:

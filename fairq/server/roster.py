@@ -16,6 +16,7 @@ tells its own; one that is not heard of for a minute is forgotten.
 
 from __future__ import annotations
 
+import random
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -87,6 +88,13 @@ class Roster:
     def slots_elsewhere(self, queue: str) -> int:
         """Count the slots that workers of other servers have for a queue, up to some seconds ago."""
         return int(self._told(queue, 0))
+
+    def one_elsewhere(self, queue: str, slots: int) -> str:
+        """Choose a server whose workers have so many slots for a queue, busy or not; empty if none is known."""
+        since = trio.current_time() - _FORGET_S
+        told = {name: said.get(queue, (0, 0.0))[0] for name, (at, said) in self._elsewhere.items() if at > since}
+        able = {name: has for name, has in told.items() if has >= max(1, slots)}
+        return random.choices(list(able), list(able.values()))[0] if able else ""
 
     def places_elsewhere(self, queue: str) -> float:
         """Count the same with each worker's slots divided among its queues, and without those that are to end."""

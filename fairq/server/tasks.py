@@ -34,8 +34,8 @@ async def enqueue(app: App, peer: Peer, request: wire.Enqueue) -> Body:
         for task in request.tasks
     ]
     # A claim that leaves right behind the tasks shares their turn of the store, and its fsync.
-    is_covered = app.cover(queue, sum(1 for task in tasks if not (task.delay_ms or task.start_at_ms)))
-    outcomes = await app.store.enqueue(queue, tenant, tasks, is_covered=is_covered)
+    hint = app.cover(queue, sum(1 for task in tasks if not (task.delay_ms or task.start_at_ms)))
+    outcomes = await app.store.enqueue(queue, tenant, tasks, hint=hint)
     for task in request.tasks:
         if task.delay_ms or task.start_at_ms:
             app.ticker.expect(queue, task.delay_ms)

@@ -14,7 +14,7 @@ DATA_VERSION = "fq:data_version"  # string: the version of what all keys hold
 SERVERS = "fq:servers"  # set of servers' names
 WORKERS = "fq:workers"  # channel: what servers tell each other of workers; JSON
 # Messages on a queue's `ready` channel; the others are followed by an id, or a tenant's name.
-READY = "1"  # there is work again
+READY = "1"  # there is work again; behind a space may stand the server that shall claim first
 STOP = "stop "  # a leased task was cancelled
 END = "end "  # a task whose result is kept has ended
 BATCH = "batch "  # a batch is complete

@@ -197,12 +197,11 @@ class Store:
                 raise
             raise Unavailable(f"queue {queue} was deleted meanwhile") from None
 
-    async def enqueue(
-        self, queue: str, tenant: str, tasks: Sequence[NewTask], *, is_covered: bool = False
-    ) -> list[str]:
+    async def enqueue(self, queue: str, tenant: str, tasks: Sequence[NewTask], *, hint: str = "all") -> list[str]:
         """Store up to 500 tasks of one tenant; returns an outcome for each.
 
-        `is_covered`: the caller claims as many right behind, so that servers that wait for work need not be told.
+        `hint`: which servers are told, if they wait for work: `all`; `wake <server>`, that one first; `covered`: none,
+        for the caller claims as many right behind.
 
         `ok`; `duplicate` of a known id; `duplicate <id>` where that task holds the dedupe key; `expired`, its window is
         over already.
@@ -211,7 +210,7 @@ class Store:
         args: list[str | bytes] = []
         for task in tasks:
             args += (task.id, pack_options(task), task.payload)
-        at_once = ("covered",) if is_covered else ()
+        at_once = () if hint == "all" else (hint,)
         outcomes = await self._put("enqueue", queue, tenant, *args, maker=tenant, at_once=at_once)
         return [outcome.decode() for outcome in outcomes]
 
@@ -542,6 +541,10 @@ class Store:
             records = await self.connection.call("HMGET", keys.TOKENS, *some)
             known.update(id for id, record in zip(some, records, strict=True) if record is not None)
         return known
+
+    async def wake(self, queue: str) -> None:
+        """Tell all servers that there may be work in a queue; it may be lost."""
+        await self.connection.call("SPUBLISH", keys.ready_channel(queue), keys.READY)
 
     async def tell_workers(self, message: bytes) -> None:
         """Say something about workers to all servers; it may be lost."""

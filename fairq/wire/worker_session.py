@@ -264,16 +264,19 @@ class WorkerSession(ClientSession):
         self.reports.clear()
 
     def _attach(self, now: float) -> None:
-        """Ask to be fed, and bring along what is ended without an answer, and what is held, as far as a frame takes."""
+        """Ask to be fed, and bring along what is held, and what is ended without an answer, as far as a frame takes.
+
+        What is held fits, by the bound of credit. An end is fenced by its lease: it is told whether brought or not.
+        """
         self.must_attach, self.told_credit = False, self.credit
         most = min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // _LEASE_BYTES - len(self.queues))
-        leases = [
+        leases = [HeldLease(queue, id, held.number) for queue, line in self.held.items() for id, held in line.items()]
+        leases += [
             HeldLease(queue, each.id, each.lease)
             for queue, line in self.settlements.items()
             for each in line
             if each.action != "release"
         ]
-        leases += [HeldLease(queue, id, held.number) for queue, line in self.held.items() for id, held in line.items()]
         body: dict[str, Any] = {
             "worker": self.worker,
             "queues": list(self.queues),

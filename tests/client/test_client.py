@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -221,6 +221,17 @@ async def test_a_client_of_several_servers_goes_to_one_that_lives(served: Served
     with trio.fail_after(30):
         async with fairq.open_client([dead, url_of(served)], token=tenant("ada")) as client:
             await client.enqueue("emails", 1)
+
+
+async def test_clients_begin_at_any_of_several_servers(served: Served, server_store: str) -> None:
+    with trio.fail_after(30):
+        async with running(server_store) as other, AsyncExitStack() as stack:
+            for _ in range(40):  # at one of the two in all of 40: once in 2 ** 39 runs
+                urls = [url_of(served), url_of(other)]
+                client = await stack.enter_async_context(fairq.open_client(urls, token=tenant("ada")))
+                await client.enqueue("emails", 1)
+            assert served.app.peers
+            assert other.app.peers
 
 
 async def test_a_thousand_concurrent_calls_share_few_frames(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,15 +184,15 @@ class QueueMachine(RuleBasedStateMachine):
     def enqueue(self, tenant: str, ids: list[str], window: dict[str, Any], more: int = 0) -> None:
         """Enqueue; ids come again, in one call and in many. Payloads are as long as the id says, or by so much more.
 
-        Some calls, by their first id, are made by a server that claims at once.
+        Some calls, by their first id, are made by a server that claims at once, or knows one that shall.
         """
         given = {k: v + self.now if k in ("start_at", "expires_at") else v for k, v in window.items()}
         sizes = {id: int(id[-1]) + more for id in ids}
         parts = [part for id in ids for part in (id, options(**given), b"1" * sizes[id])]
-        is_covered = int(ids[0][-1]) % 3 == 0
-        outcomes = words(self.attempt("enqueue", tenant, *parts, *["covered"] * is_covered))
+        hint = ("covered", "wake near", None)[int(ids[0][-1]) % 3]
+        outcomes = words(self.attempt("enqueue", tenant, *parts, *filter(None, [hint])))
         tasks = [(id, {**given, "size": sizes[id]}) for id in ids]
-        self.same(outcomes, self.model.enqueue(self.now, tenant, tasks, is_covered=is_covered))
+        self.same(outcomes, self.model.enqueue(self.now, tenant, tasks, hint=hint != "covered"))
         for id, outcome in zip(ids, outcomes, strict=False):  # refused as a whole: one word
             if outcome == "ok":
                 self.lives[id] = 0

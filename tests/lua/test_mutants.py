@@ -544,8 +544,9 @@ MUTANTS = [
     Mutant(
         "hunger is never noted", "q.hungry, call.readied = 1, call.readied or q.servable > 0 and not claim.is_kept", ""
     ),
-    Mutant("tasks that are covered are told", "q.hungry == 1 and not call.is_covered and", "q.hungry == 1 and"),
-    Mutant("all tasks are covered", "call.is_covered = #args % 3 == 1 and", "call.is_covered = #args % 3 ~= 2 or"),
+    Mutant("tasks that are covered are told", "q.hungry == 1 and call.hint and", "q.hungry == 1 and"),
+    Mutant("all tasks are covered", "else return #args end", "else call.hint = false return #args end"),
+    Mutant("tasks for a server are covered", "call.hint = '1 ' .. server elseif", "call.hint = false elseif"),
     Mutant(
         "more urgent tasks do not stand before one that waits",
         "    before = before + redis.call('LLEN', levels.list(call, t, level))\n",

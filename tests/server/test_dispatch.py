@@ -131,10 +131,38 @@ async def test_tasks_are_covered_once_and_only_by_a_claim_that_leaves_at_once(se
             dispatcher = served.app.dispatchers["q"]
             assert dispatcher.cover(2)
             assert not dispatcher.cover(2), "two of the three places are promised"
-            assert not served.app.cover("another", 1), "no worker waits there"
+            assert served.app.cover("another", 1) == "all", "no worker waits there"
             await all_claimed(served)
             dispatcher._next_claim_at = trio.current_time() + 60
             assert not dispatcher.cover(1), "it waits for its turn"
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_one_place_more_is_reserved_than_tasks_are_expected(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims: list[int] = []
+    claim = Store.claim
+
+    async def count(self: Store, queue: str, name: str, limit: int, **more: Any) -> Claim:
+        claims.append(limit)
+        return await claim(self, queue, name, limit, **more)
+
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await ada.enqueue("q", ["made"])
+            await worker.attach("q", credit=40)
+            await worker.settle("q", "ack", *await worker.pushed(1))
+            await worker.quiet()
+            monkeypatch.setattr(Store, "claim", count)
+            for expected in (1, 3):
+                await trio.sleep(MAX_PACE_S)
+                await ada.enqueue("q", [f"{expected}-{n}" for n in range(expected)])
+                await worker.settle("q", "ack", *await worker.pushed(expected))
+                await wait_until(lambda: not served.app.may_have_work("q"))
+            assert claims == [2, 4]
+            served.app.hint("q")  # of what others did
+            await wait_until(lambda: claims == [2, 4, 40])
 
 
 @pytest.mark.usefixtures("no_polls")

@@ -234,9 +234,9 @@ def test_leases_outlive_the_connection_and_are_brought_along(end: WorkerEnd) -> 
     end.now += 5
     end.connect()
     frame = end.only()
-    assert frame["leases"] == [{"queue": "q", "id": id, "lease": 1} for id in "dabc"]
+    assert frame["leases"] == [{"queue": "q", "id": id, "lease": 1} for id in "abcd"]
     end.ack("c")  # while the answer is under way
-    end.reply(frame, leases=["gone", "ok", "stale", "ok"])
+    end.reply(frame, leases=["ok", "stale", "ok", "gone"])
     assert end.session.lost == [HeldLease("q", "b", 1)]
     assert [ids(frame) for frame in end.sent()] == [["d", "c"]]
     end.pass_time(LEASE_S / 3)
@@ -252,6 +252,20 @@ def test_leases_run_out_while_there_is_no_connection(end: WorkerEnd) -> None:
     assert end.session.lost == [HeldLease("q", "a", 1)]
     end.connect()
     assert end.only()["leases"] == []
+
+
+def test_what_is_held_is_brought_along_before_what_has_ended() -> None:
+    end = WorkerEnd(credit=3).attach(max_batch=3)
+    end.push(*"abc")
+    end.ack(*"abc")
+    end.sent()
+    end.push(*"def")  # the answer to the ends of the first three is lost
+    end.disconnect()
+    end.connect(max_batch=3)
+    frame = end.only()
+    assert [lease["id"] for lease in frame["leases"]] == list("def")
+    end.reply(frame, leases=["ok"] * 3)
+    assert [ids(frame) for frame in end.frames("settle")] == [list("abc")]
 
 
 def test_leases_beyond_one_attach_are_renewed_right_after_it() -> None:

@@ -1,0 +1,138 @@
+"""Several servers have workers that wait: a task wakes one, and the others look where that was not enough."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from attrs import frozen
+
+from fairq.server.roster import Roster
+from fairq.server.run import Served
+from fairq.store.store import Claim, Store
+from tests.store.waiting import wait_until
+
+from .harness import WORKER, Raw, raw, running, tenant
+
+pytestmark = pytest.mark.usefixtures("no_polls")
+
+
+@frozen
+class Several:
+    """A server without workers, to which tasks come, and two with a worker each."""
+
+    near: Served
+    servers: tuple[Served, Served]
+    workers: tuple[Raw, Raw]
+    ada: Raw
+
+    async def pushed(self) -> tuple[int, dict[str, Any]]:
+        """Wait until a task was pushed; returns to which worker, and the task."""
+        found: list[tuple[int, dict[str, Any]]] = []
+        async with trio.open_nursery() as nursery:
+
+            async def listen(number: int) -> None:
+                found.append((number, (await self.workers[number].pushed())[0]))
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(listen, 0)
+            nursery.start_soon(listen, 1)
+        ((number, task),) = found
+        return number, task
+
+    async def all_asleep(self) -> None:
+        """Wait until the servers have found that there is nothing more."""
+        dispatchers = [server.app.dispatchers["q"] for server in self.servers]
+        await wait_until(lambda: not any(each.may_have_work or each._is_claiming for each in dispatchers))
+
+
+@asynccontextmanager
+async def several(store: str) -> AsyncIterator[Several]:
+    with trio.fail_after(30):
+        async with (
+            running(store) as near,
+            running(store) as one,
+            running(store) as two,
+            raw(one, WORKER) as here,
+            raw(two, WORKER) as there,
+            raw(near, tenant("ada")) as ada,
+        ):
+            await ada.enqueue("q", ["made"])
+            await here.attach("q", credit=2, name="here")
+            await here.settle("q", "ack", *await here.pushed(1))
+            await there.attach("q", credit=2, name="there")
+            await wait_until(lambda: near.app.roster.slots_elsewhere("q") == 4)
+            found = Several(near, (one, two), (here, there), ada)
+            await found.all_asleep()
+            yield found
+
+
+def wakes(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have enqueues wake this server first."""
+    monkeypatch.setattr(Roster, "one_elsewhere", lambda *_: server)
+
+
+async def test_a_task_wakes_one_of_the_servers_that_have_workers(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.server.app.LATER_MS", 3_600_000)
+    async with several(server_store) as each:
+        claims = Counter[str]()
+        claim = Store.claim
+
+        async def count(self: Store, queue: str, name: str, *args: Any, **more: Any) -> Claim:
+            claims[name.partition("/")[0]] += 1
+            return await claim(self, queue, name, *args, **more)
+
+        monkeypatch.setattr(Store, "claim", count)
+        for n in range(8):
+            claims.clear()
+            await each.ada.enqueue("q", [f"task-{n}"])
+            number, task = await each.pushed()
+            await each.workers[number].settle("q", "ack", task)
+            await each.all_asleep()
+            assert list(claims) == [each.servers[number].app.name]
+
+
+async def test_a_server_without_room_passes_the_word_on(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairq.server.app.LATER_MS", 3_600_000)
+    async with several(server_store) as each:
+        await each.ada.enqueue("q", ["fills", "up"])
+        full, _ = await each.pushed()
+        wakes(each.servers[full].app.name, monkeypatch)
+        await each.ada.enqueue("q", ["next"])
+        number, task = await each.pushed()
+        assert (number, task["id"]) == (1 - full, "next")
+
+
+async def test_a_server_whose_claim_was_full_passes_the_word_on(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.server.app.LATER_MS", 3_600_000)
+    async with several(server_store) as each:
+        wakes(each.servers[0].app.name, monkeypatch)
+        await each.ada.enqueue("q", ["a", "b", "c"])
+        assert len(await each.workers[0].pushed(2)) == 2
+        assert len(await each.workers[1].pushed()) == 1
+
+
+async def test_what_a_server_was_woken_for_in_vain_others_find(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with several(server_store) as each:
+        wakes("gone", monkeypatch)
+        await each.ada.enqueue("q", ["a"])
+        _, task = await each.pushed()
+        assert task["id"] == "a"
+
+
+async def test_more_tasks_than_a_server_has_slots_for_wake_all(server_store: str) -> None:
+    async with several(server_store) as each:
+        assert each.near.app.roster.one_elsewhere("q", 1) in {server.app.name for server in each.servers}
+        assert each.near.app.cover("q", 1).startswith("wake ")
+        assert each.near.app.cover("q", 3) == "all"
+        assert each.near.app.cover("another", 1) == "all"
