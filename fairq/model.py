@@ -23,6 +23,7 @@ MAX_LEASE = (1 << 53) - 1  # the number of a lease
 MAX_SPAN_MS = 400 * 86_400_000  # the longest delay or window
 MAX_TIME_MS = 1 << 50
 MAX_BATCH = 500  # tasks, settlements or ids in one request
+SPECIAL_PLACES = 3  # of these, for a task that asks for what few tasks ask for: the store takes that much longer
 MAX_ERROR_CHARS = 2_048
 MAX_SEARCH_CHARS = 100  # of the error text to search dead letters for
 MAX_CURSOR_CHARS = 200
@@ -171,6 +172,14 @@ class NewTask(NamedTuple):
     result_ttl_ms: int = 0
     events: bool = False
     batch: str = ""
+
+    @property
+    def places(self) -> int:
+        """How many of the places of a request it takes."""
+        is_plain = self.priority == USUAL_PRIORITY and not (
+            self.dedupe_key or self.result_ttl_ms or self.events or self.batch
+        )
+        return 1 if is_plain else SPECIAL_PLACES
 
     def check(self) -> None:
         """Refuse what no store would take. Raises: BadRequest, naming the field."""

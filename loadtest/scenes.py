@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from fairq.model import NewTask, Timing
+from fairq.model import SPECIAL_PLACES, NewTask, Timing
 from fairq.store import keys
 from fairq.store.records import pack_options, pack_template, pack_timing
 from fairq.store.store import CHANGES, LOOKS
@@ -203,6 +203,7 @@ def featured(
 async def features(p: Probe) -> None:
     """500 tenants with a batch each; tasks that ask for everything."""
     s, c = p.sizes, p.sizes.call
+    few = c // SPECIAL_PLACES
     count, numbers = itertools.count(), itertools.count()
 
     def batch_of(n: int) -> str:
@@ -231,16 +232,16 @@ async def features(p: Probe) -> None:
     await p.measure("enqueue", "4 tasks of 1 MiB", Q, lambda: plain(LARGE, 4))
     await p.measure("enqueue", f"{c} delayed tasks", Q, lambda: plain(SMALL, c, delay_ms=HOUR_MS))
     await p.measure("enqueue", f"{c} tasks with a priority", Q, lambda: plain(SMALL, c, priority=1))
-    await p.measure("enqueue", f"{c} with all options, as many batches", Q, lambda: all_options(SMALL, c))
-    await p.measure("enqueue", f"{c} with all options, 4 KiB", Q, lambda: all_options(INLINE, c))
-    await p.measure("enqueue", f"{c} with all options, delayed", Q, lambda: all_options(SMALL, c, delay_ms=60_000))
-    same = await all_options(INLINE, c)
+    await p.measure("enqueue", f"{few} with all options, as many batches", Q, lambda: all_options(SMALL, few))
+    await p.measure("enqueue", f"{few} with all options, 4 KiB", Q, lambda: all_options(INLINE, few))
+    await p.measure("enqueue", f"{few} with all options, delayed", Q, lambda: all_options(SMALL, few, delay_ms=60_000))
+    same = await all_options(INLINE, few)
     await p.call("enqueue", Q, *same)
-    await p.measure("enqueue", f"{c} duplicates, 4 KiB", Q, same)
+    await p.measure("enqueue", f"{few} duplicates, 4 KiB", Q, same)
     by_key = [*same]
     for at in range(1, len(by_key), 3):
         by_key[at] = id_of("z", at)
-    await p.measure("enqueue", f"{c} duplicates by their keys", Q, by_key)
+    await p.measure("enqueue", f"{few} duplicates by their keys", Q, by_key)
     await p.start_over()
     await open_all()
 

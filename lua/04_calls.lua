@@ -86,7 +86,7 @@ function calls.open_any(keys, args)
   local call = {
     prefix = keys[1], dice = args[2], die = 1, queue = calls.load_queue(keys[1]), now = 0, at = 0, sure = 0, mean = 0,
     accounts = {}, books = {}, touched = {}, is_touched = {}, named = false,  -- tenants (08_accounts.lua)
-    limits = false, parked = false, kept = false, unpark_at = false,  -- what bounds them (09_limits.lua)
+    limits = false, parked = false, kept = false, unpark_at = false, tokens = 0,  -- what bounds them (09_limits.lua)
     slots = false, woken = false, wake = false,      -- the fair pick's (10_seats.lua, 29_picks.lua)
     readied = false, freed = false,                  -- whether claims may find more than before (16_close.lua)
     hint = '1',                                      -- whom that is told: all, a server first, or (false) nobody

@@ -27,6 +27,7 @@ local limits = {
   },
 }
 local UNSET = -1                                      -- of a tenant's limit: the one for all holds
+local TOKENS_PER_CALL = 90                            -- after which a claim leaves the rest to the next
 local BAR_PAUSED, BAR_CLOSED, BAR_SPENT = 1, 2, 4     -- bits of details.barred, and the first two of queue.barred
 local OUT, AWAKE = 0, -1  -- account.slot: in no structure, on the wake list, else its slot in the class
 local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see 10_seats.lua; 0: it is not eligible
@@ -216,6 +217,7 @@ function limits.spend(call, t, count)
   if limits.is_plain(call, t) then return end
   local rate, d = limits.of(call, t).rate, accounts.details_of(call, t)
   if rate == 0 then return end
+  call.tokens = call.tokens + count
   d.spent = math.max(d.spent, call.now) + count * 1000 / rate
   limits.meter(call, t)
 end

@@ -94,7 +94,7 @@ function picks.round(call, wanted)
   local round = draws.begin(call, wanted)
   local tenants, moves, count = {}, {}, 0
   round.woken, round.next_woken, round.popped = woken, 1, #woken
-  while count < wanted and q.servable > 0 do
+  while count < wanted and q.servable > 0 and call.tokens < TOKENS_PER_CALL do
     round.wanted = wanted - count
     local t = pick(call, round)
     if not t then break end

@@ -5,12 +5,13 @@ from __future__ import annotations
 import orjson
 from attrs import asdict
 
-from fairq.errors import BadRequest
+from fairq.errors import BadRequest, TooLarge
 from fairq.model import (
     MAX_BATCH,
     MAX_EVENT_ID,
     MAX_SPAN_MS,
     MAX_TIME_MS,
+    SPECIAL_PLACES,
     EventPage,
     NewTask,
     TaskState,
@@ -33,6 +34,12 @@ async def enqueue(app: App, peer: Peer, request: wire.Enqueue) -> Body:
         NewTask(full_id(tenant, task.id), *task[1:-1], task.batch and full_id(tenant, task.batch))
         for task in request.tasks
     ]
+    if sum(task.places for task in tasks) > MAX_BATCH:
+        raise TooLarge(
+            f"a request has {MAX_BATCH} places; one with a priority, dedupe_key, result_ttl_ms, events or batch takes"
+            f" {SPECIAL_PLACES}",
+            field="tasks",
+        )
     # A claim that leaves right behind the tasks shares their turn of the store, and its fsync.
     hint = app.cover(queue, sum(1 for task in tasks if not (task.delay_ms or task.start_at_ms)))
     outcomes = await app.store.enqueue(queue, tenant, tasks, hint=hint)

@@ -132,15 +132,15 @@ class _Chunk:
     stop: int
     is_alone: bool = False  # not to share a frame with others
 
-    def fit(self, places: int, room: int) -> tuple[int, int]:
-        """Return up to where the tasks fit into a frame with so many places and bytes, and the bytes then left."""
-        stop = self.start
+    def fit(self, places: int, room: int) -> tuple[int, int, int]:
+        """Return up to where the tasks fit into a frame with so many places and bytes, and how many then are left."""
+        stop, left = self.start, (places, room)
         for task in self.tasks[stop : min(self.stop, stop + places)]:
-            size = len(task.payload) + _TASK_BYTES
-            if size > room:
+            places, room = places - task.places, room - len(task.payload) - _TASK_BYTES
+            if places < 0 or room < 0:
                 break
-            room, stop = room - size, stop + 1
-        return stop, room
+            left, stop = (places, room), stop + 1
+        return stop, *left
 
     def split(self, stop: int) -> _Chunk:
         """Cut off and return the tasks before `stop`."""
@@ -395,11 +395,11 @@ class ClientSession(Session):
                 continue
             if batch and (chunk.is_alone or batch[0].is_alone):
                 break
-            stop, left = chunk.fit(places, room)
+            stop, *left = chunk.fit(places, room)
             if stop == chunk.start and not batch:
-                stop, left = chunk.fit(1, most)[0], 0
+                stop, left = chunk.fit(chunk.tasks[chunk.start].places, most)[0], [0, 0]
             if stop > chunk.start:
-                places, room = places - (stop - chunk.start), left
+                places, room = left
                 chunk.call.under_way += 1
                 batch.append(line.popleft() if stop == chunk.stop else chunk.split(stop))
             elif batch:

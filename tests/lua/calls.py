@@ -20,7 +20,7 @@ START = 1_700_000_000_000  # the test clock's first ms: before 2025, so that the
 HEAD = 6  # values of a claim's reply before its tasks
 FORMATS = library.formats()
 LEASE_MS = 30_000  # the default lease
-CLAIMED = 150  # tasks that one call leases at most
+CLAIMED, CLAIMED_BY_RATE = 150, 90  # tasks that one call leases at most; of tenants with a rate
 CHANGES = 64  # tasks that one call changes, where much of each is changed
 NO_DICE = b""
 
@@ -244,6 +244,7 @@ class Queue:
         self.now = now
         self.uses_store_time = False
         self.seed = 0
+        self.claimed = CLAIMED
         self._functions = f"fq_{version or library.version()}_"
         self._fetched: dict[tuple[object, ...], Any] = {}
         client.set(f"{prefix}:test", 1)
@@ -280,7 +281,7 @@ class Queue:
         found: list[Leased] = []
         while True:
             self.seed += 1
-            at_once = min(limit - len(found), CLAIMED)
+            at_once = min(limit - len(found), self.claimed)
             given = dice(self.seed, 100 * at_once + 100) if rolled is None else rolled
             name = f"{worker}/{len(found)}" if found else worker
             some = leased_in(self.call("claim", name, at_once, "", "", slots, dice=given))

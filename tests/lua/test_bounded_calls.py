@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from .calls import CHANGES, LEASE_MS, Queue, leased_in, packed_template, settle_args, words
+from .calls import CHANGES, CLAIMED_BY_RATE, LEASE_MS, Queue, leased_in, packed_template, settle_args, words
 from .keyspace import Keyspace
 from .test_68_repair import commands_run
 
@@ -104,8 +104,8 @@ def test_leases_that_ran_out_are_looked_for_in_so_many_groups_only(queue: Queue)
     for n in range(30):
         queue.enqueue("ada", *(f"a{n}-{k}" for k in range(100)))
     lost = []
-    for _ in range(30):
-        lease, *others = queue.claim(100)
+    for n in range(30):
+        lease, *others = leased_in(queue.call("claim", f"w{n}", 100))
         queue.settle(*(("ack", each.id, each.lease) for each in others))
         lost.append(lease.id)
     queue.advance(LEASE_MS)
@@ -160,6 +160,7 @@ def test_a_peek_behind_voids_of_many_levels_reads_no_more_than_of_one(queue: Que
 
 
 def test_a_rate_for_all_is_set_without_looking_at_who_is_out_of_tokens(queue: Queue) -> None:
+    queue.claimed = CLAIMED_BY_RATE
     queue.set_limits("", rate=0.001, burst=1)
     enqueue_each(queue, 300)
     for n in range(300):
@@ -182,6 +183,16 @@ def test_a_claim_buries_so_many_late_tasks_of_one_tenant_and_leaves_the_rest(que
     for calls in range(1, 4):
         assert leased_in(queue.call("claim", "w1", 150)) == []
         assert queue.depth()["dead"] == 64 * calls
-    assert [lease.id for lease in queue.claim(150)] == ["fresh"]
+    assert [lease.id for lease in leased_in(queue.call("claim", "w1", 150))] == ["fresh"]
     assert queue.depth()["dead"] == 256
     Keyspace(queue).check()
+
+
+def test_a_claim_from_tenants_with_a_rate_leaves_what_is_too_much_for_one_call(queue: Queue) -> None:
+    queue.call("set_limits", "", "rate", 1, "burst", 1)
+    ids = enqueue_each(queue, 100)
+    first = leased_in(queue.call("claim", "w1", 150))
+    assert len(first) == 90
+    assert queue.depth()["hungry"] == 0, "whoever waits is told that there is more"
+    rest = leased_in(queue.call("claim", "w2", 150))
+    assert sorted(lease.id for lease in first + rest) == sorted(ids)

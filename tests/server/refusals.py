@@ -23,6 +23,7 @@ from fairq.model import (
     MAX_TIME_MS,
     MAX_WINDOWS_CHARS,
     SETTING_RANGES,
+    SPECIAL_PLACES,
 )
 from fairq.wire.messages import CLIENT_FRAMES, Role
 
@@ -166,6 +167,15 @@ RULES = [
 
     Rule({"enqueue"}, "tasks", ([],)),
     Rule({"enqueue"}, "tasks", ([{"id": f"id-{n}", "payload": 1} for n in range(MAX_BATCH + 1)],), "too_large"),
+    Rule(
+        {"enqueue"},
+        "tasks",
+        tuple(
+            [{"id": f"id-{n}", "payload": 1, **asked} for n in range(MAX_BATCH // SPECIAL_PLACES + 1)]
+            for asked in ({"priority": 1}, {"dedupe_key": "k"}, {"result_ttl_ms": 1}, {"events": True}, {"batch": "b"})
+        ),
+        "too_large",
+    ),
     Rule({"enqueue"}, "tasks.id", TASK_IDS),
     Rule({"enqueue"}, "tasks.payload", ("x" * (MAX_PAYLOAD_BYTES - 1),), "too_large"),
     *(Rule({"enqueue"}, f"tasks.{name}", values) for name, values in TASK_RANGES.items()),

@@ -174,7 +174,7 @@ async def test_a_long_deletion_is_answered_before_it_is_done(
     monkeypatch.setattr("fairq.server.operate._DELETE_S", 0.0)
     async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
         for _ in range(2):
-            await ada.enqueue("q", [f"id-{n}" for n in range(400)], priority=9)
+            await ada.enqueue("q", [f"id-{n}" for n in range(160)], priority=9)
             outcomes = []
             while not outcomes or outcomes[-1] == "more":
                 outcomes.append((await operator.ask("delete_queue", queue="q", purge=not outcomes))["outcome"])

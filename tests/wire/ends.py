@@ -13,9 +13,9 @@ from fairq.wire.worker_session import WorkerSession
 WELCOME = {"type": "welcome", "server": "s", "session": "x", "max_batch": 500, "max_message_bytes": 4 << 20}
 
 
-def tasks(*ids: str, payload: bytes = b"null") -> list[NewTask]:
+def tasks(*ids: str, payload: bytes = b"null", **options: Any) -> list[NewTask]:
     """Make tasks."""
-    return [NewTask(id, payload) for id in ids]
+    return [NewTask(id, payload, **options) for id in ids]
 
 
 class End:
@@ -74,9 +74,11 @@ class End:
         self.now = max(self.now, end)
         self.session.expire(self.now)
 
-    def enqueue(self, *ids: str, queue: str = "q", payload: bytes = b"null", timeout: float = 30.0) -> Call:
+    def enqueue(
+        self, *ids: str, queue: str = "q", payload: bytes = b"null", timeout: float = 30.0, **options: Any
+    ) -> Call:
         """Ask for tasks to be enqueued."""
-        return self.session.enqueue(queue, tasks(*ids, payload=payload), self.now + timeout)
+        return self.session.enqueue(queue, tasks(*ids, payload=payload, **options), self.now + timeout)
 
 
 def ids(frame: dict[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,19 @@ def test_long_calls_are_split_by_count_and_joined_again() -> None:
     end.stored(third)
     assert call.result == ["ok", "ok", "ok", "ok", "duplicate", "ok", "ok"]
     assert other.result == ["ok"]
+
+
+@pytest.mark.parametrize(
+    "options", [{"priority": 1}, {"dedupe_key": "k"}, {"result_ttl_ms": 1}, {"events": True}, {"batch": "b"}]
+)
+def test_tasks_that_ask_for_what_few_ask_for_take_three_places(options: dict[str, Any]) -> None:
+    end = End().connect(max_batch=7)
+    end.enqueue(*"abc", **options)
+    end.enqueue(*"defgh")
+    assert [ids(frame) for frame in end.sent()] == [list("ab"), list("cdefg")]
+    end = End().connect(max_batch=2)
+    end.enqueue(*"ab", **options)
+    assert [ids(frame) for frame in end.sent()] == [["a"], ["b"]]
 
 
 def test_frames_are_split_by_bytes_too() -> None:
