@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import trio
@@ -39,6 +39,16 @@ async def wait_attached(operator: fairq.Client, queue: str) -> None:
         return float((await queue_state(operator, queue))["workers"])
 
     await wait_until("the worker's start", ATTACH_S, is_attached)
+
+
+async def wait_workers(operator: fairq.Client, names: Collection[str]) -> None:
+    """Wait until workers of these names are attached, to whichever server on the store."""
+
+    async def are_attached() -> float:
+        rows = (await operator.request("workers"))["workers"]
+        return len({row["worker"] for row in rows}.intersection(names)) / len(names)
+
+    await wait_until("the workers' start", ATTACH_S, are_attached)
 
 
 async def wait_done(operator: fairq.Client, queue: str, count: int, what: str, seconds: float) -> None:

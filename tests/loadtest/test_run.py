@@ -70,6 +70,9 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
     cpu = report["scale"]["rows"][1]["drain_cpu_s_per_1000"]
     assert {"node 1", "node 2", "node 3", "server 1", "worker 1"} <= cpu.keys()
     assert min(cpu.values()) > 0
+    assert [(row["processes"], row["nodes"]) for row in report["scale"]["processes"]] == [(1, 1), (2, 1)]
+    cpu = report["scale"]["processes"][1]["drain_cpu_s_per_1000"]
+    assert {"node 1", "server 1", "server 2", "worker 4"} <= cpu.keys()
     assert [row["name"] for row in report["features"]["rows"]] == [feature.name for feature in FEATURES]
     assert all(min(row["of_off"].values()) > 0 for row in report["features"]["rows"])
     abused = {row["name"]: row for row in report["abuse"]["rows"]}  # whether they are within depends on what else runs
