@@ -1,20 +1,24 @@
-"""Connections: what ten thousand idle workers and tenants weigh, and what they do to the latency of the others."""
+"""Connections: what ten thousand idle workers and tenants weigh, and what they do to the latency of the others.
+
+Also what it takes, and what it does to the others, when all the workers' connections break at once.
+"""
 
 from __future__ import annotations
 
 import resource
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import trio
 from attrs import define, field, frozen
 
 import fairq
+from loadtest.crowd import Crowd, connected_crowd
 from loadtest.figures import Verdict, judge, read_records
 from loadtest.openloop import OpenLoop, percentiles_ms
-from loadtest.processes import RunFailed, Server, resident_bytes, running_idle, running_server, running_worker
+from loadtest.processes import RunFailed, Server, resident_bytes, running_server, running_worker
+from loadtest.pulse import Pulse
+from loadtest.reconnect import Reconnect
 from loadtest.report import Progress, Table
 from loadtest.throughput import PAYLOAD
 from loadtest.watch import wait_attached, wait_done
@@ -25,14 +29,15 @@ SPARE_FILES = 200
 
 @frozen
 class Sizes:
-    """How many idle connections of each kind, and for how long latency is measured."""
+    """How many idle connections of each kind, how many workers hold a task, and for how long latency is measured."""
 
     each: int = 5_000
+    holders: int = 500
     seconds: float = 15.0
     limit: float = 600.0
 
 
-QUICK = Sizes(each=100, seconds=1.0, limit=40.0)
+QUICK = Sizes(each=100, holders=10, seconds=1.0, limit=40.0)
 
 
 def check_files(wanted: int) -> None:
@@ -60,40 +65,38 @@ class Connections:
 
     async def latency(self, name: str, idle: int) -> None:
         """Measure the latency of a busy tenant and worker beside so many idle connections."""
+        await self._measure(name, idle, lambda traffic: traffic.run([self.busy], self.sizes.seconds))
+
+    async def _measure(self, name: str, idle: int, send: Callable[[OpenLoop], Awaitable[None]]) -> None:
+        """Have traffic sent to a queue and worker of its own, and note a row."""
         queue, seed = f"busy-{len(self.rows)}", len(self.rows) + 1
         record, traffic = self.server.directory / f"{queue}.record", OpenLoop(queue, PAYLOAD, RATE, seed)
         self.progress.say(f"connections: latency, {name}")
         async with running_worker(self.server, [queue], CREDIT, record):
             await wait_attached(self.operator, queue)
-            await traffic.run([self.busy], self.sizes.seconds)
+            await send(traffic)
             await wait_done(self.operator, queue, len(traffic.due_ms), f"connections, {name}", self.sizes.limit)
         starts = read_records(record)
         self.verdicts[f"connections, {name}"] = judge(traffic.due_ms, [entry.id for entry in starts])
         self.rows.append({"name": name, "idle": idle, **percentiles_ms(traffic.latency(starts))})
 
-    @asynccontextmanager
-    async def idle(self, kind: str) -> AsyncIterator[None]:
-        """Keep idle clients connected while the context lasts. Raises: RunFailed if they cannot be."""
-        each, connected, printed = self.sizes.each, 0, b""
-        async with running_idle(self.server, kind, each) as process:
-            assert process.stdout is not None
-            with trio.move_on_after(self.sizes.limit):
-                async for chunk in process.stdout:
-                    printed += chunk
-                    connected = int((b"0\n" + printed).rpartition(b"\n")[0].split()[-1])
-                    self.progress.say(f"connections: idle {kind}, {connected:,} of {each:,}")
-                    if connected == each:
-                        break
-            if connected < each:
-                raise RunFailed(f"no more than {connected:,} of {each:,} idle {kind} were connected in time")
-            yield
+    async def reconnect(self, workers: Crowd, idle: int) -> None:
+        """Measure the same while all idle workers lose their connections, some of them holding leases."""
+        name = f"while {self.sizes.each:,} workers reconnect"
+        async with fairq.open_client(self.server.url, token="dev-tenant:pulse") as client:
+            reconnect = Reconnect(workers, self.operator, self.busy, Pulse(client), self.sizes.limit)
+            await reconnect.hold(self.sizes.holders)
+            await self._measure(name, idle, reconnect.send)
+            found, self.verdicts[f"connections, tasks held {name}"] = await reconnect.finish()
+        self.rows[-1] |= found
 
 
 async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -> dict[str, Any]:
     """Run the scenario; returns its part of the report."""
     sizes = QUICK if quick else Sizes()
-    check_files(2 * sizes.each + SPARE_FILES)
-    settings = {"FAIRQ_MAX_CONNECTIONS": str(2 * sizes.each + SPARE_FILES)}
+    connections = 3 * sizes.each + SPARE_FILES  # broken ones are there until the server has read their end
+    check_files(connections)
+    settings = {"FAIRQ_MAX_CONNECTIONS": str(connections)}
     progress.say("connections: starting a server")
     weights = dict[str, int]()
     async with (
@@ -104,20 +107,23 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
         scenario = Connections(server, operator, busy, sizes, progress)
         await scenario.latency("no idle connections", 0)
         before = resident_bytes(server.pid)
-        async with scenario.idle("tenants"):
+        async with connected_crowd(server, "tenants", sizes.each, progress, limit=sizes.limit):
             weights["tenant"] = (resident_bytes(server.pid) - before) // sizes.each
             await scenario.latency("beside idle tenants", sizes.each)
             between = resident_bytes(server.pid)
-            async with scenario.idle("workers"):
+            async with connected_crowd(
+                server, "workers", sizes.each, progress, holders=sizes.holders, limit=sizes.limit
+            ) as workers:
                 weights["worker"] = (resident_bytes(server.pid) - between) // sizes.each
                 await scenario.latency("beside idle tenants and workers", 2 * sizes.each)
+                await scenario.reconnect(workers, 2 * sizes.each)
     return {"each": sizes.each, "bytes": weights, "rate": RATE, "rows": scenario.rows, "verdicts": scenario.verdicts}
 
 
 def tables(part: Mapping[str, Any]) -> list[Table]:
     """Show the scenario's part of the report."""
     names = ("p50", "p90", "p99", "p99.9", "max")
-    weights = part["bytes"]
+    weights, again = part["bytes"], part["rows"][-1]
     return [
         Table(
             f"latency in ms of {part['rate']:g} tasks/s beside idle connections (open loop)",
@@ -125,5 +131,10 @@ def tables(part: Mapping[str, Any]) -> list[Table]:
             [[row["name"], row["idle"], *(row[name] for name in names)] for row in part["rows"]],
             f"the server's memory: {weights['tenant'] / 1024:.1f} KiB per idle tenant,"
             f" {weights['worker'] / 1024:.1f} KiB per idle worker",
-        )
+        ),
+        Table(
+            "the reconnect",
+            ["", "all attached after s", "longest silence ms", "tasks held", "leases lost"],
+            [[again[name] for name in ("name", "attached_again_s", "longest_silence_ms", "held", "leases_lost")]],
+        ),
     ]

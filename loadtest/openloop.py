@@ -31,16 +31,21 @@ class OpenLoop:
     rate: float
     seed: int = 1
     due_ms: dict[str, float] = field(factory=dict, init=False)
+    _is_stopped: bool = field(default=False, init=False)
+
+    def stop(self) -> None:
+        """Send no more than what is due now."""
+        self._is_stopped = True
 
     def _moments(self, seconds: float) -> Iterator[float]:
         draws = random.Random(self.seed)
         at = draws.expovariate(self.rate)
-        while at < seconds:
+        while at < seconds and not self._is_stopped:
             yield at
             at += draws.expovariate(self.rate)
 
     async def run(self, clients: Sequence[fairq.Client], seconds: float) -> None:
-        """Send for so many seconds, by the clients in turn; returns when all is enqueued."""
+        """Send for so many seconds or until stopped, by the clients in turn; returns when all is enqueued."""
         began, epoch_ms = trio.current_time() + 0.01, (time.time() + 0.01) * 1000
         async with trio.open_nursery() as nursery:
             for i, at in enumerate(self._moments(seconds)):

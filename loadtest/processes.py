@@ -202,9 +202,9 @@ async def running_worker(
 
 
 @asynccontextmanager
-async def running_idle(server: Server, kind: str, count: int) -> AsyncIterator[trio.Process]:
-    """Run idle clients in a process of their own while the context lasts; it prints how many are connected."""
-    async with _running_module("idle", server.url, kind, str(count)) as process:
+async def running_idle(server: Server, kind: str, count: int, holders: int) -> AsyncIterator[trio.Process]:
+    """Run idle clients (idle.py) in a process of their own while the context lasts."""
+    async with _running_module("idle", server.url, kind, str(count), str(holders)) as process:
         yield process
 
 
@@ -217,10 +217,10 @@ async def running_abuser(server: Server, name: str, seconds: float) -> AsyncIter
 
 @asynccontextmanager
 async def _running_module(module: str, *arguments: str) -> AsyncIterator[trio.Process]:
-    """Run a module of this package while the context lasts, with its output in a pipe."""
+    """Run a module of this package while the context lasts, with its input and its output in pipes."""
     process = await trio.lowlevel.open_process(
         [sys.executable, "-m", f"loadtest.{module}", *arguments], cwd=ROOT, env=_environment({}),
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     try:
         yield process

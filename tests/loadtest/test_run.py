@@ -73,6 +73,9 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
     assert [(row["processes"], row["nodes"]) for row in report["scale"]["processes"]] == [(1, 1), (2, 1)]
     cpu = report["scale"]["processes"][1]["drain_cpu_s_per_1000"]
     assert {"node 1", "server 1", "server 2", "worker 4"} <= cpu.keys()
+    reconnect = report["connections"]["rows"][-1]
+    assert (reconnect["name"], reconnect["held"]) == ("while 100 workers reconnect", 10)
+    assert min(reconnect["attached_again_s"], reconnect["longest_silence_ms"], reconnect["p99"]) > 0
     assert [row["name"] for row in report["features"]["rows"]] == [feature.name for feature in FEATURES]
     assert all(min(row["of_off"].values()) > 0 for row in report["features"]["rows"])
     abused = {row["name"]: row for row in report["abuse"]["rows"]}  # whether they are within depends on what else runs
