@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import structlog
 import trio
+from attrs import define, field
 
 log = structlog.get_logger("fairq")
 
@@ -57,6 +58,33 @@ def at_end_of_turn(send: Send) -> None:
         trio.lowlevel.add_instrument(ends)
         _ends.set(ends)
     ends.due[send] = None
+
+
+@define(eq=False)
+class Gate:
+    """Lets so many tasks through in a turn, the first first: where thousands begin at once others get turns between."""
+
+    per_turn: int
+    _passed: int = field(default=0, init=False)  # in this turn
+    _line: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
+
+    async def enter(self) -> None:
+        """Wait for one's turn. Cancelled: one's place is left."""
+        if self._passed < self.per_turn and not self._line:
+            self._passed += 1
+            at_end_of_turn(self._turn_over)
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            await self._line.park()
+
+    def _turn_over(self) -> None:
+        if self._passed:
+            call_from_end(self._let_in)
+
+    def _let_in(self) -> None:
+        self._passed = len(self._line.unpark(count=self.per_turn))
+        if self._passed:
+            at_end_of_turn(self._turn_over)
 
 
 def call_from_end(wake: Callable[[], None]) -> None:

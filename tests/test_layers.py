@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "why": set(),
     "limits": {"errors", "model"},
     "store": {"errors", "model", "limits", "scopes", "turns", "sockets", "why"},
-    "server": SHARED | {"store", "limits", "schedules", "windows"},
+    "server": SHARED | {"store", "limits", "schedules", "windows", "turns"},
     "client": SHARED,
     "webhook": SHARED | {"client"},
     "testing": SHARED | {"client"},

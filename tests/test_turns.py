@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from fairq.sockets import receive_some, send_now
-from fairq.turns import MOST_TURNS, at_end_of_turn, call_from_end
+from fairq.turns import MOST_TURNS, Gate, at_end_of_turn, call_from_end
 
 
 async def turns(count: int) -> None:
@@ -68,6 +68,53 @@ async def test_a_task_that_is_woken_from_the_end_runs_at_once() -> None:
     at_end_of_turn(lambda: call_from_end(woken.set))
     with trio.fail_after(5):  # the scheduler had made up its mind to sleep until then
         await woken.wait()
+
+
+async def test_a_gate_lets_a_few_through_in_each_turn_and_the_first_first() -> None:
+    gate, passed = Gate(2), list[int]()
+
+    async def pass_through(number: int) -> None:
+        await gate.enter()
+        passed.append(number)
+
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            scopes = [trio.CancelScope() for _ in range(9)]
+
+            async def begin(number: int) -> None:
+                with scopes[number]:
+                    await pass_through(number)
+
+            for number in range(9):
+                async with trio.open_nursery() as one:  # in order: trio begins tasks in none
+                    one.start_soon(trio.lowlevel.checkpoint)
+                    nursery.start_soon(begin, number)
+                    if number == 4:
+                        scopes[4].cancel()
+                if number == 1:
+                    assert passed == [0, 1]
+        assert passed == [0, 1, 2, 3, 5, 6, 7, 8]
+        await gate.enter()  # open again
+
+
+async def test_thousands_at_a_gate_leave_turns_to_others() -> None:
+    gate, most = Gate(3), 0
+    passed = 0
+
+    async def pass_through() -> None:
+        nonlocal passed
+        await gate.enter()
+        passed += 1
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            for _ in range(1_000):
+                nursery.start_soon(pass_through)
+            before = passed
+            while passed < 1_000:
+                await trio.lowlevel.checkpoint()
+                most, before = max(most, passed - before), passed
+    assert 0 < most <= 2 * 3, "two turns may have passed between two looks"
 
 
 async def test_another_run_sends_by_itself() -> None:

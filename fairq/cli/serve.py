@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from functools import partial
 from pathlib import Path
@@ -25,9 +24,6 @@ def _flag(setting: attrs.Attribute[Any], kind: Any) -> Any:
     return attrs.field(default=None, type=described)  # type: ignore[call-overload]
 
 
-# A full collection looks at every object of every connection: 0.5 s and more when there are 10,000. A connection leaves
-# some 2 KiB of cycles behind, so it can wait.
-_COLLECT_AFTER = (10_000, 50, 100)
 _KINDS = get_type_hints(Settings)
 Flags = attrs.make_class(
     "Flags", {setting.name: _flag(setting, _KINDS[setting.name]) for setting in attrs.fields(Settings)}, frozen=True
@@ -49,6 +45,4 @@ def serve(
 
     settings = load_settings(config, os.environ, attrs.asdict(flags) if flags else {})
     configure_logging(settings.log_level, as_json=settings.log_json)
-    gc.freeze()  # what is loaded by now stays
-    gc.set_threshold(*_COLLECT_AFTER)
     trio.run(partial(run_server, settings, is_child=CHILD in os.environ))

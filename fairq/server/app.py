@@ -21,6 +21,7 @@ from attrs import define, field
 from fairq.model import Action
 from fairq.server.auth import Auth
 from fairq.server.dispatcher import Dispatcher, give_back
+from fairq.server.door import Rate
 from fairq.server.peer import Peer
 from fairq.server.revocations import Revocations
 from fairq.server.roster import Roster
@@ -36,6 +37,8 @@ from fairq.wire.server_session import Place
 log = structlog.get_logger("fairq.server")
 
 _GIVE_BACK_S = 5.0
+RETURNS_PER_S = 250.0  # workers that a server lets back in when thousands lose their connections at once
+MOST_GRACE_S = 20.0  # for which leases are kept at most then
 _FORGET_S = 30.0  # between looks for queues of which nobody needs to hear
 LATER_MS = 250  # until servers look that were not called first
 _ANSWER_S = 1.0  # after the grace, for answers that are owed
@@ -65,6 +68,7 @@ class App:
     shares: Shares = field(init=False)
     peers: set[Peer] = field(factory=set, init=False)
     owners: dict[Place, Peer] = field(factory=dict, init=False)  # of the leases on accounts of this server
+    returns: Rate = field(factory=lambda: Rate(RETURNS_PER_S, 1), init=False)  # of those whose connection broke
     kept: set[Peer] = field(factory=set, init=False)  # broken connections, whose leases may be brought to others
     dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
     watchers: dict[str, Watchers] = field(factory=dict, init=False)
@@ -277,6 +281,8 @@ class App:
                 self.dispatchers[queue].leave(peer)
             if peer.session.is_silent:
                 peer.session.drop_all()
+            if peer.is_broken:
+                self.returns.take(1, trio.current_time())
             if peer.is_broken and peer.session.held and not self.is_draining and self.settings.reconnect_grace:
                 self.kept.add(peer)
                 self.nursery.start_soon(self._keep, peer)
@@ -286,9 +292,13 @@ class App:
 
     async def _keep(self, peer: Peer) -> None:
         """Give back what the worker of a broken connection has not brought along to another one by then."""
+        now = trio.current_time()
+        until, most = now + self.settings.reconnect_grace, now + max(self.settings.reconnect_grace, MOST_GRACE_S)
         try:
-            with trio.move_on_after(self.settings.reconnect_grace):
-                await peer.is_over.wait()
+            while trio.current_time() < until and not peer.is_over.is_set():
+                with trio.move_on_at(until):
+                    await peer.is_over.wait()
+                until = max(until, min(self.returns.paid_at, most))  # many broke: not all can be back yet
         finally:
             await self._end_leases(peer)
             self.kept.discard(peer)
@@ -297,6 +307,7 @@ class App:
     async def _end_leases(self, peer: Peer) -> None:
         with trio.move_on_after(_GIVE_BACK_S, shield=True):
             await self._give_back(peer, "release" if self.is_draining else "reap")
+        peer.unlink()
 
     def _note_left(self) -> None:
         self._peer_left.set()

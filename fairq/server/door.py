@@ -23,7 +23,7 @@ from fairq.server.auth import Identity
 from fairq.server.settings import Settings
 from fairq.wire.messages import Role
 
-MAX_HANDSHAKES = 512  # under way at once
+MAX_HANDSHAKES = 2_048  # under way at once
 HANDSHAKES_PER_S, MOST_HANDSHAKES = 200.0, 1_000.0  # of one address, and how many in a moment
 BURST_S = 1.0  # of requests and bytes that may come in a moment
 RETRY_MS = 1_000
@@ -53,6 +53,11 @@ class Rate:
             return False
         self._paid_at = paid_at
         return True
+
+    @property
+    def paid_at(self) -> float:
+        """When all that was taken is paid for."""
+        return self._paid_at
 
     def is_whole(self, now: float) -> bool:
         """Whether it is as if nothing had been taken."""

@@ -25,10 +25,12 @@ from fairq.server.opening import Opening
 from fairq.server.peer import Peer
 from fairq.server.verbs import carry_out
 from fairq.transport import HANDSHAKE_S, RECEIVE_BYTES, Stream, Transport, bearer_token
+from fairq.turns import Gate
 from fairq.wire.messages import SUBPROTOCOL, Welcome
 from fairq.wire.server_session import ServerSession
 from fairq.wire.websocket import WebSocket
 
+BEGINS_PER_TURN, ENDS_PER_TURN = 4, 8  # of connections: a handshake takes 1 ms, an end 0.3 ms
 SERVER = f"fairq/{version('fairq')}"
 log = structlog.get_logger("fairq.server")
 
@@ -43,6 +45,8 @@ class Listener:
 
     app: App
     door: Door = field(init=False)
+    begins: Gate = field(factory=lambda: Gate(BEGINS_PER_TURN), init=False)
+    ends: Gate = field(factory=lambda: Gate(ENDS_PER_TURN), init=False)
 
     def __attrs_post_init__(self) -> None:
         self.door = Door(self.app.settings)
@@ -64,7 +68,7 @@ class Listener:
         peer: Peer | None = None
         with ExitStack() as inside:
             with trio.move_on_after(HANDSHAKE_S) as scope, self.door.handshake(host, scope):
-                opening = Opening(stream, scope)
+                opening = Opening(stream, scope, self.begins)
                 async with trio.open_nursery() as nursery:
                     request = await wrap_server_stream(nursery, opening, receive_buffer_size=RECEIVE_BYTES)
                     try:
@@ -78,7 +82,7 @@ class Listener:
                         websocket = WebSocket.of_server(self.app.settings.max_message_bytes)
                         transport = Transport(stream, websocket, f"{host}:{port}", opening.rest)
                         session = self._session_of(identity)
-                        peer = Peer(transport, identity, session, partial(carry_out, self.app), usage)
+                        peer = Peer(transport, identity, session, partial(carry_out, self.app), usage, self.ends)
                     nursery.cancel_scope.cancel()  # the library's reader
             if peer is not None:
                 await self.app.serve(peer)

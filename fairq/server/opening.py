@@ -9,16 +9,20 @@ from __future__ import annotations
 import trio
 
 from fairq.transport import Stream
+from fairq.turns import Gate
 
 _END = b"\r\n\r\n"
 
 
 class Opening(trio.abc.Stream):
-    """A stream that ends with the request; `rest` is what came behind it. Where none comes, `scope` is cancelled."""
+    """A stream that ends with the request; `rest` is what came behind it. Where none comes, `scope` is cancelled.
 
-    def __init__(self, stream: Stream, scope: trio.CancelScope) -> None:
+    What was read waits at the gate: thousands may dial in at once.
+    """
+
+    def __init__(self, stream: Stream, scope: trio.CancelScope, gate: Gate) -> None:
         self.rest = b""
-        self._stream, self._scope = stream, scope
+        self._stream, self._scope, self._gate = stream, scope, gate
         self._tail = b""
         self._is_read = False
 
@@ -32,6 +36,7 @@ class Opening(trio.abc.Stream):
             data = b""
         if not data:
             self._scope.cancel()
+        await self._gate.enter()
         _, end, rest = (self._tail + data).partition(_END)
         if end:
             self._is_read, self.rest = True, rest

@@ -19,6 +19,7 @@ from fairq.errors import BadFrame, Draining, FairqError, TooMany
 from fairq.server.auth import Identity
 from fairq.server.door import Usage
 from fairq.transport import Disconnected, Transport
+from fairq.turns import Gate
 from fairq.wire.messages import CLOSE_SILENT, Credit, Dead, Drain, Letter, Peek, Schedules, Tenants, Workers
 from fairq.wire.server_session import ServerSession
 
@@ -36,6 +37,10 @@ RETRY_MS = 100  # after which a request may be tried again that was one too many
 END_S = 10.0  # how long a connection that is to end may take for what it still has to say
 
 
+def _nothing(*_: Any) -> None:
+    pass
+
+
 @define(eq=False)
 class Peer:
     """A connected client. `carry_out(peer, request)` does what a request asks and returns the reply's body."""
@@ -45,6 +50,7 @@ class Peer:
     session: ServerSession
     carry_out: Callable[[Peer, Any], Awaitable[dict[str, Any] | None]]
     usage: Usage | None = None  # of its tenant
+    ends: Gate = field(factory=lambda: Gate(1))  # of connections: thousands may break at once
     drained: Callable[[], None] = lambda: None  # called when the socket has taken what it had not taken at once
     name: str = ""
     queues: tuple[str, ...] = ()
@@ -187,6 +193,15 @@ class Peer:
                 await self._end_waits()
                 self._scope.cancel()
 
+    def unlink(self) -> None:
+        """Let go of what leads back to it, for it is used no more.
+
+        So it is freed at once: a garbage collection that looks at 10,000 connections takes 0.3 s.
+        """
+        self.transport.source, self.transport.stuck, self.session.leaving_bytes = tuple, _nothing, int
+        self.drained, self.freed, self.session.owner = _nothing, _nothing, None
+        self.transport.websocket.unlink()
+
     async def _read(self, nursery: trio.Nursery) -> None:
         """Take in texts up to a request and carry that out; a successor reads on."""
         while True:
@@ -194,6 +209,8 @@ class Peer:
             try:
                 text = await self.transport.receive()
             except Disconnected:
+                self.session.credit = 0  # nothing more is pushed into it
+                await self.ends.enter()
                 self._writing.cancel()
                 return
             except BadFrame as error:

@@ -107,6 +107,12 @@ class WebSocket:
         self.protocol.receive_eof()
         self._is_ended = True
 
+    def unlink(self) -> None:
+        """Have the end of the connection leave no cycle of references behind; it is used no more."""
+        if not self._is_ended:
+            self.receive_end()
+        self.protocol.parser_exc = None  # whose traceback leads back to the protocol
+
     def send(self, text: str) -> None:
         """Put a text into `outgoing`; nothing is sent any more once either side has closed."""
         if self.protocol.state is OPEN:

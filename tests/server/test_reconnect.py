@@ -99,6 +99,21 @@ async def test_what_is_not_brought_along_in_time_goes_to_another_worker(served: 
             assert (await other.pushed())[0]["attempt"] == 2
 
 
+async def test_leases_are_kept_for_as_long_as_all_need_to_come_back_when_many_break(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with trio.fail_after(30):
+        async with running(server_store, reconnect_grace=0.05) as served:
+            served.app.returns.take(served.app.returns.per_second * LONG, trio.current_time())  # so many broke before
+            await broken(served, "a")
+            await trio.sleep(0.2)
+            assert served.app.kept, "well beyond the grace"
+            await end_grace(served)
+            monkeypatch.setattr("fairq.server.app.MOST_GRACE_S", 0.1)
+            await broken(served, "b")
+            await wait_until(lambda: not served.app.kept)
+
+
 async def test_a_restarted_worker_does_not_wait_for_the_grace(server_store: str) -> None:
     """Nor does one that comes back without a task that it never heard of, if its name is its own."""
     with trio.fail_after(30):
