@@ -27,7 +27,7 @@ local limits = {
   },
 }
 local UNSET = -1                                      -- of a tenant's limit: the one for all holds
-local TOKENS_PER_CALL = 90                            -- after which a claim leaves the rest to the next
+local TOKENS_PER_CALL = 60                            -- after which a claim leaves the rest to the next
 local BAR_PAUSED, BAR_CLOSED, BAR_SPENT = 1, 2, 4     -- bits of details.barred, and the first two of queue.barred
 local OUT, AWAKE = 0, -1  -- account.slot: in no structure, on the wake list, else its slot in the class
 local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see 10_seats.lua; 0: it is not eligible

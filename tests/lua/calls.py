@@ -20,7 +20,7 @@ START = 1_700_000_000_000  # the test clock's first ms: before 2025, so that the
 HEAD = 6  # values of a claim's reply before its tasks
 FORMATS = library.formats()
 LEASE_MS = 30_000  # the default lease
-CLAIMED, CLAIMED_BY_RATE = 150, 90  # tasks that one call leases at most; of tenants with a rate
+CLAIMED, CLAIMED_BY_RATE = 150, 60  # tasks that one call leases at most; of tenants with a rate
 CHANGES = 64  # tasks that one call changes, where much of each is changed
 NO_DICE = b""
 
