@@ -200,8 +200,13 @@ def test_grid_of_roles_and_states_is_that_of_the_code() -> None:
 
 
 def test_limits_are_those_of_the_code() -> None:
-    from fairq.server.peer import MAX_REQUESTS, MAX_TENANT_REQUESTS, MAX_UNREAD_BYTES, MAX_WAITING
-    from fairq.wire.server_session import MAX_UNSENT_BYTES
+    from fairq.server.net.connection import (
+        MAX_REQUESTS,
+        MAX_TENANT_REQUESTS,
+        MAX_UNREAD_BYTES,
+        MAX_UNSENT_BYTES,
+        MAX_WAITING,
+    )
     from fairq.wire.strict_json import BRACKET_COST, MAX_COST, MAX_DEPTH
 
     limits = {row["limit"]: row["value"] for row in table_after(PROTOCOL, "| limit")}
@@ -246,7 +251,9 @@ def test_the_lineage_is_complete_and_its_tests_are_there() -> None:
 
 
 def test_floors_are_those_of_the_code() -> None:
-    from fairq.server import app, roster, ticker, watchers
+    from fairq.server import app, long_poll
+    from fairq.server.net import worker_registry
+    from fairq.server.timers import ticker
 
     after = {row["lost"]: row["after, at most"] for row in table_after(RUNBOOK, "| lost | found by")}
     assert after["that there is work again"].startswith(
@@ -254,6 +261,8 @@ def test_floors_are_those_of_the_code() -> None:
     )
     assert after["that a server was woken to claim a task, and died or was full"] == f"{app.LATER_MS} ms"
     waiting = next(value for lost, value in after.items() if "a request waits for" in lost)
-    assert waiting == f"{watchers.POLL_S:g} s"
+    assert waiting == f"{long_poll.POLL_S:g} s"
     slots = next(value for lost, value in after.items() if "how many slots" in lost)
-    assert slots.startswith(f"{roster._WRITE_S:g} s; a server that is not heard of for {roster._FORGET_S:g} s")
+    assert slots.startswith(
+        f"{worker_registry._WRITE_S:g} s; a server that is not heard of for {worker_registry._FORGET_S:g} s"
+    )

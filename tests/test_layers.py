@@ -10,7 +10,11 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "fairq"
 SHARED = {"errors", "model", "wire", "scopes", "tokens", "transport", "why"}
 
-# part -> parts of fairq that it may import, besides itself; "" is fairq/__init__.py
+SERVING = {f"server/{part}" for part in ("run", "settings", "fleet", "net")}  # what commands need of the server
+ROOMS = {f"server/{room}" for room in ("stats", "timers", "dispatch", "net")}
+
+# part -> parts of fairq that it may import, besides itself; "" is fairq/__init__.py. A part stands below those that
+# import it, so there are no circles between parts.
 MAY_IMPORT = {
     "errors": set(),
     "model": {"errors"},
@@ -26,13 +30,26 @@ MAY_IMPORT = {
     "why": set(),
     "limits": {"errors", "model"},
     "store": {"errors", "model", "limits", "scopes", "turns", "sockets", "why"},
-    "server": SHARED | {"store", "limits", "schedules", "windows", "turns"},
+    "server/stats": {"errors", "model", "why", "store"},
+    "server/timers": {"errors", "model", "limits", "schedules", "windows", "scopes", "store"},
+    "server/dispatch": {"errors", "model", "store", "server/stats", "server/timers"},
+    "server/net": SHARED | {"turns", "store", "server/settings", "server/dispatch"},
+    "server/settings": {"errors", "wire"},
+    "server/fleet": {"errors", "server/settings"},
+    "server/garbage": set(),
+    "server/long_poll": set(),
+    "server/app": {"model", "wire", "store", "server/settings", "server/long_poll", *ROOMS},
+    "server/verbs": SHARED | {"limits", "schedules", "windows", "store", "server/app", *ROOMS},
+    "server/listener": SHARED | {"turns", "server/fleet", "server/app", "server/verbs", *ROOMS},
+    "server/run": SHARED
+    | {"store", *(f"server/{part}" for part in ("app", "fleet", "garbage", "listener", "settings"))},
+    "server": set(),
     "client": SHARED,
     "webhook": SHARED | {"client"},
     "testing": SHARED | {"client"},
     "": {"errors", "client"},
-    "demo": SHARED | {"", "client", "server", "store"},
-    "cli": SHARED | {"", "client", "server", "store", "demo", "limits", "webhook"},
+    "demo": SHARED | {"", "client", "store"},
+    "cli": SHARED | {"", "client", "store", "demo", "limits", "webhook", *SERVING},
     "__main__": {"", "cli"},
 }
 PACKAGES = ("wire", "store", "server", "client", "webhook", "testing", "cli", "demo")
@@ -42,8 +59,10 @@ IMPURE_MODULES = {"trio", "trio_websocket", "asyncio", "redis", "hiredis", "sock
 
 def part_of(path: Path) -> str:
     """Name the part that a file belongs to."""
-    top = path.relative_to(PACKAGE).parts[0]
-    return "" if top == "__init__.py" else top.removesuffix(".py")
+    top, *rest = path.relative_to(PACKAGE).with_suffix("").parts
+    if top == "server" and rest[0] != "__init__":
+        return f"{top}/{rest[0]}"
+    return "" if top == "__init__" else top
 
 
 def imports_of(path: Path) -> set[str]:
@@ -67,8 +86,8 @@ def parts_imported(path: Path) -> set[str]:
     parts = set()
     for module in imports_of(path):
         if module.split(".")[0] == "fairq":
-            top = module.split(".")[1] if "." in module else ""
-            parts.add(top if top in MAY_IMPORT else "")
+            _, top, inner, *_ = [*module.split("."), "", ""]
+            parts.add(f"{top}/{inner}" if f"{top}/{inner}" in MAY_IMPORT else top if top in MAY_IMPORT else "")
     return parts
 
 

@@ -73,7 +73,7 @@ async def _registry(server: Server, place: Place) -> AsyncIterator[Registry]:
         async with connected(server) as client:
             yield _RemoteRegistry(client)
         return
-    from fairq.server.auth import Auth
+    from fairq.server.net.auth import Auth
     from fairq.store.opening import open_store
 
     async with _store_url(place) as url, open_store(url, connect_timeout=5) as store:

@@ -19,20 +19,20 @@ import trio
 from attrs import define, field
 
 from fairq.model import Action
-from fairq.server.auth import Auth
-from fairq.server.dispatcher import Dispatcher, give_back
-from fairq.server.door import Rate
-from fairq.server.peer import Peer
-from fairq.server.revocations import Revocations
-from fairq.server.roster import Roster
+from fairq.server.dispatch.dispatcher import Dispatcher, give_back
+from fairq.server.dispatch.worker_account import Place
+from fairq.server.long_poll import Watchers
+from fairq.server.net.admission import Rate
+from fairq.server.net.auth import Auth
+from fairq.server.net.connection import Peer
+from fairq.server.net.revocations import Revocations
+from fairq.server.net.worker_registry import Roster
 from fairq.server.settings import Settings
-from fairq.server.shares import Shares
-from fairq.server.ticker import Ticker
-from fairq.server.watchers import Watchers
+from fairq.server.stats.shares import Shares
+from fairq.server.timers.ticker import Ticker
 from fairq.store import keys
 from fairq.store.store import Store
 from fairq.wire.messages import State
-from fairq.wire.server_session import Place
 
 log = structlog.get_logger("fairq.server")
 
@@ -187,7 +187,7 @@ class App:
 
     def attach(self, peer: Peer) -> None:
         """Begin to feed a worker."""
-        log.info("worker attached", worker=peer.name, queues=peer.queues, credit=peer.session.credit)
+        log.info("worker attached", worker=peer.name, queues=peer.queues, credit=peer.account.credit)
         self.roster.join(peer)
         peer.drained = partial(self.credit_changed, peer)
         for broken in self.kept:
@@ -212,15 +212,15 @@ class App:
 
     def drop_lease(self, peer: Peer, place: Place, lease: int) -> None:
         """Take a lease off a worker's account, if it is there, which makes room for another."""
-        if peer.session.held.get(place) == lease:
-            peer.session.drop(place)
-            peer.session.reported.discard(place)
+        if peer.account.has(place, lease):
+            peer.account.drop(place)
+            peer.account.reported.discard(place)
             self.credit_changed(peer)
 
     def holder(self, place: Place, lease: int) -> Peer | None:
         """Return the connection of this server that has a lease on its account."""
         peer = self.owners.get(place)
-        return peer if peer is not None and peer.session.held.get(place) == lease else None
+        return peer if peer is not None and peer.account.has(place, lease) else None
 
     def forget_lease(self, place: Place, lease: int) -> None:
         """Take a lease off the account of whoever has it at this server."""
@@ -239,7 +239,7 @@ class App:
         now = trio.current_time()
         for each in leases:
             self.forget_lease(each.place, each.lease)
-            peer.session.bring(each.place, each.lease, each.taken, now, each.lease_s)
+            peer.account.bring(each.place, each.lease, each.taken, now, each.lease_s)
 
     def count_slots(self, queue: str) -> int:
         """Count the slots that are attached to a queue, over all servers."""
@@ -251,7 +251,7 @@ class App:
         """Count the tasks of a queue that workers take at once, each worker's slots divided among its queues."""
         workers = self.dispatchers[queue].room.workers if queue in self.dispatchers else ()
         here = [peer for peer in self.peers.intersection(workers) if peer.session.state is State.ATTACHED]
-        return self.roster.places_elsewhere(queue) + sum(peer.session.credit / len(peer.queues) for peer in here)
+        return self.roster.places_elsewhere(queue) + sum(peer.account.credit / len(peer.queues) for peer in here)
 
     def count_workers(self, queue: str) -> int:
         """Count the workers of a queue that are attached to this server."""
@@ -267,7 +267,7 @@ class App:
         self.peers.add(peer)
         self.revocations.join(peer)
         peer.freed = self.credit_changed
-        peer.session.owner, peer.session.owners = peer, self.owners
+        peer.account.owner, peer.account.owners = peer, self.owners
         if self.is_draining:  # its handshake was under way when the others were told
             peer.session.drain()
             peer.leave()
@@ -280,10 +280,10 @@ class App:
             for queue in peer.queues:
                 self.dispatchers[queue].leave(peer)
             if peer.session.is_silent:
-                peer.session.drop_all()
+                peer.account.drop_all()
             if peer.is_broken:
                 self.returns.take(1, trio.current_time())
-            if peer.is_broken and peer.session.held and not self.is_draining and self.settings.reconnect_grace:
+            if peer.is_broken and peer.account.held and not self.is_draining and self.settings.reconnect_grace:
                 self.kept.add(peer)
                 self.nursery.start_soon(self._keep, peer)
             else:
@@ -314,7 +314,7 @@ class App:
         self._peer_left = trio.Event()
 
     async def _give_back(self, peer: Peer, action: Action) -> None:
-        for queue, leases in peer.session.drop_all().items():
+        for queue, leases in peer.account.drop_all().items():
             log.info("worker left its leases", worker=peer.name, queue=queue, count=len(leases), action=action)
             await give_back(self.store, queue, leases, action)
             self.hint(queue)
@@ -337,7 +337,7 @@ class App:
             while self.peers:
                 await self._peer_left.wait()
         with trio.move_on_after(_ANSWER_S):
-            while any(peer.owes_answers and not peer.session.held for peer in self.peers):
+            while any(peer.owes_answers and not peer.account.held for peer in self.peers):
                 await self._peer_left.wait()  # they leave by themselves when they are answered
         for peer in list(self.peers):
             peer.close(1001, "the server stops")

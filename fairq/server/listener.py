@@ -18,12 +18,12 @@ from trio_websocket import ConnectionClosed, HandshakeError, WebSocketRequest, w
 from fairq.errors import FairqError, Forbidden, TooMany
 from fairq.model import MAX_BATCH
 from fairq.server.app import App
-from fairq.server.auth import Identity
-from fairq.server.door import RETRY_MS, Door
 from fairq.server.fleet import shared_listeners
-from fairq.server.opening import Opening
-from fairq.server.peer import Peer
-from fairq.server.verbs import carry_out
+from fairq.server.net.admission import RETRY_MS, Door
+from fairq.server.net.auth import Identity
+from fairq.server.net.connection import Peer
+from fairq.server.net.opening import Opening
+from fairq.server.verbs.table import carry_out
 from fairq.transport import HANDSHAKE_S, RECEIVE_BYTES, Stream, Transport, bearer_token
 from fairq.turns import Gate
 from fairq.wire.messages import SUBPROTOCOL, Welcome

@@ -145,7 +145,7 @@ def test_a_worker_starts_anew_when_its_files_change_and_finishes_first(
         worker.send_signal(signal.SIGTERM)
         assert server.served is not None
         peers = server.served.app.peers
-        server.call(wait_until, lambda: all(peer.session.credit == 0 for peer in peers if peer.queues))
+        server.call(wait_until, lambda: all(peer.account.credit == 0 for peer in peers if peer.queues))
         (tmp_path / "last").touch()
         read_until(worker, "three ends last")
         assert worker.wait(30) == 0

@@ -25,9 +25,9 @@ from fairq.errors import (
     Unauthorized,
     Unavailable,
 )
-from fairq.server.peer import Peer
+from fairq.server.net.connection import Peer
 from fairq.server.run import Served
-from fairq.server.verbs import carry_out
+from fairq.server.verbs.table import carry_out
 from fairq.wire.client_session import ClientSession
 from tests import stores
 from tests.server.clock import StoreClock

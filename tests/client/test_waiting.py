@@ -96,9 +96,9 @@ async def test_a_worker_that_missed_the_stop_hears_of_it_when_it_renews(
         async with working(app):
             await began.wait()
             (peer,) = (peer for peer in served.app.peers if peer.name == "worker-1")
-            held, peer.session.held = peer.session.held, {}  # the server has forgotten who holds it
+            held, peer.account.held = peer.account.held, {}  # the server has forgotten who holds it
             assert await task.cancel() == "running"
-            peer.session.held = held
+            peer.account.held = held
             await cancelled.wait()
             await wait_state(task, "cancelled")
 

@@ -11,9 +11,9 @@ import trio
 
 import fairq
 from fairq.errors import Unavailable
-from fairq.server.dispatcher import Dispatcher
+from fairq.server.dispatch.dispatcher import Dispatcher
 from fairq.server.run import Served
-from fairq.server.ticker import Ticker
+from fairq.server.timers.ticker import Ticker
 from tests.server.harness import WORKER, Raw, Refused, raw, running, tenant, url_of
 from tests.store.waiting import wait_until
 

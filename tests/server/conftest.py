@@ -49,11 +49,11 @@ def store_clock(server_store: str, monkeypatch: pytest.MonkeyPatch) -> StoreCloc
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers and clients that do not look again for an hour: they do in time only what they know or are told of."""
     for constant in (
-        "ticker.FLOOR_S",
-        "ticker._DISCOVER_S",
-        "watchers.POLL_S",
-        "revocations.POLL_S",
-        "revocations.FLOOR_S",
+        "timers.ticker.FLOOR_S",
+        "timers.ticker._DISCOVER_S",
+        "long_poll.POLL_S",
+        "net.revocations.POLL_S",
+        "net.revocations.FLOOR_S",
     ):
         monkeypatch.setattr(f"fairq.server.{constant}", 3600.0)
     monkeypatch.setattr("fairq.client.client.WAIT_S", 50.0)  # longer than a test may take; servers wait for a minute
@@ -62,9 +62,9 @@ def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick_floor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ticker that looks again after 50 ms instead of a second or more, and never for queues that it knows not of."""
-    monkeypatch.setattr("fairq.server.ticker.FLOOR_S", 0.05)
-    monkeypatch.setattr("fairq.server.ticker.IDLE_FLOORS", 1)
-    monkeypatch.setattr("fairq.server.ticker._DISCOVER_S", 3600.0)
+    monkeypatch.setattr("fairq.server.timers.ticker.FLOOR_S", 0.05)
+    monkeypatch.setattr("fairq.server.timers.ticker.IDLE_FLOORS", 1)
+    monkeypatch.setattr("fairq.server.timers.ticker._DISCOVER_S", 3600.0)
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import trio
 
 from fairq.errors import Unauthorized, Unavailable
 from fairq.model import Lease
-from fairq.server import auth as module
 from fairq.server.app import App
-from fairq.server.peer import Peer
+from fairq.server.net import auth as module
+from fairq.server.net.connection import Peer
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.tokens import TokenRecord, hash_token, make_token
@@ -154,7 +154,7 @@ async def test_nothing_is_pushed_once_a_revocation_is_heard(served: Served) -> N
                 await heir.attach("q", credit=0)
                 peer.session.push("q", 1000, [Lease("ada/waits", 1, 1, 5, "ada", 1, 0, 0, b"1")])
                 served.app.heard(keys.REVOKED, peer.identity.token_id)
-                assert peer.session.free == 0
+                assert peer.account.free == 0
                 assert not peer.session.has_outgoing
                 await ada.enqueue("q", ["a"])
                 await heir.ask("credit", credit=1)

@@ -171,7 +171,7 @@ async def test_a_deletion_that_its_server_did_not_finish_is_finished_by_another(
 async def test_a_long_deletion_is_answered_before_it_is_done(
     served: Served, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.server.operate._DELETE_S", 0.0)
+    monkeypatch.setattr("fairq.server.verbs.admin._DELETE_S", 0.0)
     async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
         for _ in range(2):
             await ada.enqueue("q", [f"id-{n}" for n in range(160)], priority=9)

@@ -10,7 +10,7 @@ import trio
 
 from fairq.model import Outcome, Settlement, Tick
 from fairq.server.app import App
-from fairq.server.dispatcher import MAX_PACE_S, Dispatcher
+from fairq.server.dispatch.dispatcher import MAX_PACE_S, Dispatcher
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.store import Claim, Store
@@ -451,17 +451,17 @@ async def test_a_cancelled_lease_that_is_brought_along_stays_on_the_account(serv
             assert await new.attach("q", credit=1, leases=[{"queue": "q", **held}]) == ["cancelled"]
             assert await new.ask("extend", queue="q", leases=[held]) == {"outcomes": ["cancelled"]}
             assert await new.settle("q", "extend", task) == ["cancelled"]
-            (peer,) = (peer for peer in served.app.peers if peer.session.held)
-            assert peer.session.held == {("q", "ada/a"): task["lease"]}
+            (peer,) = (peer for peer in served.app.peers if peer.account.held)
+            assert peer.account.held == {("q", "ada/a"): task["lease"]}
             assert await new.settle("q", "release", task) == ["ok"]
-            assert not peer.session.held
+            assert not peer.account.held
 
 
 @pytest.mark.usefixtures("quick_floor")
 async def test_a_lease_that_is_over_frees_its_place_though_it_is_never_settled(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairq.wire.server_session.OVER_S", 0.1)
+    monkeypatch.setattr("fairq.server.dispatch.worker_account.OVER_S", 0.1)
     with trio.fail_after(30):
         async with (
             raw(served, tenant("ada")) as ada,
@@ -539,5 +539,5 @@ async def test_a_worker_that_has_an_id_twice_settles_each_lease_by_itself(served
             await ada.enqueue("q", ["a"])
             (new,) = await worker.pushed()
             assert await worker.settle("q", "ack", old) == ["stale"]
-            assert [peer.session.held for peer in served.app.peers if peer.queues] == [{("q", "ada/a"): new["lease"]}]
+            assert [peer.account.held for peer in served.app.peers if peer.queues] == [{("q", "ada/a"): new["lease"]}]
             assert await worker.settle("q", "ack", new) == ["ok"]

@@ -47,7 +47,7 @@ async def test_tasks_that_finish_in_their_grace_run_once(served: Served) -> None
 async def test_what_does_not_finish_is_released_with_its_attempt_forgiven(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for limit in ("app._GIVE_BACK_S", "peer.END_S"):  # it is the grace that ends it
+    for limit in ("app._GIVE_BACK_S", "net.connection.END_S"):  # it is the grace that ends it
         monkeypatch.setattr(f"fairq.server.{limit}", 3600.0)
     with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:

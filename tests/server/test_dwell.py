@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairq.model import Lease
-from fairq.server.dwell import MAX_DWELLS, MAX_SPANS, MAX_TENANTS, WINDOW_MS, Dwells, percentile, split, summarize
+from fairq.server.stats.wait_times import (
+    MAX_DWELLS,
+    MAX_SPANS,
+    MAX_TENANTS,
+    WINDOW_MS,
+    Dwells,
+    percentile,
+    split,
+    summarize,
+)
 from fairq.why import REASONS, Kept, Reason
 
 TIMES = st.integers(0, 1000)

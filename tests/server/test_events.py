@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from fairq.model import EventPage, NewTask, Settlement, full_id
-from fairq.server.peer import MAX_LONG_ANSWERS
+from fairq.server.net.connection import MAX_LONG_ANSWERS
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.store import Store

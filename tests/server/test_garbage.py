@@ -9,7 +9,7 @@ import trio
 from websockets.protocol import Protocol, Side
 
 from fairq.server import garbage
-from fairq.server.peer import Peer
+from fairq.server.net.connection import Peer
 from fairq.server.run import Served
 from fairq.transport import Transport
 from fairq.wire.server_session import ServerSession

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import trio
 from attrs import define, field
 
 from fairq.errors import OutcomeUnknown
 from fairq.model import Lease, Tick
-from fairq.server.dispatcher import Dispatcher
-from fairq.server.ticker import Ticker
+from fairq.server.dispatch.dispatcher import Dispatcher
+from fairq.server.dispatch.worker_account import WorkerAccount
+from fairq.server.timers.ticker import Ticker
 from fairq.store.store import Claim
-from fairq.wire.messages import Role, State
-from fairq.wire.server_session import ServerSession
 
 LEASES = [Lease(f"t{i}", 70, 1, 5, "ada", 1, 0, 0, b"{}") for i in range(3)]
 
@@ -39,25 +40,29 @@ class ForgetfulStore:
 
 @define(eq=False)
 class Recorder:
-    session: ServerSession
+    account: WorkerAccount
     name: str = "w"
-    kicked: trio.Event = field(factory=trio.Event)
+    pushed: trio.Event = field(factory=trio.Event)
 
-    def kick(self) -> None:
-        self.kicked.set()
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease]) -> None:
+        self.account.lease(queue, leases, lease_ms / 1000)
+        self.pushed.set()
+
+    def stop(self, queue: str, leases: Mapping[str, int]) -> None:
+        raise AssertionError("nothing is cancelled")
 
 
 async def test_a_lost_claim_is_repeated_under_its_name(autojump_clock: trio.testing.MockClock) -> None:
     store = ForgetfulStore()
-    worker = Recorder(ServerSession(role=Role.WORKER, state=State.ATTACHED, credit=10))
+    worker = Recorder(WorkerAccount(10))
     dispatcher = Dispatcher("mail", store, Ticker(store, lambda _: None), "server")  # type: ignore[arg-type]
     dispatcher.join(worker)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(dispatcher.run)
-            await worker.kicked.wait()
+            await worker.pushed.wait()
             await store.asked_thrice.wait()
             nursery.cancel_scope.cancel()
     assert [again for _, again in store.asked] == [False, True, False]
     assert store.asked[0][0] == store.asked[1][0] != store.asked[2][0]
-    assert set(worker.session.held) == {("mail", lease.id) for lease in LEASES}
+    assert set(worker.account.held) == {("mail", lease.id) for lease in LEASES}

@@ -9,9 +9,9 @@ import trio
 
 import fairq
 from fairq.errors import BadRequest
-from fairq.server import work as work_verbs
+from fairq.server.dispatch.slots import Slots
 from fairq.server.run import Served
-from fairq.wire.slots import Slots
+from fairq.server.verbs import workers as work_verbs
 from tests.client.harness import worker_of, working
 from tests.store.waiting import wait_until
 

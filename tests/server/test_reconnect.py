@@ -84,7 +84,7 @@ async def test_a_settlement_is_repeated_after_a_break(server_store: str, action:
             async with raw(served, WORKER) as again:
                 await again.attach("q", credit=0, name="mill")
                 assert await again.settle("q", action, task) == ["ok"]
-            assert not any(peer.session.held for peer in served.app.kept)
+            assert not any(peer.account.held for peer in served.app.kept)
 
 
 async def test_what_is_not_brought_along_in_time_goes_to_another_worker(served: Served) -> None:
@@ -177,7 +177,7 @@ async def test_a_handler_goes_on_over_a_proxy_that_restarts(server_store: str) -
             async with working(app):
                 await began.wait()
                 proxy.cut()
-                await wait_until(lambda: any(peer.session.taken for peer in served.app.peers))
+                await wait_until(lambda: any(peer.account.taken for peer in served.app.peers))
                 await end_grace(served)
                 finish.set()
                 await task.result(timeout=20)

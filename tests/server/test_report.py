@@ -10,7 +10,7 @@ import trio
 from attrs import define
 
 from fairq.server.run import Served
-from fairq.server.shares import SAMPLE_S
+from fairq.server.stats.shares import SAMPLE_S
 from fairq.store.store import Store
 from tests.store.waiting import wait_until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from fairq.server import roster
+from fairq.server.net import worker_registry
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 
@@ -63,11 +63,11 @@ async def test_a_max_share_grows_when_a_worker_comes(served: Served) -> None:
             assert len(await worker.pushed(2)) == 2
             await worker.quiet()
             await another.attach("q", credit=4, name="another")
-            await wait_until(lambda: sum(len(peer.session.held) for peer in served.app.peers) == 4)
+            await wait_until(lambda: sum(len(peer.account.held) for peer in served.app.peers) == 4)
 
 
 async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roster, "_GATHER_S", 0.01)
+    monkeypatch.setattr(worker_registry, "_GATHER_S", 0.01)
     with trio.fail_after(30):
         async with running(server_store) as one, running(server_store) as two, raw(two, OPERATOR) as operator:
             await operator.ask("configure", queue="q", settings={"reserve": 20})
@@ -89,7 +89,7 @@ async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: py
 
 
 async def test_a_server_that_is_not_heard_of_is_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    served.app.roster.told('{"server": "other", "slots": {"q": [5, 2.5]}}')
+    served.app.worker_registry.told('{"server": "other", "slots": {"q": [5, 2.5]}}')
     assert served.app.count_slots("q") == 5
-    monkeypatch.setattr(roster, "_FORGET_S", 0.0)
+    monkeypatch.setattr(worker_registry, "_FORGET_S", 0.0)
     assert served.app.count_slots("q") == 0

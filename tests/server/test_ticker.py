@@ -14,7 +14,7 @@ import trio.testing
 from fairq.errors import Unavailable
 from fairq.model import NewTask, Tick, bare_id
 from fairq.server.run import Served
-from fairq.server.ticker import FLOOR_S, IDLE_FLOORS, TICKS_AT_ONCE, Ticker
+from fairq.server.timers.ticker import FLOOR_S, IDLE_FLOORS, TICKS_AT_ONCE, Ticker
 from tests import stores
 from tests.store.waiting import wait_until
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 from attrs import frozen
 
-from fairq.server.roster import Roster
+from fairq.server.net.worker_registry import Roster
 from fairq.server.run import Served
 from fairq.store.store import Claim, Store
 from tests.store.waiting import wait_until

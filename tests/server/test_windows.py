@@ -14,8 +14,8 @@ import structlog
 import trio
 
 from fairq.limits import Window
-from fairq.server import ticker
 from fairq.server.run import Served
+from fairq.server.timers import ticker
 from fairq.store.store import Store
 from tests import stores
 from tests.store.waiting import wait_until

@@ -1,7 +1,7 @@
 """Both ends joined in memory, under any order of work, loss and time.
 
 A brain of a few lines stands for server and store: it leases tasks, fences settlements by (id, lease), remembers what
-it has answered, and keeps a worker's account in a ServerSession as fairq/server/work.py does.
+it has answered, and keeps a worker's account as fairq/server/verbs/workers.py does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fairq.errors import Unavailable
 from fairq.model import Lease, Settlement
+from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.wire import messages as wire
 from fairq.wire.messages import Role, State
 from fairq.wire.server_session import ServerSession
@@ -71,18 +72,18 @@ class Brain:
         self.ready.append(id)
 
 
-def carry_out(brain: Brain, session: ServerSession, request: Any, now: float) -> dict[str, Any]:
+def carry_out(brain: Brain, session: ServerSession, account: WorkerAccount, request: Any, now: float) -> dict[str, Any]:
     """Do what a worker's request asks, as the server's verbs do."""
     if isinstance(request, wire.Attach):
         outcomes = []
         for lease in request.leases:
             outcomes.append(brain.settle(Settlement("extend", lease.id, lease.lease), now))
             if outcomes[-1] == "ok":
-                session.held[QUEUE, lease.id] = lease.lease
-        session.state, session.credit = State.ATTACHED, request.credit
+                account.held[QUEUE, lease.id] = lease.lease
+        session.state, account.credit = State.ATTACHED, request.credit
         return {"leases": outcomes}
     if isinstance(request, wire.Credit):
-        session.credit = request.credit
+        account.credit = request.credit
         return {}
     if isinstance(request, wire.Extend):
         settlements = [Settlement("extend", lease.id, lease.lease) for lease in request.leases]
@@ -93,8 +94,8 @@ def carry_out(brain: Brain, session: ServerSession, request: Any, now: float) ->
         outcomes.append(brain.settle(each, now))
         if each.action != "extend":
             brain.answers.setdefault((each.id, each.lease), set()).add(outcomes[-1])
-        if (each.action != "extend" or outcomes[-1] != "ok") and session.held.get((QUEUE, each.id)) == each.lease:
-            del session.held[QUEUE, each.id]
+        if (each.action != "extend" or outcomes[-1] != "ok") and account.has((QUEUE, each.id), each.lease):
+            del account.held[QUEUE, each.id]
     return {"outcomes": outcomes}
 
 
@@ -108,6 +109,7 @@ class JoinedMachine(RuleBasedStateMachine):
         self.worker = WorkerSession(worker="w", queues=[QUEUE], credit=4)
         self.worker.jitter = lambda: 0.5
         self.server: ServerSession | None = None
+        self.account = WorkerAccount()
         self.to_server: deque[str] = deque()
         self.to_worker: deque[str] = deque()
         self.working: dict[str, int] = {}  # what handlers work on: id -> lease
@@ -122,6 +124,11 @@ class JoinedMachine(RuleBasedStateMachine):
     def is_connected(self) -> bool:
         """Whether there is a wire."""
         return self.server is not None
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the server may push."""
+        return self.server is not None and self.server.state is State.ATTACHED
 
     def hear(self) -> None:
         """Do what the worker's driver does after every step."""
@@ -147,6 +154,7 @@ class JoinedMachine(RuleBasedStateMachine):
     def connect(self) -> None:
         """Open a wire; the server welcomes."""
         self.server = ServerSession(heard_at=self.now, spoke_at=self.now, role=Role.WORKER)
+        self.account = WorkerAccount()
         self.server.welcome(wire.Welcome("worker", "s", "x", 3, 1 << 20))
         self.worker.connected(self.now)
         self.flush()
@@ -156,7 +164,7 @@ class JoinedMachine(RuleBasedStateMachine):
     def cut(self) -> None:
         """Lose the wire and all that is on it; the server gives the leases back."""
         assert self.server is not None
-        for (_, id), lease in self.server.held.items():
+        for (_, id), lease in self.account.held.items():
             if id in self.brain.leased and self.brain.numbers[id] == lease:
                 self.brain.give_back(id)
         self.server = None
@@ -171,11 +179,11 @@ class JoinedMachine(RuleBasedStateMachine):
         assert self.server is not None
         request = self.server.receive(self.to_server.popleft(), self.now)
         if isinstance(request, wire.Drain):
-            self.server.credit = 0
+            self.account.credit = 0
         elif request is not None and is_refused:
             self.server.refuse(request.ref, Unavailable("the store is away"))
         elif request is not None:
-            self.server.reply(request.ref, carry_out(self.brain, self.server, request, self.now))
+            self.server.reply(request.ref, carry_out(self.brain, self.server, self.account, request, self.now))
         self.flush()
 
     @rule()
@@ -198,14 +206,15 @@ class JoinedMachine(RuleBasedStateMachine):
             self.brain.ready.append(id)
 
     @rule()
-    @precondition(lambda self: self.server is not None and self.server.free and self.brain.ready)
+    @precondition(lambda self: self.is_attached and self.account.free and self.brain.ready)
     def push(self) -> None:
         """Have the server fill the worker's free places."""
         assert self.server is not None
-        leases = self.brain.claim(self.server.free, self.now)
+        leases = self.brain.claim(self.account.free, self.now)
         assert leases
+        self.account.lease(QUEUE, leases, LEASE_S)
         self.server.push(QUEUE, round(LEASE_S * 1000), leases)
-        assert len(self.server.held) <= self.server.credit
+        assert len(self.account.held) <= self.account.credit
         self.flush()
 
     @rule(action=st.sampled_from(["ack", "nack", "reject", "release"]), data=st.data())
@@ -271,14 +280,14 @@ class JoinedMachine(RuleBasedStateMachine):
         else:
             raise AssertionError("the two never came to rest")
         assert self.server is not None
-        assert {(id, lease) for (_, id), lease in self.server.held.items()} == set(self.working.items())
+        assert {(id, lease) for (_, id), lease in self.account.held.items()} == set(self.working.items())
         assert set(self.working) == set(self.brain.leased)
         assert self.finished == set(self.brain.answers) - self.lost, "a settlement was lost"
         stale = {fence for fence, answers in self.brain.answers.items() if "stale" in answers}
         assert (
             stale - self.released - self.lost == self.refused
         )  # that it was too late to give something back, nobody need hear
-        assert self.server.credit == self.worker.credit
+        assert self.account.credit == self.worker.credit
         everywhere = [
             *self.brain.ready,
             *self.brain.leased,

@@ -1,4 +1,4 @@
-"""The server's end alone: welcome, the grid of roles and states, answers, a worker's account."""
+"""The server's end alone: welcome, the grid of roles and states, answers and pushes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from fairq.errors import BadRequest, FairqError, TooMany
 from fairq.model import MAX_PAYLOAD_BYTES, Lease
 from fairq.wire.codec import decode_client
-from fairq.wire.messages import CLIENT_FRAMES, MAX_MESSAGE_BYTES, Credit, Role, State, Welcome
-from fairq.wire.server_session import OVER_S, ServerSession
+from fairq.wire.messages import CLIENT_FRAMES, MAX_MESSAGE_BYTES, Role, State, Welcome
+from fairq.wire.server_session import ServerSession
 
 from .test_codec import GOOD, frame
 
@@ -26,9 +26,9 @@ def leases(*ids: str, payload: bytes = b"{}", start_at_ms: int = 0, expires_at_m
     return [Lease(id, 70, 1, 5, "acme", 10, start_at_ms, expires_at_ms, payload) for id in ids]
 
 
-def worker(credit: int = 10) -> ServerSession:
+def worker() -> ServerSession:
     """Make the session of an attached worker."""
-    return ServerSession(role=Role.WORKER, state=State.ATTACHED, credit=credit)
+    return ServerSession(role=Role.WORKER, state=State.ATTACHED)
 
 
 def test_the_welcome_says_what_there_is_to_say() -> None:
@@ -105,72 +105,19 @@ def test_a_push_tells_all_of_a_lease_and_leaves_out_what_is_not_set() -> None:
     }
 
 
-def test_free_credit_is_what_is_neither_held_nor_reserved() -> None:
-    session = worker(credit=5)
-    assert session.free == 5
-    session.reserved += 2
-    assert session.free == 3
-    session.push("q", 1000, leases("a", "b"))
-    session.reserved -= 2
-    assert session.free == 3
-    assert session.held == {("q", "a"): 70, ("q", "b"): 70}
-    session.push("other", 1000, leases("a"))
-    assert session.free == 2
-
-
-def test_less_credit_than_is_held_leaves_nothing_free() -> None:
-    session = worker(credit=3)
-    session.push("q", 1000, leases("a", "b"))
-    assert session.receive(frame("credit", credit=1), 1.0) == Credit(1, 1)
-    session.credit = 1
-    assert session.free == 0
-
-
-def test_a_lease_that_was_not_renewed_in_its_time_leaves_its_place() -> None:
-    session = worker(credit=3)
-    session.push("q", 10_000, leases("a", "b", "c"), 100.0)
-    assert session.over_at == 110 + OVER_S
-    session.hold({("q", "b"): 70}, 105.0)  # renewed
-    session.drop(("q", "c"))
-    session.heard_at = session.spoke_at = 110.0
-    session.expire(109.9 + OVER_S)
-    assert not session.is_freed
-    session.expire(110 + OVER_S)
-    assert session.is_freed
-    assert session.held == {("q", "b"): 70}
-    assert session.free == 2
-    assert session.over_at == 115 + OVER_S
-    session.hold({("q", "d"): 71}, 112.0, 1.0)  # brought along
-    assert session.over_at == 113 + OVER_S
-    assert session.deadline() == session.over_at
-    session.expire(120.0)
-    assert session.held == {}
-    session.expire(130.0)
-    assert session.over_at > 1e9
-
-
-@pytest.mark.parametrize("state", [State.OPEN, State.DRAINING])
-def test_only_an_attached_worker_has_free_credit(state: State) -> None:
-    session = worker()
-    session.state = state
-    assert session.free == 0
-
-
 def test_draining_is_said_once_and_ends_the_pushes() -> None:
     session = worker()
     session.drain()
     session.drain()
     assert sent(session) == [{"type": "drain"}]
-    assert session.free == 0
     assert session.receive(frame("settle"), 1.0) is not None
 
 
 def test_pushes_of_long_payloads_are_split_so_that_clients_can_take_them() -> None:
-    session = worker(credit=9)
+    session = worker()
     longest = b'"' + b"x" * (MAX_PAYLOAD_BYTES - 2) + b'"'
     session.push("q", 1000, leases(*"abcdefg", payload=longest))
     texts = session.outgoing(1.0)
     assert all(len(text) <= MAX_MESSAGE_BYTES for text in texts)
     assert [task["id"] for text in texts for task in json.loads(text)["tasks"]] == list("abcdefg")
     assert len(texts) == 7
-    assert session.free == 2

@@ -7,8 +7,8 @@ from attrs import NOTHING, asdict, fields
 from fairq.errors import BadRequest, NotFound
 from fairq.model import MAX_BATCH, MAX_CURSOR_CHARS, DeadFilter, DeadLetter, bare_id, check_int
 from fairq.server.app import App
-from fairq.server.asking import Body, full_id_of, full_ids, mine_or_named
-from fairq.server.peer import Peer
+from fairq.server.net.connection import Peer
+from fairq.server.verbs.request_scope import Body, full_id_of, full_ids, mine_or_named
 from fairq.wire import messages as wire
 
 _BRIEF = tuple(field.name for field in fields(DeadLetter) if field.default is NOTHING)

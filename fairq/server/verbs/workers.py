@@ -21,11 +21,11 @@ from fairq.model import (
 )
 from fairq.scopes import run_all
 from fairq.server.app import App, Brought
-from fairq.server.asking import Body, check_worker_name
-from fairq.server.peer import Peer
+from fairq.server.dispatch.slots import Slots
+from fairq.server.net.connection import Peer
+from fairq.server.verbs.request_scope import Body, check_worker_name
 from fairq.wire import messages as wire
 from fairq.wire.messages import MAX_CREDIT, MAX_QUEUES, State
-from fairq.wire.slots import Slots
 
 
 async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
@@ -64,16 +64,16 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
         raise BadRequest("the connection is attached already", field="type")
     app.move_leases(brought, peer)
     peer.name, peer.queues, peer.order = request.worker, queues, order
-    peer.session.state, peer.session.credit = State.ATTACHED, request.credit
+    peer.session.state, peer.account.credit = State.ATTACHED, request.credit
     if weights:
-        peer.session.slots = Slots(weights, app.may_have_work, trio.current_time)
+        peer.account.slots = Slots(weights, app.may_have_work, trio.current_time)
     app.attach(peer)
     return {"leases": outcomes}
 
 
 async def credit(app: App, peer: Peer, request: wire.Credit) -> Body:
     """Change how many tasks the worker may hold."""
-    peer.session.credit = check_int(request.credit, "credit", 0, MAX_CREDIT)
+    peer.account.credit = check_int(request.credit, "credit", 0, MAX_CREDIT)
     app.credit_changed(peer)
     return {}
 
@@ -90,7 +90,7 @@ def _is_its_own(app: App, peer: Peer, queue: str, settlement: Settlement) -> boo
     lease: then the lease's number is the fence, unless this server knows that another worker holds it.
     """
     place = (queue, settlement.id)
-    if peer.session.held.get(place) == settlement.lease:
+    if peer.account.has(place, settlement.lease):
         return True
     return settlement.action != "extend" and not app.is_of_another(peer, place, settlement.lease)
 
@@ -108,21 +108,21 @@ async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settle
 async def _settle_own(app: App, peer: Peer, queue: str, settlements: Sequence[Settlement]) -> Sequence[Outcome]:
     # What ends is off the worker's account at once, so that the claim it makes room for shares the store's next turn.
     ended = {(queue, s.id): s.lease for s in settlements if s.action != "extend"}
-    ended = {place: lease for place, lease in ended.items() if peer.session.held.get(place) == lease}
-    taken = {place: peer.session.taken[place] for place in ended if place in peer.session.taken}
+    ended = {place: lease for place, lease in ended.items() if peer.account.has(place, lease)}
+    taken = {place: peer.account.taken[place] for place in ended if place in peer.account.taken}
     for place in ended:
-        peer.session.drop(place)
+        peer.account.drop(place)
     if ended:
         app.credit_changed(peer)
     try:
         outcomes = await app.store.settle(queue, settlements)
     except BaseException:  # also where the connection ends meanwhile: they are to be given back
-        peer.session.hold(ended, trio.current_time())
-        peer.session.taken |= taken
+        peer.account.hold(ended, trio.current_time())
+        peer.account.taken |= taken
         raise
     now = trio.current_time()
-    if told := peer.session.reported.intersection(ended):
-        peer.session.reported -= told
+    if told := peer.account.reported.intersection(ended):
+        peer.account.reported -= told
         await app.store.forget_progress(queue, [id for _, id in told])
     for settlement, outcome in zip(settlements, outcomes, strict=True):
         place = queue, settlement.id
@@ -134,7 +134,7 @@ async def _settle_own(app: App, peer: Peer, queue: str, settlements: Sequence[Se
         elif outcome in ("gone", "stale"):
             app.drop_lease(peer, place, settlement.lease)
         elif app.holder(place, settlement.lease) in (None, peer):  # it may have been over by our reckoning meanwhile
-            peer.session.hold({place: settlement.lease}, now)
+            peer.account.hold({place: settlement.lease}, now)
     return outcomes
 
 
@@ -164,8 +164,8 @@ async def progress(app: App, peer: Peer, request: wire.Progress) -> Body:
         check_progress_text(report.text)
     for report in request.reports:
         place = (request.queue, report.id)
-        if peer.session.held.get(place) == report.lease:
-            peer.session.reported.add(place)
+        if peer.account.has(place, report.lease):
+            peer.account.reported.add(place)
             await app.store.write_progress(request.queue, report.id, report.lease, report.fraction, report.text)
     return {}
 

@@ -14,7 +14,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError
-from fairq.server.peer import Peer
+from fairq.server.net.connection import Peer
 from fairq.store.store import Store
 from fairq.transport import HANDSHAKE_S
 from fairq.wire.messages import CLOSE_REVOKED

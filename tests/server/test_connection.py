@@ -15,9 +15,9 @@ from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import OPEN, Protocol, Side
 
 from fairq.model import Lease
-from fairq.server.auth import Identity
-from fairq.server.door import Rate, Usage
-from fairq.server.peer import (
+from fairq.server.net.admission import Rate, Usage
+from fairq.server.net.auth import Identity
+from fairq.server.net.connection import (
     END_S,
     ENDS_AT_ONCE,
     LONG_TEXT_S,
@@ -25,12 +25,13 @@ from fairq.server.peer import (
     MAX_REQUESTS,
     MAX_TENANT_REQUESTS,
     MAX_UNREAD_BYTES,
+    MAX_UNSENT_BYTES,
     RESTS,
     Peer,
 )
 from fairq.transport import PIECE_BYTES, Transport
 from fairq.wire.messages import Role, State
-from fairq.wire.server_session import MAX_UNSENT_BYTES, ServerSession
+from fairq.wire.server_session import ServerSession
 from fairq.wire.websocket import WebSocket
 
 
@@ -120,18 +121,17 @@ async def test_a_worker_that_takes_nothing_is_given_no_more_until_it_does(
 ) -> None:
     client = SlowClient(1.0, [])
     peer = connected(client)
-    peer.session.state, peer.session.credit = State.ATTACHED, 100
+    peer.session.state, peer.account.credit = State.ATTACHED, 100
     drained: list[int] = []
-    peer.drained = lambda: drained.append(peer.session.free)
+    peer.drained = lambda: drained.append(peer.account.free)
     with trio.move_on_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(peer.run)
             given = 0
-            while peer.session.free:
+            while peer.account.free:
                 given += 1
                 lease = Lease(f"t{given}", given, 1, 5, "ada", 1, 0, 0, b'"' + b"x" * (1 << 20) + b'"', False)
-                peer.session.push("q", 30_000, [lease])
-                peer.kick()
+                peer.push("q", 30_000, [lease])
                 await trio.sleep(0.01)
             assert given == MAX_UNSENT_BYTES >> 20
             assert not drained
@@ -233,7 +233,7 @@ async def test_whoever_sends_what_takes_long_to_read_rests_over_all_its_connecti
     cpu = count(
         0.0, 0.9 * LONG_TEXT_S
     )  # each look at the clock is so much later: a text takes nearly as long as it may
-    monkeypatch.setattr("fairq.server.peer.thread_time", lambda: next(cpu))
+    monkeypatch.setattr("fairq.server.net.connection.thread_time", lambda: next(cpu))
     usage = Usage(Rate(1e6, 1e6), Rate(1e9, 1e9))
     began = trio.current_time()
 
@@ -271,7 +271,7 @@ async def test_requests_that_wait_end_a_few_at_a_time(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several hundred wait when their client goes; in no turn of the scheduler do more than a few end."""
-    monkeypatch.setattr("fairq.server.peer.MAX_REQUESTS", 10_000)
+    monkeypatch.setattr("fairq.server.net.connection.MAX_REQUESTS", 10_000)
     turns, ended = Turns(), list[int]()
     trio.lowlevel.add_instrument(turns)
     client = SlowClient(0.0, ask(10 * ENDS_AT_ONCE))

@@ -7,9 +7,9 @@ from attrs import asdict
 
 from fairq.errors import NotFound
 from fairq.server.app import App
-from fairq.server.asking import Body, full_id_of, own_tenant
-from fairq.server.dwell import percentile, summarize
-from fairq.server.peer import Peer
+from fairq.server.net.connection import Peer
+from fairq.server.stats.wait_times import percentile, summarize
+from fairq.server.verbs.request_scope import Body, full_id_of, own_tenant
 from fairq.why import Report, explain
 from fairq.wire import messages as wire
 

@@ -19,7 +19,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import TooMany
-from fairq.server.auth import Identity
+from fairq.server.net.auth import Identity
 from fairq.server.settings import Settings
 from fairq.wire.messages import Role
 

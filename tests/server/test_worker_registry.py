@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from fairq.server.peer import Peer
-from fairq.server.roster import Roster
+from fairq.server.net.connection import Peer
+from fairq.server.net.worker_registry import Roster
 from fairq.server.run import Served
 from fairq.store.store import Store
 from tests.store.proxy import open_proxy
@@ -47,7 +47,7 @@ async def test_a_restarted_worker_gets_at_once_what_its_dead_connection_holds(
     server_store: str, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing comes back from the dead one, not even an answer to the server's good-bye; and it had room for more."""
-    for limit in ("server.peer.END_S", "transport.CLOSE_S"):  # the server waits for that answer for an hour
+    for limit in ("server.net.connection.END_S", "transport.CLOSE_S"):  # the server waits for that answer for an hour
         monkeypatch.setattr(f"fairq.{limit}", 3600.0)
     async with (
         two_servers(server_store) as (one, two),
@@ -232,7 +232,7 @@ async def test_the_order_to_drain_is_repeated_where_it_was_not_heard(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker of that name which attaches after the order stays."""
-    monkeypatch.setattr("fairq.server.roster._GATHER_S", 0.0)
+    monkeypatch.setattr("fairq.server.net.worker_registry._GATHER_S", 0.0)
     async with two_servers(server_store) as (one, two), raw(two, OPERATOR) as operator:
         heard, unheard = Roster.told, trio.Event()
 

@@ -29,7 +29,7 @@ from attrs import define, field
 
 from fairq.errors import FairqError, Superseded
 from fairq.model import Action, WorkerState
-from fairq.server.peer import Peer
+from fairq.server.net.connection import Peer
 from fairq.store.store import Store
 from fairq.wire.messages import CLOSE_SUPERSEDED, State
 
@@ -77,9 +77,9 @@ class Roster:
         for peers in self._peers.values():
             for peer in peers:
                 for queue in peer.queues:
-                    slots[queue][0] += peer.session.credit
+                    slots[queue][0] += peer.account.credit
                     if peer.session.state is State.ATTACHED:
-                        slots[queue][1] += peer.session.credit / len(peer.queues)
+                        slots[queue][1] += peer.account.credit / len(peer.queues)
         try:
             await self.store.tell_workers(orjson.dumps({"server": self.server, "slots": slots}))
         except FairqError as error:
@@ -116,7 +116,7 @@ class Roster:
         """Describe the workers attached here: the fields of WorkerState after `server`."""
         return [
             (
-                peer.name, peer.queues, peer.session.credit, len(peer.session.held), peer.attached_at_ms,
+                peer.name, peer.queues, peer.account.credit, len(peer.account.held), peer.attached_at_ms,
                 peer.session.state is State.DRAINING,
             )
             for peers in self._peers.values()
@@ -211,8 +211,8 @@ class Roster:
                 continue
             log.info("worker superseded", worker=worker, peer=peer.transport.peer)
             for queue, id, lease in kept:
-                if peer.session.held.get((queue, id)) == lease:
-                    peer.session.drop((queue, id))
+                if peer.account.has((queue, id), lease):
+                    peer.account.drop((queue, id))
             peer.session.state = State.DRAINING  # which is given nothing more, and may still settle
             peer.close(CLOSE_SUPERSEDED, "a worker that came later has this name")
             await self.give_back(peer, "reap")  # now: a connection that takes nothing any more is not closed at once

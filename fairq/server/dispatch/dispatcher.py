@@ -23,9 +23,9 @@ from attrs import define, field
 
 from fairq.errors import Deleting, FairqError, OutcomeUnknown
 from fairq.model import Action, Lease
-from fairq.server.dwell import Dwells
-from fairq.server.room import Room, Worker
-from fairq.server.ticker import Ticker
+from fairq.server.dispatch.capacity import Room, Worker
+from fairq.server.stats.wait_times import Dwells
+from fairq.server.timers.ticker import Ticker
 from fairq.store.store import Claim, Store
 
 log = structlog.get_logger("fairq.server")
@@ -135,9 +135,8 @@ class Dispatcher:
     def stop(self, id: str) -> None:
         """Tell whoever holds a cancelled task: a worker here, or soon, or one of another server, which is told too."""
         for worker in self.room.workers:
-            if (lease := worker.session.held.get((self.queue, id))) is not None:
-                worker.session.stop(self.queue, {id: lease})
-                worker.kick()
+            if (lease := worker.account.held.get((self.queue, id))) is not None:
+                worker.stop(self.queue, {id: lease})
                 return
         if self._is_claiming:
             self._cancelled.add(id)
@@ -151,10 +150,8 @@ class Dispatcher:
     def stop_all(self) -> None:
         """Tell workers to stop what they hold."""
         for worker in self.room.workers:
-            held = {id: lease for (queue, id), lease in worker.session.held.items() if queue == self.queue}
-            if held:
-                worker.session.stop(self.queue, held)
-                worker.kick()
+            if held := worker.account.held_of(self.queue):
+                worker.stop(self.queue, held)
 
     def join(self, worker: Worker) -> None:
         """Begin to feed a worker."""
@@ -224,7 +221,7 @@ class Dispatcher:
             self._is_claiming = False
             self._cancelled.clear()
         for worker in shares:
-            if worker.session.free:
+            if worker.account.free:
                 self.freed(worker)
         if claim is None and not self.is_stopping:
             await trio.sleep(_RETRY_S)
@@ -266,16 +263,12 @@ class Dispatcher:
         """
         shares = self.room.share(CLAIM_TASKS if self._expected is None else min(CLAIM_TASKS, self._expected + 1))
         for worker, share in shares.items():
-            worker.session.reserved += share
-            if worker.session.slots:
-                worker.session.slots.reserve(self.queue, share)
+            worker.account.reserve(self.queue, share)
         return shares
 
     def _unreserve(self, shares: dict[Worker, int]) -> None:
         for worker, share in shares.items():
-            worker.session.reserved -= share
-            if worker.session.slots:
-                worker.session.slots.unreserve(self.queue)
+            worker.account.unreserve(self.queue, share)
 
     def _takers(self, shares: dict[Worker, int]) -> Iterator[Worker]:
         """Name who shall have the tasks of a claim: those it was made for, as far as they are there; then others."""
@@ -288,10 +281,7 @@ class Dispatcher:
         for i, worker in enumerate(self._takers(shares)):
             if i >= len(shares) and places >= len(leases):
                 break
-            free = worker.session.free
-            if free and worker.session.slots:  # what was set aside is this queue's, whatever came up meanwhile
-                free = min(free, max(shares.get(worker, 0), worker.session.room(self.queue)))
-            if free:
+            if free := worker.account.room_of_claim(self.queue, shares.get(worker, 0)):
                 room.append((-free, i, worker))
                 places += free
         heapq.heapify(room)
@@ -308,10 +298,7 @@ class Dispatcher:
             else:
                 heapq.heappop(room)
         for worker, some in given.items():
-            worker.session.push(self.queue, lease_ms, some, trio.current_time())
-            if worker.session.slots:
-                worker.session.slots.began(self.queue, [lease.id for lease in some])
-            worker.kick()
+            worker.push(self.queue, lease_ms, some)
         for id in self._cancelled.intersection(lease.id for lease in leases):
             self.stop(id)
         if unplaced:

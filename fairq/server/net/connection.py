@@ -6,7 +6,7 @@ the task that has read it carries it out and sends the answer itself, and a succ
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from time import thread_time
 from typing import Any
@@ -16,11 +16,13 @@ import trio
 from attrs import define, field
 
 from fairq.errors import BadFrame, Draining, FairqError, TooMany
-from fairq.server.auth import Identity
-from fairq.server.door import Usage
+from fairq.model import Lease
+from fairq.server.dispatch.worker_account import WorkerAccount
+from fairq.server.net.admission import Usage
+from fairq.server.net.auth import Identity
 from fairq.transport import Disconnected, Transport
 from fairq.turns import Gate
-from fairq.wire.messages import CLOSE_SILENT, Credit, Dead, Drain, Letter, Peek, Schedules, Tenants, Workers
+from fairq.wire.messages import CLOSE_SILENT, Credit, Dead, Drain, Letter, Peek, Schedules, State, Tenants, Workers
 from fairq.wire.server_session import ServerSession
 
 log = structlog.get_logger("fairq.server")
@@ -28,6 +30,7 @@ log = structlog.get_logger("fairq.server")
 MAX_REQUESTS = 256  # under way at once, per connection
 MAX_TENANT_REQUESTS = 2_500  # over all connections of a tenant: a quarter of what may wait for the store
 MAX_WAITING = 4_096  # tasks, batches and feeds that requests only wait for
+MAX_UNSENT_BYTES = 2 << 20  # that wait for a worker to take them, before it is given more tasks
 MAX_UNREAD_BYTES = 4 << 20  # of answers that the client has not taken yet: nothing more is read from it meanwhile
 LONG_ANSWERS = (Peek, Dead, Letter, Schedules, Tenants, Workers)  # and those of requests that wait (asking.py)
 MAX_LONG_ANSWERS = 4  # made at once, and none while too much is unread
@@ -51,6 +54,7 @@ class Peer:
     carry_out: Callable[[Peer, Any], Awaitable[dict[str, Any] | None]]
     usage: Usage | None = None  # of its tenant
     ends: Gate = field(factory=lambda: Gate(1))  # of connections: thousands may break at once
+    account: WorkerAccount = field(factory=WorkerAccount)
     drained: Callable[[], None] = lambda: None  # called when the socket has taken what it had not taken at once
     name: str = ""
     queues: tuple[str, ...] = ()
@@ -71,7 +75,22 @@ class Peer:
 
     def __attrs_post_init__(self) -> None:
         self.transport.source, self.transport.stuck = self._outgoing, self._wake
-        self.session.leaving_bytes = lambda: self.transport.unsent_bytes
+        self.account.may_take = self._may_take
+
+    def _may_take(self) -> bool:
+        """Whether it may be given tasks: an attached worker that has taken most of what was pushed before."""
+        return self.session.state is State.ATTACHED and self.unread_bytes <= MAX_UNSENT_BYTES
+
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease]) -> None:
+        """Give leased tasks to the worker."""
+        self.account.lease(queue, leases, lease_ms / 1000, trio.current_time())
+        self.session.push(queue, lease_ms, leases)
+        self.kick()
+
+    def stop(self, queue: str, leases: Mapping[str, int]) -> None:
+        """Tell the worker that these tasks were cancelled; id -> lease number."""
+        self.session.stop(queue, leases)
+        self.kick()
 
     def _outgoing(self) -> Sequence[str]:
         return self.session.outgoing(trio.current_time())
@@ -82,7 +101,7 @@ class Peer:
     def kick(self) -> None:
         """Have what the session's outbox holds sent, at the end of the scheduler's turn."""
         self.transport.kick()
-        if self.session.over_at < self._sleeps_until:
+        if self.account.over_at < self._sleeps_until:
             self._wake()
 
     def close(self, code: int, reason: str) -> None:
@@ -100,7 +119,7 @@ class Peer:
     @property
     def unread_bytes(self) -> int:
         """How many bytes of answers the socket has not taken yet."""
-        return self.session.outgoing_bytes + self.session.leaving_bytes()
+        return self.session.outgoing_bytes + self.transport.unsent_bytes
 
     async def _room(self) -> None:
         """Wait until the client has taken enough of its answers."""
@@ -142,7 +161,7 @@ class Peer:
         return self.closing is None and not (self.session.is_silent or websocket.end[0] or websocket.has_failed)
 
     def _leave_if_idle(self) -> None:
-        if self.is_leaving and not (self.owes_answers or self.session.held):
+        if self.is_leaving and not (self.owes_answers or self.account.held):
             self.close(1001, "the server stops")
 
     @contextmanager
@@ -198,8 +217,8 @@ class Peer:
 
         So it is freed at once: a garbage collection that looks at 10,000 connections takes 0.3 s.
         """
-        self.transport.source, self.transport.stuck, self.session.leaving_bytes = tuple, _nothing, int
-        self.drained, self.freed, self.session.owner = _nothing, _nothing, None
+        self.transport.source, self.transport.stuck, self.account.may_take = tuple, _nothing, bool
+        self.drained, self.freed, self.account.owner = _nothing, _nothing, None
         self.transport.websocket.unlink()
 
     async def _read(self, nursery: trio.Nursery) -> None:
@@ -209,7 +228,7 @@ class Peer:
             try:
                 text = await self.transport.receive()
             except Disconnected:
-                self.session.credit = 0  # nothing more is pushed into it
+                self.account.credit = 0  # nothing more is pushed into it
                 await self.ends.enter()
                 self._writing.cancel()
                 return
@@ -225,7 +244,7 @@ class Peer:
                 if self.session.has_outgoing:
                     self.kick()
             elif isinstance(request, Drain):
-                self.session.credit = 0
+                self.account.credit = 0
             elif self._has_too_many():
                 refusal = TooMany(f"{self.requests} requests are under way", retry_in_ms=RETRY_MS)
                 self.session.refuse(request.ref, refusal)
@@ -258,8 +277,9 @@ class Peer:
         """Send what the socket did not take at once, and keep the heart's deadlines, until the end."""
         while True:
             self.session.expire(trio.current_time())
-            if self.session.is_freed:
-                self.session.is_freed = False
+            self.account.expire(trio.current_time())
+            if self.account.is_freed:
+                self.account.is_freed = False
                 self.freed(self)
                 self._leave_if_idle()
             try:
@@ -274,7 +294,7 @@ class Peer:
             if self.closing:
                 await self.transport.close(*self.closing)
                 return
-            self._sleeps_until = self.session.deadline()
+            self._sleeps_until = min(self.session.deadline(), self.account.over_at)
             with trio.move_on_at(self._sleeps_until):
                 await self._woken.wait()
             self._woken = trio.Event()

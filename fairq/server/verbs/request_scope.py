@@ -11,7 +11,7 @@ import trio
 from fairq.errors import BadRequest, Draining, Forbidden
 from fairq.model import WORKER_PATTERN, check_full_id, check_int, check_name, check_task_id, full_id
 from fairq.server.app import App
-from fairq.server.peer import Peer
+from fairq.server.net.connection import Peer
 from fairq.wire import messages as wire
 
 Body = dict[str, Any]

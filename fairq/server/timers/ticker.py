@@ -21,7 +21,7 @@ from attrs import define, field
 from fairq.errors import FairqError
 from fairq.model import AHEAD_MS, Tick
 from fairq.scopes import run_all
-from fairq.server.duties import fire_schedules, turn_windows
+from fairq.server.timers.calendar_jobs import fire_schedules, turn_windows
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")

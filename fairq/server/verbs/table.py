@@ -10,11 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fairq.server.app import App
-from fairq.server.asking import Body
-from fairq.server.batches import batch, cancel_batch, close_batch, open_batch
-from fairq.server.letters import dead, letter, purge, replay
-from fairq.server.limits import limits, set_limits, set_windows
-from fairq.server.operate import (
+from fairq.server.net.connection import Peer
+from fairq.server.verbs.admin import (
     configure,
     create_token,
     delete_queue,
@@ -29,11 +26,14 @@ from fairq.server.operate import (
     tenants,
     workers,
 )
-from fairq.server.peer import Peer
-from fairq.server.reports import tenant_report, why
-from fairq.server.schedules import pause_schedule, resume_schedule, schedule, schedules, unschedule
-from fairq.server.tasks import cancel, ended, enqueue, events, peek, reschedule, tasks
-from fairq.server.work import attach, credit, extend, idle, progress, settle
+from fairq.server.verbs.batches import batch, cancel_batch, close_batch, open_batch
+from fairq.server.verbs.dead_letters import dead, letter, purge, replay
+from fairq.server.verbs.explain import tenant_report, why
+from fairq.server.verbs.limits import limits, set_limits, set_windows
+from fairq.server.verbs.request_scope import Body
+from fairq.server.verbs.schedules import pause_schedule, resume_schedule, schedule, schedules, unschedule
+from fairq.server.verbs.tasks import cancel, ended, enqueue, events, peek, reschedule, tasks
+from fairq.server.verbs.workers import attach, credit, extend, idle, progress, settle
 from fairq.wire import messages as wire
 
 VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {

@@ -6,22 +6,26 @@ something to do goes to its end. Who has none leaves the line when it is asked, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from attrs import define, field
 
-from fairq.wire.server_session import ServerSession
+from fairq.model import Lease
+from fairq.server.dispatch.worker_account import WorkerAccount
 
 
 class Worker(Protocol):
     """An attached worker, as far as the server's dispatching cares."""
 
-    session: ServerSession
+    account: WorkerAccount
     name: str
 
-    def kick(self) -> None:
-        """Have what the session's outbox holds sent."""
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease]) -> None:
+        """Give leased tasks to the worker."""
+
+    def stop(self, queue: str, leases: Mapping[str, int]) -> None:
+        """Tell the worker that these tasks were cancelled; id -> lease number."""
 
 
 @define(eq=False)
@@ -46,8 +50,8 @@ class Room:
     def changed(self, worker: Worker) -> None:
         """A worker has another credit, or has (or had) room again."""
         if worker in self.workers:
-            self.offered += worker.session.credit - self.workers[worker]
-            self.workers[worker] = worker.session.credit
+            self.offered += worker.account.credit - self.workers[worker]
+            self.workers[worker] = worker.account.credit
             self._line[worker] = None
 
     def free(self, enough: int) -> int:
@@ -84,9 +88,9 @@ class Room:
         full = []
         try:
             for worker in self._line:
-                if not worker.session.free:
+                if not worker.account.free:
                     full.append(worker)
-                elif room := worker.session.room(self.queue):
+                elif room := worker.account.room(self.queue):
                     yield worker, room
         finally:
             for worker in full:

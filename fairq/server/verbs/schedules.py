@@ -20,8 +20,8 @@ from fairq.model import (
 )
 from fairq.schedules import check_timing, next_fire, next_fires
 from fairq.server.app import App
-from fairq.server.asking import Body, own_tenant
-from fairq.server.peer import Peer
+from fairq.server.net.connection import Peer
+from fairq.server.verbs.request_scope import Body, own_tenant
 from fairq.store.store import Schedule
 from fairq.wire import messages as wire
 

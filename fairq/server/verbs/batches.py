@@ -11,8 +11,8 @@ from attrs import asdict
 from fairq.errors import NotFound, TooLarge
 from fairq.model import MAX_CALLBACK_BYTES, MAX_CAP, BatchState, check_batch_id, check_full_id, check_int, full_id
 from fairq.server.app import App
-from fairq.server.asking import Body, wait_for
-from fairq.server.peer import Peer
+from fairq.server.net.connection import Peer
+from fairq.server.verbs.request_scope import Body, wait_for
 from fairq.store import keys
 from fairq.wire import messages as wire
 

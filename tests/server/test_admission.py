@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairq.errors import TooMany, Unavailable
-from fairq.server import door as module
-from fairq.server.auth import Identity
-from fairq.server.door import HANDSHAKES_PER_S, MAX_HANDSHAKES, MOST_HANDSHAKES, RETRY_MS, Door, Rate, Usage
+from fairq.server.net import admission as module
+from fairq.server.net.admission import HANDSHAKES_PER_S, MAX_HANDSHAKES, MOST_HANDSHAKES, RETRY_MS, Door, Rate, Usage
+from fairq.server.net.auth import Identity
 from fairq.server.run import Served
 from fairq.server.settings import Settings
 from fairq.transport import Target, dial

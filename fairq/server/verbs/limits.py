@@ -6,8 +6,8 @@ from attrs import asdict
 
 from fairq.limits import Window, check_limits
 from fairq.server.app import App
-from fairq.server.asking import Body, mine_or_named, tenant_or_all
-from fairq.server.peer import Peer
+from fairq.server.net.connection import Peer
+from fairq.server.verbs.request_scope import Body, mine_or_named, tenant_or_all
 from fairq.windows import check_windows, turn
 from fairq.wire import messages as wire
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 import structlog
 import trio
 from attrs import define, field
 
 from fairq.errors import FairqError
-from fairq.server.dispatcher import Dispatcher
-from fairq.server.dwell import WINDOW_MS
+from fairq.server.stats.wait_times import WINDOW_MS, Dwells
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
@@ -27,12 +27,18 @@ class Account(NamedTuple):
     entitled: float
 
 
+class HasDwells(Protocol):
+    """What dispatches the tasks of a queue, and notes how long they waited."""
+
+    dwells: Dwells
+
+
 @define(eq=False)
 class Shares:
     """Samples of the tenants that this server has tasks of, taken while there is work."""
 
     store: Store
-    dispatchers: dict[str, Dispatcher]
+    dispatchers: Mapping[str, HasDwells]
     _samples: defaultdict[str, deque[dict[str, Account]]] = field(
         factory=lambda: defaultdict(lambda: deque(maxlen=round(WINDOW_MS / 1000 / SAMPLE_S))), init=False
     )

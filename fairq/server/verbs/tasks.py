@@ -20,8 +20,8 @@ from fairq.model import (
     full_id,
 )
 from fairq.server.app import App
-from fairq.server.asking import Body, check_once, fitting, full_ids, own_tenant, wait_for
-from fairq.server.peer import Peer
+from fairq.server.net.connection import Peer
+from fairq.server.verbs.request_scope import Body, check_once, fitting, full_ids, own_tenant, wait_for
 from fairq.store import keys
 from fairq.wire import messages as wire
 

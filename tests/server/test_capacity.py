@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from attrs import define
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairq.server.room import Room
-from fairq.wire.messages import Role, State
-from fairq.wire.server_session import ServerSession
+from fairq.model import Lease
+from fairq.server.dispatch.capacity import Room
+from fairq.server.dispatch.worker_account import WorkerAccount
 
 
 @define(eq=False)
 class Idler:
     """A worker that counts how often it is asked."""
 
-    session: ServerSession
+    account: WorkerAccount
     name: str = "w"
 
-    def kick(self) -> None:
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease]) -> None:
+        """Send nothing."""
+
+    def stop(self, queue: str, leases: Mapping[str, int]) -> None:
         """Send nothing."""
 
 
-class Counted(ServerSession):
-    """A session that notes when its room is looked at."""
+class Counted(WorkerAccount):
+    """An account that notes when its room is looked at."""
 
     asked = 0
 
@@ -36,9 +41,9 @@ class Counted(ServerSession):
 
 def idler(credit: int, held: int = 0) -> Idler:
     """A worker with so much credit, and so many tasks."""
-    session = Counted(role=Role.WORKER, state=State.ATTACHED, credit=credit)
-    session.held.update({("q", f"t/{n}"): 1 for n in range(held)})
-    return Idler(session)
+    account = Counted(credit)
+    account.held.update({("q", f"t/{n}"): 1 for n in range(held)})
+    return Idler(account)
 
 
 def room_of(*workers: Idler) -> Room:
@@ -53,7 +58,7 @@ def room_of(*workers: Idler) -> Room:
 def test_places_are_shared_out_as_evenly_as_there_is_room(sizes: list[tuple[int, int]], tasks: int) -> None:
     workers = [idler(credit, min(held, credit)) for credit, held in sizes]
     room = room_of(*workers)
-    frees = {worker: worker.session.free for worker in workers}
+    frees = {worker: worker.account.free for worker in workers}
     assert room.offered == sum(credit for credit, _ in sizes)
     assert min(room.free(tasks), tasks) == min(sum(frees.values()), tasks)
     shares = room.share(tasks)
@@ -75,7 +80,7 @@ def test_thousands_of_idle_workers_are_not_asked_for_every_claim() -> None:
     room = room_of(*(idler(1) for _ in range(5000)))
     Counted.asked = 0
     assert (room.free(150), len(room.share(150)), room.offered) == (150, 150, 5000)
-    assert Counted.asked <= 2 * (150 + 1) * 2, "once by the room, once by the session"
+    assert Counted.asked <= 2 * (150 + 1) * 2, "once by the room, once by the account"
 
 
 def test_thousands_of_full_workers_are_asked_once() -> None:
@@ -84,7 +89,7 @@ def test_thousands_of_full_workers_are_asked_once() -> None:
     assert room.free(150) == 0
     Counted.asked = 0
     assert (room.free(150), room.share(150), Counted.asked) == (0, {}, 0)
-    full[7].session.held.clear()
+    full[7].account.held.clear()
     room.changed(full[7])
     assert room.share(150) == {full[7]: 1}
 
@@ -94,6 +99,6 @@ def test_who_has_left_has_no_room_and_offers_none() -> None:
     room = room_of(here, gone)
     room.leave(gone)
     room.changed(gone)
-    here.session.credit = 4
+    here.account.credit = 4
     room.changed(here)
     assert (room.offered, room.free(10), room.share(10)) == (4, 4, {here: 4})

@@ -8,8 +8,8 @@ from attrs import asdict, evolve
 from fairq.errors import NotFound
 from fairq.model import MAX_TIME_MS, check_int, check_name, check_settings, check_weight, kept_slots
 from fairq.server.app import App
-from fairq.server.asking import Body, check_unlimited, check_worker_name, tenant_or_all
-from fairq.server.peer import Peer
+from fairq.server.net.connection import Peer
+from fairq.server.verbs.request_scope import Body, check_unlimited, check_worker_name, tenant_or_all
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
 

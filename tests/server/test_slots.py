@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from fairq.wire.slots import Slots
+from fairq.server.dispatch.slots import Slots
 
 
 class Mill:

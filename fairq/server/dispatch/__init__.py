@@ -1,0 +1,1 @@
+"""Dispatching: which worker is given how many tasks, and what each holds."""

@@ -1,0 +1,1 @@
+"""What is known of waiting times and of shares."""

@@ -1,0 +1,1 @@
+"""What happens at its time: ticks, schedules, opening hours."""

@@ -1,0 +1,71 @@
+"""A worker's account: free credit, reserved places, leases that leave by themselves."""
+
+from __future__ import annotations
+
+from fairq.model import Lease
+from fairq.server.dispatch.worker_account import OVER_S, WorkerAccount
+
+
+def leases(*ids: str) -> list[Lease]:
+    """Make leases as a claim brings them."""
+    return [Lease(id, 70, 1, 5, "acme", 10, 0, 0, b"{}") for id in ids]
+
+
+def test_free_credit_is_what_is_neither_held_nor_reserved() -> None:
+    account = WorkerAccount(5)
+    assert account.free == 5
+    account.reserve("q", 2)
+    assert account.free == 3
+    account.lease("q", leases("a", "b"), 1.0)
+    account.unreserve("q", 2)
+    assert account.free == 3
+    assert account.held == {("q", "a"): 70, ("q", "b"): 70}
+    account.lease("other", leases("a"), 1.0)
+    assert account.free == 2
+    assert account.held_of("q") == {"a": 70, "b": 70}
+    assert account.has(("other", "a"), 70)
+    assert not account.has(("other", "a"), 71)
+
+
+def test_less_credit_than_is_held_leaves_nothing_free() -> None:
+    account = WorkerAccount(3)
+    account.lease("q", leases("a", "b"), 1.0)
+    account.credit = 1
+    assert account.free == 0
+
+
+def test_a_worker_that_may_take_nothing_has_no_free_credit() -> None:
+    account = WorkerAccount(3, lambda: False)
+    assert (account.free, account.room("q"), account.room_of_claim("q", 2)) == (0, 0, 0)
+
+
+def test_a_lease_that_was_not_renewed_in_its_time_leaves_its_place() -> None:
+    account = WorkerAccount(3)
+    account.lease("q", leases("a", "b", "c"), 10.0, 100.0)
+    assert account.over_at == 110 + OVER_S
+    account.hold({("q", "b"): 70}, 105.0)  # renewed
+    account.drop(("q", "c"))
+    account.expire(109.9 + OVER_S)
+    assert not account.is_freed
+    account.expire(110 + OVER_S)
+    assert account.is_freed
+    assert account.held == {("q", "b"): 70}
+    assert account.free == 2
+    assert account.over_at == 115 + OVER_S
+    account.hold({("q", "d"): 71}, 112.0, 1.0)  # brought along
+    assert account.over_at == 113 + OVER_S
+    account.expire(120.0)
+    assert account.held == {}
+    account.expire(130.0)
+    assert account.over_at > 1e9
+
+
+def test_the_owner_of_a_lease_is_known_until_it_is_dropped() -> None:
+    owners: dict[tuple[str, str], object] = {}
+    here, there = WorkerAccount(3, owner="here", owners=owners), WorkerAccount(3, owner="there", owners=owners)
+    here.lease("q", leases("a"), 10.0)
+    there.bring(("q", "a"), 70, 1, 0.0, 10.0)
+    here.drop(("q", "a"))
+    assert owners == {("q", "a"): "there"}
+    assert there.drop_all() == {"q": [("a", 70, 1)]}
+    assert owners == {}
