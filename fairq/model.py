@@ -17,7 +17,7 @@ BATCH_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,40}\Z")
 WORKER_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 10_000.0
 MAX_ATTEMPTS = 1_000
-USUAL_PRIORITY, MAX_PRIORITY = 50, 99  # 0 is the most urgent
+DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99  # 0 is the most urgent
 MAX_KEY_BYTES = 255  # of a dedupe key
 MAX_LEASE = (1 << 53) - 1  # the number of a lease
 MAX_SPAN_MS = 400 * 86_400_000  # the longest delay or window
@@ -166,7 +166,7 @@ class NewTask(NamedTuple):
     expires_in_ms: int = 0
     expires_at_ms: int = 0
     max_attempts: int = 0
-    priority: int = USUAL_PRIORITY
+    priority: int = DEFAULT_PRIORITY
     dedupe_key: str = ""
     dedupe_window_ms: int = 0
     result_ttl_ms: int = 0
@@ -176,7 +176,7 @@ class NewTask(NamedTuple):
     @property
     def places(self) -> int:
         """How many of the places of a request it takes."""
-        is_plain = self.priority == USUAL_PRIORITY and not (
+        is_plain = self.priority == DEFAULT_PRIORITY and not (
             self.dedupe_key or self.result_ttl_ms or self.events or self.batch
         )
         return 1 if is_plain else SPECIAL_PLACES
@@ -426,7 +426,7 @@ class ScheduleState:
     last_fired_at_ms: int = 0
     expires_in_ms: int = 0
     max_attempts: int = 0
-    priority: int = USUAL_PRIORITY
+    priority: int = DEFAULT_PRIORITY
     dedupe_key: str = ""
     dedupe_window_ms: int = 0
     result_ttl_ms: int = 0

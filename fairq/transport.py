@@ -54,7 +54,7 @@ class Transport:
 
     stream: Stream
     websocket: WebSocket
-    peer: str
+    remote: str
     early: bytes = b""  # what has come behind the handshake
     source: Callable[[], Sequence[str]] = tuple
     stuck: Callable[[], None] = lambda: None
@@ -73,7 +73,7 @@ class Transport:
         self._messages.extend(self.websocket.messages())
         self._arrived = memoryview(self.early)  # a stranger may send much at once here too: it is taken in by slices
 
-    def kick(self) -> None:
+    def wake_writer(self) -> None:
         """Have what there is to say sent at the end of the scheduler's turn."""
         at_end_of_turn(self._send_now)
 

@@ -162,9 +162,9 @@ class Fairness:
             with trio.fail_after(self.sizes.seconds):
                 starts, quiet = await self._dwell(name, flood, fifo=name == "fifo")
             wanted = set(quiet)
-            dwells = spread([entry.dwell_ms for entry in starts if entry.id in wanted])
-            rows.append({"name": name, **dwells})
-            p99[name] = max(dwells["p99"], 0.01)
+            wait_times = spread([entry.dwell_ms for entry in starts if entry.id in wanted])
+            rows.append({"name": name, **wait_times})
+            p99[name] = max(wait_times["p99"], 0.01)
         return {
             "quiet_tenants": QUIET_TENANTS, "tasks_each": QUIET_TASKS, "task_ms": TASK_MS, "credit": CREDIT,
             "flood": self.sizes.flood, "rows": rows,

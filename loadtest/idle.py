@@ -35,7 +35,7 @@ class IdleWorker(fairq.Worker):
     attached: trio.Event = field(factory=trio.Event, init=False)
     _broken: Transport | None = field(default=None, init=False)
 
-    def _moved(self) -> None:
+    def _on_change(self) -> None:
         super()._moved()
         if self._driver.session.is_attached and self._driver._transport is not self._broken:
             self.attached.set()

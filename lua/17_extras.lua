@@ -12,8 +12,8 @@
 -- cancelled; or, where the caller gave a window, for that long after it was enqueued, whatever becomes of it (its TTL
 -- only cleans up).
 
-local USUAL_PRIORITY, MAX_PRIORITY = 50, 99
-local PLAIN = {priority = USUAL_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, key = '', batch = ''}
+local DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99
+local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, key = '', batch = ''}
 local HAS_EXTRAS, IS_LARGE = 1, 2    -- bits of `features`
 local KEPT_BYTES = 100               -- that a key, a batch or a schedule counts beside what is in it
 local KEY_GRACE_MS = 60000           -- keys that end by a TTL end so much later: the functions look at the time in them
@@ -143,17 +143,17 @@ do
 -- The list of a tenant's ready tasks of a level.
 function levels.list(call, t, level)
   local usual = key(call, 'ready:' .. t.name)
-  return level == USUAL_PRIORITY and usual or usual .. ':' .. level
+  return level == DEFAULT_PRIORITY and usual or usual .. ':' .. level
 end
 
 -- The field of an entry in `void:<tenant>`.
 function levels.field(id, level)
-  return level == USUAL_PRIORITY and id or level .. ':' .. id
+  return level == DEFAULT_PRIORITY and id or level .. ':' .. id
 end
 
 -- The levels whose lists may hold tasks of this tenant, most urgent first.
 function levels.of(call, t)
-  local found = {USUAL_PRIORITY}
+  local found = {DEFAULT_PRIORITY}
   if accounts.details_of(call, t).levels == 0 then return found end
   for _, level in ipairs(redis.call('ZRANGE', key(call, 'levels:' .. t.name), 0, -1)) do
     found[#found + 1] = tonumber(level)
@@ -163,13 +163,13 @@ function levels.of(call, t)
 end
 
 function levels.open(call, t, level)
-  if level == USUAL_PRIORITY then return end
+  if level == DEFAULT_PRIORITY then return end
   local d = accounts.details_of(call, t)
   d.levels = d.levels + redis.call('ZADD', key(call, 'levels:' .. t.name), level, level)
 end
 
 function levels.close(call, t, level)
-  if level == USUAL_PRIORITY then return end
+  if level == DEFAULT_PRIORITY then return end
   local d = accounts.details_of(call, t)
   d.levels = d.levels - redis.call('ZREM', key(call, 'levels:' .. t.name), level)
 end

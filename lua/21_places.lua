@@ -38,7 +38,7 @@ function places.put_ready(call, t, ids, push)
   push = push or 'RPUSH'
   if call.queue.special == 0 then
     count_ready(call, t, #ids)
-    redis.call(push, levels.list(call, t, USUAL_PRIORITY), unpack(ids))
+    redis.call(push, levels.list(call, t, DEFAULT_PRIORITY), unpack(ids))
     return
   end
   extras.read(call, ids)

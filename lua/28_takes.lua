@@ -62,9 +62,9 @@ end
 
 -- Up to `wanted` ids of one tenant, the next ones first.
 function takes.ids(call, t, wanted)
-  if accounts.is_plain(t) then return next_entries(call, t, USUAL_PRIORITY, wanted) end
+  if accounts.is_plain(t) then return next_entries(call, t, DEFAULT_PRIORITY, wanted) end
   local d = accounts.details_of(call, t)
-  if d.voids == 0 and d.levels == 0 then return next_entries(call, t, USUAL_PRIORITY, wanted) end
+  if d.voids == 0 and d.levels == 0 then return next_entries(call, t, DEFAULT_PRIORITY, wanted) end
   local ids = {}
   for _, level in ipairs(levels.of(call, t)) do take_level(call, t, level, wanted, ids) end
   return ids

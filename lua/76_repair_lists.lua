@@ -92,18 +92,18 @@ end
 
 -- Asks for all that a tenant's ready tasks stand in, or are to.
 local function ask_lists(call, name, details)
-  local found, usual = {USUAL_PRIORITY}, key(call, 'ready:' .. name)
+  local found, usual = {DEFAULT_PRIORITY}, key(call, 'ready:' .. name)
   if call.queue.special > 0 or details.levels > 0 then
     call.repair.left = call.repair.left - 20
     for level = 0, MAX_PRIORITY do found[level + 1] = level end
   end
   local names = {part(call, 'ready:' .. name), key(call, 'void:' .. name), key(call, 'levels:' .. name), usual}
   for _, level in ipairs(found) do
-    if level ~= USUAL_PRIORITY then names[#names + 1] = usual .. ':' .. level end
+    if level ~= DEFAULT_PRIORITY then names[#names + 1] = usual .. ':' .. level end
   end
   if redis.call('EXISTS', unpack(names)) == 0 then return end
   for _, level in ipairs(found) do
-    local list = level == USUAL_PRIORITY and usual or usual .. ':' .. level
+    local list = level == DEFAULT_PRIORITY and usual or usual .. ':' .. level
     if redis.call('EXISTS', list) == 1 then repairs.ask(call, 'list', level .. ':' .. name) end
   end
   repairs.ask(call, 'voids', name)
@@ -169,12 +169,12 @@ function jobs.levels(call, job)
   local at, list = key(call, 'levels:' .. job.rest), key(call, 'ready:' .. job.rest)
   for _, member in ipairs(redis.call('ZRANGE', at, 0, -1)) do
     local level = tonumber(member)
-    if not level or level < 0 or level > MAX_PRIORITY or level == USUAL_PRIORITY or text(level) ~= member then
+    if not level or level < 0 or level > MAX_PRIORITY or level == DEFAULT_PRIORITY or text(level) ~= member then
       note(call, 'levels', redis.call('ZREM', at, member))
     end
   end
   for _, level in ipairs(existing(call, list .. ':')) do
-    if level ~= USUAL_PRIORITY then note(call, 'levels', redis.call('ZADD', at, 'NX', level, level)) end
+    if level ~= DEFAULT_PRIORITY then note(call, 'levels', redis.call('ZADD', at, 'NX', level, level)) end
   end
   return true
 end
@@ -239,7 +239,7 @@ function jobs.merge(call, job)
     if #ids > 0 then return false end
     redis.call('UNLINK', list)
     redis.call('RENAME', copy, list)
-    if level ~= USUAL_PRIORITY then redis.call('ZADD', key(call, 'levels:' .. name), level, level) end
+    if level ~= DEFAULT_PRIORITY then redis.call('ZADD', key(call, 'levels:' .. name), level, level) end
     return true
   end
   local found = records.of(call, entries)

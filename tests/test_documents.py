@@ -225,7 +225,11 @@ def test_limits_are_those_of_the_code() -> None:
     counted = limits[f"commas and colons of a message, each array and object counting as {BRACKET_COST}"]
     assert counted.startswith(f"{MAX_COST:,};".replace(",", " "))
     assert limits["tasks that a worker has not taken yet, before it is pushed more"] == f"{MAX_UNSENT_BYTES >> 20} MiB"
-    for words in (f"more than {MAX_DEPTH} levels", f"every {wire.BEAT_S:g} s", f"nothing for {wire.SILENCE_S:g} s"):
+    for words in (
+        f"more than {MAX_DEPTH} levels",
+        f"every {wire.HEARTBEAT_S:g} s",
+        f"nothing for {wire.TIMEOUT_S:g} s",
+    ):
         assert words in PROTOCOL
     for pattern in (model.NAME_PATTERN, model.TASK_ID_PATTERN, model.WORKER_PATTERN, model.SCHEDULE_PATTERN):
         assert f"`{pattern.pattern.removesuffix(chr(92) + 'Z')}`" in PROTOCOL

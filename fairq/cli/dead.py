@@ -17,7 +17,7 @@ from fairq.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
-    from fairq.client.dead_letters import DeadLetters, Sweep, Which
+    from fairq.client.dead_letters import DeadLetterFilter, DeadLetters, Sweep
 
     Sweeps = AsyncGenerator[Sweep, None]
 
@@ -36,7 +36,7 @@ Age = Annotated[timedelta | None, Parameter(help="An age: 90s, 30m, 12h, 7d.")]
 @Parameter(name="*")
 @frozen
 class Filter:
-    """Which dead letters: those that all of these hold for."""
+    """DeadLetterFilter dead letters: those that all of these hold for."""
 
     tenant: Annotated[str | None, Parameter(help="Of this tenant.")] = None
     reason: Literal["exhausted", "rejected", "expired", "lease_lost"] | None = None
@@ -44,7 +44,7 @@ class Filter:
     older_than: Age = None
     younger_than: Age = None
 
-    def pack(self) -> Which:
+    def pack(self) -> DeadLetterFilter:
         """Spell it as the SDK does."""
         ages = {"older_than": self.older_than, "younger_than": self.younger_than}
         seconds = {name: age.total_seconds() for name, age in ages.items() if age is not None}
@@ -194,7 +194,7 @@ def purge(
     return 0
 
 
-def _agrees(queue: str, words: Which, server: Server) -> bool:
+def _agrees(queue: str, words: DeadLetterFilter, server: Server) -> bool:
     """Ask the human. Raises: BadRequest if there is none."""
     if not sys.stdin.isatty():
         raise BadRequest("to purge all that match, say --yes", field="yes")

@@ -108,14 +108,14 @@ def _duplicate(id: str, queue: str, outcome: str, client: Client) -> EnqueuedTas
     return EnqueuedTask(outcome.partition(" ")[2] or id, queue, True, client)
 
 
-def encode_payload(value: Any, what: str = "payload", most_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
+def encode_payload(value: Any, what: str = "payload", max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
     """Write a payload, or a result, as JSON. Raises: BadRequest if it is none, TooLarge."""
     try:
         text = orjson.dumps([[[[value]]]])[4:-4]  # a frame holds it as deep, and may be no deeper than orjson writes
     except (TypeError, orjson.JSONEncodeError) as error:
         raise BadRequest(f"the {what} is not JSON: {error}", field=what) from None
-    if len(text) > most_bytes:
-        raise TooLarge(f"the {what} has {len(text)} bytes; {most_bytes} are the limit", field=what)
+    if len(text) > max_bytes:
+        raise TooLarge(f"the {what} has {len(text)} bytes; {max_bytes} are the limit", field=what)
     return text
 
 

@@ -22,8 +22,8 @@ from fairq.model import MAX_BATCH, DeadFilter, DeadLetter, DeadPage, Outcome
 STEP_S = 0.1  # at a rate, letters are replayed in steps of so long
 
 
-class Which(TypedDict, total=False):
-    """Which dead letters: those that all of these hold for; None is as good as absent."""
+class DeadLetterFilter(TypedDict, total=False):
+    """DeadLetterFilter dead letters: those that all of these hold for; None is as good as absent."""
 
     tenant: str | None  # for operators
     reason: str | None  # exhausted, rejected, expired or lease_lost
@@ -49,9 +49,9 @@ class Requests(Protocol):
     ) -> dict[str, Any]: ...
 
 
-def pack_filter(which: Which) -> dict[str, Any]:
+def pack_filter(which: DeadLetterFilter) -> dict[str, Any]:
     """Check a filter and spell it as the wire does. Raises: BadRequest; TypeError for unknown words."""
-    if unknown := which.keys() - Which.__annotations__.keys():
+    if unknown := which.keys() - DeadLetterFilter.__annotations__.keys():
         raise TypeError(f"dead letters are not chosen by {min(unknown)!r}")
     chosen = DeadFilter(
         which.get("tenant"),
@@ -84,7 +84,7 @@ class DeadLetters:
     queue: str
 
     async def page(
-        self, *, cursor: str = "", count: int = 100, brief: bool = False, **which: Unpack[Which]
+        self, *, cursor: str = "", count: int = 100, brief: bool = False, **which: Unpack[DeadLetterFilter]
     ) -> DeadPage:
         """Read up to `count` letters that match, oldest first, from a cursor on; perhaps none before the end.
 
@@ -98,7 +98,7 @@ class DeadLetters:
         return DeadPage(letters, found["cursor"] or "", found["left"])
 
     async def pages(
-        self, *, count: int = MAX_BATCH, brief: bool = False, **which: Unpack[Which]
+        self, *, count: int = MAX_BATCH, brief: bool = False, **which: Unpack[DeadLetterFilter]
     ) -> AsyncGenerator[DeadPage, None]:
         """Walk over the letters that match, page by page."""
         cursor = ""
@@ -109,7 +109,7 @@ class DeadLetters:
             if not cursor:
                 return
 
-    async def walk(self, *, brief: bool = False, **which: Unpack[Which]) -> AsyncGenerator[DeadLetter, None]:
+    async def walk(self, *, brief: bool = False, **which: Unpack[DeadLetterFilter]) -> AsyncGenerator[DeadLetter, None]:
         """Walk over the letters that match, oldest first."""
         async with aclosing(self.pages(brief=brief, **which)) as pages:
             async for page in pages:
@@ -136,7 +136,9 @@ class DeadLetters:
             outcomes += (await self._client.request(verb, body))["outcomes"]
         return outcomes
 
-    def replay_all(self, *, rate: float | None = None, **which: Unpack[Which]) -> AsyncGenerator[Sweep, None]:
+    def replay_all(
+        self, *, rate: float | None = None, **which: Unpack[DeadLetterFilter]
+    ) -> AsyncGenerator[Sweep, None]:
         """Replay all letters that match, at most `rate` a second; tells after each step how far it has come.
 
         They go to their owners' own lists, inside their shares: whoever has none waits no longer for it. Stopping
@@ -144,11 +146,11 @@ class DeadLetters:
         """
         return self._sweep("replay", check_rate(rate), which)
 
-    def purge_all(self, **which: Unpack[Which]) -> AsyncGenerator[Sweep, None]:
+    def purge_all(self, **which: Unpack[DeadLetterFilter]) -> AsyncGenerator[Sweep, None]:
         """Delete all letters that match; tells after each step how far it has come."""
         return self._sweep("purge", math.inf, which)
 
-    async def _sweep(self, verb: str, rate: float, which: Which) -> AsyncGenerator[Sweep, None]:
+    async def _sweep(self, verb: str, rate: float, which: DeadLetterFilter) -> AsyncGenerator[Sweep, None]:
         step = max(1, int(min(MAX_BATCH, rate * STEP_S)))
         done, next_at = Sweep(0, 0, 0), trio.current_time()
         async with aclosing(self.pages(brief=True, **which)) as pages:

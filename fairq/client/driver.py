@@ -25,17 +25,17 @@ S = TypeVar("S", bound=ClientSession)
 class Driver(Generic[S]):
     """Runs one session over one connection after the other, going round the URLs from any of them.
 
-    `handle(frame)` gets the frames that the session leaves to us; `moved()` is called whenever it has taken something
-    in or a deadline has passed.
+    `handle(frame)` gets the frames that the session leaves to us; `on_change()` is called after each frame and
+    each deadline.
     """
 
     session: S
     targets: Sequence[Target]
     token: str
     handle: Callable[[Any], None] = lambda _: None
-    moved: Callable[[], None] = lambda: None
-    _kicked: trio.Event = field(factory=trio.Event, init=False)
-    _pumps_at: float = field(default=0.0, init=False)  # until then the pump sleeps, unless it is kicked
+    on_change: Callable[[], None] = lambda: None
+    _woken: trio.Event = field(factory=trio.Event, init=False)
+    _pumps_at: float = field(default=0.0, init=False)  # until then the pump sleeps, unless it is woken
     _transport: Transport | None = field(default=None, init=False)
     _connection: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
@@ -52,15 +52,15 @@ class Driver(Generic[S]):
         """Whether a connection stands."""
         return self._transport is not None
 
-    def kick(self) -> None:
+    def wake_writer(self) -> None:
         """Have what the session holds sent, at the end of the scheduler's turn."""
         if self._transport:
-            self._transport.kick()
+            self._transport.wake_writer()
         if self.session.deadline() < self._pumps_at:
             self._wake()
 
     def _wake(self) -> None:
-        self._kicked.set()
+        self._woken.set()
 
     async def wait(self, call: Call) -> Any:
         """Wait for a call; returns its result. Cancelled: it may still be carried out. Raises: its error."""
@@ -69,7 +69,7 @@ class Driver(Generic[S]):
         else:
             done = trio.Event()
             call.wake = done.set
-            self.kick()
+            self.wake_writer()
             await done.wait()
         if call.error:
             raise call.error
@@ -100,29 +100,29 @@ class Driver(Generic[S]):
                 self.session.trouble = error.message
                 log.info("cannot connect", url=target.url, error=error.message)
             self.session.disconnected(trio.current_time())
-            self.moved()
+            self.on_change()
             await trio.sleep_until(self.session.reconnect_at)
 
     async def _converse(self, transport: Transport) -> None:
         """Take in what comes until the connection ends; `_pump` may end it too."""
         self._transport, transport.source, transport.stuck = transport, self._outgoing, self._wake
         self.session.connected(trio.current_time())
-        self._kicked.set()  # there are deadlines now
+        self._woken.set()  # there are deadlines now
         try:
             with trio.CancelScope() as self._connection:
                 while not self.session.fatal:
                     frame = self.session.receive(await transport.receive(), trio.current_time())
                     if frame is not None:
                         self.handle(frame)
-                    self.moved()
+                    self.on_change()
                     if self.session.has_outgoing or self.session.deadline() < self._pumps_at:
-                        self.kick()
+                        self.wake_writer()
         except Disconnected as error:
-            log.debug("connection ended", url=transport.peer, error=str(error))
+            log.debug("connection ended", url=transport.remote, error=str(error))
             if error.code == CLOSE_SUPERSEDED:
                 self.session.fatal = Superseded("another worker attached under this name; each needs a name of its own")
         except BadFrame as error:
-            log.debug("connection ended", url=transport.peer, error=str(error))
+            log.debug("connection ended", url=transport.remote, error=str(error))
         finally:
             self._transport = None
 
@@ -135,17 +135,17 @@ class Driver(Generic[S]):
             now = trio.current_time()
             if now >= self.session.deadline():
                 self.session.expire(now)
-                self.moved()
+                self.on_change()
             if transport := self._transport:
                 try:
                     if await transport.flush():
-                        self.session.spoke_at = trio.current_time()
+                        self.session.last_sent_at = trio.current_time()
                 except Disconnected:
                     self._connection.cancel()
-                if self.session.is_silent:
-                    log.warning("the server is silent; connecting again", url=transport.peer)
+                if self.session.is_timed_out:
+                    log.warning("the server is silent; connecting again", url=transport.remote)
                     self._connection.cancel()
             self._pumps_at = self.session.deadline()
             with trio.move_on_at(self._pumps_at):
-                await self._kicked.wait()
-            self._kicked = trio.Event()
+                await self._woken.wait()
+            self._woken = trio.Event()

@@ -7,12 +7,12 @@ from typing import Any, TypedDict
 
 from fairq.errors import BadRequest
 from fairq.model import (
+    DEFAULT_PRIORITY,
     MAX_ATTEMPTS,
     MAX_SPAN_MS,
     MAX_TIME_MS,
     MIN_EVERY_MS,
     SCHEDULED,
-    USUAL_PRIORITY,
     NewTask,
     check_int,
 )
@@ -72,7 +72,7 @@ def pack_options(options: TaskOptions) -> tuple[Any, ...]:
         to_ms(options.get("expires_in"), "expires_in"),
         _at_ms(options.get("expires_at"), "expires_at"),
         0 if attempts is None else check_int(attempts, "max_attempts", 1, MAX_ATTEMPTS),
-        USUAL_PRIORITY if priority is None else priority,
+        DEFAULT_PRIORITY if priority is None else priority,
         "payload" if options.get("dedupe_payload") else options.get("dedupe_key") or "",
         to_ms(options.get("dedupe_window"), "dedupe_window"),
         to_ms(options.get("result_ttl"), "result_ttl"),

@@ -108,7 +108,7 @@ class Worker:
             started_at_ms=round(time.time() * 1000),
         )  # fmt: skip
         self._driver = Driver.to(self.url, self.token, session, self.tls)
-        self._driver.handle, self._driver.moved = self._take, self._moved
+        self._driver.handle, self._driver.on_change = self._take, self._on_change
         self._threads = Threads(self.concurrency, self._threads_changed)
         self._is_stopping, self._idle = False, trio.Event()
         self._waiting.clear()
@@ -140,14 +140,14 @@ class Worker:
         self._is_stopping = True
         if self._driver.session.credit:
             self._driver.session.set_credit(0)
-            self._driver.kick()
-        self._moved()
+            self._driver.wake_writer()
+        self._on_change()
 
     def _threads_changed(self) -> None:
         """Offer no place that a thread has which nobody waits for any more."""
         if not self._is_stopping:
             self._driver.session.set_credit(self.concurrency - self._threads.abandoned)
-            self._driver.kick()
+            self._driver.wake_writer()
 
     def _weights(self) -> dict[str, float]:
         """Return the weights of the queues that this worker works for."""
@@ -163,7 +163,7 @@ class Worker:
         session = self._driver.session
         while not self._is_stopping:
             self._rest = trio.Event()
-            self._moved()
+            self._on_change()
             await self._rest.wait()
             try:
                 call = session.request(Idle.type, {}, trio.current_time() + _ASK_S)
@@ -186,7 +186,7 @@ class Worker:
         if self._driver.session.fatal and not isinstance(self._driver.session.fatal, Closed):
             raise self._driver.session.fatal
 
-    def _moved(self) -> None:
+    def _on_change(self) -> None:
         """Hear of lost leases, and of the end of work when stopping."""
         session = self._driver.session
         for lease in session.lost:
@@ -228,11 +228,11 @@ class Worker:
 
     def _release(self, queue: str, task: PushedTask) -> None:
         self._driver.session.settle(queue, Settlement("release", task.id, task.lease))
-        self._driver.kick()
+        self._driver.wake_writer()
 
     def _report(self, queue: str, task: PushedTask, fraction: float, text: str) -> None:
         self._driver.session.report(queue, Report(task.id, task.lease, fraction, text))
-        self._driver.kick()
+        self._driver.wake_writer()
 
     async def _run_tasks(self) -> None:
         """Run one task after the other; as many of these run as tasks may run at once.
@@ -273,7 +273,7 @@ class Worker:
                 self._release(queue, pushed)
             if settlement is not None:
                 self._driver.session.settle(queue, settlement)
-                self._driver.kick()
+                self._driver.wake_writer()
             self.counts[outcome] += 1
             if self.log_tasks:
                 ms = round((trio.current_time() - began) * 1000, 1)

@@ -45,8 +45,8 @@ def as_percent(fraction: float | None) -> str:
 
 
 def _dwell_cells(progress: Progress, *owners: str) -> tuple[str, str]:
-    dwells = progress.dwells(*owners)
-    return as_duration(percentile(dwells, 50)), as_duration(percentile(dwells, 99))
+    wait_times = progress.wait_times(*owners)
+    return as_duration(percentile(wait_times, 50)), as_duration(percentile(wait_times, 99))
 
 
 def phase_table(progress: Progress) -> Table:
@@ -64,7 +64,7 @@ def phase_table(progress: Progress) -> Table:
             as_percent(delivered.get(name)), as_percent(entitled.get(name)), *_dwell_cells(progress, *owners),
         )  # fmt: skip
         for owner in owners if name not in WEIGHTS else ():
-            count = len(progress.dwells(owner))
+            count = len(progress.wait_times(owner))
             table.add_row(f"  of {owner}", "", "", "", str(count), "", "", *_dwell_cells(progress, owner), style="dim")
     return table
 

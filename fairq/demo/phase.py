@@ -56,14 +56,14 @@ class Progress:
         """Whether all was executed, and the service knows."""
         return self.done >= self.total and not any(row["ready"] + row["delayed"] + row["leased"] for row in self.rows)
 
-    def dwells(self, *owners: str) -> list[float]:
+    def wait_times(self, *owners: str) -> list[float]:
         """Return how long the tasks of these owners waited, in ms."""
         return [dwell for owner in owners for dwell in self._dwells[owner]]
 
     @property
     def quiet_dwells(self) -> list[float]:
         """Return how long the quiet owners' tasks waited, in ms."""
-        return self.dwells(*QUIET)
+        return self.wait_times(*QUIET)
 
     def saw_execution(self, execution: Execution) -> None:
         """Take in one line of a worker's file."""

@@ -82,9 +82,9 @@ def tenant_rows(progress: Mapping[str, Progress]) -> list[dict[str, Any]]:
             "weight": weight,
             "entitled": round(entitled.get(name, 0.0), 4),
             "delivered": round(delivered.get(name, 0.0), 4),
-            "p50_ms": percentile(fair.dwells(name), 50),
-            "p99_ms": percentile(fair.dwells(name), 99),
-            "tasks": len(fair.dwells(name)),
+            "p50_ms": percentile(fair.wait_times(name), 50),
+            "p99_ms": percentile(fair.wait_times(name), 99),
+            "tasks": len(fair.wait_times(name)),
         }
         for name, weight in WEIGHTS.items()
     ]

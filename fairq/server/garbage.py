@@ -3,7 +3,7 @@
 A full one looks at every object of every connection: 0.3 s where there are 10,000. But a young one may be as long:
 Python counts allocations less deallocations, so while old connections go and new ones come nothing is collected, until
 all that has come is, at once. Here young objects are looked at four times a second, a full collection comes about once
-an hour, and what it has seen is not looked at again. A connection leaves no cycles behind when it ends (Peer.unlink).
+an hour, and what it has seen is not looked at again. A connection that ends leaves no cycles (Connection.unlink).
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ from fairq.errors import FairqError, Forbidden, TooMany
 from fairq.model import MAX_BATCH
 from fairq.server.app import App
 from fairq.server.fleet import shared_listeners
-from fairq.server.net.admission import RETRY_MS, Door
+from fairq.server.net.admission import RETRY_MS, Admission
 from fairq.server.net.auth import Identity
-from fairq.server.net.connection import Peer
+from fairq.server.net.connection import Connection
 from fairq.server.net.opening import Opening
-from fairq.server.verbs.table import carry_out
+from fairq.server.verbs.table import handle_request
 from fairq.transport import HANDSHAKE_S, RECEIVE_BYTES, Stream, Transport, bearer_token
 from fairq.turns import Gate
 from fairq.wire.messages import SUBPROTOCOL, Welcome
@@ -44,18 +44,18 @@ class Listener:
     """Handles accepted streams for an App."""
 
     app: App
-    door: Door = field(init=False)
+    admission: Admission = field(init=False)
     begins: Gate = field(factory=lambda: Gate(BEGINS_PER_TURN), init=False)
     ends: Gate = field(factory=lambda: Gate(ENDS_PER_TURN), init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.door = Door(self.app.settings)
+        self.admission = Admission(self.app.settings)
 
     async def handle(self, stream: Stream) -> None:
         """Serve one connection, whatever happens on it."""
         try:
             host, port = address_of(stream)
-            if self.door.hears(host, trio.current_time()):
+            if self.admission.hears(host, trio.current_time()):
                 await self._converse(stream, host, port)
         except* (ConnectionClosed, HandshakeError, trio.BrokenResourceError, trio.ClosedResourceError, OSError) as gone:
             log.debug("connection broke", error=repr(gone.exceptions[0]))
@@ -65,32 +65,34 @@ class Listener:
             await trio.aclose_forcefully(stream)
 
     async def _converse(self, stream: Stream, host: str, port: int) -> None:
-        peer: Peer | None = None
+        connection: Connection | None = None
         with ExitStack() as inside:
-            with trio.move_on_after(HANDSHAKE_S) as scope, self.door.handshake(host, scope):
+            with trio.move_on_after(HANDSHAKE_S) as scope, self.admission.handshake(host, scope):
                 opening = Opening(stream, scope, self.begins)
                 async with trio.open_nursery() as nursery:
                     request = await wrap_server_stream(nursery, opening, receive_buffer_size=RECEIVE_BYTES)
                     try:
                         identity = await self._admit(request)
-                        usage = inside.enter_context(self.door.inside(host, identity))
+                        usage = inside.enter_context(self.admission.inside(host, identity))
                     except FairqError as error:
-                        log.info("connection refused", peer=f"{host}:{port}", code=error.code, reason=error.message)
+                        log.info("connection refused", remote=f"{host}:{port}", code=error.code, reason=error.message)
                         await _reject(request, error)
                     else:
                         await request.accept(subprotocol=SUBPROTOCOL)
                         websocket = WebSocket.of_server(self.app.settings.max_message_bytes)
                         transport = Transport(stream, websocket, f"{host}:{port}", opening.rest)
                         session = self._session_of(identity)
-                        peer = Peer(transport, identity, session, partial(carry_out, self.app), usage, self.ends)
+                        connection = Connection(
+                            transport, identity, session, partial(handle_request, self.app), usage, self.ends
+                        )
                     nursery.cancel_scope.cancel()  # the library's reader
-            if peer is not None:
-                await self.app.serve(peer)
+            if connection is not None:
+                await self.app.serve(connection)
 
     def _session_of(self, identity: Identity) -> ServerSession:
         """Begin a conversation."""
         now = trio.current_time()
-        session = ServerSession(heard_at=now, spoke_at=now, role=identity.role)
+        session = ServerSession(last_received_at=now, last_sent_at=now, role=identity.role)
         session.welcome(
             Welcome(
                 role=identity.role.value,
@@ -106,7 +108,7 @@ class Listener:
 
     async def _admit(self, request: WebSocketRequest) -> Identity:
         """Decide whether to talk to this client at all. Raises: FairqError."""
-        if self.app.is_draining or len(self.app.peers) >= self.app.settings.max_connections:
+        if self.app.is_draining or len(self.app.connections) >= self.app.settings.max_connections:
             raise TooMany("the server is stopping, or has all the connections it takes", retry_in_ms=RETRY_MS)
         if SUBPROTOCOL not in request.proposed_subprotocols:
             raise Forbidden(f"ask for the subprotocol {SUBPROTOCOL}")

@@ -18,7 +18,7 @@ POLL_S = 5.0
 
 
 @define(eq=False)
-class Watchers:
+class LongPolls:
     """The requests that wait for messages of one queue."""
 
     _events: defaultdict[str, set[trio.Event]] = field(factory=lambda: defaultdict(set), init=False)
@@ -28,7 +28,7 @@ class Watchers:
         """Whether no request waits."""
         return not self._events
 
-    def heard(self, message: str) -> None:
+    def on_message(self, message: str) -> None:
         """Wake whoever waits for this message; an empty one means that any may have been missed."""
         for waited_for in self._events if not message else self._events.keys() & {message}:
             for event in self._events[waited_for]:

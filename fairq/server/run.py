@@ -65,13 +65,15 @@ async def running_server(settings: Settings, *, is_shared: bool = False) -> Asyn
     tls = _tls(settings)
     hearers: list[App] = []
 
-    def heard(channel: str, message: str) -> None:
+    def on_message(channel: str, message: str) -> None:
         for app in hearers:
-            app.heard(channel, message)
+            app.on_message(channel, message)
 
     async with (
         _store_url(settings) as url,
-        open_store(url, connect_timeout=settings.store_timeout, heard=heard, queue_quota=settings.queue_quota) as store,
+        open_store(
+            url, connect_timeout=settings.store_timeout, on_message=on_message, queue_quota=settings.queue_quota
+        ) as store,
         background() as nursery,
     ):
         if not settings.dev and not settings.unsafe_store:

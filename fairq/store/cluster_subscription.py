@@ -1,8 +1,8 @@
 """Listening in a cluster: sharded channels at the primary that has their slot, plain ones everywhere.
 
 A node passes on what is published in a sharded channel only while it has the slot; when the slot moves, it says so
-(`sunsubscribe`, or MOVED to whoever comes later), and the channel is to be heard at the new owner. A plain channel is
-heard at any node; at all of them, so that none is missed when one dies.
+(`sunsubscribe`, or MOVED to whoever comes later), and the channel has a new owner, where it is heard from then on. A
+plain channel is heard at any node; at all of them, so that none is missed when one dies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ClusterSubscription:
     """Listens to a cluster as `Subscription` listens to a single store: one connection to each primary."""
 
     cluster: Cluster
-    heard: Callable[[str, str], None]
+    on_message: Callable[[str, str], None]
     _sharded: set[str] = field(factory=set, init=False)
     _plain: set[str] = field(factory=set, init=False)
     _listeners: dict[Connection, _Listener] = field(factory=dict, init=False)
@@ -44,7 +44,7 @@ class ClusterSubscription:
         self._outdated.set()
 
     async def add(self, channel: str, *, sharded: bool = True) -> None:
-        """Listen to one more channel from soon on, wherever it is to be heard."""
+        """Listen to one more channel from soon on, at whichever node owns it."""
         (self._sharded if sharded else self._plain).add(channel)
         self._outdate()
 
@@ -72,7 +72,7 @@ class ClusterSubscription:
         nodes = self.cluster.nodes()
         for node in nodes:
             if node not in self._listeners:
-                subscription = Subscription(node.address, self.heard, node.timeout, self.cluster.refresh_soon)
+                subscription = Subscription(node.address, self.on_message, node.timeout, self.cluster.refresh_soon)
                 self._listeners[node] = listener = _Listener(subscription)
                 nursery.start_soon(listener.run)
         for node in self._listeners.keys() - set(nodes):

@@ -389,13 +389,13 @@ class Connection:
 class Subscription:
     """A connection of its own that listens to channels; messages are hints, and may be lost.
 
-    `heard(channel, message)` is called for every message, without one when a channel begins to be heard, and with an
-    empty channel after every reconnect: anything may have been missed. `lost()` is called when the store says that a
-    sharded channel is to be heard at another node.
+    `on_message(channel, message)` is called for every message, without one when a channel is subscribed, and with
+    an empty channel after every reconnect: anything may have been missed. `lost()` is called when the store says that a
+    sharded channel has moved to another node.
     """
 
     address: Address
-    heard: Callable[[str, str], None]
+    on_message: Callable[[str, str], None]
     timeout: float = 5.0
     lost: Callable[[], None] = lambda: None
     _sharded: set[str] = field(factory=set, init=False)
@@ -451,7 +451,7 @@ class Subscription:
                     for channel in sorted(self._plain):
                         await self._send("SUBSCRIBE", channel)
                     failures = 0
-                    self.heard("", "")
+                    self.on_message("", "")
                     await self._listen(stream, reader)
                 finally:
                     self._stream = None
@@ -475,7 +475,7 @@ class Subscription:
             reader.feed(data)
             while (reply := reader.gets()) is not False:
                 if isinstance(reply, list) and reply[0] in _HEARD:
-                    self.heard(reply[1].decode(), reply[2].decode() if isinstance(reply[2], bytes) else "")
+                    self.on_message(reply[1].decode(), reply[2].decode() if isinstance(reply[2], bytes) else "")
                 elif self._is_loss(reply):
                     self._has_lost = True
                     self.lost()

@@ -26,7 +26,7 @@ def queue_prefix(queue: str, partition: int = 0) -> str:
     return f"fq:{{{queue}/{partition}}}"
 
 
-def roster_key(server: str) -> str:
+def workers_key(server: str) -> str:
     """Return the key under which a server tells who is attached to it."""
     return f"{WORKERS}:{server}"
 

@@ -53,17 +53,17 @@ async def _weaknesses(node: Connection) -> list[str]:
     return problems
 
 
-async def _make_store(url: str, heard: Callable[[str, str], None], connect_timeout: float) -> Store:
+async def _make_store(url: str, on_message: Callable[[str, str], None], connect_timeout: float) -> Store:
     """Find out what is at the URL, and make the store for it; nothing is connected yet."""
     seeds = parse_seeds(url)
     if await is_cluster(seeds, connect_timeout):
         if seeds[0].database:
             raise SettingsError("a cluster has one database only: let the store URL end in /0", field="store")
         cluster = Cluster(seeds, prepare=load_library)
-        return Store(cluster, ClusterSubscription(cluster, heard))
+        return Store(cluster, ClusterSubscription(cluster, on_message))
     if len(seeds) > 1:
         raise SettingsError("the store URL names several hosts, but they are no cluster", field="store")
-    return Store(Connection(seeds[0], prepare=load_library), Subscription(seeds[0], heard))
+    return Store(Connection(seeds[0], prepare=load_library), Subscription(seeds[0], on_message))
 
 
 async def check_data_version(store: Store) -> None:
@@ -87,7 +87,7 @@ async def open_store(
     url: str,
     *,
     connect_timeout: float = 30.0,
-    heard: Callable[[str, str], None] = lambda _channel, _message: None,
+    on_message: Callable[[str, str], None] = lambda _channel, _message: None,
     queue_quota: int | None = None,
 ) -> AsyncIterator[Store]:
     """Connect to the store at a URL and keep connected while the context lasts.
@@ -100,7 +100,7 @@ async def open_store(
     shown, deadline = without_secrets(url), trio.current_time() + connect_timeout
     away = f"the store at {shown} cannot be used after {connect_timeout:g} s"
     try:
-        store = await _make_store(url, heard, connect_timeout)
+        store = await _make_store(url, on_message, connect_timeout)
         store.registry.quota = queue_quota
     except StoreRefused as error:
         raise SettingsError(f"the store at {shown}: {error.message}", field="store") from None

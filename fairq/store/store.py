@@ -566,21 +566,21 @@ class Store:
         await self.connection.call("PEXPIRE", key, _RUNS_MS)
         return order
 
-    async def write_roster(self, server: str, roster: bytes, ttl_ms: int) -> None:
+    async def write_workers(self, server: str, roster: bytes, ttl_ms: int) -> None:
         """Say who is attached to a server; an empty roster takes it off the list."""
         if not roster:
-            await self.connection.call("DEL", keys.roster_key(server))
+            await self.connection.call("DEL", keys.workers_key(server))
             await self.connection.call("SREM", keys.SERVERS, server)
             return
-        await self.connection.call("SET", keys.roster_key(server), roster, "PX", ttl_ms)
+        await self.connection.call("SET", keys.workers_key(server), roster, "PX", ttl_ms)
         await self.connection.call("SADD", keys.SERVERS, server)
 
-    async def read_rosters(self) -> dict[str, bytes]:
+    async def read_workers(self) -> dict[str, bytes]:
         """Read who is attached to which server; forgets servers that do not write any more."""
-        rosters = {}
+        lists = {}
         for server in [name.decode() for name in await self.connection.call("SMEMBERS", keys.SERVERS)]:
-            if roster := await self.connection.call("GET", keys.roster_key(server)):
-                rosters[server] = roster
+            if roster := await self.connection.call("GET", keys.workers_key(server)):
+                lists[server] = roster
             else:
                 await self.connection.call("SREM", keys.SERVERS, server)
-        return rosters
+        return lists

@@ -15,8 +15,8 @@ import orjson
 from attrs import define, field
 
 from fairq.model import (
+    DEFAULT_PRIORITY,
     MAX_DETAIL_BYTES,
-    USUAL_PRIORITY,
     Event,
     EventPage,
     NewTask,
@@ -48,7 +48,7 @@ class Record:
     enqueued_at_ms: int
     start_at_ms: int
     expires_at_ms: int
-    priority: int = USUAL_PRIORITY
+    priority: int = DEFAULT_PRIORITY
     dedupe_key: str = ""
     result_ttl_ms: int = 0
     events: bool = False

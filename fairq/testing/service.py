@@ -119,7 +119,7 @@ class _Memory:
             self.queues[name] = MemoryQueue(self.settings.get(name, QueueSettings()), self.dice.random)
         return self.queues[name]
 
-    def moved(self) -> None:
+    def on_change(self) -> None:
         """There may be work, or a free place."""
         self._moved.set()
 
@@ -144,7 +144,7 @@ class _Memory:
             self._running -= 1
             queue.settle(self.now(), settlement)
             self.ends.unpark_all()
-            self.moved()
+            self.on_change()
 
     def _report(self, name: str, pushed: PushedTask, fraction: float, text: str) -> None:
         self.queues[name].records[pushed.id].progress.append((fraction, text))
@@ -206,7 +206,7 @@ class _Session:
         if any(task.batch for task in tasks):
             raise BadRequest("the service in memory has no batches", field="batch")
         outcomes = [line.enqueue(now, self.tenant, NewTask(full_id(self.tenant, t.id), *t[1:])) for t in tasks]
-        self.memory.moved()
+        self.memory.on_change()
         return [outcome.replace(f" {self.tenant}/", " ") for outcome in outcomes]
 
     def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Any:

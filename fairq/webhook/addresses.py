@@ -1,4 +1,4 @@
-"""Which addresses a webhook may go to.
+"""DeadLetterFilter addresses a webhook may go to.
 
 Whoever owns a host's DNS chooses its addresses, and would choose what this machine can reach and he cannot: its own
 services, its network, its cloud's metadata. So an address must be public: outside all that IANA's registries of

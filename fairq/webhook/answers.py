@@ -44,7 +44,7 @@ class Verdict:
     delay: float | None = None
     result: Any = None
 
-    def carry_out(self) -> Any:
+    def handle_request(self) -> Any:
         """Return the result, or raise what a handler raises. Raises: Retry, Reject."""
         if self.outcome == "retry":
             raise Retry(self.reason, delay=self.delay)

@@ -147,7 +147,7 @@ class Deliverer:
             line.info(verdict.outcome)
         else:
             line.warning(verdict.outcome, reason=verdict.reason)
-        result = verdict.carry_out()
+        result = verdict.handle_request()
         try:
             if task.wants_result:
                 encode_payload(result, "result", MAX_RESULT_BYTES)

@@ -241,8 +241,8 @@ class ClientSession(Session):
 
     def connected(self, now: float) -> None:
         """A connection stands; the server speaks first."""
-        self.heard_at = self.spoke_at = now
-        self.is_connected, self.is_silent, self.is_draining = True, False, False
+        self.last_received_at = self.last_sent_at = now
+        self.is_connected, self.is_timed_out, self.is_draining = True, False, False
 
     def disconnected(self, now: float) -> None:
         """The connection is gone, or could not be made: what had no answer will be sent again on the next.
@@ -302,7 +302,7 @@ class ClientSession(Session):
 
     def receive(self, text: str, now: float) -> Any | None:
         """Take in one text; returns a frame that is the driver's business, or None. Raises: BadFrame."""
-        self.heard_at = now
+        self.last_received_at = now
         frame = decode_server(text)
         match frame:
             case Reply(ref=ref, body=body):

@@ -7,14 +7,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from attrs import field, frozen
 
-from fairq.model import USUAL_PRIORITY, NewTask, Settlement
+from fairq.model import DEFAULT_PRIORITY, NewTask, Settlement
 
 SUBPROTOCOL = "fairq.v1"
 CLOSE_REVOKED = 4001  # close code: the token was revoked
-CLOSE_SILENT = 4003  # close code: nothing was heard for SILENCE_S
+CLOSE_SILENT = 4003  # close code: nothing was heard for TIMEOUT_S
 CLOSE_SUPERSEDED = 4002  # close code: a worker that came later has the name
-BEAT_S = 20.0  # whoever has sent nothing for so long sends a ping
-SILENCE_S = 50.0  # whoever has heard nothing for so long closes
+HEARTBEAT_S = 20.0  # whoever has sent nothing for so long sends a ping
+TIMEOUT_S = 50.0  # whoever has heard nothing for so long closes
 MAX_MESSAGE_BYTES = 2 << 20
 MAX_CREDIT = 500
 MAX_QUEUES = 100
@@ -464,7 +464,7 @@ class Schedule(Request):
     missed: str = "skip"
     expires_in_ms: int = 0
     max_attempts: int = 0
-    priority: int = USUAL_PRIORITY
+    priority: int = DEFAULT_PRIORITY
     dedupe_key: str = ""
     dedupe_window_ms: int = 0
     result_ttl_ms: int = 0

@@ -59,7 +59,7 @@ class ServerSession(Session):
 
     def receive(self, text: str, now: float) -> Any | None:
         """Take in one text; returns a request to carry out, or None. What breaks a rule is answered here."""
-        self.heard_at = now
+        self.last_received_at = now
         try:
             frame = decode_client(text)
         except FairqError as error:
@@ -113,7 +113,7 @@ class ServerSession(Session):
         leases = [{"id": id, "lease": lease} for id, lease in numbers.items()]
         self.send(Stop.type, {"queue": queue, "leases": leases})
 
-    def fall_silent(self) -> None:
+    def discard_outgoing(self) -> None:
         """Offer nothing more, and forget what was to be sent: the client is one no more."""
         self.state = State.DRAINING
         self._outbox, self.outgoing_bytes = [], 0

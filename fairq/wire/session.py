@@ -13,20 +13,20 @@ from typing import Any
 from attrs import define, field
 
 from fairq.wire.codec import encode
-from fairq.wire.messages import BEAT_S, SILENCE_S, Ping
+from fairq.wire.messages import HEARTBEAT_S, TIMEOUT_S, Ping
 
 
 @define(eq=False)
 class Session:
     """An outbox of frames, and the two deadlines of a heart: when to say something, when to give the other up.
 
-    Hearts that began together drift apart: each beats a little faster than it must, by `haste` in [0, 1).
+    Hearts that began together drift apart: each beats a little faster than it must, by `heartbeat_jitter` in [0, 1).
     """
 
-    haste: float = field(factory=random.random, kw_only=True)
-    heard_at: float = 0.0
-    spoke_at: float = 0.0
-    is_silent: bool = field(default=False, init=False)  # nothing was heard for SILENCE_S: close
+    heartbeat_jitter: float = field(factory=random.random, kw_only=True)
+    last_received_at: float = 0.0
+    last_sent_at: float = 0.0
+    is_timed_out: bool = field(default=False, init=False)  # nothing was heard for TIMEOUT_S: close
     outgoing_bytes: int = field(default=0, init=False)  # of the frames that wait to be sent, about
     _outbox: list[str] = field(factory=list, init=False)
 
@@ -41,7 +41,7 @@ class Session:
 
     @property
     def _beat_s(self) -> float:
-        return BEAT_S * (1 - self.haste / 4)
+        return HEARTBEAT_S * (1 - self.heartbeat_jitter / 4)
 
     @property
     def has_outgoing(self) -> bool:
@@ -52,16 +52,16 @@ class Session:
         """Hand out the frames to send, in order."""
         if not self._outbox:
             return []
-        texts, self._outbox, self.outgoing_bytes, self.spoke_at = self._outbox, [], 0, now
+        texts, self._outbox, self.outgoing_bytes, self.last_sent_at = self._outbox, [], 0, now
         return texts
 
     def deadline(self) -> float:
         """Return when `expire` has something to do."""
-        return min(self.spoke_at + self._beat_s, self.heard_at + SILENCE_S)
+        return min(self.last_sent_at + self._beat_s, self.last_received_at + TIMEOUT_S)
 
     def expire(self, now: float) -> None:
         """Do what is due by now."""
-        if now >= self.heard_at + SILENCE_S:
-            self.is_silent = True
-        elif now >= self.spoke_at + self._beat_s:
+        if now >= self.last_received_at + TIMEOUT_S:
+            self.is_timed_out = True
+        elif now >= self.last_sent_at + self._beat_s:
             self.send(Ping.type)

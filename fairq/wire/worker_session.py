@@ -338,8 +338,8 @@ class WorkerSession(ClientSession):
         store that is away; the server still counts the lease against our credit, so it is given back.
         """
         self.lost.append(HeldLease(queue, id, lease.number))
-        if self.is_connected and self.heard_at < lease.lost_at - lease.lease_s * (1 - 1 / _RENEWALS_PER_LEASE):
-            self.is_silent = True
+        if self.is_connected and self.last_received_at < lease.lost_at - lease.lease_s * (1 - 1 / _RENEWALS_PER_LEASE):
+            self.is_timed_out = True
             del self.held[queue][id]
         else:
             self.settle(queue, Settlement("release", id, lease.number))

@@ -144,8 +144,10 @@ def test_a_worker_starts_anew_when_its_files_change_and_finishes_first(
         read_until(worker, "three begins")
         worker.send_signal(signal.SIGTERM)
         assert server.served is not None
-        peers = server.served.app.peers
-        server.call(wait_until, lambda: all(peer.account.credit == 0 for peer in peers if peer.queues))
+        connections = server.served.app.connections
+        server.call(
+            wait_until, lambda: all(connection.account.credit == 0 for connection in connections if connection.queues)
+        )
         (tmp_path / "last").touch()
         read_until(worker, "three ends last")
         assert worker.wait(30) == 0

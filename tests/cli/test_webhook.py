@@ -98,8 +98,8 @@ def test_tasks_are_posted_signed_and_settled_by_their_answers(
             slow = commands.enqueue("emails", '"slow"')
             wait_for(lambda: len(receiver.requests) == 4, server)
             worker.send_signal(signal.SIGTERM)
-            (peer,) = (peer for peer in app.peers if peer.queues)
-            wait_for(lambda: peer.account.credit == 0, server)
+            (connection,) = (connection for connection in app.connections if connection.queues)
+            wait_for(lambda: connection.account.credit == 0, server)
             unwanted = commands.enqueue("emails", '"unwanted"')
             may_answer.set()
             assert worker.wait(30) == 0

@@ -25,9 +25,9 @@ from fairq.errors import (
     Unauthorized,
     Unavailable,
 )
-from fairq.server.net.connection import Peer
+from fairq.server.net.connection import Connection
 from fairq.server.run import Served
-from fairq.server.verbs.table import carry_out
+from fairq.server.verbs.table import handle_request
 from fairq.wire.client_session import ClientSession
 from tests import stores
 from tests.server.clock import StoreClock
@@ -230,18 +230,18 @@ async def test_clients_begin_at_any_of_several_servers(served: Served, server_st
                 urls = [url_of(served), url_of(other)]
                 client = await stack.enter_async_context(fairq.open_client(urls, token=tenant("ada")))
                 await client.enqueue("emails", 1)
-            assert served.app.peers
-            assert other.app.peers
+            assert served.app.connections
+            assert other.app.connections
 
 
 async def test_a_thousand_concurrent_calls_share_few_frames(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[str] = []
 
-    async def count(self: Any, peer: Peer, request: Any) -> Any:
+    async def count(self: Any, connection: Connection, request: Any) -> Any:
         frames.append(request.type)
-        return await carry_out(self, peer, request)
+        return await handle_request(self, connection, request)
 
-    monkeypatch.setattr("fairq.server.listener.carry_out", count)
+    monkeypatch.setattr("fairq.server.listener.handle_request", count)
     ids: set[str] = set()
     with trio.fail_after(30):
         async with opened(served) as client:

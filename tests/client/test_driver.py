@@ -14,7 +14,7 @@ from fairq.client import driver as drivers
 from fairq.client.driver import Driver
 from fairq.errors import Unavailable
 from fairq.transport import Target, Transport, dial
-from fairq.wire.messages import SILENCE_S
+from fairq.wire.messages import TIMEOUT_S
 from fairq.wire.websocket import WebSocket
 from fairq.wire.worker_session import WorkerSession
 
@@ -51,10 +51,10 @@ async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
 
     monkeypatch.setattr(drivers, "dial", dial)
     driver = Driver.to("ws://127.0.0.1:1", "token", WorkerSession(worker="w", queues=["q"]))
-    with trio.move_on_after(4 * SILENCE_S):
+    with trio.move_on_after(4 * TIMEOUT_S):
         await driver.run()
     assert len(dialled) >= 3
-    assert SILENCE_S <= dialled[1] - dialled[0] <= SILENCE_S + 10
+    assert TIMEOUT_S <= dialled[1] - dialled[0] <= TIMEOUT_S + 10
 
 
 async def test_a_server_that_dies_during_the_handshake_is_known_to_be_away_at_once(

@@ -95,10 +95,10 @@ async def test_a_worker_that_missed_the_stop_hears_of_it_when_it_renews(
         task = await ada.enqueue("emails", 1)
         async with working(app):
             await began.wait()
-            (peer,) = (peer for peer in served.app.peers if peer.name == "worker-1")
-            held, peer.account.held = peer.account.held, {}  # the server has forgotten who holds it
+            (connection,) = (connection for connection in served.app.connections if connection.name == "worker-1")
+            held, connection.account.held = connection.account.held, {}  # the server has forgotten who holds it
             assert await task.cancel() == "running"
-            peer.account.held = held
+            connection.account.held = held
             await cancelled.wait()
             await wait_state(task, "cancelled")
 

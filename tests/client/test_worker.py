@@ -216,7 +216,7 @@ async def test_a_worker_whose_token_is_revoked_ends(served: Served, operator: Ra
 
 async def operator_revokes(served: Served, operator: Raw, id: str) -> None:
     """Revoke a token as soon as its worker is there."""
-    await wait_until(lambda: any(peer.queues for peer in served.app.peers))
+    await wait_until(lambda: any(connection.queues for connection in served.app.connections))
     await operator.ask("revoke_token", id=id)
 
 

@@ -153,7 +153,7 @@ async def test_a_burst_gets_through_a_server_that_stops(
             nursery.start_soon(goes.app.drain, 3600.0)
             await wait_until(lambda: goes.app.is_draining)
             go_on.set()
-            await wait_until(lambda: not goes.app.peers)
+            await wait_until(lambda: not goes.app.connections)
     assert sorted(done) == list(range(30))
 
 

@@ -124,7 +124,11 @@ async def test_a_thread_that_nobody_waits_for_keeps_its_place(served: Served) ->
                 await ada.enqueue("emails", "long", id="long")
                 await begun.wait()
                 assert await ada.cancel("emails", ["long"]) == ["running"]
-                await wait_until(lambda: [peer.account.credit for peer in served.app.peers if peer.queues] == [0])
+                await wait_until(
+                    lambda: (
+                        [connection.account.credit for connection in served.app.connections if connection.queues] == [0]
+                    )
+                )
                 after = await ada.enqueue("emails", "next")
                 assert (await after.state()).state == "ready"
                 goes_on.set()

@@ -116,7 +116,9 @@ async def test_stop_finishes_what_runs_and_takes_no_more(served: Served, ada: fa
             await began.wait()
             await wait_until(lambda: len(app._scopes) == 2)
             app.stop()
-            await wait_until(lambda: [peer.account.credit for peer in served.app.peers if peer.queues] == [0])
+            await wait_until(
+                lambda: [connection.account.credit for connection in served.app.connections if connection.queues] == [0]
+            )
             finish.set()
         states = [(await task.state()).state for task in tasks]
         assert sorted(states) == ["done", "done", "ready", "ready", "ready"]
@@ -265,7 +267,7 @@ async def test_an_id_that_is_used_again_ends_the_handler_of_the_first_task_and_n
         async with working(app):
             await ada.enqueue("emails", "first", id="a")
             await began.wait()
-            (number,) = (lease for peer in served.app.peers for lease in peer.account.held.values())
+            (number,) = (lease for connection in served.app.connections for lease in connection.account.held.values())
             await store.settle("emails", [Settlement("reject", "ada/a", number)])
             await store.purge("emails", ["ada/a"])
             task = await ada.enqueue("emails", "second", id="a")

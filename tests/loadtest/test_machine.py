@@ -14,8 +14,8 @@ from tests.store.waiting import wait_until
 from .test_run import descendants, is_running
 
 
-def watchers() -> list[int]:
-    """Name the watchers that this process has started."""
+def long_polls() -> list[int]:
+    """Name the long_polls that this process has started."""
     return [pid for pid in descendants(os.getpid()) if b"loadtest.machine" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
@@ -33,7 +33,7 @@ async def test_a_pause_of_the_machine_is_seen_and_the_watcher_goes_away(tmp_path
     with trio.fail_after(30):
         async with machine.watched(tmp_path) as seen:
             await wait_until(lambda: synced(tmp_path) > 0)
-            (pid,) = watchers()
+            (pid,) = long_polls()
             for _ in range(3):  # in one of them it might just have begun a sync, which then is what was long
                 await wait_until(lambda: state_of(pid) == "S")  # not at a sync, as just after it has written
                 os.kill(pid, signal.SIGSTOP)
@@ -52,8 +52,8 @@ async def test_a_pause_of_the_machine_is_seen_and_the_watcher_goes_away(tmp_path
 async def test_a_watcher_that_was_killed_tells_nothing_and_spoils_nothing(tmp_path: Path) -> None:
     with trio.fail_after(30):
         async with machine.watched(tmp_path) as seen:
-            await wait_until(lambda: bool(watchers()))
-            os.kill(watchers()[0], signal.SIGKILL)
+            await wait_until(lambda: bool(long_polls()))
+            os.kill(long_polls()[0], signal.SIGKILL)
     assert (seen.longest_pause_ms, seen.longest_sync_ms) == (0, 0)
 
 

@@ -125,7 +125,9 @@ MUTANTS = [
         "    redis.call(push, levels.list(call, t, level), unpack(some))\n    levels.open(call, t, level)\n",
         "    redis.call(push, levels.list(call, t, level), unpack(some))\n",
     ),
-    Mutant("voids are those of any level", "return level == USUAL_PRIORITY and id or level .. ':' .. id", "return id"),
+    Mutant(
+        "voids are those of any level", "return level == DEFAULT_PRIORITY and id or level .. ':' .. id", "return id"
+    ),
     Mutant("extras outlive their task", "  redis.call('HDEL', key(call, 'extras'), id)\n", ""),
     Mutant(
         "a moved task stays where it was",

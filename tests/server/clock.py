@@ -40,4 +40,4 @@ class StoreClock:
         """Set the time, and have servers look at once for what is due now."""
         self.now_ms = int(now_ms)
         for served in servers:
-            served.app.ticker.expect(self._queue, 0)
+            served.app.ticker.tick_within(self._queue, 0)

@@ -13,12 +13,20 @@ from hypothesis import strategies as st
 
 from fairq.errors import TooMany, Unavailable
 from fairq.server.net import admission as module
-from fairq.server.net.admission import HANDSHAKES_PER_S, MAX_HANDSHAKES, MOST_HANDSHAKES, RETRY_MS, Door, Rate, Usage
+from fairq.server.net.admission import (
+    HANDSHAKES_PER_S,
+    MAX_HANDSHAKES,
+    MOST_HANDSHAKES,
+    RETRY_MS,
+    Admission,
+    Rate,
+    Usage,
+)
 from fairq.server.net.auth import Identity
 from fairq.server.run import Served
 from fairq.server.settings import Settings
 from fairq.transport import Target, dial
-from fairq.wire.messages import SILENCE_S, Role
+from fairq.wire.messages import TIMEOUT_S, Role
 
 from .harness import WORKER, raw, running, tenant, url_of
 from .test_listener import read_all, socket
@@ -47,7 +55,7 @@ def test_a_rate_is_whole_again_after_a_while() -> None:
 
 
 def test_connections_are_counted_by_address_and_by_tenant() -> None:
-    door = Door(Settings(connections_per_address=3, connections_per_tenant=2))
+    door = Admission(Settings(connections_per_address=3, connections_per_tenant=2))
     with ExitStack() as inside:
         usages = [inside.enter_context(door.inside(f"203.0.113.{n}", ADA)) for n in range(2)]
         assert usages[0] is usages[1]
@@ -66,7 +74,7 @@ def test_connections_are_counted_by_address_and_by_tenant() -> None:
 
 
 def test_an_address_that_shakes_hands_too_often_is_not_heard_for_a_while() -> None:
-    door = Door(Settings())
+    door = Admission(Settings())
     heard = sum(door.hears(OUTSIDE, 50.0) for _ in range(5_000))
     assert MOST_HANDSHAKES - 1 <= heard <= MOST_HANDSHAKES
     assert door.hears("203.0.113.8", 50.0)
@@ -76,7 +84,7 @@ def test_an_address_that_shakes_hands_too_often_is_not_heard_for_a_while() -> No
 
 def test_little_is_remembered_of_many_addresses_and_tenants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_KNOWN", 50)
-    door = Door(Settings())
+    door = Admission(Settings())
 
     async def visit() -> None:
         for n in range(500):
@@ -91,7 +99,7 @@ def test_little_is_remembered_of_many_addresses_and_tenants(monkeypatch: pytest.
 
 
 async def test_the_oldest_handshake_of_whoever_has_most_gives_way() -> None:
-    door = Door(Settings())
+    door = Admission(Settings())
     with ExitStack() as inside:
         scopes = [trio.CancelScope() for _ in range(MAX_HANDSHAKES)]
         for n, scope in enumerate(scopes):
@@ -157,10 +165,10 @@ async def test_whoever_asks_faster_than_its_tenant_may_is_read_more_slowly(
 
 async def test_whoever_waits_its_turn_is_not_taken_for_silent(autojump_clock: trio.testing.MockClock) -> None:
     client = SlowClient(0.0, ask(3))
-    peer = connected(client)
-    peer.usage = Usage(Rate(1 / (2 * SILENCE_S), 1), Rate(1e9, 1e9))  # a request in so long
-    with trio.move_on_after(3 * SILENCE_S):
-        await peer.run()
+    connection = connected(client)
+    connection.usage = Usage(Rate(1 / (2 * TIMEOUT_S), 1), Rate(1e9, 1e9))  # a request in so long
+    with trio.move_on_after(3 * TIMEOUT_S):
+        await connection.run()
     assert [frame["type"] for frame in client.got if frame["type"] != "ping"] == ["reply"] * 2
 
 
@@ -169,4 +177,4 @@ def test_settings_say_how_many() -> None:
         with pytest.raises(Exception, match=name):
             evolve(Settings(), **{name: 0}).check()
     evolve(Settings(), connections_per_address=0).check()
-    assert Door(evolve(Settings(), connections_per_address=0)).hears(OUTSIDE, 0.0)
+    assert Admission(evolve(Settings(), connections_per_address=0)).hears(OUTSIDE, 0.0)

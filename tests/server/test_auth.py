@@ -13,7 +13,7 @@ from fairq.errors import Unauthorized, Unavailable
 from fairq.model import Lease
 from fairq.server.app import App
 from fairq.server.net import auth as module
-from fairq.server.net.connection import Peer
+from fairq.server.net.connection import Connection
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.tokens import TokenRecord, hash_token, make_token
@@ -138,10 +138,12 @@ async def test_a_revoked_token_closes_its_live_connections(server_store: str, ac
                     pass
 
 
-async def revoked_worker(served: Served, worker: Raw, token: str) -> Peer:
+async def revoked_worker(served: Served, worker: Raw, token: str) -> Connection:
     """Attach a worker with room, whose token is to be revoked; returns the server's end."""
     await worker.attach("q", credit=10)
-    return next(peer for peer in served.app.peers if peer.identity.token_id == token.split("_")[2])
+    return next(
+        connection for connection in served.app.connections if connection.identity.token_id == token.split("_")[2]
+    )
 
 
 async def test_nothing_is_pushed_once_a_revocation_is_heard(served: Served) -> None:
@@ -150,12 +152,12 @@ async def test_nothing_is_pushed_once_a_revocation_is_heard(served: Served) -> N
         token = await create(operator, Role.WORKER)
         with trio.fail_after(30):
             async with raw(served, token) as worker, raw(served, WORKER) as heir:
-                peer = await revoked_worker(served, worker, token)
+                connection = await revoked_worker(served, worker, token)
                 await heir.attach("q", credit=0)
-                peer.session.push("q", 1000, [Lease("ada/waits", 1, 1, 5, "ada", 1, 0, 0, b"1")])
-                served.app.heard(keys.REVOKED, peer.identity.token_id)
-                assert peer.account.free == 0
-                assert not peer.session.has_outgoing
+                connection.session.push("q", 1000, [Lease("ada/waits", 1, 1, 5, "ada", 1, 0, 0, b"1")])
+                served.app.on_message(keys.REVOKED, connection.identity.token_id)
+                assert connection.account.free == 0
+                assert not connection.session.has_outgoing
                 await ada.enqueue("q", ["a"])
                 await heir.ask("credit", credit=1)
                 assert (await heir.pushed())[0]["id"] == "a"
@@ -166,13 +168,13 @@ async def test_nothing_is_pushed_once_a_revocation_is_heard(served: Served) -> N
 async def test_a_revocation_that_was_not_heard_is_seen_all_the_same(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = App.heard
+    heard = App.on_message
 
     def heard_less(app: App, channel: str, message: str = "") -> None:
         if channel != keys.REVOKED:
             heard(app, channel, message)
 
-    monkeypatch.setattr(App, "heard", heard_less)
+    monkeypatch.setattr(App, "on_message", heard_less)
     async with running(server_store) as served, raw(served, OPERATOR) as operator:
         token = await create(operator, Role.WORKER)
         async with raw(served, token) as worker:

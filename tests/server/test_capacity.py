@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairq.model import Lease
-from fairq.server.dispatch.capacity import Room
+from fairq.server.dispatch.capacity import Capacity
 from fairq.server.dispatch.worker_account import WorkerAccount
 
 
@@ -46,9 +46,9 @@ def idler(credit: int, held: int = 0) -> Idler:
     return Idler(account)
 
 
-def room_of(*workers: Idler) -> Room:
+def room_of(*workers: Idler) -> Capacity:
     """The room of these workers."""
-    room = Room("q")
+    room = Capacity("q")
     for worker in workers:
         room.join(worker)
     return room

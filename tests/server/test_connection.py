@@ -27,7 +27,7 @@ from fairq.server.net.connection import (
     MAX_UNREAD_BYTES,
     MAX_UNSENT_BYTES,
     RESTS,
-    Peer,
+    Connection,
 )
 from fairq.transport import PIECE_BYTES, Transport
 from fairq.wire.messages import Role, State
@@ -82,17 +82,17 @@ def ask(count: int) -> list[str]:
     return [orjson.dumps({"type": "tasks", "ref": n, "queue": "q", "ids": ["a"]}).decode() for n in range(1, count + 1)]
 
 
-def connected(client: SlowClient, answer: str = "") -> Peer:
-    """A peer whose requests are all answered at once."""
+def connected(client: SlowClient, answer: str = "") -> Connection:
+    """A connection whose requests are all answered at once."""
 
-    async def carry_out(_peer: Peer, _request: Any) -> dict[str, Any]:
+    async def handle_request(_peer: Connection, _request: Any) -> dict[str, Any]:
         await trio.lowlevel.checkpoint()
         return {"text": answer}
 
     now = trio.current_time()
-    session = ServerSession(role=Role.TENANT, state=State.OPEN, heard_at=now, spoke_at=now, haste=0.5)
+    session = ServerSession(role=Role.TENANT, state=State.OPEN, last_received_at=now, last_sent_at=now, jitter=0.5)
     transport = Transport(client, WebSocket.of_server(1 << 20), "test")  # type: ignore[arg-type]
-    return Peer(transport, Identity(Role.TENANT, "acme"), session, carry_out)
+    return Connection(transport, Identity(Role.TENANT, "acme"), session, handle_request)
 
 
 async def test_a_client_that_reads_slowly_is_sent_no_pings_while_answers_are_on_their_way(
@@ -120,18 +120,18 @@ async def test_a_worker_that_takes_nothing_is_given_no_more_until_it_does(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     client = SlowClient(1.0, [])
-    peer = connected(client)
-    peer.session.state, peer.account.credit = State.ATTACHED, 100
+    connection = connected(client)
+    connection.session.state, connection.account.credit = State.ATTACHED, 100
     drained: list[int] = []
-    peer.drained = lambda: drained.append(peer.account.free)
+    connection.drained = lambda: drained.append(connection.account.free)
     with trio.move_on_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(peer.run)
+            nursery.start_soon(connection.run)
             given = 0
-            while peer.account.free:
+            while connection.account.free:
                 given += 1
                 lease = Lease(f"t{given}", given, 1, 5, "ada", 1, 0, 0, b'"' + b"x" * (1 << 20) + b'"', False)
-                peer.push("q", 30_000, [lease])
+                connection.push("q", 30_000, [lease])
                 await trio.sleep(0.01)
             assert given == MAX_UNSENT_BYTES >> 20
             assert not drained
@@ -145,11 +145,11 @@ async def test_what_is_asked_while_the_connection_ends_is_not_carried_out(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     client = SlowClient(0.8, ask(1))
-    peer = connected(client)
+    connection = connected(client)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(peer.run)
+        nursery.start_soon(connection.run)
         await trio.sleep(0.5)
-        peer.close(4001, "the token was revoked")
+        connection.close(4001, "the token was revoked")
         client.asks += ask(3)
     assert client.closed == (4001, "the token was revoked")
     assert len(client.got) == 1
@@ -159,12 +159,12 @@ async def test_a_connection_that_is_to_end_does_so_however_slowly_the_client_rea
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     client = SlowClient(4.0, ask(200))
-    peer = connected(client, "x" * PIECE_BYTES)
+    connection = connected(client, "x" * PIECE_BYTES)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(peer.run)
+        nursery.start_soon(connection.run)
         await trio.sleep(5)
         began = trio.current_time()
-        peer.close(4001, "the token was revoked")
+        connection.close(4001, "the token was revoked")
     assert trio.current_time() - began <= END_S
     assert 0 < len(client.got) < 10
     assert MAX_REQUESTS > 200, "else they were refused, not sent slowly"
@@ -187,18 +187,18 @@ async def test_answers_that_nobody_reads_are_bounded(autojump_clock: trio.testin
     size, made = MAX_UNREAD_BYTES // 4, 0
     asks = [orjson.dumps({"type": "peek", "ref": n, "queue": "q", "count": 100}).decode() for n in range(1, 251)]
     client = SlowClient(send_s=3_600, asks=asks)
-    peer = connected(client, "x" * size)
-    carry_out = peer.carry_out
+    connection = connected(client, "x" * size)
+    handle_request = connection.handle_request
 
     async def count(*args: Any) -> Any:
         nonlocal made
         made += 1
-        return await carry_out(*args)
+        return await handle_request(*args)
 
-    peer.carry_out = count
+    connection.handle_request = count
     with trio.move_on_after(30):
-        await peer.run()
-    assert peer.unread_bytes < MAX_UNREAD_BYTES + (MAX_LONG_ANSWERS + 1) * size
+        await connection.run()
+    assert connection.unread_bytes < MAX_UNREAD_BYTES + (MAX_LONG_ANSWERS + 1) * size
     assert made <= 4 + MAX_LONG_ANSWERS + 1
 
 
@@ -206,18 +206,18 @@ async def test_requests_of_a_tenant_are_counted_over_its_connections(autojump_cl
     usage = Usage(Rate(1e6, 1e6), Rate(1e9, 1e9))
     usage.under_way = MAX_TENANT_REQUESTS - 2  # elsewhere
     client = SlowClient(0.0, ask(5))
-    peer = connected(client)
-    peer.usage = usage
+    connection = connected(client)
+    connection.usage = usage
     answered = trio.Event()
 
     async def wait(*_: Any) -> dict[str, Any]:
         await answered.wait()
         return {}
 
-    peer.carry_out = wait
+    connection.handle_request = wait
     with trio.move_on_after(5):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(peer.run)
+            nursery.start_soon(connection.run)
             await trio.sleep(1)
             refused = [(frame["ref"], frame["code"], frame["retry_in_ms"] > 0) for frame in client.got]
             assert refused == [(3, "too_many", True), (4, "too_many", True), (5, "too_many", True)]
@@ -239,10 +239,10 @@ async def test_whoever_sends_what_takes_long_to_read_rests_over_all_its_connecti
 
     async def ask_many() -> None:
         client = SlowClient(0.0, ask(20))
-        peer = connected(client)
-        peer.usage = usage
+        connection = connected(client)
+        connection.usage = usage
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(peer.run)
+            nursery.start_soon(connection.run)
             while len(client.got) < 20:  # noqa: ASYNC110 - in virtual time
                 await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
@@ -275,23 +275,23 @@ async def test_requests_that_wait_end_a_few_at_a_time(
     turns, ended = Turns(), list[int]()
     trio.lowlevel.add_instrument(turns)
     client = SlowClient(0.0, ask(10 * ENDS_AT_ONCE))
-    peer = connected(client)
+    connection = connected(client)
 
-    async def wait(peer: Peer, _: Any) -> dict[str, Any]:
+    async def wait(connection: Connection, _: Any) -> dict[str, Any]:
         try:
-            with peer.waiting(1):
+            with connection.waiting(1):
                 await trio.sleep_forever()
         finally:
             ended.append(turns.count)
         raise AssertionError
 
-    peer.carry_out = wait
+    connection.handle_request = wait
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(peer.run)
-            while len(peer._waits) < 10 * ENDS_AT_ONCE:  # noqa: ASYNC110 - in virtual time
+            nursery.start_soon(connection.run)
+            while len(connection._waits) < 10 * ENDS_AT_ONCE:  # noqa: ASYNC110 - in virtual time
                 await trio.sleep(1)
             client.closed = (1000, "")  # it says good-bye
     assert len(ended) == 10 * ENDS_AT_ONCE
     assert max(Counter(ended).values()) <= 2 * ENDS_AT_ONCE
-    assert peer.requests == 0
+    assert connection.requests == 0

@@ -92,7 +92,7 @@ async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else
 ) -> None:
     told: list[str] = []
     claims: list[int] = []
-    heard, claim = App.heard, Store.claim
+    heard, claim = App.on_message, Store.claim
 
     def note(self: App, channel: str, message: str = "") -> None:
         told.append(message)
@@ -108,7 +108,7 @@ async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else
             await worker.attach("q", credit=3)
             await worker.settle("q", "ack", *await worker.pushed(1))
             await worker.quiet()
-            monkeypatch.setattr(App, "heard", note)
+            monkeypatch.setattr(App, "on_message", note)
             monkeypatch.setattr(Store, "claim", count)
             for n in range(5):
                 await trio.sleep(MAX_PACE_S)  # the pace of claims
@@ -240,7 +240,9 @@ async def test_a_task_of_a_worker_that_left_on_its_last_attempt_becomes_a_dead_l
             async with raw(served, WORKER) as worker:
                 await worker.attach("q", credit=1)
                 await worker.pushed()
-            await wait_until(lambda: not (any(peer.queues for peer in served.app.peers) or served.app.kept))
+            await wait_until(
+                lambda: not (any(connection.queues for connection in served.app.connections) or served.app.kept)
+            )
             (letter,) = (await operator.ask("dead", queue="q"))["dead"]
             assert (letter["id"], letter["reason"], letter["attempts"]) == ("ada/a", "lease_lost", 1)
 
@@ -262,7 +264,7 @@ async def test_a_claim_does_not_wait_for_the_reply_to_the_enqueue(
             await ada.enqueue("q", ["first"])
             await worker.pushed()
             monkeypatch.setattr(Store, "enqueue", slow_to_answer)
-            monkeypatch.setattr(App, "heard", lambda *_: None)  # nor is it the store's hint that brings the claim
+            monkeypatch.setattr(App, "on_message", lambda *_: None)  # nor is it the store's hint that brings the claim
             nursery.start_soon(ada.enqueue, "q", ["second"])
             assert len(await worker.pushed()) == 1
             pushed.set()
@@ -307,7 +309,7 @@ async def test_a_queue_with_a_worker_is_listed_before_its_first_task(served: Ser
             (queue,) = (await operator.ask("queues"))["queues"]
             assert (queue["queue"], queue["workers"], queue["ready"], queue["done"]) == ("q", 1, 0, 0)
         async with raw(served, OPERATOR) as operator:
-            await wait_until(lambda: not any(peer.queues for peer in served.app.peers))
+            await wait_until(lambda: not any(connection.queues for connection in served.app.connections))
             assert (await operator.ask("queues"))["queues"] == []
 
 
@@ -451,10 +453,10 @@ async def test_a_cancelled_lease_that_is_brought_along_stays_on_the_account(serv
             assert await new.attach("q", credit=1, leases=[{"queue": "q", **held}]) == ["cancelled"]
             assert await new.ask("extend", queue="q", leases=[held]) == {"outcomes": ["cancelled"]}
             assert await new.settle("q", "extend", task) == ["cancelled"]
-            (peer,) = (peer for peer in served.app.peers if peer.account.held)
-            assert peer.account.held == {("q", "ada/a"): task["lease"]}
+            (connection,) = (connection for connection in served.app.connections if connection.account.held)
+            assert connection.account.held == {("q", "ada/a"): task["lease"]}
             assert await new.settle("q", "release", task) == ["ok"]
-            assert not peer.account.held
+            assert not connection.account.held
 
 
 @pytest.mark.usefixtures("quick_floor")
@@ -491,7 +493,7 @@ async def test_a_lease_that_moved_to_a_new_connection_outlives_the_old_one(serve
                 (task,) = await old.pushed()
                 lease = {"queue": "q", "id": task["full_id"], "lease": task["lease"]}
                 assert await new.attach("q", credit=1, leases=[lease]) == ["ok"]
-            await wait_until(lambda: sum(bool(peer.queues) for peer in served.app.peers) == 1)
+            await wait_until(lambda: sum(bool(connection.queues) for connection in served.app.connections) == 1)
             assert await new.settle("q", "ack", task) == ["ok"]
             assert (await served.app.store.queue("q")).done == 1
 
@@ -539,5 +541,7 @@ async def test_a_worker_that_has_an_id_twice_settles_each_lease_by_itself(served
             await ada.enqueue("q", ["a"])
             (new,) = await worker.pushed()
             assert await worker.settle("q", "ack", old) == ["stale"]
-            assert [peer.account.held for peer in served.app.peers if peer.queues] == [{("q", "ada/a"): new["lease"]}]
+            assert [connection.account.held for connection in served.app.connections if connection.queues] == [
+                {("q", "ada/a"): new["lease"]}
+            ]
             assert await worker.settle("q", "ack", new) == ["ok"]

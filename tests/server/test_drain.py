@@ -37,7 +37,7 @@ async def test_tasks_that_finish_in_their_grace_run_once(served: Served) -> None
             await wait_until(lambda: served.app.is_draining)
             await served.app.dispatchers["q"].stopped.wait()
             finish.set()
-            await wait_until(lambda: not served.app.peers)
+            await wait_until(lambda: not served.app.connections)
             nursery.cancel_scope.cancel()
         state = await served.app.store.queue("q")
         assert (state.done, state.ready, state.leased) == (3, 3, 0)
@@ -107,8 +107,8 @@ async def test_an_idle_worker_does_not_hold_up_the_drain(served: Served) -> None
 async def test_what_is_asked_while_draining_is_refused_as_draining_and_not_as_a_mistake(served: Served) -> None:
     with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
-            for peer in served.app.peers:
-                peer.session.drain()
+            for connection in served.app.connections:
+                connection.session.drain()
             with pytest.raises(Refused) as caught:
                 await ada.enqueue("q", ["a"])
             assert caught.value.code == "draining"
@@ -129,8 +129,8 @@ async def test_whoever_waits_for_something_is_answered_before_the_connection_is_
             waits = [("ended", {"ids": ["a"]}), ("batch", {"id": "b"}), ("events", {}), ("ended", {"ids": ["a"]})]
             for ref, (verb, body) in enumerate(waits, 100):
                 await ada.send(verb, ref=ref, queue="q", timeout_ms=60_000, **body)
-            (peer,) = served.app.peers
-            await wait_until(lambda: peer._waiting == len(waits))
+            (connection,) = served.app.connections
+            await wait_until(lambda: connection._waiting == len(waits))
             await served.app.drain(grace)
             said = [await ada.receive() for _ in range(1 + len(waits))]
             assert said[0] == {"type": "drain"}
@@ -161,7 +161,7 @@ async def test_another_server_takes_over_what_a_drained_one_leaves(server_store:
 
 
 async def test_a_silent_client_is_told_why_its_connection_ends(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairq.wire.session.SILENCE_S", 0.2)
+    monkeypatch.setattr("fairq.wire.session.TIMEOUT_S", 0.2)
     with trio.fail_after(30):
         async with raw(served, WORKER) as worker:
             assert await worker.closed() == (4003, "nothing was heard for too long")

@@ -15,7 +15,7 @@ from fairq.server.stats.wait_times import (
     MAX_SPANS,
     MAX_TENANTS,
     WINDOW_MS,
-    Dwells,
+    WaitTimes,
     percentile,
     split,
     summarize,
@@ -31,16 +31,16 @@ def lease(ready: int, tenant: str = "ada", *, attempt: int = 1, start: int = 0) 
     return Lease("t", 70, attempt, 5, tenant, ready, start, 0, b"1")
 
 
-def told(dwells: Dwells, now: int = 0, tenant: str = "ada") -> list[dict[Reason, int]]:
+def told(wait_times: WaitTimes, now: int = 0, tenant: str = "ada") -> list[dict[Reason, int]]:
     """The parts that took any time, of each start."""
-    return [{reason: ms for reason, ms in parts.items() if ms} for parts in dwells.parts(tenant, now)]
+    return [{reason: ms for reason, ms in parts.items() if ms} for parts in wait_times.parts(tenant, now)]
 
 
-def served() -> Dwells:
-    """Dwells of a queue that has had a worker from the beginning."""
-    dwells = Dwells()
-    dwells.claimed(0, [], [])
-    return dwells
+def served() -> WaitTimes:
+    """WaitTimes of a queue that has had a worker from the beginning."""
+    wait_times = WaitTimes()
+    wait_times.claimed(0, [], [])
+    return wait_times
 
 
 @given(TIMES, TIMES, TIMES, SPANS)
@@ -55,75 +55,75 @@ def test_parts_sum_to_the_dwell(begin: int, end: int, last: int, spans: list[Kep
 
 @given(st.lists(st.tuples(TIMES, TIMES, SPANS), min_size=1, max_size=20))
 def test_parts_sum_to_the_dwell_whatever_claims_tell(claims: list[tuple[int, int, list[Kept]]]) -> None:
-    dwells, wholes = Dwells(), []
+    wait_times, wholes = WaitTimes(), []
     for now, waited, kept in sorted(claims, key=lambda claim: claim[0]):
         told = [each for each in kept if each.begin <= each.end <= now]
-        dwells.claimed(1000 + now, [lease(1000 + now - waited)], told)
+        wait_times.claimed(1000 + now, [lease(1000 + now - waited)], told)
         wholes.append(waited)
-    assert [sum(parts.values()) for parts in dwells.parts("ada", 2000)] == wholes
+    assert [sum(parts.values()) for parts in wait_times.parts("ada", 2000)] == wholes
 
 
 def test_what_a_tenant_waits_for_behind_its_own_start_is_share_and_before_it_backlog() -> None:
-    dwells = served()
-    dwells.claimed(100, [lease(40)], [])
-    dwells.claimed(300, [lease(50), lease(60)], [])
-    assert told(dwells) == [{"share": 60}, {"backlog": 50, "share": 200}, {"backlog": 240}]
+    wait_times = served()
+    wait_times.claimed(100, [lease(40)], [])
+    wait_times.claimed(300, [lease(50), lease(60)], [])
+    assert told(wait_times) == [{"share": 60}, {"backlog": 50, "share": 200}, {"backlog": 240}]
 
 
 def test_dwell_begins_with_the_start_and_later_attempts_have_none() -> None:
-    dwells = served()
-    dwells.claimed(100, [lease(10, start=90), lease(20, attempt=2), lease(30, start=5)], [])
-    assert told(dwells) == [{"share": 10}, {"backlog": 70}]
+    wait_times = served()
+    wait_times.claimed(100, [lease(10, start=90), lease(20, attempt=2), lease(30, start=5)], [])
+    assert told(wait_times) == [{"share": 10}, {"backlog": 70}]
 
 
 def test_what_kept_the_tenant_out_goes_before_the_rest() -> None:
-    dwells = served()
-    dwells.claimed(1000, [lease(0)], [Kept("ada", "cap", 200, 900)])
-    dwells.claimed(1100, [lease(0)], [Kept("ada", "cap", 200, 900)])  # told again: it counts once
-    assert told(dwells) == [{"cap": 700, "share": 300}, {"cap": 700, "backlog": 300, "share": 100}]
+    wait_times = served()
+    wait_times.claimed(1000, [lease(0)], [Kept("ada", "cap", 200, 900)])
+    wait_times.claimed(1100, [lease(0)], [Kept("ada", "cap", 200, 900)])  # told again: it counts once
+    assert told(wait_times) == [{"cap": 700, "share": 300}, {"cap": 700, "backlog": 300, "share": 100}]
 
 
 def test_times_of_one_reason_that_follow_each_other_are_one() -> None:
-    dwells = served()
+    wait_times = served()
     for n in range(1000):
-        dwells.claimed(n * 200 + 199, [lease(0)], [Kept("ada", "rate", n * 200, n * 200 + 198)])
-    assert told(dwells)[-1]["rate"] == 999 * 200 + 198
+        wait_times.claimed(n * 200 + 199, [lease(0)], [Kept("ada", "rate", n * 200, n * 200 + 198)])
+    assert told(wait_times)[-1]["rate"] == 999 * 200 + 198
 
 
 def test_the_time_without_a_worker_is_nobodys() -> None:
-    dwells = Dwells()
-    dwells.claimed(100, [lease(40)], [])
-    dwells.left(200)
-    dwells.claimed(500, [lease(150)], [])
-    assert told(dwells) == [{"no_worker": 60}, {"no_worker": 300, "share": 50}]
+    wait_times = WaitTimes()
+    wait_times.claimed(100, [lease(40)], [])
+    wait_times.left(200)
+    wait_times.claimed(500, [lease(150)], [])
+    assert told(wait_times) == [{"no_worker": 60}, {"no_worker": 300, "share": 50}]
 
 
 def test_the_time_for_which_claims_saw_the_queue_barred_is_that() -> None:
-    dwells = served()
+    wait_times = served()
     for now in (100, 200, 300):
-        dwells.claimed(now, [], [Kept("", "paused", now, now)])
-    dwells.claimed(400, [], [Kept("", "closed", 400, 400)])
-    dwells.claimed(500, [lease(50)], [])
-    assert told(dwells) == [{"paused": 300, "closed": 100, "share": 50}]
+        wait_times.claimed(now, [], [Kept("", "paused", now, now)])
+    wait_times.claimed(400, [], [Kept("", "closed", 400, 400)])
+    wait_times.claimed(500, [lease(50)], [])
+    assert told(wait_times) == [{"paused": 300, "closed": 100, "share": 50}]
 
 
 def test_what_is_kept_has_bounds() -> None:
-    dwells = served()
+    wait_times = served()
     for n in range(2 * MAX_TENANTS):
-        dwells.claimed(n, [lease(n, f"t{n}")], [])
-    assert dwells.tenants == [f"t{n}" for n in range(MAX_TENANTS, 2 * MAX_TENANTS)]
+        wait_times.claimed(n, [lease(n, f"t{n}")], [])
+    assert wait_times.tenants == [f"t{n}" for n in range(MAX_TENANTS, 2 * MAX_TENANTS)]
     for n in range(1000):
-        dwells.claimed(n * 1000, [lease(n)], [Kept("ada", "cap", n * 1000, n * 1000 + 500)])
-    assert len(dwells.parts("ada", 0)) == MAX_DWELLS
-    assert len(dwells._rows["ada"].spans) == MAX_SPANS
-    assert len(dwells.parts("ada", 999_000 + WINDOW_MS - 5000)) == 5
+        wait_times.claimed(n * 1000, [lease(n)], [Kept("ada", "cap", n * 1000, n * 1000 + 500)])
+    assert len(wait_times.parts("ada", 0)) == MAX_DWELLS
+    assert len(wait_times._rows["ada"].spans) == MAX_SPANS
+    assert len(wait_times.parts("ada", 999_000 + WINDOW_MS - 5000)) == 5
 
 
 def test_a_summary_names_what_took_time() -> None:
-    dwells = served()
-    dwells.claimed(1000, [lease(0)], [Kept("ada", "cap", 0, 750)])
-    dwells.claimed(2000, [lease(1000)], [])
-    cap, share = summarize(dwells.parts("ada", 2000))
+    wait_times = served()
+    wait_times.claimed(1000, [lease(0)], [Kept("ada", "cap", 0, 750)])
+    wait_times.claimed(2000, [lease(1000)], [])
+    cap, share = summarize(wait_times.parts("ada", 2000))
     assert (cap.reason, cap.part, cap.p50_ms, cap.p99_ms) == ("cap", 0.375, 0, 750)
     assert (share.reason, share.part, share.p50_ms, share.p99_ms) == ("share", 0.625, 250, 1000)
     assert summarize([]) == []
@@ -131,8 +131,8 @@ def test_a_summary_names_what_took_time() -> None:
 
 
 def test_to_note_a_start_costs_little() -> None:
-    dwells, leases = served(), [lease(n, f"t{n % 50}") for n in range(100)]
-    dwells.claimed(100, leases, [])
+    wait_times, leases = served(), [lease(n, f"t{n % 50}") for n in range(100)]
+    wait_times.claimed(100, leases, [])
     lines = 0
 
     def count(frame: object, event: str, arg: object) -> Callable[..., Any]:
@@ -143,7 +143,7 @@ def test_to_note_a_start_costs_little() -> None:
     before = sys.gettrace()
     sys.settrace(count)
     try:
-        dwells.claimed(200, leases, [])
+        wait_times.claimed(200, leases, [])
     finally:
         sys.settrace(before)
     assert 100 < lines < 100 * 15, "a dozen lines for a lease, however many there were before"

@@ -9,7 +9,7 @@ import trio
 from websockets.protocol import Protocol, Side
 
 from fairq.server import garbage
-from fairq.server.net.connection import Peer
+from fairq.server.net.connection import Connection
 from fairq.server.run import Served
 from fairq.transport import Transport
 from fairq.wire.server_session import ServerSession
@@ -67,7 +67,7 @@ async def test_a_connection_leaves_no_garbage_behind_when_it_ends(server_store: 
                 await worker.transport.close()
             elif ending == "strange":
                 await worker.transport.stream.send_all(b"\xff" * 100)
-        await wait_until(lambda: not served.app.peers and not served.app.kept)
+        await wait_until(lambda: not served.app.connections and not served.app.kept)
 
     with trio.fail_after(30):
         async with running(server_store, reconnect_grace=0.01) as served:
@@ -79,7 +79,7 @@ async def test_a_connection_leaves_no_garbage_behind_when_it_ends(server_store: 
                     await come_and_go(served, ending)
                 gc.set_debug(gc.DEBUG_SAVEALL)
                 gc.collect()
-                ours = (Peer, ServerSession, Transport)
+                ours = (Connection, ServerSession, Transport)
                 garbage = [each for each in gc.garbage if isinstance(each, ours) or _is_server_protocol(each)]
             finally:
                 gc.set_debug(0)

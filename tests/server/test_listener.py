@@ -123,7 +123,7 @@ async def test_two_hundred_clients_that_connect_and_leave_leave_nothing_behind(
                     if pieces:
                         await stream.send_all(pieces)
         await wait_until(lambda: tasks_living() <= tasks and open_fds() <= fds)
-        assert not served.app.peers
+        assert not served.app.connections
 
 
 async def test_a_slow_handshake_is_closed_after_its_deadline(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ async def test_an_oversized_message_is_closed_with_1009_and_its_socket_freed(ser
                     with suppress(Disconnected):
                         await worker.transport.send("x" * 70_000)
                     assert (await worker.closed())[0] == 1009
-                    await wait_until(lambda: not served.app.peers)
+                    await wait_until(lambda: not served.app.connections)
             await wait_until(lambda: open_fds() <= fds and tasks_living() <= tasks)
 
 
@@ -223,7 +223,7 @@ async def test_broken_framing_ends_only_its_own_connection(served: Served, bytes
             await read_until(stream, b"welcome")
             await stream.send_all(bytes_ + frame(1, b"{}"))
             await read_all(stream)
-        await wait_until(lambda: not served.app.peers)
+        await wait_until(lambda: not served.app.connections)
         await check_healthy(served)
 
 
@@ -233,23 +233,23 @@ async def test_a_ping_while_the_server_closes_does_not_end_the_server(served: Se
             async with socket(served) as stream:
                 await stream.send_all(handshake())
                 await read_until(stream, b"welcome")
-                (peer,) = served.app.peers
-                peer.close(1000, "good-bye")
+                (connection,) = served.app.connections
+                connection.close(1000, "good-bye")
                 await read_until(stream, b"good-bye")
                 await stream.send_all(frame(9, b"still there?") + frame(1, b"{}"))
                 await read_all(stream)
-            await wait_until(lambda: not served.app.peers)
+            await wait_until(lambda: not served.app.connections)
         await check_healthy(served)
 
 
 async def test_an_exception_in_a_handler_is_contained(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fail(app: object, peer: object, request: object) -> dict[str, object]:
+    async def fail(app: object, connection: object, request: object) -> dict[str, object]:
         raise ZeroDivisionError("a bug")
 
     with trio.fail_after(30):
         async with raw(served, OPERATOR) as operator:
             with monkeypatch.context() as patch:
-                patch.setattr("fairq.server.listener.carry_out", fail)
+                patch.setattr("fairq.server.listener.handle_request", fail)
                 async with raw(served, OPERATOR) as other:
                     with pytest.raises(Refused) as caught:
                         await other.ask("queues")
@@ -267,7 +267,7 @@ async def test_connections_over_the_limit_are_refused_until_one_leaves(server_st
                     async with raw(served, WORKER):
                         pass
                 assert (await operator.ask("queues"))["queues"] == []
-            await wait_until(lambda: not served.app.peers)
+            await wait_until(lambda: not served.app.connections)
             await check_healthy(served)
 
 
@@ -281,15 +281,15 @@ async def test_a_client_that_never_reads_is_closed_and_its_tasks_go_elsewhere(
             await read_until(deaf, b"welcome")
             await deaf.send_all(frame(1, b'{"type":"attach","ref":1,"worker":"d","queues":["q"],"credit":500}'))
             await read_until(deaf, b'"leases"')
-            assert [peer.name for peer in served.app.peers if peer.queues] == ["d"]
+            assert [connection.name for connection in served.app.connections if connection.queues] == ["d"]
             big = "x" * 100_000
             for number in range(100):  # 10 MB are more than the kernel's buffers hold
                 await ada.ask("enqueue", queue="q", tasks=[{"id": f"id-{number}", "payload": big}])
-            await wait_until(lambda: not any(peer.queues for peer in served.app.peers))
+            await wait_until(lambda: not any(connection.queues for connection in served.app.connections))
             monkeypatch.setattr("fairq.transport.SEND_S", 30.0)
             await stays.attach("q", credit=100)
             assert len({task["id"] for task in await stays.pushed(100)}) == 100
-            assert [peer.name for peer in served.app.peers if peer.queues] == ["w"]
+            assert [connection.name for connection in served.app.connections if connection.queues] == ["w"]
 
 
 async def test_tls_serves_wss_and_shrugs_off_plain_text(

@@ -24,7 +24,7 @@ async def broken(served: Served, *ids: str, **attach: Any) -> list[dict[str, Any
         await worker.attach("q", credit=len(ids), **attach)
         await ada.enqueue("q", ids)
         tasks = await worker.pushed(len(ids))
-    await wait_until(lambda: not served.app.peers)
+    await wait_until(lambda: not served.app.connections)
     return tasks
 
 
@@ -35,8 +35,8 @@ def brought(*tasks: dict[str, Any]) -> list[dict[str, Any]]:
 
 async def end_grace(served: Served) -> None:
     """Let the time be over for which leases of broken connections are kept."""
-    for peer in served.app.kept:
-        peer.is_over.set()
+    for connection in served.app.kept:
+        connection.is_over.set()
     await wait_until(lambda: not served.app.kept)
 
 
@@ -68,7 +68,7 @@ async def test_leases_go_from_server_to_server_and_back(server_store: str) -> No
             for served in (two, one, two):
                 async with raw(served, WORKER) as again:
                     assert await again.attach("q", credit=1, leases=brought(task)) == ["ok"]
-                await wait_until(lambda served=served: not served.app.peers)  # type: ignore[misc]
+                await wait_until(lambda served=served: not served.app.connections)  # type: ignore[misc]
             await end_grace(one)
             (state,) = await one.app.store.tasks("q", ["ada/a"])
             assert (state.state, state.attempt) == ("leased", 1)
@@ -84,7 +84,7 @@ async def test_a_settlement_is_repeated_after_a_break(server_store: str, action:
             async with raw(served, WORKER) as again:
                 await again.attach("q", credit=0, name="mill")
                 assert await again.settle("q", action, task) == ["ok"]
-            assert not any(peer.account.held for peer in served.app.kept)
+            assert not any(connection.account.held for connection in served.app.kept)
 
 
 async def test_what_is_not_brought_along_in_time_goes_to_another_worker(served: Served) -> None:
@@ -177,7 +177,7 @@ async def test_a_handler_goes_on_over_a_proxy_that_restarts(server_store: str) -
             async with working(app):
                 await began.wait()
                 proxy.cut()
-                await wait_until(lambda: any(peer.account.taken for peer in served.app.peers))
+                await wait_until(lambda: any(connection.account.taken for connection in served.app.connections))
                 await end_grace(served)
                 finish.set()
                 await task.result(timeout=20)

@@ -197,7 +197,7 @@ async def test_samples_are_taken_while_there_is_work(served: Served, monkeypatch
             await worker.attach("q", "other")
             await ada.enqueue("q", ["a"])
             await worker.pushed()
-            await wait_until(lambda: served.app.dispatchers["q"].dwells.starts == 1)
+            await wait_until(lambda: served.app.dispatchers["q"].wait_times.starts == 1)
             for queue in ("q", "q", "other"):
                 await shares.sample(queue)
     assert read == ["q"], "nothing was started since, and never in the other"

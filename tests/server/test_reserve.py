@@ -63,7 +63,7 @@ async def test_a_max_share_grows_when_a_worker_comes(served: Served) -> None:
             assert len(await worker.pushed(2)) == 2
             await worker.quiet()
             await another.attach("q", credit=4, name="another")
-            await wait_until(lambda: sum(len(peer.account.held) for peer in served.app.peers) == 4)
+            await wait_until(lambda: sum(len(connection.account.held) for connection in served.app.connections) == 4)
 
 
 async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ async def test_the_slots_of_all_servers_count(server_store: str, monkeypatch: py
 
 
 async def test_a_server_that_is_not_heard_of_is_forgotten(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    served.app.worker_registry.told('{"server": "other", "slots": {"q": [5, 2.5]}}')
+    served.app.worker_registry.on_announcement('{"server": "other", "slots": {"q": [5, 2.5]}}')
     assert served.app.count_slots("q") == 5
     monkeypatch.setattr(worker_registry, "_FORGET_S", 0.0)
     assert served.app.count_slots("q") == 0

@@ -136,9 +136,9 @@ async def test_what_comes_to_be_expected_during_a_tick_is_not_forgotten(autojump
     ticker = Ticker(store, lambda _: None)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ticker.run)
-        ticker.expect("q", 0)
+        ticker.tick_within("q", 0)
         await store.asked.wait()
-        ticker.expect("q", 50)  # after the store looked, before its answer came
+        ticker.tick_within("q", 50)  # after the store looked, before its answer came
         store.answer.set()
         await trio.sleep(0.06)
         assert store.ticks == 2
@@ -153,7 +153,7 @@ async def test_a_queue_in_which_nothing_happens_is_ticked_ever_less_until_someth
     ticker = Ticker(store, lambda _: None)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ticker.run)
-        ticker.expect("q", 3_600_000)
+        ticker.tick_within("q", 3_600_000)
         await trio.sleep(200)
         times = [at for at, _ in store.ticked]
         gaps = [later - sooner for sooner, later in pairwise(times)]
@@ -161,7 +161,7 @@ async def test_a_queue_in_which_nothing_happens_is_ticked_ever_less_until_someth
         assert all(0.75 * IDLE_FLOORS * FLOOR_S <= gap <= IDLE_FLOORS * FLOOR_S + 1 for gap in gaps[7:])
         assert max(gaps) <= IDLE_FLOORS * FLOOR_S + 1
         before = store.ticks
-        ticker.expect("q", 3_600_000)  # by this server: others may know of more
+        ticker.tick_within("q", 3_600_000)  # by this server: others may know of more
         await trio.sleep(FLOOR_S + 0.01)
         assert store.ticks == before + 1
         nursery.cancel_scope.cancel()
@@ -230,7 +230,7 @@ async def test_what_cannot_be_done_now_is_tried_again_at_the_floor_however_often
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ticker.run)
         for _ in range(50):
-            ticker.expect("q", 0)
+            ticker.tick_within("q", 0)
             await trio.sleep(0.1)
         assert store.ticks >= 50
         assert len(store.asked_at) == 5
@@ -244,8 +244,8 @@ async def test_a_queue_that_is_none_is_not_ticked_for_ever(autojump_clock: trio.
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ticker.run)
         await trio.sleep(2)
-        ticker.expect("q", 0)
-        ticker.expect("typo", 0)
+        ticker.tick_within("q", 0)
+        ticker.tick_within("typo", 0)
         await trio.sleep(100)
         nursery.cancel_scope.cancel()
     ended = max(at for at, queue in store.ticked if queue == "typo") - store.ticked[0][0]

@@ -11,7 +11,7 @@ import pytest
 import trio
 from attrs import frozen
 
-from fairq.server.net.worker_registry import Roster
+from fairq.server.net.worker_registry import WorkerRegistry
 from fairq.server.run import Served
 from fairq.store.store import Claim, Store
 from tests.store.waiting import wait_until
@@ -65,7 +65,7 @@ async def several(store: str) -> AsyncIterator[Several]:
             await here.attach("q", credit=2, name="here")
             await here.settle("q", "ack", *await here.pushed(1))
             await there.attach("q", credit=2, name="there")
-            await wait_until(lambda: near.app.roster.slots_elsewhere("q") == 4)
+            await wait_until(lambda: near.app.worker_registry.slots_elsewhere("q") == 4)
             found = Several(near, (one, two), (here, there), ada)
             await found.all_asleep()
             yield found
@@ -73,7 +73,7 @@ async def several(store: str) -> AsyncIterator[Several]:
 
 def wakes(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have enqueues wake this server first."""
-    monkeypatch.setattr(Roster, "one_elsewhere", lambda *_: server)
+    monkeypatch.setattr(WorkerRegistry, "one_elsewhere", lambda *_: server)
 
 
 async def test_a_task_wakes_one_of_the_servers_that_have_workers(
@@ -132,7 +132,7 @@ async def test_what_a_server_was_woken_for_in_vain_others_find(
 
 async def test_more_tasks_than_a_server_has_slots_for_wake_all(server_store: str) -> None:
     async with several(server_store) as each:
-        assert each.near.app.roster.one_elsewhere("q", 1) in {server.app.name for server in each.servers}
+        assert each.near.app.worker_registry.one_elsewhere("q", 1) in {server.app.name for server in each.servers}
         assert each.near.app.cover("q", 1).startswith("wake ")
         assert each.near.app.cover("q", 3) == "all"
         assert each.near.app.cover("another", 1) == "all"

@@ -36,7 +36,7 @@ def test_less_credit_than_is_held_leaves_nothing_free() -> None:
 
 def test_a_worker_that_may_take_nothing_has_no_free_credit() -> None:
     account = WorkerAccount(3, lambda: False)
-    assert (account.free, account.room("q"), account.room_of_claim("q", 2)) == (0, 0, 0)
+    assert (account.free, account.free_for("q"), account.free_for_claim("q", 2)) == (0, 0, 0)
 
 
 def test_a_lease_that_was_not_renewed_in_its_time_leaves_its_place() -> None:

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from fairq.server.net.connection import Peer
-from fairq.server.net.worker_registry import Roster
+from fairq.server.net.connection import Connection
+from fairq.server.net.worker_registry import WorkerRegistry
 from fairq.server.run import Served
 from fairq.store.store import Store
 from tests.store.proxy import open_proxy
@@ -68,7 +68,7 @@ async def test_a_restarted_worker_gets_at_once_what_its_dead_connection_holds(
 async def test_what_is_held_comes_back_though_the_dead_connection_cannot_be_closed(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Peer, "close", lambda *_: None)  # as while a send waits for a buffer that stays full
+    monkeypatch.setattr(Connection, "close", lambda *_: None)  # as while a send waits for a buffer that stays full
     async with raw(served, WORKER) as dead, raw(served, WORKER) as heir:
         await holding(served, dead, "a", started=1_000)
         await heir.attach("q", name="mill", started_at_ms=2_000)
@@ -190,8 +190,8 @@ async def test_a_name_belongs_to_its_token(served: Served) -> None:
 async def test_the_roster_forgets_who_left(served: Served) -> None:
     async with raw(served, WORKER) as worker:
         await worker.attach("q", name="mill", started_at_ms=1)
-    await wait_until(lambda: not served.app.peers)
-    assert not served.app.roster._peers
+    await wait_until(lambda: not served.app.connections)
+    assert not served.app.worker_registry._connections
 
 
 async def test_what_no_server_would_say_does_no_harm(served: Served) -> None:
@@ -234,15 +234,15 @@ async def test_the_order_to_drain_is_repeated_where_it_was_not_heard(
     """A worker of that name which attaches after the order stays."""
     monkeypatch.setattr("fairq.server.net.worker_registry._GATHER_S", 0.0)
     async with two_servers(server_store) as (one, two), raw(two, OPERATOR) as operator:
-        heard, unheard = Roster.told, trio.Event()
+        heard, unheard = WorkerRegistry.on_announcement, trio.Event()
 
-        def hear_later(roster: Roster, message: str) -> None:
-            if roster is one.app.roster and "drain" in message and not unheard.is_set():
+        def hear_later(worker_registry: WorkerRegistry, message: str) -> None:
+            if worker_registry is one.app.worker_registry and "drain" in message and not unheard.is_set():
                 unheard.set()
             else:
-                heard(roster, message)
+                heard(worker_registry, message)
 
-        monkeypatch.setattr(Roster, "told", hear_later)
+        monkeypatch.setattr(WorkerRegistry, "on_announcement", hear_later)
         async with raw(one, WORKER) as worker, raw(one, WORKER) as later:
             await worker.attach("q", name="mill")
             await wait_until(lambda: is_listed(operator, "mill"))
@@ -279,7 +279,7 @@ async def test_all_servers_list_all_workers_and_forget_them(server_store: str) -
 
 async def test_a_server_that_died_is_taken_off_the_list(served: Served) -> None:
     store = served.app.store
-    await store.write_roster("dead", b'[["mill",["q"],1,0,5,false]]', 20)
+    await store.write_workers("dead", b'[["mill",["q"],1,0,5,false]]', 20)
     async with raw(served, OPERATOR) as operator:
 
         async def is_gone() -> bool:

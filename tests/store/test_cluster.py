@@ -89,7 +89,9 @@ async def promoted(store: Store, queue: str) -> bool:
 async def test_tokens_and_their_end_are_the_clusters(spread: Store, cluster: clusters.Cluster) -> None:
     ended: list[str] = []
     with trio.fail_after(30):
-        async with open_store(cluster.nodes[-1].server.url, heard=lambda channel, _: ended.append(channel)) as other:
+        async with open_store(
+            cluster.nodes[-1].server.url, on_message=lambda channel, _: ended.append(channel)
+        ) as other:
             await other.subscription.add(keys.REVOKED, sharded=False)
             await wait_until(lambda: ended.count(keys.REVOKED) >= 3)  # it is subscribed at each primary
             ended.clear()
@@ -292,7 +294,7 @@ async def test_ready_hints_are_heard_from_every_primary_and_after_a_slot_moved(
         await drain(spread, queue)
 
     with trio.fail_after(30):
-        async with open_store(cluster.url, heard=lambda channel, _: heard.append(channel)) as listening:
+        async with open_store(cluster.url, on_message=lambda channel, _: heard.append(channel)) as listening:
             for queue in QUEUES:
                 await listening.subscription.add(keys.ready_channel(queue))
                 await wait_until(lambda queue=queue: subscriptions(cluster, queue) == 1)

@@ -241,7 +241,7 @@ async def test_tokens_are_written_once_and_their_end_is_announced(store: Store, 
             heard.set()
 
     with trio.fail_after(30):
-        async with open_store(store_url, heard=listen) as other:
+        async with open_store(store_url, on_message=listen) as other:
             await other.subscription.add(keys.REVOKED, sharded=False)
             assert await store.write_token("abcd", b"{}") is True
             assert await store.write_token("abcd", b"other") is False

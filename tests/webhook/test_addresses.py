@@ -1,4 +1,4 @@
-"""Which addresses a webhook may go to."""
+"""DeadLetterFilter addresses a webhook may go to."""
 
 from __future__ import annotations
 

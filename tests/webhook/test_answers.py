@@ -31,11 +31,11 @@ def test_the_status_decides(outcome: str, status: int) -> None:
 
 
 def test_a_verdict_is_carried_out_as_handlers_do() -> None:
-    assert judge(Answer(200, JSON, b"[1]"), "h", NOW).carry_out() == [1]
+    assert judge(Answer(200, JSON, b"[1]"), "h", NOW).handle_request() == [1]
     with pytest.raises(fairq.Reject, match="h answered 410"):
-        judge(Answer(410), "h", NOW).carry_out()
+        judge(Answer(410), "h", NOW).handle_request()
     with pytest.raises(fairq.Retry, match="h answered 503") as caught:
-        judge(Answer(503, [(b"Retry-After", b"7")]), "h", NOW).carry_out()
+        judge(Answer(503, [(b"Retry-After", b"7")]), "h", NOW).handle_request()
     assert caught.value.delay == 7
 
 

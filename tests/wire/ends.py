@@ -69,7 +69,7 @@ class End:
         while self.session.deadline() <= end:
             self.now = max(self.now, self.session.deadline())
             self.session.expire(self.now)
-            if self.session.is_silent or self.session.deadline() <= self.now:
+            if self.session.is_timed_out or self.session.deadline() <= self.now:
                 break  # the rest is for `outgoing`
         self.now = max(self.now, end)
         self.session.expire(self.now)

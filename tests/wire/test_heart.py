@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fairq.wire.client_session import ClientSession
-from fairq.wire.messages import BEAT_S, SILENCE_S, Role
+from fairq.wire.messages import HEARTBEAT_S, TIMEOUT_S, Role
 from fairq.wire.server_session import ServerSession
 from fairq.wire.session import Session
 
@@ -15,13 +15,13 @@ from .ends import WELCOME
 
 
 def client() -> ClientSession:
-    session = ClientSession(haste=0.0)
+    session = ClientSession(heartbeat_jitter=0.0)
     session.connected(0.0)
     session.receive(json.dumps({**WELCOME, "role": "tenant"}), 0.0)
     return session
 
 
-SESSIONS = {"client": client, "server": lambda: ServerSession(role=Role.TENANT, haste=0.0)}
+SESSIONS = {"client": client, "server": lambda: ServerSession(role=Role.TENANT, jitter=0.0)}
 
 
 @pytest.fixture(params=SESSIONS)
@@ -30,38 +30,38 @@ def session(request: pytest.FixtureRequest) -> Session:
 
 
 def test_a_ping_leaves_after_a_beat_of_saying_nothing(session: Session) -> None:
-    assert session.deadline() == BEAT_S
-    session.expire(BEAT_S - 0.01)
-    assert session.outgoing(BEAT_S - 0.01) == []
-    session.expire(BEAT_S)
-    assert session.outgoing(BEAT_S) == ['{"type":"ping"}']
-    assert session.deadline() == 2 * BEAT_S
+    assert session.deadline() == HEARTBEAT_S
+    session.expire(HEARTBEAT_S - 0.01)
+    assert session.outgoing(HEARTBEAT_S - 0.01) == []
+    session.expire(HEARTBEAT_S)
+    assert session.outgoing(HEARTBEAT_S) == ['{"type":"ping"}']
+    assert session.deadline() == 2 * HEARTBEAT_S
 
 
 def test_hearts_that_began_together_drift_apart_and_none_is_late() -> None:
     beats = [ServerSession(role=Role.TENANT).deadline() for _ in range(100)]
     assert len(set(beats)) > 90
-    assert all(0.75 * BEAT_S <= beat <= BEAT_S for beat in beats)
+    assert all(0.75 * HEARTBEAT_S <= beat <= HEARTBEAT_S for beat in beats)
 
 
 def test_whoever_speaks_needs_no_ping(session: Session) -> None:
     session.send("credit", {"ref": 1, "credit": 1})
     session.outgoing(7.0)
-    session.expire(BEAT_S)
-    assert session.outgoing(BEAT_S) == []
-    assert session.deadline() == 7.0 + BEAT_S
+    session.expire(HEARTBEAT_S)
+    assert session.outgoing(HEARTBEAT_S) == []
+    assert session.deadline() == 7.0 + HEARTBEAT_S
 
 
 def test_silence_is_noticed_and_any_frame_breaks_it(session: Session) -> None:
-    for now in (BEAT_S, 2 * BEAT_S):
+    for now in (HEARTBEAT_S, 2 * HEARTBEAT_S):
         session.expire(now)
         session.outgoing(now)
-    assert session.deadline() == SILENCE_S
+    assert session.deadline() == TIMEOUT_S
     session.receive('{"type":"ping"}', 20.0)
-    session.expire(SILENCE_S)
-    assert not session.is_silent
-    session.expire(20.0 + SILENCE_S)
-    assert session.is_silent
+    session.expire(TIMEOUT_S)
+    assert not session.is_timed_out
+    session.expire(20.0 + TIMEOUT_S)
+    assert session.is_timed_out
 
 
 def test_pings_are_not_answered(session: Session) -> None:
@@ -72,12 +72,12 @@ def test_pings_are_not_answered(session: Session) -> None:
 def test_a_server_that_never_welcomes_is_given_up() -> None:
     session = ClientSession()
     session.connected(0.0)
-    while session.deadline() < SILENCE_S:
+    while session.deadline() < TIMEOUT_S:
         now = session.deadline()
         session.expire(now)
         session.outgoing(now)
-    session.expire(SILENCE_S)
-    assert session.is_silent
+    session.expire(TIMEOUT_S)
+    assert session.is_timed_out
 
 
 def test_a_client_without_a_connection_has_no_heart() -> None:
@@ -85,4 +85,4 @@ def test_a_client_without_a_connection_has_no_heart() -> None:
     session.disconnected(5.0)
     assert session.deadline() == float("inf")
     session.expire(1_000.0)
-    assert not session.is_silent
+    assert not session.is_timed_out

@@ -72,7 +72,9 @@ class Brain:
         self.ready.append(id)
 
 
-def carry_out(brain: Brain, session: ServerSession, account: WorkerAccount, request: Any, now: float) -> dict[str, Any]:
+def handle_request(
+    brain: Brain, session: ServerSession, account: WorkerAccount, request: Any, now: float
+) -> dict[str, Any]:
     """Do what a worker's request asks, as the server's verbs do."""
     if isinstance(request, wire.Attach):
         outcomes = []
@@ -140,7 +142,7 @@ class JoinedMachine(RuleBasedStateMachine):
         self.worker.lost.clear()
         self.worker.refused_settlements.clear()
         assert self.worker.fatal is None
-        if self.worker.is_silent and self.is_connected:
+        if self.worker.is_timed_out and self.is_connected:
             self.cut()
 
     def flush(self) -> None:
@@ -153,7 +155,7 @@ class JoinedMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_connected)
     def connect(self) -> None:
         """Open a wire; the server welcomes."""
-        self.server = ServerSession(heard_at=self.now, spoke_at=self.now, role=Role.WORKER)
+        self.server = ServerSession(last_received_at=self.now, last_sent_at=self.now, role=Role.WORKER)
         self.account = WorkerAccount()
         self.server.welcome(wire.Welcome("worker", "s", "x", 3, 1 << 20))
         self.worker.connected(self.now)
@@ -183,7 +185,7 @@ class JoinedMachine(RuleBasedStateMachine):
         elif request is not None and is_refused:
             self.server.refuse(request.ref, Unavailable("the store is away"))
         elif request is not None:
-            self.server.reply(request.ref, carry_out(self.brain, self.server, self.account, request, self.now))
+            self.server.reply(request.ref, handle_request(self.brain, self.server, self.account, request, self.now))
         self.flush()
 
     @rule()
@@ -246,7 +248,7 @@ class JoinedMachine(RuleBasedStateMachine):
             self.brain.reap(self.now)
             if self.server is not None:
                 self.server.expire(self.now)
-                if self.server.is_silent:
+                if self.server.is_timed_out:
                     self.cut()
             self.flush()
 

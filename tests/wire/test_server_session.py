@@ -67,7 +67,7 @@ def test_what_cannot_be_read_is_answered_with_what_is_known_of_it() -> None:
     first, second = sent(session)
     assert (first["code"], "ref" in first) == ("bad_frame", False)
     assert (second["code"], second["ref"], second["field"]) == ("unknown_verb", 7, "type")
-    assert session.heard_at == 2.0
+    assert session.last_received_at == 2.0
 
 
 def test_answers_leave_in_order_with_their_refs() -> None:

@@ -29,7 +29,7 @@ class Worker(Protocol):
 
 
 @define(eq=False)
-class Room:
+class Capacity:
     """The workers of one queue, and their credit."""
 
     queue: str
@@ -90,7 +90,7 @@ class Room:
             for worker in self._line:
                 if not worker.account.free:
                     full.append(worker)
-                elif room := worker.account.room(self.queue):
+                elif room := worker.account.free_for(self.queue):
                     yield worker, room
         finally:
             for worker in full:

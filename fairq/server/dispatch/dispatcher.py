@@ -23,8 +23,8 @@ from attrs import define, field
 
 from fairq.errors import Deleting, FairqError, OutcomeUnknown
 from fairq.model import Action, Lease
-from fairq.server.dispatch.capacity import Room, Worker
-from fairq.server.stats.wait_times import Dwells
+from fairq.server.dispatch.capacity import Capacity, Worker
+from fairq.server.stats.wait_times import WaitTimes
 from fairq.server.timers.ticker import Ticker
 from fairq.store.store import Claim, Store
 
@@ -50,9 +50,9 @@ class Dispatcher:
     name: str
     freed: Callable[[Any], None] = lambda _: None
     elsewhere: Callable[[str], int] = lambda _: 0
-    dwells: Dwells = field(factory=Dwells, init=False)
+    wait_times: WaitTimes = field(factory=WaitTimes, init=False)
     is_stopping: bool = False
-    room: Room = field(init=False)
+    capacity: Capacity = field(init=False)
     stopped: trio.Event = field(factory=trio.Event, init=False)
     _next_claim_at: float = field(default=0.0, init=False)
     _hints: int = field(default=0, init=False)
@@ -70,7 +70,7 @@ class Dispatcher:
     _wake: trio.Event = field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.room = Room(self.queue)
+        self.capacity = Capacity(self.queue)
 
     def hint(self) -> None:
         """There may be work."""
@@ -95,12 +95,12 @@ class Dispatcher:
     @property
     def has_room(self) -> bool:
         """Whether the next claim has room for all that it shall cover."""
-        return self._covered <= CLAIM_TASKS and self.room.free(self._covered) >= self._covered
+        return self._covered <= CLAIM_TASKS and self.capacity.free(self._covered) >= self._covered
 
     def claim_first(self) -> bool:
         """Claim first, before the other servers look; tells whether there is room at all."""
         self.hint()
-        self._is_first = bool(self.room.free(1))
+        self._is_first = bool(self.capacity.free(1))
         return self._is_first
 
     async def pass_on(self) -> None:
@@ -118,7 +118,7 @@ class Dispatcher:
     @property
     def slots(self) -> int:
         """How many slots are attached to the queue: each worker's whole credit, also of one that has other queues."""
-        return self.room.offered + self.elsewhere(self.queue)
+        return self.capacity.offered + self.elsewhere(self.queue)
 
     @property
     def may_have_work(self) -> bool:
@@ -134,7 +134,7 @@ class Dispatcher:
 
     def stop(self, id: str) -> None:
         """Tell whoever holds a cancelled task: a worker here, or soon, or one of another server, which is told too."""
-        for worker in self.room.workers:
+        for worker in self.capacity.workers:
             if (lease := worker.account.held.get((self.queue, id))) is not None:
                 worker.stop(self.queue, {id: lease})
                 return
@@ -143,30 +143,30 @@ class Dispatcher:
 
     def forget(self) -> None:
         """The queue was deleted: what was known of its tasks is void."""
-        self.dwells = Dwells()
-        if self.room.workers:  # who are there from the beginning
-            self.dwells.claimed(self.store_now_ms, (), ())
+        self.wait_times = WaitTimes()
+        if self.capacity.workers:  # who are there from the beginning
+            self.wait_times.claimed(self.store_now_ms, (), ())
 
     def stop_all(self) -> None:
         """Tell workers to stop what they hold."""
-        for worker in self.room.workers:
+        for worker in self.capacity.workers:
             if held := worker.account.held_of(self.queue):
                 worker.stop(self.queue, held)
 
     def join(self, worker: Worker) -> None:
         """Begin to feed a worker."""
-        self.room.join(worker)
+        self.capacity.join(worker)
         self.hint()
 
     def leave(self, worker: Worker) -> None:
         """A worker is not attached any more."""
-        self.room.leave(worker)
-        if not self.room.workers:
-            self.dwells.left(self.store_now_ms)
+        self.capacity.leave(worker)
+        if not self.capacity.workers:
+            self.wait_times.left(self.store_now_ms)
 
     def credit_changed(self, worker: Worker) -> None:
         """A worker has another credit, or room again."""
-        self.room.changed(worker)
+        self.capacity.changed(worker)
         if not self._is_empty:
             self._wake.set()
 
@@ -202,7 +202,7 @@ class Dispatcher:
         if claim is not None:
             ended = trio.current_time()
             self._store_ms = claim.now_ms - ended * 1000
-            self.dwells.claimed(claim.now_ms, claim.leases, claim.kept)
+            self.wait_times.claimed(claim.now_ms, claim.leases, claim.kept)
             self._next_claim_at = ended + min(max(PACE_S, ended - began), MAX_PACE_S)
             if len(claim.leases) < wanted:
                 self._is_empty = hints == self._hints
@@ -211,9 +211,9 @@ class Dispatcher:
                 self._emptied.set()
                 self._emptied = trio.Event()
             if claim.tick_in_ms is not None:
-                self.ticker.expect(self.queue, claim.tick_in_ms)
+                self.ticker.tick_within(self.queue, claim.tick_in_ms)
             if claim.leases:
-                self.ticker.expect(self.queue, claim.lease_ms)
+                self.ticker.tick_within(self.queue, claim.lease_ms)
                 await self._hand_out(claim.leases, claim.lease_ms, shares)
             if called and not self._is_empty:
                 await self.pass_on()
@@ -231,10 +231,10 @@ class Dispatcher:
         self._is_waiting = True
         while not self.is_stopping and not self._is_in_doubt:
             self._wake = trio.Event()
-            free = 0 if self._is_empty else self.room.free(CLAIM_TASKS)
+            free = 0 if self._is_empty else self.capacity.free(CLAIM_TASKS)
             if not free:
                 await self._wake.wait()
-            elif free < min(self.room.offered / 2, CLAIM_TASKS) and trio.current_time() < self._next_claim_at:
+            elif free < min(self.capacity.offered / 2, CLAIM_TASKS) and trio.current_time() < self._next_claim_at:
                 with trio.move_on_at(self._next_claim_at):
                     await self._wake.wait()
             else:
@@ -261,7 +261,7 @@ class Dispatcher:
 
         One more than is expected: a claim that brings less than it asked for tells that nothing is left.
         """
-        shares = self.room.share(CLAIM_TASKS if self._expected is None else min(CLAIM_TASKS, self._expected + 1))
+        shares = self.capacity.share(CLAIM_TASKS if self._expected is None else min(CLAIM_TASKS, self._expected + 1))
         for worker, share in shares.items():
             worker.account.reserve(self.queue, share)
         return shares
@@ -272,8 +272,8 @@ class Dispatcher:
 
     def _takers(self, shares: dict[Worker, int]) -> Iterator[Worker]:
         """Name who shall have the tasks of a claim: those it was made for, as far as they are there; then others."""
-        yield from (worker for worker in shares if worker in self.room.workers)
-        yield from (worker for worker in self.room.workers if worker not in shares)
+        yield from (worker for worker in shares if worker in self.capacity.workers)
+        yield from (worker for worker in self.capacity.workers if worker not in shares)
 
     async def _hand_out(self, leases: Sequence[Lease], lease_ms: int, shares: dict[Worker, int]) -> None:
         """Give each task to the worker with the most room; what nobody has room for any more goes back."""
@@ -281,7 +281,7 @@ class Dispatcher:
         for i, worker in enumerate(self._takers(shares)):
             if i >= len(shares) and places >= len(leases):
                 break
-            if free := worker.account.room_of_claim(self.queue, shares.get(worker, 0)):
+            if free := worker.account.free_for_claim(self.queue, shares.get(worker, 0)):
                 room.append((-free, i, worker))
                 places += free
         heapq.heapify(room)

@@ -44,13 +44,13 @@ class WorkerAccount:
         """How many more tasks the worker may be given."""
         return max(0, self.credit - len(self.held) - self.reserved) if self.may_take() else 0
 
-    def room(self, queue: str) -> int:
+    def free_for(self, queue: str) -> int:
         """How many more tasks of a queue the worker may be given."""
         return self.free if self.slots is None else self.slots.share(queue, self.free)
 
-    def room_of_claim(self, queue: str, reserved: int) -> int:
+    def free_for_claim(self, queue: str, reserved: int) -> int:
         """How many tasks of a claim's the worker may be given: what was reserved for it, whatever came up meanwhile."""
-        return self.free if self.slots is None else min(self.free, max(reserved, self.room(queue)))
+        return self.free if self.slots is None else min(self.free, max(reserved, self.free_for(queue)))
 
     def reserve(self, queue: str, count: int) -> None:
         """Set free places aside for a claim, of which a queue has one at a time."""

@@ -80,7 +80,7 @@ class Usage:
 
 
 @define(eq=False)
-class Door:
+class Admission:
     """Counts who is there."""
 
     settings: Settings

@@ -45,13 +45,13 @@ def _nothing(*_: Any) -> None:
 
 
 @define(eq=False)
-class Peer:
-    """A connected client. `carry_out(peer, request)` does what a request asks and returns the reply's body."""
+class Connection:
+    """A connected client. `handle_request(connection, request)` carries a request out and returns the reply's body."""
 
     transport: Transport
     identity: Identity
     session: ServerSession
-    carry_out: Callable[[Peer, Any], Awaitable[dict[str, Any] | None]]
+    handle_request: Callable[[Connection, Any], Awaitable[dict[str, Any] | None]]
     usage: Usage | None = None  # of its tenant
     ends: Gate = field(factory=lambda: Gate(1))  # of connections: thousands may break at once
     account: WorkerAccount = field(factory=WorkerAccount)
@@ -62,7 +62,7 @@ class Peer:
     attached_at_ms: int = 0
     requests: int = 0
     closing: tuple[int, str] | None = None
-    freed: Callable[[Peer], None] = lambda _: None  # leases are off its account, since their time is over
+    freed: Callable[[Connection], None] = lambda _: None  # leases are off its account, since their time is over
     is_leaving: bool = False
     is_over: trio.Event = field(factory=trio.Event, init=False)  # its leases need not be kept any more
     _waits: dict[trio.CancelScope, None] = field(factory=dict, init=False)  # requests that wait
@@ -79,18 +79,28 @@ class Peer:
 
     def _may_take(self) -> bool:
         """Whether it may be given tasks: an attached worker that has taken most of what was pushed before."""
-        return self.session.state is State.ATTACHED and self.unread_bytes <= MAX_UNSENT_BYTES
+        return self.is_attached and self.unread_bytes <= MAX_UNSENT_BYTES
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether it is a worker that may be given tasks."""
+        return self.session.state is State.ATTACHED
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it is to end, and is given nothing more."""
+        return self.session.state is State.DRAINING
 
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease]) -> None:
         """Give leased tasks to the worker."""
         self.account.lease(queue, leases, lease_ms / 1000, trio.current_time())
         self.session.push(queue, lease_ms, leases)
-        self.kick()
+        self.wake_writer()
 
     def stop(self, queue: str, leases: Mapping[str, int]) -> None:
         """Tell the worker that these tasks were cancelled; id -> lease number."""
         self.session.stop(queue, leases)
-        self.kick()
+        self.wake_writer()
 
     def _outgoing(self) -> Sequence[str]:
         return self.session.outgoing(trio.current_time())
@@ -98,9 +108,9 @@ class Peer:
     def _wake(self) -> None:
         self._woken.set()
 
-    def kick(self) -> None:
+    def wake_writer(self) -> None:
         """Have what the session's outbox holds sent, at the end of the scheduler's turn."""
-        self.transport.kick()
+        self.transport.wake_writer()
         if self.account.over_at < self._sleeps_until:
             self._wake()
 
@@ -130,7 +140,7 @@ class Peer:
         """Read on when the tenant may send more."""
         now = trio.current_time()
         if self.usage is not None and (wait_s := self.usage.take(size, now)):
-            self.session.heard_at = now + wait_s  # it is not the client that is silent
+            self.session.last_received_at = now + wait_s  # it is not the client that is silent
             await trio.sleep(wait_s)
 
     def _take_in(self, text: str) -> Any | None:
@@ -158,7 +168,7 @@ class Peer:
     def is_broken(self) -> bool:
         """Whether the connection ended without a word of either side."""
         websocket = self.transport.websocket
-        return self.closing is None and not (self.session.is_silent or websocket.end[0] or websocket.has_failed)
+        return self.closing is None and not (self.session.is_timed_out or websocket.end[0] or websocket.has_failed)
 
     def _leave_if_idle(self) -> None:
         if self.is_leaving and not (self.owes_answers or self.account.held):
@@ -234,7 +244,7 @@ class Peer:
                 return
             except BadFrame as error:
                 self.session.refuse(None, error)
-                self.kick()
+                self.wake_writer()
                 continue
             await self._wait_turn(len(text))
             if self.closing:
@@ -242,32 +252,32 @@ class Peer:
             request = self._take_in(text)
             if request is None:
                 if self.session.has_outgoing:
-                    self.kick()
+                    self.wake_writer()
             elif isinstance(request, Drain):
                 self.account.credit = 0
             elif self._has_too_many():
                 refusal = TooMany(f"{self.requests} requests are under way", retry_in_ms=RETRY_MS)
                 self.session.refuse(request.ref, refusal)
-                self.kick()
+                self.wake_writer()
             elif isinstance(request, Credit):  # needs no store, and must not be overtaken
                 await self._answer(request)
-                self.kick()
+                self.wake_writer()
             else:
                 nursery.start_soon(self._read, nursery)
                 await self._answer(request)
-                self.kick()
+                self.wake_writer()
                 return
 
     async def _answer(self, request: Any) -> None:
         self._count(1)
         try:
             async with self.long_answer() if isinstance(request, LONG_ANSWERS) else nullcontext():
-                body = await self.carry_out(self, request)
+                body = await self.handle_request(self, request)
                 self.session.reply(request.ref, body or {})
         except FairqError as error:
             self.session.refuse(request.ref, error)
         except Exception:
-            log.exception("request failed", verb=request.type, peer=self.transport.peer)
+            log.exception("request failed", verb=request.type, remote=self.transport.remote)
             self.session.refuse(request.ref, FairqError("the server failed; its log says why"))
         finally:
             self._count(-1)
@@ -284,12 +294,14 @@ class Peer:
                 self._leave_if_idle()
             try:
                 if await self.transport.flush():
-                    self.session.spoke_at = trio.current_time()  # when the last of it left: no beat falls due meanwhile
+                    self.session.last_sent_at = (
+                        trio.current_time()
+                    )  # when the last of it left: no beat falls due meanwhile
                     self.drained()
             except Disconnected:
                 return
-            if self.session.is_silent:
-                log.info("peer silent", peer=self.transport.peer, name=self.name)
+            if self.session.is_timed_out:
+                log.info("connection silent", remote=self.transport.remote, name=self.name)
                 self.closing = self.closing or (CLOSE_SILENT, "nothing was heard for too long")
             if self.closing:
                 await self.transport.close(*self.closing)

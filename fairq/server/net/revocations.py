@@ -14,7 +14,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError
-from fairq.server.net.connection import Peer
+from fairq.server.net.connection import Connection
 from fairq.store.store import Store
 from fairq.transport import HANDSHAKE_S
 from fairq.wire.messages import CLOSE_REVOKED
@@ -31,27 +31,27 @@ class Revocations:
     """The connections of this server by their tokens."""
 
     store: Store
-    _peers: defaultdict[str, set[Peer]] = field(factory=lambda: defaultdict(set), init=False)
+    _connections: defaultdict[str, set[Connection]] = field(factory=lambda: defaultdict(set), init=False)
     _missed: trio.Event = field(factory=trio.Event, init=False)
     _count: int = field(default=-1, init=False)
     _check_until: float = field(default=0.0, init=False)
     _checked_at: float = field(default=0.0, init=False)
 
-    def join(self, peer: Peer) -> None:
+    def join(self, connection: Connection) -> None:
         """Watch the token of a connection; development tokens are not revoked."""
-        if peer.identity.token_id:
-            if not self._peers:
+        if connection.identity.token_id:
+            if not self._connections:
                 self._missed.set()  # from now on somebody is to be watched
-            self._peers[peer.identity.token_id].add(peer)
+            self._connections[connection.identity.token_id].add(connection)
 
-    def leave(self, peer: Peer) -> None:
+    def leave(self, connection: Connection) -> None:
         """A connection has ended."""
-        if peer.identity.token_id in self._peers:
-            self._peers[peer.identity.token_id].discard(peer)
-            if not self._peers[peer.identity.token_id]:
-                del self._peers[peer.identity.token_id]
+        if connection.identity.token_id in self._connections:
+            self._connections[connection.identity.token_id].discard(connection)
+            if not self._connections[connection.identity.token_id]:
+                del self._connections[connection.identity.token_id]
 
-    def heard(self, token: str) -> None:
+    def on_message(self, token: str) -> None:
         """A token was revoked; without one, any may have been."""
         if token:
             self._close(token)
@@ -59,16 +59,16 @@ class Revocations:
 
     def _close(self, token: str) -> None:
         """End what uses a token, at once: nothing more is pushed, nor sent if it still waits here."""
-        for peer in self._peers.get(token, ()):
-            if peer.closing is None:
-                log.info("token revoked", token=token, peer=peer.transport.peer)
-                peer.session.fall_silent()
-                peer.close(CLOSE_REVOKED, "the token was revoked")
+        for connection in self._connections.get(token, ()):
+            if connection.closing is None:
+                log.info("token revoked", token=token, remote=connection.transport.remote)
+                connection.session.discard_outgoing()
+                connection.close(CLOSE_REVOKED, "the token was revoked")
 
     async def run(self) -> None:
         """Look at the count every second, and at once where something may have been missed, until cancelled."""
         while True:
-            with trio.move_on_after(POLL_S if self._peers else float("inf")):
+            with trio.move_on_after(POLL_S if self._connections else float("inf")):
                 await self._missed.wait()
             if self._missed.is_set():
                 self._missed, self._count = trio.Event(), -1
@@ -83,7 +83,7 @@ class Revocations:
         if count != self._count:
             self._check_until = now + HANDSHAKE_S + POLL_S
         if now <= self._check_until or now >= self._checked_at + FLOOR_S:
-            used = list(self._peers)
+            used = list(self._connections)
             known = await self.store.known_tokens(used)
             for token in used:
                 if token not in known:

@@ -29,7 +29,7 @@ from attrs import define, field
 
 from fairq.errors import FairqError, Superseded
 from fairq.model import Action, WorkerState
-from fairq.server.net.connection import Peer
+from fairq.server.net.connection import Connection
 from fairq.store.store import Store
 from fairq.wire.messages import CLOSE_SUPERSEDED, State
 
@@ -43,21 +43,21 @@ Lease = tuple[tuple[str, str], int]  # (queue, id), number
 
 
 @define(eq=False)
-class Roster:
-    """The workers attached to this server. `give_back(peer, action)` returns a worker's leases to their queues."""
+class WorkerRegistry:
+    """The workers attached to this server. `give_back(connection, action)` returns its leases to their queues."""
 
     server: str
     store: Store
     nursery: trio.Nursery
-    give_back: Callable[[Peer, Action], Awaitable[None]]
+    give_back: Callable[[Connection, Action], Awaitable[None]]
     _changed: trio.Event = field(factory=trio.Event, init=False)
     _elsewhere: dict[str, tuple[float, dict[str, list[float]]]] = field(factory=dict, init=False)  # server -> heard at
-    _peers: defaultdict[tuple[str, str], set[Peer]] = field(factory=lambda: defaultdict(set), init=False)
+    _connections: defaultdict[tuple[str, str], set[Connection]] = field(factory=lambda: defaultdict(set), init=False)
 
     async def run(self) -> None:
         """Write down who is attached, soon after it changed and every now and then, until cancelled."""
         while True:
-            with trio.move_on_after(_WRITE_S if self._peers else float("inf")):
+            with trio.move_on_after(_WRITE_S if self._connections else float("inf")):
                 await self._changed.wait()
                 await trio.sleep(_GATHER_S)
             self._changed = trio.Event()
@@ -66,7 +66,7 @@ class Roster:
     async def _write(self) -> None:
         rows = self._rows()
         try:
-            await self.store.write_roster(self.server, orjson.dumps(rows) if rows else b"", _KEEP_MS)
+            await self.store.write_workers(self.server, orjson.dumps(rows) if rows else b"", _KEEP_MS)
         except FairqError as error:
             log.debug("the roster cannot be written", error=error.message)
         await self.tell_slots()
@@ -74,12 +74,12 @@ class Roster:
     async def tell_slots(self) -> None:
         """Tell other servers how many slots the workers attached here have for each queue."""
         slots: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0.0])
-        for peers in self._peers.values():
-            for peer in peers:
-                for queue in peer.queues:
-                    slots[queue][0] += peer.account.credit
-                    if peer.session.state is State.ATTACHED:
-                        slots[queue][1] += peer.account.credit / len(peer.queues)
+        for connections in self._connections.values():
+            for connection in connections:
+                for queue in connection.queues:
+                    slots[queue][0] += connection.account.credit
+                    if connection.is_attached:
+                        slots[queue][1] += connection.account.credit / len(connection.queues)
         try:
             await self.store.tell_workers(orjson.dumps({"server": self.server, "slots": slots}))
         except FairqError as error:
@@ -102,7 +102,7 @@ class Roster:
 
     def _told(self, queue: str, which: int) -> float:
         since = trio.current_time() - _FORGET_S
-        told = [slots.get(queue) for heard_at, slots in self._elsewhere.values() if heard_at > since]
+        told = [slots.get(queue) for last_received_at, slots in self._elsewhere.values() if last_received_at > since]
         return sum(each[which] for each in told if each)
 
     def _heard_slots(self, server: str, slots: dict[str, list[float]]) -> None:
@@ -115,21 +115,18 @@ class Roster:
     def _rows(self) -> list[tuple[Any, ...]]:
         """Describe the workers attached here: the fields of WorkerState after `server`."""
         return [
-            (
-                peer.name, peer.queues, peer.account.credit, len(peer.account.held), peer.attached_at_ms,
-                peer.session.state is State.DRAINING,
-            )
-            for peers in self._peers.values()
-            for peer in peers
-        ]  # fmt: skip
+            (each.name, each.queues, each.account.credit, len(each.account.held), each.attached_at_ms, each.is_draining)
+            for connections in self._connections.values()
+            for each in connections
+        ]
 
     async def all_workers(self) -> list[WorkerState]:
         """Describe the workers attached to any server; what others say is up to some seconds old."""
-        rosters: dict[str, Iterable[Any]] = {
-            server: orjson.loads(roster) for server, roster in (await self.store.read_rosters()).items()
+        lists: dict[str, Iterable[Any]] = {
+            server: orjson.loads(roster) for server, roster in (await self.store.read_workers()).items()
         }
-        rosters[self.server] = self._rows()
-        found = [WorkerState(server, *row) for server, rows in rosters.items() for row in rows]
+        lists[self.server] = self._rows()
+        found = [WorkerState(server, *row) for server, rows in lists.items() for row in rows]
         return sorted(found, key=lambda each: (each.worker, each.attached_at_ms))
 
     async def drain(self, worker: str) -> int:
@@ -161,36 +158,36 @@ class Roster:
 
     def _dismiss(self, worker: str, attached_at: Sequence[int] | None = None) -> None:
         """Dismiss the workers of a name: all, or those that attached at these times, and none that came since."""
-        for (_, name), peers in self._peers.items():
+        for (_, name), connections in self._connections.items():
             if name == worker:
-                for peer in peers:
-                    is_meant = attached_at is None or peer.attached_at_ms in attached_at
-                    if is_meant and peer.session.state is not State.DRAINING:
-                        log.info("worker is drained", worker=worker, peer=peer.transport.peer)
-                        peer.session.dismiss()
-                        peer.leave()
-                        peer.kick()
+                for connection in connections:
+                    is_meant = attached_at is None or connection.attached_at_ms in attached_at
+                    if is_meant and not connection.is_draining:
+                        log.info("worker is drained", worker=worker, remote=connection.transport.remote)
+                        connection.session.dismiss()
+                        connection.leave()
+                        connection.wake_writer()
         self._changed.set()
 
-    def join(self, peer: Peer) -> None:
+    def join(self, connection: Connection) -> None:
         """Put an attached worker on the roster."""
-        token, worker = peer.identity.token_id, peer.name
-        here = self._peers[token, worker]
-        here.add(peer)
-        peer.attached_at_ms = round(time.time() * 1000)
+        token, worker = connection.identity.token_id, connection.name
+        here = self._connections[token, worker]
+        here.add(connection)
+        connection.attached_at_ms = round(time.time() * 1000)
         self._changed.set()
         if len(here) > 1:  # two of one name may have attached at the same time
             newest = max(each.order for each in here)
             self.nursery.start_soon(self._supersede, token, worker, newest - 1, ())
 
-    def leave(self, peer: Peer) -> None:
+    def leave(self, connection: Connection) -> None:
         """Take a worker off the roster, if it is on it."""
-        key = (peer.identity.token_id, peer.name)
-        if key in self._peers:
-            self._peers[key].discard(peer)
+        key = (connection.identity.token_id, connection.name)
+        if key in self._connections:
+            self._connections[key].discard(connection)
             self._changed.set()
-            if not self._peers[key]:
-                del self._peers[key]
+            if not self._connections[key]:
+                del self._connections[key]
 
     async def take_name(self, token: str, worker: str, order: int, kept: Iterable[Lease]) -> None:
         """Supersede connections of a name by those that came before, but for the leases that the new one brings along.
@@ -199,23 +196,25 @@ class Roster:
         """
         if not order:
             return
-        if any(peer.order > order for peer in self._peers.get((token, worker), ())):
+        if any(connection.order > order for connection in self._connections.get((token, worker), ())):
             raise Superseded(f"a worker that came later is attached as {worker}", field="worker")
         leases = [(*place, lease) for place, lease in kept]
         await self._supersede(token, worker, order, leases)
         await self._announce(token, worker, order, leases)
 
     async def _supersede(self, token: str, worker: str, order: int, kept: Iterable[Any]) -> None:
-        for peer in list(self._peers.get((token, worker), ())):
-            if peer.closing or not 0 < peer.order <= order:
+        for connection in list(self._connections.get((token, worker), ())):
+            if connection.closing or not 0 < connection.order <= order:
                 continue
-            log.info("worker superseded", worker=worker, peer=peer.transport.peer)
+            log.info("worker superseded", worker=worker, remote=connection.transport.remote)
             for queue, id, lease in kept:
-                if peer.account.has((queue, id), lease):
-                    peer.account.drop((queue, id))
-            peer.session.state = State.DRAINING  # which is given nothing more, and may still settle
-            peer.close(CLOSE_SUPERSEDED, "a worker that came later has this name")
-            await self.give_back(peer, "reap")  # now: a connection that takes nothing any more is not closed at once
+                if connection.account.has((queue, id), lease):
+                    connection.account.drop((queue, id))
+            connection.session.state = State.DRAINING  # which is given nothing more, and may still settle
+            connection.close(CLOSE_SUPERSEDED, "a worker that came later has this name")
+            await self.give_back(
+                connection, "reap"
+            )  # now: a connection that takes nothing any more is not closed at once
 
     async def _announce(self, token: str, worker: str, order: int, kept: Iterable[Any]) -> None:
         said = {"server": self.server, "attached": [token, worker, order, list(kept)]}
@@ -224,7 +223,7 @@ class Roster:
         except FairqError as error:
             log.debug("workers cannot be announced", error=error.message)
 
-    def told(self, message: str) -> None:
+    def on_announcement(self, message: str) -> None:
         """Take what another server says."""
         try:
             said = orjson.loads(message)
@@ -241,6 +240,6 @@ class Roster:
 
     async def _heard_attached(self, token: str, worker: str, order: int, kept: Iterable[Any]) -> None:
         await self._supersede(token, worker, order, kept)
-        newest = max((p.order for p in self._peers.get((token, worker), ())), default=0)
+        newest = max((p.order for p in self._connections.get((token, worker), ())), default=0)
         if newest > order:  # it is that one that is the older; its server may not know
             await self._announce(token, worker, newest, ())

@@ -11,7 +11,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError
-from fairq.server.stats.wait_times import WINDOW_MS, Dwells
+from fairq.server.stats.wait_times import WINDOW_MS, WaitTimes
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
@@ -27,10 +27,10 @@ class Account(NamedTuple):
     entitled: float
 
 
-class HasDwells(Protocol):
+class HasWaitTimes(Protocol):
     """What dispatches the tasks of a queue, and notes how long they waited."""
 
-    dwells: Dwells
+    wait_times: WaitTimes
 
 
 @define(eq=False)
@@ -38,7 +38,7 @@ class Shares:
     """Samples of the tenants that this server has tasks of, taken while there is work."""
 
     store: Store
-    dispatchers: Mapping[str, HasDwells]
+    dispatchers: Mapping[str, HasWaitTimes]
     _samples: defaultdict[str, deque[dict[str, Account]]] = field(
         factory=lambda: defaultdict(lambda: deque(maxlen=round(WINDOW_MS / 1000 / SAMPLE_S))), init=False
     )
@@ -57,12 +57,12 @@ class Shares:
     async def sample(self, queue: str) -> None:
         """Take a sample of a queue, if anything was handed out since the last one."""
         dispatcher = self.dispatchers.get(queue)
-        if dispatcher is None or dispatcher.dwells.starts == self._claims.get(queue, 0):
+        if dispatcher is None or dispatcher.wait_times.starts == self._claims.get(queue, 0):
             return
-        dwells = dispatcher.dwells
-        self._claims[queue] = dwells.starts
-        rows = await self.store.tenants(queue, dwells.tenants)
-        if dispatcher.dwells is not dwells or queue not in self.dispatchers:
+        wait_times = dispatcher.wait_times
+        self._claims[queue] = wait_times.starts
+        rows = await self.store.tenants(queue, wait_times.tenants)
+        if dispatcher.wait_times is not wait_times or queue not in self.dispatchers:
             return  # the queue was deleted meanwhile
         at = trio.current_time()
         self._samples[queue].append({row.tenant: Account(at, row.delivered, row.entitled) for row in rows})

@@ -24,16 +24,16 @@ _PLACE = {reason: place for place, reason in enumerate(REASONS)}
 
 @define(eq=False)
 class _Row:
-    """A tenant: when it had its last start, its last dwells (start, ready, start before), and when it was kept out."""
+    """A tenant: its last start, its last waiting times (start, ready, previous start), when it was blocked."""
 
     last: int = 0
-    dwells: deque[tuple[int, int, int]] = field(factory=lambda: deque(maxlen=MAX_DWELLS))
+    wait_times: deque[tuple[int, int, int]] = field(factory=lambda: deque(maxlen=MAX_DWELLS))
     spans: deque[Kept] = field(factory=lambda: deque(maxlen=MAX_SPANS))
 
 
 @define(eq=False)
-class Dwells:
-    """The dwells of one queue: of the tenants that were served last, of each the last starts. Times are the store's."""
+class WaitTimes:
+    """The waiting times of one queue, of the last starts of the tenants that were served last, by the store's clock."""
 
     starts: int = field(default=0, init=False)  # ever
     _rows: OrderedDict[str, _Row] = field(factory=OrderedDict, init=False)
@@ -65,7 +65,7 @@ class Dwells:
                 rows.move_to_end(tenant)
             if lease.attempt == 1:
                 enqueued_at, start_at = lease.enqueued_at_ms, lease.start_at_ms
-                row.dwells.append((now_ms, start_at if start_at > enqueued_at else enqueued_at, row.last))
+                row.wait_times.append((now_ms, start_at if start_at > enqueued_at else enqueued_at, row.last))
             row.last = now_ms
 
     def _add(self, tenant: str) -> _Row:
@@ -93,7 +93,7 @@ class Dwells:
         if row is None:
             return []
         spans = sorted([*self._spans, *row.spans], key=lambda span: _PLACE[span.reason])
-        return [split(ready, at, last, spans) for at, ready, last in row.dwells if at > now_ms - WINDOW_MS]
+        return [split(ready, at, last, spans) for at, ready, last in row.wait_times if at > now_ms - WINDOW_MS]
 
 
 def _join(spans: deque[Kept], new: Kept) -> None:
@@ -124,10 +124,10 @@ def split(begin: int, end: int, last: int, spans: Iterable[Kept]) -> dict[Reason
     return parts
 
 
-def summarize(dwells: Sequence[dict[Reason, int]]) -> list[Part]:
+def summarize(wait_times: Sequence[dict[Reason, int]]) -> list[Part]:
     """Return, for each reason that took any time, its part of all and what it took of a task."""
-    whole = sum(sum(parts.values()) for parts in dwells)
-    columns = {reason: [parts[reason] for parts in dwells] for reason in REASONS}
+    whole = sum(sum(parts.values()) for parts in wait_times)
+    columns = {reason: [parts[reason] for parts in wait_times] for reason in REASONS}
     return [
         Part(reason, sum(column) / whole, percentile(column, 50), percentile(column, 99))
         for reason, column in columns.items()

@@ -47,7 +47,7 @@ class Ticker:
     _line: list[tuple[float, str]] = field(factory=list, init=False)  # a heap of what `due` says, and has said
     _sooner: trio.Event = field(factory=trio.Event, init=False)
 
-    def expect(self, queue: str, in_ms: float) -> None:
+    def tick_within(self, queue: str, in_ms: float) -> None:
         """Say that something will be due in a queue after `in_ms`, or sooner what other servers know of."""
         self._floors.pop(queue, None)
         self._tick_in(queue, min(in_ms / 1000, FLOOR_S))

@@ -8,7 +8,7 @@ from attrs import asdict, evolve
 from fairq.errors import NotFound
 from fairq.model import MAX_TIME_MS, check_int, check_name, check_settings, check_weight, kept_slots
 from fairq.server.app import App
-from fairq.server.net.connection import Peer
+from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, check_unlimited, check_worker_name, tenant_or_all
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
@@ -19,13 +19,13 @@ _DELETE_S = 2.0  # until a request is answered, though there may be more to dele
 _REPAIR_S = 1.0  # how long one request repairs
 
 
-async def queues(app: App, peer: Peer, request: wire.Queues) -> Body:
+async def queues(app: App, connection: Connection, request: wire.Queues) -> Body:
     """List all queues, also those that have workers here and had no task yet."""
     rows = []
-    served = {queue for queue, dispatcher in app.dispatchers.items() if dispatcher.room.workers}
+    served = {queue for queue, dispatcher in app.dispatchers.items() if dispatcher.capacity.workers}
     made = await app.store.registry.read()
     for queue in sorted(served.union(made)):
-        if peer.identity.queues is not None and queue not in peer.identity.queues:
+        if connection.identity.queues is not None and queue not in connection.identity.queues:
             continue
         state = evolve(await app.store.queue(queue), **(made[queue]._asdict() if queue in made else {}))
         slots = app.count_slots(queue)
@@ -34,81 +34,81 @@ async def queues(app: App, peer: Peer, request: wire.Queues) -> Body:
     return {"queues": rows}
 
 
-async def configure(app: App, peer: Peer, request: wire.Configure) -> Body:
+async def configure(app: App, connection: Connection, request: wire.Configure) -> Body:
     """Change settings of a queue."""
     changes = check_settings(request.settings)
-    queue = peer.identity.check_queue(request.queue)
+    queue = connection.identity.check_queue(request.queue)
     await app.store.configure(queue, changes)
-    app.ticker.expect(queue, 0)  # another reserve is noted of all tenants
+    app.ticker.tick_within(queue, 0)  # another reserve is noted of all tenants
     app.hint(queue)
     return {}
 
 
-async def delete_queue(app: App, peer: Peer, request: wire.DeleteQueue) -> Body:
+async def delete_queue(app: App, connection: Connection, request: wire.DeleteQueue) -> Body:
     """Delete a queue, or go on with that for a while."""
-    queue = peer.identity.check_queue(request.queue)
+    queue = connection.identity.check_queue(request.queue)
     deletion = await app.store.registry.delete(queue, purge=request.purge, seconds=_DELETE_S)
     if deletion.outcome == "ok":
         log.info("queue deleted", queue=queue, **deletion.held)
     return {"outcome": deletion.outcome, "held": deletion.held}
 
 
-async def tenants(app: App, peer: Peer, request: wire.Tenants) -> Body:
+async def tenants(app: App, connection: Connection, request: wire.Tenants) -> Body:
     """List a queue's tenants."""
-    rows = await app.store.tenants(await _known_queue(app, peer, request.queue))
+    rows = await app.store.tenants(await _known_queue(app, connection, request.queue))
     return {"tenants": [asdict(row) for row in rows]}
 
 
-async def _known_queue(app: App, peer: Peer, name: str) -> str:
-    queue = peer.identity.check_queue(name)
+async def _known_queue(app: App, connection: Connection, name: str) -> str:
+    queue = connection.identity.check_queue(name)
     if queue not in await app.store.queues():
         raise NotFound(f"there is no queue {queue}", field="queue")
     return queue
 
 
-async def set_weight(app: App, peer: Peer, request: wire.SetWeight) -> Body:
+async def set_weight(app: App, connection: Connection, request: wire.SetWeight) -> Body:
     """Give a tenant a weight."""
-    queue, tenant = peer.identity.check_queue(request.queue), check_name(request.tenant, "tenant")
+    queue, tenant = connection.identity.check_queue(request.queue), check_name(request.tenant, "tenant")
     before = await app.store.set_weight(queue, tenant, check_weight(request.weight))
     return {"before": before}
 
 
-async def workers(app: App, peer: Peer, request: wire.Workers) -> Body:
+async def workers(app: App, connection: Connection, request: wire.Workers) -> Body:
     """List the workers of all servers, those of the token's queues."""
-    rows = [asdict(row) for row in await app.roster.all_workers()]
-    mine = peer.identity.queues
+    rows = [asdict(row) for row in await app.worker_registry.all_workers()]
+    mine = connection.identity.queues
     return {"workers": [row for row in rows if mine is None or mine.issuperset(row["queues"])]}
 
 
-async def drain_worker(app: App, peer: Peer, request: wire.DrainWorker) -> Body:
+async def drain_worker(app: App, connection: Connection, request: wire.DrainWorker) -> Body:
     """Drain the workers of a name, wherever they are attached."""
-    check_unlimited(peer)
+    check_unlimited(connection)
     check_worker_name(request.worker)
-    return {"workers": await app.roster.drain(request.worker)}
+    return {"workers": await app.worker_registry.drain(request.worker)}
 
 
-def _target(peer: Peer, request: wire.Pause | wire.Resume) -> tuple[str, str]:
-    queue = peer.identity.check_queue(request.queue)
+def _target(connection: Connection, request: wire.Pause | wire.Resume) -> tuple[str, str]:
+    queue = connection.identity.check_queue(request.queue)
     return queue, tenant_or_all(request.tenant)
 
 
-async def pause(app: App, peer: Peer, request: wire.Pause) -> Body:
+async def pause(app: App, connection: Connection, request: wire.Pause) -> Body:
     """Hold back a tenant, or the whole queue."""
-    queue, tenant = _target(peer, request)
+    queue, tenant = _target(connection, request)
     return {"before": await app.store.pause(queue, tenant)}
 
 
-async def resume(app: App, peer: Peer, request: wire.Resume) -> Body:
+async def resume(app: App, connection: Connection, request: wire.Resume) -> Body:
     """Undo `pause`."""
-    queue, tenant = _target(peer, request)
+    queue, tenant = _target(connection, request)
     before = await app.store.resume(queue, tenant)
     app.hint(queue)
     return {"before": before}
 
 
-async def repair(app: App, peer: Peer, request: wire.Repair) -> Body:
+async def repair(app: App, connection: Connection, request: wire.Repair) -> Body:
     """Mend what is wrong in a queue, for a second or so."""
-    queue = await _known_queue(app, peer, request.queue)
+    queue = await _known_queue(app, connection, request.queue)
     if request.number is not None:
         check_int(request.number, "number", 0, MAX_TIME_MS)
     done = await app.store.repair(queue, request.number, seconds=_REPAIR_S)
@@ -117,22 +117,22 @@ async def repair(app: App, peer: Peer, request: wire.Repair) -> Body:
     return asdict(done)
 
 
-async def create_token(app: App, peer: Peer, request: wire.CreateToken) -> Body:
+async def create_token(app: App, connection: Connection, request: wire.CreateToken) -> Body:
     """Register a token."""
-    check_unlimited(peer)
+    check_unlimited(connection)
     await app.auth.create(TokenRecord(request.id, request.role, request.hash, request.tenant, request.queues))
     return {}
 
 
-async def list_tokens(app: App, peer: Peer, request: wire.ListTokens) -> Body:
+async def list_tokens(app: App, connection: Connection, request: wire.ListTokens) -> Body:
     """List tokens, without their hashes."""
-    check_unlimited(peer)
+    check_unlimited(connection)
     return {"tokens": [{k: v for k, v in asdict(t).items() if k != "hash"} for t in await app.auth.tokens()]}
 
 
-async def revoke_token(app: App, peer: Peer, request: wire.RevokeToken) -> Body:
+async def revoke_token(app: App, connection: Connection, request: wire.RevokeToken) -> Body:
     """Delete a token and close the connections that use it."""
-    check_unlimited(peer)
+    check_unlimited(connection)
     if not await app.auth.revoke(request.id):
         raise NotFound(f"there is no token {request.id!r:.80}", field="id")
     return {}

@@ -11,14 +11,14 @@ from attrs import asdict
 from fairq.errors import NotFound, TooLarge
 from fairq.model import MAX_CALLBACK_BYTES, MAX_CAP, BatchState, check_batch_id, check_full_id, check_int, full_id
 from fairq.server.app import App
-from fairq.server.net.connection import Peer
+from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, wait_for
 from fairq.store import keys
 from fairq.wire import messages as wire
 
 
-def _own_batch(peer: Peer, id: str) -> str:
-    if mine := peer.identity.tenant:
+def _own_batch(connection: Connection, id: str) -> str:
+    if mine := connection.identity.tenant:
         return full_id(mine, check_batch_id(id))
     return check_full_id(id)
 
@@ -32,9 +32,9 @@ def _named(id: str) -> Iterator[None]:
         raise NotFound(f"there is no batch {id}", field="id") from None
 
 
-async def open_batch(app: App, peer: Peer, request: wire.OpenBatch) -> Body:
+async def open_batch(app: App, connection: Connection, request: wire.OpenBatch) -> Body:
     """Open a batch."""
-    queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
+    queue, id = connection.identity.check_queue(request.queue), _own_batch(connection, request.id)
     check_int(request.cap, "cap", 0, MAX_CAP)
     callbacks = []
     for name in ("on_complete", "on_success", "on_death"):
@@ -42,31 +42,33 @@ async def open_batch(app: App, peer: Peer, request: wire.OpenBatch) -> Body:
         callbacks.append(b"" if payload is None else orjson.dumps(payload))
         if len(callbacks[-1]) > MAX_CALLBACK_BYTES:
             raise TooLarge(f"a callback's payload has {MAX_CALLBACK_BYTES} bytes at most", field=name)
-    is_new = await app.store.open_batch(queue, peer.identity.tenant, id, request.cap, callbacks, events=request.events)
+    is_new = await app.store.open_batch(
+        queue, connection.identity.tenant, id, request.cap, callbacks, events=request.events
+    )
     return {"outcome": "ok" if is_new else "duplicate"}
 
 
-async def close_batch(app: App, peer: Peer, request: wire.CloseBatch) -> Body:
+async def close_batch(app: App, connection: Connection, request: wire.CloseBatch) -> Body:
     """Add no more tasks to a batch."""
-    queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
+    queue, id = connection.identity.check_queue(request.queue), _own_batch(connection, request.id)
     with _named(request.id):
         before = await app.store.close_batch(queue, id)
     app.hint(queue)
     return {"before": before}
 
 
-async def cancel_batch(app: App, peer: Peer, request: wire.CancelBatch) -> Body:
+async def cancel_batch(app: App, connection: Connection, request: wire.CancelBatch) -> Body:
     """Close a batch and cancel its tasks."""
-    queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
+    queue, id = connection.identity.check_queue(request.queue), _own_batch(connection, request.id)
     with _named(request.id):
         before = await app.store.cancel_batch(queue, id)
-    app.ticker.expect(queue, 0)
+    app.ticker.tick_within(queue, 0)
     return {"before": before}
 
 
-async def batch(app: App, peer: Peer, request: wire.Batch) -> Body:
+async def batch(app: App, connection: Connection, request: wire.Batch) -> Body:
     """Tell how far a batch is, now or when it is complete."""
-    queue, id = peer.identity.check_queue(request.queue), _own_batch(peer, request.id)
+    queue, id = connection.identity.check_queue(request.queue), _own_batch(connection, request.id)
 
     async def read() -> BatchState:
         (state,) = await app.store.batches(queue, [id])
@@ -77,5 +79,5 @@ async def batch(app: App, peer: Peer, request: wire.Batch) -> Body:
     def is_complete(state: BatchState) -> bool:
         return state.state == "complete"
 
-    state = await wait_for(app, peer, queue, [keys.BATCH + id], request.timeout_ms, read, is_complete)
+    state = await wait_for(app, connection, queue, [keys.BATCH + id], request.timeout_ms, read, is_complete)
     return {"batch": {**asdict(state), "id": request.id}}

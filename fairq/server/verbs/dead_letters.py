@@ -7,16 +7,16 @@ from attrs import NOTHING, asdict, fields
 from fairq.errors import BadRequest, NotFound
 from fairq.model import MAX_BATCH, MAX_CURSOR_CHARS, DeadFilter, DeadLetter, bare_id, check_int
 from fairq.server.app import App
-from fairq.server.net.connection import Peer
+from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, full_id_of, full_ids, mine_or_named
 from fairq.wire import messages as wire
 
 _BRIEF = tuple(field.name for field in fields(DeadLetter) if field.default is NOTHING)
 
 
-async def dead(app: App, peer: Peer, request: wire.Dead) -> Body:
+async def dead(app: App, connection: Connection, request: wire.Dead) -> Body:
     """List dead letters; a tenant sees only its own."""
-    queue, tenant = peer.identity.check_queue(request.queue), mine_or_named(peer, request.tenant)
+    queue, tenant = connection.identity.check_queue(request.queue), mine_or_named(connection, request.tenant)
     ages = (request.older_than_ms, request.younger_than_ms)
     which = DeadFilter(tenant, request.reason, request.error, *ages)
     which.check()
@@ -24,35 +24,35 @@ async def dead(app: App, peer: Peer, request: wire.Dead) -> Body:
         raise BadRequest("cursor must be one that a page ended with", field="cursor")
     count = check_int(request.count, "count", 1, MAX_BATCH)
     page = await app.store.dead(queue, which, request.cursor or "", count, brief=request.brief)
-    rows = [_letter(peer, letter, brief=request.brief) for letter in page.letters]
+    rows = [_letter(connection, letter, brief=request.brief) for letter in page.letters]
     return {"dead": rows, "cursor": page.cursor or None, "left": page.left}
 
 
-def _letter(peer: Peer, letter: DeadLetter, *, brief: bool = False) -> Body:
+def _letter(connection: Connection, letter: DeadLetter, *, brief: bool = False) -> Body:
     row = asdict(letter)
-    if peer.identity.tenant:
+    if connection.identity.tenant:
         row["id"] = bare_id(letter.id)
     return {name: row[name] for name in _BRIEF} if brief else row
 
 
-async def letter(app: App, peer: Peer, request: wire.Letter) -> Body:
+async def letter(app: App, connection: Connection, request: wire.Letter) -> Body:
     """Read one dead letter."""
-    queue, id = peer.identity.check_queue(request.queue), full_id_of(peer, request.id)
+    queue, id = connection.identity.check_queue(request.queue), full_id_of(connection, request.id)
     found = await app.store.letter(queue, id)
     if found is None:
         raise NotFound(f"there is no dead letter {request.id} in queue {queue}", field="id")
-    return {"letter": _letter(peer, found)}
+    return {"letter": _letter(connection, found)}
 
 
-async def replay(app: App, peer: Peer, request: wire.Replay) -> Body:
+async def replay(app: App, connection: Connection, request: wire.Replay) -> Body:
     """Give dead letters a fresh set of attempts."""
-    queue = peer.identity.check_queue(request.queue)
-    outcomes = await app.store.replay(queue, full_ids(peer, request.ids))
+    queue = connection.identity.check_queue(request.queue)
+    outcomes = await app.store.replay(queue, full_ids(connection, request.ids))
     app.hint(queue)
     return {"outcomes": outcomes}
 
 
-async def purge(app: App, peer: Peer, request: wire.Purge) -> Body:
+async def purge(app: App, connection: Connection, request: wire.Purge) -> Body:
     """Delete dead letters."""
-    queue = peer.identity.check_queue(request.queue)
-    return {"outcomes": await app.store.purge(queue, full_ids(peer, request.ids))}
+    queue = connection.identity.check_queue(request.queue)
+    return {"outcomes": await app.store.purge(queue, full_ids(connection, request.ids))}

@@ -7,16 +7,16 @@ from attrs import asdict
 
 from fairq.errors import NotFound
 from fairq.server.app import App
-from fairq.server.net.connection import Peer
+from fairq.server.net.connection import Connection
 from fairq.server.stats.wait_times import percentile, summarize
 from fairq.server.verbs.request_scope import Body, full_id_of, own_tenant
 from fairq.why import Report, explain
 from fairq.wire import messages as wire
 
 
-async def why(app: App, peer: Peer, request: wire.Why) -> Body:
+async def why(app: App, connection: Connection, request: wire.Why) -> Body:
     """Tell why a task waits, and when it may start."""
-    queue, id = peer.identity.check_queue(request.queue), full_id_of(peer, request.id)
+    queue, id = connection.identity.check_queue(request.queue), full_id_of(connection, request.id)
     task = await app.store.why(queue, id)
     if task.state == "unknown":
         raise NotFound(f"nothing is known of a task {request.id} in queue {queue}", field="id")
@@ -26,13 +26,13 @@ async def why(app: App, peer: Peer, request: wire.Why) -> Body:
     return {name: value for name, value in found.items() if value not in (0, False) or name == "starts_at_ms"}
 
 
-async def tenant_report(app: App, peer: Peer, request: wire.TenantReport) -> Body:
+async def tenant_report(app: App, connection: Connection, request: wire.TenantReport) -> Body:
     """Tell how long a tenant's tasks have waited, for what, and what share it had, in the last minutes."""
-    queue, tenant = peer.identity.check_queue(request.queue), own_tenant(peer, request.tenant)
+    queue, tenant = connection.identity.check_queue(request.queue), own_tenant(connection, request.tenant)
     dispatcher = app.dispatchers.get(queue)
-    dwells = dispatcher.dwells.parts(tenant, dispatcher.store_now_ms) if dispatcher else []
-    whole = [sum(parts.values()) for parts in dwells]
-    found = Report(tenant, len(dwells), percentile(whole, 50), percentile(whole, 99), summarize(dwells))
+    wait_times = dispatcher.wait_times.parts(tenant, dispatcher.store_now_ms) if dispatcher else []
+    whole = [sum(parts.values()) for parts in wait_times]
+    found = Report(tenant, len(wait_times), percentile(whole, 50), percentile(whole, 99), summarize(wait_times))
     return {"report": {**asdict(found), **await _share(app, queue, tenant)}}
 
 

@@ -11,22 +11,22 @@ import trio
 from fairq.errors import BadRequest, Draining, Forbidden
 from fairq.model import WORKER_PATTERN, check_full_id, check_int, check_name, check_task_id, full_id
 from fairq.server.app import App
-from fairq.server.net.connection import Peer
+from fairq.server.net.connection import Connection
 from fairq.wire import messages as wire
 
 Body = dict[str, Any]
 T = TypeVar("T")
 
 
-def full_id_of(peer: Peer, id: str, what: str = "id") -> str:
+def full_id_of(connection: Connection, id: str, what: str = "id") -> str:
     """Read an id as its sender spells it: a tenant its own bare one, an operator a full one."""
-    mine = peer.identity.tenant
+    mine = connection.identity.tenant
     return full_id(mine, check_task_id(id, what)) if mine else check_full_id(id, what)
 
 
-def full_ids(peer: Peer, ids: Sequence[str]) -> list[str]:
+def full_ids(connection: Connection, ids: Sequence[str]) -> list[str]:
     """Read ids as their sender spells them."""
-    return [full_id_of(peer, id, "ids") for id in ids]
+    return [full_id_of(connection, id, "ids") for id in ids]
 
 
 def check_once(ids: list[str]) -> list[str]:
@@ -36,17 +36,17 @@ def check_once(ids: list[str]) -> list[str]:
     return ids
 
 
-def mine_or_named(peer: Peer, tenant: str | None) -> str | None:
+def mine_or_named(connection: Connection, tenant: str | None) -> str | None:
     """Return whose things are meant: the token's tenant's, or whom an operator names. Raises: Forbidden."""
-    mine = peer.identity.tenant
+    mine = connection.identity.tenant
     if mine and tenant not in (None, mine):
         raise Forbidden("what other tenants have is not your own", field="tenant")
     return mine or tenant
 
 
-def own_tenant(peer: Peer, tenant: str | None) -> str:
+def own_tenant(connection: Connection, tenant: str | None) -> str:
     """Return whose things are meant, where that must be said."""
-    return check_name(mine_or_named(peer, tenant), "tenant")
+    return check_name(mine_or_named(connection, tenant), "tenant")
 
 
 def tenant_or_all(tenant: str | None) -> str:
@@ -60,15 +60,15 @@ def check_worker_name(name: str) -> None:
         raise BadRequest("worker must be 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", field="worker")
 
 
-def check_unlimited(peer: Peer) -> None:
+def check_unlimited(connection: Connection) -> None:
     """Check that an operator may do what is of no queue. Raises: Forbidden."""
-    if peer.identity.queues is not None:
+    if connection.identity.queues is not None:
         raise Forbidden("an operator of some queues has no say over tokens and workers", field="type")
 
 
 async def wait_for(
     app: App,
-    peer: Peer,
+    connection: Connection,
     queue: str,
     messages: Sequence[str],
     timeout_ms: int,
@@ -79,27 +79,27 @@ async def wait_for(
     check_int(timeout_ms, "timeout_ms", 0, wire.MAX_WAIT_MS)
 
     async def read_in_turn() -> T:
-        async with peer.long_answer():  # what wakes one wakes many, and each answer may be long
+        async with connection.long_answer():  # what wakes one wakes many, and each answer may be long
             return await read()
 
     if not timeout_ms:
         return await read_in_turn()
     deadline = trio.current_time() + timeout_ms / 1000
-    watchers = app.watch(queue)
-    with peer.waiting(len(messages)):
-        found = await watchers.wait(messages, read_in_turn, lambda it: is_enough(it) or app.is_draining, deadline)
+    long_polls = app.watch(queue)
+    with connection.waiting(len(messages)):
+        found = await long_polls.wait(messages, read_in_turn, lambda it: is_enough(it) or app.is_draining, deadline)
     if app.is_draining and not is_enough(found):
         raise Draining("the server is stopping; connect again")
     return found
 
 
-def fitting(rows: Sequence[Body], long: str = "payload") -> list[Body]:
+def fit_reply(rows: Sequence[Body], long: str = "payload") -> list[Body]:
     """Return as many rows with something long as a reply has room for, at least one."""
-    fitting: list[Body] = []
+    fit_reply: list[Body] = []
     room = wire.MAX_MESSAGE_BYTES
     for row in rows:
         room -= len(orjson.dumps(row.get(long)))
-        if fitting and room < 0:
+        if fit_reply and room < 0:
             break
-        fitting.append(row)
-    return fitting
+        fit_reply.append(row)
+    return fit_reply

@@ -20,7 +20,7 @@ from fairq.model import (
 )
 from fairq.schedules import check_timing, next_fire, next_fires
 from fairq.server.app import App
-from fairq.server.net.connection import Peer
+from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, own_tenant
 from fairq.store.store import Schedule
 from fairq.wire import messages as wire
@@ -30,10 +30,10 @@ _SHOWN = 3  # fires that `schedule` tells in advance
 
 
 def _target(
-    peer: Peer, request: wire.Schedule | wire.Unschedule | wire.PauseSchedule | wire.ResumeSchedule
+    connection: Connection, request: wire.Schedule | wire.Unschedule | wire.PauseSchedule | wire.ResumeSchedule
 ) -> tuple[str, str, str]:
-    queue = peer.identity.check_queue(request.queue)
-    return queue, own_tenant(peer, request.tenant), check_schedule_name(request.name)
+    queue = connection.identity.check_queue(request.queue)
+    return queue, own_tenant(connection, request.tenant), check_schedule_name(request.name)
 
 
 def _task(request: wire.Schedule) -> NewTask:
@@ -47,9 +47,9 @@ def _task(request: wire.Schedule) -> NewTask:
     return task
 
 
-async def schedule(app: App, peer: Peer, request: wire.Schedule) -> Body:
+async def schedule(app: App, connection: Connection, request: wire.Schedule) -> Body:
     """Create or change a schedule, and tell its next fires."""
-    queue, tenant, name = _target(peer, request)
+    queue, tenant, name = _target(connection, request)
     timing = check_timing(request.cron, request.zone, request.every_ms)
     if request.missed not in MISSED:
         raise BadRequest(f"missed must be one of {', '.join(MISSED)}", field="missed")
@@ -58,32 +58,32 @@ async def schedule(app: App, peer: Peer, request: wire.Schedule) -> Body:
     next_at = await trio.to_thread.run_sync(next_fire, timing, now_ms, now_ms, limiter=app.searches)
     try:
         outcome, next_at = await app.store.schedule(
-            queue, tenant, name, timing, next_at, request.missed, task, maker=peer.identity.tenant
+            queue, tenant, name, timing, next_at, request.missed, task, maker=connection.identity.tenant
         )
     except TooLarge as error:
         raise TooLarge(f"a tenant has at most {MAX_SCHEDULES} schedules in a queue", field=error.field) from None
-    app.ticker.expect(queue, max(0, next_at - now_ms))
+    app.ticker.tick_within(queue, max(0, next_at - now_ms))
     return {"outcome": outcome, "fires_at_ms": [next_at, *next_fires(timing, next_at, next_at, _SHOWN - 1)]}
 
 
-async def unschedule(app: App, peer: Peer, request: wire.Unschedule) -> Body:
+async def unschedule(app: App, connection: Connection, request: wire.Unschedule) -> Body:
     """Delete a schedule."""
-    queue, tenant, name = _target(peer, request)
+    queue, tenant, name = _target(connection, request)
     return {"before": await app.store.unschedule(queue, tenant, name)}
 
 
-async def pause_schedule(app: App, peer: Peer, request: wire.PauseSchedule) -> Body:
+async def pause_schedule(app: App, connection: Connection, request: wire.PauseSchedule) -> Body:
     """Let a schedule fire no more."""
-    queue, tenant, name = _target(peer, request)
+    queue, tenant, name = _target(connection, request)
     before = await app.store.pause_schedule(queue, tenant, name)
     if before is None:
         raise _none(queue, tenant, name)
     return {"before": before}
 
 
-async def resume_schedule(app: App, peer: Peer, request: wire.ResumeSchedule) -> Body:
+async def resume_schedule(app: App, connection: Connection, request: wire.ResumeSchedule) -> Body:
     """Let a schedule fire again, at the first time that is still to come."""
-    queue, tenant, name = _target(peer, request)
+    queue, tenant, name = _target(connection, request)
     while True:
         now_ms, found = await app.store.schedules(queue, tenant, name)
         if not found:
@@ -93,7 +93,7 @@ async def resume_schedule(app: App, peer: Peer, request: wire.ResumeSchedule) ->
             return {"before": False}
         next_at = next_fire(state.timing, now_ms, state.next_at_ms)
         if await app.store.resume_schedule(queue, found[0], next_at):
-            app.ticker.expect(queue, next_at - now_ms)
+            app.ticker.tick_within(queue, next_at - now_ms)
             return {"before": True}
 
 
@@ -101,14 +101,14 @@ def _none(queue: str, tenant: str, name: str) -> FairqError:
     return NotFound(f"{tenant} has no schedule {name} in queue {queue}", field="name")
 
 
-async def schedules(app: App, peer: Peer, request: wire.Schedules) -> Body:
+async def schedules(app: App, connection: Connection, request: wire.Schedules) -> Body:
     """List schedules, the next to fire first; one that is named comes with its task."""
-    queue = peer.identity.check_queue(request.queue)
+    queue = connection.identity.check_queue(request.queue)
     offset, count = check_int(request.offset, "offset", 0, MAX_TIME_MS), check_int(request.count, "count", 1, MAX_BATCH)
-    if not peer.identity.tenant and request.tenant is None and request.name is None:
+    if not connection.identity.tenant and request.tenant is None and request.name is None:
         _, found = await app.store.schedules(queue, offset=offset, count=count)
         return {"schedules": [_row(one) for one in found]}
-    tenant = own_tenant(peer, request.tenant)
+    tenant = own_tenant(connection, request.tenant)
     if request.name is not None:
         name = check_schedule_name(request.name)
         _, found = await app.store.schedules(queue, tenant, name)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fairq.server.app import App
-from fairq.server.net.connection import Peer
+from fairq.server.net.connection import Connection
 from fairq.server.verbs.admin import (
     configure,
     create_token,
@@ -84,6 +84,6 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
 }
 
 
-async def carry_out(app: App, peer: Peer, request: Any) -> Body:
+async def handle_request(app: App, connection: Connection, request: Any) -> Body:
     """Do what a request asks. Raises: FairqError."""
-    return await VERBS[type(request)](app, peer, request)
+    return await VERBS[type(request)](app, connection, request)

@@ -20,16 +20,16 @@ from fairq.model import (
     full_id,
 )
 from fairq.server.app import App
-from fairq.server.net.connection import Peer
-from fairq.server.verbs.request_scope import Body, check_once, fitting, full_ids, own_tenant, wait_for
+from fairq.server.net.connection import Connection
+from fairq.server.verbs.request_scope import Body, check_once, fit_reply, full_ids, own_tenant, wait_for
 from fairq.store import keys
 from fairq.wire import messages as wire
 
 
-async def enqueue(app: App, peer: Peer, request: wire.Enqueue) -> Body:
+async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Body:
     """Store tasks of the token's tenant."""
-    queue = peer.identity.check_queue(request.queue)
-    tenant = peer.identity.tenant
+    queue = connection.identity.check_queue(request.queue)
+    tenant = connection.identity.tenant
     tasks = [
         NewTask(full_id(tenant, task.id), *task[1:-1], task.batch and full_id(tenant, task.batch))
         for task in request.tasks
@@ -45,7 +45,7 @@ async def enqueue(app: App, peer: Peer, request: wire.Enqueue) -> Body:
     outcomes = await app.store.enqueue(queue, tenant, tasks, hint=hint)
     for task in request.tasks:
         if task.delay_ms or task.start_at_ms:
-            app.ticker.expect(queue, task.delay_ms)
+            app.ticker.tick_within(queue, task.delay_ms)
     return {"outcomes": [_bare_outcome(outcome) for outcome in outcomes]}
 
 
@@ -55,51 +55,51 @@ def _bare_outcome(outcome: str) -> str:
     return f"{word} {bare_id(first)}" if first else word
 
 
-async def tasks(app: App, peer: Peer, request: wire.Tasks) -> Body:
+async def tasks(app: App, connection: Connection, request: wire.Tasks) -> Body:
     """Tell what is known of tasks; a tenant hears only of its own."""
-    queue, ids = peer.identity.check_queue(request.queue), full_ids(peer, request.ids)
+    queue, ids = connection.identity.check_queue(request.queue), full_ids(connection, request.ids)
     states = await app.store.tasks(queue, ids)
     rows = [{name: value for name, value in asdict(state).items() if value not in ("", 0)} for state in states]
     return {"tasks": [{**row, "id": id} for row, id in zip(rows, request.ids, strict=True)]}
 
 
-async def cancel(app: App, peer: Peer, request: wire.Cancel) -> Body:
+async def cancel(app: App, connection: Connection, request: wire.Cancel) -> Body:
     """Cancel tasks."""
-    queue = peer.identity.check_queue(request.queue)
-    return {"outcomes": await app.store.cancel(queue, check_once(full_ids(peer, request.ids)))}
+    queue = connection.identity.check_queue(request.queue)
+    return {"outcomes": await app.store.cancel(queue, check_once(full_ids(connection, request.ids)))}
 
 
-async def reschedule(app: App, peer: Peer, request: wire.Reschedule) -> Body:
+async def reschedule(app: App, connection: Connection, request: wire.Reschedule) -> Body:
     """Give waiting tasks another start."""
-    queue, ids = peer.identity.check_queue(request.queue), check_once(full_ids(peer, request.ids))
+    queue, ids = connection.identity.check_queue(request.queue), check_once(full_ids(connection, request.ids))
     delay_ms = check_int(request.delay_ms, "delay_ms", 0, MAX_SPAN_MS)
     start_at_ms = check_int(request.start_at_ms, "start_at_ms", 0, MAX_TIME_MS)
     if delay_ms and start_at_ms:
         raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
     outcomes = await app.store.reschedule(queue, ids, delay_ms=delay_ms, start_at_ms=start_at_ms)
     if "ok" in outcomes:
-        app.ticker.expect(queue, delay_ms)
+        app.ticker.tick_within(queue, delay_ms)
         app.hint(queue)
     return {"outcomes": outcomes}
 
 
-async def peek(app: App, peer: Peer, request: wire.Peek) -> Body:
+async def peek(app: App, connection: Connection, request: wire.Peek) -> Body:
     """Show a tenant's next tasks; fewer than asked for when their payloads are long."""
-    queue, count = peer.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
-    waiting = await app.store.peek(queue, own_tenant(peer, request.tenant), count)
+    queue, count = connection.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
+    waiting = await app.store.peek(queue, own_tenant(connection, request.tenant), count)
     rows = [asdict(task) for task in waiting]
-    if peer.identity.tenant:
+    if connection.identity.tenant:
         for row in rows:
             row["id"] = bare_id(row["id"])
-    return {"tasks": fitting(rows)}
+    return {"tasks": fit_reply(rows)}
 
 
 _ENDS = ("done", "dead", "cancelled", "unknown")
 
 
-async def ended(app: App, peer: Peer, request: wire.Ended) -> Body:
+async def ended(app: App, connection: Connection, request: wire.Ended) -> Body:
     """Wait until one of these tasks has ended; tells of those that have."""
-    queue, ids = peer.identity.check_queue(request.queue), check_once(full_ids(peer, request.ids))
+    queue, ids = connection.identity.check_queue(request.queue), check_once(full_ids(connection, request.ids))
 
     async def read() -> list[Body]:
         states, results = await app.store.tasks(queue, ids), await app.store.results(queue, ids)
@@ -108,8 +108,8 @@ async def ended(app: App, peer: Peer, request: wire.Ended) -> Body:
     def is_enough(rows: list[Body]) -> bool:
         return any(row["state"] in _ENDS for row in rows)
 
-    rows = await wait_for(app, peer, queue, [keys.END + id for id in ids], request.timeout_ms, read, is_enough)
-    return {"tasks": fitting([row for row in rows if row["state"] in _ENDS], "result")}
+    rows = await wait_for(app, connection, queue, [keys.END + id for id in ids], request.timeout_ms, read, is_enough)
+    return {"tasks": fit_reply([row for row in rows if row["state"] in _ENDS], "result")}
 
 
 def _end_of(id: str, state: TaskState, result: bytes | None) -> Body:
@@ -120,10 +120,10 @@ def _end_of(id: str, state: TaskState, result: bytes | None) -> Body:
     return row
 
 
-async def events(app: App, peer: Peer, request: wire.Events) -> Body:
+async def events(app: App, connection: Connection, request: wire.Events) -> Body:
     """Tell what came into a tenant's feed after an event, now or when there is something."""
-    queue, count = peer.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
-    tenant, after = own_tenant(peer, request.tenant), check_int(request.after, "after", 0, MAX_EVENT_ID)
+    queue, count = connection.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
+    tenant, after = own_tenant(connection, request.tenant), check_int(request.after, "after", 0, MAX_EVENT_ID)
 
     async def read() -> EventPage:
         return await app.store.events(queue, tenant, after, count)
@@ -131,9 +131,9 @@ async def events(app: App, peer: Peer, request: wire.Events) -> Body:
     def is_enough(page: EventPage) -> bool:
         return bool(page.events)
 
-    page = await wait_for(app, peer, queue, [keys.EVENT + tenant], request.timeout_ms, read, is_enough)
+    page = await wait_for(app, connection, queue, [keys.EVENT + tenant], request.timeout_ms, read, is_enough)
     rows = [{name: value for name, value in asdict(event).items() if value not in ("", 0)} for event in page.events]
-    if peer.identity.tenant:
+    if connection.identity.tenant:
         for row in rows:
             row |= {name: bare_id(row[name]) for name in ("task", "batch") if name in row}
     return {"oldest": page.oldest, "newest": page.newest, "events": rows}

@@ -22,18 +22,18 @@ from fairq.model import (
 from fairq.scopes import run_all
 from fairq.server.app import App, Brought
 from fairq.server.dispatch.slots import Slots
-from fairq.server.net.connection import Peer
+from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, check_worker_name
 from fairq.wire import messages as wire
 from fairq.wire.messages import MAX_CREDIT, MAX_QUEUES, State
 
 
-async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
+async def attach(app: App, connection: Connection, request: wire.Attach) -> Body:
     """Begin to feed a worker, which may bring along leases from an earlier connection."""
     check_worker_name(request.worker)
     if not 1 <= len(request.queues) <= MAX_QUEUES:
         raise BadRequest(f"queues must name 1 to {MAX_QUEUES}", field="queues")
-    queues = tuple(dict.fromkeys(peer.identity.check_queue(queue, "queues") for queue in request.queues))
+    queues = tuple(dict.fromkeys(connection.identity.check_queue(queue, "queues") for queue in request.queues))
     check_int(request.credit, "credit", 0, MAX_CREDIT)
     if request.weights and len(request.weights) != len(request.queues):
         raise BadRequest("weights must be as many as queues, or none", field="weights")
@@ -56,94 +56,101 @@ async def attach(app: App, peer: Peer, request: wire.Attach) -> Body:
                     brought.append(Brought((queue, lease.id), lease.lease, taken, lease_s))
     order = 0
     if request.started_at_ms:
-        order = await app.store.order_of_worker(peer.identity.token_id, request.worker, request.started_at_ms)
-    await app.roster.take_name(peer.identity.token_id, request.worker, order, [each[:2] for each in brought])
-    if peer.session.state is State.DRAINING:
+        order = await app.store.order_of_worker(connection.identity.token_id, request.worker, request.started_at_ms)
+    await app.worker_registry.take_name(
+        connection.identity.token_id, request.worker, order, [each[:2] for each in brought]
+    )
+    if connection.session.state is State.DRAINING:
         raise Draining("the server is stopping; connect again")
-    if peer.session.state is not State.OPEN:
+    if connection.session.state is not State.OPEN:
         raise BadRequest("the connection is attached already", field="type")
-    app.move_leases(brought, peer)
-    peer.name, peer.queues, peer.order = request.worker, queues, order
-    peer.session.state, peer.account.credit = State.ATTACHED, request.credit
+    app.move_leases(brought, connection)
+    connection.name, connection.queues, connection.order = request.worker, queues, order
+    connection.session.state, connection.account.credit = State.ATTACHED, request.credit
     if weights:
-        peer.account.slots = Slots(weights, app.may_have_work, trio.current_time)
-    app.attach(peer)
+        connection.account.slots = Slots(weights, app.may_have_work, trio.current_time)
+    app.attach(connection)
     return {"leases": outcomes}
 
 
-async def credit(app: App, peer: Peer, request: wire.Credit) -> Body:
+async def credit(app: App, connection: Connection, request: wire.Credit) -> Body:
     """Change how many tasks the worker may hold."""
-    peer.account.credit = check_int(request.credit, "credit", 0, MAX_CREDIT)
-    app.credit_changed(peer)
+    connection.account.credit = check_int(request.credit, "credit", 0, MAX_CREDIT)
+    app.credit_changed(connection)
     return {}
 
 
-def _check_attached(peer: Peer, queue: str) -> None:
-    if queue not in peer.queues:
+def _check_attached(connection: Connection, queue: str) -> None:
+    if queue not in connection.queues:
         raise BadRequest(f"the worker is not attached to queue {queue!r:.80}", field="queue")
 
 
-def _is_its_own(app: App, peer: Peer, queue: str, settlement: Settlement) -> bool:
+def _is_its_own(app: App, connection: Connection, queue: str, settlement: Settlement) -> bool:
     """Tell whether the store is to be asked: the worker holds this lease, or may have ended it before.
 
     An end whose answer was lost is sent again, here or at another server, on a connection that need not hold the
     lease: then the lease's number is the fence, unless this server knows that another worker holds it.
     """
     place = (queue, settlement.id)
-    if peer.account.has(place, settlement.lease):
+    if connection.account.has(place, settlement.lease):
         return True
-    return settlement.action != "extend" and not app.is_of_another(peer, place, settlement.lease)
+    return settlement.action != "extend" and not app.is_of_another(connection, place, settlement.lease)
 
 
-async def _settle(app: App, peer: Peer, queue: str, settlements: Sequence[Settlement]) -> Body:
-    _check_attached(peer, queue)
-    asked = [each for each in settlements if _is_its_own(app, peer, queue, each)]
-    outcomes = iter(await _settle_own(app, peer, queue, asked) if asked else ())
+async def _settle(app: App, connection: Connection, queue: str, settlements: Sequence[Settlement]) -> Body:
+    _check_attached(connection, queue)
+    asked = [each for each in settlements if _is_its_own(app, connection, queue, each)]
+    outcomes = iter(await _settle_own(app, connection, queue, asked) if asked else ())
     if len(asked) == len(settlements):
         return {"outcomes": list(outcomes)}
     own = set(map(id, asked))
     return {"outcomes": [next(outcomes) if id(each) in own else "stale" for each in settlements]}
 
 
-async def _settle_own(app: App, peer: Peer, queue: str, settlements: Sequence[Settlement]) -> Sequence[Outcome]:
+async def _settle_own(
+    app: App, connection: Connection, queue: str, settlements: Sequence[Settlement]
+) -> Sequence[Outcome]:
     # What ends is off the worker's account at once, so that the claim it makes room for shares the store's next turn.
     ended = {(queue, s.id): s.lease for s in settlements if s.action != "extend"}
-    ended = {place: lease for place, lease in ended.items() if peer.account.has(place, lease)}
-    taken = {place: peer.account.taken[place] for place in ended if place in peer.account.taken}
+    ended = {place: lease for place, lease in ended.items() if connection.account.has(place, lease)}
+    taken = {place: connection.account.taken[place] for place in ended if place in connection.account.taken}
     for place in ended:
-        peer.account.drop(place)
+        connection.account.drop(place)
     if ended:
-        app.credit_changed(peer)
+        app.credit_changed(connection)
     try:
         outcomes = await app.store.settle(queue, settlements)
     except BaseException:  # also where the connection ends meanwhile: they are to be given back
-        peer.account.hold(ended, trio.current_time())
-        peer.account.taken |= taken
+        connection.account.hold(ended, trio.current_time())
+        connection.account.taken |= taken
         raise
     now = trio.current_time()
-    if told := peer.account.reported.intersection(ended):
-        peer.account.reported -= told
+    if told := connection.account.reported.intersection(ended):
+        connection.account.reported -= told
         await app.store.forget_progress(queue, [id for _, id in told])
     for settlement, outcome in zip(settlements, outcomes, strict=True):
         place = queue, settlement.id
         if settlement.action == "nack":
-            app.ticker.expect(queue, settlement.delay_ms or 0)
+            app.ticker.tick_within(queue, settlement.delay_ms or 0)
         if settlement.action != "extend":
             if place not in ended:
                 app.forget_lease(place, settlement.lease)
         elif outcome in ("gone", "stale"):
-            app.drop_lease(peer, place, settlement.lease)
-        elif app.holder(place, settlement.lease) in (None, peer):  # it may have been over by our reckoning meanwhile
-            peer.account.hold({place: settlement.lease}, now)
+            app.drop_lease(connection, place, settlement.lease)
+        elif app.holder(place, settlement.lease) in (
+            None,
+            connection,
+        ):  # it may have been over by our reckoning meanwhile
+            connection.account.hold({place: settlement.lease}, now)
     return outcomes
 
 
-async def settle(app: App, peer: Peer, request: wire.Settle) -> Body:
+async def settle(app: App, connection: Connection, request: wire.Settle) -> Body:
     """End leases."""
-    return await _settle(app, peer, request.queue, request.settlements)
+    return await _settle(app, connection, request.queue, request.settlements)
 
 
-async def extend(app: App, peer: Peer, request: wire.Extend) -> Body:
+async def extend(app: App, connection: Connection, request: wire.Extend) -> Body:
     """Renew leases."""
     renewals = [
         Settlement("extend", check_full_id(held.id, "leases"), check_int(held.lease, "leases", 1, MAX_LEASE))
@@ -151,12 +158,12 @@ async def extend(app: App, peer: Peer, request: wire.Extend) -> Body:
     ]
     if not renewals:
         raise BadRequest("leases must hold at least 1", field="leases")
-    return await _settle(app, peer, request.queue, renewals)
+    return await _settle(app, connection, request.queue, renewals)
 
 
-async def progress(app: App, peer: Peer, request: wire.Progress) -> Body:
+async def progress(app: App, connection: Connection, request: wire.Progress) -> Body:
     """Note how far tasks have come; leases that the worker does not hold are passed over."""
-    _check_attached(peer, request.queue)
+    _check_attached(connection, request.queue)
     if not request.reports:
         raise BadRequest("reports must hold at least 1", field="reports")
     for report in request.reports:
@@ -164,13 +171,13 @@ async def progress(app: App, peer: Peer, request: wire.Progress) -> Body:
         check_progress_text(report.text)
     for report in request.reports:
         place = (request.queue, report.id)
-        if peer.account.has(place, report.lease):
-            peer.account.reported.add(place)
+        if connection.account.has(place, report.lease):
+            connection.account.reported.add(place)
             await app.store.write_progress(request.queue, report.id, report.lease, report.fraction, report.text)
     return {}
 
 
-async def idle(app: App, peer: Peer, request: wire.Idle) -> Body:
+async def idle(app: App, connection: Connection, request: wire.Idle) -> Body:
     """Tell whether the worker's queues have nothing for it, by one more tick and claim of each."""
     empty: list[bool] = []
 
@@ -178,5 +185,5 @@ async def idle(app: App, peer: Peer, request: wire.Idle) -> Body:
         await app.store.tick(queue)
         empty.append(await app.dispatchers[queue].is_empty())
 
-    await run_all(*(partial(look_into, queue) for queue in peer.queues))
+    await run_all(*(partial(look_into, queue) for queue in connection.queues))
     return {"is_idle": all(empty)}
