@@ -27,10 +27,10 @@ Cause = Literal[
     "queue_repairing", "queue_paused", "tenant_paused", "queue_closed", "tenant_closed", "start", "retry", "no_worker",
     "rate", "cap", "batch_cap", "backlog", "reserve", "share",
 ]  # fmt: skip
-PAUSED, CLOSED, SPENT, CAPPED, REPAIRING = 1, 2, 4, 8, 16  # bits of what bars a tenant or a queue; lua/09_limits.lua
+PAUSED, CLOSED, SPENT, CAPPED, REPAIRING = 1, 2, 4, 8, 16  # bits of what blocks a tenant or a queue; lua/09_limits.lua
 FOREVER = math.inf
 
-# What the dwell of tasks that have started was spent on; of two that held at once, the one that stands first.
+# What the waiting time of tasks that have started was for; where two held at once, the one that stands first.
 Reason = Literal["paused", "closed", "no_worker", "rate", "cap", "backlog", "share"]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
@@ -87,8 +87,8 @@ class Facts:
     estimate: float
     ready: float
     leased: float
-    barred: float
-    spent: float
+    blocked: float
+    theoretical_arrival: float
     cap: float
     guaranteed: float
     rate: float
@@ -100,7 +100,7 @@ class Facts:
     queue_weight_sum: float
     queue_estimate: float
     queue_leased: float
-    queue_barred: float
+    queue_blocked: float
     queue_turns_at: float
     queue_slots: float
     queue_kept: float
@@ -193,25 +193,25 @@ def explain(id: str, task: Waiting, slots: float) -> Why:
 
 def _causes(task: Waiting, facts: Facts, slots: float) -> list[Cause]:
     is_ready = task.state == "ready"
-    others, barred = facts.queue_leased - facts.leased, int(facts.barred)
+    others, blocked = facts.queue_leased - facts.leased, int(facts.blocked)
     is_full = facts.queue_leased >= slots
     is_capped = 0 < facts.cap <= facts.leased
     is_own = is_ready and is_full and others <= 0 < facts.leased
     found: dict[Cause, bool] = {
-        "queue_repairing": bool(int(facts.queue_barred) & REPAIRING),
-        "queue_paused": bool(int(facts.queue_barred) & PAUSED),
-        "tenant_paused": bool(barred & PAUSED),
-        "queue_closed": bool(int(facts.queue_barred) & CLOSED),
-        "tenant_closed": bool(barred & CLOSED),
+        "queue_repairing": bool(int(facts.queue_blocked) & REPAIRING),
+        "queue_paused": bool(int(facts.queue_blocked) & PAUSED),
+        "tenant_paused": bool(blocked & PAUSED),
+        "queue_closed": bool(int(facts.queue_blocked) & CLOSED),
+        "tenant_closed": bool(blocked & CLOSED),
         "start": task.state == "delayed" and not task.attempt,
         "retry": task.state == "delayed" and bool(task.attempt),
         "no_worker": not slots,
-        "rate": is_ready and bool(barred & SPENT),
+        "rate": is_ready and bool(blocked & SPENT),
         "cap": is_ready and is_capped,
         "batch_cap": task.state == "held",
         "backlog": task.state != "delayed" and (facts.ahead > 0 or is_own),
-        "reserve": is_ready and not barred and not is_capped and facts.is_kept_out,
-        "share": is_ready and not barred and not is_capped and is_full and others > 0,
+        "reserve": is_ready and not blocked and not is_capped and facts.is_kept_out,
+        "share": is_ready and not blocked and not is_capped and is_full and others > 0,
     }
     return [cause for cause, holds in found.items() if holds]
 
@@ -221,9 +221,9 @@ def _until(task: Waiting, facts: Facts) -> float:
     until = [float(task.now_ms)]
     if task.state == "delayed":
         until.append(task.at_ms)
-    if int(facts.queue_barred) & CLOSED:
+    if int(facts.queue_blocked) & CLOSED:
         until.append(facts.queue_turns_at)
-    if int(facts.barred) & CLOSED:
+    if int(facts.blocked) & CLOSED:
         until.append(facts.turns_at)
     if facts.rate and task.state != "delayed":
         until.append(_token_at(task.now_ms, facts, int(facts.ahead)))
@@ -233,7 +233,7 @@ def _until(task: Waiting, facts: Facts) -> float:
 def _token_at(now_ms: int, facts: Facts, ahead: int) -> float:
     """Return when there is a token for it, by its tenant's bucket (lua/09_limits.lua), after those before it."""
     burst = facts.burst or max(1, math.floor(facts.rate))
-    return max(facts.spent, now_ms) + (ahead - burst + 1) * 1000 / facts.rate
+    return max(facts.theoretical_arrival, now_ms) + (ahead - burst + 1) * 1000 / facts.rate
 
 
 def _wait_ms(task: Waiting, facts: Facts, slots: float) -> float:

@@ -127,7 +127,7 @@ async def crowd(p: Probe) -> None:
     await p.measure("reschedule", f"{CHANGES} of as many tenants", Q, moved)
     await p.measure("tenants", f"a page of {s.tenants:,}", Q, ("0", LOOKS))
     await p.measure("tenants", f"{LOOKS} by name", Q, ("0", LOOKS, *(tenant(n) for n in range(LOOKS))))
-    await p.measure("depth", where, Q)
+    await p.measure("queue_state", where, Q)
     await p.measure("why", where, Q, (id_of("c", 2 * next(numbers)),))
     await p.measure("permissions", where, Q)
     for limits in (("cap", "1"), ("cap", "0"), ("rate", "1"), ("rate", "0")):
@@ -152,7 +152,7 @@ async def crowd(p: Probe) -> None:
     await p.measure(
         "repair", f"the longest slice, {where}", Q, ("",), calls=100_000, rounds=1, until=lambda r: r[0] == b"done"
     )
-    await p.call("bar_queue", Q, 1, 1)
+    await p.call("block_queue", Q, 1, 1)
     await p.measure(
         "empty_queue", f"the longest slice, {where}", Q, calls=100_000, rounds=1, until=lambda r: r == b"done"
     )
@@ -263,9 +263,10 @@ async def features(p: Probe) -> None:
 
     await p.measure("claim", f"again, {CLAIM} of these", Q, again)
     result = b'"' + b"r" * 7900 + b'"'
-    for action, rest in (("finish", (result,)), ("ack", ()), ("nack", ("60000", ERROR)), ("nack", ("0", ERROR)),
+    for action, rest in (("ack_with_result", (result,)), ("ack", ()),
+                         ("nack", ("60000", ERROR)), ("nack", ("0", ERROR)),
                          ("reject", (ERROR,)), ("release", ()), ("extend", ())):  # fmt: skip
-        told = f", {rest[0]} ms" if action == "nack" else ", result 8 KB" if action == "finish" else ""
+        told = f", {rest[0]} ms" if action == "nack" else ", result 8 KB" if action == "ack_with_result" else ""
         rounds = 20 if action == "reject" else 0  # which are replayed and purged then
         await p.measure(
             "settle",
@@ -303,7 +304,7 @@ async def features(p: Probe) -> None:
     await p.measure(
         "repair", "the longest slice of this", Q, ("",), calls=100_000, rounds=1, until=lambda r: r[0] == b"done"
     )
-    await p.call("bar_queue", Q, 1, 1)
+    await p.call("block_queue", Q, 1, 1)
     await p.measure(
         "empty_queue", "the longest slice of this", Q, calls=100_000, rounds=1, until=lambda r: r == b"done"
     )
@@ -355,12 +356,12 @@ async def payloads(p: Probe) -> None:
     await p.start_over()
     await enqueue(p, tenant(0), tasks_of("r", range(c), result_ttl_ms=HOUR_MS))
     while leases := await claimed(p, 16):
-        await p.call("settle", Q, *(word for id, lease in leases for word in ("finish", id, lease, result)))
+        await p.call("settle", Q, *(word for id, lease in leases for word in ("ack_with_result", id, lease, result)))
     await p.measure("results", f"{c} results of 256 KiB", Q, [id_of("r", n) for n in range(c)])
     await enqueue(p, tenant(0), tasks_of("q", range(15 * s.rounds), result_ttl_ms=HOUR_MS))
 
     async def fifteen() -> Args:
-        return [word for id, lease in await claimed(p, 15) for word in ("finish", id, lease, result)]
+        return [word for id, lease in await claimed(p, 15) for word in ("ack_with_result", id, lease, result)]
 
     await p.measure("settle", "15 results of 256 KiB", Q, fifteen)
 
@@ -373,7 +374,7 @@ def _acks_any(p: Probe) -> Prepare:
     return args
 
 
-async def voids(p: Probe) -> None:
+async def tombstones(p: Probe) -> None:
     """Entries of cancelled and expired tasks, and a hundred levels, in the lists of a tenant."""
     s, c, count = p.sizes, p.sizes.call, itertools.count()
     many = s.many // 2
@@ -654,7 +655,7 @@ async def one_tenant(p: Probe) -> None:
     )
     await p.measure("make_queue", "made before", Q)
     await p.measure("add_queue", "one", keys.REGISTRY, lambda: _queue(next(count)))
-    await p.measure("bar_queue", where, Q, (1, 1), rounds=1)
+    await p.measure("block_queue", where, Q, (1, 1), rounds=1)
     await p.measure(
         "empty_queue", f"the longest slice, {where}", Q, calls=100_000, rounds=1, until=lambda r: r == b"done"
     )
@@ -668,4 +669,16 @@ async def _queue(n: int) -> Args:
 
 
 Scene = Callable[[Probe], Awaitable[None]]
-SCENES: tuple[Scene, ...] = (crowd, rated, features, payloads, voids, due, herd, graves, feeds, calendar, one_tenant)
+SCENES: tuple[Scene, ...] = (
+    crowd,
+    rated,
+    features,
+    payloads,
+    tombstones,
+    due,
+    herd,
+    graves,
+    feeds,
+    calendar,
+    one_tenant,
+)

@@ -6,8 +6,8 @@
 -- node to node and be lost on failover. All that a call learns or changes stands in its `call` table (04_calls.lua).
 --
 -- KEYS[1] of every function is the queue's prefix, `fq:{<queue>/<partition>}`; all other keys are computed from it and
--- share its hash tag (KEYS.md). ARGV[1] is the time in ms and ARGV[2] the dice, packed doubles in [0, 1); both are
--- empty in production (the store's TIME, math.random) and honoured only where the test gate key stands.
+-- share its hash tag (KEYS.md). ARGV[1] is the time in ms and ARGV[2] the random_values, packed doubles in [0, 1); both
+-- are empty in production (the store's TIME, math.random) and honoured only where the test gate key stands.
 --
 -- Validate first, write last: `refuse` may be called only before the first write.
 
@@ -23,7 +23,7 @@ local PAGE_BYTES = 1048576  -- of payloads and errors in one reply, its last ent
 local ERROR_BYTES = 2048    -- of an error message, what is kept
 local ID_BYTES = 255
 local HORIZON_MS = 2 ^ 52   -- no time and no delay may lie beyond it, so that sums stay exact
-local BAR_REPAIR = 16        -- of queue.barred: a repair is under way (68_repair.lua)
+local BLOCKED_REPAIR = 16        -- of queue.blocked: a repair is under way (68_repair.lua)
 
 local function refuse(code, field)
   error({err = 'FAIRQ ' .. code .. ' ' .. field})

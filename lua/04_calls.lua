@@ -1,4 +1,4 @@
--- One call's context: what it has read and changed, its clock and its dice.
+-- One call's context: what it has read and changed, its clock and its random_values.
 
 local calls = {}  -- what other sections call
 do
@@ -8,11 +8,11 @@ local CLOCK_BACK_MS = 60000  -- a clock that goes back by more was ahead before;
 local function new_queue()
   return {
     now = 0, clock = 0, level = 0, weight_sum = 0, running = 0, servable = 0, cursor = 0, origin = 0, epoch = 0,
-    epoch_at = 0, estimate = 0, estimate_sq = 0, share = SHARE_TIME, hungry = 0, barred = 0, limited = 0,
+    epoch_at = 0, estimate = 0, estimate_sq = 0, share = SHARE_TIME, hungry = 0, blocked = 0, limited = 0,
     sweeping = 0, anchored = 0, last_lease = 0, stage = UNMADE, kept_until = 0, numbers = 0, minute = 0,
     lease_ms = 30000, max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000,
     dead_keep = 100000, events_keep = 10000, reserve = 0, slots = 0, loans = 0, max_shares = 0, ready = 0, held = 0,
-    delayed = 0, leased = 0, dead = 0, special = 0,
+    delayed = 0, leased = 0, dead = 0, tasks_with_options = 0,
     remembered = 0, enqueued = 0, done = 0, buried = 0, expired = 0, cancelled = 0, classes = {},
   }
 end
@@ -39,7 +39,7 @@ function calls.save_queue(call)
 end
 
 function calls.clock_ms(call, given)
-  if given ~= '' or call.dice ~= '' then
+  if given ~= '' or call.random_values ~= '' then
     if redis.call('EXISTS', key(call, 'test')) == 0 then refuse('forbidden', 'now') end
   end
   if given ~= '' then return tonumber(given) end
@@ -84,7 +84,8 @@ end
 -- listed here; false is what they have not needed yet.
 function calls.open_any(keys, args)
   local call = {
-    prefix = keys[1], dice = args[2], die = 1, queue = calls.load_queue(keys[1]), now = 0, at = 0, sure = 0, mean = 0,
+    prefix = keys[1], random_values = args[2], next_random = 1, queue = calls.load_queue(keys[1]),
+    now = 0, at = 0, sure = 0, mean = 0,
     accounts = {}, books = {}, touched = {}, is_touched = {}, named = false,  -- tenants (08_accounts.lua)
     limits = false, parked = false, kept = false, unpark_at = false, tokens = 0,  -- what bounds them (09_limits.lua)
     slots = false, woken = false, wake = false,      -- the fair pick's (10_seats.lua, 29_picks.lua)
@@ -93,7 +94,7 @@ function calls.open_any(keys, args)
     extras = false, batches = false, told = false,   -- what few tasks ask for (17, 18, 19)
     marked = false, unlarged = false,                -- tasks that have ended (20_records.lua)
     runs = false, groups = false,                    -- leases (26_leases.lua)
-    taken = false, marks = false, voids = 0,         -- entries of lists (28_takes.lua)
+    taken = false, marks = false, tombstones = 0,         -- entries of lists (28_takes.lua)
     fired_bytes = 0,                                 -- payloads of schedules (65_schedules.lua)
     is_changed = false,                              -- whether a tick changed what no tenant's account shows
     repair = false,                                  -- the repair that this call goes on with (68_repair.lua)
@@ -107,7 +108,7 @@ function calls.open_any(keys, args)
 end
 
 function calls.refuse_in_repair(call)
-  if call.queue.barred >= BAR_REPAIR then refuse('repairing', 'queue') end
+  if call.queue.blocked >= BLOCKED_REPAIR then refuse('repairing', 'queue') end
 end
 
 -- Opens a call that only asks; a queue that is being deleted answers none.
@@ -153,12 +154,12 @@ end
 
 -- A number in [0, 1) with 53 random bits, or the test's next one.
 function calls.random(call)
-  if call.dice == '' then
+  if call.random_values == '' then
     return (math.random(0, 67108863) * 134217728 + math.random(0, 134217727)) / 9007199254740992
   end
-  if call.die > #call.dice then refuse('bad_request', 'dice') end
+  if call.next_random > #call.random_values then refuse('bad_request', 'random_values') end
   local drawn
-  drawn, call.die = struct.unpack('<d', call.dice, call.die)
+  drawn, call.next_random = struct.unpack('<d', call.random_values, call.next_random)
   return drawn
 end
 

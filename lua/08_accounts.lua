@@ -138,8 +138,9 @@ local function new_account(call, name)
   local tag = struct.pack('<I', q.numbers)
   local t = {
     weight = DEFAULT_WEIGHT, base = 0, starts = 0, estimate = 0, leased = 0, loan = NO_LOAN, ready = 0, slot = 0,
-    class = 0, standing = 0, listed = 0, is_odd = 0, name = name, books = '', tag = tag,
-    details = {tag = tag, held = 0, delayed = 0, dead = 0, spent = 0, voids = 0, levels = 0, barred = 0, limited = 0,
+    class = 0, standing = 0, is_on_wake_list = 0, is_odd = 0, name = name, books = '', tag = tag,
+    details = {tag = tag, held = 0, delayed = 0, dead = 0, theoretical_arrival = 0, tombstones = 0, levels = 0,
+      blocked = 0, limited = 0,
       cause = 0, out_at = 0, since = 0, packed = false},
   }
   call.accounts[tag], call.books[t] = t, {epoch = q.epoch, entitled = 0, delivered = 0, done = 0, bytes = 0}
@@ -200,7 +201,7 @@ function accounts.write(call)
   for _, t in ipairs(call.touched) do
     local d = t.details
     if d then
-      t.is_odd = (d.barred > 0 or d.limited > 0 or d.voids > 0 or d.levels > 0 or d.cause > 0) and 1 or 0
+      t.is_odd = (d.blocked > 0 or d.limited > 0 or d.tombstones > 0 or d.levels > 0 or d.cause > 0) and 1 or 0
       local packed = DETAILS.pack(d)
       if packed ~= d.packed then details[#details + 1], details[#details + 2] = t.name, packed end
     end

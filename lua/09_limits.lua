@@ -4,10 +4,11 @@
 -- details.limited and queue.limited say whether there are any: where there are none, nothing is read, and the defaults
 -- hold.
 --
--- Rate. One number is the whole token bucket (GCRA, ITU-T I.371): `spent`, the time at which it will be full again. A
--- dispatch moves that on by the rate's interval, and is allowed while it is less than `burst` intervals ahead of now.
--- A tenant that has spent its tokens is barred, and parked until it has some: one, or as many as come in REFILL_MS, so
--- that a fast one does not come and go with every task. A pick that is taken back gives its token back.
+-- Rate. One number is the whole token bucket (GCRA, ITU-T I.371): `theoretical_arrival`, the time at which it will be
+-- full again. A dispatch moves that on by the rate's interval, and is allowed while it is less than `burst` intervals
+-- ahead of now. A tenant that has theoretical_arrival its tokens is blocked, and parked until it has some: one, or as
+-- many as come in REFILL_MS, so that a fast one does not come and go with every task. A pick that is taken back gives
+-- its token back.
 --
 -- Guarantee. A tenant with fewer leased tasks than it is guaranteed is served as if it had just woken (rule 3 of
 -- 10_seats.lua), but that one who is behind goes before it one time in eight only, until it has them. Its account
@@ -28,7 +29,7 @@ local limits = {
 }
 local UNSET = -1                                      -- of a tenant's limit: the one for all holds
 local TOKENS_PER_CALL = 60                            -- after which a claim leaves the rest to the next
-local BAR_PAUSED, BAR_CLOSED, BAR_SPENT = 1, 2, 4     -- bits of details.barred, and the first two of queue.barred
+local BLOCKED_PAUSED, BLOCKED_CLOSED, BLOCKED_SPENT = 1, 2, 4  -- bits of details.blocked and queue.blocked
 local OUT, AWAKE = 0, -1  -- account.slot: in no structure, on the wake list, else its slot in the class
 local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see 10_seats.lua; 0: it is not eligible
 do
@@ -87,7 +88,7 @@ end
 function limits.is_eligible(call, t)
   if t.ready == 0 then return false end
   if limits.is_plain(call, t) then return true end
-  if not accounts.is_plain(t) and accounts.details_of(call, t).barred ~= 0 then return false end
+  if not accounts.is_plain(t) and accounts.details_of(call, t).blocked ~= 0 then return false end
   local cap = limits.cap_of(call, t)
   return cap == 0 or t.leased < cap
 end
@@ -104,29 +105,29 @@ function limits.is_within_guarantee(call, t)
 end
 
 -- Sets or clears a reason for which a tenant, or the queue, is not served.
-function limits.bar(thing, reason, is_barred)
-  thing.barred = is_barred and bit.bor(thing.barred, reason) or bit.band(thing.barred, bit.bnot(reason))
+function limits.bar(thing, reason, is_blocked)
+  thing.blocked = is_blocked and bit.bor(thing.blocked, reason) or bit.band(thing.blocked, bit.bnot(reason))
 end
 
 -- Does that by name (empty: the queue), and notes whether tasks can be served now. Returns the reason's bit as it was.
-function limits.bar_named(call, name, reason, is_barred)
+function limits.bar_named(call, name, reason, is_blocked)
   local target, ready = call.queue, call.queue.servable
   if name ~= '' then
     local t = accounts.touch_named(call, name)
     target, ready = accounts.details_of(call, t), t.ready
   end
-  local before = bit.band(target.barred, reason)
-  limits.bar(target, reason, is_barred)
-  call.readied = target.barred == 0 and ready > 0
+  local before = bit.band(target.blocked, reason)
+  limits.bar(target, reason, is_blocked)
+  call.readied = target.blocked == 0 and ready > 0
   return before
 end
 
 -- Notes what keeps a tenant out of the draw that has ready tasks, and since when. It stays noted when the tenant is let
--- in again, until it has nothing ready: the bits of `barred`, or 8, as many leased tasks as its cap allows.
+-- in again, until it has nothing ready: the bits of `blocked`, or 8, as many leased tasks as its cap allows.
 function limits.keep_out(call, t)
   if limits.is_plain(call, t) then return end
   local d = accounts.details_of(call, t)
-  local cause = t.ready > 0 and (d.barred ~= 0 and d.barred or 8) or 0
+  local cause = t.ready > 0 and (d.blocked ~= 0 and d.blocked or 8) or 0
   if cause ~= 0 and (t.slot ~= OUT or d.cause == 0) then d.out_at = call.now end
   d.cause, d.since = cause, 0
 end
@@ -148,18 +149,18 @@ end
 -- Bars a tenant that has no token, or lets it in again.
 function limits.meter(call, t)
   local rate, burst, d = limits.of(call, t).rate, limits.of(call, t).burst, accounts.details_of(call, t)
-  if rate == 0 then return limits.bar(d, BAR_SPENT, false) end
+  if rate == 0 then return limits.bar(d, BLOCKED_SPENT, false) end
   local interval = 1000 / rate
   if burst == 0 then burst = math.max(1, math.floor(rate)) end  -- what comes in a second
-  d.spent = math.min(d.spent, call.now + burst * interval)      -- it may have been spent at another rate
-  local next_at = d.spent - (burst - 1) * interval
+  d.theoretical_arrival = math.min(d.theoretical_arrival, call.now + burst * interval)  -- the rate may have changed
+  local next_at = d.theoretical_arrival - (burst - 1) * interval
   if next_at > call.now then
     local refill = math.min(burst, math.max(1, math.floor(REFILL_MS / interval)))
     local unpark_at = math.ceil(next_at + (refill - 1) * interval)
     call.unpark_at = math.min(call.unpark_at or unpark_at, unpark_at)
     calls.table_of(call, 'parked')[t.name] = unpark_at
   end
-  limits.bar(d, BAR_SPENT, next_at > call.now)
+  limits.bar(d, BLOCKED_SPENT, next_at > call.now)
 end
 
 -- Whether a cap, or a max share, for all leaves tenants room that it did not leave before.
@@ -201,7 +202,7 @@ function limits.sweep(call, count)
     local t = accounts.at(call, tag)
     local is_idle = q.reserve > 0 and t.slot > 0 and t.leased == 0
     if t.ready > 0 and t.slot == OUT or is_idle then accounts.touch(call, t) end
-    if t.is_odd == 1 and bit.band(accounts.details_of(call, t).barred, BAR_SPENT) ~= 0 then
+    if t.is_odd == 1 and bit.band(accounts.details_of(call, t).blocked, BLOCKED_SPENT) ~= 0 then
       redis.call('ZREM', key(call, 'parked'), t.name)
       limits.meter(call, accounts.touch(call, t))
     end
@@ -218,7 +219,7 @@ function limits.spend(call, t, count)
   local rate, d = limits.of(call, t).rate, accounts.details_of(call, t)
   if rate == 0 then return end
   call.tokens = call.tokens + count
-  d.spent = math.max(d.spent, call.now) + count * 1000 / rate
+  d.theoretical_arrival = math.max(d.theoretical_arrival, call.now) + count * 1000 / rate
   limits.meter(call, t)
 end
 

@@ -23,14 +23,14 @@
 --    no debt. One that does so at the level goes on the wake list, which is served first, so that a quiet tenant does
 --    not wait for luck. A drawn tenant that is behind the level by more than a task of its own goes before it if a
 --    coin says so: a stream of newly active tenants cannot starve the backlogged, nor the other way round. A tenant
---    stands on the list at most once (`listed`): one that stops being eligible leaves its entry behind, and is
+--    stands on the list at most once (`is_on_wake_list`): one that stops being eligible leaves its entry behind, and is
 --    dropped when that is popped, or gets its place back. Where there is a reserve, one that has leases takes a slot
 --    at once, unless they are fewer than it is guaranteed.
--- 4. A draw throws a dart. Tenants stand in classes by rate (powers of two), densely numbered from 1; each slot is as
+-- 4. A draw throws a probe. Tenants stand in classes by rate (powers of two), densely numbered from 1; each slot is as
 --    long as the top of its class. One random number names class and slot: one throw, whatever the rates or the number
 --    of tenants, and it is off by less than a factor of two, which the comparison of virtual times makes good. Leaving
 --    moves the class's last tenant into the hole. A tenant whose rate is no longer between two fifths of its class's
---    top and the top changes class whenever it is touched; a dart that meets one touches it.
+--    top and the top changes class whenever it is touched; a probe that meets one touches it.
 -- 5. Membership has one rule in one place: `close` seats every tenant that the call touched. No path that makes work
 --    ready, or takes it away, can forget to.
 -- 6. A tenant that is blocked (paused, closed by the clock, out of tokens), or has as many leased tasks as its cap
@@ -119,8 +119,8 @@ end
 
 local function wake(call, t)
   t.slot = AWAKE
-  if t.listed == 1 then return end
-  t.listed = 1
+  if t.is_on_wake_list == 1 then return end
+  t.is_on_wake_list = 1
   table.insert(calls.table_of(call, 'woken'), t.tag)
 end
 
@@ -151,14 +151,14 @@ local function seat(call, t)
     if t.slot > 0 then free_slot(call, t) end
     wake(call, t)
   elseif t.slot == AWAKE then
-    if t.listed == 0 then take_slot(call, t) end  -- served from the wake list, and has more
+    if t.is_on_wake_list == 0 then take_slot(call, t) end  -- served from the wake list, and has more
   elseif seats.is_outside(accounts.rate_of(call, t), 2 ^ t.class) then
     free_slot(call, t)
     take_slot(call, t)
   end
 end
 
--- Seats all touched tenants, so that darts can be thrown (again).
+-- Seats all touched tenants, so that probes can be thrown (again).
 function seats.seat_all(call)
   local i = 1
   while i <= #call.touched do  -- seating one tenant may touch another

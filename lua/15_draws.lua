@@ -5,9 +5,9 @@ local draws = {}  -- what other sections call
 do
 
 local FEW = 16     -- so many tenants are all looked at
-local FIRST = 3    -- darts for the first pick of a round; one for each that follows
+local FIRST = 3    -- probes for the first pick of a round; one for each that follows
 local POOL = 8     -- so many of those that were looked at, the best, are kept for the next picks of the round
-local PROBES = 8   -- darts thrown for one draw before it is given up
+local PROBES = 8   -- probes thrown for one draw before it is given up
 local REDRAWS = 6  -- further draws while the best one is ahead of the clock
 local WHOLE = 2048  -- classes of up to so many tenants are read whole
 
@@ -23,7 +23,7 @@ local function account_of(call, round, tag)
   return t
 end
 
--- The slots as a line that darts are thrown at: one span per class that has tenants, in the order of the classes.
+-- The slots as a line that probes are thrown at: one span per class that has tenants, in the order of the classes.
 local function line_up(call)
   local line = {length = 0, slots = 0}
   for class, count in pairs(call.queue.classes) do
@@ -72,7 +72,7 @@ local function tags_from(line, place, count, tags)
   return tags
 end
 
--- Throws darts: the tags in the slots that they fell into, and the tops of the classes.
+-- Throws probes: the tags in the slots that they fell into, and the tops of the classes.
 local function throw_darts(call, line, wanted)
   local tags, tops = {}, {}
   for i = 1, wanted do
@@ -87,17 +87,17 @@ local function throw_darts(call, line, wanted)
   return {next = 1, count = wanted, tags = tags, tops = tops}
 end
 
--- Has darts and the tenants in the cursor's way read, in one command, for the picks that are still wanted.
+-- Has probes and the tenants in the cursor's way read, in one command, for the picks that are still wanted.
 local function aim(call, round)
   local line, wanted = round.line, round.wanted
-  local darts = throw_darts(call, line, wanted + FIRST - 1)
+  local probes = throw_darts(call, line, wanted + FIRST - 1)
   if not round.passed then
-    tags_from(line, (call.queue.cursor + 1) % line.slots, math.min(wanted, line.slots), darts.tags)
-    round.passed = {unpack(darts.tags, darts.count + 1)}
+    tags_from(line, (call.queue.cursor + 1) % line.slots, math.min(wanted, line.slots), probes.tags)
+    round.passed = {unpack(probes.tags, probes.count + 1)}
   end
-  accounts.read(call, darts.tags)
-  round.darts = darts
-  return darts
+  accounts.read(call, probes.tags)
+  round.probes = probes
+  return probes
 end
 
 -- Has a tenant in the pool, once: behind those with a lower virtual time, and equals. The pool keeps its bound; who has
@@ -118,14 +118,14 @@ local function add(call, round, t)
   pool[place + 1], times[place + 1], pooled[t] = t, time, true
 end
 
--- Draws one tenant, unless too many darts in a row meet nobody.
+-- Draws one tenant, unless too many probes in a row meet nobody.
 local function draw(call, round)
-  local darts = round.darts
+  local probes = round.probes
   for _ = 1, PROBES do
-    if darts.next > darts.count then darts = aim(call, round) end
-    local i = darts.next
-    local t, top = account_of(call, round, darts.tags[i]), darts.tops[i]
-    darts.next = i + 1
+    if probes.next > probes.count then probes = aim(call, round) end
+    local i = probes.next
+    local t, top = account_of(call, round, probes.tags[i]), probes.tops[i]
+    probes.next = i + 1
     if t then
       if seats.is_outside(accounts.rate_of(call, t), top) then accounts.touch(call, t) end
       return add(call, round, t)
@@ -159,7 +159,7 @@ function draws.begin(call, wanted)
   local q, line = call.queue, line_up(call)
   local is_shared_by_time = q.share == SHARE_TIME and q.weight_sum > 0
   return {line = line, wanted = wanted, pool = {}, times = {}, pooled = {}, most = line.slots > FEW and POOL or FEW,
-    darts = {next = 1, count = 0}, passed = false, passes = 0, is_limited = q.limited == 1 or q.max_shares == 1,
+    probes = {next = 1, count = 0}, passed = false, passes = 0, is_limited = q.limited == 1 or q.max_shares == 1,
     ahead = is_shared_by_time and call.mean / 2 / q.weight_sum or 0}
 end
 

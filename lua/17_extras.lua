@@ -2,7 +2,8 @@
 -- kept, that what becomes of them is told.
 --
 -- It stands in the hash `extras`, for those tasks only; `features` of their records and runs says so, and
--- `queue.special` counts them: for tasks that ask for nothing, nothing more is read or written than without all this.
+-- `queue.tasks_with_options` counts them: for tasks that ask for nothing, nothing more is read or written than without
+-- all this.
 --
 -- Priority. A tenant's ready tasks stand in one list per level, 0 (most urgent) to 99; the usual level's list is
 -- `ready:<tenant>`, the others are `ready:<tenant>:<level>` and named in the sorted set `levels:<tenant>`, where a
@@ -23,7 +24,7 @@ do
 
 -- Reads what these tasks ask for, in one command.
 function extras.read(call, ids)
-  if call.queue.special == 0 then return end
+  if call.queue.tasks_with_options == 0 then return end
   local known, missing = calls.table_of(call, 'extras'), {}
   for _, id in ipairs(ids) do
     if not known[id] then
@@ -39,7 +40,7 @@ end
 
 -- Reads what those of these tasks ask for whose features say that they ask for anything.
 function extras.read_of(call, ids, features)
-  if call.queue.special == 0 then return end
+  if call.queue.tasks_with_options == 0 then return end
   local known, asking = calls.table_of(call, 'extras'), {}
   for i = 1, #ids do
     local id = ids[i]
@@ -49,7 +50,7 @@ function extras.read_of(call, ids, features)
 end
 
 function extras.of(call, id)
-  if call.queue.special == 0 then return PLAIN end
+  if call.queue.tasks_with_options == 0 then return PLAIN end
   local known = call.extras and call.extras[id]
   if known then return known end
   extras.read(call, {id})
@@ -64,7 +65,7 @@ function extras.add(call, tasks)
     fields[#fields + 1], fields[#fields + 2] = task[1], EXTRAS.pack(task[2])
   end
   write('HSET', key(call, 'extras'), fields)
-  call.queue.special = call.queue.special + #tasks
+  call.queue.tasks_with_options = call.queue.tasks_with_options + #tasks
 end
 
 function extras.unique_key(call, name, dedupe_key)
@@ -124,7 +125,7 @@ function extras.drop(call, name, id)
   if extras.of(call, id) == PLAIN then return end
   extras.free_key(call, name, id)
   redis.call('HDEL', key(call, 'extras'), id)
-  call.extras[id], call.queue.special = PLAIN, call.queue.special - 1
+  call.extras[id], call.queue.tasks_with_options = PLAIN, call.queue.tasks_with_options - 1
 end
 
 function extras.keep_result(call, t, id, result)
@@ -146,7 +147,7 @@ function levels.list(call, t, level)
   return level == DEFAULT_PRIORITY and usual or usual .. ':' .. level
 end
 
--- The field of an entry in `void:<tenant>`.
+-- The field of an entry in `tombstone:<tenant>`.
 function levels.field(id, level)
   return level == DEFAULT_PRIORITY and id or level .. ':' .. id
 end

@@ -36,7 +36,7 @@ end
 
 -- The batch that a task belongs to, if any, and if it is not complete.
 function batches.of_task(call, id)
-  if call.queue.special == 0 then return nil end
+  if call.queue.tasks_with_options == 0 then return nil end
   local asked = extras.of(call, id)
   local b = asked.batch ~= '' and batch(call, asked.batch)
   if not b or b.state == COMPLETE then return nil end

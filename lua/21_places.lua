@@ -3,8 +3,8 @@
 -- A task is in exactly one of: ready (a list per tenant and level), delayed (a sorted set per tenant, score
 -- start_at_ms), held (18_batches.lua), leased (26_leases.lua), dead (`dead`).
 --
--- A task that expires inside a ready list cannot be cut out of it in O(1). Its entry stays behind as a *void*, counted
--- in `void:<tenant>` (and all of them in details.voids), and whoever pops it passes over it.
+-- A task that expires inside a ready list cannot be cut out of it in O(1). Its entry stays behind as a *tombstone*,
+-- counted in `tombstone:<tenant>` (and all of them in details.tombstones), and whoever pops it passes over it.
 
 local places = {}  -- what other sections call
 do
@@ -29,14 +29,14 @@ end
 local function count_ready(call, t, count)
   t.ready, call.queue.ready = t.ready + count, call.queue.ready + count
   if count > 0 and not call.readied then
-    call.readied = accounts.is_plain(t) or accounts.details_of(call, t).barred == 0
+    call.readied = accounts.is_plain(t) or accounts.details_of(call, t).blocked == 0
   end
 end
 
 -- ids go to the ends of their lists, or (push = 'LPUSH') to the heads; those without a place in their batch are held.
 function places.put_ready(call, t, ids, push)
   push = push or 'RPUSH'
-  if call.queue.special == 0 then
+  if call.queue.tasks_with_options == 0 then
     count_ready(call, t, #ids)
     redis.call(push, levels.list(call, t, DEFAULT_PRIORITY), unpack(ids))
     return
@@ -66,9 +66,9 @@ function places.take_out_dead(call, id, death)
   redis.call('ZREM', key(call, 'deaths:' .. name), id)
   d.dead, call.queue.dead = d.dead - 1, call.queue.dead - 1
   if d.dead > 0 then
-    redis.call('ZADD', key(call, 'graveyards'), d.dead, name)
+    redis.call('ZADD', key(call, 'dead_counts'), d.dead, name)
   else
-    redis.call('ZREM', key(call, 'graveyards'), name)
+    redis.call('ZREM', key(call, 'dead_counts'), name)
   end
   return t
 end
@@ -103,7 +103,7 @@ function places.put_dead(call, t, id, reason, run)
   redis.call('ZADD', key(call, 'deaths'), call.now, id)
   redis.call('ZADD', key(call, 'deaths:' .. t.name), call.now, id)
   d.dead, q.dead, q.buried = d.dead + 1, q.dead + 1, q.buried + 1
-  redis.call('ZADD', key(call, 'graveyards'), d.dead, t.name)
+  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)
   if reason == EXPIRED then q.expired = q.expired + 1 end
   extras.free_key(call, t.name, id)
   batches.note_end(call, id, 'dead')
@@ -111,39 +111,39 @@ function places.put_dead(call, t, id, reason, run)
   make_room_for_dead(call, t)
 end
 
--- For a tenant with nothing ready: what its lists still hold is void.
+-- For a tenant with nothing ready: what its lists still hold is tombstone.
 function places.drop_lists(call, t)
   local d = accounts.details_of(call, t)
-  if d.voids == 0 and d.levels == 0 then return end
+  if d.tombstones == 0 and d.levels == 0 then return end
   local lists = {}
   for _, level in ipairs(levels.of(call, t)) do lists[#lists + 1] = levels.list(call, t, level) end
-  redis.call('UNLINK', key(call, 'void:' .. t.name), key(call, 'levels:' .. t.name), unpack(lists))
-  d.voids, d.levels = 0, 0
+  redis.call('UNLINK', key(call, 'tombstone:' .. t.name), key(call, 'levels:' .. t.name), unpack(lists))
+  d.tombstones, d.levels = 0, 0
 end
 
--- Whether the entry that comes next in a list is void; then it is none any more.
-local function pass_void(call, t, id, level)
+-- Whether the entry that comes next in a list is tombstone; then it is none any more.
+local function pass_tombstone(call, t, id, level)
   local d = accounts.details_of(call, t)
-  if d.voids == 0 then return false end
-  local void, field = key(call, 'void:' .. t.name), levels.field(id, level)
-  if redis.call('HEXISTS', void, field) == 0 then return false end
-  if redis.call('HINCRBY', void, field, -1) == 0 then redis.call('HDEL', void, field) end
-  d.voids = d.voids - 1
+  if d.tombstones == 0 then return false end
+  local tombstone, field = key(call, 'tombstone:' .. t.name), levels.field(id, level)
+  if redis.call('HEXISTS', tombstone, field) == 0 then return false end
+  if redis.call('HINCRBY', tombstone, field, -1) == 0 then redis.call('HDEL', tombstone, field) end
+  d.tombstones = d.tombstones - 1
   return true
 end
 
--- Two voids go for each one that comes, once they are at the head: a list that nobody pops does not grow for ever.
+-- Two tombstones go for each one that comes, once they are at the head: a list that nobody pops does not grow for ever.
 local function void_entry(call, t, id)
   local level, d = extras.of(call, id).priority, accounts.details_of(call, t)
-  redis.call('HINCRBY', key(call, 'void:' .. t.name), levels.field(id, level), 1)
-  d.voids = d.voids + 1
+  redis.call('HINCRBY', key(call, 'tombstone:' .. t.name), levels.field(id, level), 1)
+  d.tombstones = d.tombstones + 1
   count_ready(call, t, -1)
   if t.ready == 0 then return places.drop_lists(call, t) end
   local list = levels.list(call, t, level)
   for _ = 1, 2 do
     local first = redis.call('LINDEX', list, 0)
     if not first then return levels.close(call, t, level) end
-    if not pass_void(call, t, first, level) then return end
+    if not pass_tombstone(call, t, first, level) then return end
     redis.call('LPOP', list)
   end
 end

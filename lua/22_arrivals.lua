@@ -4,7 +4,7 @@ local arrivals = {}  -- what other sections call
 do
 
 local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
-local MOST_VOIDS = 1000000      -- entries of tasks that were cancelled, behind one that is not served
+local MAX_TOMBSTONES = 1000000      -- entries of tasks that were cancelled, behind one that is not served
 local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'window', 'result_ttl'}
 
 -- Reads whom this call's tasks are told, if its last argument says so; returns where its tasks end.
@@ -47,8 +47,8 @@ end
 
 -- Tasks of one call that will be stored; nothing is written before all are known.
 function arrivals.new(name)
-  return {name = name, records = {}, payloads = {}, ready = {}, delayed = {}, expiring = {}, special = {}, holders = {},
-    bytes = 0}
+  return {name = name, records = {}, payloads = {}, ready = {}, delayed = {}, expiring = {}, tasks_with_options = {},
+    holders = {}, bytes = 0}
 end
 
 -- The id of the task that holds a new task's dedupe key, if any.
@@ -82,7 +82,7 @@ function arrivals.admit(call, new, id, payload, start_at, expires_at, max_attemp
     table.insert(new.expiring, id)
   end
   if asked ~= PLAIN then
-    table.insert(new.special, {id, asked, window})
+    table.insert(new.tasks_with_options, {id, asked, window})
     if asked.key ~= '' then new.holders[asked.key] = id end
   end
   return 'ok'
@@ -94,7 +94,7 @@ function arrivals.exceeded(call, new)
   local d = accounts.details_of(call, t)
   local l, waiting = limits.of(call, t), t.ready + d.held + d.delayed
   local task_ms = math.max(t.estimate / math.max(t.leased, 1), l.rate > 0 and 1000 / l.rate or 1)
-  if d.voids >= MOST_VOIDS then return 'queued', RETRY_MS[2] end
+  if d.tombstones >= MAX_TOMBSTONES then return 'queued', RETRY_MS[2] end
   local excess = waiting + #new.ready + #new.delayed / 2 - l.queued
   if l.queued > 0 and excess > 0 then return 'queued', excess * task_ms end
   local bytes = accounts.books_of(call, t).bytes
@@ -127,8 +127,8 @@ function arrivals.store(call, new)
   write('HSET', key(call, 'tasks'), new.records)
   write('HSET', key(call, 'payloads'), new.payloads)
   accounts.add_bytes(call, t, new.bytes)
-  if #new.special > 0 then extras.add(call, new.special) end
-  for _, task in ipairs(new.special) do
+  if #new.tasks_with_options > 0 then extras.add(call, new.tasks_with_options) end
+  for _, task in ipairs(new.tasks_with_options) do
     local id, asked, window = unpack(task)
     if asked.key ~= '' then extras.hold_key(call, t, id, asked.key, window) end
     if asked.batch ~= '' then

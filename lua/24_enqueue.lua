@@ -57,9 +57,9 @@ end
 
 -- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant  then per task (at most 500): id, options (packed, see OPTIONS in KEYS.md), payload;
---         last of all (may be left out: all servers) who is to hear of them: "covered", nobody, for the caller claims
---         as many tasks right behind this call; or "wake <server>", that one first
+--   argv  1 now  2 random_values  3 tenant  then per task (at most 500): id, options (packed, see OPTIONS in KEYS.md),
+--         payload; last of all (may be left out: all servers) who is to hear of them: "covered", nobody, for the caller
+--         claims as many tasks right behind this call; or "wake <server>", that one first
 --         Refused as a whole (`not_found` or `batch_closed`) where a batch is not the tenant's, or not open; and with
 --         `quota_exceeded <limit> <ms until it may be tried again>` where the tenant would have too much waiting.
 --   out   per task: "ok" | "duplicate" (id waiting, leased, dead or done not long ago)

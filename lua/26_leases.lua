@@ -119,7 +119,7 @@ function leases.finish(call, id, lease, until_ms, is_worked)
   local t = accounts.touch(call, accounts.at(call, lease.tag))
   if lease.is_extended == 1 then table.insert(state_of(call).ended, id) end
   leave(call, lease, 1)
-  if call.queue.special > 0 then
+  if call.queue.tasks_with_options > 0 then
     batches.count_running(call, id, -1)
     batches.give_place_back(call, id)
   end

@@ -4,7 +4,7 @@
 local takes = {}  -- what other sections call
 do
 
-takes.VOIDS_PER_CALL = 500  -- void entries that one call passes over before it leaves the rest to the next
+takes.VOIDS_PER_CALL = 500  -- tombstone entries that one call passes over before it leaves the rest to the next
 
 -- The next entries of a list behind those that this call has taken.
 local function next_entries(call, t, level, wanted)
@@ -24,39 +24,39 @@ local function next_entries(call, t, level, wanted)
   return entries
 end
 
--- Adds the entries of a list that are not void to `ids`. `passed`, if given, counts by field those voids that were
--- passed before, and these too; returns how many these were.
+-- Adds the entries of a list that are not tombstone to `ids`. `passed`, if given, counts by field those tombstones that
+-- were passed before, and these too; returns how many these were.
 function takes.add_live(call, t, level, entries, ids, passed)
-  local fields, left, voids = {}, {}, 0
+  local fields, left, tombstones = {}, {}, 0
   for i, id in ipairs(entries) do fields[i] = levels.field(id, level) end
-  for i, count in ipairs(redis.call('HMGET', key(call, 'void:' .. t.name), unpack(fields))) do
+  for i, count in ipairs(redis.call('HMGET', key(call, 'tombstone:' .. t.name), unpack(fields))) do
     left[fields[i]] = tonumber(count or 0) - (passed[fields[i]] or 0)
   end
-  for i, id in ipairs(entries) do  -- one by one: a void and its replayed task may both be among them
+  for i, id in ipairs(entries) do  -- one by one: a tombstone and its replayed task may both be among them
     local field = fields[i]
     if left[field] > 0 then
-      left[field], passed[field], voids = left[field] - 1, (passed[field] or 0) + 1, voids + 1
+      left[field], passed[field], tombstones = left[field] - 1, (passed[field] or 0) + 1, tombstones + 1
     else
       ids[#ids + 1] = id
     end
   end
-  return voids
+  return tombstones
 end
 
--- Whether the call has passed over so many voids that it leaves the rest to the next one.
+-- Whether the call has passed over so many tombstones that it leaves the rest to the next one.
 function takes.is_tired(call)
-  return call.voids >= takes.VOIDS_PER_CALL
+  return call.tombstones >= takes.VOIDS_PER_CALL
 end
 
--- Takes ids of one level until there are `wanted`, passing over voids.
+-- Takes ids of one level until there are `wanted`, passing over tombstones.
 local function take_level(call, t, level, wanted, ids)
   while #ids < wanted and not takes.is_tired(call) do
     local entries = next_entries(call, t, level, wanted - #ids)
     if #entries == 0 then return end
     local marks, d = calls.table_of(call, 'marks'), accounts.details_of(call, t)
     marks[t] = marks[t] or {}
-    local voids = takes.add_live(call, t, level, entries, ids, marks[t])
-    d.voids, call.voids = d.voids - voids, call.voids + voids
+    local tombstones = takes.add_live(call, t, level, entries, ids, marks[t])
+    d.tombstones, call.tombstones = d.tombstones - tombstones, call.tombstones + tombstones
   end
 end
 
@@ -64,7 +64,7 @@ end
 function takes.ids(call, t, wanted)
   if accounts.is_plain(t) then return next_entries(call, t, DEFAULT_PRIORITY, wanted) end
   local d = accounts.details_of(call, t)
-  if d.voids == 0 and d.levels == 0 then return next_entries(call, t, DEFAULT_PRIORITY, wanted) end
+  if d.tombstones == 0 and d.levels == 0 then return next_entries(call, t, DEFAULT_PRIORITY, wanted) end
   local ids = {}
   for _, level in ipairs(levels.of(call, t)) do take_level(call, t, level, wanted, ids) end
   return ids
@@ -81,9 +81,9 @@ function takes.write(call)
     if own.is_empty then levels.close(call, own.tenant, own.level) end
   end
   for t, marks in pairs(call.marks or {}) do
-    local void = key(call, 'void:' .. t.name)
+    local tombstone = key(call, 'tombstone:' .. t.name)
     for field, count in pairs(marks) do
-      if redis.call('HINCRBY', void, field, -count) == 0 then redis.call('HDEL', void, field) end
+      if redis.call('HINCRBY', tombstone, field, -count) == 0 then redis.call('HDEL', tombstone, field) end
     end
     if t.ready == 0 then places.drop_lists(call, t) end
   end

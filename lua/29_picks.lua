@@ -31,7 +31,7 @@ local function next_woken(call, wanted)
     if t and t.slot == AWAKE and limits.is_eligible(call, t) and seats.may_wake(call, t) then
       woken[#woken + 1] = t
     elseif t then
-      accounts.touch(call, t).listed = 0
+      accounts.touch(call, t).is_on_wake_list = 0
     end
   end
   return woken, #tags > 0
@@ -62,7 +62,7 @@ local function pick(call, round)
   local is_behind = woken and best
     and accounts.vtime_of(call, best) + accounts.expected_of(call, best) / best.weight < q.level
   if woken and not (is_behind and calls.random(call) < (limits.is_guaranteed(call, woken) and 1 / 8 or 1 / 2)) then
-    round.next_woken, woken.listed = round.next_woken + 1, 0
+    round.next_woken, woken.is_on_wake_list = round.next_woken + 1, 0
     return accounts.touch(call, woken)
   end
   if not best then return nil end
@@ -83,7 +83,7 @@ local function dispatch(call, round, t)
   end
   if t.ready == 0 or not is_plain then seats.recount(call, t) end
   if not is_plain and t.standing ~= 0 and limits.is_guaranteed(call, t) then
-    round.woken[#round.woken + 1], t.listed = t, 1  -- its turn comes again, after the other newly active tenants'
+    round.woken[#round.woken + 1], t.is_on_wake_list = t, 1  -- again, after the other newly active tenants
   end
 end
 
@@ -111,7 +111,7 @@ function picks.round(call, wanted)
   return {tenants = tenants, moves = moves, count = count, is_kept = is_kept}
 end
 
--- Takes back pick i, whose task turned out to be void (`returned` = 1: it is still ready) or expired (0).
+-- Takes back pick i, whose task turned out to be tombstone (`returned` = 1: it is still ready) or expired (0).
 function picks.unpick(call, round, i, returned)
   local t = round.tenants[i]
   charges.refund(call, t, round.moves[i])
@@ -122,7 +122,7 @@ function picks.unpick(call, round, i, returned)
   seats.recount(call, t)
 end
 
--- Gives the picks their tasks' ids; those that found only voids are taken back.
+-- Gives the picks their tasks' ids; those that found only tombstones are taken back.
 function picks.take(call, round)
   local tenants, moves, wanted, taken, ids = round.tenants, round.moves, {}, {}, {}
   for i = 1, round.count do wanted[tenants[i]] = (wanted[tenants[i]] or 0) + 1 end

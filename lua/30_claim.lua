@@ -1,10 +1,10 @@
 -- The verb `claim`: the fair pick (10_seats.lua), and the lease that is written in the same atomic step.
 --
--- A claim works in rounds: pick tenants (nothing leaves a slot meanwhile, so the darts stay true), take their tasks,
+-- A claim works in rounds: pick tenants (nothing leaves a slot meanwhile, so the probes stay true), take their tasks,
 -- seat the tenants that were emptied. All of that only reads; then comes one block of writes (`write_claim`), so that
 -- an error, whatever it is, finds the queue as it was. A second round is needed when the first served all there was
--- outside the wake list (whoever is served from there takes a slot only afterwards), or entries were void or expired,
--- or darts ran out.
+-- outside the wake list (whoever is served from there takes a slot only afterwards), or entries were tombstone or
+-- expired, or probes ran out.
 
 do
 
@@ -25,10 +25,10 @@ local function add_lease(call, claim, id, record, past)
   local run, ids, runs, out = claim.run, claim.ids, claim.runs, claim.out
   local n = #ids
   if past then
-    run.attempt, run.forgiven, run.max_attempts, run.error = past.attempt + 1, past.forgiven, past.max_attempts,
-      past.error
+    run.attempt, run.uncounted_attempts = past.attempt + 1, past.uncounted_attempts
+    run.max_attempts, run.error = past.max_attempts, past.error
   else
-    run.attempt, run.forgiven, run.error = 1, 0, ''
+    run.attempt, run.uncounted_attempts, run.error = 1, 0, ''
   end
   if run.features >= IS_LARGE then
     record, claim.bytes = records.whole(call, id, record), claim.bytes + run.bytes
@@ -36,7 +36,7 @@ local function add_lease(call, claim, id, record, past)
   if run.features % 2 == HAS_EXTRAS then claim.asking[#claim.asking + 1] = id end
   ids[n + 1], runs[2 * n + 1], runs[2 * n + 2] = id, id, RUN.pack(run)
   n = HEAD + 4 * n
-  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, run.attempt, run.max_attempts + run.forgiven, record
+  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, run.attempt, run.max_attempts + run.uncounted_attempts, record
 end
 
 -- Sorts the round's tasks: those whose window has closed, those that are leased, those that go back since the reply is
@@ -112,7 +112,8 @@ local function recall(call, name, claim)
     if run and leases.is_leased(run.state) and run.lease == lease and records.is_task(found[i]) then
       if run.features % 2 == HAS_EXTRAS then claim.asking[#claim.asking + 1] = id end
       if run.is_extended == 1 then redis.call('ZADD', key(call, 'extended'), deadline, id) end
-      for _, value in ipairs({id, run.attempt, run.max_attempts + run.forgiven, records.whole(call, id, found[i])}) do
+      local most = run.max_attempts + run.uncounted_attempts
+      for _, value in ipairs({id, run.attempt, most, records.whole(call, id, found[i])}) do
         claim.out[#claim.out + 1] = value
       end
     end
@@ -131,7 +132,7 @@ local function reply_of(call, claim)
   end
   out[1], out[2], out[3], out[4], out[5] = call.now, q.lease_ms, #out > HEAD and claim.lease or 0, wanted,
     call.unpark_at or -1
-  out[6] = q.barred == 0 and {unpack(call.kept or {})} or {'', q.barred, call.now, call.now}
+  out[6] = q.blocked == 0 and {unpack(call.kept or {})} or {'', q.blocked, call.now, call.now}
   return out
 end
 
@@ -139,7 +140,7 @@ end
 local function fill(call, claim, limit)
   local q, rounds = call.queue, 0
   call.wake = {taken = 0, unserved = {}, again = {}}
-  while q.barred == 0 and #claim.ids < limit and q.servable > 0 and rounds < ROUNDS and #claim.late < LATE_PER_CALL
+  while q.blocked == 0 and #claim.ids < limit and q.servable > 0 and rounds < ROUNDS and #claim.late < LATE_PER_CALL
       and call.tokens < TOKENS_PER_CALL and claim.bytes < PAGE_BYTES and not claim.is_kept do
     if rounds > 0 then seats.seat_all(call) end
     local round = picks.round(call, limit - #claim.ids)
@@ -152,14 +153,14 @@ end
 
 -- claim(keys, argv): lease up to `limit` ready tasks by the fair pick.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 name of the claim  4 limit (1..500; at most 150 are leased)  5 "again" if an earlier call
---         under this name may have been carried out: what it took is given once more, and nothing else  6 the server's
---         own time in ms (may be empty or left out): see calls.confirm  7 how many slots are attached to the queue,
---         over all servers (may be empty or left out: as many as before)
+--   argv  1 now  2 random_values  3 name of the claim  4 limit (1..500; at most 150 are leased)  5 "again" if an
+--         earlier call under this name may have been carried out: what it took is given once more, and nothing else  6
+--         the server's own time in ms (may be empty or left out): see calls.confirm  7 how many slots are attached to
+--         the queue, over all servers (may be empty or left out: as many as before)
 --   out   now_ms, lease_ms, lease (the number that opens all these leases; 0: nothing was taken), ids of those whose
 --         result is kept, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
---         out while they had ready tasks: name, cause (as `barred`; 8: its cap), from when, until when, and of a queue
---         that is barred: '', barred, now, now; then per task: id, attempt, max_attempts, record
+--         out while they had ready tasks: name, cause (as `blocked`; 8: its cap), from when, until when, and of a queue
+--         that is blocked: '', blocked, now, now; then per task: id, attempt, max_attempts, record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that finds nothing, and finds the mark and the number of
 --         slots as they are to be, writes nothing.
@@ -176,7 +177,7 @@ function verbs.claim(keys, args)
     is_kept = false}
   if args[5] == 'again' and recall(call, args[3], claim) then return reply_of(call, claim) end
   claim.run = {lease = claim.lease, state = leases.LEASED, features = 0, is_extended = 0, taken = 0, began_at = call.at,
-    bytes = 0, tag = '', attempt = 0, forgiven = 0, max_attempts = 0, expires_at = 0, error = ''}
+    bytes = 0, tag = '', attempt = 0, uncounted_attempts = 0, max_attempts = 0, expires_at = 0, error = ''}
   local has_changed = slots ~= q.slots
   if has_changed then limits.set_slots(call, slots) end
   local rounds = fill(call, claim, limit)
@@ -185,7 +186,7 @@ function verbs.claim(keys, args)
     extras.read(call, claim.asking)
     write_claim(call, claim)
     batches.finish(call)
-    if is_short then  -- perhaps work is left behind many voids: come again
+    if is_short then  -- perhaps work is left behind many tombstones: come again
       q.hungry, call.readied = 1, call.readied or q.servable > 0 and not claim.is_kept
     end
     calls.close(call)

@@ -3,10 +3,11 @@
 --
 --   action   the lease ends, and the task is                                       the attempt
 --   ack      done: forgotten, its id remembered                                     counts
---   finish   as ack, and its result kept where the task asked for it                counts
+--   ack_with_result   as ack, and its result kept where the task asked for it                counts
 --   nack     delayed by detail (ms; empty: backoff with full jitter), or dead       counts
 --   reject   dead at once, `rejected`                                               counts
---   release  back at the head of its tenant's list                                  is forgiven: max_attempts moves up
+--   release  back at the head of its tenant's list                                  is uncounted_attempts: max_attempts
+--            moves up
 --   reap     as release, or dead as `lease_lost` when it was the last               counts
 --   extend   (the lease goes on for another lease_ms)                               -
 --   take     as extend, by another connection than before                           -
@@ -49,7 +50,7 @@ local function end_run(call, id, state)
 end
 
 local function is_last_attempt(run)
-  return run.attempt - run.forgiven >= run.max_attempts
+  return run.attempt - run.uncounted_attempts >= run.max_attempts
 end
 
 -- The task waits for its next attempt, its run with it; the window's end is watched again.
@@ -60,17 +61,18 @@ end
 
 -- Full jitter: anywhere up to min(cap, base * 2^(attempt - 1)), of the attempts that count.
 local function backoff_ms(call, run)
-  local q, before = call.queue, math.min(run.attempt - run.forgiven - 1, 40)
+  local q, before = call.queue, math.min(run.attempt - run.uncounted_attempts - 1, 40)
   return math.floor(calls.random(call) * math.min(q.retry_cap_ms, q.retry_base_ms * 2 ^ before)) + 1
 end
 
 -- What becomes of a task of tenant t whose lease has just ended.
 local actions = {}
-local ARGUMENTS = {ack = 3, finish = 4, nack = 5, reject = 4, release = 3, reap = 3, extend = 3,
+local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 5, reject = 4, release = 3, reap = 3, extend = 3,
   take = 3}  -- of each action
-local HEAVY = {finish = true, nack = true, reject = true}  -- these, and all of tasks that ask for more, are work:
+-- These, and all of tasks that ask for more, are work:
+local HEAVY = {ack_with_result = true, nack = true, reject = true}
 local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 8, 300    -- a call leaves the rest to the next
-local WORKED = {ack = true, finish = true, nack = true, reject = true}  -- the handler came to an end
+local WORKED = {ack = true, ack_with_result = true, nack = true, reject = true}  -- the handler came to an end
 
 local function end_well(call, t, id, lease)
   settlements.forget(call, t, id, 'done', lease.lease, lease.attempt, lease.features, lease.bytes)
@@ -83,7 +85,7 @@ function actions.ack(call, t, id, lease)
   end_well(call, t, id, lease)
 end
 
-function actions.finish(call, t, id, lease, result)
+function actions.ack_with_result(call, t, id, lease, result)
   extras.keep_result(call, t, id, result)
   end_well(call, t, id, lease)
 end
@@ -111,7 +113,7 @@ end
 
 function actions.release(call, t, id)
   local run = end_run(call, id, leases.SETTLED)
-  run.forgiven = run.forgiven + 1
+  run.uncounted_attempts = run.uncounted_attempts + 1
   keep_waiting(call, id, run)
   places.put_ready(call, t, {id}, 'LPUSH')
 end
@@ -146,7 +148,7 @@ function settlements.settle(call, action, id, number, until_ms, ...)
   if not lease or number and lease.lease ~= number or not leases.is_leased(lease.state) then
     return refusal(call, id, number)
   end
-  local is_stopping, is_done = lease.state == leases.STOPPING, action == 'ack' or action == 'finish'
+  local is_stopping, is_done = lease.state == leases.STOPPING, action == 'ack' or action == 'ack_with_result'
   if action == 'extend' then
     leases.extend(call, id)
     return is_stopping and 'cancelled' or 'ok'
@@ -203,7 +205,7 @@ end
 local function read_more(call, ids, numbers)
   local features = {}
   leases.read_groups(call, numbers)
-  if call.queue.special == 0 then return features end
+  if call.queue.tasks_with_options == 0 then return features end
   for i, id in ipairs(ids) do
     local lease = leases.lease_of(call, id)
     features[i] = lease and lease.features or HAS_EXTRAS
@@ -214,9 +216,9 @@ end
 
 -- settle(keys, argv): end or extend leases, each fenced by (id, lease).
 --   keys  1 prefix
---   argv  1 now  2 dice  then per lease (at most 500): action, id, lease (its number; with a slash and
+--   argv  1 now  2 random_values  then per lease (at most 500): action, id, lease (its number; with a slash and
 --         how often it was taken over behind it that is part of the fence), and
---         for finish: result; for nack: delay_ms (may be empty), error; for reject: error
+--         for ack_with_result: result; for nack: delay_ms (may be empty), error; for reject: error
 --   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
 --         | "stale" (the lease was lost: another one owns or owned the task)
 --         | "cancelled" (extended, but the task was cancelled: its owner shall stop);

@@ -62,7 +62,7 @@ end
 
 -- cancel(keys, argv): tasks that wait are forgotten; those that run shall be stopped.
 --   keys  1 prefix
---   argv  1 now  2 dice  then ids (at most 64, each once)
+--   argv  1 now  2 random_values  then ids (at most 64, each once)
 --   out   per id "ok" (it will not run) | "running" (its worker is told to stop; what it acks all the same is done)
 --         | "gone" (done, dead, cancelled or unknown)
 --   flags allow-oom
@@ -75,7 +75,7 @@ end
 
 -- reschedule(keys, argv): give waiting tasks another start; one that has passed means now.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 64, each once)
+--   argv  1 now  2 random_values  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 64, each once)
 --   out   per id "ok" | "running" | "expired" (it would start after its end: nothing changed) | "gone"
 --   flags allow-oom
 function verbs.reschedule(keys, args)

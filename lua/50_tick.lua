@@ -147,7 +147,7 @@ end
 
 -- The oldest dead letters of the tenant that has most of them: up to `limit`, and no more than its lead over the next.
 local function oldest_of_most(call, limit)
-  local most = redis.call('ZRANGE', key(call, 'graveyards'), 0, 1, 'REV', 'WITHSCORES')
+  local most = redis.call('ZRANGE', key(call, 'dead_counts'), 0, 1, 'REV', 'WITHSCORES')
   if not most[1] then return most end
   local count = math.max(1, math.min(limit, most[2] - (most[4] or 0)))
   return redis.call('ZRANGE', key(call, 'deaths:' .. most[1]), 0, count - 1)
@@ -202,9 +202,9 @@ end
 -- remembered of ended tasks and what was kept for long enough; cancel what is left of cancelled batches; let in tenants
 -- that have tokens again.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 limit: tasks (1..500), which those duties share that have something to do  4 the server's
---         own time in ms (may be empty or left out): nothing expires, and nothing is trimmed, by a clock that is more
---         than a minute ahead of it
+--   argv  1 now  2 random_values  3 limit: tasks (1..500), which those duties share that have something to do  4 the
+--         server's own time in ms (may be empty or left out): nothing expires, and nothing is trimmed, by a clock that
+--         is more than a minute ahead of it
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
 --         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), turns
 --         (windows that are to open or close: see `set_windows`)

@@ -5,7 +5,7 @@ local MAX_WEIGHT = 10000000  -- thousandths
 
 -- set_weight(keys, argv): give a tenant a weight.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant  4 weight in thousandths (1..10,000,000)
+--   argv  1 now  2 random_values  3 tenant  4 weight in thousandths (1..10,000,000)
 --   out   the weight it had
 --   flags allow-oom
 function verbs.set_weight(keys, args)
@@ -26,14 +26,14 @@ end
 local function set_paused(keys, args, is_paused)
   local call, name = calls.open_made(keys, args), args[3]
   if name ~= '' then check_tenant(name) end
-  local before = limits.bar_named(call, name, BAR_PAUSED, is_paused)
+  local before = limits.bar_named(call, name, BLOCKED_PAUSED, is_paused)
   calls.close(call)
   return before
 end
 
 -- pause(keys, argv): hold back a tenant's tasks, or the whole queue's; leases go on. Enqueueing goes on.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant (empty: the queue)
+--   argv  1 now  2 random_values  3 tenant (empty: the queue)
 --   out   1 if it was paused already, else 0
 --   flags allow-oom
 function verbs.pause(keys, args) return set_paused(keys, args, true) end
@@ -51,7 +51,7 @@ local SETTINGS = {
 
 -- configure(keys, argv): change settings of the queue, all or none.
 --   keys  1 prefix
---   argv  1 now  2 dice  then pairs: setting, value
+--   argv  1 now  2 random_values  then pairs: setting, value
 --   out   "ok". A change of `share` starts all accounts anew, since it changes the unit of service.
 --   flags allow-oom
 function verbs.configure(keys, args)
@@ -101,7 +101,7 @@ end
 
 -- replay(keys, argv): give dead letters a fresh set of attempts, at the end of their tenants' lists.
 --   keys  1 prefix
---   argv  1 now  2 dice  then ids (at most 500)
+--   argv  1 now  2 random_values  then ids (at most 500)
 --   out   per id "ok" | "gone" (not a dead letter)
 --   flags none: refused as a whole when the store is full
 function verbs.replay(keys, args)
@@ -112,7 +112,8 @@ function verbs.replay(keys, args)
     if attempts > 0 then
       leases.set_run(call, id, {
         lease = 0, state = leases.REAPED, features = header.features, is_extended = 0, taken = 0, began_at = 0,
-        bytes = bytes, tag = t.tag, attempt = attempts, forgiven = attempts, max_attempts = header.max_attempts,
+        bytes = bytes, tag = t.tag, attempt = attempts, uncounted_attempts = attempts,
+        max_attempts = header.max_attempts,
         expires_at = header.expires_at > call.now and header.expires_at or 0, error = '',
       })
     end
@@ -124,7 +125,7 @@ end
 
 -- purge(keys, argv): delete dead letters.
 --   keys  1 prefix
---   argv  1 now  2 dice  then ids (at most 500)
+--   argv  1 now  2 random_values  then ids (at most 500)
 --   out   per id "ok" | "gone" (not a dead letter)
 --   flags allow-oom
 function verbs.purge(keys, args)

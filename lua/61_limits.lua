@@ -48,8 +48,8 @@ end
 
 -- set_limits(keys, argv): set limits of a tenant, or those for all who have none of their own; all or none.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant (empty: for all)  then pairs: limit, value (0: none; -1: the one for all, or its
---         default)
+--   argv  1 now  2 random_values  3 tenant (empty: for all)  then pairs: limit, value (0: none; -1: the one for all, or
+--         its default)
 --   out   all that were set until now, in pairs
 --   flags allow-oom
 function verbs.set_limits(keys, args)
@@ -72,7 +72,7 @@ end
 
 -- limits(keys, argv): what is set for a tenant, or for all.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant (empty: for all)
+--   argv  1 now  2 random_values  3 tenant (empty: for all)
 --   out   in pairs: limit, value (0: none; -1: the one for all)
 function verbs.limits(keys, args)
   if args[3] ~= '' then check_tenant(args[3]) end

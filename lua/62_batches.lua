@@ -6,8 +6,8 @@ local BATCH_ID_BYTES = ID_BYTES - 26  -- a callback task's id ends in a word, at
 
 -- open_batch(keys, argv): open a batch; tasks are added by `enqueue`.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant  4 id (1..229 bytes)  5 cap (tasks running at once; 0: none)  then payloads of
---         callback tasks, each may be empty: 6 when it is complete  7 when it is and all its tasks were done  8 when
+--   argv  1 now  2 random_values  3 tenant  4 id (1..229 bytes)  5 cap (tasks running at once; 0: none)  then payloads
+--         of callback tasks, each may be empty: 6 when it is complete  7 when it is and all its tasks were done  8 when
 --         the first is dead  9 1 to tell its tenant's feed when it is complete, else 0
 --   out   "ok" | "duplicate" (there is such a batch: unchanged). Refused with `quota_exceeded` where the tenant would
 --         keep too much.
@@ -42,7 +42,7 @@ end
 
 -- close_batch(keys, argv): no more tasks are added; the batch is complete when its tasks have ended.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 id
+--   argv  1 now  2 random_values  3 id
 --   out   the state it had: "open" | "closed" | "complete"
 --   flags allow-oom
 function verbs.close_batch(keys, args)
@@ -59,7 +59,7 @@ end
 
 -- cancel_batch(keys, argv): close a batch and cancel its tasks: some now, the others by the next ticks.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 id
+--   argv  1 now  2 random_values  3 id
 --   out   the state it had: "open" | "closed" | "complete"
 --   flags allow-oom
 function verbs.cancel_batch(keys, args)
@@ -77,7 +77,7 @@ end
 
 -- batches(keys, argv): how far batches are.
 --   keys  1 prefix
---   argv  1 now  2 dice  then ids (at most 500)
+--   argv  1 now  2 random_values  then ids (at most 500)
 --   out   per id: {state, tenant, cap, total, running, done, dead, cancelled, created_at_ms, completed_at_ms (or 0)};
 --         or {} where there is none
 function verbs.batches(keys, args)

@@ -8,15 +8,15 @@ do
 local MAX_QUOTA = 1000000
 
 local function open_registry(keys, args)
-  local call = {prefix = keys[1], dice = args[2]}
+  local call = {prefix = keys[1], random_values = args[2]}
   call.now = calls.clock_ms(call, args[1])
   return call
 end
 
 -- add_queue(keys, argv): note that a queue is made.
 --   keys  1 prefix of the registry
---   argv  1 now  2 dice  3 queue  4 maker (a tenant; empty: an operator)  5 how many queues it may have made (empty:
---         any number)
+--   argv  1 now  2 random_values  3 queue  4 maker (a tenant; empty: an operator)  5 how many queues it may have made
+--         (empty: any number)
 --   out   "ok" | "known" (unchanged). Refused with `quota_exceeded queues` where the maker has made as many already.
 --   flags none: refused when the store is full
 function verbs.add_queue(keys, args)
@@ -36,7 +36,7 @@ end
 
 -- remove_queue(keys, argv): forget a queue, and that its maker has made it.
 --   keys  1 prefix of the registry
---   argv  1 now  2 dice  3 queue  4 its entry, as it was read: a queue made anew since then stays
+--   argv  1 now  2 random_values  3 queue  4 its entry, as it was read: a queue made anew since then stays
 --   out   "ok" | "gone" (there is no such entry)
 --   flags allow-oom
 function verbs.remove_queue(keys, args)

@@ -52,7 +52,7 @@ end
 
 -- schedule(keys, argv): create a schedule, or change the one of that name; the same again changes nothing.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant  4 name  5 next_at (ms; not used if the timing stays as it is)
+--   argv  1 now  2 random_values  3 tenant  4 name  5 next_at (ms; not used if the timing stays as it is)
 --         6 missed: 0 skip, 1 once  7 timing  8 template
 --   out   "created" | "changed" | "same", next_at_ms. What is paused stays so.
 --   flags none: refused when the store is full
@@ -84,7 +84,7 @@ end
 
 -- unschedule(keys, argv): delete a schedule; its tasks go on.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant  4 name
+--   argv  1 now  2 random_values  3 tenant  4 name
 --   out   "ok" | "gone" (there is none)
 --   flags allow-oom
 function verbs.unschedule(keys, args)
@@ -102,7 +102,7 @@ end
 
 -- pause_schedule(keys, argv): let a schedule fire no more until it is resumed.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant  4 name
+--   argv  1 now  2 random_values  3 tenant  4 name
 --   out   1 if it was paused already, else 0; -1: there is none
 --   flags allow-oom
 function verbs.pause_schedule(keys, args)
@@ -118,7 +118,7 @@ end
 
 -- resume_schedule(keys, argv): let a schedule fire again; what it would have fired meanwhile is not made up for.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant  4 name  5 head, as it was read  6 next_at (ms)
+--   argv  1 now  2 random_values  3 tenant  4 name  5 head, as it was read  6 next_at (ms)
 --   out   "ok" | "stale" (the head has changed: read it again)
 --   flags allow-oom
 function verbs.resume_schedule(keys, args)
@@ -175,7 +175,7 @@ end
 
 -- fire(keys, argv): enqueue the tasks of schedules that are due, each once, and move each to its next time.
 --   keys  1 prefix
---   argv  1 now  2 dice  then per fire (at most 100): <tenant>/<name>, head, as it was read, next_at (ms)
+--   argv  1 now  2 random_values  then per fire (at most 100): <tenant>/<name>, head, as it was read, next_at (ms)
 --   out   per fire: "ok" | "duplicate" (the id is known) | "duplicate <id>" (another task, perhaps of an earlier fire,
 --         holds its dedupe key: no task) | "missed" (it is more than a minute late, and the schedule skips what it
 --         missed: no task) | "quota_exceeded" (the tenant has too much waiting: no task) | "gone" (it is not due,
@@ -211,7 +211,8 @@ end
 -- schedules(keys, argv): the schedules of a tenant (in no order), one of them, or a page of all, those first that fire
 -- first and those that are paused last.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant (empty: all)  4 name (empty: all of the tenant)  5 offset  6 count (of all: 1..500)
+--   argv  1 now  2 random_values  3 tenant (empty: all)  4 name (empty: all of the tenant)  5 offset  6 count (of all:
+--         1..500)
 --   out   now_ms, then per schedule: {<tenant>/<name>, head}; with a name: {<tenant>/<name>, head, template}
 function verbs.schedules(keys, args)
   local call, tenant, name = calls.open(keys, args), args[3], args[4]

@@ -3,15 +3,15 @@
 --
 -- Authority. The records in `tasks` say which tasks there are. Of each: a death in `dead` means dead, else a run that
 -- is leased means leased, else an entry in its tenant's `delayed` set or its batch's `held` set means that, else it is
--- ready. All else (lists, voids, counts, accounts' counts, seats, groups and deadlines, watches) follows from that, and
--- only what differs is written: of a sound queue nothing but the deadlines of its leases.
+-- ready. All else (lists, tombstones, counts, accounts' counts, seats, groups and deadlines, watches) follows from
+-- that, and only what differs is written: of a sound queue nothing but the deadlines of its leases.
 --
 -- A repair is a stack of *jobs*; a call takes the topmost, page by page, until it has looked at WORK elements. A job
 -- that is not done goes back with its cursor, and below those that it asks for. What it has learned stands in `repair`
 -- and in keys beginning so, until it is done. If a call failed half way, or the store is another one than before (by
 -- its run id: cursors of a hash are good for one life of one store), the repair begins anew.
 --
--- Meanwhile the queue is barred (BAR_REPAIR): claims give nothing, and whatever else changes it is refused.
+-- Meanwhile the queue is blocked (BLOCKED_REPAIR): claims give nothing, and whatever else changes it is refused.
 
 local repairs = {jobs = {}}  -- what other sections call; `jobs`: kind -> job(call, job), true when it is done
 do
@@ -19,8 +19,8 @@ do
 repairs.PAGE, repairs.WORK = 64, 100  -- elements of one page, and after how many a call is over
 local STEPS = {'clear', 'runs', 'dead', 'extras', 'expiring', 'deaths', 'extended', 'tenants', 'wake', 'accounts',
   'slots', 'idle', 'batches', 'tasks', 'ends', 'templates', 'groups', 'leased', 'claims', 'leases', 'marks',
-  'unnamed', 'lists', 'mend', 'graveyards', 'tallies', 'renew'}
-local PARTS = {'jobs', 'sums', 'tallies', 'leased', 'marks', 'woken', 'list', 'voids'}
+  'unnamed', 'lists', 'mend', 'dead_counts', 'tallies', 'renew'}
+local PARTS = {'jobs', 'sums', 'tallies', 'leased', 'marks', 'woken', 'list', 'tombstones'}
 local jobs = repairs.jobs
 
 -- A key of what the repair has learned.
@@ -94,7 +94,7 @@ function repairs.load(call)
   call.repair, r.number = r, tonumber(known.number or call.now)
   if known.life ~= life or known.is_open == '1' then begin(call, r.mended) end
   redis.call('HSET', key(call, 'repair'), 'number', text(r.number), 'life', life, 'is_open', 1)
-  call.queue.barred = bit.bor(call.queue.barred, BAR_REPAIR)
+  call.queue.blocked = bit.bor(call.queue.blocked, BLOCKED_REPAIR)
   return r
 end
 
@@ -175,8 +175,8 @@ function jobs.extras(call, job)
   local is_last = prune_hash(call, job, 'extras', function(fact) return fact.header.features % 2 == HAS_EXTRAS end)
   if is_last then
     local count = redis.call('HLEN', key(call, 'extras'))
-    repairs.note(call, 'counts', count ~= call.queue.special and 1 or 0)
-    call.queue.special = count
+    repairs.note(call, 'counts', count ~= call.queue.tasks_with_options and 1 or 0)
+    call.queue.tasks_with_options = count
   end
   return is_last
 end

@@ -1,11 +1,11 @@
 -- What can be asked without changing anything. All of these are `no-writes`: they run on replicas and on a full store.
 do
 
--- depth(keys, argv): the queue's counts and settings, in O(1).
+-- queue_state(keys, argv): the queue's counts and settings, in O(1).
 --   keys  1 prefix
---   argv  1 now  2 dice
+--   argv  1 now  2 random_values
 --   out   name, value, name, value, ... (numbers as text)
-function verbs.depth(keys, _)
+function verbs.queue_state(keys, _)
   local out = {}
   for name, value in pairs(calls.load_queue(keys[1])) do
     if name ~= 'classes' then
@@ -18,9 +18,10 @@ end
 
 -- tenants(keys, argv): a page of the tenants, in no order; or the named ones.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 cursor ("0" to begin)  4 count (1..500)  then names (if any: cursor and count are not used)
+--   argv  1 now  2 random_values  3 cursor ("0" to begin)  4 count (1..500)  then names (if any: cursor and count are
+--         not used)
 --   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, held, delayed, leased,
---         dead, done, delivered, entitled (since the tenant was first seen; ms or tasks), is_eligible, barred (1
+--         dead, done, delivered, entitled (since the tenant was first seen; ms or tasks), is_eligible, blocked (1
 --         paused, 2 closed, 4 out of tokens, added up), limited (1: there are limits of its own), bytes (of tasks that
 --         wait)
 function verbs.tenants(keys, args)
@@ -44,7 +45,7 @@ function verbs.tenants(keys, args)
     local books = accounts.books_of(call, t)
     local delivered = books.delivered + (call.queue.share == SHARE_TIME and accounts.age_of(call, t) or 0)
     for _, value in ipairs({t.weight, t.ready, d.held, d.delayed, t.leased, d.dead, books.done, delivered,
-      seats.entitled_to(call, t), t.slot ~= OUT and 1 or 0, d.barred, d.limited, books.bytes}) do
+      seats.entitled_to(call, t), t.slot ~= OUT and 1 or 0, d.blocked, d.limited, books.bytes}) do
       name = name .. ' ' .. text(value)
     end
     out[#out + 1] = name
@@ -83,7 +84,7 @@ end
 
 -- tasks(keys, argv): what is known of tasks.
 --   keys  1 prefix
---   argv  1 now  2 dice  then ids (at most 500)
+--   argv  1 now  2 random_values  then ids (at most 500)
 --   out   per id: {state, tenant, attempt, at_ms, detail, error, lease}; state is ready, held (by its batch's cap),
 --         delayed (at: start), leased (at: lease deadline, detail: worker, lease: its number), dead (at: death, detail:
 --         reason), done or cancelled (not long ago; no attempt is told), or unknown
@@ -98,7 +99,7 @@ end
 
 -- results(keys, argv): the results that are kept of tasks that were done.
 --   keys  1 prefix
---   argv  1 now  2 dice  then ids (at most 500)
+--   argv  1 now  2 random_values  then ids (at most 500)
 --   out   per id: the result as it came, or false; false too while another task has the id. Fewer than asked for where
 --         the results are long.
 function verbs.results(keys, args)
@@ -118,13 +119,13 @@ end
 
 -- peek(keys, argv): a tenant's next ready tasks, in the order in which they will be served.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant  4 count (1..500)
---   out   per task: id, record; fewer than `count` also where the records are long, or behind many voids
+--   argv  1 now  2 random_values  3 tenant  4 count (1..500)
+--   out   per task: id, record; fewer than `count` also where the records are long, or behind many tombstones
 function verbs.peek(keys, args)
   local call, count = calls.ask(keys, args), check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   check_tenant(args[3])
   local t, ids, out, bytes = accounts.named(call, args[3]), {}, {}, 0
-  local left = count + math.min(accounts.details_of(call, t).voids, takes.VOIDS_PER_CALL)
+  local left = count + math.min(accounts.details_of(call, t).tombstones, takes.VOIDS_PER_CALL)
   for _, level in ipairs(levels.of(call, t)) do
     if left <= 0 or #ids >= count then break end
     local entries = redis.call('LRANGE', levels.list(call, t, level), 0, left - 1)

@@ -11,7 +11,7 @@ end
 
 -- events(keys, argv): what was told of a tenant after an event, oldest first.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant  4 after (an event's id; 0: all that is kept)  5 count (1..500)
+--   argv  1 now  2 random_values  3 tenant  4 after (an event's id; 0: all that is kept)  5 count (1..500)
 --   out   oldest (the first id that is kept; the next one to be given, if none is), newest (0: none was ever given),
 --         then per event: id, event, task or batch, at_ms, attempt, detail. Ids count up by one: between `after` and an
 --         `oldest` over `after` + 1 some have gone.

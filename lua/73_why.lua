@@ -5,16 +5,16 @@ local NEAR = 20000  -- entries at either end of a list among which a task is loo
 
 -- How many of its tenant's tasks stand before a ready one, at least, and whether that is exact.
 local function count_ahead(call, t, id)
-  local own, before, voids = extras.of(call, id).priority, 0, accounts.details_of(call, t).voids
+  local own, before, tombstones = extras.of(call, id).priority, 0, accounts.details_of(call, t).tombstones
   for _, level in ipairs(levels.of(call, t)) do
     if level == own then break end
     before = before + redis.call('LLEN', levels.list(call, t, level))
   end
   local list = levels.list(call, t, own)
-  local twins = voids > 0 and redis.call('HGET', key(call, 'void:' .. t.name), levels.field(id, own)) or 0
-  local place = redis.call('LPOS', list, id, 'RANK', twins + 1, 'MAXLEN', NEAR)  -- its voids stand before it
+  local twins = tombstones > 0 and redis.call('HGET', key(call, 'tombstone:' .. t.name), levels.field(id, own)) or 0
+  local place = redis.call('LPOS', list, id, 'RANK', twins + 1, 'MAXLEN', NEAR)  -- its tombstones stand before it
     or redis.call('LPOS', list, id, 'RANK', -1, 'MAXLEN', NEAR)
-  return math.max(before + (place or NEAR) - voids, 0), voids == 0 and place
+  return math.max(before + (place or NEAR) - tombstones, 0), tombstones == 0 and place
 end
 
 -- Where a waiting task stands: behind tasks of its tenant, or of its batch.
@@ -29,7 +29,7 @@ end
 
 -- why(keys, argv): what there is to know of why a task waits.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 id
+--   argv  1 now  2 random_values  3 id
 --   out   now_ms, what `tasks` tells of it, then of one that waits: name, value, name, value, ... (numbers as text):
 --         ahead (tasks of its tenant before it, at least; held: of its batch; delayed: all that are ready now),
 --         is_exact, batch_cap; its tenant's account, the limits that hold for it (cap: also by its max share), is_awake
@@ -45,10 +45,10 @@ function verbs.why(keys, args)
   local q, t = call.queue, accounts.named(call, row[2])
   local holds, facts = limits.of(call, t), place_of(call, t, id, state)
   for _, name in ipairs({'weight', 'estimate', 'ready', 'leased'}) do facts[name] = t[name] end
-  for _, name in ipairs({'barred', 'spent'}) do facts[name] = accounts.details_of(call, t)[name] end
+  for _, name in ipairs({'blocked', 'theoretical_arrival'}) do facts[name] = accounts.details_of(call, t)[name] end
   for _, name in ipairs({'guaranteed', 'rate', 'burst'}) do facts[name] = holds[name] end
   facts.cap, facts.queue_slots, facts.queue_kept = limits.cap_of(call, t), q.slots, reserve.kept(call)
-  for _, name in ipairs({'weight_sum', 'estimate', 'leased', 'barred'}) do facts['queue_' .. name] = q[name] end
+  for _, name in ipairs({'weight_sum', 'estimate', 'leased', 'blocked'}) do facts['queue_' .. name] = q[name] end
   facts.debt = math.max(0, accounts.vtime_of(call, t) - q.level) * t.weight
   facts.competes = t.standing == COMPETES and 1 or 0
   facts.is_awake = t.slot == AWAKE and 1 or 0

@@ -12,7 +12,7 @@ local COMMANDS = {  -- every command that the sections use; `@` stands for a key
 
 -- permissions(keys, argv): the commands of the library that the store's user may not run on the queue's keys.
 --   keys  1 prefix
---   argv  1 now  2 dice
+--   argv  1 now  2 random_values
 --   out   their names
 function verbs.permissions(keys, _)
   local missing, at = {}, key({prefix = keys[1]}, 'ready')

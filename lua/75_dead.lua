@@ -64,9 +64,9 @@ end
 
 -- dead(keys, argv): a page of the dead letters that match, oldest first.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 tenant (empty: all)  4 cursor (empty to begin)  5 count (1..500)  6 reason (empty: any)
---         7 text that the error contains (empty: any)  8 older_than_ms  9 younger_than_ms (0: any; with a cursor, which
---         carries them, not used)  10 "brief" to leave out the records
+--   argv  1 now  2 random_values  3 tenant (empty: all)  4 cursor (empty to begin)  5 count (1..500)  6 reason (empty:
+--         any) 7 text that the error contains (empty: any)  8 older_than_ms  9 younger_than_ms (0: any; with a cursor,
+--         which carries them, not used)  10 "brief" to leave out the records
 --   out   cursor (empty at the end), how many letters are left to look at, then per letter: {id, tenant, reason,
 --         attempts, died_at_ms, error, record}. A call looks at no more than 500 letters, so a page may be short, or
 --         empty, before the end.
@@ -94,7 +94,7 @@ end
 
 -- letter(keys, argv): one dead letter.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 id
+--   argv  1 now  2 random_values  3 id
 --   out   as `dead` gives it, with its record; empty if there is no such dead letter
 function verbs.letter(keys, args)
   local call, id = {prefix = keys[1]}, args[3]

@@ -1,9 +1,9 @@
 -- Repair (68_repair.lua): the lists of marks, and of ready tasks.
 --
--- An entry of a ready list is right if it is the last one of a task that is ready and of that level; any other is void.
--- So a list is walked from its end, and stays as it is. A ready task without an entry comes before the first task of
--- its list that was enqueued after it: the list is then copied, with the lost ones in between. One that has voids in
--- the list comes last, since its voids stand before it.
+-- An entry of a ready list is right if it is the last one of a task that is ready and of that level; any other is
+-- tombstone. So a list is walked from its end, and stays as it is. A ready task without an entry comes before the first
+-- task of its list that was enqueued after it: the list is then copied, with the lost ones in between. One that has
+-- tombstones in the list comes last, since its tombstones stand before it.
 do
 
 local jobs, part, note = repairs.jobs, repairs.part, repairs.note
@@ -93,11 +93,11 @@ end
 -- Asks for all that a tenant's ready tasks stand in, or are to.
 local function ask_lists(call, name, details)
   local found, usual = {DEFAULT_PRIORITY}, key(call, 'ready:' .. name)
-  if call.queue.special > 0 or details.levels > 0 then
+  if call.queue.tasks_with_options > 0 or details.levels > 0 then
     call.repair.left = call.repair.left - 20
     for level = 0, MAX_PRIORITY do found[level + 1] = level end
   end
-  local names = {part(call, 'ready:' .. name), key(call, 'void:' .. name), key(call, 'levels:' .. name), usual}
+  local names = {part(call, 'ready:' .. name), key(call, 'tombstone:' .. name), key(call, 'levels:' .. name), usual}
   for _, level in ipairs(found) do
     if level ~= DEFAULT_PRIORITY then names[#names + 1] = usual .. ':' .. level end
   end
@@ -106,13 +106,13 @@ local function ask_lists(call, name, details)
     local list = level == DEFAULT_PRIORITY and usual or usual .. ':' .. level
     if redis.call('EXISTS', list) == 1 then repairs.ask(call, 'list', level .. ':' .. name) end
   end
-  repairs.ask(call, 'voids', name)
+  repairs.ask(call, 'tombstones', name)
   repairs.ask(call, 'levels', name)
   repairs.ask(call, 'lost', name)
 end
 
 function jobs.lists(call, job)
-  local flat, is_last = repairs.scan(call, job, 'tenants', call.queue.special > 0 and 3 or 20)
+  local flat, is_last = repairs.scan(call, job, 'tenants', call.queue.tasks_with_options > 0 and 3 or 20)
   for i = 1, #flat, 2 do ask_lists(call, flat[i], (DETAILS.unpack(flat[i + 1]))) end
   return is_last
 end
@@ -124,39 +124,39 @@ local function list_of(call, job)
   return level, name, levels.list(call, {name = name}, level)
 end
 
--- Tells right entries from voids, a page from the end of the list on.
+-- Tells right entries from tombstones, a page from the end of the list on.
 function jobs.list(call, job)
   local level, name, list = list_of(call, job)
   local seen, ready = tonumber(job.cursor), part(call, 'ready:' .. name)
   local ids = redis.call('LRANGE', list, -seen - repairs.PAGE, -seen - 1)
   if #ids == 0 then return true end
   extras.read(call, ids)
-  local waits, right, voids = redis.call('ZMSCORE', ready, unpack(ids)), {}, {}
+  local waits, right, tombstones = redis.call('ZMSCORE', ready, unpack(ids)), {}, {}
   for i = #ids, 1, -1 do
     local id, field = ids[i], levels.field(ids[i], level)
     if waits[i] and extras.of(call, id).priority == level and redis.call('ZREM', ready, id) == 1 then
       right[#right + 1] = id
     else
-      voids[field] = (voids[field] or 0) + 1
+      tombstones[field] = (tombstones[field] or 0) + 1
     end
   end
   local sums = repairs.kept(call, 'sums', SUMS, name)
-  sums.ready, sums.voids = sums.ready + #right, sums.voids + #ids - #right
-  for field, count in pairs(voids) do redis.call('HINCRBY', part(call, 'voids'), field, count) end
+  sums.ready, sums.tombstones = sums.ready + #right, sums.tombstones + #ids - #right
+  for field, count in pairs(tombstones) do redis.call('HINCRBY', part(call, 'tombstones'), field, count) end
   job.cursor, call.repair.left = text(seen + #ids), call.repair.left - #ids
   return false
 end
 
--- Compares what was found void with what is noted of voids, and has the former if they differ.
-function jobs.voids(call, job)
-  local found, noted = part(call, 'voids'), key(call, 'void:' .. job.rest)
-  local flat, is_last = repairs.scan(call, job, 'repair:voids')
+-- Compares what was found tombstone with what is noted of tombstones, and has the former if they differ.
+function jobs.tombstones(call, job)
+  local found, noted = part(call, 'tombstones'), key(call, 'tombstone:' .. job.rest)
+  local flat, is_last = repairs.scan(call, job, 'repair:tombstones')
   for i = 1, #flat, 2 do
     if redis.call('HGET', noted, flat[i]) ~= flat[i + 1] then job.flaws = job.flaws + 1 end
   end
   if not is_last then return false end
   if job.flaws > 0 or redis.call('HLEN', found) ~= redis.call('HLEN', noted) then
-    note(call, 'voids', math.max(job.flaws, 1))
+    note(call, 'tombstones', math.max(job.flaws, 1))
     redis.call('UNLINK', noted)
     if redis.call('EXISTS', found) == 1 then redis.call('RENAME', found, noted) end
   end
@@ -193,8 +193,8 @@ local function put_lost(call, name, id, fact, touched)
     redis.call('ZADD', key(call, 'held:' .. fact.asked.batch), batches.score(level, b.sequence), id)
     redis.call('HSET', key(call, 'batches'), fact.asked.batch, BATCH.pack(b))
   else
-    local is_void = redis.call('HEXISTS', key(call, 'void:' .. name), levels.field(id, level)) == 1
-    redis.call('ZADD', part(call, 'lost:' .. level), is_void and '+inf' or text(fact.header.enqueued_at), id)
+    local is_tombstone = redis.call('HEXISTS', key(call, 'tombstone:' .. name), levels.field(id, level)) == 1
+    redis.call('ZADD', part(call, 'lost:' .. level), is_tombstone and '+inf' or text(fact.header.enqueued_at), id)
     touched[level] = true
     sums.ready = sums.ready + 1
   end

@@ -43,16 +43,18 @@ local function has_slot(call, t)
     and redis.call('GETRANGE', at, 4 * t.slot - 4, 4 * t.slot - 1) == t.tag
 end
 
--- Sees that an account is listed if it stands on the wake list, and stands there if it must; looks at its slot.
+-- Sees that an account says whether it stands on the wake list, and stands there if it must; looks at its
+-- slot.
 local function check_account(call, t)
-  local listed, slot = redis.call('SISMEMBER', part(call, 'woken'), t.tag), math.max(t.slot, AWAKE)
-  if slot == AWAKE and listed == 0 then
+  local is_on_wake_list, slot = redis.call('SISMEMBER', part(call, 'woken'), t.tag), math.max(t.slot, AWAKE)
+  if slot == AWAKE and is_on_wake_list == 0 then
     redis.call('RPUSH', key(call, 'wake'), t.tag)
     note(call, 'wake', 1)
-    listed = 1
+    is_on_wake_list = 1
   end
   local standing = slot == OUT and 0 or math.min(math.max(t.standing, ELIGIBLE), COMPETES)
-  if correct(call, 'seats', t, {listed = listed, slot = slot, standing = standing}) then save_account(call, t) end
+  local right = {is_on_wake_list = is_on_wake_list, slot = slot, standing = standing}
+  if correct(call, 'seats', t, right) then save_account(call, t) end
   if slot > 0 then
     add(call, 'class ' .. t.class, 1)
     if not has_slot(call, t) then add(call, 'flaws', 1) end
@@ -73,7 +75,7 @@ local function check_queue(call)
   local window = redis.call('HGET', key(call, 'windows'), '')
   correct(call, 'counts', q, {servable = totals.servable or 0, weight_sum = totals.weight_sum or 0,
     running = totals.running or 0, limited = redis.call('HEXISTS', key(call, 'limits'), '')})
-  limits.bar(q, BAR_CLOSED, window and WINDOW.unpack(window).is_open == 0)
+  limits.bar(q, BLOCKED_CLOSED, window and WINDOW.unpack(window).is_open == 0)
 end
 
 function jobs.accounts(call, job)
@@ -128,19 +130,20 @@ local function is_misplaced(call, t, d)
     return limits.is_eligible(call, t) and (call.queue.sweeping == 0 or own ~= UNSET) or t.standing == COMPETES
   end
   local is_full = own > 0 and t.leased >= own
-  return t.ready == 0 or d.barred ~= 0 or is_full or t.standing ~= (is_within and ELIGIBLE or COMPETES)
+  return t.ready == 0 or d.blocked ~= 0 or is_full or t.standing ~= (is_within and ELIGIBLE or COMPETES)
     or t.slot > 0 and limits.is_guaranteed(call, t)
 end
 
--- Sets what a tenant counts, and what bars it; returns whether anything was wrong.
+-- Sets what a tenant counts, and what blocks it; returns whether anything was wrong.
 local function mend_counts(call, t, d)
   local sums, running = repairs.kept(call, 'sums', SUMS, t.name), accounts.running_of(t)
-  local window, barred = redis.call('HGET', key(call, 'windows'), t.name), {barred = d.barred}
-  limits.bar(barred, BAR_CLOSED, window and WINDOW.unpack(window).is_open == 0)
+  local window, blocked = redis.call('HGET', key(call, 'windows'), t.name), {blocked = d.blocked}
+  limits.bar(blocked, BLOCKED_CLOSED, window and WINDOW.unpack(window).is_open == 0)
   local is_wrong = correct(call, 'accounts', t, {ready = sums.ready, leased = sums.leased, starts = sums.starts})
   is_wrong = correct(call, 'accounts', accounts.books_of(call, t), {bytes = sums.bytes}) or is_wrong
   is_wrong = correct(call, 'accounts', d, {held = sums.held, delayed = sums.delayed, dead = sums.dead,
-    voids = sums.voids, levels = redis.call('ZCARD', key(call, 'levels:' .. t.name)), barred = barred.barred,
+    tombstones = sums.tombstones, blocked = blocked.blocked,
+    levels = redis.call('ZCARD', key(call, 'levels:' .. t.name)),
     limited = redis.call('HEXISTS', key(call, 'limits'), t.name)}) or is_wrong
   if t.loan ~= 0 and t.leased ~= 1 then is_wrong = correct(call, 'accounts', t, {loan = 0}) or is_wrong end
   if t.standing == COMPETES then call.queue.running = call.queue.running + accounts.running_of(t) - running end
@@ -159,7 +162,7 @@ local function mend_watches(call, t, d)
       note(call, 'due', 1)
     end
   end
-  if bit.band(d.barred, BAR_SPENT) ~= 0 then
+  if bit.band(d.blocked, BLOCKED_SPENT) ~= 0 then
     note(call, 'accounts', redis.call('ZADD', key(call, 'parked'), 'NX', text(call.now), t.name))
   end
   if call.queue.reserve > 0 and call.queue.sweeping == 0 then
@@ -169,7 +172,7 @@ local function mend_watches(call, t, d)
       accounts.touch(call, t)
     end
   end
-  local graves = key(call, 'graveyards')
+  local graves = key(call, 'dead_counts')
   if d.dead ~= tonumber(redis.call('ZSCORE', graves, t.name) or 0) then
     note(call, 'dead', 1)
     redis.call(d.dead > 0 and 'ZADD' or 'ZREM', graves, unpack(d.dead > 0 and {d.dead, t.name} or {t.name}))
@@ -183,14 +186,14 @@ local function mend_tenant(call, name, packed)
   note(call, 'tenants', is_new and 1 or 0)
   local is_wrong = mend_counts(call, t, d) or is_new
   mend_watches(call, t, d)
-  local is_odd = (d.barred > 0 or d.limited > 0 or d.voids > 0 or d.levels > 0 or d.cause > 0) and 1 or 0
+  local is_odd = (d.blocked > 0 or d.limited > 0 or d.tombstones > 0 or d.levels > 0 or d.cause > 0) and 1 or 0
   is_wrong = correct(call, 'accounts', t, {is_odd = is_odd}) or is_wrong
   if is_misplaced(call, t, d) then
     note(call, 'seats', 1)
     is_wrong = true
   end
   if is_wrong then accounts.touch(call, t) end
-  if t.ready == 0 and d.voids > 0 then places.drop_lists(call, accounts.touch(call, t)) end
+  if t.ready == 0 and d.tombstones > 0 then places.drop_lists(call, accounts.touch(call, t)) end
 end
 
 function jobs.mend(call, job)
@@ -205,8 +208,8 @@ function jobs.mend(call, job)
 end
 
 -- A tenant that nobody knows has no dead letters.
-function jobs.graveyards(call, job)
-  return repairs.prune_set(call, job, 'graveyards', 'dead', function(names)
+function jobs.dead_counts(call, job)
+  return repairs.prune_set(call, job, 'dead_counts', 'dead', function(names)
     local known, found = {}, redis.call('HMGET', key(call, 'tenants'), unpack(names))
     for i, name in ipairs(names) do known[name] = found[i] end
     return function(name) return known[name] end

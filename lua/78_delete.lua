@@ -4,9 +4,9 @@
 -- `make_queue` comes after the registry has the queue (63_registry.lua), and before anything is put in: a server that
 -- does not know that a queue was deleted is told so by the refusal `unmade`, and makes it anew.
 --
--- To delete a queue: `bar_queue`, from then on every other verb is refused with `deleting`; `empty_queue` until it says
--- "done", each call a slice; `remove_queue` from the registry; `drop_queue`. All of them may be called again at any
--- time, by any server: what is left says how far it is. A key of any size is one UNLINK, so slices count keys.
+-- To delete a queue: `block_queue`, from then on every other verb is refused with `deleting`; `empty_queue` until it
+-- says "done", each call a slice; `remove_queue` from the registry; `drop_queue`. All of them may be called again at
+-- any time, by any server: what is left says how far it is. A key of any size is one UNLINK, so slices count keys.
 --
 -- Keys are found by what names them, which is deleted after them. Kept results and dedupe keys that are held for a
 -- window may outlive all that names them; the record says until when there are any, and only then the store's keys are
@@ -16,13 +16,13 @@ do
 
 local KEYS_PER_SLICE = 150
 local FIELDS_PER_READ, READS_PER_SLICE = 100, 20
-local OF_TENANT = {'ready:', 'levels:', 'void:', 'delayed:', 'events:', 'deaths:', 'schedules:', 'repair:ready:'}
+local OF_TENANT = {'ready:', 'levels:', 'tombstone:', 'delayed:', 'events:', 'deaths:', 'schedules:', 'repair:ready:'}
 local OF_BATCH = {'members:', 'held:'}
 local OF_RUN = {'progress:'}
 local FIXED = {
   'tenants', 'accounts', 'limits', 'parked', 'sweep', 'windows', 'turns', 'wake', 'tasks', 'payloads', 'extras',
   'batches', 'cancelling', 'completed', 'due', 'expiring', 'runs', 'groups', 'claims', 'leases', 'extended', 'dead',
-  'deaths', 'graveyards', 'templates', 'fires', 'ends', 'idle',
+  'deaths', 'dead_counts', 'templates', 'fires', 'ends', 'idle',
 }
 local LAST = {'queue', 'deleting', 'test'}  -- what stays until all else has gone
 
@@ -128,7 +128,7 @@ end
 
 -- make_queue(keys, argv): let things be put into a queue that the registry has.
 --   keys  1 prefix
---   argv  1 now  2 dice
+--   argv  1 now  2 random_values
 --   out   "ok", also if it was made before
 --   flags none: refused when the store is full
 function verbs.make_queue(keys, args)
@@ -152,13 +152,13 @@ local function contents(call)
   return out
 end
 
--- bar_queue(keys, argv): begin to delete a queue: no other verb is carried out on it any more.
+-- block_queue(keys, argv): begin to delete a queue: no other verb is carried out on it any more.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 whether it may hold something (0, 1)  4 whether the registry has it (0, 1)
+--   argv  1 now  2 random_values  3 whether it may hold something (0, 1)  4 whether the registry has it (0, 1)
 --   out   "ok" (also if it was begun before, whatever it holds) | "not_empty" (nothing was changed) | "gone" (there is
 --         no such queue); then what it holds: name, how many, ...
 --   flags allow-oom
-function verbs.bar_queue(keys, args)
+function verbs.block_queue(keys, args)
   local call = calls.open_any(keys, args)
   local q, held = call.queue, contents(call)
   local may_purge, is_known = check_whole(args[3], 'purge', 0, 1), check_whole(args[4], 'known', 0, 1)
@@ -172,10 +172,10 @@ function verbs.bar_queue(keys, args)
   return {'ok', unpack(held)}
 end
 
--- empty_queue(keys, argv): delete some of what a barred queue holds.
+-- empty_queue(keys, argv): delete some of what a blocked queue holds.
 --   keys  1 prefix
---   argv  1 now  2 dice
---   out   "more" | "done" (only its record is left) | "gone" (it is not barred)
+--   argv  1 now  2 random_values
+--   out   "more" | "done" (only its record is left) | "gone" (it is not blocked)
 --   flags allow-oom
 function verbs.empty_queue(keys, args)
   local call = calls.open_any(keys, args)
@@ -191,10 +191,10 @@ function verbs.empty_queue(keys, args)
   return 'done'
 end
 
--- drop_queue(keys, argv): delete the record of a barred queue that is empty.
+-- drop_queue(keys, argv): delete the record of a blocked queue that is empty.
 --   keys  1 prefix
---   argv  1 now  2 dice
---   out   "ok" | "more" (it is not empty) | "gone" (it is not barred)
+--   argv  1 now  2 random_values
+--   out   "ok" | "more" (it is not empty) | "gone" (it is not blocked)
 --   flags allow-oom
 function verbs.drop_queue(keys, args)
   local call = calls.open_any(keys, args)

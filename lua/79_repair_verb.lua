@@ -20,9 +20,9 @@ function jobs.renew(call)
   return is_last
 end
 
--- repair(keys, argv): mend some of what is wrong in a queue, which is barred until all is.
+-- repair(keys, argv): mend some of what is wrong in a queue, which is blocked until all is.
 --   keys  1 prefix
---   argv  1 now  2 dice  3 number of the repair (empty: begin one, or go on with the one that is under way)
+--   argv  1 now  2 random_values  3 number of the repair (empty: begin one, or go on with the one that is under way)
 --   out   "more" | "done" | "gone" (that repair is over), number, what is looked at now, then of what was mended: kind,
 --         count, ...
 --   flags allow-oom
@@ -36,7 +36,7 @@ function verbs.repair(keys, args)
   local doing = redis.call('LINDEX', part(call, 'jobs'), 0) or ''
   if is_done then
     repairs.forget(call)
-    q.barred, call.readied = bit.band(q.barred, bit.bnot(BAR_REPAIR)), q.servable > 0
+    q.blocked, call.readied = bit.band(q.blocked, bit.bnot(BLOCKED_REPAIR)), q.servable > 0
   else
     repairs.save(call)
   end

@@ -27,12 +27,12 @@ class Tenant:
     estimate: float = 0
     delivered: float = 0
     entitled: float = 0
-    barred: int = 0
+    blocked: int = 0
     spent: float = 0
     cause: int = 0
     out_at: float = 0
     since: float = 0
-    listed: bool = False
+    is_on_wake_list: bool = False
     counted: bool = False
     is_servable: bool = False
     rank: int = 0
@@ -52,7 +52,7 @@ class Run:
     max_attempts: int
     attempt: int = 0
     lease: int = 0
-    forgiven: int = 0
+    uncounted_attempts: int = 0
     state: str = ""
     is_extended: bool = False
     taken: int = 0
@@ -63,7 +63,7 @@ class Run:
     @property
     def is_last(self) -> bool:
         """Whether no attempt is left."""
-        return self.attempt - self.forgiven >= self.max_attempts
+        return self.attempt - self.uncounted_attempts >= self.max_attempts
 
 
 @dataclass
@@ -76,13 +76,13 @@ class Pick:
 
 
 class Round:
-    """What one round of picks has before it: darts that were thrown, the cursor's way, and whom it has looked at."""
+    """What one round of picks has before it: probes that were thrown, the cursor's way, and whom it has looked at."""
 
     def __init__(self, line: list[tuple[float, list[Tenant]]]) -> None:
         self.line = line
         self.seated = [t for _, seats in line for t in seats]
         self.wanted = 0
-        self.darts: deque[tuple[Tenant, float]] = deque()
+        self.probes: deque[tuple[Tenant, float]] = deque()
         self.passed: list[Tenant] = []
         self.passes = 0
         self.is_filled = False  # few tenants are all in the pool from the first pick on
@@ -272,14 +272,14 @@ class FairPick(Limiting):
     def wake_up(self, t: Tenant) -> None:
         """Put the tenant on the wake list, once."""
         t.slot = AWAKE
-        if not t.listed:
-            t.listed = True
+        if not t.is_on_wake_list:
+            t.is_on_wake_list = True
             self.woken.append(t)
 
     def keep_out(self, t: Tenant) -> None:
         """Note what keeps a tenant with ready tasks out, and since when."""
         was_in, cause = t.slot != OUT, t.cause
-        t.cause = (t.barred or CAPPED) if t.ready else 0
+        t.cause = (t.blocked or CAPPED) if t.ready else 0
         if t.cause and (was_in or not cause):
             t.out_at = self.call_now
 
@@ -305,7 +305,7 @@ class FairPick(Limiting):
                 self.free_slot(t)
             self.wake_up(t)
         elif t.slot == AWAKE:
-            if not t.listed:
+            if not t.is_on_wake_list:
                 self.take_slot(t)
         elif is_outside(self.rate_of(t), 2.0**t.rank):
             self.free_slot(t)
@@ -363,16 +363,16 @@ class FairPick(Limiting):
             self.estimate = towards(self.estimate, took, 64)
             self.estimate_sq = towards(self.estimate_sq, took * took, 64)
 
-    def aim(self, round: Round, dice: Iterator[float]) -> None:
-        """Throw darts, and see who is in the cursor's way."""
+    def aim(self, round: Round, random_values: Iterator[float]) -> None:
+        """Throw probes, and see who is in the cursor's way."""
         total = sum(top * len(seats) for top, seats in round.line)
         for _ in range(round.wanted + FIRST - 1):
-            point = next(dice) * total
+            point = next(random_values) * total
             for top, seats in round.line:
                 if point < top * len(seats):
                     break
                 point -= top * len(seats)
-            round.darts.append((seats[min(math.floor(point / top), len(seats) - 1)], top))
+            round.probes.append((seats[min(math.floor(point / top), len(seats) - 1)], top))
         if not round.passed:
             count, first = len(round.seated), (self.cursor + 1) % len(round.seated)
             round.passed = [round.seated[(first + i) % count] for i in range(min(round.wanted, count))]
@@ -381,12 +381,12 @@ class FairPick(Limiting):
         """Return a tenant of which anything is left."""
         return t if self.is_eligible(t) else self.touch(t.name) and None
 
-    def draw(self, round: Round, dice: Iterator[float]) -> None:
+    def draw(self, round: Round, random_values: Iterator[float]) -> None:
         """Draw one tenant by the class of its rate."""
         for _ in range(PROBES):
-            if not round.darts:
-                self.aim(round, dice)
-            t, top = round.darts.popleft()
+            if not round.probes:
+                self.aim(round, random_values)
+            t, top = round.probes.popleft()
             if self.account_of(t):
                 if is_outside(self.rate_of(t), top):
                     self.touch(t.name)
@@ -404,28 +404,28 @@ class FairPick(Limiting):
         if t:
             round.add(t, self.tentative_of(t), self.few if len(round.seated) <= self.few else self.pool)
 
-    def choose_of_few(self, round: Round, dice: Iterator[float]) -> Tenant | None:
+    def choose_of_few(self, round: Round, random_values: Iterator[float]) -> Tenant | None:
         """Choose the one of all; those of equal virtual time come by chance."""
         seated = round.seated
         if not round.is_filled:
             round.is_filled = True
-            first = math.floor(next(dice) * len(seated)) if len(seated) > 1 else 0
+            first = math.floor(next(random_values) * len(seated)) if len(seated) > 1 else 0
             for i in range(len(seated)):
                 self.pool_up(round, self.account_of(seated[(first + i) % len(seated)]))
         return round.pool[0][1] if round.pool else None
 
-    def choose(self, round: Round, dice: Iterator[float]) -> Tenant | None:
+    def choose(self, round: Round, random_values: Iterator[float]) -> Tenant | None:
         """Choose among those that have slots: the lowest of those that this round has looked at."""
         if len(round.seated) <= self.few:
-            return self.choose_of_few(round, dice) if round.seated else None
+            return self.choose_of_few(round, random_values) if round.seated else None
         for _ in range(1 if round.passes else FIRST):
-            self.draw(round, dice)
+            self.draw(round, random_values)
         self.pass_on(round)
         for _ in range(REDRAWS):
             time, best = round.pool[0] if round.pool else (0, None)
             if best and time <= self.level + self.running * round.ahead + self.expected_of(best) / 2 / best.weight:
                 break
-            self.draw(round, dice)
+            self.draw(round, random_values)
         return round.pool[0][1] if round.pool else None
 
     def give_back(self, round: Round, t: Tenant) -> None:
@@ -441,25 +441,25 @@ class FairPick(Limiting):
             if t.slot == AWAKE and self.is_eligible(t) and self.may_wake(t):
                 woken.append(t)
             else:
-                self.touch(t.name).listed = False
+                self.touch(t.name).is_on_wake_list = False
         return woken
 
-    def pick(self, woken: deque[Tenant], round: Round, dice: Iterator[float]) -> Tenant | None:
+    def pick(self, woken: deque[Tenant], round: Round, random_values: Iterator[float]) -> Tenant | None:
         """Choose whom to serve: the wake list first, unless one who is behind wins the toss."""
         is_full = self.is_full()
-        best = self.first_idle() if is_full else self.choose(round, dice)
+        best = self.first_idle() if is_full else self.choose(round, random_values)
         is_behind = woken and best and self.vtime_of(best) + self.expected_of(best) / best.weight < self.level
         chance = 1 / 8 if woken and self.is_guaranteed(woken[0]) else 1 / 2
-        if woken and not (is_behind and next(dice) < chance):
+        if woken and not (is_behind and next(random_values) < chance):
             t = woken.popleft()
-            t.listed = False
+            t.is_on_wake_list = False
             return t
         if best and not is_full:
             self.level = max(self.level, self.vtime_of(best))
             del round.pool[0]
         return best
 
-    def pick_round(self, wanted: int, dice: Iterator[float]) -> tuple[list[Pick], bool]:
+    def pick_round(self, wanted: int, random_values: Iterator[float]) -> tuple[list[Pick], bool]:
         """Pick, charge and pop up to `wanted` tasks; slots stay as they are meanwhile.
 
         Also tells whether there are none since those that wait may have no more slots.
@@ -472,7 +472,7 @@ class FairPick(Limiting):
         picks: list[Pick] = []
         while len(picks) < wanted and self.servable > 0:
             round.wanted = wanted - len(picks)
-            t = self.pick(woken, round, dice)
+            t = self.pick(woken, round, random_values)
             if t is None:
                 break
             self.touch(t.name)
@@ -489,7 +489,7 @@ class FairPick(Limiting):
             self.give_back(round, t)
             if t.is_servable and self.is_guaranteed(t):
                 woken.append(t)
-                t.listed, again = True, again + 1
+                t.is_on_wake_list, again = True, again + 1
         unserved = [woken.popleft() for _ in range(len(woken) - again)]
         self.wake.extendleft(reversed(unserved))
         self.wake.extend(woken)

@@ -27,7 +27,7 @@ class Limiting:
         self.own: dict[str, dict[str, float]] = {}  # what was set, by tenant; "": for all
         self.parked: dict[str, float] = {}
         self.windows: dict[str, tuple[str, bool, float]] = {}  # text, is open, changes at
-        self.barred = 0
+        self.blocked = 0
         self.sweeping = 0
         self.slots = 0  # attached to the queue
         self.max_shares = 0  # whether anybody ever had one
@@ -58,7 +58,7 @@ class Limiting:
     def is_eligible(self, t: Tenant) -> bool:
         """Whether one more task of the tenant may be leased."""
         cap = self.cap_of(t)
-        return bool(t.ready) and not t.barred and (not cap or t.leased < cap)
+        return bool(t.ready) and not t.blocked and (not cap or t.leased < cap)
 
     def is_guaranteed(self, t: Tenant) -> bool:
         """Whether the tenant has fewer leases than it is guaranteed."""
@@ -67,14 +67,14 @@ class Limiting:
     def meter(self, t: Tenant) -> None:
         """Bar a tenant that has no token, or let it in again."""
         rate, burst = self.limit(t, "rate"), self.limit(t, "burst")
-        t.barred &= ~SPENT
+        t.blocked &= ~SPENT
         if not rate:
             return
         interval, burst = 1000 / rate, burst or max(1, math.floor(rate))
         t.spent = min(t.spent, self.call_now + burst * interval)
         next_at = t.spent - (burst - 1) * interval
         if next_at > self.call_now:
-            t.barred |= SPENT
+            t.blocked |= SPENT
             refill = min(burst, max(1, math.floor(REFILL_MS / interval)))
             self.parked[t.name] = math.ceil(next_at + (refill - 1) * interval)
 
@@ -127,7 +127,7 @@ class Limiting:
         if text:
             self.windows[name] = text, is_open, changes_at
         thing = self.touch(name) if name else self
-        thing.barred = thing.barred & ~CLOSED if is_open or not text else thing.barred | CLOSED
+        thing.blocked = thing.blocked & ~CLOSED if is_open or not text else thing.blocked | CLOSED
         has_work = bool(self.touch(name).ready) if name else self.servable > 0
-        self.readied = not thing.barred and has_work
+        self.readied = not thing.blocked and has_work
         return before

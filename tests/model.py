@@ -1,7 +1,7 @@
-"""A queue in plain Python: what the function library must do, with clock and dice as arguments.
+"""A queue in plain Python: what the function library must do; clock and random values are arguments.
 
-It is exact: the same calls with the same clock and dice give the same replies, counts and accounts, to the last bit.
-It knows nothing of keys, packed values or voids, and forgets no path: every method changes lists and then seats whom
+It is exact: with the same clock and random values the same calls give the same replies and accounts, bit by bit.
+It knows nothing of keys, packed values or tombstones, and forgets no path: every method changes lists and then seats whom
 it touched. Who is served next is in fair_pick.py.
 """
 
@@ -173,7 +173,7 @@ class Model(Scheduling):
         self.anchored |= self.goes_back
         self.sweeping = 2 if self.goes_back else self.sweeping
         self.wake.extend(self.woken)
-        if self.hungry and (self.readied or has_room) and not self.barred and hint:
+        if self.hungry and (self.readied or has_room) and not self.blocked and hint:
             self.hungry = 0
             self.published += 1
         self.now = now
@@ -190,7 +190,7 @@ class Model(Scheduling):
             b.admitted += 1
         levels = [self.records[other].priority for other in t.ready]
         t.ready.insert(next((i for i, other in enumerate(levels) if other + at_head > level), len(levels)), id)
-        self.readied = self.readied or not t.barred
+        self.readied = self.readied or not t.blocked
 
     def put_delayed(self, t: Tenant, id: str, start_at: float) -> None:
         """Let a task wait for its start."""
@@ -467,7 +467,7 @@ class Model(Scheduling):
         return ""
 
     def claim(
-        self, now: float, dice: Iterator[float], worker: str, limit: int, slots: int = 0
+        self, now: float, random_values: Iterator[float], worker: str, limit: int, slots: int = 0
     ) -> list[tuple[str, int, int]]:
         """Lease up to `limit` tasks by the fair pick: (id, attempt, max_attempts) each; all have one number."""
         now = self.open(now)
@@ -475,13 +475,13 @@ class Model(Scheduling):
         leased: list[tuple[str, int, int]] = []
         number = max(self.last_lease + 1, int(now - LEASES_SINCE) * LEASES_PER_MS)
         has_changed, is_kept = self.set_slots(slots), False
-        rounds, self.kept = 0, [("", self.barred, now, now)] if self.barred else []
-        while not self.barred and len(leased) < limit and self.servable > 0 and rounds < ROUNDS and not is_kept:
+        rounds, self.kept = 0, [("", self.blocked, now, now)] if self.blocked else []
+        while not self.blocked and len(leased) < limit and self.servable > 0 and rounds < ROUNDS and not is_kept:
             if self.claimed_bytes >= self.page:
                 break
             if rounds:
                 self.seat_all()
-            picks, is_kept = self.pick_round(limit - len(leased), dice)
+            picks, is_kept = self.pick_round(limit - len(leased), random_values)
             for p in picks:
                 leased += self.lease(p, worker, now, number)
             rounds += 1
@@ -515,7 +515,7 @@ class Model(Scheduling):
         self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
         if b := self.batch_of(p.id):
             b.running += 1
-        return [(p.id, run.attempt, run.max_attempts + run.forgiven)]
+        return [(p.id, run.attempt, run.max_attempts + run.uncounted_attempts)]
 
     def unpick(self, p: Pick, is_returned: bool = False) -> None:
         """Take a pick back; a task that is returned stands where it stood."""
@@ -534,9 +534,9 @@ class Model(Scheduling):
         now, number = self.open(now), self.claims.get(worker, 0)
         ids = [id for id in self.groups.get(number, []) if id in self.leases and self.runs[id].lease == number]
         self.leases |= dict.fromkeys(ids, now + self.settings["lease_ms"])
-        self.kept = [("", self.barred, now, now)] if self.barred else []
+        self.kept = [("", self.blocked, now, now)] if self.blocked else []
         runs = [(id, self.runs[id]) for id in ids]
-        return [(id, run.attempt, run.max_attempts + run.forgiven) for id, run in runs]
+        return [(id, run.attempt, run.max_attempts + run.uncounted_attempts) for id, run in runs]
 
     def end_lease(self, id: str, run: Run, state: str, until: float, is_worked: bool = False) -> Tenant:
         """Close a lease and its account."""
@@ -560,11 +560,13 @@ class Model(Scheduling):
             self.tell_of(id, "failed", now, run.attempt, "lease_lost")
         if state == "reaped" and run.is_last:
             return self.bury(id, "lease_lost", now)
-        run.forgiven += state == "settled"
+        run.uncounted_attempts += state == "settled"
         self.keep_waiting(id)
         self.put_ready(t, id, at_head=True)
 
-    def nack(self, id: str, run: Run, delay: float | None, error: str, now: float, dice: Iterator[float]) -> None:
+    def nack(
+        self, id: str, run: Run, delay: float | None, error: str, now: float, random_values: Iterator[float]
+    ) -> None:
         """Send a task to its next attempt, or to the dead letters."""
         t = self.end_lease(id, run, "settled", now, True)
         run.error = error
@@ -573,8 +575,8 @@ class Model(Scheduling):
             return self.bury(id, "exhausted", now)
         self.keep_waiting(id)
         if delay is None:
-            longest = self.settings["retry_base_ms"] * 2 ** min(run.attempt - run.forgiven - 1, 40)
-            delay = math.floor(next(dice) * min(self.settings["retry_cap_ms"], longest)) + 1
+            longest = self.settings["retry_base_ms"] * 2 ** min(run.attempt - run.uncounted_attempts - 1, 40)
+            delay = math.floor(next(random_values) * min(self.settings["retry_cap_ms"], longest)) + 1
         if delay > 0:
             self.put_delayed(t, id, now + delay)
         else:
@@ -599,7 +601,7 @@ class Model(Scheduling):
         delay: float | None,
         error: str,
         now: float,
-        dice: Iterator[float],
+        random_values: Iterator[float],
         until: float = math.inf,
     ) -> str:
         """End or extend one lease, which was worked on until then."""
@@ -615,18 +617,18 @@ class Model(Scheduling):
             run.taken += action == "take"
             outcome = "cancelled" if run.state == "stopping" else "ok"
             return outcome + (f" {run.taken}" if action == "take" else "")
-        if action in ("ack", "finish"):
+        if action in ("ack", "ack_with_result"):
             self.end_lease(id, run, "settled", now, True).done += 1
             if self.records[id].result_ttl:
                 until = now + self.records[id].result_ttl
-                self.results[id] = until, error if action == "finish" else "null"
+                self.results[id] = until, error if action == "ack_with_result" else "null"
                 self.keep(self.records[id].tenant, "r", id, len(self.results[id][1]), until)
             self.forget(id, run, "done", now)
         elif run.state == "stopping":
             self.end_lease(id, run, "settled", until)
             self.forget(id, None if action == "reap" else run, "cancelled", now)
         elif action == "nack":
-            self.nack(id, run, delay, error, now, dice)
+            self.nack(id, run, delay, error, now, random_values)
         elif action == "reject":
             self.end_lease(id, run, "settled", now, True)
             run.error = error
@@ -637,11 +639,14 @@ class Model(Scheduling):
         return "ok"
 
     def settle(
-        self, now: float, dice: Iterator[float], settlements: Sequence[tuple[str, str, int | str, float | None, str]]
+        self,
+        now: float,
+        random_values: Iterator[float],
+        settlements: Sequence[tuple[str, str, int | str, float | None, str]],
     ) -> list[str]:
         """End or extend leases, each fenced by (id, lease)."""
         now = self.open(now)
-        outcomes = [self.settle_one(*settlement, now, dice) for settlement in settlements]
+        outcomes = [self.settle_one(*settlement, now, random_values) for settlement in settlements]
         if any(outcome not in ("gone", "stale") for outcome in outcomes):
             self.finish_batches(now)
             self.close(now)
@@ -855,7 +860,7 @@ class Model(Scheduling):
         for name, t in self.tenants.items():
             if (t.ready and t.slot == OUT) or (self.reserve and t.slot > 0 and not t.leased):
                 self.touch(name)
-            if t.barred & SPENT:
+            if t.blocked & SPENT:
                 self.parked.pop(name, None)
                 self.meter(self.touch(name))
             if t.delayed:
@@ -910,12 +915,12 @@ class Model(Scheduling):
         now = self.open(now)
         if tenant:
             t = self.touch(tenant)
-            before, t.barred = t.barred & PAUSED, (t.barred & ~PAUSED) | paused
-            has_work, is_barred = bool(t.ready), bool(t.barred)
+            before, t.blocked = t.blocked & PAUSED, (t.blocked & ~PAUSED) | paused
+            has_work, is_blocked = bool(t.ready), bool(t.blocked)
         else:
-            before, self.barred = self.barred & PAUSED, (self.barred & ~PAUSED) | paused
-            has_work, is_barred = self.servable > 0, bool(self.barred)
-        self.readied = not is_barred and has_work
+            before, self.blocked = self.blocked & PAUSED, (self.blocked & ~PAUSED) | paused
+            has_work, is_blocked = self.servable > 0, bool(self.blocked)
+        self.readied = not is_blocked and has_work
         self.close(now)
         return before
 
@@ -945,7 +950,7 @@ class Model(Scheduling):
                 attempts, task = self.dead[id].attempts, self.records[id]
                 t = self.forget_dead(id)
                 if attempts:
-                    self.runs[id] = Run(task.max_attempts, attempts, forgiven=attempts, state="reaped")
+                    self.runs[id] = Run(task.max_attempts, attempts, uncounted_attempts=attempts, state="reaped")
                 if task.expires_at > now:
                     self.expiring[id] = task.expires_at
                 task.expires_at = task.expires_at if task.expires_at > now else 0

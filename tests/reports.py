@@ -33,7 +33,7 @@ def depth(model: Model) -> dict[str, float]:
         "kept_until": model.kept_until,
         "weight_sum": model.weight_sum,
         "hungry": model.hungry,
-        "barred": model.barred,
+        "blocked": model.blocked,
         "limited": int("" in model.own),
         "epoch": model.epoch,
         "estimate": model.estimate,
@@ -66,7 +66,7 @@ def share(model: Model, name: str) -> dict[str, float]:
         "delivered": t.delivered + (0 if model.share else model.age_of(t)),
         "entitled": model.entitled_to(t),
         "is_eligible": int(t.slot != OUT),
-        "barred": t.barred,
+        "blocked": t.blocked,
         "limited": int(name in model.own),
         "bytes": model.bytes_of(t),
     }

@@ -18,8 +18,8 @@ ORDER: tuple[Cause, ...] = get_args(Cause)
 VALUES: dict[str, st.SearchStrategy[float]] = {
     "weight": st.sampled_from([1.0, 1000.0, 1e7]),
     "queue_weight_sum": st.sampled_from([0.0, 1000.0, 1e9]),
-    "barred": st.integers(0, PAUSED | CLOSED | SPENT).map(float),
-    "queue_barred": st.integers(0, PAUSED | CLOSED).map(float),
+    "blocked": st.integers(0, PAUSED | CLOSED | SPENT).map(float),
+    "queue_blocked": st.integers(0, PAUSED | CLOSED).map(float),
     "rate": st.sampled_from([0.0, 0.001, 1.5, 1e6]),
     "debt": MS,
     **dict.fromkeys(("estimate", "queue_estimate"), MS),
@@ -65,8 +65,8 @@ def test_more_workers_start_it_no_later(task: Waiting, slots: float, times: floa
 @given(TASKS, SLOTS)
 def test_whoever_pauses_is_told_and_nothing_that_is_lifted_remains(task: Waiting, slots: float) -> None:
     assert task.facts is not None
-    free = evolve(task.facts, barred=0.0, queue_barred=0.0, cap=0.0, ahead=0.0, queue_leased=0.0, leased=0.0)
+    free = evolve(task.facts, blocked=0.0, queue_blocked=0.0, cap=0.0, ahead=0.0, queue_leased=0.0, leased=0.0)
     found = explain("t", evolve(task, state="ready", facts=free), slots)
     assert found.causes == ([] if slots else ["no_worker"])
-    paused = evolve(free, barred=float(PAUSED))
+    paused = evolve(free, blocked=float(PAUSED))
     assert explain("t", evolve(task, state="ready", facts=paused), slots).causes[0] == "tenant_paused"

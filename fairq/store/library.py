@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-DATA_VERSION = 7
+DATA_VERSION = 8
 
 
 _FORMAT = re.compile(r"^--: ([A-Z]+) (.*(?:\n--:  .*)*)\n", re.MULTILINE)

@@ -86,12 +86,12 @@ class Registry:
     async def delete(self, queue: str, *, purge: bool, seconds: float = float("inf")) -> Deletion:
         """Delete a queue and all that it holds, for about so long: repeat it while the outcome is `more`.
 
-        Once it is begun the queue is barred until it is finished, by whoever repeats this.
+        Once it is begun the queue is blocked until it is finished, by whoever repeats this.
         Raises: NotEmpty if it holds anything, and `purge` was not said.
         """
         deadline, prefix = trio.current_time() + seconds, keys.queue_prefix(queue)
         entry = await self.connection.call("HGET", keys.QUEUES, queue)
-        outcome, *pairs = await self.call(prefix, "bar_queue", int(purge), int(entry is not None))
+        outcome, *pairs = await self.call(prefix, "block_queue", int(purge), int(entry is not None))
         held = {name.decode(): count for name, count in zip(pairs[::2], pairs[1::2], strict=True)}
         if outcome == b"not_empty":
             what = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in held.items() if count)

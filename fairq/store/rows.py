@@ -36,10 +36,10 @@ def queue_state(queue: str, reply: Sequence[bytes]) -> QueueState:
     return QueueState(
         queue=queue,
         **counts,
-        is_paused=bool(values["barred"] & PAUSED),
-        is_closed=bool(values["barred"] & CLOSED),
+        is_paused=bool(values["blocked"] & PAUSED),
+        is_closed=bool(values["blocked"] & CLOSED),
         is_deleting=values["stage"] == _DELETING,
-        is_repairing=bool(values["barred"] & REPAIRING),
+        is_repairing=bool(values["blocked"] & REPAIRING),
         settings=QueueSettings(share=SHARES[values["share"]], **settings),
     )
 
@@ -56,7 +56,7 @@ def limits_of(reply: Sequence[bytes]) -> Limits:
 def tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantState:
     """Read a row of `tenants`; `unit` is what its shares are counted in."""
     weight, ready, held, delayed, leased, dead, done, delivered, entitled, *rest = values
-    eligible, barred, limited, size = (int(value) for value in rest)
+    eligible, blocked, limited, size = (int(value) for value in rest)
     return TenantState(
         tenant=tenant,
         weight=weight / 1000,
@@ -68,9 +68,9 @@ def tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantSta
         done=int(done),
         delivered=delivered / unit,
         entitled=entitled / unit,
-        is_paused=bool(barred & PAUSED),
-        is_closed=bool(barred & CLOSED),
-        is_spent=bool(barred & SPENT),
+        is_paused=bool(blocked & PAUSED),
+        is_closed=bool(blocked & CLOSED),
+        is_spent=bool(blocked & SPENT),
         is_backlogged=bool(eligible),
         is_limited=bool(limited),
         stored_bytes=size,

@@ -79,7 +79,7 @@ def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
     args: list[str | int | bytes] = []
     for action, id, lease, delay_ms, error, result in settlements:
         if result and action == "ack":
-            args += ("finish", id, lease, result)
+            args += ("ack_with_result", id, lease, result)
             continue
         args += (action, id, lease)
         if action == "nack":
@@ -90,7 +90,7 @@ def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
 
 
 class Claim(NamedTuple):
-    """The leases of one claim, how long they last, and when to tick since it barred tenants (None: it did not).
+    """The leases of one claim, how long they last, and when to tick since it blocked tenants (None: it did not).
 
     `kept`: what kept tenants that it served out of the draw before.
     """
@@ -346,7 +346,7 @@ class Store:
 
     async def queue(self, queue: str) -> QueueState:
         """Read a queue's counts and settings, in O(1)."""
-        return queue_state(queue, await self._call("depth", queue))
+        return queue_state(queue, await self._call("queue_state", queue))
 
     async def tenants(self, queue: str, names: Sequence[str] = ()) -> list[TenantState]:
         """Read the named tenants, or all of them page by page, sorted by name."""

@@ -55,7 +55,7 @@ class Record:
     state: str = "ready"
     at_ms: int = 0
     attempt: int = 0
-    forgiven: int = 0  # attempts that do not count
+    uncounted_attempts: int = 0  # attempts that do not count
     reason: str = ""
     error: str = ""
     result: bytes = b""
@@ -204,7 +204,7 @@ class MemoryQueue:
             self._tell(now, record, "done", "")
             return
         if action == "release":
-            record.max_attempts, record.forgiven = record.max_attempts + 1, record.forgiven + 1
+            record.max_attempts, record.uncounted_attempts = record.max_attempts + 1, record.uncounted_attempts + 1
             self._make_ready(record, at_head=True)
             self._watch_end(record)
             return
@@ -220,7 +220,7 @@ class MemoryQueue:
 
     def _backoff_ms(self, record: Record) -> int:
         """Full jitter: anywhere up to min(cap, base * 2^(attempt - 1)), of the attempts that count."""
-        longest = self.settings.retry_base_ms * 2 ** min(record.attempt - record.forgiven - 1, 40)
+        longest = self.settings.retry_base_ms * 2 ** min(record.attempt - record.uncounted_attempts - 1, 40)
         return int(self.jitter() * min(self.settings.retry_cap_ms, longest)) + 1
 
     def state(self, id: str) -> TaskState:

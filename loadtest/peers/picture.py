@@ -31,9 +31,9 @@ def draw(part: Mapping[str, Any], directory: Path) -> list[Path]:
     figure, axes = pyplot.subplots(1, 2, sharey=True, figsize=(8, 1.1 + 0.32 * len(rows)), dpi=100)
     for axis, figure_name in zip(axes, ("drained", "flow"), strict=True):
         ratios = [row[f"{figure_name}_of_raw"] for row in rows]
-        bars = axis.barh(names, ratios, color=[_colour(name) for name in names])
+        blocks = axis.barh(names, ratios, color=[_colour(name) for name in names])
         axis.bar_label(
-            bars,
+            blocks,
             [f"{ratio:.3f}  ({row[figure_name]:,}/s)" for ratio, row in zip(ratios, rows, strict=True)],
             padding=3,
             fontsize=8,

@@ -10,7 +10,18 @@ from typing import Any
 from .calls import FORMATS, Queue, unpack
 
 GARBAGE = ["ghost", "id0", "id9"]
-COUNTS = ["ready", "held", "delayed", "leased", "dead", "special", "remembered", "weight_sum", "running", "servable"]
+COUNTS = [
+    "ready",
+    "held",
+    "delayed",
+    "leased",
+    "dead",
+    "tasks_with_options",
+    "remembered",
+    "weight_sum",
+    "running",
+    "servable",
+]
 
 
 def packed(name: str, record: Any) -> bytes:
@@ -83,7 +94,7 @@ class Breaker:
                 self.client.zadd(key, {member: score + self.random.choice([-5, 5])})
             case _:
                 garbage = "12345" if key.endswith(":leases") else self.random.choice(["ghost", "id3", "id7"])
-                if key.endswith((":due", ":graveyards", ":cancelling")):
+                if key.endswith((":due", ":dead_counts", ":cancelling")):
                     garbage = "ada"
                 self.client.zadd(key, {garbage: 5})
 
@@ -96,7 +107,9 @@ class Breaker:
         values = unpack(format, record)
         name = self.random.choice(fields)
         value = getattr(values, name)
-        changed = 1 - value if name in ("listed", "is_odd", "limited") else value + self.random.choice([-1, 1, 3])
+        changed = (
+            1 - value if name in ("is_on_wake_list", "is_odd", "limited") else value + self.random.choice([-1, 1, 3])
+        )
         if name not in ("slot", "class"):
             changed = min(max(changed, 0), 99) if name == "priority" else max(changed, 0)
         setattr(values, name, changed)
@@ -140,8 +153,8 @@ class Breaker:
                 at = 4 * self.random.randrange(max(1, len(whole) // 4))
                 self.client.setrange(key, at, struct.pack("<I", self.random.choice([1, 2, 3, 77])))
 
-    def void(self, key: str) -> None:
-        """Alter how many voids are noted."""
+    def tombstone(self, key: str) -> None:
+        """Alter how many tombstones are noted."""
         field = self.random.choice(self.client.hkeys(key))
         if self.chance():
             self.client.hdel(key, field)
@@ -163,7 +176,7 @@ BREAKS: dict[str, Callable[[Breaker, str], Any]] = {
     "wake": Breaker.list_,
     "done": Breaker.list_,
     "class": Breaker.class_,
-    "void": Breaker.void,
+    "tombstone": Breaker.tombstone,
     "levels": Breaker.set_,
     "due": Breaker.set_,
     "leases": Breaker.set_,
@@ -171,16 +184,18 @@ BREAKS: dict[str, Callable[[Breaker, str], Any]] = {
     "expiring": Breaker.set_,
     "deaths": Breaker.set_,
     "deaths of tenant": Breaker.set_,
-    "graveyards": Breaker.set_,
+    "dead_counts": Breaker.set_,
     "held": Breaker.set_,
     "delayed": Breaker.set_,
     "members": Breaker.set_,
     "claims": Breaker.claims,
     "queue": Breaker.queue_,
     "groups": record_of("GROUP", "left", "together"),
-    "accounts": record_of("ACCOUNT", "leased", "ready", "slot", "class", "standing", "listed", "is_odd", "starts"),
+    "accounts": record_of(
+        "ACCOUNT", "leased", "ready", "slot", "class", "standing", "is_on_wake_list", "is_odd", "starts"
+    ),
     "accounts books": Breaker.books,
-    "tenants": record_of("DETAILS", "held", "delayed", "dead", "voids", "levels", "limited"),
+    "tenants": record_of("DETAILS", "held", "delayed", "dead", "tombstones", "levels", "limited"),
     "batches": record_of("BATCH", "running", "admitted", "total", deletes=False),
     "runs": record_of("RUN", "features", deletes=False),
     "extras": record_of("EXTRAS", "priority", deletes=False),

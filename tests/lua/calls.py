@@ -1,4 +1,4 @@
-"""A thin caller of the function library: one method per verb, with the test's own clock and dice."""
+"""A thin caller of the function library: one method per verb, with the test's own clock and random_values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORMATS = library.formats()
 LEASE_MS = 30_000  # the default lease
 CLAIMED, CLAIMED_BY_RATE = 150, 60  # tasks that one call leases at most; of tenants with a rate
 CHANGES = 64  # tasks that one call changes, where much of each is changed
-NO_DICE = b""
+NO_RANDOM_VALUES = b""
 
 
 class Leased(NamedTuple):
@@ -137,7 +137,7 @@ class Share:
     delivered: float
     entitled: float
     is_eligible: int
-    barred: int
+    blocked: int
     limited: int
     bytes: int
 
@@ -164,7 +164,7 @@ def unpack(name: str, packed: bytes) -> Any:
     return SimpleNamespace(**values, end=at)
 
 
-def dice(seed: int = 0, count: int = 1500) -> bytes:
+def random_values(seed: int = 0, count: int = 1500) -> bytes:
     """Pack `count` random numbers in [0, 1)."""
     source = random.Random(seed)
     return struct.pack(f"<{count}d", *(source.random() for _ in range(count)))
@@ -206,7 +206,12 @@ def settle_args(settlements: Iterable[tuple[Any, ...]]) -> list[Any]:
     """Spell (action, id, lease, delay_ms, error) as `settle` takes them: to each action what it uses."""
     args = []
     for action, id, lease, delay, error in settlements:
-        args += [action, id, lease, *{"finish": [error], "nack": [delay, error], "reject": [error]}.get(action, [])]
+        args += [
+            action,
+            id,
+            lease,
+            *{"ack_with_result": [error], "nack": [delay, error], "reject": [error]}.get(action, []),
+        ]
     return args
 
 
@@ -254,19 +259,19 @@ class Queue:
         """Spell a key of this queue."""
         return f"{self.prefix}:{name}"
 
-    def call(self, verb: str, *args: object, dice: bytes = NO_DICE) -> Any:
-        """Call a verb with the clock, these dice and these arguments."""
+    def call(self, verb: str, *args: object, random_values: bytes = NO_RANDOM_VALUES) -> Any:
+        """Call a verb with the clock, these random_values and these arguments."""
         if (verb, *args) in self._fetched:
             return self._fetched.pop((verb, *args))
         run = self.client.fcall_ro if verb in library.read_verbs() else self.client.fcall
         now = "" if self.uses_store_time else self.now
-        return run(self._functions + verb, 1, self.prefix, now, dice, *args)
+        return run(self._functions + verb, 1, self.prefix, now, random_values, *args)
 
     def fetch(self, reads: Sequence[tuple[object, ...]]) -> None:
         """Read all these (verb, argument, ...) in one go; the calls that follow take their replies from here."""
         pipeline = self.client.pipeline(transaction=False)
         for verb, *args in reads:
-            pipeline.fcall_ro(f"{self._functions}{verb}", 1, self.prefix, self.now, NO_DICE, *args)
+            pipeline.fcall_ro(f"{self._functions}{verb}", 1, self.prefix, self.now, NO_RANDOM_VALUES, *args)
         self._fetched = dict(zip(reads, pipeline.execute(), strict=True))
 
     def enqueue(self, tenant: str, *ids: str, payload: bytes = b"{}", **window: Any) -> list[str]:
@@ -277,14 +282,14 @@ class Queue:
     def claim(
         self, limit: int = 1, worker: str = "w1", rolled: bytes | None = None, slots: int | str = ""
     ) -> list[Leased]:
-        """Claim tasks with the next seed's dice, for a queue that has so many slots; in as many calls as it takes."""
+        """Claim tasks with the next seed's random values, for so many slots, in as many calls as it takes."""
         found: list[Leased] = []
         while True:
             self.seed += 1
             at_once = min(limit - len(found), self.claimed)
-            given = dice(self.seed, 100 * at_once + 100) if rolled is None else rolled
+            given = random_values(self.seed, 100 * at_once + 100) if rolled is None else rolled
             name = f"{worker}/{len(found)}" if found else worker
-            some = leased_in(self.call("claim", name, at_once, "", "", slots, dice=given))
+            some = leased_in(self.call("claim", name, at_once, "", "", slots, random_values=given))
             found += some
             if len(some) < at_once or len(found) == limit:
                 return found
@@ -294,7 +299,9 @@ class Queue:
         padded, outcomes = [(*s, "", "")[:5] for s in settlements], []
         while True:
             self.seed += 1
-            told = words(self.call("settle", *settle_args(padded[len(outcomes) :]), dice=dice(self.seed, 500)))
+            told = words(
+                self.call("settle", *settle_args(padded[len(outcomes) :]), random_values=random_values(self.seed, 500))
+            )
             outcomes += told
             if len(outcomes) >= len(padded):
                 return outcomes
@@ -311,9 +318,9 @@ class Queue:
         """Move the test clock."""
         self.now += ms
 
-    def depth(self) -> dict[str, float]:
+    def queue_state(self) -> dict[str, float]:
         """Read the queue's counts and settings."""
-        reply = words(self.call("depth"))
+        reply = words(self.call("queue_state"))
         return {name: float(value) for name, value in zip(reply[::2], reply[1::2], strict=True)}
 
     def tenants(self, *names: str) -> dict[str, Share]:
@@ -420,11 +427,11 @@ class Queue:
         assert self.call("configure", *(part for pair in values.items() for part in pair)) == b"ok"
 
 
-def refused(queue: Queue, code: str, verb: str, *args: object, dice: bytes = NO_DICE) -> None:
+def refused(queue: Queue, code: str, verb: str, *args: object, random_values: bytes = NO_RANDOM_VALUES) -> None:
     """Assert that a call is refused with `FAIRQ <code>` and changes no key."""
     before = snapshot(queue)
     with pytest.raises(redis.ResponseError, match=f"^FAIRQ {code}( |$)"):
-        queue.call(verb, *args, dice=dice)
+        queue.call(verb, *args, random_values=random_values)
     assert snapshot(queue) == before
 
 

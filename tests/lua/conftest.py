@@ -10,5 +10,5 @@ from .calls import Queue
 
 @pytest.fixture
 def queue(redis_client: redis.Redis) -> Queue:
-    """A queue on an empty store, with a clock and dice that the test owns."""
+    """A queue on an empty store, with a clock and random_values that the test owns."""
     return Queue(redis_client)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .calls import Queue, dice
+from .calls import Queue, random_values
 
 Length = Callable[[int, random.Random], float]  # of a tenant's task of this number, in ms
 
@@ -114,7 +114,7 @@ class Fleet:
                 self.enqueue(sender, 20 * self.slots)
         if self.free <= 0:
             return
-        rolled = dice(next(self.seeds), 80 * self.free + 80)
+        rolled = random_values(next(self.seeds), 80 * self.free + 80)
         for lease in self.queue.claim(self.free, rolled=rolled, slots=self.slots):
             sender = self.senders[lease.id.split("/")[0]]
             number = int(lease.id.split("/")[1])

@@ -10,7 +10,7 @@ from typing import Any
 from .calls import FORMATS, Queue, unpack
 
 SCORES = (
-    "leases", "extended", "due", "expiring", "deaths", "cancelling", "completed", "graveyards", "fires", "parked",
+    "leases", "extended", "due", "expiring", "deaths", "cancelling", "completed", "dead_counts", "fires", "parked",
     "turns", "ends",
 )  # fmt: skip
 HASHES = (
@@ -19,7 +19,7 @@ HASHES = (
 )  # fmt: skip
 PLAIN_KEYS = {"test", "queue", "wake", "sweep", "idle", *SCORES, *HASHES}
 NUMBERED_KEYS = {
-    "ready", "delayed", "void", "done", "levels", "unique", "held", "members", "result", "deaths", "schedules",
+    "ready", "delayed", "tombstone", "done", "levels", "unique", "held", "members", "result", "deaths", "schedules",
     "events", "class",
 }  # fmt: skip
 GIFT = 2
@@ -44,7 +44,7 @@ class Seat:
 
     def is_eligible(self, cap: float) -> bool:
         """Whether the tenant can be served."""
-        return bool(self.ready > 0 and not self.barred and (not cap or self.leased < cap))
+        return bool(self.ready > 0 and not self.blocked and (not cap or self.leased < cap))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
@@ -89,7 +89,7 @@ class Keyspace:
         self.unique = {name: values[name].decode() for name in self.names if name.startswith("unique:")}
         self.deadlines, self.extended, self.due, self.expiring, self.deaths = (scores[n] for n in SCORES[:5])
         self.leases = {id for id, run in self.runs.items() if run.state in (LEASED, STOPPING)}
-        self.graveyards, self.fires, self.templates = scores["graveyards"], scores["fires"], named["templates"]
+        self.dead_counts, self.fires, self.templates = scores["dead_counts"], scores["fires"], named["templates"]
         self.tags = {tag: account.name for tag, account in accounts.items()}
         details = {name: unpack("DETAILS", packed) for name, packed in named["tenants"].items()}
         self.seats = {name: Seat(accounts[d.tag], d) for name, d in details.items()}
@@ -120,13 +120,13 @@ class Keyspace:
         self.open_levels = {t: {k.decode() for k, _ in values.get(f"levels:{t}", [])} for t in self.seats}
         self.delayed = {t: {k.decode(): v for k, v in values.get(f"delayed:{t}", [])} for t in self.seats}
         self.buried = {t: {k.decode(): v for k, v in values.get(f"deaths:{t}", [])} for t in self.seats}
-        self.voids: dict[str, Counter[str]] = {t: Counter() for t in self.seats}
-        self.level_voids: dict[str, dict[str, Counter[str]]] = {t: {} for t in self.seats}
+        self.tombstones: dict[str, Counter[str]] = {t: Counter() for t in self.seats}
+        self.level_tombstones: dict[str, dict[str, Counter[str]]] = {t: {} for t in self.seats}
         for t in self.seats:
-            for field, count in dict(values.get(f"void:{t}", {})).items():
+            for field, count in dict(values.get(f"tombstone:{t}", {})).items():
                 level, _, id = field.decode().rpartition(":")
-                self.level_voids[t].setdefault(level or USUAL, Counter())[id] += int(count)
-                self.voids[t][id] += int(count)
+                self.level_tombstones[t].setdefault(level or USUAL, Counter())[id] += int(count)
+                self.tombstones[t][id] += int(count)
         self.heads = {
             f"{t}/{k.decode()}": v for t in self.seats for k, v in dict(values.get(f"schedules:{t}", {})).items()
         }
@@ -184,19 +184,19 @@ class Keyspace:
             assert kind in without_seat or not rest or rest.split(":")[0] in self.seats, name
 
     def check_lists(self) -> dict[str, str]:
-        """A list holds the tenant's ready tasks once each, and its voids; returns id -> tenant."""
+        """A list holds the tenant's ready tasks once each, and its tombstones; returns id -> tenant."""
         elsewhere = {id for delayed in self.delayed.values() for id in delayed} | self.leases | self.dead.keys()
         elsewhere |= {id for held in self.held.values() for id in held}
         waiting = self.records.keys() - elsewhere
         ready: dict[str, str] = {}
         for tenant, ids in self.lists.items():
             entries = Counter(ids)
-            real = entries - self.voids[tenant]
-            assert self.voids[tenant].total() == self.seats[tenant].voids, tenant
-            assert self.voids[tenant] <= entries, (tenant, ids, self.voids[tenant])
+            real = entries - self.tombstones[tenant]
+            assert self.tombstones[tenant].total() == self.seats[tenant].tombstones, tenant
+            assert self.tombstones[tenant] <= entries, (tenant, ids, self.tombstones[tenant])
             assert all(count == 1 for count in real.values()), (tenant, ids)
             assert real.total() == self.seats[tenant].ready, tenant
-            assert real or not (ids or self.voids[tenant]), "a list of nothing but voids is dropped"
+            assert real or not (ids or self.tombstones[tenant]), "a list of nothing but tombstones is dropped"
             ready |= dict.fromkeys(real, tenant)
         assert ready.keys() == waiting, "ready tasks are those that are nowhere else"
         return ready
@@ -230,7 +230,7 @@ class Keyspace:
         for id, run in self.runs.items():
             assert id in self.records
             assert id not in self.dead
-            assert 1 <= run.attempt <= run.max_attempts + run.forgiven, id
+            assert 1 <= run.attempt <= run.max_attempts + run.uncounted_attempts, id
             assert self.tags[run.tag] == self.headers[id].tenant
             assert run.lease <= self.queue.last_lease
             assert run.bytes == self.size(id)
@@ -266,7 +266,7 @@ class Keyspace:
     def check_extras(self) -> None:
         """What a task asks for is there as long as the task; a key is its holder's; tasks stand in their levels."""
         assert self.extras.keys() <= self.records.keys()
-        assert len(self.extras) == self.queue.special
+        assert len(self.extras) == self.queue.tasks_with_options
         for name, held in self.unique.items():
             until, _, id = held.partition(" ")
             key = name.split(":", 2)[2]
@@ -275,9 +275,9 @@ class Keyspace:
             assert {level for level in levels if level != USUAL} <= self.open_levels[tenant]
             assert len(self.open_levels[tenant]) == self.seats[tenant].levels
             for level, ids in levels.items():
-                void = self.level_voids[tenant].get(level, Counter())
-                assert void <= Counter(ids), (tenant, level)
-                live = Counter(ids) - void
+                tombstone = self.level_tombstones[tenant].get(level, Counter())
+                assert tombstone <= Counter(ids), (tenant, level)
+                live = Counter(ids) - tombstone
                 assert all((str(self.extras[id].priority) if id in self.extras else USUAL) == level for id in live)
 
     def check_batches(self, ready: dict[str, str]) -> None:
@@ -309,7 +309,7 @@ class Keyspace:
         for tenant, deaths in self.buried.items():
             assert deaths == {id: died[id] for id in deaths}
             assert all(tenant_of(self.records[id]) == tenant for id in deaths)
-        assert self.graveyards == {tenant: len(deaths) for tenant, deaths in self.buried.items() if deaths}
+        assert self.dead_counts == {tenant: len(deaths) for tenant, deaths in self.buried.items() if deaths}
 
     def check_seats(self) -> None:
         """Whoever is eligible is seated and weighed, nobody else is; slots are dense, the wake list is covered."""
@@ -334,7 +334,7 @@ class Keyspace:
         assert strings == self.queue.classes.keys()
         assert {int(name[6:]) for name in self.names if name.startswith("class:")} == self.queue.classes.keys()
         assert self.slots == {(getattr(s, "class"), s.slot): t for t, s in eligible.items() if s.slot > 0}
-        assert Counter(self.wake) == Counter(t for t, s in self.seats.items() if s.listed)
+        assert Counter(self.wake) == Counter(t for t, s in self.seats.items() if s.is_on_wake_list)
         assert {t for t, s in eligible.items() if s.slot == AWAKE} <= set(self.wake)
         assert all(seat.epoch <= self.queue.epoch for seat in self.seats.values())
 
@@ -376,15 +376,15 @@ class Keyspace:
         assert self.queue.limited == ("" in self.limits)
         for tenant, seat in self.seats.items():
             assert seat.bytes == self.kept_by(tenant, seat.tag), tenant
-            assert not seat.barred & SPENT or tenant in self.parked, tenant
-            odd = (seat.voids, seat.levels, seat.barred, seat.limited, seat.cause)
+            assert not seat.blocked & SPENT or tenant in self.parked, tenant
+            odd = (seat.tombstones, seat.levels, seat.blocked, seat.limited, seat.cause)
             assert seat.is_odd == any(odd), tenant
             assert not 0 < seat.leased < self.guaranteed(tenant) or seat.slot <= 0, "guaranteed tenants are not drawn"
         is_open = {name: unpack("WINDOW", head) for name, head in self.windows.items()}
-        assert {name for name, seat in self.seats.items() if seat.barred & CLOSED} == {
+        assert {name for name, seat in self.seats.items() if seat.blocked & CLOSED} == {
             name for name, window in is_open.items() if name and not window.is_open
         }
-        assert bool(int(self.queue.barred) & CLOSED) == ("" in is_open and not is_open[""].is_open)
+        assert bool(int(self.queue.blocked) & CLOSED) == ("" in is_open and not is_open[""].is_open)
         assert self.turns == {name: window.changes_at for name, window in is_open.items()}
 
     def kept_by(self, tenant: str, tag: bytes) -> int:

@@ -73,7 +73,7 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "batch": st.sampled_from(["b1", "b2", "b3"]),
     },
 )
-ACTIONS = ["ack", "finish", "nack", "nack", "reject", "release", "reap", "extend", "take"]
+ACTIONS = ["ack", "ack_with_result", "nack", "nack", "reject", "release", "reap", "extend", "take"]
 BATCHES = ["b1", "b2", "b3"]
 EVENTS = ("complete", "success", "death")
 DELAYS = [0, 0, None, 1, 50]
@@ -160,11 +160,11 @@ class QueueMachine(RuleBasedStateMachine):
         """Assert that the store said what the model says."""
         assert real == expected, f"store: {real!r}\nmodel: {expected!r}"
 
-    def call(self, verb: str, *args: object, dice: bytes = b"") -> Any:
+    def call(self, verb: str, *args: object, random_values: bytes = b"") -> Any:
         """Call the store at the machine's time."""
         self.queue.now = self.now
         self.latest = max(self.latest, self.now)
-        return self.queue.call(verb, *args, dice=dice)
+        return self.queue.call(verb, *args, random_values=random_values)
 
     @initialize()
     def configure_short_leases(self) -> None:
@@ -230,11 +230,13 @@ class QueueMachine(RuleBasedStateMachine):
     def claim(self, limit: int, seed: int, back: int = -1) -> None:
         """Claim; the model knows who must be served, in which order. With `back` an earlier claim is made again."""
         self.claims += back < 0
-        dice, name = Dice(seed, 1200), f"w{self.claims - max(back, 0)}"
-        reply = self.call("claim", name, limit, "again" * (back >= 0), "", self.attached, dice=dice.packed)
+        random_values, name = Dice(seed, 1200), f"w{self.claims - max(back, 0)}"
+        reply = self.call(
+            "claim", name, limit, "again" * (back >= 0), "", self.attached, random_values=random_values.packed
+        )
         leases = [(each.id, each.attempt, each.max_attempts) for each in leased_in(reply)]
         known = self.model.claim_again(self.now, name) if back >= 0 else []
-        self.same(leases, known or self.model.claim(self.now, iter(dice), name, limit, self.attached))
+        self.same(leases, known or self.model.claim(self.now, iter(random_values), name, limit, self.attached))
         number, wanted, kept = reply[2], reply[3], reply[HEAD - 1]
         self.same(number, self.model.claims[name] if leases else 0)
         self.same({id.decode() for id in wanted}, {id for id, *_ in leases if self.model.records[id].result_ttl})
@@ -262,9 +264,9 @@ class QueueMachine(RuleBasedStateMachine):
             fence = f"{number}/{seed % 3}" if error and action in ("release", "reap") else number  # of a connection
             settlements.append((action, id, fence, delay if action == "nack" else None, error))
         parts = settle_args((a, id, n, "" if delay is None else delay, error) for a, id, n, delay, error in settlements)
-        dice = Dice(seed, 4)
-        outcomes = [word.decode() for word in self.call("settle", *parts, dice=dice.packed)]
-        self.same(outcomes, self.model.settle(self.now, iter(dice), settlements))
+        random_values = Dice(seed, 4)
+        outcomes = [word.decode() for word in self.call("settle", *parts, random_values=random_values.packed)]
+        self.same(outcomes, self.model.settle(self.now, iter(random_values), settlements))
 
     @rule(limit=LIMITS, seed=SEEDS, chosen=SETTLEMENTS)
     def claim_and_settle(self, limit: int, seed: int, chosen: list[tuple[str, int, int | None, str]]) -> None:
@@ -440,7 +442,7 @@ class QueueMachine(RuleBasedStateMachine):
         ids = sorted({*IDS, *self.model.records})
         self.queue.fetch(
             [
-                ("depth",),
+                ("queue_state",),
                 ("tenants", "0", 100),
                 ("tasks", *ids),
                 ("results", *IDS),
@@ -453,7 +455,7 @@ class QueueMachine(RuleBasedStateMachine):
             ]
         )
         self.model.open(self.now)
-        self.same(self.queue.depth(), reports.depth(self.model))
+        self.same(self.queue.queue_state(), reports.depth(self.model))
         shares = {name: vars(share) for name, share in self.queue.tenants().items()}
         self.same(shares, {name: reports.share(self.model, name) for name in self.model.tenants})
         for name, t in self.model.tenants.items():
@@ -494,8 +496,8 @@ class QueueMachine(RuleBasedStateMachine):
             return self.same(facts, {})
         t, b = self.model.records[id].tenant, self.model.batch_of(id)
         self.same(
-            [facts[name] for name in ("weight", "ready", "leased", "barred", "cap", "rate", "competes", "queue_kept")],
-            [t.weight, len(t.ready), t.leased, t.barred, self.model.cap_of(t), self.model.limit(t, "rate"),
+            [facts[name] for name in ("weight", "ready", "leased", "blocked", "cap", "rate", "competes", "queue_kept")],
+            [t.weight, len(t.ready), t.leased, t.blocked, self.model.cap_of(t), self.model.limit(t, "rate"),
              t.counted, self.model.kept_slots],
         )  # fmt: skip
         if state == "delayed":

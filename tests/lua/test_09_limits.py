@@ -102,7 +102,7 @@ def test_a_lowered_cap_for_all_acts_on_those_who_wait(queue: Queue) -> None:
     queue.claim(10)
     queue.set_limits("", cap=2)
     assert queue.claim(10) == []
-    assert queue.depth()["leased"] == 10
+    assert queue.queue_state()["leased"] == 10
 
 
 @pytest.mark.parametrize("whose", ["ada", ""])
@@ -131,14 +131,14 @@ def test_a_tenant_that_is_out_of_tokens_costs_nothing_and_the_others_go_on(queue
     queue.enqueue("bob", *(f"b{n}" for n in range(50)))
     assert len(queue.claim(30)) == 30
     assert (leased(queue, "ada"), leased(queue, "bob")) == (2, 28)
-    assert (queue.tenant("ada").barred, queue.tenant("ada").is_eligible) == (4, 0)
-    assert queue.depth()["weight_sum"] == 1000
+    assert (queue.tenant("ada").blocked, queue.tenant("ada").is_eligible) == (4, 0)
+    assert queue.queue_state()["weight_sum"] == 1000
 
 
 def test_the_claim_and_the_tick_tell_when_tokens_come(queue: Queue) -> None:
     queue.set_limits("ada", rate=10, burst=1)
     queue.enqueue("ada", "a", "b", "c")
-    assert queue.call("claim", "w", 1, dice=b"\0" * 800)[4] == queue.now + 100
+    assert queue.call("claim", "w", 1, random_values=b"\0" * 800)[4] == queue.now + 100
     assert queue.tick().next_due == queue.now + 100
     queue.advance(99)
     assert (queue.tick().next_due, queue.claim(5)) == (queue.now + 1, [])
@@ -161,13 +161,13 @@ def test_a_hungry_server_is_told_when_tokens_come(queue: Queue) -> None:
         assert message["data"] == b"1"
 
 
-@pytest.mark.parametrize("how", ["expired", "void"])
+@pytest.mark.parametrize("how", ["expired", "tombstone"])
 def test_what_does_not_start_spends_no_token(queue: Queue, how: str) -> None:
     queue.set_limits("ada", rate=1, burst=2)
     queue.enqueue("ada", "late1", "late2", "late3", expires_in=10)
     queue.enqueue("ada", "a", "b", "c")
     queue.advance(10)
-    if how == "void":
+    if how == "tombstone":
         queue.tick()
     assert sorted(lease.id for lease in queue.claim(10)) == ["a", "b"]
 
@@ -363,10 +363,10 @@ def test_a_lowered_limit_of_dead_letters_is_reached_by_and_by(queue: Queue) -> N
 def test_limits_are_told_and_taken_off_again(queue: Queue) -> None:
     assert queue.set_limits("ada", cap=2, rate=0.5) == UNSET
     assert queue.set_limits("", queued=10) == NONE
-    assert (queue.tenant("ada").limited, queue.depth()["limited"]) == (1, 1)
+    assert (queue.tenant("ada").limited, queue.queue_state()["limited"]) == (1, 1)
     assert queue.set_limits("ada", cap=-1, rate=-1) == UNSET | {"cap": 2, "rate": 0.5}
     assert queue.set_limits("", queued=-1) == NONE | {"queued": 10}
-    assert (queue.tenant("ada").limited, queue.depth()["limited"]) == (0, 0)
+    assert (queue.tenant("ada").limited, queue.queue_state()["limited"]) == (0, 0)
     assert not queue.client.exists(queue.key("limits"))
 
 
@@ -390,9 +390,9 @@ def test_the_capped_lose_their_slots_when_the_cap_for_all_is_lowered(queue: Queu
         queue.enqueue(name, *(f"{name}-{n}" for n in range(20)))
     queue.claim(30)
     queue.set_limits("", cap=2)
-    for _ in range(20):  # darts that miss take the slots of those whom they hit
+    for _ in range(20):  # probes that miss take the slots of those whom they hit
         assert queue.claim(10) == []
-    assert queue.depth()["hungry"] == 1
+    assert queue.queue_state()["hungry"] == 1
     before = writes(queue)
     assert queue.claim(10) == []
     assert writes(queue) == before, "nobody is in the draw: nothing is tried, and nobody is woken to try again"
@@ -406,14 +406,14 @@ def test_a_wider_cap_for_all_lets_everybody_in_with_the_next_ticks(queue: Queue,
         queue.enqueue(name, f"{name}/0", f"{name}/1")
     for _ in range(3):
         queue.claim(500)
-    assert (queue.depth()["leased"], queue.claim(10)) == (1200, [])
+    assert (queue.queue_state()["leased"], queue.claim(10)) == (1200, [])
     queue.set_limits("", cap=cap)
     ticks = 0
     while queue.tick().next_due == queue.now:
         ticks += 1
         assert ticks < 100
     assert ticks >= 2, "a page of tenants each"
-    assert queue.depth()["servable"] == 1200
+    assert queue.queue_state()["servable"] == 1200
     assert {lease.id for _ in range(3) for lease in queue.claim(500)} == {f"{name}/1" for name in names}
     assert not queue.client.exists(queue.key("sweep"))
 
@@ -423,4 +423,4 @@ def test_a_narrower_cap_for_all_and_caps_of_their_own_make_no_sweep(queue: Queue
     queue.set_limits("", cap=2)
     queue.set_limits("ada", cap=1)
     queue.set_limits("ada", cap=-1)
-    assert queue.depth()["sweeping"] == 0
+    assert queue.queue_state()["sweeping"] == 0

@@ -207,7 +207,7 @@ def replay(queue: Queue) -> None:
     queue.call("replay", "a")
 
 
-def replay_behind_its_void(queue: Queue) -> None:
+def replay_behind_its_tombstone(queue: Queue) -> None:
     """Replay a task whose expired entry still stands in the ready list."""
     queue.enqueue("ada", "a", expires_in=10)
     queue.enqueue("ada", "b")
@@ -240,7 +240,7 @@ def come_back_in_debt(queue: Queue) -> None:
         change_weight,
         change_share,
         replay,
-        replay_behind_its_void,
+        replay_behind_its_tombstone,
         come_back_in_debt,
     ],
     ids=lambda way: way.__name__,
@@ -257,7 +257,7 @@ def test_a_void_and_its_replayed_task_popped_together_are_told_apart(queue: Queu
     assert queue.tick().expired == 1
     queue.call("replay", "a")
     assert [lease.id for lease in queue.claim(5)] == ["b", "a"]
-    assert not queue.client.exists(queue.key("ready:ada"), queue.key("void:ada"))
+    assert not queue.client.exists(queue.key("ready:ada"), queue.key("tombstone:ada"))
 
 
 def test_a_tenant_stands_on_the_wake_list_once_however_often_it_wakes(queue: Queue) -> None:
@@ -301,7 +301,7 @@ def test_the_dart_falls_where_the_dice_say(redis_client: redis.Redis) -> None:
     assert [lease.id for lease in counting.claim(1, rolled=struct.pack("<4d", ada, bob, ada, ada))] == ["bob-1"]
     # ada twice; the cursor is at bob, of equals the drawn one is served
     assert [lease.id for lease in counting.claim(1, rolled=struct.pack("<4d", ada, ada, bob, bob))] == ["ada-2"]
-    # bob has had less, but no dart falls on it, the cursor is at ada, and ada is only half a task ahead of the clock
+    # bob has had less, but no probe falls on it, the cursor is at ada, and ada is only half a task ahead of the clock
     assert [lease.id for lease in counting.claim(1, rolled=struct.pack("<4d", ada, ada, ada, ada))] == ["ada-3"]
 
 
@@ -317,7 +317,7 @@ def test_dice_that_run_out_are_refused(counting: Queue) -> None:
     for n in range(17):
         counting.enqueue(f"t{n}", *ids(f"t{n}", 3))
     counting.claim(17)
-    with pytest.raises(Exception, match="FAIRQ bad_request dice"):
+    with pytest.raises(Exception, match="FAIRQ bad_request random_values"):
         counting.claim(2, rolled=struct.pack("<1d", 0.1))
 
 
@@ -339,7 +339,7 @@ def test_a_task_of_no_time_costs_a_millisecond(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b")
     queue.end("ack", queue.claim()[0])
     assert queue.tenant("ada").delivered == 1
-    assert queue.depth()["clock"] == 1 / 1000, "of its weight, in thousandths"
+    assert queue.queue_state()["clock"] == 1 / 1000, "of its weight, in thousandths"
 
 
 def test_a_dead_workers_lease_is_charged_up_to_its_last_renewal(queue: Queue) -> None:
@@ -351,7 +351,7 @@ def test_a_dead_workers_lease_is_charged_up_to_its_last_renewal(queue: Queue) ->
     queue.advance(10_000)
     assert queue.tick().reaped == 1
     assert queue.tenant("ada").delivered == 4000
-    assert queue.depth()["estimate"] == 0, "what nobody worked to an end teaches nothing"
+    assert queue.queue_state()["estimate"] == 0, "what nobody worked to an end teaches nothing"
 
 
 @pytest.mark.parametrize("action", ["release", "reap"])
@@ -360,7 +360,7 @@ def test_a_lease_that_is_given_back_is_charged_and_teaches_nothing(queue: Queue,
     lease = queue.claim()[0]
     queue.advance(700)
     queue.end(action, lease)
-    assert (queue.tenant("ada").delivered, queue.depth()["estimate"]) == (700, 0)
+    assert (queue.tenant("ada").delivered, queue.queue_state()["estimate"]) == (700, 0)
 
 
 def test_a_change_of_share_closes_the_accounts_and_counts_what_runs_from_then_on(queue: Queue) -> None:
@@ -374,7 +374,7 @@ def test_a_change_of_share_closes_the_accounts_and_counts_what_runs_from_then_on
     queue.advance(5000)
     queue.end("ack", lease)
     share = queue.tenant("ada")
-    assert (share.delivered, share.entitled, queue.depth()["clock"]) == (5000, 5000, 5)
+    assert (share.delivered, share.entitled, queue.queue_state()["clock"]) == (5000, 5000, 5)
 
 
 def test_a_lease_of_before_the_switch_to_tasks_costs_nothing_more(queue: Queue) -> None:

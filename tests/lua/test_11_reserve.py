@@ -138,7 +138,7 @@ def test_a_guarantee_goes_before_the_reserve(fleet: Fleet) -> None:
     quiet = quiet_ones(fleet, 1, 3 * MINUTE, 8 * MINUTE)
     fleet.run(9 * MINUTE)
     assert waits_of(quiet)[0] <= 200
-    assert fleet.queue.depth()["leased"] <= 9
+    assert fleet.queue.queue_state()["leased"] <= 9
 
 
 def test_it_can_be_set_and_unset_while_tasks_run(queue: Queue) -> None:
@@ -153,11 +153,11 @@ def test_it_can_be_set_and_unset_while_tasks_run(queue: Queue) -> None:
     fleet.arrive(fleet.now, quiet, 5)
     fleet.run(fleet.now)
     assert len(quiet.running) == 1, "one of the two slots; the other one is kept for others"
-    assert queue.depth()["loans"] == 1
+    assert queue.queue_state()["loans"] == 1
     fleet.keep(0)
     assert len(flooder.running) + len(quiet.running) == 10
     fleet.run(5 * MINUTE)
-    assert queue.depth()["loans"] == 0
+    assert queue.queue_state()["loans"] == 0
     assert len(flooder.running) == 10
     assert not queue.client.exists(queue.key("idle"))
 
@@ -218,8 +218,8 @@ def test_a_claim_that_lets_tenants_in_asks_for_a_tick(queue: Queue) -> None:
     queue.enqueue("ada", *(f"t{n}" for n in range(20)))
     queue.set_limits("ada", max_share=50)
     queue.claim(10, slots=10)
-    assert queue.call("claim", "w", 1, "", "", 10, dice=b"\0" * 800)[4] == -1
-    assert queue.call("claim", "w", 1, "", "", 20, dice=b"\0" * 800)[4] == queue.now
+    assert queue.call("claim", "w", 1, "", "", 10, random_values=b"\0" * 800)[4] == -1
+    assert queue.call("claim", "w", 1, "", "", 20, random_values=b"\0" * 800)[4] == queue.now
     queue.tick()
     assert len(queue.claim(10, slots=20)) == 5
 
@@ -230,19 +230,19 @@ def test_a_claim_that_gets_nothing_but_kept_slots_does_not_call_for_another(queu
     queue.enqueue("flooder", *(f"f{n}" for n in range(20)))
     leases = queue.claim(10, slots=10)
     assert len(leases) == 8
-    assert queue.depth()["hungry"] == 1
+    assert queue.queue_state()["hungry"] == 1
     before = queue.client.get(queue.key("queue"))
     assert queue.claim(2, slots=10) == []
-    assert queue.depth()["hungry"] == 1, before
+    assert queue.queue_state()["hungry"] == 1, before
     queue.end("ack", leases[0])
-    assert queue.depth()["hungry"] == 0
+    assert queue.queue_state()["hungry"] == 0
     assert len(queue.claim(3, slots=10)) == 1
-    assert queue.depth()["hungry"] == 1
+    assert queue.queue_state()["hungry"] == 1
     queue.enqueue("quiet", "q")
-    assert queue.depth()["hungry"] == 0
+    assert queue.queue_state()["hungry"] == 0
     assert [lease.id for lease in queue.claim(2, slots=10)] == ["q"]
     queue.configure(reserve=10)
-    assert queue.depth()["hungry"] == 0
+    assert queue.queue_state()["hungry"] == 0
 
 
 def test_a_tenant_that_left_the_wake_list_does_not_hide_the_next(queue: Queue) -> None:
@@ -274,7 +274,7 @@ def test_a_gift_whose_task_is_too_late_leaves_the_account_as_it_was(queue: Queue
 
     before = account("other")
     assert queue.claim(1, slots=2) == []
-    assert (queue.state("late"), queue.depth()["loans"]) == ("dead", 0)
+    assert (queue.state("late"), queue.queue_state()["loans"]) == ("dead", 0)
     assert account("other") == before
 
 
@@ -284,7 +284,7 @@ def test_a_lease_that_is_lost_makes_room(queue: Queue) -> None:
     assert len(queue.claim(10, slots=10)) == 8
     queue.advance(30_000)
     queue.tick()
-    assert queue.depth()["hungry"] == 0
+    assert queue.queue_state()["hungry"] == 0
     assert len(queue.claim(10, slots=10)) == 8
 
 

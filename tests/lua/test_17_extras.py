@@ -62,7 +62,7 @@ def test_a_second_task_with_the_key_gets_the_first_ones_id(queue: Queue) -> None
     assert queue.enqueue("ada", "a", key="k") == ["duplicate"], "the same call again"
     assert queue.enqueue("bob", "b", key="k") == ["ok"], "keys are the tenant's own"
     assert queue.enqueue("ada", "d", key="other") == ["ok"]
-    assert queue.depth()["ready"] == 3
+    assert queue.queue_state()["ready"] == 3
 
 
 def test_in_one_call_the_first_of_a_key_is_taken(queue: Queue) -> None:
@@ -120,10 +120,10 @@ def test_a_window_that_is_over_does_not_free_the_next_ones_key(queue: Queue) -> 
 
 def test_what_nobody_asks_for_costs_nothing(queue: Queue) -> None:
     queue.enqueue("ada", "a")
-    assert queue.depth()["special"] == 0
+    assert queue.queue_state()["tasks_with_options"] == 0
     assert not queue.client.exists(queue.key("extras"))
     queue.enqueue("ada", "b", priority=3, key="k")
-    assert queue.depth()["special"] == 1
+    assert queue.queue_state()["tasks_with_options"] == 1
     for lease in queue.claim(2):
         queue.end("ack", lease)
-    assert queue.depth()["special"] == 0
+    assert queue.queue_state()["tasks_with_options"] == 0

@@ -10,7 +10,7 @@ from .calls import START, Queue, options, refused, snapshot, unpack, writes
 def test_a_new_task_is_ok_and_ready(queue: Queue) -> None:
     assert queue.enqueue("ada", "a") == ["ok"]
     assert queue.state("a") == "ready"
-    assert queue.depth()["ready"] == queue.depth()["enqueued"] == queue.tenant("ada").ready == 1
+    assert queue.queue_state()["ready"] == queue.queue_state()["enqueued"] == queue.tenant("ada").ready == 1
 
 
 def test_outcomes_stand_in_the_order_of_the_tasks(queue: Queue) -> None:
@@ -34,7 +34,7 @@ def test_a_waiting_leased_dead_or_done_id_is_a_duplicate(queue: Queue) -> None:
 
 def test_an_id_that_stands_twice_in_one_call_is_stored_once(queue: Queue) -> None:
     assert queue.enqueue("ada", "a", "a") == ["ok", "duplicate"]
-    assert queue.depth()["ready"] == 1
+    assert queue.queue_state()["ready"] == 1
 
 
 def test_an_id_belongs_to_the_queue_not_to_the_tenant(queue: Queue) -> None:
@@ -105,7 +105,7 @@ def test_time_and_dice_are_the_callers_only_behind_the_test_gate(queue: Queue) -
     queue.client.delete(queue.key("test"))
     refused(queue, "forbidden now", "enqueue", "ada", "a", "", "")
     queue.uses_store_time = True
-    refused(queue, "forbidden now", "enqueue", "ada", "a", "", "", dice=b"\0" * 8)
+    refused(queue, "forbidden now", "enqueue", "ada", "a", "", "", random_values=b"\0" * 8)
     assert queue.enqueue("ada", "a") == ["ok"]
 
 
@@ -113,11 +113,11 @@ def test_without_a_given_time_the_store_tells_it_and_it_never_goes_back(queue: Q
     queue.uses_store_time = True
     seconds, _ = queue.client.time()
     queue.enqueue("ada", "a")
-    assert abs(queue.depth()["now"] - seconds * 1000) < 60_000
-    queue.uses_store_time, queue.now, told = False, seconds * 1000 - 50_000, queue.depth()["now"]
+    assert abs(queue.queue_state()["now"] - seconds * 1000) < 60_000
+    queue.uses_store_time, queue.now, told = False, seconds * 1000 - 50_000, queue.queue_state()["now"]
     queue.enqueue("ada", "b", delay=1)
-    assert queue.depth()["now"] == told
-    assert queue.tasks("b")[0].at == queue.depth()["now"] + 1
+    assert queue.queue_state()["now"] == told
+    assert queue.tasks("b")[0].at == queue.queue_state()["now"] + 1
 
 
 def test_a_batch_of_duplicates_writes_nothing(queue: Queue) -> None:

@@ -72,7 +72,7 @@ def test_a_task_that_expired_on_the_list_is_buried_and_not_charged(queue: Queue)
         ("b", "expired", 0),
     ]
     assert queue.tenant("ada").delivered == 1
-    assert queue.depth()["expired"] == 2
+    assert queue.queue_state()["expired"] == 2
 
 
 def test_an_expired_retry_is_buried_with_its_attempts_and_error(queue: Queue) -> None:
@@ -96,22 +96,22 @@ def test_expired_tasks_of_thousands_of_tenants_do_not_stop_a_claim(queue: Queue)
     queue.advance(10)
     for calls in range(1, 66):
         assert queue.claim(100) == []
-        assert queue.depth()["expired"] == 64 * calls, "a call buries so many, and has another one follow"
+        assert queue.queue_state()["expired"] == 64 * calls, "a call buries so many, and has another one follow"
     assert queue.claim(100) == []
-    assert queue.depth()["ready"] == 0
+    assert queue.queue_state()["ready"] == 0
 
 
 def test_a_claim_leases_no_more_than_servers_ask_for(queue: Queue) -> None:
     queue.enqueue("ada", *(f"t{n}" for n in range(400)))
     assert [len(leased_in(queue.call("claim", "w1", 500))) for _ in range(4)] == [150, 150, 100, 0]
-    assert queue.depth()["leased"] == 400
+    assert queue.queue_state()["leased"] == 400
 
 
 EXPIRES_IN_10 = options(expires_in=10)
 
 
 def test_more_voids_than_one_call_passes_over_are_left_to_the_next(queue: Queue) -> None:
-    queue.enqueue("ada", *(f"void{n}" for n in range(500)), expires_in=10)
+    queue.enqueue("ada", *(f"tombstone{n}" for n in range(500)), expires_in=10)
     queue.enqueue("ada", *(f"more{n}" for n in range(500)), expires_in=10)
     queue.enqueue("ada", *(f"last{n}" for n in range(100)), expires_in=10)
     queue.enqueue("ada", "real")
@@ -177,7 +177,7 @@ def test_nobody_is_told_of_tasks_whose_server_claims_them_at_once(queue: Queue) 
         queue.claim()
         assert queue.call("enqueue", "ada", "a", b"", b"1", "covered") == [b"ok"]
         assert listener.heard() == 0
-        assert queue.depth()["hungry"] == 1, "the claim that follows leaves nothing"
+        assert queue.queue_state()["hungry"] == 1, "the claim that follows leaves nothing"
         queue.enqueue("ada", "b")
         assert listener.heard() == 1, "it did not follow: the next ones are told"
     refused(queue, "bad_request tasks", "enqueue", "ada", "c", b"", b"1", "uncovered")
@@ -271,7 +271,7 @@ def test_a_claim_whose_answer_was_lost_is_given_once_more_and_nothing_else(queue
     reply = queue.call("claim", "s/2", 2, "again")
     assert sorted(leased_in(reply)) == sorted(taken)
     assert [lease[:4] for lease in taken] == [("b", 2, 1, 5), ("c", 2, 1, 5)]
-    assert queue.depth()["leased"] == 3
+    assert queue.queue_state()["leased"] == 3
     assert [lease.id for lease in queue.claim(5, worker="s/3")] == ["d"]
 
 

@@ -20,7 +20,7 @@ def leased(queue: Queue, id: str = "a", max_attempts: int = 5, expires_in: int =
 def test_ack_forgets_the_task_and_remembers_its_id(queue: Queue) -> None:
     assert queue.end("ack", leased(queue)) == "ok"
     assert queue.tasks("a")[0][:3] == ("done", "", 0)
-    assert queue.tenant("ada").done == queue.depth()["done"] == 1
+    assert queue.tenant("ada").done == queue.queue_state()["done"] == 1
     keys = ("runs", "leases", "groups", "claims", "payloads")
     assert not queue.client.exists(*(queue.key(name) for name in keys))
     assert len(queue.client.hget(queue.key("tasks"), "a") or b"") == FORMATS["MARK"].size
@@ -60,7 +60,7 @@ def test_backoff_doubles_up_to_the_cap_with_full_jitter(queue: Queue, die: float
     queue.enqueue("ada", "a")
     for delay in delays:
         lease = queue.claim()[0]
-        assert queue.call("settle", "nack", "a", lease.lease, "", "", dice=struct.pack("<d", die)) == [b"ok"]
+        assert queue.call("settle", "nack", "a", lease.lease, "", "", random_values=struct.pack("<d", die)) == [b"ok"]
         assert queue.tasks("a")[0].at == queue.now + delay
         queue.advance(delay)
         queue.tick()
@@ -173,7 +173,7 @@ def test_a_lease_that_stands_twice_in_one_call_is_settled_once(queue: Queue) -> 
         "ok",
         "gone",
     ]
-    depth = queue.depth()
+    depth = queue.queue_state()
     assert (depth["done"], depth["leased"], depth["delayed"]) == (1, 0, 1)
 
 
@@ -201,7 +201,7 @@ def test_two_hundred_and_fifty_thousand_releases_do_not_wrap_the_attempt(queue: 
     leased(queue)
     packed = queue.client.hget(queue.key("runs"), "a")
     assert isinstance(packed, bytes)
-    at = FORMATS["LEASE"].size - 4  # its last field is `attempt`, and a run goes on with `forgiven`
+    at = FORMATS["LEASE"].size - 4  # its last field is `attempt`, and a run goes on with `uncounted_attempts`
     queue.client.hset(queue.key("runs"), "a", packed[:at] + struct.pack("<II", 250_000, 249_999) + packed[at + 8 :])
     queue.settle(("release", "a", 1))
     lease = queue.claim()[0]
@@ -219,7 +219,7 @@ def test_attempts_that_do_not_count_make_no_backoff_longer(queue: Queue, how: st
     (lease,) = queue.claim()
     assert lease.attempt == 4
     almost_one = struct.pack("<d", 0.999)
-    queue.call("settle", "nack", "x", lease.lease, "", "", dice=almost_one)
+    queue.call("settle", "nack", "x", lease.lease, "", "", random_values=almost_one)
     assert queue.tasks("x")[0].at == queue.now + 1000
 
 

@@ -15,7 +15,7 @@ def test_a_waiting_task_that_is_cancelled_never_runs(queue: Queue) -> None:
     queue.advance(100)
     queue.tick()
     assert [lease.id for lease in queue.claim(5)] == ["a", "c"]
-    counts = queue.depth()
+    counts = queue.queue_state()
     assert (counts["cancelled"], counts["delayed"], counts["expired"]) == (2, 0, 0)
     assert queue.cancel("b", "later") == ["gone", "gone"]
 
@@ -120,4 +120,4 @@ def test_peek_passes_over_voids_and_takes_nothing(queue: Queue) -> None:
     queue.cancel("a", "c")
     assert queue.peek("ada", 2) == ["b", "d"]
     assert queue.peek("bob") == []
-    assert queue.depth()["ready"] == 3
+    assert queue.queue_state()["ready"] == 3

@@ -63,11 +63,11 @@ def test_a_herd_of_one_tenant_does_not_hold_up_the_others(queue: Queue) -> None:
     total = 51
     while total < 1201:
         total += queue.tick(100).promoted
-    assert queue.depth()["delayed"] == 0
+    assert queue.queue_state()["delayed"] == 0
 
 
 def test_a_waiting_task_expires_at_its_end_wherever_it_waits(queue: Queue) -> None:
-    queue.enqueue("ada", "listed", expires_in=100)
+    queue.enqueue("ada", "is_on_wake_list", expires_in=100)
     queue.enqueue("ada", "kept")
     queue.enqueue("ada", "delayed", delay=50, expires_at=START + 100)
     queue.enqueue("bob", "far", delay=5000, expires_in=9000)
@@ -77,10 +77,10 @@ def test_a_waiting_task_expires_at_its_end_wherever_it_waits(queue: Queue) -> No
     assert queue.tick().expired == 2
     assert [letter[:1] + letter[2:] for letter in queue.dead()] == [
         ("delayed", "expired", 0, START + 100, ""),
-        ("listed", "expired", 0, START + 100, ""),
+        ("is_on_wake_list", "expired", 0, START + 100, ""),
     ]
     assert [lease.id for lease in queue.claim(5)] == ["kept"]
-    assert queue.depth()["delayed"] == 1
+    assert queue.queue_state()["delayed"] == 1
 
 
 def test_a_task_whose_start_and_end_have_both_passed_is_never_served(queue: Queue) -> None:
@@ -96,7 +96,7 @@ def test_a_list_of_nothing_but_voids_is_dropped(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b", expires_in=10)
     queue.advance(10)
     queue.tick()
-    assert not queue.client.exists(queue.key("ready:ada"), queue.key("void:ada"))
+    assert not queue.client.exists(queue.key("ready:ada"), queue.key("tombstone:ada"))
     assert queue.tenant("ada").is_eligible == 0
 
 
@@ -137,7 +137,7 @@ def test_dead_letters_are_kept_for_a_time(queue: Queue) -> None:
     queue.advance(1)
     assert queue.tick().trimmed == 1
     assert queue.state("a") == "unknown"
-    assert queue.tenant("ada").dead == queue.depth()["dead"] == 0
+    assert queue.tenant("ada").dead == queue.queue_state()["dead"] == 0
 
 
 def test_of_too_many_dead_letters_the_oldest_go(queue: Queue) -> None:
@@ -209,7 +209,7 @@ def test_a_list_that_nobody_serves_does_not_grow_by_what_expires_in_it(queue: Qu
         queue.enqueue("ada", f"a{n}", f"b{n}", expires_in=1000, priority=priority)
         queue.advance(100)
         queue.tick()
-    ready = queue.depth()["ready"]
+    ready = queue.queue_state()["ready"]
     assert 15 <= ready <= 20
     assert queue.client.llen(list_key) <= ready + 1
     queue.call("resume", "ada")

@@ -49,7 +49,7 @@ def test_leases_and_enqueueing_go_on_while_paused(queue: Queue) -> None:
     queue.call("pause", "ada")
     assert queue.enqueue("ada", "c") == ["ok"]
     assert queue.end("ack", lease) == "ok"
-    assert queue.tenant("ada").barred == 1
+    assert queue.tenant("ada").blocked == 1
     queue.call("resume", "ada")
     assert [lease.id for lease in queue.claim(5)] == ["b", "c"]
 
@@ -70,7 +70,7 @@ def test_a_setting_takes_its_range_and_no_more(queue: Queue, name: str) -> None:
     lowest, highest = SETTINGS[name]
     for value in (lowest, highest):
         queue.configure(**{name: value})
-        assert queue.depth()[name] == value
+        assert queue.queue_state()[name] == value
     for wrong in (lowest - 1, highest + 1, lowest + 0.5, "nan", "", "much"):
         refused(queue, f"bad_request {name}", "configure", name, wrong)
 
@@ -80,7 +80,7 @@ def test_settings_change_all_or_none(queue: Queue) -> None:
     refused(queue, "bad_request now", "configure", "now", 5000)
     refused(queue, "bad_request lease_ms", "configure", "lease_ms")
     queue.configure(lease_ms=5000, max_attempts=2)
-    assert (queue.depth()["lease_ms"], queue.depth()["max_attempts"]) == (5000, 2)
+    assert (queue.queue_state()["lease_ms"], queue.queue_state()["max_attempts"]) == (5000, 2)
 
 
 def test_a_new_lease_time_holds_for_the_next_lease(queue: Queue) -> None:
@@ -97,7 +97,7 @@ def test_replay_gives_a_fresh_set_of_attempts_at_the_end_of_the_list(queue: Queu
         queue.end("nack", queue.claim()[0], 0)
     queue.enqueue("ada", "b")
     assert queue.call("replay", "a", "b", "nobody", "a") == [b"ok", b"gone", b"gone", b"gone"]
-    assert queue.depth()["dead"] == queue.tenant("ada").dead == 0
+    assert queue.queue_state()["dead"] == queue.tenant("ada").dead == 0
     leases = queue.claim(2)
     assert [(lease.id, lease.attempt, lease.max_attempts) for lease in leases] == [("b", 1, 5), ("a", 3, 4)]
     queue.end("nack", leases[1], 0)

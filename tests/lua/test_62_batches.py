@@ -21,7 +21,7 @@ def test_a_cap_holds_the_others_until_one_has_ended(queue: Queue) -> None:
     assert queue.open_batch("b", cap=2) == "ok"
     queue.enqueue("ada", *"wxyz", batch="b")
     assert [queue.state(id) for id in "wxyz"] == ["ready", "ready", "held", "held"]
-    assert (queue.tenant("ada").held, queue.depth()["held"]) == (2, 2)
+    assert (queue.tenant("ada").held, queue.queue_state()["held"]) == (2, 2)
     first, second = queue.claim(10)
     assert queue.claim(10) == []
     queue.end("ack", first)
@@ -153,7 +153,11 @@ def test_a_cancelled_batch_ends_with_its_running_tasks(queue: Queue) -> None:
     assert queue.call("cancel_batch", "b") == b"open"
     while queue.tick().next_due == queue.now:
         pass
-    assert (queue.depth()["cancelled"], queue.depth()["held"], queue.depth()["delayed"]) == (798, 0, 0)
+    assert (queue.queue_state()["cancelled"], queue.queue_state()["held"], queue.queue_state()["delayed"]) == (
+        798,
+        0,
+        0,
+    )
     assert queue.end("extend", first) == "cancelled"
     queue.end("ack", first)
     queue.end("release", second)
@@ -198,10 +202,10 @@ def test_a_batch_is_forgotten_a_day_after_it_was_complete(queue: Queue) -> None:
 def test_a_result_is_kept_as_long_as_was_asked(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b", result=1000)
     queue.enqueue("ada", "plain")
-    assert queue.call("claim", "w", 1, dice=b"\0" * 800)[3] == [b"a"], "the worker is told"
+    assert queue.call("claim", "w", 1, random_values=b"\0" * 800)[3] == [b"a"], "the worker is told"
     for lease in queue.claim(5):
-        queue.end("finish" if lease.id == "plain" else "ack", lease, "", '{"x": 1}')
-    queue.settle(("finish", "a", 1, "", '{"x": 1}'))
+        queue.end("ack_with_result" if lease.id == "plain" else "ack", lease, "", '{"x": 1}')
+    queue.settle(("ack_with_result", "a", 1, "", '{"x": 1}'))
     assert queue.call("results", "a", "b", "plain") == [b'{"x": 1}', b"null", None]
     queue.advance(999)
     assert queue.call("results", "a") == [b'{"x": 1}']
@@ -234,7 +238,7 @@ def test_a_lease_that_runs_out_while_its_batch_is_being_cancelled_is_cancelled_o
     assert lease.id == "urgent"
     queue.advance(LEASE_MS)
     queue.call("cancel_batch", "b")  # 64 of its 65 tasks: the last one is left to the tick, which reaps it first
-    assert queue.depth()["leased"] == 1
+    assert queue.queue_state()["leased"] == 1
     assert queue.tick().reaped == 1
     assert queue.state("urgent") == "cancelled"
     assert queue.end("ack", lease) == "stale"
@@ -242,7 +246,7 @@ def test_a_lease_that_runs_out_while_its_batch_is_being_cancelled_is_cancelled_o
     progress = queue.batch("b")
     assert progress
     assert (progress.state, progress.cancelled, progress.running) == ("complete", 65, 0)
-    assert (queue.depth()["leased"], queue.depth()["ready"], queue.tenant("ada").bytes) == (0, 0, 100)
+    assert (queue.queue_state()["leased"], queue.queue_state()["ready"], queue.tenant("ada").bytes) == (0, 0, 100)
 
 
 def test_no_task_of_a_batch_that_is_being_cancelled_is_given_a_place(queue: Queue) -> None:
@@ -260,11 +264,11 @@ def test_no_task_of_a_batch_that_is_being_cancelled_is_given_a_place(queue: Queu
 
 def test_a_task_that_has_an_id_again_is_not_told_the_result_of_the_one_before(queue: Queue) -> None:
     queue.enqueue("ada", "a", result=10**7)
-    queue.end("finish", queue.claim()[0], "", "1")
+    queue.end("ack_with_result", queue.claim()[0], "", "1")
     assert queue.call("results", "a") == [b"1"]
     queue.advance(200_000)
     queue.tick()  # the id is forgotten, the result is not
     assert queue.enqueue("ada", "a", result=10**7) == ["ok"]
     assert queue.call("results", "a") == [None]
-    queue.end("finish", queue.claim()[0], "", "2")
+    queue.end("ack_with_result", queue.claim()[0], "", "2")
     assert queue.call("results", "a") == [b"2"]

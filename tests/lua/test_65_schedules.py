@@ -57,7 +57,7 @@ def test_a_fire_enqueues_the_task_with_the_time_of_the_fire(queue: Queue) -> Non
     assert (header.start_at, header.expires_at) == (START + HOUR, queue.now + 9000)
     assert lease.record.endswith(b"adahello")
     assert next_of(queue) == START + 2 * HOUR + 5
-    assert queue.depth()["enqueued"] == queue.tenant("ada").leased == 1
+    assert queue.queue_state()["enqueued"] == queue.tenant("ada").leased == 1
 
 
 def test_a_fires_task_may_ask_for_what_any_task_may(queue: Queue) -> None:
@@ -67,7 +67,7 @@ def test_a_fires_task_may_ask_for_what_any_task_may(queue: Queue) -> None:
     assert fire(queue) == "ok"
     first, _ = queue.claim(2)
     assert first.id == f"ada/nightly-{START + HOUR}"
-    assert queue.settle(("finish", first.id, first.attempt, "", "42")) == ["ok"]
+    assert queue.settle(("ack_with_result", first.id, first.attempt, "", "42")) == ["ok"]
     assert queue.call("results", first.id) == [b"42"]
 
 
@@ -122,7 +122,7 @@ def test_a_twin_in_one_call_fires_once(queue: Queue) -> None:
     queue.advance(HOUR)
     one = ("ada/nightly", head_of(queue), queue.now + HOUR)
     assert words(queue.call("fire", *one, *one)) == ["ok", "gone"]
-    assert queue.depth()["ready"] == 1
+    assert queue.queue_state()["ready"] == 1
 
 
 def test_a_fire_that_has_lost_the_race_writes_nothing(queue: Queue) -> None:
@@ -151,7 +151,7 @@ def test_skip_fires_nothing_that_was_missed(queue: Queue, late: int, outcome: st
     schedule(queue, missed=SKIP)
     queue.advance(HOUR + late)
     assert fire(queue) == outcome
-    assert queue.depth()["ready"] == (outcome == "ok")
+    assert queue.queue_state()["ready"] == (outcome == "ok")
     assert next_of(queue) == queue.now + HOUR
     queue.advance(HOUR)
     assert fire(queue) == "ok"
@@ -200,7 +200,7 @@ def test_a_schedule_made_anew_does_not_fire_the_same_time_again(queue: Queue) ->
     queue.call("unschedule", "ada", "nightly")
     schedule(queue, after=0)
     assert fire(queue) == "duplicate"
-    assert queue.depth()["ready"] == 0
+    assert queue.queue_state()["ready"] == 0
 
 
 def test_pause_and_resume_say_how_it_was_and_make_up_for_nothing(queue: Queue) -> None:
@@ -236,7 +236,7 @@ def test_unschedule_forgets_the_schedule_and_leaves_its_tasks(queue: Queue) -> N
     assert [queue.call("unschedule", "ada", "nightly") for _ in range(2)] == [b"ok", b"gone"]
     assert queue.call("schedules", "ada", "nightly", 0, 1) == [queue.now]
     assert fire(queue, head=head) == "gone"
-    assert queue.depth()["ready"] == 1
+    assert queue.queue_state()["ready"] == 1
     assert not any(queue.client.exists(queue.key(name)) for name in ("fires", "templates", "schedules:ada"))
 
 
@@ -276,10 +276,10 @@ def test_tenants_names_do_not_meet_and_each_pays_for_its_own(queue: Queue) -> No
 def test_a_fire_wakes_a_hungry_queue(queue: Queue) -> None:
     schedule(queue)
     assert queue.claim() == []
-    assert queue.depth()["hungry"] == 1
+    assert queue.queue_state()["hungry"] == 1
     queue.advance(HOUR)
     fire(queue)
-    assert queue.depth()["hungry"] == 0
+    assert queue.queue_state()["hungry"] == 0
 
 
 def test_schedules_are_listed_by_tenant_and_all_by_their_next_fire(queue: Queue) -> None:

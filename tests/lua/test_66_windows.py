@@ -41,7 +41,7 @@ def test_those_who_are_open_go_on(queue: Queue) -> None:
     leased = {name: queue.tenant(name).leased for name in ("ada", "bob", "cyd")}
     assert leased["ada"] == 0
     assert min(leased["bob"], leased["cyd"]) >= 8, "and in turn"
-    assert (queue.tenant("ada").barred, queue.depth()["weight_sum"]) == (2, 2000)
+    assert (queue.tenant("ada").blocked, queue.queue_state()["weight_sum"]) == (2, 2000)
 
 
 @pytest.mark.parametrize("weight", [1, 3])

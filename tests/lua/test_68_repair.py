@@ -64,15 +64,15 @@ def places(keys: Keyspace) -> dict[str, str]:
 
 
 def live(keys: Keyspace) -> dict[tuple[str, str], list[str]]:
-    """Read the ready tasks of each list, without voids, in their order."""
+    """Read the ready tasks of each list, without tombstones, in their order."""
     found = {}
     for tenant, levels in keys.levels.items():
         for level, ids in levels.items():
-            voids = keys.level_voids[tenant].get(level, Counter()).copy()
+            tombstones = keys.level_tombstones[tenant].get(level, Counter()).copy()
             order = []
             for id in ids:
-                if voids[id]:
-                    voids[id] -= 1
+                if tombstones[id]:
+                    tombstones[id] -= 1
                 else:
                     order.append(id)
             found[tenant, level] = order
@@ -94,13 +94,13 @@ def drain(queue: Queue) -> list[str]:
         leases = queue.claim(20)
         taken += [lease.id for lease in leases]
         queue.settle(*(("ack", lease.id, lease.lease) for lease in leases)) if leases else queue.tick()
-        if not leases and not queue.depth()["ready"]:
+        if not leases and not queue.queue_state()["ready"]:
             return taken
-    raise AssertionError(f"tasks are ready that nobody gets: {queue.depth()}")
+    raise AssertionError(f"tasks are ready that nobody gets: {queue.queue_state()}")
 
 
 MADE_ANEW = {
-    "ready", "wake", "class", "void", "levels", "due", "leases", "groups", "expiring", "deaths", "graveyards",
+    "ready", "wake", "class", "tombstone", "levels", "due", "leases", "groups", "expiring", "deaths", "dead_counts",
     "accounts", "tenants", "extended", "done", "members",
 }  # fmt: skip
 WALKS = range(10)
@@ -115,7 +115,7 @@ def check_mended(queue: Queue, before: Keyspace, broken: str) -> None:
     was, now = places(before), places(after)
     if not broken.startswith(("held", "delayed")):  # these say where a task is
         assert {id: place for id, place in was.items() if now[id] != place} == {}
-    if not broken.startswith(("held", "delayed", "ready", "void", "extras")):
+    if not broken.startswith(("held", "delayed", "ready", "tombstone", "extras")):
         assert live(after) == live(before)
     assert repair(queue) == {}
     ready = {id for id, place in now.items() if place == "ready"}
@@ -165,7 +165,7 @@ def test_a_repair_that_is_left_is_gone_on_with(redis_client: redis.Redis, seed: 
     while not breaker.break_one():
         pass
     assert repair(slices, most=1 + seed) is None
-    assert int(queue.depth()["barred"]) & 16
+    assert int(queue.queue_state()["blocked"]) & 16
     if seed % 2:  # a call failed half way
         redis_client.hset(queue.key("repair"), "is_open", 1)
     elif seed % 3:  # the store is another one now
@@ -222,7 +222,7 @@ def test_meanwhile_the_queue_gives_nothing_and_takes_no_change(redis_client: red
     refused(queue, "repairing queue", "claim", "w1", 1, "again")
     assert queue.claim(5) == []
     assert queue.state("t5") == "ready"
-    assert dict(zip(*[iter(words(queue.call("why", "t5")[2:]))] * 2, strict=True))["queue_barred"] == "16"
+    assert dict(zip(*[iter(words(queue.call("why", "t5")[2:]))] * 2, strict=True))["queue_blocked"] == "16"
     assert repair(queue) == {}
     assert len(queue.claim(20)) == 8
     assert queue.end("ack", lease) == "ok"
@@ -233,7 +233,7 @@ def test_a_call_for_a_repair_that_is_over_begins_no_other(queue: Queue) -> None:
     outcome, number, *_ = queue.call("repair", "")
     assert outcome == b"done"
     assert queue.call("repair", number)[0] == b"gone"
-    assert queue.depth()["barred"] == 0
+    assert queue.queue_state()["blocked"] == 0
 
 
 def test_leases_that_could_not_be_extended_meanwhile_get_a_whole_lease_from_the_end(redis_client: redis.Redis) -> None:
@@ -275,7 +275,7 @@ def test_no_call_looks_at_more_than_a_slice(queue: Queue) -> None:
 
 def test_dead_letters_of_nobody_are_forgotten(queue: Queue) -> None:
     queue.enqueue("ada", "a")
-    queue.client.zadd(queue.key("graveyards"), {"nobody": 5})
+    queue.client.zadd(queue.key("dead_counts"), {"nobody": 5})
     assert repair(queue) == {"dead": 1}
     Keyspace(queue).check()
 

@@ -8,7 +8,7 @@ import pytest
 
 from fairq.why import Facts, Waiting, Why, explain
 
-from .calls import START, Leased, Queue, dice
+from .calls import START, Leased, Queue, random_values
 
 
 def why(queue: Queue, id: str, slots: float = 4) -> Why:
@@ -76,7 +76,7 @@ def slots_kept(queue: Queue) -> None:
     queue.claim(4, slots=4)
 
 
-def barred(verb: Callable[[Queue], object]) -> Callable[[Queue], object]:
+def blocked(verb: Callable[[Queue], object]) -> Callable[[Queue], object]:
     """Have a ready task, and something done about it."""
 
     def do(queue: Queue) -> None:
@@ -89,10 +89,10 @@ def barred(verb: Callable[[Queue], object]) -> Callable[[Queue], object]:
 # what is done -> causes, how long a clock holds it, how many come before it
 CAUSES: dict[str, tuple[Callable[[Queue], object], list[str], int, int]] = {
     "nothing": (lambda queue: queue.enqueue("ada", "t"), [], 0, 0),
-    "the queue is paused": (barred(lambda queue: queue.call("pause", "")), ["queue_paused"], 0, 0),
-    "the tenant is paused": (barred(lambda queue: queue.call("pause", "ada")), ["tenant_paused"], 0, 0),
-    "the queue is closed": (barred(lambda queue: close(queue, "")), ["queue_closed"], 500, 0),
-    "the tenant is closed": (barred(lambda queue: close(queue, "ada")), ["tenant_closed"], 500, 0),
+    "the queue is paused": (blocked(lambda queue: queue.call("pause", "")), ["queue_paused"], 0, 0),
+    "the tenant is paused": (blocked(lambda queue: queue.call("pause", "ada")), ["tenant_paused"], 0, 0),
+    "the queue is closed": (blocked(lambda queue: close(queue, "")), ["queue_closed"], 500, 0),
+    "the tenant is closed": (blocked(lambda queue: close(queue, "ada")), ["tenant_closed"], 500, 0),
     "it starts later": (lambda queue: queue.enqueue("ada", "t", delay=500), ["start"], 500, 0),
     "its next attempt is later": (failed, ["retry"], 500, 0),
     "the rate": (spent, ["rate"], 500, 0),
@@ -145,7 +145,7 @@ def test_what_does_not_wait_has_no_causes(queue: Queue) -> None:
         assert why(queue, id) == Why(id, id, START)
 
 
-def test_places_count_levels_and_leave_out_voids(queue: Queue) -> None:
+def test_places_count_levels_and_leave_out_tombstones(queue: Queue) -> None:
     queue.enqueue("ada", "urgent1", "urgent2", priority=1)
     queue.enqueue("ada", "a", "b", "t")
     queue.enqueue("ada", "later", priority=99)
@@ -155,13 +155,13 @@ def test_places_count_levels_and_leave_out_voids(queue: Queue) -> None:
     assert (why(queue, "t").ahead, why(queue, "t").is_ahead_exact) == (3, False)
 
 
-def test_the_place_of_a_task_that_came_back_is_not_that_of_its_void(queue: Queue) -> None:
+def test_the_place_of_a_task_that_came_back_is_not_that_of_its_tombstone(queue: Queue) -> None:
     queue.enqueue("ada", "t", "a", "b")
     queue.reschedule("t", delay=5)
     queue.advance(5)
     queue.tick()
     assert queue.peek("ada") == ["a", "b", "t"]
-    assert why(queue, "t").ahead == 2, "three entries come before, one of them void"
+    assert why(queue, "t").ahead == 2, "three entries come before, one of them tombstone"
 
 
 def test_a_place_in_the_middle_of_a_long_list_is_at_least_so_far(queue: Queue) -> None:
@@ -245,7 +245,7 @@ def test_a_quiet_tenant_is_told_that_it_starts_with_the_next_slots(queue: Queue)
 
 def kept(queue: Queue) -> list[tuple[str, int, int, int]]:
     """Claim, and return what it tells of who was kept out."""
-    values = queue.call("claim", "w", 1, dice=dice(1))[5]
+    values = queue.call("claim", "w", 1, random_values=random_values(1))[5]
     return [
         (values[i].decode(), values[i + 1], values[i + 2] - START, values[i + 3] - START)
         for i in range(0, len(values), 4)
@@ -297,7 +297,7 @@ def test_a_tenant_that_had_nothing_ready_was_not_kept_out(queue: Queue) -> None:
     assert kept(queue) == []
 
 
-def test_a_claim_tells_that_the_queue_is_barred(queue: Queue) -> None:
+def test_a_claim_tells_that_the_queue_is_blocked(queue: Queue) -> None:
     queue.enqueue("ada", "a")
     queue.call("pause", "")
     close(queue, "")

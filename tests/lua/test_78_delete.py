@@ -41,7 +41,7 @@ def fill(queue: Queue) -> None:
     """Make a queue with a key of each kind."""
     queue.configure(dead_keep=10)
     queue.enqueue("ada", "kept", "held-key", result=10 * DAY_MS, key="k", window=DAY_MS, events=1)
-    queue.settle(*(("finish", lease.id, lease.lease, "", "1") for lease in queue.claim(2)))
+    queue.settle(*(("ack_with_result", lease.id, lease.lease, "", "1") for lease in queue.claim(2)))
     queue.bury("bob", "dead")
     queue.enqueue("ada", "urgent", priority=3, key="mine")
     queue.enqueue("ada", "later", delay=1000, expires_in=5000)
@@ -61,9 +61,9 @@ def fill(queue: Queue) -> None:
     queue.set_limits("slow", rate=0.001, burst=1)
     queue.enqueue("slow", "s-1", "s-2")
     queue.end("extend", queue.claim(5)[0])
-    queue.enqueue("eve", "before", "void")
+    queue.enqueue("eve", "before", "tombstone")
     queue.enqueue("eve", "pressing", priority=7)
-    queue.cancel("void")
+    queue.cancel("tombstone")
     queue.client.set(queue.key("progress:urgent"), '[1,0.5,""]', px=3_600_000)
     queue.client.set(queue.key("sweep"), 0)  # a cap for all was removed, and there are many tenants
     queue.client.zadd(queue.key("idle"), {b"\1\0\0\0": 0})  # there is a reserve
@@ -74,7 +74,7 @@ def fill(queue: Queue) -> None:
 
 
 def empty(queue: Queue) -> int:
-    """Delete what a barred queue holds; returns in how many slices."""
+    """Delete what a blocked queue holds; returns in how many slices."""
     slices = 1
     while queue.call("empty_queue") == b"more":
         slices += 1
@@ -87,7 +87,7 @@ def test_every_kind_of_key_is_made_and_none_is_left(queue: Queue) -> None:
     other = Queue(queue.client, "fq:{mail-2/0}")
     other.enqueue("ada", "a", result=1000)
     left = snapshot(other)
-    assert queue.call("bar_queue", 1, 1)[0] == b"ok"
+    assert queue.call("block_queue", 1, 1)[0] == b"ok"
     assert empty(queue) > 4
     assert kinds(queue) == BARE
     assert queue.call("drop_queue") == b"ok"
@@ -101,7 +101,7 @@ def test_what_is_named_is_found_without_a_search(queue: Queue) -> None:
     queue.client.delete(queue.key("result:kept"), queue.key("result:held-key"), queue.key("unique:ada:k"))
     queue.client.delete(queue.key("deleting"))
     queue.advance(11 * DAY_MS)  # no result is kept any more
-    queue.call("bar_queue", 1, 1)
+    queue.call("block_queue", 1, 1)
     empty(queue)
     assert {kind for kind in kinds(queue) if kind != "done"} == BARE  # of days ago: no tick came
 
@@ -111,7 +111,7 @@ def test_done_ids_of_the_last_minutes_are_deleted(queue: Queue) -> None:
     queue.end("ack", queue.claim()[0])
     queue.advance(60_000)
     queue.end("ack", queue.claim()[0])
-    queue.call("bar_queue", 0, 1)
+    queue.call("block_queue", 0, 1)
     queue.advance(119_999)
     empty(queue)
     assert kinds(queue) == BARE
@@ -143,7 +143,7 @@ HOLDS = {
 def test_what_a_queue_holds_is_named_and_it_stays(queue: Queue, what: str) -> None:
     HOLDS[what](queue)
     before = snapshot(queue)
-    outcome, *pairs = queue.call("bar_queue", 0, 1)
+    outcome, *pairs = queue.call("block_queue", 0, 1)
     held = dict(zip(pairs[::2], pairs[1::2], strict=True))
     assert (outcome, held[what.encode()]) == (b"not_empty", 1)
     assert {name.decode() for name in held} == set(HOLDS)
@@ -157,7 +157,7 @@ def test_an_empty_queue_is_deleted_without_purge(queue: Queue) -> None:
     queue.end("ack", queue.claim()[0])
     queue.open_batch("b")
     queue.call("close_batch", "b")
-    assert queue.call("bar_queue", 0, 1)[0] == b"ok"
+    assert queue.call("block_queue", 0, 1)[0] == b"ok"
     empty(queue)
     assert queue.call("drop_queue") == b"ok"
     assert kinds(queue) == set()
@@ -167,15 +167,15 @@ def test_a_queue_that_is_not_there_is_gone(queue: Queue) -> None:
     queue.client.delete(queue.key("queue"))
     queue.claim(1)
     before = snapshot(queue)
-    assert queue.call("bar_queue", 1, 0) == [b"gone"]
+    assert queue.call("block_queue", 1, 0) == [b"gone"]
     assert snapshot(queue) == before
-    assert queue.call("bar_queue", 0, 1)[0] == b"ok"  # it is in the registry, and was about to be made
+    assert queue.call("block_queue", 0, 1)[0] == b"ok"  # it is in the registry, and was about to be made
 
 
 def test_a_barred_queue_answers_no_other_verb(queue: Queue) -> None:
     fill(queue)
     head = queue.call("schedules", "ada", "nightly", 0, 1)[1][1]
-    queue.call("bar_queue", 1, 1)
+    queue.call("block_queue", 1, 1)
     queue.call("empty_queue")
     others = {
         **PUTS_IN, "claim": ("w", 1), "settle": ("ack", "a", 1), "tick": (1,), "cancel": ("a",), "replay": ("dead",),
@@ -185,15 +185,15 @@ def test_a_barred_queue_answers_no_other_verb(queue: Queue) -> None:
     }  # fmt: skip
     for verb, args in others.items():
         refused(queue, "deleting queue", verb, *args)
-    assert queue.depth()["stage"] == 2
+    assert queue.queue_state()["stage"] == 2
 
 
 def test_it_may_be_broken_off_anywhere_and_begun_again(queue: Queue) -> None:
     fill(queue)
-    assert queue.call("bar_queue", 1, 1)[0] == b"ok"
+    assert queue.call("block_queue", 1, 1)[0] == b"ok"
     while queue.call("empty_queue") == b"more":
         assert queue.call("drop_queue") in (b"more", b"ok")
-        outcome, *_ = queue.call("bar_queue", 0, 0)  # by now nobody need say again that it may hold something
+        outcome, *_ = queue.call("block_queue", 0, 0)  # by now nobody need say again that it may hold something
         if outcome == b"gone":
             break
     queue.call("drop_queue")
@@ -204,7 +204,7 @@ def test_a_slice_deletes_a_bounded_number_of_keys(queue: Queue) -> None:
     for name in range(40):
         for level in range(0, 100, 2):
             queue.enqueue(f"t-{name}", f"{name}-{level}", priority=level)
-    queue.call("bar_queue", 1, 1)
+    queue.call("block_queue", 1, 1)
     before = queue.client.dbsize()
     while queue.call("empty_queue") == b"more":
         left = queue.client.dbsize()

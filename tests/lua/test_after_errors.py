@@ -15,12 +15,12 @@ from .calls import Queue, Told, leased_in, snapshot
 
 
 def fill(queue: Queue) -> None:
-    """Make a queue in which a claim meets everything: a backlog, a newcomer, voids, priorities, windows, a batch."""
+    """Make a queue in which a claim meets everything: a backlog, a newcomer, tombstones, priorities, windows, batch."""
     queue.enqueue("ada", *(f"a{n}" for n in range(6)))
     queue.claim(2)
     queue.enqueue("ada", "urgent", priority=0)
     queue.enqueue("ada", "late", expires_in=10)
-    queue.enqueue("ada", "void", expires_in=5)
+    queue.enqueue("ada", "tombstone", expires_in=5)
     queue.open_batch("batch", cap=1)
     queue.enqueue("ada", "b0", "b1", batch="batch", result=1000)
     queue.advance(6)
@@ -29,7 +29,18 @@ def fill(queue: Queue) -> None:
     queue.enqueue("bob", "new")
 
 
-KEYS = ["tasks", "runs", "extras", "ready:ada", "ready:ada:0", "levels:ada", "void:ada", "wake", "tenants", "limits"]
+KEYS = [
+    "tasks",
+    "runs",
+    "extras",
+    "ready:ada",
+    "ready:ada:0",
+    "levels:ada",
+    "tombstone:ada",
+    "wake",
+    "tenants",
+    "limits",
+]
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -54,7 +65,7 @@ def test_a_list_that_is_gone_costs_its_tenant_its_tasks_and_nobody_else(queue: Q
     queue.enqueue("bob", "b0", "b1")
     queue.client.delete(queue.key("ready:ada"))
     assert sorted(lease.id for lease in queue.claim(10)) == ["b0", "b1"]
-    assert queue.depth()["ready"] == queue.tenant("ada").ready == 0
+    assert queue.queue_state()["ready"] == queue.tenant("ada").ready == 0
     queue.enqueue("ada", "a2")
     assert [lease.id for lease in queue.claim(10)] == ["a2"]
 
@@ -63,7 +74,7 @@ def test_an_entry_without_a_task_is_passed_over(queue: Queue) -> None:
     queue.enqueue("ada", "a0", "a1", "a2")
     queue.client.hdel(queue.key("tasks"), "a1")
     assert [lease.id for lease in queue.claim(10)] == ["a0", "a2"]
-    assert (queue.depth()["ready"], queue.depth()["leased"]) == (0, 2)
+    assert (queue.queue_state()["ready"], queue.queue_state()["leased"]) == (0, 2)
 
 
 def test_a_task_whose_claim_failed_between_its_writes_is_not_given_twice(queue: Queue) -> None:

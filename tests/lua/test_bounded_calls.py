@@ -48,7 +48,7 @@ def test_a_change_of_many_places_is_of_few_tasks(queue: Queue, verb: str) -> Non
         ("release", {}, 120),
         ("nack", {}, 37),
         ("reject", {}, 37),
-        ("finish", {}, 37),
+        ("ack_with_result", {}, 37),
         ("ack", {"events": 1}, 37),
         ("ack", {"result": 1000}, 37),
     ],
@@ -60,7 +60,7 @@ def test_a_settlement_leaves_what_is_too_much_for_one_call(
     leases = queue.claim(120)
     args = settle_args((action, lease.id, lease.lease, "", "") for lease in leases)
     assert words(queue.call("settle", *args)) == ["ok"] * at_once
-    assert queue.depth()["leased"] == 120 - at_once, "nothing has become of the rest"
+    assert queue.queue_state()["leased"] == 120 - at_once, "nothing has become of the rest"
     settlements = [(action, lease.id, lease.lease, "", "") for lease in leases[at_once:]]
     if settlements:
         assert set(queue.settle(*settlements)) == {"ok"}
@@ -71,9 +71,9 @@ def test_a_batch_that_is_cancelled_goes_a_few_tasks_at_a_time(queue: Queue) -> N
     queue.open_batch("b")
     queue.enqueue("ada", *(f"a{n}" for n in range(200)), batch="b")
     queue.call("cancel_batch", "b")
-    assert queue.depth()["cancelled"] == CHANGES
+    assert queue.queue_state()["cancelled"] == CHANGES
     queue.tick(500)
-    assert queue.depth()["cancelled"] == 2 * CHANGES
+    assert queue.queue_state()["cancelled"] == 2 * CHANGES
 
 
 def test_a_tick_does_as_much_when_everything_is_due_as_when_one_thing_is(queue: Queue) -> None:
@@ -89,15 +89,19 @@ def test_a_tick_does_as_much_when_everything_is_due_as_when_one_thing_is(queue: 
     queue.enqueue("dan", *(f"due{n}" for n in range(100)), delay=10)
     queue.enqueue("eve", *(f"late{n}" for n in range(100)), expires_in=10)
     queue.advance(10 * LEASE_MS)
-    before = queue.depth()
+    before = queue.queue_state()
     ticked = queue.tick(60)
-    after = queue.depth()
+    after = queue.queue_state()
     # cancelling, dead letters, leases, delayed tasks, ends of windows, marks: a sixth of the limit each
     assert (ticked.promoted, ticked.expired, ticked.reaped, ticked.trimmed) == (10, 10, 10, 10)
     assert (after["cancelled"] - before["cancelled"], before["remembered"] - after["remembered"]) == (10, 30)
     while queue.tick(60).next_due == queue.now:
         pass
-    assert (queue.depth()["delayed"], queue.depth()["leased"], queue.depth()["remembered"]) == (0, 0, 36)
+    assert (queue.queue_state()["delayed"], queue.queue_state()["leased"], queue.queue_state()["remembered"]) == (
+        0,
+        0,
+        36,
+    )
 
 
 def test_leases_that_ran_out_are_looked_for_in_so_many_groups_only(queue: Queue) -> None:
@@ -140,12 +144,12 @@ def test_long_templates_fire_a_page_at_a_time(queue: Queue) -> None:
 
     assert fire() == ["ok", "ok", "later", "later"]
     assert fire()[:2] == ["ok", "ok"], "what was left is due still"
-    assert queue.depth()["ready"] == 4
+    assert queue.queue_state()["ready"] == 4
 
 
 def test_long_results_come_a_page_at_a_time(queue: Queue) -> None:
     queue.enqueue("ada", *"abcd", result=10**6)
-    queue.settle(*(("finish", lease.id, lease.lease, "", "r" * (PAGE // 2)) for lease in queue.claim(4)))
+    queue.settle(*(("ack_with_result", lease.id, lease.lease, "", "r" * (PAGE // 2)) for lease in queue.claim(4)))
     assert list(map(len, queue.call("results", *"abcd"))) == [PAGE // 2] * 2
 
 
@@ -182,9 +186,9 @@ def test_a_claim_buries_so_many_late_tasks_of_one_tenant_and_leaves_the_rest(que
     queue.advance(10)
     for calls in range(1, 4):
         assert leased_in(queue.call("claim", "w1", 150)) == []
-        assert queue.depth()["dead"] == 64 * calls
+        assert queue.queue_state()["dead"] == 64 * calls
     assert [lease.id for lease in leased_in(queue.call("claim", "w1", 150))] == ["fresh"]
-    assert queue.depth()["dead"] == 256
+    assert queue.queue_state()["dead"] == 256
     Keyspace(queue).check()
 
 
@@ -193,6 +197,6 @@ def test_a_claim_from_tenants_with_a_rate_leaves_what_is_too_much_for_one_call(q
     ids = enqueue_each(queue, 100)
     first = leased_in(queue.call("claim", "w1", 150))
     assert len(first) == 60
-    assert queue.depth()["hungry"] == 0, "whoever waits is told that there is more"
+    assert queue.queue_state()["hungry"] == 0, "whoever waits is told that there is more"
     rest = leased_in(queue.call("claim", "w2", 150))
     assert sorted(lease.id for lease in first + rest) == sorted(ids)

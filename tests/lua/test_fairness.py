@@ -16,7 +16,7 @@ import redis
 
 from fairq.store import library
 
-from .calls import HEAD, START, Queue, dice
+from .calls import HEAD, START, Queue, random_values
 
 TENANTS = 1000
 MAX_LAG, MEAN_LAG = 8, 1
@@ -53,7 +53,14 @@ class Backlog:
         with self.queue.client.pipeline(transaction=False) as pipeline:
             while self.served.total() < until:
                 for _ in range(max(1, min(1000, until - self.served.total()) // batch)):
-                    fcall(pipeline, self.queue, "claim", "w1", batch, rolled=dice(next(self.numbers), 20 * batch + 200))
+                    fcall(
+                        pipeline,
+                        self.queue,
+                        "claim",
+                        "w1",
+                        batch,
+                        rolled=random_values(next(self.numbers), 20 * batch + 200),
+                    )
                 names = Counter(
                     id.decode().split("-")[0]
                     for reply in pipeline.execute(raise_on_error=True)
@@ -169,7 +176,7 @@ class Workers:
             if self.left[name] < 20:
                 self.queue.enqueue(name, *(f"{name}-{next(self.numbers)}" for _ in range(200)))
                 self.left[name] += 200
-        for lease in self.queue.claim(self.free, rolled=dice(next(self.numbers), 60 * self.free + 60)):
+        for lease in self.queue.claim(self.free, rolled=random_values(next(self.numbers), 60 * self.free + 60)):
             name = lease.id.split("-")[0]
             self.left[name] -= 1
             heapq.heappush(self.running, (self.queue.now + self.lasts[name], lease.id, lease.lease))

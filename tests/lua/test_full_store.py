@@ -93,7 +93,7 @@ def claim(queue: Queue) -> Iterator[None]:
     queue.advance(5)
     yield
     assert len(queue.claim(500)) == 420
-    assert (queue.depth()["dead"], queue.depth()["held"]) == (50, 30)
+    assert (queue.queue_state()["dead"], queue.queue_state()["held"]) == (50, 30)
     queue.advance(LEASE_MS - 1)
     assert len(queue.call("claim", "w1", 500, "again")) == 6 + 4 * 150, "what the first of three calls took"
 
@@ -113,7 +113,7 @@ def settle(queue: Queue) -> Iterator[None]:
     queue.tick()
     leases = leases[2:3] + leases[4:]
     while leases:
-        finished = [("finish", lease.id, lease.lease, "", "r" * 1000) for lease in leases]
+        finished = [("ack_with_result", lease.id, lease.lease, "", "r" * 1000) for lease in leases]
         assert set(queue.settle(*finished)) == {"ok"}
         leases = queue.claim(500)
     assert queue.call("results", "ada-7") == [b"r" * 1000]
@@ -140,7 +140,7 @@ def tick(queue: Queue) -> Iterator[None]:
     done = [queue.tick(500) for _ in range(20)]
     assert sum(each.promoted for each in done) == 300
     assert (sum(each.expired for each in done), sum(each.reaped for each in done)) == (300, 400)
-    assert queue.depth()["dead"] == 400
+    assert queue.queue_state()["dead"] == 400
     assert {queue.state(f"{name}-{end}-{START}") for name in ("lost", "expired") for end in ("complete", "death")} == {
         "ready"
     }
@@ -166,7 +166,7 @@ def reschedule(queue: Queue) -> Iterator[None]:
     yield
     assert queue.reschedule(*many(500), delay=1000) == ["ok"] * 500
     assert queue.reschedule(*many(100)) == ["ok"] * 100
-    assert (queue.depth()["delayed"], len(queue.claim(500))) == (400, 100)
+    assert (queue.queue_state()["delayed"], len(queue.claim(500))) == (400, 100)
 
 
 def cancel_batch(queue: Queue) -> Iterator[None]:
@@ -189,7 +189,7 @@ def close_batch(queue: Queue) -> Iterator[None]:
     open_batch(queue, "b")
     yield
     assert queue.call("close_batch", "b") == b"open"
-    assert queue.depth()["ready"] == 2
+    assert queue.queue_state()["ready"] == 2
 
 
 def purge(queue: Queue) -> Iterator[None]:
@@ -237,7 +237,7 @@ def resume(queue: Queue) -> Iterator[None]:
 def configure(queue: Queue) -> Iterator[None]:
     yield
     queue.configure(share=1, lease_ms=5000)
-    assert queue.depth()["lease_ms"] == 5000
+    assert queue.queue_state()["lease_ms"] == 5000
 
 
 def repair(queue: Queue) -> Iterator[None]:
@@ -265,15 +265,15 @@ def resume_schedule(queue: Queue) -> Iterator[None]:
     assert queue.call("resume_schedule", "ada", "nightly", head_of(queue), queue.now + 1) == b"ok"
 
 
-def bar_queue(queue: Queue) -> Iterator[None]:
+def block_queue(queue: Queue) -> Iterator[None]:
     queue.enqueue("ada", *many(500), result=1000)
     yield
-    assert queue.call("bar_queue", 1, 1)[0] == b"ok"
-    assert queue.depth()["stage"] == 2
+    assert queue.call("block_queue", 1, 1)[0] == b"ok"
+    assert queue.queue_state()["stage"] == 2
 
 
 def empty_queue(queue: Queue) -> Iterator[None]:
-    yield from bar_queue(queue)
+    yield from block_queue(queue)
     while queue.call("empty_queue") == b"more":
         pass
     assert queue.call("drop_queue") == b"ok"
@@ -295,7 +295,7 @@ GOES_ON: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
         claim, settle, tick, cancel, reschedule, cancel_batch, close_batch, purge, set_weight, set_limits, set_windows,
-        pause, resume, configure, unschedule, pause_schedule, resume_schedule, bar_queue, empty_queue, drop_queue,
+        pause, resume, configure, unschedule, pause_schedule, resume_schedule, block_queue, empty_queue, drop_queue,
         remove_queue, repair,
     )
 }  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 from .calls import LEASE_MS, START, Leased, Queue, leased_in, snapshot
 
 SINCE = 1_735_689_600_000  # numbers follow the time since then
-ACTIONS = ["ack", "finish", "nack", "reject", "release", "reap", "extend", "take"]
+ACTIONS = ["ack", "ack_with_result", "nack", "reject", "release", "reap", "extend", "take"]
 WINDOW_MS = 60_000  # ids that are done are remembered for one to two of these
 
 
@@ -134,7 +134,7 @@ def test_a_number_that_a_failover_has_lost_is_not_given_again(queue: Queue) -> N
     assert {lease.id for lease in again} > {lease.id for lease in lost}
     assert again[0].lease > max(lease.lease for lease in lost)
     assert {queue.end("ack", lease) for lease in lost} == {"stale"}
-    assert queue.depth()["leased"] == 40
+    assert queue.queue_state()["leased"] == 40
 
 
 def test_a_claim_that_finds_nothing_uses_up_no_number(queue: Queue) -> None:

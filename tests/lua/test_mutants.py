@@ -30,9 +30,9 @@ class Mutant(NamedTuple):
 
 
 ODD = {  # who must be looked at more closely: the field that says so
-    "a barred tenant": "barred",
+    "a blocked tenant": "blocked",
     "a limited tenant": "limited",
-    "a tenant with voids": "voids",
+    "a tenant with tombstones": "tombstones",
     "a tenant with levels": "levels",
     "a tenant that was kept out": "cause",
 }
@@ -126,7 +126,9 @@ MUTANTS = [
         "    redis.call(push, levels.list(call, t, level), unpack(some))\n",
     ),
     Mutant(
-        "voids are those of any level", "return level == DEFAULT_PRIORITY and id or level .. ':' .. id", "return id"
+        "tombstones are those of any level",
+        "return level == DEFAULT_PRIORITY and id or level .. ':' .. id",
+        "return id",
     ),
     Mutant("extras outlive their task", "  redis.call('HDEL', key(call, 'extras'), id)\n", ""),
     Mutant(
@@ -158,30 +160,32 @@ MUTANTS = [
     ),
     Mutant(
         "resuming seats nobody",
-        "  limits.bar(target, reason, is_barred)\n",
-        "  limits.bar(target, reason, is_barred)\n  call.touched = {}\n",
+        "  limits.bar(target, reason, is_blocked)\n",
+        "  limits.bar(target, reason, is_blocked)\n  call.touched = {}\n",
     ),
     Mutant(
-        "barred tenants stay in the draw",
-        "  if not accounts.is_plain(t) and accounts.details_of(call, t).barred ~= 0 then return false end\n",
+        "blocked tenants stay in the draw",
+        "  if not accounts.is_plain(t) and accounts.details_of(call, t).blocked ~= 0 then return false end\n",
         "",
     ),
     Mutant("a tenant's cap is not looked at", "return cap == 0 or t.leased < cap", "return true"),
-    Mutant("a closed queue is served", "while q.barred == 0 and", "while bit.band(q.barred, 1) == 0 and"),
+    Mutant("a closed queue is served", "while q.blocked == 0 and", "while bit.band(q.blocked, 1) == 0 and"),
     Mutant(
         "a window that opens stays closed",
-        "limits.bar(target, reason, is_barred)",
-        "limits.bar(target, reason, is_barred or reason == BAR_CLOSED and before > 0)",
+        "limits.bar(target, reason, is_blocked)",
+        "limits.bar(target, reason, is_blocked or reason == BLOCKED_CLOSED and before > 0)",
     ),
     Mutant(
-        "resuming opens a window", "limits.bar(target, reason, is_barred)", "target.barred = is_barred and reason or 0"
+        "resuming opens a window",
+        "limits.bar(target, reason, is_blocked)",
+        "target.blocked = is_blocked and reason or 0",
     ),
     Mutant("every server turns a window", "if args[7] ~= '' and args[7] ~= head then return false end", ""),
     Mutant("a window that is taken off turns again", "    redis.call('ZREM', key(call, 'turns'), name)\n", ""),
     Mutant(
         "nobody is told of an opening",
-        "call.readied = target.barred == 0 and ready > 0",
-        "call.readied = reason == BAR_PAUSED and target.barred == 0 and ready > 0",
+        "call.readied = target.blocked == 0 and ready > 0",
+        "call.readied = reason == BLOCKED_PAUSED and target.blocked == 0 and ready > 0",
     ),
     Mutant("what keeps a tenant out is forgotten", "    limits.keep_out(call, t)\n", ""),
     Mutant(
@@ -201,17 +205,17 @@ MUTANTS = [
     ),
     Mutant(
         "an idle tenant is kept out",
-        "t.ready > 0 and (d.barred ~= 0 and d.barred or 8) or 0",
-        "(d.barred ~= 0 and d.barred or 8)",
+        "t.ready > 0 and (d.blocked ~= 0 and d.blocked or 8) or 0",
+        "(d.blocked ~= 0 and d.blocked or 8)",
     ),
     Mutant("a claim does not tell who was kept out", "    limits.tell_kept(call, t)\n", ""),
     Mutant(
         "whoever is over the cap keeps the slot", "    accounts.touch(call, t)\n    return nil\n", "    return nil\n"
     ),
     Mutant(
-        "a void at the head stays there",
-        "    if not pass_void(call, t, first, level) then return end\n    redis.call('LPOP', list)\n",
-        "    if not pass_void(call, t, first, level) then return end\n",
+        "a tombstone at the head stays there",
+        "    if not pass_tombstone(call, t, first, level) then return end\n    redis.call('LPOP', list)\n",
+        "    if not pass_tombstone(call, t, first, level) then return end\n",
     ),
     Mutant("a start takes no token", "    limits.spend(call, t, 1)\n", ""),
     Mutant("what does not start takes a token", "  limits.spend(call, t, -1)\n", ""),
@@ -248,7 +252,7 @@ MUTANTS = [
     ),
     Mutant(
         "a claim serves a guarantee once",
-        "    round.woken[#round.woken + 1], t.listed = t, 1  --",
+        "    round.woken[#round.woken + 1], t.is_on_wake_list = t, 1  --",
         "    local _ = t  --",
     ),
     Mutant("a guarantee sheds debt", "t.base = t.base + math.max(behind, 0)", "t.base = t.base + behind"),
@@ -294,8 +298,8 @@ MUTANTS = [
     Mutant(
         "of few not all are looked at", "for i = first, first + count - 1 do", "for i = first, first + count - 2 do"
     ),
-    Mutant("a tenant is listed twice", "  if t.listed == 1 then return end\n", ""),
-    Mutant("a dropped wake entry is not noted", "      accounts.touch(call, t).listed = 0\n", ""),
+    Mutant("a tenant is is_on_wake_list twice", "  if t.is_on_wake_list == 1 then return end\n", ""),
+    Mutant("a dropped wake entry is not noted", "      accounts.touch(call, t).is_on_wake_list = 0\n", ""),
     Mutant("woken tenants that are not served are lost", "  keep_woken(call, round)\n", ""),
     Mutant(
         "the clock stands still",
@@ -376,16 +380,16 @@ MUTANTS = [
     ),
     Mutant("tasks may be free", "math.max(until_ms - q.origin - start, 1)", "until_ms - q.origin - start"),
     Mutant("estimates do not learn", "  if not is_worked then return end\n", "  if true then return end\n"),
-    Mutant("voids are taken as tasks", "if left[field] > 0 then", "if false then"),
+    Mutant("tombstones are taken as tasks", "if left[field] > 0 then", "if false then"),
     Mutant("what is taken stays in its list", "redis.call('LTRIM', list, own.count, -1)", "local _ = own"),
-    Mutant("a void is passed twice", "redis.call('HINCRBY', void, field, -count) == 0", "false"),
+    Mutant("a tombstone is passed twice", "redis.call('HINCRBY', tombstone, field, -count) == 0", "false"),
     Mutant("rounds take the same entries", "own.count, own.is_empty = own.count + #entries,", "_, own.is_empty = 0,"),
     Mutant(
-        "voids are not credited",
-        "if redis.call('HINCRBY', void, field, -1) == 0 then redis.call('HDEL', void, field) end",
+        "tombstones are not credited",
+        "if redis.call('HINCRBY', tombstone, field, -1) == 0 then redis.call('HDEL', tombstone, field) end",
         "",
     ),
-    Mutant("an emptied list keeps its voids", "    if t.ready == 0 then places.drop_lists(call, t) end\n", ""),
+    Mutant("an emptied list keeps its tombstones", "    if t.ready == 0 then places.drop_lists(call, t) end\n", ""),
     Mutant("expired entries stay counted", "  count_ready(call, t, -1)\n", ""),
     Mutant(
         "attempts never run out",
@@ -399,10 +403,10 @@ MUTANTS = [
     ),
     Mutant(
         "one attempt too few",
-        "run.attempt - run.forgiven >= run.max_attempts",
-        "run.attempt - run.forgiven >= run.max_attempts - 1",
+        "run.attempt - run.uncounted_attempts >= run.max_attempts",
+        "run.attempt - run.uncounted_attempts >= run.max_attempts - 1",
     ),
-    Mutant("release is not forgiven", "  run.forgiven = run.forgiven + 1\n", ""),
+    Mutant("release is not uncounted_attempts", "  run.uncounted_attempts = run.uncounted_attempts + 1\n", ""),
     Mutant(
         "release goes to the end",
         "  places.put_ready(call, t, {id}, 'LPUSH')\nend\n\nfunction actions.reap",
@@ -437,7 +441,9 @@ MUTANTS = [
     Mutant("leases of before the time went back go on", "  pull_in_leases(call, part)\n", ""),
     Mutant("an id twice in a call is stored twice", "      seen[id] = outcomes[n] == 'ok'\n", ""),
     Mutant(
-        "replay keeps the old attempts", "attempt = attempts, forgiven = attempts,", "attempt = attempts, forgiven = 0,"
+        "replay keeps the old attempts",
+        "attempt = attempts, uncounted_attempts = attempts,",
+        "attempt = attempts, uncounted_attempts = 0,",
     ),
     Mutant("replay keeps the closed window", "    reopen(call, id, record, header)\n", ""),
     Mutant(
@@ -446,13 +452,13 @@ MUTANTS = [
         "    places.take_out_dead(call, id, death)\n  end)",
     ),
     Mutant("dead letters are kept for ever", "'-inf', call.sure - q.dead_keep_ms,", "'-inf', 0,"),
-    Mutant("a flood pushes out the others", "'graveyards'), 0, 1, 'REV',", "'graveyards'), 0, 1,"),
+    Mutant("a flood pushes out the others", "'dead_counts'), 0, 1, 'REV',", "'dead_counts'), 0, 1,"),
     Mutant("the flooder loses more than its lead", "most[2] - (most[4] or 0)", "most[2] - 0"),
     Mutant("there may be one dead letter too many", "q.dead > q.dead_keep do", "q.dead > q.dead_keep + 1 do"),
     Mutant("a tenant's letters outlive their end", "  redis.call('ZREM', key(call, 'deaths:' .. name), id)\n", ""),
     Mutant("a letter is not its tenant's", "  redis.call('ZADD', key(call, 'deaths:' .. t.name), call.now, id)\n", ""),
     Mutant(
-        "whose letters are most is not counted", "  redis.call('ZADD', key(call, 'graveyards'), d.dead, t.name)\n", ""
+        "whose letters are most is not counted", "  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)\n", ""
     ),
     Mutant("an empty graveyard is kept", "  if d.dead > 0 then\n", "  if true then\n"),
     Mutant(
@@ -554,7 +560,7 @@ MUTANTS = [
         "    before = before + redis.call('LLEN', levels.list(call, t, level))\n",
         "",
     ),
-    Mutant("a place among voids is called exact", "voids == 0 and place\n", "place\n"),
+    Mutant("a place among tombstones is called exact", "tombstones == 0 and place\n", "place\n"),
     Mutant(
         "limits are told as they hold",
         "return flat(limits.set_for({prefix = keys[1]}, args[3]))",
@@ -593,7 +599,7 @@ MUTANTS = [
         "      if not d.packed then details",
     ),
     Mutant("nobody is odd", " and 1 or 0\n      local packed = DETAILS", " and 0 or 0\n      local packed = DETAILS"),
-    Mutant("whoever was odd stays so", "      t.is_odd = (d.barred", "      t.is_odd = (t.is_odd > 0 or d.barred"),
+    Mutant("whoever was odd stays so", "      t.is_odd = (d.blocked", "      t.is_odd = (t.is_odd > 0 or d.blocked"),
     *(
         Mutant(f"{who} is not odd", odd_by(*ODD.values()), odd_by(*(each for each in ODD.values() if each != field)))
         for who, field in ODD.items()
@@ -611,7 +617,7 @@ MUTANTS = [
     ),
     Mutant("a class without tenants keeps its string", "  put_in_slot(call, class, last, false)\n", ""),
     Mutant(
-        "a dart does not touch whoever is outside the class",
+        "a probe does not touch whoever is outside the class",
         "      if seats.is_outside(accounts.rate_of(call, t), top) then",
         "      if false then",
     ),
@@ -859,7 +865,9 @@ MUTANTS = [
         "    if own.count == 1 then\n",
     ),
     Mutant(
-        "voids that were passed stay counted", "    d.voids, call.voids = d.voids - voids, call.voids + voids\n", ""
+        "tombstones that were passed stay counted",
+        "    d.tombstones, call.tombstones = d.tombstones - tombstones, call.tombstones + tombstones\n",
+        "",
     ),
     Mutant("kept slots are lent while others are free", "  if not reserve.is_full(call) or limits", "  if limits"),
     Mutant(
@@ -1051,7 +1059,7 @@ LATE = {
     "a draw sees accounts of before a change of share",
     "a sweep does not look for delayed tasks",
     "a sweep lets nobody in",
-    "a dart does not touch whoever is outside the class",
+    "a probe does not touch whoever is outside the class",
     "whoever is served stays in the pool as it was",
     "the pool has no bound",
     "whoever came last leaves the pool",

@@ -73,7 +73,8 @@ REFUSED: dict[str, Rows] = {
     "settle": {
         "bad_request action": [("eat", "a", 1), ("ack", "leased", 1, "eat", "a", 1), ("", "a", 1)],
         "bad_request settlements": [
-            (), ("ack", "a"), ("ack", "leased", 1, "nack", "b", 1, 0), ("reject", "a", 1), ("finish", "leased", 1),
+            (), ("ack", "a"), ("ack", "leased", 1, "nack", "b", 1, 0), ("reject", "a", 1),
+            ("ack_with_result", "leased", 1),
             ("ack", "a", 1) * 501,
         ],
         "bad_request delay_ms": [("ack", "leased", 1, "nack", "a", 1, delay, "") for delay in TIMES],
@@ -183,7 +184,7 @@ REFUSED: dict[str, Rows] = {
         "bad_request quota": [("q", "ada", quota) for quota in (-1, 1.5, "nan", "inf", "many", 1_000_001)],
         "quota_exceeded queues": [("q", "ada", 0)],
     },
-    "bar_queue": {
+    "block_queue": {
         "bad_request purge": [(purge, 1) for purge in (-1, 2, "nan", "", "yes")],
         "bad_request known": [(1, known) for known in (-1, 2, "nan", "", "yes")],
     },
@@ -195,11 +196,11 @@ REFUSED: dict[str, Rows] = {
     },
 }  # fmt: skip
 NOTHING_TO_REFUSE = {  # no arguments, or names that are known or not
-    "depth", "letter", "windows", "permissions", "make_queue", "empty_queue", "drop_queue", "remove_queue",
+    "queue_state", "letter", "windows", "permissions", "make_queue", "empty_queue", "drop_queue", "remove_queue",
 }  # fmt: skip
-# Tested elsewhere: the clock and the dice of tests; what another build has written; queues that begin or end.
+# Tested elsewhere: tests' clock and random values; what another build has written; queues that begin or end.
 ELSEWHERE = {
-    "forbidden now", "bad_request dice", "bad_request record", "bad_request schedule", "unmade queue", "deleting queue",
+    "forbidden now", "bad_request random_values", "bad_request record", "bad_request schedule", "unmade queue", "deleting queue",
     "repairing queue",
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from fairq.store import keys
 from fairq.store.connection import Connection
 from tests import stores
 
-_NOW = 4  # the place of the time in the words of a call: FCALL, function, 1, prefix, time, dice, ...
+_NOW = 4  # the place of the time in the words of a call: FCALL, function, 1, prefix, time, random_values, ...
 
 
 class StoreClock:

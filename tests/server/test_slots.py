@@ -22,7 +22,7 @@ class Mill:
         self.given: Counter[str] = Counter()
         self.worked: dict[str, float] = dict.fromkeys(weights, 0.0)
         self.slots = Slots(weights, lambda queue: self.ready[queue] > 0, lambda: self.now)
-        self.dice = random.Random(1)
+        self.random_values = random.Random(1)
         self.number = 0
 
     def fill(self) -> None:
@@ -31,7 +31,7 @@ class Mill:
             waiting = [queue for queue in self.ready if self.ready[queue]]
             if not waiting:
                 return
-            self.dice.shuffle(waiting)
+            self.random_values.shuffle(waiting)
             for queue in waiting:
                 share = min(self.slots.share(queue, free), self.ready[queue])
                 if share:
@@ -49,7 +49,7 @@ class Mill:
             self.ready[queue] -= 1
             self.given[queue] += 1
             self.slots.began(queue, [str(self.number)])
-            took = self.seconds[queue] * self.dice.uniform(0.5, 1.5)
+            took = self.seconds[queue] * self.random_values.uniform(0.5, 1.5)
             heapq.heappush(self.running, (self.now + took, self.number, queue))
             self.worked[queue] += took
 

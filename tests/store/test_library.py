@@ -24,7 +24,7 @@ VERBS = {
     "results", "events", "set_limits", "limits", "set_windows", "windows", "open_batch", "close_batch", "cancel_batch",
     "schedule", "unschedule", "pause_schedule",
     "resume_schedule", "fire", "schedules", "why", "permissions",
-    "make_queue", "bar_queue", "empty_queue", "drop_queue", "add_queue", "remove_queue",
+    "make_queue", "block_queue", "empty_queue", "drop_queue", "add_queue", "remove_queue",
 }  # fmt: skip
 
 

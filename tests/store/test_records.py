@@ -49,8 +49,10 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     redis_client.fcall(library.function_name("make_queue"), 1, prefix, NOW_MS, "")
     outcome = redis_client.fcall(library.function_name("enqueue"), 1, prefix, NOW_MS, "", *arguments)
     assert outcome == [b"ok"]
-    dice = struct.pack("<64d", *[0.5] * 64)
-    (lease,) = unpack_leases(redis_client.fcall(library.function_name("claim"), 1, prefix, NOW_MS, dice, "w", 1))
+    random_values = struct.pack("<64d", *[0.5] * 64)
+    (lease,) = unpack_leases(
+        redis_client.fcall(library.function_name("claim"), 1, prefix, NOW_MS, random_values, "w", 1)
+    )
     expires_at_ms = NOW_MS + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
     assert lease == (
         task.id, FIRST_LEASE, 1, task.max_attempts or 5, tenant, NOW_MS, task.start_at_ms, expires_at_ms, task.payload,

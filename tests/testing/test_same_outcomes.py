@@ -37,12 +37,12 @@ FIXED: list[tuple[str, dict[str, Any], list[Any]]] = [
 
 def cases() -> list[tuple[str, dict[str, Any], list[Any]]]:
     """Queue, options and ways to end: those that are known to be hard, and some by lot."""
-    dice = random.Random(7)
+    random_values = random.Random(7)
     return FIXED + [
         (
-            dice.choice(["emails", "images"]),
-            {"max_attempts": dice.choice([None, 1, 2, 5])},
-            dice.choices(WAYS, k=dice.randint(1, 5)),
+            random_values.choice(["emails", "images"]),
+            {"max_attempts": random_values.choice([None, 1, 2, 5])},
+            random_values.choices(WAYS, k=random_values.randint(1, 5)),
         )
         for _ in range(60)
     ]

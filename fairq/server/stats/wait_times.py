@@ -39,7 +39,7 @@ class WaitTimes:
     _rows: OrderedDict[str, _Row] = field(factory=OrderedDict, init=False)
     _spans: deque[Kept] = field(factory=lambda: deque(maxlen=MAX_SPANS), init=False)
     _alone_since: int | None = field(default=0, init=False)  # without a worker
-    _barred: Kept | None = field(default=None, init=False)  # as the last claim saw it
+    _blocked: Kept | None = field(default=None, init=False)  # as the last claim saw it
 
     @property
     def tenants(self) -> list[str]:
@@ -52,7 +52,7 @@ class WaitTimes:
 
     def claimed(self, now_ms: int, leases: Sequence[Lease], kept: Sequence[Kept]) -> None:
         """Note what a claim brought; a worker is there."""
-        if self._alone_since is not None or self._barred or kept:
+        if self._alone_since is not None or self._blocked or kept:
             self._keep(now_ms, kept)
         self.starts += len(leases)
         rows = self._rows
@@ -78,11 +78,11 @@ class WaitTimes:
         if self._alone_since is not None:
             self._spans.append(Kept("", "no_worker", self._alone_since, now_ms))
             self._alone_since = None
-        barred = next((each for each in kept if not each.tenant), None)
-        if self._barred and (barred is None or barred.reason != self._barred.reason):
-            self._spans.append(self._barred._replace(end=now_ms))
-            self._barred = None
-        self._barred = self._barred or barred
+        blocked = next((each for each in kept if not each.tenant), None)
+        if self._blocked and (blocked is None or blocked.reason != self._blocked.reason):
+            self._spans.append(self._blocked._replace(end=now_ms))
+            self._blocked = None
+        self._blocked = self._blocked or blocked
         for each in kept:
             if each.tenant:
                 _join((self._rows.get(each.tenant) or self._add(each.tenant)).spans, each)
