@@ -46,7 +46,7 @@ class Limits:
 
 
 @define
-class Window:
+class OpeningHours:
     """When a tenant (empty: the queue) is open; `head` is the token for turning it."""
 
     tenant: str

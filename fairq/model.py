@@ -38,7 +38,7 @@ MIN_EVERY_MS = 1_000
 MAX_SCHEDULES = 1_000  # of a tenant in a queue
 MAX_CRON_CHARS = 200
 MAX_SPANS = 32  # of one text of windows
-MAX_WINDOWS_CHARS = 1_000
+MAX_OPENING_HOURS_CHARS = 1_000
 AHEAD_MS = 60_000  # a store's clock that is ahead of the servers' by more lets nothing expire
 MAX_EVENT_ID = 1 << 50
 MAX_DETAIL_BYTES = 256  # of an event
@@ -154,7 +154,7 @@ class NewTask(NamedTuple):
     """A task to enqueue. Times in ms; 0 means none; `payload` is JSON text as bytes.
 
     Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or `expires_at_ms`, likewise.
-    While another task of the tenant holds `dedupe_key` (until its end, or for `dedupe_window_ms`), it is a duplicate.
+    While another task of the tenant holds `dedupe_key` (until its end, or for `dedupe_period_ms`), it is a duplicate.
     Its result is kept for `result_ttl_ms` (0: not at all); `events`: what becomes of it is told in its tenant's feed;
     `batch` is the id of an open batch.
     """
@@ -168,7 +168,7 @@ class NewTask(NamedTuple):
     max_attempts: int = 0
     priority: int = DEFAULT_PRIORITY
     dedupe_key: str = ""
-    dedupe_window_ms: int = 0
+    dedupe_period_ms: int = 0
     result_ttl_ms: int = 0
     events: bool = False
     batch: str = ""
@@ -184,7 +184,7 @@ class NewTask(NamedTuple):
     def check(self) -> None:
         """Refuse what no store would take. Raises: BadRequest, naming the field."""
         check_task_id(self.id)
-        for what in ("delay_ms", "expires_in_ms", "dedupe_window_ms", "result_ttl_ms"):
+        for what in ("delay_ms", "expires_in_ms", "dedupe_period_ms", "result_ttl_ms"):
             check_int(getattr(self, what), what, 0, MAX_SPAN_MS)
         for what in ("start_at_ms", "expires_at_ms"):
             check_int(getattr(self, what), what, 0, MAX_TIME_MS)
@@ -192,8 +192,8 @@ class NewTask(NamedTuple):
         check_int(self.priority, "priority", 0, MAX_PRIORITY)
         check_dedupe_key(self.dedupe_key)
         check_flag(self.events, "events")
-        if self.dedupe_window_ms and not self.dedupe_key:
-            raise BadRequest("dedupe_window_ms is nothing without dedupe_key", field="dedupe_window_ms")
+        if self.dedupe_period_ms and not self.dedupe_key:
+            raise BadRequest("dedupe_period_ms is nothing without dedupe_key", field="dedupe_period_ms")
         if self.batch != "":
             check_batch_id(self.batch, "batch")
         if self.delay_ms and self.start_at_ms:
@@ -343,7 +343,7 @@ class TenantState:
     """A tenant's place in one queue.
 
     `delivered` and `entitled` are seconds of worker time, or tasks when the queue's share is `count`. It is closed
-    while the clock is outside its windows, and spent while it has had what its rate allows.
+    while the clock is outside its opening hours, and spent while it has had what its rate allows.
     """
 
     tenant: str
@@ -397,7 +397,7 @@ class TaskState:
 
 
 # What the tasks of a schedule may ask for; when they start is said by its fires, and a batch would end one day.
-SCHEDULED = ("expires_in_ms", "max_attempts", "priority", "dedupe_key", "dedupe_window_ms", "result_ttl_ms", "events")
+SCHEDULED = ("expires_in_ms", "max_attempts", "priority", "dedupe_key", "dedupe_period_ms", "result_ttl_ms", "events")
 
 
 class Timing(NamedTuple):
@@ -428,7 +428,7 @@ class ScheduleState:
     max_attempts: int = 0
     priority: int = DEFAULT_PRIORITY
     dedupe_key: str = ""
-    dedupe_window_ms: int = 0
+    dedupe_period_ms: int = 0
     result_ttl_ms: int = 0
     events: bool = False
     payload: Any = None

@@ -96,12 +96,12 @@ class Facts:
     debt: float
     competes: float
     is_awake: float
-    turns_at: float
+    opening_changes_at: float
     queue_weight_sum: float
     queue_estimate: float
     queue_leased: float
     queue_blocked: float
-    queue_turns_at: float
+    queue_opening_changes_at: float
     queue_slots: float
     queue_kept: float
 
@@ -217,14 +217,14 @@ def _causes(task: Waiting, facts: Facts, slots: float) -> list[Cause]:
 
 
 def _until(task: Waiting, facts: Facts) -> float:
-    """Return when the last clock lets it start: its start, its windows, its tenant's tokens."""
+    """Return when the last clock lets it start: its start, its opening hours, its tenant's tokens."""
     until = [float(task.now_ms)]
     if task.state == "delayed":
         until.append(task.at_ms)
     if int(facts.queue_blocked) & CLOSED:
-        until.append(facts.queue_turns_at)
+        until.append(facts.queue_opening_changes_at)
     if int(facts.blocked) & CLOSED:
-        until.append(facts.turns_at)
+        until.append(facts.opening_changes_at)
     if facts.rate and task.state != "delayed":
         until.append(_token_at(task.now_ms, facts, int(facts.ahead)))
     return max(until)

@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from fairq.limits import Window
+from fairq.limits import OpeningHours
 from fairq.model import NewTask
 from fairq.store.embedded import embedded_store
 from fairq.store.store import Store
@@ -54,7 +54,7 @@ def _own(name: str, **limits: float) -> Feature:
 
 async def _open_window(store: Store, queue: str, tenant: str) -> None:
     closes_at_ms = round(time.time() * 1000) + DAY_MS
-    await store.set_windows(queue, Window(tenant, "00:00-23:59 UTC", True, closes_at_ms))
+    await store.set_opening_hours(queue, OpeningHours(tenant, "00:00-23:59 UTC", True, closes_at_ms))
 
 
 async def _open_batch(store: Store, queue: str, tenant: str) -> None:

@@ -181,7 +181,7 @@ async def rated(p: Probe) -> None:
 
 
 OPTIONS = {
-    "max_attempts": 1000, "expires_in_ms": HOUR_MS, "dedupe_window_ms": HOUR_MS, "result_ttl_ms": HOUR_MS,
+    "max_attempts": 1000, "expires_in_ms": HOUR_MS, "dedupe_period_ms": HOUR_MS, "result_ttl_ms": HOUR_MS,
     "events": True,
 }  # fmt: skip
 
@@ -446,7 +446,7 @@ async def due(p: Probe) -> None:
         await p.call("settle", Q, *(word for id, lease in leases for word in ("ack", id, lease)))
     for n in range(100):
         keyed = [
-            NewTask(id_of(f"k{n}", i), SMALL, dedupe_key=id_of(f"k{n}", i), dedupe_window_ms=1000)
+            NewTask(id_of(f"k{n}", i), SMALL, dedupe_key=id_of(f"k{n}", i), dedupe_period_ms=1000)
             for i in range(s.many // 500)
         ]
         await enqueue(p, tenant(n), keyed)
@@ -603,9 +603,9 @@ async def calendar(p: Probe) -> None:
 
     await p.measure("fire", "100 with all options", Q, firing(tenant(0)))
     await p.measure("fire", "100 of 1 MiB", Q, firing(tenant(1)))
-    await p.measure("set_windows", "a tenant", Q, (tenant(0), "x" * 1000, "1", now - 1, ""))
-    await for_all(range(100), lambda n: p.call("set_windows", Q, tenant(n), "x" * 1000, "1", now - 1, ""))
-    await p.measure("windows", "100 that are to turn", Q)
+    await p.measure("set_opening_hours", "a tenant", Q, (tenant(0), "x" * 1000, "1", now - 1, ""))
+    await for_all(range(100), lambda n: p.call("set_opening_hours", Q, tenant(n), "x" * 1000, "1", now - 1, ""))
+    await p.measure("opening_hours", "100 that are to turn", Q)
     await p.measure("tick", f"{count:,} schedules and 100 windows due", Q, (SERVER_TICK, wall_ms()))
 
 

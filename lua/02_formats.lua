@@ -26,7 +26,7 @@
 --:   max_attempts:H expires_at:d error:rest
 --: GROUP left:H together:H claim:t1 ids:rest
 --: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2
---: OPTIONS delay:d start_at:d expires_in:d expires_at:d max_attempts:H priority:B window:d result_ttl:d events:B
+--: OPTIONS delay:d start_at:d expires_in:d expires_at:d max_attempts:H priority:B dedupe_period:d result_ttl:d events:B
 --:   dedupe_key:t1 batch:t1
 --: EXTRAS priority:B result_ttl:d opened_at:d events:B key:t1 batch:t1
 --: BATCH cap:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d created_at:d completed_at:d state:B
@@ -35,4 +35,4 @@
 --: TEMPLATE options:t2 payload:rest
 --: SUMS ready:d held:d delayed:d leased:d dead:d tombstones:d starts:d bytes:d
 --: TALLY alive:d running:d admitted:d
---: WINDOW is_open:B changes_at:d text:rest
+--: HOURS is_open:B changes_at:d text:rest

@@ -105,19 +105,19 @@ function limits.is_within_guarantee(call, t)
 end
 
 -- Sets or clears a reason for which a tenant, or the queue, is not served.
-function limits.bar(thing, reason, is_blocked)
+function limits.block(thing, reason, is_blocked)
   thing.blocked = is_blocked and bit.bor(thing.blocked, reason) or bit.band(thing.blocked, bit.bnot(reason))
 end
 
 -- Does that by name (empty: the queue), and notes whether tasks can be served now. Returns the reason's bit as it was.
-function limits.bar_named(call, name, reason, is_blocked)
+function limits.block_named(call, name, reason, is_blocked)
   local target, ready = call.queue, call.queue.servable
   if name ~= '' then
     local t = accounts.touch_named(call, name)
     target, ready = accounts.details_of(call, t), t.ready
   end
   local before = bit.band(target.blocked, reason)
-  limits.bar(target, reason, is_blocked)
+  limits.block(target, reason, is_blocked)
   call.readied = target.blocked == 0 and ready > 0
   return before
 end
@@ -149,7 +149,7 @@ end
 -- Bars a tenant that has no token, or lets it in again.
 function limits.meter(call, t)
   local rate, burst, d = limits.of(call, t).rate, limits.of(call, t).burst, accounts.details_of(call, t)
-  if rate == 0 then return limits.bar(d, BLOCKED_SPENT, false) end
+  if rate == 0 then return limits.block(d, BLOCKED_SPENT, false) end
   local interval = 1000 / rate
   if burst == 0 then burst = math.max(1, math.floor(rate)) end  -- what comes in a second
   d.theoretical_arrival = math.min(d.theoretical_arrival, call.now + burst * interval)  -- the rate may have changed
@@ -160,7 +160,7 @@ function limits.meter(call, t)
     call.unpark_at = math.min(call.unpark_at or unpark_at, unpark_at)
     calls.table_of(call, 'parked')[t.name] = unpark_at
   end
-  limits.bar(d, BLOCKED_SPENT, next_at > call.now)
+  limits.block(d, BLOCKED_SPENT, next_at > call.now)
 end
 
 -- Whether a cap, or a max share, for all leaves tenants room that it did not leave before.

@@ -10,7 +10,7 @@
 -- level stays until a pop finds its list empty. Levels order a tenant's own tasks; to the fair pick they are nothing.
 --
 -- Dedupe. `unique:<tenant>:<key>` says which task holds a key, and until when: 0, until the task is done, dead or
--- cancelled; or, where the caller gave a window, for that long after it was enqueued, whatever becomes of it (its TTL
+-- cancelled; or, where the caller gave a period, for that long after it was enqueued, whatever becomes of it (its TTL
 -- only cleans up).
 
 local DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99
@@ -90,18 +90,18 @@ local function note_kept(call, t, kind, name, bytes, ms)
   call.queue.kept_until = math.max(call.queue.kept_until, call.now + ms + KEY_GRACE_MS)
 end
 
-function extras.hold_key(call, t, id, dedupe_key, window_ms)
-  local at, until_ms = extras.unique_key(call, t.name, dedupe_key), window_ms > 0 and call.now + window_ms or 0
+function extras.hold_key(call, t, id, dedupe_key, period_ms)
+  local at, until_ms = extras.unique_key(call, t.name, dedupe_key), period_ms > 0 and call.now + period_ms or 0
   local held = string.format('%.0f %s', until_ms, id)
-  if window_ms == 0 then
+  if period_ms == 0 then
     redis.call('SET', at, held)
     return
   end
-  redis.call('SET', at, held, 'PX', string.format('%.0f', window_ms + KEY_GRACE_MS))
-  note_kept(call, t, 'k', dedupe_key, #dedupe_key, window_ms)
+  redis.call('SET', at, held, 'PX', string.format('%.0f', period_ms + KEY_GRACE_MS))
+  note_kept(call, t, 'k', dedupe_key, #dedupe_key, period_ms)
 end
 
--- Gives a task's dedupe key back, if it is the task's still and not held for a window.
+-- Gives a task's dedupe key back, if it is the task's still and not held for a period.
 function extras.free_key(call, name, id)
   local dedupe_key = extras.of(call, id).key
   if dedupe_key == '' then return end

@@ -5,7 +5,7 @@ do
 
 local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
 local MAX_TOMBSTONES = 1000000      -- entries of tasks that were cancelled, behind one that is not served
-local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'window', 'result_ttl'}
+local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'dedupe_period', 'result_ttl'}
 
 -- Reads whom this call's tasks are told, if its last argument says so; returns where its tasks end.
 function arrivals.read_hint(call, args)
@@ -16,7 +16,7 @@ function arrivals.read_hint(call, args)
 end
 
 -- Reads a task's options (see OPTIONS in KEYS.md; empty: nothing is asked): start_at, expires_at, max_attempts, what
--- few tasks ask for, and the window of its dedupe key.
+-- few tasks ask for, and the period of its dedupe key.
 function arrivals.read_options(call, packed)
   if packed == '' then return 0, 0, call.queue.max_attempts, PLAIN, 0 end
   if #packed < OPTIONS.size then refuse('bad_request', 'options') end
@@ -33,7 +33,7 @@ function arrivals.read_options(call, packed)
     asked = {priority = o.priority, result_ttl = o.result_ttl, opened_at = 0, events = o.events, key = o.dedupe_key,
       batch = o.batch}
   end
-  return o.start_at, o.expires_at, o.max_attempts, asked, asked ~= PLAIN and o.window or 0
+  return o.start_at, o.expires_at, o.max_attempts, asked, asked ~= PLAIN and o.dedupe_period or 0
 end
 
 -- A task can be added to an open batch of its own tenant.
@@ -58,7 +58,7 @@ local function first_of(call, new, asked)
 end
 
 -- Decides on one task; returns its outcome.
-function arrivals.admit(call, new, id, payload, start_at, expires_at, max_attempts, asked, window)
+function arrivals.admit(call, new, id, payload, start_at, expires_at, max_attempts, asked, period)
   if expires_at > 0 and expires_at <= math.max(start_at, call.now) then return 'expired' end
   local first = first_of(call, new, asked)
   if first then return 'duplicate ' .. first end
@@ -82,7 +82,7 @@ function arrivals.admit(call, new, id, payload, start_at, expires_at, max_attemp
     table.insert(new.expiring, id)
   end
   if asked ~= PLAIN then
-    table.insert(new.tasks_with_options, {id, asked, window})
+    table.insert(new.tasks_with_options, {id, asked, period})
     if asked.key ~= '' then new.holders[asked.key] = id end
   end
   return 'ok'
@@ -129,8 +129,8 @@ function arrivals.store(call, new)
   accounts.add_bytes(call, t, new.bytes)
   if #new.tasks_with_options > 0 then extras.add(call, new.tasks_with_options) end
   for _, task in ipairs(new.tasks_with_options) do
-    local id, asked, window = unpack(task)
-    if asked.key ~= '' then extras.hold_key(call, t, id, asked.key, window) end
+    local id, asked, period = unpack(task)
+    if asked.key ~= '' then extras.hold_key(call, t, id, asked.key, period) end
     if asked.batch ~= '' then
       local b = batches.find(call, asked.batch)
       b.total = b.total + 1

@@ -75,12 +75,12 @@ function verbs.enqueue(keys, args)
   local known, seen = records.of(call, ids), {}
   for n, id in ipairs(ids) do
     check_id(id, ID_BYTES)
-    local start_at, expires_at, max_attempts, asked, window = arrivals.read_options(call, args[2 + 3 * n])
+    local start_at, expires_at, max_attempts, asked, period = arrivals.read_options(call, args[2 + 3 * n])
     if known[n] or seen[id] then
       outcomes[n] = 'duplicate'
     else
       arrivals.check_batch(call, name, asked)
-      outcomes[n] = arrivals.admit(call, new, id, args[3 + 3 * n], start_at, expires_at, max_attempts, asked, window)
+      outcomes[n] = arrivals.admit(call, new, id, args[3 + 3 * n], start_at, expires_at, max_attempts, asked, period)
       seen[id] = outcomes[n] == 'ok'
     end
   end

@@ -55,13 +55,13 @@ local function lease_round(call, round, claim)
       local is_late = run.expires_at > 0 and run.expires_at <= call.sure
       if is_late and #claim.late < LATE_PER_CALL then
         picks.unpick(call, round, i, 0)
-        claim.windows[#claim.windows + 1] = id
+        claim.expiring[#claim.expiring + 1] = id
         claim.late[#claim.late + 1] = {t = t, id = id, run = past}
       elseif is_late or claim.bytes >= PAGE_BYTES then
         picks.unpick(call, round, i, 1)
         claim.returned[#claim.returned + 1] = {t = t, id = id}
       else
-        if run.expires_at > 0 then claim.windows[#claim.windows + 1] = id end
+        if run.expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end
         add_lease(call, claim, id, record, past)
       end
     end
@@ -91,7 +91,7 @@ end
 -- The one block of writes of a claim.
 local function write_claim(call, claim)
   if #claim.ids > 0 then leases.write_new(call, claim.lease, claim.name, claim.ids, claim.runs) end
-  write('ZREM', key(call, 'expiring'), claim.windows)
+  write('ZREM', key(call, 'expiring'), claim.expiring)
   takes.write(call)
   picks.write_woken(call)
   put_back(call, claim.returned)
@@ -173,7 +173,7 @@ function verbs.claim(keys, args)
   calls.confirm(call, args[6])
   local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
   local q, claim = call.queue, {name = args[3], lease = leases.next_number(call), ids = {}, runs = {},
-    out = {false, false, false, false, false, false}, asking = {}, windows = {}, late = {}, returned = {}, bytes = 0,
+    out = {false, false, false, false, false, false}, asking = {}, expiring = {}, late = {}, returned = {}, bytes = 0,
     is_kept = false}
   if args[5] == 'again' and recall(call, args[3], claim) then return reply_of(call, claim) end
   claim.run = {lease = claim.lease, state = leases.LEASED, features = 0, is_extended = 0, taken = 0, began_at = call.at,

@@ -207,7 +207,7 @@ end
 --         is more than a minute ahead of it
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
 --         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), turns
---         (windows that are to open or close: see `set_windows`)
+--         (of opening hours: see `set_opening_hours`)
 --         A tick that finds nothing writes nothing.
 --   flags allow-oom
 function verbs.tick(keys, args)
@@ -229,7 +229,7 @@ function verbs.tick(keys, args)
   records.trim_marks(call, MARKS * part)
   if #call.touched > 0 or call.messages or call.is_changed then calls.close(call) end
   local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
-  local turns = redis.call('ZCOUNT', key(call, 'turns'), '-inf', call.now)
+  local turns = redis.call('ZCOUNT', key(call, 'opening_changes'), '-inf', call.now)
   return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, turns}
 end
 

@@ -26,7 +26,7 @@ end
 local function set_paused(keys, args, is_paused)
   local call, name = calls.open_made(keys, args), args[3]
   if name ~= '' then check_tenant(name) end
-  local before = limits.bar_named(call, name, BLOCKED_PAUSED, is_paused)
+  local before = limits.block_named(call, name, BLOCKED_PAUSED, is_paused)
   calls.close(call)
   return before
 end

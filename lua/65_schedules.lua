@@ -153,8 +153,8 @@ local function enqueue_fire(call, s, due_at)
   local id = string.format('%s-%.0f', field, due_at)
   if redis.call('HEXISTS', key(call, 'tasks'), id) == 1 then return 'duplicate' end
   local template = TEMPLATE.unpack(redis.call('HGET', key(call, 'templates'), field))
-  local _, expires_at, max_attempts, asked, window = arrivals.read_options(call, template.options)
-  local outcome = arrivals.admit(call, new, id, template.payload, due_at, expires_at, max_attempts, asked, window)
+  local _, expires_at, max_attempts, asked, period = arrivals.read_options(call, template.options)
+  local outcome = arrivals.admit(call, new, id, template.payload, due_at, expires_at, max_attempts, asked, period)
   if outcome == 'ok' and arrivals.exceeded(call, new) then outcome = 'quota_exceeded' end
   if outcome == 'ok' then arrivals.store(call, new) end
   call.fired_bytes = call.fired_bytes + #template.payload

@@ -35,7 +35,8 @@ end
 --         is_exact, batch_cap; its tenant's account, the limits that hold for it (cap: also by its max share), is_awake
 --         (it is served next) and competes (its weight is in queue_weight_sum);
 --         the queue's account, after `queue_`, queue_slots, and queue_kept (how many of them are kept for tenants that
---         have nothing running, if all others are in use; else 0); turns_at and queue_turns_at (when windows open or
+--         have nothing running, if all others are in use; else 0); opening_changes_at and
+--         queue_opening_changes_at (when opening hours begin or
 --         close; 0: none)
 function verbs.why(keys, args)
   local call, id = calls.ask(keys, args), args[3]
@@ -52,8 +53,8 @@ function verbs.why(keys, args)
   facts.debt = math.max(0, accounts.vtime_of(call, t) - q.level) * t.weight
   facts.competes = t.standing == COMPETES and 1 or 0
   facts.is_awake = t.slot == AWAKE and 1 or 0
-  facts.turns_at = redis.call('ZSCORE', key(call, 'turns'), t.name) or 0
-  facts.queue_turns_at = redis.call('ZSCORE', key(call, 'turns'), '') or 0
+  facts.opening_changes_at = redis.call('ZSCORE', key(call, 'opening_changes'), t.name) or 0
+  facts.queue_opening_changes_at = redis.call('ZSCORE', key(call, 'opening_changes'), '') or 0
   for name, value in pairs(facts) do
     out[#out + 1], out[#out + 2] = name, text(value)
   end

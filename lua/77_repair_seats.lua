@@ -72,10 +72,10 @@ local function check_queue(call)
   for class, count in pairs(q.classes) do
     if count ~= (totals['class ' .. class] or 0) then add(call, 'flaws', 1) end
   end
-  local window = redis.call('HGET', key(call, 'windows'), '')
+  local hours = redis.call('HGET', key(call, 'opening_hours'), '')
   correct(call, 'counts', q, {servable = totals.servable or 0, weight_sum = totals.weight_sum or 0,
     running = totals.running or 0, limited = redis.call('HEXISTS', key(call, 'limits'), '')})
-  limits.bar(q, BLOCKED_CLOSED, window and WINDOW.unpack(window).is_open == 0)
+  limits.block(q, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
 end
 
 function jobs.accounts(call, job)
@@ -137,8 +137,8 @@ end
 -- Sets what a tenant counts, and what blocks it; returns whether anything was wrong.
 local function mend_counts(call, t, d)
   local sums, running = repairs.kept(call, 'sums', SUMS, t.name), accounts.running_of(t)
-  local window, blocked = redis.call('HGET', key(call, 'windows'), t.name), {blocked = d.blocked}
-  limits.bar(blocked, BLOCKED_CLOSED, window and WINDOW.unpack(window).is_open == 0)
+  local hours, blocked = redis.call('HGET', key(call, 'opening_hours'), t.name), {blocked = d.blocked}
+  limits.block(blocked, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
   local is_wrong = correct(call, 'accounts', t, {ready = sums.ready, leased = sums.leased, starts = sums.starts})
   is_wrong = correct(call, 'accounts', accounts.books_of(call, t), {bytes = sums.bytes}) or is_wrong
   is_wrong = correct(call, 'accounts', d, {held = sums.held, delayed = sums.delayed, dead = sums.dead,

@@ -20,7 +20,8 @@ local OF_TENANT = {'ready:', 'levels:', 'tombstone:', 'delayed:', 'events:', 'de
 local OF_BATCH = {'members:', 'held:'}
 local OF_RUN = {'progress:'}
 local FIXED = {
-  'tenants', 'accounts', 'limits', 'parked', 'sweep', 'windows', 'turns', 'wake', 'tasks', 'payloads', 'extras',
+  'tenants', 'accounts', 'limits', 'parked', 'sweep', 'opening_hours', 'opening_changes', 'wake',
+  'tasks', 'payloads', 'extras',
   'batches', 'cancelling', 'completed', 'due', 'expiring', 'runs', 'groups', 'claims', 'leases', 'extended', 'dead',
   'deaths', 'dead_counts', 'templates', 'fires', 'ends', 'idle',
 }

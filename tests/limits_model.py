@@ -1,4 +1,4 @@
-"""Limits and windows in plain Python; lua/09_limits.lua and 66_windows.lua say why they are so. A part of the model."""
+"""Limits and opening hours in plain Python, a part of the model: see lua/09_limits.lua and 66_opening_hours.lua."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Limiting:
     def __init__(self) -> None:
         self.own: dict[str, dict[str, float]] = {}  # what was set, by tenant; "": for all
         self.parked: dict[str, float] = {}
-        self.windows: dict[str, tuple[str, bool, float]] = {}  # text, is open, changes at
+        self.hours: dict[str, tuple[str, bool, float]] = {}  # text, is open, changes at
         self.blocked = 0
         self.sweeping = 0
         self.slots = 0  # attached to the queue
@@ -123,9 +123,9 @@ class Limiting:
 
     def turn(self, name: str, text: str, is_open: bool, changes_at: float) -> str:
         """Open or close; returns the text until now."""
-        before = self.windows.pop(name, ("", True, 0))[0]
+        before = self.hours.pop(name, ("", True, 0))[0]
         if text:
-            self.windows[name] = text, is_open, changes_at
+            self.hours[name] = text, is_open, changes_at
         thing = self.touch(name) if name else self
         thing.blocked = thing.blocked & ~CLOSED if is_open or not text else thing.blocked | CLOSED
         has_work = bool(self.touch(name).ready) if name else self.servable > 0

@@ -1,8 +1,8 @@
 """A queue in plain Python: what the function library must do; clock and random values are arguments.
 
 It is exact: with the same clock and random values the same calls give the same replies and accounts, bit by bit.
-It knows nothing of keys, packed values or tombstones, and forgets no path: every method changes lists and then seats whom
-it touched. Who is served next is in fair_pick.py.
+It knows nothing of keys, packed values or tombstones, and forgets no path: every method changes lists and then seats
+whom it touched. Who is served next is in fair_pick.py.
 """
 
 from __future__ import annotations
@@ -792,7 +792,7 @@ class Model(Scheduling):
             "ends": [*self.ends.values()],
             "cancelling": [*self.cancelling.values()],
             "parked": [*self.parked.values()],
-            "turns": [at for _, _, at in self.windows.values()],
+            "opening_changes": [at for _, _, at in self.windows.values()],
             "marks": [(self.minute + 2) * MINUTE_MS] if self.marks else [],
             "sweep": [now] if self.sweeping or self.anchored or self.goes_back else [],
         }
@@ -808,7 +808,7 @@ class Model(Scheduling):
         """Do what time does: the reply of `tick`."""
         now = self.open(now)
         times = self.due_times(now).items()
-        due = max(1, sum(at <= now for duty, at in times if duty not in ("fires", "turns")))
+        due = max(1, sum(at <= now for duty, at in times if duty not in ("fires", "opening_changes")))
         part, ends = math.ceil(limit / due), math.ceil(min(limit, ENDS_PER_TICK) / due)
         self.trim_ends(now, part)
         promoted, expired = self.promote(now, part), self.expire(now, ends)
@@ -888,7 +888,7 @@ class Model(Scheduling):
         self.close(now)
         return before
 
-    def set_windows(
+    def set_opening_hours(
         self, now: float, name: str, text: str, is_open: bool, changes_at: float, head: object = None
     ) -> str | None:
         """Say when a tenant, or the queue, is open; a head that is brought along must still stand."""

@@ -23,7 +23,7 @@ VALUES: dict[str, st.SearchStrategy[float]] = {
     "rate": st.sampled_from([0.0, 0.001, 1.5, 1e6]),
     "debt": MS,
     **dict.fromkeys(("estimate", "queue_estimate"), MS),
-    **dict.fromkeys(("spent", "turns_at", "queue_turns_at"), TIMES),
+    **dict.fromkeys(("spent", "opening_changes_at", "queue_opening_changes_at"), TIMES),
     **dict.fromkeys(("is_exact", "competes", "is_awake"), st.sampled_from([0.0, 1.0])),
 }
 FACTS = st.builds(Facts, **{each.name: VALUES.get(each.name, COUNTS) for each in fields(Facts)})

@@ -31,7 +31,7 @@ def enqueue(
     priority: int | None = None,
     dedupe_key: str | None = None,
     dedupe_payload: Annotated[bool, Parameter(negative=())] = False,
-    dedupe_window: float | None = None,
+    dedupe_period: float | None = None,
     events: Annotated[bool, Parameter(negative=())] = False,
     lines: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     json_lines: Annotated[bool, Parameter(negative=())] = False,
@@ -64,7 +64,7 @@ def enqueue(
         While a task with this key waits or runs, no second one is made, and the first one's id is printed.
     dedupe_payload
         Use the payload's hash as the key.
-    dedupe_window
+    dedupe_period
         Hold the key for so many seconds instead, whatever becomes of the task.
     events
         Tell in the tenant's feed what becomes of the task, or of the lines and their batch: see `fairq events`.
@@ -85,7 +85,7 @@ def enqueue(
         raise BadRequest("--cap and --json-lines go with --lines", field="lines")
     options: TaskOptions = {
         "delay": delay, "expires_in": expires_in, "max_attempts": max_attempts, "priority": priority,
-        "dedupe_key": dedupe_key, "dedupe_payload": dedupe_payload, "dedupe_window": dedupe_window,
+        "dedupe_key": dedupe_key, "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period,
         "events": events,
     }  # fmt: skip
     where = server or Server()

@@ -1,4 +1,4 @@
-"""`fairq queues`: counts, settings, limits for all tenants, windows, pauses."""
+"""`fairq queues`: counts, settings, limits for all tenants, opening hours, pauses."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from fairq.cli.limits import GivenLimits, change_limits, parse_percent, show_limits
+from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
-from fairq.cli.windows import Always, Windows, show_windows
 from fairq.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def set_limits(queue: str, *, limits: GivenLimits | None = None, server: Server 
 
 
 @queues.command
-def windows(
+def hours(
     queue: str,
     text: Windows = None,
     *,
@@ -122,7 +122,7 @@ def windows(
     server: Server | None = None,
 ) -> None:
     """Show when a queue is open by the clock, or say it. While it is closed all wait, also tenants that are open."""
-    show_windows(server, queue, None, text, always, json)
+    show_opening_hours(server, queue, None, text, always, json)
 
 
 @queues.command

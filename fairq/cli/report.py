@@ -9,7 +9,7 @@ from fairq.cli.output import print_json, print_table
 
 _TOLD = {
     "paused": "an operator held the tenant, or the queue, back",
-    "closed": "outside the windows of the tenant, or of the queue",
+    "closed": "outside the opening hours of the tenant, or of the queue",
     "no_worker": "no worker was attached to that server",
     "rate": "the tenant had started as many as its rate allows",
     "cap": "the tenant had as many running as its cap allows",

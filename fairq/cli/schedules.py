@@ -53,7 +53,7 @@ def create(
     max_attempts: int | None = None,
     priority: int | None = None,
     dedupe_key: str | None = None,
-    dedupe_window: float | None = None,
+    dedupe_period: float | None = None,
     events: Annotated[bool, Parameter(negative=())] = False,
     tenant: Tenant = None,
     json: Json = False,
@@ -85,7 +85,7 @@ def create(
         0 (most urgent) to 99 among the tenant's own tasks (default: 50).
     dedupe_key
         While a task with this key waits or runs, perhaps that of an earlier fire, a fire makes none.
-    dedupe_window
+    dedupe_period
         Hold the key for so many seconds instead, whatever becomes of the task.
     events
         Tell in the tenant's feed what becomes of the tasks: see `fairq events`.
@@ -100,7 +100,7 @@ def create(
     async def work(client: Client) -> list[datetime]:
         return await client.schedule(
             queue, name, value, cron=cron, zone=zone, every=every, missed=missed, expires_in=expires_in,
-            max_attempts=max_attempts, priority=priority, dedupe_key=dedupe_key, dedupe_window=dedupe_window,
+            max_attempts=max_attempts, priority=priority, dedupe_key=dedupe_key, dedupe_period=dedupe_period,
             events=events, tenant=tenant,
         )  # fmt: skip
 

@@ -1,17 +1,19 @@
-"""`fairq tenants`: weights, limits, windows, pauses and shares."""
+"""`fairq tenants`: weights, limits, opening hours, pauses and shares."""
 
 from __future__ import annotations
 
 from cyclopts import App
 
 from fairq.cli.limits import GivenLimits, change_limits, show_limits
+from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
 from fairq.cli.report import show_report
-from fairq.cli.windows import Always, Windows, show_windows
 from fairq.model import check_weight
 
-tenants = App(name="tenants", help="List a queue's tenants, tune weights, limits and windows, pause and resume them.")
+tenants = App(
+    name="tenants", help="List a queue's tenants, tune weights, limits and opening hours, pause and resume."
+)
 
 _COLUMNS = {
     "tenant": "tenant",
@@ -61,7 +63,7 @@ def set_limits(queue: str, tenant: str, *, limits: GivenLimits | None = None, se
 
 
 @tenants.command
-def windows(
+def hours(
     queue: str,
     tenant: str,
     text: Windows = None,
@@ -71,7 +73,7 @@ def windows(
     server: Server | None = None,
 ) -> None:
     """Show when a tenant is open by the clock, or say it. While it is closed its tasks wait; those that run go on."""
-    show_windows(server, queue, tenant, text, always, json)
+    show_opening_hours(server, queue, tenant, text, always, json)
 
 
 @tenants.command

@@ -46,7 +46,7 @@ def _say_cause(cause: Cause, why: Why) -> str:
         case "queue_paused" | "tenant_paused":
             return f"{whom} is paused, until somebody resumes it"
         case "queue_closed" | "tenant_closed":
-            return f"{whom} is outside its windows{until}"
+            return f"{whom} is outside its opening hours{until}"
         case "start":
             return f"its start has not come{until}"
         case "retry":

@@ -29,7 +29,7 @@ class TaskOptions(TypedDict, total=False):
     priority: int | None  # 0 (most urgent) to 99 among the tenant's own tasks; None: 50
     dedupe_key: str | None  # no second task while one with this key is waiting or running
     dedupe_payload: bool  # the key is the payload's hash, whatever the order of its objects' keys
-    dedupe_window: float | None  # or for so many seconds after the first was enqueued, whatever became of it
+    dedupe_period: float | None  # or for so many seconds after the first was enqueued, whatever became of it
     result_ttl: float | None  # seconds for which what its handler returns is kept; None: not at all
     events: bool  # what becomes of it is told in its tenant's feed: `Client.events`
     batch: str | None  # the id of an open batch of this queue
@@ -74,7 +74,7 @@ def pack_options(options: TaskOptions) -> tuple[Any, ...]:
         0 if attempts is None else check_int(attempts, "max_attempts", 1, MAX_ATTEMPTS),
         DEFAULT_PRIORITY if priority is None else priority,
         "payload" if options.get("dedupe_payload") else options.get("dedupe_key") or "",
-        to_ms(options.get("dedupe_window"), "dedupe_window"),
+        to_ms(options.get("dedupe_period"), "dedupe_period"),
         to_ms(options.get("result_ttl"), "result_ttl"),
         options.get("events") or False,
         options.get("batch") or "",

@@ -10,12 +10,12 @@ import orjson
 from attrs import evolve
 
 from fairq.errors import StoreRefused
-from fairq.limits import Window
+from fairq.limits import OpeningHours
 from fairq.model import MISSED, Lease, NewTask, ScheduleState, Timing
 from fairq.why import Kept, reason_of
 
 _HEADER = struct.Struct("<BBHdddB")  # version, features, max_attempts, enqueued_at, start_at, expires_at; tenant
-_OPTIONS = struct.Struct("<ddddHBddB")  # times, max_attempts, priority, dedupe window, result ttl, events; two texts
+_OPTIONS = struct.Struct("<ddddHBddB")  # times, max_attempts, priority, dedupe period, result ttl, events; two texts
 _PLAIN = NewTask("", b"")[2:]
 _RECORD_VERSION = 1
 _SCHEDULE = struct.Struct("<BBBdd")  # version, paused, missed, next_at, last_fired_at; the timing follows
@@ -77,11 +77,11 @@ def _unpack_template(template: bytes) -> NewTask:
     options, payload = template[_TEMPLATE.size :][:size], template[_TEMPLATE.size + size :]
     if not options:
         return NewTask("", payload)
-    _, _, expires_in, _, max_attempts, priority, window, result_ttl, events = _OPTIONS.unpack_from(options)
+    _, _, expires_in, _, max_attempts, priority, hours, result_ttl, events = _OPTIONS.unpack_from(options)
     dedupe_key = options[_OPTIONS.size + 1 :][: options[_OPTIONS.size]].decode()
     return NewTask(
         "", payload, expires_in_ms=int(expires_in), max_attempts=max_attempts, priority=priority,
-        dedupe_key=dedupe_key, dedupe_window_ms=int(window), result_ttl_ms=int(result_ttl), events=bool(events),
+        dedupe_key=dedupe_key, dedupe_period_ms=int(hours), result_ttl_ms=int(result_ttl), events=bool(events),
     )  # fmt: skip
 
 
@@ -103,12 +103,12 @@ def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
     task = _unpack_template(templates[0])
     return evolve(
         state, expires_in_ms=task.expires_in_ms, max_attempts=task.max_attempts, priority=task.priority,
-        dedupe_key=task.dedupe_key, dedupe_window_ms=task.dedupe_window_ms, result_ttl_ms=task.result_ttl_ms,
+        dedupe_key=task.dedupe_key, dedupe_period_ms=task.dedupe_period_ms, result_ttl_ms=task.result_ttl_ms,
         events=task.events, payload=orjson.Fragment(task.payload),
     )  # fmt: skip
 
 
-def unpack_window(tenant: bytes, head: bytes) -> Window:
-    """Read a window; its head is the token for turning it."""
+def unpack_opening_hours(tenant: bytes, head: bytes) -> OpeningHours:
+    """Read a hours; its head is the token for turning it."""
     is_open, changes_at = _WINDOW.unpack_from(head)
-    return Window(tenant.decode(), head[_WINDOW.size :].decode(), bool(is_open), int(changes_at), head)
+    return OpeningHours(tenant.decode(), head[_WINDOW.size :].decode(), bool(is_open), int(changes_at), head)

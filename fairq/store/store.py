@@ -12,7 +12,7 @@ import trio
 from attrs import astuple, define, evolve, field
 
 from fairq.errors import Deleting, FairqError, StoreFull, StoreRefused, Unavailable
-from fairq.limits import Limits, Window
+from fairq.limits import Limits, OpeningHours
 from fairq.model import (
     MAX_BATCH,
     MAX_ERROR_CHARS,
@@ -47,9 +47,9 @@ from fairq.store.records import (
     pack_timing,
     unpack_kept,
     unpack_leases,
+    unpack_opening_hours,
     unpack_record,
     unpack_schedule,
-    unpack_window,
 )
 from fairq.store.registry import Registry
 from fairq.store.rows import batch_state, dead_letter, event, limits_of, queue_state, task_state, tenant_state
@@ -203,7 +203,7 @@ class Store:
         `hint`: which servers are told, if they wait for work: `all`; `wake <server>`, that one first; `covered`: none,
         for the caller claims as many right behind.
 
-        `ok`; `duplicate` of a known id; `duplicate <id>` where that task holds the dedupe key; `expired`, its window is
+        `ok`; `duplicate` of a known id; `duplicate <id>` where that task holds the dedupe key; `expired`, its hours is
         over already.
         Atomic, and durable when it returns as far as the store's `appendfsync` says.
         """
@@ -290,19 +290,19 @@ class Store:
         """Read what limits are set for a tenant, or (empty name) for all."""
         return limits_of(await self._call("limits", queue, tenant))
 
-    async def set_windows(self, queue: str, window: Window) -> str | None:
+    async def set_opening_hours(self, queue: str, hours: OpeningHours) -> str | None:
         """Say when a tenant, or the queue, is open (empty text: always); returns the text until now.
 
-        A window with a head is set only if that still stands: None if somebody else was first.
+        A hours with a head is set only if that still stands: None if somebody else was first.
         """
-        rest = (window.text, int(window.is_open), window.changes_at_ms, window.head)
-        before: bytes | None = await self._put("set_windows", queue, window.tenant, *rest)
+        rest = (hours.text, int(hours.is_open), hours.changes_at_ms, hours.head)
+        before: bytes | None = await self._put("set_opening_hours", queue, hours.tenant, *rest)
         return None if before is None else before.decode()
 
-    async def windows(self, queue: str, tenants: Sequence[str] = ()) -> tuple[int, list[Window]]:
-        """Read the store's time, and the windows of some (empty name: the queue's), or those that are to turn."""
-        now_ms, *rows = await self._call("windows", queue, *tenants)
-        return now_ms, [unpack_window(*row) for row in rows]
+    async def opening_hours(self, queue: str, tenants: Sequence[str] = ()) -> tuple[int, list[OpeningHours]]:
+        """Read the store's time, and the hours of some (empty name: the queue's), or those that are to turn."""
+        now_ms, *rows = await self._call("opening_hours", queue, *tenants)
+        return now_ms, [unpack_opening_hours(*row) for row in rows]
 
     async def pause(self, queue: str, tenant: str = "") -> bool:
         """Hold back a tenant, or the whole queue; returns whether it was paused already."""

@@ -97,7 +97,7 @@ class MemoryQueue:
         )  # fmt: skip
         self.records[task.id] = record
         if task.dedupe_key:
-            held_until = now + task.dedupe_window_ms if task.dedupe_window_ms else 0
+            held_until = now + task.dedupe_period_ms if task.dedupe_period_ms else 0
             self._holders[tenant, task.dedupe_key] = held_until, record
         self._wait(record, start_at if start_at > now else 0)
         return "ok"

@@ -23,7 +23,7 @@ from fairq.wire.messages import MAX_MESSAGE_BYTES, Dismiss, Drain, Enqueue, Erro
 from fairq.wire.session import Session
 from fairq.wire.strict_json import check_cost
 
-WINDOW = 2
+SEND_WINDOW = 2
 RETRYABLE = frozenset({"unavailable", "unknown", "too_many", "draining", "repairing"})
 FATAL = frozenset({"unauthorized", "forbidden", "superseded", "closed"})
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
@@ -229,7 +229,7 @@ class ClientSession(Session):
     fatal: FairqError | None = field(default=None, init=False)
     requests: deque[_RequestExchange] = field(factory=deque, init=False)
     chunks: defaultdict[str, deque[_Chunk]] = field(factory=lambda: defaultdict(deque), init=False)  # by queue
-    windows: Counter[type[Exchange]] = field(factory=Counter, init=False)  # how many frames are under way
+    under_way: Counter[type[Exchange]] = field(factory=Counter, init=False)  # how many frames are under way
     _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done ones
     _calls_to_sweep: int = field(default=1_000, init=False)
     _number: Callable[[], int] = field(factory=lambda: count(1).__next__, init=False)
@@ -257,7 +257,7 @@ class ClientSession(Session):
         self.is_connected = self.is_open = False
         self._outbox, self.outgoing_bytes = [], 0
         exchanges, self._under_way = self._under_way, {}
-        self.windows.clear()
+        self.under_way.clear()
         for exchange in reversed(exchanges.values()):
             exchange.lost()
 
@@ -334,7 +334,7 @@ class ClientSession(Session):
         return self._under_way[ref]
 
     def _forget(self, ref: int) -> None:
-        self.windows[type(self._under_way.pop(ref))] -= 1
+        self.under_way[type(self._under_way.pop(ref))] -= 1
 
     def start(self, kind: str, body: Mapping[str, Any], exchange: Exchange) -> None:
         """Send a frame that expects an answer. Raises: TooLarge, and sends nothing, if the server would not take it."""
@@ -344,7 +344,7 @@ class ClientSession(Session):
             raise TooLarge(f"{kind} would take more than the {self.max_message_bytes} bytes of a message")
         check_cost(text)
         self._under_way[ref] = exchange
-        self.windows[type(exchange)] += 1
+        self.under_way[type(exchange)] += 1
         self.put(text)
 
     def _try(self, kind: str, body: Mapping[str, Any], exchange: Exchange, now: float) -> None:
@@ -373,7 +373,7 @@ class ClientSession(Session):
             if not exchange.call.is_done:
                 exchange.call.under_way += 1
                 self._try(exchange.kind, exchange.body, exchange, now)
-        while self.chunks and self.windows[_EnqueueExchange] < WINDOW and not self.is_draining:
+        while self.chunks and self.under_way[_EnqueueExchange] < SEND_WINDOW and not self.is_draining:
             queue = next(iter(self.chunks))
             line = self.chunks.pop(queue)
             chunks = self._take_batch(line)

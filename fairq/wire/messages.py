@@ -336,7 +336,7 @@ class SetLimits(Request):
 
 @frozen
 class Limits(Request):
-    """Read the limits and windows of a tenant, or those for all."""
+    """Read the limits and opening hours of a tenant, or those for all."""
 
     type: ClassVar[str] = "limits"
     ref: int
@@ -345,13 +345,13 @@ class Limits(Request):
 
 
 @frozen
-class SetWindows(Request):
+class SetOpeningHours(Request):
     """Say when a tenant, or the whole queue, is open."""
 
-    type: ClassVar[str] = "set_windows"
+    type: ClassVar[str] = "set_opening_hours"
     ref: int
     queue: str
-    windows: str
+    opening_hours: str
     tenant: str | None = None
 
 
@@ -466,7 +466,7 @@ class Schedule(Request):
     max_attempts: int = 0
     priority: int = DEFAULT_PRIORITY
     dedupe_key: str = ""
-    dedupe_window_ms: int = 0
+    dedupe_period_ms: int = 0
     result_ttl_ms: int = 0
     events: bool = False
     tenant: str | None = None
@@ -672,7 +672,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     SetWeight: (_OPERATOR, _ANY),
     SetLimits: (_OPERATOR, _ANY),
     Limits: (_TENANT | _OPERATOR, _ANY),
-    SetWindows: (_OPERATOR, _ANY),
+    SetOpeningHours: (_OPERATOR, _ANY),
     Workers: (_OPERATOR, _ANY),
     DrainWorker: (_OPERATOR, _ANY),
     Pause: (_OPERATOR, _ANY),

@@ -16,7 +16,7 @@ from attrs import define, field
 
 from fairq.errors import FairqError
 from fairq.model import MAX_PROGRESS_CHARS, Settlement
-from fairq.wire.client_session import FATAL, FRAME_BYTES, RETRYABLE, WINDOW, ClientSession, Exchange, outcomes_of
+from fairq.wire.client_session import FATAL, FRAME_BYTES, RETRYABLE, SEND_WINDOW, ClientSession, Exchange, outcomes_of
 from fairq.wire.messages import Attach, Credit, Extend, HeldLease, Progress, Push, Report, Settle, Stop
 from fairq.wire.strict_json import MAX_COST, cost_of
 
@@ -216,7 +216,7 @@ class WorkerSession(ClientSession):
     @property
     def is_quiet(self) -> bool:
         """Whether the server has taken the last change of credit: with none offered, no push is under way any more."""
-        return self.credit == self.told_credit and not self.windows[_CreditExchange]
+        return self.credit == self.told_credit and not self.under_way[_CreditExchange]
 
     def renewed(self, renewal: HeldLease, outcome: str, sent_at: float) -> None:
         """Take the answer to a renewal that left at `sent_at`."""
@@ -238,11 +238,11 @@ class WorkerSession(ClientSession):
             self._attach(now)
         if not self.is_attached:
             return
-        if self.credit != self.told_credit and not self.windows[_CreditExchange]:
+        if self.credit != self.told_credit and not self.under_way[_CreditExchange]:
             self.told_credit = self.credit
             self.start(Credit.type, {"credit": self.credit}, _CreditExchange(self))
         for queue, waiting in self.settlements.items():
-            while waiting and self.windows[_SettleExchange] < WINDOW:
+            while waiting and self.under_way[_SettleExchange] < SEND_WINDOW:
                 batch = self._take_settlements(queue, waiting)
                 body = {"queue": queue, "settlements": [_encode(each) for each in batch]}
                 self.start(Settle.type, body, _SettleExchange(self, queue, batch))

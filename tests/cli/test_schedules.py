@@ -79,7 +79,7 @@ def test_a_payload_may_come_from_standard_input(commands: Commands, monkeypatch:
         (["create", "reports", "n", "1", "--every", "1", "--cron", "* * * * *"], "--cron"),
         (["create", "reports", "n", "1", "--every", "0.1"], "every"),
         (["create", "reports", "n", "1", "--every", "1", "--priority", "100"], "priority"),
-        (["create", "reports", "n", "1", "--every", "1", "--dedupe-window", "5"], "dedupe_window"),
+        (["create", "reports", "n", "1", "--every", "1", "--dedupe-period", "5"], "dedupe_period"),
         (["create", "reports", "n", "1", "--cron", "nightly"], "cron"),
         (["create", "reports", "n", "1", "--cron", "0 0 31 4 *"], "cron"),
         (["create", "reports", "n", "1", "--cron", "0 3 * * *", "--zone", "Copenhagen"], "zone"),

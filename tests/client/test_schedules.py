@@ -46,14 +46,14 @@ async def test_cron_is_read_in_its_time_zone(ada: fairq.Client) -> None:
 async def test_schedules_are_read_listed_paused_resumed_and_removed(served: Served, ada: fairq.Client) -> None:
     with trio.fail_after(30):
         for name in ("a", "b"):
-            asked = {"expires_in": 60, "priority": 0, "dedupe_key": "k", "dedupe_window": 2.5, "result_ttl": 9}
+            asked = {"expires_in": 60, "priority": 0, "dedupe_key": "k", "dedupe_period": 2.5, "result_ttl": 9}
             await ada.schedule("reports", name, [name], every=3600, missed="once", **asked)
         assert await ada.pause_schedule("reports", "a") is False
         assert await ada.pause_schedule("reports", "a") is True
         assert [(s.name, s.is_paused) for s in await ada.schedules("reports")] == [("b", False), ("a", True)]
         one = await ada.read_schedule("reports", "b")
         assert (one.tenant, one.every_ms, one.missed, one.expires_in_ms) == ("ada", 3_600_000, "once", 60_000)
-        assert (one.priority, one.dedupe_key, one.dedupe_window_ms, one.result_ttl_ms) == (0, "k", 2500, 9000)
+        assert (one.priority, one.dedupe_key, one.dedupe_period_ms, one.result_ttl_ms) == (0, "k", 2500, 9000)
         assert one.payload == ["b"]
         assert await ada.resume_schedule("reports", "a") is True
         async with fairq.open_client(url_of(served), token=OPERATOR) as operator:
@@ -69,7 +69,7 @@ async def test_schedules_are_read_listed_paused_resumed_and_removed(served: Serv
 
 async def test_the_payload_may_be_the_key(ada: fairq.Client) -> None:
     for name, payload in (("a", {"x": 1, "y": 2}), ("b", {"y": 2, "x": 1}), ("c", {"x": 1})):
-        await ada.schedule("reports", name, payload, every=3600, dedupe_payload=True, dedupe_window=5)
+        await ada.schedule("reports", name, payload, every=3600, dedupe_payload=True, dedupe_period=5)
     one, two, three = [(await ada.read_schedule("reports", name)).dedupe_key for name in "abc"]
     assert one == two != three
     assert one.startswith("sha256:")
@@ -115,7 +115,7 @@ async def test_a_lost_reply_is_asked_for_again_and_moves_nothing(served: Served)
         ({"every": 1, "max_attempts": 0}, BadRequest, "max_attempts"),
         ({"every": 1, "priority": 100}, BadRequest, "priority"),
         ({"every": 1, "dedupe_key": "\n"}, BadRequest, "dedupe_key"),
-        ({"every": 1, "dedupe_window": 5}, BadRequest, "dedupe_window"),
+        ({"every": 1, "dedupe_period": 5}, BadRequest, "dedupe_period"),
         ({"every": 1, "result_ttl": -1}, BadRequest, "result_ttl"),
         ({"every": 1, "delay": 5}, BadRequest, "delay"),
         ({"every": 1, "start_at": 5}, BadRequest, "start_at"),

@@ -51,7 +51,7 @@ def key(*command: str) -> Look:
 async def open_windows(store: Store) -> object:
     """Count the tenants' windows that are open."""
     names = [f"t{i}" for i in range(TENANTS)]
-    return sum(window.is_open for window in (await store.windows(QUEUE, names))[1])
+    return sum(window.is_open for window in (await store.opening_hours(QUEUE, names))[1])
 
 
 async def held(store: Store) -> object:

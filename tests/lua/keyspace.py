@@ -11,11 +11,11 @@ from .calls import FORMATS, Queue, unpack
 
 SCORES = (
     "leases", "extended", "due", "expiring", "deaths", "cancelling", "completed", "dead_counts", "fires", "parked",
-    "turns", "ends",
+    "opening_changes", "ends",
 )  # fmt: skip
 HASHES = (
     "tasks", "payloads", "runs", "groups", "claims", "dead", "accounts", "tenants", "extras", "batches", "templates",
-    "limits", "windows",
+    "limits", "opening_hours",
 )  # fmt: skip
 PLAIN_KEYS = {"test", "queue", "wake", "sweep", "idle", *SCORES, *HASHES}
 NUMBERED_KEYS = {
@@ -102,7 +102,7 @@ class Keyspace:
             for slot in range(1, count + 1)
         }
         self.limits = {n: unpack("LIMITS", packed) for n, packed in named["limits"].items()}
-        self.windows, self.parked, self.turns = named["windows"], scores["parked"], scores["turns"]
+        self.windows, self.parked, self.turns = named["opening_hours"], scores["parked"], scores["opening_changes"]
         self.batches = {n: unpack("BATCH", packed) for n, packed in named["batches"].items()}
         self.cancelling = scores["cancelling"]
         self.idle = {self.tags[tag]: base for tag, base in values.get("idle", [])}
@@ -154,7 +154,7 @@ class Keyspace:
         self.check_names()
         ready = self.check_lists()
         self.check_places(ready)
-        self.check_windows(ready)
+        self.check_opening_hours(ready)
         self.check_runs()
         self.check_groups()
         self.check_marks()
@@ -216,7 +216,7 @@ class Keyspace:
         for tenant, seat in self.seats.items():
             assert seat.delayed == len(self.delayed[tenant])
 
-    def check_windows(self, ready: dict[str, str]) -> None:
+    def check_opening_hours(self, ready: dict[str, str]) -> None:
         """Every waiting task's end is watched; every tenant's earliest start stands in `due` or has passed."""
         waiting = ready.keys() | {id for ids in (*self.delayed.values(), *self.held.values()) for id in ids}
         ends = {id: self.headers[id].expires_at for id in waiting}
@@ -380,7 +380,7 @@ class Keyspace:
             odd = (seat.tombstones, seat.levels, seat.blocked, seat.limited, seat.cause)
             assert seat.is_odd == any(odd), tenant
             assert not 0 < seat.leased < self.guaranteed(tenant) or seat.slot <= 0, "guaranteed tenants are not drawn"
-        is_open = {name: unpack("WINDOW", head) for name, head in self.windows.items()}
+        is_open = {name: unpack("HOURS", head) for name, head in self.windows.items()}
         assert {name for name, seat in self.seats.items() if seat.blocked & CLOSED} == {
             name for name, window in is_open.items() if name and not window.is_open
         }

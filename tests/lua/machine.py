@@ -307,15 +307,15 @@ class QueueMachine(RuleBasedStateMachine):
         is_open=st.booleans(),
         after=st.sampled_from(AFTER),
     )
-    def set_windows(self, name: str, text: str, is_open: bool, after: int) -> None:
+    def set_opening_hours(self, name: str, text: str, is_open: bool, after: int) -> None:
         """Say when a tenant or the queue is open; or turn it, as a server does, with a head that may be old."""
         head, known = self.window_heads.get(name, (b"", None)) if after in (1, 0, -1) else (b"", None)
         text, changes_at = known[0] if known else text, max(0, self.now + after)
-        reply = self.call("set_windows", name, text, int(is_open), changes_at, head)
-        expected = self.model.set_windows(self.now, name, text, is_open, changes_at, known)
+        reply = self.call("set_opening_hours", name, text, int(is_open), changes_at, head)
+        expected = self.model.set_opening_hours(self.now, name, text, is_open, changes_at, known)
         self.same(None if reply is None else reply.decode(), expected)
         if after > 50 or name not in self.window_heads:
-            rows = self.call("windows", name)[1:]
+            rows = self.call("opening_hours", name)[1:]
             self.window_heads[name] = (rows[0][1], self.model.windows[name]) if rows else (b"", None)
 
     def queue_at_now(self) -> Queue:
@@ -603,7 +603,7 @@ class Walk:
                 verb = choose(["unschedule", "pause_schedule", "resume_schedule", "resume_schedule"])
                 m.change_schedule(verb=verb, field=choose(FIELDS), after=choose(AFTER))
             case 15:
-                m.set_windows(
+                m.set_opening_hours(
                     name=choose(["", *NAMES]),
                     text=choose(["", "", "w1", "w2"]),
                     is_open=choose([True, False]),

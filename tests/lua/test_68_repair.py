@@ -83,12 +83,12 @@ def drain(queue: Queue) -> list[str]:
     """Let everybody in, and take and end whatever there is to claim."""
     queue.configure(reserve=0)
     queue.call("resume", "")
-    queue.call("set_windows", "", "", 1, 0, "")
+    queue.call("set_opening_hours", "", "", 1, 0, "")
     for name in ["", *queue.tenants()]:
         queue.set_limits(name, **dict.fromkeys(("cap", "rate", "max_share"), 0 if not name else -1))
         if name:
             queue.call("resume", name)
-            queue.call("set_windows", name, "", 1, 0, "")
+            queue.call("set_opening_hours", name, "", 1, 0, "")
     taken = []
     for _ in range(100):
         leases = queue.claim(20)

@@ -21,7 +21,7 @@ def why(queue: Queue, id: str, slots: float = 4) -> Why:
 
 def close(queue: Queue, tenant: str, ms: int = 500) -> None:
     """Close a tenant's window, or the queue's."""
-    queue.call("set_windows", tenant, "text", 0, queue.now + ms, "")
+    queue.call("set_opening_hours", tenant, "text", 0, queue.now + ms, "")
 
 
 def backlog(queue: Queue) -> None:
@@ -260,7 +260,7 @@ def unpark(queue: Queue) -> None:
 LET_IN: dict[str, tuple[Callable[[Queue], object], Callable[[Queue], object], int]] = {
     "paused": (lambda queue: queue.call("pause", "ada"), lambda queue: queue.call("resume", "ada"), 1),
     "closed": (
-        lambda queue: close(queue, "ada"), lambda queue: queue.call("set_windows", "ada", "", 1, 0, ""), 2,
+        lambda queue: close(queue, "ada"), lambda queue: queue.call("set_opening_hours", "ada", "", 1, 0, ""), 2,
     ),
     "rate": (lambda queue: (queue.set_limits("ada", rate=2, burst=1), queue.claim()), unpark, 4),
     "cap": (lambda queue: queue.set_limits("ada", cap=1), lambda queue: queue.set_limits("ada", cap=9), 8),

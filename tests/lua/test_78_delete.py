@@ -24,7 +24,7 @@ PUTS_IN = {
     "schedule": ("ada", "s", 1, 0, TIMING, packed_template()),
     "set_weight": ("ada", 2000),
     "set_limits": ("ada", "cap", 1),
-    "set_windows": ("ada", "daily", 0, 1, ""),
+    "set_opening_hours": ("ada", "daily", 0, 1, ""),
     "pause": ("ada",),
     "resume": ("",),
     "configure": ("lease_ms", 1000),
@@ -57,7 +57,7 @@ def fill(queue: Queue) -> None:
     queue.enqueue("long", "long-1", payload=b"x" * 5000, delay=1000)
     queue.call("schedule", "ada", "nightly", queue.now + 1000, 0, TIMING, packed_template())
     queue.set_limits("", cap=100)
-    queue.call("set_windows", "zoe", "daily", 1, queue.now + 1000, "")
+    queue.call("set_opening_hours", "zoe", "daily", 1, queue.now + 1000, "")
     queue.set_limits("slow", rate=0.001, burst=1)
     queue.enqueue("slow", "s-1", "s-2")
     queue.end("extend", queue.claim(5)[0])

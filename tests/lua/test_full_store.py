@@ -212,10 +212,10 @@ def set_limits(queue: Queue) -> Iterator[None]:
     assert len(queue.claim(10)) == 1
 
 
-def set_windows(queue: Queue) -> Iterator[None]:
+def set_opening_hours(queue: Queue) -> Iterator[None]:
     queue.enqueue("ada", *many(10))
     yield
-    queue.call("set_windows", "ada", "daily", 0, queue.now + 1000, "")
+    queue.call("set_opening_hours", "ada", "daily", 0, queue.now + 1000, "")
     assert queue.claim(10) == []
 
 
@@ -294,7 +294,8 @@ def remove_queue(queue: Queue) -> Iterator[None]:
 GOES_ON: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
-        claim, settle, tick, cancel, reschedule, cancel_batch, close_batch, purge, set_weight, set_limits, set_windows,
+        claim, settle, tick, cancel, reschedule, cancel_batch, close_batch, purge, set_weight, set_limits,
+        set_opening_hours,
         pause, resume, configure, unschedule, pause_schedule, resume_schedule, block_queue, empty_queue, drop_queue,
         remove_queue, repair,
     )

@@ -10,7 +10,7 @@ from .calls import LEASE_MS, START, Leased, Queue, leased_in, snapshot
 
 SINCE = 1_735_689_600_000  # numbers follow the time since then
 ACTIONS = ["ack", "ack_with_result", "nack", "reject", "release", "reap", "extend", "take"]
-WINDOW_MS = 60_000  # ids that are done are remembered for one to two of these
+PERIOD_MS = 60_000  # ids that are done are remembered for one to two of these
 
 
 def reject_and_purge(queue: Queue, lease: Leased) -> None:
@@ -38,7 +38,7 @@ def cancel_and_reap(queue: Queue, lease: Leased) -> None:
     queue.cancel(lease.id)
     queue.advance(LEASE_MS)
     queue.tick()
-    queue.advance(2 * WINDOW_MS)
+    queue.advance(2 * PERIOD_MS)
     queue.tick()
 
 
@@ -46,14 +46,14 @@ def cancel_and_release(queue: Queue, lease: Leased) -> None:
     """Cancel a task whose worker gives it back."""
     queue.cancel(lease.id)
     queue.end("release", lease)
-    queue.advance(2 * WINDOW_MS)
+    queue.advance(2 * PERIOD_MS)
     queue.tick()
 
 
 def finish(queue: Queue, lease: Leased) -> None:
     """Finish a task."""
     queue.end("ack", lease)
-    queue.advance(2 * WINDOW_MS)
+    queue.advance(2 * PERIOD_MS)
     queue.tick()
 
 

@@ -150,18 +150,18 @@ MUTANTS = [
     ),
     Mutant(
         "expired tasks are charged",
-        "        picks.unpick(call, round, i, 0)\n        claim.windows",
-        "        claim.windows",
+        "        picks.unpick(call, round, i, 0)\n        claim.expiring",
+        "        claim.expiring",
     ),
     Mutant(
         "the end of a started task is watched",
-        "        if run.expires_at > 0 then claim.windows[#claim.windows + 1] = id end\n",
+        "        if run.expires_at > 0 then claim.expiring[#claim.expiring + 1] = id end\n",
         "",
     ),
     Mutant(
         "resuming seats nobody",
-        "  limits.bar(target, reason, is_blocked)\n",
-        "  limits.bar(target, reason, is_blocked)\n  call.touched = {}\n",
+        "  limits.block(target, reason, is_blocked)\n",
+        "  limits.block(target, reason, is_blocked)\n  call.touched = {}\n",
     ),
     Mutant(
         "blocked tenants stay in the draw",
@@ -172,16 +172,18 @@ MUTANTS = [
     Mutant("a closed queue is served", "while q.blocked == 0 and", "while bit.band(q.blocked, 1) == 0 and"),
     Mutant(
         "a window that opens stays closed",
-        "limits.bar(target, reason, is_blocked)",
-        "limits.bar(target, reason, is_blocked or reason == BLOCKED_CLOSED and before > 0)",
+        "limits.block(target, reason, is_blocked)",
+        "limits.block(target, reason, is_blocked or reason == BLOCKED_CLOSED and before > 0)",
     ),
     Mutant(
         "resuming opens a window",
-        "limits.bar(target, reason, is_blocked)",
+        "limits.block(target, reason, is_blocked)",
         "target.blocked = is_blocked and reason or 0",
     ),
     Mutant("every server turns a window", "if args[7] ~= '' and args[7] ~= head then return false end", ""),
-    Mutant("a window that is taken off turns again", "    redis.call('ZREM', key(call, 'turns'), name)\n", ""),
+    Mutant(
+        "a window that is taken off turns again", "    redis.call('ZREM', key(call, 'opening_changes'), name)\n", ""
+    ),
     Mutant(
         "nobody is told of an opening",
         "call.readied = target.blocked == 0 and ready > 0",
@@ -817,7 +819,7 @@ MUTANTS = [
     Mutant(
         "the end of what a reply has no room for is not watched",
         "        claim.returned[#claim.returned + 1] = {t = t, id = id}\n",
-        "        claim.returned[#claim.returned + 1] = {t = t, id = id}\n        table.insert(claim.windows, id)\n",
+        "        claim.returned[#claim.returned + 1] = {t = t, id = id}\n        table.insert(claim.expiring, id)\n",
     ),
     Mutant("a done task weighs", "lease.attempt, lease.features, lease.bytes)", "lease.attempt, lease.features, 0)"),
     Mutant(

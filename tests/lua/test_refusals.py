@@ -105,9 +105,9 @@ REFUSED: dict[str, Rows] = {
         "bad_request colour": [("ada", "cap", 1, "colour", 1)],
     },
     "limits": TENANT_OR_ALL,
-    "set_windows": {
+    "set_opening_hours": {
         "bad_request tenant": [(name, "daily", 1, START, "") for name in NAMES if name],
-        "bad_request windows": [("ada", "x" * 2049, 1, START, "")],
+        "bad_request opening_hours": [("ada", "x" * 2049, 1, START, "")],
         "bad_request is_open": [("ada", "daily", is_open, START, "") for is_open in (2, "", "yes", -1)],
         "bad_request changes_at": [("ada", "daily", 1, at, "") for at in TIMES],
     },
@@ -196,11 +196,12 @@ REFUSED: dict[str, Rows] = {
     },
 }  # fmt: skip
 NOTHING_TO_REFUSE = {  # no arguments, or names that are known or not
-    "queue_state", "letter", "windows", "permissions", "make_queue", "empty_queue", "drop_queue", "remove_queue",
+    "queue_state", "letter", "opening_hours", "permissions", "make_queue", "empty_queue", "drop_queue", "remove_queue",
 }  # fmt: skip
 # Tested elsewhere: tests' clock and random values; what another build has written; queues that begin or end.
 ELSEWHERE = {
-    "forbidden now", "bad_request random_values", "bad_request record", "bad_request schedule", "unmade queue", "deleting queue",
+    "forbidden now", "bad_request random_values", "bad_request record", "bad_request schedule", "unmade queue",
+    "deleting queue",
     "repairing queue",
 }  # fmt: skip
 

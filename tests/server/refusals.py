@@ -17,11 +17,11 @@ from fairq.model import (
     MAX_CAP,
     MAX_ERROR_CHARS,
     MAX_EVENT_ID,
+    MAX_OPENING_HOURS_CHARS,
     MAX_PAYLOAD_BYTES,
     MAX_RESULT_BYTES,
     MAX_SPAN_MS,
     MAX_TIME_MS,
-    MAX_WINDOWS_CHARS,
     SETTING_RANGES,
     SPECIAL_PLACES,
 )
@@ -71,7 +71,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "set_weight": {"queue": "q", "tenant": "ada", "weight": 2},
     "set_limits": {"queue": "q", "tenant": "ada", "limits": {"dead": 5, "cap": 5}},
     "limits": {"queue": "q"},
-    "set_windows": {"queue": "q", "tenant": "ada", "windows": "mon-fri 12:00-15:00 UTC"},
+    "set_opening_hours": {"queue": "q", "tenant": "ada", "opening_hours": "mon-fri 12:00-15:00 UTC"},
     "events": {"queue": "q"},
     "workers": {},
     "drain_worker": {"worker": "nobody"},
@@ -136,7 +136,7 @@ WINDOWS = (
     " ", ",", "at noon", "12:00", "12:00-", "12-15", "12:00-12:00", "24:00-01:00", "12:60-13:00", "12:00-24:01",
     "00:00-24:00", "mon-sun 00:00-12:00, mon-sun 12:00-24:00", "12:00-15:00,", "12:00-15:00 13:00-14:00",
     "day 12:00-15:00", "mon- 12:00-15:00", "mon 12:00-15:00, 16:00-17:00", "12:00-15:00 Europe/Copenhagen UTC",
-    ", ".join(["12:00-13:00"] * 33), "12:00-13:00".ljust(MAX_WINDOWS_CHARS + 1),
+    ", ".join(["12:00-13:00"] * 33), "12:00-13:00".ljust(MAX_OPENING_HOURS_CHARS + 1),
 )  # fmt: skip
 QUEUED = {verb for verb, frame in REQUESTS.items() if "queue" in frame.__annotations__}
 IDENTIFIED = {verb for verb, frame in REQUESTS.items() if "ids" in frame.__annotations__}
@@ -184,8 +184,8 @@ RULES = [
         Together(expires_in_ms=1, expires_at_ms=1), Together(start_at_ms=2, expires_at_ms=1),
         Together(start_at_ms=2, expires_at_ms=2))),
     Rule({"enqueue"}, "tasks.expires_in_ms", (Together(delay_ms=2, expires_in_ms=2),)),
-    Rule({"enqueue"}, "tasks.dedupe_window_ms", (
-        5, Together(dedupe_key="k", dedupe_window_ms=-1), Together(dedupe_key="k", dedupe_window_ms=MAX_SPAN_MS + 1))),
+    Rule({"enqueue"}, "tasks.dedupe_period_ms", (
+        5, Together(dedupe_key="k", dedupe_period_ms=-1), Together(dedupe_key="k", dedupe_period_ms=MAX_SPAN_MS + 1))),
     Rule({"enqueue"}, "tasks.batch", BATCH_IDS),
     Rule({"enqueue"}, "tasks.batch", ("none",), "not_found"),
     Rule({"enqueue"}, "tasks.batch", ("closed", "complete"), "batch_closed"),
@@ -225,8 +225,8 @@ RULES = [
         Together(cron="", every_ms=ms) for ms in (999, -1, MAX_SPAN_MS + 1)))),
     Rule({"schedule"}, "missed", ("", "all", "Skip")),
     *(Rule({"schedule"}, name, values) for name, values in TASK_RANGES.items() if not name.endswith(("y_ms", "at_ms"))),
-    Rule({"schedule"}, "dedupe_window_ms", (
-        5, Together(dedupe_key="k", dedupe_window_ms=-1), Together(dedupe_key="k", dedupe_window_ms=MAX_SPAN_MS + 1))),
+    Rule({"schedule"}, "dedupe_period_ms", (
+        5, Together(dedupe_key="k", dedupe_period_ms=-1), Together(dedupe_key="k", dedupe_period_ms=MAX_SPAN_MS + 1))),
     Rule({"schedules"}, "offset", MOMENT),
 
     Rule({"attach", "drain_worker"}, "worker", WORKERS),
@@ -266,8 +266,10 @@ RULES = [
       for name, highest in LIMIT_RANGES.items()),
     Rule({"set_limits"}, "limits.rate", (-0.001, 1e9, 1e308)),
     *(Rule({"set_limits"}, f"limits.{name}", (1.5,)) for name in LIMIT_RANGES if name != "rate"),
-    Rule({"set_windows"}, "windows", WINDOWS),
-    Rule({"set_windows"}, "windows", tuple(f"12:00-13:00 {zone}" for zone in ZONES if zone.strip() == zone)),
+    Rule({"set_opening_hours"}, "opening_hours", WINDOWS),
+    Rule(
+        {"set_opening_hours"}, "opening_hours", tuple(f"12:00-13:00 {zone}" for zone in ZONES if zone.strip() == zone)
+    ),
     Rule({"create_token"}, "id", ("", "abc", "a" * 33, "ABCD", "ab_d", "abcd\n")),
     Rule({"create_token"}, "id", ("abcd",)),  # another token's
     Rule({"create_token"}, "role", ("", "king", "Tenant")),

@@ -14,7 +14,7 @@ from fairq.server.stats.wait_times import (
     MAX_DWELLS,
     MAX_SPANS,
     MAX_TENANTS,
-    WINDOW_MS,
+    PERIOD_MS,
     WaitTimes,
     percentile,
     split,
@@ -116,7 +116,7 @@ def test_what_is_kept_has_bounds() -> None:
         wait_times.claimed(n * 1000, [lease(n)], [Kept("ada", "cap", n * 1000, n * 1000 + 500)])
     assert len(wait_times.parts("ada", 0)) == MAX_DWELLS
     assert len(wait_times._rows["ada"].spans) == MAX_SPANS
-    assert len(wait_times.parts("ada", 999_000 + WINDOW_MS - 5000)) == 5
+    assert len(wait_times.parts("ada", 999_000 + PERIOD_MS - 5000)) == 5
 
 
 def test_a_summary_names_what_took_time() -> None:

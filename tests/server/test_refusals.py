@@ -245,7 +245,7 @@ def test_every_rule_of_the_document_has_a_refused_value_beyond_each_bound(verb: 
 
 
 # Fields that wait, and those that are nothing by themselves.
-NOT_ALONE = {"timeout_ms", "after", "every_ms", "dedupe_window_ms", "tasks.dedupe_window_ms"}
+NOT_ALONE = {"timeout_ms", "after", "every_ms", "dedupe_period_ms", "tasks.dedupe_period_ms"}
 
 
 @pytest.mark.parametrize("verb", REQUESTS)

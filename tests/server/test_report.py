@@ -59,10 +59,10 @@ async def paused(world: World, **whom: Any) -> None:
 async def closed_for_a_while(world: World, **whom: Any) -> None:
     """Enqueue while something is closed."""
     await world.worker.attach("q")
-    await world.say("set_windows", windows=closed(), **whom)
+    await world.say("set_opening_hours", opening_hours=closed(), **whom)
     await world.ada.enqueue("q", ["a"])
     world.hold()
-    await world.say("set_windows", windows="", **whom)
+    await world.say("set_opening_hours", opening_hours="", **whom)
     await world.run()
 
 

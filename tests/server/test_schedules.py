@@ -54,7 +54,7 @@ async def test_a_schedule_tells_its_next_fires_and_can_be_read(served: Served) -
 
 
 async def test_what_its_tasks_ask_for_is_told_and_a_change_of_it_is_a_change(served: Served) -> None:
-    asked = {"priority": 0, "dedupe_key": "n", "dedupe_window_ms": 5000, "result_ttl_ms": 9000}
+    asked = {"priority": 0, "dedupe_key": "n", "dedupe_period_ms": 5000, "result_ttl_ms": 9000}
     with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada:
             await ada.ask("schedule", **NIGHTLY, **asked)

@@ -216,7 +216,7 @@ class StuckStore(SlowStore):
         self.ticks += 1
         return Tick(0, 0, 0, 0, 0, 0, 0, turns=1)
 
-    async def windows(self, queue: str) -> None:
+    async def opening_hours(self, queue: str) -> None:
         """Fail."""
         self.asked_at.append(trio.current_time())
         raise Unavailable("not now")

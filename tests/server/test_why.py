@@ -41,8 +41,11 @@ CAUSES: dict[str, tuple[list[Step], list[str]]] = {
     "no worker": ([add("t")], ["no_worker"]),
     "the queue is paused": ([WORK, say("pause"), add("t")], ["queue_paused"]),
     "the tenant is paused": ([WORK, say("pause", tenant="ada"), add("t")], ["tenant_paused"]),
-    "the queue is closed": ([WORK, say("set_windows", windows=closed()), add("t")], ["queue_closed"]),
-    "the tenant is closed": ([WORK, say("set_windows", tenant="ada", windows=closed()), add("t")], ["tenant_closed"]),
+    "the queue is closed": ([WORK, say("set_opening_hours", opening_hours=closed()), add("t")], ["queue_closed"]),
+    "the tenant is closed": (
+        [WORK, say("set_opening_hours", tenant="ada", opening_hours=closed()), add("t")],
+        ["tenant_closed"],
+    ),
     "it starts later": ([WORK, add("t", delay_ms=HOUR_MS)], ["start"]),
     "the rate": (
         [WORK, say("set_limits", tenant="ada", limits={"rate": 0.01, "burst": 1}), add("t0", "t")],

@@ -20,8 +20,9 @@ from tests import stores
 TASK = NewTask("id-1", b"1")
 VERBS = {
     "enqueue", "claim", "settle", "tick", "set_weight", "pause", "resume", "configure", "replay", "purge", "repair",
-    "depth", "tenants", "tasks", "dead", "letter", "cancel", "reschedule", "peek", "batches",
-    "results", "events", "set_limits", "limits", "set_windows", "windows", "open_batch", "close_batch", "cancel_batch",
+    "queue_state", "tenants", "tasks", "dead", "letter", "cancel", "reschedule", "peek", "batches",
+    "results", "events", "set_limits", "limits", "set_opening_hours", "opening_hours", "open_batch", "close_batch",
+    "cancel_batch",
     "schedule", "unschedule", "pause_schedule",
     "resume_schedule", "fire", "schedules", "why", "permissions",
     "make_queue", "block_queue", "empty_queue", "drop_queue", "add_queue", "remove_queue",
@@ -72,7 +73,7 @@ def test_names_carry_the_version_which_is_a_hash_of_the_text() -> None:
 
 
 def test_verbs_that_read_are_those_that_say_so() -> None:
-    assert {"depth", "tenants", "why"} <= library.read_verbs() < VERBS
+    assert {"queue_state", "tenants", "why"} <= library.read_verbs() < VERBS
     assert not {"claim", "tick"} & library.read_verbs()
 
 

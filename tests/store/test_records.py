@@ -95,7 +95,7 @@ def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
 def test_a_schedules_task_is_read_as_it_was_packed(
     task: NewTask, priority: int, key: str, window: int, result_ttl: int
 ) -> None:
-    asked = {"priority": priority, "dedupe_key": key, "dedupe_window_ms": window, "result_ttl_ms": result_ttl}
+    asked = {"priority": priority, "dedupe_key": key, "dedupe_period_ms": window, "result_ttl_ms": result_ttl}
     asked["events"] = bool(priority % 2)
     plain = {"expires_in_ms": task.expires_in_ms, "max_attempts": task.max_attempts}
     timing = Timing("0 3 * * *", "UTC")

@@ -415,7 +415,7 @@ async def test_a_dedupe_key_is_held_until_the_end_or_for_a_window(service: Memor
     await service.advance(1)
     assert (await service.enqueue("emails", ways("ok"), dedupe_key="welcome")).is_duplicate  # between two attempts
     await service.drain()
-    windowed = await service.enqueue("emails", ways("ok"), dedupe_key="welcome", dedupe_window=60)
+    windowed = await service.enqueue("emails", ways("ok"), dedupe_key="welcome", dedupe_period=60)
     assert not windowed.is_duplicate
     await service.advance(59)
     assert (await service.enqueue("emails", ways("ok"), dedupe_key="welcome")).outcome == "done"

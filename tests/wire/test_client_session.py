@@ -9,7 +9,7 @@ import pytest
 
 from fairq.errors import BadFrame, BadRequest, Closed, Draining, OutcomeUnknown, TooLarge, Unavailable
 from fairq.model import NewTask
-from fairq.wire.client_session import RECONNECT_BASE_S, RECONNECT_CAP_S, WINDOW
+from fairq.wire.client_session import RECONNECT_BASE_S, RECONNECT_CAP_S, SEND_WINDOW
 from fairq.wire.strict_json import MAX_COST, check_cost
 
 from .ends import WELCOME, End, ids
@@ -54,7 +54,7 @@ def test_two_enqueues_are_under_way_at_most_and_the_rest_gathers(end: End) -> No
         end.enqueue(id)
         frames += end.sent()
     assert [ids(frame) for frame in frames] == [["a"], ["b"]]
-    assert len(frames) == WINDOW
+    assert len(frames) == SEND_WINDOW
     end.stored(frames[0])
     assert ids(end.only()) == ["c", "d", "e"]
 

@@ -11,7 +11,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError
-from fairq.server.stats.wait_times import WINDOW_MS, WaitTimes
+from fairq.server.stats.wait_times import PERIOD_MS, WaitTimes
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
@@ -40,7 +40,7 @@ class Shares:
     store: Store
     dispatchers: Mapping[str, HasWaitTimes]
     _samples: defaultdict[str, deque[dict[str, Account]]] = field(
-        factory=lambda: defaultdict(lambda: deque(maxlen=round(WINDOW_MS / 1000 / SAMPLE_S))), init=False
+        factory=lambda: defaultdict(lambda: deque(maxlen=round(PERIOD_MS / 1000 / SAMPLE_S))), init=False
     )
     _claims: dict[str, int] = field(factory=dict, init=False)  # when the last sample was taken
 
@@ -74,6 +74,6 @@ class Shares:
 
     def before(self, queue: str, tenant: str) -> Account | None:
         """Return the oldest sample of a tenant that is no older than some minutes."""
-        oldest = trio.current_time() - WINDOW_MS / 1000
+        oldest = trio.current_time() - PERIOD_MS / 1000
         samples = (sample.get(tenant) for sample in self._samples.get(queue, ()))
         return next((account for account in samples if account and account.at >= oldest), None)

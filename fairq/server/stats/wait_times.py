@@ -17,7 +17,7 @@ from fairq.model import Lease
 from fairq.why import REASONS, Kept, Part, Reason
 
 MAX_TENANTS, MAX_DWELLS, MAX_SPANS = 500, 256, 128
-WINDOW_MS = 300_000
+PERIOD_MS = 300_000
 _JOIN_MS = 100  # two times of one reason are one when no more lies between them: whoever is let in starts first
 _PLACE = {reason: place for place, reason in enumerate(REASONS)}
 
@@ -93,7 +93,7 @@ class WaitTimes:
         if row is None:
             return []
         spans = sorted([*self._spans, *row.spans], key=lambda span: _PLACE[span.reason])
-        return [split(ready, at, last, spans) for at, ready, last in row.wait_times if at > now_ms - WINDOW_MS]
+        return [split(ready, at, last, spans) for at, ready, last in row.wait_times if at > now_ms - PERIOD_MS]
 
 
 def _join(spans: deque[Kept], new: Kept) -> None:

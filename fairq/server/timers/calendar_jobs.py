@@ -1,7 +1,7 @@
-"""What a tick leaves to servers, for only they know time zones: firing schedules, opening and closing windows.
+"""What a tick leaves to servers, for only they know time zones: firing schedules, opening and closing hours.
 
-Every server does it. What it has read of a schedule or a window it brings along, and the store sees to it that of many
-servers one counts (lua/65_schedules.lua, lua/66_windows.lua). False: there is something that cannot be done now.
+Every server does it. What it has read of a schedule or a hours it brings along, and the store sees to it that of many
+servers one counts (lua/65_schedules.lua, lua/66_opening_hours.lua). False: there is something that cannot be done now.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import structlog
 import trio
 
 from fairq.errors import FairqError
-from fairq.limits import Window
+from fairq.limits import OpeningHours
+from fairq.opening_hours import turn
 from fairq.schedules import next_fire
 from fairq.scopes import run_all
 from fairq.store.store import Fire, Store
-from fairq.windows import turn
 
 log = structlog.get_logger("fairq.server")
 
@@ -45,39 +45,39 @@ async def fire_schedules(store: Store, queue: str) -> bool:
     return bool(fires) or not due
 
 
-async def turn_windows(store: Store, queue: str) -> bool:
-    """Open and close the windows of a queue that are to turn."""
+async def turn_opening_hours(store: Store, queue: str) -> bool:
+    """Open and close the hours of a queue that are to turn."""
     try:
-        now_ms, due = await store.windows(queue)
+        now_ms, due = await store.opening_hours(queue)
         turns = await trio.to_thread.run_sync(_turns, queue, due, now_ms)  # long texts take 1 ms each
         turned = await _set_all(store, queue, turns)
     except FairqError as error:
-        log.warning("windows cannot turn", queue=queue, error=error.message)
+        log.warning("hours cannot turn", queue=queue, error=error.message)
         return False
     if turned:
-        opened = sum(window.is_open for window in turned)
+        opened = sum(hours.is_open for hours in turned)
         log.info("turned", queue=queue, opened=opened, closed=len(turned) - opened)
     return bool(turns) or not due
 
 
-async def _set_all(store: Store, queue: str, windows: Sequence[Window]) -> list[Window]:
-    """Set windows side by side, so that they share the store's next sync; returns those that nobody set before us."""
-    turned: list[Window] = []
+async def _set_all(store: Store, queue: str, hours: Sequence[OpeningHours]) -> list[OpeningHours]:
+    """Set hours side by side, so that they share the store's next sync; returns those that nobody set before us."""
+    turned: list[OpeningHours] = []
 
-    async def set_one(window: Window) -> None:
-        if await store.set_windows(queue, window) is not None:
-            turned.append(window)
+    async def set_one(hours: OpeningHours) -> None:
+        if await store.set_opening_hours(queue, hours) is not None:
+            turned.append(hours)
 
-    await run_all(*(partial(set_one, window) for window in windows))
+    await run_all(*(partial(set_one, hours) for hours in hours))
     return turned
 
 
-def _turns(queue: str, windows: Sequence[Window], now_ms: int) -> list[Window]:
-    """Return windows as they are from now on, without those whose text cannot be read here."""
+def _turns(queue: str, hours: Sequence[OpeningHours], now_ms: int) -> list[OpeningHours]:
+    """Return hours as they are from now on, without those whose text cannot be read here."""
     found: dict[str, tuple[bool, int]] = {}
-    for text in {window.text for window in windows}:
+    for text in {hours.text for hours in hours}:
         try:
             found[text] = turn(text, now_ms)
         except (FairqError, LookupError) as error:  # zone files differ from server to server
-            log.warning("no next turn", queue=queue, windows=text, error=str(error))
-    return [Window(one.tenant, one.text, *found[one.text], one.head) for one in windows if one.text in found]
+            log.warning("no next turn", queue=queue, opening_hours=text, error=str(error))
+    return [OpeningHours(one.tenant, one.text, *found[one.text], one.head) for one in hours if one.text in found]

@@ -21,7 +21,7 @@ from attrs import define, field
 from fairq.errors import FairqError
 from fairq.model import AHEAD_MS, Tick
 from fairq.scopes import run_all
-from fairq.server.timers.calendar_jobs import fire_schedules, turn_windows
+from fairq.server.timers.calendar_jobs import fire_schedules, turn_opening_hours
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
@@ -132,7 +132,7 @@ class Ticker:
             log.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
         if done.ready:
             self.has_ready(queue)
-        left = ((done.turns, turn_windows), (done.fires, fire_schedules))
+        left = ((done.turns, turn_opening_hours), (done.fires, fire_schedules))
         if does := [await self._do(duty, queue) for count, duty in left if count]:
             # What cannot be done now (a schedule, on a full store) stays due, and nothing else waits for it.
             return 0.0 if any(does) or done.promoted or done.expired or done.reaped else FLOOR_S

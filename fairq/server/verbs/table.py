@@ -29,7 +29,7 @@ from fairq.server.verbs.admin import (
 from fairq.server.verbs.batches import batch, cancel_batch, close_batch, open_batch
 from fairq.server.verbs.dead_letters import dead, letter, purge, replay
 from fairq.server.verbs.explain import tenant_report, why
-from fairq.server.verbs.limits import limits, set_limits, set_windows
+from fairq.server.verbs.limits import limits, set_limits, set_opening_hours
 from fairq.server.verbs.request_scope import Body
 from fairq.server.verbs.schedules import pause_schedule, resume_schedule, schedule, schedules, unschedule
 from fairq.server.verbs.tasks import cancel, ended, enqueue, events, peek, reschedule, tasks
@@ -63,7 +63,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.SetWeight: set_weight,
     wire.SetLimits: set_limits,
     wire.Limits: limits,
-    wire.SetWindows: set_windows,
+    wire.SetOpeningHours: set_opening_hours,
     wire.Workers: workers,
     wire.DrainWorker: drain_worker,
     wire.Pause: pause,

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 import fairq
-from fairq.limits import Window
+from fairq.limits import OpeningHours
 from fairq.store.opening import open_store
 from fairq.store.store import Store
 from tests import stores
@@ -29,26 +29,26 @@ TASKS = 1500
 
 
 async def due(store: Store, whose: str, *, opens: bool, in_ms: int) -> int:
-    """Have a window turn soon, as if its text said so; returns when."""
-    now_ms, _ = await store.windows("q")
+    """Have a hours turn soon, as if its text said so; returns when."""
+    now_ms, _ = await store.opening_hours("q")
     text = daily(now_ms, -60, 60) if opens else daily(now_ms, 60, 120)
-    await store.set_windows("q", Window(whose, text, not opens, now_ms + in_ms))
+    await store.set_opening_hours("q", OpeningHours(whose, text, not opens, now_ms + in_ms))
     return now_ms + in_ms
 
 
 async def wait_turned(store: Store, whose: str, *, opens: bool) -> float:
-    """Wait until a window has turned; returns when that was seen."""
+    """Wait until a hours has turned; returns when that was seen."""
 
     async def has_turned() -> bool:
-        _, (window,) = await store.windows("q", [whose])
-        return window.is_open is opens
+        _, (hours,) = await store.opening_hours("q", [whose])
+        return hours.is_open is opens
 
     await wait_until(has_turned)
     return time.time() * 1000
 
 
 def turns(*servers: Process) -> tuple[int, int]:
-    """Count the turns that servers say they made: of windows that opened, and that closed."""
+    """Count the turns that servers say they made: of hours that opened, and that closed."""
     printed = "".join(server.printed for server in servers)
     opened, closed = (re.findall(rf" turned .*\b{word}=(\d+)", printed) for word in ("opened", "closed"))
     return sum(map(int, opened)), sum(map(int, closed))
@@ -124,16 +124,18 @@ async def test_servers_killed_at_the_time_of_a_turn_leave_it_to_the_others(
             await operator.request("configure", {"queue": "q", "settings": {"lease_ms": 1000}})
             for number in range(6):
                 name = f"t{number}"
-                turns_at = await due(store, name, opens=True, in_ms=1500)
+                opening_changes_at = await due(store, name, opens=True, in_ms=1500)
                 async with fairq.open_client(urls, token=tenant(name)) as client:
                     await client.enqueue("q", {"first": 0, "then": 0}, id=name)
-                wait_ms = turns_at - 4 + 2 * number - time.time() * 1000  # until just before the turn, or just after
+                wait_ms = (
+                    opening_changes_at - 4 + 2 * number - time.time() * 1000
+                )  # until just before the turn, or just after
                 await trio.sleep(max(0.0, wait_ms / 1000))
                 servers[number % 2].kill()
                 killed.append(servers[number % 2])
                 turned = await wait_turned(store, name, opens=True)
-                print(f"killed at {-4 + 2 * number} ms, turned {turned - turns_at:.1f} ms late")
-                assert turned - turns_at >= -1
+                print(f"killed at {-4 + 2 * number} ms, turned {turned - opening_changes_at:.1f} ms late")
+                assert turned - opening_changes_at >= -1
                 await world.wait_journal(lambda ran, name=name: any(row.id == name for row in ran))  # type: ignore[misc]
                 servers[number % 2] = world.serve("--store", local.url, "--port", ports[number % 2])
                 await servers[number % 2].wait_url()

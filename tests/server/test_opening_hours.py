@@ -13,7 +13,7 @@ import pytest
 import structlog
 import trio
 
-from fairq.limits import Window
+from fairq.limits import OpeningHours
 from fairq.server.run import Served
 from fairq.server.timers import ticker
 from fairq.store.store import Store
@@ -27,17 +27,17 @@ HOUR_MS = 3_600_000
 
 
 async def due(store: Store, whose: str, *, opens: bool, in_ms: int = 300, text: str = "") -> int:
-    """Have a window turn soon, as if its text said so; returns when."""
-    now_ms, _ = await store.windows("q")
+    """Have a hours turn soon, as if its text said so; returns when."""
+    now_ms, _ = await store.opening_hours("q")
     text = text or (daily(now_ms, -60, 60) if opens else daily(now_ms, 60, 120))
-    await store.set_windows("q", Window(whose, text, not opens, now_ms + in_ms))
+    await store.set_opening_hours("q", OpeningHours(whose, text, not opens, now_ms + in_ms))
     return now_ms + in_ms
 
 
 async def is_open(store: Store, whose: str) -> bool:
     """Read whether a tenant, or the queue, is open."""
-    _, (window,) = await store.windows("q", [whose])
-    return window.is_open
+    _, (hours,) = await store.opening_hours("q", [whose])
+    return hours.is_open
 
 
 @pytest.mark.parametrize("whose", ["ada", None])
@@ -46,8 +46,8 @@ async def test_who_sets_windows_is_told_what_holds_now_and_until_when(served: Se
         async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
             await ada.enqueue("q", ["a"])
 
-            async def set_to(windows: str) -> dict[str, Any]:
-                return await operator.ask("set_windows", queue="q", windows=windows, tenant=whose)
+            async def set_to(hours: str) -> dict[str, Any]:
+                return await operator.ask("set_opening_hours", queue="q", opening_hours=hours, tenant=whose)
 
             async def closed() -> tuple[bool, bool]:
                 (of_tenant,) = (await operator.ask("tenants", queue="q"))["tenants"]
@@ -57,7 +57,7 @@ async def test_who_sets_windows_is_told_what_holds_now_and_until_when(served: Se
             now_ms = int(time.time() * 1000)
             shut, wide = daily(now_ms, 60, 120), daily(now_ms, -60, 60)
             body = await set_to(shut.replace("mon-sun ", " ").replace("UTC", ""))
-            assert (body["before"], body["windows"], body["is_open"]) == ("", shut, False)
+            assert (body["before"], body["opening_hours"], body["is_open"]) == ("", shut, False)
             assert body["changes_at_ms"] == (now_ms // 60_000 + 60) * 60_000
             assert await closed() == (whose is not None, whose is None)
             body = await set_to(wide)
@@ -78,12 +78,12 @@ async def test_who_sets_windows_is_heard_by_workers_at_once(served: Served) -> N
             raw(served, tenant("ada")) as ada,
             raw(served, OPERATOR) as operator,
         ):
-            now_ms, _ = await served.app.store.windows("q")
-            await operator.ask("set_windows", queue="q", tenant="ada", windows=daily(now_ms, 60, 120))
+            now_ms, _ = await served.app.store.opening_hours("q")
+            await operator.ask("set_opening_hours", queue="q", tenant="ada", opening_hours=daily(now_ms, 60, 120))
             await worker.attach("q", credit=5)
             await ada.enqueue("q", ["a"])
             await worker.quiet()
-            await operator.ask("set_windows", queue="q", tenant="ada", windows="")
+            await operator.ask("set_opening_hours", queue="q", tenant="ada", opening_hours="")
             (task,) = await worker.pushed()
             assert task["id"] == "a"
 
@@ -98,9 +98,9 @@ async def test_what_waits_starts_when_the_window_opens(served: Served, whose: st
             await ada.enqueue("q", ["a"])
             assert [task["id"] for task in await worker.pushed()] == ["a"]
             assert time.time() * 1000 - opens_at >= -1
-            now_ms, (window,) = await served.app.store.windows("q", [whose])
-            assert window.is_open
-            assert 0 < window.changes_at_ms - now_ms <= HOUR_MS
+            now_ms, (hours,) = await served.app.store.opening_hours("q", [whose])
+            assert hours.is_open
+            assert 0 < hours.changes_at_ms - now_ms <= HOUR_MS
 
 
 @pytest.mark.parametrize("whose", ["ada", ""])
@@ -124,7 +124,7 @@ async def test_nothing_starts_after_the_window_closed_and_what_runs_goes_on(serv
 
 
 def turned(logs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """Count the windows that servers say they opened and closed."""
+    """Count the hours that servers say they opened and closed."""
     lines = [line for line in logs if line["event"] == "turned"]
     return sum(line["opened"] for line in lines), sum(line["closed"] for line in lines)
 
@@ -166,12 +166,12 @@ async def test_turns_that_nobody_was_there_for_count_as_the_clock_shows_now(serv
     store = served.app.store
     with trio.fail_after(30):
         await due(store, "ada", opens=True, in_ms=-50 * HOUR_MS)
-        now_ms, _ = await store.windows("q")
-        await store.set_windows("q", Window("bob", daily(now_ms, 60, 120), False, now_ms - 50 * HOUR_MS))
+        now_ms, _ = await store.opening_hours("q")
+        await store.set_opening_hours("q", OpeningHours("bob", daily(now_ms, 60, 120), False, now_ms - 50 * HOUR_MS))
         served.app.ticker.tick_within("q", 0)
 
         async def have_turned() -> bool:
-            return (await store.windows("q"))[1] == []
+            return (await store.opening_hours("q"))[1] == []
 
         await wait_until(have_turned)
         assert (await is_open(store, "ada"), await is_open(store, "bob")) == (True, False)

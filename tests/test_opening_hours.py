@@ -1,4 +1,4 @@
-"""When windows are open: compared with a clock on the wall, minute by minute, through gaps and overlaps."""
+"""When hours are open: compared with a clock on the wall, minute by minute, through gaps and overlaps."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from fairq.errors import BadRequest
-from fairq.model import MAX_SPANS, MAX_WINDOWS_CHARS
-from fairq.windows import check_windows, turn
+from fairq.model import MAX_OPENING_HOURS_CHARS, MAX_SPANS
+from fairq.opening_hours import check_opening_hours, turn
 from fairq.zones import zones
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
@@ -168,12 +168,12 @@ def test_the_normal_form_means_the_same_and_is_its_own(spans: list[Span], clock:
     zone, now_ms = clock
     text = written(spans, zone)
     try:
-        normal = check_windows(text)
+        normal = check_opening_hours(text)
     except BadRequest:
         assume(False)
     assert turn(normal, now_ms) == turn(text, now_ms)
-    assert check_windows(normal) == normal
-    assert check_windows(normal.replace(", ", " ,  ").replace("-", " - ", 1).replace("mon", "MON")) == normal
+    assert check_opening_hours(normal) == normal
+    assert check_opening_hours(normal.replace(", ", " ,  ").replace("-", " - ", 1).replace("mon", "MON")) == normal
 
 
 @given(st.text(alphabet="monfristu0123459:-, \n²UTC", max_size=40) | st.text(max_size=40))
@@ -181,7 +181,7 @@ def test_the_normal_form_means_the_same_and_is_its_own(spans: list[Span], clock:
 @example("mon-fri 9:00-12:00,")
 def test_any_text_has_a_normal_form_or_is_refused(text: str) -> None:
     with suppress(BadRequest):
-        assert turn(check_windows(text), LOW)[1] > LOW
+        assert turn(check_opening_hours(text), LOW)[1] > LOW
 
 
 @pytest.mark.parametrize(
@@ -197,14 +197,14 @@ def test_any_text_has_a_normal_form_or_is_refused(text: str) -> None:
     ],
 )
 def test_a_text_is_kept_in_its_normal_form(text: str, normal: str) -> None:
-    assert check_windows(text) == normal
+    assert check_opening_hours(text) == normal
 
 
 def test_the_longest_text_that_there_can_be_is_not_too_long_in_its_normal_form() -> None:
     text = ",".join(["mon,wed,fri-sat 1:00-9:00"] * MAX_SPANS) + " " + max(zones(), key=len)
-    normal = check_windows(text)
-    assert len(text) < len(normal) <= MAX_WINDOWS_CHARS
-    assert check_windows(normal) == normal
+    normal = check_opening_hours(text)
+    assert len(text) < len(normal) <= MAX_OPENING_HOURS_CHARS
+    assert check_opening_hours(normal) == normal
 
 
 def ms(text: str, zone: str) -> int:
@@ -249,7 +249,7 @@ def ms(text: str, zone: str) -> int:
     ],
 )  # fmt: skip
 def test_windows_open_and_close_when_the_clock_of_their_zone_says_so(text: str, after: str, shown: list[str]) -> None:
-    zone = check_windows(text).rpartition(" ")[2]
+    zone = check_opening_hours(text).rpartition(" ")[2]
     at, found = ms(after, zone), []
     for _ in shown:
         _, at = turn(text, at)
@@ -270,7 +270,7 @@ def test_a_turn_is_over_when_it_has_come(now: int) -> None:
     ("text", "words"),
     [
         (None, "must be text"), (7, "must be text"), (["mon"], "must be text"),
-        ("9:00-17:00" + " " * MAX_WINDOWS_CHARS, "at most 1000 characters"),
+        ("9:00-17:00" + " " * MAX_OPENING_HOURS_CHARS, "at most 1000 characters"),
         (",".join(["9:00-17:00"] * (MAX_SPANS + 1)), "33 spans are too many"),
         ("", "'' does not begin with a span"), ("   ", "'' does not begin"), ("UTC", "'UTC' does not begin"),
         ("mon-fri", "'mon-fri' does not begin"), ("mon-fri Europe/Copenhagen", "does not begin"),
@@ -295,15 +295,15 @@ def test_a_turn_is_over_when_it_has_come(now: int) -> None:
         ("mon 9:00-12:00 13:00-15:00", "commas between spans"),
         ("mon 9:00-12:00 UTC, tue 9:00-12:00 UTC", "one stands after the last span"),
         ("mon-fri 9:00-12:00, 13:00-17:00", "some spans name days and some do not"),
-        ("0:00-24:00", "open all week is no window"), ("mon-sun 0:00-24:00 Europe/Copenhagen", "open all week"),
+        ("0:00-24:00", "open all week is no hours"), ("mon-sun 0:00-24:00 Europe/Copenhagen", "open all week"),
         ("0:00-12:00, 11:00-24:00", "open all week"), ("12:00-13:00, 13:00-12:00", "open all week"),
         ("mon-sat 22:00-22:01, mon-sun 6:00-5:00, sun-tue 4:00-7:00, wed-sat 5:00-6:00", "open all week"),
     ],
 )  # fmt: skip
 def test_a_text_that_is_none_is_refused_and_told_why(text: object, words: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        check_windows(text)
-    assert caught.value.field == "windows"
+        check_opening_hours(text)
+    assert caught.value.field == "opening_hours"
     assert words in caught.value.message
     assert len(caught.value.message) < 200
 

@@ -1,4 +1,4 @@
-"""`fairq tenants windows` and `fairq queues windows`: when a tenant, or the whole queue, is open by the clock."""
+"""`fairq tenants hours` and `fairq queues hours`: when a tenant, or the whole queue, is open by the clock."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ Windows = Annotated[
     str | None,
     Parameter(help='Such as "12:00-15:00 Europe/Copenhagen", or "mon-fri 8:00-12:00, sat 22:00-06:00" in UTC.'),
 ]
-Always = Annotated[bool, Parameter(negative=(), help="Take the windows off: it is always open.")]
+Always = Annotated[bool, Parameter(negative=(), help="Take the hours off: it is always open.")]
 
 
-def show_windows(
+def show_opening_hours(
     server: Server | None, queue: str, tenant: str | None, text: str | None, always: bool, json: bool
 ) -> None:
-    """Print the windows that hold for a tenant or a queue, after setting them if told to."""
+    """Print the hours that hold for a tenant or a queue, after setting them if told to."""
     if text is not None and (always or not text):
-        raise BadRequest("say when it is open, or --always", field="windows")
+        raise BadRequest("say when it is open, or --always", field="opening_hours")
 
     async def work(client: Client) -> dict[str, Any]:
         target = {"queue": queue, "tenant": tenant}
         if text or always:
-            await client.request("set_windows", {**target, "windows": text or ""})
+            await client.request("set_opening_hours", {**target, "opening_hours": text or ""})
         return await client.request("limits", target)
 
     found = run_with(server or Server(), work)
     if json:
-        print_json({"windows": found["windows"], "now_ms": found["now_ms"]})
+        print_json({"opening_hours": found["opening_hours"], "now_ms": found["now_ms"]})
         return
-    rows = {row["of"]: row for row in found["windows"]}
+    rows = {row["of"]: row for row in found["opening_hours"]}
     if tenant is not None:
         _print(f"{tenant} in {queue}", rows.get("tenant"), found["now_ms"])
     if tenant is None or "queue" in rows:

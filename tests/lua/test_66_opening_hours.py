@@ -13,13 +13,13 @@ TEXT = "mon-fri 12:00-15:00 UTC"
 
 
 def put(queue: Queue, tenant: str, is_open: bool, in_ms: int = 1000, text: str = TEXT, head: bytes = b"") -> Any:
-    """Set a window that changes in so many ms."""
-    return queue.call("set_windows", tenant, text, int(is_open), queue.now + in_ms, head)
+    """Set a hours that changes in so many ms."""
+    return queue.call("set_opening_hours", tenant, text, int(is_open), queue.now + in_ms, head)
 
 
 def head_of(queue: Queue, tenant: str) -> bytes:
-    """Read a window's head."""
-    head: bytes = queue.call("windows", tenant)[1][1]
+    """Read a hours's head."""
+    head: bytes = queue.call("opening_hours", tenant)[1][1]
     return head
 
 
@@ -124,10 +124,10 @@ def test_a_tick_tells_of_windows_that_are_to_turn(queue: Queue) -> None:
     put(queue, "ada", is_open=False, in_ms=1000)
     put(queue, "", is_open=True, in_ms=2000)
     assert (queue.tick().turns, queue.tick().next_due) == (0, queue.now + 1000)
-    assert queue.call("windows") == [queue.now]
+    assert queue.call("opening_hours") == [queue.now]
     queue.advance(1000)
     assert queue.tick().turns == 1
-    assert [row[0] for row in queue.call("windows")[1:]] == [b"ada"]
+    assert [row[0] for row in queue.call("opening_hours")[1:]] == [b"ada"]
     queue.advance(1000)
     assert queue.tick().turns == 2
 
@@ -146,6 +146,6 @@ def test_a_window_is_taken_off_and_the_tenant_served(queue: Queue) -> None:
     head = head_of(queue, "ada")
     assert put(queue, "ada", is_open=False, text="") == TEXT.encode()
     assert len(queue.claim()) == 1
-    assert queue.call("windows", "ada") == [queue.now]
+    assert queue.call("opening_hours", "ada") == [queue.now]
     assert put(queue, "ada", is_open=False, head=head) is None, "a server that has read it before does not close it"
     assert queue.tick().next_due == queue.now + 30_000

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from fairq.errors import BadRequest
-from fairq.model import MAX_SPANS, MAX_WINDOWS_CHARS
+from fairq.model import MAX_OPENING_HOURS_CHARS, MAX_SPANS
 from fairq.zones import DAY, change, offset, zones
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -35,7 +35,7 @@ class _Span(NamedTuple):
     closes: int
 
 
-def check_windows(text: object) -> str:
+def check_opening_hours(text: object) -> str:
     """Return the text in its normal form. Raises: BadRequest, also for one that is open all week: it never turns."""
     spans, zone = _read(text)
     _week(spans)
@@ -81,14 +81,14 @@ def _week(spans: list[_Span]) -> bytes:
                 minutes[begin + span.opens : begin + span.closes] = b"\1" * (span.closes - span.opens)
     week = bytes(minutes[_WEEK_MINUTES : 2 * _WEEK_MINUTES])
     if all(week):
-        raise _bad("what is open all week is no window")
+        raise _bad("what is open all week is no hours")
     return week
 
 
 def _read(text: object) -> tuple[list[_Span], str]:
     """Return spans and zone. Raises: BadRequest."""
-    if not isinstance(text, str) or len(text) > MAX_WINDOWS_CHARS:
-        raise _bad(f"they must be text of at most {MAX_WINDOWS_CHARS} characters")
+    if not isinstance(text, str) or len(text) > MAX_OPENING_HOURS_CHARS:
+        raise _bad(f"they must be text of at most {MAX_OPENING_HOURS_CHARS} characters")
     text = _BLANKS.sub(lambda match: match[1] or " ", text.strip())
     found: list[tuple[str | None, _Span]] = []
     at = 0
@@ -156,4 +156,4 @@ def _clock(minutes: int) -> str:
 
 
 def _bad(message: str) -> BadRequest:
-    return BadRequest(f"windows: {message}", field="windows")
+    return BadRequest(f"hours: {message}", field="opening_hours")
