@@ -118,7 +118,7 @@ class Unavailable(FairqError):
 class OutcomeUnknown(FairqError):
     """The connection was lost after sending: it may have been done. Try again with the same ids."""
 
-    code = "unknown"
+    code = "outcome_unknown"
 
 
 class Draining(FairqError):

@@ -33,7 +33,7 @@ MAX_CALLBACK_BYTES = 65_535
 MAX_CAP = 1_000_000  # on tasks running at once, of a batch or a tenant
 MAX_PROGRESS_CHARS = 200
 SCHEDULE_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}\Z")  # shorter than a task's id by the time of a fire
-MISSED = ("skip", "once")
+MISFIRES = ("skip", "once")
 MIN_EVERY_MS = 1_000
 MAX_SCHEDULES = 1_000  # of a tenant in a queue
 MAX_CRON_CHARS = 200
@@ -420,7 +420,7 @@ class ScheduleState:
     cron: str = ""
     zone: str = ""
     every_ms: int = 0
-    missed: str = "skip"
+    misfire: str = "skip"
     is_paused: bool = False
     next_at_ms: int = 0
     last_fired_at_ms: int = 0

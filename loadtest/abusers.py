@@ -314,7 +314,7 @@ async def refused_handshakes(site: Site) -> None:
 async def pending_waits(site: Site) -> None:
     """Wait for the ends of tasks that are due tomorrow, 10,000 times a second; the server keeps 4,096 of them."""
     ids = [f"wait-{n}" for n in range(500)]
-    waits = [request("ended", n, queue=QUEUE, ids=[ids[n % 500]], timeout_ms=60_000) for n in range(10_000)]
+    waits = [request("wait_tasks", n, queue=QUEUE, ids=[ids[n % 500]], timeout_ms=60_000) for n in range(10_000)]
     blobs = [b"".join(waits[n : n + 200]) for n in range(0, 10_000, 200)]
     async with site.link() as link:
         await link.send(

@@ -347,7 +347,7 @@ async def payloads(p: Probe) -> None:
     while leases := await claimed(p, c):
         await p.call("settle", Q, *(word for id, lease in leases for word in ("reject", id, lease, ERROR)))
     await p.measure("dead", "letters of 1 MiB", Q, ("", "", 500, "", "", 0, 0, ""))
-    await p.measure("letter", "1 MiB", Q, (id_of("d", 0),))
+    await p.measure("dead_letter", "1 MiB", Q, (id_of("d", 0),))
     await p.measure("replay", "20 letters of 1 MiB", Q, [id_of("d", n) for n in range(20)], rounds=1)
     await p.measure(
         "purge", f"{CHANGES} letters of 1 MiB", Q, [id_of("d", n) for n in range(40, 40 + CHANGES)], rounds=1
@@ -526,7 +526,7 @@ async def graves(p: Probe) -> None:
     await p.measure("dead", f"a page of 500, {where}", Q, ("", "", 500, "", "", 0, 0, ""))
     page = await p.call("dead", Q, "", "", 500, "", "", 0, 0, "")
     await p.measure("dead", f"the second page, {where}", Q, ("", page[0], 500, "", "", 0, 0, ""))
-    await p.measure("letter", where, Q, (id_of("a0", 0),))
+    await p.measure("dead_letter", where, Q, (id_of("a0", 0),))
     deaths = f"{keys.queue_prefix(Q)}:deaths"
 
     async def some() -> Args:

@@ -31,7 +31,7 @@
 --: EXTRAS priority:B result_ttl:d opened_at:d events:B key:t1 batch:t1
 --: BATCH cap:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d created_at:d completed_at:d state:B
 --:   events:B tenant:t1 on_complete:t2 on_success:t2 on_death:t2
---: SCHEDULE version:B paused:B missed:B next_at:d last_fired_at:d timing:rest
+--: SCHEDULE version:B paused:B misfire:B next_at:d last_fired_at:d timing:rest
 --: TEMPLATE options:t2 payload:rest
 --: SUMS ready:d held:d delayed:d leased:d dead:d tombstones:d starts:d bytes:d
 --: TALLY alive:d running:d admitted:d

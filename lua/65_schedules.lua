@@ -12,7 +12,7 @@
 do
 
 local SCHEDULE_VERSION = 1
-local SKIP, ONCE = 0, 1               -- schedule.missed: what becomes of fires that nobody was there for
+local SKIP, ONCE = 0, 1               -- schedule.misfire: what becomes of fires that nobody was there for
 local LATE_MS = 60000                 -- a fire that is later than this was missed
 local SCHEDULES_PER_TENANT = 1000
 local FIRES_PER_CALL = 100
@@ -53,25 +53,25 @@ end
 -- schedule(keys, argv): create a schedule, or change the one of that name; the same again changes nothing.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 tenant  4 name  5 next_at (ms; not used if the timing stays as it is)
---         6 missed: 0 skip, 1 once  7 timing  8 template
+--         6 misfire: 0 skip, 1 once  7 timing  8 template
 --   out   "created" | "changed" | "same", next_at_ms. What is paused stays so.
 --   flags none: refused when the store is full
 function verbs.schedule(keys, args)
-  local call, next_at, missed = calls.open_made(keys, args), read_moment(args[5]), tonumber(args[6])
+  local call, next_at, misfire = calls.open_made(keys, args), read_moment(args[5]), tonumber(args[6])
   local tenant, name, timing, template = args[3], args[4], args[7], args[8]
   check_schedule(tenant, name)
-  if missed ~= SKIP and missed ~= ONCE then refuse('bad_request', 'missed') end
+  if misfire ~= SKIP and misfire ~= ONCE then refuse('bad_request', 'misfire') end
   check_template(call, template)
   local field, s = tenant .. '/' .. name, load_schedule(call, tenant, name)
   local outcome = s and 'changed' or 'created'
   if not s and redis.call('HLEN', key(call, 'schedules:' .. tenant)) >= SCHEDULES_PER_TENANT then
     refuse('too_large', 'name')
   end
-  local is_same = s and s.missed == missed and s.timing == timing
+  local is_same = s and s.misfire == misfire and s.timing == timing
   if is_same and redis.call('HGET', key(call, 'templates'), field) == template then return {'same', s.next_at} end
   s = s or {version = SCHEDULE_VERSION, tenant = tenant, name = name, paused = 0, last_fired_at = 0}
   if s.timing ~= timing then s.timing, s.next_at = timing, next_at end
-  s.missed = missed
+  s.misfire = misfire
   local t, bytes = accounts.named(call, tenant), KEPT_BYTES + #template
   if outcome == 'changed' then bytes = #template - redis.call('HSTRLEN', key(call, 'templates'), field) end
   arrivals.check_bytes(call, t, bytes)
@@ -163,8 +163,8 @@ end
 
 local function fire_one(call, s, head, next_at)
   if s.head ~= head or s.paused == 1 or s.next_at > call.now or next_at <= s.next_at then return 'gone' end
-  local due_at, outcome = s.next_at, 'missed'
-  if s.missed == ONCE or call.now - due_at <= LATE_MS then
+  local due_at, outcome = s.next_at, 'misfire'
+  if s.misfire == ONCE or call.now - due_at <= LATE_MS then
     outcome = enqueue_fire(call, s, due_at)
     if outcome == 'ok' then s.last_fired_at = due_at end
   end
@@ -177,8 +177,8 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then per fire (at most 100): <tenant>/<name>, head, as it was read, next_at (ms)
 --   out   per fire: "ok" | "duplicate" (the id is known) | "duplicate <id>" (another task, perhaps of an earlier fire,
---         holds its dedupe key: no task) | "missed" (it is more than a minute late, and the schedule skips what it
---         missed: no task) | "quota_exceeded" (the tenant has too much waiting: no task) | "gone" (it is not due,
+--         holds its dedupe key: no task) | "misfire" (it is more than a minute late, and the schedule skips missed
+--         fires: no task) | "quota_exceeded" (the tenant has too much waiting: no task) | "gone" (it is not due,
 --         or the head has changed: somebody else fired it) | "later" (what comes before it has long payloads: it stays
 --         due)
 --         The task's id is <tenant>/<name>-<next_at of the head>, and that is its start.

@@ -92,11 +92,11 @@ function verbs.dead(keys, args)
   return out
 end
 
--- letter(keys, argv): one dead letter.
+-- dead_letter(keys, argv): one dead letter.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 id
 --   out   as `dead` gives it, with its record; empty if there is no such dead letter
-function verbs.letter(keys, args)
+function verbs.dead_letter(keys, args)
   local call, id = {prefix = keys[1]}, args[3]
   local death = redis.call('HGET', key(call, 'dead'), id)
   if not death then return {} end

@@ -19,7 +19,7 @@ class Schedule:
 
     timing: bytes
     next_at: float
-    missed: int
+    misfire: int
     paused: int = 0
     last_fired_at: float = 0
 
@@ -58,21 +58,21 @@ class Scheduling(FairPick):
         return math.inf if self.schedules[field].paused else self.schedules[field].next_at
 
     def schedule(
-        self, now: float, field: str, next_at: float, missed: int, timing: bytes, template: dict[str, Any], size: int
+        self, now: float, field: str, next_at: float, misfire: int, timing: bytes, template: dict[str, Any], size: int
     ) -> tuple[str, float]:
         """Create or change a schedule."""
         now, known = self.open(now), self.schedules.get(field)
-        if known and (known.missed, known.timing, self.templates[field]) == (missed, timing, template):
+        if known and (known.misfire, known.timing, self.templates[field]) == (misfire, timing, template):
             return "same", known.next_at
         tenant = field.partition("/")[0]
         grows = size - self.template_sizes[field] if known else KEPT_BYTES + size
         if self.keeps_too_much(tenant, grows):
             return "FAIRQ quota_exceeded stored_bytes", 0
         self.template_sizes[field] = size
-        s = self.schedules.setdefault(field, Schedule(timing, next_at, missed))
+        s = self.schedules.setdefault(field, Schedule(timing, next_at, misfire))
         if s.timing != timing:
             s.timing, s.next_at = timing, next_at
-        s.missed, self.templates[field] = missed, template
+        s.misfire, self.templates[field] = misfire, template
         self.touch(tenant)
         self.close(now)
         return "changed" if known else "created", s.next_at
@@ -119,8 +119,8 @@ class Scheduling(FairPick):
         s = self.schedules.get(field)
         if s is None or self.head(field) != head or s.paused or s.next_at > now or next_at <= s.next_at:
             return "gone"
-        due_at, outcome = s.next_at, "missed"
-        if s.missed or now - due_at <= LATE_MS:
+        due_at, outcome = s.next_at, "misfire"
+        if s.misfire or now - due_at <= LATE_MS:
             given = {**self.templates[field], "start_at": due_at}
             (outcome,) = self.store(now, field.partition("/")[0], [(f"{field}-{due_at:.0f}", given)])
             outcome = "quota_exceeded" if "quota_exceeded" in outcome else outcome

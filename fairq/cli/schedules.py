@@ -26,7 +26,7 @@ _COLUMNS = {
     "name": "name",
     "fires": "fires",
     "zone": "zone",
-    "missed": "missed",
+    "misfire": "misfire",
     "next": "next",
     "last": "last",
     "is_paused": "paused",
@@ -48,7 +48,7 @@ def create(
     cron: str | None = None,
     zone: str | None = None,
     every: float | None = None,
-    missed: Literal["skip", "once"] = "skip",
+    misfire: Literal["skip", "once"] = "skip",
     expires_in: float | None = None,
     max_attempts: int | None = None,
     priority: int | None = None,
@@ -75,7 +75,7 @@ def create(
         The time zone of --cron, such as Europe/Copenhagen (default: UTC).
     every
         Or every so many seconds.
-    missed
+    misfire
         What becomes of fires while the service is down: skip them, or make up for all of them once.
     expires_in
         Seconds after which a task shall not start any more.
@@ -99,7 +99,7 @@ def create(
 
     async def work(client: Client) -> list[datetime]:
         return await client.schedule(
-            queue, name, value, cron=cron, zone=zone, every=every, missed=missed, expires_in=expires_in,
+            queue, name, value, cron=cron, zone=zone, every=every, misfire=misfire, expires_in=expires_in,
             max_attempts=max_attempts, priority=priority, dedupe_key=dedupe_key, dedupe_period=dedupe_period,
             events=events, tenant=tenant,
         )  # fmt: skip
@@ -135,7 +135,7 @@ def _cells(state: ScheduleState) -> dict[str, Any]:
         "name": state.name,
         "fires": state.cron or f"every {state.every_ms / 1000:g} s",
         "zone": state.zone,
-        "missed": state.missed,
+        "misfire": state.misfire,
         "next": "" if state.is_paused else _at(state.next_at_ms, state.zone),
         "last": _at(state.last_fired_at_ms, state.zone),
         "is_paused": state.is_paused,

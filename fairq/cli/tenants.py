@@ -11,9 +11,7 @@ from fairq.cli.output import print_json, print_table
 from fairq.cli.report import show_report
 from fairq.model import check_weight
 
-tenants = App(
-    name="tenants", help="List a queue's tenants, tune weights, limits and opening hours, pause and resume."
-)
+tenants = App(name="tenants", help="List a queue's tenants, tune weights, limits and opening hours, pause and resume.")
 
 _COLUMNS = {
     "tenant": "tenant",

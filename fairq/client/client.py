@@ -76,7 +76,7 @@ class EnqueuedTask:
         """
         assert self._client is not None
         body = {"queue": self.queue, "ids": [self.id]}
-        reply = await self._client.ask_until("ended", body, timeout, lambda reply: bool(reply["tasks"]))
+        reply = await self._client.ask_until("wait_tasks", body, timeout, lambda reply: bool(reply["tasks"]))
         if reply is None:
             raise NotYet(f"task {self.id} has not ended", field="id")
         return _result_of(reply["tasks"][0])
@@ -318,16 +318,16 @@ class Client:
         cron: str | None = None,
         zone: str | None = None,
         every: float | None = None,
-        missed: str = "skip",
+        misfire: str = "skip",
         tenant: str | None = None,
         timeout: float | None = None,
         **options: Unpack[TaskOptions],
     ) -> list[datetime]:
         """Enqueue a task again and again, or change how; returns the next three fires. The same again changes nothing.
 
-        `cron`: five fields, read in the time zone (`Europe/Copenhagen`; None: UTC), or `every`: seconds. `missed`: what
-        becomes of fires when the service was down: `skip` them, or make up for all of them `once`. A task's `start_at`
-        is the time of its fire; options that say another one are refused, and so is a batch. With a `dedupe_key` a fire
+        `cron`: five fields, read in the time zone (`Europe/Copenhagen`; None: UTC), or `every`: seconds. `misfire`:
+        what becomes of fires when the service was down: `skip` them, or make up for all of them `once`. A task's
+        `start_at` is the time of its fire; options that say another one are refused, and so is a batch. With a `dedupe_key` a fire
         makes no task while that of an earlier one is not done. `tenant`: whose, for operators; so in the other calls.
 
         Raises: BadRequest, naming the argument; TooLarge for the payload, or when there are 1,000 of them.
@@ -340,7 +340,7 @@ class Client:
             "cron": cron or "",
             "zone": zone or "",
             "every_ms": interval_ms(every),
-            "missed": missed,
+            "misfire": misfire,
             **asked,
         }
         reply = await self.request("schedule", body, timeout=timeout)

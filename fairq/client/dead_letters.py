@@ -118,8 +118,8 @@ class DeadLetters:
 
     async def show(self, id: str) -> DeadLetter:
         """Read one letter, with its payload. Raises: NotFound."""
-        body = await self._client.request("letter", {"queue": self.queue, "id": id})
-        return cattrs.structure(body["letter"], DeadLetter)
+        body = await self._client.request("dead_letter", {"queue": self.queue, "id": id})
+        return cattrs.structure(body["dead_letter"], DeadLetter)
 
     async def replay(self, ids: Sequence[str]) -> list[Outcome]:
         """Give letters a fresh set of attempts, at the end of their owners' own lists: `ok` or `gone` for each."""

@@ -11,14 +11,14 @@ from attrs import evolve
 
 from fairq.errors import StoreRefused
 from fairq.limits import OpeningHours
-from fairq.model import MISSED, Lease, NewTask, ScheduleState, Timing
+from fairq.model import MISFIRES, Lease, NewTask, ScheduleState, Timing
 from fairq.why import Kept, reason_of
 
 _HEADER = struct.Struct("<BBHdddB")  # version, features, max_attempts, enqueued_at, start_at, expires_at; tenant
 _OPTIONS = struct.Struct("<ddddHBddB")  # times, max_attempts, priority, dedupe period, result ttl, events; two texts
 _PLAIN = NewTask("", b"")[2:]
 _RECORD_VERSION = 1
-_SCHEDULE = struct.Struct("<BBBdd")  # version, paused, missed, next_at, last_fired_at; the timing follows
+_SCHEDULE = struct.Struct("<BBBdd")  # version, paused, misfire, next_at, last_fired_at; the timing follows
 _TIMING = struct.Struct("<dBB")  # every, lengths of zone and cron, which follow
 _TEMPLATE = struct.Struct("<H")  # length of the options, which follow, then the payload
 _SCHEDULE_VERSION = 1
@@ -88,14 +88,14 @@ def _unpack_template(template: bytes) -> NewTask:
 def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
     """Read a schedule: its field, its head and, if it is there, its template."""
     field, head, *templates = row
-    version, paused, missed, next_at, last_fired_at = _SCHEDULE.unpack_from(head)
+    version, paused, misfire, next_at, last_fired_at = _SCHEDULE.unpack_from(head)
     if version != _SCHEDULE_VERSION:
         raise StoreRefused(f"the store holds a schedule of version {version}; this build reads {_SCHEDULE_VERSION}")
     every, zone_size, cron_size = _TIMING.unpack_from(head, _SCHEDULE.size)
     names = head[_SCHEDULE.size + _TIMING.size :].decode()
     tenant, _, name = field.decode().partition("/")
     state = ScheduleState(
-        tenant, name, names[zone_size : zone_size + cron_size], names[:zone_size], int(every), MISSED[missed],
+        tenant, name, names[zone_size : zone_size + cron_size], names[:zone_size], int(every), MISFIRES[misfire],
         bool(paused), int(next_at), int(last_fired_at),
     )  # fmt: skip
     if not templates:

@@ -16,7 +16,7 @@ from fairq.limits import Limits, OpeningHours
 from fairq.model import (
     MAX_BATCH,
     MAX_ERROR_CHARS,
-    MISSED,
+    MISFIRES,
     SHARES,
     Action,
     BatchState,
@@ -454,9 +454,9 @@ class Store:
         reply = await self._call("dead", queue, *args)
         return DeadPage([dead_letter(row) for row in reply[2:]], reply[0].decode(), reply[1])
 
-    async def letter(self, queue: str, id: str) -> DeadLetter | None:
+    async def dead_letter(self, queue: str, id: str) -> DeadLetter | None:
         """Read one dead letter."""
-        row = await self._call("letter", queue, id)
+        row = await self._call("dead_letter", queue, id)
         return dead_letter(row) if row else None
 
     async def schedule(
@@ -466,7 +466,7 @@ class Store:
         name: str,
         timing: Timing,
         next_at_ms: int,
-        missed: str,
+        misfire: str,
         task: NewTask,
         *,
         maker: str = "",
@@ -475,7 +475,7 @@ class Store:
 
         `maker`: the tenant that makes the queue by this, if it is new; nobody where an operator does it.
         """
-        rest = (next_at_ms, MISSED.index(missed), pack_timing(timing), pack_template(task))
+        rest = (next_at_ms, MISFIRES.index(misfire), pack_timing(timing), pack_template(task))
         outcome, next_at = await self._put("schedule", queue, tenant, name, *rest, maker=maker)
         return outcome.decode(), next_at
 
@@ -494,7 +494,7 @@ class Store:
         return bool(await self._call("resume_schedule", queue, tenant, name, schedule.head, next_at_ms) == b"ok")
 
     async def fire(self, queue: str, fires: Sequence[Fire]) -> list[str]:
-        """Fire up to 100 due schedules, each once whoever else tries: `ok`, `missed` or `gone`, `duplicate` (with the
+        """Fire up to 100 due schedules, each once whoever else tries: `ok`, `misfire` or `gone`, `duplicate` (with the
         id of the task that holds the dedupe key, if that is why).
         """
         args: list[str | bytes | int] = []

@@ -211,7 +211,7 @@ class _Session:
 
     def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Any:
         """Carry out what a tenant may ask; what waits is to be awaited."""
-        if verb not in ("tasks", "ended", "events"):
+        if verb not in ("tasks", "wait_tasks", "events"):
             raise Forbidden(f"the service in memory has no verb {verb}", field="type")
         line = self.memory.queue(check_name(body["queue"], "queue"))
         if verb == "events":
@@ -219,7 +219,7 @@ class _Session:
                 raise Forbidden("what other tenants have is not your own", field="tenant")
             return self._events(line, body["after"], body.get("count", MAX_BATCH), body.get("timeout_ms", 0))
         ids = [check_task_id(id, "ids") for id in body["ids"]]
-        if verb == "ended":
+        if verb == "wait_tasks":
             return self._ended(line, ids, body["timeout_ms"])
         return {"tasks": [{**asdict(line.state(full_id(self.tenant, id))), "id": id} for id in ids]}
 

@@ -24,7 +24,7 @@ from fairq.wire.session import Session
 from fairq.wire.strict_json import check_cost
 
 SEND_WINDOW = 2
-RETRYABLE = frozenset({"unavailable", "unknown", "too_many", "draining", "repairing"})
+RETRYABLE = frozenset({"unavailable", "outcome_unknown", "too_many", "draining", "repairing"})
 FATAL = frozenset({"unauthorized", "forbidden", "superseded", "closed"})
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
 FRAME_BYTES = 1_024  # of a frame, around what is counted piece by piece

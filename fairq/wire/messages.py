@@ -115,10 +115,10 @@ class Peek(Request):
 
 
 @frozen
-class Ended(Request):
+class WaitTasks(Request):
     """Wait until one of these tasks has ended, or the time is up."""
 
-    type: ClassVar[str] = "ended"
+    type: ClassVar[str] = "wait_tasks"
     ref: int
     queue: str
     ids: list[str]
@@ -420,10 +420,10 @@ class Dead(Request):
 
 
 @frozen
-class Letter(Request):
+class DeadLetter(Request):
     """Read one dead letter."""
 
-    type: ClassVar[str] = "letter"
+    type: ClassVar[str] = "dead_letter"
     ref: int
     queue: str
     id: str
@@ -461,7 +461,7 @@ class Schedule(Request):
     cron: str = ""
     zone: str = ""
     every_ms: int = 0
-    missed: str = "skip"
+    misfire: str = "skip"
     expires_in_ms: int = 0
     max_attempts: int = 0
     priority: int = DEFAULT_PRIORITY
@@ -650,7 +650,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Cancel: (_TENANT | _OPERATOR, _ANY),
     Reschedule: (_TENANT | _OPERATOR, _ANY),
     Peek: (_TENANT | _OPERATOR, _ANY),
-    Ended: (_TENANT | _OPERATOR, _ANY),
+    WaitTasks: (_TENANT | _OPERATOR, _ANY),
     OpenBatch: (_TENANT, frozenset({OPEN})),
     CloseBatch: (_TENANT | _OPERATOR, _ANY),
     CancelBatch: (_TENANT | _OPERATOR, _ANY),
@@ -679,7 +679,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Resume: (_OPERATOR, _ANY),
     Repair: (_OPERATOR, _ANY),
     Dead: (_TENANT | _OPERATOR, _ANY),
-    Letter: (_TENANT | _OPERATOR, _ANY),
+    DeadLetter: (_TENANT | _OPERATOR, _ANY),
     Replay: (_TENANT | _OPERATOR, _ANY),
     Purge: (_TENANT | _OPERATOR, _ANY),
     Schedule: (_TENANT | _OPERATOR, _ANY),

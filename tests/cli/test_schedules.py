@@ -40,7 +40,7 @@ def test_a_schedule_is_created_and_its_next_three_fires_are_shown(commands: Comm
 
 def test_schedules_are_listed_paused_resumed_and_removed(commands: Commands) -> None:
     assert "no schedules" in schedules(commands, "list", "reports").out
-    schedules(commands, *NIGHTLY, "--missed", "once")
+    schedules(commands, *NIGHTLY, "--misfire", "once")
     schedules(commands, "create", "reports", "pulse", "null", "--every", "90")
     table = schedules(commands, "list", "reports").out
     for words in ("nightly", "0 3 * * *", "Europe/Copenhagen", "once", "pulse", "every 90 s", "skip", "03:00:00+0"):

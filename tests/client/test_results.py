@@ -370,7 +370,7 @@ async def test_who_waits_goes_on_when_a_server_would_not_have_his_question(
     request, refused = fairq.Client.request, []
 
     async def refusing(self: fairq.Client, verb: str, *args: Any, **more: Any) -> Any:
-        if verb == "ended" and not refused:
+        if verb == "wait_tasks" and not refused:
             refused.append(verb)
             raise error
         return await request(self, verb, *args, **more)

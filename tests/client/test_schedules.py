@@ -47,12 +47,12 @@ async def test_schedules_are_read_listed_paused_resumed_and_removed(served: Serv
     with trio.fail_after(30):
         for name in ("a", "b"):
             asked = {"expires_in": 60, "priority": 0, "dedupe_key": "k", "dedupe_period": 2.5, "result_ttl": 9}
-            await ada.schedule("reports", name, [name], every=3600, missed="once", **asked)
+            await ada.schedule("reports", name, [name], every=3600, misfire="once", **asked)
         assert await ada.pause_schedule("reports", "a") is False
         assert await ada.pause_schedule("reports", "a") is True
         assert [(s.name, s.is_paused) for s in await ada.schedules("reports")] == [("b", False), ("a", True)]
         one = await ada.read_schedule("reports", "b")
-        assert (one.tenant, one.every_ms, one.missed, one.expires_in_ms) == ("ada", 3_600_000, "once", 60_000)
+        assert (one.tenant, one.every_ms, one.misfire, one.expires_in_ms) == ("ada", 3_600_000, "once", 60_000)
         assert (one.priority, one.dedupe_key, one.dedupe_period_ms, one.result_ttl_ms) == (0, "k", 2500, 9000)
         assert one.payload == ["b"]
         assert await ada.resume_schedule("reports", "a") is True
@@ -142,7 +142,7 @@ async def test_a_mistake_is_told_before_anything_is_sent(
         ({"cron": "0 3 * * *", "every": 1}, BadRequest, "cron"),
         ({"cron": "0 3 * * *", "zone": "Mars/Olympus"}, BadRequest, "zone"),
         ({"every": 1, "zone": "UTC"}, BadRequest, "zone"),
-        ({"every": 1, "missed": "all"}, BadRequest, "missed"),
+        ({"every": 1, "misfire": "all"}, BadRequest, "misfire"),
         ({"every": 1, "tenant": "bob"}, Forbidden, "tenant"),
     ],
 )

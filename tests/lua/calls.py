@@ -222,7 +222,7 @@ def leased_in(reply: list[Any]) -> list[Leased]:
 
 
 def letter_of(row: list[Any]) -> Letter:
-    """Read a dead letter as `dead` and `letter` give it."""
+    """Read a dead letter as `dead` and `dead_letter` give it."""
     id, _, reason, attempts, died_at, error, record = row
     return Letter(id.decode(), record, reason.decode(), attempts, float(died_at), error.decode())
 
@@ -409,7 +409,7 @@ class Queue:
 
     def letter(self, id: str) -> Letter | None:
         """Read one dead letter."""
-        row = self.call("letter", id)
+        row = self.call("dead_letter", id)
         return letter_of(row) if row else None
 
     def bury(self, tenant: str, *ids: str, error: str = "") -> None:

@@ -384,16 +384,16 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.configure(self.now, **{name: value})
 
     @rule(
-        field=st.sampled_from(FIELDS), after=st.sampled_from(AFTER), missed=st.integers(0, 1), choice=st.integers(0, 7)
+        field=st.sampled_from(FIELDS), after=st.sampled_from(AFTER), misfire=st.integers(0, 1), choice=st.integers(0, 7)
     )
-    def schedule(self, field: str, after: int, missed: int, choice: int) -> None:
+    def schedule(self, field: str, after: int, misfire: int, choice: int) -> None:
         """Create a schedule, change it, or say the same again; with `after` 0 it comes back to the fire that it had."""
         timing, template = (b"one", b"two")[choice // 4], TEMPLATES[choice % 4]
         known = self.model.schedules.get(field)
         next_at = known.last_fired_at if known and known.last_fired_at and not after else self.now + after
         packed = packed_template(**template)
-        outcome, *at = self.attempt("schedule", *field.split("/"), next_at, missed, timing, packed)
-        expected = self.model.schedule(self.now, field, next_at, missed, timing, template, len(packed))
+        outcome, *at = self.attempt("schedule", *field.split("/"), next_at, misfire, timing, packed)
+        expected = self.model.schedule(self.now, field, next_at, misfire, timing, template, len(packed))
         self.same((outcome.decode(), *(at or [0])), expected)
 
     def read_heads(self) -> None:
@@ -451,7 +451,7 @@ class QueueMachine(RuleBasedStateMachine):
                 *(("batches", name) for name in BATCHES),
                 *(("events", name, 0, 500) for name in self.model.feeds.newest),
                 *(("limits", name) for name in ["", *NAMES]),
-                *((verb, id) for id in IDS for verb in ("letter", "why")),
+                *((verb, id) for id in IDS for verb in ("dead_letter", "why")),
             ]
         )
         self.model.open(self.now)
@@ -594,7 +594,7 @@ class Walk:
                 m.set_limits(name=choose(["", *NAMES]), limit=limit, choice=self.random.randrange(6))
             case 12:
                 m.schedule(
-                    field=choose(FIELDS), after=choose(AFTER), missed=choose([0, 1]), choice=self.random.randrange(8)
+                    field=choose(FIELDS), after=choose(AFTER), misfire=choose([0, 1]), choice=self.random.randrange(8)
                 )
             case 13:
                 chosen = [(choose([0, 1, 2, 3, 5]), choose(AFTER)) for _ in range(choose([1, 2, 3]))]

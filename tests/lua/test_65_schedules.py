@@ -16,11 +16,11 @@ TIMING = b"any bytes \x00 will do"
 
 
 def schedule(
-    queue: Queue, name: str = "nightly", after: int = HOUR, missed: int = SKIP, tenant: str = "ada",
+    queue: Queue, name: str = "nightly", after: int = HOUR, misfire: int = SKIP, tenant: str = "ada",
     timing: bytes = TIMING, task: bytes = b"",
 ) -> tuple[str, int]:  # fmt: skip
     """Create or change a schedule that fires `after` ms from now."""
-    outcome, next_at = queue.call("schedule", tenant, name, queue.now + after, missed, timing, task or template())
+    outcome, next_at = queue.call("schedule", tenant, name, queue.now + after, misfire, timing, task or template())
     return outcome.decode(), next_at
 
 
@@ -145,10 +145,10 @@ def test_nobody_fires_too_early_or_back_into_the_past(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize(
-    ("late", "outcome"), [(0, "ok"), (LATE_MS, "ok"), (LATE_MS + 1, "missed"), (9 * HOUR, "missed")]
+    ("late", "outcome"), [(0, "ok"), (LATE_MS, "ok"), (LATE_MS + 1, "misfire"), (9 * HOUR, "misfire")]
 )
 def test_skip_fires_nothing_that_was_missed(queue: Queue, late: int, outcome: str) -> None:
-    schedule(queue, missed=SKIP)
+    schedule(queue, misfire=SKIP)
     queue.advance(HOUR + late)
     assert fire(queue) == outcome
     assert queue.queue_state()["ready"] == (outcome == "ok")
@@ -158,7 +158,7 @@ def test_skip_fires_nothing_that_was_missed(queue: Queue, late: int, outcome: st
 
 
 def test_once_fires_one_task_for_all_that_were_missed(queue: Queue) -> None:
-    schedule(queue, missed=ONCE)
+    schedule(queue, misfire=ONCE)
     queue.advance(100 * HOUR)
     assert fire(queue) == "ok"
     assert fire(queue) == "gone"
@@ -177,7 +177,7 @@ def test_another_task_keeps_the_time_and_another_timing_takes_the_new_one(queue:
     schedule(queue)
     queue.advance(1000)
     assert schedule(queue, task=template(b"new")) == ("changed", START + HOUR)
-    assert schedule(queue, task=template(b"new"), missed=ONCE) == ("changed", START + HOUR)
+    assert schedule(queue, task=template(b"new"), misfire=ONCE) == ("changed", START + HOUR)
     assert schedule(queue, task=template(b"new"), timing=b"other") == ("changed", queue.now + HOUR)
     queue.advance(HOUR)
     fire(queue)
@@ -204,7 +204,7 @@ def test_a_schedule_made_anew_does_not_fire_the_same_time_again(queue: Queue) ->
 
 
 def test_pause_and_resume_say_how_it_was_and_make_up_for_nothing(queue: Queue) -> None:
-    schedule(queue, missed=ONCE)
+    schedule(queue, misfire=ONCE)
     assert [queue.call("pause_schedule", "ada", name) for name in ("nightly", "nightly", "none")] == [0, 1, -1]
     queue.advance(10 * HOUR)
     assert queue.tick()[1::6] == (-1, 0)
@@ -326,7 +326,7 @@ def test_a_bad_fire_among_good_ones_refuses_all(queue: Queue) -> None:
 
 
 def test_on_a_full_store_a_due_schedule_stays_due(queue: Queue) -> None:
-    schedule(queue, missed=ONCE)
+    schedule(queue, misfire=ONCE)
     queue.advance(HOUR)
     head = head_of(queue)
     queue.client.config_set("maxmemory", 1)

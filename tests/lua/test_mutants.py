@@ -495,8 +495,8 @@ MUTANTS = [
     Mutant("a schedule fires early", "or s.next_at > call.now or", "or"),
     Mutant("a paused schedule fires", "s.head ~= head or s.paused == 1 or", "s.head ~= head or"),
     Mutant("a fire stays due", "  s.next_at = next_at\n  save_schedule(call, s)\n  return outcome", "  return outcome"),
-    Mutant("missed fires are made up for in any case", "s.missed == ONCE or call.now - due_at <= LATE_MS", "true"),
-    Mutant("missed fires are never made up for", "s.missed == ONCE or call.now - due_at", "call.now - due_at"),
+    Mutant("missed fires are made up for in any case", "s.misfire == ONCE or call.now - due_at <= LATE_MS", "true"),
+    Mutant("missed fires are never made up for", "s.misfire == ONCE or call.now - due_at", "call.now - due_at"),
     Mutant("a fire is missed too soon", "call.now - due_at <= LATE_MS", "call.now - due_at < LATE_MS / 2"),
     Mutant(
         "a fire forgets its window",

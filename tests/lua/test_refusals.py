@@ -34,10 +34,10 @@ def asked(**asked: Any) -> tuple[object, ...]:
 
 
 def scheduled(
-    tenant: str = "ada", name: str = "n", at: object = START, missed: object = 0, **task: Any
+    tenant: str = "ada", name: str = "n", at: object = START, misfire: object = 0, **task: Any
 ) -> list[object]:
     """The arguments of a schedule."""
-    return [tenant, name, at, missed, TIMING, packed_template(**task)]
+    return [tenant, name, at, misfire, TIMING, packed_template(**task)]
 
 
 Rows = dict[str, list[tuple[object, ...]]]  # `code field` -> the arguments that are refused so
@@ -136,7 +136,7 @@ REFUSED: dict[str, Rows] = {
         "bad_request tenant": [tuple(scheduled(tenant=name)) for name in NAMES],
         "bad_request name": [tuple(scheduled(name=name)) for name in SCHEDULES],
         "bad_request next_at": [tuple(scheduled(at=at)) for at in MOMENTS],
-        "bad_request missed": [tuple(scheduled(missed=missed)) for missed in (-1, 2, 0.5, "", "once")],
+        "bad_request misfire": [tuple(scheduled(misfire=misfire)) for misfire in (-1, 2, 0.5, "", "once")],
         "bad_request start_at": [tuple(scheduled(delay=1)), tuple(scheduled(start_at=START))],
         "bad_request batch": [tuple(scheduled(batch="open"))],
         "bad_request priority": [tuple(scheduled(priority=100))],
@@ -196,7 +196,8 @@ REFUSED: dict[str, Rows] = {
     },
 }  # fmt: skip
 NOTHING_TO_REFUSE = {  # no arguments, or names that are known or not
-    "queue_state", "letter", "opening_hours", "permissions", "make_queue", "empty_queue", "drop_queue", "remove_queue",
+    "queue_state", "dead_letter", "opening_hours", "permissions", "make_queue", "empty_queue", "drop_queue",
+    "remove_queue",
 }  # fmt: skip
 # Tested elsewhere: tests' clock and random values; what another build has written; queues that begin or end.
 ELSEWHERE = {

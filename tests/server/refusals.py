@@ -42,13 +42,13 @@ GOOD: dict[str, dict[str, Any]] = {
     "peek": {"queue": "q"},
     "why": {"queue": "q", "id": "ready"},
     "report": {"queue": "q"},
-    "ended": {"queue": "q", "ids": ["ready"]},
+    "wait_tasks": {"queue": "q", "ids": ["ready"]},
     "open_batch": {"queue": "q", "id": "new"},
     "batch": {"queue": "q", "id": "open"},
     "close_batch": {"queue": "q", "id": "open"},
     "cancel_batch": {"queue": "q", "id": "open"},
     "dead": {"queue": "q"},
-    "letter": {"queue": "q", "id": "dead"},
+    "dead_letter": {"queue": "q", "id": "dead"},
     "replay": {"queue": "q", "ids": ["dead"]},
     "purge": {"queue": "q", "ids": ["dead"]},
     "schedule": {"queue": "q", "name": "nightly", "payload": 2, "cron": "0 4 * * *"},
@@ -159,7 +159,7 @@ RULES = [
     Rule(IDENTIFIED, "ids", (["a"] * (MAX_BATCH + 1),), "too_large"),
     Rule(IDENTIFIED, "ids", tuple([id] for id in TASK_IDS), roles=(TENANT,)),
     Rule(IDENTIFIED, "ids", tuple([id] for id in FULL_IDS), roles=(OPERATOR,)),
-    Rule({"cancel", "reschedule", "ended"}, "ids", (["a", "a"],)),
+    Rule({"cancel", "reschedule", "wait_tasks"}, "ids", (["a", "a"],)),
     Rule(NAMING - ON_SCHEDULES - {"create_token"}, "tenant", NAMES, roles=(OPERATOR,)),
     Rule(ON_SCHEDULES, "tenant", (*NAMES, None), roles=(OPERATOR,)),
     Rule({"peek", "report", "events"}, "tenant", (None,), roles=(OPERATOR,)),
@@ -192,12 +192,12 @@ RULES = [
     Rule({"reschedule"}, "delay_ms", SPAN),
     Rule({"reschedule"}, "start_at_ms", (*MOMENT, Together(delay_ms=1, start_at_ms=1))),
     Rule({"peek", "dead", "schedules", "events"}, "count", (0, MAX_BATCH + 1)),
-    Rule({"ended", "batch", "events"}, "timeout_ms", (-1, 60_001)),
+    Rule({"wait_tasks", "batch", "events"}, "timeout_ms", (-1, 60_001)),
     Rule({"events"}, "after", (-1, MAX_EVENT_ID + 1, 1 << 40)),  # the last one: it has not happened yet
 
     Rule({"open_batch"}, "id", (*BATCH_IDS, "")),
     Rule(BATCHES, "id", (*BATCH_IDS, ""), roles=(TENANT,)),
-    Rule(BATCHES | {"letter", "why"}, "id", FULL_IDS, roles=(OPERATOR,)),
+    Rule(BATCHES | {"dead_letter", "why"}, "id", FULL_IDS, roles=(OPERATOR,)),
     Rule({"why"}, "id", ("none",), "not_found", (TENANT,)),
     Rule({"why"}, "id", ("ada/none",), "not_found", (OPERATOR,)),
     Rule(BATCHES, "id", ("none",), "not_found", (TENANT,)),
@@ -212,9 +212,9 @@ RULES = [
     Rule({"dead"}, "older_than_ms", SPAN),
     Rule({"dead"}, "younger_than_ms", (*SPAN, Together(older_than_ms=5, younger_than_ms=5))),
     Rule({"dead"}, "cursor", ("", "yesterday", "1:1:", "-1:1:a", "1.5:1:a", f"1:1:{'a' * 200}")),
-    Rule({"letter", "why"}, "id", TASK_IDS, roles=(TENANT,)),
-    Rule({"letter"}, "id", ("none", "ready"), "not_found", (TENANT,)),  # no dead letter
-    Rule({"letter"}, "id", ("ada/none", "ada/ready"), "not_found", (OPERATOR,)),
+    Rule({"dead_letter", "why"}, "id", TASK_IDS, roles=(TENANT,)),
+    Rule({"dead_letter"}, "id", ("none", "ready"), "not_found", (TENANT,)),  # no dead letter
+    Rule({"dead_letter"}, "id", ("ada/none", "ada/ready"), "not_found", (OPERATOR,)),
 
     Rule(ON_SCHEDULES, "name", SCHEDULE_NAMES),
     Rule({"schedules", "pause_schedule", "resume_schedule"}, "name", ("none",), "not_found"),
@@ -223,7 +223,7 @@ RULES = [
     Rule({"schedule"}, "zone", (*ZONES, Together(cron="", every_ms=1000, zone="UTC"))),
     Rule({"schedule"}, "every_ms", (Together(cron=""), *(
         Together(cron="", every_ms=ms) for ms in (999, -1, MAX_SPAN_MS + 1)))),
-    Rule({"schedule"}, "missed", ("", "all", "Skip")),
+    Rule({"schedule"}, "misfire", ("", "all", "Skip")),
     *(Rule({"schedule"}, name, values) for name, values in TASK_RANGES.items() if not name.endswith(("y_ms", "at_ms"))),
     Rule({"schedule"}, "dedupe_period_ms", (
         5, Together(dedupe_key="k", dedupe_period_ms=-1), Together(dedupe_key="k", dedupe_period_ms=MAX_SPAN_MS + 1))),

@@ -52,8 +52,8 @@ async def test_an_operator_sees_all_letters_and_a_tenant_its_own_without_its_nam
         assert row.keys() == ROW
         assert (row["payload"], row["error"], row["attempts"]) == ("b1", "no such street", 1)
         assert {*(await ada.ask("dead", queue="q", brief=True))["dead"][0]} == BRIEF
-        assert (await ada.ask("letter", queue="q", id="a2"))["letter"]["payload"] == "a2"
-        assert (await operator.ask("letter", queue="q", id="bob/b1"))["letter"] == row
+        assert (await ada.ask("dead_letter", queue="q", id="a2"))["dead_letter"]["payload"] == "a2"
+        assert (await operator.ask("dead_letter", queue="q", id="bob/b1"))["dead_letter"] == row
 
 
 async def test_a_tenant_can_touch_no_letters_but_its_own(served: Served) -> None:
@@ -76,8 +76,8 @@ async def test_a_tenant_can_touch_no_letters_but_its_own(served: Served) -> None
         ("dead", {"tenant": ""}, "forbidden", "tenant"),
         ("dead", {"reason": "boredom"}, "bad_request", "reason"),
         ("dead", {"cursor": "x"}, "bad_request", "cursor"),
-        ("letter", {"id": "bob/b"}, "bad_request", "id"),
-        ("letter", {"id": "b"}, "not_found", "id"),
+        ("dead_letter", {"id": "bob/b"}, "bad_request", "id"),
+        ("dead_letter", {"id": "b"}, "not_found", "id"),
         ("replay", {"ids": ["bob/b"]}, "bad_request", "ids"),
         ("replay", {"ids": []}, "bad_request", "ids"),
         ("purge", {"ids": ["bob/b"]}, "bad_request", "ids"),

@@ -99,7 +99,7 @@ async def test_the_other_server_forgets_a_deleted_queue_at_once(server_store: st
                 await worker.settle("q", "ack", *await worker.pushed())
                 await two.app.shares.sample("q")
             await ada.enqueue("q", ["late"], delay_ms=HOUR_MS)
-            await ada.ask("ended", queue="q", ids=["late"], timeout_ms=1)
+            await ada.ask("wait_tasks", queue="q", ids=["late"], timeout_ms=1)
             app = two.app
             assert "q" in app.ticker.due
             assert "q" in app.store.registry.known

@@ -126,7 +126,12 @@ async def test_whoever_waits_for_something_is_answered_before_the_connection_is_
         async with raw(served, tenant("ada")) as ada:
             await ada.enqueue("q", ["a"])
             await ada.ask("open_batch", queue="q", id="b")
-            waits = [("ended", {"ids": ["a"]}), ("batch", {"id": "b"}), ("events", {}), ("ended", {"ids": ["a"]})]
+            waits = [
+                ("wait_tasks", {"ids": ["a"]}),
+                ("batch", {"id": "b"}),
+                ("events", {}),
+                ("wait_tasks", {"ids": ["a"]}),
+            ]
             for ref, (verb, body) in enumerate(waits, 100):
                 await ada.send(verb, ref=ref, queue="q", timeout_ms=60_000, **body)
             (connection,) = served.app.connections

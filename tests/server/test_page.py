@@ -14,7 +14,7 @@ from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
 
 NOWHERE = {
     "tasks": ({"ids": ["a"]}, {"tasks": [{"id": "a", "state": "unknown"}]}),
-    "ended": ({"ids": ["a"]}, {"tasks": [{"id": "a", "state": "unknown"}]}),
+    "wait_tasks": ({"ids": ["a"]}, {"tasks": [{"id": "a", "state": "unknown"}]}),
     "cancel": ({"ids": ["a"]}, {"outcomes": ["gone"]}),
     "reschedule": ({"ids": ["a"]}, {"outcomes": ["gone"]}),
     "peek": ({}, {"tasks": []}),
@@ -25,7 +25,7 @@ NOWHERE = {
     "schedules": ({}, {"schedules": []}),
     "unschedule": ({"name": "n"}, {"before": False}),
     "why": ({"id": "a"}, "not_found"),
-    "letter": ({"id": "a"}, "not_found"),
+    "dead_letter": ({"id": "a"}, "not_found"),
     "batch": ({"id": "a"}, "not_found"),
     "close_batch": ({"id": "a"}, "not_found"),
     "cancel_batch": ({"id": "a"}, "not_found"),
@@ -83,7 +83,7 @@ async def test_attempts_that_do_not_count_move_the_last_one_up(served: Served) -
                 more = {"delay_ms": 0} if action == "nack" else {}
                 assert await worker.settle("q", action, task, **more) == ["ok"]
             assert seen == [(1, 2), (2, 3), (3, 3), (4, 4)]
-            assert (await ada.ask("letter", queue="q", id="a"))["letter"]["attempts"] == 4
+            assert (await ada.ask("dead_letter", queue="q", id="a"))["dead_letter"]["attempts"] == 4
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,11 @@ NIGHTLY = {"queue": "q", "name": "nightly", "payload": {"n": 1}, "cron": "0 3 * 
 EVERY = {"queue": "q", "name": "every", "payload": 1, "every_ms": 1000}
 
 
-async def overdue(store: Store, name: str, missed: str, late_ms: int, every_ms: int = 3_600_000) -> int:
+async def overdue(store: Store, name: str, misfire: str, late_ms: int, every_ms: int = 3_600_000) -> int:
     """Make a schedule of ada's whose fire was `late_ms` ago; returns when that was."""
     now_ms, _ = await store.schedules("q", "ada", name)
     timing = Timing(every_ms=every_ms)
-    await store.schedule("q", "ada", name, timing, now_ms - late_ms, missed, NewTask("late", b'"late"'))
+    await store.schedule("q", "ada", name, timing, now_ms - late_ms, misfire, NewTask("late", b'"late"'))
     return now_ms - late_ms
 
 
@@ -44,7 +44,7 @@ async def test_a_schedule_tells_its_next_fires_and_can_be_read(served: Served) -
             one, two, three = body["fires_at_ms"]
             assert time.time() * 1000 - 1000 < one < two < three
             assert await row_of(ada, "nightly") == {
-                "tenant": "ada", "name": "nightly", "cron": "0 3 * * *", "zone": "Europe/Copenhagen", "missed": "skip",
+                "tenant": "ada", "name": "nightly", "cron": "0 3 * * *", "zone": "Europe/Copenhagen", "misfire": "skip",
                 "is_paused": False, "next_at_ms": one, "expires_in_ms": 5000, "max_attempts": 2, "payload": {"n": 1},
             }  # fmt: skip
             again = await ada.ask("schedule", **NIGHTLY, zone="Europe/Copenhagen", max_attempts=2, expires_in_ms=5000)
@@ -176,14 +176,14 @@ async def test_a_schedule_made_at_a_server_that_is_gone_fires_at_another(
             assert task["start_at_ms"] == first
 
 
-@pytest.mark.parametrize(("missed", "count"), [("skip", 0), ("once", 1)])
+@pytest.mark.parametrize(("misfire", "count"), [("skip", 0), ("once", 1)])
 async def test_what_was_missed_while_no_server_ran_is_skipped_or_made_up_for_once(
-    served: Served, missed: str, count: int
+    served: Served, misfire: str, count: int
 ) -> None:
     """Ten fires are over since the one that is due."""
     store = served.app.store
     with trio.fail_after(30):
-        due_at = await overdue(store, "late", missed, 36_000_000 + 5)
+        due_at = await overdue(store, "late", misfire, 36_000_000 + 5)
 
         async def has_moved() -> bool:
             now_ms, (found,) = await store.schedules("q", "ada", "late")
@@ -233,7 +233,7 @@ async def test_pause_holds_fires_back_and_resume_makes_up_for_nothing(served: Se
     with trio.fail_after(30):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=10)
-            first = (await ada.ask("schedule", **EVERY, missed="once"))["fires_at_ms"][0]
+            first = (await ada.ask("schedule", **EVERY, misfire="once"))["fires_at_ms"][0]
             assert (await ada.ask("pause_schedule", queue="q", name="every"))["before"] is False
             assert (await ada.ask("pause_schedule", queue="q", name="every"))["before"] is True
             store_clock.move(first + 2500)

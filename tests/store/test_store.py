@@ -212,10 +212,10 @@ async def test_dead_letters_are_listed_replayed_and_purged(store: Store) -> None
     page = await store.dead(Q, DeadFilter("ada", error="no"), count=1, brief=True)
     assert (page.letters, page.left) == ([evolve(letters[0], enqueued_at_ms=0, payload=None)], 1)
     assert [d.id for d in (await store.dead(Q, cursor=page.cursor)).letters] == [letters[1].id]
-    letter = await store.letter(Q, "b")
+    letter = await store.dead_letter(Q, "b")
     assert letter is not None
     assert (letter.error, orjson.dumps(letter.payload)) == ("no b", b'"b"')
-    assert await store.letter(Q, "nobody") is None
+    assert await store.dead_letter(Q, "nobody") is None
     assert await store.replay(Q, ["a", "nobody"]) == ["ok", "gone"]
     assert await store.purge(Q, ["b", "a"]) == ["ok", "gone"]
     assert await store.dead(Q) == DeadPage([], "", 0)

@@ -176,7 +176,7 @@ def test_an_answer_that_does_not_fit_counts_as_none(end: End, body: dict) -> Non
     assert not call.is_done
 
 
-@pytest.mark.parametrize("code", ["unavailable", "unknown", "too_many", "draining"])
+@pytest.mark.parametrize("code", ["unavailable", "outcome_unknown", "too_many", "draining"])
 def test_passing_refusals_are_sent_again_after_a_growing_pause(end: End, code: str) -> None:
     call, pauses = end.enqueue("a"), []
     for _ in range(4):

@@ -24,7 +24,7 @@ class WorkerEnd(End):
     session: WorkerSession
 
     def __init__(self, credit: int = 10, queues: tuple[str, ...] = ("q",)) -> None:
-        super().__init__(WorkerSession(worker="mill-1", queues=queues, credit=credit))
+        super().__init__(WorkerSession(worker="worker-1", queues=queues, credit=credit))
 
     def attach(self, **welcome: Any) -> WorkerEnd:
         """Connect, and have the attach answered with `ok` for every lease."""
@@ -62,7 +62,7 @@ def test_a_worker_attaches_first_of_all_and_waits_for_the_answer() -> None:
     end.session.request("credit", {"credit": 1}, end.now + 9)
     frame = end.only()
     del frame["ref"]
-    assert frame == {"type": "attach", "worker": "mill-1", "queues": ["a", "b"], "credit": 7, "leases": []}
+    assert frame == {"type": "attach", "worker": "worker-1", "queues": ["a", "b"], "credit": 7, "leases": []}
     assert end.sent() == []
     assert not end.session.is_attached
 

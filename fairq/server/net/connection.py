@@ -22,7 +22,7 @@ from fairq.server.net.admission import Usage
 from fairq.server.net.auth import Identity
 from fairq.transport import Disconnected, Transport
 from fairq.turns import Gate
-from fairq.wire.messages import CLOSE_SILENT, Credit, Dead, Drain, Letter, Peek, Schedules, State, Tenants, Workers
+from fairq.wire.messages import CLOSE_SILENT, Credit, Dead, DeadLetter, Drain, Peek, Schedules, State, Tenants, Workers
 from fairq.wire.server_session import ServerSession
 
 log = structlog.get_logger("fairq.server")
@@ -32,7 +32,7 @@ MAX_TENANT_REQUESTS = 2_500  # over all connections of a tenant: a quarter of wh
 MAX_WAITING = 4_096  # tasks, batches and feeds that requests only wait for
 MAX_UNSENT_BYTES = 2 << 20  # that wait for a worker to take them, before it is given more tasks
 MAX_UNREAD_BYTES = 4 << 20  # of answers that the client has not taken yet: nothing more is read from it meanwhile
-LONG_ANSWERS = (Peek, Dead, Letter, Schedules, Tenants, Workers)  # and those of requests that wait (asking.py)
+LONG_ANSWERS = (Peek, Dead, DeadLetter, Schedules, Tenants, Workers)  # and those of requests that wait (asking.py)
 MAX_LONG_ANSWERS = 4  # made at once, and none while too much is unread
 LONG_TEXT_S, RESTS = 0.004, 3  # of CPU; whoever sends a text that takes longer to read has a fourth of the time at most
 ENDS_AT_ONCE = 64  # requests that wait, when their connection has gone: thousands would hold up everybody

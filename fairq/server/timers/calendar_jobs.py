@@ -37,10 +37,10 @@ async def fire_schedules(store: Store, queue: str) -> bool:
     except FairqError as error:
         log.warning("schedules cannot fire", queue=queue, error=error.message)
         return False
-    fired, missed, too_much = (outcomes.count(word) for word in ("ok", "missed", "quota_exceeded"))
+    fired, misfire, too_much = (outcomes.count(word) for word in ("ok", "misfire", "quota_exceeded"))
     duplicates = sum(outcome.startswith("duplicate") for outcome in outcomes)
-    if fired or missed or too_much or duplicates:
-        counts = {"missed": missed, "duplicates": duplicates, "quota_exceeded": too_much}
+    if fired or misfire or too_much or duplicates:
+        counts = {"misfire": misfire, "duplicates": duplicates, "quota_exceeded": too_much}
         log.info("fired", queue=queue, schedules=fired, **counts)
     return bool(fires) or not due
 

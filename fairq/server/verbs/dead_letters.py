@@ -35,13 +35,13 @@ def _letter(connection: Connection, letter: DeadLetter, *, brief: bool = False) 
     return {name: row[name] for name in _BRIEF} if brief else row
 
 
-async def letter(app: App, connection: Connection, request: wire.Letter) -> Body:
+async def dead_letter(app: App, connection: Connection, request: wire.DeadLetter) -> Body:
     """Read one dead letter."""
     queue, id = connection.identity.check_queue(request.queue), full_id_of(connection, request.id)
-    found = await app.store.letter(queue, id)
+    found = await app.store.dead_letter(queue, id)
     if found is None:
         raise NotFound(f"there is no dead letter {request.id} in queue {queue}", field="id")
-    return {"letter": _letter(connection, found)}
+    return {"dead_letter": _letter(connection, found)}
 
 
 async def replay(app: App, connection: Connection, request: wire.Replay) -> Body:

@@ -12,7 +12,7 @@ from fairq.model import (
     MAX_PAYLOAD_BYTES,
     MAX_SCHEDULES,
     MAX_TIME_MS,
-    MISSED,
+    MISFIRES,
     SCHEDULED,
     NewTask,
     check_int,
@@ -25,7 +25,7 @@ from fairq.server.verbs.request_scope import Body, own_tenant
 from fairq.store.store import Schedule
 from fairq.wire import messages as wire
 
-_ALWAYS = ("missed", "is_paused")
+_ALWAYS = ("misfire", "is_paused")
 _SHOWN = 3  # fires that `schedule` tells in advance
 
 
@@ -51,14 +51,14 @@ async def schedule(app: App, connection: Connection, request: wire.Schedule) -> 
     """Create or change a schedule, and tell its next fires."""
     queue, tenant, name = _target(connection, request)
     timing = check_timing(request.cron, request.zone, request.every_ms)
-    if request.missed not in MISSED:
-        raise BadRequest(f"missed must be one of {', '.join(MISSED)}", field="missed")
+    if request.misfire not in MISFIRES:
+        raise BadRequest(f"misfire must be one of {', '.join(MISFIRES)}", field="misfire")
     task = _task(request)
     now_ms, _ = await app.store.schedules(queue, tenant, name)
     next_at = await trio.to_thread.run_sync(next_fire, timing, now_ms, now_ms, limiter=app.searches)
     try:
         outcome, next_at = await app.store.schedule(
-            queue, tenant, name, timing, next_at, request.missed, task, maker=connection.identity.tenant
+            queue, tenant, name, timing, next_at, request.misfire, task, maker=connection.identity.tenant
         )
     except TooLarge as error:
         raise TooLarge(f"a tenant has at most {MAX_SCHEDULES} schedules in a queue", field=error.field) from None

@@ -27,12 +27,12 @@ from fairq.server.verbs.admin import (
     workers,
 )
 from fairq.server.verbs.batches import batch, cancel_batch, close_batch, open_batch
-from fairq.server.verbs.dead_letters import dead, letter, purge, replay
+from fairq.server.verbs.dead_letters import dead, dead_letter, purge, replay
 from fairq.server.verbs.explain import tenant_report, why
 from fairq.server.verbs.limits import limits, set_limits, set_opening_hours
 from fairq.server.verbs.request_scope import Body
 from fairq.server.verbs.schedules import pause_schedule, resume_schedule, schedule, schedules, unschedule
-from fairq.server.verbs.tasks import cancel, ended, enqueue, events, peek, reschedule, tasks
+from fairq.server.verbs.tasks import cancel, enqueue, events, peek, reschedule, tasks, wait_tasks
 from fairq.server.verbs.workers import attach, credit, extend, idle, progress, settle
 from fairq.wire import messages as wire
 
@@ -40,7 +40,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Enqueue: enqueue,
     wire.Tasks: tasks,
     wire.Cancel: cancel,
-    wire.Ended: ended,
+    wire.WaitTasks: wait_tasks,
     wire.OpenBatch: open_batch,
     wire.CloseBatch: close_batch,
     wire.CancelBatch: cancel_batch,
@@ -70,7 +70,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Resume: resume,
     wire.Repair: repair,
     wire.Dead: dead,
-    wire.Letter: letter,
+    wire.DeadLetter: dead_letter,
     wire.Replay: replay,
     wire.Purge: purge,
     wire.Schedule: schedule,

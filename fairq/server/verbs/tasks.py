@@ -97,7 +97,7 @@ async def peek(app: App, connection: Connection, request: wire.Peek) -> Body:
 _ENDS = ("done", "dead", "cancelled", "unknown")
 
 
-async def ended(app: App, connection: Connection, request: wire.Ended) -> Body:
+async def wait_tasks(app: App, connection: Connection, request: wire.WaitTasks) -> Body:
     """Wait until one of these tasks has ended; tells of those that have."""
     queue, ids = connection.identity.check_queue(request.queue), check_once(full_ids(connection, request.ids))
 
