@@ -7,11 +7,11 @@ from typing import Any
 from attrs import define, frozen
 
 from fairq.errors import BadRequest
-from fairq.model import MAX_CAP, check_int
+from fairq.model import MOST_RUNNING, check_int
 
 LIMIT_RANGES: dict[str, int] = {  # limit -> highest; 0 is none
-    "cap": MAX_CAP,
-    "guaranteed": MAX_CAP,
+    "max_running": MOST_RUNNING,
+    "guaranteed": MOST_RUNNING,
     "rate": 1_000_000,
     "burst": 1_000_000,
     "queued": 1_000_000_000,
@@ -34,7 +34,7 @@ class Limits:
     workers: per cent of the slots that are attached to the queue.
     """
 
-    cap: int | None = None
+    max_running: int | None = None
     guaranteed: int | None = None
     rate: float | None = None
     burst: int | None = None

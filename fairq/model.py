@@ -30,7 +30,7 @@ MAX_CURSOR_CHARS = 200
 MAX_PAYLOAD_BYTES = 1 << 20
 MAX_RESULT_BYTES = 1 << 18
 MAX_CALLBACK_BYTES = 65_535
-MAX_CAP = 1_000_000  # on tasks running at once, of a batch or a tenant
+MOST_RUNNING = 1_000_000  # on tasks running at once, of a batch or a tenant
 MAX_PROGRESS_CHARS = 200
 SCHEDULE_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}\Z")  # shorter than a task's id by the time of a fire
 MISFIRES = ("skip", "once")
@@ -446,7 +446,7 @@ class BatchState:
     id: str
     state: Literal["open", "closed", "complete"]
     tenant: str
-    cap: int
+    max_running: int
     total: int
     running: int
     done: int

@@ -25,19 +25,27 @@ from attrs import field, frozen
 
 Cause = Literal[
     "queue_repairing", "queue_paused", "tenant_paused", "queue_closed", "tenant_closed", "start", "retry", "no_worker",
-    "rate", "cap", "batch_cap", "backlog", "reserve", "share",
+    "rate", "max_running", "batch_cap", "backlog", "reserve", "share",
 ]  # fmt: skip
 PAUSED, CLOSED, SPENT, CAPPED, REPAIRING = 1, 2, 4, 8, 16  # bits of what blocks a tenant or a queue; lua/09_limits.lua
 FOREVER = math.inf
 
 # What the waiting time of tasks that have started was for; where two held at once, the one that stands first.
-Reason = Literal["paused", "closed", "no_worker", "rate", "cap", "backlog", "share"]
+Reason = Literal["paused", "closed", "no_worker", "rate", "max_running", "backlog", "share"]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 def reason_of(bits: int) -> Reason:
     """Return what kept a tenant, or a queue, out."""
-    return "paused" if bits & (PAUSED | REPAIRING) else "closed" if bits & CLOSED else "rate" if bits & SPENT else "cap"
+    return (
+        "paused"
+        if bits & (PAUSED | REPAIRING)
+        else "closed"
+        if bits & CLOSED
+        else "rate"
+        if bits & SPENT
+        else "max_running"
+    )
 
 
 class Kept(NamedTuple):
@@ -89,7 +97,7 @@ class Facts:
     leased: float
     blocked: float
     theoretical_arrival: float
-    cap: float
+    max_running: float
     guaranteed: float
     rate: float
     burst: float
@@ -154,7 +162,7 @@ class Why:
     running: int = 0
     share: float = 0.0
     slots: float = 0.0
-    cap: int = 0
+    max_running: int = 0
     batch_cap: int = 0
     rate: float = 0.0
     kept: int = 0
@@ -183,7 +191,7 @@ def explain(id: str, task: Waiting, slots: float) -> Why:
         running=int(facts.leased),
         share=facts.share,
         slots=slots,
-        cap=int(facts.cap),
+        max_running=int(facts.max_running),
         batch_cap=int(facts.batch_cap),
         rate=facts.rate,
         kept=int(facts.queue_kept),
@@ -195,7 +203,7 @@ def _causes(task: Waiting, facts: Facts, slots: float) -> list[Cause]:
     is_ready = task.state == "ready"
     others, blocked = facts.queue_leased - facts.leased, int(facts.blocked)
     is_full = facts.queue_leased >= slots
-    is_capped = 0 < facts.cap <= facts.leased
+    is_capped = 0 < facts.max_running <= facts.leased
     is_own = is_ready and is_full and others <= 0 < facts.leased
     found: dict[Cause, bool] = {
         "queue_repairing": bool(int(facts.queue_blocked) & REPAIRING),
@@ -207,7 +215,7 @@ def _causes(task: Waiting, facts: Facts, slots: float) -> list[Cause]:
         "retry": task.state == "delayed" and bool(task.attempt),
         "no_worker": not slots,
         "rate": is_ready and bool(blocked & SPENT),
-        "cap": is_ready and is_capped,
+        "max_running": is_ready and is_capped,
         "batch_cap": task.state == "held",
         "backlog": task.state != "delayed" and (facts.ahead > 0 or is_own),
         "reserve": is_ready and not blocked and not is_capped and facts.is_kept_out,
@@ -242,7 +250,7 @@ def _wait_ms(task: Waiting, facts: Facts, slots: float) -> float:
         return FOREVER
     ahead = facts.ahead + (facts.ready if task.state == "held" else 0)
     is_free = facts.queue_leased < slots and not facts.is_kept_out
-    if is_free and not ahead and task.state != "held" and not 0 < facts.cap <= facts.leased:
+    if is_free and not ahead and task.state != "held" and not 0 < facts.max_running <= facts.leased:
         return 0
     if not facts.task_ms:
         return FOREVER
@@ -252,9 +260,9 @@ def _wait_ms(task: Waiting, facts: Facts, slots: float) -> float:
     if guaranteed:
         paces.append(ahead * facts.task_ms / guaranteed)  # whatever it had before
     waits = [first_ms + min(paces)]
-    if facts.cap:
-        room = max(0, facts.cap - facts.leased)
-        waits.append(max(0, ahead + 1 - room) * facts.task_ms / facts.cap)
+    if facts.max_running:
+        room = max(0, facts.max_running - facts.leased)
+        waits.append(max(0, ahead + 1 - room) * facts.task_ms / facts.max_running)
     if task.state == "held" and facts.batch_cap:
         waits.append((facts.ahead + 1) * facts.task_ms / facts.batch_cap)
     return max(waits)

@@ -214,7 +214,7 @@ BOUNDS = (
             Stream("second", AtOnce(1.2)), Stream("capped", AtOnce(0.3)),
             Stream("newcomer", AtOnce(0.6, at=8 / 20)),
         ),
-        limits={"capped": {"cap": 1}},
+        limits={"capped": {"max_running": 1}},
         window=Window(20, 8 / 20, {"second": (CREDIT - 1) / 2, "newcomer": (CREDIT - 1) / 2}),
     ),
     Case(

@@ -63,8 +63,8 @@ async def _open_batch(store: Store, queue: str, tenant: str) -> None:
 
 OFF = Feature("off")
 FEATURES = (
-    Feature("a cap for all", for_queue=lambda store, queue: store.set_limits(queue, "", {"cap": UNREACHED})),
-    _own("caps of their own", cap=UNREACHED),
+    Feature("a cap for all", for_queue=lambda store, queue: store.set_limits(queue, "", {"max_running": UNREACHED})),
+    _own("caps of their own", max_running=UNREACHED),
     _own("rates of their own", rate=UNREACHED),
     _own("guarantees of their own", guaranteed=1),
     _own("quotas of their own", queued=UNREACHED, stored_bytes=UNREACHED * len(PAYLOAD)),

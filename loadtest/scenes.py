@@ -130,10 +130,12 @@ async def crowd(p: Probe) -> None:
     await p.measure("queue_state", where, Q)
     await p.measure("why", where, Q, (id_of("c", 2 * next(numbers)),))
     await p.measure("permissions", where, Q)
-    for limits in (("cap", "1"), ("cap", "0"), ("rate", "1"), ("rate", "0")):
+    for limits in (("max_running", "1"), ("max_running", "0"), ("rate", "1"), ("rate", "0")):
         await p.measure("set_limits", f"{' '.join(limits)} for all, {where}", Q, ("", *limits), rounds=1)
     await p.measure("tick", f"the sweep over {s.tenants:,} tenants", Q, (SERVER_TICK, wall_ms()), calls=50)
-    await p.measure("set_limits", "all of one tenant", Q, (tenant(0), "cap", 1, "rate", 1, "burst", 1, "queued", 5))
+    await p.measure(
+        "set_limits", "all of one tenant", Q, (tenant(0), "max_running", 1, "rate", 1, "burst", 1, "queued", 5)
+    )
     await p.measure("limits", "of one tenant", Q, (tenant(0),))
     await p.measure("set_weight", where, Q, (tenant(1), 5000))
     await p.measure("pause", "the queue", Q, ("",))

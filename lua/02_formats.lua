@@ -18,7 +18,7 @@
 --: BOOKS epoch:I entitled:d delivered:d done:d bytes:d
 --: DETAILS tag:c4 held:I delayed:I dead:I theoretical_arrival:d tombstones:I levels:B blocked:B limited:B cause:B
 --:   out_at:d since:d | packed
---: LIMITS cap:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d max_share:d
+--: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d max_share:d
 --: HEADER version:B features:B max_attempts:H enqueued_at:d start_at:d expires_at:d tenant:t1
 --: MARK version:B lease:d
 --: LEASE lease:d state:B features:B is_extended:B taken:B began_at:d bytes:I tag:c4 attempt:I
@@ -29,8 +29,8 @@
 --: OPTIONS delay:d start_at:d expires_in:d expires_at:d max_attempts:H priority:B dedupe_period:d result_ttl:d events:B
 --:   dedupe_key:t1 batch:t1
 --: EXTRAS priority:B result_ttl:d opened_at:d events:B key:t1 batch:t1
---: BATCH cap:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d created_at:d completed_at:d state:B
---:   events:B tenant:t1 on_complete:t2 on_success:t2 on_death:t2
+--: BATCH max_running:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d created_at:d completed_at:d
+--:   state:B events:B tenant:t1 on_complete:t2 on_success:t2 on_death:t2
 --: SCHEDULE version:B paused:B misfire:B next_at:d last_fired_at:d timing:rest
 --: TEMPLATE options:t2 payload:rest
 --: SUMS ready:d held:d delayed:d leased:d dead:d tombstones:d starts:d bytes:d

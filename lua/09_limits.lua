@@ -21,9 +21,9 @@
 
 local limits = {
   -- KEYS.md
-  names = {'cap', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead', 'max_share'},
+  names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead', 'max_share'},
   defaults = {  -- what holds for all where nothing is set (0: none): nobody can fill the store
-    cap = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
+    max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
     dead = 0, max_share = 0,
   },
 }
@@ -79,9 +79,9 @@ end
 -- The most tasks of a tenant that may be leased at once; 0: any number.
 function limits.cap_of(call, t)
   local l = limits.of(call, t)
-  if l.max_share == 0 then return l.cap end
+  if l.max_share == 0 then return l.max_running end
   local most = math.max(1, math.floor(call.queue.slots * l.max_share / 100))
-  return l.cap > 0 and math.min(l.cap, most) or most
+  return l.max_running > 0 and math.min(l.max_running, most) or most
 end
 
 -- Whether one more task of the tenant may be leased.
@@ -89,8 +89,8 @@ function limits.is_eligible(call, t)
   if t.ready == 0 then return false end
   if limits.is_plain(call, t) then return true end
   if not accounts.is_plain(t) and accounts.details_of(call, t).blocked ~= 0 then return false end
-  local cap = limits.cap_of(call, t)
-  return cap == 0 or t.leased < cap
+  local max_running = limits.cap_of(call, t)
+  return max_running == 0 or t.leased < max_running
 end
 
 function limits.is_guaranteed(call, t)
@@ -172,7 +172,8 @@ end
 -- cap, some at a time.
 function limits.recheck_all(call, before, after)
   local is_metered_anew = before.rate ~= after.rate or before.burst ~= after.burst
-  if is_metered_anew or is_wider(before.cap, after.cap) or is_wider(before.max_share, after.max_share) then
+  if is_metered_anew or is_wider(before.max_running, after.max_running)
+      or is_wider(before.max_share, after.max_share) then
     call.queue.sweeping = 2
   end
 end

@@ -64,7 +64,7 @@ function batches.find_places(call, t, ids)
   local placed = {}
   for _, id in ipairs(ids) do
     local b = batches.of_task(call, id)
-    if b and b.cap > 0 and b.admitted >= b.cap then
+    if b and b.max_running > 0 and b.admitted >= b.max_running then
       b.sequence = b.sequence + 1
       redis.call('ZADD', batches.held_key(call, id), batches.score(extras.of(call, id).priority, b.sequence), id)
       batches.count_held(call, t, 1)

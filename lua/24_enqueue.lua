@@ -3,7 +3,7 @@ do
 
 -- Gives free places to held tasks, the most urgent first; not while the batch is being cancelled.
 local function refill(call, id, b)
-  local free = b.cap > 0 and math.min(b.cap - b.admitted, TASKS_PER_CALL) or 0
+  local free = b.max_running > 0 and math.min(b.max_running - b.admitted, TASKS_PER_CALL) or 0
   if free > 0 and b.state == CLOSED and redis.call('ZSCORE', key(call, 'cancelling'), id) then return end
   local ids = free > 0 and redis.call('ZRANGE', key(call, 'held:' .. id), 0, free - 1) or {}
   if #ids == 0 then return end

@@ -2,7 +2,8 @@
 do
 
 local RANGES = {  -- limit -> highest; 0 is none, and -1 the queue's
-  cap = 1000000, guaranteed = 1000000, rate = 1000000, burst = 1000000, queued = 1000000000, stored_bytes = 2 ^ 50,
+  max_running = 1000000, guaranteed = 1000000, rate = 1000000, burst = 1000000, queued = 1000000000,
+  stored_bytes = 2 ^ 50,
   delayed = 1000000000, dead = 10000000, max_share = 100,
 }
 

@@ -1,7 +1,7 @@
 -- Batches as their tenants handle them (18_batches.lua says what they are).
 do
 
-local MAX_CAP = 1000000
+local MOST_RUNNING = 1000000
 local BATCH_ID_BYTES = ID_BYTES - 26  -- a callback task's id ends in a word, at most `-complete`, `-`, and 16 digits
 
 -- open_batch(keys, argv): open a batch; tasks are added by `enqueue`.
@@ -13,16 +13,18 @@ local BATCH_ID_BYTES = ID_BYTES - 26  -- a callback task's id ends in a word, at
 --         keep too much.
 --   flags none: refused when the store is full
 function verbs.open_batch(keys, args)
-  local call, cap = calls.open_made(keys, args), tonumber(args[5])
+  local call, max_running = calls.open_made(keys, args), tonumber(args[5])
   check_tenant(args[3])
   check_id(args[4], BATCH_ID_BYTES)
-  if not cap or cap < 0 or cap > MAX_CAP or cap % 1 ~= 0 then refuse('bad_request', 'cap') end
+  if not max_running or max_running < 0 or max_running > MOST_RUNNING or max_running % 1 ~= 0 then
+    refuse('bad_request', 'max_running')
+  end
   for i = 6, 8 do
     if #args[i] > 65535 then refuse('too_large', 'payload') end
   end
   if batches.find(call, args[4]) then return 'duplicate' end
   local b = {
-    cap = cap, sequence = 0, total = 0, admitted = 0, running = 0, done = 0, dead = 0, cancelled = 0,
+    max_running = max_running, sequence = 0, total = 0, admitted = 0, running = 0, done = 0, dead = 0, cancelled = 0,
     created_at = call.now, completed_at = 0, state = OPENED, tenant = args[3], on_complete = args[6],
     on_success = args[7], on_death = args[8], events = args[9] == '1' and 1 or 0,
   }
@@ -84,7 +86,7 @@ function verbs.batches(keys, args)
   local call, out = {prefix = keys[1]}, {}
   for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
     local b = batches.find(call, id)
-    out[i] = b and {BATCH_STATES[b.state], b.tenant, b.cap, b.total, b.running, b.done, b.dead, b.cancelled,
+    out[i] = b and {BATCH_STATES[b.state], b.tenant, b.max_running, b.total, b.running, b.done, b.dead, b.cancelled,
       text(b.created_at), text(b.completed_at)} or {}
   end
   return out

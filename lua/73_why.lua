@@ -24,7 +24,7 @@ local function place_of(call, t, id, state)
   if state == 'held' then
     ahead, is_exact, b = redis.call('ZRANK', batches.held_key(call, id), id), true, batches.of_task(call, id)
   end
-  return {ahead = ahead, is_exact = is_exact and 1 or 0, batch_cap = b and b.cap or 0}
+  return {ahead = ahead, is_exact = is_exact and 1 or 0, batch_cap = b and b.max_running or 0}
 end
 
 -- why(keys, argv): what there is to know of why a task waits.
@@ -48,7 +48,7 @@ function verbs.why(keys, args)
   for _, name in ipairs({'weight', 'estimate', 'ready', 'leased'}) do facts[name] = t[name] end
   for _, name in ipairs({'blocked', 'theoretical_arrival'}) do facts[name] = accounts.details_of(call, t)[name] end
   for _, name in ipairs({'guaranteed', 'rate', 'burst'}) do facts[name] = holds[name] end
-  facts.cap, facts.queue_slots, facts.queue_kept = limits.cap_of(call, t), q.slots, reserve.kept(call)
+  facts.max_running, facts.queue_slots, facts.queue_kept = limits.cap_of(call, t), q.slots, reserve.kept(call)
   for _, name in ipairs({'weight_sum', 'estimate', 'leased', 'blocked'}) do facts['queue_' .. name] = q[name] end
   facts.debt = math.max(0, accounts.vtime_of(call, t) - q.level) * t.weight
   facts.competes = t.standing == COMPETES and 1 or 0

@@ -188,7 +188,7 @@ local function put_lost(call, name, id, fact, touched)
     redis.call('ZADD', key(call, 'delayed:' .. name), text(fact.header.start_at), id)
     sums.delayed = sums.delayed + 1
     if tally then tally.admitted = tally.admitted - 1 end
-  elseif b and b.cap > 0 and tally.admitted > b.cap then
+  elseif b and b.max_running > 0 and tally.admitted > b.max_running then
     b.sequence, tally.admitted, sums.held = b.sequence + 1, tally.admitted - 1, sums.held + 1
     redis.call('ZADD', key(call, 'held:' .. fact.asked.batch), batches.score(level, b.sequence), id)
     redis.call('HSET', key(call, 'batches'), fact.asked.batch, BATCH.pack(b))

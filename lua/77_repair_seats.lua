@@ -123,7 +123,7 @@ end
 
 -- Whether a tenant does not stand where its state says it belongs. Where only the cap for all says so, it may.
 local function is_misplaced(call, t, d)
-  local own = d.limited == 1 and limits.set_for(call, t.name).cap or UNSET
+  local own = d.limited == 1 and limits.set_for(call, t.name).max_running or UNSET
   if limits.of(call, t).max_share > 0 then own = UNSET end  -- the slots may have changed since
   local is_within = limits.is_within_guarantee(call, t)
   if t.slot == OUT then

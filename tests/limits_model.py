@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .fair_pick import Tenant
 
-LIMITS = ("cap", "guaranteed", "rate", "burst", "queued", "stored_bytes", "delayed", "dead", "max_share")
+LIMITS = ("max_running", "guaranteed", "rate", "burst", "queued", "stored_bytes", "delayed", "dead", "max_share")
 UNSET, REFILL_MS = -1, 20
 DEFAULTS = dict.fromkeys(LIMITS, 0) | {"queued": 10_000_000, "stored_bytes": 2**30, "delayed": 10_000_000}
 PAUSED, CLOSED, SPENT, CAPPED = 1, 2, 4, 8
@@ -43,9 +43,9 @@ class Limiting:
 
     def cap_of(self, t: Tenant) -> float:
         """Tell how many of the tenant's tasks may be leased at once; 0: any number."""
-        cap, part = self.limit(t, "cap"), self.limit(t, "max_share")
+        max_running, part = self.limit(t, "max_running"), self.limit(t, "max_share")
         most = max(1, math.floor(self.slots * part / 100)) if part else 0
-        return min(cap, most) if cap and most else cap or most
+        return min(max_running, most) if max_running and most else max_running or most
 
     def set_slots(self, slots: int) -> bool:
         """Take how many slots there are; more may let tenants in."""
@@ -57,8 +57,8 @@ class Limiting:
 
     def is_eligible(self, t: Tenant) -> bool:
         """Whether one more task of the tenant may be leased."""
-        cap = self.cap_of(t)
-        return bool(t.ready) and not t.blocked and (not cap or t.leased < cap)
+        max_running = self.cap_of(t)
+        return bool(t.ready) and not t.blocked and (not max_running or t.leased < max_running)
 
     def is_guaranteed(self, t: Tenant) -> bool:
         """Whether the tenant has fewer leases than it is guaranteed."""
@@ -116,7 +116,7 @@ class Limiting:
         else:
             if any(before[which] != after[which] for which in ("rate", "burst")):
                 self.sweeping = 2
-            for which in ("cap", "max_share"):
+            for which in ("max_running", "max_share"):
                 if before[which] > 0 and not 0 < after[which] <= before[which]:
                     self.sweeping = 2
         return before

@@ -46,7 +46,7 @@ class Batch:
     """A batch: its counts, and where its tasks are."""
 
     tenant: str
-    cap: int
+    max_running: int
     created_at: float
     callbacks: dict[str, str]
     events: int = 0
@@ -181,7 +181,7 @@ class Model(Scheduling):
     def put_ready(self, t: Tenant, id: str, at_head: bool = False) -> None:
         """Put a task on its tenant's list, among those of its priority; without a place in its batch it is held."""
         level, b = self.records[id].priority, self.batch_of(id)
-        if b and 0 < b.cap <= b.admitted:
+        if b and 0 < b.max_running <= b.admitted:
             b.sequence += 1
             b.held[id] = level * 2**42 + b.sequence
             t.held += 1
@@ -287,9 +287,9 @@ class Model(Scheduling):
         for name, b in sorted(self.batches.items()):
             if b.state == "complete":
                 continue
-            if b.cap:
-                t = self.touch(b.tenant) if b.held and b.admitted < b.cap else self.tenants.get(b.tenant)
-                for id in first_by_score(b.held, max(0, b.cap - b.admitted)):
+            if b.max_running:
+                t = self.touch(b.tenant) if b.held and b.admitted < b.max_running else self.tenants.get(b.tenant)
+                for id in first_by_score(b.held, max(0, b.max_running - b.admitted)):
                     assert t
                     del b.held[id]
                     t.held -= 1
@@ -306,13 +306,13 @@ class Model(Scheduling):
                     self.call_back(name, "success", now)
 
     def open_batch(
-        self, now: float, tenant: str, name: str, cap: int, callbacks: dict[str, str], events: int = 0
+        self, now: float, tenant: str, name: str, max_running: int, callbacks: dict[str, str], events: int = 0
     ) -> str:
         """Open a batch."""
         now = self.open(now)
         if name in self.batches:
             return "duplicate"
-        new = Batch(tenant, cap, now, dict(callbacks), events)
+        new = Batch(tenant, max_running, now, dict(callbacks), events)
         if self.keeps_too_much(tenant, new.bytes):
             return "FAIRQ quota_exceeded stored_bytes"
         self.touch(tenant)

@@ -76,7 +76,7 @@ def batch(model: Model, name: str) -> tuple[object, ...] | None:
     """What `batches` says of one."""
     if not (b := model.batches.get(name)):
         return None
-    counts = (b.cap, b.total, b.running, b.done, b.dead, b.cancelled)
+    counts = (b.max_running, b.total, b.running, b.done, b.dead, b.cancelled)
     return (b.state, b.tenant, *counts, b.created_at, b.completed_at)
 
 

@@ -65,7 +65,7 @@ def test_more_workers_start_it_no_later(task: Waiting, slots: float, times: floa
 @given(TASKS, SLOTS)
 def test_whoever_pauses_is_told_and_nothing_that_is_lifted_remains(task: Waiting, slots: float) -> None:
     assert task.facts is not None
-    free = evolve(task.facts, blocked=0.0, queue_blocked=0.0, cap=0.0, ahead=0.0, queue_leased=0.0, leased=0.0)
+    free = evolve(task.facts, blocked=0.0, queue_blocked=0.0, max_running=0.0, ahead=0.0, queue_leased=0.0, leased=0.0)
     found = explain("t", evolve(task, state="ready", facts=free), slots)
     assert found.causes == ([] if slots else ["no_worker"])
     paused = evolve(free, blocked=float(PAUSED))

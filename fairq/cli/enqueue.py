@@ -35,7 +35,7 @@ def enqueue(
     events: Annotated[bool, Parameter(negative=())] = False,
     lines: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     json_lines: Annotated[bool, Parameter(negative=())] = False,
-    cap: int = 0,
+    max_running: int = 0,
     wait: float | None = None,
     json: Json = False,
     server: Server | None = None,
@@ -81,8 +81,8 @@ def enqueue(
         raise BadRequest("give a payload or --lines, one of them", field="payload")
     if lines is not None and dedupe_key is not None:
         raise BadRequest("--dedupe-key would make one task of all lines", field="dedupe_key")
-    if lines is None and (cap or json_lines):
-        raise BadRequest("--cap and --json-lines go with --lines", field="lines")
+    if lines is None and (max_running or json_lines):
+        raise BadRequest("--max-running and --json-lines go with --lines", field="lines")
     options: TaskOptions = {
         "delay": delay, "expires_in": expires_in, "max_attempts": max_attempts, "priority": priority,
         "dedupe_key": dedupe_key, "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period,
@@ -90,7 +90,7 @@ def enqueue(
     }  # fmt: skip
     where = server or Server()
     if lines is not None:
-        return _enqueue_lines(where, queue, lines, id, cap, json_lines, options, wait, as_json=json)
+        return _enqueue_lines(where, queue, lines, id, max_running, json_lines, options, wait, as_json=json)
     value = _read_payload(str(payload))
     if wait is not None:
         options["result_ttl"] = wait + _RESULT_TTL
@@ -122,7 +122,7 @@ def _enqueue_lines(
     queue: str,
     path: str,
     id: str | None,
-    cap: int,
+    max_running: int,
     json_lines: bool,
     options: TaskOptions,
     wait: float | None,
@@ -134,7 +134,7 @@ def _enqueue_lines(
     state = run_with(
         server,
         lambda client: enqueue_lines(
-            client, queue, path, id=id, cap=cap, as_json=json_lines, options=options, wait=wait
+            client, queue, path, id=id, max_running=max_running, as_json=json_lines, options=options, wait=wait
         ),
     )
     if as_json:

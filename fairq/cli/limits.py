@@ -14,7 +14,7 @@ from fairq.limits import LIMIT_RANGES
 
 _PER_S = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _TOLD = {
-    "cap": "Tasks that run at once.",
+    "max_running": "Tasks that run at once.",
     "guaranteed": "Tasks that run at once before others are served (not for all tenants).",
     "rate": "Starts a second; or 300/min, 1000/h, 5/d.",
     "burst": "Starts at once (none: as many as the rate gives in a second).",
@@ -32,7 +32,7 @@ Limit = str | None
 class GivenLimits:
     """Limits as they were given: each a number, `none`, or `default`, the one for all."""
 
-    cap: Annotated[Limit, Parameter(help=_TOLD["cap"])] = None
+    max_running: Annotated[Limit, Parameter(help=_TOLD["max_running"])] = None
     guaranteed: Annotated[Limit, Parameter(help=_TOLD["guaranteed"])] = None
     rate: Annotated[Limit, Parameter(help=_TOLD["rate"])] = None
     burst: Annotated[Limit, Parameter(help=_TOLD["burst"])] = None

@@ -68,14 +68,14 @@ async def enqueue_lines(
     path: str,
     *,
     id: str | None,
-    cap: int,
+    max_running: int,
     as_json: bool,
     options: TaskOptions,
     wait: float | None,
 ) -> BatchState:
     """Open a batch, add the lines that are not empty, close it; returns how far it is, after `wait` if complete."""
     with _open_lines(path) as (lines, size), progress(f"enqueue {queue}") as show:
-        batch = await client.open_batch(queue, id=id, cap=cap, events=bool(options.get("events")))
+        batch = await client.open_batch(queue, id=id, max_running=max_running, events=bool(options.get("events")))
         numbered = ((number, line.strip(b"\r\n")) for number, line in enumerate(lines, 1))
         filled = ((number, line) for number, line in numbered if line)
         added = taken = 0

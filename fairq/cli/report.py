@@ -12,7 +12,7 @@ _TOLD = {
     "closed": "outside the opening hours of the tenant, or of the queue",
     "no_worker": "no worker was attached to that server",
     "rate": "the tenant had started as many as its rate allows",
-    "cap": "the tenant had as many running as its cap allows",
+    "max_running": "the tenant had as many running as its cap allows",
     "backlog": "the tenant's own tasks came first",
     "share": "the slots were others'",
 }

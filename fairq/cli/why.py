@@ -55,8 +55,8 @@ def _say_cause(cause: Cause, why: Why) -> str:
             return "no worker is attached to the queue"
         case "rate":
             return f"its tenant has started as many tasks as it may ({why.rate:g} a second){until}"
-        case "cap":
-            return f"its tenant has as many tasks running ({why.running}) as it may ({why.cap})"
+        case "max_running":
+            return f"its tenant has as many tasks running ({why.running}) as it may ({why.max_running})"
         case "batch_cap":
             return f"its batch has as many tasks running, or next to run, as it may ({why.batch_cap})"
         case "backlog" if why.ahead:

@@ -22,8 +22,8 @@ from fairq.client.options import TaskOptions, interval_ms, pack_options, pack_st
 from fairq.errors import BadRequest, FairqError, NoResult, NotYet, TaskFailed, TooLarge
 from fairq.model import (
     MAX_BATCH,
-    MAX_CAP,
     MAX_PAYLOAD_BYTES,
+    MOST_RUNNING,
     Event,
     EventPage,
     NewTask,
@@ -234,7 +234,7 @@ class Client:
         queue: str,
         *,
         id: str | None = None,
-        cap: int = 0,
+        max_running: int = 0,
         on_complete: Any = None,
         on_success: Any = None,
         on_death: Any = None,
@@ -249,7 +249,11 @@ class Client:
         """
         id = check_batch_id(str(uuid_utils.uuid7()) if id is None else id)
         callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
-        body = {"queue": check_name(queue, "queue"), "id": id, "cap": check_int(cap, "cap", 0, MAX_CAP)}
+        body = {
+            "queue": check_name(queue, "queue"),
+            "id": id,
+            "max_running": check_int(max_running, "max_running", 0, MOST_RUNNING),
+        }
         body |= {name: orjson.Fragment(encode_payload(it)) for name, it in callbacks.items() if it is not None}
         if check_flag(events, "events"):
             body["events"] = True
@@ -327,8 +331,9 @@ class Client:
 
         `cron`: five fields, read in the time zone (`Europe/Copenhagen`; None: UTC), or `every`: seconds. `misfire`:
         what becomes of fires when the service was down: `skip` them, or make up for all of them `once`. A task's
-        `start_at` is the time of its fire; options that say another one are refused, and so is a batch. With a `dedupe_key` a fire
-        makes no task while that of an earlier one is not done. `tenant`: whose, for operators; so in the other calls.
+        `start_at` is the time of its fire; options that say another one are refused, and so is a batch. With a
+        `dedupe_key` a fire makes no task while that of an earlier one is not done. `tenant`: whose, for
+        operators; so in the other calls.
 
         Raises: BadRequest, naming the argument; TooLarge for the payload, or when there are 1,000 of them.
         """

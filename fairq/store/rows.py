@@ -81,9 +81,9 @@ def batch_state(id: str, row: Sequence[Any]) -> BatchState | None:
     """Read a row of `batches`; None for one that is not known."""
     if not row:
         return None
-    state, tenant, cap, total, running, done, dead, cancelled, created_at, completed_at = row
+    state, tenant, max_running, total, running, done, dead, cancelled, created_at, completed_at = row
     moments = (int(float(created_at)), int(float(completed_at)))
-    return BatchState(id, state.decode(), tenant.decode(), cap, total, running, done, dead, cancelled, *moments)
+    return BatchState(id, state.decode(), tenant.decode(), max_running, total, running, done, dead, cancelled, *moments)
 
 
 def event(row: Sequence[Any]) -> Event:

@@ -397,10 +397,10 @@ class Store:
         await self.connection.call("DEL", *(keys.progress_key(queue, id) for id in ids))
 
     async def open_batch(
-        self, queue: str, tenant: str, id: str, cap: int, callbacks: Sequence[bytes], *, events: bool = False
+        self, queue: str, tenant: str, id: str, max_running: int, callbacks: Sequence[bytes], *, events: bool = False
     ) -> bool:
         """Open a batch; callbacks are payloads for complete, success and death, or empty. False if it is there."""
-        args: tuple[str | bytes | int, ...] = (id, cap, *callbacks, int(events))
+        args: tuple[str | bytes | int, ...] = (id, max_running, *callbacks, int(events))
         return bool(await self._put("open_batch", queue, tenant, *args, maker=tenant) == b"ok")
 
     async def close_batch(self, queue: str, id: str) -> str:

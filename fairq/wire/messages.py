@@ -133,7 +133,7 @@ class OpenBatch(Request):
     ref: int
     queue: str
     id: str
-    cap: int = 0
+    max_running: int = 0
     on_complete: Any = None
     on_success: Any = None
     on_death: Any = None

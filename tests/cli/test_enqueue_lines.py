@@ -57,9 +57,9 @@ def enqueue(commands: Commands, *argv: str) -> Finished:
 
 def test_each_line_is_a_task_of_one_batch(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
     path = write(tmp_path / "lines", "".join(f"line {n}\n" for n in range(1203)) + "\n\nlast, without an end")
-    done = enqueue(commands, "--lines", path, "--cap", "7", "--json")
+    done = enqueue(commands, "--lines", path, "--max-running", "7", "--json")
     assert done.code == 0, done.err
-    assert (done.json["state"], done.json["total"], done.json["cap"]) == ("closed", 1204, 7)
+    assert (done.json["state"], done.json["total"], done.json["max_running"]) == ("closed", 1204, 7)
     assert server.served is not None
     queue = server.call(server.served.app.store.queue, "emails")
     assert (queue.ready, queue.held) == (7, 1197)
@@ -112,7 +112,7 @@ def test_a_task_is_waited_for_and_its_result_printed(commands: Commands, server:
         ([], "payload"),
         (["1", "--lines", "x"], "payload"),
         (["--lines", "/nowhere/at/all"], "cannot be read"),
-        (["1", "--cap", "3"], "--lines"),
+        (["1", "--max-running", "3"], "--lines"),
         (["--lines", "-", "--dedupe-key", "k"], "dedupe"),
     ],
 )

@@ -13,24 +13,24 @@ from .test_enqueue_lines import Acker, enqueue, write
 
 def test_limits_of_a_tenant_are_set_shown_and_left_to_the_queue_again(commands: Commands) -> None:
     done = commands(
-        "tenants", "set-limits", "emails", "ada", "--cap", "10", "--rate", "300/min", "--stored-bytes", "5000"
+        "tenants", "set-limits", "emails", "ada", "--max-running", "10", "--rate", "300/min", "--stored-bytes", "5000"
     )
     assert done.out.splitlines() == [
         "ada in emails: cap default -> 10", "ada in emails: rate default -> 5",
         "ada in emails: stored_bytes default -> 5000",
     ]  # fmt: skip
-    assert "cap none -> 20" in commands("queues", "set-limits", "emails", "--cap", "20", "--dead", "7").out
+    assert "cap none -> 20" in commands("queues", "set-limits", "emails", "--max-running", "20", "--dead", "7").out
     told = commands("tenants", "limits", "emails", "ada", "--json").json
     assert {name: value for name, value in told["limits"].items() if value is not None} == {
-        "cap": 10, "rate": 5, "stored_bytes": 5000,
+        "max_running": 10, "rate": 5, "stored_bytes": 5000,
     }  # fmt: skip
-    assert (told["holds"]["cap"], told["holds"]["dead"], told["holds"]["queued"]) == (10, 7, 10_000_000)
+    assert (told["holds"]["max_running"], told["holds"]["dead"], told["holds"]["queued"]) == (10, 7, 10_000_000)
     table = lines(commands("tenants", "limits", "emails", "ada"))
     assert any("dead" in line and "default" in line and "7" in line for line in table)
-    assert "cap 10 -> default" in commands("tenants", "set-limits", "emails", "ada", "--cap", "default").out
+    assert "cap 10 -> default" in commands("tenants", "set-limits", "emails", "ada", "--max-running", "default").out
     assert "dead 7 -> none" in commands("queues", "set-limits", "emails", "--dead", "none").out
-    assert commands("queues", "limits", "emails", "--json").json["limits"]["cap"] == 20
-    assert commands("tenants", "limits", "emails", "ada", "--json").json["holds"]["cap"] == 20
+    assert commands("queues", "limits", "emails", "--json").json["limits"]["max_running"] == 20
+    assert commands("tenants", "limits", "emails", "ada", "--json").json["holds"]["max_running"] == 20
 
 
 def test_a_max_share_is_a_part_of_the_slots(commands: Commands) -> None:
@@ -45,7 +45,9 @@ def test_a_max_share_is_a_part_of_the_slots(commands: Commands) -> None:
 @pytest.mark.parametrize(
     ("argv", "word"),
     [
-        (["--cap", "many"], "cap"), (["--cap", "1.5"], "cap"), (["--cap", "-1"], "cap"), (["--rate", "5/week"], "rate"),
+        (["--max-running", "many"], "max_running"), (["--max-running", "1.5"], "max_running"),
+        (["--max-running", "-1"], "max_running"),
+    (["--rate", "5/week"], "rate"),
         (["--rate", "fast"], "rate"), (["--rate", "1e9"], "rate"), (["--stored-bytes", "5MB"], "stored_bytes"),
         (["--max-share", "20"], "max_share"), (["--max-share", "101%"], "max_share"), ([], "--stored-bytes"),
     ],

@@ -94,7 +94,7 @@ async def test_no_more_run_at_once_than_the_cap(served: Served, ada: fairq.Clien
     other.gate = mill.gate
     with trio.fail_after(30):
         async with working(mill.app), working(other.app):
-            batch = await ada.open_batch("emails", cap=3)
+            batch = await ada.open_batch("emails", max_running=3)
             await batch.add_many(range(60))
             await wait_until(lambda: mill.running + other.running == 3)
             await ada.enqueue("emails", "not of the batch")
@@ -216,9 +216,9 @@ async def test_waiting_goes_on_over_a_server_that_stops_and_comes_back(server_st
 
 async def test_the_state_tells_how_far_it_is(served: Served, ada: fairq.Client, operator: Raw) -> None:
     with trio.fail_after(30):
-        batch = await ada.open_batch("emails", id="report-1", cap=2)
+        batch = await ada.open_batch("emails", id="report-1", max_running=2)
         state = await batch.state()
-        assert (state.id, state.state, state.cap, counts(state)) == ("report-1", "open", 2, (0, 0, 0, 0, 0, 0))
+        assert (state.id, state.state, state.max_running, counts(state)) == ("report-1", "open", 2, (0, 0, 0, 0, 0, 0))
         assert state.completed_at_ms == 0
         tasks = await batch.add_many(["a", "b", "c", "d"], ids=["a", "b", "c", "d"], max_attempts=1)
         assert [(await task.state()).state for task in tasks] == ["ready", "ready", "held", "held"]
@@ -310,12 +310,12 @@ async def test_a_batch_is_its_tenants(served: Served, ada: fairq.Client) -> None
 
 async def test_a_batch_may_be_opened_twice(served: Served, ada: fairq.Client) -> None:
     with trio.fail_after(30):
-        first = await ada.open_batch("emails", id="report-1", cap=2)
+        first = await ada.open_batch("emails", id="report-1", max_running=2)
         await first.add(1)
-        again = await ada.open_batch("emails", id="report-1", cap=7)
+        again = await ada.open_batch("emails", id="report-1", max_running=7)
         assert again == first
         state = await again.state()
-        assert (state.cap, state.total) == (2, 1)
+        assert (state.max_running, state.total) == (2, 1)
 
 
 async def test_an_unknown_batch_is_not_found(ada: fairq.Client) -> None:
@@ -378,9 +378,9 @@ async def test_callbacks_run_once(
         ({"queue": "Emails"}, BadRequest, "queue"),
         ({"id": "a/b"}, BadRequest, "id"),
         ({"id": "x" * 41}, BadRequest, "id"),
-        ({"cap": -1}, BadRequest, "cap"),
-        ({"cap": 1.5}, BadRequest, "cap"),
-        ({"cap": 1_000_001}, BadRequest, "cap"),
+        ({"max_running": -1}, BadRequest, "max_running"),
+        ({"max_running": 1.5}, BadRequest, "max_running"),
+        ({"max_running": 1_000_001}, BadRequest, "max_running"),
         ({"on_complete": object()}, BadRequest, "payload"),
         ({"on_success": "x" * 65_535}, TooLarge, "on_success"),
         ({"on_death": "x" * (1 << 20)}, TooLarge, "payload"),

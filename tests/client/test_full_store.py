@@ -116,7 +116,9 @@ async def test_everything_there_is_drains_to_nothing(
             await operator.ask("configure", queue="emails", settings={"lease_ms": 60_000})
             await ada.enqueue_many("emails", ["plain"] * 500 + ["retry"] * 20 + ["reject"])
             wanted = await ada.enqueue("emails", "result", result_ttl=60)
-            capped = await ada.open_batch("emails", cap=3, on_complete="complete", on_success="success", on_death="x")
+            capped = await ada.open_batch(
+                "emails", max_running=3, on_complete="complete", on_success="success", on_death="x"
+            )
             await capped.add_many(["capped"] * 50)
             doomed = await ada.open_batch("emails", on_complete="doomed is over")
             await doomed.add_many(["never"] * 1200, delay=3600)

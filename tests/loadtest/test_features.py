@@ -72,8 +72,8 @@ async def events(store: Store) -> object:
 WAITING: dict[
     str, tuple[Look, object, object]
 ] = {  # what shows that a feature is on while its tasks wait: where to look, what is there, and without it
-    "a cap for all": (limit("cap", ""), 1_000_000, 0),
-    "caps of their own": (limit("cap"), 1_000_000, None),
+    "a cap for all": (limit("max_running", ""), 1_000_000, 0),
+    "caps of their own": (limit("max_running"), 1_000_000, None),
     "rates of their own": (limit("rate"), 1_000_000, None),
     "guarantees of their own": (limit("guaranteed"), 1, None),
     "quotas of their own": (limit("queued"), 1_000_000, None),

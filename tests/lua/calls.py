@@ -76,7 +76,7 @@ class Progress(NamedTuple):
 
     state: str
     tenant: str
-    cap: int
+    max_running: int
     total: int
     running: int
     done: int
@@ -360,10 +360,10 @@ class Queue:
         parts = (ids[start : start + CHANGES] for start in range(0, max(len(ids), 1), CHANGES))
         return [outcome for part in parts for outcome in words(self.call("reschedule", delay, start_at, *part))]
 
-    def open_batch(self, id: str, cap: int = 0, tenant: str = "ada", events: int = 0, **payloads: str) -> str:
+    def open_batch(self, id: str, max_running: int = 0, tenant: str = "ada", events: int = 0, **payloads: str) -> str:
         """Open a batch; payloads are `complete`, `success` and `death`."""
         texts = [payloads.get(name, "") for name in ("complete", "success", "death")]
-        return words([self.call("open_batch", tenant, id, cap, *texts, events)])[0]
+        return words([self.call("open_batch", tenant, id, max_running, *texts, events)])[0]
 
     def batch(self, id: str) -> Progress | None:
         """Read how far a batch is."""

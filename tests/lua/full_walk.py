@@ -63,7 +63,7 @@ class FullWalk(Walk):
             case 2:
                 m.set_max_share(name=choose(["", tenant]), percent=choose(MAX_SHARES))
             case 3:
-                m.set_limits(name=tenant, limit=choose(["guaranteed", "cap"]), choice=self.random.randrange(4))
+                m.set_limits(name=tenant, limit=choose(["guaranteed", "max_running"]), choice=self.random.randrange(4))
             case 4:
                 m.operate(
                     verb=choose(["set_weight", "pause", "resume"]), tenant=tenant, weight=choose([500, 1000, 9000])

@@ -42,9 +42,9 @@ class Seat:
     def __init__(self, account: Any, details: Any) -> None:
         self.__dict__ |= vars(account) | vars(details) | vars(unpack("BOOKS", account.books))
 
-    def is_eligible(self, cap: float) -> bool:
+    def is_eligible(self, max_running: float) -> bool:
         """Whether the tenant can be served."""
-        return bool(self.ready > 0 and not self.blocked and (not cap or self.leased < cap))
+        return bool(self.ready > 0 and not self.blocked and (not max_running or self.leased < max_running))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
@@ -292,14 +292,14 @@ class Keyspace:
             alive = belongs - self.dead.keys()
             assert b.running == len(alive & self.leases), name
             assert b.admitted == len(alive & (ready.keys() | self.leases)), name
-            assert not b.cap or b.admitted <= b.cap, name
+            assert not b.max_running or b.admitted <= b.max_running, name
             assert b.total - b.done - b.dead - b.cancelled == len(alive), name
             assert self.members.get(name, set()) <= alive
             stopped = {id for id in alive if id in self.runs and self.runs[id].state == STOPPING}
             assert name in self.cancelling or stopped | self.members.get(name, set()) == alive
             held = self.held.get(name, set())
             assert held <= alive
-            assert not held or b.admitted == b.cap, "a place is free while tasks are held"
+            assert not held or b.admitted == b.max_running, "a place is free while tasks are held"
 
     def check_graves(self) -> None:
         """Every dead letter stands once among all deaths and once among its tenant's, at the time when it died."""
@@ -315,16 +315,18 @@ class Keyspace:
         """Whoever is eligible is seated and weighed, nobody else is; slots are dense, the wake list is covered."""
         eligible = {t: s for t, s in self.seats.items() if s.slot != OUT}
         for tenant, seat in self.seats.items():
-            cap = self.limits[tenant].cap if tenant in self.limits else -1
+            max_running = self.limits[tenant].max_running if tenant in self.limits else -1
             most = self.most_of(tenant)
-            if cap >= 0 and not most:  # a cap for all, or the slots, may have changed since a tenant was seated
-                assert (tenant in eligible) == seat.is_eligible(cap), tenant
+            if max_running >= 0 and not most:  # a cap for all, or the slots, may have changed since a tenant was seated
+                assert (tenant in eligible) == seat.is_eligible(max_running), tenant
             elif tenant in eligible:
                 assert seat.is_eligible(0), tenant
             else:  # one that a cap for all kept out, which is wider now, is let in by the next ticks
-                cap = cap if cap >= 0 else self.limits[""].cap if "" in self.limits else 0
-                cap = min(cap, most) if cap and most else cap or most
-                assert self.queue.sweeping or not seat.is_eligible(cap), tenant
+                max_running = (
+                    max_running if max_running >= 0 else self.limits[""].max_running if "" in self.limits else 0
+                )
+                max_running = min(max_running, most) if max_running and most else max_running or most
+                assert self.queue.sweeping or not seat.is_eligible(max_running), tenant
         assert self.queue.servable == len(eligible)
         competing = {t: s for t, s in eligible.items() if not 0 < self.guaranteed(t) >= s.leased}
         assert {t for t, s in self.seats.items() if s.standing == 2} == competing.keys()

@@ -46,7 +46,7 @@ SETTINGS: dict[str, list[int]] = {
     "dead_keep": [1000, 1000, 2, 0],
 }
 LIMITED: dict[str, list[float]] = {
-    "cap": [-1, 0, 1, 2],
+    "max_running": [-1, 0, 1, 2],
     "guaranteed": [-1, 1, 2, 3],
     "rate": [-1, 300, 1.5, 40, 0.01, 0],
     "burst": [-1, 0, 1, 2, 7],
@@ -197,14 +197,16 @@ class QueueMachine(RuleBasedStateMachine):
             if outcome == "ok":
                 self.lives[id] = 0
 
-    @rule(tenant=TENANTS, name=st.sampled_from(BATCHES), cap=st.sampled_from([0, 1, 2]), called=st.integers(0, 15))
-    def open_batch(self, tenant: str, name: str, cap: int, called: int) -> None:
+    @rule(
+        tenant=TENANTS, name=st.sampled_from(BATCHES), max_running=st.sampled_from([0, 1, 2]), called=st.integers(0, 15)
+    )
+    def open_batch(self, tenant: str, name: str, max_running: int, called: int) -> None:
         """Open a batch; a name may come again when it has been forgotten."""
         events = [event for i, event in enumerate(("complete", "success", "death")) if called & 1 << i]
         callbacks, told = [e if e in events else "" for e in EVENTS], called // 8
-        (outcome,) = words(self.attempt("open_batch", tenant, name, cap, *callbacks, told))
+        (outcome,) = words(self.attempt("open_batch", tenant, name, max_running, *callbacks, told))
         payloads = dict(zip(events, events, strict=True))
-        self.same(outcome, self.model.open_batch(self.now, tenant, name, cap, payloads, told))
+        self.same(outcome, self.model.open_batch(self.now, tenant, name, max_running, payloads, told))
 
     @rule(verb=st.sampled_from(["close_batch", "close_batch", "cancel_batch"]), name=st.sampled_from(BATCHES))
     def end_batch(self, verb: str, name: str) -> None:
@@ -496,7 +498,10 @@ class QueueMachine(RuleBasedStateMachine):
             return self.same(facts, {})
         t, b = self.model.records[id].tenant, self.model.batch_of(id)
         self.same(
-            [facts[name] for name in ("weight", "ready", "leased", "blocked", "cap", "rate", "competes", "queue_kept")],
+            [
+                facts[name]
+                for name in ("weight", "ready", "leased", "blocked", "max_running", "rate", "competes", "queue_kept")
+            ],
             [t.weight, len(t.ready), t.leased, t.blocked, self.model.cap_of(t), self.model.limit(t, "rate"),
              t.counted, self.model.kept_slots],
         )  # fmt: skip
@@ -586,11 +591,11 @@ class Walk:
                 m.reschedule(ids=self.some(3, IDS), span=choose([-50, 0, *SPANS]))
             case 9:
                 called = seed % 8 + self.teller.choice([0, 8])
-                m.open_batch(tenant=choose(NAMES), name=choose(BATCHES), cap=choose([0, 1, 2]), called=called)
+                m.open_batch(tenant=choose(NAMES), name=choose(BATCHES), max_running=choose([0, 1, 2]), called=called)
             case 10:
                 m.end_batch(verb=choose(["close_batch", "close_batch", "cancel_batch"]), name=choose(BATCHES))
             case 11:
-                limit = choose([*sorted(LIMITED), "cap", "rate", "rate", "burst", "guaranteed"])
+                limit = choose([*sorted(LIMITED), "max_running", "rate", "rate", "burst", "guaranteed"])
                 m.set_limits(name=choose(["", *NAMES]), limit=limit, choice=self.random.randrange(6))
             case 12:
                 m.schedule(
@@ -637,14 +642,14 @@ class Walk:
         """Do what seldom comes by chance: widen a cap that keeps tenants out, replay what an earlier batch left."""
         m, model = self.machine, self.machine.model
         if any(t.cause == CAPPED and t.slot == OUT for t in model.tenants.values()):
-            m.set_limits(name="", limit="cap", choice=self.repeater.choice([0, 3]))
+            m.set_limits(name="", limit="max_running", choice=self.repeater.choice([0, 3]))
         ended = {name for name, b in model.batches.items() if b.state == "complete"}
         left = [id for id in sorted(model.dead) if model.records[id].batch in ended]
         for id in left[:1]:
             tenant, name = model.records[id].tenant.name, model.records[id].batch
             m.configure(name="dead_keep_ms", choice=2)
             m.tick(ms=BATCH_KEEP_MS + 1, limit=100)
-            m.open_batch(tenant=tenant, name=name, cap=0, called=0)
+            m.open_batch(tenant=tenant, name=name, max_running=0, called=0)
             m.replay_or_purge(verb="replay", ids=[id])
 
     def read(self) -> None:

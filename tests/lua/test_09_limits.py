@@ -8,7 +8,7 @@ import redis
 from .calls import LEASE_MS, Queue, writes
 
 UNSET = dict.fromkeys(
-    ("cap", "guaranteed", "rate", "burst", "queued", "stored_bytes", "delayed", "dead", "max_share"), -1.0
+    ("max_running", "guaranteed", "rate", "burst", "queued", "stored_bytes", "delayed", "dead", "max_share"), -1.0
 )
 NONE = dict.fromkeys(UNSET, 0.0) | {"queued": 1e7, "delayed": 1e7, "stored_bytes": 2.0**30}  # what holds by default
 
@@ -32,7 +32,7 @@ def run(queue: Queue, ms: int, step: int = 1, limit: int = 100) -> list[int]:
 
 @pytest.mark.parametrize("whose", ["ada", ""])
 def test_no_more_tasks_run_than_the_cap_allows(queue: Queue, whose: str) -> None:
-    queue.set_limits(whose, cap=3)
+    queue.set_limits(whose, max_running=3)
     queue.enqueue("ada", *(f"a{n}" for n in range(20)))
     running = queue.claim(10)
     assert len(running) == 3
@@ -44,7 +44,7 @@ def test_no_more_tasks_run_than_the_cap_allows(queue: Queue, whose: str) -> None
 
 
 def test_slots_that_the_capped_leave_go_to_the_others(queue: Queue) -> None:
-    queue.set_limits("ada", cap=2)
+    queue.set_limits("ada", max_running=2)
     queue.enqueue("ada", *(f"a{n}" for n in range(50)))
     queue.enqueue("bob", *(f"b{n}" for n in range(50)))
     assert len(queue.claim(30)) == 30
@@ -52,28 +52,28 @@ def test_slots_that_the_capped_leave_go_to_the_others(queue: Queue) -> None:
 
 
 def test_a_tenant_may_have_more_or_less_than_all_others(queue: Queue) -> None:
-    queue.set_limits("", cap=2)
-    queue.set_limits("ada", cap=0)
-    queue.set_limits("bob", cap=1)
+    queue.set_limits("", max_running=2)
+    queue.set_limits("ada", max_running=0)
+    queue.set_limits("bob", max_running=1)
     for name in ("ada", "bob", "cyd"):
         queue.enqueue(name, *(f"{name}{n}" for n in range(10)))
     queue.claim(30)
     assert [leased(queue, name) for name in ("ada", "bob", "cyd")] == [10, 1, 2]
-    assert queue.set_limits("bob", cap=-1) == UNSET | {"cap": 1}
+    assert queue.set_limits("bob", max_running=-1) == UNSET | {"max_running": 1}
     queue.claim(30)
     assert leased(queue, "bob") == 2
 
 
 @pytest.mark.parametrize("how", ["raised", "default", "ack", "nack", "release", "reap"])
 def test_every_end_of_a_cap_brings_the_tenant_back_and_tells_the_hungry(queue: Queue, how: str) -> None:
-    queue.set_limits("ada", cap=1)
+    queue.set_limits("ada", max_running=1)
     queue.enqueue("ada", "a", "b")
     lease = queue.claim(5)[0]
     with queue.client.pubsub() as listener:
         listener.ssubscribe(queue.key("ready"))
         assert listener.get_sharded_message(timeout=5)
         if how in ("raised", "default"):
-            queue.set_limits("ada", cap=2 if how == "raised" else -1)
+            queue.set_limits("ada", max_running=2 if how == "raised" else -1)
         elif how == "reap":
             queue.advance(LEASE_MS)
             queue.tick()
@@ -88,7 +88,7 @@ def test_every_end_of_a_cap_brings_the_tenant_back_and_tells_the_hungry(queue: Q
 def test_a_lowered_cap_takes_nothing_back(queue: Queue) -> None:
     queue.enqueue("ada", *(f"a{n}" for n in range(10)))
     running = queue.claim(5)
-    queue.set_limits("ada", cap=2)
+    queue.set_limits("ada", max_running=2)
     for lease in running[:3]:
         queue.end("ack", lease)
         assert queue.claim(5) == []
@@ -100,7 +100,7 @@ def test_a_lowered_cap_for_all_acts_on_those_who_wait(queue: Queue) -> None:
     for name in ("ada", "bob"):
         queue.enqueue(name, *(f"{name}{n}" for n in range(20)))
     queue.claim(10)
-    queue.set_limits("", cap=2)
+    queue.set_limits("", max_running=2)
     assert queue.claim(10) == []
     assert queue.queue_state()["leased"] == 10
 
@@ -306,7 +306,7 @@ def test_bytes_count_wherever_the_task_is(queue: Queue, state: str) -> None:
 
 def test_tasks_that_wait_for_a_place_in_their_batch_count(queue: Queue) -> None:
     queue.set_limits("ada", queued=3)
-    queue.open_batch("b", cap=1)
+    queue.open_batch("b", max_running=1)
     queue.enqueue("ada", "a", "b", "c", batch="b")
     with pytest.raises(redis.ResponseError, match="quota_exceeded queued"):
         queue.enqueue("ada", "d")
@@ -361,10 +361,10 @@ def test_a_lowered_limit_of_dead_letters_is_reached_by_and_by(queue: Queue) -> N
 
 
 def test_limits_are_told_and_taken_off_again(queue: Queue) -> None:
-    assert queue.set_limits("ada", cap=2, rate=0.5) == UNSET
+    assert queue.set_limits("ada", max_running=2, rate=0.5) == UNSET
     assert queue.set_limits("", queued=10) == NONE
     assert (queue.tenant("ada").limited, queue.queue_state()["limited"]) == (1, 1)
-    assert queue.set_limits("ada", cap=-1, rate=-1) == UNSET | {"cap": 2, "rate": 0.5}
+    assert queue.set_limits("ada", max_running=-1, rate=-1) == UNSET | {"max_running": 2, "rate": 0.5}
     assert queue.set_limits("", queued=-1) == NONE | {"queued": 10}
     assert (queue.tenant("ada").limited, queue.queue_state()["limited"]) == (0, 0)
     assert not queue.client.exists(queue.key("limits"))
@@ -389,7 +389,7 @@ def test_the_capped_lose_their_slots_when_the_cap_for_all_is_lowered(queue: Queu
     for name in names:
         queue.enqueue(name, *(f"{name}-{n}" for n in range(20)))
     queue.claim(30)
-    queue.set_limits("", cap=2)
+    queue.set_limits("", max_running=2)
     for _ in range(20):  # probes that miss take the slots of those whom they hit
         assert queue.claim(10) == []
     assert queue.queue_state()["hungry"] == 1
@@ -398,16 +398,16 @@ def test_the_capped_lose_their_slots_when_the_cap_for_all_is_lowered(queue: Queu
     assert writes(queue) == before, "nobody is in the draw: nothing is tried, and nobody is woken to try again"
 
 
-@pytest.mark.parametrize("cap", [0, 2])
-def test_a_wider_cap_for_all_lets_everybody_in_with_the_next_ticks(queue: Queue, cap: int) -> None:
-    queue.set_limits("", cap=1)
+@pytest.mark.parametrize("max_running", [0, 2])
+def test_a_wider_cap_for_all_lets_everybody_in_with_the_next_ticks(queue: Queue, max_running: int) -> None:
+    queue.set_limits("", max_running=1)
     names = [f"t{n}" for n in range(1200)]
     for name in names:
         queue.enqueue(name, f"{name}/0", f"{name}/1")
     for _ in range(3):
         queue.claim(500)
     assert (queue.queue_state()["leased"], queue.claim(10)) == (1200, [])
-    queue.set_limits("", cap=cap)
+    queue.set_limits("", max_running=max_running)
     ticks = 0
     while queue.tick().next_due == queue.now:
         ticks += 1
@@ -419,8 +419,8 @@ def test_a_wider_cap_for_all_lets_everybody_in_with_the_next_ticks(queue: Queue,
 
 
 def test_a_narrower_cap_for_all_and_caps_of_their_own_make_no_sweep(queue: Queue) -> None:
-    queue.set_limits("", cap=3)
-    queue.set_limits("", cap=2)
-    queue.set_limits("ada", cap=1)
-    queue.set_limits("ada", cap=-1)
+    queue.set_limits("", max_running=3)
+    queue.set_limits("", max_running=2)
+    queue.set_limits("ada", max_running=1)
+    queue.set_limits("ada", max_running=-1)
     assert queue.queue_state()["sweeping"] == 0

@@ -184,9 +184,9 @@ def test_a_max_share_follows_the_workers(queue: Queue, name: str) -> None:
 
 def test_the_smaller_of_cap_and_max_share_bounds(queue: Queue) -> None:
     queue.enqueue("ada", *(f"t{n}" for n in range(20)))
-    queue.set_limits("ada", max_share=50, cap=3)
+    queue.set_limits("ada", max_share=50, max_running=3)
     assert len(queue.claim(10, slots=10)) == 3
-    queue.set_limits("ada", cap=8)
+    queue.set_limits("ada", max_running=8)
     assert len(queue.claim(10, slots=10)) == 2
     queue.set_limits("ada", max_share=-1)
     assert len(queue.claim(10, slots=10)) == 3

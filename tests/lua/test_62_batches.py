@@ -18,7 +18,7 @@ def run(queue: Queue, limit: int = 100, action: str = "ack") -> list[str]:
 
 
 def test_a_cap_holds_the_others_until_one_has_ended(queue: Queue) -> None:
-    assert queue.open_batch("b", cap=2) == "ok"
+    assert queue.open_batch("b", max_running=2) == "ok"
     queue.enqueue("ada", *"wxyz", batch="b")
     assert [queue.state(id) for id in "wxyz"] == ["ready", "ready", "held", "held"]
     assert (queue.tenant("ada").held, queue.queue_state()["held"]) == (2, 2)
@@ -32,7 +32,7 @@ def test_a_cap_holds_the_others_until_one_has_ended(queue: Queue) -> None:
 
 @pytest.mark.parametrize("how", ["release", "reap", "nack"])
 def test_a_cap_holds_when_workers_die_and_attempts_fail(queue: Queue, how: str) -> None:
-    queue.open_batch("b", cap=1)
+    queue.open_batch("b", max_running=1)
     queue.enqueue("ada", "x", "y", batch="b")
     lease = queue.claim(5)[0]
     if how == "reap":
@@ -45,7 +45,7 @@ def test_a_cap_holds_when_workers_die_and_attempts_fail(queue: Queue, how: str) 
 
 
 def test_a_task_that_waits_for_its_next_attempt_gives_its_place_to_another(queue: Queue) -> None:
-    queue.open_batch("b", cap=1)
+    queue.open_batch("b", max_running=1)
     queue.enqueue("ada", "x", "y", batch="b")
     queue.end("nack", queue.claim(5)[0], 1000)
     assert run(queue) == ["y"]
@@ -55,15 +55,15 @@ def test_a_task_that_waits_for_its_next_attempt_gives_its_place_to_another(queue
 
 
 def test_the_most_urgent_of_the_held_goes_first(queue: Queue) -> None:
-    queue.open_batch("b", cap=1)
+    queue.open_batch("b", max_running=1)
     queue.enqueue("ada", "now", "later", batch="b")
     queue.enqueue("ada", "urgent", batch="b", priority=0)
     assert [id for _ in range(3) for id in run(queue)] == ["now", "urgent", "later"]
 
 
 def test_two_batches_take_turns_and_do_not_share_a_cap(queue: Queue) -> None:
-    queue.open_batch("b", cap=1)
-    queue.open_batch("c", cap=2)
+    queue.open_batch("b", max_running=1)
+    queue.open_batch("c", max_running=2)
     queue.enqueue("ada", "b1", "b2", batch="b")
     queue.enqueue("ada", "c1", "c2", "c3", batch="c")
     assert [lease.id for lease in queue.claim(10)] == ["b1", "c1", "c2"]
@@ -119,7 +119,7 @@ def test_expired_and_cancelled_tasks_are_counted(queue: Queue) -> None:
 
 
 def test_a_replayed_letter_of_an_unfinished_batch_counts_again(queue: Queue) -> None:
-    queue.open_batch("b", cap=1)
+    queue.open_batch("b", max_running=1)
     queue.enqueue("ada", "x", "y", batch="b")
     run(queue, 1, "reject")
     lease = queue.claim(1)[0]
@@ -133,7 +133,7 @@ def test_a_replayed_letter_of_an_unfinished_batch_counts_again(queue: Queue) -> 
 
 
 def test_what_happens_after_completion_changes_nothing(queue: Queue) -> None:
-    queue.open_batch("b", cap=1)
+    queue.open_batch("b", max_running=1)
     queue.enqueue("ada", "x", batch="b")
     run(queue, 1, "reject")
     queue.call("close_batch", "b")
@@ -146,7 +146,7 @@ def test_what_happens_after_completion_changes_nothing(queue: Queue) -> None:
 
 
 def test_a_cancelled_batch_ends_with_its_running_tasks(queue: Queue) -> None:
-    queue.open_batch("b", cap=2)
+    queue.open_batch("b", max_running=2)
     queue.enqueue("ada", *(f"x{n}" for n in range(400)), batch="b")
     queue.enqueue("ada", *(f"y{n}" for n in range(400)), batch="b", delay=50)
     first, second = queue.claim(5)
@@ -165,8 +165,8 @@ def test_a_cancelled_batch_ends_with_its_running_tasks(queue: Queue) -> None:
 
 
 def test_opening_adding_and_closing_again_change_nothing(queue: Queue) -> None:
-    queue.open_batch("b", cap=3)
-    assert queue.open_batch("b", cap=9) == "duplicate"
+    queue.open_batch("b", max_running=3)
+    assert queue.open_batch("b", max_running=9) == "duplicate"
     assert queue.enqueue("ada", "x", batch="b") == ["ok"]
     assert queue.enqueue("ada", "x", batch="b") == ["duplicate"]
     assert [queue.call("close_batch", "b") for _ in "12"] == [b"open", b"closed"]
@@ -180,8 +180,8 @@ def test_what_is_refused(queue: Queue) -> None:
     refused(queue, "batch_closed batch", "enqueue", "ada", "x", options(batch="b"), b"{}")
     refused(queue, "not_found batch", "enqueue", "bob", "x", options(batch="b"), b"{}")
     refused(queue, "not_found batch", "enqueue", "ada", "x", options(batch="none"), b"{}")
-    for cap in (-1, 1.5, "x", 1_000_001):
-        refused(queue, "bad_request cap", "open_batch", "ada", "c", cap, "", "", "")
+    for max_running in (-1, 1.5, "x", 1_000_001):
+        refused(queue, "bad_request max_running", "open_batch", "ada", "c", max_running, "", "", "")
     refused(queue, "bad_request tenant", "open_batch", "a:b", "c", 0, "", "", "")
     refused(queue, "too_large payload", "open_batch", "ada", "c", 0, "", "x" * 65_536, "")
     refused(queue, "not_found batch", "close_batch", "none")
@@ -250,7 +250,7 @@ def test_a_lease_that_runs_out_while_its_batch_is_being_cancelled_is_cancelled_o
 
 
 def test_no_task_of_a_batch_that_is_being_cancelled_is_given_a_place(queue: Queue) -> None:
-    queue.open_batch("b", cap=10)
+    queue.open_batch("b", max_running=10)
     for first in range(0, 600, 300):
         queue.enqueue("ada", *(f"w{n}" for n in range(first, first + 300)), batch="b")
     queue.call("cancel_batch", "b")

@@ -45,13 +45,13 @@ def others_slots(queue: Queue) -> None:
 
 def held(queue: Queue) -> None:
     """Hold a task back by its batch's cap."""
-    queue.open_batch("b", cap=1)
+    queue.open_batch("b", max_running=1)
     queue.enqueue("ada", "t0", "t", batch="b")
 
 
 def capped(queue: Queue) -> None:
     """Let a tenant run as much as it may."""
-    queue.set_limits("ada", cap=1)
+    queue.set_limits("ada", max_running=1)
     queue.enqueue("ada", "t0", "t")
     queue.claim(4)
 
@@ -96,7 +96,7 @@ CAUSES: dict[str, tuple[Callable[[Queue], object], list[str], int, int]] = {
     "it starts later": (lambda queue: queue.enqueue("ada", "t", delay=500), ["start"], 500, 0),
     "its next attempt is later": (failed, ["retry"], 500, 0),
     "the rate": (spent, ["rate"], 500, 0),
-    "the cap": (capped, ["cap"], 0, 0),
+    "the cap": (capped, ["max_running"], 0, 0),
     "the batch's cap": (held, ["batch_cap"], 0, 0),
     "the backlog": (backlog, ["backlog"], 0, 1),
     "its tenant's running tasks": (own_slots, ["backlog"], 0, 0),
@@ -116,14 +116,14 @@ def test_each_cause_is_told(queue: Queue, name: str) -> None:
 
 
 def test_all_causes_are_told_and_the_one_to_look_at_comes_first(queue: Queue) -> None:
-    queue.set_limits("ada", cap=1, rate=2, burst=1)
+    queue.set_limits("ada", max_running=1, rate=2, burst=1)
     queue.enqueue("ada", "t0", "t1", "t")
     queue.claim()
     queue.call("pause", "ada")
     close(queue, "")
     found = why(queue, "t", slots=0)
-    assert found.causes == ["tenant_paused", "queue_closed", "no_worker", "rate", "cap", "backlog"]
-    assert (found.running, found.cap, found.rate, found.starts_at_ms) == (1, 1, 2, None)
+    assert found.causes == ["tenant_paused", "queue_closed", "no_worker", "rate", "max_running", "backlog"]
+    assert (found.running, found.max_running, found.rate, found.starts_at_ms) == (1, 1, 2, None)
 
 
 def test_of_kept_slots_it_is_told_how_many_they_are_to_those_that_may_have_none(queue: Queue) -> None:
@@ -134,7 +134,7 @@ def test_of_kept_slots_it_is_told_how_many_they_are_to_those_that_may_have_none(
     queue.set_limits("ada", guaranteed=4)
     assert why(queue, "t").causes == []
     queue.set_limits("ada", guaranteed=3, max_share=75)
-    assert why(queue, "t").causes == ["cap"]
+    assert why(queue, "t").causes == ["max_running"]
 
 
 def test_what_does_not_wait_has_no_causes(queue: Queue) -> None:
@@ -199,7 +199,7 @@ STARTS = [
     ({}, 1000, 60),
     ({}, 3000, 200),
     ({}, 1000, 3),
-    ({"cap": 1}, 1000, 20),
+    ({"max_running": 1}, 1000, 20),
     ({"rate": 5, "burst": 1}, 1000, 30),
     ({"guaranteed": 6}, 1000, 100),
 ]
@@ -263,7 +263,11 @@ LET_IN: dict[str, tuple[Callable[[Queue], object], Callable[[Queue], object], in
         lambda queue: close(queue, "ada"), lambda queue: queue.call("set_opening_hours", "ada", "", 1, 0, ""), 2,
     ),
     "rate": (lambda queue: (queue.set_limits("ada", rate=2, burst=1), queue.claim()), unpark, 4),
-    "cap": (lambda queue: queue.set_limits("ada", cap=1), lambda queue: queue.set_limits("ada", cap=9), 8),
+    "max_running": (
+        lambda queue: queue.set_limits("ada", max_running=1),
+        lambda queue: queue.set_limits("ada", max_running=9),
+        8,
+    ),
 }  # fmt: skip
 
 

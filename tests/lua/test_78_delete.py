@@ -23,7 +23,7 @@ PUTS_IN = {
     "open_batch": ("ada", "b", 0, "", "", "", 0),
     "schedule": ("ada", "s", 1, 0, TIMING, packed_template()),
     "set_weight": ("ada", 2000),
-    "set_limits": ("ada", "cap", 1),
+    "set_limits": ("ada", "max_running", 1),
     "set_opening_hours": ("ada", "daily", 0, 1, ""),
     "pause": ("ada",),
     "resume": ("",),
@@ -46,7 +46,7 @@ def fill(queue: Queue) -> None:
     queue.enqueue("ada", "urgent", priority=3, key="mine")
     queue.enqueue("ada", "later", delay=1000, expires_in=5000)
     queue.enqueue("ada", "soon", priority=7)
-    queue.open_batch("capped", cap=1)
+    queue.open_batch("capped", max_running=1)
     queue.enqueue("ada", "in-1", "in-2", batch="capped")
     queue.open_batch("complete")
     queue.call("close_batch", "complete")
@@ -56,7 +56,7 @@ def fill(queue: Queue) -> None:
     queue.call("cancel_batch", "large")
     queue.enqueue("long", "long-1", payload=b"x" * 5000, delay=1000)
     queue.call("schedule", "ada", "nightly", queue.now + 1000, 0, TIMING, packed_template())
-    queue.set_limits("", cap=100)
+    queue.set_limits("", max_running=100)
     queue.call("set_opening_hours", "zoe", "daily", 1, queue.now + 1000, "")
     queue.set_limits("slow", rate=0.001, burst=1)
     queue.enqueue("slow", "s-1", "s-2")
@@ -130,7 +130,7 @@ def test_nothing_is_put_into_a_queue_that_was_not_made(queue: Queue, verb: str) 
 
 HOLDS = {
     "ready": lambda queue: queue.enqueue("ada", "a"),
-    "held": lambda queue: (queue.open_batch("b", cap=1), queue.enqueue("ada", "a", "b", batch="b")),
+    "held": lambda queue: (queue.open_batch("b", max_running=1), queue.enqueue("ada", "a", "b", batch="b")),
     "delayed": lambda queue: queue.enqueue("ada", "a", delay=1000),
     "leased": lambda queue: (queue.enqueue("ada", "a"), queue.claim()),
     "dead": lambda queue: queue.bury("ada", "a"),

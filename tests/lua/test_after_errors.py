@@ -21,7 +21,7 @@ def fill(queue: Queue) -> None:
     queue.enqueue("ada", "urgent", priority=0)
     queue.enqueue("ada", "late", expires_in=10)
     queue.enqueue("ada", "tombstone", expires_in=5)
-    queue.open_batch("batch", cap=1)
+    queue.open_batch("batch", max_running=1)
     queue.enqueue("ada", "b0", "b1", batch="batch", result=1000)
     queue.advance(6)
     queue.tick()
@@ -47,7 +47,7 @@ KEYS = [
 def test_a_claim_that_fails_has_changed_nothing_and_can_be_repeated(queue: Queue, name: str) -> None:
     fill(queue)
     if name == "limits":
-        queue.set_limits("bob", cap=1)
+        queue.set_limits("bob", max_running=1)
     key, spare = queue.key(name), queue.key("spare")
     queue.client.rename(key, spare)
     queue.client.set(key, "of another type")

@@ -35,9 +35,9 @@ def many(count: int, tenant: str = "ada") -> list[str]:
     return [f"{tenant}-{n}" for n in range(count)]
 
 
-def open_batch(queue: Queue, id: str, cap: int = 0) -> None:
+def open_batch(queue: Queue, id: str, max_running: int = 0) -> None:
     """Open a batch that has all callbacks."""
-    queue.open_batch(id, cap, complete="all ended", success="all done", death="one dead")
+    queue.open_batch(id, max_running, complete="all ended", success="all done", death="one dead")
 
 
 def head_of(queue: Queue) -> bytes:
@@ -85,7 +85,7 @@ def test_what_needs_room_is_refused_and_changes_nothing(queue: Queue, verb: str)
 
 
 def claim(queue: Queue) -> Iterator[None]:
-    queue.open_batch("capped", cap=20)
+    queue.open_batch("capped", max_running=20)
     for name in ("ada", "bob"):
         queue.enqueue(name, *many(200, name), result=1000, priority=7)
     queue.enqueue("ada", *many(50, "late"), expires_in=5)
@@ -99,7 +99,7 @@ def claim(queue: Queue) -> Iterator[None]:
 
 
 def settle(queue: Queue) -> Iterator[None]:
-    open_batch(queue, "b", cap=100)
+    open_batch(queue, "b", max_running=100)
     queue.enqueue("ada", *many(400), batch="b", result=1000)
     queue.call("close_batch", "b")
     leases = queue.claim(500)
@@ -170,7 +170,7 @@ def reschedule(queue: Queue) -> Iterator[None]:
 
 
 def cancel_batch(queue: Queue) -> Iterator[None]:
-    open_batch(queue, "b", cap=5)
+    open_batch(queue, "b", max_running=5)
     queue.enqueue("ada", *many(500), batch="b")
     queue.enqueue("ada", *many(400, "more"), batch="b")
     running = queue.claim(5)
@@ -208,7 +208,7 @@ def set_weight(queue: Queue) -> Iterator[None]:
 def set_limits(queue: Queue) -> Iterator[None]:
     queue.enqueue("ada", *many(10))
     yield
-    queue.set_limits("ada", cap=2, rate=1, burst=1)
+    queue.set_limits("ada", max_running=2, rate=1, burst=1)
     assert len(queue.claim(10)) == 1
 
 

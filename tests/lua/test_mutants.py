@@ -90,7 +90,9 @@ MUTANTS = [
         "  if header.expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end\n",
         "",
     ),
-    Mutant("the cap is not looked at", "if b and b.cap > 0 and b.admitted >= b.cap then", "if false then"),
+    Mutant(
+        "the cap is not looked at", "if b and b.max_running > 0 and b.admitted >= b.max_running then", "if false then"
+    ),
     Mutant("a place is never given back", "if b then b.admitted = b.admitted - 1 end", ""),
     Mutant(
         "a lost lease keeps its place", "    batches.give_place_back(call, id)\n  end\n  charges", "  end\n  charges"
@@ -240,7 +242,7 @@ MUTANTS = [
     ),
     Mutant(
         "a wider cap for all lets nobody in",
-        "if is_metered_anew or is_wider(before.cap, after.cap) or",
+        "if is_metered_anew or is_wider(before.max_running, after.max_running) or",
         "if is_metered_anew or",
     ),
     Mutant("a sweep has no end", "page[1] == '0' and 0 or 1, true", "1, true"),
@@ -1017,7 +1019,9 @@ IN_FULL_QUEUES = [
         "math.max(1, math.floor(call.queue.slots * l.max_share / 100))",
         "math.floor(call.queue.slots * l.max_share / 100)",
     ),
-    Mutant("a max share hides the cap", "return l.cap > 0 and math.min(l.cap, most) or most", "return most"),
+    Mutant(
+        "a max share hides the cap", "return l.max_running > 0 and math.min(l.max_running, most) or most", "return most"
+    ),
     Mutant("who wins a max share is not known of", "  if after.max_share > 0 then call.queue.max_shares = 1 end\n", ""),
 ]
 # Found only after thousands of steps.

@@ -93,16 +93,18 @@ REFUSED: dict[str, Rows] = {
         "bad_request weight": [("ada", weight) for weight in (0, -1, 1.5, 10_000_001, "nan", "inf", "", "heavy")],
     },
     "set_limits": {
-        "bad_request tenant": [(name, "cap", 1) for name in NAMES if name],
-        "bad_request limits": [("ada",), ("ada", "cap"), ("ada", "cap", 1, "dead")],
-        "bad_request cap": [
-            *(("ada", "dead", 1, "cap", cap) for cap in (-2, 1.5, 1_000_001, "nan", "", "many")),
-            ("ada", "cap", 1, "cap", 2),
+        "bad_request tenant": [(name, "max_running", 1) for name in NAMES if name],
+        "bad_request limits": [("ada",), ("ada", "max_running"), ("ada", "max_running", 1, "dead")],
+        "bad_request max_running": [
+            *(("ada", "dead", 1, "max_running", most) for most in (-2, 1.5, 1_000_001, "nan", "", "many")),
+            ("ada", "max_running", 1, "max_running", 2),
         ],
-        "bad_request rate": [("ada", "cap", 1, "rate", rate) for rate in (-0.5, -2, 1_000_001, "nan", "inf", "", "x")],
+        "bad_request rate": [
+            ("ada", "max_running", 1, "rate", rate) for rate in (-0.5, -2, 1_000_001, "nan", "inf", "", "x")
+        ],
         "bad_request guaranteed": [("ada", "guaranteed", 0.5), ("", "guaranteed", 1)],
         "bad_request stored_bytes": [("ada", "stored_bytes", 2**50 + 1), ("", "stored_bytes", -2)],
-        "bad_request colour": [("ada", "cap", 1, "colour", 1)],
+        "bad_request colour": [("ada", "max_running", 1, "colour", 1)],
     },
     "limits": TENANT_OR_ALL,
     "set_opening_hours": {
@@ -125,7 +127,9 @@ REFUSED: dict[str, Rows] = {
     "open_batch": {
         "bad_request tenant": [(name, "new", 0, "", "", "") for name in NAMES],
         "bad_request id": [("ada", id, 0, "", "", "") for id in (*BAD_IDS, "x" * 230)],
-        "bad_request cap": [("ada", "new", cap, "", "", "") for cap in (-1, 1.5, 1_000_001, "nan", "", "many")],
+        "bad_request max_running": [
+            ("ada", "new", most, "", "", "") for most in (-1, 1.5, 1_000_001, "nan", "", "many")
+        ],
         "too_large payload": [
             ("ada", "new", 0, *(("x" * 65_536 if n == at else "") for n in range(3))) for at in range(3)
         ],

@@ -65,7 +65,7 @@ def test_a_tenant_whose_tasks_were_long_and_are_short_now_does_not_starve(fleet:
 
 
 def test_who_joins_beside_a_capped_tenant_gets_no_more_than_the_other(fleet: Fleet) -> None:
-    fleet.tenant("capped", about(100), endless=True, cap=1)
+    fleet.tenant("capped", about(100), endless=True, max_running=1)
     other = fleet.tenant("other", about(100), endless=True)
     fleet.run(60_000)
     fleet.tenant("newcomer", about(100), endless=True, at=60_000)

@@ -14,7 +14,6 @@ from fairq.limits import LIMIT_RANGES
 from fairq.model import (
     MAX_BATCH,
     MAX_CALLBACK_BYTES,
-    MAX_CAP,
     MAX_ERROR_CHARS,
     MAX_EVENT_ID,
     MAX_OPENING_HOURS_CHARS,
@@ -22,6 +21,7 @@ from fairq.model import (
     MAX_RESULT_BYTES,
     MAX_SPAN_MS,
     MAX_TIME_MS,
+    MOST_RUNNING,
     SETTING_RANGES,
     SPECIAL_PLACES,
 )
@@ -69,7 +69,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "configure": {"queue": "q", "settings": {"max_attempts": 3}},
     "tenants": {"queue": "q"},
     "set_weight": {"queue": "q", "tenant": "ada", "weight": 2},
-    "set_limits": {"queue": "q", "tenant": "ada", "limits": {"dead": 5, "cap": 5}},
+    "set_limits": {"queue": "q", "tenant": "ada", "limits": {"dead": 5, "max_running": 5}},
     "limits": {"queue": "q"},
     "set_opening_hours": {"queue": "q", "tenant": "ada", "opening_hours": "mon-fri 12:00-15:00 UTC"},
     "events": {"queue": "q"},
@@ -203,7 +203,7 @@ RULES = [
     Rule(BATCHES, "id", ("none",), "not_found", (TENANT,)),
     Rule(BATCHES, "id", ("ada/none",), "not_found", (OPERATOR,)),
     Rule(BATCHES, "id", ("bob/open",), "not_found", (OPERATOR,)),
-    Rule({"open_batch"}, "cap", (-1, MAX_CAP + 1)),
+    Rule({"open_batch"}, "max_running", (-1, MOST_RUNNING + 1)),
     *(Rule({"open_batch"}, f"on_{name}", ("x" * (MAX_CALLBACK_BYTES - 1),), "too_large")
       for name in ("complete", "success", "death")),
 

@@ -78,9 +78,9 @@ def test_dwell_begins_with_the_start_and_later_attempts_have_none() -> None:
 
 def test_what_kept_the_tenant_out_goes_before_the_rest() -> None:
     wait_times = served()
-    wait_times.claimed(1000, [lease(0)], [Kept("ada", "cap", 200, 900)])
-    wait_times.claimed(1100, [lease(0)], [Kept("ada", "cap", 200, 900)])  # told again: it counts once
-    assert told(wait_times) == [{"cap": 700, "share": 300}, {"cap": 700, "backlog": 300, "share": 100}]
+    wait_times.claimed(1000, [lease(0)], [Kept("ada", "max_running", 200, 900)])
+    wait_times.claimed(1100, [lease(0)], [Kept("ada", "max_running", 200, 900)])  # told again: it counts once
+    assert told(wait_times) == [{"max_running": 700, "share": 300}, {"max_running": 700, "backlog": 300, "share": 100}]
 
 
 def test_times_of_one_reason_that_follow_each_other_are_one() -> None:
@@ -113,7 +113,7 @@ def test_what_is_kept_has_bounds() -> None:
         wait_times.claimed(n, [lease(n, f"t{n}")], [])
     assert wait_times.tenants == [f"t{n}" for n in range(MAX_TENANTS, 2 * MAX_TENANTS)]
     for n in range(1000):
-        wait_times.claimed(n * 1000, [lease(n)], [Kept("ada", "cap", n * 1000, n * 1000 + 500)])
+        wait_times.claimed(n * 1000, [lease(n)], [Kept("ada", "max_running", n * 1000, n * 1000 + 500)])
     assert len(wait_times.parts("ada", 0)) == MAX_DWELLS
     assert len(wait_times._rows["ada"].spans) == MAX_SPANS
     assert len(wait_times.parts("ada", 999_000 + PERIOD_MS - 5000)) == 5
@@ -121,10 +121,15 @@ def test_what_is_kept_has_bounds() -> None:
 
 def test_a_summary_names_what_took_time() -> None:
     wait_times = served()
-    wait_times.claimed(1000, [lease(0)], [Kept("ada", "cap", 0, 750)])
+    wait_times.claimed(1000, [lease(0)], [Kept("ada", "max_running", 0, 750)])
     wait_times.claimed(2000, [lease(1000)], [])
-    cap, share = summarize(wait_times.parts("ada", 2000))
-    assert (cap.reason, cap.part, cap.p50_ms, cap.p99_ms) == ("cap", 0.375, 0, 750)
+    max_running, share = summarize(wait_times.parts("ada", 2000))
+    assert (max_running.reason, max_running.part, max_running.p50_ms, max_running.p99_ms) == (
+        "max_running",
+        0.375,
+        0,
+        750,
+    )
     assert (share.reason, share.part, share.p50_ms, share.p99_ms) == ("share", 0.625, 250, 1000)
     assert summarize([]) == []
     assert [percentile(range(1, 101), p) for p in (1, 50, 99)] == [1, 50, 99]

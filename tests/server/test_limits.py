@@ -19,29 +19,29 @@ NONE = dict.fromkeys(LIMIT_RANGES, 0) | {"queued": 10**7, "delayed": 10**7, "sto
 async def test_limits_are_set_told_and_taken_off(served: Served) -> None:
     with trio.fail_after(30):
         async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
-            body = await operator.ask("set_limits", queue="q", tenant="ada", limits={"cap": 3, "rate": 0.5})
+            body = await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 3, "rate": 0.5})
             assert body == {"before": UNSET}
             assert await operator.ask("set_limits", queue="q", limits={"queued": 9}) == {"before": NONE}
             told = await ada.ask("limits", queue="q")
-            assert told["limits"] == {**UNSET, "cap": 3, "rate": 0.5}
-            assert told["holds"] == {**NONE, "cap": 3, "rate": 0.5, "queued": 9}
+            assert told["limits"] == {**UNSET, "max_running": 3, "rate": 0.5}
+            assert told["holds"] == {**NONE, "max_running": 3, "rate": 0.5, "queued": 9}
             assert (await operator.ask("limits", queue="q"))["limits"] == {**NONE, "queued": 9}
             (row,) = (await operator.ask("tenants", queue="q"))["tenants"]
             assert row["is_limited"]
-            body = await operator.ask("set_limits", queue="q", tenant="ada", limits={"cap": None, "rate": None})
-            assert body == {"before": {**UNSET, "cap": 3, "rate": 0.5}}
+            body = await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": None, "rate": None})
+            assert body == {"before": {**UNSET, "max_running": 3, "rate": 0.5}}
             assert (await ada.ask("limits", queue="q"))["limits"] == UNSET
 
 
 async def test_a_cap_holds_and_a_higher_one_acts_at_once(served: Served) -> None:
     with trio.fail_after(30):
         async with raw(served, OPERATOR) as operator, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
-            await operator.ask("set_limits", queue="q", tenant="ada", limits={"cap": 2})
+            await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 2})
             await worker.attach("q", credit=10)
             await ada.enqueue("q", IDS)
             assert len(await worker.pushed(2)) == 2
             await worker.quiet()
-            await operator.ask("set_limits", queue="q", tenant="ada", limits={"cap": 5})
+            await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 5})
             assert len(await worker.pushed(3)) == 3
             await worker.quiet()
 

@@ -85,10 +85,10 @@ async def rate(world: World) -> None:
         await world.run()
 
 
-async def cap(world: World) -> None:
+async def max_running(world: World) -> None:
     """Run one at a time, where there are slots for more."""
     await world.worker.attach("q", credit=5)
-    await world.say("set_limits", tenant="ada", limits={"cap": 1})
+    await world.say("set_limits", tenant="ada", limits={"max_running": 1})
     await world.ada.enqueue("q", ["a", "b"])
     first = await world.worker.pushed()
     world.hold()
@@ -124,7 +124,7 @@ RUNS: dict[str, tuple[str, Callable[[World], Awaitable[None]]]] = {
     "the queue is closed": ("closed", closed_for_a_while),
     "no worker": ("no_worker", no_worker),
     "its rate": ("rate", rate),
-    "its cap": ("cap", cap),
+    "its cap": ("max_running", max_running),
     "its backlog": ("backlog", backlog),
     "others": ("share", share),
 }

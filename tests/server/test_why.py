@@ -51,9 +51,12 @@ CAUSES: dict[str, tuple[list[Step], list[str]]] = {
         [WORK, say("set_limits", tenant="ada", limits={"rate": 0.01, "burst": 1}), add("t0", "t")],
         ["rate", "backlog"],
     ),
-    "the cap": ([WORK, say("set_limits", tenant="ada", limits={"cap": 1}), add("t0", "t")], ["cap", "backlog"]),
+    "the cap": (
+        [WORK, say("set_limits", tenant="ada", limits={"max_running": 1}), add("t0", "t")],
+        ["max_running", "backlog"],
+    ),
     "the batch's cap": (
-        [WORK, ("ada", "open_batch", {"id": "b", "cap": 1}), add("t0", "t", batch="b")],
+        [WORK, ("ada", "open_batch", {"id": "b", "max_running": 1}), add("t0", "t", batch="b")],
         ["batch_cap"],
     ),
     "its tenant's backlog": ([WORK, add("t0", "t1", "t")], ["backlog"]),

@@ -9,7 +9,7 @@ import orjson
 from attrs import asdict
 
 from fairq.errors import NotFound, TooLarge
-from fairq.model import MAX_CALLBACK_BYTES, MAX_CAP, BatchState, check_batch_id, check_full_id, check_int, full_id
+from fairq.model import MAX_CALLBACK_BYTES, MOST_RUNNING, BatchState, check_batch_id, check_full_id, check_int, full_id
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, wait_for
@@ -35,7 +35,7 @@ def _named(id: str) -> Iterator[None]:
 async def open_batch(app: App, connection: Connection, request: wire.OpenBatch) -> Body:
     """Open a batch."""
     queue, id = connection.identity.check_queue(request.queue), _own_batch(connection, request.id)
-    check_int(request.cap, "cap", 0, MAX_CAP)
+    check_int(request.max_running, "max_running", 0, MOST_RUNNING)
     callbacks = []
     for name in ("on_complete", "on_success", "on_death"):
         payload = getattr(request, name)
@@ -43,7 +43,7 @@ async def open_batch(app: App, connection: Connection, request: wire.OpenBatch) 
         if len(callbacks[-1]) > MAX_CALLBACK_BYTES:
             raise TooLarge(f"a callback's payload has {MAX_CALLBACK_BYTES} bytes at most", field=name)
     is_new = await app.store.open_batch(
-        queue, connection.identity.tenant, id, request.cap, callbacks, events=request.events
+        queue, connection.identity.tenant, id, request.max_running, callbacks, events=request.events
     )
     return {"outcome": "ok" if is_new else "duplicate"}
 
