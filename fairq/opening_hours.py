@@ -81,7 +81,7 @@ def _week(spans: list[_Span]) -> bytes:
                 minutes[begin + span.opens : begin + span.closes] = b"\1" * (span.closes - span.opens)
     week = bytes(minutes[_WEEK_MINUTES : 2 * _WEEK_MINUTES])
     if all(week):
-        raise _bad("what is open all week is no hours")
+        raise _bad("without opening hours it is open all week: leave them out")
     return week
 
 
@@ -156,4 +156,4 @@ def _clock(minutes: int) -> str:
 
 
 def _bad(message: str) -> BadRequest:
-    return BadRequest(f"hours: {message}", field="opening_hours")
+    return BadRequest(f"opening_hours: {message}", field="opening_hours")

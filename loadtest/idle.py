@@ -36,7 +36,7 @@ class IdleWorker(fairq.Worker):
     _broken: Transport | None = field(default=None, init=False)
 
     def _on_change(self) -> None:
-        super()._moved()
+        super()._on_change()
         if self._driver.session.is_attached and self._driver._transport is not self._broken:
             self.attached.set()
 

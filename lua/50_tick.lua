@@ -171,7 +171,8 @@ end
 -- long as the store's is ahead.
 local function due_times(call)
   local q, ahead, times = call.queue, call.now - call.sure, {}
-  for name, wait in pairs({due = 0, leases = 0, extended = 0, fires = 0, parked = 0, turns = 0, cancelling = 0,
+  for name, wait in pairs({due = 0, leases = 0, extended = 0, fires = 0, parked = 0, opening_changes = 0,
+      cancelling = 0,
     expiring = ahead, ends = ahead, deaths = q.dead_keep_ms + ahead, completed = BATCH_KEEP_MS + ahead}) do
     local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
     times[name] = first and tonumber(first) + wait
@@ -185,7 +186,7 @@ end
 -- How many duties have something to do.
 local function count_due(call)
   local count, times = 0, due_times(call)
-  times.fires, times.turns = nil, nil  -- which are the servers'
+  times.fires, times.opening_changes = nil, nil  -- which are the servers'
   for _, at in pairs(times) do
     if at <= call.now then count = count + 1 end
   end
@@ -206,7 +207,7 @@ end
 --         server's own time in ms (may be empty or left out): nothing expires, and nothing is trimmed, by a clock that
 --         is more than a minute ahead of it
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
---         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), turns
+--         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), changes
 --         (of opening hours: see `set_opening_hours`)
 --         A tick that finds nothing writes nothing.
 --   flags allow-oom
@@ -229,8 +230,8 @@ function verbs.tick(keys, args)
   records.trim_marks(call, MARKS * part)
   if #call.touched > 0 or call.messages or call.is_changed then calls.close(call) end
   local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
-  local turns = redis.call('ZCOUNT', key(call, 'opening_changes'), '-inf', call.now)
-  return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, turns}
+  local changes = redis.call('ZCOUNT', key(call, 'opening_changes'), '-inf', call.now)
+  return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, changes}
 end
 
 end

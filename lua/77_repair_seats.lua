@@ -43,17 +43,16 @@ local function has_slot(call, t)
     and redis.call('GETRANGE', at, 4 * t.slot - 4, 4 * t.slot - 1) == t.tag
 end
 
--- Sees that an account says whether it stands on the wake list, and stands there if it must; looks at its
--- slot.
+-- Sees that an account says whether it stands on the wake list, and stands there if it must; looks at its slot.
 local function check_account(call, t)
-  local is_on_wake_list, slot = redis.call('SISMEMBER', part(call, 'woken'), t.tag), math.max(t.slot, AWAKE)
-  if slot == AWAKE and is_on_wake_list == 0 then
+  local is_listed, slot = redis.call('SISMEMBER', part(call, 'woken'), t.tag), math.max(t.slot, AWAKE)
+  if slot == AWAKE and is_listed == 0 then
     redis.call('RPUSH', key(call, 'wake'), t.tag)
     note(call, 'wake', 1)
-    is_on_wake_list = 1
+    is_listed = 1
   end
   local standing = slot == OUT and 0 or math.min(math.max(t.standing, ELIGIBLE), COMPETES)
-  local right = {is_on_wake_list = is_on_wake_list, slot = slot, standing = standing}
+  local right = {is_on_wake_list = is_listed, slot = slot, standing = standing}
   if correct(call, 'seats', t, right) then save_account(call, t) end
   if slot > 0 then
     add(call, 'class ' .. t.class, 1)
@@ -226,9 +225,8 @@ function jobs.tallies(call, job)
       correct(call, 'batches', b, {running = tally.running, admitted = tally.admitted,
         total = b.done + b.dead + b.cancelled + tally.alive})
     else
-      local at = key(call, 'completed')
       correct(call, 'batches', b, {total = b.done + b.dead + b.cancelled})
-      note(call, 'batches', redis.call('ZADD', at, 'NX', text(b.completed_at), flat[i]))
+      note(call, 'batches', redis.call('ZADD', key(call, 'completed'), 'NX', text(b.completed_at), flat[i]))
     end
   end
   batches.finish(call)
@@ -238,9 +236,8 @@ end
 
 -- Results and dedupe keys.
 function jobs.ends(call, job)
-  local first = tonumber(job.cursor)
+  local first, unknown = tonumber(job.cursor), {}
   local members = redis.call('ZRANGE', key(call, 'ends'), first, first + repairs.PAGE - 1)
-  local unknown = {}
   for _, member in ipairs(members) do
     local t = accounts.at(call, member:sub(2, 5))
     if t then repairs.add_kept(call, t.name, (struct.unpack('<I', member, 6))) else unknown[#unknown + 1] = member end

@@ -9,7 +9,7 @@
 -- any time, by any server: what is left says how far it is. A key of any size is one UNLINK, so slices count keys.
 --
 -- Keys are found by what names them, which is deleted after them. Kept results and dedupe keys that are held for a
--- window may outlive all that names them; the record says until when there are any, and only then the store's keys are
+-- period may outlive all that names them; the record says until when there are any, and only then the store's keys are
 -- looked through. A new kind of key goes into one of the lists here: a test makes one of each and looks for the rest.
 
 do

@@ -792,7 +792,7 @@ class Model(Scheduling):
             "ends": [*self.ends.values()],
             "cancelling": [*self.cancelling.values()],
             "parked": [*self.parked.values()],
-            "opening_changes": [at for _, _, at in self.windows.values()],
+            "opening_changes": [at for _, _, at in self.hours.values()],
             "marks": [(self.minute + 2) * MINUTE_MS] if self.marks else [],
             "sweep": [now] if self.sweeping or self.anchored or self.goes_back else [],
         }
@@ -828,8 +828,8 @@ class Model(Scheduling):
             self.close(now)
         ready = sum(len(t.ready) for t in self.tenants.values())
         fires = sum(self.due_at(field) <= now for field in self.schedules)
-        turns = sum(at <= now for _, _, at in self.windows.values())
-        return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires, turns)
+        changes = sum(at <= now for _, _, at in self.hours.values())
+        return (now, self.next_due(now), ready, promoted, expired, len(lost), trimmed, fires, changes)
 
     def pull_in_leases(self, now: float, limit: int) -> bool:
         """End leases of before the time went back as if they had been renewed now."""
@@ -893,7 +893,7 @@ class Model(Scheduling):
     ) -> str | None:
         """Say when a tenant, or the queue, is open; a head that is brought along must still stand."""
         now = self.open(now)
-        if head and head != self.windows.get(name):
+        if head and head != self.hours.get(name):
             return None
         before = self.turn(name, text, is_open, changes_at)
         self.close(now)

@@ -45,7 +45,7 @@ def depth(model: Model) -> dict[str, float]:
         "leased": len(model.leases),
         "dead": len(model.dead),
         "held": sum(t.held for t in everyone),
-        "special": sum(
+        "tasks_with_options": sum(
             task.priority != 50 or any((task.key, task.result_ttl, task.batch, task.events))
             for task in model.records.values()
         ),

@@ -16,10 +16,12 @@ def test_limits_of_a_tenant_are_set_shown_and_left_to_the_queue_again(commands: 
         "tenants", "set-limits", "emails", "ada", "--max-running", "10", "--rate", "300/min", "--stored-bytes", "5000"
     )
     assert done.out.splitlines() == [
-        "ada in emails: cap default -> 10", "ada in emails: rate default -> 5",
+        "ada in emails: max_running default -> 10", "ada in emails: rate default -> 5",
         "ada in emails: stored_bytes default -> 5000",
     ]  # fmt: skip
-    assert "cap none -> 20" in commands("queues", "set-limits", "emails", "--max-running", "20", "--dead", "7").out
+    assert (
+        "max_running none -> 20" in commands("queues", "set-limits", "emails", "--max-running", "20", "--dead", "7").out
+    )
     told = commands("tenants", "limits", "emails", "ada", "--json").json
     assert {name: value for name, value in told["limits"].items() if value is not None} == {
         "max_running": 10, "rate": 5, "stored_bytes": 5000,
@@ -27,7 +29,10 @@ def test_limits_of_a_tenant_are_set_shown_and_left_to_the_queue_again(commands: 
     assert (told["holds"]["max_running"], told["holds"]["dead"], told["holds"]["queued"]) == (10, 7, 10_000_000)
     table = lines(commands("tenants", "limits", "emails", "ada"))
     assert any("dead" in line and "default" in line and "7" in line for line in table)
-    assert "cap 10 -> default" in commands("tenants", "set-limits", "emails", "ada", "--max-running", "default").out
+    assert (
+        "max_running 10 -> default"
+        in commands("tenants", "set-limits", "emails", "ada", "--max-running", "default").out
+    )
     assert "dead 7 -> none" in commands("queues", "set-limits", "emails", "--dead", "none").out
     assert commands("queues", "limits", "emails", "--json").json["limits"]["max_running"] == 20
     assert commands("tenants", "limits", "emails", "ada", "--json").json["holds"]["max_running"] == 20

@@ -26,21 +26,21 @@ def one_line_error(done: Finished, code: int, *words: str) -> None:
 
 def test_a_tenants_windows_are_set_shown_and_taken_off(commands: Commands) -> None:
     commands.enqueue("emails", "1")
-    assert commands("tenants", "opening_hours", "emails", "ada").out == "ada in emails: always open\n"
+    assert commands("tenants", "hours", "emails", "ada").out == "ada in emails: always open\n"
     shut, wide = daily(now_ms(), 120, 240), daily(now_ms(), -60, 30)
-    done = commands("tenants", "opening_hours", "emails", "ada", shut)
+    done = commands("tenants", "hours", "emails", "ada", shut)
     assert done.code == 0, done.err
     text, until = done.out.splitlines()
     assert text == f"ada in emails: {shut}"
     assert until.startswith("  closed until ")
     assert f" {shut.split()[1].split('-')[0]}:00+00:00, for 1 h 5" in until or "2 h 0 min" in until
-    assert commands("tenants", "opening_hours", "emails", "ada").out.startswith(f"{text}\n  closed until ")
-    assert "  open until " in commands("tenants", "opening_hours", "emails", "ada", wide).out
-    assert commands("tenants", "opening_hours", "emails", "ada", "--always").out == "ada in emails: always open\n"
+    assert commands("tenants", "hours", "emails", "ada").out.startswith(f"{text}\n  closed until ")
+    assert "  open until " in commands("tenants", "hours", "emails", "ada", wide).out
+    assert commands("tenants", "hours", "emails", "ada", "--always").out == "ada in emails: always open\n"
 
 
 def test_times_are_those_of_the_windows_zone_and_texts_are_told_as_they_are_kept(commands: Commands) -> None:
-    done = commands("queues", "opening_hours", "emails", "Mon-Fri 9:00 - 17:00 , sat 9:00-12:00  Asia/Kathmandu")
+    done = commands("queues", "hours", "emails", "Mon-Fri 9:00 - 17:00 , sat 9:00-12:00  Asia/Kathmandu")
     text, until = done.out.splitlines()
     assert text == "all of emails: mon-fri 09:00-17:00, sat 09:00-12:00 Asia/Kathmandu"
     assert ":00:00+05:45, for " in until
@@ -48,37 +48,37 @@ def test_times_are_those_of_the_windows_zone_and_texts_are_told_as_they_are_kept
 
 def test_a_queues_windows_are_set_and_shown_with_its_tenants(commands: Commands) -> None:
     commands.enqueue("emails", "1")
-    assert commands("queues", "opening_hours", "emails").out == "all of emails: always open\n"
+    assert commands("queues", "hours", "emails").out == "all of emails: always open\n"
     shut, wide = daily(now_ms(), 120, 240), daily(now_ms(), -60, 30)
-    commands("queues", "opening_hours", "emails", shut)
-    commands("tenants", "opening_hours", "emails", "ada", wide)
-    told = commands("tenants", "opening_hours", "emails", "ada").out.splitlines()
+    commands("queues", "hours", "emails", shut)
+    commands("tenants", "hours", "emails", "ada", wide)
+    told = commands("tenants", "hours", "emails", "ada").out.splitlines()
     assert [told[0], told[2]] == [f"ada in emails: {wide}", f"all of emails: {shut}"]
     assert ["open" in told[1], "closed" in told[3]] == [True, True]
-    found = commands("tenants", "opening_hours", "emails", "ada", "--json").json
+    found = commands("tenants", "hours", "emails", "ada", "--json").json
     assert [(row["of"], row["text"], row["is_open"]) for row in found["opening_hours"]] == [
         ("queue", shut, False), ("tenant", wide, True),
     ]  # fmt: skip
     assert all(0 < row["changes_at_ms"] - found["now_ms"] <= 7_200_000 for row in found["opening_hours"])
-    (row,) = commands("queues", "opening_hours", "emails", "--json").json["opening_hours"]
+    (row,) = commands("queues", "hours", "emails", "--json").json["opening_hours"]
     assert row["of"] == "queue"
 
 
 def test_lists_show_who_is_closed(commands: Commands) -> None:
     commands.enqueue("emails", "1", name="ada")
     commands.enqueue("emails", "2", name="bob")
-    commands("tenants", "opening_hours", "emails", "bob", daily(now_ms(), 120, 240))
+    commands("tenants", "hours", "emails", "bob", daily(now_ms(), 120, 240))
     rows = {row["tenant"]: row["is_closed"] for row in commands("tenants", "list", "emails", "--json").json}
     assert rows == {"ada": False, "bob": True}
     table = commands("tenants", "list", "emails").out.splitlines()
     assert ["yes" in line for line in table if "ada" in line or "bob" in line] == [False, True]
     assert "closed" in "".join(table)
     assert "yes" not in commands("queues", "list").out
-    commands("queues", "opening_hours", "emails", daily(now_ms(), 120, 240))
+    commands("queues", "hours", "emails", daily(now_ms(), 120, 240))
     assert "yes" in commands("queues", "list").out
 
 
-@pytest.mark.parametrize("argv", [["tenants", "opening_hours", "emails", "ada"], ["queues", "opening_hours", "emails"]])
+@pytest.mark.parametrize("argv", [["tenants", "hours", "emails", "ada"], ["queues", "hours", "emails"]])
 @pytest.mark.parametrize(
     "more", [[""], ["at noon"], ["12:00-15:00 Europe/Atlantis"], ["12:00-15:00", "--always"], ["00:00-24:00"]]
 )
@@ -88,7 +88,7 @@ def test_windows_that_are_none_are_one_line_and_code_2(commands: Commands, argv:
 
 
 def test_a_tenant_reads_its_own_windows_and_sets_none(commands: Commands) -> None:
-    commands("tenants", "opening_hours", "emails", "ada", daily(now_ms(), 120, 240))
-    assert "closed until" in commands("tenants", "opening_hours", "emails", "ada", token=tenant("ada")).out
-    one_line_error(commands("tenants", "opening_hours", "emails", "bob", token=tenant("ada")), 1, "own")
-    one_line_error(commands("tenants", "opening_hours", "emails", "ada", "--always", token=tenant("ada")), 1, "tenant")
+    commands("tenants", "hours", "emails", "ada", daily(now_ms(), 120, 240))
+    assert "closed until" in commands("tenants", "hours", "emails", "ada", token=tenant("ada")).out
+    one_line_error(commands("tenants", "hours", "emails", "bob", token=tenant("ada")), 1, "own")
+    one_line_error(commands("tenants", "hours", "emails", "ada", "--always", token=tenant("ada")), 1, "tenant")

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from loadtest.bounds import Bound, bounds_of, draw, table
-from loadtest.cases import AtOnce, Case, OpeningHours, Stream
+from loadtest.cases import AtOnce, Case, Stream, Window
 from loadtest.figures import Record
 from loadtest.scorecard import Account, Sample
 
 CASE = Case(
-    "case", "", (Stream("own", AtOnce(0.5)), Stream("other", AtOnce(0.5))), window=OpeningHours(10.0, 0.2, {"own": 4.0})
+    "case", "", (Stream("own", AtOnce(0.5)), Stream("other", AtOnce(0.5))), window=Window(10.0, 0.2, {"own": 4.0})
 )
 
 

@@ -48,7 +48,7 @@ async def test_the_time_is_of_the_verb_by_the_stores_own_clocks(tmp_path: Path) 
             await probe.command("CONFIG", "SET", "slowlog-log-slower-than", 0)
             await probe.start_over()
             await probe.store.configure("q", {"lease_ms": 1000})
-            await probe.measure("depth", "a queue", "q", calls=3)
+            await probe.measure("queue_state", "a queue", "q", calls=3)
             await probe.measure("tick", "until it is done", "q", (100,), calls=3, until=lambda reply: True)
     depth, tick = probe.rows
     assert (depth.calls, tick.calls) == (6, 1)

@@ -318,7 +318,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.same(None if reply is None else reply.decode(), expected)
         if after > 50 or name not in self.window_heads:
             rows = self.call("opening_hours", name)[1:]
-            self.window_heads[name] = (rows[0][1], self.model.windows[name]) if rows else (b"", None)
+            self.window_heads[name] = (rows[0][1], self.model.hours[name]) if rows else (b"", None)
 
     def queue_at_now(self) -> Queue:
         """Return the queue with the machine's clock."""

@@ -14,7 +14,9 @@ from .calls import Queue, packed_template, refused, snapshot
 from .keyspace import Keyspace
 
 KEYS = (Path(fairq.__file__).parent / "lua" / "KEYS.md").read_text()
-KINDS = set(re.findall(r"^\| `([a-z]+)[:`]", KEYS[: KEYS.index("## Keys of the service")], re.MULTILINE)) | {"progress"}
+KINDS = set(re.findall(r"^\| `([a-z_]+)[:`]", KEYS[: KEYS.index("## Keys of the service")], re.MULTILINE)) | {
+    "progress"
+}
 BARE = {"queue", "test", "deleting"}  # what stays until the end
 DAY_MS = 86_400_000
 TIMING = b"any bytes"

@@ -32,7 +32,7 @@ def rows(title: str) -> dict[str, list[str]]:
 
 def built_keys() -> set[str]:
     """Find the names of all keys that the sections build; a name that ends in a colon takes a tenant or a window."""
-    names = set(re.findall(r"key\(call, '([a-z:]+)'", TEXT)) | set(re.findall(r"prefix \.\. ':([a-z]+)'", TEXT))
+    names = set(re.findall(r"key\(call, '([a-z_:]+)'", TEXT)) | set(re.findall(r"prefix \.\. ':([a-z_]+)'", TEXT))
     looped = re.search(r"pairs\(\{(due.*?)\}\)", TEXT, re.DOTALL)
     assert looped, "next_due goes over some sorted sets by name"
     called = re.findall(r"(?:past_deadline|pull_in)\(call, '(\w+)'", TEXT)

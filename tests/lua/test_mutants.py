@@ -170,7 +170,7 @@ MUTANTS = [
         "  if not accounts.is_plain(t) and accounts.details_of(call, t).blocked ~= 0 then return false end\n",
         "",
     ),
-    Mutant("a tenant's cap is not looked at", "return cap == 0 or t.leased < cap", "return true"),
+    Mutant("a tenant's cap is not looked at", "return max_running == 0 or t.leased < max_running", "return true"),
     Mutant("a closed queue is served", "while q.blocked == 0 and", "while bit.band(q.blocked, 1) == 0 and"),
     Mutant(
         "a window that opens stays closed",
@@ -223,10 +223,20 @@ MUTANTS = [
     ),
     Mutant("a start takes no token", "    limits.spend(call, t, 1)\n", ""),
     Mutant("what does not start takes a token", "  limits.spend(call, t, -1)\n", ""),
-    Mutant("there is no burst", "local next_at = d.spent - (burst - 1) * interval", "local next_at = d.spent"),
-    Mutant("tokens gather for ever", "d.spent = math.max(d.spent, call.now) + count", "d.spent = d.spent + count"),
     Mutant(
-        "an old rate's debt stays", "  d.spent = math.min(d.spent, call.now + burst * interval)", "  local _ = d.spent"
+        "there is no burst",
+        "local next_at = d.theoretical_arrival - (burst - 1) * interval",
+        "local next_at = d.theoretical_arrival",
+    ),
+    Mutant(
+        "tokens gather for ever",
+        "d.theoretical_arrival = math.max(d.theoretical_arrival, call.now) + count",
+        "d.theoretical_arrival = d.theoretical_arrival + count",
+    ),
+    Mutant(
+        "an old rate's debt stays",
+        "  d.theoretical_arrival = math.min(d.theoretical_arrival, call.now + burst * interval)",
+        "  local _ = d.theoretical_arrival",
     ),
     Mutant("whoever is out of tokens stays out", "  limits.unpark(call, part)\n", ""),
     Mutant("a fast tenant comes for every token", "(refill - 1) * interval", "0"),
@@ -242,8 +252,8 @@ MUTANTS = [
     ),
     Mutant(
         "a wider cap for all lets nobody in",
-        "if is_metered_anew or is_wider(before.max_running, after.max_running) or",
-        "if is_metered_anew or",
+        "if is_metered_anew or is_wider(before.max_running, after.max_running)",
+        "if is_metered_anew",
     ),
     Mutant("a sweep has no end", "page[1] == '0' and 0 or 1, true", "1, true"),
     Mutant(
@@ -502,16 +512,16 @@ MUTANTS = [
     Mutant("a fire is missed too soon", "call.now - due_at <= LATE_MS", "call.now - due_at < LATE_MS / 2"),
     Mutant(
         "a fire forgets its window",
-        "due_at, expires_at, max_attempts, asked, window)\n  if outcome",
-        "due_at, 0, max_attempts, asked, window)\n  if outcome",
+        "due_at, expires_at, max_attempts, asked, period)\n  if outcome",
+        "due_at, 0, max_attempts, asked, period)\n  if outcome",
     ),
     Mutant(
         "a fire forgets its attempts",
-        "due_at, expires_at, max_attempts, asked, window)\n  if outcome",
-        "due_at, expires_at, call.queue.max_attempts, asked, window)\n  if outcome",
+        "due_at, expires_at, max_attempts, asked, period)\n  if outcome",
+        "due_at, expires_at, call.queue.max_attempts, asked, period)\n  if outcome",
     ),
     Mutant(
-        "a fire asks for nothing", "max_attempts, asked, window)\n  if outcome", "max_attempts, PLAIN, 0)\n  if outcome"
+        "a fire asks for nothing", "max_attempts, asked, period)\n  if outcome", "max_attempts, PLAIN, 0)\n  if outcome"
     ),
     Mutant("a duplicate counts as fired", "if outcome == 'ok' then s.last_fired_at", "if true then s.last_fired_at"),
     Mutant(

@@ -29,8 +29,8 @@ from fairq.transport import Target, dial
 from fairq.wire.messages import TIMEOUT_S, Role
 
 from .harness import WORKER, raw, running, tenant, url_of
+from .test_connection import SlowClient, ask, connected
 from .test_listener import read_all, socket
-from .test_peer import SlowClient, ask, connected
 
 ADA, WORKERS = Identity(Role.TENANT, "ada"), Identity(Role.WORKER)
 OUTSIDE = "203.0.113.7"

@@ -90,7 +90,9 @@ def connected(client: SlowClient, answer: str = "") -> Connection:
         return {"text": answer}
 
     now = trio.current_time()
-    session = ServerSession(role=Role.TENANT, state=State.OPEN, last_received_at=now, last_sent_at=now, jitter=0.5)
+    session = ServerSession(
+        role=Role.TENANT, state=State.OPEN, last_received_at=now, last_sent_at=now, heartbeat_jitter=0.5
+    )
     transport = Transport(client, WebSocket.of_server(1 << 20), "test")  # type: ignore[arg-type]
     return Connection(transport, Identity(Role.TENANT, "acme"), session, handle_request)
 

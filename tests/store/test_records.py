@@ -103,7 +103,7 @@ def test_a_schedules_task_is_read_as_it_was_packed(
     for options in ({}, plain, asked, plain | asked):
         packed = pack_template(NewTask("", b'"any"', **options))  # type: ignore[arg-type]  # mixed by name
         state = unpack_schedule((b"ada/nightly", head, packed))
-        assert (state.tenant, state.name, state.missed, state.timing) == ("ada", "nightly", "once", timing)
+        assert (state.tenant, state.name, state.misfire, state.timing) == ("ada", "nightly", "once", timing)
         assert {name: getattr(state, name) for name in options} == options
         assert orjson.dumps(state.payload) == b'"any"'
 

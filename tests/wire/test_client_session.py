@@ -276,7 +276,9 @@ def test_a_call_refused_until_its_deadline_ends_with_the_last_refusal(end: End) 
     assert isinstance(call.error, Draining)
 
 
-@pytest.mark.parametrize("doubt", ["lost, then refused", "refused, then lost", "refused as unknown", "partly done"])
+@pytest.mark.parametrize(
+    "doubt", ["lost, then refused", "refused, then lost", "refused as outcome_unknown", "partly done"]
+)
 def test_a_call_that_may_have_been_done_never_ends_as_unavailable(doubt: str) -> None:
     end = End().connect(max_batch=1)
     call = end.enqueue("a", *(["b"] if doubt == "partly done" else []), timeout=3)
@@ -290,8 +292,8 @@ def test_a_call_that_may_have_been_done_never_ends_as_unavailable(doubt: str) ->
         end.pass_time(1)
         end.only()
         end.disconnect()
-    elif doubt == "refused as unknown":
-        end.refuse(frame, "unknown")
+    elif doubt == "refused as outcome_unknown":
+        end.refuse(frame, "outcome_unknown")
         end.pass_time(1)
         end.refuse(end.only(), "unavailable")
     else:

@@ -21,7 +21,7 @@ def client() -> ClientSession:
     return session
 
 
-SESSIONS = {"client": client, "server": lambda: ServerSession(role=Role.TENANT, jitter=0.0)}
+SESSIONS = {"client": client, "server": lambda: ServerSession(role=Role.TENANT, heartbeat_jitter=0.0)}
 
 
 @pytest.fixture(params=SESSIONS)
