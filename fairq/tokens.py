@@ -10,7 +10,7 @@ import zlib
 from attrs import frozen
 
 from fairq.errors import BadRequest
-from fairq.model import check_name
+from fairq.model.checks import check_name
 from fairq.wire.messages import Role
 
 ID_PATTERN = re.compile(r"[a-z0-9]{4,32}\Z")

@@ -9,7 +9,7 @@ from typing import TypeVar
 import trio
 from attrs import define, field, frozen
 
-from fairq.model import Lease, NewTask, Settlement
+from fairq.model.tasks import Lease, NewTask, Settlement
 from fairq.store.store import Store
 from loadtest.figures import Verdict, judge
 from loadtest.processes import RunFailed, cpu_seconds

@@ -14,7 +14,7 @@ import trio
 from attrs import asdict, define, field, frozen
 
 import fairq
-from fairq.model import NewTask, Settlement
+from fairq.model.tasks import NewTask, Settlement
 from fairq.store.embedded import embedded_store
 from fairq.store.store import Store
 from loadtest import bounds, trials

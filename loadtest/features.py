@@ -11,8 +11,8 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from fairq.limits import OpeningHours
-from fairq.model import NewTask
+from fairq.model.limits import OpeningHours
+from fairq.model.tasks import NewTask
 from fairq.store.embedded import embedded_store
 from fairq.store.store import Store
 from loadtest.bench import CALL_TASKS, PAYLOAD, Bench, for_all

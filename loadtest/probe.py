@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from fairq.model import MAX_BATCH
+from fairq.model.checks import MAX_BATCH
 from fairq.store import keys, library
 from fairq.store.store import Store
 from loadtest.report import Progress

@@ -11,7 +11,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from fairq.model import SPECIAL_PLACES, NewTask, Timing
+from fairq.model.schedules import Timing
+from fairq.model.tasks import SPECIAL_PLACES, NewTask
 from fairq.store import keys
 from fairq.store.records import pack_options, pack_template, pack_timing
 from fairq.store.store import CHANGES, LOOKS

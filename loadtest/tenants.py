@@ -10,7 +10,7 @@ from typing import Any
 import trio
 from attrs import asdict, define, frozen
 
-from fairq.model import NewTask
+from fairq.model.tasks import NewTask
 from fairq.store.embedded import embedded_store, socket_path
 from loadtest.baseline import Baseline
 from loadtest.bench import CALL_TASKS, PAYLOAD, Bench, for_all

@@ -1,6 +1,6 @@
 -- Opening hours: a tenant, or the whole queue, is served only while it is open by the clock.
 --
--- Opening hours are a text that only servers understand (fairq/opening_hours.py). Kept here with it: whether it is open
+-- Opening hours are a text that only servers understand (fairq/model/opening_hours.py). Kept here with it: whether it is open
 -- now, and when that changes. A tenant or queue that is closed is blocked: it keeps its tasks and costs the draw
 -- nothing. A tick counts the opening hours that change. A server then reads them, computes when each changes next, and
 -- sets them again. It sends along the value that it has read, so that of several servers only the first changes it.

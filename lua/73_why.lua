@@ -1,4 +1,4 @@
--- Why a task waits: the facts. What they mean is for the servers to say (fairq/why.py).
+-- Why a task waits: the facts. What they mean is for the servers to say (fairq/model/waiting.py).
 do
 
 local NEAR = 20000  -- entries at either end of a list among which a task is looked for

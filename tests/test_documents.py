@@ -11,8 +11,17 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 import attrs
 import pytest
 
-from fairq import errors, model, tokens, why
-from fairq.model import NewTask, QueueSettings, Settlement
+from fairq import errors, tokens
+from fairq.model.batches import BatchState
+from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, NAME_PATTERN, TASK_ID_PATTERN, WORKER_PATTERN
+from fairq.model.dead_letters import DeadLetter
+from fairq.model.events import Event
+from fairq.model.queues import SETTING_RANGES, SHARES, QueueSettings, QueueState
+from fairq.model.schedules import MAX_SCHEDULES, SCHEDULE_PATTERN, ScheduleState
+from fairq.model.tasks import MAX_RESULT_BYTES, NewTask, Settlement, TaskState, WaitingTask
+from fairq.model.tenants import TenantState
+from fairq.model.waiting import Part, Report, Why
+from fairq.model.workers import WorkerState
 from fairq.wire import messages as wire
 from fairq.wire.codec import decode_client, decode_server
 
@@ -32,18 +41,18 @@ INPUTS = {
 }
 OUTPUTS = {
     "pushed task": wire.PushedTask,
-    "task state": model.TaskState,
-    "queue state": model.QueueState,
-    "tenant state": model.TenantState,
-    "worker state": model.WorkerState,
-    "dead letter": model.DeadLetter,
-    "waiting task": model.WaitingTask,
-    "batch state": model.BatchState,
-    "event": model.Event,
-    "explanation": why.Why,
-    "tenant report": why.Report,
-    "part": why.Part,
-    "schedule state": model.ScheduleState,
+    "task state": TaskState,
+    "queue state": QueueState,
+    "tenant state": TenantState,
+    "worker state": WorkerState,
+    "dead letter": DeadLetter,
+    "waiting task": WaitingTask,
+    "batch state": BatchState,
+    "event": Event,
+    "explanation": Why,
+    "tenant report": Report,
+    "part": Part,
+    "schedule state": ScheduleState,
     "token record": tokens.TokenRecord,
 }
 NAMES = {cls: words for words, cls in INPUTS.items()} | {wire.PushedTask: "pushed task"}
@@ -173,8 +182,8 @@ def test_queue_settings_are_described_with_their_ranges_and_defaults() -> None:
         name: str(value) for name, value in defaults.items()
     }
     ranges = {name: tuple(map(int, row["range"].split(" to "))) for name, row in rows.items() if name != "share"}
-    assert ranges == model.SETTING_RANGES
-    assert set(re.findall(r"`(\w+)`", rows["share"]["range"])) == set(model.SHARES)
+    assert ranges == SETTING_RANGES
+    assert set(re.findall(r"`(\w+)`", rows["share"]["range"])) == set(SHARES)
 
 
 def test_error_codes_are_those_of_the_code() -> None:
@@ -210,18 +219,18 @@ def test_limits_are_those_of_the_code() -> None:
     from fairq.wire.strict_json import BRACKET_COST, MAX_COST, MAX_DEPTH
 
     limits = {row["limit"]: row["value"] for row in table_after(PROTOCOL, "| limit")}
-    assert limits["tasks, settlements, leases or ids in a frame"] == str(model.MAX_BATCH)
+    assert limits["tasks, settlements, leases or ids in a frame"] == str(MAX_BATCH)
     assert limits["requests without an answer, per connection"] == str(MAX_REQUESTS)
     assert limits["the same, over all connections of a tenant"] == str(MAX_TENANT_REQUESTS)
     assert limits["tasks, batches and feeds that requests wait for, per connection"] == str(MAX_WAITING)
     unread = limits["answers that a client has not taken, before no more is read from it"]
     assert unread == f"{MAX_UNREAD_BYTES >> 20} MiB"
-    assert limits["a result, as the shortest JSON text without spaces"] == f"{model.MAX_RESULT_BYTES >> 10} KiB"
+    assert limits["a result, as the shortest JSON text without spaces"] == f"{MAX_RESULT_BYTES >> 10} KiB"
     assert limits["credit of a worker"] == str(wire.MAX_CREDIT)
     assert limits["queues of a worker"] == str(wire.MAX_QUEUES)
-    assert limits["schedules of a tenant in a queue"] == str(model.MAX_SCHEDULES)
+    assert limits["schedules of a tenant in a queue"] == str(MAX_SCHEDULES)
     assert f"(default {wire.MAX_MESSAGE_BYTES >> 20} MiB)" in limits["a client's message"]
-    assert limits["a payload, as the shortest JSON text without spaces"] == f"{model.MAX_PAYLOAD_BYTES >> 20} MiB"
+    assert limits["a payload, as the shortest JSON text without spaces"] == f"{MAX_PAYLOAD_BYTES >> 20} MiB"
     counted = limits[f"commas and colons of a message, each array and object counting as {BRACKET_COST}"]
     assert counted.startswith(f"{MAX_COST:,};".replace(",", " "))
     assert limits["tasks that a worker has not taken yet, before it is pushed more"] == f"{MAX_UNSENT_BYTES >> 20} MiB"
@@ -231,7 +240,7 @@ def test_limits_are_those_of_the_code() -> None:
         f"nothing for {wire.TIMEOUT_S:g} s",
     ):
         assert words in PROTOCOL
-    for pattern in (model.NAME_PATTERN, model.TASK_ID_PATTERN, model.WORKER_PATTERN, model.SCHEDULE_PATTERN):
+    for pattern in (NAME_PATTERN, TASK_ID_PATTERN, WORKER_PATTERN, SCHEDULE_PATTERN):
         assert f"`{pattern.pattern.removesuffix(chr(92) + 'Z')}`" in PROTOCOL
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "fairq"
-SHARED = {"errors", "model", "wire", "scopes", "tokens", "transport", "why"}
+SHARED = {"errors", "model", "wire", "scopes", "tokens", "transport"}
 
 SERVING = {f"server/{part}" for part in ("run", "settings", "fleet", "net")}  # what commands need of the server
 ROOMS = {f"server/{room}" for room in ("stats", "timers", "dispatch", "net")}
@@ -24,14 +24,9 @@ MAY_IMPORT = {
     "sockets": set(),
     "tokens": {"errors", "model", "wire"},
     "transport": {"errors", "wire", "scopes", "turns", "sockets"},
-    "zones": set(),
-    "schedules": {"errors", "model", "zones"},
-    "opening_hours": {"errors", "model", "zones"},
-    "why": set(),
-    "limits": {"errors", "model"},
-    "store": {"errors", "model", "limits", "scopes", "turns", "sockets", "why"},
-    "server/stats": {"errors", "model", "why", "store"},
-    "server/timers": {"errors", "model", "limits", "schedules", "opening_hours", "scopes", "store"},
+    "store": {"errors", "model", "scopes", "turns", "sockets"},
+    "server/stats": {"errors", "model", "store"},
+    "server/timers": {"errors", "model", "scopes", "store"},
     "server/dispatch": {"errors", "model", "store", "server/stats", "server/timers"},
     "server/net": SHARED | {"turns", "store", "server/settings", "server/dispatch"},
     "server/settings": {"errors", "wire"},
@@ -39,7 +34,7 @@ MAY_IMPORT = {
     "server/garbage": set(),
     "server/long_poll": set(),
     "server/app": {"model", "wire", "store", "server/settings", "server/long_poll", *ROOMS},
-    "server/verbs": SHARED | {"limits", "schedules", "opening_hours", "store", "server/app", *ROOMS},
+    "server/verbs": SHARED | {"store", "server/app", *ROOMS},
     "server/listener": SHARED | {"turns", "server/fleet", "server/app", "server/verbs", *ROOMS},
     "server/run": SHARED
     | {"store", *(f"server/{part}" for part in ("app", "fleet", "garbage", "listener", "settings"))},
@@ -49,12 +44,12 @@ MAY_IMPORT = {
     "testing": SHARED | {"client"},
     "": {"errors", "client"},
     "demo": SHARED | {"", "client", "store"},
-    "cli": SHARED | {"", "client", "store", "demo", "limits", "webhook", *SERVING},
+    "cli": SHARED | {"", "client", "store", "demo", "webhook", *SERVING},
     "__main__": {"", "cli"},
 }
 PACKAGES = ("wire", "store", "server", "client", "webhook", "testing", "cli", "demo")
-PURE = {"errors", "model", "wire", "tokens", "why"}  # no I/O and no clock
-IMPURE_MODULES = {"trio", "trio_websocket", "asyncio", "redis", "hiredis", "socket", "ssl", "time", "datetime"}
+PURE = {"errors", "model", "wire", "tokens"}  # no I/O and no clock
+IMPURE_MODULES = {"trio", "trio_websocket", "asyncio", "redis", "hiredis", "socket", "ssl", "time"}
 
 
 def part_of(path: Path) -> str:

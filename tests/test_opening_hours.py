@@ -14,9 +14,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from fairq.errors import BadRequest
-from fairq.model import MAX_OPENING_HOURS_CHARS, MAX_SPANS
-from fairq.opening_hours import check_opening_hours, turn
-from fairq.zones import zones
+from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS, MAX_SPANS, check_opening_hours, turn
+from fairq.model.zones import zones
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
 COPENHAGEN, NEW_YORK, LORD_HOWE = "Europe/Copenhagen", "America/New_York", "Australia/Lord_Howe"

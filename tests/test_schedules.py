@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairq.errors import BadRequest
-from fairq.model import MAX_CRON_CHARS, Timing
-from fairq.schedules import check_timing, next_fire, next_fires
-from fairq.zones import zones
+from fairq.model.cron import check_timing, next_fire, next_fires
+from fairq.model.schedules import MAX_CRON_CHARS, Timing
+from fairq.model.zones import zones
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 COPENHAGEN, NEW_YORK, CAIRO = "Europe/Copenhagen", "America/New_York", "Africa/Cairo"  # Cairo skips midnight

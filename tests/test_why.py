@@ -8,7 +8,7 @@ from attrs import evolve, fields
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairq.why import CLOSED, PAUSED, SPENT, Cause, Facts, Waiting, explain
+from fairq.model.waiting import CLOSED, PAUSED, SPENT, Cause, Facts, Waiting, explain
 
 NOW = 1_700_000_000_000
 COUNTS = st.integers(0, 1000).map(float)

@@ -11,11 +11,11 @@ from attrs import asdict
 
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import printable
-from fairq.model import MAX_BATCH
+from fairq.model.checks import MAX_BATCH
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
-    from fairq.model import Event
+    from fairq.model.events import Event
 
 
 def events(

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from fairq.cli.options import Server, run_with
 from fairq.cli.output import print_json, print_table
 from fairq.errors import BadRequest
-from fairq.limits import LIMIT_RANGES
+from fairq.model.limits import LIMIT_RANGES
 
 _PER_S = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _TOLD = {

@@ -18,13 +18,13 @@ import trio
 
 from fairq.cli.output import progress
 from fairq.errors import BadRequest, QuotaExceeded
-from fairq.model import MAX_BATCH
+from fairq.model.checks import MAX_BATCH
 
 if TYPE_CHECKING:
     from fairq.client.batch import Batch
     from fairq.client.client import Client
     from fairq.client.options import TaskOptions
-    from fairq.model import BatchState
+    from fairq.model.batches import BatchState
 
 _ROOM_MS = 1000  # to wait for room, if the server does not say how long
 

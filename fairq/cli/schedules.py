@@ -13,11 +13,11 @@ from cyclopts import App, Parameter
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import local_time, print_json, print_table
 from fairq.errors import BadRequest, NotFound
-from fairq.model import SCHEDULED
+from fairq.model.schedules import SCHEDULED
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
-    from fairq.model import ScheduleState
+    from fairq.model.schedules import ScheduleState
 
 schedules = App(name="schedules", help="Create, list, pause, resume and remove recurring tasks.")
 

@@ -9,7 +9,7 @@ from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
 from fairq.cli.report import show_report
-from fairq.model import check_weight
+from fairq.model.checks import check_weight
 
 tenants = App(name="tenants", help="List a queue's tenants, tune weights, limits and opening hours, pause and resume.")
 

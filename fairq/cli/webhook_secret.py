@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from fairq.errors import SettingsError
-from fairq.model import check_name
+from fairq.model.checks import check_name
 from fairq.webhook.secrets import VARIABLE, load_signer
 from fairq.webhook.signature import write_secret
 

@@ -13,7 +13,7 @@ from fairq.cli.options import DEFAULT_URL, Token, split_urls
 from fairq.cli.output import configure_logging
 from fairq.cli.worker import work_until_stopped
 from fairq.errors import SettingsError
-from fairq.model import check_int
+from fairq.model.checks import check_int
 from fairq.wire.messages import MAX_CREDIT
 
 

@@ -9,7 +9,7 @@ from attrs import asdict
 
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, printable, say_span
-from fairq.why import Cause, Why
+from fairq.model.waiting import Cause, Why
 
 
 def why(queue: str, task_id: str, *, json: Json = False, server: Server | None = None) -> None:

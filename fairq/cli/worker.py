@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from fairq.cli.options import Token, Url, split_urls
 from fairq.cli.output import configure_logging
 from fairq.errors import BadRequest, SettingsError
-from fairq.model import check_weight
+from fairq.model.checks import check_weight
 
 
 def load_app(path: str) -> Any:

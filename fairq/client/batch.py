@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from fairq.client.options import TaskOptions
 from fairq.errors import NotYet
-from fairq.model import BatchState
+from fairq.model.batches import BatchState
 
 if TYPE_CHECKING:
     from fairq.client.client import Client, EnqueuedTask

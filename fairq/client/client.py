@@ -20,25 +20,21 @@ from fairq.client.driver import Driver
 from fairq.client.events import Feed, events_body
 from fairq.client.options import TaskOptions, interval_ms, pack_options, pack_start, scheduled_options
 from fairq.errors import BadRequest, FairqError, NoResult, NotYet, TaskFailed, TooLarge
-from fairq.model import (
+from fairq.model.batches import MOST_RUNNING
+from fairq.model.checks import (
     MAX_BATCH,
     MAX_PAYLOAD_BYTES,
-    MOST_RUNNING,
-    Event,
-    EventPage,
-    NewTask,
-    ScheduleState,
-    TaskState,
-    WaitingTask,
     check_batch_id,
     check_flag,
     check_int,
     check_name,
-    check_schedule_name,
     check_task_id,
 )
+from fairq.model.events import Event, EventPage
+from fairq.model.schedules import ScheduleState, check_schedule_name
+from fairq.model.tasks import NewTask, TaskState, WaitingTask
+from fairq.model.waiting import Why
 from fairq.scopes import background
-from fairq.why import Why
 from fairq.wire.client_session import RETRYABLE, ClientSession
 
 DEFAULT_TIMEOUT = 30.0  # under the minute for which the store remembers ids that are done

@@ -17,7 +17,9 @@ from attrs import asdict, define, frozen
 
 from fairq.client.options import to_ms
 from fairq.errors import BadRequest
-from fairq.model import MAX_BATCH, DeadFilter, DeadLetter, DeadPage, Outcome
+from fairq.model.checks import MAX_BATCH
+from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
+from fairq.model.tasks import Outcome
 
 STEP_S = 0.1  # at a rate, letters are replayed in steps of so long
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 from attrs import define, field
 
-from fairq.model import MAX_EVENT_ID, Event, check_int, check_name
+from fairq.model.checks import check_int, check_name
+from fairq.model.events import MAX_EVENT_ID, Event
 
 if TYPE_CHECKING:
     from fairq.client.client import Client

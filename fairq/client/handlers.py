@@ -19,15 +19,8 @@ from attrs import field, frozen
 from fairq.client.client import encode_payload
 from fairq.client.threads import Threads
 from fairq.errors import BadRequest, TooLarge
-from fairq.model import (
-    MAX_ERROR_CHARS,
-    MAX_RESULT_BYTES,
-    MAX_SPAN_MS,
-    Settlement,
-    bare_id,
-    check_fraction,
-    check_progress_text,
-)
+from fairq.model.checks import MAX_ERROR_CHARS, MAX_SPAN_MS, bare_id
+from fairq.model.tasks import MAX_RESULT_BYTES, Settlement, check_fraction, check_progress_text
 from fairq.wire.messages import PushedTask
 
 log = structlog.get_logger("fairq.worker")

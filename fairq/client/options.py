@@ -6,16 +6,9 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from fairq.errors import BadRequest
-from fairq.model import (
-    DEFAULT_PRIORITY,
-    MAX_ATTEMPTS,
-    MAX_SPAN_MS,
-    MAX_TIME_MS,
-    MIN_EVERY_MS,
-    SCHEDULED,
-    NewTask,
-    check_int,
-)
+from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS, check_int
+from fairq.model.schedules import MIN_EVERY_MS, SCHEDULED
+from fairq.model.tasks import DEFAULT_PRIORITY, MAX_ATTEMPTS, NewTask
 
 
 class TaskOptions(TypedDict, total=False):

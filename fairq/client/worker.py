@@ -22,7 +22,8 @@ from fairq.client.driver import Driver
 from fairq.client.handlers import Function, Handler, outcome_of, perform
 from fairq.client.threads import Threads
 from fairq.errors import BadRequest, Closed, FairqError
-from fairq.model import Settlement, bare_id, check_int, check_name, check_weight
+from fairq.model.checks import bare_id, check_int, check_name, check_weight
+from fairq.model.tasks import Settlement
 from fairq.scopes import open_plain_nursery
 from fairq.wire.client_session import RETRYABLE
 from fairq.wire.messages import MAX_CREDIT, Dismiss, Idle, Push, PushedTask, Report

@@ -18,7 +18,7 @@ import structlog
 import trio
 from attrs import define, field
 
-from fairq.model import Action
+from fairq.model.tasks import Action
 from fairq.server.dispatch.dispatcher import Dispatcher, give_back
 from fairq.server.dispatch.worker_account import Place
 from fairq.server.long_poll import LongPolls

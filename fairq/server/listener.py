@@ -16,7 +16,7 @@ from attrs import define, field
 from trio_websocket import ConnectionClosed, HandshakeError, WebSocketRequest, wrap_server_stream
 
 from fairq.errors import FairqError, Forbidden, TooMany
-from fairq.model import MAX_BATCH
+from fairq.model.checks import MAX_BATCH
 from fairq.server.app import App
 from fairq.server.fleet import shared_listeners
 from fairq.server.net.admission import RETRY_MS, Admission

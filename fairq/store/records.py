@@ -10,9 +10,10 @@ import orjson
 from attrs import evolve
 
 from fairq.errors import StoreRefused
-from fairq.limits import OpeningHours
-from fairq.model import MISFIRES, Lease, NewTask, ScheduleState, Timing
-from fairq.why import Kept, reason_of
+from fairq.model.limits import OpeningHours
+from fairq.model.schedules import MISFIRES, ScheduleState, Timing
+from fairq.model.tasks import Lease, NewTask
+from fairq.model.waiting import Kept, reason_of
 
 _HEADER = struct.Struct("<BBHdddB")  # version, features, max_attempts, enqueued_at, start_at, expires_at; tenant
 _OPTIONS = struct.Struct("<ddddHBddB")  # times, max_attempts, priority, dedupe period, result ttl, events; two texts

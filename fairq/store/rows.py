@@ -8,20 +8,15 @@ from typing import Any
 import orjson
 from attrs import evolve
 
-from fairq.limits import Limits
-from fairq.model import (
-    REASONS,
-    SHARES,
-    BatchState,
-    DeadLetter,
-    Event,
-    QueueSettings,
-    QueueState,
-    TaskState,
-    TenantState,
-)
+from fairq.model.batches import BatchState
+from fairq.model.dead_letters import REASONS, DeadLetter
+from fairq.model.events import Event
+from fairq.model.limits import Limits
+from fairq.model.queues import SHARES, QueueSettings, QueueState
+from fairq.model.tasks import TaskState
+from fairq.model.tenants import TenantState
+from fairq.model.waiting import CLOSED, PAUSED, REPAIRING, SPENT
 from fairq.store.records import unpack_record
-from fairq.why import CLOSED, PAUSED, REPAIRING, SPENT
 
 _COUNTS = ("ready", "held", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
 

@@ -12,31 +12,16 @@ import trio
 from attrs import astuple, define, evolve, field
 
 from fairq.errors import Deleting, FairqError, StoreFull, StoreRefused, Unavailable
-from fairq.limits import Limits, OpeningHours
-from fairq.model import (
-    MAX_BATCH,
-    MAX_ERROR_CHARS,
-    MISFIRES,
-    SHARES,
-    Action,
-    BatchState,
-    DeadFilter,
-    DeadLetter,
-    DeadPage,
-    EventPage,
-    Lease,
-    NewTask,
-    Outcome,
-    QueueState,
-    Repair,
-    ScheduleState,
-    Settlement,
-    TaskState,
-    TenantState,
-    Tick,
-    Timing,
-    WaitingTask,
-)
+from fairq.model.batches import BatchState
+from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS
+from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
+from fairq.model.events import EventPage
+from fairq.model.limits import Limits, OpeningHours
+from fairq.model.queues import SHARES, QueueState, Repair, Tick
+from fairq.model.schedules import MISFIRES, ScheduleState, Timing
+from fairq.model.tasks import Action, Lease, NewTask, Outcome, Settlement, TaskState, WaitingTask
+from fairq.model.tenants import TenantState
+from fairq.model.waiting import Facts, Kept, Waiting
 from fairq.store import keys, library
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
@@ -53,7 +38,6 @@ from fairq.store.records import (
 )
 from fairq.store.registry import Registry
 from fairq.store.rows import batch_state, dead_letter, event, limits_of, queue_state, task_state, tenant_state
-from fairq.why import Facts, Kept, Waiting
 
 log = structlog.get_logger("fairq.store")
 

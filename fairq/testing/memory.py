@@ -14,17 +14,10 @@ from typing import Literal
 import orjson
 from attrs import define, field
 
-from fairq.model import (
-    DEFAULT_PRIORITY,
-    MAX_DETAIL_BYTES,
-    Event,
-    EventPage,
-    NewTask,
-    QueueSettings,
-    Settlement,
-    TaskState,
-    bare_id,
-)
+from fairq.model.checks import bare_id
+from fairq.model.events import MAX_DETAIL_BYTES, Event, EventPage
+from fairq.model.queues import QueueSettings
+from fairq.model.tasks import DEFAULT_PRIORITY, NewTask, Settlement, TaskState
 from fairq.wire.messages import PushedTask
 
 _WINDOW_MS = 60_000  # ids that are done are remembered for one to two of these

@@ -26,17 +26,9 @@ from fairq.client.options import TaskOptions
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
 from fairq.errors import BadRequest, Forbidden
-from fairq.model import (
-    MAX_BATCH,
-    NewTask,
-    QueueSettings,
-    Settlement,
-    check_int,
-    check_name,
-    check_settings,
-    check_task_id,
-    full_id,
-)
+from fairq.model.checks import MAX_BATCH, check_int, check_name, check_task_id, full_id
+from fairq.model.queues import QueueSettings, check_settings
+from fairq.model.tasks import NewTask, Settlement
 from fairq.scopes import open_plain_nursery
 from fairq.testing.memory import MemoryQueue, Record
 from fairq.wire.client_session import ClientSession

@@ -18,7 +18,8 @@ from attrs import define, field, frozen
 from fairq.client.client import encode_payload
 from fairq.client.handlers import Task
 from fairq.errors import BadRequest, SettingsError, TooLarge
-from fairq.model import MAX_RESULT_BYTES, check_int
+from fairq.model.checks import check_int
+from fairq.model.tasks import MAX_RESULT_BYTES
 from fairq.webhook.addresses import AddressRefused
 from fairq.webhook.answers import Answer, Verdict, judge
 from fairq.webhook.hosts import HostLimits

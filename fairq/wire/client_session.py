@@ -17,7 +17,8 @@ import orjson
 from attrs import define, field
 
 from fairq.errors import BadFrame, Closed, FairqError, OutcomeUnknown, TooLarge, Unavailable, from_code
-from fairq.model import MAX_BATCH, NewTask
+from fairq.model.checks import MAX_BATCH
+from fairq.model.tasks import NewTask
 from fairq.wire.codec import decode_server, encode
 from fairq.wire.messages import MAX_MESSAGE_BYTES, Dismiss, Drain, Enqueue, Error, Push, Reply, Stop, Welcome
 from fairq.wire.session import Session

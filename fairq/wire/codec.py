@@ -15,20 +15,16 @@ from cattrs.gen import make_dict_structure_fn
 from cattrs.preconf.orjson import make_converter
 
 from fairq.errors import BadFrame, BadRequest, FairqError, TooLarge, UnknownVerb
-from fairq.model import (
-    ACTIONS,
+from fairq.model.checks import (
     MAX_BATCH,
     MAX_ERROR_CHARS,
-    MAX_LEASE,
     MAX_PAYLOAD_BYTES,
-    MAX_RESULT_BYTES,
     MAX_SPAN_MS,
-    NewTask,
-    Settlement,
     check_full_id,
     check_int,
     check_task_id,
 )
+from fairq.model.tasks import ACTIONS, MAX_LEASE, MAX_RESULT_BYTES, NewTask, Settlement
 from fairq.wire import messages
 from fairq.wire.strict_json import parse
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from attrs import field, frozen
 
-from fairq.model import DEFAULT_PRIORITY, NewTask, Settlement
+from fairq.model.tasks import DEFAULT_PRIORITY, NewTask, Settlement
 
 SUBPROTOCOL = "fairq.v1"
 CLOSE_REVOKED = 4001  # close code: the token was revoked

@@ -9,7 +9,7 @@ import orjson
 from attrs import define
 
 from fairq.errors import BadRequest, Draining, FairqError, Forbidden
-from fairq.model import Lease
+from fairq.model.tasks import Lease
 from fairq.wire.codec import decode_client
 from fairq.wire.messages import (
     CLIENT_FRAMES,

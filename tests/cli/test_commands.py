@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairq.model import full_id
+from fairq.model.checks import full_id
 from tests import stores
 from tests.server.harness import tenant
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from fairq.cli import dead
-from fairq.model import NewTask, Settlement, full_id
+from fairq.model.checks import full_id
+from fairq.model.tasks import NewTask, Settlement
 from tests.server.harness import tenant
 
 from .harness import Commands, Finished, ServerThread, started

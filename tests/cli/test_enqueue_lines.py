@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairq.model import Settlement
+from fairq.model.tasks import Settlement
 from tests.server.harness import tenant
 
 from .harness import Commands, Finished, ServerThread

@@ -8,7 +8,7 @@ import pytest
 from attrs import asdict
 
 from fairq.cli.report import show_report
-from fairq.why import REASONS, Part, Report
+from fairq.model.waiting import REASONS, Part, Report
 
 from .harness import Commands
 

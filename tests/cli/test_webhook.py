@@ -13,7 +13,7 @@ import orjson
 import pytest
 import trio
 
-from fairq.model import full_id
+from fairq.model.checks import full_id
 from fairq.webhook import verify
 from fairq.webhook.signature import read_secret, tenant_secret, write_secret
 from tests.webhook.receiver import Answering, Receiver, Reply, Request, reply

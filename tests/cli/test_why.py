@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from fairq.cli.why import say
-from fairq.why import Cause, Why
+from fairq.model.waiting import Cause, Why
 from tests.server.harness import tenant
 
 from .harness import Commands

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 
 import fairq
-from fairq.model import TaskState
+from fairq.model.tasks import TaskState
 from fairq.server.run import Served
 from tests.server.harness import WORKER, url_of
 from tests.store.waiting import wait_until

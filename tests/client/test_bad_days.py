@@ -10,7 +10,7 @@ import trio
 
 import fairq
 from fairq.errors import BadRequest, BatchClosed, NotFound, TaskFailed
-from fairq.model import MAX_RESULT_BYTES
+from fairq.model.tasks import MAX_RESULT_BYTES
 from fairq.server.run import Served
 from tests.server.harness import WORKER, Refused, raw
 

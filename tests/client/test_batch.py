@@ -12,7 +12,7 @@ import trio.testing
 import fairq
 from fairq.client.batch import Batch
 from fairq.errors import BadRequest, BatchClosed, NotFound, NotYet, TooLarge
-from fairq.model import BatchState
+from fairq.model.batches import BatchState
 from fairq.server.run import Served
 from tests.server.harness import WORKER, Raw, raw, running, tenant, url_of
 from tests.store.proxy import open_proxy

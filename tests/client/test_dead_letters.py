@@ -14,7 +14,8 @@ import trio.testing
 import fairq
 from fairq.client.dead_letters import DeadLetters, Sweep
 from fairq.errors import BadRequest, FairqError, Forbidden, NotFound
-from fairq.model import Settlement, bare_id
+from fairq.model.checks import bare_id
+from fairq.model.tasks import Settlement
 from fairq.server.run import Served
 from tests.server.harness import OPERATOR, tenant, url_of
 

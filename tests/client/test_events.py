@@ -7,7 +7,7 @@ import trio
 
 import fairq
 from fairq.errors import BadRequest, Forbidden, TooOld
-from fairq.model import Event
+from fairq.model.events import Event
 from fairq.server.run import Served
 from tests.server.harness import OPERATOR, Raw, running, tenant, url_of
 from tests.store.proxy import open_proxy

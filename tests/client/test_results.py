@@ -22,7 +22,7 @@ from fairq.errors import (
     TooMany,
     Unavailable,
 )
-from fairq.model import MAX_RESULT_BYTES
+from fairq.model.tasks import MAX_RESULT_BYTES
 from fairq.server.run import Served
 from tests.server.harness import WORKER, Raw, raw, running, tenant, url_of
 from tests.store.proxy import Proxy, open_proxy

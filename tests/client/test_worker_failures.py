@@ -12,7 +12,7 @@ import trio
 
 import fairq
 from fairq.errors import BadRequest
-from fairq.model import Settlement
+from fairq.model.tasks import Settlement
 from fairq.server.run import Served
 from fairq.store.store import Store
 from tests.server.harness import OPERATOR, raw, tenant, url_of

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 import fairq
-from fairq.model import Settlement
+from fairq.model.tasks import Settlement
 from fairq.server.run import Served
 from fairq.store.store import Store
 from tests.server.clock import StoreClock

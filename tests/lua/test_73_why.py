@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fairq.why import Facts, Waiting, Why, explain
+from fairq.model.waiting import Facts, Waiting, Why, explain
 
 from .calls import START, Leased, Queue, random_values
 

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from attrs import define, field
 
-from fairq.model import bare_id
+from fairq.model.checks import bare_id
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
 from fairq.transport import Disconnected, Target, Transport, dial

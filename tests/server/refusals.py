@@ -10,21 +10,13 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from fairq.limits import LIMIT_RANGES
-from fairq.model import (
-    MAX_BATCH,
-    MAX_CALLBACK_BYTES,
-    MAX_ERROR_CHARS,
-    MAX_EVENT_ID,
-    MAX_OPENING_HOURS_CHARS,
-    MAX_PAYLOAD_BYTES,
-    MAX_RESULT_BYTES,
-    MAX_SPAN_MS,
-    MAX_TIME_MS,
-    MOST_RUNNING,
-    SETTING_RANGES,
-    SPECIAL_PLACES,
-)
+from fairq.model.batches import MAX_CALLBACK_BYTES, MOST_RUNNING
+from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS, MAX_PAYLOAD_BYTES, MAX_SPAN_MS, MAX_TIME_MS
+from fairq.model.events import MAX_EVENT_ID
+from fairq.model.limits import LIMIT_RANGES
+from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS
+from fairq.model.queues import SETTING_RANGES
+from fairq.model.tasks import MAX_RESULT_BYTES, SPECIAL_PLACES
 from fairq.wire.messages import CLIENT_FRAMES, Role
 
 TENANT, WORKER, OPERATOR = Role.TENANT, Role.WORKER, Role.OPERATOR

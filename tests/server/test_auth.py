@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from fairq.errors import Unauthorized, Unavailable
-from fairq.model import Lease
+from fairq.model.tasks import Lease
 from fairq.server.app import App
 from fairq.server.net import auth as module
 from fairq.server.net.connection import Connection

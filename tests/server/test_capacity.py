@@ -8,7 +8,7 @@ from attrs import define
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairq.model import Lease
+from fairq.model.tasks import Lease
 from fairq.server.dispatch.capacity import Capacity
 from fairq.server.dispatch.worker_account import WorkerAccount
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import trio
 
-from fairq.model import MAX_BATCH, DeadLetter, Lease, Settlement, full_id
+from fairq.model.checks import MAX_BATCH, full_id
+from fairq.model.dead_letters import DeadLetter
+from fairq.model.tasks import Lease, Settlement
 from fairq.server.run import Served
 
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant

@@ -6,7 +6,7 @@ import pytest
 import redis
 import trio
 
-from fairq.model import NewTask
+from fairq.model.tasks import NewTask
 from fairq.server.run import Served
 from fairq.store import keys
 from tests import stores

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from fairq.model import Outcome, Settlement, Tick
+from fairq.model.queues import Tick
+from fairq.model.tasks import Outcome, Settlement
 from fairq.server.app import App
 from fairq.server.dispatch.dispatcher import MAX_PACE_S, Dispatcher
 from fairq.server.run import Served

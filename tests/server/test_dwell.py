@@ -9,7 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairq.model import Lease
+from fairq.model.tasks import Lease
+from fairq.model.waiting import REASONS, Kept, Reason
 from fairq.server.stats.wait_times import (
     MAX_DWELLS,
     MAX_SPANS,
@@ -20,7 +21,6 @@ from fairq.server.stats.wait_times import (
     split,
     summarize,
 )
-from fairq.why import REASONS, Kept, Reason
 
 TIMES = st.integers(0, 1000)
 SPANS = st.lists(st.builds(Kept, st.just("ada"), st.sampled_from(REASONS[:5]), TIMES, TIMES), max_size=8)

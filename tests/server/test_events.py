@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from fairq.model import EventPage, NewTask, Settlement, full_id
+from fairq.model.checks import full_id
+from fairq.model.events import EventPage
+from fairq.model.tasks import NewTask, Settlement
 from fairq.server.net.connection import MAX_LONG_ANSWERS
 from fairq.server.run import Served
 from fairq.store import keys

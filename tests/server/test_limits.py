@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from fairq.limits import LIMIT_RANGES
+from fairq.model.limits import LIMIT_RANGES
 from fairq.server.run import Served
 from tests.store.waiting import wait_until
 

@@ -8,7 +8,8 @@ import trio
 from attrs import define, field
 
 from fairq.errors import OutcomeUnknown
-from fairq.model import Lease, Tick
+from fairq.model.queues import Tick
+from fairq.model.tasks import Lease
 from fairq.server.dispatch.dispatcher import Dispatcher
 from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.server.timers.ticker import Ticker

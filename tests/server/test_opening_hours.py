@@ -13,7 +13,7 @@ import pytest
 import structlog
 import trio
 
-from fairq.limits import OpeningHours
+from fairq.model.limits import OpeningHours
 from fairq.server.run import Served
 from fairq.server.timers import ticker
 from fairq.store.store import Store

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import trio
 
-from fairq.model import NewTask, Timing, bare_id
+from fairq.model.checks import bare_id
+from fairq.model.schedules import Timing
+from fairq.model.tasks import NewTask
 from fairq.server.run import Served
 from fairq.store.store import Fire, Store
 from tests import stores

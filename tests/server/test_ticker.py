@@ -12,7 +12,9 @@ import trio
 import trio.testing
 
 from fairq.errors import Unavailable
-from fairq.model import NewTask, Tick, bare_id
+from fairq.model.checks import bare_id
+from fairq.model.queues import Tick
+from fairq.model.tasks import NewTask
 from fairq.server.run import Served
 from fairq.server.timers.ticker import FLOOR_S, IDLE_FLOORS, TICKS_AT_ONCE, Ticker
 from tests import stores

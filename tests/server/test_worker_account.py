@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairq.model import Lease
+from fairq.model.tasks import Lease
 from fairq.server.dispatch.worker_account import OVER_S, WorkerAccount
 
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from fairq.errors import FairqError, OutcomeUnknown, SettingsError, Unavailable
-from fairq.model import NewTask, Settlement
+from fairq.model.tasks import NewTask, Settlement
 from fairq.store import cluster as module
 from fairq.store import keys, library
 from fairq.store.opening import check_durability, open_store

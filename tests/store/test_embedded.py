@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from fairq.errors import FairqError, SettingsError
-from fairq.model import NewTask
+from fairq.model.tasks import NewTask
 from fairq.store.embedded import embedded_store, is_running, socket_path, store_url
 from fairq.store.opening import check_durability, open_store
 from fairq.store.store import Store

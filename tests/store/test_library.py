@@ -11,7 +11,7 @@ import trio
 
 import fairq
 from fairq.errors import SettingsError, StoreRefused
-from fairq.model import NewTask
+from fairq.model.tasks import NewTask
 from fairq.store import keys, library
 from fairq.store.opening import open_store
 from fairq.store.store import Store, load_library

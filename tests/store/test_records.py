@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairq.errors import StoreRefused
-from fairq.model import MAX_SPAN_MS, MAX_TIME_MS, NewTask, Timing
+from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS
+from fairq.model.schedules import Timing
+from fairq.model.tasks import NewTask
 from fairq.store import keys, library
 from fairq.store.records import pack_options, pack_template, pack_timing, unpack_leases, unpack_record, unpack_schedule
 

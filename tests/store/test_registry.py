@@ -10,7 +10,8 @@ import redis
 import trio
 
 from fairq.errors import Deleting, NotEmpty, QuotaExceeded, StoreFull
-from fairq.model import NewTask, Settlement, Timing
+from fairq.model.schedules import Timing
+from fairq.model.tasks import NewTask, Settlement
 from fairq.store import keys
 from fairq.store.opening import open_store
 from fairq.store.registry import Deletion, Registry

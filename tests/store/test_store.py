@@ -9,17 +9,11 @@ import trio
 from attrs import evolve
 
 from fairq.errors import BadRequest, OutcomeUnknown, StoreFull, StoreRefused, TooOld
-from fairq.model import (
-    MAX_BATCH,
-    DeadFilter,
-    DeadLetter,
-    DeadPage,
-    EventPage,
-    NewTask,
-    QueueSettings,
-    Settlement,
-    TaskState,
-)
+from fairq.model.checks import MAX_BATCH
+from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
+from fairq.model.events import EventPage
+from fairq.model.queues import QueueSettings
+from fairq.model.tasks import NewTask, Settlement, TaskState
 from fairq.store import keys
 from fairq.store.opening import open_store
 from fairq.store.store import Store

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 import fairq
-from fairq.limits import OpeningHours
+from fairq.model.limits import OpeningHours
 from fairq.store.opening import open_store
 from fairq.store.store import Store
 from tests import stores

@@ -8,7 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairq.model import Event, NewTask, QueueSettings, Settlement
+from fairq.model.events import Event
+from fairq.model.queues import QueueSettings
+from fairq.model.tasks import NewTask, Settlement
 from fairq.testing.memory import MemoryQueue
 from tests.model import Model
 

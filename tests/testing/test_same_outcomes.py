@@ -10,7 +10,7 @@ import trio
 
 import fairq
 import fairq.testing
-from fairq.model import TaskState
+from fairq.model.tasks import TaskState
 from fairq.server.run import Served
 from tests.client.conftest import certificate, plain_logs, served, server_store
 from tests.client.harness import working

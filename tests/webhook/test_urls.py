@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairq.errors import SettingsError
-from fairq.model import NAME_PATTERN
+from fairq.model.checks import NAME_PATTERN
 from fairq.webhook.addresses import AddressRules
 from fairq.webhook.urls import HostPattern, HostRefused, Url, UrlTemplate
 

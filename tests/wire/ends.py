@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from fairq.model import NewTask
+from fairq.model.tasks import NewTask
 from fairq.wire.client_session import Call, ClientSession
 from fairq.wire.worker_session import WorkerSession
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairq.errors import BadFrame, BadRequest, Closed, Draining, OutcomeUnknown, TooLarge, Unavailable
-from fairq.model import NewTask
+from fairq.model.tasks import NewTask
 from fairq.wire.client_session import RECONNECT_BASE_S, RECONNECT_CAP_S, SEND_WINDOW
 from fairq.wire.strict_json import MAX_COST, check_cost
 

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairq.errors import BadFrame, BadRequest, FairqError
-from fairq.model import Lease, NewTask, Settlement, check_name, check_settings, check_task_id, check_weight
+from fairq.model.checks import check_name, check_task_id, check_weight
+from fairq.model.queues import check_settings
+from fairq.model.tasks import Lease, NewTask, Settlement
 from fairq.wire import messages as wire
 from fairq.wire import strict_json
 from fairq.wire.client_session import ClientSession

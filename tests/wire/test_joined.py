@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from fairq.errors import Unavailable
-from fairq.model import Lease, Settlement
+from fairq.model.tasks import Lease, Settlement
 from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.wire import messages as wire
 from fairq.wire.messages import Role, State

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fairq.errors import BadRequest, FairqError, TooMany
-from fairq.model import MAX_PAYLOAD_BYTES, Lease
+from fairq.model.checks import MAX_PAYLOAD_BYTES
+from fairq.model.tasks import Lease
 from fairq.wire.codec import decode_client
 from fairq.wire.messages import CLIENT_FRAMES, MAX_MESSAGE_BYTES, Role, State, Welcome
 from fairq.wire.server_session import ServerSession

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fairq.errors import BadFrame
-from fairq.model import MAX_ERROR_CHARS, Settlement
+from fairq.model.checks import MAX_ERROR_CHARS
+from fairq.model.tasks import Settlement
 from fairq.wire.messages import HeldLease, Report
 from fairq.wire.strict_json import MAX_COST, check_cost
 from fairq.wire.worker_session import WorkerSession

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from attrs import define, field
 
-from fairq.model import Lease
+from fairq.model.tasks import Lease
 from fairq.server.dispatch.worker_account import WorkerAccount
 
 

@@ -22,7 +22,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import Deleting, FairqError, OutcomeUnknown
-from fairq.model import Action, Lease
+from fairq.model.tasks import Action, Lease
 from fairq.server.dispatch.capacity import Capacity, Worker
 from fairq.server.stats.wait_times import WaitTimes
 from fairq.server.timers.ticker import Ticker

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.model import Lease
+from fairq.model.tasks import Lease
 from fairq.server.dispatch.slots import Slots
 
 Place = tuple[str, str]  # queue, and a task's full id

@@ -10,7 +10,7 @@ import orjson
 from attrs import asdict, define, frozen
 
 from fairq.errors import BadRequest, FairqError, Forbidden, Unauthorized
-from fairq.model import check_name
+from fairq.model.checks import check_name
 from fairq.store.store import Store
 from fairq.tokens import TokenRecord, hash_token, token_id
 from fairq.wire.messages import Role

@@ -16,7 +16,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import BadFrame, Draining, FairqError, TooMany
-from fairq.model import Lease
+from fairq.model.tasks import Lease
 from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.server.net.admission import Usage
 from fairq.server.net.auth import Identity

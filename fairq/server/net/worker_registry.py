@@ -28,7 +28,8 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError, Superseded
-from fairq.model import Action, WorkerState
+from fairq.model.tasks import Action
+from fairq.model.workers import WorkerState
 from fairq.server.net.connection import Connection
 from fairq.store.store import Store
 from fairq.wire.messages import CLOSE_SUPERSEDED, State

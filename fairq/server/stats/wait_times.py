@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 
 from attrs import define, field
 
-from fairq.model import Lease
-from fairq.why import REASONS, Kept, Part, Reason
+from fairq.model.tasks import Lease
+from fairq.model.waiting import REASONS, Kept, Part, Reason
 
 MAX_TENANTS, MAX_DWELLS, MAX_SPANS = 500, 256, 128
 PERIOD_MS = 300_000

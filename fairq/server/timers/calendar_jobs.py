@@ -13,9 +13,9 @@ import structlog
 import trio
 
 from fairq.errors import FairqError
-from fairq.limits import OpeningHours
-from fairq.opening_hours import turn
-from fairq.schedules import next_fire
+from fairq.model.cron import next_fire
+from fairq.model.limits import OpeningHours
+from fairq.model.opening_hours import turn
 from fairq.scopes import run_all
 from fairq.store.store import Fire, Store
 

@@ -19,7 +19,7 @@ import trio
 from attrs import define, field
 
 from fairq.errors import FairqError
-from fairq.model import AHEAD_MS, Tick
+from fairq.model.queues import AHEAD_MS, Tick
 from fairq.scopes import run_all
 from fairq.server.timers.calendar_jobs import fire_schedules, turn_opening_hours
 from fairq.store.store import Store

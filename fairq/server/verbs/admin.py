@@ -6,7 +6,8 @@ import structlog
 from attrs import asdict, evolve
 
 from fairq.errors import NotFound
-from fairq.model import MAX_TIME_MS, check_int, check_name, check_settings, check_weight, kept_slots
+from fairq.model.checks import MAX_TIME_MS, check_int, check_name, check_weight
+from fairq.model.queues import check_settings, kept_slots
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, check_unlimited, check_worker_name, tenant_or_all

@@ -9,7 +9,8 @@ import orjson
 from attrs import asdict
 
 from fairq.errors import NotFound, TooLarge
-from fairq.model import MAX_CALLBACK_BYTES, MOST_RUNNING, BatchState, check_batch_id, check_full_id, check_int, full_id
+from fairq.model.batches import MAX_CALLBACK_BYTES, MOST_RUNNING, BatchState
+from fairq.model.checks import check_batch_id, check_full_id, check_int, full_id
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, wait_for

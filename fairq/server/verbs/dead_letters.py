@@ -5,7 +5,8 @@ from __future__ import annotations
 from attrs import NOTHING, asdict, fields
 
 from fairq.errors import BadRequest, NotFound
-from fairq.model import MAX_BATCH, MAX_CURSOR_CHARS, DeadFilter, DeadLetter, bare_id, check_int
+from fairq.model.checks import MAX_BATCH, MAX_CURSOR_CHARS, bare_id, check_int
+from fairq.model.dead_letters import DeadFilter, DeadLetter
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, full_id_of, full_ids, mine_or_named

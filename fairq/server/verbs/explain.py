@@ -6,11 +6,11 @@ import trio
 from attrs import asdict
 
 from fairq.errors import NotFound
+from fairq.model.waiting import Report, explain
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.stats.wait_times import percentile, summarize
 from fairq.server.verbs.request_scope import Body, full_id_of, own_tenant
-from fairq.why import Report, explain
 from fairq.wire import messages as wire
 
 

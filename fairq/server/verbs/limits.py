@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attrs import asdict
 
-from fairq.limits import OpeningHours, check_limits
-from fairq.opening_hours import check_opening_hours, turn
+from fairq.model.limits import OpeningHours, check_limits
+from fairq.model.opening_hours import check_opening_hours, turn
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, mine_or_named, tenant_or_all

@@ -9,7 +9,7 @@ import orjson
 import trio
 
 from fairq.errors import BadRequest, Draining, Forbidden
-from fairq.model import WORKER_PATTERN, check_full_id, check_int, check_name, check_task_id, full_id
+from fairq.model.checks import WORKER_PATTERN, check_full_id, check_int, check_name, check_task_id, full_id
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.wire import messages as wire

@@ -7,18 +7,10 @@ import trio
 from attrs import asdict
 
 from fairq.errors import BadRequest, FairqError, NotFound, TooLarge
-from fairq.model import (
-    MAX_BATCH,
-    MAX_PAYLOAD_BYTES,
-    MAX_SCHEDULES,
-    MAX_TIME_MS,
-    MISFIRES,
-    SCHEDULED,
-    NewTask,
-    check_int,
-    check_schedule_name,
-)
-from fairq.schedules import check_timing, next_fire, next_fires
+from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, MAX_TIME_MS, check_int
+from fairq.model.cron import check_timing, next_fire, next_fires
+from fairq.model.schedules import MAX_SCHEDULES, MISFIRES, SCHEDULED, check_schedule_name
+from fairq.model.tasks import NewTask
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, own_tenant

@@ -6,19 +6,9 @@ import orjson
 from attrs import asdict
 
 from fairq.errors import BadRequest, TooLarge
-from fairq.model import (
-    MAX_BATCH,
-    MAX_EVENT_ID,
-    MAX_SPAN_MS,
-    MAX_TIME_MS,
-    SPECIAL_PLACES,
-    EventPage,
-    NewTask,
-    TaskState,
-    bare_id,
-    check_int,
-    full_id,
-)
+from fairq.model.checks import MAX_BATCH, MAX_SPAN_MS, MAX_TIME_MS, bare_id, check_int, full_id
+from fairq.model.events import MAX_EVENT_ID, EventPage
+from fairq.model.tasks import SPECIAL_PLACES, NewTask, TaskState
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, check_once, fit_reply, full_ids, own_tenant, wait_for

@@ -8,17 +8,8 @@ from functools import partial
 import trio
 
 from fairq.errors import BadRequest, Draining
-from fairq.model import (
-    MAX_LEASE,
-    MAX_TIME_MS,
-    Outcome,
-    Settlement,
-    check_fraction,
-    check_full_id,
-    check_int,
-    check_progress_text,
-    check_weight,
-)
+from fairq.model.checks import MAX_TIME_MS, check_full_id, check_int, check_weight
+from fairq.model.tasks import MAX_LEASE, Outcome, Settlement, check_fraction, check_progress_text
 from fairq.scopes import run_all
 from fairq.server.app import App, Brought
 from fairq.server.dispatch.slots import Slots

@@ -7,7 +7,8 @@ from typing import Any
 from attrs import define, frozen
 
 from fairq.errors import BadRequest
-from fairq.model import MOST_RUNNING, check_int
+from fairq.model.batches import MOST_RUNNING
+from fairq.model.checks import check_int
 
 LIMIT_RANGES: dict[str, int] = {  # limit -> highest; 0 is none
     "max_running": MOST_RUNNING,

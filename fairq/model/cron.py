@@ -16,8 +16,9 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from fairq.errors import BadRequest
-from fairq.model import MAX_CRON_CHARS, MAX_SPAN_MS, MIN_EVERY_MS, Timing, check_int
-from fairq.zones import DAY, SECOND, change, offset, zones
+from fairq.model.checks import MAX_SPAN_MS, check_int
+from fairq.model.schedules import MAX_CRON_CHARS, MIN_EVERY_MS, Timing
+from fairq.model.zones import DAY, SECOND, change, offset, zones
 
 _FIELDS = 5
 _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)

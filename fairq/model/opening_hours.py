@@ -17,8 +17,10 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from fairq.errors import BadRequest
-from fairq.model import MAX_OPENING_HOURS_CHARS, MAX_SPANS
-from fairq.zones import DAY, change, offset, zones
+from fairq.model.zones import DAY, change, offset, zones
+
+MAX_SPANS = 32  # of one text of windows
+MAX_OPENING_HOURS_CHARS = 1_000
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY_MINUTES = 24 * 60

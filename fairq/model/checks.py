@@ -1,0 +1,85 @@
+"""The rules that names, ids and numbers keep, whatever they are of."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from fairq.errors import BadRequest
+
+NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
+TASK_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+FULL_ID_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}/[A-Za-z0-9_-]{1,64}\Z")
+BATCH_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,40}\Z")
+WORKER_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 10_000.0
+MAX_SPAN_MS = 400 * 86_400_000  # the longest delay or window
+MAX_TIME_MS = 1 << 50
+MAX_BATCH = 500  # tasks, settlements or ids in one request
+MAX_ERROR_CHARS = 2_048
+MAX_CURSOR_CHARS = 200
+MAX_PAYLOAD_BYTES = 1 << 20
+
+
+def check_name(value: object, what: str) -> str:
+    """Return the name of a queue or tenant if it keeps the name rule. Raises: BadRequest."""
+    if isinstance(value, str) and NAME_PATTERN.match(value):
+        return value
+    raise BadRequest(
+        f"{what} must be 1 to 63 of a-z, 0-9, '-', '_' and begin with a letter or digit, not {value!r:.80}", field=what
+    )
+
+
+def check_task_id(value: object, what: str = "id") -> str:
+    """Return the task id if it keeps the id rule. Raises: BadRequest."""
+    if isinstance(value, str) and TASK_ID_PATTERN.match(value):
+        return value
+    raise BadRequest(f"{what} must be 1 to 64 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=what)
+
+
+def check_batch_id(value: object, what: str = "id") -> str:
+    """Return the batch's id if it leaves room for what its callback tasks' ids end in. Raises: BadRequest."""
+    if isinstance(value, str) and BATCH_ID_PATTERN.match(value):
+        return value
+    raise BadRequest(f"{what} must be 1 to 40 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=what)
+
+
+def full_id(tenant: str, id: str) -> str:
+    """Return the id that a task has in its queue: tenants choose ids without knowing of each other."""
+    return f"{tenant}/{id}"
+
+
+def bare_id(id: str) -> str:
+    """Return the id that the tenant chose."""
+    return id.rpartition("/")[2]
+
+
+def check_full_id(value: object, what: str = "id") -> str:
+    """Return the full id, `<tenant>/<id>`, if it keeps the id rule. Raises: BadRequest."""
+    if isinstance(value, str) and FULL_ID_PATTERN.match(value):
+        return value
+    raise BadRequest(f"{what} must be a full id, <tenant>/<id>, not {value!r:.80}", field=what)
+
+
+def check_weight(value: object, what: str = "weight") -> float:
+    """Return the weight if it can be one. Raises: BadRequest for 0, negative, not finite or huge ones."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if value == 0:
+            raise BadRequest(f"{what} must not be 0; to hold a tenant back, pause it", field=what)
+        if MIN_WEIGHT <= value <= MAX_WEIGHT:
+            return float(value)
+    raise BadRequest(f"{what} must be a number from {MIN_WEIGHT} to {MAX_WEIGHT:g}, not {value!r:.80}", field=what)
+
+
+def check_int(value: object, what: str, lowest: int, highest: int) -> int:
+    """Return a whole number within its range. Raises: BadRequest."""
+    if isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest:
+        return value
+    raise BadRequest(f"{what} must be a whole number from {lowest} to {highest}, not {value!r:.80}", field=what)
+
+
+def check_flag(value: object, what: str) -> bool:
+    """Return what is true or false. Raises: BadRequest."""
+    if isinstance(value, bool):
+        return value
+    raise BadRequest(f"{what} must be true or false, not {value!r:.80}", field=what)

@@ -1,0 +1,49 @@
+"""Events: what became of a tenant's tasks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from attrs import frozen
+
+from fairq.errors import BadRequest, TooOld
+
+MAX_EVENT_ID = 1 << 50
+MAX_DETAIL_BYTES = 256  # of an event
+
+
+@frozen
+class Event:
+    """Something that became of a task, or of a batch, which had asked that it be told.
+
+    `detail`: of a failed attempt its error, or `lease_lost`; of a dead letter its reason.
+    """
+
+    id: int
+    event: Literal["failed", "done", "dead", "expired", "cancelled", "batch_completed"]
+    at_ms: int
+    task: str = ""
+    batch: str = ""
+    attempt: int = 0
+    detail: str = ""
+
+
+@frozen
+class EventPage:
+    """Events of a feed, oldest first.
+
+    `oldest` and `newest`: the ids that the feed keeps; when it keeps none, the next that will be given and the last
+    that was (0: none yet).
+    """
+
+    oldest: int
+    newest: int
+    events: list[Event]
+
+    def check(self, after: int) -> None:
+        """Refuse to go on after an event if the next has gone, or if there was none. Raises: TooOld, BadRequest."""
+        if after > self.newest:
+            raise BadRequest(f"the newest event is {self.newest}; there is no event {after}", field="after")
+        if 0 < after < self.oldest - 1:
+            gone = f"what came after event {after} is not kept any more"
+            raise TooOld(f"{gone}; the feed goes on from event {self.oldest}, which `after` 0 reads", field="after")

@@ -1,0 +1,111 @@
+"""Queues: settings, counts, ticks and repairs."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from fairq.errors import BadRequest
+from fairq.model.checks import check_int
+from fairq.model.tasks import MAX_ATTEMPTS
+
+AHEAD_MS = 60_000  # a store's clock that is ahead of the servers' by more lets nothing expire
+SHARES = ("time", "count")
+
+
+@frozen
+class Tick:
+    """What one tick did, and when (in the store's ms) the next will find work; -1 when nothing waits.
+
+    `fires`: how many schedules are due. `ahead_ms`: by how much the store's clock is ahead of this process's.
+    """
+
+    now_ms: int
+    next_due_ms: int
+    ready: int
+    promoted: int
+    expired: int
+    reaped: int
+    trimmed: int
+    fires: int = 0
+    turns: int = 0
+    ahead_ms: int = 0
+
+
+@frozen
+class QueueSettings:
+    """What operators may change of a queue: name -> (lowest, highest) in RANGES; lua/KEYS.md tells the meanings."""
+
+    share: str = "time"
+    lease_ms: int = 30_000
+    max_attempts: int = 5
+    retry_base_ms: int = 1_000
+    retry_cap_ms: int = 3_600_000
+    dead_keep_ms: int = 14 * 86_400_000
+    dead_keep: int = 100_000
+    events_keep: int = 10_000
+    reserve: int = 0  # per cent of the slots
+
+
+SETTING_RANGES: dict[str, tuple[int, int]] = {
+    "lease_ms": (100, 86_400_000),
+    "max_attempts": (1, MAX_ATTEMPTS),
+    "retry_base_ms": (1, 86_400_000),
+    "retry_cap_ms": (1, 604_800_000),
+    "dead_keep_ms": (1_000, 31_536_000_000),
+    "dead_keep": (0, 10_000_000),
+    "events_keep": (0, 1_000_000),
+    "reserve": (0, 90),
+}
+
+
+def kept_slots(slots: int, reserve: int) -> int:
+    """Tell how many slots are kept for tenants that have nothing running; never the last one (lua/11_reserve.lua)."""
+    return max(0, min(-(-slots * reserve // 100), slots - 1))
+
+
+def check_settings(changes: object) -> dict[str, str | int]:
+    """Return changes of a queue's settings, each within its range. Raises: BadRequest, naming the setting."""
+    if not isinstance(changes, dict) or not changes:
+        raise BadRequest("settings must be an object with at least one setting", field="settings")
+    for name, value in changes.items():
+        if name == "share":
+            if value not in SHARES:
+                raise BadRequest(f"share must be one of {', '.join(SHARES)}", field="share")
+        elif name in SETTING_RANGES:
+            check_int(value, name, *SETTING_RANGES[name])
+        else:
+            raise BadRequest(f"there is no queue setting {name!r:.80}", field=str(name)[:80])
+    return changes
+
+
+@frozen
+class Repair:
+    """How far a repair is: `more`, `done` or `gone` (another call has ended it); what it looks at, what was mended."""
+
+    outcome: str
+    number: int
+    doing: str
+    mended: dict[str, int]
+
+
+@frozen
+class QueueState:
+    """A queue's counts (tasks by state now, totals since the beginning), settings, and the tenant that made it."""
+
+    queue: str
+    ready: int
+    held: int
+    delayed: int
+    leased: int
+    dead: int
+    enqueued: int
+    done: int
+    expired: int
+    cancelled: int
+    is_paused: bool
+    is_closed: bool
+    is_deleting: bool
+    is_repairing: bool
+    settings: QueueSettings
+    made_by: str = ""  # empty: an operator
+    made_at_ms: int = 0  # 0: nobody has yet

@@ -1,0 +1,68 @@
+"""Schedules: when tasks are enqueued again and again."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from attrs import frozen
+
+from fairq.errors import BadRequest
+from fairq.model.tasks import DEFAULT_PRIORITY
+
+SCHEDULE_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}\Z")  # shorter than a task's id by the time of a fire
+MISFIRES = ("skip", "once")
+MIN_EVERY_MS = 1_000
+MAX_SCHEDULES = 1_000  # of a tenant in a queue
+MAX_CRON_CHARS = 200
+
+
+def check_schedule_name(value: object, what: str = "name") -> str:
+    """Return the name of a schedule if it keeps the rule. Raises: BadRequest."""
+    if isinstance(value, str) and SCHEDULE_PATTERN.match(value):
+        return value
+    raise BadRequest(
+        f"{what} must be 1 to 40 of a-z, 0-9, '-', '_' and begin with a letter or digit, not {value!r:.80}", field=what
+    )
+
+
+SCHEDULED = ("expires_in_ms", "max_attempts", "priority", "dedupe_key", "dedupe_period_ms", "result_ttl_ms", "events")
+
+
+class Timing(NamedTuple):
+    """When a schedule fires: by a cron expression in a time zone, or every so many ms."""
+
+    cron: str = ""
+    zone: str = ""
+    every_ms: int = 0
+
+
+@frozen
+class ScheduleState:
+    """A schedule of a tenant; `next_at_ms` counts unless it is paused.
+
+    What its tasks are (from `expires_in_ms` on) is told of one that is asked for by name.
+    """
+
+    tenant: str
+    name: str
+    cron: str = ""
+    zone: str = ""
+    every_ms: int = 0
+    misfire: str = "skip"
+    is_paused: bool = False
+    next_at_ms: int = 0
+    last_fired_at_ms: int = 0
+    expires_in_ms: int = 0
+    max_attempts: int = 0
+    priority: int = DEFAULT_PRIORITY
+    dedupe_key: str = ""
+    dedupe_period_ms: int = 0
+    result_ttl_ms: int = 0
+    events: bool = False
+    payload: Any = None
+
+    @property
+    def timing(self) -> Timing:
+        """When it fires."""
+        return Timing(self.cron, self.zone, self.every_ms)

@@ -1,0 +1,31 @@
+"""Tenants of a queue."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+
+@frozen
+class TenantState:
+    """A tenant's place in one queue.
+
+    `delivered` and `entitled` are seconds of worker time, or tasks when the queue's share is `count`. It is closed
+    while the clock is outside its opening hours, and spent while it has had what its rate allows.
+    """
+
+    tenant: str
+    weight: float
+    ready: int
+    held: int
+    delayed: int
+    leased: int
+    dead: int
+    done: int
+    delivered: float
+    entitled: float
+    is_paused: bool
+    is_closed: bool
+    is_spent: bool
+    is_backlogged: bool
+    is_limited: bool
+    stored_bytes: int
