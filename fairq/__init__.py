@@ -1,4 +1,4 @@
-"""fairq: a multi-tenant fair-share task queue. Whoever floods it waits behind his own flood."""
+"""fairq: a multi-tenant fair-share task queue. A tenant that floods a queue delays only itself."""
 
 from __future__ import annotations
 
@@ -7,19 +7,110 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fairq.client.batch import Batch
-    from fairq.client.client import Client, EnqueuedTask, open_client
+    from fairq.client.client import Client, open_client
+    from fairq.client.events import EventStream
     from fairq.client.handlers import Reject, Retry, Task
+    from fairq.client.operator import OperatorClient, open_operator
+    from fairq.client.tasks import EnqueuedTask
     from fairq.client.worker import Worker
-    from fairq.errors import FairqError
+    from fairq.errors import (
+        BadRequest,
+        BatchClosed,
+        Closed,
+        Deleting,
+        Draining,
+        FairqError,
+        Forbidden,
+        NoResult,
+        NotEmpty,
+        NotFound,
+        NotYet,
+        OutcomeUnknown,
+        QuotaExceeded,
+        Repairing,
+        SettingsError,
+        StoreFull,
+        Superseded,
+        TaskFailed,
+        TooLarge,
+        TooMany,
+        TooOld,
+        Unauthorized,
+        Unavailable,
+    )
 
-__all__ = ["Batch", "Client", "EnqueuedTask", "FairqError", "Reject", "Retry", "Task", "Worker", "open_client"]
+_ERRORS = (
+    "BadRequest",
+    "BatchClosed",
+    "Closed",
+    "Deleting",
+    "Draining",
+    "FairqError",
+    "Forbidden",
+    "NoResult",
+    "NotEmpty",
+    "NotFound",
+    "NotYet",
+    "OutcomeUnknown",
+    "QuotaExceeded",
+    "Repairing",
+    "SettingsError",
+    "StoreFull",
+    "Superseded",
+    "TaskFailed",
+    "TooLarge",
+    "TooMany",
+    "TooOld",
+    "Unauthorized",
+    "Unavailable",
+)
+
+__all__ = [
+    "BadRequest",
+    "Batch",
+    "BatchClosed",
+    "Client",
+    "Closed",
+    "Deleting",
+    "Draining",
+    "EnqueuedTask",
+    "EventStream",
+    "FairqError",
+    "Forbidden",
+    "NoResult",
+    "NotEmpty",
+    "NotFound",
+    "NotYet",
+    "OperatorClient",
+    "OutcomeUnknown",
+    "QuotaExceeded",
+    "Reject",
+    "Repairing",
+    "Retry",
+    "SettingsError",
+    "StoreFull",
+    "Superseded",
+    "Task",
+    "TaskFailed",
+    "TooLarge",
+    "TooMany",
+    "TooOld",
+    "Unauthorized",
+    "Unavailable",
+    "Worker",
+    "open_client",
+    "open_operator",
+]
 
 _HOMES = {
     "fairq.client.batch": ("Batch",),
-    "fairq.client.client": ("Client", "EnqueuedTask", "open_client"),
+    "fairq.client.client": ("Client", "open_client"),
+    "fairq.client.events": ("EventStream",),
     "fairq.client.handlers": ("Reject", "Retry", "Task"),
+    "fairq.client.operator": ("OperatorClient", "open_operator"),
+    "fairq.client.tasks": ("EnqueuedTask",),
     "fairq.client.worker": ("Worker",),
-    "fairq.errors": ("FairqError",),
+    "fairq.errors": _ERRORS,
 }
 
 

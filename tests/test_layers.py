@@ -101,6 +101,22 @@ def test_pure_parts_know_no_io_and_no_clock(path: Path) -> None:
     assert not {module.split(".")[0] for module in imports_of(path)} & IMPURE_MODULES
 
 
+def test_what_all_runtimes_of_the_sdk_share_knows_no_runtime() -> None:
+    for name in ("verbs", "options"):
+        assert not {module.split(".")[0] for module in imports_of(PACKAGE / "client" / f"{name}.py")} & IMPURE_MODULES
+
+
+def test_the_modules_of_the_sdk_import_each_other_in_no_circle() -> None:
+    below = {
+        path.stem: {name.split(".")[2] for name in imports_of(path) if name.startswith("fairq.client.")}
+        for path in (PACKAGE / "client").glob("*.py")
+    }
+    while free := [name for name, needs in below.items() if not needs & below.keys() - {name}]:
+        for name in free:
+            del below[name]
+    assert below == {}
+
+
 def test_scopes_import_trio_and_nothing_else_from_outside() -> None:
     modules = {module.split(".")[0] for module in imports_of(PACKAGE / "scopes.py")}
     assert modules - {"__future__", "collections", "contextlib"} == {"trio"}

@@ -14,8 +14,9 @@ from fairq.cli.output import print_json
 from fairq.errors import BadRequest
 
 if TYPE_CHECKING:
-    from fairq.client.client import Client, EnqueuedTask
+    from fairq.client.client import Client
     from fairq.client.options import TaskOptions
+    from fairq.client.tasks import EnqueuedTask
 
 _RESULT_TTL = 3600.0  # of a result that is waited for
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from attrs import field, frozen
 
+from fairq.client import verbs
 from fairq.client.options import TaskOptions
+from fairq.client.tasks import EnqueuedTask, Requests
 from fairq.errors import NotYet
 from fairq.model.batches import BatchState
-
-if TYPE_CHECKING:
-    from fairq.client.client import Client, EnqueuedTask
 
 
 @frozen
@@ -21,14 +20,15 @@ class Batch:
 
     id: str
     queue: str
-    _client: Client = field(repr=False, eq=False)
+    _client: Requests = field(repr=False, eq=False)
 
     async def add(
         self, payload: Any, *, id: str | None = None, timeout: float | None = None, **options: Unpack[TaskOptions]
     ) -> EnqueuedTask:
         """Add one task, as `Client.enqueue` does. Raises: BatchClosed, NotFound, and what that raises."""
         options["batch"] = self.id
-        return await self._client.enqueue(self.queue, payload, id=id, timeout=timeout, **options)
+        ids = None if id is None else [id]
+        return (await self._client.enqueue_many(self.queue, [payload], ids=ids, timeout=timeout, **options))[0]
 
     async def add_many(
         self,
@@ -40,19 +40,19 @@ class Batch:
     ) -> list[EnqueuedTask]:
         """Add many tasks, as `Client.enqueue_many` does."""
         options["batch"] = self.id
-        return await self._client.enqueue_many(self.queue, payloads, ids=ids, timeout=timeout, **options)
+        return list(await self._client.enqueue_many(self.queue, payloads, ids=ids, timeout=timeout, **options))
 
     async def close(self, *, timeout: float | None = None) -> None:
         """Add no more: when all its tasks have ended, the batch is complete."""
-        await self._ask("close_batch", timeout)
+        await self._client.ask(verbs.close_batch(self.queue, self.id), timeout=timeout)
 
     async def cancel(self, *, timeout: float | None = None) -> None:
         """Close the batch and cancel its tasks; those that run are told to stop."""
-        await self._ask("cancel_batch", timeout)
+        await self._client.ask(verbs.cancel_batch(self.queue, self.id), timeout=timeout)
 
     async def state(self, *, timeout: float | None = None) -> BatchState:
         """Ask how far the batch is. Raises: NotFound, also a day after it was complete."""
-        return BatchState(**(await self._ask("batch", timeout))["batch"])
+        return await self._client.ask(verbs.batch(self.queue, self.id), timeout=timeout)
 
     async def wait(self, *, timeout: float | None = None) -> BatchState:
         """Wait until the batch is complete, across reconnects.
@@ -60,15 +60,8 @@ class Batch:
         Raises: NotFound, NotYet after `timeout` seconds (None: never); Unavailable or OutcomeUnknown if the service
         could not be asked then.
         """
-        reply = await self._client.ask_until(
-            "batch", self._body(), timeout, lambda reply: bool(reply["batch"]["state"] == "complete")
-        )
-        if reply is None:
+        asked = verbs.batch(self.queue, self.id)
+        state = await self._client.ask_until(asked, timeout, lambda state: state.state == "complete")
+        if state is None:
             raise NotYet(f"batch {self.id} is not complete", field="batch")
-        return BatchState(**reply["batch"])
-
-    async def _ask(self, verb: str, timeout: float | None) -> dict[str, Any]:
-        return await self._client.request(verb, self._body(), timeout=timeout)
-
-    def _body(self) -> dict[str, Any]:
-        return {"queue": self.queue, "id": self.id}
+        return state

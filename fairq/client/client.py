@@ -5,114 +5,40 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
-from hashlib import sha256
-from typing import Any, Unpack
+from datetime import datetime
+from typing import Any, TypeVar, Unpack
 
-import orjson
 import trio
 import uuid_utils
-from attrs import define, field
+from attrs import define, evolve
 
+from fairq.client import verbs
 from fairq.client.batch import Batch
 from fairq.client.dead_letters import DeadLetters
 from fairq.client.driver import Driver
-from fairq.client.events import Feed, events_body
-from fairq.client.options import TaskOptions, interval_ms, pack_options, pack_start, scheduled_options
-from fairq.errors import BadRequest, FairqError, NoResult, NotYet, TaskFailed, TooLarge
-from fairq.model.batches import MOST_RUNNING
-from fairq.model.checks import (
-    MAX_BATCH,
-    MAX_PAYLOAD_BYTES,
-    check_batch_id,
-    check_flag,
-    check_int,
-    check_name,
-    check_task_id,
-)
-from fairq.model.events import Event, EventPage
-from fairq.model.schedules import ScheduleState, check_schedule_name
+from fairq.client.events import EventStream
+from fairq.client.options import TaskOptions, pack_options
+from fairq.client.tasks import EnqueuedTask
+from fairq.client.verbs import Ask, encode_payload, hash_payload
+from fairq.errors import BadRequest, FairqError
+from fairq.model.checks import MAX_BATCH, check_batch_id, check_name, check_task_id
+from fairq.model.events import EventPage
+from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import NewTask, TaskState, WaitingTask
 from fairq.model.waiting import Why
 from fairq.scopes import background
 from fairq.wire.client_session import RETRYABLE, ClientSession
+
+T = TypeVar("T")
 
 DEFAULT_TIMEOUT = 30.0  # under the minute for which the store remembers ids that are done
 WAIT_S = 20.0  # of one request that waits; then it is asked again
 ANSWER_S = 5.0  # for which its answer may then be on its way
 
 
-@define
-class EnqueuedTask:
-    """A task that the service has taken over.
-
-    `is_duplicate`: it knew the id already, or another task holds the dedupe key, and then `id` is that one's.
-    """
-
-    id: str
-    queue: str
-    is_duplicate: bool = False
-    _client: Client | None = field(default=None, repr=False, eq=False)
-
-    async def state(self) -> TaskState:
-        """Ask what has become of it."""
-        assert self._client is not None
-        return (await self._client.tasks(self.queue, [self.id]))[0]
-
-    async def cancel(self) -> str:
-        """Cancel it: `ok`, `running` (its worker is told to stop) or `gone` (it has ended)."""
-        assert self._client is not None
-        return (await self._client.cancel(self.queue, [self.id]))[0]
-
-    async def result(self, *, timeout: float | None = None) -> Any:
-        """Wait for what its handler returned, across reconnects; it must have been enqueued with `result_ttl`.
-
-        Raises: TaskFailed (it is dead or was cancelled), NoResult, NotYet after `timeout` seconds (None: never);
-        Unavailable or OutcomeUnknown if the service could not be asked then.
-        """
-        assert self._client is not None
-        body = {"queue": self.queue, "ids": [self.id]}
-        reply = await self._client.ask_until("wait_tasks", body, timeout, lambda reply: bool(reply["tasks"]))
-        if reply is None:
-            raise NotYet(f"task {self.id} has not ended", field="id")
-        return _result_of(reply["tasks"][0])
-
-    async def reschedule(self, *, delay: float | None = None, start_at: datetime | float | None = None) -> str:
-        """Give it another start, or let it start now: `ok`, `running`, `expired` or `gone`."""
-        assert self._client is not None
-        return (await self._client.reschedule(self.queue, [self.id], delay=delay, start_at=start_at))[0]
-
-
-def _hash_of(payload: bytes) -> str:
-    """Return a dedupe key that equal JSON values share."""
-    canonical = orjson.dumps(orjson.loads(payload), option=orjson.OPT_SORT_KEYS)
-    return f"sha256:{sha256(canonical).hexdigest()}"
-
-
-def _result_of(row: dict[str, Any]) -> Any:
-    """Return a task's result, or raise why there is none."""
-    if "result" in row:
-        return row["result"]
-    if row["state"] in ("done", "unknown"):
-        raise NoResult(f"no result of task {row['id']} is kept", field="id")
-    why = ": ".join(filter(None, (row["state"], row.get("reason", ""), row.get("error", ""))))
-    raise TaskFailed(f"task {row['id']} has no result; {why}", field="id")
-
-
 def _duplicate(id: str, queue: str, outcome: str, client: Client) -> EnqueuedTask:
     """Name the task that was there before: the same id, or the holder of the dedupe key."""
     return EnqueuedTask(outcome.partition(" ")[2] or id, queue, True, client)
-
-
-def encode_payload(value: Any, what: str = "payload", max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
-    """Write a payload, or a result, as JSON. Raises: BadRequest if it is none, TooLarge."""
-    try:
-        text = orjson.dumps([[[[value]]]])[4:-4]  # a frame holds it as deep, and may be no deeper than orjson writes
-    except (TypeError, orjson.JSONEncodeError) as error:
-        raise BadRequest(f"the {what} is not JSON: {error}", field=what) from None
-    if len(text) > max_bytes:
-        raise TooLarge(f"the {what} has {len(text)} bytes; {max_bytes} are the limit", field=what)
-    return text
 
 
 @define(eq=False)
@@ -172,7 +98,7 @@ class Client:
             return []
         tasks = [NewTask(id, text, *values) for id, text in zip(ids, texts, strict=True)]
         if options.get("dedupe_payload"):
-            tasks = [task._replace(dedupe_key=_hash_of(task.payload)) for task in tasks]
+            tasks = [task._replace(dedupe_key=hash_payload(task.payload)) for task in tasks]
         outcomes = await self._driver.wait(self._driver.session.enqueue(queue, tasks, self._deadline(timeout)))
         if "expired" in outcomes:
             raise BadRequest("the window is over already; the task was not enqueued", field="expires_at")
@@ -183,16 +109,14 @@ class Client:
 
     async def tasks(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[TaskState]:
         """Ask what is known of tasks."""
-        body = await self.request("tasks", {"queue": queue, "ids": list(ids)}, timeout=timeout)
-        return [TaskState(**row) for row in body["tasks"]]
+        return await self.ask(verbs.tasks(queue, ids), timeout=timeout)
 
     async def cancel(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[str]:
         """Cancel tasks: `ok`, `running` (its worker is told to stop) or `gone` (it has ended) for each.
 
         Repeating it is safe; what the first call cancelled is then `gone`.
         """
-        body = await self.request("cancel", {"queue": queue, "ids": list(ids)}, timeout=timeout)
-        return list(body["outcomes"])
+        return await self.ask(verbs.cancel(queue, ids), timeout=timeout)
 
     async def reschedule(
         self,
@@ -207,23 +131,17 @@ class Client:
 
         For each: `ok`, `running`, `expired` (it would start after its end: unchanged) or `gone`.
         """
-        delay_ms, start_at_ms = pack_start(delay, start_at)
-        body = {"queue": queue, "ids": list(ids), "delay_ms": delay_ms, "start_at_ms": start_at_ms}
-        return list((await self.request("reschedule", body, timeout=timeout))["outcomes"])
+        return await self.ask(verbs.reschedule(queue, ids, delay, start_at), timeout=timeout)
 
     async def peek(
         self, queue: str, count: int = 10, *, tenant: str | None = None, timeout: float | None = None
     ) -> list[WaitingTask]:
         """Read the next tasks of a tenant (an operator names it) in their order, without taking them."""
-        body: dict[str, Any] = {"queue": queue, "count": count}
-        if tenant is not None:
-            body["tenant"] = tenant
-        reply = await self.request("peek", body, timeout=timeout)
-        return [WaitingTask(**row) for row in reply["tasks"]]
+        return await self.ask(verbs.peek(queue, count, tenant), timeout=timeout)
 
     async def why(self, queue: str, id: str, *, timeout: float | None = None) -> Why:
         """Ask why a task waits, and when it may start; operators name it as `<tenant>/<id>`. Raises: NotFound."""
-        return Why(**await self.request("why", {"queue": queue, "id": id}, timeout=timeout))
+        return await self.ask(verbs.why(queue, id), timeout=timeout)
 
     async def open_batch(
         self,
@@ -237,7 +155,7 @@ class Client:
         events: bool = False,
         timeout: float | None = None,
     ) -> Batch:
-        """Open a batch, of which at most `cap` tasks run at once (0: any number).
+        """Open a batch, of which at most `max_running` tasks run at once (0: any number).
 
         The others are payloads of tasks that are enqueued once: when it is complete, when all its tasks were done, and
         when the first of them is dead. `id`: yours, if repeating the call must open no second one. `events`: that it is
@@ -245,29 +163,22 @@ class Client:
         """
         id = check_batch_id(str(uuid_utils.uuid7()) if id is None else id)
         callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
-        body = {
-            "queue": check_name(queue, "queue"),
-            "id": id,
-            "max_running": check_int(max_running, "max_running", 0, MOST_RUNNING),
-        }
-        body |= {name: orjson.Fragment(encode_payload(it)) for name, it in callbacks.items() if it is not None}
-        if check_flag(events, "events"):
-            body["events"] = True
-        await self.request("open_batch", body, timeout=timeout)
+        await self.ask(verbs.open_batch(queue, id, max_running, callbacks, events), timeout=timeout)
         return Batch(id, queue, self)
 
     def batch(self, queue: str, id: str) -> Batch:
         """Name a batch that was opened before."""
         return Batch(check_batch_id(id), check_name(queue, "queue"), self)
 
-    def events(self, queue: str, after: int = 0, *, tenant: str | None = None) -> Feed:
+    def events(self, queue: str, after: int = 0, *, tenant: str | None = None) -> EventStream:
         """Follow what becomes of those tasks and batches that asked for `events`: `async for`, without an end.
 
         It begins after the event of that id (0: with the oldest that is kept), so whoever keeps the id of the last one
         that he has dealt with misses none; ids count up by one. `tenant`: whose, for operators.
         The iteration raises TooOld if what comes next is not kept any more, BadRequest if there is no event `after`.
         """
-        return Feed(self, events_body(queue, after, tenant))
+        asked = verbs.events(queue, after, tenant)  # checks the arguments
+        return EventStream(self, asked.body["queue"], asked.body["after"], tenant)
 
     async def read_events(
         self,
@@ -279,13 +190,9 @@ class Client:
         timeout: float | None = None,
     ) -> EventPage:
         """Read up to `count` events that are there now, as `events` yields them, and which ids the feed keeps."""
-        body = events_body(queue, after, tenant) | {"count": check_int(count, "count", 1, MAX_BATCH)}
-        reply = await self.request("events", body, timeout=timeout)
-        return EventPage(reply["oldest"], reply["newest"], [Event(**row) for row in reply["events"]])
+        return await self.ask(verbs.events(queue, after, tenant, count), timeout=timeout)
 
-    async def ask_until(
-        self, verb: str, body: dict[str, Any], timeout: float | None, is_enough: Callable[[dict[str, Any]], bool]
-    ) -> dict[str, Any] | None:
+    async def ask_until(self, ask: Ask[T], timeout: float | None, is_enough: Callable[[T], bool]) -> T | None:
         """Send a request that waits for something to happen, until its reply is enough; None after `timeout` seconds.
 
         Raises: what the last request raises.
@@ -293,9 +200,9 @@ class Client:
         deadline = float("inf") if timeout is None else trio.current_time() + timeout
         while True:
             wait_s = max(0.0, min(WAIT_S, deadline - trio.current_time()))
-            asked = {**body, "timeout_ms": round(wait_s * 1000)}
+            asked = evolve(ask, body={**ask.body, "timeout_ms": round(wait_s * 1000)})
             try:
-                reply = await self.request(verb, asked, timeout=wait_s + ANSWER_S)
+                reply = await self.ask(asked, timeout=wait_s + ANSWER_S)
             except FairqError as error:
                 if error.code not in RETRYABLE or trio.current_time() >= deadline:
                     raise
@@ -333,51 +240,36 @@ class Client:
 
         Raises: BadRequest, naming the argument; TooLarge for the payload, or when there are 1,000 of them.
         """
-        text, asked = encode_payload(payload), scheduled_options(options)
-        if options.get("dedupe_payload"):
-            asked["dedupe_key"] = _hash_of(text)
-        body = _schedule_body(queue, name, tenant) | {
-            "payload": orjson.Fragment(text),
-            "cron": cron or "",
-            "zone": zone or "",
-            "every_ms": interval_ms(every),
-            "misfire": misfire,
-            **asked,
-        }
-        reply = await self.request("schedule", body, timeout=timeout)
-        return [datetime.fromtimestamp(at_ms / 1000, UTC) for at_ms in reply["fires_at_ms"]]
+        asked = verbs.schedule(queue, name, payload, cron, zone, every, misfire, tenant, options)
+        return await self.ask(asked, timeout=timeout)
 
     async def unschedule(
         self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
     ) -> bool:
         """Delete a schedule; returns whether there was one. Tasks that it has enqueued stay."""
-        body = _schedule_body(queue, name, tenant)
-        return bool((await self.request("unschedule", body, timeout=timeout))["before"])
+        return await self.ask(verbs.unschedule(queue, name, tenant), timeout=timeout)
 
     async def pause_schedule(
         self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
     ) -> bool:
         """Let a schedule fire no more until it is resumed; returns whether it was paused already. Raises: NotFound."""
-        body = _schedule_body(queue, name, tenant)
-        return bool((await self.request("pause_schedule", body, timeout=timeout))["before"])
+        return await self.ask(verbs.pause_schedule(queue, name, tenant), timeout=timeout)
 
     async def resume_schedule(
         self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
     ) -> bool:
         """Let a schedule fire again, next at the first time still to come; returns whether it was paused."""
-        body = _schedule_body(queue, name, tenant)
-        return bool((await self.request("resume_schedule", body, timeout=timeout))["before"])
+        return await self.ask(verbs.resume_schedule(queue, name, tenant), timeout=timeout)
 
     async def schedules(
         self, queue: str, *, tenant: str | None = None, timeout: float | None = None
     ) -> list[ScheduleState]:
         """List all schedules (an operator's client: all tenants' unless one is named), the next to fire first."""
         found: dict[tuple[str, str], ScheduleState] = {}
-        offset, asked = 0, _schedule_body(queue, None, tenant)
+        offset = 0
         while True:
-            body = {**asked, "offset": offset, "count": MAX_BATCH}
-            page = (await self.request("schedules", body, timeout=timeout))["schedules"]
-            found.update({(row["tenant"], row["name"]): ScheduleState(**row) for row in page})
+            page = await self.ask(verbs.schedules(queue, None, tenant, offset), timeout=timeout)
+            found.update({(row.tenant, row.name): row for row in page})
             if len(page) < MAX_BATCH:
                 return list(found.values())
             offset += len(page)
@@ -386,8 +278,11 @@ class Client:
         self, queue: str, name: str, *, tenant: str | None = None, timeout: float | None = None
     ) -> ScheduleState:
         """Read one schedule, with its payload. Raises: NotFound."""
-        body = _schedule_body(queue, name, tenant)
-        return ScheduleState(**(await self.request("schedules", body, timeout=timeout))["schedules"][0])
+        return (await self.ask(verbs.schedules(queue, name, tenant), timeout=timeout))[0]
+
+    async def ask(self, ask: Ask[T], *, timeout: float | None = None) -> T:
+        """Send a request of `fairq.client.verbs` and return what its reply says."""
+        return ask.read(await self.request(ask.verb, ask.body, timeout=timeout))
 
     async def request(
         self, verb: str, body: dict[str, Any] | None = None, *, timeout: float | None = None
@@ -396,15 +291,6 @@ class Client:
         session = self._driver.session
         result: dict[str, Any] = await self._driver.wait(session.request(verb, body or {}, self._deadline(timeout)))
         return result
-
-
-def _schedule_body(queue: str, name: str | None, tenant: str | None) -> dict[str, Any]:
-    body = {"queue": check_name(queue, "queue")}
-    if name is not None:
-        body["name"] = check_schedule_name(name)
-    if tenant is not None:
-        body["tenant"] = check_name(tenant, "tenant")
-    return body
 
 
 @asynccontextmanager

@@ -16,8 +16,8 @@ import structlog
 import trio
 from attrs import field, frozen
 
-from fairq.client.client import encode_payload
 from fairq.client.threads import Threads
+from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import MAX_ERROR_CHARS, MAX_SPAN_MS, bare_id
 from fairq.model.tasks import MAX_RESULT_BYTES, Settlement, check_fraction, check_progress_text

@@ -19,10 +19,11 @@ import orjson
 import trio
 from attrs import asdict, define, field
 
-from fairq.client.client import Client, EnqueuedTask
+from fairq.client.client import Client
 from fairq.client.driver import Driver
 from fairq.client.handlers import perform
 from fairq.client.options import TaskOptions
+from fairq.client.tasks import EnqueuedTask
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
 from fairq.errors import BadRequest, Forbidden

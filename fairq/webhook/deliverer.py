@@ -15,8 +15,8 @@ import structlog
 import trio
 from attrs import define, field, frozen
 
-from fairq.client.client import encode_payload
 from fairq.client.handlers import Task
+from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, SettingsError, TooLarge
 from fairq.model.checks import check_int
 from fairq.model.tasks import MAX_RESULT_BYTES

@@ -1,0 +1,147 @@
+"""The SDK for operators: queues, tenants, limits, workers and tokens, beside all that a client can do."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from attrs import define
+
+from fairq.client import verbs
+from fairq.client.client import DEFAULT_TIMEOUT, Client
+from fairq.client.driver import Driver
+from fairq.errors import NotFound
+from fairq.model.limits import Limits
+from fairq.model.operating import Deletion, HeldLimits, QueueRow
+from fairq.model.queues import Repair
+from fairq.model.tenants import TenantState
+from fairq.model.waiting import Report
+from fairq.model.workers import WorkerState
+from fairq.scopes import background
+from fairq.tokens import TokenRecord
+from fairq.wire.client_session import ClientSession
+
+
+@define(eq=False)
+class OperatorClient(Client):
+    """A client with an operator's token. Tasks of tenants are named by their full ids, `<tenant>/<id>`.
+
+    Changes act at once, on what waits too. Every call may be repeated safely.
+    """
+
+    async def queues(self) -> list[QueueRow]:
+        """List all queues, with their counts, settings and slots."""
+        return await self.ask(verbs.queues())
+
+    async def configure(self, queue: str, **settings: Any) -> None:
+        """Change settings of a queue: `share`, `reserve`, `lease_ms`, `max_attempts` and so on. Raises: BadRequest."""
+        await self.ask(verbs.configure(queue, settings))
+
+    async def delete_queue(self, queue: str, *, purge: bool = False) -> dict[str, int]:
+        """Delete a queue that is empty, or (`purge`) with what it holds; returns what that was.
+
+        Raises: NotFound, NotEmpty.
+        """
+        held: dict[str, int] | None = None
+        async for step in self.deleting_queue(queue, purge=purge):
+            held = step.held if held is None else held
+        return held or {}
+
+    async def deleting_queue(self, queue: str, *, purge: bool = False) -> AsyncGenerator[Deletion, None]:
+        """Delete a queue step by step; each step takes up to two seconds. Raises: NotFound, NotEmpty."""
+        is_first = True
+        while True:
+            step = await self.ask(verbs.delete_queue(queue, purge))
+            if step.outcome == "gone" and is_first:
+                raise NotFound(f"there is no queue {queue}", field="queue")
+            yield step
+            if step.outcome != "more":
+                return
+            is_first = False
+
+    async def repair_queue(self, queue: str) -> dict[str, int]:
+        """Rebuild what a queue keeps beside its tasks; returns what was mended, by kind. Raises: NotFound."""
+        mended: dict[str, int] = {}
+        async for step in self.repairing_queue(queue):
+            mended = step.mended or mended
+        return mended
+
+    async def repairing_queue(self, queue: str) -> AsyncGenerator[Repair, None]:
+        """Repair a queue step by step; each step takes about a second. Raises: NotFound."""
+        number = None
+        while True:
+            step = await self.ask(verbs.repair(queue, number))
+            yield step
+            if step.outcome != "more":
+                return
+            number = step.number
+
+    async def tenants(self, queue: str) -> list[TenantState]:
+        """List the tenants of a queue. Raises: NotFound."""
+        return await self.ask(verbs.tenants(queue))
+
+    async def set_weight(self, queue: str, tenant: str, weight: float) -> float:
+        """Give a tenant a weight (0.001 to 10,000; 1 unless set); returns the one before."""
+        return await self.ask(verbs.set_weight(queue, tenant, weight))
+
+    async def limits(self, queue: str, tenant: str | None = None) -> HeldLimits:
+        """Read the limits and opening hours of a tenant, or (None) those for all."""
+        return await self.ask(verbs.limits(queue, tenant))
+
+    async def set_limits(self, queue: str, tenant: str | None = None, **limits: float | None) -> Limits:
+        """Bound a tenant, or (None) all that have no such limit of their own; returns the limits before.
+
+        0 is no limit; None is the one for all. See `fairq.model.limits.Limits`.
+        """
+        return await self.ask(verbs.set_limits(queue, tenant, limits))
+
+    async def set_opening_hours(self, queue: str, text: str, tenant: str | None = None) -> str:
+        """Say when a tenant, or (None) the whole queue, is open, such as `mon-fri 8:00-17:00 Europe/Copenhagen`.
+
+        An empty text: always. Returns the text before. Raises: BadRequest.
+        """
+        return await self.ask(verbs.set_opening_hours(queue, tenant, text))
+
+    async def pause(self, queue: str, tenant: str | None = None) -> bool:
+        """Start no more tasks of a tenant, or (None) of the queue; returns whether it was paused before."""
+        return await self.ask(verbs.pause(queue, tenant))
+
+    async def resume(self, queue: str, tenant: str | None = None) -> bool:
+        """Undo `pause`; returns whether it was paused before."""
+        return await self.ask(verbs.resume(queue, tenant))
+
+    async def report(self, queue: str, tenant: str) -> Report:
+        """Read what a tenant's tasks waited for in the last minutes, as the server that is asked saw it."""
+        return await self.ask(verbs.report(queue, tenant))
+
+    async def workers(self) -> list[WorkerState]:
+        """List the workers that are attached to any server, up to some seconds ago."""
+        return await self.ask(verbs.workers())
+
+    async def drain_worker(self, worker: str) -> int:
+        """Have the workers of a name finish what they hold, and end; returns how many there are."""
+        return await self.ask(verbs.drain_worker(worker))
+
+    async def create_token(self, record: TokenRecord) -> None:
+        """Register a token by its hash (`fairq.tokens.make_token` makes one). Raises: BadRequest."""
+        await self.ask(verbs.create_token(record))
+
+    async def list_tokens(self) -> list[TokenRecord]:
+        """List tokens, without their hashes."""
+        return await self.ask(verbs.list_tokens())
+
+    async def revoke_token(self, id: str) -> None:
+        """Delete a token; its connections end within a second. Raises: NotFound."""
+        await self.ask(verbs.revoke_token(id))
+
+
+@asynccontextmanager
+async def open_operator(
+    url: str | Sequence[str], *, token: str, tls: ssl.SSLContext | None = None, timeout: float = DEFAULT_TIMEOUT
+) -> AsyncIterator[OperatorClient]:
+    """Open an operator's client, as `fairq.open_client` opens a tenant's."""
+    driver = Driver.to(url, token, ClientSession(), tls)
+    async with background(driver.run):
+        yield OperatorClient(driver, timeout)

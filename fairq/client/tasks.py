@@ -1,0 +1,78 @@
+"""A task that was enqueued, as whoever enqueued it sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Protocol, TypeVar, Unpack
+
+from attrs import define, field
+
+from fairq.client import verbs
+from fairq.client.options import TaskOptions
+from fairq.client.verbs import Ask
+from fairq.errors import NotYet
+from fairq.model.tasks import TaskState
+
+T = TypeVar("T")
+
+
+class Requests(Protocol):
+    """What tasks, batches, events and dead letters need of a client."""
+
+    async def ask(self, ask: Ask[T], *, timeout: float | None = None) -> T:
+        """Send a request and return what its reply says."""
+
+    async def ask_until(self, ask: Ask[T], timeout: float | None, is_enough: Callable[[T], bool]) -> T | None:
+        """Send a request that waits for something to happen, until its reply is enough; None after `timeout`."""
+
+    async def enqueue_many(
+        self,
+        queue: str,
+        payloads: Iterable[Any],
+        *,
+        ids: Sequence[str] | None = None,
+        timeout: float | None = None,
+        **options: Unpack[TaskOptions],
+    ) -> Sequence[EnqueuedTask]:
+        """Enqueue many tasks."""
+
+
+@define
+class EnqueuedTask:
+    """A task that the service has taken over.
+
+    `is_duplicate`: it knew the id already, or another task holds the dedupe key, and then `id` is that one's.
+    """
+
+    id: str
+    queue: str
+    is_duplicate: bool = False
+    _client: Requests | None = field(default=None, repr=False, eq=False)
+
+    async def state(self) -> TaskState:
+        """Ask what has become of it."""
+        assert self._client is not None
+        return (await self._client.ask(verbs.tasks(self.queue, [self.id])))[0]
+
+    async def cancel(self) -> str:
+        """Cancel it: `ok`, `running` (its worker is told to stop) or `gone` (it has ended)."""
+        assert self._client is not None
+        return (await self._client.ask(verbs.cancel(self.queue, [self.id])))[0]
+
+    async def result(self, *, timeout: float | None = None) -> Any:
+        """Wait for what its handler returned, across reconnects; it must have been enqueued with `result_ttl`.
+
+        Raises: TaskFailed (it is dead or was cancelled), NoResult, NotYet after `timeout` seconds (None: never);
+        Unavailable or OutcomeUnknown if the service could not be asked then.
+        """
+        assert self._client is not None
+        row = await self._client.ask_until(verbs.wait_task(self.queue, self.id), timeout, bool)
+        if row is None:
+            raise NotYet(f"task {self.id} has not ended", field="id")
+        return verbs.result_of(row)
+
+    async def reschedule(self, *, delay: float | None = None, start_at: datetime | float | None = None) -> str:
+        """Give it another start, or let it start now: `ok`, `running`, `expired` or `gone`."""
+        assert self._client is not None
+        return (await self._client.ask(verbs.reschedule(self.queue, [self.id], delay, start_at)))[0]

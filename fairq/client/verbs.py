@@ -1,0 +1,341 @@
+"""What each call of the SDK asks, and how its reply is read: arguments to verb and body, reply to result.
+
+Nothing here waits or knows of connections, so that every runtime shares it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, Generic, TypeVar
+
+import cattrs
+import orjson
+from attrs import frozen
+
+from fairq.client.options import TaskOptions, interval_ms, pack_start, scheduled_options
+from fairq.errors import BadRequest, NoResult, TaskFailed, TooLarge
+from fairq.model.batches import MOST_RUNNING, BatchState
+from fairq.model.checks import (
+    MAX_BATCH,
+    MAX_PAYLOAD_BYTES,
+    check_batch_id,
+    check_flag,
+    check_int,
+    check_name,
+    check_weight,
+)
+from fairq.model.events import MAX_EVENT_ID, Event, EventPage
+from fairq.model.limits import Limits
+from fairq.model.operating import Deletion, HeldLimits, QueueRow
+from fairq.model.queues import Repair
+from fairq.model.schedules import ScheduleState, check_schedule_name
+from fairq.model.tasks import TaskState, WaitingTask
+from fairq.model.tenants import TenantState
+from fairq.model.waiting import Report, Why
+from fairq.model.workers import WorkerState
+from fairq.tokens import TokenRecord
+
+T = TypeVar("T")
+Body = dict[str, Any]
+
+
+@frozen
+class Ask(Generic[T]):
+    """A request: its verb, its body, and how its reply is read."""
+
+    verb: str
+    body: Body
+    read: Callable[[Body], T]
+
+
+def _nothing(_: Body) -> None:
+    return None
+
+
+def _read_list(kind: type[T], name: str) -> Callable[[Body], list[T]]:
+    return lambda reply: [cattrs.structure(row, kind) for row in reply[name]]
+
+
+def _read_outcomes(reply: Body) -> list[str]:
+    return list(reply["outcomes"])
+
+
+def _was(reply: Body) -> bool:
+    return bool(reply["before"])
+
+
+def encode_payload(value: Any, what: str = "payload", max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
+    """Write a payload, or a result, as JSON. Raises: BadRequest if it is not JSON, TooLarge."""
+    try:
+        text = orjson.dumps([[[[value]]]])[4:-4]  # a frame holds it as deep, and may be no deeper than orjson writes
+    except (TypeError, orjson.JSONEncodeError) as error:
+        raise BadRequest(f"the {what} is not JSON: {error}", field=what) from None
+    if len(text) > max_bytes:
+        raise TooLarge(f"the {what} has {len(text)} bytes; {max_bytes} are the limit", field=what)
+    return text
+
+
+def hash_payload(payload: bytes) -> str:
+    """Return a dedupe key that equal JSON values share."""
+    canonical = orjson.dumps(orjson.loads(payload), option=orjson.OPT_SORT_KEYS)
+    return f"sha256:{sha256(canonical).hexdigest()}"
+
+
+def _target(queue: str, tenant: str | None) -> Body:
+    body: Body = {"queue": check_name(queue, "queue")}
+    return body if tenant is None else body | {"tenant": check_name(tenant, "tenant")}
+
+
+# --- tasks
+
+
+def tasks(queue: str, ids: Sequence[str]) -> Ask[list[TaskState]]:
+    """Ask what is known of tasks."""
+    return Ask("tasks", {"queue": queue, "ids": list(ids)}, _read_list(TaskState, "tasks"))
+
+
+def cancel(queue: str, ids: Sequence[str]) -> Ask[list[str]]:
+    """Cancel tasks."""
+    return Ask("cancel", {"queue": queue, "ids": list(ids)}, _read_outcomes)
+
+
+def reschedule(
+    queue: str, ids: Sequence[str], delay: float | None, start_at: datetime | float | None
+) -> Ask[list[str]]:
+    """Give waiting tasks another start."""
+    delay_ms, start_at_ms = pack_start(delay, start_at)
+    body = {"queue": queue, "ids": list(ids), "delay_ms": delay_ms, "start_at_ms": start_at_ms}
+    return Ask("reschedule", body, _read_outcomes)
+
+
+def peek(queue: str, count: int, tenant: str | None) -> Ask[list[WaitingTask]]:
+    """Read the next tasks of a tenant."""
+    body: Body = {"queue": queue, "count": count}
+    if tenant is not None:
+        body["tenant"] = tenant
+    return Ask("peek", body, lambda reply: [WaitingTask(**row) for row in reply["tasks"]])
+
+
+def why(queue: str, id: str) -> Ask[Why]:
+    """Ask why a task waits."""
+    return Ask("why", {"queue": queue, "id": id}, lambda reply: Why(**reply))
+
+
+def wait_task(queue: str, id: str) -> Ask[Body | None]:
+    """Wait until a task has ended; reads its row, None while it has not."""
+    return Ask("wait_tasks", {"queue": queue, "ids": [id]}, lambda reply: next(iter(reply["tasks"]), None))
+
+
+def result_of(row: Body) -> Any:
+    """Return a task's result. Raises: NoResult, TaskFailed, which say why there is none."""
+    if "result" in row:
+        return row["result"]
+    if row["state"] in ("done", "unknown"):
+        raise NoResult(f"no result of task {row['id']} is kept", field="id")
+    reason = ": ".join(filter(None, (row["state"], row.get("reason", ""), row.get("error", ""))))
+    raise TaskFailed(f"task {row['id']} has no result; {reason}", field="id")
+
+
+# --- batches and events
+
+
+def open_batch(queue: str, id: str, max_running: int, callbacks: Mapping[str, Any], events: bool) -> Ask[None]:
+    """Open a batch."""
+    body = {
+        "queue": check_name(queue, "queue"),
+        "id": check_batch_id(id),
+        "max_running": check_int(max_running, "max_running", 0, MOST_RUNNING),
+    }
+    body |= {name: orjson.Fragment(encode_payload(it)) for name, it in callbacks.items() if it is not None}
+    if check_flag(events, "events"):
+        body["events"] = True
+    return Ask("open_batch", body, _nothing)
+
+
+def close_batch(queue: str, id: str) -> Ask[None]:
+    """Close a batch."""
+    return Ask("close_batch", {"queue": queue, "id": id}, _nothing)
+
+
+def cancel_batch(queue: str, id: str) -> Ask[None]:
+    """Close a batch and cancel its tasks."""
+    return Ask("cancel_batch", {"queue": queue, "id": id}, _nothing)
+
+
+def batch(queue: str, id: str) -> Ask[BatchState]:
+    """Ask how far a batch is."""
+    return Ask("batch", {"queue": queue, "id": id}, lambda reply: BatchState(**reply["batch"]))
+
+
+def events(queue: str, after: int, tenant: str | None, count: int | None = None) -> Ask[EventPage]:
+    """Read a tenant's events after one of them."""
+    body = _target(queue, tenant) | {"after": check_int(after, "after", 0, MAX_EVENT_ID)}
+    if count is not None:
+        body["count"] = check_int(count, "count", 1, MAX_BATCH)
+    return Ask(
+        "events",
+        body,
+        lambda reply: EventPage(reply["oldest"], reply["newest"], [Event(**row) for row in reply["events"]]),
+    )
+
+
+# --- schedules
+
+
+def _schedule_body(queue: str, name: str | None, tenant: str | None) -> Body:
+    body: Body = {"queue": check_name(queue, "queue")}
+    if name is not None:
+        body["name"] = check_schedule_name(name)
+    if tenant is not None:
+        body["tenant"] = check_name(tenant, "tenant")
+    return body
+
+
+def schedule(
+    queue: str,
+    name: str,
+    payload: Any,
+    cron: str | None,
+    zone: str | None,
+    every: float | None,
+    misfire: str,
+    tenant: str | None,
+    options: TaskOptions,
+) -> Ask[list[datetime]]:
+    """Create or change a schedule; reads its next fires."""
+    text, asked = encode_payload(payload), scheduled_options(options)
+    if options.get("dedupe_payload"):
+        asked["dedupe_key"] = hash_payload(text)
+    body = _schedule_body(queue, name, tenant) | {
+        "payload": orjson.Fragment(text),
+        "cron": cron or "",
+        "zone": zone or "",
+        "every_ms": interval_ms(every),
+        "misfire": misfire,
+        **asked,
+    }
+    return Ask("schedule", body, lambda reply: [datetime.fromtimestamp(ms / 1000, UTC) for ms in reply["fires_at_ms"]])
+
+
+def unschedule(queue: str, name: str, tenant: str | None) -> Ask[bool]:
+    """Delete a schedule."""
+    return Ask("unschedule", _schedule_body(queue, name, tenant), _was)
+
+
+def pause_schedule(queue: str, name: str, tenant: str | None) -> Ask[bool]:
+    """Pause a schedule."""
+    return Ask("pause_schedule", _schedule_body(queue, name, tenant), _was)
+
+
+def resume_schedule(queue: str, name: str, tenant: str | None) -> Ask[bool]:
+    """Resume a schedule."""
+    return Ask("resume_schedule", _schedule_body(queue, name, tenant), _was)
+
+
+def schedules(queue: str, name: str | None, tenant: str | None, offset: int = 0) -> Ask[list[ScheduleState]]:
+    """Read a page of schedules, or one by its name."""
+    body = _schedule_body(queue, name, tenant)
+    if name is None:
+        body |= {"offset": offset, "count": MAX_BATCH}
+    return Ask("schedules", body, lambda reply: [ScheduleState(**row) for row in reply["schedules"]])
+
+
+# --- for operators
+
+
+def queues() -> Ask[list[QueueRow]]:
+    """List all queues."""
+    return Ask("queues", {}, _read_list(QueueRow, "queues"))
+
+
+def configure(queue: str, settings: Mapping[str, Any]) -> Ask[None]:
+    """Change settings of a queue."""
+    return Ask("configure", {"queue": queue, "settings": dict(settings)}, _nothing)
+
+
+def delete_queue(queue: str, purge: bool) -> Ask[Deletion]:
+    """Delete a queue, or go on with that."""
+    return Ask("delete_queue", {"queue": queue, "purge": purge}, lambda reply: cattrs.structure(reply, Deletion))
+
+
+def repair(queue: str, number: int | None) -> Ask[Repair]:
+    """Begin to repair a queue, or go on with that."""
+    body: Body = {"queue": queue}
+    if number is not None:
+        body["number"] = number
+    return Ask("repair", body, lambda reply: Repair(**reply))
+
+
+def tenants(queue: str) -> Ask[list[TenantState]]:
+    """List the tenants of a queue."""
+    return Ask("tenants", {"queue": queue}, lambda reply: [TenantState(**row) for row in reply["tenants"]])
+
+
+def set_weight(queue: str, tenant: str, weight: float) -> Ask[float]:
+    """Give a tenant a weight; reads the one before."""
+    body = {"queue": queue, "tenant": tenant, "weight": check_weight(weight)}
+    return Ask("set_weight", body, lambda reply: float(reply["before"]))
+
+
+def set_limits(queue: str, tenant: str | None, limits: Mapping[str, float | None]) -> Ask[Limits]:
+    """Bound a tenant, or all; reads the limits before."""
+    body = {"queue": queue, "tenant": tenant, "limits": dict(limits)}
+    return Ask("set_limits", body, lambda reply: Limits(**reply["before"]))
+
+
+def limits(queue: str, tenant: str | None) -> Ask[HeldLimits]:
+    """Read the limits and opening hours of a tenant, or those for all."""
+    return Ask("limits", {"queue": queue, "tenant": tenant}, lambda reply: cattrs.structure(reply, HeldLimits))
+
+
+def set_opening_hours(queue: str, tenant: str | None, text: str) -> Ask[str]:
+    """Say when a tenant, or the whole queue, is open; reads the text before."""
+    body = {"queue": queue, "tenant": tenant, "opening_hours": text}
+    return Ask("set_opening_hours", body, lambda reply: str(reply["before"]))
+
+
+def pause(queue: str, tenant: str | None) -> Ask[bool]:
+    """Hold back a tenant, or the whole queue."""
+    return Ask("pause", _target(queue, tenant), _was)
+
+
+def resume(queue: str, tenant: str | None) -> Ask[bool]:
+    """Undo `pause`."""
+    return Ask("resume", _target(queue, tenant), _was)
+
+
+def report(queue: str, tenant: str) -> Ask[Report]:
+    """Read what a tenant's tasks waited for."""
+    return Ask("report", _target(queue, tenant), lambda reply: cattrs.structure(reply["report"], Report))
+
+
+def workers() -> Ask[list[WorkerState]]:
+    """List the workers of all servers."""
+    return Ask("workers", {}, lambda reply: [WorkerState(**row) for row in reply["workers"]])
+
+
+def drain_worker(worker: str) -> Ask[int]:
+    """Drain the workers of a name; reads how many there are."""
+    return Ask("drain_worker", {"worker": worker}, lambda reply: int(reply["workers"]))
+
+
+def create_token(record: TokenRecord) -> Ask[None]:
+    """Register a token by its hash."""
+    body: Body = {"id": record.id, "role": record.role, "hash": record.hash}
+    if record.tenant:
+        body["tenant"] = record.tenant
+    if record.queues:
+        body["queues"] = record.queues
+    return Ask("create_token", body, _nothing)
+
+
+def list_tokens() -> Ask[list[TokenRecord]]:
+    """List tokens, without their hashes."""
+    return Ask("list_tokens", {}, lambda reply: [TokenRecord(**{"hash": "", **row}) for row in reply["tokens"]])
+
+
+def revoke_token(id: str) -> Ask[None]:
+    """Delete a token and close the connections that use it."""
+    return Ask("revoke_token", {"id": id}, _nothing)

@@ -1,0 +1,50 @@
+"""What operators are told, beyond the state of queues and tenants themselves."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from fairq.model.limits import Limits
+from fairq.model.queues import QueueState
+
+
+@frozen(kw_only=True)
+class QueueRow(QueueState):
+    """A queue in the list of all: its state, and who works for it.
+
+    `workers`: attached to the server that was asked. `slots`: of workers at all servers; of these `kept` for tenants
+    that have nothing running, and `idle`.
+    """
+
+    workers: int
+    slots: int
+    kept: int
+    idle: int
+
+
+@frozen
+class OpenState:
+    """When the `queue` or the `tenant` is open, and whether it is now; `changes_at_ms` tells until when."""
+
+    of: str
+    text: str
+    is_open: bool
+    changes_at_ms: int
+
+
+@frozen
+class HeldLimits:
+    """The limits that are set for a tenant (or for all), those that hold for it, and its opening hours."""
+
+    limits: Limits
+    holds: Limits
+    opening_hours: list[OpenState]
+    now_ms: int
+
+
+@frozen
+class Deletion:
+    """How far the deletion of a queue is: `ok`, `more` or `gone`; and what it held when it began."""
+
+    outcome: str
+    held: dict[str, int] = field(factory=dict)

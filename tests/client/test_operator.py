@@ -1,0 +1,109 @@
+"""The SDK for operators, against a real server."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+import fairq
+from fairq.client import verbs
+from fairq.server.run import Served
+from fairq.tokens import TokenRecord, hash_token, make_token
+from fairq.wire.messages import CLIENT_FRAMES, Role
+from tests.server.harness import OPERATOR, WORKER, raw, tenant, url_of
+
+
+@pytest.fixture
+async def op(served: Served) -> AsyncIterator[fairq.OperatorClient]:
+    """An operator's client."""
+    with trio.fail_after(30):
+        async with fairq.open_operator(url_of(served), token=OPERATOR) as client:
+            yield client
+
+
+async def test_an_operator_tunes_a_queue_and_sees_it(
+    op: fairq.OperatorClient, ada: fairq.Client, served: Served
+) -> None:
+    await ada.enqueue_many("emails", range(3))
+    await op.configure("emails", reserve=20, max_attempts=7)
+    async with raw(served, WORKER) as worker:
+        await worker.attach("emails", credit=0, name="mill")
+        (queue,) = await op.queues()
+        assert (queue.queue, queue.ready, queue.workers, queue.made_by) == ("emails", 3, 1, "ada")
+        assert (queue.settings.reserve, queue.settings.max_attempts, queue.settings.share) == (20, 7, "time")
+        assert [(each.worker, each.queues, each.credit) for each in await op.workers()] == [("mill", ["emails"], 0)]
+        assert await op.drain_worker("mill") == 1
+    assert await op.set_weight("emails", "ada", 2.5) == 1
+    assert [(each.tenant, each.weight, each.ready) for each in await op.tenants("emails")] == [("ada", 2.5, 3)]
+    assert (await op.peek("emails", tenant="ada"))[0].payload == 0
+    with pytest.raises(fairq.NotFound):
+        await op.tenants("letters")
+    with pytest.raises(fairq.BadRequest) as caught:
+        await op.configure("emails", no_such_setting=1)
+    assert caught.value.field == "no_such_setting"
+
+
+async def test_limits_and_opening_hours_are_set_and_read(op: fairq.OperatorClient, ada: fairq.Client) -> None:
+    await ada.enqueue("emails", 1)
+    assert (await op.set_limits("emails", "ada", max_running=3, rate=0.5)).max_running is None
+    await op.set_limits("emails", dead=9)
+    held = await op.limits("emails", "ada")
+    assert (held.limits.max_running, held.limits.rate, held.limits.dead) == (3, 0.5, None)
+    assert (held.holds.max_running, held.holds.rate, held.holds.dead) == (3, 0.5, 9)
+    assert held.opening_hours == []
+    assert await op.set_opening_hours("emails", "mon-fri 8:00-17:00 Europe/Copenhagen", "ada") == ""
+    (hours,) = (await op.limits("emails", "ada")).opening_hours
+    assert (hours.of, hours.text) == ("tenant", "mon-fri 08:00-17:00 Europe/Copenhagen")
+    assert await op.set_opening_hours("emails", "", "ada") == hours.text
+    assert not await op.pause("emails", "ada")
+    assert await op.pause("emails", "ada")
+    assert (await op.tenants("emails"))[0].is_paused
+    assert await op.resume("emails", "ada")
+    assert not await op.pause("emails")
+    assert (await op.queues())[0].is_paused
+    assert (await op.report("emails", "ada")).starts == 0
+
+
+async def test_queues_are_repaired_and_deleted(op: fairq.OperatorClient, ada: fairq.Client) -> None:
+    await ada.enqueue_many("emails", range(5))
+    assert await op.repair_queue("emails") == {}
+    with pytest.raises(fairq.NotEmpty):
+        await op.delete_queue("emails")
+    assert (await op.delete_queue("emails", purge=True))["ready"] == 5
+    with pytest.raises(fairq.NotFound):
+        await op.delete_queue("emails")
+    assert await op.queues() == []
+
+
+async def test_tokens_are_made_and_revoked(op: fairq.OperatorClient, served: Served) -> None:
+    id, token = make_token(Role.TENANT)
+    await op.create_token(TokenRecord(id, "tenant", hash_token(token), tenant="bob", queues=["emails"]))
+    (found,) = await op.list_tokens()
+    assert (found.id, found.tenant, found.queues, found.hash) == (id, "bob", ["emails"], "")
+    async with fairq.open_client(url_of(served), token=token) as bob:
+        await bob.enqueue("emails", 1)
+        with pytest.raises(fairq.Forbidden):
+            await bob.enqueue("letters", 1)
+    await op.revoke_token(id)
+    with pytest.raises(fairq.NotFound):
+        await op.revoke_token(id)
+    assert await op.list_tokens() == []
+
+
+async def test_a_tenants_token_is_no_operators(served: Served) -> None:
+    with trio.fail_after(30):
+        async with fairq.open_operator(url_of(served), token=tenant("ada")) as client:
+            with pytest.raises(fairq.Forbidden):
+                await client.queues()
+
+
+def test_every_request_of_tenants_and_operators_has_its_call() -> None:
+    """Enqueues have a way of their own, for they share frames."""
+    ours = {kind.type for kind, (roles, _) in CLIENT_FRAMES.items() if roles & {Role.TENANT, Role.OPERATOR}}
+    text = inspect.getsource(verbs)
+    asked = {name for name in ours if f'Ask("{name}"' in text or f'Ask(\n        "{name}"' in text}
+    elsewhere = {"enqueue", "ping", "drain", "dead", "dead_letter", "replay", "purge"}
+    assert ours - asked - elsewhere == set()
