@@ -17,7 +17,8 @@ from fairq.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
     from fairq.client.client import Client
-    from fairq.client.dead_letters import DeadLetterFilter, DeadLetters, Sweep
+    from fairq.client.dead_letters import DeadLetters, Sweep
+    from fairq.client.options import DeadLetterFilter
 
     Sweeps = AsyncGenerator[Sweep, None]
 
@@ -36,7 +37,7 @@ Age = Annotated[timedelta | None, Parameter(help="An age: 90s, 30m, 12h, 7d.")]
 @Parameter(name="*")
 @frozen
 class Filter:
-    """DeadLetterFilter dead letters: those that all of these hold for."""
+    """Which dead letters: those that all of these hold for."""
 
     tenant: Annotated[str | None, Parameter(help="Of this tenant.")] = None
     reason: Literal["exhausted", "rejected", "expired", "lease_lost"] | None = None

@@ -38,7 +38,7 @@ def split_urls(url: str | None) -> list[str]:
 @Parameter(name="*")
 @frozen
 class Server:
-    """DeadLetterFilter server to ask, as whom, and how long."""
+    """Which server to ask, as whom, and how long."""
 
     url: Url = None
     token: Token = None

@@ -5,8 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, TypedDict
 
+from attrs import asdict
+
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS, check_int
+from fairq.model.dead_letters import DeadFilter
 from fairq.model.schedules import MIN_EVERY_MS, SCHEDULED
 from fairq.model.tasks import DEFAULT_PRIORITY, MAX_ATTEMPTS, NewTask
 
@@ -94,3 +97,31 @@ def scheduled_options(options: TaskOptions) -> dict[str, Any]:
             raise BadRequest(f"the tasks of a schedule have no {name}", field=name)
     asked = dict(zip(NewTask._fields[2:], pack_options(options), strict=True))
     return {name: asked[name] for name in SCHEDULED}
+
+
+class DeadLetterFilter(TypedDict, total=False):
+    """Which dead letters: those that all of these hold for; None is as good as absent."""
+
+    tenant: str | None  # for operators
+    reason: str | None  # exhausted, rejected, expired or lease_lost
+    error: str | None  # text that the error contains
+    older_than: float | None  # seconds
+    younger_than: float | None
+
+
+def pack_filter(which: DeadLetterFilter) -> dict[str, Any]:
+    """Check a filter and spell it as the wire does. Raises: BadRequest; TypeError for unknown words."""
+    if unknown := which.keys() - DeadLetterFilter.__annotations__.keys():
+        raise TypeError(f"dead letters are not chosen by {min(unknown)!r}")
+    chosen = DeadFilter(
+        which.get("tenant"),
+        which.get("reason"),
+        which.get("error"),
+        to_ms(which.get("older_than"), "older_than"),
+        to_ms(which.get("younger_than"), "younger_than"),
+    )
+    try:
+        chosen.check()
+    except BadRequest as error:  # in the words of our arguments
+        raise BadRequest(error.message.replace("_ms", ""), field=(error.field or "").removesuffix("_ms")) from None
+    return {name: value for name, value in asdict(chosen).items() if value}

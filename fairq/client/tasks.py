@@ -17,11 +17,15 @@ from fairq.model.tasks import TaskState
 T = TypeVar("T")
 
 
-class Requests(Protocol):
-    """What tasks, batches, events and dead letters need of a client."""
+class Asks(Protocol):
+    """What dead letters need of a client."""
 
     async def ask(self, ask: Ask[T], *, timeout: float | None = None) -> T:
         """Send a request and return what its reply says."""
+
+
+class Requests(Asks, Protocol):
+    """What tasks, batches and events need of a client."""
 
     async def ask_until(self, ask: Ask[T], timeout: float | None, is_enough: Callable[[T], bool]) -> T | None:
         """Send a request that waits for something to happen, until its reply is enough; None after `timeout`."""

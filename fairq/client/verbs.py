@@ -14,7 +14,7 @@ import cattrs
 import orjson
 from attrs import frozen
 
-from fairq.client.options import TaskOptions, interval_ms, pack_start, scheduled_options
+from fairq.client.options import DeadLetterFilter, TaskOptions, interval_ms, pack_filter, pack_start, scheduled_options
 from fairq.errors import BadRequest, NoResult, TaskFailed, TooLarge
 from fairq.model.batches import MOST_RUNNING, BatchState
 from fairq.model.checks import (
@@ -26,12 +26,13 @@ from fairq.model.checks import (
     check_name,
     check_weight,
 )
+from fairq.model.dead_letters import DeadLetter, DeadPage
 from fairq.model.events import MAX_EVENT_ID, Event, EventPage
 from fairq.model.limits import Limits
 from fairq.model.operating import Deletion, HeldLimits, QueueRow
 from fairq.model.queues import Repair
 from fairq.model.schedules import ScheduleState, check_schedule_name
-from fairq.model.tasks import TaskState, WaitingTask
+from fairq.model.tasks import Outcome, TaskState, WaitingTask
 from fairq.model.tenants import TenantState
 from fairq.model.waiting import Report, Why
 from fairq.model.workers import WorkerState
@@ -179,6 +180,39 @@ def events(queue: str, after: int, tenant: str | None, count: int | None = None)
         body,
         lambda reply: EventPage(reply["oldest"], reply["newest"], [Event(**row) for row in reply["events"]]),
     )
+
+
+# --- dead letters
+
+
+def dead(queue: str, cursor: str, count: int, brief: bool, which: DeadLetterFilter) -> Ask[DeadPage]:
+    """Read a page of dead letters."""
+    body = {"queue": queue, "count": count, "brief": brief, **pack_filter(which)}
+    if cursor:
+        body["cursor"] = cursor
+    return Ask(
+        "dead",
+        body,
+        lambda reply: DeadPage(
+            [cattrs.structure(row, DeadLetter) for row in reply["dead"]], reply["cursor"] or "", reply["left"]
+        ),
+    )
+
+
+def dead_letter(queue: str, id: str) -> Ask[DeadLetter]:
+    """Read one dead letter."""
+    body = {"queue": queue, "id": id}
+    return Ask("dead_letter", body, lambda reply: cattrs.structure(reply["dead_letter"], DeadLetter))
+
+
+def replay(queue: str, ids: Sequence[str]) -> Ask[list[Outcome]]:
+    """Give dead letters a fresh set of attempts."""
+    return Ask("replay", {"queue": queue, "ids": list(ids)}, lambda reply: list(reply["outcomes"]))
+
+
+def purge(queue: str, ids: Sequence[str]) -> Ask[list[Outcome]]:
+    """Delete dead letters."""
+    return Ask("purge", {"queue": queue, "ids": list(ids)}, lambda reply: list(reply["outcomes"]))
 
 
 # --- schedules

@@ -27,12 +27,12 @@ LIMIT_RANGES: dict[str, int] = {  # limit -> highest; 0 is none
 class Limits:
     """What bounds a tenant; 0 is no limit, None (of a tenant's own) the one for all.
 
-    At once at most `cap` of its tasks run, and `guaranteed` of them are served before others' (for one tenant only).
-    `rate` is starts a second, of which `burst` may come at once (0: as many as in a second). `queued` bounds
+    At once at most `max_running` of its tasks run, and `guaranteed` of them are served before others' (for one tenant
+    only). `rate` is starts a second, of which `burst` may come at once (0: as many as in a second). `queued` bounds
     the tasks that wait, `delayed` those that wait for their start, `stored_bytes` all that it keeps (payloads, also of
     running tasks and dead letters; results, dedupe keys, batches, schedules), `dead` its dead letters: of more, the
-    oldest go. Where nothing is set for all, that is 10,000,000 tasks and 1 GiB. `max_share` is a cap that follows the
-    workers: per cent of the slots that are attached to the queue.
+    oldest go. Where nothing is set for all, that is 10,000,000 tasks and 1 GiB. `max_share` bounds running tasks
+    too, in per cent of the slots that are attached to the queue.
     """
 
     max_running: int | None = None

@@ -1,4 +1,4 @@
-"""DeadLetterFilter addresses a webhook may go to.
+"""Which addresses a webhook may go to.
 
 Whoever owns a host's DNS chooses its addresses, and would choose what this machine can reach and he cannot: its own
 services, its network, its cloud's metadata. So an address must be public: outside all that IANA's registries of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import trio
@@ -13,6 +13,7 @@ import trio.testing
 
 import fairq
 from fairq.client.dead_letters import DeadLetters, Sweep
+from fairq.client.verbs import Ask
 from fairq.errors import BadRequest, FairqError, Forbidden, NotFound
 from fairq.model.checks import bare_id
 from fairq.model.tasks import Settlement
@@ -107,6 +108,9 @@ async def test_a_sweep_ends_although_what_it_replays_dies_again(served: Served, 
         assert (await store.queue("emails")).dead == 600
 
 
+T = TypeVar("T")
+
+
 class Desk:
     """Answers as a server with so many dead letters does, the first change after `delay` s; notes what came when."""
 
@@ -115,11 +119,11 @@ class Desk:
         self.delay = delay
         self.came: list[tuple[float, int]] = []
 
-    async def request(
-        self, verb: str, body: dict[str, Any] | None = None, *, timeout: float | None = None
-    ) -> dict[str, Any]:
+    async def ask(self, ask: Ask[T], *, timeout: float | None = None) -> T:
         """Answer one request."""
-        assert body is not None
+        return ask.read(await self._reply(ask.verb, ask.body))
+
+    async def _reply(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
         if verb == "dead":
             first = int(body.get("cursor", "0"))
             past = min(first + body["count"], len(self.ids))

@@ -1,4 +1,4 @@
-"""DeadLetterFilter addresses a webhook may go to."""
+"""Which addresses a webhook may go to."""
 
 from __future__ import annotations
 
