@@ -90,7 +90,7 @@ function calls.open_any(keys, args)
     limits = false, parked = false, kept = false, unpark_at = false, tokens = 0,  -- what bounds them (09_limits.lua)
     slots = false, woken = false, wake = false,      -- the fair pick's (10_seats.lua, 29_picks.lua)
     readied = false, freed = false,                  -- whether claims may find more than before (16_close.lua)
-    hint = '1',                                      -- whom that is told: all, a server first, or (false) nobody
+    hint = '1',                                      -- who is told: all servers, one first, or (false) none
     extras = false, batches = false, told = false,   -- what few tasks ask for (17, 18, 19)
     marked = false, unlarged = false,                -- tasks that have ended (20_records.lua)
     runs = false, groups = false,                    -- leases (26_leases.lua)

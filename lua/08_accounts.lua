@@ -4,7 +4,7 @@
 -- `accounts` has what every dispatch asks and changes, `tenants` finds the tag by the name, and has with it the details
 -- that few tenants have (is_odd) or few calls ask. An account is read for each tenant that a draw looks at, so it has
 -- 16 fields, no more: as many as a small table of Lua holds. What only grows stands in its *books*, which stay packed
--- until somebody opens them.
+-- until a call opens them.
 --
 -- The account is the tenant's virtual time, service / weight, in a form that needs no change while time passes:
 --
@@ -43,7 +43,7 @@ function accounts.running_of(t)
   return t.loan == GIFT and 0 or t.leased
 end
 
--- What a task of the tenant is expected to cost at least. It only guides the choice, and is charged to nobody.
+-- What a task of the tenant is expected to cost at least. It guides the choice, and is not charged.
 -- call.mean is what a running task, looked at now, takes in all: the mean over worker time, when the call began.
 local function expected_of(call, t)
   if call.queue.share == SHARE_COUNT then return 1 end
@@ -101,7 +101,7 @@ local function add(call, tag, packed)
   return t
 end
 
--- The account of a tag whose record somebody has read.
+-- The account of a tag whose record has been read.
 function accounts.unpack(call, tag, packed)
   return call.accounts[tag] or add(call, tag, packed)
 end
@@ -153,7 +153,7 @@ local function unpack_details(packed)
   return details
 end
 
--- The account of a tenant of that name; one that nobody knows is kept only if the call touches it. `packed`: its
+-- The account of a tenant of that name; an unknown one is kept only if the call touches it. `packed`: its
 -- details, if they have been read.
 function accounts.named(call, name, packed)
   local named = calls.table_of(call, 'named')

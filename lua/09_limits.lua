@@ -22,7 +22,7 @@
 local limits = {
   -- KEYS.md
   names = {'max_running', 'guaranteed', 'rate', 'burst', 'queued', 'stored_bytes', 'delayed', 'dead', 'max_share'},
-  defaults = {  -- what holds for all where nothing is set (0: none): nobody can fill the store
+  defaults = {  -- what holds for all where nothing is set (0: none): no tenant can fill the store
     max_running = 0, guaranteed = 0, rate = 0, burst = 0, queued = 10000000, stored_bytes = 2 ^ 30, delayed = 10000000,
     dead = 0, max_share = 0,
   },
@@ -109,7 +109,7 @@ function limits.block(thing, reason, is_blocked)
   thing.blocked = is_blocked and bit.bor(thing.blocked, reason) or bit.band(thing.blocked, bit.bnot(reason))
 end
 
--- Does that by name (empty: the queue), and notes whether tasks can be served now. Returns the reason's bit as it was.
+-- Does that by name (empty: the queue), and notes whether tasks can be served now. Returns the reason's previous bit.
 function limits.block_named(call, name, reason, is_blocked)
   local target, ready = call.queue, call.queue.servable
   if name ~= '' then
@@ -137,7 +137,7 @@ function limits.let_in(call, t)
   if not accounts.is_plain(t) then accounts.details_of(call, t).since = call.now end
 end
 
--- Tells whoever claims once that a tenant was kept out, why, and from when until when.
+-- Tells the claiming server, once, that a tenant was blocked: why, and from when until when.
 function limits.tell_kept(call, t)
   if accounts.is_plain(t) then return end
   local d, kept = accounts.details_of(call, t), calls.table_of(call, 'kept')
@@ -232,7 +232,7 @@ function limits.write_parked(call)
   write('ZADD', key(call, 'parked'), members)
 end
 
--- Lets in whoever has tokens again.
+-- Lets in tenants that have tokens again.
 function limits.unpark(call, limit)
   local names = redis.call('ZRANGE', key(call, 'parked'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
   if #names == 0 then return end

@@ -17,8 +17,8 @@
 --    take: a lottery's error grows with the square root of the dispatches, the best of several draws keeps it constant.
 --    Those that were not served stay in a pool: for each further pick of the claim one more draw is enough. While the
 --    best of the pool is still ahead of the level by more than half a task and the usual spread, others are drawn,
---    REDRAWS at most. And a cursor looks at one more tenant with each pick, so that nobody whose rate is wrong waits
---    for luck.
+--    REDRAWS at most. And a cursor looks at one more tenant with each pick, so that no tenant with a wrong estimate
+--    waits for luck.
 -- 3. A tenant that becomes eligible starts at max(own virtual time, level): idling banks no credit, coming back sheds
 --    no debt. One that does so at the level goes on the wake list, which is served first, so that a quiet tenant does
 --    not wait for luck. A drawn tenant that is behind the level by more than a task of its own goes before it if a

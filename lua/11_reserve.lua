@@ -7,7 +7,7 @@
 -- do not count among the S - K *ordinary* ones, and are repaid when the fair pick has come to their tenants. The queue
 -- is *full* while S - K leases or more are ordinary.
 --
--- 1. While it is not full, whoever is picked is served. If it has a loan, its lease becomes an ordinary one instead.
+-- 1. While it is not full, the picked tenant is served. If it has a loan, its lease becomes an ordinary one instead.
 -- 2. While it is full, only tenants with nothing running are picked, and those below their guarantee: the wake list
 --    first, then the one with the lowest virtual time, by the same toss (rule 3 of 10_seats.lua). The level stays. A
 --    lease that begins so is a loan, but for a guaranteed one, which is ordinary: guarantees go before the reserve.

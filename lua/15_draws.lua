@@ -118,7 +118,7 @@ local function add(call, round, t)
   pool[place + 1], times[place + 1], pooled[t] = t, time, true
 end
 
--- Draws one tenant, unless too many probes in a row meet nobody.
+-- Draws one tenant, unless too many probes in a row hit an empty seat.
 local function draw(call, round)
   local probes = round.probes
   for _ = 1, PROBES do

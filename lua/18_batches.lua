@@ -5,9 +5,9 @@
 -- part of that call. Tasks that are replayed later are no longer its own.
 --
 -- Where there is a cap, a task needs a *place* to become ready, and keeps it while it is leased. Without one it is
--- held, in `held:<batch>` by priority and then in order. Whoever ends, or is put off, gives its place back, and when
--- the call ends `refill` (24_enqueue.lua) hands free places to the held; so a lease that is given back, or was its dead
--- worker's, gets its own place again.
+-- held, in `held:<batch>` by priority and then in order. A task that ends, or is put off, gives its place back, and
+-- when the call ends `refill` (24_enqueue.lua) hands free places to the held; so a lease that is given back, or was its
+-- dead worker's, gets its own place again.
 
 local OPENED, CLOSED, COMPLETE = 0, 1, 2
 local BATCH_STATES = {[OPENED] = 'open', [CLOSED] = 'closed', [COMPLETE] = 'complete'}

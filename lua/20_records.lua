@@ -1,9 +1,9 @@
 -- Records: what is kept of a task under its id, in `tasks`.
 --
 -- The record never changes while the task lives, but for its window; a payload of more than LARGE_BYTES stands in
--- `payloads`, so that nobody who reads many records reads much. When the task is done or cancelled a *mark* takes the
--- record's place, so that an enqueue that is repeated, and a settlement that is, can be answered. Marks are named in a
--- list for each minute, and go when that is over for a minute at least.
+-- `payloads`, so that a call that reads many records reads few bytes. When the task is done or cancelled a *mark* takes
+-- the record's place, so that an enqueue that is repeated, and a settlement that is, can be answered. Marks are named
+-- in a list for each minute, and go when that is over for a minute at least.
 
 local records = {}  -- what other sections call
 do

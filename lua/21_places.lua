@@ -4,7 +4,7 @@
 -- start_at_ms), held (18_batches.lua), leased (26_leases.lua), dead (`dead`).
 --
 -- A task that expires inside a ready list cannot be cut out of it in O(1). Its entry stays behind as a *tombstone*,
--- counted in `tombstone:<tenant>` (and all of them in details.tombstones), and whoever pops it passes over it.
+-- counted in `tombstone:<tenant>` (and all of them in details.tombstones), and the call that pops it passes over it.
 
 local places = {}  -- what other sections call
 do
@@ -132,7 +132,8 @@ local function pass_tombstone(call, t, id, level)
   return true
 end
 
--- Two tombstones go for each one that comes, once they are at the head: a list that nobody pops does not grow for ever.
+-- Two tombstones go for each one that comes, once they are at the head: a list that is not popped does not grow for
+-- ever.
 local function void_entry(call, t, id)
   local level, d = extras.of(call, id).priority, accounts.details_of(call, t)
   redis.call('HINCRBY', key(call, 'tombstone:' .. t.name), levels.field(id, level), 1)

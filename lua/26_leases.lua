@@ -15,7 +15,7 @@ do
 local LEASED, SETTLED, REAPED, STOPPING = 0, 1, 2, 3
 leases.LEASED, leases.SETTLED, leases.REAPED, leases.STOPPING = LEASED, SETTLED, REAPED, STOPPING
 
-local MOST_TAKEN = 255  -- then the count begins again: whoever holds an old one has long given up
+local MOST_TAKEN = 255  -- then the count begins again: an old holder has long given up
 local FIRST_MS, PER_MS = 1735689600000, 32  -- 2025; so many numbers a ms are more than any queue can use
 
 -- The number of the group that begins now.

@@ -2,9 +2,9 @@
 --
 -- A claim works in rounds: pick tenants (nothing leaves a slot meanwhile, so the probes stay true), take their tasks,
 -- seat the tenants that were emptied. All of that only reads; then comes one block of writes (`write_claim`), so that
--- an error, whatever it is, finds the queue as it was. A second round is needed when the first served all there was
--- outside the wake list (whoever is served from there takes a slot only afterwards), or entries were tombstone or
--- expired, or probes ran out.
+-- any error leaves the queue unchanged. A second round is needed when the first served all there was
+-- outside the wake list (a tenant that is served from there takes a slot only afterwards), or entries were tombstones
+-- or expired, or probes ran out.
 
 do
 

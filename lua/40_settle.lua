@@ -126,7 +126,7 @@ function actions.reap(call, t, id)
   places.put_ready(call, t, {id}, 'LPUSH')
 end
 
--- Why this number does not open a lease: `gone` if its own owner settled it already, or nobody knows of any; else
+-- Why this number does not open a lease: `gone` if its owner settled it already, or there is no such lease; else
 -- `stale`.
 local function refusal(call, id, number)
   local lease = leases.lease_of(call, id)

@@ -23,7 +23,7 @@ local function each_alive(call, ids, visit)
   return outcomes
 end
 
--- Whoever has leased the task is told, through its server, and stays the owner until it says how it ended.
+-- The worker that holds the lease is told, through its server, and stays its owner until it settles.
 local function stop(call, id, run)
   run.state = leases.STOPPING
   leases.set_run(call, id, run)

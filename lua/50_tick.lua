@@ -10,7 +10,7 @@ local MARKS, SEATS = 4, 1   -- that are as much work as a task: marks that go, a
 local LEAST_SEATS = 16    -- a page of fewer accounts is not worth its scan
 
 -- Moves due tasks to their tenants' ready lists. Each due tenant gets an equal part of the limit, and one that has
--- more due tasks goes behind the other due tenants: a million tasks due at midnight delay nobody else's.
+-- more due tasks goes behind the other due tenants: a million tasks due at midnight delay no other tenant's.
 local function promote(call, limit)
   local tenants = redis.call('ZRANGE', key(call, 'due'), '-inf', call.now, 'BYSCORE', 'LIMIT', 0, TENANTS_PER_TICK)
   if #tenants == 0 then return 0 end
@@ -95,7 +95,8 @@ local function lost_leases(call, limit)
   return lost
 end
 
--- Takes back leases whose deadline has passed. They are charged up to their last renewal: nobody worked since then.
+-- Takes back leases whose deadline has passed. They are charged up to their last renewal, since when no worker has
+-- worked on them.
 local function reap(call, limit)
   local lost = lost_leases(call, limit)
   for i = #lost, 1, -1 do  -- the oldest ends up at the head
@@ -153,8 +154,8 @@ local function oldest_of_most(call, limit)
   return redis.call('ZRANGE', key(call, 'deaths:' .. most[1]), 0, count - 1)
 end
 
--- Deletes dead letters that are too old; then, while there are too many, those of whoever has most: nobody's flood of
--- dead letters pushes out another's.
+-- Deletes dead letters that are too old; then, while there are too many, the oldest of the tenant that has most: no
+-- tenant's flood of dead letters pushes out another's.
 local function trim_dead(call, limit)
   local q, deaths = call.queue, key(call, 'deaths')
   local ids = redis.call('ZRANGE', deaths, '-inf', call.sure - q.dead_keep_ms, 'BYSCORE', 'LIMIT', 0, limit)

@@ -17,7 +17,7 @@ function verbs.set_weight(keys, args)
   local vtime, entitled, books = accounts.vtime_of(call, t), seats.entitled_to(call, t), accounts.books_of(call, t)
   if t.standing == COMPETES then q.weight_sum = q.weight_sum + weight - before end
   t.weight = weight
-  t.base = t.base + vtime - accounts.vtime_of(call, t)  -- what was stays as it was counted, also of leases that run
+  t.base = t.base + vtime - accounts.vtime_of(call, t)  -- the past keeps its old weight, also of leases that run
   books.entitled = books.entitled + entitled - seats.entitled_to(call, t)
   calls.close(call)
   return before

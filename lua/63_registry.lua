@@ -1,7 +1,7 @@
 -- The registry of queues: which there are, who made each, and when. Its prefix is not a queue's but `fq:{queues}`.
 --
 -- A tenant makes a queue by being the first to put something into it, and may make so many: `makers` counts. What
--- operators make counts for nobody.
+-- operators make count against no quota.
 
 do
 

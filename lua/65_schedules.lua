@@ -1,34 +1,34 @@
 -- Schedules: tasks that are enqueued again and again, and who may do it.
 --
--- A schedule has two values. Its *head* changes with every fire: SCHEDULE_FORMAT, then the timing, which nobody reads
--- here (cron and time zones are the servers' business; they bring every next time along). Its *template*, the task that
--- a fire enqueues, does not: TEMPLATE_FORMAT, then the payload.
+-- A schedule has two values. Its *revision* changes with every fire: SCHEDULE_FORMAT, then the timing, which nobody
+-- reads here (cron and time zones are the servers' business; they bring every next time along). Its *template*, the
+-- task that a fire enqueues, does not: TEMPLATE_FORMAT, then the payload.
 --
--- The head is the token of a compare and set. Whoever fires has read the schedule, computed when it fires next, and
--- brings the head that this follows from. However many servers find a schedule due, and however often a call is
--- repeated, the first one moves `next_at`, and the others bring a head that is no more. The task's id is made of the
--- schedule's name and the time of the fire.
+-- The revision is the token of a compare and set. The server that fires has read the schedule, computed when it fires
+-- next, and brings the revision that this follows from. However many servers find a schedule due, and however often a
+-- call is repeated, the first one moves `next_at`, and the others bring a revision that is no more. The task's id is
+-- made of the schedule's name and the time of the fire.
 
 do
 
 local SCHEDULE_VERSION = 1
-local SKIP, ONCE = 0, 1               -- schedule.misfire: what becomes of fires that nobody was there for
+local SKIP, ONCE = 0, 1               -- schedule.misfire: what becomes of fires while no server ran
 local LATE_MS = 60000                 -- a fire that is later than this was missed
 local SCHEDULES_PER_TENANT = 1000
 local FIRES_PER_CALL = 100
 
 local function load_schedule(call, tenant, name)
-  local head = redis.call('HGET', key(call, 'schedules:' .. tenant), name)
-  if not head then return nil end
-  local s = SCHEDULE.unpack(head)
+  local revision = redis.call('HGET', key(call, 'schedules:' .. tenant), name)
+  if not revision then return nil end
+  local s = SCHEDULE.unpack(revision)
   if s.version ~= SCHEDULE_VERSION then refuse('bad_request', 'schedule') end
-  s.tenant, s.name, s.head = tenant, name, head
+  s.tenant, s.name, s.revision = tenant, name, revision
   return s
 end
 
 local function save_schedule(call, s)
-  s.head = SCHEDULE.pack(s)
-  redis.call('HSET', key(call, 'schedules:' .. s.tenant), s.name, s.head)
+  s.revision = SCHEDULE.pack(s)
+  redis.call('HSET', key(call, 'schedules:' .. s.tenant), s.name, s.revision)
   redis.call('ZADD', key(call, 'fires'), s.paused == 1 and '+inf' or s.next_at, s.tenant .. '/' .. s.name)
 end
 
@@ -118,14 +118,14 @@ end
 
 -- resume_schedule(keys, argv): let a schedule fire again; what it would have fired meanwhile is not made up for.
 --   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  4 name  5 head, as it was read  6 next_at (ms)
---   out   "ok" | "stale" (the head has changed: read it again)
+--   argv  1 now  2 random_values  3 tenant  4 name  5 revision, as it was read  6 next_at (ms)
+--   out   "ok" | "stale" (the revision has changed: read it again)
 --   flags allow-oom
 function verbs.resume_schedule(keys, args)
   local call, next_at = calls.open(keys, args), read_moment(args[6])
   check_schedule(args[3], args[4])
   local s = load_schedule(call, args[3], args[4])
-  if not s or s.head ~= args[5] then return 'stale' end
+  if not s or s.revision ~= args[5] then return 'stale' end
   if s.paused == 0 then return 'ok' end
   s.paused, s.next_at = 0, next_at
   save_schedule(call, s)
@@ -133,7 +133,7 @@ function verbs.resume_schedule(keys, args)
   return 'ok'
 end
 
--- Reads what `fire` was given: per fire the schedule as it is, the head brought along, and the next time.
+-- Reads what `fire` was given: per fire the schedule as it is, the revision brought along, and the next time.
 local function read_fires(call, args)
   local fires, schedules = {}, {}
   if #args == 2 or (#args - 2) % 3 ~= 0 or #args > 2 + 3 * FIRES_PER_CALL then refuse('bad_request', 'fires') end
@@ -142,7 +142,7 @@ local function read_fires(call, args)
     local tenant, name = field:match('^([^/]*)/(.*)$')
     check_schedule(tenant or '', name or '')
     schedules[field] = schedules[field] or load_schedule(call, tenant, name) or {}
-    fires[#fires + 1] = {schedule = schedules[field], head = args[i + 1], next_at = read_moment(args[i + 2])}
+    fires[#fires + 1] = {schedule = schedules[field], revision = args[i + 1], next_at = read_moment(args[i + 2])}
   end
   return fires
 end
@@ -161,8 +161,8 @@ local function enqueue_fire(call, s, due_at)
   return outcome
 end
 
-local function fire_one(call, s, head, next_at)
-  if s.head ~= head or s.paused == 1 or s.next_at > call.now or next_at <= s.next_at then return 'gone' end
+local function fire_one(call, s, revision, next_at)
+  if s.revision ~= revision or s.paused == 1 or s.next_at > call.now or next_at <= s.next_at then return 'gone' end
   local due_at, outcome = s.next_at, 'misfire'
   if s.misfire == ONCE or call.now - due_at <= LATE_MS then
     outcome = enqueue_fire(call, s, due_at)
@@ -175,18 +175,18 @@ end
 
 -- fire(keys, argv): enqueue the tasks of schedules that are due, each once, and move each to its next time.
 --   keys  1 prefix
---   argv  1 now  2 random_values  then per fire (at most 100): <tenant>/<name>, head, as it was read, next_at (ms)
+--   argv  1 now  2 random_values  then per fire (at most 100): <tenant>/<name>, revision, as it was read, next_at (ms)
 --   out   per fire: "ok" | "duplicate" (the id is known) | "duplicate <id>" (another task, perhaps of an earlier fire,
 --         holds its dedupe key: no task) | "misfire" (it is more than a minute late, and the schedule skips missed
 --         fires: no task) | "quota_exceeded" (the tenant has too much waiting: no task) | "gone" (it is not due,
---         or the head has changed: somebody else fired it) | "later" (what comes before it has long payloads: it stays
---         due)
---         The task's id is <tenant>/<name>-<next_at of the head>, and that is its start.
+--         or the revision has changed: another call fired it) | "later" (what comes before it has long payloads: it
+--         stays due)
+--         The task's id is <tenant>/<name>-<next_at of the revision>, and that is its start.
 --   flags none: refused as a whole when the store is full; the schedules stay due
 function verbs.fire(keys, args)
   local call, outcomes, changed = calls.open(keys, args), {}, false
   for i, f in ipairs(read_fires(call, args)) do
-    outcomes[i] = call.fired_bytes >= PAGE_BYTES and 'later' or fire_one(call, f.schedule, f.head, f.next_at)
+    outcomes[i] = call.fired_bytes >= PAGE_BYTES and 'later' or fire_one(call, f.schedule, f.revision, f.next_at)
     changed = changed or outcomes[i] ~= 'gone' and outcomes[i] ~= 'later'
   end
   if changed then calls.close(call) end
@@ -213,7 +213,7 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 tenant (empty: all)  4 name (empty: all of the tenant)  5 offset  6 count (of all:
 --         1..500)
---   out   now_ms, then per schedule: {<tenant>/<name>, head}; with a name: {<tenant>/<name>, head, template}
+--   out   now_ms, then per schedule: {<tenant>/<name>, revision}; with a name: {<tenant>/<name>, revision, template}
 function verbs.schedules(keys, args)
   local call, tenant, name = calls.open(keys, args), args[3], args[4]
   local offset, count = check_whole(args[5], 'offset', 0, HORIZON_MS), check_whole(args[6], 'count', 1, TASKS_PER_CALL)
@@ -226,7 +226,7 @@ function verbs.schedules(keys, args)
   else
     check_schedule(tenant, name)
     local s, field = load_schedule(call, tenant, name), tenant .. '/' .. name
-    if s then rows[1] = {field, s.head, redis.call('HGET', key(call, 'templates'), field)} end
+    if s then rows[1] = {field, s.revision, redis.call('HGET', key(call, 'templates'), field)} end
   end
   table.insert(rows, 1, call.now)
   return rows

@@ -1,9 +1,9 @@
 -- Opening hours: a tenant, or the whole queue, is served only while it is open by the clock.
 --
--- Opening hours are a text that only servers understand (fairq/model/opening_hours.py). Kept here with it: whether it is open
--- now, and when that changes. A tenant or queue that is closed is blocked: it keeps its tasks and costs the draw
--- nothing. A tick counts the opening hours that change. A server then reads them, computes when each changes next, and
--- sets them again. It sends along the value that it has read, so that of several servers only the first changes it.
+-- Opening hours are a text that only servers understand (fairq/model/opening_hours.py). Kept here with it: whether it
+-- is open now, and when that changes. A tenant or queue that is closed is blocked: it keeps its tasks and costs the
+-- draw nothing. A tick counts the opening hours that change. A server then reads them, computes when each changes next,
+-- and sets them again. It sends along the value that it has read, so that of several servers only the first changes it.
 
 do
 
@@ -12,8 +12,8 @@ local CHANGES_PER_CALL = 100
 -- set_opening_hours(keys, argv): say when a tenant, or the queue, is open.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 tenant (empty: the queue)  4 text (empty: always open)  5 is_open (0, 1)  6
---         changes_at (ms) 7 head, as it was read (empty: whatever it is)
---   out   the text until now (empty: it was always open), or false if the head has changed: another call was first
+--         changes_at (ms) 7 revision, as it was read (empty: whatever it is)
+--   out   the text until now (empty: it was always open), or false if the revision has changed: another call was first
 --   flags allow-oom
 function verbs.set_opening_hours(keys, args)
   local call, name, hours, is_open = calls.open_made(keys, args), args[3], args[4], args[5] == '1'
@@ -22,8 +22,8 @@ function verbs.set_opening_hours(keys, args)
   if args[5] ~= '0' and args[5] ~= '1' then refuse('bad_request', 'is_open') end
   if not (changes_at and changes_at >= 0 and changes_at <= HORIZON_MS) then refuse('bad_request', 'changes_at') end
   if #hours > 2048 then refuse('bad_request', 'opening_hours') end
-  local head = redis.call('HGET', key(call, 'opening_hours'), name) or ''
-  if args[7] ~= '' and args[7] ~= head then return false end
+  local revision = redis.call('HGET', key(call, 'opening_hours'), name) or ''
+  if args[7] ~= '' and args[7] ~= revision then return false end
   if hours == '' then
     redis.call('HDEL', key(call, 'opening_hours'), name)
     redis.call('ZREM', key(call, 'opening_changes'), name)
@@ -34,13 +34,13 @@ function verbs.set_opening_hours(keys, args)
   end
   limits.block_named(call, name, BLOCKED_CLOSED, hours ~= '' and not is_open)
   calls.close(call)
-  return head == '' and '' or HOURS.unpack(head).text
+  return revision == '' and '' or HOURS.unpack(revision).text
 end
 
 -- opening_hours(keys, argv): the opening hours of some, or those that change now.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then names (empty: the queue's); none: up to 100 of those that change
---   out   now_ms, then of each: {tenant (empty: the queue), head}; those without opening hours are left out
+--   out   now_ms, then of each: {tenant (empty: the queue), revision}; those without opening hours are left out
 function verbs.opening_hours(keys, args)
   local call = calls.ask(keys, args)
   local names, out = {unpack(args, 3)}, {call.now}
@@ -49,8 +49,8 @@ function verbs.opening_hours(keys, args)
     names = redis.call('ZRANGE', changes, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, CHANGES_PER_CALL)
   end
   for _, name in ipairs(names) do
-    local head = redis.call('HGET', key(call, 'opening_hours'), name)
-    if head then out[#out + 1] = {name, head} end
+    local revision = redis.call('HGET', key(call, 'opening_hours'), name)
+    if revision then out[#out + 1] = {name, revision} end
   end
   return out
 end

@@ -4,7 +4,7 @@ do
 local jobs, part, note = repairs.jobs, repairs.part, repairs.note
 local NO_LEASE = {lease = 0}
 
--- Adds what a tenant keeps beside its tasks to its bytes. One that nobody knows any more is known again.
+-- Adds what a tenant keeps beside its tasks to its bytes. An unknown tenant becomes known again.
 function repairs.add_kept(call, name, bytes)
   if redis.call('HEXISTS', key(call, 'tenants'), name) == 0 then
     local t = accounts.named(call, name)

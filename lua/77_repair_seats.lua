@@ -112,7 +112,7 @@ function jobs.slots(call, job)
   return is_last
 end
 
--- Whoever is written down as having nothing running is known; `mend` sees that it has not.
+-- Every tenant on the list of those with nothing running has an account; `mend` checks that nothing runs.
 function jobs.idle(call, job)
   return repairs.prune_set(call, job, 'idle', 'seats', function(tags)
     accounts.read(call, tags)
@@ -206,7 +206,7 @@ function jobs.mend(call, job)
   return is_last
 end
 
--- A tenant that nobody knows has no dead letters.
+-- An unknown tenant has no dead letters.
 function jobs.dead_counts(call, job)
   return repairs.prune_set(call, job, 'dead_counts', 'dead', function(names)
     local known, found = {}, redis.call('HMGET', key(call, 'tenants'), unpack(names))

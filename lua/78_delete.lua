@@ -1,6 +1,6 @@
 -- The beginning and the end of a queue.
 --
--- A queue's stage is in its record: UNMADE (nobody has put anything in; workers may have looked), MADE, or DELETING.
+-- A queue's stage is in its record: UNMADE (nothing was ever put in; workers may have looked), MADE, or DELETING.
 -- `make_queue` comes after the registry has the queue (63_registry.lua), and before anything is put in: a server that
 -- does not know that a queue was deleted is told so by the refusal `unmade`, and makes it anew.
 --

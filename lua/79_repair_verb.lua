@@ -3,7 +3,7 @@ do
 
 local jobs, part = repairs.jobs, repairs.part
 
--- Nobody could extend a lease meanwhile: what had not run out when the repair began has a whole lease from its end.
+-- No lease could be extended meanwhile: what had not run out when the repair began has a whole lease from its end.
 function jobs.renew(call)
   local q, totals, is_last = call.queue, call.repair.totals, true
   if call.now <= call.repair.number then return true end

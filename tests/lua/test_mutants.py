@@ -182,7 +182,7 @@ MUTANTS = [
         "limits.block(target, reason, is_blocked)",
         "target.blocked = is_blocked and reason or 0",
     ),
-    Mutant("every server turns a window", "if args[7] ~= '' and args[7] ~= head then return false end", ""),
+    Mutant("every server turns a window", "if args[7] ~= '' and args[7] ~= revision then return false end", ""),
     Mutant(
         "a window that is taken off turns again", "    redis.call('ZREM', key(call, 'opening_changes'), name)\n", ""
     ),
@@ -498,14 +498,14 @@ MUTANTS = [
         "  if epoch > 0 and struct.unpack('<I', t.books) ~= epoch then renew(call, t) end\n",
         "",
     ),
-    Mutant("of many that fire all do", "if s.head ~= head or s.paused == 1", "if not s.head or s.paused == 1"),
+    Mutant("of many that fire all do", "if s.revision ~= revision or s.paused == 1", "if not s.revision or s.paused == 1"),
     Mutant(
         "a twin in one call fires twice",
-        "  s.head = SCHEDULE.pack(s)\n",
-        "  local s = setmetatable({}, {__index = s})\n  s.head = SCHEDULE.pack(s)\n",
+        "  s.revision = SCHEDULE.pack(s)\n",
+        "  local s = setmetatable({}, {__index = s})\n  s.revision = SCHEDULE.pack(s)\n",
     ),
     Mutant("a schedule fires early", "or s.next_at > call.now or", "or"),
-    Mutant("a paused schedule fires", "s.head ~= head or s.paused == 1 or", "s.head ~= head or"),
+    Mutant("a paused schedule fires", "s.revision ~= revision or s.paused == 1 or", "s.revision ~= head or"),
     Mutant("a fire stays due", "  s.next_at = next_at\n  save_schedule(call, s)\n  return outcome", "  return outcome"),
     Mutant("missed fires are made up for in any case", "s.misfire == ONCE or call.now - due_at <= LATE_MS", "true"),
     Mutant("missed fires are never made up for", "s.misfire == ONCE or call.now - due_at", "call.now - due_at"),
@@ -534,7 +534,7 @@ MUTANTS = [
         "a schedule that is gone stays due", "  redis.call('ZREM', key(call, 'fires'), tenant .. '/' .. name)\n", ""
     ),
     Mutant("another task moves the time", "if s.timing ~= timing then s.timing", "if true then s.timing"),
-    Mutant("a resume does not look at the head", "if not s or s.head ~= args[5] then", "if not s then"),
+    Mutant("a resume does not look at the head", "if not s or s.revision ~= args[5] then", "if not s then"),
     Mutant("a tick does not see the next fire", "extended = 0, fires = 0,", "extended = 0,"),
     Mutant(
         "a failed attempt is not told", "  feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)\n  if", "  if"
