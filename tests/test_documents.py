@@ -214,7 +214,7 @@ def test_limits_are_those_of_the_code() -> None:
     assert limits["requests without an answer, per connection"] == str(MAX_REQUESTS)
     assert limits["the same, over all connections of a tenant"] == str(MAX_TENANT_REQUESTS)
     assert limits["tasks, batches and feeds that requests wait for, per connection"] == str(MAX_WAITING)
-    unread = limits["answers that a client has not taken, before no more is read from it"]
+    unread = limits["replies that a client has not read, before the server stops reading from it"]
     assert unread == f"{MAX_UNREAD_BYTES >> 20} MiB"
     assert limits["a result, as the shortest JSON text without spaces"] == f"{model.MAX_RESULT_BYTES >> 10} KiB"
     assert limits["credit of a worker"] == str(wire.MAX_CREDIT)
@@ -224,7 +224,7 @@ def test_limits_are_those_of_the_code() -> None:
     assert limits["a payload, as the shortest JSON text without spaces"] == f"{model.MAX_PAYLOAD_BYTES >> 20} MiB"
     counted = limits[f"commas and colons of a message, each array and object counting as {BRACKET_COST}"]
     assert counted.startswith(f"{MAX_COST:,};".replace(",", " "))
-    assert limits["tasks that a worker has not taken yet, before it is pushed more"] == f"{MAX_UNSENT_BYTES >> 20} MiB"
+    assert limits["pushed tasks that a worker has not read, before pushes pause"] == f"{MAX_UNSENT_BYTES >> 20} MiB"
     for words in (
         f"more than {MAX_DEPTH} levels",
         f"every {wire.HEARTBEAT_S:g} s",
