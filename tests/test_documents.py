@@ -260,10 +260,10 @@ def test_floors_are_those_of_the_code() -> None:
     from fairq.server.timers import ticker
 
     after = {row["lost"]: row["after, at most"] for row in table_after(RUNBOOK, "| lost | found by")}
-    assert after["that there is work again"].startswith(
+    assert after["the news of ready tasks"].startswith(
         f"{ticker.FLOOR_S:g} s; {ticker.IDLE_FLOORS * ticker.FLOOR_S:g} s"
     )
-    assert after["that a server was woken to claim a task, and died or was full"] == f"{app.LATER_MS} ms"
+    assert after["the claim of a server that was woken for a task, but died or was full"] == f"{app.LATER_MS} ms"
     waiting = next(value for lost, value in after.items() if "a request waits for" in lost)
     assert waiting == f"{long_poll.POLL_S:g} s"
     slots = next(value for lost, value in after.items() if "how many slots" in lost)
