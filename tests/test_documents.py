@@ -223,7 +223,7 @@ def test_limits_are_those_of_the_code() -> None:
     assert limits["requests without an answer, per connection"] == str(MAX_REQUESTS)
     assert limits["the same, over all connections of a tenant"] == str(MAX_TENANT_REQUESTS)
     assert limits["tasks, batches and feeds that requests wait for, per connection"] == str(MAX_WAITING)
-    unread = limits["answers that a client has not taken, before no more is read from it"]
+    unread = limits["replies that a client has not read, before the server stops reading from it"]
     assert unread == f"{MAX_UNREAD_BYTES >> 20} MiB"
     assert limits["a result, as the shortest JSON text without spaces"] == f"{MAX_RESULT_BYTES >> 10} KiB"
     assert limits["credit of a worker"] == str(wire.MAX_CREDIT)
@@ -233,7 +233,7 @@ def test_limits_are_those_of_the_code() -> None:
     assert limits["a payload, as the shortest JSON text without spaces"] == f"{MAX_PAYLOAD_BYTES >> 20} MiB"
     counted = limits[f"commas and colons of a message, each array and object counting as {BRACKET_COST}"]
     assert counted.startswith(f"{MAX_COST:,};".replace(",", " "))
-    assert limits["tasks that a worker has not taken yet, before it is pushed more"] == f"{MAX_UNSENT_BYTES >> 20} MiB"
+    assert limits["pushed tasks that a worker has not read, before pushes pause"] == f"{MAX_UNSENT_BYTES >> 20} MiB"
     for words in (
         f"more than {MAX_DEPTH} levels",
         f"every {wire.HEARTBEAT_S:g} s",
@@ -269,10 +269,10 @@ def test_floors_are_those_of_the_code() -> None:
     from fairq.server.timers import ticker
 
     after = {row["lost"]: row["after, at most"] for row in table_after(RUNBOOK, "| lost | found by")}
-    assert after["that there is work again"].startswith(
+    assert after["the news of ready tasks"].startswith(
         f"{ticker.FLOOR_S:g} s; {ticker.IDLE_FLOORS * ticker.FLOOR_S:g} s"
     )
-    assert after["that a server was woken to claim a task, and died or was full"] == f"{app.LATER_MS} ms"
+    assert after["the claim of a server that was woken for a task, but died or was full"] == f"{app.LATER_MS} ms"
     waiting = next(value for lost, value in after.items() if "a request waits for" in lost)
     assert waiting == f"{long_poll.POLL_S:g} s"
     slots = next(value for lost, value in after.items() if "how many slots" in lost)
