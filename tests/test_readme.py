@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import fairq
 from fairq.cli.app import app
 
 ROOT = Path(__file__).parents[1]
@@ -30,14 +31,23 @@ def test_a_command_in_the_readme_is_one(command: str) -> None:
 
 
 def test_the_python_in_the_readme_uses_what_there_is() -> None:
-    import fairq
-
     sources = [text for language, text in BLOCKS if language == "python"]
-    assert len(sources) == 5
+    assert len(sources) == 6
     for source in sources:
         compile(source, "README.md", "exec")
         for name in re.findall(r"\bfairq\.(\w+)", source):
             assert name in (*fairq.__all__, "testing"), name
+
+
+def test_errors_in_the_readme_are_public_and_tell_what_to_do() -> None:
+    table = README[README.index("| error | means | do |") :].split("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    assert len(rows) == 8
+    for names, means, do in rows:
+        assert means
+        assert do
+        for name in re.findall(r"`(\w+)`", names):
+            assert issubclass(getattr(fairq, name), fairq.FairqError)
 
 
 def test_links_lead_somewhere() -> None:

@@ -498,7 +498,9 @@ MUTANTS = [
         "  if epoch > 0 and struct.unpack('<I', t.books) ~= epoch then renew(call, t) end\n",
         "",
     ),
-    Mutant("of many that fire all do", "if s.revision ~= revision or s.paused == 1", "if not s.revision or s.paused == 1"),
+    Mutant(
+        "of many that fire all do", "if s.revision ~= revision or s.paused == 1", "if not s.revision or s.paused == 1"
+    ),
     Mutant(
         "a twin in one call fires twice",
         "  s.revision = SCHEDULE.pack(s)\n",
