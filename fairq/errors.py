@@ -1,16 +1,16 @@
-"""What can go wrong, each with one stable code that the wire, the CLI and the SDK share."""
+"""All errors of fairq, each with one stable code that the wire, the CLI and the SDK share."""
 
 from __future__ import annotations
 
 
 class FairqError(Exception):
-    """An expected refusal or failure; `code` is stable, `field` names the part of the input at fault, if any.
+    """An expected refusal or failure; `code` is stable, `field` names the invalid part of the input, if any.
 
-    `retry_in_ms`: when it may be tried again, where that can be told.
+    `retry_in_ms`: how long to wait before trying again, if known.
     """
 
     code = "internal"
-    ref: int | None = None  # the request it answers, where the wire knows
+    ref: int | None = None  # number of the request it answers, if the frame had one
 
     def __init__(self, message: str, *, field: str | None = None, retry_in_ms: int | None = None) -> None:
         super().__init__(message)
@@ -32,19 +32,19 @@ class BadRequest(FairqError):
 
 
 class UnknownVerb(FairqError):
-    """A frame type that the protocol does not have."""
+    """A frame type that is not in the protocol."""
 
     code = "unknown_verb"
 
 
 class Unauthorized(FairqError):
-    """No token, or one that is unknown, expired or revoked."""
+    """The token is missing, unknown, expired or revoked."""
 
     code = "unauthorized"
 
 
 class Forbidden(FairqError):
-    """The token's role may not do this."""
+    """The token does not allow this request."""
 
     code = "forbidden"
 
@@ -62,31 +62,31 @@ class TooLarge(FairqError):
 
 
 class TooMany(FairqError):
-    """More requests or connections at once than the server takes; try again later."""
+    """More requests or connections at once than the server accepts; try again later."""
 
     code = "too_many"
 
 
 class BatchClosed(FairqError):
-    """The batch takes no more tasks: it was closed, or cancelled."""
+    """The batch accepts no more tasks: it is closed or cancelled."""
 
     code = "batch_closed"
 
 
 class QuotaExceeded(FairqError):
-    """The tenant has too much already; `field` is the limit, `retry_in_ms` when there may be room, if that is known."""
+    """The tenant has reached a limit; `field` names it, `retry_in_ms` is when there may be room, if known."""
 
     code = "quota_exceeded"
 
 
 class NotEmpty(FairqError):
-    """The queue still holds something; the message says what."""
+    """The queue is not empty; the message lists what it holds."""
 
     code = "not_empty"
 
 
 class Deleting(FairqError):
-    """The queue is being deleted, and takes nothing until that is done."""
+    """The queue is being deleted, and accepts nothing until the deletion is done."""
 
     code = "deleting"
 
@@ -98,37 +98,37 @@ class Repairing(FairqError):
 
 
 class TooOld(FairqError):
-    """The feed no longer keeps what came after that event; the message says from where it goes on."""
+    """The feed no longer keeps the events after this id; the message names the oldest one kept."""
 
     code = "too_old"
 
 
 class StoreFull(FairqError):
-    """The store has no room for new tasks; claims and settlements go on."""
+    """The store has no room for new tasks; claims and settlements still work."""
 
     code = "store_full"
 
 
 class Unavailable(FairqError):
-    """The store or server could not be reached, and nothing was done; safe to try again."""
+    """The store or server cannot be reached, and nothing was done; safe to try again."""
 
     code = "unavailable"
 
 
 class OutcomeUnknown(FairqError):
-    """The connection was lost after sending: it may have been done. Try again with the same ids."""
+    """The connection was lost after sending: the request may have been done. Try again with the same ids."""
 
     code = "outcome_unknown"
 
 
 class Draining(FairqError):
-    """The server is stopping and takes no new work."""
+    """The server or connection is stopping and accepts no new work."""
 
     code = "draining"
 
 
 class Superseded(FairqError):
-    """Another worker has attached under this name, and it came later."""
+    """A newer worker has attached under this name."""
 
     code = "superseded"
 
@@ -146,25 +146,25 @@ class SettingsError(FairqError):
 
 
 class StoreRefused(FairqError):
-    """The store answered with an error of its own."""
+    """The store answered with an error that is not fairq's."""
 
     code = "store_refused"
 
 
 class NotYet(FairqError):
-    """What was waited for has not happened in time."""
+    """The awaited event has not happened in time."""
 
     code = "not_yet"
 
 
 class TaskFailed(FairqError):
-    """The task has no result: it is a dead letter (the message says why), or was cancelled."""
+    """The task ended without a result: it is a dead letter (the message says why), or was cancelled."""
 
     code = "task_failed"
 
 
 class NoResult(FairqError):
-    """The task's result is not kept, or no more: enqueue it with `result_ttl`."""
+    """The task's result was not kept, or has expired: enqueue it with `result_ttl`."""
 
     code = "no_result"
 
@@ -202,7 +202,7 @@ BY_CODE: dict[str, type[FairqError]] = {
 
 
 def from_code(code: str, message: str, field: str | None = None, retry_in_ms: int | None = None) -> FairqError:
-    """Build the error that a code stands for; an unknown code gives a plain FairqError that keeps it."""
+    """Build the error of a code; an unknown code gives a plain FairqError with that code."""
     error = BY_CODE.get(code, FairqError)(message, field=field)
     error.code, error.retry_in_ms = code, retry_in_ms
     return error

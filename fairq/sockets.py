@@ -1,7 +1,7 @@
-"""Plain sockets, with as few system calls and turns of the scheduler as they need.
+"""Plain sockets with few system calls and few turns of the scheduler.
 
-trio's streams look for data before they wait for it, and yield after every call. These functions send without waiting,
-and read once there is something. Other streams (TLS, those of tests) are used as they are.
+trio's streams try to read before they wait for data, and yield after every call. These functions send without waiting,
+and read only when data is there. Other streams (TLS, those of tests) are used through trio's own methods.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import trio
 
 
 def send_now(stream: trio.abc.Stream, data: bytes) -> int:
-    """Send what a plain socket takes at once; returns how many bytes. 0 also where it is broken: `send_all` says so."""
+    """Send what a plain socket takes at once; returns the bytes sent, 0 also if it is broken (`send_all` raises)."""
     if not isinstance(stream, trio.SocketStream):
         return 0
     try:
@@ -22,7 +22,7 @@ def send_now(stream: trio.abc.Stream, data: bytes) -> int:
 
 
 async def receive_some(stream: trio.abc.Stream, max_bytes: int) -> bytes:
-    """Receive what there is, once there is something; empty at the end. Raises: as the stream does."""
+    """Wait for data and receive up to `max_bytes`; empty at the end. Raises: as the stream does."""
     if not isinstance(stream, trio.SocketStream):
         return bytes(await stream.receive_some(max_bytes))
     while True:
@@ -32,6 +32,6 @@ async def receive_some(stream: trio.abc.Stream, max_bytes: int) -> bytes:
         try:
             return os.read(stream.socket.fileno(), max_bytes)
         except BlockingIOError:
-            continue  # somebody else has read it, or it was not sound
+            continue  # another reader took it, or the kernel dropped it
         except OSError as error:
             raise trio.BrokenResourceError(str(error)) from error

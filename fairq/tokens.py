@@ -19,7 +19,7 @@ HASH_PATTERN = re.compile(r"[0-9a-f]{64}\Z")
 
 @frozen
 class TokenRecord:
-    """What the store keeps of a token. `queues` None: all queues."""
+    """A token's record in the store. `queues` None: all queues."""
 
     id: str
     role: str
@@ -29,25 +29,27 @@ class TokenRecord:
     created_at_ms: int = 0
 
     def check(self) -> None:
-        """Refuse a record that could not be used. Raises: BadRequest, naming the field."""
+        """Check all fields. Raises: BadRequest, naming the field."""
         if not ID_PATTERN.match(self.id):
-            raise BadRequest("id must be 4 to 32 of a-z, 0-9", field="id")
+            raise BadRequest("id must be 4 to 32 characters of a-z, 0-9", field="id")
         if self.role not in {role.value for role in Role}:
             raise BadRequest("role must be tenant, worker or operator", field="role")
         if not HASH_PATTERN.match(self.hash):
             raise BadRequest("hash must be the SHA-256 of the token, as 64 hexadecimal digits", field="hash")
-        if (self.role == Role.TENANT.value) != (self.tenant is not None):
-            raise BadRequest("a tenant token, and only a tenant token, names its tenant", field="tenant")
+        if self.role == Role.TENANT.value and self.tenant is None:
+            raise BadRequest("tenant is required for role tenant", field="tenant")
+        if self.role != Role.TENANT.value and self.tenant is not None:
+            raise BadRequest(f"tenant is not allowed for role {self.role}", field="tenant")
         if self.tenant is not None:
             check_name(self.tenant, "tenant")
         if self.queues == []:
-            raise BadRequest("queues must name at least 1; null is all", field="queues")
+            raise BadRequest("queues must name at least 1 queue; null means all queues", field="queues")
         for queue in self.queues or ():
             check_name(queue, "queues")
 
 
 def hash_token(token: str) -> str:
-    """Return the hash under which the store knows a token."""
+    """Return the hash of a token, as the store keeps it."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -59,7 +61,7 @@ def make_token(role: Role) -> tuple[str, str]:
 
 
 def token_id(token: str) -> str | None:
-    """Return the id inside a token, or None if the text was not made by `make_token` or has a typing error."""
+    """Return the id inside a token, or None if its form or its checksum is wrong."""
     body, _, check = token.rpartition("_")
     parts = body.split("_")
     if len(parts) != 4 or parts[0] != "fq" or f"{zlib.crc32(body.encode()):08x}" != check:

@@ -1,11 +1,11 @@
-"""The seam between sessions and sockets: texts over one websocket.
+"""The layer between sessions and sockets: texts over one websocket.
 
-The websocket is without I/O (fairq/wire/websocket.py); here are its socket, its deadlines, and what keeps one
-connection from taking the others' time: it is taken in by small slices, and whoever has had the loop for TURN_S lets
-the others have theirs. Deadlines are for progress: a long text may take as long as it moves.
+The websocket does no I/O (fairq/wire/websocket.py). This module adds its socket and its deadlines, and keeps one
+connection from taking the time of others: input is processed in small slices, and a connection that has run for TURN_S
+yields to the scheduler. Deadlines measure progress: a long text may take any time as long as bytes move.
 
-What is to be sent leaves at the end of the scheduler's turn (fairq/turns.py), as far as the socket takes it; for the
-rest `stuck()` is called, and a task of the connection's owner sends it by `flush`.
+Output is sent at the end of the scheduler's turn (fairq/turns.py), as far as the socket takes it. For the rest,
+`stuck()` is called, and a task of the connection's owner sends it by `flush`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ SEND_S = 5.0  # for each PIECE_BYTES
 CLOSE_S = 1.0
 TURN_S = 0.002
 RECEIVE_BYTES = 65_536
-SLICE_BYTES = 2_048  # taken in at once: of the smallest frames these are 341
+SLICE_BYTES = 2_048  # processed at once: up to 341 of the smallest frames
 PIECE_BYTES = 65_536  # sent at once
-SPARE_FRAMES = 1_000  # in a second that end no message; who sends more is not read until it is over
+SPARE_FRAMES = 1_000  # frames per second that end no message; after more, reading pauses until the second is over
 
 Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 _BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
@@ -55,11 +55,11 @@ class Transport:
     stream: Stream
     websocket: WebSocket
     remote: str
-    early: bytes = b""  # what has come behind the handshake
+    early: bytes = b""  # bytes received behind the handshake
     source: Callable[[], Sequence[str]] = tuple
     stuck: Callable[[], None] = lambda: None
-    unsent_bytes: int = field(default=0, init=False)  # of what `source` has handed out
-    _arrived: memoryview = field(init=False)  # and was not taken in yet
+    unsent_bytes: int = field(default=0, init=False)  # handed out by `source`, not yet taken by the socket
+    _arrived: memoryview = field(init=False)  # received bytes that are not processed yet
     _messages: deque[str | None] = field(factory=deque, init=False)
     _rest: bytes = field(default=b"", init=False)  # what the socket did not take at once
     _is_sending: bool = field(default=False, init=False)
@@ -71,15 +71,15 @@ class Transport:
 
     def __attrs_post_init__(self) -> None:
         self._messages.extend(self.websocket.messages())
-        self._arrived = memoryview(self.early)  # a stranger may send much at once here too: it is taken in by slices
+        self._arrived = memoryview(self.early)  # may be long: it is processed in slices too
 
     def wake_writer(self) -> None:
-        """Have what there is to say sent at the end of the scheduler's turn."""
+        """Send the waiting output at the end of the scheduler's turn."""
         at_end_of_turn(self._send_now)
 
     def _send_now(self) -> None:
         if self._is_sending:
-            return  # whoever is at it sends this as well
+            return  # `flush` is running and sends this as well
         self._fill()
         if self._rest:
             self._rest = self._rest[send_now(self.stream, self._rest) :]
@@ -88,7 +88,7 @@ class Transport:
             call_from_end(self.stuck)
 
     def _fill(self) -> None:
-        """Take what there is to send, behind what the socket did not take, if there is not much of that."""
+        """Append output from `source` to the unsent bytes, unless they are PIECE_BYTES or more."""
         if len(self._rest) < PIECE_BYTES:
             for text in self.source():
                 self.websocket.send(text)
@@ -96,14 +96,14 @@ class Transport:
             self.unsent_bytes = len(self._rest)
 
     async def send(self, text: str) -> None:
-        """Send one text. Raises: Disconnected, also when it does not move on for SEND_S."""
+        """Send one text. Raises: Disconnected, also if no piece is sent within SEND_S."""
         self.websocket.send(text)
         await self.flush()
         if self.websocket.is_over:
             raise self._disconnected()
 
     async def receive(self) -> str:
-        """Wait for the next text. Cancelled: nothing is lost. Raises: Disconnected, BadFrame for binary messages."""
+        """Wait for the next text. Cancelled: no text is lost. Raises: Disconnected, BadFrame for binary messages."""
         if trio.current_time() - self._turn_began > TURN_S:
             await self._yield_turn()
         while not self._messages:
@@ -113,11 +113,11 @@ class Transport:
             await self._read()
         message = self._messages.popleft()
         if message is None:
-            raise BadFrame("frames are text messages, not binary ones")
+            raise BadFrame("invalid message: frames are text, not binary")
         return message
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """Say good-bye, and wait for the answer, for at most CLOSE_S; whoever receives must go on with it."""
+        """Send a close frame, and wait for the answer for at most CLOSE_S; the receiving task must keep receiving."""
         self.websocket.close(code, reason)
         with trio.move_on_after(CLOSE_S), suppress(Disconnected):
             await self.flush()
@@ -128,11 +128,11 @@ class Transport:
         return Disconnected(reason, code)
 
     async def _read(self) -> None:
-        """Take in what has come, a slice at a time, and answer what the websocket answers by itself."""
+        """Process received bytes, a slice at a time, and send the websocket's own answers (pongs, close)."""
         if not self._arrived:
             with suppress(*_BROKEN):
                 self._arrived = memoryview(await receive_some(self.stream, RECEIVE_BYTES))
-            self._turn_began = trio.current_time()  # others had theirs while this one waited
+            self._turn_began = trio.current_time()  # other tasks ran while this one waited
             if not self._arrived:
                 self.websocket.receive_end()
         while self._arrived:
@@ -141,10 +141,10 @@ class Transport:
             await self._pace()
         if answers := self.websocket.outgoing():
             self._rest += answers
-            await self.flush()  # not behind its back: whoever asks much, and reads little, shall wait
+            await self.flush()  # before reading on: a peer that sends pings and does not read must wait
 
     async def _pace(self) -> None:
-        """Wait where this connection has had its turn, or has sent too many frames that say nothing."""
+        """Wait if this connection has used up its turn, or has sent too many frames that end no message."""
         now, spare = trio.current_time(), self.websocket.spare_frames
         if spare - self._spare_before > SPARE_FRAMES:
             await trio.sleep_until(self._second_began + 1)
@@ -159,7 +159,7 @@ class Transport:
         self._turn_began = trio.current_time()
 
     async def flush(self) -> bool:
-        """Send all that there is to send, after whoever is sending already; tells if it was anything.
+        """Send all waiting output, after any `flush` already running; returns whether there was any.
 
         Raises: Disconnected.
         """
@@ -177,7 +177,7 @@ class Transport:
                     self._note_sent()
                 self._fill()
         except BaseException as error:
-            self.websocket.receive_end()  # half a frame may have gone out: nothing can follow it
+            self.websocket.receive_end()  # part of a frame may have been sent: nothing can follow it
             self._is_over.set()
             self._rest = b""
             if isinstance(error, trio.TooSlowError):
@@ -195,11 +195,11 @@ class Transport:
         self._sent = trio.Event()
 
     async def wait_sent(self) -> None:
-        """Wait until some of what the socket did not take at once has been sent."""
+        """Wait until some of the unsent bytes have been sent."""
         await self._sent.wait()
 
     async def _end(self) -> None:
-        """Let the other side read why the connection ends, if it broke a rule: it may still be sending."""
+        """Let the other side read why the connection ends, if it broke a rule, though it may still be sending."""
         self._is_over.set()
         if self.websocket.has_failed and isinstance(self.stream, trio.SocketStream):
             with trio.move_on_after(CLOSE_S), suppress(*_BROKEN):
@@ -233,17 +233,17 @@ class Target:
         except ValueError:
             port = -1
         if parts.scheme not in ("ws", "wss") or not parts.hostname or port == -1:
-            raise SettingsError(f"a server URL looks like ws://host:7700 or wss://host, not {url!r}", field="url")
+            raise SettingsError(f"invalid server URL {url!r}: expected ws://host:port or wss://host", field="url")
         if parts.scheme == "wss":
             return cls(url, parts.hostname, port or 443, parts.path or "/", tls or ssl.create_default_context())
         return cls(url, parts.hostname, port or 7700, parts.path or "/", None)
 
 
 def check_token(token: str) -> str:
-    """Return a token that can travel in a header, less the white space around it. Raises: SettingsError."""
+    """Return a token without surrounding white space, checked for use in a header. Raises: SettingsError."""
     text = token.strip()
     if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise SettingsError("the token is not one: tokens are one word of ASCII letters", field="token")
+        raise SettingsError("invalid token: printable ASCII without spaces", field="token")
     return text
 
 
@@ -251,7 +251,7 @@ def check_token(token: str) -> str:
 async def dial(target: Target, token: str) -> AsyncIterator[Transport]:
     """Connect to a server while the context lasts.
 
-    Raises: Unauthorized or Forbidden if it will not have us; Unavailable if it cannot be reached, or breaks the rules.
+    Raises: Unauthorized or Forbidden if it refuses us; Unavailable if it cannot be reached, or breaks the protocol.
     """
     stream: Stream | None = None
     try:
@@ -296,4 +296,4 @@ def bearer_token(headers: Sequence[tuple[bytes, bytes]]) -> str:
             scheme, _, token = value.decode("latin-1").partition(" ")
             if scheme.lower() == "bearer" and token.strip():
                 return token.strip()
-    raise Unauthorized("send a token as `Authorization: Bearer <token>`")
+    raise Unauthorized("missing token: send the header `Authorization: Bearer <token>`")

@@ -1,9 +1,9 @@
-"""The end of a scheduler's turn: where what its tasks have to send leaves, in one piece for each connection.
+"""Sends output at the end of a scheduler's turn, in one piece for each connection.
 
-trio runs all tasks that are ready, waits for I/O, and begins anew: that is a turn. A send by a task of its own costs a
-turn more, and one by whoever has something to say costs a system call for each piece, and wakes the other process each
-time. So whoever has something to send has itself called `at_end_of_turn`, before the scheduler waits. While there are
-tasks to run that is put off by a turn, since these may be about to say something to the same connection.
+trio runs all ready tasks, waits for I/O, and starts again: that is a turn. A separate sending task would cost one more
+turn. Sending at once would cost a system call for each piece, and wake the other process each time. So code with output
+registers a function by `at_end_of_turn`, and it is called before the scheduler waits. While tasks are ready to run, the
+call is delayed by a turn, because they may have output for the same connection.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from attrs import define, field
 
 log = structlog.get_logger("fairq")
 
-MOST_TURNS = 2  # that anything is put off while the scheduler has tasks to run
+MOST_TURNS = 2  # maximum delay of a call while the scheduler has tasks to run
 
 Send = Callable[[], None]
 
 
 class _Ends(trio.abc.Instrument):
-    """Calls what is due before the scheduler waits for I/O."""
+    """Calls the registered functions before the scheduler waits for I/O."""
 
     def __init__(self) -> None:
         self.due: dict[Send, None] = {}
         self._turns = 0
 
     def before_io_wait(self, timeout: float) -> None:
-        """Send what is to be sent."""
+        """Call the functions that are due."""
         if not self.due:
             return
         self._turns += 1
@@ -39,7 +39,7 @@ class _Ends(trio.abc.Instrument):
         for send in due:
             try:
                 send()
-            except Exception:  # else trio would take the instrument off, and nobody could send any more
+            except Exception:  # otherwise trio would remove the instrument, and nothing could be sent any more
                 log.exception("sending failed")
 
 
@@ -47,9 +47,9 @@ _ends = trio.lowlevel.RunVar[_Ends]("fairq.turns")
 
 
 def at_end_of_turn(send: Send) -> None:
-    """Have `send` called at the end of this turn, or of the next, however often it is asked for until then.
+    """Call `send` once at the end of this turn or of the next, however often it is registered until then.
 
-    It must not wait, and cannot wake a task but by `call_from_end`: the scheduler has made up its mind to sleep.
+    `send` must not wait, and can wake tasks only by `call_from_end`: the scheduler has already decided to sleep.
     """
     try:
         ends = _ends.get()
@@ -62,14 +62,14 @@ def at_end_of_turn(send: Send) -> None:
 
 @define(eq=False)
 class Gate:
-    """Lets so many tasks through in a turn, the first first: where thousands begin at once others get turns between."""
+    """Lets `per_turn` tasks through in each turn, in order, so that thousands of starts leave turns to other tasks."""
 
     per_turn: int
     _passed: int = field(default=0, init=False)  # in this turn
     _line: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
 
     async def enter(self) -> None:
-        """Wait for one's turn. Cancelled: one's place is left."""
+        """Wait to be let through. Cancelled: the place in the line is given up."""
         if self._passed < self.per_turn and not self._line:
             self._passed += 1
             at_end_of_turn(self._turn_over)
@@ -88,5 +88,5 @@ class Gate:
 
 
 def call_from_end(wake: Callable[[], None]) -> None:
-    """From within `send`, have a function called that wakes a task, in the next turn, which then comes at once."""
+    """From within `send`, schedule a function that wakes a task; the next turn then starts at once."""
     trio.lowlevel.current_trio_token().run_sync_soon(wake)

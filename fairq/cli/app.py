@@ -11,24 +11,24 @@ from fairq.errors import BadRequest, FairqError, SettingsError
 
 app = App(
     name="fairq",
-    help="A multi-tenant fair-share task queue: whoever floods it waits behind his own flood.",
+    help="Multi-tenant fair-share task queue: a tenant that floods a queue delays only itself.",
     help_format="plaintext",
     result_action="return_value",
 )
-# A command's module is imported when it is called, so that each starts at once; hence the line of help here.
+# A command's module is imported only when the command runs, for a fast start; so its line of help stands here.
 for _name, _help in {
-    "demo": "See the contrast between first in, first out and fair, on real work.",
+    "demo": "Compare first-in-first-out and fair scheduling on real work.",
     "serve": "Run a server.",
     "worker": "Run the handlers of an app.",
     "webhook-worker": "Post tasks to a URL.",
-    "webhook-secret": "Print secrets that webhooks are verified with.",
-    "workers": "List the workers that are attached, and drain them by name.",
+    "webhook-secret": "Print secrets that verify webhooks.",
+    "workers": "List attached workers, and drain them by name.",
     "enqueue": "Enqueue one task.",
-    "tasks": "Look at tasks, cancel them, move their starts.",
+    "tasks": "Show, cancel and reschedule tasks.",
     "why": "Tell why a task waits, and when it may start.",
-    "events": "Print what became of a tenant's tasks, and follow it.",
-    "tenants": "List a queue's tenants, tune their weights, limits and opening hours, pause and resume them.",
-    "queues": "List queues, change their settings, limits and opening hours, pause, resume, repair and delete them.",
+    "events": "Print the events of a tenant's tasks, and follow them.",
+    "tenants": "List a queue's tenants, set weights, limits and opening hours, pause and resume.",
+    "queues": "List queues, change settings, limits and opening hours, pause, resume, repair and delete.",
     "dead": "List, show, replay and purge dead letters.",
     "schedules": "Create, list, pause, resume and remove recurring tasks.",
     "tokens": "Create, list and revoke tokens.",
@@ -49,7 +49,7 @@ def run(argv: Sequence[str]) -> int:
         return 1
     except (FairqError, BaseExceptionGroup) as raised:
         if isinstance(raised, BaseExceptionGroup) and raised.subgroup(KeyboardInterrupt):
-            return 130  # whatever else broke off for it
+            return 130  # also if other errors came with the interrupt
         error: BaseException = raised
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]

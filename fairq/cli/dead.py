@@ -1,4 +1,4 @@
-"""`fairq dead`: tasks that failed for good."""
+"""`fairq dead`: tasks that failed permanently."""
 
 from __future__ import annotations
 
@@ -22,31 +22,33 @@ if TYPE_CHECKING:
 
     Sweeps = AsyncGenerator[Sweep, None]
 
-dead = App(
-    name="dead", help="List, show, replay and purge dead letters: a tenant's own, or for an operator everybody's."
-)
+dead = App(name="dead", help="List, show, replay and purge dead letters. Tenants see their own, operators see all.")
 
 _COLUMNS = {name: name for name in ("id", "tenant", "reason", "attempts", "died", "error")}
 _DONE = {"replay": "replayed", "purge": "purged"}
 _TIMES = ("enqueued_at_ms", "start_at_ms", "expires_at_ms", "died_at_ms")
-All = Annotated[bool, Parameter(name="--all", negative=(), help="All dead letters that match the options.")]
-Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not ask.")]
-Age = Annotated[timedelta | None, Parameter(help="An age: 90s, 30m, 12h, 7d.")]
+All = Annotated[bool, Parameter(name="--all", negative=(), help="Apply to all dead letters that match the filters.")]
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not ask for confirmation.")]
+Older = Annotated[timedelta | None, Parameter(help="Only letters older than this: 90s, 30m, 12h, 7d.")]
+Younger = Annotated[timedelta | None, Parameter(help="Only letters younger than this: 90s, 30m, 12h, 7d.")]
 
 
 @Parameter(name="*")
 @frozen
 class Filter:
-    """Which dead letters: those that all of these hold for."""
+    """Select the dead letters that match all of these."""
 
-    tenant: Annotated[str | None, Parameter(help="Of this tenant.")] = None
-    reason: Literal["exhausted", "rejected", "expired", "lease_lost"] | None = None
-    error: Annotated[str | None, Parameter(help="Text that the error contains.")] = None
-    older_than: Age = None
-    younger_than: Age = None
+    tenant: Annotated[str | None, Parameter(help="Only letters of this tenant.")] = None
+    reason: Annotated[
+        Literal["exhausted", "rejected", "expired", "lease_lost"] | None,
+        Parameter(help="Only letters that died for this reason."),
+    ] = None
+    error: Annotated[str | None, Parameter(help="Only letters whose error contains this text.")] = None
+    older_than: Older = None
+    younger_than: Younger = None
 
     def pack(self) -> DeadLetterFilter:
-        """Spell it as the SDK does."""
+        """Return the filter as the SDK's keyword arguments."""
         ages = {"older_than": self.older_than, "younger_than": self.younger_than}
         seconds = {name: age.total_seconds() for name, age in ages.items() if age is not None}
         words = {"tenant": self.tenant, "reason": self.reason, "error": self.error}
@@ -61,7 +63,13 @@ def _moment(at_ms: int) -> str:
 def list_(
     queue: str, *, which: Filter | None = None, limit: int = 100, json: Json = False, server: Server | None = None
 ) -> None:
-    """List the dead letters of a queue, oldest first; as JSON with their payloads."""
+    """List the dead letters of a queue, oldest first; --json includes their payloads.
+
+    Parameters
+    ----------
+    limit
+        Letters to list at most.
+    """
     if limit < 1:
         raise BadRequest("limit must be at least 1", field="limit")
 
@@ -83,12 +91,12 @@ def list_(
         row["died"] = _moment(row["died_at_ms"])
     print_table(f"dead letters of {queue}", _COLUMNS, rows, empty=f"queue {queue} has no dead letters")
     if left:
-        print(f"{left:,} more to look at: --limit, or narrow it down")
+        print(f"{left:,} more: raise --limit or narrow the filter")
 
 
 @dead.command
 def show(queue: str, id: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Show one dead letter whole: payload, attempts, times, error."""
+    """Show one dead letter: payload, attempts, times and error."""
     letter = asdict(run_with(server or Server(), lambda client: client.dead_letters(queue).show(id)))
     if json:
         print_json(letter)
@@ -109,7 +117,7 @@ def _report(verb: str, changed: int, gone: int, json: bool) -> None:
 
 
 def _on_named(verb: str, queue: str, ids: tuple[str, ...], json: bool, server: Server) -> None:
-    """Apply a verb to the letters named. Raises: NotFound when it is done, if some are no dead letters."""
+    """Apply a verb to the named letters. Raises: NotFound afterwards, if some ids are not dead letters."""
 
     async def work(client: Client) -> list[str]:
         letters = client.dead_letters(queue)
@@ -119,11 +127,11 @@ def _on_named(verb: str, queue: str, ids: tuple[str, ...], json: bool, server: S
     missing = [id for id, outcome in zip(ids, outcomes, strict=True) if outcome == "gone"]
     _report(verb, len(ids) - len(missing), len(missing), json)
     if missing:
-        raise NotFound(f"no dead letters of {queue}: {' '.join(missing)}", field="ids")
+        raise NotFound(f"not dead letters of {queue}: {' '.join(missing)}", field="ids")
 
 
 def _on_all(verb: str, queue: str, sweep: Callable[[DeadLetters], Sweeps], json: bool, server: Server) -> None:
-    """Apply a verb to all letters that match; tells how many it was, also when it is stopped half-way."""
+    """Apply a verb to all letters that match; prints how many were changed, also when interrupted."""
     changed = gone = 0
 
     async def work(client: Client) -> None:
@@ -141,10 +149,12 @@ def _on_all(verb: str, queue: str, sweep: Callable[[DeadLetters], Sweeps], json:
 
 
 def _check_choice(ids: tuple[str, ...], everything: bool, given: bool) -> None:
-    if bool(ids) == everything:
-        raise BadRequest("name the ids, or say --all", field="ids")
+    if ids and everything:
+        raise BadRequest("give ids or --all, not both", field="ids")
+    if not ids and not everything:
+        raise BadRequest("missing ids: give ids or --all", field="ids")
     if given and not everything:
-        raise BadRequest("filters and --rate go with --all, not with ids", field="ids")
+        raise BadRequest("filters and --rate need --all", field="ids")
 
 
 @dead.command
@@ -157,12 +167,12 @@ def replay(
     json: Json = False,
     server: Server | None = None,
 ) -> None:
-    """Give dead letters a fresh set of attempts, inside their tenants' shares; ctrl-C leaves the rest dead.
+    """Give dead letters a fresh set of attempts, within their tenants' shares; ctrl-C leaves the rest dead.
 
     Parameters
     ----------
     rate
-        With --all: at most so many a second.
+        Letters per second at most, with --all (default: no limit).
     """
     _check_choice(ids, everything, which is not None or rate is not None)
     if ids:
@@ -182,7 +192,7 @@ def purge(
     json: Json = False,
     server: Server | None = None,
 ) -> int:
-    """Delete dead letters for good."""
+    """Delete dead letters permanently."""
     _check_choice(ids, everything, which is not None)
     if ids:
         _on_named("purge", queue, ids, json, server or Server())
@@ -196,9 +206,9 @@ def purge(
 
 
 def _agrees(queue: str, words: DeadLetterFilter, server: Server) -> bool:
-    """Ask the human. Raises: BadRequest if there is none."""
+    """Ask for confirmation. Raises: BadRequest if standard input is not a terminal."""
     if not sys.stdin.isatty():
-        raise BadRequest("to purge all that match, say --yes", field="yes")
+        raise BadRequest("purging all matches without a terminal needs --yes", field="yes")
     first = run_with(server, lambda client: client.dead_letters(queue).page(count=1, brief=True, **words))
     print(f"Purge up to {len(first.letters) + first.left:,} dead letters of {queue}? [y/N] ", end="", file=sys.stderr)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,4 +1,4 @@
-"""`fairq demo`: the contrast, on real work."""
+"""`fairq demo`: first-in-first-out and fair scheduling compared on real work."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Files = Annotated[
     int | None,
     Parameter(
         validator=Number(gte=120, lte=2000),
-        help="How many files to process, 120 to 2000 [default: as many as this machine reads in six seconds].",
+        help="Files to process, 120 to 2000 [default: as many as this machine reads in six seconds].",
     ),
 ]
 
 
 def demo(*, files: Files = None, json: Json = False) -> int:
-    """Run the same real work first-in-first-out and then fair, and prove that nothing was lost or done twice."""
+    """Run the same real work first-in-first-out and then fair, and check that each task ran exactly once."""
     configure_logging("error")
     from fairq.demo.run import run_demo
 

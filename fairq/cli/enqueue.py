@@ -1,4 +1,4 @@
-"""`fairq enqueue`: a task from the command line, or one for each line of a file."""
+"""`fairq enqueue`: one task, or one per line of a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fairq.client.options import TaskOptions
     from fairq.client.tasks import EnqueuedTask
 
-_RESULT_TTL = 3600.0  # of a result that is waited for
+_RESULT_TTL = 3600.0  # s, added to --wait: how long the result is kept
 
 
 def enqueue(
@@ -41,49 +41,53 @@ def enqueue(
     json: Json = False,
     server: Server | None = None,
 ) -> int:
-    """Enqueue one task, or one for each line of a file, and print its id or the batch's.
+    """Enqueue one task, or one per line of a file, and print its id or the batch's id.
 
-    Ends with 1 if it was waited for and failed (of a batch: if any task did).
+    With --wait, exits with 1 if the task, or any task of the batch, fails.
 
     Parameters
     ----------
     queue
-        The queue.
+        Queue to enqueue into.
     payload
         Any JSON value; `-` reads it from standard input.
     id
-        Your own id for the task (or the batch): repeating the command then makes no second one.
+        Id of the task or batch; repeating the command with the same id makes no second one (default: a new id).
     delay
-        Seconds before it may start.
+        Seconds before the task may start (default: 0).
     expires_in
-        Seconds after which it shall not start any more.
+        Seconds after which the task no longer starts (default: never).
     max_attempts
-        Attempts before it becomes a dead letter (default: the queue's).
+        Attempts before the task becomes a dead letter (default: the queue's).
     priority
-        0 (most urgent) to 99 among the tenant's own tasks (default: 50).
+        Priority among the tenant's own tasks, 0 (most urgent) to 99 (default: 50).
     dedupe_key
-        While a task with this key waits or runs, no second one is made, and the first one's id is printed.
+        While a task with this key waits or runs, make no second one, and print the first one's id.
     dedupe_payload
-        Use the payload's hash as the key.
+        Use the payload's hash as the dedupe key.
     dedupe_period
-        Hold the key for so many seconds instead, whatever becomes of the task.
+        Seconds to hold the dedupe key, whatever happens to the task (default: until the task ends).
     events
-        Tell in the tenant's feed what becomes of the task, or of the lines and their batch: see `fairq events`.
+        Add events of the task, or of the lines and their batch, to the tenant's feed: see `fairq events`.
     lines
-        Make one task of each line of this file (`-`: standard input), all of them one batch; empty lines make none.
+        File with one task per line (`-`: standard input), all in one batch; empty lines are skipped.
     json_lines
-        The lines are JSON; otherwise each is a text.
-    cap
-        Let at most so many tasks of the batch run at once (0: any number).
+        Read each line as JSON, not as text.
+    max_running
+        Tasks of the batch that may run at once (0: no limit).
     wait
-        Wait so many seconds for the task's result, which is printed, or for the end of the batch.
+        Seconds to wait for the task's result, which is printed, or for the end of the batch (default: do not wait).
     """
-    if (payload is None) == (lines is None):
-        raise BadRequest("give a payload or --lines, one of them", field="payload")
+    if payload is None and lines is None:
+        raise BadRequest("missing payload: give a payload or --lines", field="payload")
+    if payload is not None and lines is not None:
+        raise BadRequest("give a payload or --lines, not both", field="payload")
     if lines is not None and dedupe_key is not None:
-        raise BadRequest("--dedupe-key would make one task of all lines", field="dedupe_key")
+        raise BadRequest(
+            "--dedupe-key does not go with --lines: only the first line would make a task", field="dedupe_key"
+        )
     if lines is None and (max_running or json_lines):
-        raise BadRequest("--max-running and --json-lines go with --lines", field="lines")
+        raise BadRequest("--max-running and --json-lines need --lines", field="lines")
     options: TaskOptions = {
         "delay": delay, "expires_in": expires_in, "max_attempts": max_attempts, "priority": priority,
         "dedupe_key": dedupe_key, "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period,
@@ -115,7 +119,9 @@ def _read_payload(text: str) -> Any:
     try:
         return orjson.loads(sys.stdin.buffer.read() if text == "-" else text)
     except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the payload is not JSON ({error}); text needs quotes: '\"text\"'", field="payload") from None
+        raise BadRequest(
+            f"invalid payload: not JSON ({error}); text needs quotes: '\"text\"'", field="payload"
+        ) from None
 
 
 def _enqueue_lines(

@@ -1,4 +1,4 @@
-"""`fairq events`: what became of a tenant's tasks and batches, line by line."""
+"""`fairq events`: the events of a tenant's tasks and batches, one per line."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def events(
     json: Json = False,
     server: Server | None = None,
 ) -> None:
-    """Print the events of a tenant's feed, oldest first: what became of tasks that were enqueued with --events.
+    """Print the events of a tenant's feed, oldest first: what happened to tasks enqueued with --events.
 
-    With --json each is a JSON document on a line of its own.
+    With --json, each line is one JSON document.
 
     Parameters
     ----------
     queue
-        The queue.
+        Queue of the feed.
     after
-        Begin after the event of this id (0: with the oldest that is kept).
+        Id of the event to start after (0: start with the oldest one kept).
     follow
-        Go on with those that come, until interrupted.
+        Print new events as they come, until interrupted.
     tenant
-        Whose; a tenant sees its own, operators say it.
+        Tenant of the feed; operators must name it (default: the token's tenant).
     """
 
     async def work(client: Client) -> None:
@@ -51,7 +51,7 @@ def events(
         begin, newest = after, None
         while newest is None or begin < newest:
             page = await client.read_events(queue, begin, count=MAX_BATCH, tenant=tenant)
-            newest = page.newest if newest is None else newest  # what comes meanwhile is not waited for
+            newest = page.newest if newest is None else newest  # later events are not waited for
             for event in page.events:
                 _print(event, json)
             begin = page.events[-1].id if page.events else newest

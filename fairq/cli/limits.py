@@ -1,4 +1,4 @@
-"""`fairq tenants limits` and `set-limits`, and the same of `fairq queues`: what bounds one tenant, or all."""
+"""`limits` and `set-limits` of `fairq tenants` and `fairq queues`: limits of one tenant, or of all."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fairq.model.limits import LIMIT_RANGES
 _PER_S = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _TOLD = {
     "max_running": "Tasks that run at once.",
-    "guaranteed": "Tasks that run at once before others are served (not for all tenants).",
-    "rate": "Starts a second; or 300/min, 1000/h, 5/d.",
-    "burst": "Starts at once (none: as many as the rate gives in a second).",
-    "queued": "Tasks that wait: more are refused with `quota_exceeded`, and when to try again.",
-    "stored_bytes": "Bytes of all that it keeps (payloads, results, keys, batches, schedules): more is refused.",
-    "delayed": "Tasks that wait for their start: more are refused.",
-    "dead": "Dead letters: of more, the oldest go.",
-    "max_share": "Part of the attached slots that its tasks run in: 20% or 0.2, of one slot at least.",
+    "guaranteed": "Tasks that may run at once before other tenants are served (cannot be set for all tenants).",
+    "rate": "Starts per second; or as 300/min, 1000/h, 5/d.",
+    "burst": "Starts at once (none: as many as the rate allows in one second).",
+    "queued": "Waiting tasks; more are refused with `quota_exceeded` and the time to try again.",
+    "stored_bytes": "Bytes stored (payloads, results, keys, batches, schedules); more are refused.",
+    "delayed": "Tasks that wait for their start time; more are refused.",
+    "dead": "Dead letters kept; when there are more, the oldest are deleted.",
+    "max_share": "Part of the attached slots that its tasks may use: 20% or 0.2; at least one slot.",
 }
 Limit = str | None
 
@@ -30,7 +30,7 @@ Limit = str | None
 @Parameter(name="*")
 @frozen
 class GivenLimits:
-    """Limits as they were given: each a number, `none`, or `default`, the one for all."""
+    """Limits to set: each is a number, `none`, or `default` (the limit for all tenants)."""
 
     max_running: Annotated[Limit, Parameter(help=_TOLD["max_running"])] = None
     guaranteed: Annotated[Limit, Parameter(help=_TOLD["guaranteed"])] = None
@@ -44,19 +44,19 @@ class GivenLimits:
 
 
 def parse_percent(name: str, text: str) -> int:
-    """Read a part of the slots, `20%` or `0.2`, in whole per cent. Raises: BadRequest."""
+    """Read a part of the slots, `20%` or `0.2`; returns whole per cent. Raises: BadRequest."""
     number, sign, rest = text.partition("%")
     try:
         percent = float(number) * (1 if sign else 100)
     except ValueError:
         percent = -1.0
     if rest or not 0 <= percent <= 100 or abs(percent - round(percent)) > 1e-9:
-        raise BadRequest(f"{name} must be whole per cent, as 20% or 0.2, not {text!r:.40}", field=name)
+        raise BadRequest(f"{name} must be whole per cent, such as 20% or 0.2, not {text!r:.40}", field=name)
     return round(percent)
 
 
 def parse_limit(name: str, text: str) -> float | None:
-    """Read a limit as people write it: a number, `none`, or `default`; a rate may be `300/min`. Raises: BadRequest."""
+    """Read a limit: a number, `none` (0) or `default` (None); a rate may be `300/min`. Raises: BadRequest."""
     if text in ("default", "none"):
         return None if text == "default" else 0
     if name == "max_share":
@@ -69,16 +69,18 @@ def parse_limit(name: str, text: str) -> float | None:
             raise ValueError(unit)
         return float(number) / _PER_S[unit or "s"]
     except ValueError:
-        wanted = "a number, perhaps with /s, /min, /h or /d" if name == "rate" else "a whole number"
+        wanted = "a number, optionally with /s, /min, /h or /d" if name == "rate" else "a whole number"
         raise BadRequest(f"{name} must be {wanted}, none or default, not {text!r:.40}", field=name) from None
 
 
 def change_limits(server: Server | None, queue: str, tenant: str | None, given: GivenLimits | None) -> None:
-    """Set the limits that were given, and print what they were."""
+    """Set the given limits, and print their old and new values."""
     texts = asdict(given or GivenLimits())
     changes = {name: parse_limit(name, text) for name, text in texts.items() if text is not None}
     if not changes:
-        raise BadRequest(f"name a limit to set: --{', --'.join(texts).replace('_', '-')}", field="limits")
+        raise BadRequest(
+            f"missing limit: give at least one of --{', --'.join(texts).replace('_', '-')}", field="limits"
+        )
     body: dict[str, Any] = {"queue": queue, "tenant": tenant, "limits": changes}
     before = run_with(server or Server(), lambda client: client.request("set_limits", body))["before"]
     for name, value in changes.items():
@@ -86,7 +88,7 @@ def change_limits(server: Server | None, queue: str, tenant: str | None, given: 
 
 
 def show_limits(server: Server | None, queue: str, tenant: str | None, json: bool) -> None:
-    """Print what is set and what holds."""
+    """Print the limits set for a tenant (or all), and the limits in force."""
     body = {"queue": queue, "tenant": tenant}
     found = run_with(server or Server(), lambda client: client.request("limits", body))
     if json:

@@ -1,7 +1,7 @@
-"""`fairq enqueue --lines`: one task per line of a file, all of them one batch.
+"""`fairq enqueue --lines`: one task per line of a file, all in one batch.
 
-A task's id is made of the batch's and the number of its line, so the same command with the same `--id` goes on where an
-earlier one was ended, and makes no task twice. Where the tenant has too much waiting, it waits for room and goes on.
+A task's id consists of the batch's id and the line's number, so repeating the command with the same `--id` continues
+an interrupted one and makes no task twice. When the tenant reaches a quota, the command waits for room and continues.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from fairq.client.options import TaskOptions
     from fairq.model.batches import BatchState
 
-_ROOM_MS = 1000  # to wait for room, if the server does not say how long
+_ROOM_MS = 1000  # wait for room if the server does not say how long
 
 
 @contextmanager
 def _open_lines(path: str) -> Iterator[tuple[Iterable[bytes], int]]:
-    """Open a file, or standard input (`-`); gives its lines, and how many bytes there are (0: not known)."""
+    """Open a file, or standard input (`-`); yields its lines and its size in bytes (0: unknown)."""
     if path == "-":
         yield sys.stdin.buffer, 0
         return
@@ -39,18 +39,18 @@ def _open_lines(path: str) -> Iterator[tuple[Iterable[bytes], int]]:
         with Path(path).open("rb") as file:
             yield file, Path(path).stat().st_size
     except OSError as error:
-        raise BadRequest(f"{path} cannot be read: {error.strerror}", field="lines") from None
+        raise BadRequest(f"cannot read {path}: {error.strerror}", field="lines") from None
 
 
 def _payload_of(line: bytes, number: int, *, as_json: bool) -> Any:
     try:
         return orjson.loads(line) if as_json else line.decode()
     except (orjson.JSONDecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"line {number}: {error}", field="lines") from None
+        raise BadRequest(f"line {number} is not {'JSON' if as_json else 'UTF-8'}: {error}", field="lines") from None
 
 
 async def _add(batch: Batch, payloads: list[Any], ids: list[str], options: TaskOptions) -> None:
-    """Add tasks, in ever smaller parts where they are too much at once."""
+    """Add tasks, in smaller and smaller parts while they exceed the tenant's quota."""
     added, size = 0, len(ids)
     while added < len(ids):
         part = slice(added, added + size)
@@ -73,7 +73,7 @@ async def enqueue_lines(
     options: TaskOptions,
     wait: float | None,
 ) -> BatchState:
-    """Open a batch, add the lines that are not empty, close it; returns how far it is, after `wait` if complete."""
+    """Open a batch, add the lines that are not empty, close it; returns its state, with `wait` (s) once complete."""
     with _open_lines(path) as (lines, size), progress(f"enqueue {queue}") as show:
         batch = await client.open_batch(queue, id=id, max_running=max_running, events=bool(options.get("events")))
         numbered = ((number, line.strip(b"\r\n")) for number, line in enumerate(lines, 1))
@@ -87,6 +87,6 @@ async def enqueue_lines(
                 show(*((taken, max(size, taken)) if size else (added, 0)))
             await batch.close()
         except BaseException:
-            print(f"{added} lines were added; the same command with --id {batch.id} goes on", file=sys.stderr)
+            print(f"{added} lines were added; to continue, repeat the command with --id {batch.id}", file=sys.stderr)
             raise
     return await (batch.state() if wait is None else batch.wait(timeout=wait))

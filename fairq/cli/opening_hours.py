@@ -1,4 +1,4 @@
-"""`fairq tenants hours` and `fairq queues hours`: when a tenant, or the whole queue, is open by the clock."""
+"""`fairq tenants hours` and `fairq queues hours`: opening hours of a tenant, or of the whole queue."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ if TYPE_CHECKING:
 
 Windows = Annotated[
     str | None,
-    Parameter(help='Such as "12:00-15:00 Europe/Copenhagen", or "mon-fri 8:00-12:00, sat 22:00-06:00" in UTC.'),
+    Parameter(help='Opening hours: "12:00-15:00 Europe/Copenhagen", or "mon-fri 8:00-12:00, sat 22:00-06:00" (UTC).'),
 ]
-Always = Annotated[bool, Parameter(negative=(), help="Take the hours off: it is always open.")]
+Always = Annotated[bool, Parameter(negative=(), help="Remove the opening hours: always open.")]
 
 
 def show_opening_hours(
     server: Server | None, queue: str, tenant: str | None, text: str | None, always: bool, json: bool
 ) -> None:
-    """Print the hours that hold for a tenant or a queue, after setting them if told to."""
-    if text is not None and (always or not text):
-        raise BadRequest("say when it is open, or --always", field="opening_hours")
+    """Print the opening hours of a tenant or a queue; set them first if `text` or `always` is given."""
+    if text is not None and always:
+        raise BadRequest("give opening hours or --always, not both", field="opening_hours")
+    if text is not None and not text:
+        raise BadRequest("opening hours must not be empty; --always removes them", field="opening_hours")
 
     async def work(client: Client) -> dict[str, Any]:
         target = {"queue": queue, "tenant": tenant}

@@ -1,4 +1,4 @@
-"""Options that commands share, and the connection that they describe."""
+"""Options shared by the commands, and the connection they describe."""
 
 from __future__ import annotations
 
@@ -25,29 +25,31 @@ Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON, f
 
 Url = Annotated[
     str | None,
-    Parameter(env_var="FAIRQ_URL", help=f"URL of the server, or several with commas [default: {DEFAULT_URL}]."),
+    Parameter(env_var="FAIRQ_URL", help=f"URL of the server; commas separate several [default: {DEFAULT_URL}]."),
 ]
-Token = Annotated[str | None, Parameter(env_var="FAIRQ_TOKEN", help="Token; better in the variable.")]
+Token = Annotated[str | None, Parameter(env_var="FAIRQ_TOKEN", help="Token; the variable is safer than the option.")]
 
 
 def split_urls(url: str | None) -> list[str]:
-    """Return the URLs that were given, or the default one."""
+    """Split comma-separated URLs; returns the default one if there are none."""
     return [one.strip() for one in (url or DEFAULT_URL).split(",") if one.strip()]
 
 
 @Parameter(name="*")
 @frozen
 class Server:
-    """Which server to ask, as whom, and how long."""
+    """The server to call, the token to use, and how long to try."""
 
     url: Url = None
     token: Token = None
-    timeout: Annotated[float, Parameter(help="Seconds to keep trying.")] = 10.0
+    timeout: Annotated[float, Parameter(help="Seconds to keep trying a request.")] = 10.0
 
     def need_token(self) -> str:
         """Return the token. Raises: SettingsError without one."""
         if not self.token:
-            raise SettingsError("a token is needed: --token or FAIRQ_TOKEN (`fairq tokens create`)", field="token")
+            raise SettingsError(
+                "missing token: set --token or FAIRQ_TOKEN (`fairq tokens create` makes one)", field="token"
+            )
         return self.token
 
 

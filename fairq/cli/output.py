@@ -17,7 +17,7 @@ _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document, indented when somebody may be looking."""
+    """Print one JSON document, indented on a terminal."""
     options = orjson.OPT_INDENT_2 if sys.stdout.isatty() else 0
     sys.stdout.write(orjson.dumps(value, option=options).decode() + "\n")
 
@@ -41,7 +41,7 @@ def print_table(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[s
 
 
 def say_span(ms: int) -> str:
-    """Say how long, in the greatest unit that it fills and the next one."""
+    """Write a duration in its two largest units, such as `2 h 5 min`."""
     parts: list[str] = []
     for size, unit in _UNITS:
         count, ms = divmod(max(0, ms), size)
@@ -51,7 +51,7 @@ def say_span(ms: int) -> str:
 
 
 def local_time(moment: datetime, zone: str | None) -> str:
-    """Show a moment on the clock of a zone; in UTC where that zone is not known here."""
+    """Write a time in a time zone; as given if the zone is unknown here."""
     try:
         return moment.astimezone(ZoneInfo(zone or "UTC")).isoformat(" ", "seconds")
     except (LookupError, OSError, ValueError):
@@ -60,7 +60,7 @@ def local_time(moment: datetime, zone: str | None) -> str:
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """Draw a bar on standard error while the block lasts, if somebody may be looking; `show(done, total)` moves it."""
+    """Draw a bar on standard error while the block lasts, if it is a terminal; `show(done, total)` moves it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -92,7 +92,7 @@ def _cell(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Spell out what a terminal would obey: tenants and handlers write these texts, operators look at them."""
+    """Escape control characters: tenants and handlers write these texts, operators' terminals show them."""
     return "".join(c if c.isprintable() or c == "\n" else f"\\x{ord(c):02x}" for c in text)
 
 

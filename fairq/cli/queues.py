@@ -15,7 +15,7 @@ from fairq.errors import BadRequest, NotFound
 if TYPE_CHECKING:
     from fairq.client.client import Client
 
-queues = App(name="queues", help="List queues, change their settings, pause, resume, repair and delete them.")
+queues = App(name="queues", help="List queues, change settings and limits, pause, resume, repair and delete.")
 
 _COLUMNS = {
     "queue": "queue",
@@ -50,19 +50,19 @@ def list_(*, json: Json = False, server: Server | None = None) -> None:
 
 @queues.command(name="set")
 def set_(queue: str, *settings: str, server: Server | None = None) -> None:
-    """Change settings of a queue, as name=value.
+    """Change settings of a queue, each as name=value.
 
     Parameters
     ----------
     settings
-        share=time|count, reserve (20% or 0.2 of the slots, kept for tenants that have nothing running), lease_ms,
-        max_attempts, retry_base_ms, retry_cap_ms, dead_keep_ms, dead_keep.
+        share=time|count, reserve (20% or 0.2 of the slots, kept for tenants with nothing running), lease_ms,
+        max_attempts, retry_base_ms, retry_cap_ms, dead_keep_ms, dead_keep (letters).
     """
     changes: dict[str, Any] = {}
     for setting in settings:
         name, separator, value = setting.partition("=")
         if not separator:
-            raise BadRequest(f"write name=value, not {setting!r}", field="settings")
+            raise BadRequest(f"invalid setting {setting!r}: expected name=value", field="settings")
         if name == "reserve":
             changes[name] = parse_percent(name, value)
         else:
@@ -76,11 +76,11 @@ def set_(queue: str, *settings: str, server: Server | None = None) -> None:
 def delete(
     queue: str,
     *,
-    purge: Annotated[bool, Parameter(negative=(), help="Delete what it holds too: tasks, schedules, batches.")] = False,
+    purge: Annotated[bool, Parameter(negative=(), help="Also delete its tasks, schedules and batches.")] = False,
     json: Json = False,
     server: Server | None = None,
 ) -> None:
-    """Delete a queue that is empty. Its settings, limits and tenants' accounts go too; an enqueue makes it anew."""
+    """Delete an empty queue with its settings, limits and tenants' accounts; an enqueue makes it again."""
 
     async def work(client: Client) -> dict[str, int]:
         held: dict[str, int] | None = None
@@ -102,13 +102,13 @@ def delete(
 
 @queues.command
 def limits(queue: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Show what bounds the tenants of a queue that have no limits of their own."""
+    """Show the limits for tenants that have no limit of their own."""
     show_limits(server, queue, None, json)
 
 
 @queues.command
 def set_limits(queue: str, *, limits: GivenLimits | None = None, server: Server | None = None) -> None:
-    """Bound all tenants of a queue that have no such limit of their own; each limit is a number or `none`."""
+    """Set limits for tenants that have no such limit of their own; each is a number or `none`."""
     change_limits(server, queue, None, limits)
 
 
@@ -121,13 +121,13 @@ def hours(
     json: Json = False,
     server: Server | None = None,
 ) -> None:
-    """Show when a queue is open by the clock, or say it. While it is closed all wait, also tenants that are open."""
+    """Show or set the opening hours of a queue. While it is closed, no tenant's tasks start."""
     show_opening_hours(server, queue, None, text, always, json)
 
 
 @queues.command
 def pause(queue: str, *, server: Server | None = None) -> None:
-    """Hold back all tasks of a queue; those that run go on, and new ones are still taken."""
+    """Stop starting tasks of a queue; running tasks continue, and new tasks are still accepted."""
     run_with(server or Server(), lambda client: client.request("pause", {"queue": queue}))
     print(f"{queue}: paused")
 
@@ -141,9 +141,9 @@ def resume(queue: str, *, server: Server | None = None) -> None:
 
 @queues.command
 def repair(queue: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Make anew what a queue keeps to be fast, from the tasks' records, and tell what was wrong.
+    """Rebuild a queue's indexes and counts from its tasks' records, and print what was wrong.
 
-    Until it is done the queue gives no tasks and takes no changes. If this command is stopped half way, run it again.
+    During the repair the queue starts no tasks and refuses changes. If this command is interrupted, run it again.
     """
 
     async def work(client: Client) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""`fairq worker --reload`: the worker as a child process, which is started anew when Python files change."""
+"""`fairq worker --reload`: the worker as a child process that restarts when Python files change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = structlog.get_logger("fairq.worker")
 
 @define(eq=False)
 class Reloader:
-    """Runs a worker's command. It is told to stop once, so that it finishes what it holds, and then runs anew."""
+    """Runs a worker's command; on a change it stops the worker once, lets it finish its tasks, and starts it again."""
 
     command: Sequence[str]
     directory: Path
@@ -30,8 +30,9 @@ class Reloader:
     _changed: trio.Event = field(factory=trio.Event, init=False)
 
     async def run(self) -> int:
-        """Run until a signal ends it, or the worker ends well by itself; returns the worker's exit code."""
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # two versions of one second look alike there
+        """Run until a signal, or until the worker exits with 0 by itself; returns the worker's exit code."""
+        # Cached bytecode is checked by seconds: two versions of one second look the same.
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
         async with background(self._watch_files, self._watch_signals):
             while True:
                 self._changed, self._is_told = trio.Event(), False
@@ -40,11 +41,11 @@ class Reloader:
                 try:
                     code = await process.wait()
                 finally:
-                    self._tell()  # also when it is we who are cancelled
+                    self._tell()  # also when this task is cancelled
                 if self._is_stopping or (code == 0 and not self._changed.is_set()):
                     return code
                 if not self._changed.is_set():
-                    log.warning("the worker has ended; it starts anew when a file changes", code=code)
+                    log.warning("worker ended; it restarts when a file changes", code=code)
                     await self._changed.wait()
                     if self._is_stopping:
                         return code

@@ -1,4 +1,4 @@
-"""`fairq tenants report`: what a tenant's tasks have waited for."""
+"""`fairq tenants report`: what a tenant's tasks waited for."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from fairq.cli.options import Server, run_with
 from fairq.cli.output import print_json, print_table
 
 _TOLD = {
-    "paused": "an operator held the tenant, or the queue, back",
-    "closed": "outside the opening hours of the tenant, or of the queue",
+    "paused": "an operator paused the tenant or the queue",
+    "closed": "outside the opening hours of the tenant or the queue",
     "no_worker": "no worker was attached to that server",
-    "rate": "the tenant had started as many as its rate allows",
-    "max_running": "the tenant had as many running as its cap allows",
+    "rate": "the tenant had reached its rate",
+    "max_running": "the tenant had reached its max_running",
     "backlog": "the tenant's own tasks came first",
-    "share": "the slots were others'",
+    "share": "other tenants used the slots",
 }
-_COLUMNS = {"reason": "waited for", "part": "% of all", "p50_ms": "p50 (ms)", "p99_ms": "p99 (ms)", "told": "that is"}
+_COLUMNS = {"reason": "waited for", "part": "% of all", "p50_ms": "p50 (ms)", "p99_ms": "p99 (ms)", "told": "meaning"}
 
 
 def show_report(server: Server | None, queue: str, tenant: str, json: bool) -> None:
@@ -27,7 +27,7 @@ def show_report(server: Server | None, queue: str, tenant: str, json: bool) -> N
         print_json(found)
         return
     rows = [{**part, "part": round(100 * part["part"], 1), "told": _TOLD[part["reason"]]} for part in found["parts"]]
-    whole = {"reason": "in all", "part": 100, "p50_ms": found["p50_ms"], "p99_ms": found["p99_ms"]}
+    whole = {"reason": "total", "part": 100, "p50_ms": found["p50_ms"], "p99_ms": found["p99_ms"]}
     title = f"what {found['starts']} tasks of {tenant} in {queue} waited for"
     print_table(title, _COLUMNS, [*rows, whole] if found["starts"] else [], empty="this server has started none")
     if found["share_over_ms"]:

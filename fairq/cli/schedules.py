@@ -32,7 +32,7 @@ _COLUMNS = {
     "is_paused": "paused",
 }
 _NOT_LISTED = (*SCHEDULED, "payload")
-Tenant = Annotated[str | None, Parameter(help="Whose schedule, with an operator's token.")]
+Tenant = Annotated[str | None, Parameter(help="Tenant of the schedule; for operator tokens only.")]
 
 
 def _at(ms: int, zone: str) -> str:
@@ -59,43 +59,47 @@ def create(
     json: Json = False,
     server: Server | None = None,
 ) -> None:
-    """Create a schedule, or change the one of that name, and show its next three fires.
+    """Create or change a schedule, and print its next three fires.
 
     Parameters
     ----------
     queue
-        The queue of its tasks.
+        Queue of its tasks.
     name
-        1 to 40 of a-z, 0-9, '-', '_'.
+        Name of the schedule: 1 to 40 characters of a-z, 0-9, '-', '_'.
     payload
-        Any JSON value, for every task; `-` reads it from standard input.
+        Payload of every task, any JSON value; `-` reads it from standard input.
     cron
-        When, as minute, hour, day of the month, month, day of the week: `--cron "0 3 * * *"`.
+        Minute, hour, day of the month, month and day of the week: `--cron "0 3 * * *"`.
     zone
-        The time zone of --cron, such as Europe/Copenhagen (default: UTC).
+        Time zone of --cron, such as Europe/Copenhagen (default: UTC).
     every
-        Or every so many seconds.
+        Seconds between two fires, instead of --cron.
     misfire
-        What becomes of fires while the service is down: skip them, or make up for all of them once.
+        Fires missed while the service was down: skip them all, or fire once for all of them.
     expires_in
-        Seconds after which a task shall not start any more.
+        Seconds after which a task no longer starts (default: never).
     max_attempts
         Attempts before a task becomes a dead letter (default: the queue's).
     priority
-        0 (most urgent) to 99 among the tenant's own tasks (default: 50).
+        Priority among the tenant's own tasks, 0 (most urgent) to 99 (default: 50).
     dedupe_key
-        While a task with this key waits or runs, perhaps that of an earlier fire, a fire makes none.
+        While a task with this key waits or runs, even one of an earlier fire, a fire makes no task.
     dedupe_period
-        Hold the key for so many seconds instead, whatever becomes of the task.
+        Seconds to hold the dedupe key, whatever happens to the task (default: until the task ends).
     events
-        Tell in the tenant's feed what becomes of the tasks: see `fairq events`.
+        Add events of the tasks to the tenant's feed: see `fairq events`.
     """
     try:
         value = orjson.loads(sys.stdin.buffer.read() if payload == "-" else payload)
     except orjson.JSONDecodeError as error:
-        raise BadRequest(f"the payload is not JSON ({error}); text needs quotes: '\"text\"'", field="payload") from None
-    if (cron is None) == (every is None):
-        raise BadRequest("say --cron or --every, one of them", field="cron")
+        raise BadRequest(
+            f"invalid payload: not JSON ({error}); text needs quotes: '\"text\"'", field="payload"
+        ) from None
+    if cron is None and every is None:
+        raise BadRequest("missing timing: give --cron or --every", field="cron")
+    if cron is not None and every is not None:
+        raise BadRequest("give --cron or --every, not both", field="cron")
 
     async def work(client: Client) -> list[datetime]:
         return await client.schedule(
@@ -115,7 +119,7 @@ def create(
 
 @schedules.command(name="list")
 def list_(queue: str, *, tenant: Tenant = None, json: Json = False, server: Server | None = None) -> None:
-    """List the schedules of a queue, the next to fire first: a tenant's own, an operator's all or those of --tenant."""
+    """List the schedules of a queue, next to fire first. Operators see those of all tenants, or of --tenant."""
 
     async def work(client: Client) -> list[ScheduleState]:
         return await client.schedules(queue, tenant=tenant)
@@ -144,21 +148,21 @@ def _cells(state: ScheduleState) -> dict[str, Any]:
 
 @schedules.command
 def pause(queue: str, name: str, *, tenant: Tenant = None, server: Server | None = None) -> None:
-    """Let a schedule fire no more until it is resumed."""
+    """Stop a schedule from firing until it is resumed."""
     run_with(server or Server(), lambda client: client.pause_schedule(queue, name, tenant=tenant))
     print(f"{name} in {queue}: paused")
 
 
 @schedules.command
 def resume(queue: str, name: str, *, tenant: Tenant = None, server: Server | None = None) -> None:
-    """Undo pause. Fires that fell into the pause are not made up for."""
+    """Undo pause. Fires missed during the pause are not made up for."""
     run_with(server or Server(), lambda client: client.resume_schedule(queue, name, tenant=tenant))
     print(f"{name} in {queue}: resumed")
 
 
 @schedules.command
 def remove(queue: str, name: str, *, tenant: Tenant = None, server: Server | None = None) -> None:
-    """Delete a schedule; tasks that it has enqueued stay."""
+    """Delete a schedule; tasks it has already enqueued stay."""
     if not run_with(server or Server(), lambda client: client.unschedule(queue, name, tenant=tenant)):
         raise NotFound(f"there is no schedule {name} in queue {queue}", field="name")
     print(f"{name} in {queue}: removed")

@@ -16,7 +16,7 @@ from fairq.server.settings import HELP, Settings, load_settings
 
 
 def _flag(setting: attrs.Attribute[Any], kind: Any) -> Any:
-    """Make the flag of a setting: not given is None, so that file and variables can be told from it."""
+    """Make the flag of a setting, None if not given: then the file or the variable counts."""
     default = getattr(Settings(), setting.name)
     shown = "" if default in (None, False, []) else f" [default: {default}]"
     text = HELP[setting.name]
@@ -36,7 +36,7 @@ def serve(
     config: Annotated[Path | None, Parameter(help="Settings file (TOML).")] = None,
     flags: Flags | None = None,  # type: ignore[valid-type]
 ) -> None:
-    """Run a server until SIGTERM or ctrl-C; it then drains, and a second signal ends it at once.
+    """Run a server until SIGTERM or ctrl-C, then drain it; a second signal ends it at once.
 
     Settings come from the file, then from FAIRQ_<NAME> variables, then from flags; later ones win.
     """

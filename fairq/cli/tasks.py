@@ -1,4 +1,4 @@
-"""`fairq tasks`: look at tasks, cancel them, move their starts."""
+"""`fairq tasks`: show, cancel and reschedule tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cyclopts import App
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
 
-tasks = App(name="tasks", help="Look at tasks, cancel them, move their starts.")
+tasks = App(name="tasks", help="Show, cancel and reschedule tasks.")
 
 _STATES = {
     "id": "task", "state": "state", "tenant": "tenant", "attempt": "attempt", "at_ms": "at (ms)", "worker": "worker",
@@ -21,13 +21,13 @@ _WAITING = {"id": "task", "enqueued_at_ms": "enqueued (ms)", "payload": "payload
 
 @tasks.command
 def show(queue: str, *ids: str, json: Json = False, server: Server | None = None) -> None:
-    """Show what is known of tasks. Operators name them as `<tenant>/<id>`."""
+    """Show the states of tasks. Operators name them as `<tenant>/<id>`."""
     states = run_with(server or Server(), lambda client: client.tasks(queue, ids))
     rows = [asdict(state) for state in states]
     if json:
         print_json(rows)
     else:
-        shown = [{**row, "attempt": row["attempt"] or ""} for row in rows]  # none yet, or not known any more
+        shown = [{**row, "attempt": row["attempt"] or ""} for row in rows]  # 0: no attempt yet, or no longer known
         print_table(f"tasks of {queue}", _STATES, shown, empty="name at least one task")
 
 
@@ -35,16 +35,16 @@ def show(queue: str, *ids: str, json: Json = False, server: Server | None = None
 def peek(
     queue: str, *, count: int = 10, tenant: str | None = None, json: Json = False, server: Server | None = None
 ) -> None:
-    """Show a tenant's next tasks in their order, without taking them.
+    """Show a tenant's next tasks in order, without taking them.
 
     Parameters
     ----------
     queue
-        The queue.
+        Queue of the tasks.
     count
-        How many, 1 to 500.
+        Tasks to show, 1 to 500.
     tenant
-        Whose; a tenant sees its own, operators say it.
+        Tenant of the tasks; operators must name it (default: the token's tenant).
     """
     waiting = run_with(server or Server(), lambda client: client.peek(queue, count, tenant=tenant))
     rows = [asdict(task) for task in waiting]
@@ -56,7 +56,7 @@ def peek(
 
 @tasks.command
 def cancel(queue: str, *ids: str, json: Json = False, server: Server | None = None) -> int:
-    """Cancel tasks: those that wait never run, the workers of those that run are told to stop. 1 if none was there."""
+    """Cancel tasks: waiting ones never run, running ones are stopped. Exits with 1 if no task was found."""
     return _print_outcomes(ids, run_with(server or Server(), lambda client: client.cancel(queue, ids)), json)
 
 
@@ -64,14 +64,14 @@ def cancel(queue: str, *ids: str, json: Json = False, server: Server | None = No
 def reschedule(
     queue: str, *ids: str, delay: float | None = None, json: Json = False, server: Server | None = None
 ) -> int:
-    """Let waiting tasks start after so many seconds, or now. 1 if none of them waits.
+    """Change when waiting tasks start. Exits with 1 if none of them could be changed.
 
     Parameters
     ----------
     queue
-        The queue.
+        Queue of the tasks.
     delay
-        Seconds from now; without it they are ready at once.
+        Seconds from now (default: 0).
     """
     outcomes = run_with(server or Server(), lambda client: client.reschedule(queue, ids, delay=delay))
     return _print_outcomes(ids, outcomes, json)

@@ -11,7 +11,7 @@ from fairq.cli.output import print_json, print_table
 from fairq.cli.report import show_report
 from fairq.model.checks import check_weight
 
-tenants = App(name="tenants", help="List a queue's tenants, tune weights, limits and opening hours, pause and resume.")
+tenants = App(name="tenants", help="List a queue's tenants, set weights, limits and opening hours, pause and resume.")
 
 _COLUMNS = {
     "tenant": "tenant",
@@ -31,7 +31,7 @@ _COLUMNS = {
 
 @tenants.command(name="list")
 def list_(queue: str, *, json: Json = False, server: Server | None = None) -> None:
-    """List the tenants of a queue: counts, and the share delivered beside the share they were entitled to."""
+    """List the tenants of a queue: counts, share delivered, and share entitled to."""
     rows = run_with(server or Server(), lambda client: client.request("tenants", {"queue": queue}))["tenants"]
     if json:
         print_json(rows)
@@ -41,7 +41,7 @@ def list_(queue: str, *, json: Json = False, server: Server | None = None) -> No
 
 @tenants.command
 def set_weight(queue: str, tenant: str, weight: float, *, server: Server | None = None) -> None:
-    """Give a tenant a weight (0.001 to 10000; all begin at 1). It acts on the backlog at once."""
+    """Set a tenant's weight, 0.001 to 10000 (initially 1). It applies to the backlog at once."""
     check_weight(weight)
     body = {"queue": queue, "tenant": tenant, "weight": weight}
     before = run_with(server or Server(), lambda client: client.request("set_weight", body))["before"]
@@ -50,13 +50,13 @@ def set_weight(queue: str, tenant: str, weight: float, *, server: Server | None 
 
 @tenants.command
 def limits(queue: str, tenant: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Show what bounds a tenant: what is set for it, and what holds."""
+    """Show the limits of a tenant: those set for it, and those in force."""
     show_limits(server, queue, tenant, json)
 
 
 @tenants.command
 def set_limits(queue: str, tenant: str, *, limits: GivenLimits | None = None, server: Server | None = None) -> None:
-    """Bound a tenant. Each limit is a number, `none`, or `default`: the one for all (fairq queues set-limits)."""
+    """Set limits of a tenant: each a number, `none`, or `default` (as set by fairq queues set-limits)."""
     change_limits(server, queue, tenant, limits)
 
 
@@ -70,19 +70,19 @@ def hours(
     json: Json = False,
     server: Server | None = None,
 ) -> None:
-    """Show when a tenant is open by the clock, or say it. While it is closed its tasks wait; those that run go on."""
+    """Show or set the opening hours of a tenant. While it is closed its tasks wait; running ones continue."""
     show_opening_hours(server, queue, tenant, text, always, json)
 
 
 @tenants.command
 def report(queue: str, tenant: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Show what a tenant's tasks waited for in the last minutes, as one server saw it, and the share it had."""
+    """Show what a tenant's tasks waited for in the last minutes, and its share, as one server saw it."""
     show_report(server, queue, tenant, json)
 
 
 @tenants.command
 def pause(queue: str, tenant: str, *, server: Server | None = None) -> None:
-    """Hold back a tenant's tasks; those that run go on, and new ones are still taken."""
+    """Stop starting a tenant's tasks; running tasks continue, and new tasks are still accepted."""
     run_with(server or Server(), lambda client: client.request("pause", {"queue": queue, "tenant": tenant}))
     print(f"{tenant} in {queue}: paused")
 

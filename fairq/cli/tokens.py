@@ -1,7 +1,7 @@
-"""`fairq tokens`: who may talk to the service.
+"""`fairq tokens`: create, list and revoke tokens.
 
-With an operator's token the server is asked. Without one, the commands go to the store itself (--store or --data-dir):
-that is how the first token is made. The embedded store is started for the moment if no server runs on it.
+With an operator's token the commands call the server. Without one they use the store itself (--store or --data-dir), to
+make the first token. The embedded store is started for the duration of the command if no server runs on it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ tokens = App(name="tokens", help="Create, list and revoke tokens.")
 @Parameter(name="*")
 @frozen
 class Place:
-    """Where tokens are kept, when there is no operator's token yet."""
+    """The store that keeps the tokens, for commands without an operator's token."""
 
     store: Annotated[str | None, Parameter(env_var="FAIRQ_STORE", help="Store URL.")] = None
     data_dir: Annotated[Path, Parameter(env_var="FAIRQ_DATA_DIR", help="Directory of the embedded store.")] = Path(
@@ -40,7 +40,7 @@ class Place:
 
 
 class Registry(Protocol):
-    """Where tokens can be created, listed and revoked."""
+    """Something that creates, lists and revokes tokens."""
 
     async def create(self, record: TokenRecord) -> None: ...
     async def tokens(self) -> list[TokenRecord]: ...
@@ -113,16 +113,16 @@ def create(
     server: Server | None = None,
     place: Place | None = None,
 ) -> None:
-    """Create a token and print it, this once: only its hash is kept.
+    """Create a token and print it once; only its hash is stored.
 
     Parameters
     ----------
     role
-        What its bearer may do: enqueue for one tenant, work, or operate.
+        What the token allows: enqueue for one tenant, work, or operate.
     tenant
-        The tenant whose tasks it enqueues (with role tenant).
+        Tenant of the token; required for role tenant.
     queue
-        A queue it is limited to; may be given several times (default: all).
+        Queue the token is limited to; repeatable (default: all queues).
     """
     id, text = make_token(Role(role))
     record = TokenRecord(id, role, hash_token(text), tenant, queue or None)
@@ -151,7 +151,7 @@ def list_(*, json: Json = False, server: Server | None = None, place: Place | No
 
 @tokens.command
 def revoke(id: str, *, server: Server | None = None, place: Place | None = None) -> None:
-    """Revoke a token by its id (the third part of its text); its connections are closed."""
+    """Revoke a token by its id (the third part of its text), and close its connections."""
     if not _run(lambda registry: registry.revoke(id), server, place):
         raise SettingsError(f"there is no token {id}", field="id")
     print(f"{id}: revoked")

@@ -1,4 +1,4 @@
-"""`fairq webhook-secret`: the secrets that receivers verify webhooks with."""
+"""`fairq webhook-secret`: the secrets by which receivers verify webhooks."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ NEW_BYTES = 32
 
 
 def webhook_secret(tenant: str | None = None, /, *, secret_file: Path | None = None) -> None:
-    """Print a new secret for a webhook worker; or, given a tenant, the secret that is that tenant's.
+    """Print a new secret for a webhook worker; with a tenant, print that tenant's secrets.
 
     Parameters
     ----------
     tenant
-        A tenant with an URL of its own ({tenant}): its secrets are derived from the worker's, one line for each.
+        Tenant with a URL of its own ({tenant}); its secrets are derived from the worker's, one per line.
     secret_file
-        Where the worker's secrets are (default: the variable FAIRQ_WEBHOOK_SECRET).
+        File with the worker's secrets (default: the variable FAIRQ_WEBHOOK_SECRET).
     """
     if tenant is None:
         print(write_secret(secrets.token_bytes(NEW_BYTES)))
         return
     signer = load_signer(secret_file, os.environ, is_per_tenant=True)
     if signer is None:
-        raise SettingsError(f"the worker's secret is needed: {VARIABLE} or --secret-file", field="secret")
+        raise SettingsError(f"missing secret of the worker: set {VARIABLE} or --secret-file", field="secret")
     for secret in signer.secrets_of(check_name(tenant, "tenant")):
         print(write_secret(secret))

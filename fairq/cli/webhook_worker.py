@@ -36,41 +36,45 @@ def webhook_worker(
     log_level: str = "info",
     log_json: bool = False,
 ) -> None:
-    """Post each task of some queues to a URL, until SIGTERM or ctrl-C.
+    """Post the tasks of queues to a URL, until SIGTERM or ctrl-C.
 
-    An answer 2xx is a success, its body the result; 410 makes a dead letter; all else is tried again. Requests are
-    signed with the secrets in FAIRQ_WEBHOOK_SECRET, the newest first, or those in a file.
+    A 2xx answer is a success, and its body the result; 410 makes a dead letter; any other answer is retried. Requests
+    are signed with the secrets in FAIRQ_WEBHOOK_SECRET or in --secret-file, the newest first.
 
     Parameters
     ----------
     queues
-        The queues to work for.
+        Queues to work for.
     url
-        Where tasks are posted; {tenant} in it stands for the tenant's name.
+        URL to post tasks to; {tenant} in it stands for the tenant's name.
     allow_host
-        A host that may be posted to, or *.name for all below it; may be given several times (default: the URL's).
+        Host that may be posted to, or *.name for all hosts below it; repeatable (default: the URL's).
     allow_private
-        A network or address that may be posted to although it is not public (10.1.0.0/16); several times.
+        Network or address that may be posted to although it is not public, such as 10.1.0.0/16; repeatable.
     plaintext
         Allow http:// to other machines.
     secret_file
         File of secrets, each `whsec_` and base64 (`fairq webhook-secret` makes them).
     unsigned
-        Send without a signature.
+        Send requests without a signature.
     timeout
-        Seconds for a request in all.
+        Seconds for one request, from the host's lookup to the end of the answer.
     concurrency
         Tasks at once.
     per_host
-        Tasks at once for one host (default: as many as in all).
+        Tasks at once for one host (default: as --concurrency).
     max_response
-        Bytes of an answer that are kept as the result; a longer one is none.
+        Bytes of an answer kept as the result; a longer answer gives no result.
     name
-        This worker's name (default: machine and process).
+        Name of this worker (default: machine and process).
     grace
-        Seconds that running tasks get when it stops; a second signal ends it at once.
+        Seconds that running tasks get to finish at a stop; a second signal ends the worker at once.
     server
-        URL of the server, or several with commas.
+        URL of the server; several are separated by commas.
+    log_level
+        debug, info, warning or error.
+    log_json
+        Log JSON lines.
     """
     from fairq.client.worker import Worker, default_name
     from fairq.webhook.addresses import AddressRules
@@ -81,16 +85,17 @@ def webhook_worker(
 
     configure_logging(log_level, as_json=log_json)
     if not queues:
-        raise SettingsError("name at least one queue", field="queues")
+        raise SettingsError("missing queues: name at least one", field="queues")
     if not token:
-        raise SettingsError("a token is needed: --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
+        raise SettingsError("missing token: set --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
     rules = AddressRules.parse(allow_private or ())
     template = UrlTemplate.parse(url, allow_host or (), plaintext=plaintext)
     template.check_address(rules)
     signer = load_signer(secret_file, os.environ, is_per_tenant=template.is_per_tenant)
-    if (signer is None) != unsigned:
-        message = f"requests are signed with {VARIABLE} or --secret-file, or else --unsigned"
-        raise SettingsError(message, field="secret")
+    if signer is None and not unsigned:
+        raise SettingsError(f"missing secret: set {VARIABLE} or --secret-file, or use --unsigned", field="secret")
+    if signer is not None and unsigned:
+        raise SettingsError(f"give --unsigned or a secret ({VARIABLE}, --secret-file), not both", field="secret")
     check_int(concurrency, "concurrency", 1, MAX_CREDIT)
     delivery = Delivery(template, signer, timeout, concurrency if per_host is None else per_host, max_response).check()
     app = Worker(split_urls(server), token, concurrency, name or default_name())

@@ -1,4 +1,4 @@
-"""`fairq why`: why a task waits, and when it may start, in words."""
+"""`fairq why`: why a task waits, and when it may start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairq.model.waiting import Cause, Why
 
 
 def why(queue: str, task_id: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Tell why a task waits, and when it may start. Operators name it as `<tenant>/<id>`."""
+    """Tell why a task waits, and when it may start. Operators name the task as `<tenant>/<id>`."""
     found = run_with(server or Server(), lambda client: client.why(queue, task_id))
     if json:
         print_json(asdict(found))
@@ -22,7 +22,7 @@ def why(queue: str, task_id: str, *, json: Json = False, server: Server | None =
 
 
 def say(why: Why) -> Iterator[str]:
-    """Say it, line by line: the task, its causes, its start."""
+    """Yield the lines to print: the task's state, its causes, its start."""
     if why.state not in ("ready", "held", "delayed"):
         yield f"{why.id} is {why.state}: it does not wait."
         return
@@ -30,9 +30,9 @@ def say(why: Why) -> Iterator[str]:
     for cause in why.causes:
         yield f"- {_say_cause(cause, why)}"
     if why.starts_at_ms is not None and why.causes:
-        yield f"It may start {_moment(why.starts_at_ms, why.now_ms)}, if all goes on as it does."
+        yield f"It may start {_moment(why.starts_at_ms, why.now_ms)}, if nothing changes."
     elif why.causes:
-        yield "When it may start cannot be said."
+        yield "Its start cannot be estimated."
 
 
 def _say_cause(cause: Cause, why: Why) -> str:
@@ -42,15 +42,15 @@ def _say_cause(cause: Cause, why: Why) -> str:
     until = f" until {_moment(why.until_ms, why.now_ms)}" if why.until_ms else ""
     match cause:
         case "queue_repairing":
-            return "the queue is being repaired; if nobody does, run `fairq queues repair` again"
+            return "the queue is being repaired; if the repair was interrupted, run `fairq queues repair` again"
         case "queue_paused" | "tenant_paused":
-            return f"{whom} is paused, until somebody resumes it"
+            return f"{whom} is paused until an operator resumes it"
         case "queue_closed" | "tenant_closed":
             return f"{whom} is outside its opening hours{until}"
         case "start":
-            return f"its start has not come{until}"
+            return f"its start time has not come{until}"
         case "retry":
-            return f"an attempt failed, and the next has not come{until}"
+            return f"an attempt failed, and it waits for the next one{until}"
         case "no_worker":
             return "no worker is attached to the queue"
         case "rate":
@@ -63,14 +63,14 @@ def _say_cause(cause: Cause, why: Why) -> str:
             many = "1 other task" if why.ahead == 1 else f"{why.ahead:,} other tasks"
             return f"{at_least}{many} of {whose} come{'s' * (why.ahead == 1)} before it"
         case "backlog":
-            return f"its tenant's own tasks have all {why.slots:g} slots"
+            return f"its tenant's own tasks use all {why.slots:g} slots"
         case "reserve":
             return f"{why.kept} of {why.kept_of} slots are kept for tenants with nothing running"
         case "share":
-            return f"others' tasks have the slots; its tenant's share is {why.share:.1%} of {why.slots:g}"
+            return f"other tenants' tasks use the slots; its tenant's share is {why.share:.1%} of {why.slots:g}"
 
 
 def _moment(at_ms: int, now_ms: int) -> str:
-    """Say a moment that is to come, and how far off it is."""
+    """Write a future time, and how far off it is."""
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     return f"{at.isoformat(' ', 'seconds').removesuffix('+00:00')} UTC (in {say_span(at_ms - now_ms)})"

@@ -24,7 +24,7 @@ def load_app(path: str) -> Any:
 
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
-        raise SettingsError(f"name the app as module:app, not {path!r}", field="app")
+        raise SettingsError(f"invalid app {path!r}: expected module:app", field="app")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -32,7 +32,7 @@ def load_app(path: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise
-        raise SettingsError(f"there is no module {module_name!r} here", field="app") from None
+        raise SettingsError(f"cannot find module {module_name!r}", field="app") from None
     found = getattr(module, attribute, None)
     if not isinstance(found, Worker):
         raise SettingsError(f"{path} is not a fairq.Worker", field="app")
@@ -47,7 +47,7 @@ def _split_weight(app: Any, text: str) -> tuple[str, float]:
     try:
         return name, check_weight(float(weight), "queue")
     except ValueError:
-        raise BadRequest(f"write queue=weight, not {text!r:.80}", field="queue") from None
+        raise BadRequest(f"invalid queue {text!r:.80}: expected NAME or NAME=WEIGHT", field="queue") from None
 
 
 def worker(
@@ -65,29 +65,32 @@ def worker(
     log_level: str = "info",
     log_json: bool = False,
 ) -> int:
-    """Work for the queues that an app has handlers for, until SIGTERM or ctrl-C.
+    """Run the handlers of an app on its queues, until SIGTERM or ctrl-C.
 
     Parameters
     ----------
     app
-        Where the fairq.Worker is: module:app.
+        The fairq.Worker to run, as module:app.
     concurrency
         Tasks at once (default: the app's).
     queue
-        A queue to work for, and with =WEIGHT its share of this worker's time while others have work too; may be given
-        several times (default: all that the app has handlers for, with the app's weights).
+        Queue to work for, or QUEUE=WEIGHT to weight its share of this worker's time while other queues have work too;
+        repeatable (default: all queues with handlers, with the app's weights).
     name
-        A name for this worker to come back under: when it restarts, what it held before is ready again at once, and
-        an older worker of that name ends. No two workers may have the same (default: a new name for each start).
+        Name that this worker keeps across restarts: after a restart its unfinished tasks are ready again at once, and
+        an older worker of that name ends. Two workers must not share a name (default: a new name for each start).
     grace
-        Seconds that running tasks get when it stops; a second signal ends it at once.
+        Seconds that running tasks get to finish at a stop; a second signal ends the worker at once.
     burst
-        End when there is nothing to do: nothing held, and nothing ready in its queues. Delayed tasks, also those that
-        wait for their next attempt, are not waited for.
+        Exit when the worker holds no task and its queues have none ready. Delayed tasks and retries are not waited for.
     reload
-        For development: start anew when Python files below this directory change, when what is held is finished.
+        For development: restart when Python files below this directory change, after the running tasks finish.
     task_log
-        A line in the log for each task that ends.
+        Log a line for each task that ends.
+    log_level
+        debug, info, warning or error.
+    log_json
+        Log JSON lines.
     """
     configure_logging(log_level, as_json=log_json)
     if reload:
@@ -101,7 +104,7 @@ def worker(
     if token:
         found.token = token
     if not found.token:
-        raise SettingsError("a token is needed: --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
+        raise SettingsError("missing token: set --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
     found.concurrency = concurrency if concurrency is not None else found.concurrency
     found.name = name or found.name
     if queue:
@@ -116,7 +119,7 @@ def worker(
 
 
 async def work_until_stopped(app: Any, grace: float, burst: bool = False) -> None:
-    """Run a worker until a signal says stop; it then finishes what it holds, for at most `grace` seconds."""
+    """Run a worker until a stop signal; it then finishes its tasks, for at most `grace` seconds."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch_signals, app, grace, nursery.cancel_scope)
         await app.run(burst=burst)

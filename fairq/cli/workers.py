@@ -1,4 +1,4 @@
-"""`fairq workers`: who is attached, and draining by name."""
+"""`fairq workers`: list attached workers, and drain them by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cyclopts import App
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
 
-workers = App(name="workers", help="List the workers that are attached, and drain them by name.")
+workers = App(name="workers", help="List attached workers, and drain them by name.")
 
 _COLUMNS = {
     "worker": "worker",
@@ -24,7 +24,7 @@ _COLUMNS = {
 
 @workers.command(name="list")
 def list_(*, json: Json = False, server: Server | None = None) -> None:
-    """List the workers that are attached to any server; those of other servers as they were some seconds ago."""
+    """List the workers attached to any server; rows of other servers are some seconds old."""
     rows = run_with(server or Server(), lambda client: client.request("workers"))["workers"]
     if json:
         print_json(rows)
@@ -37,6 +37,6 @@ def list_(*, json: Json = False, server: Server | None = None) -> None:
 
 @workers.command
 def drain(worker: str, *, server: Server | None = None) -> None:
-    """Have the workers of a name finish what they hold, and end, whichever server they are attached to."""
+    """Let the workers of a name finish their tasks and end, on every server."""
     known = run_with(server or Server(), lambda client: client.request("drain_worker", {"worker": worker}))["workers"]
     print(f"{worker}: {f'draining ({known} attached)' if known else 'no such worker is attached'}")

@@ -1,4 +1,4 @@
-"""The work: source files of this Python's standard library, and the digest that is computed of each."""
+"""The demonstration's work: digests of source files of this Python's standard library."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import trio
 MIN_BYTES = 1 << 10
 MAX_BYTES = 16 << 10  # bounds a single task's length, and with it the wait for a free worker
 MAX_FILES = 2000
-ENOUGH_FILES = 400  # for a contrast to show
-MIN_FILES = 120  # taken however slow the machine is; fewer show nothing
+ENOUGH_FILES = 400  # enough for a clear contrast
+MIN_FILES = 120  # the least on any machine; fewer show no contrast
 _NOT_OURS = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 
@@ -42,19 +42,19 @@ def digest_file(path: str | Path) -> str:
 
 
 def is_enough(files: int, used: float) -> bool:
-    """Tell whether to stop at so many files, having used so much of the budget (1: all of it)."""
+    """Return whether to stop after `files` files, with `used` of the time budget (1: all of it)."""
     return (files >= ENOUGH_FILES and used >= 1) or (files >= MIN_FILES and used >= 1.25)
 
 
 async def digest_directly(
     files: Iterable[Path], budget_s: float, progress: Callable[[int, float], None], *, count: int | None = None
 ) -> dict[str, str]:
-    """Compute digests here, in order, for `budget_s` seconds; returns path -> digest of the files that were reached.
+    """Compute digests in this process, in order, for `budget_s` seconds; returns path -> digest of the files reached.
 
-    With `count`, of so many files, however long it takes (or of all, if there are fewer).
+    With `count`, it digests that many files (or all, if there are fewer), however long it takes.
 
-    So the machine's speed decides how many files the demonstration takes; a slow one gets a quarter more time to reach
-    ENOUGH_FILES. Files that Python cannot tokenize (the standard library has some, for its tests) are passed over.
+    So the machine's speed decides how many files the demonstration uses; a slow machine gets a quarter more time to
+    reach ENOUGH_FILES. Files that Python cannot tokenize (the standard library has some, for its tests) are skipped.
     `progress(files, seconds)` is called after each file.
     """
     digests: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""What the workers did: one line per execution, appended by each worker to a file of its own and followed here.
+"""The workers' records: one line per execution, which each worker appends to its own file, and which is read here.
 
-The files are the demonstration's evidence, kept apart from the service: it cannot hide a lost or a repeated task.
+The files are independent of the service, so they show lost and repeated tasks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DIRECTORY_VARIABLE = "FAIRQ_DEMO_EXECUTIONS"
 
 @frozen
 class Execution:
-    """One run of a task. `dwell_ms` is from the enqueueing to the start of the handler, by this machine's clock."""
+    """One run of a task. `dwell_ms` is the time from enqueue to the start of the handler, by this machine's clock."""
 
     id: str
     queue: str
@@ -43,13 +43,13 @@ def append_execution(execution: Execution) -> None:
 
 @define
 class Follower:
-    """Reads what was appended to the files of a directory since the last time."""
+    """Reads the lines appended to the files of a directory since the last read."""
 
     directory: Path
     _offsets: dict[Path, int] = field(factory=dict, init=False)
 
     def read_new(self) -> list[Execution]:
-        """Return the new executions; a line that is not complete yet is left for the next time."""
+        """Return the new executions; an incomplete line is left for the next read."""
         found: list[Execution] = []
         for path in sorted(self.directory.glob("*.jsonl")):
             with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The two figures that the tables and the report share."""
+"""Two functions for the figures in the tables and the report."""
 
 from __future__ import annotations
 

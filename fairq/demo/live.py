@@ -1,4 +1,4 @@
-"""What is shown while it runs: a live table in a terminal, a line now and then elsewhere."""
+"""The display while the demonstration runs: a live table in a terminal, otherwise a line every _LINE_EVERY_S."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ _COLUMNS = ("tenant", "weight", "queued", "running", "done", "delivered", "entit
 
 
 class View(Protocol):
-    """Something that shows how far the demonstration is."""
+    """A display of the demonstration's progress."""
 
     def show_step(self, title: str, done: float = 0, total: float = 0) -> None:
         """Show a step that is not a phase, with its progress if it has one."""
 
     def show_phase(self, progress: Progress) -> None:
-        """Show how a phase stands."""
+        """Show the progress of a phase."""
 
 
 def as_duration(ms: float | None) -> str:
-    """Write a dwell for people."""
+    """Write a waiting time (ms) in ms or s."""
     if ms is None:
         return ""
     return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
 
 
 def as_percent(fraction: float | None) -> str:
-    """Write a share for people."""
+    """Write a fraction in per cent."""
     return "" if fraction is None else f"{100 * fraction:.1f} %"
 
 
@@ -50,7 +50,7 @@ def _dwell_cells(progress: Progress, *owners: str) -> tuple[str, str]:
 
 
 def phase_table(progress: Progress) -> Table:
-    """Draw the tenants as the service reports them; a tenant that stands for all owners is followed by them."""
+    """Draw the tenants as the service reports them; the one tenant of the fifo phase is followed by its owners."""
     table = Table(header_style="bold", expand=False)
     for column in _COLUMNS:
         table.add_column(column, justify="left" if column == "tenant" else "right", min_width=8)
@@ -77,7 +77,7 @@ def _bar(done: float, total: float) -> RenderableType:
 
 @define
 class LiveView:
-    """Redraws one screen part of a terminal."""
+    """Redraws a part of a terminal's screen."""
 
     live: Live
 
@@ -89,14 +89,14 @@ class LiveView:
         self.live.update(Group(*parts), refresh=True)
 
     def show_phase(self, progress: Progress) -> None:
-        """Show the table, below what is being shown and how far it is."""
+        """Show the phase's title, its progress and its table."""
         title = Text(progress.phase.title, style="bold")
         self.live.update(Group(title, _bar(progress.done, progress.total), phase_table(progress)), refresh=True)
 
 
 @define
 class LineView:
-    """Writes a line when a step begins, one when there is progress to tell, and then one every other second."""
+    """Writes a line when a step begins, one at its first progress, and then one every _LINE_EVERY_S."""
 
     out: TextIO
     clock: Any = time.monotonic
@@ -117,7 +117,7 @@ class LineView:
         self._say(title, f"{100 * min(done, total) / total:.0f} %" if done and total else "")
 
     def show_phase(self, progress: Progress) -> None:
-        """Say how many tasks are done, and how long the quiet tenants' tasks waited."""
+        """Write how many tasks are done, and how long the quiet tenants' tasks waited."""
         text = f"{progress.done}/{progress.total} done" if progress.done else ""
         if text and not progress.phase.is_held:
             waited = as_duration(percentile(progress.quiet_dwells, 99)) or "none done yet"
@@ -127,7 +127,7 @@ class LineView:
 
 @contextmanager
 def open_view(console: Console, lines: TextIO, *, is_live: bool) -> Iterator[View]:
-    """Open the live table, or the lines where there is no terminal to draw it on."""
+    """Open the live table, or without a terminal the lines."""
     if not is_live:
         yield LineView(lines)
         return

@@ -1,4 +1,4 @@
-"""Running one phase: enqueue what arrives, watch what is done, until everything is."""
+"""Runs one phase: enqueues the arriving tasks, and follows the executions until all are done."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ATTACH_LIMIT_S = 30.0
 
 @define(eq=False)
 class Progress:
-    """What is known of a phase: its executions so far, and what the service last said of its tenants (`rows`).
+    """The progress of a phase: its executions so far, and the last report of its tenants by the service (`rows`).
 
     `backlogged_rows` is the last such answer while every tenant had tasks waiting: only then do delivered shares have
     to follow the weights.
@@ -53,7 +53,7 @@ class Progress:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all was executed, and the service knows."""
+        """Whether all tasks were executed, and the service reports so."""
         return self.done >= self.total and not any(row["ready"] + row["delayed"] + row["leased"] for row in self.rows)
 
     def wait_times(self, *owners: str) -> list[float]:
@@ -66,12 +66,12 @@ class Progress:
         return self.wait_times(*QUIET)
 
     def saw_execution(self, execution: Execution) -> None:
-        """Take in one line of a worker's file."""
+        """Add one execution."""
         self.executions.append(execution)
         self._dwells[execution.owner].append(execution.dwell_ms)
 
     def saw_rows(self, rows: list[Row]) -> None:
-        """Take in the service's answer."""
+        """Store the service's report of the tenants."""
         self.rows = rows
         if len(rows) == len(self.phase.tenants) and all(row["ready"] > 0 for row in rows):
             self.backlogged_rows = rows
@@ -79,7 +79,7 @@ class Progress:
 
 @define(eq=False)
 class Stage:
-    """Where phases run: the service, connections to it, and all that is known of each phase, by queue."""
+    """The stage of the phases: the service, connections to it, and the progress of each phase by queue."""
 
     operator: Client
     tenants: Mapping[str, Client]
@@ -88,7 +88,7 @@ class Stage:
     progress: dict[str, Progress] = field(factory=dict)
 
     async def prepare(self, phases: list[Phase]) -> None:
-        """Set the weights, and wait until the workers are there."""
+        """Set the weights, and wait until the workers are attached."""
         for phase in phases:
             self.progress[phase.queue] = Progress(phase)
             for tenant in phase.tenants:
@@ -103,7 +103,7 @@ class Stage:
         raise Unavailable(f"the workers did not attach within {_ATTACH_LIMIT_S:g} seconds")
 
     async def run(self, phase: Phase) -> None:
-        """Run one phase to its end, or to its limit."""
+        """Run one phase to its end, or for `limit_s`."""
         progress = self.progress[phase.queue]
         if phase.is_held:
             await self.operator.request("pause", {"queue": phase.queue})
@@ -130,7 +130,7 @@ class Stage:
             try:
                 reply = await self.operator.request("tenants", {"queue": progress.phase.queue}, timeout=5)
                 progress.saw_rows(reply["tenants"])
-            except FairqError:  # a hiccup costs one sample; the phase's limit ends what is more than that
+            except FairqError:  # this sample is skipped; longer trouble ends with the phase's limit
                 await trio.sleep(_SAMPLE_S)
             self.show(progress)
             if progress.is_settled:
@@ -138,14 +138,14 @@ class Stage:
             await trio.sleep(_SAMPLE_S)
 
     def follow(self) -> None:
-        """Take in what the workers have written meanwhile."""
+        """Read the executions that the workers have written since the last call."""
         for execution in self.follower.read_new():
             self.progress[execution.queue].saw_execution(execution)
 
 
 @asynccontextmanager
 async def open_stage(service: Service, phases: list[Phase], show: Callable[[Progress], None]) -> AsyncIterator[Stage]:
-    """Connect as the operator and as every tenant, and make ready."""
+    """Connect as the operator and as every tenant, and prepare the queues."""
     async with AsyncExitStack() as stack:
         operator = await stack.enter_async_context(open_client(service.url, token="dev-operator"))
         names = dict.fromkeys(tenant for phase in phases for tenant in phase.tenants)

@@ -1,4 +1,4 @@
-"""The service as the demonstration runs it: a server and its workers, as processes of their own.
+"""The demonstration's service: a server and its workers, as separate processes.
 
 Each child leads a session of its own, so that ctrl-C in the terminal reaches only the demonstration, which then stops
 them in order: workers first, with the server still there to take their settlements, then the server, which stops
@@ -31,14 +31,14 @@ _STOP_LIMIT_S = 5.0
 
 
 class ChildFailed(FairqError):
-    """A process of the demonstration ended, or did not come up."""
+    """A process of the demonstration ended, or did not start in time."""
 
     code = "child_failed"
 
 
 @frozen
 class Service:
-    """A service that answers: its URL, and where its workers write down what they do."""
+    """A running service: its URL, and the directory of its workers' records."""
 
     url: str
     executions: Path
@@ -52,16 +52,18 @@ class _Child:
 
     def log_tail(self) -> str:
         lines = self.log.read_text(errors="replace").splitlines()
-        telling = [line.strip(" |") for line in lines if any(map(str.isalpha, line))]  # not the rules of a traceback
+        telling = [
+            line.strip(" |") for line in lines if any(map(str.isalpha, line))
+        ]  # without the drawn lines of a traceback
         return telling[-1] if telling else "it said nothing"
 
     async def watch(self) -> None:
-        """Raise ChildFailed when it ends."""
+        """Wait for the process to end, then raise ChildFailed."""
         code = await self.process.wait()
         raise ChildFailed(f"the {self.name} ended with code {code}: {self.log_tail()}")
 
     async def stop(self) -> None:
-        """End it, by force if it does not end by itself."""
+        """Stop the process; kill it if it does not end in time."""
         with suppress(ProcessLookupError):
             self.process.terminate()
         with trio.move_on_after(_STOP_LIMIT_S):
@@ -108,7 +110,7 @@ async def _stop_all(servers: Sequence[_Child], workers: Sequence[_Child], data_d
 
 
 async def _stop_orphaned_store(data_dir: Path) -> None:
-    """End the store if the server died and left it behind; else there is nobody to connect to."""
+    """Shut down the store if the server died and left it running."""
     with suppress(OSError, FairqError, trio.BrokenResourceError), trio.move_on_after(_STOP_LIMIT_S):
         stream, reader = await connect(Address.parse(store_url(data_dir)))
         async with stream:
@@ -130,12 +132,12 @@ async def _wait_serving(server: _Child) -> str:
             if url := _url_in(server.log):
                 return url
             await trio.sleep(0.05)
-    raise ChildFailed(f"the server did not come up within {_START_LIMIT_S:g} seconds: {server.log_tail()}")
+    raise ChildFailed(f"the server did not start within {_START_LIMIT_S:g} seconds: {server.log_tail()}")
 
 
 @asynccontextmanager
 async def running_service(directory: Path) -> AsyncIterator[Service]:
-    """Run the server and its workers while the context lasts; nothing of them is left when it is over.
+    """Run the server and its workers while the context lasts; all their processes end with it.
 
     Raises: ChildFailed, also inside the context, when one of them ends before its time.
     """

@@ -1,4 +1,4 @@
-"""The end of the demonstration: the proof, the contrast, and the one JSON object that holds both."""
+"""The demonstration's report: the proof, the contrast, and the JSON object with both."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fairq.demo.scenario import FAIR, FIFO, SHARES, WEIGHTS, Planned
 
 @frozen
 class Proof:
-    """Tasks enqueued against executions written down by the workers.
+    """The comparison of enqueued tasks with the executions recorded by the workers.
 
-    `processed` counts tasks that were executed, `lost` those that were not, `duplicated` those executed more than
-    once, `unexpected` executions of tasks that nobody enqueued, `digest_mismatches` executions whose file or digest
-    is not the one computed directly.
+    `processed` counts executed tasks, `lost` tasks that were not executed, `duplicated` tasks executed more than once,
+    `unexpected` executions of tasks that were not enqueued, `digest_mismatches` executions with another file or digest
+    than the one computed directly.
     """
 
     tasks: int
@@ -71,8 +71,8 @@ def tenant_rows(progress: Mapping[str, Progress]) -> list[dict[str, Any]]:
     """Describe every tenant.
 
     `tasks`, `p50_ms` and `p99_ms` (dwell) are of the fair phase. `entitled` and `delivered` are parts (0 to 1) of the
-    worker time that the service accounted for in the shares phase, as it last told while every tenant had tasks
-    waiting: only while all compete do the weights alone decide.
+    worker time that the service accounted for in the shares phase, by its last report with tasks of every tenant
+    waiting: only then do the weights alone decide.
     """
     fair, rows = progress[FAIR], progress[SHARES].backlogged_rows
     entitled, delivered = fractions(rows, "entitled"), fractions(rows, "delivered")
@@ -92,7 +92,7 @@ def tenant_rows(progress: Mapping[str, Progress]) -> list[dict[str, Any]]:
 
 @frozen
 class Report:
-    """All that the demonstration found out."""
+    """The results of the demonstration."""
 
     proof: Proof
     fifo: Mapping[str, Any]
@@ -118,7 +118,7 @@ class Report:
 def make_report(
     progress: Mapping[str, Progress], digests: Mapping[str, str], direct_seconds: float, seconds: float
 ) -> Report:
-    """Put the report together when all phases are over and the workers have ended."""
+    """Make the report, after all phases are over and the workers have ended."""
     planned = [task for part in progress.values() for task in part.phase.tasks]
     executions = [execution for part in progress.values() for execution in part.executions]
     return Report(

@@ -21,7 +21,7 @@ from fairq.demo.report import Report, make_report
 from fairq.demo.scenario import plan_phases
 from fairq.demo.summary import print_summary
 
-DIRECT_S = 6.0  # of tokenizing here first: this decides how many files there are, and so how long all of it takes
+DIRECT_S = 6.0  # of direct tokenizing, which decides the number of files, and so the whole duration
 _BETWEEN_S = 0.3
 
 
@@ -34,7 +34,7 @@ def run_demo(*, as_json: bool, file_count: int | None = None) -> int:
 
 
 async def _until_signalled(as_json: bool, file_count: int | None) -> int:
-    """Run it in a scope that the first signal cancels; what cleans up behind it has its own limits of time."""
+    """Run the demonstration in a scope that the first signal cancels; the clean-up has its own time limits."""
     received: list[int] = []
     report: Report | None = None
     wanted = [signal.SIGINT, signal.SIGTERM]
@@ -83,7 +83,7 @@ async def _demonstrate(as_json: bool, file_count: int | None) -> Report:
                 await stage.run(phase)
                 await trio.sleep(_BETWEEN_S)
         view.show_step("checking the workers' records")
-        stage.follow()  # all that there is, now that the workers have ended
+        stage.follow()  # complete, since the workers have ended
         return make_report(stage.progress, digests, direct_s, trio.current_time() - began)
 
 

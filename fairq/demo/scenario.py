@@ -1,9 +1,8 @@
-"""Who enqueues what, and when: the same arrivals for every way of serving them.
+"""The scenario: which owner enqueues which tasks, and when.
 
-FIFO and FAIR are the contrast: a flood at once, then the quiet tenants in turn with a few files each, several times
-round, identical in both. In the first all tasks are enqueued as one tenant, so that the service serves them in order
-of arrival; in the second every owner is a tenant. SHARES shows the weights: everybody has a backlog from the first to
-(nearly) the last moment.
+FIFO and FAIR are the contrast, with identical arrivals: first a flood at once, then the quiet tenants in turn with a
+few files each, several times. In FIFO all tasks are enqueued as one tenant, so that the service serves them in order of
+arrival; in FAIR every owner is a tenant. SHARES shows the weights: every tenant has a backlog almost until the end.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _QUIET_BEGIN, _QUIET_END = 0.1, 0.6  # of the expected length of the phase
 
 @frozen
 class Planned:
-    """A task to be: its id, its file, and whose it is."""
+    """A planned task: its id, its file and its owner."""
 
     id: str
     path: str
@@ -59,11 +58,11 @@ class Phase:
 
     @property
     def limit_s(self) -> float:
-        """When to give up, and count what has not come as lost."""
+        """The time (s) after which unfinished tasks count as lost."""
         return 15 + 4 * self.expected_s
 
     def tenant_of(self, owner: str) -> str:
-        """Name the tenant as whom an owner enqueues."""
+        """Return the tenant as which an owner enqueues."""
         return EVERYONE if self.queue == FIFO else owner
 
     @property
@@ -105,6 +104,9 @@ def plan_phases(files: Sequence[str], expected_s: float) -> list[Phase]:
         _flood_and_waves(FIFO, f"first in, first out: one tenant floods, {quiet}", files, expected_s),
         _flood_and_waves(FAIR, f"fair: the same arrivals, every owner a tenant ({quiet})", files, expected_s),
         _everyone_floods(
-            SHARES, "shares: everybody has a backlog, and the weights decide", files[: len(files) // 2], expected_s / 2
+            SHARES,
+            "shares: every tenant has a backlog, and the weights decide",
+            files[: len(files) // 2],
+            expected_s / 2,
         ),
     ]

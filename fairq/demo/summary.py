@@ -1,4 +1,4 @@
-"""The report for people."""
+"""Prints the report as text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _tenant_table(report: Report) -> Table:
 
 
 def describe_proof(proof: Proof) -> str:
-    """Say in one sentence what was proven, or what is wrong."""
+    """Write in one sentence what was proven, or what is wrong."""
     if proof.holds:
         return (
             f"Proof: {proof.tasks} tasks enqueued, every one processed exactly once, "
@@ -61,8 +61,8 @@ def print_summary(console: Console, report: Report) -> None:
     )
     console.print(_contrast_table(report))
     console.print(
-        "The tenants: their dwell beside the flood, and, from a backlog of everybody's, the share of the workers' "
-        "time that their weight entitles them to and what they were delivered.",
+        "The tenants: their waiting times beside the flood, and, when every tenant has a backlog, the share of the "
+        "workers' time that their weight entitles them to and the share they were delivered.",
         highlight=False,
     )
     console.print(_tenant_table(report))

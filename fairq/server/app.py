@@ -1,8 +1,9 @@
-"""The server: the parts, put together, and the order in which they stop.
+"""The server: its parts, and the order in which they stop.
 
-Stateless: all that matters is in the store, so any number of servers may serve one store. Stopping takes three steps:
-no new connections and no new claims, and requests that wait are answered `draining`; workers are told to drain and get
-`grace` seconds to settle what they hold; what is left then is released, so that other servers' workers get it at once.
+A server is stateless: all lasting state is in the store, so any number of servers may serve one store. Stopping takes
+three steps. First, there are no new connections and no new claims, and waiting requests are answered `draining`. Then
+workers are told to drain and get `grace` seconds to settle their leases. Then the remaining leases are released, so
+that workers of other servers get the tasks at once.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ from fairq.store.store import Store
 log = structlog.get_logger("fairq.server")
 
 _GIVE_BACK_S = 5.0
-RETURNS_PER_S = 250.0  # workers that a server lets back in when thousands lose their connections at once
-MOST_GRACE_S = 20.0  # for which leases are kept at most then
-_FORGET_S = 30.0  # between looks for queues of which nobody needs to hear
-LATER_MS = 250  # until servers look that were not called first
-_ANSWER_S = 1.0  # after the grace, for answers that are owed
+RETURNS_PER_S = 250.0  # workers that can reconnect to a server when thousands lose their connections at once
+MOST_GRACE_S = 20.0  # the longest time that leases are kept then
+_FORGET_S = 30.0  # between checks for queues without workers and waiting requests
+LATER_MS = 250  # until the servers look that were not notified first
+_ANSWER_S = 1.0  # after the grace, for answers that are still due
 
 
 class Brought(NamedTuple):
-    """A lease that a worker brings along to another connection; `taken` over so often, and extended for `lease_s`."""
+    """A lease that a worker brings to another connection, taken over `taken` times, and extended by `lease_s`."""
 
     place: Place
     lease: int
@@ -67,13 +68,13 @@ class App:
     shares: Shares = field(init=False)
     connections: set[Connection] = field(factory=set, init=False)
     owners: dict[Place, Connection] = field(factory=dict, init=False)  # of the leases on accounts of this server
-    returns: Rate = field(factory=lambda: Rate(RETURNS_PER_S, 1), init=False)  # of those whose connection broke
-    kept: set[Connection] = field(factory=set, init=False)  # broken connections, whose leases may be brought to others
+    returns: Rate = field(factory=lambda: Rate(RETURNS_PER_S, 1), init=False)  # of workers whose connection broke
+    kept: set[Connection] = field(factory=set, init=False)  # broken connections whose leases may be brought to new ones
     dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
     long_polls: dict[str, LongPolls] = field(factory=dict, init=False)
     searches: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)  # by schedules
     is_draining: bool = field(default=False, init=False)
-    _channels: dict[str, str] = field(factory=dict, init=False)  # that are heard -> their queues
+    _channels: dict[str, str] = field(factory=dict, init=False)  # channels that this server listens to -> their queues
     _connection_left: trio.Event = field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -84,7 +85,7 @@ class App:
         self.worker_registry = WorkerRegistry(self.name, self.store, self.nursery, self._give_back)
 
     async def start(self) -> None:
-        """Begin to tick and to watch for revoked tokens."""
+        """Subscribe to the store's channels, and start the background tasks."""
         await self.store.subscription.add(keys.REVOKED, sharded=False)
         await self.store.subscription.add(keys.WORKERS, sharded=False)
         await self.store.subscription.add(keys.DELETED, sharded=False)
@@ -95,7 +96,7 @@ class App:
         self.nursery.start_soon(self.revocations.run)
 
     def on_message(self, channel: str, message: str = "") -> None:
-        """Take a hint from the store; an empty channel means that any may have been missed."""
+        """Handle a message from the store; an empty channel means that any message may have been missed."""
         if channel in ("", keys.REVOKED):
             self.revocations.on_message(message)
         if channel == keys.WORKERS and message:
@@ -115,14 +116,14 @@ class App:
                 long_polls.on_message(message)
 
     def _listen(self, queue: str) -> None:
-        """Hear of a queue from now on."""
+        """Listen to a queue's channel from now on."""
         channel = keys.ready_channel(queue)
         if channel not in self._channels:
             self._channels[channel] = queue
-            self.nursery.start_soon(self.store.subscription.add, channel)  # whoever asked for it may leave
+            self.nursery.start_soon(self.store.subscription.add, channel)  # the caller may be cancelled
 
     async def _forget_idle(self) -> None:
-        """Hear no more of queues for which nobody waits, and nobody works."""
+        """Stop listening to queues without waiting requests and without workers."""
         while True:
             await trio.sleep(_FORGET_S)
             for queue, long_polls in list(self.long_polls.items()):
@@ -134,13 +135,13 @@ class App:
                     await self.store.subscription.remove(channel)
 
     def forget(self, what: str, queue: str) -> None:
-        """Keep nothing of a queue whose deletion has begun, or ended; workers stay attached, and find nothing."""
+        """Forget a queue whose deletion has begun or ended; its workers stay attached, and get no tasks."""
         self.store.registry.forget(queue)
         self.ticker.forget(queue)
         self.shares.forget(queue)
         if dispatcher := self.dispatchers.get(queue):
             dispatcher.forget()
-            if what == keys.DELETION_BEGUN:  # what they hold after the end is of a queue made anew
+            if what == keys.DELETION_BEGUN:  # leases held after the end belong to a new queue of that name
                 dispatcher.stop_all()
             if not dispatcher.capacity.workers:
                 dispatcher.stop_claiming()
@@ -151,21 +152,21 @@ class App:
                 del self.long_polls[queue]
 
     def watch(self, queue: str) -> LongPolls:
-        """Hear of what ends in a queue, from now on."""
+        """Return the long polls of a queue, listening to its channel from now on."""
         if queue not in self.long_polls:
             self.long_polls[queue] = LongPolls()
             self._listen(queue)
         return self.long_polls[queue]
 
     def hint(self, queue: str) -> None:
-        """There may be ready tasks in a queue."""
+        """Note that there may be ready tasks in a queue."""
         if queue in self.dispatchers:
             self.dispatchers[queue].hint()
 
     def cover(self, queue: str, tasks: int) -> str:
-        """Claim so many tasks, which are about to be enqueued, if workers of this server have room for all of them.
+        """Claim tasks that are about to be enqueued, if workers of this server have room for all of them.
 
-        Returns whom the store is to tell of them: nobody if that leaves right behind, or a server that has workers.
+        Returns which servers the store notifies: `covered` (none: the claim follows at once), `wake <server>`, `all`.
         """
         dispatcher = self.dispatchers.get(queue)
         if dispatcher and dispatcher.cover(tasks):
@@ -174,18 +175,18 @@ class App:
         return f"wake {server}" if server else "all"
 
     def _claim_first(self, queue: str, server: str) -> None:
-        """There is work, and a server that shall claim first; for the case that it does not, look a little later."""
+        """Claim if this server is the one to claim first; otherwise look a little later, in case it does not."""
         if server != self.name:
             self.ticker.tick_within(queue, LATER_MS)
         elif not self.dispatchers[queue].claim_first():
             self.nursery.start_soon(self.dispatchers[queue].pass_on)
 
     def may_have_work(self, queue: str) -> bool:
-        """Whether a claim from a queue might find something."""
+        """Whether a claim from a queue might find tasks."""
         return queue in self.dispatchers and self.dispatchers[queue].may_have_work
 
     def attach(self, connection: Connection) -> None:
-        """Begin to feed a worker."""
+        """Start to give tasks to a worker."""
         log.info("worker attached", worker=connection.name, queues=connection.queues, credit=connection.account.credit)
         self.worker_registry.join(connection)
         connection.drained = partial(self.credit_changed, connection)
@@ -194,7 +195,7 @@ class App:
                 connection.name,
                 connection.identity,
             ):
-                broken.is_over.set()  # what it has not brought along it never heard of
+                broken.is_over.set()  # leases that it has not brought were never received
         for queue in connection.queues:
             dispatcher = self.dispatchers.get(queue)
             if dispatcher is None:
@@ -207,15 +208,15 @@ class App:
             self.ticker.tick_within(queue, 0)
 
     def credit_changed(self, connection: Connection) -> None:
-        """A worker has more (or less) room."""
+        """Note that a worker has more (or less) room."""
         for queue in random.sample(
             connection.queues, len(connection.queues)
         ):  # in no order, so that no queue is always the last
-            if dispatcher := self.dispatchers.get(queue):  # one that has left may be the last of a deleted queue
+            if dispatcher := self.dispatchers.get(queue):  # None if the queue was deleted, and its last worker has left
                 dispatcher.credit_changed(connection)
 
     def drop_lease(self, connection: Connection, place: Place, lease: int) -> None:
-        """Take a lease off a worker's account, if it is there, which makes room for another."""
+        """Take a lease off a worker's account, if it is there; this makes room for another."""
         if connection.account.has(place, lease):
             connection.account.drop(place)
             connection.account.reported.discard(place)
@@ -227,7 +228,7 @@ class App:
         return connection if connection is not None and connection.account.has(place, lease) else None
 
     def forget_lease(self, place: Place, lease: int) -> None:
-        """Take a lease off the account of whoever has it at this server."""
+        """Take a lease off the account of the worker of this server that has it."""
         if holder := self.holder(place, lease):
             self.drop_lease(holder, place, lease)
 
@@ -239,7 +240,7 @@ class App:
         return (holder.identity.token_id, holder.name) != (connection.identity.token_id, connection.name)
 
     def move_leases(self, leases: Sequence[Brought], connection: Connection) -> None:
-        """Put leases on the account of the connection that brought them, and off that of another of this server."""
+        """Move leases to the account of the connection that brought them, from any other one of this server."""
         now = trio.current_time()
         for each in leases:
             self.forget_lease(each.place, each.lease)
@@ -252,7 +253,7 @@ class App:
         return self.worker_registry.slots_elsewhere(queue)
 
     def count_places(self, queue: str) -> float:
-        """Count the tasks of a queue that workers take at once, each worker's slots divided among its queues."""
+        """Count the tasks of a queue that can run at once, with each worker's slots divided among its queues."""
         workers = self.dispatchers[queue].capacity.workers if queue in self.dispatchers else ()
         here = [connection for connection in self.connections.intersection(workers) if connection.is_attached]
         return self.worker_registry.places_elsewhere(queue) + sum(
@@ -264,17 +265,17 @@ class App:
         return len(self.dispatchers[queue].capacity.workers) if queue in self.dispatchers else 0
 
     async def serve(self, connection: Connection) -> None:
-        """Converse with a client until it leaves; a worker's leases then go back at once.
+        """Serve a connection until it ends; a worker's leases are then given back at once, with two exceptions.
 
-        Not so when the connection broke: it may be back in a moment, here or at another server, and bring its leases
-        along. They are kept for a while, and then those go back that were not taken over. Nor when it fell silent: it
-        may live, and its leases run out.
+        If the connection broke, the worker may soon reconnect, here or at another server, and bring its leases. They
+        are kept for a while, and then those that it did not bring are given back. If the connection timed out, the
+        worker may still be running, and its leases expire by themselves.
         """
         self.connections.add(connection)
         self.revocations.join(connection)
         connection.freed = self.credit_changed
         connection.account.owner, connection.account.owners = connection, self.owners
-        if self.is_draining:  # its handshake was under way when the others were told
+        if self.is_draining:  # its handshake was under way when the drain began
             connection.session.drain()
             connection.leave()
         try:
@@ -302,14 +303,14 @@ class App:
             self._note_left()
 
     async def _keep(self, connection: Connection) -> None:
-        """Give back what the worker of a broken connection has not brought along to another one by then."""
+        """Keep the leases of a broken connection for a while, then give back those not brought to another one."""
         now = trio.current_time()
         until, most = now + self.settings.reconnect_grace, now + max(self.settings.reconnect_grace, MOST_GRACE_S)
         try:
             while trio.current_time() < until and not connection.is_over.is_set():
                 with trio.move_on_at(until):
                     await connection.is_over.wait()
-                until = max(until, min(self.returns.paid_at, most))  # many broke: not all can be back yet
+                until = max(until, min(self.returns.paid_at, most))  # many broke at once: not all can be back yet
         finally:
             await self._end_leases(connection)
             self.kept.discard(connection)
@@ -326,12 +327,14 @@ class App:
 
     async def _give_back(self, connection: Connection, action: Action) -> None:
         for queue, leases in connection.account.drop_all().items():
-            log.info("worker left its leases", worker=connection.name, queue=queue, count=len(leases), action=action)
+            log.info(
+                "giving back a worker's leases", worker=connection.name, queue=queue, count=len(leases), action=action
+            )
             await give_back(self.store, queue, leases, action)
             self.hint(queue)
 
     async def drain(self, grace: float) -> None:
-        """Stop gracefully: returns when all connections have gone, at the latest soon after `grace` seconds."""
+        """Stop gracefully; returns when all connections have ended, at most some seconds after `grace`."""
         self.is_draining = True
         for long_polls in self.long_polls.values():
             long_polls.on_message("")
@@ -349,9 +352,9 @@ class App:
                 await self._connection_left.wait()
         with trio.move_on_after(_ANSWER_S):
             while any(connection.owes_answers and not connection.account.held for connection in self.connections):
-                await self._connection_left.wait()  # they leave by themselves when they are answered
+                await self._connection_left.wait()  # they close themselves after their last answer
         for connection in list(self.connections):
-            connection.close(1001, "the server stops")
+            connection.close(1001, "the server is stopping")
         with trio.move_on_after(_GIVE_BACK_S):
             while self.connections or self.kept:
                 await self._connection_left.wait()

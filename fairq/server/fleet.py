@@ -2,8 +2,8 @@
 
 This process owns the embedded store, if there is one, and the children serve: each is a whole server that shares the
 port (the kernel gives every connection to one of them) and the store, as servers on several machines would. A child
-that dies is started again; a signal to this process drains all. A child reads its standard input, which nobody writes
-to: when it ends, this process is gone, and the child drains and ends too.
+that dies is started again; a signal to this process drains all. Each child waits for the end of its standard input:
+it means that this process has ended, and the child drains and ends too.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from fairq.server.settings import Settings
 
 log = structlog.get_logger("fairq.server")
 
-CHILD = "FAIRQ_CHILD"  # the variable that tells a process that it is one
-READY = b"ready\n"  # what a child prints when it serves
+CHILD = "FAIRQ_CHILD"  # the variable that marks a process as a child
+READY = b"ready\n"  # printed by a child when it serves
 AGAIN_S, MOST_AGAIN_S = 0.1, 5.0  # before a child that died is started again
 STEADY_S = 10.0  # a child that has lived for so long has not failed at its start
 KILL_S = 10.0  # beyond the grace, before a child is killed
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    """Spell settings as variables."""
+    """Write settings as environment variables."""
     found = {}
     for name, value in asdict(settings).items():
         if isinstance(value, list):
@@ -45,7 +45,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
 
 
 def part_of(settings: Settings) -> Settings:
-    """Return what one of the processes is to allow, so that all together allow what the settings say."""
+    """Return the settings of one process: its part of the limits that hold for all processes together."""
     counts = ("max_connections", "connections_per_address", "connections_per_tenant")
     return evolve(settings, **{name: math.ceil(getattr(settings, name) / settings.processes) for name in counts})
 
@@ -108,7 +108,7 @@ class Fleet:
         """Serve until all children have ended after `stop`. Raises: SettingsError if one cannot begin."""
         async with trio.open_nursery() as nursery:
             try:
-                for number in range(self.count):  # the first one mends the queues, if that was asked for
+                for number in range(self.count):  # only the first one repairs the queues, if asked to
                     await nursery.start(self._keep, evolve(self.settings, repair=self.settings.repair and not number))
                 task_status.started()
             except BaseException:
@@ -116,7 +116,7 @@ class Fleet:
                 raise
 
     async def stop(self) -> None:
-        """Have all children drain, and end; kill those that do not."""
+        """Tell all children to drain and end; kill those that do not within the grace plus KILL_S."""
         self._is_stopping = True
         for child in self._children:
             child.send_signal(signal.SIGTERM)
@@ -128,22 +128,22 @@ class Fleet:
             child.kill()
 
     async def _keep(self, settings: Settings, *, task_status: trio.TaskStatus[None]) -> None:
-        """Run a child, and another one when it dies."""
+        """Run a child, and start another one when it dies."""
         again_s, is_first = AGAIN_S, True
         while not self._is_stopping:
             began = trio.current_time()
             code, is_ready = await self._run_child(settings, task_status if is_first else trio.TASK_STATUS_IGNORED)
             if is_first and not is_ready:
-                raise SettingsError(f"a server process ended with code {code} before it served; its log says why")
+                raise SettingsError(f"a server process exited with code {code} before it was ready; see its log")
             is_first, settings = False, evolve(settings, repair=False)
             if self._is_stopping:
                 return
             again_s = AGAIN_S if trio.current_time() - began > STEADY_S else min(2 * again_s, MOST_AGAIN_S)
-            log.error("a server process died; another one takes its place", code=code, in_s=again_s)
+            log.error("server process died; starting another", code=code, in_s=again_s)
             await trio.sleep(again_s)
 
     async def _run_child(self, settings: Settings, task_status: trio.TaskStatus[None]) -> tuple[int, bool]:
-        """Run a child to its end; returns its exit code, and whether it ever served."""
+        """Run a child to its end; returns its exit code, and whether it was ever ready."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("FAIRQ_")}
         child = await trio.lowlevel.open_process(
             [sys.executable, "-m", "fairq", "serve"], env={**own, **environment_of(settings), CHILD: "1"},
@@ -182,9 +182,9 @@ async def serve_fleet(settings: Settings, store_url: str, stop: trio.Event) -> N
 
 
 async def watch_parent(stop: trio.Event) -> None:
-    """Stop when the process that started this one is gone."""
+    """Set `stop` when the parent process has ended."""
     async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as nothing:
         while await nothing.receive_some(1):
             pass
-    log.warning("the process that started this one is gone")
+    log.warning("parent process ended; stopping")
     stop.set()

@@ -1,9 +1,10 @@
-"""Garbage collection without long pauses: a collection holds up everybody, and is as long as what it looks at.
+"""Garbage collection without long pauses: a collection blocks the process for as long as it looks at objects.
 
-A full one looks at every object of every connection: 0.3 s where there are 10,000. But a young one may be as long:
-Python counts allocations less deallocations, so while old connections go and new ones come nothing is collected, until
-all that has come is, at once. Here young objects are looked at four times a second, a full collection comes about once
-an hour, and what it has seen is not looked at again. A connection that ends leaves no cycles (Connection.unlink).
+A full collection looks at every object of every connection: 0.3 s for 10,000 connections. A young collection may take
+as long: Python counts allocations minus deallocations, so while old connections end and new ones begin nothing is
+collected, and then all new objects at once. Here young objects are collected four times a second, a full collection
+runs about once an hour, and objects that survive it are frozen: they are not looked at again. A connection that ends
+leaves no cycles (Connection.unlink).
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ def _freeze_what_stays(phase: str, told: dict[str, int]) -> None:
 
 
 async def collect_young() -> None:
-    """Take over from Python when to collect, for the whole process, until cancelled."""
-    gc.freeze()  # what is loaded by now stays
+    """Control the garbage collection of the whole process until cancelled."""
+    gc.freeze()  # objects loaded until now are permanent
     gc.callbacks.append(_freeze_what_stays)
     before = gc.get_threshold()
     gc.set_threshold(*_COLLECT_AFTER)

@@ -1,4 +1,4 @@
-"""The door: accepts connections, shakes hands, and lets nothing a client does reach beyond its own connection."""
+"""The listener: accepts connections, does the handshake, and confines a client's errors to its own connection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SERVER = f"fairq/{version('fairq')}"
 log = structlog.get_logger("fairq.server")
 
 AnyListener = trio.SocketListener | trio.SSLListener[trio.SocketStream]
-DEV_WARNING = "this server runs with --dev: anybody on this machine may use any tenant's name"
+DEV_WARNING = "this server runs with --dev: any user of this machine may act as any tenant"
 _STATUS = {"unauthorized": 401, "forbidden": 403, "bad_request": 400, "too_many": 503, "unavailable": 503}
 
 
@@ -52,7 +52,7 @@ class Listener:
         self.admission = Admission(self.app.settings)
 
     async def handle(self, stream: Stream) -> None:
-        """Serve one connection, whatever happens on it."""
+        """Serve one connection; all its errors end here."""
         try:
             host, port = address_of(stream)
             if self.admission.hears(host, trio.current_time()):
@@ -90,7 +90,7 @@ class Listener:
                 await self.app.serve(connection)
 
     def _session_of(self, identity: Identity) -> ServerSession:
-        """Begin a conversation."""
+        """Make a session, with a `welcome` in its outbox."""
         now = trio.current_time()
         session = ServerSession(last_received_at=now, last_sent_at=now, role=identity.role)
         session.welcome(
@@ -107,19 +107,21 @@ class Listener:
         return session
 
     async def _admit(self, request: WebSocketRequest) -> Identity:
-        """Decide whether to talk to this client at all. Raises: FairqError."""
-        if self.app.is_draining or len(self.app.connections) >= self.app.settings.max_connections:
-            raise TooMany("the server is stopping, or has all the connections it takes", retry_in_ms=RETRY_MS)
+        """Return the identity of a client that may connect. Raises: FairqError if it may not."""
+        if self.app.is_draining:
+            raise TooMany("the server is stopping; connect again later or to another server", retry_in_ms=RETRY_MS)
+        if len(self.app.connections) >= (limit := self.app.settings.max_connections):
+            raise TooMany(f"connection limit reached: at most {limit} for this server", retry_in_ms=RETRY_MS)
         if SUBPROTOCOL not in request.proposed_subprotocols:
-            raise Forbidden(f"ask for the subprotocol {SUBPROTOCOL}")
+            raise Forbidden(f"missing subprotocol: request {SUBPROTOCOL}")
         for name, value in request.headers:
             if name.lower() == b"origin" and value.decode("latin-1") not in self.app.settings.origins:
-                raise Forbidden("this origin may not connect")
+                raise Forbidden("this origin may not connect; the setting `origins` lists the allowed ones")
         return await self.app.auth.identify(bearer_token(request.headers))
 
 
 async def _reject(request: WebSocketRequest, error: FairqError) -> None:
-    """Answer a handshake with HTTP: why, and when it may be tried again."""
+    """Refuse a handshake by HTTP, with the reason and the time to try again."""
     retry_in_ms = error.retry_in_ms or 0
     headers = [(b"Retry-After", b"%d" % -(-retry_in_ms // 1000))] if retry_in_ms else []
     body = error.message.encode() + b"\n"
@@ -129,7 +131,7 @@ async def _reject(request: WebSocketRequest, error: FairqError) -> None:
 async def open_listeners(
     host: str, port: int, tls: ssl.SSLContext | None, *, is_shared: bool = False
 ) -> Sequence[AnyListener]:
-    """Bind the port, which other processes may have too (`is_shared`). Raises: OSError."""
+    """Bind the port, shared with other processes if `is_shared`. Raises: OSError."""
     listeners = shared_listeners(host, port) if is_shared else await trio.open_tcp_listeners(port, host=host)
     return listeners if tls is None else [trio.SSLListener(listener, tls) for listener in listeners]
 

@@ -1,6 +1,6 @@
-"""Who waits for something to end: requests that are answered later, when the store says so.
+"""Long polls: requests that are answered later, after a message from the store.
 
-The store's word is a hint and may be lost, so whoever waits reads first, and again every POLL_S.
+A message may be lost, so each request reads first, and again every POLL_S.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LongPolls:
         return not self._events
 
     def on_message(self, message: str) -> None:
-        """Wake whoever waits for this message; an empty one means that any may have been missed."""
+        """Wake the requests that wait for this message; an empty one wakes all: any may have been missed."""
         for waited_for in self._events if not message else self._events.keys() & {message}:
             for event in self._events[waited_for]:
                 event.set()
@@ -37,7 +37,7 @@ class LongPolls:
     async def wait(
         self, messages: Sequence[str], read: Callable[[], Awaitable[T]], is_enough: Callable[[T], bool], deadline: float
     ) -> T:
-        """Read until it is enough, or the deadline has passed; returns what was read last."""
+        """Read until `is_enough` is true or the deadline has passed; returns the last value read."""
         while True:
             event = trio.Event()
             for message in messages:

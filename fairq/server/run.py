@@ -28,7 +28,7 @@ log = structlog.get_logger("fairq.server")
 
 @frozen
 class Served:
-    """A server that answers: where, and the app inside."""
+    """A running server: its address, its store's URL, and its app."""
 
     host: str
     port: int
@@ -58,9 +58,9 @@ async def _store_url(settings: Settings) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def running_server(settings: Settings, *, is_shared: bool = False) -> AsyncIterator[Served]:
-    """Serve while the context lasts; the port answers when it is entered. `is_shared`: other processes have it too.
+    """Serve while the context lasts; on entry the port already answers. `is_shared`: other processes share the port.
 
-    Raises: SettingsError when the port is taken, the store does not answer or cannot be trusted.
+    Raises: SettingsError if the port is taken, or the store does not answer or may lose acknowledged tasks.
     """
     tls = _tls(settings)
     hearers: list[App] = []
@@ -91,7 +91,7 @@ async def running_server(settings: Settings, *, is_shared: bool = False) -> Asyn
 
 
 async def _repair(store: Store) -> None:
-    """Mend all queues, and say what was wrong."""
+    """Repair all queues, and log what was wrong."""
     for queue in await store.queues():
         done = await store.repair(queue)
         log.info("repaired", queue=queue, mended=done.mended)
@@ -112,7 +112,7 @@ async def _accept(listener: Listener, listeners: Sequence[AnyListener]) -> None:
 async def serve(settings: Settings, *, is_child: bool = False) -> None:
     """Serve until SIGTERM or SIGINT, then drain; a second signal ends it at once.
 
-    `is_child`: this is one of several processes that share the port; the one that started it is told when it serves.
+    `is_child`: this is one of several processes that share the port; it tells its parent when it serves.
     """
     serving, stop = trio.Event(), trio.Event()
     async with background() as nursery:

@@ -20,28 +20,28 @@ _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "fals
 
 HELP = {
     "host": "address to listen on",
-    "port": "port to listen on (0: any free one)",
-    "store": "store URL (redis://, rediss://, unix://, of a cluster redis://a,b/0); none: the embedded store",
+    "port": "port to listen on (0: any free port)",
+    "store": "store URL: redis://, rediss://, unix://, or redis://a,b/0 of a cluster (none: the embedded store)",
     "data_dir": "directory of the embedded store",
-    "fsync": "embedded store: `always` loses nothing, `everysec` up to a second in a power cut",
+    "fsync": "embedded store: in a power cut `always` loses nothing, `everysec` up to one second",
     "store_timeout": "seconds to wait for the store at start",
-    "repair": "mend all queues before serving, as after an unclean end",
-    "grace": "seconds that workers get to finish when the server stops",
-    "reconnect_grace": "seconds for which the tasks of a worker whose connection broke are kept for it",
-    "dev": "accept dev-tenant:<name>, dev-worker and dev-operator as tokens (loopback only)",
-    "unsafe_store": "serve although the store could lose acknowledged tasks",
+    "repair": "repair all queues before serving, as after an unclean shutdown",
+    "grace": "seconds that workers get to finish their tasks when the server stops",
+    "reconnect_grace": "seconds to keep a worker's tasks for it when its connection broke",
+    "dev": "accept the tokens dev-tenant:<name>, dev-worker and dev-operator (loopback only)",
+    "unsafe_store": "serve even if the store could lose acknowledged tasks",
     "tls_cert": "certificate chain (PEM), for wss://",
     "tls_key": "private key (PEM) of the certificate",
-    "plaintext": "allow ws:// on other than loopback addresses (behind a TLS proxy)",
+    "plaintext": "allow ws:// on addresses other than loopback (behind a TLS proxy)",
     "origins": "browser origins that may connect",
     "processes": "server processes that share the port",
-    "max_connections": "connections at once",
-    "connections_per_address": "connections from one address other than loopback (0: any number)",
-    "connections_per_tenant": "connections of one tenant",
-    "requests_per_second": "requests of one tenant, over all its connections; faster ones wait",
-    "bytes_per_second": "bytes that one tenant sends, over all its connections; more waits",
-    "max_message_bytes": "longest message taken",
-    "queue_quota": "queues that each tenant may have made, by being the first to use them (0: none)",
+    "max_connections": "connections at once, at most",
+    "connections_per_address": "connections at once from one address other than loopback (0: no limit)",
+    "connections_per_tenant": "connections at once of one tenant",
+    "requests_per_second": "requests per second of one tenant over all its connections; more requests wait",
+    "bytes_per_second": "bytes per second of one tenant over all its connections; more bytes wait",
+    "max_message_bytes": "longest message accepted, in bytes",
+    "queue_quota": "queues that each tenant may create, by being the first to use them (0: none)",
     "log_level": "debug, info, warning or error",
     "log_json": "log JSON lines",
 }
@@ -49,7 +49,7 @@ HELP = {
 
 @frozen
 class Settings:
-    """All that `fairq serve` can be told; the names are those of the file, the variables and the flags."""
+    """The settings of `fairq serve`; their names are used in the file, the variables and the flags."""
 
     host: str = "127.0.0.1"
     port: int = 7700
@@ -78,7 +78,7 @@ class Settings:
     log_json: bool = False
 
     def check(self) -> Settings:
-        """Refuse values that do not go together. Raises: SettingsError, naming the setting."""
+        """Check ranges and combinations. Raises: SettingsError, naming the setting."""
         rules = (
             (0 <= self.port <= 65_535, "port", "must be 0 to 65535"),
             (self.fsync in ("always", "everysec"), "fsync", "must be always or everysec"),
@@ -94,12 +94,12 @@ class Settings:
             (self.max_message_bytes >= 65_536, "max_message_bytes", "must be at least 65536"),
             (0 <= self.queue_quota <= 1_000_000, "queue_quota", "must be 0 to 1000000"),
             (self.log_level in _LEVELS, "log_level", f"must be one of {', '.join(_LEVELS)}"),
-            ((self.tls_cert is None) == (self.tls_key is None), "tls_key", "goes together with tls_cert"),
-            (not self.dev or self.is_loopback, "dev", "is for loopback addresses only; its tokens are no secrets"),
+            ((self.tls_cert is None) == (self.tls_key is None), "tls_key", "must be set together with tls_cert"),
+            (not self.dev or self.is_loopback, "dev", "needs a loopback address: its tokens are not secret"),
             (
                 self.is_loopback or self.tls_cert is not None or self.plaintext,
                 "tls_cert",
-                f"is needed to listen on {self.host}; behind a TLS proxy, set plaintext",
+                f"is needed to listen on {self.host}; behind a TLS proxy, set plaintext instead",
             ),
         )
         for holds, name, message in rules:
@@ -117,6 +117,7 @@ class Settings:
 
 
 _NAMES = frozenset(f.name for f in fields(Settings))
+_EXPECTED: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", list[str]: "a list"}
 
 
 def _boolean(value: Any, _: object) -> bool:
@@ -159,7 +160,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def load_settings(config: Path | None, environment: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:
-    """Join file, environment and flags (None: not given) into checked settings. Raises: SettingsError."""
+    """Merge file, environment and flags (None: not given) into checked settings. Raises: SettingsError."""
     merged: dict[str, tuple[Any, str]] = {}
     for name, value in (_read_file(config) if config else {}).items():
         if name not in _NAMES:
@@ -177,5 +178,6 @@ def load_settings(config: Path | None, environment: Mapping[str, str], flags: Ma
         try:
             values[name] = _converter.structure(value, hints[name])
         except Exception:
-            raise SettingsError(f"{source}: {value!r} is not a valid value", field=name) from None
+            expected = _EXPECTED.get(hints[name], "text")
+            raise SettingsError(f"{source}: {value!r} is not a valid value: expected {expected}", field=name) from None
     return Settings(**values).check()

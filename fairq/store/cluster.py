@@ -1,16 +1,16 @@
 """A cluster as one store: every call goes to the primary that has its key's slot.
 
-All keys of a queue fall into one slot (lua/KEYS.md), so a queue lives on one primary, and a call needs one. There is
-one multiplexed connection per primary. Who has which slot is asked at the start, when a node says MOVED, when a
-connection is lost, while a primary is away, and now and then.
+All keys of a queue are in one slot (lua/KEYS.md), so a queue is on one primary, and a call needs only that one. There
+is one multiplexed connection per primary. The owners of slots are read at the start, after MOVED, after a lost
+connection, while a primary is unavailable, and every _REFRESH_S.
 
-A node that answers MOVED or ASK has done nothing, so the call goes on to the node that it names. MOVED names the new
-owner. ASK says that the slot is on its way, key by key, and that this key is not (or no longer) at the old owner; the
-new one serves it if ASKING stands right before the command. That is sound for commands on the key that they name. It is
-not for our functions: the prefix that they name is never a key itself, so ASK comes for every call on a queue as soon
-as its slot begins to move, and at the new owner a function would find only those of the queue's keys that have arrived.
-Such a call is Unavailable until the slot has arrived. (Where slots move in one step, as with Valkey's CLUSTER
-MIGRATESLOTS, there is no ASK.)
+A node that answers MOVED or ASK has done nothing, so the call is sent again to the node that it names. MOVED names the
+new owner. ASK means that the slot is moving, key by key, and that this key is not (or no longer) at the old owner; the
+new owner serves it if ASKING stands right before the command. That is safe for commands on the key that they name, but
+not for our functions: the prefix that they name is never a key itself, so every call on a queue gets ASK as soon as its
+slot starts to move, and at the new owner a function would find only the keys that have already moved. Such a call is
+Unavailable until the whole slot has moved. (Where slots move in one step, as with Valkey's CLUSTER MIGRATESLOTS, there
+is no ASK.)
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from fairq.store.topology import SLOTS, Range, node_address, read_slots
 log = structlog.get_logger("fairq.store")
 
 _MAX_HOPS = 5
-_REST_S = 0.2  # between two questions for the topology
-_AWAY_S = 0.5  # until the next question while a primary is away: another may have taken its place
-_REFRESH_S = 30.0  # and while all is well
-_KEY_AT = {"FCALL": 3, "FCALL_RO": 3}  # where a command has its key, if not right after its name
+_REST_S = 0.2  # the shortest time between two reads of the topology
+_AWAY_S = 0.5  # between reads while a primary is unavailable: another may have replaced it
+_REFRESH_S = 30.0  # between reads while all primaries are connected
+_KEY_AT = {"FCALL": 3, "FCALL_RO": 3}  # the position of a command's key, if not 1
 
 
 def slot_of(command: Sequence[Word]) -> int:
@@ -53,16 +53,16 @@ class _Node:
 
 @define(eq=False)
 class Cluster:
-    """Calls a cluster as `Connection` calls a single store, while `run` runs; `seeds` are asked for the others.
+    """Calls a cluster as `Connection` calls a single store, while `run` runs; `seeds` are the nodes asked first.
 
-    `refreshed()` is called after every look at the topology. `timeout` and `prepare` are those of each connection.
+    `refreshed()` is called after every read of the topology. `timeout` and `prepare` are used for each connection.
     """
 
     seeds: Sequence[Address]
     timeout: float = 5.0
     prepare: Callable[[Callable[..., Awaitable[Any]]], Awaitable[None]] | None = None
     refreshed: Callable[[], None] = lambda: None
-    trouble: str = ""  # why it cannot be used
+    trouble: str = ""  # why the cluster cannot be used
     _owners: list[Connection | None] = field(factory=lambda: [None] * SLOTS, init=False)
     _primaries: list[Connection] = field(factory=list, init=False)
     _nodes: dict[tuple[str, int], _Node] = field(factory=dict, init=False)
@@ -81,11 +81,11 @@ class Cluster:
         return self._primaries
 
     def owner(self, key: str) -> Connection | None:
-        """Return the connection of the primary that has a key's slot, as far as we know."""
+        """Return the connection of the primary that has a key's slot, as far as known."""
         return self._owners[key_slot(key.encode())]
 
     def refresh_soon(self) -> None:
-        """Have a new look at who has which slot."""
+        """Read the owners of slots again soon."""
         self._outdated.set()
 
     async def call(self, *command: Word) -> Any:
@@ -104,12 +104,12 @@ class Cluster:
             except Unavailable:
                 self.refresh_soon()
                 raise
-        raise Unavailable(f"the nodes of the cluster do not agree who serves slot {slot}")
+        raise Unavailable(f"the nodes of the cluster disagree on which one serves slot {slot}")
 
     async def _follow(self, node: Connection, redirect: Redirected, slot: int, command: Sequence[Word]) -> Connection:
-        """Return the connection of the node that a redirection names, once it stands or took too long."""
+        """Return the connection of the node that a redirection names, once connected or after `timeout`."""
         if redirect.is_ask and command[0] in _KEY_AT:
-            raise Unavailable(f"slot {slot} is on its way from {node.address.shown} to another node") from None
+            raise Unavailable(f"slot {slot} is moving from {node.address.shown} to another node") from None
         target = self._node(redirect.host or node.address.host, redirect.port)
         if target.left_at is not None:
             target.left_at = trio.current_time()
@@ -121,7 +121,7 @@ class Cluster:
         return target.connection
 
     async def wait_connected(self) -> None:
-        """Wait until all primaries can be called. Raises: StoreRefused if one can never be used as it is."""
+        """Wait until all primaries are connected. Raises: StoreRefused if one refuses us for good."""
         while not self.is_connected:
             for primary in self._primaries:
                 if primary.fatal:
@@ -134,7 +134,7 @@ class Cluster:
             await self._changed.wait()
 
     async def run(self) -> None:
-        """Keep connected to all primaries, and follow them as they come and go, until cancelled."""
+        """Stay connected to all primaries, as nodes join and leave, until cancelled."""
         async with trio.open_nursery() as self._nursery:
             while True:
                 self._outdated = trio.Event()
@@ -146,7 +146,7 @@ class Cluster:
                     await self._outdated.wait()
 
     def _pause(self) -> float:
-        """Return how long what is known may be trusted if nothing happens."""
+        """Return the time (s) until the next read of the topology if nothing happens."""
         if not self.is_connected:
             return _AWAY_S
         is_one_leaving = any(node.left_at is not None for node in self._nodes.values())
@@ -157,7 +157,7 @@ class Cluster:
         self._changed = trio.Event()
 
     async def _refresh(self) -> None:
-        """Ask the nodes, one after the other, until one knows who has which slot."""
+        """Ask one node after the other for the owners of slots, until one answers."""
         for address, ask in self._sources():
             try:
                 with trio.fail_after(self.timeout):
@@ -166,7 +166,7 @@ class Cluster:
                 self._refused = StoreRefused(f"{address.shown}: {error.message}")
                 continue
             except (*BROKEN, trio.TooSlowError, FairqError) as error:
-                self.trouble = f"{address.shown}: {str(error) or 'it is too slow'}"
+                self.trouble = f"{address.shown}: {str(error) or 'no answer in time'}"
                 continue
             if ranges:
                 self._adopt(ranges)
@@ -182,7 +182,7 @@ class Cluster:
             yield seed, partial(ask_once, seed)
 
     def _adopt(self, ranges: Iterable[Range]) -> None:
-        """Take over what a node knows: connect to new primaries, and note which have no slots any more."""
+        """Adopt a node's view: connect to new primaries, and note which nodes have no slots any more."""
         owners: list[Connection | None] = [None] * SLOTS
         primaries: dict[tuple[str, int], Connection] = {}
         for part in ranges:
@@ -200,13 +200,13 @@ class Cluster:
         self._close_those_that_left()
 
     def _node(self, host: str, port: int) -> _Node:
-        """Return a node, after having begun to connect to it if it is new."""
+        """Return a node; if it is new, start to connect to it."""
         node = self._nodes.get((host, port))
         if node is None:
             address = node_address(self.seeds[0], host, port)
             node = self._nodes[host, port] = _Node(Connection(address, self.timeout, self.prepare))
             node.left_at = trio.current_time()
-            assert self._nursery is not None  # calls go to nodes, and those are found in `run`
+            assert self._nursery is not None  # nodes are only known while `run` runs
             self._nursery.start_soon(self._keep, node)
         return node
 
@@ -220,7 +220,7 @@ class Cluster:
                     self.refresh_soon()
 
     def _close_those_that_left(self) -> None:
-        """Close connections to nodes without slots when no call can be under way there any more."""
+        """Close connections to nodes without slots once no call can be under way there."""
         now = trio.current_time()
         for place, node in list(self._nodes.items()):
             if node.left_at is not None and now - node.left_at > 2 * self.timeout:

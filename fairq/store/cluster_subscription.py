@@ -1,8 +1,8 @@
-"""Listening in a cluster: sharded channels at the primary that has their slot, plain ones everywhere.
+"""Subscriptions in a cluster: to sharded channels at the primary that has their slot, to plain ones at all primaries.
 
-A node passes on what is published in a sharded channel only while it has the slot; when the slot moves, it says so
-(`sunsubscribe`, or MOVED to whoever comes later), and the channel has a new owner, where it is heard from then on. A
-plain channel is heard at any node; at all of them, so that none is missed when one dies.
+A node delivers messages of a sharded channel only while it has the slot. When the slot moves, it sends `sunsubscribe`
+(or MOVED to later subscribers), and the channel is subscribed at its new owner. A plain channel works at any node; it
+is subscribed at all of them, so that no message is lost when one dies.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class ClusterSubscription:
         self._outdated.set()
 
     async def add(self, channel: str, *, sharded: bool = True) -> None:
-        """Listen to one more channel from soon on, at whichever node owns it."""
+        """Start to listen to one more channel soon, at the node that owns it."""
         (self._sharded if sharded else self._plain).add(channel)
         self._outdate()
 
     async def remove(self, channel: str) -> None:
-        """Listen to a sharded channel no more."""
+        """Stop listening to a sharded channel."""
         self._sharded.discard(channel)
         owner = self.cluster.owner(channel)
         if owner in self._listeners:
@@ -63,12 +63,12 @@ class ClusterSubscription:
                 self._outdated = trio.Event()
                 self._follow_nodes(nursery)
                 channels = self._channels_by_node()
-                async with trio.open_nursery() as places:  # so that a node that hangs does not hold up the others
+                async with trio.open_nursery() as places:  # so that a node that hangs does not delay the others
                     for node, listener in self._listeners.items():
                         places.start_soon(listener.subscription.set_channels, channels[node], set(self._plain))
 
     def _follow_nodes(self, nursery: trio.Nursery) -> None:
-        """Have a listener at each primary, and no other."""
+        """Start listeners at new primaries, and end those at nodes that are none any more."""
         nodes = self.cluster.nodes()
         for node in nodes:
             if node not in self._listeners:

@@ -1,11 +1,11 @@
 """One multiplexed connection to Redis or Valkey, on trio.
 
-Whatever the callers of one scheduler turn ask for leaves in one write at its end (fairq/turns.py); replies come back in
-order, so the oldest waiting call is always the next one answered. That order also gives every call its deadline for the
-price of one timer: when the oldest has waited too long, the connection is given up and all that wait on it are told.
+All commands of one scheduler turn are sent in one write at its end (fairq/turns.py). Replies come in order, so the
+oldest waiting call is always answered next. So one timer gives every call its deadline: when the oldest call has waited
+too long, the connection is closed and all its calls fail.
 
-What a caller is told when a connection breaks is exact: `Unavailable` if its command had not left, `OutcomeUnknown`
-if it had. Nothing is ever resent here; callers repeat with the same ids.
+When a connection breaks, each call gets an exact error: `Unavailable` if its command was not sent, `OutcomeUnknown` if
+it was. Nothing is resent here; callers repeat with the same ids.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ Word = str | bytes | int | float
 
 MAX_PENDING = 10_000
 _RETRYABLE = ("LOADING", "BUSY", "MASTERDOWN", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MISCONF", "NOREPLICAS")
-_DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")  # no primary any more: another connection may find the new one
-STALL_S = 1.5  # without an answer, before the log says so
-_HEARD = (b"smessage", b"message", b"ssubscribe", b"subscribe")  # the latter two: what came before was missed
+_DEMOTED = ("READONLY", "MASTERDOWN", "UNBLOCKED")  # no longer a primary: a new connection may find the new one
+STALL_S = 1.5  # without an answer, before a warning is logged
+_HEARD = (b"smessage", b"message", b"ssubscribe", b"subscribe")  # the last two: earlier messages were missed
 _REFUSALS = {
     "not_found": "there is no such {}",
     "batch_closed": "the {} takes no more tasks",
     "repairing": "the {} is being repaired; try again when that is done",
-    "quota_exceeded": "the tenant has too much waiting: its limit is {}",
+    "quota_exceeded": "the tenant has reached its limit {}",
     "unmade": "the {} was not made",
     "deleting": "the {} is being deleted",
 }
@@ -59,7 +59,7 @@ BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLEr
 
 @frozen
 class Address:
-    """Where the store is and how to log in; `shown` is the URL without its password."""
+    """The store's address and login; `shown` is the URL without its password."""
 
     shown: str
     host: str = "127.0.0.1"
@@ -76,13 +76,13 @@ class Address:
         try:
             parts: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
         except ValueError as error:
-            raise SettingsError(f"the store URL is not one: {error}", field="store") from None
+            raise SettingsError(f"invalid store URL: {error}", field="store") from None
         if url.startswith("unix:") and not parts.get("path"):
-            raise SettingsError("the store URL names no socket; write unix:///path/to.sock", field="store")
+            raise SettingsError("invalid store URL: no socket path; expected unix:///path/to.sock", field="store")
         try:
             tls = _tls(parts) if url.startswith("rediss:") else None
         except OSError as error:  # ssl.SSLError is one
-            raise SettingsError(f"a certificate of the store URL cannot be used: {error}", field="store") from None
+            raise SettingsError(f"cannot load a certificate of the store URL: {error}", field="store") from None
         return cls(
             shown=without_secrets(url),
             host=parts.get("host", "127.0.0.1"),
@@ -103,7 +103,7 @@ def _tls(parts: Mapping[str, Any]) -> ssl.SSLContext:
 
 
 def without_secrets(url: str) -> str:
-    """Return a store URL as it may be shown: no password, no options."""
+    """Return a store URL without its password and options, for messages."""
     scheme, _, rest = url.partition("://")
     login, at, place = rest.partition("?")[0].rpartition("@")
     user, colon, _ = login.partition(":")
@@ -114,11 +114,11 @@ class Redirected(Unavailable):
     """Another node of the cluster has, or will have, the key's slot; nothing was done here."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(f"the store is a cluster, and its answer is: {text}")
+        super().__init__(f"the store is a cluster node and redirects: {text}")
         word, _, where = text.split(" ")[:3]
         host, _, port = where.rpartition(":")
-        self.is_ask = word == "ASK"  # for this command only: the slot is on its way
-        self.host, self.port = host, int(port)  # no host: that of the node that said so
+        self.is_ask = word == "ASK"  # for this command only: the slot is moving
+        self.host, self.port = host, int(port)  # no host: that of the node that answered
 
 
 def as_error(reply: Exception) -> FairqError:
@@ -127,8 +127,8 @@ def as_error(reply: Exception) -> FairqError:
     word, _, rest = text.partition(" ")
     if word == "FAIRQ":
         code, where, *more = rest.split(" ")
-        message = _REFUSALS.get(code, "{} is not valid").format(where)
-        if code != QuotaExceeded.code or not (more and more[0].isdecimal()):  # else: where it was raised
+        message = _REFUSALS.get(code, "invalid {}").format(where)
+        if code != QuotaExceeded.code or not (more and more[0].isdecimal()):
             return from_code(code, message, where)
         wait_ms = int(more[0])
         return from_code(code, f"{message}; try again in {wait_ms / 1000:g} s", where, wait_ms)
@@ -137,7 +137,7 @@ def as_error(reply: Exception) -> FairqError:
     if word == "OOM":
         return StoreFull("the store is full and takes no new tasks")
     if word in _RETRYABLE:
-        return Unavailable(f"the store cannot serve now: {text}")
+        return Unavailable(f"the store cannot serve requests now: {text}")
     return StoreRefused(f"the store refused: {text}")
 
 
@@ -180,7 +180,7 @@ async def ask_once(address: Address, *command: Word) -> Any:
 
 
 async def ask(stream: trio.abc.Stream, reader: hiredis.Reader, *command: Word) -> Any:
-    """Send one command on a stream that nobody else uses yet, and wait for its reply."""
+    """Send one command on a stream without other users, and wait for its reply."""
     await stream.send_all(pack(command))
     while (reply := reader.gets()) is False:
         data = await stream.receive_some()
@@ -207,7 +207,7 @@ class _Waiter:
 class Connection:
     """Stays connected while `run` runs, and serves any number of callers at once.
 
-    `prepare(ask)` is called on every new stream before it is used; it loads what must be there. `timeout` (s) is the
+    `prepare(ask)` is called on every new stream before it is used; it loads the function library. `timeout` (s) is the
     deadline of connecting and of every call.
     """
 
@@ -216,7 +216,7 @@ class Connection:
     prepare: Callable[[Callable[..., Awaitable[Any]]], Awaitable[None]] | None = None
     is_connected: bool = False
     trouble: str = ""  # why the last attempt to connect failed
-    fatal: FairqError | None = None  # why the store can never be used as it is
+    fatal: FairqError | None = None  # why the store refuses us; a retry will not help
     _out: list[bytes] = field(factory=list, init=False)
     _pending: deque[_Waiter] = field(factory=deque, init=False)
     _stream: trio.abc.Stream | None = field(default=None, init=False)
@@ -231,9 +231,9 @@ class Connection:
         Raises: Unavailable (it was not sent), OutcomeUnknown (it was), StoreFull, StoreRefused.
         """
         if not self.is_connected:
-            raise Unavailable(f"the store at {self.address.shown} is away")
+            raise Unavailable(f"no connection to the store at {self.address.shown}")
         if len(self._pending) >= MAX_PENDING:
-            raise Unavailable("too many calls wait for the store")
+            raise Unavailable(f"too many calls wait for the store: at most {MAX_PENDING}")
         waiter = _Waiter(trio.current_time(), trio.lowlevel.current_task())
         self._out.append(pack(command))
         self._pending.append(waiter)
@@ -249,22 +249,22 @@ class Connection:
         return reply
 
     async def call_asking(self, *command: Word) -> Any:
-        """Send ASKING and a command right after it, as a node wants it that only takes over the slot."""
+        """Send ASKING and then the command, for a node that is taking over the slot."""
         if self.is_connected and len(self._pending) < MAX_PENDING - 1:
             self._out.append(pack(("ASKING",)))
             self._pending.append(_Waiter(trio.current_time(), None))
         return await self.call(*command)  # there is no checkpoint in between
 
     def nodes(self) -> list[Connection]:
-        """Return the connections of all primaries: this is the only one."""
+        """Return the connections of all primaries: only this one."""
         return [self]
 
     async def wait_changed(self) -> None:
-        """Wait until the connection stands, is lost, or turns out to be of no use."""
+        """Wait until the connection is established, lost or refused."""
         await self._changed.wait()
 
     async def wait_connected(self) -> None:
-        """Wait until calls can be made. Raises: StoreRefused if the store can never be used as it is."""
+        """Wait until connected. Raises: StoreRefused if the store refuses us."""
         while not self.is_connected:
             if self.fatal:
                 raise self.fatal
@@ -287,7 +287,7 @@ class Connection:
                 self._note_change()
                 log.error("store refused", store=self.address.shown, error=str(error))
             except (*BROKEN, trio.TooSlowError, Unavailable, StoreFull) as error:
-                self.trouble = str(error) or str(error.__cause__ or "it is too slow")
+                self.trouble = str(error) or str(error.__cause__ or "no answer in time")
                 log.warning("store away", store=self.address.shown, error=self.trouble)
             failures += 1
             await trio.sleep(backoff.compute(failures))
@@ -316,11 +316,11 @@ class Connection:
             self._fail_pending()
             self._note_change()
         if is_demoted:
-            raise Unavailable("it is no primary any more")
+            raise Unavailable("the node is no longer a primary")
         log.warning("store connection lost", store=self.address.shown)
 
     def _send(self) -> None:
-        """Send what was asked for, unless the socket has not yet taken what came before."""
+        """Send the waiting commands, unless the socket has not yet taken the earlier ones."""
         if self._stream is None or self._rest or not self._out:
             return
         data = b"".join(self._out)
@@ -343,7 +343,7 @@ class Connection:
                 return
 
     async def _read(self, stream: trio.abc.Stream, reader: hiredis.Reader) -> bool:
-        """Hand out replies until the connection ends; tells whether that is since the store is no primary any more."""
+        """Hand out replies until the connection ends; returns whether the store is no longer a primary."""
         while data := await receive_some(stream, 262_144):
             reader.feed(data)
             is_demoted = False
@@ -355,7 +355,7 @@ class Connection:
         return False
 
     async def _watch(self, scope: trio.CancelScope) -> None:
-        """Give the connection up when a call has waited too long; say before that the store does not answer."""
+        """Close the connection when a call has waited for `timeout`; log a warning after STALL_S."""
         stalled_at: float | None = None
         while True:
             await trio.sleep(min(self.timeout / 10, STALL_S / 3))
@@ -377,9 +377,11 @@ class Connection:
         for i, waiter in enumerate(self._pending):
             if i < sent:
                 waited = f"no answer in {now - waiter.since:.1f} s" if now - waiter.since > STALL_S else "no answer"
-                waiter.wake(outcome.Error(OutcomeUnknown(f"{shown} was lost after the command was sent: {waited}")))
+                message = f"the connection to {shown} was lost after the command was sent: {waited}"
+                waiter.wake(outcome.Error(OutcomeUnknown(message)))
             else:
-                waiter.wake(outcome.Error(Unavailable(f"{shown} was lost before the command was sent")))
+                message = f"the connection to {shown} was lost before the command was sent"
+                waiter.wake(outcome.Error(Unavailable(message)))
         self._pending.clear()
         self._out.clear()
         self._rest, self._is_stuck = b"", trio.Event()
@@ -387,11 +389,11 @@ class Connection:
 
 @define(eq=False)
 class Subscription:
-    """A connection of its own that listens to channels; messages are hints, and may be lost.
+    """A separate connection that listens to channels; messages are hints, and may be lost.
 
-    `on_message(channel, message)` is called for every message, without one when a channel is subscribed, and with
-    an empty channel after every reconnect: anything may have been missed. `lost()` is called when the store says that a
-    sharded channel has moved to another node.
+    `on_message(channel, message)` is called for every message, with an empty message when a channel is subscribed, and
+    with an empty channel after every reconnect: messages may have been missed. `lost()` is called when a sharded
+    channel has moved to another node.
     """
 
     address: Address
@@ -411,15 +413,15 @@ class Subscription:
             await self._send("SSUBSCRIBE" if sharded else "SUBSCRIBE", channel)
 
     async def remove(self, channel: str) -> None:
-        """Listen to a sharded channel no more."""
+        """Stop listening to a sharded channel."""
         self._sharded.discard(channel)
         with suppress(*BROKEN):
             await self._send("SUNSUBSCRIBE", channel)
 
     async def set_channels(self, sharded: set[str], plain: set[str]) -> None:
-        """Listen to these channels; if a sharded one was lost, ask for all of those again.
+        """Listen to these channels; if a sharded one was lost, subscribe to all sharded ones again.
 
-        Those that are no longer among them are not given up in words: where a slot has moved, the store has done it.
+        Other channels are not unsubscribed: when a slot moves, the store does it.
         """
         new = [("SSUBSCRIBE", channel) for channel in sorted(sharded if self._has_lost else sharded - self._sharded)]
         new += [("SUBSCRIBE", channel) for channel in sorted(plain - self._plain)]
@@ -432,7 +434,7 @@ class Subscription:
         async with self._sending:
             if (stream := self._stream) is None:
                 return
-            with trio.move_on_after(self.timeout, shield=True) as sending:  # of whole commands only
+            with trio.move_on_after(self.timeout, shield=True) as sending:  # shielded: a command must be sent whole
                 await stream.send_all(pack(command))
             if sending.cancelled_caught:  # half a command may have left
                 await trio.aclose_forcefully(stream)
@@ -465,7 +467,7 @@ class Subscription:
             with trio.move_on_after(self.timeout) as waiting:
                 data = await receive_some(stream, 65_536)
             if waiting.cancelled_caught and is_asked:
-                return  # a connection without a word for so long leads nowhere
+                return  # no answer to the PING either: the connection is dead
             is_asked = waiting.cancelled_caught
             if is_asked:
                 await self._send("PING")

@@ -1,8 +1,8 @@
-"""The embedded store: a Valkey of our own as a child process, durable by default.
+"""The embedded store: a Valkey that runs as a child process, durable by default.
 
-It listens on a unix socket only, keeps its data in the data directory, is started again if it dies, and is stopped
-cleanly. A file lock makes one server the owner of a data directory; a Valkey that a killed server left behind is shut
-down first, so that its data is complete before it is read again.
+It listens on a unix socket only, keeps its data in the data directory, is restarted if it dies, and is stopped cleanly.
+A file lock makes one server the owner of a data directory. A Valkey left behind by a killed server is shut down first,
+so that its data is complete before it is read again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ hash-max-listpack-entries 32
 
 
 def socket_path(data_dir: Path) -> Path:
-    """Return where the embedded store of a data directory listens."""
+    """Return the path of the socket of a data directory's embedded store."""
     path = Path(os.path.abspath(data_dir)) / "store.sock"
     if len(str(path)) <= _MAX_SOCKET_PATH:
         return path
@@ -62,7 +62,7 @@ def store_url(data_dir: Path) -> str:
 
 
 def _quoted(path: object) -> str:
-    """Write a path as Valkey's configuration file takes any."""
+    """Quote a path for Valkey's configuration file."""
     return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -102,7 +102,7 @@ async def _is_answering(address: Address) -> bool:
 
 
 async def is_running(data_dir: Path) -> bool:
-    """Tell whether the embedded store of a data directory answers."""
+    """Return whether the embedded store of a data directory answers."""
     return await _is_answering(Address.parse(store_url(data_dir)))
 
 
@@ -139,17 +139,17 @@ async def _stop(process: trio.Process) -> None:
 async def _supervise(
     config: Path, address: Address, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Run the child, again and again; reports started when it answers for the first time."""
+    """Run the child, and restart it when it ends; reports started when it first answers."""
     started, delay = False, 0.1
     while True:
         began = trio.current_time()
-        with config.open("rb") as text:  # by name, Valkey would take *, ? and [ in the path for a pattern
+        with config.open("rb") as text:  # given its name, Valkey would read *, ? and [ in the path as a pattern
             process = await trio.lowlevel.open_process(
                 [str(get_binary_path()), "-"],
                 stdin=text,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # ctrl-C in a terminal is for us; we stop the store when we have drained
+                start_new_session=True,  # ctrl-C in a terminal must not reach the store before the drain
             )
         log.debug("embedded store started", pid=process.pid)
         try:
@@ -172,7 +172,7 @@ async def _supervise(
 
 @asynccontextmanager
 async def embedded_store(data_dir: Path, *, fsync: str = "always") -> AsyncIterator[str]:
-    """Run an embedded store while the context lasts; gives its URL.
+    """Run an embedded store while the context lasts; yields its URL.
 
     Raises: SettingsError if the data directory cannot be used, is in use, or the store does not start.
     """

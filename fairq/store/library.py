@@ -1,8 +1,8 @@
-"""The Lua function library: its text, its version, and how it gets onto a store.
+"""The Lua function library: its text, its version and its names.
 
-The version is a hash of the text: library `fairq_<version>`, functions `fq_<version>_<verb>`, so two builds of fairq
-work on one store during a rolling upgrade, and no library is ever replaced. What the keys hold has a version of its
-own, DATA_VERSION, which is raised by hand: see lua/KEYS.md.
+The version is a hash of the text: library `fairq_<version>`, functions `fq_<version>_<verb>`. So two builds of fairq
+work on one store during a rolling upgrade, and no library is ever replaced. The data in the keys has its own version,
+DATA_VERSION, which is raised by hand: see lua/KEYS.md.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ DATA_VERSION = 8
 
 
 _FORMAT = re.compile(r"^--: ([A-Z]+) (.*(?:\n--:  .*)*)\n", re.MULTILINE)
-_TEXTS = {"t1": "Bc0", "t2": "Hc0", "rest": ""}  # text, with its length before it in one or two bytes, or up to the end
+_TEXTS = {"t1": "Bc0", "t2": "Hc0", "rest": ""}  # texts: with a length of one or two bytes, or up to the end
 
 
 class Field(NamedTuple):
-    """A field of a packed record: its name, and its type as lua/02_formats.lua has it."""
+    """A field of a packed record: its name, and its type in lua/02_formats.lua."""
 
     name: str
     type: str
 
 
 class Format(NamedTuple):
-    """A kind of packed record: its fields in their order, and names that its records have beside."""
+    """A kind of packed record: its fields in order, and further names that are false after unpacking."""
 
     name: str
     fields: list[Field]
@@ -37,12 +37,12 @@ class Format(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Return the format as the store's struct takes it."""
+        """Return the format string of Lua's struct."""
         return "<" + "".join(_TEXTS.get(field.type, field.type) for field in self.fields)
 
     @property
     def size(self) -> int:
-        """Return how many bytes are fixed: all fields, of texts the lengths."""
+        """Return the fixed bytes of a record: all fields, with only the lengths of texts."""
         codes = (re.sub(r"c(\d+)", r"\1s", _TEXTS.get(f.type, f.type).removesuffix("c0")) for f in self.fields)
         return struct.calcsize("<" + "".join(codes))
 
@@ -68,7 +68,7 @@ class Format(NamedTuple):
 
 
 def formats() -> dict[str, Format]:
-    """Read what records the store keeps packed, by name."""
+    """Return the formats of packed records, by name."""
     return {name: _format(name, text) for name, text in _FORMAT.findall(_text())}
 
 
@@ -89,7 +89,7 @@ def _text() -> str:
 
 @cache
 def _sections() -> str:
-    """Join the sections, with the lines that stand for formats written out."""
+    """Join the sections, with the Lua code of the formats in place of their declarations."""
     return _FORMAT.sub(lambda found: _format(found[1], found[2]).lua() + "\n", _text())
 
 
@@ -112,7 +112,7 @@ def function_name(verb: str) -> str:
 
 @cache
 def read_verbs() -> frozenset[str]:
-    """Name the verbs that change nothing, as 99_register.lua says."""
+    """Return the verbs that change nothing, from 99_register.lua."""
     return frozenset(re.findall(r"^register\('(\w+)', READS\)", _sections(), re.MULTILINE))
 
 

@@ -1,4 +1,4 @@
-"""Opening a store: what is at a URL, and whether it keeps what it acknowledges."""
+"""Opens a store by its URL, and checks that it keeps acknowledged tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = structlog.get_logger("fairq.store")
 
 
 async def check_durability(store: Store) -> list[str]:
-    """Name the settings of the store, or of its nodes, under which acknowledged tasks could vanish."""
+    """Return the settings of the store, or of its nodes, that could lose acknowledged tasks."""
     nodes = store.connection.nodes()
     problems = []
     for node in nodes:
@@ -31,7 +31,7 @@ async def check_durability(store: Store) -> list[str]:
 
 
 async def check_permissions(store: Store) -> None:
-    """Ask whether the store's user may run all that the library runs. Raises: SettingsError, which names the rest."""
+    """Check that the store's user may run all commands of the library. Raises: SettingsError, naming the others."""
     if missing := await store.permissions("check"):
         raise SettingsError(
             f"the store's user may not run {', '.join(missing)} on fairq's keys and channels (fq:*): extend its ACL",
@@ -47,27 +47,27 @@ async def _weaknesses(node: Connection) -> list[str]:
     config = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
     problems = []
     if config.get("appendonly") == "no":
-        problems.append("appendonly is no, a restart would lose acknowledged tasks (set `appendonly yes`)")
+        problems.append("appendonly is no: a restart would lose acknowledged tasks (set `appendonly yes`)")
     if config.get("maxmemory", "0") != "0" and config.get("maxmemory-policy") != "noeviction":
-        problems.append("maxmemory-policy evicts keys, a full store would drop tasks (set `noeviction`)")
+        problems.append("maxmemory-policy evicts keys: a full store would drop tasks (set `noeviction`)")
     return problems
 
 
 async def _make_store(url: str, on_message: Callable[[str, str], None], connect_timeout: float) -> Store:
-    """Find out what is at the URL, and make the store for it; nothing is connected yet."""
+    """Make the store for the cluster or single node at the URL; it is not connected yet."""
     seeds = parse_seeds(url)
     if await is_cluster(seeds, connect_timeout):
         if seeds[0].database:
-            raise SettingsError("a cluster has one database only: let the store URL end in /0", field="store")
+            raise SettingsError("a cluster has only database 0: end the store URL in /0", field="store")
         cluster = Cluster(seeds, prepare=load_library)
         return Store(cluster, ClusterSubscription(cluster, on_message))
     if len(seeds) > 1:
-        raise SettingsError("the store URL names several hosts, but they are no cluster", field="store")
+        raise SettingsError("the store URL names several hosts, but they are not a cluster", field="store")
     return Store(Connection(seeds[0], prepare=load_library), Subscription(seeds[0], on_message))
 
 
 async def check_data_version(store: Store) -> None:
-    """Mark an empty store with the version of the data that we write. Raises: SettingsError if it holds another one."""
+    """Check the store's data version; an empty store gets ours. Raises: SettingsError if the version differs."""
     call, ours = store.connection.call, str(library.DATA_VERSION)
     found = await call("GET", keys.DATA_VERSION)
     if found is None and not await call("EXISTS", keys.QUEUES_BEFORE_5):
@@ -92,10 +92,10 @@ async def open_store(
 ) -> AsyncIterator[Store]:
     """Connect to the store at a URL and keep connected while the context lasts.
 
-    `queue_quota`: how many queues a tenant may have made (None: any number).
+    `queue_quota`: how many queues a tenant may make (None: any number).
 
-    Raises: SettingsError if the URL is wrong, the store does not answer within `connect_timeout` seconds, its user may
-    not run what the library runs, or it holds data of another version.
+    Raises: SettingsError if the URL is invalid, the store does not answer within `connect_timeout` seconds, its user
+    may not run all commands of the library, or it holds data of another version.
     """
     shown, deadline = without_secrets(url), trio.current_time() + connect_timeout
     away = f"the store at {shown} cannot be used after {connect_timeout:g} s"

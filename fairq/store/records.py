@@ -1,4 +1,4 @@
-"""The packed formats shared with Lua: task records out of the store, options into it (lua/KEYS.md, 'Formats')."""
+"""The packed formats shared with Lua: records read from the store, options written to it (lua/KEYS.md, 'Formats')."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes]:
 
 
 def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
-    """Read a claim's reply: six values (third: the leases' number; fourth: which want results kept), four per lease."""
+    """Read a claim's reply: six values (third: the leases' number; fourth: ids with kept results), four per lease."""
     leases, number, wanting = [], reply[2], set(reply[3])
     for i in range(6, len(reply), 4):
         id, attempt, max_attempts, record = reply[i : i + 4]
@@ -45,13 +45,13 @@ def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
 
 
 def unpack_kept(values: Sequence[Any]) -> list[Kept]:
-    """Read what a claim tells of tenants that were kept out."""
+    """Read the intervals of a claim's reply for which tenants were kept out."""
     rows = range(0, len(values), 4)
     return [Kept(values[i].decode(), reason_of(values[i + 1]), values[i + 2], values[i + 3]) for i in rows]
 
 
 def pack_options(task: NewTask) -> bytes:
-    """Pack what a task asks beyond the defaults; empty for a plain one."""
+    """Pack a task's options; empty if all are defaults."""
     if task[2:] == _PLAIN:
         return b""
     *fixed, dedupe_key, window_ms, result_ttl_ms, events, batch = task[2:]
@@ -61,19 +61,19 @@ def pack_options(task: NewTask) -> bytes:
 
 
 def pack_timing(timing: Timing) -> bytes:
-    """Pack when a schedule fires; Lua keeps it and does not look into it."""
+    """Pack a schedule's timing; Lua stores it without reading it."""
     zone, cron = timing.zone.encode(), timing.cron.encode()
     return _TIMING.pack(timing.every_ms, len(zone), len(cron)) + zone + cron
 
 
 def pack_template(task: NewTask) -> bytes:
-    """Pack the task that a schedule enqueues."""
+    """Pack the template of a schedule's tasks."""
     options = pack_options(task)
     return _TEMPLATE.pack(len(options)) + options + task.payload
 
 
 def _unpack_template(template: bytes) -> NewTask:
-    """Read the task that a schedule enqueues; every fire gives it another id."""
+    """Read the template of a schedule's tasks; every fire gives the task its id."""
     (size,) = _TEMPLATE.unpack_from(template)
     options, payload = template[_TEMPLATE.size :][:size], template[_TEMPLATE.size + size :]
     if not options:
@@ -87,7 +87,7 @@ def _unpack_template(template: bytes) -> NewTask:
 
 
 def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
-    """Read a schedule: its field, its head and, if it is there, its template."""
+    """Read a schedule: its field, its head and, if given, its template."""
     field, head, *templates = row
     version, paused, misfire, next_at, last_fired_at = _SCHEDULE.unpack_from(head)
     if version != _SCHEDULE_VERSION:
@@ -110,6 +110,6 @@ def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
 
 
 def unpack_opening_hours(tenant: bytes, head: bytes) -> OpeningHours:
-    """Read a hours; its head is the token for turning it."""
+    """Read opening hours; their head is needed to change them (see `set_opening_hours`)."""
     is_open, changes_at = _WINDOW.unpack_from(head)
     return OpeningHours(tenant.decode(), head[_WINDOW.size :].decode(), bool(is_open), int(changes_at), head)

@@ -1,7 +1,7 @@
-"""The registry of queues: which there are, who made each, and how one is deleted (lua/78_delete.lua, 63_registry.lua).
+"""The registry of queues: their names, who made each, and deletion (lua/78_delete.lua, 63_registry.lua).
 
-A queue is made by the first that puts something into it. What this server knows to be made is kept, so that it is asked
-once; that may be wrong when another server has deleted the queue, and the store then refuses what is put into it.
+A queue is made by the first call that puts something into it. This server remembers which queues exist, so that it asks
+the store once. If another server has deleted the queue meanwhile, the store refuses the call.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from fairq.store import keys
 from fairq.store.cluster import Cluster
 from fairq.store.connection import Connection
 
-MAX_KNOWN = 10_000  # queues that are remembered to be made
+MAX_KNOWN = 10_000  # queues that are remembered to exist
 
 
 class Maker(NamedTuple):
-    """Who made a queue (a tenant; empty: an operator) and when."""
+    """The tenant that made a queue (empty: an operator), and when."""
 
     made_by: str
     made_at_ms: int
 
 
 class Deletion(NamedTuple):
-    """How far a deletion is: `ok` (done), `more` (to be repeated) or `gone` (no such queue); what the queue held."""
+    """A deletion's outcome: `ok` (done), `more` (to be repeated) or `gone` (no such queue); what the queue held."""
 
     outcome: str
     held: Mapping[str, int]
@@ -38,7 +38,7 @@ class Deletion(NamedTuple):
 class Registry:
     """The queues of a store. `call(prefix, verb, ...)` calls the library.
 
-    `quota`: how many queues a tenant may have made; None: any number.
+    `quota`: how many queues a tenant may make; None: any number.
     """
 
     connection: Connection | Cluster
@@ -48,11 +48,11 @@ class Registry:
     _making: trio.Lock = field(factory=trio.Lock, init=False)
 
     async def make(self, queue: str, maker: str, *, is_unmade: bool = False) -> None:
-        """See to it that a queue is there; `is_unmade`: the store says that it is not. Raises: QuotaExceeded."""
+        """Make a queue unless it exists; `is_unmade`: the store says that it does not. Raises: QuotaExceeded."""
         async with self._making:  # calls go on in the order in which they came
             if queue in self.known:
                 return
-            is_new = not await self.connection.call("HEXISTS", keys.QUEUES, queue)  # which a full store answers too
+            is_new = not await self.connection.call("HEXISTS", keys.QUEUES, queue)  # works on a full store
             if is_new:
                 await self._add(queue, maker, self.quota if maker else None)
             if is_new or is_unmade:
@@ -63,19 +63,19 @@ class Registry:
             self.known.add(queue)
 
     async def _add(self, queue: str, maker: str, quota: int | None) -> None:
-        """Put a queue into the registry, unless it is there."""
+        """Add a queue to the registry, unless it is there. Raises: QuotaExceeded."""
         try:
             await self.call(keys.REGISTRY, "add_queue", queue, maker, "" if quota is None else quota)
         except QuotaExceeded:
-            message = f"tenant {maker} has made the {quota} queues that it may make: queue {queue} was not made"
+            message = f"tenant {maker} has reached its limit of {quota} queues: queue {queue} was not made"
             raise QuotaExceeded(message, field="queues") from None
 
     def forget(self, queue: str) -> None:
-        """A queue was deleted."""
+        """Forget a queue that was deleted."""
         self.known.discard(queue)
 
     async def read(self) -> dict[str, Maker]:
-        """Tell of all queues who made them, and when."""
+        """Return all queues, with who made each and when."""
         flat = await self.connection.call("HGETALL", keys.QUEUES)
         found = {}
         for name, entry in zip(flat[::2], flat[1::2], strict=True):
@@ -84,10 +84,10 @@ class Registry:
         return found
 
     async def delete(self, queue: str, *, purge: bool, seconds: float = float("inf")) -> Deletion:
-        """Delete a queue and all that it holds, for about so long: repeat it while the outcome is `more`.
+        """Delete a queue and its contents, for about `seconds`; repeat it while the outcome is `more`.
 
-        Once it is begun the queue is blocked until it is finished, by whoever repeats this.
-        Raises: NotEmpty if it holds anything, and `purge` was not said.
+        Once begun, the queue is blocked until the deletion is finished; any caller may continue it.
+        Raises: NotEmpty if the queue holds anything and `purge` is false.
         """
         deadline, prefix = trio.current_time() + seconds, keys.queue_prefix(queue)
         entry = await self.connection.call("HGET", keys.QUEUES, queue)
@@ -102,14 +102,14 @@ class Registry:
         while (outcome := await self.call(prefix, "empty_queue")) == b"more":
             if trio.current_time() >= deadline:
                 return Deletion("more", held)
-        if outcome == b"done":  # else somebody else has finished it
+        if outcome == b"done":  # else another caller has finished it
             if entry is not None:
                 await self.call(keys.REGISTRY, "remove_queue", queue, entry)
-            await self._tell(keys.DELETION_ENDED, queue)  # before anybody can make it anew
+            await self._tell(keys.DELETION_ENDED, queue)  # before the queue can be made again
             await self.call(prefix, "drop_queue")
         return Deletion("ok", held)
 
     async def _tell(self, what: str, queue: str) -> None:
-        """Have all servers forget a queue; the word may be lost."""
+        """Tell all servers to forget a queue; the message may be lost."""
         self.forget(queue)
         await self.connection.call("PUBLISH", keys.DELETED, f"{what} {queue}")

@@ -1,4 +1,4 @@
-"""What the verbs of the library reply, as the model's classes."""
+"""Converts the replies of the library's verbs to the model's classes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def limits_of(reply: Sequence[bytes]) -> Limits:
 
 
 def tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantState:
-    """Read a row of `tenants`; `unit` is what its shares are counted in."""
+    """Read a row of `tenants`; its shares are divided by `unit`."""
     weight, ready, held, delayed, leased, dead, done, delivered, entitled, *rest = values
     eligible, blocked, limited, size = (int(value) for value in rest)
     return TenantState(
@@ -73,7 +73,7 @@ def tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantSta
 
 
 def batch_state(id: str, row: Sequence[Any]) -> BatchState | None:
-    """Read a row of `batches`; None for one that is not known."""
+    """Read a row of `batches`; None for an unknown batch."""
     if not row:
         return None
     state, tenant, max_running, total, running, done, dead, cancelled, created_at, completed_at = row
@@ -89,7 +89,7 @@ def event(row: Sequence[Any]) -> Event:
 
 
 def task_state(id: str, row: Sequence[Any]) -> TaskState:
-    """Read a row of `tasks`; its last value, the lease's number, is not for those who ask."""
+    """Read a row of `tasks`; its last value, the lease's number, is not returned."""
     state, tenant, attempt, at_ms, detail, error, _ = row
     text = detail.decode()
     return TaskState(
@@ -105,7 +105,7 @@ def task_state(id: str, row: Sequence[Any]) -> TaskState:
 
 
 def dead_letter(row: Sequence[Any]) -> DeadLetter:
-    """Read a dead letter, with or without what is in its record."""
+    """Read a dead letter, with or without its task record."""
     id, tenant, reason, attempts, died_at, error, record = row
     text = error.decode(errors="replace")
     letter = DeadLetter(id.decode(), tenant.decode(), reason.decode(), attempts, int(died_at), text)

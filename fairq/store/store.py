@@ -1,4 +1,4 @@
-"""The typed door to the store: one method per verb of the Lua library."""
+"""The typed API of the store: one method per verb of the Lua library."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ from fairq.store.rows import batch_state, dead_letter, event, limits_of, queue_s
 
 log = structlog.get_logger("fairq.store")
 
-_RUNS, _RUNS_MS = 64, 7 * 86_400_000  # of a worker: how many are remembered, and for how long
-CHANGES, LOOKS = 64, 250  # of tasks in one call, where many things of each are changed, or looked at
+_RUNS, _RUNS_MS = 64, 7 * 86_400_000  # runs of a worker: how many are remembered, and for how long
+CHANGES, LOOKS = 64, 250  # tasks in one call that changes, or only reads, much of each
 _PROGRESS_MS = 3_600_000
 _UNMADE = "unmade"
 
 
 def _wall_ms() -> int:
-    """Tell the time by this process's clock: the store takes it as a witness of its own."""
+    """Return this process's time in ms: the store compares its own clock with it."""
     return round(time.time() * 1000)
 
 
 def _order_of(id: bytes) -> int:
-    """Make one number of the id of a stream's entry."""
+    """Return the id of a stream entry as one number."""
     ms, _, nth = id.decode().partition("-")
     return int(ms) << 10 | min(int(nth), 1023)
 
 
 def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
-    """Spell settlements as the store takes them."""
+    """Write settlements as arguments of the store's function."""
     args: list[str | int | bytes] = []
     for action, id, lease, delay_ms, error, result in settlements:
         if result and action == "ack":
@@ -74,9 +74,9 @@ def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
 
 
 class Claim(NamedTuple):
-    """The leases of one claim, how long they last, and when to tick since it blocked tenants (None: it did not).
+    """The leases of one claim, their lease time, and when to tick because it blocked tenants (None: it blocked none).
 
-    `kept`: what kept tenants that it served out of the draw before.
+    `kept`: the intervals for which the tenants that it served were kept out before.
     """
 
     lease_ms: int
@@ -87,14 +87,14 @@ class Claim(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A schedule, and its head as the store has it: the token for what follows from it."""
+    """A schedule, and its head in the store: a change based on it is accepted only while the head is the same."""
 
     head: bytes
     state: ScheduleState
 
     @property
     def field(self) -> str:
-        """What the store calls it."""
+        """The schedule's name in the store."""
         return f"{self.state.tenant}/{self.state.name}"
 
 
@@ -106,22 +106,22 @@ class Fire(NamedTuple):
 
 
 async def load_library(ask: Callable[..., Awaitable[Any]]) -> None:
-    """Put our version of the function library on a store, unless it is there."""
+    """Load our version of the function library into a store, unless it is there."""
     if await ask("FUNCTION", "LIST", "LIBRARYNAME", library.name()):
         return
     try:
         await ask("FUNCTION", "LOAD", library.source())
     except StoreRefused as error:
-        if "already exists" not in error.message:  # it does if another server, or another call, was faster
+        if "already exists" not in error.message:  # it does if another server or call was faster
             raise
 
 
 @define(eq=False)
 class Store:
-    """All verbs, on any number of queues. Calls may be made by many tasks at once.
+    """All verbs, on any number of queues. Many tasks may call at once.
 
-    Every method raises Unavailable (nothing was done), OutcomeUnknown (it may have been; repeat it with the same ids),
-    StoreFull (what makes something new: tasks, batches, schedules, tokens, queues, notes) or StoreRefused.
+    Every method raises Unavailable (nothing was done), OutcomeUnknown (it may have been done; repeat it with the same
+    ids) or StoreRefused. Methods that create tasks, batches, schedules, tokens, queues or notes also raise StoreFull.
     """
 
     connection: Connection | Cluster
@@ -151,7 +151,7 @@ class Store:
     async def _call_in_parts(
         self, verb: str, queue: str, ids: Sequence[str], *before: str | int, size: int = CHANGES
     ) -> list[Any]:
-        """Call a verb for some ids at a time, since more would be too much for one call; join the replies."""
+        """Call a verb for `size` ids at a time, to bound each call; join the replies."""
         replies: list[Any] = []
         for start in range(0, max(len(ids), 1), size):
             replies += await self._call(verb, queue, *before, *ids[start : start + size])
@@ -160,9 +160,9 @@ class Store:
     async def _put(
         self, verb: str, queue: str, *args: str | bytes | int | float, maker: str = "", at_once: Sequence[str] = ()
     ) -> Any:
-        """Call a verb that puts something into a queue, which is made if it is not there: by a tenant, or nobody.
+        """Call a verb that puts something into a queue; make the queue if it does not exist, for `maker` (a tenant).
 
-        `at_once`: more arguments where the call leaves before this yields, since the queue is known.
+        `at_once`: more arguments if the queue is known to exist, so that the call is sent before this yields.
         """
         if queue not in self.registry.known:
             at_once = ()
@@ -172,24 +172,23 @@ class Store:
         except FairqError as error:
             if error.code != _UNMADE:
                 raise
-        self.registry.forget(queue)  # it was deleted, and nobody told us
+        self.registry.forget(queue)  # it was deleted, and the message was lost
         await self.registry.make(queue, maker, is_unmade=True)
         try:
             return await self._call(verb, queue, *args)
         except FairqError as error:
             if error.code != _UNMADE:
                 raise
-            raise Unavailable(f"queue {queue} was deleted meanwhile") from None
+            raise Unavailable(f"queue {queue} was deleted during the call") from None
 
     async def enqueue(self, queue: str, tenant: str, tasks: Sequence[NewTask], *, hint: str = "all") -> list[str]:
         """Store up to 500 tasks of one tenant; returns an outcome for each.
 
-        `hint`: which servers are told, if they wait for work: `all`; `wake <server>`, that one first; `covered`: none,
-        for the caller claims as many right behind.
+        `hint`: which waiting servers are notified: `all`; `wake <server>`: that one first; `covered`: none, because the
+        caller claims as many tasks right behind.
 
-        `ok`; `duplicate` of a known id; `duplicate <id>` where that task holds the dedupe key; `expired`, its hours is
-        over already.
-        Atomic, and durable when it returns as far as the store's `appendfsync` says.
+        Outcomes: `ok`; `duplicate`: the id is known; `duplicate <id>`: that task holds the dedupe key; `expired`: its
+        expiry has already passed. Atomic, and on return as durable as the store's `appendfsync` makes it.
         """
         args: list[str | bytes] = []
         for task in tasks:
@@ -199,11 +198,11 @@ class Store:
         return [outcome.decode() for outcome in outcomes]
 
     async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
-        """Lease up to `limit` ready tasks by the fair pick, 150 at most.
+        """Lease up to `limit` ready tasks by the fair pick, at most 150.
 
-        `slots`: how many are attached (None: as many as before).
-        `name` stands in the leases, and is the claim's id: after OutcomeUnknown, claim `again` under the same name, and
-        what the first call took is given once more. Cancelled: the leases expire by themselves.
+        `slots`: how many are attached (None: as many as before). `name` stands in the leases, and is the claim's id:
+        after OutcomeUnknown, claim `again` under the same name, which returns the leases of the first call again.
+        Cancelled: the leases expire by themselves.
         """
         told = ("again" if again else "", _wall_ms(), "" if slots is None else slots)
         reply = await self._call("claim", queue, name, limit, *told)
@@ -214,7 +213,7 @@ class Store:
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`.
 
-        Those that are too much for one call (many failures, or tasks that ask for much) go in several.
+        More work than one call may do (many failures, or tasks with options) is divided among several calls.
         """
         outcomes: list[Outcome] = []
         at_once = LOOKS
@@ -230,20 +229,20 @@ class Store:
             at_once = len(told)
 
     async def take(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-        """Extend leases (id, number) that come to another connection: an outcome, and how often each was taken over."""
+        """Extend leases (id, number) that move to another connection; returns outcomes, and times taken over."""
         outcomes = await self.settle(queue, [Settlement("take", id, lease) for id, lease in leases])
         told = (outcome.partition(" ") for outcome in outcomes)
         return [(outcome, int(taken or 0)) for outcome, _, taken in told]
 
     async def hand_back(self, queue: str, leases: Sequence[tuple[str, int, int]], action: Action) -> None:
-        """End leases (id, number, how often taken over) of a connection that has gone, but for those taken since."""
+        """End leases (id, number, times taken over) of an ended connection, except those taken over since."""
         for start in range(0, len(leases), MAX_BATCH):
             some = leases[start : start + MAX_BATCH]
             fenced: list[Any] = [Settlement(action, id, f"{lease}/{taken}") for id, lease, taken in some]  # type: ignore[arg-type]
             await self.settle(queue, fenced)
 
     async def tick(self, queue: str, limit: int = 125) -> Tick:
-        """Promote due tasks, expire late ones, reap dead leases, trim dead letters: they share the limit."""
+        """Promote due tasks, expire late ones, reap dead leases, trim dead letters; `limit` bounds their sum."""
         tick = Tick(*await self._call("tick", queue, limit, _wall_ms()))
         return evolve(tick, ahead_ms=tick.now_ms - _wall_ms())
 
@@ -254,42 +253,42 @@ class Store:
     async def reschedule(
         self, queue: str, ids: Sequence[str], *, delay_ms: int = 0, start_at_ms: int = 0
     ) -> list[Outcome]:
-        """Give up to 500 waiting tasks another start (0: now): `ok`, `running`, `expired` (unchanged) or `gone`."""
+        """Change when up to 500 waiting tasks start (0: now): `ok`, `running`, `expired` (unchanged) or `gone`."""
         outcomes = await self._call_in_parts("reschedule", queue, ids, delay_ms, start_at_ms)
         return [outcome.decode() for outcome in outcomes]
 
     async def set_weight(self, queue: str, tenant: str, weight: float) -> float:
-        """Give a tenant a weight, acting on its backlog at once; returns the weight it had."""
+        """Set a tenant's weight, which applies to its backlog at once; returns the old weight."""
         before: int = await self._put("set_weight", queue, tenant, max(1, round(weight * 1000)))
         return before / 1000
 
     async def set_limits(self, queue: str, tenant: str, changes: Mapping[str, float | None]) -> Limits:
-        """Change limits of a tenant, or (empty name) those for all, all or none; returns what was set until now."""
+        """Change limits of a tenant, or (empty name) those for all, atomically; returns the old limits."""
         pairs: list[str | float] = []
         for name, value in changes.items():
             pairs += (name, -1 if value is None else value)
         return limits_of(await self._put("set_limits", queue, tenant, *pairs))
 
     async def limits(self, queue: str, tenant: str) -> Limits:
-        """Read what limits are set for a tenant, or (empty name) for all."""
+        """Read the limits set for a tenant, or (empty name) for all."""
         return limits_of(await self._call("limits", queue, tenant))
 
     async def set_opening_hours(self, queue: str, hours: OpeningHours) -> str | None:
-        """Say when a tenant, or the queue, is open (empty text: always); returns the text until now.
+        """Set the opening hours of a tenant, or of the queue (empty text: always open); returns the old text.
 
-        A hours with a head is set only if that still stands: None if somebody else was first.
+        Hours with a head are set only if the head in the store is the same; None if another server was first.
         """
         rest = (hours.text, int(hours.is_open), hours.changes_at_ms, hours.head)
         before: bytes | None = await self._put("set_opening_hours", queue, hours.tenant, *rest)
         return None if before is None else before.decode()
 
     async def opening_hours(self, queue: str, tenants: Sequence[str] = ()) -> tuple[int, list[OpeningHours]]:
-        """Read the store's time, and the hours of some (empty name: the queue's), or those that are to turn."""
+        """Read the store's time, and opening hours: those of `tenants` (empty name: the queue's), or those due."""
         now_ms, *rows = await self._call("opening_hours", queue, *tenants)
         return now_ms, [unpack_opening_hours(*row) for row in rows]
 
     async def pause(self, queue: str, tenant: str = "") -> bool:
-        """Hold back a tenant, or the whole queue; returns whether it was paused already."""
+        """Stop starting tasks of a tenant, or of the whole queue; returns whether it was already paused."""
         return bool(await self._put("pause", queue, tenant))
 
     async def resume(self, queue: str, tenant: str = "") -> bool:
@@ -297,10 +296,10 @@ class Store:
         return bool(await self._put("resume", queue, tenant))
 
     async def repair(self, queue: str, number: int | None = None, *, seconds: float = float("inf")) -> Repair:
-        """Mend what is wrong in a queue, for about so long: repeat it, with its number, while the outcome is `more`.
+        """Repair a queue, for about `seconds`; repeat it, with the returned number, while the outcome is `more`.
 
-        Until it is `done` the queue gives no tasks, and changes are refused with Repairing. Whoever calls goes on where
-        the last one stopped.
+        Until the outcome is `done`, the queue gives no tasks, and changes are refused with Repairing. Any caller
+        continues where the last one stopped.
         """
         deadline = trio.current_time() + seconds
         while True:
@@ -310,7 +309,7 @@ class Store:
                 return Repair(outcome.decode(), number, doing.decode(), mended)
 
     async def configure(self, queue: str, changes: dict[str, str | int]) -> None:
-        """Change settings of the queue (model.check_settings), all or none."""
+        """Change settings of the queue (model.check_settings), atomically."""
         pairs: list[str | int] = []
         for name, value in changes.items():
             pairs += (name, SHARES.index(str(value)) if name == "share" else value)
@@ -348,7 +347,7 @@ class Store:
                 return [found[tenant] for tenant in sorted(found)]
 
     async def tasks(self, queue: str, ids: Sequence[str]) -> list[TaskState]:
-        """Tell what is known of up to 500 tasks."""
+        """Read the states of up to 500 tasks."""
         rows = await self._call_in_parts("tasks", queue, ids, size=LOOKS)
         states = [task_state(id, row) for id, row in zip(ids, rows, strict=True)]
         leased = [i for i, state in enumerate(states) if state.state == "leased"]
@@ -361,44 +360,44 @@ class Store:
         return states
 
     async def why(self, queue: str, id: str) -> Waiting:
-        """Read what there is to know of why a task waits."""
+        """Read the facts that explain why a task waits."""
         now_ms, row, *pairs = await self._call("why", queue, id)
         state = task_state(id, row)
         facts = {name.decode(): float(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
         return Waiting(now_ms, state.state, state.attempt, state.at_ms, Facts(**facts) if facts else None)
 
     async def permissions(self, queue: str) -> list[str]:
-        """Name the commands of the library that the store's user may not run on a queue's keys."""
+        """Return the commands of the library that the store's user may not run on a queue's keys."""
         return [name.decode() for name in await self._call("permissions", queue)]
 
     async def write_progress(self, queue: str, id: str, lease: int, fraction: float, text: str) -> None:
-        """Say how far a leased task has come; of no effect once another lease has it."""
+        """Write a leased task's progress; it is ignored once the task has another lease."""
         value = orjson.dumps([lease, fraction, text])
         await self.connection.call("SET", keys.progress_key(queue, id), value, "PX", _PROGRESS_MS)
 
     async def forget_progress(self, queue: str, ids: Sequence[str]) -> None:
-        """Delete what was said of tasks that are leased no more."""
+        """Delete the progress of tasks that are no longer leased."""
         await self.connection.call("DEL", *(keys.progress_key(queue, id) for id in ids))
 
     async def open_batch(
         self, queue: str, tenant: str, id: str, max_running: int, callbacks: Sequence[bytes], *, events: bool = False
     ) -> bool:
-        """Open a batch; callbacks are payloads for complete, success and death, or empty. False if it is there."""
+        """Open a batch; callbacks are payloads for complete, success and death, or empty. False if it exists."""
         args: tuple[str | bytes | int, ...] = (id, max_running, *callbacks, int(events))
         return bool(await self._put("open_batch", queue, tenant, *args, maker=tenant) == b"ok")
 
     async def close_batch(self, queue: str, id: str) -> str:
-        """Take no more tasks into a batch; returns the state that it had. Raises: NotFound."""
+        """Close a batch to new tasks; returns its old state. Raises: NotFound."""
         before: bytes = await self._call("close_batch", queue, id)
         return before.decode()
 
     async def cancel_batch(self, queue: str, id: str) -> str:
-        """Close a batch and cancel its tasks (the ticker does what is too much for one call). Raises: NotFound."""
+        """Close a batch and cancel its tasks (the ticker continues what exceeds one call). Raises: NotFound."""
         before: bytes = await self._call("cancel_batch", queue, id)
         return before.decode()
 
     async def batches(self, queue: str, ids: Sequence[str]) -> list[BatchState | None]:
-        """Tell how far batches are; None for those that are not known."""
+        """Read the states of batches; None for unknown ones."""
         return [batch_state(id, row) for id, row in zip(ids, await self._call("batches", queue, *ids), strict=True)]
 
     async def results(self, queue: str, ids: Sequence[str]) -> list[bytes | None]:
@@ -410,9 +409,9 @@ class Store:
                 return results
 
     async def events(self, queue: str, tenant: str, after: int, count: int) -> EventPage:
-        """Read what was told of a tenant after an event, in its order; after 0, what is kept.
+        """Read a tenant's events after an id, in order; after 0, from the oldest one kept.
 
-        Raises: TooOld if some of it is not kept any more; BadRequest if no such event was ever told.
+        Raises: TooOld if some of them are no longer kept; BadRequest if the id is newer than the newest event.
         """
         oldest, newest, *rows = await self._call("events", queue, tenant, after, count)
         page = EventPage(oldest, newest, [event(row) for row in rows])
@@ -431,7 +430,7 @@ class Store:
     async def dead(
         self, queue: str, which: DeadFilter | None = None, cursor: str = "", count: int = 100, *, brief: bool = False
     ) -> DeadPage:
-        """List dead letters that match, from a cursor on; `brief` leaves out what is in the task's record."""
+        """List dead letters that match, from a cursor on; `brief` leaves out the fields of the task's record."""
         tenant, reason, error, older, younger = astuple(which or DeadFilter())
         mode = "brief" if brief else ""
         args = (tenant or "", cursor, count, reason or "", error or "", older, younger, mode)
@@ -457,7 +456,7 @@ class Store:
     ) -> tuple[str, int]:
         """Create or change a schedule; returns `created`, `changed` or `same`, and when it fires next.
 
-        `maker`: the tenant that makes the queue by this, if it is new; nobody where an operator does it.
+        `maker`: the tenant that makes the queue if it is new; empty for an operator.
         """
         rest = (next_at_ms, MISFIRES.index(misfire), pack_timing(timing), pack_template(task))
         outcome, next_at = await self._put("schedule", queue, tenant, name, *rest, maker=maker)
@@ -468,7 +467,7 @@ class Store:
         return bool(await self._call("unschedule", queue, tenant, name) == b"ok")
 
     async def pause_schedule(self, queue: str, tenant: str, name: str) -> bool | None:
-        """Let a schedule fire no more; returns whether it was paused already, None if there is none."""
+        """Stop a schedule from firing; returns whether it was already paused, None if it does not exist."""
         before = await self._call("pause_schedule", queue, tenant, name)
         return None if before < 0 else bool(before)
 
@@ -478,8 +477,10 @@ class Store:
         return bool(await self._call("resume_schedule", queue, tenant, name, schedule.head, next_at_ms) == b"ok")
 
     async def fire(self, queue: str, fires: Sequence[Fire]) -> list[str]:
-        """Fire up to 100 due schedules, each once whoever else tries: `ok`, `misfire` or `gone`, `duplicate` (with the
-        id of the task that holds the dedupe key, if that is why).
+        """Fire up to 100 due schedules, each once even if several servers try.
+
+        Outcomes: `ok`, `misfire`, `gone`, `quota_exceeded`, or `duplicate` (with the id of the task that holds the
+        dedupe key, if that is the cause).
         """
         args: list[str | bytes | int] = []
         for schedule, next_at_ms in fires:
@@ -514,11 +515,11 @@ class Store:
         return deleted
 
     async def count_revocations(self) -> int:
-        """Return how many tokens were deleted so far, for whoever may not have been told."""
+        """Return how many tokens were deleted so far, for servers that may have missed a message."""
         return int(await self.connection.call("GET", keys.REVOCATIONS) or 0)
 
     async def known_tokens(self, ids: Sequence[str]) -> set[str]:
-        """Return those of these ids that there is a token of."""
+        """Return the ids among these that belong to a token."""
         known: set[str] = set()
         for start in range(0, len(ids), LOOKS):
             some = ids[start : start + LOOKS]
@@ -527,17 +528,17 @@ class Store:
         return known
 
     async def wake(self, queue: str) -> None:
-        """Tell all servers that there may be work in a queue; it may be lost."""
+        """Tell all servers that there may be work in a queue; the message may be lost."""
         await self.connection.call("SPUBLISH", keys.ready_channel(queue), keys.READY)
 
     async def tell_workers(self, message: bytes) -> None:
-        """Say something about workers to all servers; it may be lost."""
+        """Send a message about workers to all servers; it may be lost."""
         await self.connection.call("PUBLISH", keys.WORKERS, message)
 
     async def order_of_worker(self, token: str, worker: str, run: int) -> int:
-        """Tell when this run of a worker came first under its name: later ones have greater numbers.
+        """Return a number for when this run of a worker first attached under its name: later runs have greater ones.
 
-        In a full store a new run is not noted; it comes right after the last one that was.
+        A full store does not record a new run; it gets the number after the last recorded run.
         """
         key = keys.runs_key(token, worker)
         runs = [(_order_of(id), int(fields[1])) for id, fields in await self.connection.call("XRANGE", key, "-", "+")]
@@ -551,7 +552,7 @@ class Store:
         return order
 
     async def write_workers(self, server: str, roster: bytes, ttl_ms: int) -> None:
-        """Say who is attached to a server; an empty roster takes it off the list."""
+        """Write the list of a server's workers; an empty one removes the server."""
         if not roster:
             await self.connection.call("DEL", keys.workers_key(server))
             await self.connection.call("SREM", keys.SERVERS, server)
@@ -560,7 +561,7 @@ class Store:
         await self.connection.call("SADD", keys.SERVERS, server)
 
     async def read_workers(self) -> dict[str, bytes]:
-        """Read who is attached to which server; forgets servers that do not write any more."""
+        """Read the lists of workers by server; removes servers whose list has expired."""
         lists = {}
         for server in [name.decode() for name in await self.connection.call("SMEMBERS", keys.SERVERS)]:
             if roster := await self.connection.call("GET", keys.workers_key(server)):

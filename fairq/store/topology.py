@@ -1,7 +1,7 @@
-"""Finding out what a store is made of: the hosts of its URL, whether they are a cluster, and who has which slot.
+"""Reads a store's topology: the hosts of its URL, whether they are a cluster, and which primary has which slots.
 
-HELLO says whether a node belongs to a cluster; every user may call it. CLUSTER SLOTS says which primary has which
-slots; redis-py reads its answer.
+HELLO tells whether a node belongs to a cluster; every user may call it. CLUSTER SLOTS lists the slots of each primary;
+redis-py reads its answer.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def parse_seeds(url: str) -> list[Address]:
 
 
 def node_address(seed: Address, host: str, port: int) -> Address:
-    """Return where a node of a seed's cluster is; one logs in there as at the seed."""
+    """Return the address of a node of a seed's cluster, with the seed's login."""
     name = f"[{host}]" if ":" in host else host
     shown = f"{'rediss' if seed.tls else 'redis'}://{name}:{port}"
     return attrs.evolve(seed, shown=shown, host=host, port=port, path="", database=0)
 
 
 def read_slots(reply: object, host: str) -> list[Range]:
-    """Read the answer to CLUSTER SLOTS; `host` is where it came from, which nodes do not always know themselves."""
+    """Read the answer to CLUSTER SLOTS; `host` is the answering node's, for nodes that do not know their own."""
     slots = parse_cluster_slots(reply, current_host=host)
     return [Range(first, last, *node["primary"]) for (first, last), node in slots.items()]
 
@@ -61,7 +61,7 @@ async def _is_cluster_node(address: Address) -> bool:
     stream, reader = await connect(attrs.evolve(address, database=0))
     try:
         hello = await ask(stream, reader, "HELLO")
-    except StoreRefused:  # a proxy that does not know it, or a user that may not
+    except StoreRefused:  # a proxy without HELLO, or a user without permission
         return False
     finally:
         await trio.aclose_forcefully(stream)
@@ -69,9 +69,9 @@ async def _is_cluster_node(address: Address) -> bool:
 
 
 async def is_cluster(seeds: Sequence[Address], within: float, timeout: float = 5.0) -> bool:
-    """Tell whether the first seed that answers belongs to a cluster; ask again for `within` seconds until one does.
+    """Return whether the first seed that answers belongs to a cluster; retry for `within` seconds until one answers.
 
-    Raises: Unavailable with the cause if none does, StoreRefused if one lets nobody in.
+    Raises: Unavailable with the cause if none answers, StoreRefused if one refuses us.
     """
     backoff, failures, trouble = FullJitterBackoff(cap=1.0, base=0.05), 0, "no answer"
     with trio.move_on_after(within):
@@ -81,7 +81,7 @@ async def is_cluster(seeds: Sequence[Address], within: float, timeout: float = 5
                     with trio.fail_after(timeout):
                         return await _is_cluster_node(seed)
                 except (*BROKEN, trio.TooSlowError, Unavailable) as error:
-                    trouble = str(error) or str(error.__cause__ or "it is too slow")
+                    trouble = str(error) or str(error.__cause__ or "no answer in time")
                     log.warning("store away", store=seed.shown, error=trouble)
             failures += 1
             await trio.sleep(backoff.compute(failures))

@@ -101,7 +101,7 @@ class AddressRules:
             try:
                 found.append(ip_network(text))
             except ValueError as error:
-                raise SettingsError(f"allow_private: {error}", field="allow_private") from None
+                raise SettingsError(f"allow_private: invalid network: {error}", field="allow_private") from None
         return cls(tuple(found))
 
     def refusal(self, address: Address) -> str | None:
@@ -117,5 +117,5 @@ class AddressRules:
     def check(self, text: str, host: str) -> str:
         """Return the address of a host if it may be connected to. Raises: AddressRefused."""
         if kind := self.refusal(ip_address(text)):
-            raise AddressRefused(f"{host} has an address that is refused: {text} is {kind}", kind)
+            raise AddressRefused(f"{host} has a refused address: {text} is {kind}", kind)
         return text

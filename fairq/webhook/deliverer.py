@@ -153,7 +153,7 @@ class Deliverer:
             if task.wants_result:
                 encode_payload(result, "result", MAX_RESULT_BYTES)
         except (BadRequest, TooLarge) as error:  # too deep, or too long as JSON: delivered all the same
-            line.warning("answer not kept", reason=error.message)
+            line.warning("result not kept", reason=error.message)
             return None
         return result
 

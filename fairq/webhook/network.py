@@ -46,9 +46,9 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
         try:
             found = await self.resolve(host, port)
         except (OSError, UnicodeError) as error:
-            raise httpcore2.ConnectError(f"it has no address: {error}") from None
+            raise httpcore2.ConnectError(f"the host has no address: {error}") from None
         addresses = [self.rules.check(address, host) for address in found]
-        trouble: Exception = httpcore2.ConnectError("it has no address")
+        trouble: Exception = httpcore2.ConnectError("the host has no address")
         for left, address in zip(range(len(addresses) - 1, -1, -1), addresses, strict=True):
             limit = ATTEMPT_S if left else None
             try:

@@ -39,7 +39,8 @@ def read_secret(text: str) -> bytes:
     except (Base64Error, ValueError):
         secret = b""
     if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
-        message = f"a webhook secret is {PREFIX} and {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes in base64"
+        expected = f"{PREFIX} and {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes in base64"
+        message = f"invalid webhook secret: expected {expected}"
         raise SettingsError(message, field="secret")
     return secret
 
@@ -98,11 +99,11 @@ def verify(
     """
     known = [read_secret(text) for text in ([secrets] if isinstance(secrets, str) else secrets)]
     if not known:
-        raise SettingsError("verify needs a secret", field="secrets")
+        raise SettingsError("secrets must name at least 1 secret", field="secrets")
     given = {name.lower(): value for name, value in headers.items()}
     for name in ("webhook-id", "webhook-timestamp", "webhook-signature"):
         if not given.get(name):
-            raise BadSignature(f"the request has no header {name}", field=name)
+            raise BadSignature(f"missing header {name}", field=name)
     id, timestamp = given["webhook-id"], given["webhook-timestamp"]
     if not _TIMESTAMP.match(timestamp):
         raise BadSignature("webhook-timestamp must be whole seconds", field="webhook-timestamp")
@@ -112,5 +113,5 @@ def verify(
     expected = [_sign(secret, id, timestamp, body).encode() for secret in known]
     matches = [hmac.compare_digest(right, one) for right in expected for one in signatures]
     if not any(matches):
-        raise BadSignature("no signature is right", field="webhook-signature")
+        raise BadSignature("no signature matches", field="webhook-signature")
     return id

@@ -57,7 +57,7 @@ def check_host(text: str) -> str:
     if _NUMBER.match(labels[-1]):
         return str(IPv4Address(host))
     if len(host) > 253 or not all(map(_LABEL.match, labels)):
-        raise ValueError(f"{text!r:.80} is no host's name")
+        raise ValueError(f"invalid host name {text!r:.80}")
     return host
 
 
@@ -80,7 +80,7 @@ class HostPattern:
         try:
             host = check_host(text.removeprefix("*."))
             if is_below and is_address(host):
-                raise ValueError("nothing is below an address")
+                raise ValueError("*. needs a name, not an address")
         except ValueError as error:
             message = f"allow_host must be a host's name, or *.name for all below it: {error}"
             raise SettingsError(message, field="allow_host") from None
@@ -94,10 +94,12 @@ class HostPattern:
 def _complaint(text: str) -> str:
     scheme = text.partition(":")[0].lower()
     if scheme in ("ws", "wss"):
-        return "url is where tasks are posted, https://...; the fairq server's is `server`, or FAIRQ_URL"
+        return (
+            "url must be the https:// URL that tasks are posted to; set the fairq server's URL by `server` or FAIRQ_URL"
+        )
     if "@" in text.split("://")[-1].split("/")[0]:
-        return "url must not hold a user or password; requests are signed"
-    return f"url must look like https://host/path, with {TENANT} where the tenant's name shall be, not {text!r:.200}"
+        return "url must not contain a user or password; requests are signed"
+    return f"invalid url {text!r:.200}: expected https://host/path, with {TENANT} for the tenant's name"
 
 
 @frozen
@@ -132,7 +134,9 @@ class UrlTemplate:
         except ValueError as error:
             raise SettingsError(f"url: {error}", field="url") from None
         if self.scheme == "http" and not plaintext and host not in ("localhost", "127.0.0.1", "::1"):
-            message = "url must be https:// but for this machine; `plaintext` lets all on the way read the tasks"
+            message = (
+                "url must use https:// except for this machine; `plaintext` allows http://, which is not encrypted"
+            )
             raise SettingsError(message, field="url")
         if TENANT in self.host:
             return self
@@ -151,7 +155,7 @@ class UrlTemplate:
             try:
                 rules.check(self.host, "url")
             except AddressRefused as error:
-                raise SettingsError(f"{error.message}; `allow_private` would let it pass", field="url") from None
+                raise SettingsError(f"{error.message}; `allow_private` can allow it", field="url") from None
 
     def for_tenant(self, tenant: str) -> Url:
         """Return the URL of a tenant's tasks. Raises: HostRefused."""
@@ -161,7 +165,7 @@ class UrlTemplate:
             try:
                 host = check_host(host.replace(TENANT, name))
             except ValueError as error:
-                raise HostRefused(f"{tenant} has no host: {error}", field="tenant") from None
+                raise HostRefused(f"tenant {tenant} has no valid host: {error}", field="tenant") from None
             if self.allowed and not any(pattern.matches(host) for pattern in self.allowed):
                 raise HostRefused(f"{host} is not in allow_host", field="tenant")
         return Url(self.scheme, host, self.port, self.target.replace(TENANT, name))

@@ -1,7 +1,7 @@
-"""The client's end of a connection, across reconnects: calls, their deadlines, and what is sent again.
+"""The client's end of a connection, across reconnects: calls, their deadlines, and resending.
 
-Every call is idempotent on ids that its caller chose, so a call without an answer is simply sent again on the next
-connection. Concurrent enqueues are coalesced: while WINDOW frames are under way, tasks gather and leave together.
+Every call is idempotent on ids that its caller chose, so a call without an answer is sent again on the next
+connection. Concurrent enqueues are coalesced: while SEND_WINDOW frames are under way, tasks gather for one frame.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SEND_WINDOW = 2
 RETRYABLE = frozenset({"unavailable", "outcome_unknown", "too_many", "draining", "repairing"})
 FATAL = frozenset({"unauthorized", "forbidden", "superseded", "closed"})
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
-FRAME_BYTES = 1_024  # of a frame, around what is counted piece by piece
-_ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer: others' are read in between
+FRAME_BYTES = 1_024  # of a frame, without its tasks or leases
+_ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer: the server reads others' in between
 _TASK_BYTES = 256  # of a task in a frame, around its payload
 _MOST_BYTES_PER_CHAR = 4  # in UTF-8
 _TASK_OPTIONS, _PLAIN = NewTask._fields[2:], NewTask("", b"")[2:]
@@ -37,7 +37,7 @@ _TASK_OPTIONS, _PLAIN = NewTask._fields[2:], NewTask("", b"")[2:]
 
 @define(eq=False)
 class Call:
-    """Something asked of the server; `wake` is called when it is done."""
+    """A request to the server; `wake` is called when it is done."""
 
     deadline: float
     wake: Callable[[], None] = lambda: None
@@ -46,7 +46,7 @@ class Call:
     error: FairqError | None = None
     missing: int = 0  # outcomes still to come
     under_way: int = 0  # frames without an answer
-    in_doubt: bool = False  # some of it was done, or may have been
+    in_doubt: bool = False  # part of it was done, or may have been
     last_refusal: FairqError | None = None
 
     def finish(self, result: Any = None, error: FairqError | None = None) -> None:
@@ -56,47 +56,47 @@ class Call:
             self.wake()
 
     def refused(self, error: FairqError) -> None:
-        """A frame of it was refused for now; it will be sent again."""
+        """Note that a frame of the call was refused for now; it will be sent again."""
         self.under_way -= 1
         self.last_refusal = error
         self.in_doubt = self.in_doubt or error.code == OutcomeUnknown.code
 
     def lost(self) -> None:
-        """The answer to a frame of it was lost; it will be sent again."""
+        """Note that the answer to a frame of the call was lost; the frame will be sent again."""
         self.under_way -= 1
         self.in_doubt = True
 
     def give_up(self, trouble: str) -> None:
-        """Fail at the deadline with what is known: may it have been done, and why was it refused or never sent?"""
+        """Fail at the deadline: OutcomeUnknown if it may have been done, else the last refusal or Unavailable."""
         if self.under_way or self.in_doubt:
-            self.finish(error=OutcomeUnknown("no answer in time; it may have been done"))
+            self.finish(error=OutcomeUnknown("no answer in time; the request may have been done"))
         else:
             why = f"no connection to the server in time; nothing was done ({trouble or 'no welcome'})"
             self.finish(error=self.last_refusal or Unavailable(why))
 
 
 class Exchange:
-    """One frame under way, and what its answer means."""
+    """One frame under way, and how its answer is handled."""
 
     def answered(self, body: dict[str, Any], now: float) -> None:
-        """Take the reply. Raises: BadFrame, before anything is changed, if it does not answer what was asked."""
+        """Handle the reply. Raises: BadFrame, before anything is changed, if it does not fit the request."""
 
     def refused(self, error: FairqError, now: float) -> None:
-        """Take a refusal."""
+        """Handle a refusal."""
 
     def lost(self) -> None:
-        """The connection went away without an answer: ask again on the next."""
+        """Send the frame again on the next connection, since this one ended without an answer."""
 
     def unsent(self, error: TooLarge, now: float) -> None:
-        """The frame would be too large, and was not sent."""
+        """Handle a frame that was too large to be sent."""
         self.refused(error, now)
 
 
 def outcomes_of(body: Mapping[str, Any], name: str, count: int) -> list[str]:
-    """Return the outcomes in a reply's body, one for each thing asked. Raises: BadFrame."""
+    """Return the outcomes in a reply's body, one for each item of the request. Raises: BadFrame."""
     outcomes = body.get(name)
     if not isinstance(outcomes, list) or len(outcomes) != count:
-        raise BadFrame(f"the server did not answer with {count} {name}")
+        raise BadFrame(f"invalid reply: expected {count} {name}")
     return outcomes
 
 
@@ -131,10 +131,10 @@ class _Chunk:
     tasks: Sequence[NewTask]
     start: int
     stop: int
-    is_alone: bool = False  # not to share a frame with others
+    is_alone: bool = False  # must not share a frame with other chunks
 
     def fit(self, places: int, room: int) -> tuple[int, int, int]:
-        """Return up to where the tasks fit into a frame with so many places and bytes, and how many then are left."""
+        """Return where the tasks that fit into `places` and `room` bytes stop, and the places and bytes left."""
         stop, left = self.start, (places, room)
         for task in self.tasks[stop : min(self.stop, stop + places)]:
             places, room = places - task.places, room - len(task.payload) - _TASK_BYTES
@@ -177,7 +177,7 @@ class _EnqueueExchange(Exchange):
             return
         for chunk in self.chunks:
             chunk.call.refused(error)
-            # if one of the calls is at fault, each is sent again by itself to find out which
+            # one of the calls is invalid: each is sent again alone to find out which
             chunk.is_alone = chunk.is_alone or error.code not in RETRYABLE
         self.session.put_back(self.queue, self.chunks)
 
@@ -187,7 +187,7 @@ class _EnqueueExchange(Exchange):
         self.session.put_back(self.queue, self.chunks)
 
     def unsent(self, error: TooLarge, now: float) -> None:
-        """Send a half of the tasks at a time."""
+        """Send the tasks again in two halves."""
         chunks = list(self.chunks)
         if len(chunks) == 1:
             (chunk,) = chunks
@@ -212,7 +212,7 @@ def _encode_task(task: NewTask) -> dict[str, Any]:
 
 @define(eq=False)
 class ClientSession(Session):
-    """A client's conversation with whichever server it is connected to.
+    """A client's session, across connections to any of the servers.
 
     The driver calls `connected` and `disconnected`, and connects again at `reconnect_at`. `jitter` gives numbers in
     [0, 1).
@@ -220,18 +220,18 @@ class ClientSession(Session):
 
     jitter: Callable[[], float] = random.random
     is_connected: bool = False
-    is_open: bool = False  # the server has welcomed us
+    is_open: bool = False  # the server's `welcome` was received
     is_draining: bool = False
     reconnect_at: float = 0.0
     max_batch: int = MAX_BATCH
     max_message_bytes: int = MAX_MESSAGE_BYTES
     server_warning: str | None = None
-    trouble: str = ""  # why the last attempt to connect failed; the driver's to tell
+    trouble: str = ""  # why the last attempt to connect failed; set by the driver
     fatal: FairqError | None = field(default=None, init=False)
     requests: deque[_RequestExchange] = field(factory=deque, init=False)
     chunks: defaultdict[str, deque[_Chunk]] = field(factory=lambda: defaultdict(deque), init=False)  # by queue
     under_way: Counter[type[Exchange]] = field(factory=Counter, init=False)  # how many frames are under way
-    _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done ones
+    _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done calls
     _calls_to_sweep: int = field(default=1_000, init=False)
     _number: Callable[[], int] = field(factory=lambda: count(1).__next__, init=False)
     _failures: int = field(default=0, init=False)
@@ -241,14 +241,14 @@ class ClientSession(Session):
     _under_way: dict[int, Exchange] = field(factory=dict, init=False)
 
     def connected(self, now: float) -> None:
-        """A connection stands; the server speaks first."""
+        """Note that a connection is established; the server sends the first frame."""
         self.last_received_at = self.last_sent_at = now
         self.is_connected, self.is_timed_out, self.is_draining = True, False, False
 
     def disconnected(self, now: float) -> None:
-        """The connection is gone, or could not be made: what had no answer will be sent again on the next.
+        """Note that the connection ended or failed; frames without an answer will be sent again on the next.
 
-        The wait grows with every failure, full jitter; a connection that lasted RECONNECT_CAP_S was none.
+        The wait grows with every failure, with full jitter; a connection that lasted RECONNECT_CAP_S resets it.
         """
         if self.is_open and now - self._opened_at >= RECONNECT_CAP_S:
             self._failures = 0
@@ -263,20 +263,20 @@ class ClientSession(Session):
             exchange.lost()
 
     def back_off(self, now: float, retry_in_ms: int | None = None) -> None:
-        """Hold new frames back for a while: the server said that it cannot serve just now, or not before."""
+        """Delay new frames: the server cannot serve now, or named a time (ms) to wait."""
         self._refusals = min(self._refusals + 1, 5)
         asked_s = min((retry_in_ms or 0) / 1000, RECONNECT_CAP_S)
         self._resume_at = now + max(0.05 * 2**self._refusals, 2 * asked_s) * (0.5 + self.jitter() / 2)
 
     def close(self) -> None:
-        """Fail all that still waits, and all that will be asked."""
+        """Fail all waiting calls and all later ones."""
         self.fatal = self.fatal or Closed("the client was closed")
         for _, _, call in self._calls:
             call.finish(error=self.fatal)
         self._calls.clear()
 
     def request(self, kind: str, body: Mapping[str, Any], deadline: float) -> Call:
-        """Ask something; the call's result is the reply's body."""
+        """Send a request; the call's result is the reply's body."""
         call = self._remember(Call(deadline))
         self.requests.append(_RequestExchange(self, kind, body, call))
         return call
@@ -288,7 +288,7 @@ class ClientSession(Session):
         return call
 
     def put_back(self, queue: str, chunks: Sequence[_Chunk]) -> None:
-        """Have tasks sent again, before others of their queue."""
+        """Put tasks back to be sent before others of their queue."""
         self.chunks[queue].extendleft(reversed(chunks))
 
     def _remember(self, call: Call) -> Call:
@@ -302,7 +302,7 @@ class ClientSession(Session):
         return call
 
     def receive(self, text: str, now: float) -> Any | None:
-        """Take in one text; returns a frame that is the driver's business, or None. Raises: BadFrame."""
+        """Process one text; returns a frame for the driver (Push, Stop, Dismiss), or None. Raises: BadFrame."""
         self.last_received_at = now
         frame = decode_server(text)
         match frame:
@@ -327,22 +327,22 @@ class ClientSession(Session):
         return None
 
     def opened(self, now: float) -> None:
-        """Hook: the server has welcomed us."""
+        """Hook, called after the server's `welcome`."""
 
     def _find(self, ref: int) -> Exchange:
         if ref not in self._under_way:
-            raise BadFrame(f"the server answered {ref}, which was not asked")
+            raise BadFrame(f"invalid reply: no request under way has ref {ref}")
         return self._under_way[ref]
 
     def _forget(self, ref: int) -> None:
         self.under_way[type(self._under_way.pop(ref))] -= 1
 
     def start(self, kind: str, body: Mapping[str, Any], exchange: Exchange) -> None:
-        """Send a frame that expects an answer. Raises: TooLarge, and sends nothing, if the server would not take it."""
+        """Send a frame that expects an answer. Raises: TooLarge, and sends nothing, if the server would refuse it."""
         ref = self._number()
         text = encode(kind, {"ref": ref, **body})
         if _MOST_BYTES_PER_CHAR * len(text) > self.max_message_bytes and len(text.encode()) > self.max_message_bytes:
-            raise TooLarge(f"{kind} would take more than the {self.max_message_bytes} bytes of a message")
+            raise TooLarge(f"the {kind} request is too large: a message has at most {self.max_message_bytes} bytes")
         check_cost(text)
         self._under_way[ref] = exchange
         self.under_way[type(exchange)] += 1
@@ -356,11 +356,11 @@ class ClientSession(Session):
 
     @property
     def has_outgoing(self) -> bool:
-        """Whether frames wait to be sent, or something waits to be put into one."""
+        """Whether frames wait to be sent, or requests or tasks wait for a frame."""
         return bool(self._outbox or self.requests or self.chunks)
 
     def outgoing(self, now: float) -> list[str]:
-        """Hand out the frames to send, in order; gathers what waits into frames."""
+        """Return the frames to send, in order; puts waiting requests and tasks into frames."""
         if self._resume_at is not None and now >= self._resume_at:
             self._resume_at = None
         if self.is_open and self._resume_at is None:
@@ -368,7 +368,7 @@ class ClientSession(Session):
         return super().outgoing(now)
 
     def gather(self, now: float) -> None:
-        """Turn what waits into frames, as far as the window allows."""
+        """Put waiting requests and tasks into frames, as far as the send window allows."""
         while self.requests:
             exchange = self.requests.popleft()
             if not exchange.call.is_done:
@@ -385,7 +385,7 @@ class ClientSession(Session):
                 self._try(Enqueue.type, {"queue": queue, "tasks": tasks}, _EnqueueExchange(self, queue, chunks), now)
 
     def _take_batch(self, line: deque[_Chunk]) -> list[_Chunk]:
-        """Take chunks off a line, up to a batch's count and a message's bytes; splits the last."""
+        """Take chunks off a line, up to `max_batch` places and a message's bytes; splits the last."""
         batch: list[_Chunk] = []
         most = self.max_message_bytes - FRAME_BYTES
         places, room = self.max_batch, min(most, _ENOUGH_BYTES)
@@ -406,7 +406,8 @@ class ClientSession(Session):
             elif batch:
                 break
             else:
-                chunk.call.finish(error=TooLarge("the server takes no message so long", field="payload"))
+                message = f"the task is too large: the server takes messages of at most {self.max_message_bytes} bytes"
+                chunk.call.finish(error=TooLarge(message, field="payload"))
         return batch
 
     def deadline(self) -> float:

@@ -32,7 +32,7 @@ _MAX_REF = (1 << 53) - 1
 _TASK_FIELDS = frozenset(NewTask._fields)
 _TASK_OPTIONS = _TASK_FIELDS - {"id", "payload"}
 _SETTLEMENT_FIELDS = frozenset(Settlement._fields)
-_REF, _REF_CHARS = re.compile(r'"ref"\s*:\s*(\d{1,15})\b'), 200  # where a ref is looked for in what is not read
+_REF, _REF_CHARS = re.compile(r'"ref"\s*:\s*(\d{1,15})\b'), 200  # the ref of an unreadable frame, in its first 200
 _FIRST = re.compile(r'\s*\{\s*(?:"type"\s*:\s*"\w*"\s*,\s*)?"ref"\s*:\s*(\d{1,15})\s*[,}]')  # of a frame's own
 _dumps, _loads = orjson.dumps, orjson.loads
 
@@ -41,16 +41,16 @@ def _structure_task(data: Any, _: object) -> NewTask:
     if type(data) is not dict:
         raise BadRequest("each of tasks must be an object", field="tasks")
     if "payload" not in data:
-        raise BadRequest("a task needs a payload", field="payload")
+        raise BadRequest("payload is missing", field="payload")
     payload = _dumps(data["payload"])
     if len(payload) > MAX_PAYLOAD_BYTES:
-        raise TooLarge(f"the payload has {len(payload)} bytes; {MAX_PAYLOAD_BYTES} are the limit", field="payload")
+        raise TooLarge(f"payload has {len(payload)} bytes; the limit is {MAX_PAYLOAD_BYTES}", field="payload")
     if len(data) == 2:
         return NewTask(check_task_id(data.get("id")), payload)
     if extra := data.keys() - _TASK_FIELDS:
-        raise BadRequest(f"a task has no field {min(extra)!r:.80}", field=min(extra)[:80])
+        raise BadRequest(f"unknown field {min(extra)!r:.80} in a task", field=min(extra)[:80])
     options = {name: data[name] for name in _TASK_OPTIONS & data.keys() if data[name] is not None}
-    task = NewTask(data.get("id"), payload, **options)  # type: ignore[arg-type]  # which `check` sees to
+    task = NewTask(data.get("id"), payload, **options)  # type: ignore[arg-type]  # `check` checks it
     task.check()
     return task
 
@@ -63,7 +63,7 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
     if action not in ACTIONS:
         raise BadRequest(f"action must be one of {', '.join(ACTIONS)}", field="action")
     if len(data) > 3 and (extra := data.keys() - _SETTLEMENT_FIELDS):
-        raise BadRequest(f"a settlement has no field {min(extra)!r:.80}", field=min(extra)[:80])
+        raise BadRequest(f"unknown field {min(extra)!r:.80} in a settlement", field=min(extra)[:80])
     if delay_ms is not None:
         check_int(delay_ms, "delay_ms", 0, MAX_SPAN_MS)
     error = "" if error is None else error
@@ -72,7 +72,7 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
     lease = check_int(get("lease"), "lease", 1, MAX_LEASE)
     result = _dumps(data["result"]) if "result" in data else b""
     if len(result) > MAX_RESULT_BYTES:
-        raise TooLarge(f"the result has {len(result)} bytes; {MAX_RESULT_BYTES} are the limit", field="result")
+        raise TooLarge(f"result has {len(result)} bytes; the limit is {MAX_RESULT_BYTES}", field="result")
     return Settlement(action, check_full_id(get("id")), lease, delay_ms, error, result)
 
 
@@ -94,7 +94,7 @@ def _optional_of(kind: type[Any]) -> frozenset[str]:
 
 
 def _less_nulls(data: dict[str, Any], optional: frozenset[str]) -> dict[str, Any]:
-    """Leave out what is null where that stands for the default."""
+    """Leave out optional fields that are null: null means the default."""
     if None not in data.values():
         return data
     return {name: value for name, value in data.items() if value is not None or name not in optional}
@@ -122,7 +122,7 @@ def _list_of(kind: Any, converter: Converter) -> Callable[[Any, Any], Any]:
         if type(value) is not list:
             raise ValueError("must be a list")
         if len(value) > MAX_BATCH:
-            raise TooLarge(f"a list holds at most {MAX_BATCH}, not {len(value)}")
+            raise TooLarge(f"a list may have at most {MAX_BATCH} items, not {len(value)}")
         return [hook(each, inner) for each in value]
 
     return structure
@@ -139,7 +139,7 @@ _converter.register_structure_hook(NewTask, _structure_task)
 _converter.register_structure_hook(Settlement, _structure_settlement)
 for _lease in (messages.Fence, messages.HeldLease, messages.Report):
     _converter.register_structure_hook(_lease, _object(_lease, _converter))
-_lenient = make_converter(forbid_extra_keys=False)  # for what servers say: later ones may say more
+_lenient = make_converter(forbid_extra_keys=False)  # for servers' frames: later servers may add fields
 
 CLIENT_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in messages.CLIENT_FRAMES}
 _OPTIONAL = {kind: _optional_of(frame) for kind, frame in CLIENT_TYPES.items()}
@@ -151,7 +151,7 @@ for _frame in CLIENT_TYPES.values():
 
 
 def _explain(error: BaseException, path: str = "") -> FairqError:
-    """Find the first thing at fault inside cattrs's tree of errors, and name its field."""
+    """Return the first error inside cattrs's tree of errors, with the name of its field."""
     if isinstance(error, FairqError):
         error.field = error.field or path or None
         return error
@@ -162,30 +162,30 @@ def _explain(error: BaseException, path: str = "") -> FairqError:
             return _explain(inner, str(name) if name is not None else path)
     if isinstance(error, ForbiddenExtraKeysError):
         extra = min(error.extra_fields)
-        return BadRequest(f"there is no field {extra!r:.80} here", field=extra[:80])
+        return BadRequest(f"unknown field {extra!r:.80}", field=extra[:80])
     if isinstance(error, KeyError):
         return BadRequest(f"{error.args[0]} is missing", field=str(error.args[0]))
     return BadRequest(f"{path or 'the frame'} {error}"[:300], field=path or None)
 
 
 def structure(data: dict[str, Any], frame: type[Any]) -> Any:
-    """Turn a parsed object, less its `type`, into a client's frame. Raises: BadRequest, naming the field."""
+    """Turn a parsed object without its `type` into a client's frame. Raises: BadRequest, naming the field."""
     try:
         return _converter.structure(data, frame)
     except FairqError:
         raise
-    except Exception as error:  # cattrs raises whatever its hooks raise; all of it is the sender's fault
+    except Exception as error:  # cattrs raises what its hooks raise; all of it means invalid input
         raise _explain(error) from None
 
 
 def _ref_in(text: str) -> int | None:
-    """Find the ref of a frame that is not read."""
+    """Find the ref in the text of an unreadable frame."""
     found = _REF.search(text, 0, _REF_CHARS)
     return int(found[1]) if found else None
 
 
 def decode_client(text: str) -> Any:
-    """Read what a client sent. Raises: BadFrame, UnknownVerb, BadRequest, TooLarge; with `ref` set if it had one."""
+    """Read a client's frame. Raises: BadFrame, UnknownVerb, BadRequest, TooLarge; with `ref` if the frame had one."""
     try:
         data = parse(text)
     except TooLarge as error:
@@ -199,13 +199,13 @@ def decode_client(text: str) -> Any:
     try:
         kind = data.pop("type", None)
         if not isinstance(kind, str) or kind not in CLIENT_TYPES:
-            raise UnknownVerb(f"there is no frame of type {kind!r:.80}", field="type")
+            raise UnknownVerb(f"unknown frame type {kind!r:.80}", field="type")
         if ref is not None:
             check_int(ref, "ref", 0, _MAX_REF)
         frame = structure(_less_nulls(data, _OPTIONAL[kind]), CLIENT_TYPES[kind])
         for name in ("tasks", "settlements", "ids"):
             if not getattr(frame, name, True):
-                raise BadRequest(f"{name} must hold at least 1", field=name)
+                raise BadRequest(f"{name} must have at least 1 item", field=name)
         return frame
     except FairqError as error:
         error.ref = ref if type(ref) is int and 0 <= ref <= _MAX_REF else None
@@ -216,7 +216,7 @@ def _pushed(task: dict[str, Any]) -> messages.PushedTask:
     get = task.get
     id, lease = task["id"], task["lease"]
     if type(id) is not str or type(lease) is not int:
-        raise ValueError("a task without a lease")
+        raise ValueError("a pushed task has no lease")
     return messages.PushedTask(
         id, lease, task["attempt"], task["max_attempts"], task["tenant"], task["enqueued_at_ms"], task["payload"],
         get("start_at_ms"), get("expires_at_ms"), get("wants_result", False),
@@ -224,7 +224,7 @@ def _pushed(task: dict[str, Any]) -> messages.PushedTask:
 
 
 def decode_server(text: str) -> Any:
-    """Read what a server sent; fields and frame types that this build does not know are passed over (None)."""
+    """Read a server's frame; unknown fields are ignored, unknown frame types give None. Raises: BadFrame."""
     try:
         data: dict[str, Any] = _loads(text)
         kind = SERVER_TYPES.get(data.pop("type"))
@@ -234,7 +234,7 @@ def decode_server(text: str) -> Any:
             return messages.Push(data["queue"], int(data["lease_ms"]), [_pushed(task) for task in data["tasks"]])
         return _lenient.structure(data, kind)
     except Exception as error:
-        raise BadFrame(f"the server sent what is no frame: {error!r:.200}") from None
+        raise BadFrame(f"invalid frame from the server: {error!r:.200}") from None
 
 
 def encode(kind: str, body: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The frames of fairq.v1, and who may send which of them when (PROTOCOL.md)."""
+"""The frames of fairq.v1, and which role may send which frame in which state (PROTOCOL.md)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fairq.model.tasks import DEFAULT_PRIORITY, NewTask, Settlement
 
 SUBPROTOCOL = "fairq.v1"
 CLOSE_REVOKED = 4001  # close code: the token was revoked
-CLOSE_SILENT = 4003  # close code: nothing was heard for TIMEOUT_S
-CLOSE_SUPERSEDED = 4002  # close code: a worker that came later has the name
-HEARTBEAT_S = 20.0  # whoever has sent nothing for so long sends a ping
-TIMEOUT_S = 50.0  # whoever has heard nothing for so long closes
+CLOSE_SILENT = 4003  # close code: nothing was received for TIMEOUT_S
+CLOSE_SUPERSEDED = 4002  # close code: a newer worker has the name
+HEARTBEAT_S = 20.0  # a side that has sent nothing for so long sends a ping
+TIMEOUT_S = 50.0  # a side that has received nothing for so long closes
 MAX_MESSAGE_BYTES = 2 << 20
 MAX_CREDIT = 500
 MAX_QUEUES = 100
-MAX_WAIT_MS = 60_000  # of a request that waits for something to happen
+MAX_WAIT_MS = 60_000  # the longest time-out of a request that waits
 
 
 class Role(Enum):
-    """What a token lets its bearer be."""
+    """The role of a token."""
 
     TENANT = "tenant"
     WORKER = "worker"
@@ -30,7 +30,7 @@ class Role(Enum):
 
 
 class State(Enum):
-    """Where a connection stands, as the server sees it."""
+    """The state of a connection at the server."""
 
     OPEN = "open"
     ATTACHED = "attached"
@@ -47,7 +47,7 @@ class Fence:
 
 @frozen
 class HeldLease:
-    """A lease that a worker brings along to a new connection."""
+    """A lease that a worker brings to a new connection."""
 
     queue: str
     id: str
@@ -73,7 +73,7 @@ class Enqueue(Request):
 
 @frozen
 class Tasks(Request):
-    """Ask what is known of tasks."""
+    """Read the states of tasks."""
 
     type: ClassVar[str] = "tasks"
     ref: int
@@ -83,7 +83,7 @@ class Tasks(Request):
 
 @frozen
 class Cancel(Request):
-    """Forget waiting tasks; have running ones stopped."""
+    """Cancel waiting tasks, and stop running ones."""
 
     type: ClassVar[str] = "cancel"
     ref: int
@@ -93,7 +93,7 @@ class Cancel(Request):
 
 @frozen
 class Reschedule(Request):
-    """Give waiting tasks another start: after `delay_ms`, or at `start_at_ms`; without either, now."""
+    """Change when waiting tasks start: after `delay_ms`, or at `start_at_ms`; without either, now."""
 
     type: ClassVar[str] = "reschedule"
     ref: int
@@ -116,7 +116,7 @@ class Peek(Request):
 
 @frozen
 class WaitTasks(Request):
-    """Wait until one of these tasks has ended, or the time is up."""
+    """Wait until one of these tasks has ended, at most `timeout_ms`."""
 
     type: ClassVar[str] = "wait_tasks"
     ref: int
@@ -127,7 +127,7 @@ class WaitTasks(Request):
 
 @frozen
 class OpenBatch(Request):
-    """Open a batch; the callbacks are payloads of tasks to enqueue when something happens to it, null for none."""
+    """Open a batch; callbacks are payloads of tasks to enqueue on completion, success or death."""
 
     type: ClassVar[str] = "open_batch"
     ref: int
@@ -162,7 +162,7 @@ class CancelBatch(Request):
 
 @frozen
 class Batch(Request):
-    """Ask how far a batch is; with a time-out, when it is complete or the time is up."""
+    """Read a batch's state; with `timeout_ms`, wait at most so long until it is complete."""
 
     type: ClassVar[str] = "batch"
     ref: int
@@ -173,7 +173,7 @@ class Batch(Request):
 
 @frozen
 class Events(Request):
-    """Read a tenant's feed after an event; with a time-out, when there is something or the time is up."""
+    """Read a tenant's feed after an event; with `timeout_ms`, wait at most so long for an event."""
 
     type: ClassVar[str] = "events"
     ref: int
@@ -196,7 +196,7 @@ class Why(Request):
 
 @frozen
 class TenantReport(Request):
-    """Ask what a tenant's tasks have waited for, and what share it had."""
+    """Read what a tenant's tasks have waited for, and its share."""
 
     type: ClassVar[str] = "report"
     ref: int
@@ -206,7 +206,7 @@ class TenantReport(Request):
 
 @frozen
 class Attach(Request):
-    """Offer work: from now on up to `credit` tasks of the queues may be pushed."""
+    """Attach a worker: from now on up to `credit` tasks of the queues may be pushed to it."""
 
     type: ClassVar[str] = "attach"
     ref: int
@@ -249,7 +249,7 @@ class Extend(Request):
 
 @frozen
 class Report:
-    """How far the task of a lease has come, 0 to 1."""
+    """The progress of a leased task, 0 to 1."""
 
     id: str
     lease: int
@@ -259,7 +259,7 @@ class Report:
 
 @frozen
 class Progress(Request):
-    """Tell how far tasks have come."""
+    """Report the progress of tasks."""
 
     type: ClassVar[str] = "progress"
     ref: int
@@ -269,7 +269,7 @@ class Progress(Request):
 
 @frozen
 class Idle(Request):
-    """Ask whether there is anything for this worker."""
+    """Ask whether there is a task for this worker."""
 
     type: ClassVar[str] = "idle"
     ref: int
@@ -295,7 +295,7 @@ class Configure(Request):
 
 @frozen
 class DeleteQueue(Request):
-    """Delete a queue that is empty, or (`purge`) with all that it holds."""
+    """Delete an empty queue, or with `purge` a queue and its contents."""
 
     type: ClassVar[str] = "delete_queue"
     ref: int
@@ -325,7 +325,7 @@ class SetWeight(Request):
 
 @frozen
 class SetLimits(Request):
-    """Limit a tenant, or all that have no such limit of their own."""
+    """Set limits of a tenant, or of all tenants without such a limit of their own."""
 
     type: ClassVar[str] = "set_limits"
     ref: int
@@ -336,7 +336,7 @@ class SetLimits(Request):
 
 @frozen
 class Limits(Request):
-    """Read the limits and opening hours of a tenant, or those for all."""
+    """Read the limits and opening hours of a tenant, or of all."""
 
     type: ClassVar[str] = "limits"
     ref: int
@@ -346,7 +346,7 @@ class Limits(Request):
 
 @frozen
 class SetOpeningHours(Request):
-    """Say when a tenant, or the whole queue, is open."""
+    """Set the opening hours of a tenant, or of the whole queue."""
 
     type: ClassVar[str] = "set_opening_hours"
     ref: int
@@ -365,7 +365,7 @@ class Workers(Request):
 
 @frozen
 class DrainWorker(Request):
-    """Have the workers of a name finish what they hold, and end."""
+    """Let the workers of a name finish their tasks and end."""
 
     type: ClassVar[str] = "drain_worker"
     ref: int
@@ -374,7 +374,7 @@ class DrainWorker(Request):
 
 @frozen
 class Pause(Request):
-    """Hold back a tenant, or the whole queue."""
+    """Stop starting tasks of a tenant, or of the whole queue."""
 
     type: ClassVar[str] = "pause"
     ref: int
@@ -394,7 +394,7 @@ class Resume(Request):
 
 @frozen
 class Repair(Request):
-    """Mend what is wrong in a queue, for a second or so: to be repeated, with the number, while there is more."""
+    """Repair a queue for about a second; repeat it, with the `number` of the reply, while the outcome is `more`."""
 
     type: ClassVar[str] = "repair"
     ref: int
@@ -451,7 +451,7 @@ class Purge(Request):
 
 @frozen
 class Schedule(Request):
-    """Create a schedule, or change the one of that name; give `cron` or `every_ms`."""
+    """Create a schedule, or change the one with this name; give `cron` or `every_ms`."""
 
     type: ClassVar[str] = "schedule"
     ref: int
@@ -485,7 +485,7 @@ class Unschedule(Request):
 
 @frozen
 class PauseSchedule(Request):
-    """Let a schedule fire no more until it is resumed."""
+    """Stop a schedule from firing until it is resumed."""
 
     type: ClassVar[str] = "pause_schedule"
     ref: int
@@ -520,7 +520,7 @@ class Schedules(Request):
 
 @frozen
 class CreateToken(Request):
-    """Register a token that the caller made; `hash` is the SHA-256 of its text, which itself never travels."""
+    """Register a token that the caller made; `hash` is the SHA-256 of its text, which is never sent."""
 
     type: ClassVar[str] = "create_token"
     ref: int
@@ -550,21 +550,21 @@ class RevokeToken(Request):
 
 @frozen
 class Ping:
-    """Says: I am here. Sent by either side, never answered."""
+    """A heartbeat, sent by either side and never answered."""
 
     type: ClassVar[str] = "ping"
 
 
 @frozen
 class Drain:
-    """From the server: finish what you hold, then come back. From a worker: send me no more tasks."""
+    """From the server: finish your tasks, then reconnect. From a worker: send no more tasks."""
 
     type: ClassVar[str] = "drain"
 
 
 @frozen
 class Dismiss:
-    """Finish what you hold, and do not come back: an operator drains this worker."""
+    """From the server: finish your tasks, and do not reconnect: an operator drains this worker."""
 
     type: ClassVar[str] = "dismiss"
 
@@ -585,7 +585,7 @@ class Welcome:
 
 @frozen
 class Reply:
-    """The answer to a request that was carried out; what stands in `body` depends on the verb."""
+    """The answer to a request that was carried out; the content of `body` depends on the verb."""
 
     type: ClassVar[str] = "reply"
     ref: int
@@ -594,7 +594,7 @@ class Reply:
 
 @frozen
 class Error:
-    """The answer to a request that was refused (`ref`), or a word on a frame that could not be read (no `ref`)."""
+    """The answer to a refused request (`ref`), or to an unreadable frame (no `ref`)."""
 
     type: ClassVar[str] = "error"
     code: str
@@ -631,7 +631,7 @@ class Push:
 
 @frozen
 class Stop:
-    """From the server: these tasks were cancelled; give their leases back."""
+    """From the server: these tasks were cancelled; release their leases."""
 
     type: ClassVar[str] = "stop"
     queue: str
@@ -643,7 +643,7 @@ _ANY = frozenset(State)
 _TENANT, _WORKER, _OPERATOR = frozenset({Role.TENANT}), frozenset({Role.WORKER}), frozenset({Role.OPERATOR})
 _WORKING = frozenset({ATTACHED, DRAINING})
 
-# The grid: who may send what, in which state.
+# The grid: the roles that may send each frame, and the states in which they may.
 CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Enqueue: (_TENANT, frozenset({OPEN})),
     Tasks: (_TENANT | _OPERATOR, _ANY),

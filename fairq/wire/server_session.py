@@ -1,4 +1,4 @@
-"""The server's end of a connection: reads requests, knows role and state, and writes pushes and answers."""
+"""The server's end of a connection: reads requests, checks role and state, and writes pushes and answers."""
 
 from __future__ import annotations
 
@@ -32,15 +32,17 @@ _TASK_BYTES = 512  # of a task in a push, around its payload
 
 
 def _why_not(frame: Any, role: Role, state: State) -> FairqError | None:
-    """Look into the grid: may this role send this frame in this state?"""
+    """Return why this role may not send this frame in this state; None if it may (see the grid)."""
     roles, states = CLIENT_FRAMES[type(frame)]
     if role not in roles:
-        return Forbidden(f"a {role.value} token may not {frame.type}", field="type")
+        return Forbidden(f"{role.value} tokens may not send `{frame.type}`", field="type")
     if state in states:
         return None
     if state is State.DRAINING:
-        return Draining("the server is stopping; connect again")
-    return BadRequest("attach first" if state is State.OPEN else "the connection is attached already", field="type")
+        return Draining("this connection is draining; connect again")
+    if state is State.OPEN:
+        return BadRequest("this connection is not attached: send `attach` first", field="type")
+    return BadRequest("this connection is already attached", field="type")
 
 
 @define(eq=False)
@@ -51,14 +53,14 @@ class ServerSession(Session):
     state: State = State.OPEN
 
     def welcome(self, frame: Welcome) -> None:
-        """Open the conversation."""
+        """Send the `welcome` frame."""
         self.send(
             Welcome.type,
             {f: v for f in Welcome.__annotations__ if (v := getattr(frame, f)) is not None and f != "type"},
         )
 
     def receive(self, text: str, now: float) -> Any | None:
-        """Take in one text; returns a request to carry out, or None. What breaks a rule is answered here."""
+        """Process one text; returns a request to carry out, or None. Invalid frames are answered here."""
         self.last_received_at = now
         try:
             frame = decode_client(text)
@@ -75,7 +77,7 @@ class ServerSession(Session):
         self.send(Reply.type, {"ref": ref, "body": body})
 
     def refuse(self, ref: int | None, error: FairqError) -> None:
-        """Answer a request that was not."""
+        """Answer a request that was refused, or an unreadable frame (`ref` None)."""
         body = {"code": error.code, "message": error.message, "ref": ref, "field": error.field}
         body["retry_in_ms"] = error.retry_in_ms
         self.send(Error.type, {name: value for name, value in body.items() if value is not None})
@@ -114,17 +116,17 @@ class ServerSession(Session):
         self.send(Stop.type, {"queue": queue, "leases": leases})
 
     def discard_outgoing(self) -> None:
-        """Offer nothing more, and forget what was to be sent: the client is one no more."""
+        """Send no more tasks, and drop the outbox: the client is no longer authorized."""
         self.state = State.DRAINING
         self._outbox, self.outgoing_bytes = [], 0
 
     def dismiss(self) -> None:
-        """Tell a worker to finish and end, and offer it nothing more."""
+        """Tell a worker to finish and end, and send it no more tasks."""
         self.state = State.DRAINING
         self.send(Dismiss.type)
 
     def drain(self) -> None:
-        """Tell the client that this connection ends soon, and offer its worker nothing more."""
+        """Tell the client that this connection ends soon, and send it no more tasks."""
         if self.state is not State.DRAINING:
             self.state = State.DRAINING
             self.send(Drain.type)

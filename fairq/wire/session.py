@@ -1,7 +1,7 @@
-"""What both ends of a connection share: an outbox and a heart.
+"""The part that both ends of a connection share: an outbox and heartbeats.
 
-A session does no I/O and reads no clock. Its driver feeds it texts and the time, sends what `outgoing` hands out, and
-calls `expire` when `deadline` has come. So client and server can be joined in memory, under any clock.
+A session does no I/O and reads no clock. Its driver passes it texts and the time, sends the texts that `outgoing`
+returns, and calls `expire` at `deadline`. So client and server can be joined in memory, under any clock.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from fairq.wire.messages import HEARTBEAT_S, TIMEOUT_S, Ping
 
 @define(eq=False)
 class Session:
-    """An outbox of frames, and the two deadlines of a heart: when to say something, when to give the other up.
+    """An outbox of frames, and two deadlines: when to send a heartbeat, and when the other side has timed out.
 
-    Hearts that began together drift apart: each beats a little faster than it must, by `heartbeat_jitter` in [0, 1).
+    Each session sends heartbeats a little early, by `heartbeat_jitter` in [0, 1), so that they drift apart.
     """
 
     heartbeat_jitter: float = field(factory=random.random, kw_only=True)
     last_received_at: float = 0.0
     last_sent_at: float = 0.0
-    is_timed_out: bool = field(default=False, init=False)  # nothing was heard for TIMEOUT_S: close
-    outgoing_bytes: int = field(default=0, init=False)  # of the frames that wait to be sent, about
+    is_timed_out: bool = field(default=False, init=False)  # nothing was received for TIMEOUT_S: close
+    outgoing_bytes: int = field(default=0, init=False)  # approximate size of the frames that wait to be sent
     _outbox: list[str] = field(factory=list, init=False)
 
     def send(self, kind: str, body: Mapping[str, Any] | None = None) -> None:
@@ -49,7 +49,7 @@ class Session:
         return bool(self._outbox)
 
     def outgoing(self, now: float) -> list[str]:
-        """Hand out the frames to send, in order."""
+        """Return the frames to send, in order."""
         if not self._outbox:
             return []
         texts, self._outbox, self.outgoing_bytes, self.last_sent_at = self._outbox, [], 0, now
@@ -60,7 +60,7 @@ class Session:
         return min(self.last_sent_at + self._beat_s, self.last_received_at + TIMEOUT_S)
 
     def expire(self, now: float) -> None:
-        """Do what is due by now."""
+        """Send a heartbeat or note the time-out, if due."""
         if now >= self.last_received_at + TIMEOUT_S:
             self.is_timed_out = True
         elif now >= self.last_sent_at + self._beat_s:

@@ -1,7 +1,7 @@
 """One side of an open websocket (RFC 6455), without I/O: bytes in and messages out, texts in and bytes out.
 
-The rules of its frames are those of the library `websockets`. The limits are ours, since a stranger chooses of how many
-frames a message is made, and how many others it sends: each costs time, whatever it holds.
+The library `websockets` parses and checks the frames. The limits are ours: a client chooses how many frames a message
+has and how many others it sends, and each frame costs time, even an empty one.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ MAX_FRAGMENTS = 1_024  # of one message
 class WebSocket:
     """The frames of one connection whose handshake is over.
 
-    A message is a str, or None for a binary one. `spare_frames` counts frames so far that ended no message: pings,
-    pongs, fragments. It is for the driver to bound how many there are in a second.
+    A message is a str, or None for a binary one. `spare_frames` counts all frames that ended no message: pings, pongs,
+    fragments. The driver limits how many there are per second.
     """
 
     protocol: Protocol
     spare_frames: int = field(default=0, init=False)
     _fragments: int = field(default=0, init=False)
     _parts: list[str] = field(factory=list, init=False)
-    _decoder: codecs.IncrementalDecoder | None = field(default=None, init=False)  # of the text that is under way
+    _decoder: codecs.IncrementalDecoder | None = field(default=None, init=False)  # of the text being received
     _is_ended: bool = field(default=False, init=False)
-    _broken: str | None = field(default=None, init=False)  # the rule of ours that the other side broke
+    _broken: str | None = field(default=None, init=False)  # which of our limits the other side broke
 
     @classmethod
     def of_server(cls, max_message_bytes: int) -> WebSocket:
@@ -44,7 +44,7 @@ class WebSocket:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to come: the other side has closed or gone, or has broken a rule."""
+        """Whether no more messages will come: the other side has closed, has gone, or has broken a rule."""
         return self._is_ended or self.protocol.close_rcvd is not None or self.has_failed
 
     @property
@@ -54,7 +54,7 @@ class WebSocket:
 
     @property
     def end(self) -> tuple[int, str]:
-        """Tell the close code that the other side gave (0: none), and the reason of the end."""
+        """Return the close code that the other side sent (0: none), and why the connection ended."""
         if self._broken is not None:
             return 0, self._broken
         if self.protocol.close_rcvd is not None:
@@ -64,13 +64,13 @@ class WebSocket:
         return 0, "the connection was lost"
 
     def receive(self, data: bytes | bytearray) -> list[str | None]:
-        """Take in bytes; returns the messages that they complete. `outgoing` may have something to say afterwards."""
+        """Process bytes; returns the messages that they complete. Afterwards `outgoing` may have bytes to send."""
         if not self.is_over:
             self.protocol.receive_data(data)
         return self.messages()
 
     def messages(self) -> list[str | None]:
-        """Return the messages that have come and were not asked for yet."""
+        """Return the received messages that were not returned yet."""
         messages: list[str | None] = []
         for event in self.protocol.events_received():
             assert isinstance(event, Frame)
@@ -83,7 +83,7 @@ class WebSocket:
         return messages
 
     def _take(self, frame: Frame, messages: list[str | None]) -> None:
-        """Take in a message, or a part of one."""
+        """Add a frame to the message; append the message to `messages` if it is complete."""
         if frame.opcode is not Opcode.CONT:
             self._fragments, self._parts = 0, []
             self._decoder = codecs.getincrementaldecoder("utf-8")() if frame.opcode is Opcode.TEXT else None
@@ -91,56 +91,56 @@ class WebSocket:
             self.spare_frames += 1
             self._fragments += 1
             if self._fragments >= MAX_FRAGMENTS:
-                return self.fail(CloseCode.POLICY_VIOLATION, f"a message of more than {MAX_FRAGMENTS} fragments")
+                return self.fail(CloseCode.POLICY_VIOLATION, f"a message may have at most {MAX_FRAGMENTS} fragments")
         if self._decoder is not None:
             try:
                 self._parts.append(self._decoder.decode(frame.data, frame.fin))
             except UnicodeDecodeError:
-                return self.fail(CloseCode.INVALID_DATA, "a text message is UTF-8")
+                return self.fail(CloseCode.INVALID_DATA, "text messages must be UTF-8")
         if frame.fin:
             messages.append("".join(self._parts) if self._decoder is not None else None)
             self._parts = []
         return None
 
     def receive_end(self) -> None:
-        """Take note that no more bytes will come."""
+        """Note that no more bytes will come."""
         self.protocol.receive_eof()
         self._is_ended = True
 
     def unlink(self) -> None:
-        """Have the end of the connection leave no cycle of references behind; it is used no more."""
+        """Break reference cycles after the end of the connection; the websocket is not used any more."""
         if not self._is_ended:
             self.receive_end()
-        self.protocol.parser_exc = None  # whose traceback leads back to the protocol
+        self.protocol.parser_exc = None  # its traceback refers to the protocol
 
     def send(self, text: str) -> None:
-        """Put a text into `outgoing`; nothing is sent any more once either side has closed."""
+        """Put a text into `outgoing`; does nothing once either side has closed."""
         if self.protocol.state is OPEN:
             self.protocol.send_text(text.encode())
 
     def close(self, code: int, reason: str = "") -> None:
-        """Say good-bye; what still comes is received until the other side answers."""
+        """Send a close frame; messages are still received until the other side answers."""
         if self.protocol.state is OPEN:
             self.protocol.send_close(code, _short(reason))
 
     def fail(self, code: int, reason: str) -> None:
-        """End the connection at once, for the other side broke a rule."""
+        """End the connection at once, because the other side broke a rule."""
         self._broken = reason
-        if not self.protocol.eof_sent:  # nor has it ended already, by what came behind
+        if not self.protocol.eof_sent:  # later input may have ended it already
             self.protocol.fail(code, _short(reason))
 
     def outgoing(self) -> bytes:
-        """Take what is to be sent now."""
+        """Return the bytes to send now, and forget them."""
         return b"".join(self.protocol.data_to_send())
 
 
 def _short(reason: str) -> str:
-    """Cut a reason to what a close frame has room for: 123 bytes."""
+    """Cut a reason to the 123 bytes that fit in a close frame."""
     return reason.encode()[:123].decode(errors="ignore")
 
 
 class Refused(Exception):
-    """The server answered the handshake, but not with a websocket: `status` is HTTP's, 0 if it broke the rules."""
+    """The server refused the handshake: `status` is the HTTP status, 0 if the answer was not valid HTTP."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -148,7 +148,7 @@ class Refused(Exception):
 
 
 class ClientHandshake:
-    """The client's side of a handshake: `outgoing` asks, and `receive` takes in the answer."""
+    """The client's side of a handshake: send `outgoing`, and pass the answer to `receive`."""
 
     def __init__(self, url: str, token: str) -> None:
         self._protocol = ClientProtocol(
@@ -159,11 +159,11 @@ class ClientHandshake:
         self._protocol.send_request(request)
 
     def outgoing(self) -> bytes:
-        """Take what is to be sent."""
+        """Return the bytes to send, and forget them."""
         return b"".join(self._protocol.data_to_send())
 
     def receive(self, data: bytes | bytearray) -> WebSocket | None:
-        """Take in bytes (none: no more will come); returns the websocket once it is open. Raises: Refused."""
+        """Process bytes (empty: no more will come); returns the websocket once it is open. Raises: Refused."""
         if data:
             self._protocol.receive_data(data)
         else:
@@ -175,7 +175,7 @@ class ClientHandshake:
                 status, bytes(error.response.body or b"").decode(errors="replace").strip() or f"HTTP {status}"
             )
         if error is not None:
-            raise Refused(0, "it ended the connection before it answered" if not data else str(error))
+            raise Refused(0, "the server closed the connection before it answered" if not data else str(error))
         if self._protocol.state is not OPEN:
             return None
         self._protocol.events = [event for event in self._protocol.events if isinstance(event, Frame)]

@@ -1,8 +1,8 @@
-"""A worker's end of a connection: credit, the leases it holds and renews, settlements until they are answered.
+"""A worker's end of a connection: credit, held leases and their renewal, settlements until they are answered.
 
-Leases outlive connections. After a reconnect the worker brings along what it still holds; whatever has meanwhile gone
-to somebody else is reported as lost, so that its handler can be cancelled. A settlement is repeated until the store
-has answered it.
+Leases outlive connections. After a reconnect the worker sends the leases it still holds. A lease that another worker
+has meanwhile is reported as lost, so that its handler can be cancelled. A settlement is repeated until the store has
+answered it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from fairq.wire.strict_json import MAX_COST, cost_of
 _RENEWALS_PER_LEASE = 3
 _RETRY_RENEWAL_S = 1.0
 _REPORT_S = 1.0  # between reports of progress
-_LEASE_BYTES = 256  # of a lease or settlement in a frame, but for its error
+_LEASE_BYTES = 256  # of a lease or settlement in a frame, without its error
 _BYTES_PER_CHAR = 6  # at most, in JSON
-_FRAME_COST = 20_000  # of a frame of settlements, but for their results
+_FRAME_COST = 20_000  # of a frame of settlements, without their results
 
 
 @define(eq=False)
@@ -80,7 +80,7 @@ class _SettleExchange(Exchange):
         if error.code in RETRYABLE or error.code in FATAL:
             session.refused(error, now)
             self.lost()
-        elif len(self.settlements) > 1:  # one of them is at fault: each is sent by itself to find out which
+        elif len(self.settlements) > 1:  # one of them is invalid: each is sent alone to find out which
             session.alone.update((self.queue, each.id, each.lease) for each in self.settlements)
             self.lost()
         else:
@@ -111,15 +111,15 @@ class _ExtendExchange(Exchange):
 class WorkerSession(ClientSession):
     """A worker's conversation.
 
-    `lost`, `refused_settlements` (too late) and `dropped_settlements` (not understood) are for the driver to hear of.
+    The driver reads and reports `lost`, `refused_settlements` (too late) and `dropped_settlements` (invalid).
     """
 
     worker: str = ""
     queues: Sequence[str] = ()
-    weights: Sequence[float] = ()  # of the queues; none: all alike
+    weights: Sequence[float] = ()  # one per queue; none: all equal
     credit: int = 1
-    started_at_ms: int = 0  # 0: its name is no name to come back under
-    told_credit: int | None = field(default=None, init=False)  # what the server knows
+    started_at_ms: int = 0  # 0: its name is not kept across restarts
+    told_credit: int | None = field(default=None, init=False)  # the credit last sent to the server
     is_attached: bool = field(default=False, init=False)
     must_attach: bool = field(default=False, init=False)
     held: dict[str, dict[str, _Held]] = field(factory=dict, init=False)  # by queue and id
@@ -131,22 +131,22 @@ class WorkerSession(ClientSession):
     alone: set[tuple[str, str, int]] = field(
         factory=set, init=False
     )  # settlements that share no frame: queue, id, lease
-    due_at: float = field(default=float("inf"), init=False)  # before that no lease needs anything
-    reports: dict[str, dict[str, Report]] = field(factory=dict, init=False)  # not yet told, by queue and id
+    due_at: float = field(default=float("inf"), init=False)  # before this time no lease needs action
+    reports: dict[str, dict[str, Report]] = field(factory=dict, init=False)  # not yet sent, by queue and id
     report_at: float = field(default=0.0, init=False)
 
     def opened(self, now: float) -> None:
-        """Attach, first of all."""
+        """Attach as the first request."""
         self.must_attach = True
 
     def disconnected(self, now: float) -> None:
-        """As for any client; settlements without an answer wait for the next connection."""
+        """Do as any client; settlements without an answer wait for the next connection."""
         super().disconnected(now)
         self.is_attached = self.must_attach = False
         self.due_at = now
 
     def refused(self, error: FairqError, now: float) -> bool:
-        """Return whether to ask again, after a while; if not, this worker cannot go on."""
+        """Return whether to ask again after a delay; if not, `fatal` is set and this worker ends."""
         if error.code in RETRYABLE:
             self.back_off(now, error.retry_in_ms)
             return True
@@ -154,14 +154,14 @@ class WorkerSession(ClientSession):
         return False
 
     def receive(self, text: str, now: float) -> Any | None:
-        """Take in one text; returns a Push, whose leases are held from now on, a Dismiss, or None. Raises: BadFrame."""
+        """Process one text; returns a Push (its leases are held from now on), a Dismiss, or None. Raises: BadFrame."""
         frame = super().receive(text, now)
         if isinstance(frame, Push):
             lease_s = frame.lease_ms / 1000
             renew_at, lost_at = now + lease_s / _RENEWALS_PER_LEASE, now + lease_s
             held = self.held.setdefault(frame.queue, {})
             for task in frame.tasks:
-                if task.id in held:  # it was lost, before we heard of that
+                if task.id in held:  # its old lease was lost, and this is the first news of it
                     self.lost.append(HeldLease(frame.queue, task.id, held[task.id].number))
                 held[task.id] = _Held(task.lease, lease_s, renew_at, lost_at)
             self.due_at = min(self.due_at, renew_at)
@@ -172,7 +172,7 @@ class WorkerSession(ClientSession):
         return frame
 
     def _stop(self, lease: HeldLease) -> None:
-        """Give a cancelled task back; its handler hears of it as of a lost one."""
+        """Release a cancelled task; its handler is cancelled as for a lost lease."""
         if self.settle(lease.queue, Settlement("release", lease.id, lease.lease)):
             self.lost.append(lease)
 
@@ -181,16 +181,16 @@ class WorkerSession(ClientSession):
         return lease if lease is not None and lease.number == number else None
 
     def holds(self, queue: str, id: str, number: int) -> bool:
-        """Tell whether the lease of this number is still ours, as far as we know."""
+        """Return whether we still hold the lease of this number, as far as known."""
         return self._find_held(queue, id, number) is not None
 
     @property
     def holding(self) -> int:
-        """How many leases are held or wait for the answer to their settlement."""
+        """The number of leases that are held, or whose settlement has no answer yet."""
         return self.unsettled + sum(map(len, self.held.values()))
 
     def settle(self, queue: str, settlement: Settlement) -> bool:
-        """End a lease; returns False if it was lost before."""
+        """End a lease; returns False if it was already lost."""
         if not self.holds(queue, settlement.id, settlement.lease):
             return False
         del self.held[queue][settlement.id]
@@ -199,27 +199,27 @@ class WorkerSession(ClientSession):
         return True
 
     def report(self, queue: str, report: Report) -> None:
-        """Tell how far a task has come; nothing is repeated if it is lost."""
+        """Report a task's progress; a lost report is not repeated."""
         if self.holds(queue, report.id, report.lease):
             self.reports.setdefault(queue, {})[report.id] = report
 
     def set_credit(self, credit: int) -> None:
-        """Change how many tasks this worker holds at most; 0 asks for no more, and those held go on."""
+        """Change how many tasks this worker holds at most; with 0 it gets no more, and held tasks continue."""
         self.credit = credit
 
     @property
     def has_outgoing(self) -> bool:
-        """As for any client; settlements, reports and a new credit wait too."""
+        """Whether anything waits to be sent: as for any client, and settlements, reports or a new credit."""
         is_untold = self.must_attach or self.credit != self.told_credit or bool(self.reports)
         return is_untold or any(self.settlements.values()) or super().has_outgoing
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the server has taken the last change of credit: with none offered, no push is under way any more."""
+        """Whether the server has answered the last change of credit; after one to 0, no push is under way."""
         return self.credit == self.told_credit and not self.under_way[_CreditExchange]
 
     def renewed(self, renewal: HeldLease, outcome: str, sent_at: float) -> None:
-        """Take the answer to a renewal that left at `sent_at`."""
+        """Handle the outcome of a renewal that was sent at `sent_at`."""
         lease = self._find_held(renewal.queue, renewal.id, renewal.lease)
         if lease is None:
             return
@@ -233,7 +233,7 @@ class WorkerSession(ClientSession):
             self.lost.append(renewal)
 
     def gather(self, now: float) -> None:
-        """Attach; then credit, so that what a stopping worker gives back does not come to it again; settlements."""
+        """Send attach, then credit, then settlements: a stopping worker must not get its released tasks again."""
         if self.must_attach:
             self._attach(now)
         if not self.is_attached:
@@ -264,9 +264,9 @@ class WorkerSession(ClientSession):
         self.reports.clear()
 
     def _attach(self, now: float) -> None:
-        """Ask to be fed, and bring along what is held, and what is ended without an answer, as far as a frame takes.
+        """Send attach, with the held leases and those whose settlement has no answer, as many as fit in a frame.
 
-        What is held fits, by the bound of credit. An end is fenced by its lease: it is told whether brought or not.
+        Held leases always fit, since credit is bounded. The others are settled later, with or without this.
         """
         self.must_attach, self.told_credit = False, self.credit
         most = min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // _LEASE_BYTES - len(self.queues))
@@ -290,11 +290,11 @@ class WorkerSession(ClientSession):
         self.start(Attach.type, body, _AttachExchange(self, leases[:most], now))
 
     def _most(self, size: int) -> int:
-        """Return how many things of this size a frame takes."""
+        """Return how many items of this size (bytes) fit in a frame."""
         return min(self.max_batch, (self.max_message_bytes - FRAME_BYTES) // size)
 
     def _take_settlements(self, queue: str, waiting: deque[Settlement]) -> list[Settlement]:
-        """Take what fits into a frame, at least one."""
+        """Take the settlements that fit into a frame, at least one."""
         if (queue, waiting[0].id, waiting[0].lease) in self.alone:
             return [waiting.popleft()]
         batch: list[Settlement] = []
@@ -302,8 +302,10 @@ class WorkerSession(ClientSession):
         while waiting and len(batch) < self.max_batch:
             cost -= cost_of(waiting[0].result.decode()) if waiting[0].result else 0
             size = _LEASE_BYTES + _BYTES_PER_CHAR * len(waiting[0].error) + len(waiting[0].result)
-            if (size > room or cost < 0) and not batch:  # no message that the server takes could hold it
-                waiting[0] = Settlement("reject", *waiting[0][1:3], error="the server takes no result so long")
+            if (size > room or cost < 0) and not batch:  # it fits in no message that the server accepts
+                waiting[0] = Settlement(
+                    "reject", *waiting[0][1:3], error="the result is too large for a message to the server"
+                )
                 size = 2 * _LEASE_BYTES
             room -= size
             if batch and (room < 0 or cost < 0):
@@ -317,7 +319,7 @@ class WorkerSession(ClientSession):
         return min(super().deadline(), self.due_at, self.report_at if may_tell else float("inf"))
 
     def expire(self, now: float) -> None:
-        """Do what is due by now: renew leases, and give those up that were not renewed in time."""
+        """Do what is due: renew leases, and give up those that were not renewed in time."""
         super().expire(now)
         if now < self.due_at:
             return
@@ -334,8 +336,8 @@ class WorkerSession(ClientSession):
     def _give_up(self, queue: str, id: str, lease: _Held) -> None:
         """Lose a lease that could not be renewed in time.
 
-        If nothing was heard since its renewal was due, the connection is useless and shall end. Otherwise it is the
-        store that is away; the server still counts the lease against our credit, so it is given back.
+        If nothing was received since its renewal was due, the connection is dead and is closed. Otherwise the store is
+        unavailable; the server still counts the lease against our credit, so it is released.
         """
         self.lost.append(HeldLease(queue, id, lease.number))
         if self.is_connected and self.last_received_at < lease.lost_at - lease.lease_s * (1 - 1 / _RENEWALS_PER_LEASE):
@@ -345,7 +347,7 @@ class WorkerSession(ClientSession):
             self.settle(queue, Settlement("release", id, lease.number))
 
     def _renew(self, queue: str, held: dict[str, _Held], now: float) -> None:
-        """Ask for more time where a third of it is over."""
+        """Renew leases after a third of their time."""
         due = [HeldLease(queue, id, lease.number) for id, lease in held.items() if lease.renew_at <= now]
         most = self._most(_LEASE_BYTES)
         for start in range(0, len(due), most):

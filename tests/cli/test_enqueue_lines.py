@@ -77,7 +77,7 @@ def test_the_same_command_goes_on_and_makes_no_task_twice(commands: Commands, tm
     more = write(tmp_path / "lines", '{"to": "ada"}\n[1]\n[2]\n')
     one_line = enqueue(commands, "--lines", more, "--json-lines", "--id", "mine")
     assert one_line.code == 1
-    assert "--id mine goes on" in one_line.err
+    assert "to continue, repeat the command with --id mine" in one_line.err
 
 
 def test_standard_input_is_read_line_by_line(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_a_task_is_waited_for_and_its_result_printed(commands: Commands, server:
     [
         ([], "payload"),
         (["1", "--lines", "x"], "payload"),
-        (["--lines", "/nowhere/at/all"], "cannot be read"),
+        (["--lines", "/nowhere/at/all"], "cannot read"),
         (["1", "--max-running", "3"], "--lines"),
         (["--lines", "-", "--dedupe-key", "k"], "dedupe"),
     ],

@@ -138,7 +138,7 @@ def test_a_worker_starts_anew_when_its_files_change_and_finishes_first(
         commands.enqueue("emails", '"first"')
         read_until(worker, "two ends first")
         app.write_text("this is no Python")
-        read_until(worker, "the worker has ended")
+        read_until(worker, "worker ended")
         app.write_text(SLOW.replace("VERSION", "three"))
         commands.enqueue("emails", '"last"')
         read_until(worker, "three begins")

@@ -97,4 +97,4 @@ def test_a_schedule_that_is_not_there_is_code_1(commands: Commands, verb: str) -
 
 
 def test_another_tenants_schedules_are_none_of_mine(commands: Commands) -> None:
-    one_line_error(schedules(commands, "list", "reports", "--tenant", "bob"), 1, "other tenants")
+    one_line_error(schedules(commands, "list", "reports", "--tenant", "bob"), 1, "their own tenant only")

@@ -18,7 +18,7 @@ from .harness import Commands
 def test_every_cause_is_said_in_words(cause: Cause, state: str) -> None:
     text = "\n".join(say(Why("ada/t", state, 0, [cause], 35_000, 34_000, 7, True, 2, 0.25, 8, 2, 1, 0.5)))
     assert text.startswith(f"ada/t is {state}, and waits:\n- ")
-    assert text.endswith("It may start 1970-01-01 00:00:35 UTC (in 35 s), if all goes on as it does.")
+    assert text.endswith("It may start 1970-01-01 00:00:35 UTC (in 35 s), if nothing changes.")
     assert "_" not in text
 
 
@@ -34,10 +34,10 @@ def test_why_is_said_for_people_and_for_scripts(commands: Commands) -> None:
     commands("tenants", "pause", "emails", "ada")
     assert commands("why", "emails", "ada/t").out.splitlines() == [
         "ada/t is ready, and waits:",
-        "- its tenant is paused, until somebody resumes it",
+        "- its tenant is paused until an operator resumes it",
         "- no worker is attached to the queue",
         "- 1 other task of its tenant comes before it",
-        "When it may start cannot be said.",
+        "Its start cannot be estimated.",
     ]
     found = commands("why", "emails", "t", "--json", token=ada).json
     assert found["causes"] == ["tenant_paused", "no_worker", "backlog"]

@@ -70,7 +70,7 @@ async def test_a_server_that_dies_during_the_handshake_is_known_to_be_away_at_on
         async with trio.open_nursery() as nursery:
             listeners = await nursery.start(trio.serve_tcp, die, 0)
             port = listeners[0].socket.getsockname()[1]
-            with pytest.raises(Unavailable, match="ended the connection before it answered"):
+            with pytest.raises(Unavailable, match="closed the connection before it answered"):
                 async with dial(Target.parse(f"ws://127.0.0.1:{port}"), "token"):
                     pass
             nursery.cancel_scope.cancel()

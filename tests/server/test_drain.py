@@ -169,4 +169,4 @@ async def test_a_silent_client_is_told_why_its_connection_ends(served: Served, m
     monkeypatch.setattr("fairq.wire.session.TIMEOUT_S", 0.2)
     with trio.fail_after(30):
         async with raw(served, WORKER) as worker:
-            assert await worker.closed() == (4003, "nothing was heard for too long")
+            assert await worker.closed() == (4003, "nothing was received for 50 s")

@@ -263,7 +263,7 @@ async def test_connections_over_the_limit_are_refused_until_one_leaves(server_st
     with trio.fail_after(30):
         async with running(server_store, max_connections=2) as served:
             async with raw(served, WORKER), raw(served, OPERATOR) as operator:
-                with pytest.raises(Unavailable, match="connections"):
+                with pytest.raises(Unavailable, match="at most 2 for this server"):
                     async with raw(served, WORKER):
                         pass
                 assert (await operator.ask("queues"))["queues"] == []

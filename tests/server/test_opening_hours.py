@@ -125,7 +125,7 @@ async def test_nothing_starts_after_the_window_closed_and_what_runs_goes_on(serv
 
 def turned(logs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     """Count the hours that servers say they opened and closed."""
-    lines = [line for line in logs if line["event"] == "turned"]
+    lines = [line for line in logs if line["event"] == "opening hours changed"]
     return sum(line["opened"] for line in lines), sum(line["closed"] for line in lines)
 
 
@@ -194,7 +194,7 @@ async def test_more_windows_than_a_call_reads_turn_together(served: Served) -> N
 
 def tries(logs: Sequence[Mapping[str, Any]]) -> int:
     """Count how often a server failed to find a next turn."""
-    return sum(line["event"] == "no next turn" for line in logs)
+    return sum(line["event"] == "cannot compute the next change of opening hours" for line in logs)
 
 
 @pytest.mark.usefixtures("quick_floor")

@@ -18,7 +18,7 @@ from tests.store.waiting import wait_until
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
 from .test_auth import create
 
-SUPERSEDED = (4002, "a worker that came later has this name")
+SUPERSEDED = (4002, "a newer worker has this name")
 
 
 @asynccontextmanager

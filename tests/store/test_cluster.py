@@ -155,12 +155,12 @@ async def test_a_queue_waits_while_its_slot_moves_key_by_key_and_nothing_is_lost
         await put(spread, "emails", "a", "b")
         target = cluster.other(cluster.owner(prefix))
         with cluster.moving(prefix, target) as move_keys:
-            with pytest.raises(Unavailable, match="on its way"):
+            with pytest.raises(Unavailable, match="is moving"):
                 await put(spread, "emails", "c")
             move_keys()
-            with pytest.raises(Unavailable, match="on its way"):
+            with pytest.raises(Unavailable, match="is moving"):
                 await spread.claim("emails", "w", 10)
-            with pytest.raises(Unavailable, match="on its way"):
+            with pytest.raises(Unavailable, match="is moving"):
                 await spread.queue("emails")
         await put(spread, "emails", "c")
         assert await drain(spread, "emails") == ["a", "b", "c"]
@@ -266,7 +266,7 @@ async def test_a_call_is_not_sent_round_for_ever_between_nodes_that_do_not_agree
     other = cluster.other(owner)
     with trio.fail_after(30):
         owner.cluster("SETSLOT", slot, "NODE", other.id)
-        with pytest.raises(Unavailable, match="do not agree"):
+        with pytest.raises(Unavailable, match="disagree"):
             await spread.queue("emails")
         owner.cluster("SETSLOT", slot, "NODE", owner.id)
         await wait_until(lambda: succeeds(spread, "emails"))
@@ -454,14 +454,14 @@ async def test_every_node_is_reached_over_tls_if_the_seed_is(
 
 
 async def test_a_cluster_has_one_database(cluster: clusters.Cluster) -> None:
-    with trio.fail_after(30), pytest.raises(SettingsError, match="one database"):
+    with trio.fail_after(30), pytest.raises(SettingsError, match="only database 0"):
         async with open_store(f"{cluster.url.removesuffix('/0')}/3", connect_timeout=30):
             pass
 
 
 async def test_several_hosts_that_are_no_cluster_are_refused(store_url: str) -> None:
     hosts = store_url.removeprefix("redis://").removesuffix("/0")
-    with trio.fail_after(30), pytest.raises(SettingsError, match="no cluster"):
+    with trio.fail_after(30), pytest.raises(SettingsError, match="not a cluster"):
         async with open_store(f"redis://{hosts},{hosts}/0", connect_timeout=30):
             pass
 

@@ -144,7 +144,7 @@ async def test_a_primary_that_was_demoted_is_left(start_store: Callable[..., sto
             await connection.call("REPLICAOF", "127.0.0.1", "1")
             with pytest.raises(Unavailable):
                 await connection.call("SET", "a", "2")
-            await wait_until(lambda: "no primary" in connection.trouble)
+            await wait_until(lambda: "no longer a primary" in connection.trouble)
             await ask_once(connection.address, "REPLICAOF", "NO", "ONE")
             await connection.wait_connected()
             assert await connection.call("SET", "a", "3") == b"OK"

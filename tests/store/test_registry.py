@@ -81,7 +81,7 @@ async def test_a_quota_leaves_existing_queues_and_others_alone(store_url: str, r
         await store.set_weight(Q, "ada", 2)
         assert await put(store, "a") == ["ok"]
         before = redis_client.dbsize()
-        with pytest.raises(QuotaExceeded, match="ada has made the 0 queues"):
+        with pytest.raises(QuotaExceeded, match="tenant ada has reached its limit of 0 queues"):
             await put(store, "a", queue="other")
         with pytest.raises(QuotaExceeded):
             await store.open_batch("other", "ada", "b", 0, [b"", b"", b""])

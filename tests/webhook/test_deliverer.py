@@ -218,7 +218,7 @@ async def test_an_answer_that_is_no_result_does_not_spoil_the_delivery(
 ) -> None:
     async with bench(Receiver(answering(reply(200, body, content_type=kind.decode())))) as bench_:
         assert await bench_.deliver(wants_result=True) is None
-        assert [line["event"] for line in logged] == ["delivered", "answer not kept"]
+        assert [line["event"] for line in logged] == ["delivered", "result not kept"]
         assert await bench_.deliver() is not None  # and nobody asked
     assert len(logged) == 3
 
@@ -282,7 +282,7 @@ async def test_a_host_with_any_address_that_is_refused_is_not_connected_to(
     addresses: list[str], autojump_clock: MockClock, logged: list[Any]
 ) -> None:
     async with bench(Receiver(), resolve=resolving(addresses)) as bench_:
-        with pytest.raises(fairq.Retry, match=r"hooks\.example has an address that is refused"):
+        with pytest.raises(fairq.Retry, match=r"hooks\.example has a refused address"):
             await bench_.deliver()
         assert bench_.network.dialled == []
     assert [line["event"] for line in logged] == ["retry"]

@@ -165,7 +165,7 @@ def test_a_message_has_a_bounded_number_of_fragments(part: bytes) -> None:
     for _ in range(2):  # each message has as many
         assert sound.receive(parts + frame(0, b"end")) == [(part * (MAX_FRAGMENTS - 2) + b"end").decode()]
     assert broken.receive(parts + frame(0, part, final=False) + frame(0, b"end") + frame(1, b"after")) == []
-    assert told(broken) == (1008, "a message of more than 1024 fragments")
+    assert told(broken) == (1008, "a message may have at most 1024 fragments")
 
 
 def test_frames_that_end_no_message_are_counted() -> None:
@@ -221,7 +221,7 @@ def test_an_end_without_a_good_bye_has_no_code() -> None:
             "Accept",
         ),
         (b"SSH-2.0-OpenSSH\r\n\r\n", 0, "valid HTTP"),
-        (b"", 0, "ended the connection before it answered"),
+        (b"", 0, "closed the connection before it answered"),
     ],
 )
 def test_an_answer_that_is_no_websocket_is_refused(answer: bytes, status: int, reason: str) -> None:

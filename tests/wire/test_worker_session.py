@@ -471,7 +471,7 @@ def test_a_result_too_long_for_this_server_makes_its_task_dead_with_the_reason()
     end.session.settle("q", Settlement("ack", "b", 1, result=b"1"))
     (frame,) = end.frames("settle")
     first, second = frame["settlements"]
-    assert (first["action"], first["id"], "no result so long" in first["error"]) == ("reject", "a", True)
+    assert (first["action"], first["id"], "the result is too large" in first["error"]) == ("reject", "a", True)
     assert (second["action"], second["result"]) == ("ack", 1)
 
 

@@ -1,1 +1,1 @@
-"""Dispatching: which worker is given how many tasks, and what each holds."""
+"""Dispatching: how many tasks each worker gets, and the leases it holds."""

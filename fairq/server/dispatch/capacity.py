@@ -1,7 +1,7 @@
-"""The room that a queue's workers have, found without asking all of them: thousands may be attached, and idle or full.
+"""Finds workers of a queue with room, without looking at all of them: thousands may be attached, idle or full.
 
-Whoever may have room stands in a line. It is asked from its front, only until there is enough, and who was given
-something to do goes to its end. Who has none leaves the line when it is asked, and is back when its credit changes.
+Workers that may have room stand in a line. The line is read from its front until there is enough room. A worker that
+gets tasks moves to the end. A worker without room leaves the line when it is read, and returns when its credit changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairq.server.dispatch.worker_account import WorkerAccount
 
 
 class Worker(Protocol):
-    """An attached worker, as far as the server's dispatching cares."""
+    """An attached worker, as dispatching sees it."""
 
     account: WorkerAccount
     name: str
@@ -38,17 +38,17 @@ class Capacity:
     _line: dict[Worker, None] = field(factory=dict, init=False)
 
     def join(self, worker: Worker) -> None:
-        """A worker was attached."""
+        """Add a worker that was attached."""
         self.workers[worker] = 0
         self.changed(worker)
 
     def leave(self, worker: Worker) -> None:
-        """A worker is not attached any more."""
+        """Remove a worker that is no longer attached."""
         self.offered -= self.workers.pop(worker, 0)
         self._line.pop(worker, None)
 
     def changed(self, worker: Worker) -> None:
-        """A worker has another credit, or has (or had) room again."""
+        """Note that a worker's credit or room has changed."""
         if worker in self.workers:
             self.offered += worker.account.credit - self.workers[worker]
             self.workers[worker] = worker.account.credit
@@ -64,7 +64,7 @@ class Capacity:
         return free
 
     def share(self, tasks: int) -> dict[Worker, int]:
-        """Share out places for so many tasks, as evenly as there is room; who has a share goes to the line's end."""
+        """Divide `tasks` among workers, as evenly as their room allows; those with a share move to the line's end."""
         line: list[tuple[Worker, int]] = []
         for each in self._with_room():
             line.append(each)
@@ -72,7 +72,7 @@ class Capacity:
                 break
         shares: dict[Worker, int] = {}
         even, left = -(-tasks // max(1, len(line))), tasks
-        for most in (even, tasks):  # an equal part for each, then what others have no room for
+        for most in (even, tasks):  # first equal parts, then the tasks that others have no room for
             for worker, room in line:
                 more = min(room, most, left + shares.get(worker, 0)) - shares.get(worker, 0)
                 if more > 0:
@@ -84,7 +84,7 @@ class Capacity:
         return shares
 
     def _with_room(self) -> Iterator[tuple[Worker, int]]:
-        """Ask the workers of the line, one by one; those that are full leave it."""
+        """Yield the workers of the line that have room; those that are full leave the line."""
         full = []
         try:
             for worker in self._line:

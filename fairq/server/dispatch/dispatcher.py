@@ -1,14 +1,15 @@
 """The dispatcher: one per queue with attached workers. It claims as many tasks as there is free credit.
 
-The tenant is chosen inside `claim`, at the moment a worker is free, and nothing is fetched ahead of credit. A claim
-that brings less than it asked for means an empty queue: the dispatcher then sleeps until a hint (a local enqueue, the
-store's `ready` channel, the ticker). A hint that overtakes the claim's reply must not be lost, so hints are counted;
-nor must the word that a task was cancelled, so the ids of those that nobody holds yet are kept meanwhile.
+The tenant is chosen inside `claim`, when a worker is free, and no task is fetched ahead of credit. A claim that returns
+fewer tasks than requested means an empty queue: the dispatcher then sleeps until a hint (a local enqueue, the store's
+`ready` channel, the ticker). A hint that arrives before the claim's reply must not be lost, so hints are counted. Nor
+must the cancellation of a task in that reply be lost, so the ids of cancelled tasks without a holder are kept until
+then.
 
-Claims keep a pace: the first comes at once, but the next waits as long as this one took (at least PACE_S) or until
-half of all credit, or a full claim's worth, is free, so that under load credit gathers and one call moves many tasks.
-Without it every acknowledgement would bring a claim of its own. A claim is full at CLAIM_TASKS, so that with much
-credit the store, the server and the workers have a batch each to work on at the same time.
+Claims are paced: the first leaves at once, but the next waits as long as this one took (at least PACE_S), or until half
+of all credit, or CLAIM_TASKS of it, is free. So under load one call moves many tasks. Without the pace each
+acknowledgement would cause a claim of its own. A claim has at most CLAIM_TASKS, so that with much credit the store, the
+server and the workers each have a batch to work on at the same time.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from fairq.store.store import Claim, Store
 log = structlog.get_logger("fairq.server")
 
 _RETRY_S = 0.25
-_EMPTY_S = 1.0  # how long one question whether the queue is empty waits for an answer
+_EMPTY_S = 1.0  # how long `is_empty` waits for a claim
 CLAIM_TASKS = 150
 PACE_S, MAX_PACE_S = 0.001, 0.05
 
 
 @define(eq=False)
 class Dispatcher:
-    """Feeds the workers of one queue; `name` is what the store's leases carry.
+    """Gives tasks to the workers of one queue; `name` stands in the store's leases.
 
-    `freed(worker)` is told of credit that was set aside for a claim and came back: other queues may have use for it.
-    `elsewhere(queue)` tells how many slots workers of other servers have for a queue.
+    `freed(worker)` is called when credit that was reserved for a claim is free again: other queues may use it.
+    `elsewhere(queue)` returns how many slots workers of other servers have for a queue.
     """
 
     queue: str
@@ -60,12 +61,12 @@ class Dispatcher:
     _store_ms: float = field(default=0.0, init=False)  # the store's clock, when this process's was 0
     _is_in_doubt: bool = field(default=False, init=False)  # the last claim may have been carried out
     _is_claiming: bool = field(default=False, init=False)
-    _cancelled: set[str] = field(factory=set, init=False)  # heard of meanwhile
+    _cancelled: set[str] = field(factory=set, init=False)  # ids cancelled while a claim is under way
     _is_empty: bool = field(default=False, init=False)
     _is_waiting: bool = field(default=False, init=False)  # for work or credit
     _is_first: bool = field(default=False, init=False)  # before the other servers
-    _covered: int = field(default=0, init=False)  # tasks that the next claim is to take
-    _expected: int | None = field(default=None, init=False)  # tasks, where no others can be there
+    _covered: int = field(default=0, init=False)  # tasks that the next claim must take
+    _expected: int | None = field(default=None, init=False)  # tasks in the queue, if that is known
     _emptied: trio.Event = field(factory=trio.Event, init=False)
     _wake: trio.Event = field(factory=trio.Event, init=False)
 
@@ -73,16 +74,16 @@ class Dispatcher:
         self.capacity = Capacity(self.queue)
 
     def hint(self) -> None:
-        """There may be work."""
+        """Note that there may be work."""
         self._hints += 1
         self._is_empty = False
         self._expected = None
         self._wake.set()
 
     def cover(self, tasks: int) -> bool:
-        """Claim so many tasks, which are about to be enqueued; tells whether that leaves in the same turn, for all.
+        """Claim tasks that are about to be enqueued; returns whether a claim for all of them leaves in the same turn.
 
-        Whoever enqueues them then need not wake other servers.
+        Then the enqueue need not notify other servers.
         """
         expected = self._expected
         self.hint()
@@ -94,46 +95,46 @@ class Dispatcher:
 
     @property
     def has_room(self) -> bool:
-        """Whether the next claim has room for all that it shall cover."""
+        """Whether the next claim has room for all tasks that it must take."""
         return self._covered <= CLAIM_TASKS and self.capacity.free(self._covered) >= self._covered
 
     def claim_first(self) -> bool:
-        """Claim first, before the other servers look; tells whether there is room at all."""
+        """Claim before the other servers look; returns whether there is any room."""
         self.hint()
         self._is_first = bool(self.capacity.free(1))
         return self._is_first
 
     async def pass_on(self) -> None:
-        """Have all servers look: there may be more than there is room for here."""
+        """Notify all servers: there may be more tasks than this server has room for."""
         try:
             await self.store.wake(self.queue)
         except FairqError as error:
-            log.debug("servers cannot be called", queue=self.queue, error=error.message)
+            log.debug("cannot notify other servers", queue=self.queue, error=error.message)
 
     @property
     def store_now_ms(self) -> int:
-        """The store's time, as the last claim told it."""
+        """The store's time in ms, by the last claim."""
         return round(self._store_ms + trio.current_time() * 1000)
 
     @property
     def slots(self) -> int:
-        """How many slots are attached to the queue: each worker's whole credit, also of one that has other queues."""
+        """How many slots are attached to the queue: each worker's whole credit, even if it has other queues too."""
         return self.capacity.offered + self.elsewhere(self.queue)
 
     @property
     def may_have_work(self) -> bool:
-        """Whether a claim might find something."""
+        """Whether a claim might find tasks."""
         return not self._is_empty
 
     async def is_empty(self) -> bool:
-        """Tell whether one more claim finds less than there is room for; False if that is not known within a second."""
+        """Return whether a new claim finds fewer tasks than there is room for; False if unknown within a second."""
         self.hint()  # a claim that is under way does not count
         with trio.move_on_after(_EMPTY_S) as waiting:
             await self._emptied.wait()
         return not waiting.cancelled_caught
 
     def stop(self, id: str) -> None:
-        """Tell whoever holds a cancelled task: a worker here, or soon, or one of another server, which is told too."""
+        """Tell the worker here that holds a cancelled task, or gets it from a claim under way; all servers do this."""
         for worker in self.capacity.workers:
             if (lease := worker.account.held.get((self.queue, id))) is not None:
                 worker.stop(self.queue, {id: lease})
@@ -142,36 +143,36 @@ class Dispatcher:
             self._cancelled.add(id)
 
     def forget(self) -> None:
-        """The queue was deleted: what was known of its tasks is void."""
+        """Drop what is known of the tasks of a deleted queue."""
         self.wait_times = WaitTimes()
-        if self.capacity.workers:  # who are there from the beginning
+        if self.capacity.workers:  # they are there from the start of the new queue
             self.wait_times.claimed(self.store_now_ms, (), ())
 
     def stop_all(self) -> None:
-        """Tell workers to stop what they hold."""
+        """Tell all workers to stop their tasks of this queue."""
         for worker in self.capacity.workers:
             if held := worker.account.held_of(self.queue):
                 worker.stop(self.queue, held)
 
     def join(self, worker: Worker) -> None:
-        """Begin to feed a worker."""
+        """Start to give tasks to a worker."""
         self.capacity.join(worker)
         self.hint()
 
     def leave(self, worker: Worker) -> None:
-        """A worker is not attached any more."""
+        """Remove a worker that is no longer attached."""
         self.capacity.leave(worker)
         if not self.capacity.workers:
             self.wait_times.left(self.store_now_ms)
 
     def credit_changed(self, worker: Worker) -> None:
-        """A worker has another credit, or room again."""
+        """Note that a worker's credit or room has changed."""
         self.capacity.changed(worker)
         if not self._is_empty:
             self._wake.set()
 
     def stop_claiming(self) -> None:
-        """Let `run` end when the claim that is under way has been handed out."""
+        """Let `run` end after the claim under way has been handed out."""
         self.is_stopping = True
         self._wake.set()
 
@@ -187,7 +188,7 @@ class Dispatcher:
         self.stopped.set()
 
     async def _claim_for(self, shares: dict[Worker, int]) -> None:
-        """Claim as much as was set aside, hand it out, and let other queues have what was not needed."""
+        """Claim as many tasks as were reserved, hand them out, and free the rest for other queues."""
         wanted, hints, began = max(1, sum(shares.values())), self._hints, trio.current_time()
         called, self._is_first = self._is_first, False
         claim, self._is_claiming = None, True
@@ -227,7 +228,7 @@ class Dispatcher:
             await trio.sleep(_RETRY_S)
 
     async def _wait_for_credit(self) -> None:
-        """Wait until there may be work, and credit for it, and it is time for another claim; or until stopped."""
+        """Wait until there may be work, there is credit, and the pace allows a claim; or until stopped."""
         self._is_waiting = True
         while not self.is_stopping and not self._is_in_doubt:
             self._wake = trio.Event()
@@ -242,7 +243,7 @@ class Dispatcher:
         self._is_waiting, self._covered = False, 0
 
     async def _claim(self, wanted: int) -> Claim:
-        """Claim under a new name, or again under the last one if its outcome is not known."""
+        """Claim under a new name, or again under the last one if the outcome is unknown."""
         if not self._is_in_doubt:
             self._claims += 1
         name = f"{self.name}/{self._claims}"
@@ -253,13 +254,13 @@ class Dispatcher:
             raise
         if self._is_in_doubt:
             self._is_in_doubt = False
-            self.hint()  # it may have given what the lost claim took, and there may be more
+            self.hint()  # it may repeat the tasks of the lost claim, and there may be more
         return claim
 
     def _reserve(self) -> dict[Worker, int]:
-        """Set credit aside for one claim, so that no other queue's dispatcher promises it too.
+        """Reserve credit for one claim, so that no other queue's dispatcher uses it too.
 
-        One more than is expected: a claim that brings less than it asked for tells that nothing is left.
+        It is one more than the expected tasks: a claim that returns fewer than requested shows that none is left.
         """
         shares = self.capacity.share(CLAIM_TASKS if self._expected is None else min(CLAIM_TASKS, self._expected + 1))
         for worker, share in shares.items():
@@ -271,12 +272,12 @@ class Dispatcher:
             worker.account.unreserve(self.queue, share)
 
     def _takers(self, shares: dict[Worker, int]) -> Iterator[Worker]:
-        """Name who shall have the tasks of a claim: those it was made for, as far as they are there; then others."""
+        """Yield the workers for a claim's tasks: first those with a share that are still attached, then the others."""
         yield from (worker for worker in shares if worker in self.capacity.workers)
         yield from (worker for worker in self.capacity.workers if worker not in shares)
 
     async def _hand_out(self, leases: Sequence[Lease], lease_ms: int, shares: dict[Worker, int]) -> None:
-        """Give each task to the worker with the most room; what nobody has room for any more goes back."""
+        """Give each task to the worker with the most room; release the tasks for which no worker has room."""
         room, places = [], 0
         for i, worker in enumerate(self._takers(shares)):
             if i >= len(shares) and places >= len(leases):
@@ -306,8 +307,8 @@ class Dispatcher:
 
 
 async def give_back(store: Store, queue: str, leases: Sequence[tuple[str, int, int]], action: Action) -> None:
-    """Return leases (id, number, how often taken over); if the store is away they expire by themselves."""
+    """Return leases (id, number, times taken over); if the store is unavailable they expire by themselves."""
     try:
         await store.hand_back(queue, leases, action)
     except FairqError as error:
-        log.warning("leases could not be given back", queue=queue, count=len(leases), error=error.message)
+        log.warning("cannot give leases back", queue=queue, count=len(leases), error=error.message)

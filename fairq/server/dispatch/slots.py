@@ -1,9 +1,9 @@
-"""A worker's slots, shared out between its queues by weight: in worker time, as `claim` does between tenants.
+"""Divides a worker's slots between its queues by weight: in worker time, as `claim` does between tenants.
 
 A queue's virtual time is the seconds that it got, divided by its weight; its tasks count while they run (the account of
-lua/08_accounts.lua). A free slot goes to the queue with the lowest, among those that may have work, where each running
-task counts as at least what is expected of it; none is kept for a queue that has none. A queue without work banks
-nothing: its virtual time is lifted to the lowest of those that have some.
+lua/08_accounts.lua). A free slot goes to the queue with the lowest virtual time among those that may have work; there
+each running task counts as at least its expected time. No slot is kept for a queue without work. A queue without work
+saves nothing up: its virtual time is raised to the lowest one of the queues that have work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from attrs import define, field
 
 _FIRST_MEAN_S, _LEAST_S = 0.1, 0.0001
-_NEWEST = 0.1  # what the newest task counts in the means
+_NEWEST = 0.1  # the weight of the newest task in the means
 
 
 @define(eq=False)
@@ -31,7 +31,7 @@ class _Account:
 
     @property
     def expected(self) -> float:
-        """What a running task, looked at now, takes in all: the mean over worker time."""
+        """The expected whole time (s) of a task that is running now: the mean over worker time."""
         return self.mean_sq / self.mean
 
     def age(self, now: float) -> float:
@@ -43,7 +43,7 @@ class _Account:
         return self.base + self.age(now) / self.weight
 
     def tentative(self, now: float) -> float:
-        """Return the virtual time by which a slot is given, with what is expected of running and reserved ones."""
+        """Return the virtual time that decides on a slot, with the expected time of running and reserved tasks."""
         return (
             self.base + (max(self.running * self.expected, self.age(now)) + self.reserved * self.expected) / self.weight
         )
@@ -69,7 +69,7 @@ class Slots:
         self._accounts = {queue: _Account(weight) for queue, weight in self.weights.items()}
 
     def share(self, queue: str, free: int) -> int:
-        """Tell how many of the free slots are a queue's, which has work."""
+        """Return how many of the free slots go to a queue that has work."""
         now = self.clock()
         waiting = {each for each in self.weights if each == queue or self.has_work(each)}
         lowest = min(self._accounts[each].time(now) for each in waiting)
@@ -87,15 +87,15 @@ class Slots:
         return share
 
     def reserve(self, queue: str, count: int) -> None:
-        """Count slots as a queue's for a claim, of which it has one at a time."""
+        """Reserve slots for a queue's claim; a queue has one claim at a time."""
         self._accounts[queue].reserved = count
 
     def unreserve(self, queue: str) -> None:
-        """Count them no longer."""
+        """Free the slots reserved for a queue's claim."""
         self._accounts[queue].reserved = 0
 
     def began(self, queue: str, ids: Iterable[str]) -> None:
-        """Note that tasks begin."""
+        """Note that tasks of a queue start."""
         now, account = self.clock(), self._accounts[queue]
         for id in ids:
             self._running[queue, id] = now

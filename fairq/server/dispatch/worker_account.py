@@ -1,4 +1,4 @@
-"""A worker's account at its server: how many tasks it may hold, which leases it holds, and until when."""
+"""A worker's account at its server: how many tasks it may hold, the leases it holds, and when they expire."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fairq.model.tasks import Lease
 from fairq.server.dispatch.slots import Slots
 
 Place = tuple[str, str]  # queue, and a task's full id
-OVER_S = 1.0  # what a lease may take to reach its worker, which counts from then
+OVER_S = 1.0  # the time that a lease may take to reach its worker, which counts from then
 _NEVER = float("inf")
 
 
 @define(eq=False)
 class WorkerAccount:
-    """What one worker may hold, and what it holds.
+    """The number of leases that a worker may hold, and the leases it holds.
 
-    `credit` is what it may hold, `held` what it holds ((queue, id) -> lease number), `reserved` what a claim under way
-    may bring it. `may_take()`: whether it may be given tasks at all. `owners` is shared by the accounts of a server:
-    the owner of the account that has a lease of a task (`owner` is this one's). A lease that is neither settled nor
-    renewed in its time, and OVER_S more, leaves the account by itself; `is_freed` tells.
+    `credit` is how many leases it may hold, `held` those it holds ((queue, id) -> lease number), `reserved` how many a
+    claim under way may bring. `may_take()`: whether it may be given tasks at all. `owners` is shared by all accounts of
+    a server: it maps a task to the owner of the account with its lease (`owner` is this account's). A lease that is
+    neither settled nor renewed within its time plus OVER_S leaves the account by itself, and `is_freed` is set.
     """
 
     credit: int = 0
@@ -32,12 +32,12 @@ class WorkerAccount:
     slots: Slots | None = None  # of a worker whose queues have weights
     reserved: int = field(default=0, init=False)
     held: dict[Place, int] = field(factory=dict, init=False)
-    taken: dict[Place, int] = field(factory=dict, init=False)  # how often each was taken over, if ever
-    reported: set[Place] = field(factory=set, init=False)  # of these, those that told of their progress
+    taken: dict[Place, int] = field(factory=dict, init=False)  # how often each lease was taken over, if ever
+    reported: set[Place] = field(factory=set, init=False)  # leases whose progress was reported
     is_freed: bool = field(default=False, init=False)
-    over_at: float = field(default=_NEVER, init=False)  # before that no lease is over
-    _over: dict[Place, float] = field(factory=dict, init=False)  # when each of `held` is
-    _lease_s: dict[str, float] = field(factory=dict, init=False)  # how long leases of each queue last
+    over_at: float = field(default=_NEVER, init=False)  # before this time no lease expires
+    _over: dict[Place, float] = field(factory=dict, init=False)  # when each lease of `held` expires
+    _lease_s: dict[str, float] = field(factory=dict, init=False)  # the lease time of each queue
 
     @property
     def free(self) -> int:
@@ -49,23 +49,23 @@ class WorkerAccount:
         return self.free if self.slots is None else self.slots.share(queue, self.free)
 
     def free_for_claim(self, queue: str, reserved: int) -> int:
-        """How many tasks of a claim's the worker may be given: what was reserved for it, whatever came up meanwhile."""
+        """How many tasks of a claim the worker may be given: at least those reserved for it, within its free credit."""
         return self.free if self.slots is None else min(self.free, max(reserved, self.free_for(queue)))
 
     def reserve(self, queue: str, count: int) -> None:
-        """Set free places aside for a claim, of which a queue has one at a time."""
+        """Reserve free places for a queue's claim; a queue has one claim at a time."""
         self.reserved += count
         if self.slots is not None:
             self.slots.reserve(queue, count)
 
     def unreserve(self, queue: str, count: int) -> None:
-        """Have them free again."""
+        """Free the places reserved for a queue's claim."""
         self.reserved -= count
         if self.slots is not None:
             self.slots.unreserve(queue)
 
     def lease(self, queue: str, leases: Sequence[Lease], lease_s: float, now: float = _NEVER) -> None:
-        """Put leases on the account that are about to be pushed to the worker."""
+        """Add leases that are about to be pushed to the worker."""
         self._lease_s[queue] = lease_s
         over_at = now + lease_s + OVER_S
         self.over_at = min(self.over_at, over_at)
@@ -76,12 +76,12 @@ class WorkerAccount:
             self.slots.began(queue, [each.id for each in leases])
 
     def bring(self, place: Place, lease: int, taken: int, now: float, lease_s: float) -> None:
-        """Put a lease on the account that comes from another connection, `taken` over so often."""
+        """Add a lease from another connection, which was taken over `taken` times."""
         self.hold({place: lease}, now, lease_s)
         self.taken[place] = taken
 
     def hold(self, leases: Mapping[Place, int], now: float, lease_s: float | None = None) -> None:
-        """Put leases on the account, or count their time from now on anew."""
+        """Add leases, or restart the time of those already held."""
         self.held.update(leases)
         self.owners.update(dict.fromkeys(leases, self.owner))
         for place in leases:
@@ -97,7 +97,7 @@ class WorkerAccount:
         return {id: lease for (of, id), lease in self.held.items() if of == queue}
 
     def drop(self, place: Place) -> None:
-        """Take a lease off the account."""
+        """Remove a lease from the account."""
         del self.held[place]
         self._over.pop(place, None)
         if self.taken:
@@ -108,7 +108,7 @@ class WorkerAccount:
             self.slots.ended(place)
 
     def drop_all(self) -> dict[str, list[tuple[str, int, int]]]:
-        """Take all leases off the account; returns them by queue: id, number, how often taken over."""
+        """Remove all leases from the account; returns them by queue: id, number, times taken over."""
         by_queue: dict[str, list[tuple[str, int, int]]] = {}
         for (queue, id), lease in list(self.held.items()):
             by_queue.setdefault(queue, []).append((id, lease, self.taken.get((queue, id), 0)))
@@ -116,11 +116,11 @@ class WorkerAccount:
         return by_queue
 
     def expire(self, now: float) -> None:
-        """Drop the leases whose time is over."""
+        """Drop the leases that have expired."""
         if now < self.over_at:
             return
         for place in [place for place, at in self._over.items() if at <= now]:
             self.drop(place)
             self.reported.discard(place)
             self.is_freed = True
-        self.over_at = max(min(self._over.values(), default=_NEVER), now + OVER_S / 4)  # some of them at once
+        self.over_at = max(min(self._over.values(), default=_NEVER), now + OVER_S / 4)  # drop several at once

@@ -1,1 +1,1 @@
-"""Connections: who is let in, what one connection may do, and its end."""
+"""Connections: admission, limits of one connection, and its end."""

@@ -1,10 +1,10 @@
-"""Who may come in, and how much those inside may ask: what keeps one address, or one tenant's token, from the others.
+"""Limits on connections and on tenants' requests, so that one address or tenant cannot crowd out the others.
 
-Connections are counted by the address they come from and by the tenant whose token they bring. Handshakes that are not
-finished take a place each; where all are taken the oldest of whoever has most of them goes, so that silent connections
-keep nobody out. Tenants' requests and bytes have a rate, over all connections of the tenant: who is faster is read
-more slowly, and is told nothing. Workers and operators are the service's own, and loopback addresses are those of
-proxies: for them these limits do not hold, but for the places of handshakes.
+Connections are counted by address and by the tenant of their token. Each unfinished handshake takes a place; when all
+places are taken, the oldest handshake of the address with the most is cancelled, so that silent connections keep no
+other client out. Tenants' requests and bytes have a rate, over all connections of the tenant: a faster tenant is read
+more slowly, without an error. Workers and operators belong to the service, and loopback addresses are those of proxies:
+of all these limits, only the places of handshakes apply to them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from fairq.server.net.auth import Identity
 from fairq.server.settings import Settings
 from fairq.wire.messages import Role
 
-MAX_HANDSHAKES = 2_048  # under way at once
-HANDSHAKES_PER_S, MOST_HANDSHAKES = 200.0, 1_000.0  # of one address, and how many in a moment
-BURST_S = 1.0  # of requests and bytes that may come in a moment
+MAX_HANDSHAKES = 2_048  # unfinished ones
+HANDSHAKES_PER_S, MOST_HANDSHAKES = 200.0, 1_000.0  # of one address: rate and burst
+BURST_S = 1.0  # the burst of requests and bytes, in seconds of their rates
 RETRY_MS = 1_000
 MAX_KNOWN = 10_000  # addresses and tenants whose rates are remembered
 
 
 @define(eq=False)
 class Rate:
-    """So much per second, and so much in a moment (GCRA: the time at which all that was taken is paid for)."""
+    """A rate limit with a burst of `most` (GCRA: keeps the time at which all that was taken is paid for)."""
 
     per_second: float
     most: float
@@ -42,12 +42,12 @@ class Rate:
         return max(self._paid_at, now - self.most / self.per_second) + amount / self.per_second
 
     def take(self, amount: float, now: float) -> float:
-        """Take some, at once; returns the seconds to wait for it."""
+        """Take an amount; returns the seconds to wait for it."""
         self._paid_at = self._paid_with(amount, now)
         return max(0.0, self._paid_at - now)
 
     def take_now(self, amount: float, now: float) -> bool:
-        """Take some, if that needs no wait; tells whether it was taken."""
+        """Take an amount if that needs no wait; returns whether it was taken."""
         paid_at = self._paid_with(amount, now)
         if paid_at > now:
             return False
@@ -60,13 +60,13 @@ class Rate:
         return self._paid_at
 
     def is_whole(self, now: float) -> bool:
-        """Whether it is as if nothing had been taken."""
+        """Whether the whole burst is available again."""
         return self._paid_at <= now - self.most / self.per_second
 
 
 @define(eq=False)
 class Usage:
-    """What one tenant does over all its connections."""
+    """The usage of one tenant over all its connections."""
 
     requests: Rate
     bytes: Rate
@@ -75,13 +75,13 @@ class Usage:
     rests_until: float = 0.0
 
     def take(self, size: int, now: float) -> float:
-        """Take in a text; returns the seconds to wait before it is read."""
+        """Count a text of `size` bytes; returns the seconds to wait before it is read."""
         return max(self.requests.take(1, now), self.bytes.take(size, now), self.rests_until - now)
 
 
 @define(eq=False)
 class Admission:
-    """Counts who is there."""
+    """Counts handshakes and connections by address, and usage by tenant."""
 
     settings: Settings
     _unfinished: dict[str, dict[trio.CancelScope, None]] = field(factory=dict, init=False)  # by address, oldest first
@@ -91,7 +91,7 @@ class Admission:
     _usages: dict[str, Usage] = field(factory=dict, init=False)  # by tenant
 
     def hears(self, address: str, now: float) -> bool:
-        """Whether one more handshake from this address is listened to at all."""
+        """Whether one more handshake from this address is within its rate."""
         if self._is_free(address):
             return True
         if len(self._rates) >= MAX_KNOWN:
@@ -101,7 +101,7 @@ class Admission:
 
     @contextmanager
     def handshake(self, address: str, scope: trio.CancelScope) -> Iterator[None]:
-        """Give a handshake a place while the context lasts; `scope` is cancelled when others need the place more."""
+        """Give a handshake a place while the context lasts; `scope` is cancelled if another needs the place more."""
         if self._handshakes >= MAX_HANDSHAKES:
             most = max(self._unfinished.values(), key=len)
             oldest = next(iter(most))
@@ -122,14 +122,15 @@ class Admission:
 
     @contextmanager
     def inside(self, address: str, identity: Identity) -> Iterator[Usage | None]:
-        """Count a connection while the context lasts; gives its tenant's usage, if it has one. Raises: TooMany."""
+        """Count a connection while the context lasts; yields its tenant's usage, if any. Raises: TooMany."""
         most, usage = self.settings.connections_per_address, None
         if most and not self._is_free(address) and self._connections[address] >= most:
-            raise TooMany(f"{address} has the {most} connections that an address may have", retry_in_ms=RETRY_MS)
+            raise TooMany(f"connection limit reached: at most {most} from address {address}", retry_in_ms=RETRY_MS)
         if identity.role is Role.TENANT:
             usage = self._usage_of(identity.tenant)
             if usage.connections >= self.settings.connections_per_tenant:
-                raise TooMany(f"the tenant has the {usage.connections} connections it may have", retry_in_ms=RETRY_MS)
+                limit = self.settings.connections_per_tenant
+                raise TooMany(f"connection limit reached: at most {limit} for one tenant", retry_in_ms=RETRY_MS)
             usage.connections += 1
         self._connections[address] += 1
         try:
@@ -155,5 +156,5 @@ class Admission:
         return self._usages[tenant]
 
     def _is_free(self, address: str) -> bool:
-        """Whether no limit holds for an address."""
+        """Whether an address has no limits."""
         return not self.settings.connections_per_address or ipaddress.ip_address(address.partition("%")[0]).is_loopback

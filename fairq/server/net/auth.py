@@ -1,4 +1,4 @@
-"""Who is there: bearer tokens to identities, and the end of connections whose token was revoked."""
+"""Authentication: bearer tokens to identities, and the tokens' records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DEV_WORKER, _DEV_OPERATOR, _DEV_TENANT = "dev-worker", "dev-operator", "dev-ten
 
 @frozen
 class Identity:
-    """What a token says about its bearer. `queues` None: all; `token_id` empty: a development token."""
+    """The identity that a token gives. `queues` None: all; `token_id` empty: a development token."""
 
     role: Role
     tenant: str = ""
@@ -31,7 +31,7 @@ class Identity:
         """Return the queue's name if this identity may use it. Raises: BadRequest, Forbidden."""
         check_name(queue, what)
         if self.queues is not None and queue not in self.queues:
-            raise Forbidden(f"this token is not for queue {queue}", field=what)
+            raise Forbidden(f"this token may not use queue {queue}", field=what)
         return queue
 
 
@@ -43,16 +43,16 @@ class Auth:
     is_dev: bool = False
 
     async def identify(self, token: str) -> Identity:
-        """Return the identity of a token. Raises: Unauthorized, or Unavailable when the store is away."""
+        """Return the identity of a token. Raises: Unauthorized; Unavailable without the store."""
         if self.is_dev and token.startswith("dev-"):
             return self._identify_dev(token)
         id = token_id(token)
         records = await self.store.read_tokens(id) if id else {}
         if id is None or id not in records:
-            raise Unauthorized("this token is not known")
+            raise Unauthorized("unknown token")
         record = cattrs.structure(orjson.loads(records[id]), TokenRecord)
         if not hmac.compare_digest(record.hash, hash_token(token)):
-            raise Unauthorized("this token is not known")
+            raise Unauthorized("unknown token")
         queues = None if record.queues is None else frozenset(record.queues)
         return Identity(Role(record.role), record.tenant or "", queues, id)
 
@@ -67,17 +67,17 @@ class Auth:
                 return Identity(Role.TENANT, check_name(token.removeprefix(_DEV_TENANT), "tenant"))
             except FairqError as error:
                 raise Unauthorized(error.message) from None
-        raise Unauthorized("development tokens are dev-tenant:<name>, dev-worker and dev-operator")
+        raise Unauthorized("unknown development token: expected dev-tenant:<name>, dev-worker or dev-operator")
 
     async def create(self, record: TokenRecord) -> None:
-        """Store a token's record; the same record again is no error. Raises: BadRequest."""
+        """Store a token's record; storing it again is not an error. Raises: BadRequest."""
         record.check()
         stamped = TokenRecord(**{**asdict(record), "created_at_ms": int(time.time() * 1000)})
         if await self.store.write_token(record.id, orjson.dumps(asdict(stamped))):
             return
         known = cattrs.structure(orjson.loads((await self.store.read_tokens(record.id))[record.id]), TokenRecord)
         if known.hash != record.hash:
-            raise BadRequest("another token has this id", field="id")
+            raise BadRequest("id is already used by another token", field="id")
 
     async def tokens(self) -> list[TokenRecord]:
         """List the tokens' records, oldest first."""

@@ -1,7 +1,7 @@
-"""One client's connection: requests are carried out side by side, and reading waits for none of them.
+"""One client's connection: requests run concurrently, and reading does not wait for them.
 
-A request costs no turn of the scheduler between its arrival and its beginning, nor between its end and its answer:
-the task that has read it carries it out and sends the answer itself, and a successor reads on meanwhile.
+A request costs no extra turn of the scheduler before its start or before its answer: the task that has read it carries
+it out and sends the answer itself, and another task continues to read meanwhile.
 """
 
 from __future__ import annotations
@@ -22,22 +22,34 @@ from fairq.server.net.admission import Usage
 from fairq.server.net.auth import Identity
 from fairq.transport import Disconnected, Transport
 from fairq.turns import Gate
-from fairq.wire.messages import CLOSE_SILENT, Credit, Dead, DeadLetter, Drain, Peek, Schedules, State, Tenants, Workers
+from fairq.wire.messages import (
+    CLOSE_SILENT,
+    TIMEOUT_S,
+    Credit,
+    Dead,
+    DeadLetter,
+    Drain,
+    Peek,
+    Schedules,
+    State,
+    Tenants,
+    Workers,
+)
 from fairq.wire.server_session import ServerSession
 
 log = structlog.get_logger("fairq.server")
 
 MAX_REQUESTS = 256  # under way at once, per connection
 MAX_TENANT_REQUESTS = 2_500  # over all connections of a tenant: a quarter of what may wait for the store
-MAX_WAITING = 4_096  # tasks, batches and feeds that requests only wait for
-MAX_UNSENT_BYTES = 2 << 20  # that wait for a worker to take them, before it is given more tasks
-MAX_UNREAD_BYTES = 4 << 20  # of answers that the client has not taken yet: nothing more is read from it meanwhile
-LONG_ANSWERS = (Peek, Dead, DeadLetter, Schedules, Tenants, Workers)  # and those of requests that wait (asking.py)
-MAX_LONG_ANSWERS = 4  # made at once, and none while too much is unread
-LONG_TEXT_S, RESTS = 0.004, 3  # of CPU; whoever sends a text that takes longer to read has a fourth of the time at most
-ENDS_AT_ONCE = 64  # requests that wait, when their connection has gone: thousands would hold up everybody
-RETRY_MS = 100  # after which a request may be tried again that was one too many
-END_S = 10.0  # how long a connection that is to end may take for what it still has to say
+MAX_WAITING = 4_096  # tasks, batches and feeds that requests wait for
+MAX_UNSENT_BYTES = 2 << 20  # that a worker has not taken; with more it gets no tasks
+MAX_UNREAD_BYTES = 4 << 20  # of answers that a client has not taken; with more its requests are not read
+LONG_ANSWERS = (Peek, Dead, DeadLetter, Schedules, Tenants, Workers)  # and requests that wait (request_scope.py)
+MAX_LONG_ANSWERS = 4  # made at once, and none while too many bytes are unread
+LONG_TEXT_S, RESTS = 0.004, 3  # CPU time of a long text; then the tenant rests 3 times as long as it took
+ENDS_AT_ONCE = 64  # waiting requests cancelled in one turn: thousands would block the process
+RETRY_MS = 100  # after which a request over a limit may be tried again
+END_S = 10.0  # how long a closing connection may take to send its output
 
 
 def _nothing(*_: Any) -> None:
@@ -55,18 +67,18 @@ class Connection:
     usage: Usage | None = None  # of its tenant
     ends: Gate = field(factory=lambda: Gate(1))  # of connections: thousands may break at once
     account: WorkerAccount = field(factory=WorkerAccount)
-    drained: Callable[[], None] = lambda: None  # called when the socket has taken what it had not taken at once
+    drained: Callable[[], None] = lambda: None  # called when the socket has taken all output that waited
     name: str = ""
     queues: tuple[str, ...] = ()
-    order: int = 0  # when the worker came first, by the store, if its name is its own
+    order: int = 0  # when the worker first attached, by the store, if it keeps its name across restarts
     attached_at_ms: int = 0
     requests: int = 0
     closing: tuple[int, str] | None = None
-    freed: Callable[[Connection], None] = lambda _: None  # leases are off its account, since their time is over
+    freed: Callable[[Connection], None] = lambda _: None  # called when leases have expired on its account
     is_leaving: bool = False
     is_over: trio.Event = field(factory=trio.Event, init=False)  # its leases need not be kept any more
     _waits: dict[trio.CancelScope, None] = field(factory=dict, init=False)  # requests that wait
-    _waiting: int = field(default=0, init=False)  # for so many things
+    _waiting: int = field(default=0, init=False)  # tasks, batches and feeds that they wait for
     _long_answers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MAX_LONG_ANSWERS), init=False)
     _sleeps_until: float = field(default=0.0, init=False)
     _woken: trio.Event = field(factory=trio.Event, init=False)
@@ -78,7 +90,7 @@ class Connection:
         self.account.may_take = self._may_take
 
     def _may_take(self) -> bool:
-        """Whether it may be given tasks: an attached worker that has taken most of what was pushed before."""
+        """Whether it may be given tasks: it is attached, and has taken most of the earlier pushes."""
         return self.is_attached and self.unread_bytes <= MAX_UNSENT_BYTES
 
     @property
@@ -88,7 +100,7 @@ class Connection:
 
     @property
     def is_draining(self) -> bool:
-        """Whether it is to end, and is given nothing more."""
+        """Whether it is about to end, and gets no more tasks."""
         return self.session.state is State.DRAINING
 
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease]) -> None:
@@ -109,20 +121,20 @@ class Connection:
         self._woken.set()
 
     def wake_writer(self) -> None:
-        """Have what the session's outbox holds sent, at the end of the scheduler's turn."""
+        """Send the session's outbox at the end of the scheduler's turn."""
         self.transport.wake_writer()
         if self.account.over_at < self._sleeps_until:
             self._wake()
 
     def close(self, code: int, reason: str) -> None:
-        """End the connection when the outbox has been sent, or after END_S; what it still asks is not heard."""
+        """End the connection when the outbox has been sent, or after END_S; later requests are ignored."""
         if self.closing is None:
             self.closing = (code, reason)
             self._scope.deadline = trio.current_time() + END_S
         self._wake()
 
     def leave(self) -> None:
-        """End the connection as soon as nothing is under way on it: no request, no wait, and no lease."""
+        """End the connection as soon as it has no request, no wait and no lease."""
         self.is_leaving = True
         self._leave_if_idle()
 
@@ -132,19 +144,19 @@ class Connection:
         return self.session.outgoing_bytes + self.transport.unsent_bytes
 
     async def _room(self) -> None:
-        """Wait until the client has taken enough of its answers."""
+        """Wait until at most MAX_UNREAD_BYTES of answers are unread."""
         while self.unread_bytes > MAX_UNREAD_BYTES:
             await self.transport.wait_sent()
 
     async def _wait_turn(self, size: int) -> None:
-        """Read on when the tenant may send more."""
+        """Wait until the tenant's rates allow a text of `size`."""
         now = trio.current_time()
         if self.usage is not None and (wait_s := self.usage.take(size, now)):
-            self.session.last_received_at = now + wait_s  # it is not the client that is silent
+            self.session.last_received_at = now + wait_s  # the server does not read: the client has not timed out
             await trio.sleep(wait_s)
 
     def _take_in(self, text: str) -> Any | None:
-        """Read a text; where that takes long, the tenant rests before its next one is taken in."""
+        """Process a text; if that takes long, the tenant's next one must wait."""
         began = thread_time()
         request = self.session.receive(text, trio.current_time())
         took_s = thread_time() - began
@@ -154,32 +166,32 @@ class Connection:
 
     @asynccontextmanager
     async def long_answer(self) -> AsyncIterator[None]:
-        """Make what may be a long answer: a few at once, and none while the client has not taken others."""
+        """Limit long answers: a few at once, and none while the client has too many bytes unread."""
         async with self._long_answers:
             await self._room()
             yield
 
     @property
     def owes_answers(self) -> bool:
-        """Whether requests are under way on it; some may only wait for something to happen."""
+        """Whether requests are under way or waiting on it."""
         return bool(self.requests or self._waits)
 
     @property
     def is_broken(self) -> bool:
-        """Whether the connection ended without a word of either side."""
+        """Whether the connection ended without a close by either side."""
         websocket = self.transport.websocket
         return self.closing is None and not (self.session.is_timed_out or websocket.end[0] or websocket.has_failed)
 
     def _leave_if_idle(self) -> None:
         if self.is_leaving and not (self.owes_answers or self.account.held):
-            self.close(1001, "the server stops")
+            self.close(1001, "the server is stopping")
 
     @contextmanager
     def waiting(self, things: int) -> Iterator[None]:
-        """Count a request among those that wait, for so many things, while the context lasts. Raises: TooMany."""
+        """Count a request as waiting, for so many things, while the context lasts. Raises: TooMany, Draining."""
         if self._waiting + things > MAX_WAITING:
             raise TooMany(
-                f"requests would wait for more than {MAX_WAITING} tasks, batches and feeds", retry_in_ms=RETRY_MS
+                f"too many waits: at most {MAX_WAITING} tasks, batches and feeds per connection", retry_in_ms=RETRY_MS
             )
         self._waiting += things
         self._count(-1)
@@ -202,18 +214,19 @@ class Connection:
                 await trio.lowlevel.checkpoint()
 
     def _count(self, requests: int) -> None:
-        """Note that so many more requests are under way."""
+        """Add to the number of requests under way."""
         self.requests += requests
         if self.usage is not None:
             self.usage.under_way += requests
 
-    def _has_too_many(self) -> bool:
+    def _request_limit(self) -> str:
+        """Return which limit of requests under way is reached; empty if none is."""
         if self.usage is not None and self.usage.under_way >= MAX_TENANT_REQUESTS:
-            return True
-        return self.requests >= MAX_REQUESTS
+            return f"at most {MAX_TENANT_REQUESTS} may be under way per tenant"
+        return f"at most {MAX_REQUESTS} may be under way per connection" if self.requests >= MAX_REQUESTS else ""
 
     async def run(self) -> None:
-        """Converse until either side ends it."""
+        """Serve requests until either side ends the connection."""
         with self._scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read, nursery)
@@ -223,22 +236,22 @@ class Connection:
                 self._scope.cancel()
 
     def unlink(self) -> None:
-        """Let go of what leads back to it, for it is used no more.
+        """Break reference cycles at the end, so that the connection is freed at once.
 
-        So it is freed at once: a garbage collection that looks at 10,000 connections takes 0.3 s.
+        A garbage collection that looks at 10,000 connections takes 0.3 s.
         """
         self.transport.source, self.transport.stuck, self.account.may_take = tuple, _nothing, bool
         self.drained, self.freed, self.account.owner = _nothing, _nothing, None
         self.transport.websocket.unlink()
 
     async def _read(self, nursery: trio.Nursery) -> None:
-        """Take in texts up to a request and carry that out; a successor reads on."""
+        """Read texts up to a request and carry it out; another task continues to read."""
         while True:
             await self._room()
             try:
                 text = await self.transport.receive()
             except Disconnected:
-                self.account.credit = 0  # nothing more is pushed into it
+                self.account.credit = 0  # no more tasks are pushed to it
                 await self.ends.enter()
                 self._writing.cancel()
                 return
@@ -255,8 +268,8 @@ class Connection:
                     self.wake_writer()
             elif isinstance(request, Drain):
                 self.account.credit = 0
-            elif self._has_too_many():
-                refusal = TooMany(f"{self.requests} requests are under way", retry_in_ms=RETRY_MS)
+            elif limit := self._request_limit():
+                refusal = TooMany(f"too many requests: {limit}", retry_in_ms=RETRY_MS)
                 self.session.refuse(request.ref, refusal)
                 self.wake_writer()
             elif isinstance(request, Credit):  # needs no store, and must not be overtaken
@@ -278,13 +291,13 @@ class Connection:
             self.session.refuse(request.ref, error)
         except Exception:
             log.exception("request failed", verb=request.type, remote=self.transport.remote)
-            self.session.refuse(request.ref, FairqError("the server failed; its log says why"))
+            self.session.refuse(request.ref, FairqError("internal error; see the server's log"))
         finally:
             self._count(-1)
         self._leave_if_idle()
 
     async def _write(self) -> None:
-        """Send what the socket did not take at once, and keep the heart's deadlines, until the end."""
+        """Send output that the socket did not take at once, and heartbeats, until the end."""
         while True:
             self.session.expire(trio.current_time())
             self.account.expire(trio.current_time())
@@ -296,13 +309,13 @@ class Connection:
                 if await self.transport.flush():
                     self.session.last_sent_at = (
                         trio.current_time()
-                    )  # when the last of it left: no beat falls due meanwhile
+                    )  # when the last of it was sent: no heartbeat is due meanwhile
                     self.drained()
             except Disconnected:
                 return
             if self.session.is_timed_out:
-                log.info("connection silent", remote=self.transport.remote, name=self.name)
-                self.closing = self.closing or (CLOSE_SILENT, "nothing was heard for too long")
+                log.info("connection timed out", remote=self.transport.remote, name=self.name)
+                self.closing = self.closing or (CLOSE_SILENT, f"nothing was received for {TIMEOUT_S:g} s")
             if self.closing:
                 await self.transport.close(*self.closing)
                 return

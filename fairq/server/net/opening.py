@@ -1,7 +1,7 @@
-"""What trio-websocket sees of a connection: the request, and nothing behind it.
+"""The part of a connection that trio-websocket sees: the HTTP request, and nothing behind it.
 
-The library reads the request and answers it. What follows are frames, and those are ours (fairq/wire/websocket.py),
-with limits that it does not have.
+The library reads the request and answers it. The frames that follow are processed by fairq/wire/websocket.py, with
+limits that the library does not have.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _END = b"\r\n\r\n"
 
 
 class Opening(trio.abc.Stream):
-    """A stream that ends with the request; `rest` is what came behind it. Where none comes, `scope` is cancelled.
+    """A stream that ends with the request; `rest` holds the bytes behind it. Without a request, `scope` is cancelled.
 
-    What was read waits at the gate: thousands may dial in at once.
+    Each read passes the gate, because thousands of clients may connect at once.
     """
 
     def __init__(self, stream: Stream, scope: trio.CancelScope, gate: Gate) -> None:
@@ -52,5 +52,5 @@ class Opening(trio.abc.Stream):
         await self._stream.wait_send_all_might_not_block()
 
     async def aclose(self) -> None:
-        """Give up: the request was none, or was refused. The stream is its owner's."""
+        """Cancel the scope: the request was invalid or refused. The owner closes the stream."""
         self._scope.cancel()

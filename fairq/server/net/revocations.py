@@ -1,8 +1,9 @@
-"""The end of connections whose token was revoked.
+"""Ends connections whose token was revoked.
 
-The store says so on a channel, and may not be heard; it also counts revocations, and every server looks at that count
-each second. Where it has changed, or anything may have been missed, all tokens that are in use here are asked for, and
-again each second for as long as a handshake takes: one that was let in just before may still be on its way.
+The store announces revocations on a channel, but a message may be lost. So it also counts them, and every server reads
+the count each second. If the count has changed, or a message may have been missed, the server looks up all tokens in
+use, and repeats this each second for as long as a handshake takes: a connection admitted just before may still be
+opening.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from fairq.wire.messages import CLOSE_REVOKED
 
 log = structlog.get_logger("fairq.server")
 
-POLL_S = 1.0  # between looks at the count
-FLOOR_S = 30.0  # after which tokens are asked for whatever the count says: it may have gone back with a failover
-_RETRY_S = 0.1  # when the store is away
+POLL_S = 1.0  # between reads of the count
+FLOOR_S = 30.0  # after which tokens are looked up in any case: a failover may have reset the count
+_RETRY_S = 0.1  # when the store is unavailable
 
 
 @define(eq=False)
@@ -41,24 +42,24 @@ class Revocations:
         """Watch the token of a connection; development tokens are not revoked."""
         if connection.identity.token_id:
             if not self._connections:
-                self._missed.set()  # from now on somebody is to be watched
+                self._missed.set()  # the first token in use: start to read the count
             self._connections[connection.identity.token_id].add(connection)
 
     def leave(self, connection: Connection) -> None:
-        """A connection has ended."""
+        """Forget a connection that has ended."""
         if connection.identity.token_id in self._connections:
             self._connections[connection.identity.token_id].discard(connection)
             if not self._connections[connection.identity.token_id]:
                 del self._connections[connection.identity.token_id]
 
     def on_message(self, token: str) -> None:
-        """A token was revoked; without one, any may have been."""
+        """Handle the revocation of a token; an empty id means that any may have been revoked."""
         if token:
             self._close(token)
         self._missed.set()
 
     def _close(self, token: str) -> None:
-        """End what uses a token, at once: nothing more is pushed, nor sent if it still waits here."""
+        """Close the connections of a token at once: no more tasks are pushed, and waiting output is dropped."""
         for connection in self._connections.get(token, ()):
             if connection.closing is None:
                 log.info("token revoked", token=token, remote=connection.transport.remote)
@@ -66,7 +67,7 @@ class Revocations:
                 connection.close(CLOSE_REVOKED, "the token was revoked")
 
     async def run(self) -> None:
-        """Look at the count every second, and at once where something may have been missed, until cancelled."""
+        """Read the count every second, and at once if a message may have been missed, until cancelled."""
         while True:
             with trio.move_on_after(POLL_S if self._connections else float("inf")):
                 await self._missed.wait()

@@ -1,17 +1,17 @@
 """Workers by name, over all servers of a store.
 
-A name belongs to the worker that came last: the store notes when each first attached under it, by its own clock, for
-those of workers run as they like. When it attaches, older connections of the same name and token are
-superseded, here and at the other servers: they are closed, and what they hold is ready again at once. So a worker that
-was killed and restarted need not wait until its dead connection is given up. An older worker that comes back learns
-that it is superseded, and ends; the two do not take the name from each other in turn.
+A name belongs to the newest worker: the store notes when each worker first attached under it, by the store's clock,
+since the clocks of workers may be wrong. When a worker attaches, older connections with its name and token are
+superseded, here and at the other servers: they are closed, and their tasks are ready again at once. So a worker that
+was killed and restarted need not wait until its dead connection times out. An older worker that reconnects gets
+`superseded`, and ends; the two do not take the name from each other in turn.
 
-Servers tell each other by a channel. A message may come twice, or be lost: leases then run out, as without all this.
-The order to drain a worker is repeated until its server's list says that it was heard.
-Each server also writes down who is attached to it, under a key that ends with it, so that any can list all workers.
-Whenever it does, it tells the others how many slots its workers have for each queue: whole, since claims name the slots
-of all servers; and divided among each worker's queues, for estimates. Whoever hears of a server for the first time
-tells its own; one that is not heard of for a minute is forgotten.
+Servers tell each other by a channel. A message may come twice, or be lost: then leases expire, as without superseding.
+The order to drain a worker is repeated until its server's list shows that the worker is draining.
+Each server also writes the list of its workers under a key that expires, so that any server can list all workers. With
+each list it tells the other servers how many slots its workers have for each queue: whole, since claims name the slots
+of all servers; and divided among each worker's queues, for estimates. A server that receives the slots of an unknown
+server sends its own; a server that has sent nothing for a minute is forgotten.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from fairq.wire.messages import CLOSE_SUPERSEDED, State
 
 log = structlog.get_logger("fairq.server")
 
-_WRITE_S, _KEEP_MS = 20.0, 60_000  # how often the roster is written, and for how long it holds
-_FORGET_S = 60.0  # after which a server that is not heard of has no slots
-_INSIST_S = 1.0  # between repetitions of what may not have been heard
-_GATHER_S = 0.5  # between a change and its writing, for there may be more
+_WRITE_S, _KEEP_MS = 20.0, 60_000  # how often the list of workers is written, and when it expires
+_FORGET_S = 60.0  # after which the slots of a server that has sent nothing are forgotten
+_INSIST_S = 1.0  # between repetitions of the order to drain a worker
+_GATHER_S = 0.5  # between a change and the next write, to gather more changes
 Lease = tuple[tuple[str, str], int]  # (queue, id), number
 
 
@@ -56,7 +56,7 @@ class WorkerRegistry:
     _connections: defaultdict[tuple[str, str], set[Connection]] = field(factory=lambda: defaultdict(set), init=False)
 
     async def run(self) -> None:
-        """Write down who is attached, soon after it changed and every now and then, until cancelled."""
+        """Write the list of attached workers soon after it has changed and every _WRITE_S, until cancelled."""
         while True:
             with trio.move_on_after(_WRITE_S if self._connections else float("inf")):
                 await self._changed.wait()
@@ -69,7 +69,7 @@ class WorkerRegistry:
         try:
             await self.store.write_workers(self.server, orjson.dumps(rows) if rows else b"", _KEEP_MS)
         except FairqError as error:
-            log.debug("the roster cannot be written", error=error.message)
+            log.debug("cannot write the list of workers", error=error.message)
         await self.tell_slots()
 
     async def tell_slots(self) -> None:
@@ -84,21 +84,21 @@ class WorkerRegistry:
         try:
             await self.store.tell_workers(orjson.dumps({"server": self.server, "slots": slots}))
         except FairqError as error:
-            log.debug("slots cannot be told", error=error.message)
+            log.debug("cannot announce slots", error=error.message)
 
     def slots_elsewhere(self, queue: str) -> int:
-        """Count the slots that workers of other servers have for a queue, up to some seconds ago."""
+        """Count the slots that workers of other servers have for a queue, as of some seconds ago."""
         return int(self._told(queue, 0))
 
     def one_elsewhere(self, queue: str, slots: int) -> str:
-        """Choose a server whose workers have so many slots for a queue, busy or not; empty if none is known."""
+        """Choose a server whose workers have so many slots for a queue, busy or free; empty if none is known."""
         since = trio.current_time() - _FORGET_S
         told = {name: said.get(queue, (0, 0.0))[0] for name, (at, said) in self._elsewhere.items() if at > since}
         able = {name: has for name, has in told.items() if has >= max(1, slots)}
         return random.choices(list(able), list(able.values()))[0] if able else ""
 
     def places_elsewhere(self, queue: str) -> float:
-        """Count the same with each worker's slots divided among its queues, and without those that are to end."""
+        """Count other servers' slots with each worker's divided among its queues, without draining workers."""
         return self._told(queue, 1)
 
     def _told(self, queue: str, which: int) -> float:
@@ -122,7 +122,7 @@ class WorkerRegistry:
         ]
 
     async def all_workers(self) -> list[WorkerState]:
-        """Describe the workers attached to any server; what others say is up to some seconds old."""
+        """Describe the workers attached to any server; rows of other servers are some seconds old."""
         lists: dict[str, Iterable[Any]] = {
             server: orjson.loads(roster) for server, roster in (await self.store.read_workers()).items()
         }
@@ -131,7 +131,7 @@ class WorkerRegistry:
         return sorted(found, key=lambda each: (each.worker, each.attached_at_ms))
 
     async def drain(self, worker: str) -> int:
-        """Dismiss the workers of a name, here and at the other servers; returns how many are known."""
+        """Dismiss the workers of a name, here and at the other servers; returns how many were listed."""
         known = [each for each in await self.all_workers() if each.worker == worker]
         self._dismiss(worker)
         await self.store.tell_workers(orjson.dumps({"server": self.server, "drain": worker}))
@@ -140,7 +140,7 @@ class WorkerRegistry:
         return len(known)
 
     async def _insist(self, worker: str, known: set[tuple[str, int]]) -> None:
-        """Say it again each second until it was heard of all that are known, for as long as a roster holds."""
+        """Repeat the order each second until all listed workers are draining, at most _KEEP_MS."""
         for _ in range(round(_KEEP_MS / 1000 / _INSIST_S)):
             await trio.sleep(_INSIST_S)
             try:
@@ -154,24 +154,24 @@ class WorkerRegistry:
                 said = {"server": self.server, "drain": worker, "attached_at": left}
                 await self.store.tell_workers(orjson.dumps(said))
             except FairqError as error:
-                log.debug("a worker's drain cannot be repeated", error=error.message)
-        log.warning("a server does not drain its worker", worker=worker)
+                log.debug("cannot repeat the order to drain a worker", error=error.message)
+        log.warning("a server did not confirm the drain of a worker", worker=worker)
 
     def _dismiss(self, worker: str, attached_at: Sequence[int] | None = None) -> None:
-        """Dismiss the workers of a name: all, or those that attached at these times, and none that came since."""
+        """Dismiss the workers of a name here: all, or only those that attached at these times."""
         for (_, name), connections in self._connections.items():
             if name == worker:
                 for connection in connections:
                     is_meant = attached_at is None or connection.attached_at_ms in attached_at
                     if is_meant and not connection.is_draining:
-                        log.info("worker is drained", worker=worker, remote=connection.transport.remote)
+                        log.info("draining worker", worker=worker, remote=connection.transport.remote)
                         connection.session.dismiss()
                         connection.leave()
                         connection.wake_writer()
         self._changed.set()
 
     def join(self, connection: Connection) -> None:
-        """Put an attached worker on the roster."""
+        """Add an attached worker to the list."""
         token, worker = connection.identity.token_id, connection.name
         here = self._connections[token, worker]
         here.add(connection)
@@ -182,7 +182,7 @@ class WorkerRegistry:
             self.nursery.start_soon(self._supersede, token, worker, newest - 1, ())
 
     def leave(self, connection: Connection) -> None:
-        """Take a worker off the roster, if it is on it."""
+        """Remove a worker from the list, if it is on it."""
         key = (connection.identity.token_id, connection.name)
         if key in self._connections:
             self._connections[key].discard(connection)
@@ -191,14 +191,14 @@ class WorkerRegistry:
                 del self._connections[key]
 
     async def take_name(self, token: str, worker: str, order: int, kept: Iterable[Lease]) -> None:
-        """Supersede connections of a name by those that came before, but for the leases that the new one brings along.
+        """Supersede older connections of a name; they keep none of the leases that the new one brings.
 
-        `order` says when it came, 0: it takes no part. Raises: Superseded if it is itself the older one.
+        `order` is when the worker first attached; 0: it does not take its name over. Raises: Superseded if it is older.
         """
         if not order:
             return
         if any(connection.order > order for connection in self._connections.get((token, worker), ())):
-            raise Superseded(f"a worker that came later is attached as {worker}", field="worker")
+            raise Superseded(f"a newer worker is attached as {worker}", field="worker")
         leases = [(*place, lease) for place, lease in kept]
         await self._supersede(token, worker, order, leases)
         await self._announce(token, worker, order, leases)
@@ -211,21 +211,19 @@ class WorkerRegistry:
             for queue, id, lease in kept:
                 if connection.account.has((queue, id), lease):
                     connection.account.drop((queue, id))
-            connection.session.state = State.DRAINING  # which is given nothing more, and may still settle
-            connection.close(CLOSE_SUPERSEDED, "a worker that came later has this name")
-            await self.give_back(
-                connection, "reap"
-            )  # now: a connection that takes nothing any more is not closed at once
+            connection.session.state = State.DRAINING  # it gets no more tasks, and may still settle
+            connection.close(CLOSE_SUPERSEDED, "a newer worker has this name")
+            await self.give_back(connection, "reap")  # now, since closing a connection that reads nothing takes a while
 
     async def _announce(self, token: str, worker: str, order: int, kept: Iterable[Any]) -> None:
         said = {"server": self.server, "attached": [token, worker, order, list(kept)]}
         try:
             await self.store.tell_workers(orjson.dumps(said))
         except FairqError as error:
-            log.debug("workers cannot be announced", error=error.message)
+            log.debug("cannot announce a worker", error=error.message)
 
     def on_announcement(self, message: str) -> None:
-        """Take what another server says."""
+        """Handle a message of another server."""
         try:
             said = orjson.loads(message)
             if said["server"] == self.server:
@@ -237,10 +235,10 @@ class WorkerRegistry:
             elif "attached" in said:
                 self.nursery.start_soon(self._heard_attached, *said["attached"])
         except (ValueError, KeyError, TypeError):
-            log.warning("another server says what this build does not understand", message=message[:200])
+            log.warning("unknown message from another server", message=message[:200])
 
     async def _heard_attached(self, token: str, worker: str, order: int, kept: Iterable[Any]) -> None:
         await self._supersede(token, worker, order, kept)
         newest = max((p.order for p in self._connections.get((token, worker), ())), default=0)
-        if newest > order:  # it is that one that is the older; its server may not know
+        if newest > order:  # the announced worker is the older one; its server may not know
             await self._announce(token, worker, newest, ())

@@ -1,1 +1,1 @@
-"""What is known of waiting times and of shares."""
+"""Statistics of waiting times and shares."""

@@ -1,4 +1,4 @@
-"""What tenants were given and what they were entitled to, some minutes ago: samples, to tell the difference."""
+"""Samples of the shares that tenants were given and entitled to, to report the shares of the last minutes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAMPLE_S = 10.0
 
 
 class Account(NamedTuple):
-    """What a tenant had been given and entitled to since it was first seen, at a moment of this server's clock."""
+    """What a tenant was given and entitled to in total, at a time of this server's clock."""
 
     at: float
     delivered: float
@@ -28,14 +28,14 @@ class Account(NamedTuple):
 
 
 class HasWaitTimes(Protocol):
-    """What dispatches the tasks of a queue, and notes how long they waited."""
+    """A dispatcher, which records how long tasks waited."""
 
     wait_times: WaitTimes
 
 
 @define(eq=False)
 class Shares:
-    """Samples of the tenants that this server has tasks of, taken while there is work."""
+    """Samples of the tenants whose tasks this server hands out, taken while there is work."""
 
     store: Store
     dispatchers: Mapping[str, HasWaitTimes]
@@ -52,10 +52,10 @@ class Shares:
                 try:
                     await self.sample(queue)
                 except FairqError as error:
-                    log.debug("shares cannot be read", queue=queue, error=error.message)
+                    log.debug("cannot read shares", queue=queue, error=error.message)
 
     async def sample(self, queue: str) -> None:
-        """Take a sample of a queue, if anything was handed out since the last one."""
+        """Take a sample of a queue, if any task was handed out since the last one."""
         dispatcher = self.dispatchers.get(queue)
         if dispatcher is None or dispatcher.wait_times.starts == self._claims.get(queue, 0):
             return
@@ -73,7 +73,7 @@ class Shares:
         self._claims.pop(queue, None)
 
     def before(self, queue: str, tenant: str) -> Account | None:
-        """Return the oldest sample of a tenant that is no older than some minutes."""
+        """Return the oldest sample of a tenant within the last PERIOD_MS."""
         oldest = trio.current_time() - PERIOD_MS / 1000
         samples = (sample.get(tenant) for sample in self._samples.get(queue, ()))
         return next((account for account in samples if account and account.at >= oldest), None)

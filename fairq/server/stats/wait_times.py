@@ -1,9 +1,9 @@
-"""What the tasks of a queue waited for before they started, as far as this server saw them start. No I/O.
+"""What the tasks that this server started waited for. No I/O.
 
-While tasks are handed out it is only noted when they became ready and when they started; what the time went to is said
-when somebody asks. Of a task's dwell, what falls into a time for which its tenant (or the queue) was kept out is that
-reason's; of the rest, what lies before its tenant's start before this one is the tenant's own backlog; what is left is
-others' share.
+While tasks are handed out, only the times when they became ready and started are recorded; causes are computed on
+request. A task's waiting time is divided as follows. Time for which its tenant (or the queue) was kept out counts for
+that cause. Of the rest, time before its tenant's previous start counts as the tenant's own backlog. The remaining time
+counts as the share of other tenants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fairq.model.waiting import REASONS, Kept, Part, Reason
 
 MAX_TENANTS, MAX_DWELLS, MAX_SPANS = 500, 256, 128
 PERIOD_MS = 300_000
-_JOIN_MS = 100  # two times of one reason are one when no more lies between them: whoever is let in starts first
+_JOIN_MS = 100  # intervals of one cause are joined when the gap is at most so long: a tenant let in starts first
 _PLACE = {reason: place for place, reason in enumerate(REASONS)}
 
 
@@ -33,12 +33,12 @@ class _Row:
 
 @define(eq=False)
 class WaitTimes:
-    """The waiting times of one queue, of the last starts of the tenants that were served last, by the store's clock."""
+    """The waiting times of one queue: the last starts of the tenants served last, by the store's clock."""
 
     starts: int = field(default=0, init=False)  # ever
     _rows: OrderedDict[str, _Row] = field(factory=OrderedDict, init=False)
     _spans: deque[Kept] = field(factory=lambda: deque(maxlen=MAX_SPANS), init=False)
-    _alone_since: int | None = field(default=0, init=False)  # without a worker
+    _alone_since: int | None = field(default=0, init=False)  # since when there is no worker
     _blocked: Kept | None = field(default=None, init=False)  # as the last claim saw it
 
     @property
@@ -47,11 +47,11 @@ class WaitTimes:
         return list(self._rows)
 
     def left(self, now_ms: int) -> None:
-        """Note that no worker is there any more."""
+        """Note that the last worker has left."""
         self._alone_since = now_ms
 
     def claimed(self, now_ms: int, leases: Sequence[Lease], kept: Sequence[Kept]) -> None:
-        """Note what a claim brought; a worker is there."""
+        """Record the tasks of a claim, and the times for which tenants were kept out; a worker is attached."""
         if self._alone_since is not None or self._blocked or kept:
             self._keep(now_ms, kept)
         self.starts += len(leases)
@@ -88,7 +88,7 @@ class WaitTimes:
                 _join((self._rows.get(each.tenant) or self._add(each.tenant)).spans, each)
 
     def parts(self, tenant: str, now_ms: int) -> list[dict[Reason, int]]:
-        """Say what each of a tenant's starts of the last minutes had waited for, in ms, oldest first."""
+        """Return what each of a tenant's starts of the last PERIOD_MS had waited for, in ms, oldest first."""
         row = self._rows.get(tenant)
         if row is None:
             return []
@@ -97,14 +97,14 @@ class WaitTimes:
 
 
 def _join(spans: deque[Kept], new: Kept) -> None:
-    """Add a time; one that was told before, or goes on where the last one ended, is one with it."""
+    """Add an interval; join it with the last one if that was reported before, or ends where this one begins."""
     if spans and spans[-1].reason == new.reason and new.begin - spans[-1].end <= _JOIN_MS:
         new = new._replace(begin=min(new.begin, spans.pop().begin))
     spans.append(new)
 
 
 def split(begin: int, end: int, last: int, spans: Iterable[Kept]) -> dict[Reason, int]:
-    """Divide a dwell among what it went to; of spans that hold at once, the first one has the time."""
+    """Divide a waiting time among its causes; where intervals overlap, the first one gets the time."""
     parts: dict[Reason, int] = dict.fromkeys(REASONS, 0)
     free = [(begin, end)] if begin < end else []
     for span in spans:
@@ -125,7 +125,7 @@ def split(begin: int, end: int, last: int, spans: Iterable[Kept]) -> dict[Reason
 
 
 def summarize(wait_times: Sequence[dict[Reason, int]]) -> list[Part]:
-    """Return, for each reason that took any time, its part of all and what it took of a task."""
+    """Return, for each cause with any time, its part of the whole, and its p50 and p99 per task."""
     whole = sum(sum(parts.values()) for parts in wait_times)
     columns = {reason: [parts[reason] for parts in wait_times] for reason in REASONS}
     return [
@@ -136,5 +136,5 @@ def summarize(wait_times: Sequence[dict[Reason, int]]) -> list[Part]:
 
 
 def percentile(values: Sequence[int], percent: int) -> int:
-    """Return the value that so many percent of all do not exceed; 0 of none."""
+    """Return the value that `percent` % of the values do not exceed; 0 without values."""
     return sorted(values)[-(-len(values) * percent // 100) - 1] if values else 0

@@ -1,1 +1,1 @@
-"""What happens at its time: ticks, schedules, opening hours."""
+"""Timed work: ticks, schedules, opening hours."""

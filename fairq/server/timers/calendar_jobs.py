@@ -1,7 +1,8 @@
-"""What a tick leaves to servers, for only they know time zones: firing schedules, opening and closing hours.
+"""Timed work that a tick leaves to servers, since only they know time zones: schedules and opening hours.
 
-Every server does it. What it has read of a schedule or a hours it brings along, and the store sees to it that of many
-servers one counts (lua/65_schedules.lua, lua/66_opening_hours.lua). False: there is something that cannot be done now.
+Every server does it. A server sends the state that it has read of a schedule or of opening hours with its change, and
+the store accepts the change of one server only (lua/65_schedules.lua, lua/66_opening_hours.lua). A job returns False if
+something due cannot be done now.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ async def fire_schedules(store: Store, queue: str) -> bool:
             try:
                 fires.append(Fire(schedule, next_fire(schedule.state.timing, now_ms, schedule.state.next_at_ms)))
             except (FairqError, LookupError) as error:  # zone files differ from server to server
-                log.warning("no next fire", queue=queue, schedule=schedule.field, error=str(error))
+                log.warning(
+                    "cannot compute the next fire of a schedule", queue=queue, schedule=schedule.field, error=str(error)
+                )
         outcomes = await store.fire(queue, fires) if fires else []
     except FairqError as error:
-        log.warning("schedules cannot fire", queue=queue, error=error.message)
+        log.warning("cannot fire schedules", queue=queue, error=error.message)
         return False
     fired, misfire, too_much = (outcomes.count(word) for word in ("ok", "misfire", "quota_exceeded"))
     duplicates = sum(outcome.startswith("duplicate") for outcome in outcomes)
@@ -46,22 +49,22 @@ async def fire_schedules(store: Store, queue: str) -> bool:
 
 
 async def turn_opening_hours(store: Store, queue: str) -> bool:
-    """Open and close the hours of a queue that are to turn."""
+    """Update the opening hours of a queue that are due to open or close."""
     try:
         now_ms, due = await store.opening_hours(queue)
         turns = await trio.to_thread.run_sync(_turns, queue, due, now_ms)  # long texts take 1 ms each
         turned = await _set_all(store, queue, turns)
     except FairqError as error:
-        log.warning("hours cannot turn", queue=queue, error=error.message)
+        log.warning("cannot change opening hours on time", queue=queue, error=error.message)
         return False
     if turned:
         opened = sum(hours.is_open for hours in turned)
-        log.info("turned", queue=queue, opened=opened, closed=len(turned) - opened)
+        log.info("opening hours changed", queue=queue, opened=opened, closed=len(turned) - opened)
     return bool(turns) or not due
 
 
 async def _set_all(store: Store, queue: str, hours: Sequence[OpeningHours]) -> list[OpeningHours]:
-    """Set hours side by side, so that they share the store's next sync; returns those that nobody set before us."""
+    """Set opening hours concurrently, so that they share the store's next sync; returns those this server set."""
     turned: list[OpeningHours] = []
 
     async def set_one(hours: OpeningHours) -> None:
@@ -73,11 +76,13 @@ async def _set_all(store: Store, queue: str, hours: Sequence[OpeningHours]) -> l
 
 
 def _turns(queue: str, hours: Sequence[OpeningHours], now_ms: int) -> list[OpeningHours]:
-    """Return hours as they are from now on, without those whose text cannot be read here."""
+    """Return the opening hours with their new state, without those whose text this server cannot read."""
     found: dict[str, tuple[bool, int]] = {}
     for text in {hours.text for hours in hours}:
         try:
             found[text] = turn(text, now_ms)
         except (FairqError, LookupError) as error:  # zone files differ from server to server
-            log.warning("no next turn", queue=queue, opening_hours=text, error=str(error))
+            log.warning(
+                "cannot compute the next change of opening hours", queue=queue, opening_hours=text, error=str(error)
+            )
     return [OpeningHours(one.tenant, one.text, *found[one.text], one.head) for one in hours if one.text in found]

@@ -1,9 +1,9 @@
-"""The ticker: calls `tick` for every queue when the next thing is due, and every now and then to be sure.
+"""The ticker: calls `tick` for every queue when something is due, and at a floor interval in any case.
 
-Any server may tick any queue, so each server only has to know what it did itself (`expect`), and what the store said of
-what others did when it was last asked. The floor finds what a server that died had known since then: a second, and
-twice as long after each tick in a row that found nothing, up to IDLE_FLOORS times as long; 5,000 idle queues would
-else cost half a core of every server, and of the store.
+Any server may tick any queue. So a server only has to know the due times of its own actions (`tick_within`), and those
+that the store returned at the last tick. The floor interval finds due times that only a dead server knew. It is one
+second, and doubles after each tick in a row that found nothing, up to IDLE_FLOORS seconds: otherwise 5,000 idle queues
+would cost half a core of every server, and of the store.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _NEW_PER_S = 1_000  # queues that are ticked for the first time
 
 @define(eq=False)
 class Ticker:
-    """One task that ticks all queues; `has_ready(queue)` is told of every queue that has ready tasks."""
+    """Ticks all queues; `has_ready(queue)` is called for every queue with ready tasks."""
 
     store: Store
     has_ready: Callable[[str], None]
-    is_ahead: bool = field(default=False, init=False)  # the store's clock, of ours
+    is_ahead: bool = field(default=False, init=False)  # the store's clock is ahead of ours
     due: dict[str, float] = field(factory=dict)  # queue -> when to tick it next
-    _again_at: dict[tuple[Duty, str], float] = field(factory=dict, init=False)  # not before, for it could not be done
+    _again_at: dict[tuple[Duty, str], float] = field(factory=dict, init=False)  # when to retry a duty that failed
     _floors: dict[str, float] = field(factory=dict, init=False)  # of queues whose last tick found nothing
-    _line: list[tuple[float, str]] = field(factory=list, init=False)  # a heap of what `due` says, and has said
+    _line: list[tuple[float, str]] = field(factory=list, init=False)  # a heap of values of `due`, old ones too
     _sooner: trio.Event = field(factory=trio.Event, init=False)
 
     def tick_within(self, queue: str, in_ms: float) -> None:
-        """Say that something will be due in a queue after `in_ms`, or sooner what other servers know of."""
+        """Note that something is due in a queue after `in_ms`: it is ticked then, or earlier at the floor interval."""
         self._floors.pop(queue, None)
         self._tick_in(queue, min(in_ms / 1000, FLOOR_S))
 
@@ -60,20 +60,20 @@ class Ticker:
             self._sooner.set()
 
     def _next(self) -> tuple[float, str]:
-        """Return when the next queue is to be ticked, and which."""
+        """Return the time of the next tick and its queue."""
         while self._line and self.due.get(self._line[0][1]) != self._line[0][0]:  # forgotten, or sooner since
             heapq.heappop(self._line)
         return self._line[0] if self._line else (math.inf, "")
 
     def _idle_floor(self, queue: str) -> float:
-        """Return the seconds until a queue in which a tick found nothing is looked at again, at the latest."""
+        """Return the longest time (s) until the next tick of a queue in which a tick found nothing."""
         floor = self._floors.get(queue, FLOOR_S)
         self._floors[queue] = min(2 * floor, IDLE_FLOORS * FLOOR_S)
-        at = trio.current_time() + floor * random.uniform(0.75, 1.0)  # queues that were found together drift apart
-        return (at // _BEAT_S + 1) * _BEAT_S - trio.current_time()  # and those of a moment share turns of the store
+        at = trio.current_time() + floor * random.uniform(0.75, 1.0)  # spread queues that were found together
+        return (at // _BEAT_S + 1) * _BEAT_S - trio.current_time()  # ticks of one beat share turns of the store
 
     def forget(self, queue: str) -> None:
-        """Tick a queue no more: it was deleted."""
+        """Stop ticking a queue that was deleted."""
         self.due.pop(queue, None)
         self._floors.pop(queue, None)
         for duty, of in list(self._again_at):
@@ -95,7 +95,7 @@ class Ticker:
                 await self._sooner.wait()
 
     def _take_due(self, now: float) -> list[str]:
-        """Take queues that are to be ticked by now, a few at a time."""
+        """Return the queues that are due by now, at most TICKS_AT_ONCE."""
         queues: list[str] = []
         while len(queues) < TICKS_AT_ONCE and (next_ := self._next())[0] <= now:
             self.due[next_[1]] = math.inf
@@ -105,20 +105,20 @@ class Ticker:
     async def _tick_and_go_on(self, queue: str) -> None:
         wait = await self._tick(queue)
         if queue in self.due:  # not forgotten meanwhile
-            self._tick_in(queue, wait)  # not over what came to be expected meanwhile
+            self._tick_in(queue, wait)  # keeps an earlier time that was set meanwhile
 
     async def _discover(self) -> None:
-        """Tick queues that others have made, and no longer those that are none: whoever asked for them made none."""
+        """Start ticking queues that other servers have made, and stop ticking queues that do not exist."""
         known = set(self.due)
         try:
             queues = await self.store.queues()
             new = [queue for queue in queues if queue not in known]
-            for n, queue in enumerate(new):  # thousands at once would hold up what is due
+            for n, queue in enumerate(new):  # thousands at once would delay the ticks that are due
                 self._tick_in(queue, n / _NEW_PER_S)
             for queue in known.difference(queues):
                 self.forget(queue)
         except FairqError as error:
-            log.debug("queues cannot be listed", error=error.message)
+            log.debug("cannot list queues", error=error.message)
 
     async def _tick(self, queue: str) -> float:
         """Tick one queue; returns the seconds until it must be ticked again."""
@@ -143,7 +143,7 @@ class Ticker:
         return min(floor, max(0.0, (done.next_due_ms - done.now_ms) / 1000))
 
     def _watch_clock(self, done: Tick) -> None:
-        """Warn when the store's clock is so far ahead of ours that nothing expires by it; once for each time."""
+        """Warn, once each time, when the store's clock is so far ahead of ours that nothing expires by it."""
         is_ahead = done.ahead_ms > AHEAD_MS
         if is_ahead != self.is_ahead:
             self.is_ahead = is_ahead
@@ -151,7 +151,7 @@ class Ticker:
             tell("the store's clock is ahead" if is_ahead else "the store's clock is right again", by_ms=done.ahead_ms)
 
     async def _do(self, duty: Duty, queue: str) -> bool:
-        """Do what a tick left to us, unless it could not be done a moment ago; returns whether it was done."""
+        """Do a duty that a tick left to servers, unless it failed a moment ago; returns whether it was done."""
         if trio.current_time() < self._again_at.get((duty, queue), 0.0):
             return False
         if await duty(self.store, queue):

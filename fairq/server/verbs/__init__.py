@@ -1,1 +1,1 @@
-"""What each request does, one module for each subject."""
+"""The verbs: what each request does, one module per subject."""

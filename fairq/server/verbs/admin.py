@@ -16,12 +16,12 @@ from fairq.wire import messages as wire
 
 log = structlog.get_logger("fairq.server")
 
-_DELETE_S = 2.0  # until a request is answered, though there may be more to delete
+_DELETE_S = 2.0  # how long one request deletes
 _REPAIR_S = 1.0  # how long one request repairs
 
 
 async def queues(app: App, connection: Connection, request: wire.Queues) -> Body:
-    """List all queues, also those that have workers here and had no task yet."""
+    """List all queues, also those with workers here that never had a task."""
     rows = []
     served = {queue for queue, dispatcher in app.dispatchers.items() if dispatcher.capacity.workers}
     made = await app.store.registry.read()
@@ -40,13 +40,13 @@ async def configure(app: App, connection: Connection, request: wire.Configure) -
     changes = check_settings(request.settings)
     queue = connection.identity.check_queue(request.queue)
     await app.store.configure(queue, changes)
-    app.ticker.tick_within(queue, 0)  # another reserve is noted of all tenants
+    app.ticker.tick_within(queue, 0)  # a tick applies a changed reserve to all tenants
     app.hint(queue)
     return {}
 
 
 async def delete_queue(app: App, connection: Connection, request: wire.DeleteQueue) -> Body:
-    """Delete a queue, or go on with that for a while."""
+    """Delete a queue, for at most _DELETE_S; the outcome `more` means that the request must be repeated."""
     queue = connection.identity.check_queue(request.queue)
     deletion = await app.store.registry.delete(queue, purge=request.purge, seconds=_DELETE_S)
     if deletion.outcome == "ok":
@@ -75,14 +75,14 @@ async def set_weight(app: App, connection: Connection, request: wire.SetWeight) 
 
 
 async def workers(app: App, connection: Connection, request: wire.Workers) -> Body:
-    """List the workers of all servers, those of the token's queues."""
+    """List the workers of all servers, if all their queues are the token's."""
     rows = [asdict(row) for row in await app.worker_registry.all_workers()]
     mine = connection.identity.queues
     return {"workers": [row for row in rows if mine is None or mine.issuperset(row["queues"])]}
 
 
 async def drain_worker(app: App, connection: Connection, request: wire.DrainWorker) -> Body:
-    """Drain the workers of a name, wherever they are attached."""
+    """Drain the workers of a name, at all servers."""
     check_unlimited(connection)
     check_worker_name(request.worker)
     return {"workers": await app.worker_registry.drain(request.worker)}
@@ -94,7 +94,7 @@ def _target(connection: Connection, request: wire.Pause | wire.Resume) -> tuple[
 
 
 async def pause(app: App, connection: Connection, request: wire.Pause) -> Body:
-    """Hold back a tenant, or the whole queue."""
+    """Stop starting tasks of a tenant, or of the whole queue."""
     queue, tenant = _target(connection, request)
     return {"before": await app.store.pause(queue, tenant)}
 
@@ -108,7 +108,7 @@ async def resume(app: App, connection: Connection, request: wire.Resume) -> Body
 
 
 async def repair(app: App, connection: Connection, request: wire.Repair) -> Body:
-    """Mend what is wrong in a queue, for a second or so."""
+    """Repair a queue, for about _REPAIR_S."""
     queue = await _known_queue(app, connection, request.queue)
     if request.number is not None:
         check_int(request.number, "number", 0, MAX_TIME_MS)

@@ -26,7 +26,7 @@ def _own_batch(connection: Connection, id: str) -> str:
 
 @contextmanager
 def _named(id: str) -> Iterator[None]:
-    """Name the batch that the store does not have as the request does."""
+    """Raise NotFound with the batch's id as the request names it."""
     try:
         yield
     except NotFound:
@@ -42,7 +42,7 @@ async def open_batch(app: App, connection: Connection, request: wire.OpenBatch) 
         payload = getattr(request, name)
         callbacks.append(b"" if payload is None else orjson.dumps(payload))
         if len(callbacks[-1]) > MAX_CALLBACK_BYTES:
-            raise TooLarge(f"a callback's payload has {MAX_CALLBACK_BYTES} bytes at most", field=name)
+            raise TooLarge(f"{name} has {len(callbacks[-1])} bytes; the limit is {MAX_CALLBACK_BYTES}", field=name)
     is_new = await app.store.open_batch(
         queue, connection.identity.tenant, id, request.max_running, callbacks, events=request.events
     )
@@ -68,7 +68,7 @@ async def cancel_batch(app: App, connection: Connection, request: wire.CancelBat
 
 
 async def batch(app: App, connection: Connection, request: wire.Batch) -> Body:
-    """Tell how far a batch is, now or when it is complete."""
+    """Return a batch's state, now or when it is complete."""
     queue, id = connection.identity.check_queue(request.queue), _own_batch(connection, request.id)
 
     async def read() -> BatchState:

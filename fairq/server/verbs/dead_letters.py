@@ -22,7 +22,7 @@ async def dead(app: App, connection: Connection, request: wire.Dead) -> Body:
     which = DeadFilter(tenant, request.reason, request.error, *ages)
     which.check()
     if request.cursor is not None and not 1 <= len(request.cursor) <= MAX_CURSOR_CHARS:
-        raise BadRequest("cursor must be one that a page ended with", field="cursor")
+        raise BadRequest("invalid cursor: use the cursor of the previous page", field="cursor")
     count = check_int(request.count, "count", 1, MAX_BATCH)
     page = await app.store.dead(queue, which, request.cursor or "", count, brief=request.brief)
     rows = [_letter(connection, letter, brief=request.brief) for letter in page.letters]

@@ -1,4 +1,4 @@
-"""The verbs that tell why work waits: of a task, and of a tenant's."""
+"""The verbs that tell why a task waits, and what a tenant's tasks waited for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def why(app: App, connection: Connection, request: wire.Why) -> Body:
     queue, id = connection.identity.check_queue(request.queue), full_id_of(connection, request.id)
     task = await app.store.why(queue, id)
     if task.state == "unknown":
-        raise NotFound(f"nothing is known of a task {request.id} in queue {queue}", field="id")
+        raise NotFound(f"unknown task {request.id} in queue {queue}", field="id")
     found = asdict(explain(request.id, task, app.count_places(queue)))
     if task.facts is None:
         return {name: found[name] for name in ("id", "state", "now_ms")}
@@ -27,7 +27,7 @@ async def why(app: App, connection: Connection, request: wire.Why) -> Body:
 
 
 async def tenant_report(app: App, connection: Connection, request: wire.TenantReport) -> Body:
-    """Tell how long a tenant's tasks have waited, for what, and what share it had, in the last minutes."""
+    """Report how long a tenant's tasks waited in the last minutes, for what, and its share."""
     queue, tenant = connection.identity.check_queue(request.queue), own_tenant(connection, request.tenant)
     dispatcher = app.dispatchers.get(queue)
     wait_times = dispatcher.wait_times.parts(tenant, dispatcher.store_now_ms) if dispatcher else []
@@ -37,13 +37,13 @@ async def tenant_report(app: App, connection: Connection, request: wire.TenantRe
 
 
 async def _share(app: App, queue: str, tenant: str) -> Body:
-    """Return what a tenant was given since a sample, and entitled to; nothing if there is none."""
+    """Return what a tenant was given and entitled to since a sample; empty without a sample."""
     before = app.shares.before(queue, tenant)
     if before is None:
         return {}
     (now,) = await app.store.tenants(queue, [tenant])
     delivered, entitled = now.delivered - before.delivered, now.entitled - before.entitled
     over_ms = round((trio.current_time() - before.at) * 1000)
-    if entitled < 0:  # its account was begun anew
+    if entitled < 0:  # its account was reset since the sample
         return {}
     return {"delivered": delivered, "entitled": entitled, "share_over_ms": over_ms}

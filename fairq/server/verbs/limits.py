@@ -1,4 +1,4 @@
-"""The verbs on limits and hours: what bounds a tenant besides its share, and when it is open."""
+"""The verbs on limits and opening hours."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fairq.wire import messages as wire
 
 
 async def set_limits(app: App, connection: Connection, request: wire.SetLimits) -> Body:
-    """Limit a tenant, or all that have no such limit of their own."""
+    """Set limits of a tenant, or of all tenants without such a limit of their own."""
     queue, tenant = connection.identity.check_queue(request.queue), tenant_or_all(request.tenant)
     before = await app.store.set_limits(queue, tenant, check_limits(request.limits, tenant))
-    app.ticker.tick_within(queue, 0)  # a higher rate lets tenants in that are parked
+    app.ticker.tick_within(queue, 0)  # a higher rate admits parked tenants
     app.hint(queue)
     return {"before": asdict(before)}
 
 
 async def limits(app: App, connection: Connection, request: wire.Limits) -> Body:
-    """Read what is set for a tenant, what holds for it, and when it is open."""
+    """Return the limits set for a tenant, those in force, and its opening hours."""
     queue = connection.identity.check_queue(request.queue)
     tenant = tenant_or_all(mine_or_named(connection, request.tenant))
     own, for_all = await app.store.limits(queue, tenant), await app.store.limits(queue, "")
@@ -42,7 +42,7 @@ def _row(hours: OpeningHours) -> Body:
 
 
 async def set_opening_hours(app: App, connection: Connection, request: wire.SetOpeningHours) -> Body:
-    """Say when a tenant, or the whole queue, is open."""
+    """Set the opening hours of a tenant, or of the whole queue."""
     queue, tenant = connection.identity.check_queue(request.queue), tenant_or_all(request.tenant)
     hours = OpeningHours(tenant, check_opening_hours(request.opening_hours) if request.opening_hours else "", True, 0)
     now_ms, _ = await app.store.opening_hours(queue, [tenant])

@@ -1,4 +1,4 @@
-"""What the verbs share: whose things a request means, how its ids are read, and how it waits."""
+"""Helpers of the verbs: the tenant a request means, its ids, and waiting."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ T = TypeVar("T")
 
 
 def full_id_of(connection: Connection, id: str, what: str = "id") -> str:
-    """Read an id as its sender spells it: a tenant its own bare one, an operator a full one."""
+    """Return the full id of an id in a request: tenants send bare ids, operators full ones."""
     mine = connection.identity.tenant
     return full_id(mine, check_task_id(id, what)) if mine else check_full_id(id, what)
 
 
 def full_ids(connection: Connection, ids: Sequence[str]) -> list[str]:
-    """Read ids as their sender spells them."""
+    """Return the full ids of ids in a request."""
     return [full_id_of(connection, id, "ids") for id in ids]
 
 
 def check_once(ids: list[str]) -> list[str]:
-    """Return ids of which none comes twice. Raises: BadRequest."""
+    """Return the ids if none is repeated. Raises: BadRequest."""
     if len(set(ids)) < len(ids):
-        raise BadRequest("ids must name each task once", field="ids")
+        raise BadRequest("ids must not repeat a task", field="ids")
     return ids
 
 
 def mine_or_named(connection: Connection, tenant: str | None) -> str | None:
-    """Return whose things are meant: the token's tenant's, or whom an operator names. Raises: Forbidden."""
+    """Return the token's tenant, or else the tenant that the operator names, if any. Raises: Forbidden."""
     mine = connection.identity.tenant
     if mine and tenant not in (None, mine):
-        raise Forbidden("what other tenants have is not your own", field="tenant")
+        raise Forbidden("tenant tokens may use their own tenant only", field="tenant")
     return mine or tenant
 
 
 def own_tenant(connection: Connection, tenant: str | None) -> str:
-    """Return whose things are meant, where that must be said."""
+    """Return the token's tenant, or else the tenant that the operator must name. Raises: Forbidden, BadRequest."""
     return check_name(mine_or_named(connection, tenant), "tenant")
 
 
@@ -57,13 +57,13 @@ def tenant_or_all(tenant: str | None) -> str:
 def check_worker_name(name: str) -> None:
     """Check the name of a worker. Raises: BadRequest."""
     if not WORKER_PATTERN.match(name):
-        raise BadRequest("worker must be 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'", field="worker")
+        raise BadRequest("worker must be 1 to 64 characters of A-Z, a-z, 0-9, '.', '_', '-'", field="worker")
 
 
 def check_unlimited(connection: Connection) -> None:
-    """Check that an operator may do what is of no queue. Raises: Forbidden."""
+    """Check that an operator's token is for all queues. Raises: Forbidden."""
     if connection.identity.queues is not None:
-        raise Forbidden("an operator of some queues has no say over tokens and workers", field="type")
+        raise Forbidden("operator tokens limited to some queues may not manage tokens or drain workers", field="type")
 
 
 async def wait_for(
@@ -75,11 +75,11 @@ async def wait_for(
     read: Callable[[], Awaitable[T]],
     is_enough: Callable[[T], bool],
 ) -> T:
-    """Read now, and if it takes waiting, again and again. Raises: Draining when the server stops meanwhile."""
+    """Read until `is_enough`, at most `timeout_ms`; returns the last value. Raises: Draining if the server stops."""
     check_int(timeout_ms, "timeout_ms", 0, wire.MAX_WAIT_MS)
 
     async def read_in_turn() -> T:
-        async with connection.long_answer():  # what wakes one wakes many, and each answer may be long
+        async with connection.long_answer():  # one message wakes many requests, and each answer may be long
             return await read()
 
     if not timeout_ms:
@@ -94,7 +94,7 @@ async def wait_for(
 
 
 def fit_reply(rows: Sequence[Body], long: str = "payload") -> list[Body]:
-    """Return as many rows with something long as a reply has room for, at least one."""
+    """Return as many rows as fit in a reply, at least one, by the size of their field `long`."""
     fit_reply: list[Body] = []
     room = wire.MAX_MESSAGE_BYTES
     for row in rows:

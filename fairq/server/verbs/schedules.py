@@ -1,4 +1,4 @@
-"""The verbs on schedules: whose they are, when they fire next, and one call of the store."""
+"""The verbs on schedules."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairq.store.store import Schedule
 from fairq.wire import messages as wire
 
 _ALWAYS = ("misfire", "is_paused")
-_SHOWN = 3  # fires that `schedule` tells in advance
+_SHOWN = 3  # next fires that `schedule` returns
 
 
 def _target(
@@ -32,7 +32,7 @@ def _task(request: wire.Schedule) -> NewTask:
     """Return the task of a schedule; its fires give it ids."""
     payload = orjson.dumps(request.payload)
     if len(payload) > MAX_PAYLOAD_BYTES:
-        raise TooLarge(f"the payload has {len(payload)} bytes; {MAX_PAYLOAD_BYTES} are the limit", field="payload")
+        raise TooLarge(f"payload has {len(payload)} bytes; the limit is {MAX_PAYLOAD_BYTES}", field="payload")
     options = {name: getattr(request, name) for name in SCHEDULED}
     task = NewTask(request.name, payload, **options)
     task.check()
@@ -40,7 +40,7 @@ def _task(request: wire.Schedule) -> NewTask:
 
 
 async def schedule(app: App, connection: Connection, request: wire.Schedule) -> Body:
-    """Create or change a schedule, and tell its next fires."""
+    """Create or change a schedule; returns its next fires."""
     queue, tenant, name = _target(connection, request)
     timing = check_timing(request.cron, request.zone, request.every_ms)
     if request.misfire not in MISFIRES:
@@ -65,7 +65,7 @@ async def unschedule(app: App, connection: Connection, request: wire.Unschedule)
 
 
 async def pause_schedule(app: App, connection: Connection, request: wire.PauseSchedule) -> Body:
-    """Let a schedule fire no more."""
+    """Stop a schedule from firing."""
     queue, tenant, name = _target(connection, request)
     before = await app.store.pause_schedule(queue, tenant, name)
     if before is None:
@@ -74,7 +74,7 @@ async def pause_schedule(app: App, connection: Connection, request: wire.PauseSc
 
 
 async def resume_schedule(app: App, connection: Connection, request: wire.ResumeSchedule) -> Body:
-    """Let a schedule fire again, at the first time that is still to come."""
+    """Let a schedule fire again, at its next time from now."""
     queue, tenant, name = _target(connection, request)
     while True:
         now_ms, found = await app.store.schedules(queue, tenant, name)
@@ -90,11 +90,11 @@ async def resume_schedule(app: App, connection: Connection, request: wire.Resume
 
 
 def _none(queue: str, tenant: str, name: str) -> FairqError:
-    return NotFound(f"{tenant} has no schedule {name} in queue {queue}", field="name")
+    return NotFound(f"tenant {tenant} has no schedule {name} in queue {queue}", field="name")
 
 
 async def schedules(app: App, connection: Connection, request: wire.Schedules) -> Body:
-    """List schedules, the next to fire first; one that is named comes with its task."""
+    """List schedules, the next to fire first; a named one comes with its task."""
     queue = connection.identity.check_queue(request.queue)
     offset, count = check_int(request.offset, "offset", 0, MAX_TIME_MS), check_int(request.count, "count", 1, MAX_BATCH)
     if not connection.identity.tenant and request.tenant is None and request.name is None:

@@ -1,7 +1,6 @@
-"""What each request does: checks that need more than the frame, then one call of the store.
+"""The table of verbs. A verb does the checks that need more than the frame, then calls the store.
 
-No rule of the queue lives here (they are in lua/), only who may do it and how it is said. The verbs stand in the files
-that are imported here.
+The rules of queues are in lua/; the verbs only check permissions and translate requests and replies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The verbs on tasks: to enqueue and look at them, to change them before their time, and to hear of their end."""
+"""The verbs on tasks: enqueue, show, cancel, reschedule and wait for them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
     ]
     if sum(task.places for task in tasks) > MAX_BATCH:
         raise TooLarge(
-            f"a request has {MAX_BATCH} places; one with a priority, dedupe_key, result_ttl_ms, events or batch takes"
-            f" {SPECIAL_PLACES}",
+            f"too many tasks: a request has {MAX_BATCH} places; a task takes 1, or {SPECIAL_PLACES} with a priority,"
+            " dedupe_key, result_ttl_ms, events or batch",
             field="tasks",
         )
-    # A claim that leaves right behind the tasks shares their turn of the store, and its fsync.
+    # A claim sent directly behind the tasks shares their turn of the store, and its fsync.
     hint = app.cover(queue, sum(1 for task in tasks if not (task.delay_ms or task.start_at_ms)))
     outcomes = await app.store.enqueue(queue, tenant, tasks, hint=hint)
     for task in request.tasks:
@@ -40,13 +40,13 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
 
 
 def _bare_outcome(outcome: str) -> str:
-    """Spell the id behind `duplicate` as the tenant did."""
+    """Return the outcome with the id behind `duplicate` as the tenant's bare id."""
     word, _, first = outcome.partition(" ")
     return f"{word} {bare_id(first)}" if first else word
 
 
 async def tasks(app: App, connection: Connection, request: wire.Tasks) -> Body:
-    """Tell what is known of tasks; a tenant hears only of its own."""
+    """Return the states of tasks; a tenant sees only its own."""
     queue, ids = connection.identity.check_queue(request.queue), full_ids(connection, request.ids)
     states = await app.store.tasks(queue, ids)
     rows = [{name: value for name, value in asdict(state).items() if value not in ("", 0)} for state in states]
@@ -60,7 +60,7 @@ async def cancel(app: App, connection: Connection, request: wire.Cancel) -> Body
 
 
 async def reschedule(app: App, connection: Connection, request: wire.Reschedule) -> Body:
-    """Give waiting tasks another start."""
+    """Change when waiting tasks start."""
     queue, ids = connection.identity.check_queue(request.queue), check_once(full_ids(connection, request.ids))
     delay_ms = check_int(request.delay_ms, "delay_ms", 0, MAX_SPAN_MS)
     start_at_ms = check_int(request.start_at_ms, "start_at_ms", 0, MAX_TIME_MS)
@@ -74,7 +74,7 @@ async def reschedule(app: App, connection: Connection, request: wire.Reschedule)
 
 
 async def peek(app: App, connection: Connection, request: wire.Peek) -> Body:
-    """Show a tenant's next tasks; fewer than asked for when their payloads are long."""
+    """Return a tenant's next tasks; fewer than requested if their payloads are long."""
     queue, count = connection.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
     waiting = await app.store.peek(queue, own_tenant(connection, request.tenant), count)
     rows = [asdict(task) for task in waiting]
@@ -88,7 +88,7 @@ _ENDS = ("done", "dead", "cancelled", "unknown")
 
 
 async def wait_tasks(app: App, connection: Connection, request: wire.WaitTasks) -> Body:
-    """Wait until one of these tasks has ended; tells of those that have."""
+    """Wait until one of these tasks has ended; returns all that have."""
     queue, ids = connection.identity.check_queue(request.queue), check_once(full_ids(connection, request.ids))
 
     async def read() -> list[Body]:
@@ -105,13 +105,13 @@ async def wait_tasks(app: App, connection: Connection, request: wire.WaitTasks) 
 def _end_of(id: str, state: TaskState, result: bytes | None) -> Body:
     row: Body = {"id": id, "state": state.state, "reason": state.reason, "error": state.error}
     row = {name: value for name, value in row.items() if value}
-    if result is not None:  # it outlives the memory of the task
+    if result is not None:  # results are kept longer than task states
         row |= {"state": "done", "result": orjson.Fragment(result)}
     return row
 
 
 async def events(app: App, connection: Connection, request: wire.Events) -> Body:
-    """Tell what came into a tenant's feed after an event, now or when there is something."""
+    """Return the events of a tenant's feed after an id, now or when there is one."""
     queue, count = connection.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
     tenant, after = own_tenant(connection, request.tenant), check_int(request.after, "after", 0, MAX_EVENT_ID)
 

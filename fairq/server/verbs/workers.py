@@ -1,4 +1,4 @@
-"""The verbs of workers: from attaching to how their tasks ended."""
+"""The verbs of workers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from fairq.wire.messages import MAX_CREDIT, MAX_QUEUES, State
 
 
 async def attach(app: App, connection: Connection, request: wire.Attach) -> Body:
-    """Begin to feed a worker, which may bring along leases from an earlier connection."""
+    """Attach a worker, which may bring leases from an earlier connection."""
     check_worker_name(request.worker)
     if not 1 <= len(request.queues) <= MAX_QUEUES:
-        raise BadRequest(f"queues must name 1 to {MAX_QUEUES}", field="queues")
+        raise BadRequest(f"queues must name 1 to {MAX_QUEUES} queues", field="queues")
     queues = tuple(dict.fromkeys(connection.identity.check_queue(queue, "queues") for queue in request.queues))
     check_int(request.credit, "credit", 0, MAX_CREDIT)
     if request.weights and len(request.weights) != len(request.queues):
-        raise BadRequest("weights must be as many as queues, or none", field="weights")
+        raise BadRequest("weights must have one weight per queue, or be empty", field="weights")
     weights = {
         queue: check_weight(weight, "weights") for queue, weight in zip(request.queues, request.weights, strict=False)
     }
     check_int(request.started_at_ms, "started_at_ms", 0, MAX_TIME_MS)
     if any(lease.queue not in queues for lease in request.leases):
-        raise BadRequest("leases must be of the queues attached to", field="leases")
+        raise BadRequest("leases must belong to the queues in queues", field="leases")
     outcomes, brought = ["gone"] * len(request.leases), []
     for queue in queues:
         at = [i for i, lease in enumerate(request.leases) if lease.queue == queue]
@@ -52,9 +52,9 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
         connection.identity.token_id, request.worker, order, [each[:2] for each in brought]
     )
     if connection.session.state is State.DRAINING:
-        raise Draining("the server is stopping; connect again")
+        raise Draining("this connection is draining; connect again")
     if connection.session.state is not State.OPEN:
-        raise BadRequest("the connection is attached already", field="type")
+        raise BadRequest("this connection is already attached", field="type")
     app.move_leases(brought, connection)
     connection.name, connection.queues, connection.order = request.worker, queues, order
     connection.session.state, connection.account.credit = State.ATTACHED, request.credit
@@ -77,10 +77,10 @@ def _check_attached(connection: Connection, queue: str) -> None:
 
 
 def _is_its_own(app: App, connection: Connection, queue: str, settlement: Settlement) -> bool:
-    """Tell whether the store is to be asked: the worker holds this lease, or may have ended it before.
+    """Return whether to pass a settlement to the store: the worker holds this lease, or may have ended it before.
 
-    An end whose answer was lost is sent again, here or at another server, on a connection that need not hold the
-    lease: then the lease's number is the fence, unless this server knows that another worker holds it.
+    A settlement whose answer was lost is sent again, here or at another server, on a connection that may not hold the
+    lease. Then the store checks the lease's number, unless this server knows that another worker holds the lease.
     """
     place = (queue, settlement.id)
     if connection.account.has(place, settlement.lease):
@@ -101,7 +101,7 @@ async def _settle(app: App, connection: Connection, queue: str, settlements: Seq
 async def _settle_own(
     app: App, connection: Connection, queue: str, settlements: Sequence[Settlement]
 ) -> Sequence[Outcome]:
-    # What ends is off the worker's account at once, so that the claim it makes room for shares the store's next turn.
+    # Ended leases leave the account at once, so that the claim they make room for shares the store's next turn.
     ended = {(queue, s.id): s.lease for s in settlements if s.action != "extend"}
     ended = {place: lease for place, lease in ended.items() if connection.account.has(place, lease)}
     taken = {place: connection.account.taken[place] for place in ended if place in connection.account.taken}
@@ -111,7 +111,7 @@ async def _settle_own(
         app.credit_changed(connection)
     try:
         outcomes = await app.store.settle(queue, settlements)
-    except BaseException:  # also where the connection ends meanwhile: they are to be given back
+    except BaseException:  # also if the connection ends meanwhile: then they are given back
         connection.account.hold(ended, trio.current_time())
         connection.account.taken |= taken
         raise
@@ -131,7 +131,7 @@ async def _settle_own(
         elif app.holder(place, settlement.lease) in (
             None,
             connection,
-        ):  # it may have been over by our reckoning meanwhile
+        ):  # it may have expired on the account meanwhile
             connection.account.hold({place: settlement.lease}, now)
     return outcomes
 
@@ -148,15 +148,15 @@ async def extend(app: App, connection: Connection, request: wire.Extend) -> Body
         for held in request.leases
     ]
     if not renewals:
-        raise BadRequest("leases must hold at least 1", field="leases")
+        raise BadRequest("leases must have at least 1 item", field="leases")
     return await _settle(app, connection, request.queue, renewals)
 
 
 async def progress(app: App, connection: Connection, request: wire.Progress) -> Body:
-    """Note how far tasks have come; leases that the worker does not hold are passed over."""
+    """Record the progress of tasks; leases that the worker does not hold are ignored."""
     _check_attached(connection, request.queue)
     if not request.reports:
-        raise BadRequest("reports must hold at least 1", field="reports")
+        raise BadRequest("reports must have at least 1 item", field="reports")
     for report in request.reports:
         check_fraction(report.fraction)
         check_progress_text(report.text)
@@ -169,7 +169,7 @@ async def progress(app: App, connection: Connection, request: wire.Progress) -> 
 
 
 async def idle(app: App, connection: Connection, request: wire.Idle) -> Body:
-    """Tell whether the worker's queues have nothing for it, by one more tick and claim of each."""
+    """Return whether the worker's queues have no task for it, after one more tick and claim of each."""
     empty: list[bool] = []
 
     async def look_into(queue: str) -> None:
