@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from attrs import asdict, frozen
 from cyclopts import Parameter
@@ -81,16 +81,14 @@ def change_limits(server: Server | None, queue: str, tenant: str | None, given: 
         raise BadRequest(
             f"missing limit: give at least one of --{', --'.join(texts).replace('_', '-')}", field="limits"
         )
-    body: dict[str, Any] = {"queue": queue, "tenant": tenant, "limits": changes}
-    before = run_with(server or Server(), lambda client: client.request("set_limits", body))["before"]
+    before = asdict(run_with(server or Server(), lambda client: client.set_limits(queue, tenant, **changes)))
     for name, value in changes.items():
         print(f"{tenant or 'all'} in {queue}: {name} {_say(name, before[name])} -> {_say(name, value)}")
 
 
 def show_limits(server: Server | None, queue: str, tenant: str | None, json: bool) -> None:
     """Print the limits set for a tenant (or all), and the limits in force."""
-    body = {"queue": queue, "tenant": tenant}
-    found = run_with(server or Server(), lambda client: client.request("limits", body))
+    found = asdict(run_with(server or Server(), lambda client: client.limits(queue, tenant)))
     if json:
         print_json(found)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
+from attrs import asdict
 from cyclopts import Parameter
 
 from fairq.cli.options import Server, run_with
@@ -12,7 +13,7 @@ from fairq.cli.output import local_time, print_json, say_span
 from fairq.errors import BadRequest
 
 if TYPE_CHECKING:
-    from fairq.client.client import Client
+    from fairq.client.operator import OperatorClient
 
 Windows = Annotated[
     str | None,
@@ -30,11 +31,10 @@ def show_opening_hours(
     if text is not None and not text:
         raise BadRequest("opening hours must not be empty; --always removes them", field="opening_hours")
 
-    async def work(client: Client) -> dict[str, Any]:
-        target = {"queue": queue, "tenant": tenant}
+    async def work(client: OperatorClient) -> dict[str, Any]:
         if text or always:
-            await client.request("set_opening_hours", {**target, "opening_hours": text or ""})
-        return await client.request("limits", target)
+            await client.set_opening_hours(queue, text or "", tenant)
+        return asdict(await client.limits(queue, tenant))
 
     found = run_with(server or Server(), work)
     if json:

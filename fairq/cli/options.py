@@ -14,7 +14,7 @@ from fairq.cli.output import configure_logging
 from fairq.errors import SettingsError
 
 if TYPE_CHECKING:
-    from fairq.client.client import Client
+    from fairq.client.operator import OperatorClient
 
 T = TypeVar("T")
 
@@ -54,11 +54,11 @@ class Server:
 
 
 @asynccontextmanager
-async def connected(server: Server) -> AsyncIterator[Client]:
+async def connected(server: Server) -> AsyncIterator[OperatorClient]:
     """Open a client for a command."""
-    from fairq.client.client import open_client
+    from fairq.client.operator import open_operator
 
-    async with open_client(split_urls(server.url), token=server.need_token(), timeout=server.timeout) as client:
+    async with open_operator(split_urls(server.url), token=server.need_token(), timeout=server.timeout) as client:
         yield client
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+from attrs import asdict
 from cyclopts import App, Parameter
 
 from fairq.cli.limits import GivenLimits, change_limits, parse_percent, show_limits
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
-from fairq.errors import BadRequest, NotFound
+from fairq.errors import BadRequest
 
 if TYPE_CHECKING:
-    from fairq.client.client import Client
+    pass
 
 queues = App(name="queues", help="List queues, change settings and limits, pause, resume, repair and delete.")
 
@@ -40,7 +41,7 @@ _COLUMNS = {
 @queues.command(name="list")
 def list_(*, json: Json = False, server: Server | None = None) -> None:
     """List all queues."""
-    rows = run_with(server or Server(), lambda client: client.request("queues"))["queues"]
+    rows = [asdict(row) for row in run_with(server or Server(), lambda client: client.queues())]
     if json:
         print_json(rows)
     else:
@@ -67,8 +68,7 @@ def set_(queue: str, *settings: str, server: Server | None = None) -> None:
             changes[name] = parse_percent(name, value)
         else:
             changes[name.replace("-", "_")] = int(value) if value.isdecimal() else value
-    body = {"queue": queue, "settings": changes}
-    run_with(server or Server(), lambda client: client.request("configure", body))
+    run_with(server or Server(), lambda client: client.configure(queue, **changes))
     print(f"{queue}: {', '.join(settings)}")
 
 
@@ -82,17 +82,8 @@ def delete(
 ) -> None:
     """Delete an empty queue with its settings, limits and tenants' accounts; an enqueue makes it again."""
 
-    async def work(client: Client) -> dict[str, int]:
-        held: dict[str, int] | None = None
-        while True:
-            answer = await client.request("delete_queue", {"queue": queue, "purge": purge})
-            if answer["outcome"] == "gone" and held is None:
-                raise NotFound(f"there is no queue {queue}", field="queue")
-            held = held or answer["held"]
-            if answer["outcome"] != "more":
-                return {name: count for name, count in held.items() if count}
-
-    held = run_with(server or Server(), work)
+    found = run_with(server or Server(), lambda client: client.delete_queue(queue, purge=purge))
+    held = {name: count for name, count in found.items() if count}
     if json:
         print_json({"queue": queue, "held": held})
     else:
@@ -128,14 +119,14 @@ def hours(
 @queues.command
 def pause(queue: str, *, server: Server | None = None) -> None:
     """Stop starting tasks of a queue; running tasks continue, and new tasks are still accepted."""
-    run_with(server or Server(), lambda client: client.request("pause", {"queue": queue}))
+    run_with(server or Server(), lambda client: client.pause(queue))
     print(f"{queue}: paused")
 
 
 @queues.command
 def resume(queue: str, *, server: Server | None = None) -> None:
     """Undo pause."""
-    run_with(server or Server(), lambda client: client.request("resume", {"queue": queue}))
+    run_with(server or Server(), lambda client: client.resume(queue))
     print(f"{queue}: resumed")
 
 
@@ -146,17 +137,7 @@ def repair(queue: str, *, json: Json = False, server: Server | None = None) -> N
     During the repair the queue starts no tasks and refuses changes. If this command is interrupted, run it again.
     """
 
-    async def work(client: Client) -> dict[str, int]:
-        body: dict[str, Any] = {"queue": queue}
-        mended: dict[str, int] = {}
-        while True:
-            answer = await client.request("repair", body)
-            mended = answer["mended"] or mended
-            if answer["outcome"] != "more":
-                return mended
-            body["number"] = answer["number"]
-
-    mended = run_with(server or Server(), work)
+    mended = run_with(server or Server(), lambda client: client.repair_queue(queue))
     if json:
         print_json({"queue": queue, "mended": mended})
     else:

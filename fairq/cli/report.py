@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from attrs import asdict
 
 from fairq.cli.options import Server, run_with
 from fairq.cli.output import print_json, print_table
@@ -21,8 +21,7 @@ _COLUMNS = {"reason": "waited for", "part": "% of all", "p50_ms": "p50 (ms)", "p
 
 def show_report(server: Server | None, queue: str, tenant: str, json: bool) -> None:
     """Print what the tasks waited for, as a table, and the tenant's share."""
-    body = {"queue": queue, "tenant": tenant}
-    found: dict[str, Any] = run_with(server or Server(), lambda client: client.request("report", body))["report"]
+    found = asdict(run_with(server or Server(), lambda client: client.report(queue, tenant)))
     if json:
         print_json(found)
         return

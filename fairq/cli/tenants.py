@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attrs import asdict
 from cyclopts import App
 
 from fairq.cli.limits import GivenLimits, change_limits, show_limits
@@ -32,7 +33,7 @@ _COLUMNS = {
 @tenants.command(name="list")
 def list_(queue: str, *, json: Json = False, server: Server | None = None) -> None:
     """List the tenants of a queue: counts, share delivered, and share entitled to."""
-    rows = run_with(server or Server(), lambda client: client.request("tenants", {"queue": queue}))["tenants"]
+    rows = [asdict(row) for row in run_with(server or Server(), lambda client: client.tenants(queue))]
     if json:
         print_json(rows)
     else:
@@ -43,8 +44,7 @@ def list_(queue: str, *, json: Json = False, server: Server | None = None) -> No
 def set_weight(queue: str, tenant: str, weight: float, *, server: Server | None = None) -> None:
     """Set a tenant's weight, 0.001 to 10000 (initially 1). It applies to the backlog at once."""
     check_weight(weight)
-    body = {"queue": queue, "tenant": tenant, "weight": weight}
-    before = run_with(server or Server(), lambda client: client.request("set_weight", body))["before"]
+    before = run_with(server or Server(), lambda client: client.set_weight(queue, tenant, weight))
     print(f"{tenant} in {queue}: weight {before:g} -> {weight:g}")
 
 
@@ -83,12 +83,12 @@ def report(queue: str, tenant: str, *, json: Json = False, server: Server | None
 @tenants.command
 def pause(queue: str, tenant: str, *, server: Server | None = None) -> None:
     """Stop starting a tenant's tasks; running tasks continue, and new tasks are still accepted."""
-    run_with(server or Server(), lambda client: client.request("pause", {"queue": queue, "tenant": tenant}))
+    run_with(server or Server(), lambda client: client.pause(queue, tenant))
     print(f"{tenant} in {queue}: paused")
 
 
 @tenants.command
 def resume(queue: str, tenant: str, *, server: Server | None = None) -> None:
     """Undo pause."""
-    run_with(server or Server(), lambda client: client.request("resume", {"queue": queue, "tenant": tenant}))
+    run_with(server or Server(), lambda client: client.resume(queue, tenant))
     print(f"{tenant} in {queue}: resumed")

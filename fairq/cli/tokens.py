@@ -23,7 +23,7 @@ from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.messages import Role
 
 if TYPE_CHECKING:
-    from fairq.client.client import Client
+    from fairq.client.operator import OperatorClient
 
 tokens = App(name="tokens", help="Create, list and revoke tokens.")
 
@@ -49,19 +49,17 @@ class Registry(Protocol):
 
 @define
 class _RemoteRegistry:
-    client: Client
+    client: OperatorClient
 
     async def create(self, record: TokenRecord) -> None:
-        body = {name: value for name, value in asdict(record).items() if value and name != "created_at_ms"}
-        await self.client.request("create_token", body)
+        await self.client.create_token(record)
 
     async def tokens(self) -> list[TokenRecord]:
-        rows = (await self.client.request("list_tokens"))["tokens"]
-        return [TokenRecord(**{"hash": "", **row}) for row in rows]
+        return await self.client.list_tokens()
 
     async def revoke(self, id: str) -> bool:
         try:
-            await self.client.request("revoke_token", {"id": id})
+            await self.client.revoke_token(id)
         except NotFound:
             return False
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from attrs import asdict
 from cyclopts import App
 
 from fairq.cli.options import Json, Server, run_with
@@ -25,7 +26,7 @@ _COLUMNS = {
 @workers.command(name="list")
 def list_(*, json: Json = False, server: Server | None = None) -> None:
     """List the workers attached to any server; rows of other servers are some seconds old."""
-    rows = run_with(server or Server(), lambda client: client.request("workers"))["workers"]
+    rows = [asdict(row) for row in run_with(server or Server(), lambda client: client.workers())]
     if json:
         print_json(rows)
         return
@@ -38,5 +39,5 @@ def list_(*, json: Json = False, server: Server | None = None) -> None:
 @workers.command
 def drain(worker: str, *, server: Server | None = None) -> None:
     """Let the workers of a name finish their tasks and end, on every server."""
-    known = run_with(server or Server(), lambda client: client.request("drain_worker", {"worker": worker}))["workers"]
+    known = run_with(server or Server(), lambda client: client.drain_worker(worker))
     print(f"{worker}: {f'draining ({known} attached)' if known else 'no such worker is attached'}")

@@ -9,9 +9,11 @@ from functools import partial
 from typing import Any
 
 import trio
-from attrs import define, field
+from attrs import asdict, define, field
 
+from fairq.client import verbs
 from fairq.client.client import Client, open_client
+from fairq.client.operator import OperatorClient, open_operator
 from fairq.demo.executions import Execution, Follower
 from fairq.demo.processes import WORKERS, Service
 from fairq.demo.scenario import QUIET, WEIGHTS, Arrival, Phase
@@ -81,7 +83,7 @@ class Progress:
 class Stage:
     """The stage of the phases: the service, connections to it, and the progress of each phase by queue."""
 
-    operator: Client
+    operator: OperatorClient
     tenants: Mapping[str, Client]
     follower: Follower
     show: Callable[[Progress], None]
@@ -92,12 +94,10 @@ class Stage:
         for phase in phases:
             self.progress[phase.queue] = Progress(phase)
             for tenant in phase.tenants:
-                body = {"queue": phase.queue, "tenant": tenant, "weight": WEIGHTS.get(tenant, 1)}
-                await self.operator.request("set_weight", body)
+                await self.operator.set_weight(phase.queue, tenant, WEIGHTS.get(tenant, 1))
         with trio.move_on_after(_ATTACH_LIMIT_S):
             while True:
-                rows = (await self.operator.request("queues"))["queues"]
-                if all(row["workers"] >= WORKERS for row in rows):
+                if all(queue.workers >= WORKERS for queue in await self.operator.queues()):
                     return
                 await trio.sleep(0.05)
         raise Unavailable(f"the workers did not attach within {_ATTACH_LIMIT_S:g} seconds")
@@ -106,7 +106,7 @@ class Stage:
         """Run one phase to its end, or for `limit_s`."""
         progress = self.progress[phase.queue]
         if phase.is_held:
-            await self.operator.request("pause", {"queue": phase.queue})
+            await self.operator.pause(phase.queue)
         progress.began = trio.current_time()
         with trio.move_on_after(phase.limit_s):
             async with background(partial(self._watch, progress)):
@@ -115,7 +115,7 @@ class Stage:
                     await self._enqueue(phase, arrival)
                 if phase.is_held:
                     progress.began = trio.current_time()
-                    await self.operator.request("resume", {"queue": phase.queue})
+                    await self.operator.resume(phase.queue)
                 await progress.settled.wait()
         progress.seconds = trio.current_time() - progress.began
 
@@ -128,8 +128,8 @@ class Stage:
         while True:
             self.follow()
             try:
-                reply = await self.operator.request("tenants", {"queue": progress.phase.queue}, timeout=5)
-                progress.saw_rows(reply["tenants"])
+                tenants = await self.operator.ask(verbs.tenants(progress.phase.queue), timeout=5)
+                progress.saw_rows([asdict(tenant) for tenant in tenants])
             except FairqError:  # this sample is skipped; longer trouble ends with the phase's limit
                 await trio.sleep(_SAMPLE_S)
             self.show(progress)
@@ -147,7 +147,7 @@ class Stage:
 async def open_stage(service: Service, phases: list[Phase], show: Callable[[Progress], None]) -> AsyncIterator[Stage]:
     """Connect as the operator and as every tenant, and prepare the queues."""
     async with AsyncExitStack() as stack:
-        operator = await stack.enter_async_context(open_client(service.url, token="dev-operator"))
+        operator = await stack.enter_async_context(open_operator(service.url, token="dev-operator"))
         names = dict.fromkeys(tenant for phase in phases for tenant in phase.tenants)
         tenants = {
             name: await stack.enter_async_context(open_client(service.url, token=f"dev-tenant:{name}"))
