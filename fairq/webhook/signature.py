@@ -99,7 +99,7 @@ def verify(
     """
     known = [read_secret(text) for text in ([secrets] if isinstance(secrets, str) else secrets)]
     if not known:
-        raise SettingsError("secrets must name at least 1 secret", field="secrets")
+        raise SettingsError("secrets must contain at least 1 secret", field="secrets")
     given = {name.lower(): value for name, value in headers.items()}
     for name in ("webhook-id", "webhook-timestamp", "webhook-signature"):
         if not given.get(name):
