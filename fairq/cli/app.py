@@ -23,7 +23,7 @@ for _name, _help in {
     "webhook-worker": "Post tasks to a URL.",
     "webhook-secret": "Print secrets that verify webhooks.",
     "workers": "List attached workers, and drain them by name.",
-    "enqueue": "Enqueue one task.",
+    "enqueue": "Enqueue one task, or one per line of a file.",
     "tasks": "Show, cancel and reschedule tasks.",
     "why": "Tell why a task waits, and when it may start.",
     "events": "Print the events of a tenant's tasks, and follow them.",

@@ -56,8 +56,8 @@ def set_(queue: str, *settings: str, server: Server | None = None) -> None:
     Parameters
     ----------
     settings
-        share=time|count, reserve (20% or 0.2 of the slots, kept for tenants with nothing running), lease_ms,
-        max_attempts, retry_base_ms, retry_cap_ms, dead_keep_ms, dead_keep (letters).
+        share=time|count, reserve (20% or 0.2 of the slots, kept for tenants with nothing running),
+        lease_ms, max_attempts, retry_base_ms, retry_cap_ms, dead_keep_ms, dead_keep (letters).
     """
     changes: dict[str, Any] = {}
     for setting in settings:

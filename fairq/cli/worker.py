@@ -74,11 +74,10 @@ def worker(
     concurrency
         Tasks at once (default: the app's).
     queue
-        Queue to work for, or QUEUE=WEIGHT to weight its share of this worker's time while other queues have work too;
-        repeatable (default: all queues with handlers, with the app's weights).
+        QUEUE or QUEUE=WEIGHT (share of time among queues with work); repeatable (default: the app's queues).
     name
-        Name that this worker keeps across restarts: after a restart its unfinished tasks are ready again at once, and
-        an older worker of that name ends. Two workers must not share a name (default: a new name for each start).
+        Unique name that the worker keeps across restarts (default: a new name for each start).
+        A start ends an older worker of this name, and its tasks are ready again at once.
     grace
         Seconds that running tasks get to finish at a stop; a second signal ends the worker at once.
     burst

@@ -14,7 +14,7 @@ app = Worker()
 
 
 def tokenize_and_hash(task: Task) -> None:
-    """Do one task's work and write down that it was done. A plain function: it runs in a thread."""
+    """Do one task's work and record its execution. A plain function: it runs in a thread."""
     dwell_ms = int(time.time() * 1000) - task.enqueued_at_ms
     path, owner = task.payload["path"], task.payload["owner"]
     digest = digest_file(path)

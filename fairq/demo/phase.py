@@ -30,8 +30,8 @@ _ATTACH_LIMIT_S = 30.0
 class Progress:
     """The progress of a phase: its executions so far, and the last report of its tenants by the service (`rows`).
 
-    `backlogged_rows` is the last such answer while every tenant had tasks waiting: only then do delivered shares have
-    to follow the weights.
+    `backlogged_rows` is the last such report while every tenant had tasks waiting: only then must delivered shares
+    follow the weights.
     """
 
     phase: Phase

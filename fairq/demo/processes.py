@@ -1,8 +1,8 @@
 """The demonstration's service: a server and its workers, as separate processes.
 
-Each child leads a session of its own, so that ctrl-C in the terminal reaches only the demonstration, which then stops
-them in order: workers first, with the server still there to take their settlements, then the server, which stops
-its store. All output of a child goes to a file in the demonstration's directory.
+Each child has its own session, so that ctrl-C in the terminal reaches only the demonstration. It then stops the
+children in order: first the workers, while the server still takes their settlements, then the server, which stops its
+store. All output of a child goes to a file in the demonstration's directory.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ class Fleet:
 
 
 async def serve_fleet(settings: Settings, store_url: str, stop: trio.Event) -> None:
-    """Serve with `settings.processes` children until told to stop, then drain them."""
+    """Serve with `settings.processes` children until `stop` is set, then drain them."""
     with _reserved(settings) as port:
         children = evolve(part_of(settings), store=store_url, port=port)
         fleet = Fleet(children, settings.processes)

@@ -172,7 +172,7 @@ class Cluster:
                 self._adopt(ranges)
                 return
             self.trouble = f"{address.shown}: no node has slots"
-        log.warning("cluster away", error=self.trouble)
+        log.warning("cluster unavailable", error=self.trouble)
 
     def _sources(self) -> Iterator[tuple[Address, Callable[..., Awaitable[Any]]]]:
         known = [node.connection for node in self._nodes.values() if node.connection.is_connected]

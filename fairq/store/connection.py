@@ -288,7 +288,7 @@ class Connection:
                 log.error("store refused", store=self.address.shown, error=str(error))
             except (*BROKEN, trio.TooSlowError, Unavailable, StoreFull) as error:
                 self.trouble = str(error) or str(error.__cause__ or "no answer in time")
-                log.warning("store away", store=self.address.shown, error=self.trouble)
+                log.warning("store unavailable", store=self.address.shown, error=self.trouble)
             failures += 1
             await trio.sleep(backoff.compute(failures))
 
@@ -365,7 +365,7 @@ class Connection:
                 log.warning("store answers again", store=self.address.shown, after_s=round(now - stalled_at, 1))
                 stalled_at = None
             if now - since > self.timeout:
-                log.warning("store too slow", store=self.address.shown, timeout=self.timeout)
+                log.warning("store timed out", store=self.address.shown, timeout=self.timeout)
                 scope.cancel()
                 return
             if stalled_at is None and now - since > STALL_S:

@@ -82,7 +82,7 @@ async def is_cluster(seeds: Sequence[Address], within: float, timeout: float = 5
                         return await _is_cluster_node(seed)
                 except (*BROKEN, trio.TooSlowError, Unavailable) as error:
                     trouble = str(error) or str(error.__cause__ or "no answer in time")
-                    log.warning("store away", store=seed.shown, error=trouble)
+                    log.warning("store unavailable", store=seed.shown, error=trouble)
             failures += 1
             await trio.sleep(backoff.compute(failures))
     raise Unavailable(trouble)

@@ -1,11 +1,11 @@
-"""Which addresses a webhook may go to.
+"""The rules for addresses that webhooks may be sent to.
 
-Whoever owns a host's DNS chooses its addresses, and would choose what this machine can reach and he cannot: its own
-services, its network, its cloud's metadata. So an address must be public: outside all that IANA's registries of
-special-purpose addresses set aside. They are written out here because `ipaddress` judges some of them differently from
-one Python to the next. IPv6 is refused but for global unicast, and there too where an IPv4 address travels inside.
+The owner of a host's DNS chooses its addresses, and could name addresses that only this machine can reach: its own
+services, its network, its cloud's metadata. So an address must be public: outside all networks in IANA's registries of
+special-purpose addresses. They are listed here because `ipaddress` classifies some of them differently in different
+Python versions. Only global unicast IPv6 is allowed, and not if an IPv4 address is embedded in it.
 
-An operator may allow networks. An address that carries another must then pass with both.
+An operator may allow further networks. An address that embeds another is then allowed only if both are.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _KINDS: tuple[tuple[Network, str], ...] = tuple(
     }.items()
 )
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
-NEVER = frozenset({"unspecified", "multicast", "reserved"})  # no operator's word makes them a host
+NEVER = frozenset({"unspecified", "multicast", "reserved"})  # an operator cannot allow these
 
 
 class AddressRefused(FairqError):
-    """An address that webhooks may not go to; `kind` says what it is."""
+    """An address that webhooks may not be sent to; `kind` is its special purpose."""
 
     code = "address_refused"
 
@@ -71,7 +71,7 @@ class AddressRefused(FairqError):
 
 
 def kind_of(address: Address) -> str | None:
-    """Say what an address is set aside for; None: it is public."""
+    """Return the special purpose of an address; None if it is public."""
     for network, kind in _KINDS:
         if address in network:
             return kind
@@ -79,7 +79,7 @@ def kind_of(address: Address) -> str | None:
 
 
 def embedded_in(address: Address) -> IPv4Address | None:
-    """Return the IPv4 address that an IPv6 address carries to a translator or tunnel, if its prefix says so."""
+    """Return the IPv4 address embedded in an IPv6 address for a translator or tunnel; None without such a prefix."""
     if isinstance(address, IPv4Address) or kind_of(address) != "embedded":
         return None
     if address.teredo:
@@ -89,7 +89,7 @@ def embedded_in(address: Address) -> IPv4Address | None:
 
 @frozen
 class AddressRules:
-    """Public addresses, and the networks that an operator allows beside them."""
+    """Allows public addresses, and the networks that an operator allows in addition."""
 
     allowed: tuple[Network, ...] = ()
 
@@ -105,7 +105,7 @@ class AddressRules:
         return cls(tuple(found))
 
     def refusal(self, address: Address) -> str | None:
-        """Say as what an address is refused; None: it may be connected to."""
+        """Return the purpose for which an address is refused; None if it is allowed."""
         kind = kind_of(address)
         if kind is None:
             return None
@@ -115,7 +115,7 @@ class AddressRules:
         return None if inner is None else self.refusal(inner)
 
     def check(self, text: str, host: str) -> str:
-        """Return the address of a host if it may be connected to. Raises: AddressRefused."""
+        """Return the address of a host if it is allowed. Raises: AddressRefused."""
         if kind := self.refusal(ip_address(text)):
             raise AddressRefused(f"{host} has a refused address: {text} is {kind}", kind)
         return text

@@ -1,4 +1,4 @@
-"""What becomes of a task, by what its receiver answered: the one table of outcomes."""
+"""Decides a task's outcome by its receiver's answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_RETRY_AFTER_S = 86_400.0
 
 @frozen
 class Answer:
-    """What came back; a `body` that is None was too long to be taken in."""
+    """A receiver's answer; `body` None means that it was too long to read."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]] = ()
@@ -26,17 +26,17 @@ class Answer:
 
     @property
     def is_delivered(self) -> bool:
-        """Whether the receiver has taken the task over."""
+        """Whether the receiver has accepted the task."""
         return 200 <= self.status < 300
 
     def header(self, name: bytes) -> str:
-        """Return the first header of a name (in small letters), or nothing."""
+        """Return the first header with this name (in lower case), or an empty text."""
         return next((value.decode("latin-1").strip() for key, value in self.headers if key.lower() == name), "")
 
 
 @frozen
 class Verdict:
-    """What becomes of a task. `delay` None: the queue's backoff."""
+    """The outcome of a task's delivery. `delay` (s) None: the queue's backoff."""
 
     outcome: Literal["delivered", "retry", "rejected"]
     status: int | None = None
@@ -45,7 +45,7 @@ class Verdict:
     result: Any = None
 
     def handle_request(self) -> Any:
-        """Return the result, or raise what a handler raises. Raises: Retry, Reject."""
+        """Return the result, or raise as a handler does. Raises: Retry, Reject."""
         if self.outcome == "retry":
             raise Retry(self.reason, delay=self.delay)
         if self.outcome == "rejected":
@@ -54,7 +54,7 @@ class Verdict:
 
 
 def judge(answer: Answer, host: str, now: float) -> Verdict:
-    """Decide by an answer; `now` is the time of day that a date in it is compared with."""
+    """Return the verdict on an answer; `now` (Unix time, s) is compared with a date in Retry-After."""
     if answer.is_delivered:
         return Verdict("delivered", answer.status, result=result_in(answer))
     reason = f"{host} answered {answer.status}"
@@ -64,7 +64,7 @@ def judge(answer: Answer, host: str, now: float) -> Verdict:
 
 
 def retry_after(text: str, now: float) -> float | None:
-    """Read how long to wait, as seconds or as a date; None if it does not say, or says at once."""
+    """Return the seconds to wait, from seconds or a date; None if it is missing, invalid or not in the future."""
     if text.isascii() and text.isdigit():
         seconds = float(text)
     else:
@@ -77,7 +77,7 @@ def retry_after(text: str, now: float) -> float | None:
 
 
 def result_in(answer: Answer) -> Any:
-    """Read a body: JSON as its value, other text as text; None if there is none, or one too long or compressed."""
+    """Return a body's value: JSON as its value, other text as text; None if it is empty, too long or compressed."""
     if not answer.body or answer.header(b"content-encoding") not in ("", "identity"):
         return None
     kind = answer.header(b"content-type").partition(";")[0].strip().lower()

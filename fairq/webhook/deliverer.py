@@ -29,15 +29,15 @@ from fairq.wire.messages import MAX_CREDIT
 
 log = structlog.get_logger("fairq.webhook")
 
-KEEP_ALIVE_S = 4.0  # servers close idle connections, few before 5 s; no request shall meet the closing
-MAX_IDLE = 100  # connections, kept for the next request
+KEEP_ALIVE_S = 4.0  # few servers close idle connections before 5 s; a request must not meet the close
+MAX_IDLE = 100  # idle connections kept for later requests
 MAX_TIMEOUT_S = 3_600.0
 USER_AGENT = f"fairq/{version('fairq')} webhook-worker"
 
 
 @frozen
 class Delivery:
-    """How tasks are delivered; `timeout` is for all of a request, from its host's addresses to the answer's end."""
+    """How tasks are delivered; `timeout` (s) bounds a request from the host's lookup to the end of the answer."""
 
     url: UrlTemplate
     signer: Signer | None = None
@@ -46,7 +46,7 @@ class Delivery:
     max_response: int = 65_536
 
     def check(self) -> Delivery:
-        """Refuse limits that cannot be kept. Raises: SettingsError, BadRequest, naming the setting."""
+        """Check the limits. Raises: SettingsError, BadRequest, naming the setting."""
         if not 0 < self.timeout <= MAX_TIMEOUT_S:
             message = f"timeout must be over 0 and at most {MAX_TIMEOUT_S:g} seconds"
             raise SettingsError(message, field="timeout")
@@ -56,12 +56,12 @@ class Delivery:
 
 
 def name_of(task: Task) -> str:
-    """Name a task among those of all queues and tenants, the same for each attempt; it holds no full stop."""
+    """Return a task's name, unique over all queues and tenants, equal for all attempts, without a full stop."""
     return f"{task.queue}/{task.tenant}/{task.id}"
 
 
 def headers_of(task: Task, url: Url, body: bytes, signer: Signer | None, now: float) -> dict[str, str]:
-    """Write all headers of a request: those that RECEIVING.md lists."""
+    """Return all headers of a request, as listed in RECEIVING.md."""
     name, timestamp = name_of(task), str(int(now))
     headers = {
         "Host": url.authority,
@@ -98,7 +98,7 @@ class Deliverer:
         return HostLimits(self.delivery.per_host)
 
     async def deliver(self, task: Task) -> Any:
-        """Post one task; returns what its receiver answered. Raises: Retry, Reject."""
+        """Post one task; returns the result in the answer. Raises: Retry, Reject."""
         try:
             url = self.delivery.url.for_tenant(task.tenant)
         except HostRefused as error:
@@ -131,7 +131,7 @@ class Deliverer:
             return Answer(response.status, response.headers, await self._read(response))
 
     async def _read(self, response: httpcore2.Response) -> bytes | None:
-        """Read an answer's body; None if it is longer than we take."""
+        """Read an answer's body; None if it is longer than `max_response`."""
         found = bytearray()
         async with aclosing(response.aiter_stream()) as chunks:
             async for chunk in chunks:
@@ -141,7 +141,7 @@ class Deliverer:
         return bytes(found)
 
     def _settle(self, task: Task, host: str, verdict: Verdict, seconds: float) -> Any:
-        """Write the task's line into the log, and settle it as the SDK's handlers do. Raises: Retry, Reject."""
+        """Log the outcome, and return or raise as the SDK's handlers do. Raises: Retry, Reject."""
         line = log.bind(task=task.id, queue=task.queue, tenant=task.tenant, attempt=task.attempt, host=host)
         line = line.bind(status=verdict.status, ms=round(seconds * 1000, 1))
         if verdict.outcome == "delivered":
@@ -152,14 +152,14 @@ class Deliverer:
         try:
             if task.wants_result:
                 encode_payload(result, "result", MAX_RESULT_BYTES)
-        except (BadRequest, TooLarge) as error:  # too deep, or too long as JSON: delivered all the same
+        except (BadRequest, TooLarge) as error:  # nested too deeply, or too long as JSON: the task is delivered anyway
             line.warning("result not kept", reason=error.message)
             return None
         return result
 
 
 def _cause(error: BaseException) -> str:
-    """Say what is behind an error of the HTTP client's, which often has no words of its own."""
+    """Return the text of an HTTP client error's root cause: the error's own text is often empty."""
     found = next((each for each in error.args if isinstance(each, BaseException)), error)
     while found.__cause__:
         found = found.__cause__
@@ -170,7 +170,7 @@ def _cause(error: BaseException) -> str:
 async def open_deliverer(
     delivery: Delivery, network: httpcore2.AsyncNetworkBackend, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Deliverer]:
-    """Open a deliverer, whose connections are closed with it."""
+    """Open a deliverer; its connections are closed at the end of the context."""
     pool = httpcore2.AsyncConnectionPool(
         ssl_context=tls or ssl.create_default_context(),
         max_connections=None,

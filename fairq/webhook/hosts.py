@@ -1,4 +1,4 @@
-"""How many requests go to one host at once."""
+"""Limits the concurrent requests to each host."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from attrs import define, field
 
 @define(eq=False)
 class HostLimits:
-    """A limit for each host, in the order of asking; hosts that nobody asks for are forgotten."""
+    """One limit per host, first come, first served; hosts without requests are forgotten."""
 
     limit: int
     _hosts: dict[str, trio.CapacityLimiter] = field(factory=dict, init=False)
 
     @asynccontextmanager
     async def slot(self, host: str) -> AsyncIterator[None]:
-        """Wait for one of the host's slots, and hold it."""
+        """Wait for one of the host's slots, and hold it while the context lasts."""
         limiter = self._hosts.setdefault(host, trio.CapacityLimiter(self.limit))
         try:
             async with limiter:

@@ -1,7 +1,7 @@
-"""The way out: a host is resolved once, all its addresses are checked, and one of those is connected to.
+"""Outgoing connections: a host is resolved once, all its addresses are checked, and one of them is connected to.
 
-The HTTP client asks for a connection by the host's name and gets one to an address that was checked; the name never
-reaches a resolver again, so an answer that changes (DNS rebinding) changes nothing. TLS is for the host's name.
+The HTTP client requests a connection by the host's name and gets one to a checked address. The name is never resolved
+again, so a changing DNS answer (DNS rebinding) has no effect. TLS verifies the host's name.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 
 async def ask_system(host: str, port: int) -> list[str]:
-    """Resolve a host as this machine is set up to; returns addresses, the preferred one first. Raises: OSError."""
+    """Resolve a host by the system's resolver; returns addresses, the preferred one first. Raises: OSError."""
     rows = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
     return list(dict.fromkeys(str(row[4][0]) for row in rows))
 
 
 @define(eq=False)
 class CheckedNetwork(httpcore2.AsyncNetworkBackend):
-    """Connects the HTTP client to addresses that the rules let pass."""
+    """Connects the HTTP client to addresses that the rules allow."""
 
     rules: AddressRules
     resolve: Resolve = ask_system
@@ -42,7 +42,7 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Connect to a host. Raises: AddressRefused if any of its addresses is; ConnectError."""
+        """Connect to a host. Raises: AddressRefused if any of its addresses is refused; ConnectError."""
         try:
             found = await self.resolve(host, port)
         except (OSError, UnicodeError) as error:

@@ -1,4 +1,4 @@
-"""Where secrets come from: a variable or a file, never the command line, which others can read."""
+"""Reads secrets from a variable or a file; never from the command line, which other users can read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ VARIABLE = "FAIRQ_WEBHOOK_SECRET"
 
 
 def load_signer(path: Path | None, environment: Mapping[str, str], *, is_per_tenant: bool) -> Signer | None:
-    """Read the secrets in a file, or else in the variable, the newest first; None: there are none.
+    """Read the secrets in a file, or else in the variable, newest first; None if the variable is empty too.
 
-    Raises: SettingsError for a file without any, and for one that is none.
+    Raises: SettingsError for an unreadable or empty file, and for an invalid secret.
     """
     if path is None:
         texts = environment.get(VARIABLE, "").split()

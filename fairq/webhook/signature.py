@@ -1,9 +1,9 @@
-"""Signatures of webhooks, for those who send and those who receive them, after the Standard Webhooks specification.
+"""Signatures of webhooks, for senders and receivers, by the Standard Webhooks specification.
 
-Signed is `<webhook-id>.<webhook-timestamp>.<body>`; neither of the first two can hold a full stop. There is one
-signature per secret, so that a secret can be replaced while both are known. A tenant who knows the secret by which
-another tenant's webhooks are signed could forge them: tenants with URLs of their own get secrets of their own, each
-derived from the worker's.
+The signed text is `<webhook-id>.<webhook-timestamp>.<body>`; the first two never contain a full stop. There is one
+signature per secret, so that a secret can be replaced while both are valid. A tenant that knows the secret of another
+tenant's webhooks could forge them. So tenants with URLs of their own get secrets of their own, each derived from the
+worker's.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _TIMESTAMP = re.compile(r"[0-9]{1,12}\Z")
 
 
 class BadSignature(FairqError):
-    """A request that does not come from who knows the secret, or comes again too late; `field` names the header."""
+    """The signature is wrong, or the timestamp is too far from now; `field` names the header."""
 
     code = "bad_signature"
 
 
 def read_secret(text: str) -> bytes:
-    """Read `whsec_` and base64. Raises: SettingsError, without showing it."""
+    """Read a secret: `whsec_` and base64. Raises: SettingsError, without the secret in the message."""
     try:
         secret = b64decode(text.removeprefix(PREFIX), validate=True)
     except (Base64Error, ValueError):
@@ -46,12 +46,12 @@ def read_secret(text: str) -> bytes:
 
 
 def write_secret(secret: bytes) -> str:
-    """Write a secret as it is handed to people."""
+    """Write a secret as text: `whsec_` and base64."""
     return PREFIX + b64encode(secret).decode()
 
 
 def tenant_secret(secret: bytes, tenant: str) -> bytes:
-    """Derive the secret that one tenant gets."""
+    """Derive a tenant's secret."""
     return hmac.digest(secret, _TENANT_LABEL + tenant.encode(), "sha256")
 
 
@@ -73,13 +73,13 @@ class Signer:
         return cls(tuple(map(read_secret, texts)), is_per_tenant)
 
     def secrets_of(self, tenant: str) -> tuple[bytes, ...]:
-        """Return the secrets that a tenant's receiver knows."""
+        """Return the secrets of a tenant's receiver."""
         if not self.is_per_tenant:
             return self.secrets
         return tuple(tenant_secret(secret, tenant) for secret in self.secrets)
 
     def signature(self, tenant: str, id: str, timestamp: str, body: bytes) -> str:
-        """Return the value of the signature's header."""
+        """Return the value of the header `webhook-signature`."""
         return " ".join(_sign(secret, id, timestamp, body) for secret in self.secrets_of(tenant))
 
 
@@ -91,15 +91,15 @@ def verify(
     tolerance: float = TOLERANCE_S,
     now: float | None = None,
 ) -> str:
-    """Check that a request was signed with one of our secrets, and lately; returns its id.
+    """Check that a request was signed with one of the secrets, within `tolerance` (s) of now; returns its id.
 
-    `body` is the request's, byte for byte. The id is the same for all attempts of a task: whoever keeps it for a while
-    can tell repetitions. Takes as long for a wrong signature as for a right one.
-    Raises: BadSignature; SettingsError for a secret that is none.
+    `body` is the request's, byte for byte. The id is the same for all attempts of a task: a receiver that keeps ids for
+    a while can detect repetitions. A wrong signature takes as long to check as a right one.
+    Raises: BadSignature; SettingsError for an invalid secret.
     """
     known = [read_secret(text) for text in ([secrets] if isinstance(secrets, str) else secrets)]
     if not known:
-        raise SettingsError("secrets must name at least 1 secret", field="secrets")
+        raise SettingsError("secrets must contain at least 1 secret", field="secrets")
     given = {name.lower(): value for name, value in headers.items()}
     for name in ("webhook-id", "webhook-timestamp", "webhook-signature"):
         if not given.get(name):

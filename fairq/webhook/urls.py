@@ -1,7 +1,7 @@
-"""Where tasks are posted: one URL, in which `{tenant}` stands for the tenant's name.
+"""The URL that tasks are posted to, in which `{tenant}` stands for the tenant's name.
 
-URLs are read by a grammar of our own that takes less than others do. The parts it finds are the parts that are
-connected to: nothing reads the text a second time, so nobody can read it in another way.
+URLs are parsed by a strict grammar of our own, and only the parsed parts are used to connect. The text is never parsed
+a second time, so no other parser can read it differently.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class HostRefused(FairqError):
-    """A tenant's host that is no host's name, or not among those allowed."""
+    """A tenant's host has an invalid name, or is not allowed."""
 
     code = "host_refused"
 
 
 @frozen
 class Url:
-    """Where one task goes."""
+    """The URL of one task."""
 
     scheme: str
     host: str
@@ -49,7 +49,7 @@ class Url:
 
 
 def check_host(text: str) -> str:
-    """Return the name or address of a host in its one spelling. Raises: ValueError."""
+    """Return the name or address of a host in its canonical form. Raises: ValueError."""
     host = text.lower().removesuffix(".")
     if host.startswith("["):
         return str(IPv6Address(host[1:-1]))
@@ -62,7 +62,7 @@ def check_host(text: str) -> str:
 
 
 def is_address(host: str) -> bool:
-    """Whether a host, as `check_host` spells it, is an address and no name."""
+    """Whether a host in the form of `check_host` is an address."""
     return ":" in host or _NUMBER.match(host.rpartition(".")[2]) is not None
 
 
@@ -87,7 +87,7 @@ class HostPattern:
         return cls(host, is_below)
 
     def matches(self, host: str) -> bool:
-        """Whether it means this host."""
+        """Whether the pattern matches a host."""
         return host.endswith(f".{self.host}") if self.is_below else host == self.host
 
 

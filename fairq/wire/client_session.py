@@ -422,7 +422,7 @@ class ClientSession(Session):
         return earliest
 
     def expire(self, now: float) -> None:
-        """Do what is due by now."""
+        """Do what is due: heartbeat, time-out, and calls past their deadline."""
         if self.is_connected:
             super().expire(now)
         while self._calls and (self._calls[0][2].is_done or self._calls[0][0] <= now):

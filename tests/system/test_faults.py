@@ -177,7 +177,7 @@ async def test_a_store_that_is_away_at_start_is_waited_for_with_a_message(
     store.kill()
     with trio.fail_after(60):
         server = world.serve("--store", store.url, "--store-timeout", "30")
-        await server.wait_printed("store away")
+        await server.wait_printed("store unavailable")
         store.start()
         url = await server.wait_url()
         async with producing(url) as producer:

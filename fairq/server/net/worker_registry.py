@@ -52,7 +52,9 @@ class WorkerRegistry:
     nursery: trio.Nursery
     give_back: Callable[[Connection, Action], Awaitable[None]]
     _changed: trio.Event = field(factory=trio.Event, init=False)
-    _elsewhere: dict[str, tuple[float, dict[str, list[float]]]] = field(factory=dict, init=False)  # server -> heard at
+    _elsewhere: dict[str, tuple[float, dict[str, list[float]]]] = field(
+        factory=dict, init=False
+    )  # by server: when received, and slots
     _connections: defaultdict[tuple[str, str], set[Connection]] = field(factory=lambda: defaultdict(set), init=False)
 
     async def run(self) -> None:

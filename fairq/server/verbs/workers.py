@@ -33,7 +33,7 @@ async def attach(app: App, connection: Connection, request: wire.Attach) -> Body
     }
     check_int(request.started_at_ms, "started_at_ms", 0, MAX_TIME_MS)
     if any(lease.queue not in queues for lease in request.leases):
-        raise BadRequest("leases must belong to the queues in queues", field="leases")
+        raise BadRequest("leases must belong to the attached queues", field="leases")
     outcomes, brought = ["gone"] * len(request.leases), []
     for queue in queues:
         at = [i for i, lease in enumerate(request.leases) if lease.queue == queue]
