@@ -50,7 +50,7 @@ async def wait_turned(store: Store, whose: str, *, opens: bool) -> float:
 def turns(*servers: Process) -> tuple[int, int]:
     """Count the turns that servers say they made: of hours that opened, and that closed."""
     printed = "".join(server.printed for server in servers)
-    opened, closed = (re.findall(rf" turned .*\b{word}=(\d+)", printed) for word in ("opened", "closed"))
+    opened, closed = (re.findall(rf" opening hours changed .*\b{word}=(\d+)", printed) for word in ("opened", "closed"))
     return sum(map(int, opened)), sum(map(int, closed))
 
 
