@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from attrs import asdict
 
@@ -23,8 +21,8 @@ def test_a_report_of_nothing_says_so(commands: Commands) -> None:
 
 def test_every_reason_has_a_row_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [Part(reason, 1 / 7, 5, 50) for reason in REASONS]
-    reply: dict[str, Any] = {"report": asdict(Report("ada", 9, 40, 1234, parts, 1.5, 2.0, 60_000))}
-    monkeypatch.setattr("fairq.cli.report.run_with", lambda server, work: reply)
+    report = Report("ada", 9, 40, 1234, parts, 1.5, 2.0, 60_000)
+    monkeypatch.setattr("fairq.cli.report.run_with", lambda server, work: report)
     show_report(None, "emails", "ada", json=False)
     out = capsys.readouterr().out
     assert "what 9 tasks of ada in emails waited for" in out
