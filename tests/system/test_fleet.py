@@ -9,12 +9,14 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+import redis
 import trio
 
 import fairq
 from fairq.errors import SettingsError
 from fairq.server.fleet import Fleet, environment_of, part_of
 from fairq.server.settings import Settings, load_settings
+from fairq.store.embedded import socket_path
 from tests.server.harness import WORKER, raw
 from tests.store.waiting import wait_until
 
@@ -80,6 +82,8 @@ async def test_children_end_with_the_process_that_started_them(world: World) -> 
         children = servers_of(server.pid)
         server.kill()
         await wait_until(lambda: all(is_gone(pid) for pid in children), 30)
+        with redis.Redis(unix_socket_path=str(socket_path(world.directory / "data"))) as store:
+            store.shutdown(nosave=True)  # it outlives a killed server; the next one on its data would end it
 
 
 async def test_a_child_that_cannot_begin_ends_all(world: World) -> None:
