@@ -56,7 +56,7 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
     with plain_store(directory / "peers-raw", fsync=fsync) as (socket, raw_pid):
         baseline = Baseline(socket, raw_pid, sizes.raw, PAYLOAD_BYTES)
         for peer, environment in peers:
-            if trio.current_time() - began > sizes.seconds:
+            if trio.current_time() - began > sizes.seconds and not _is_ours(peer.name):
                 left_out[peer.name] = "no time was left for it"
                 continue
             measuring = Measuring(peer, environment, directory / "peers", sizes, fsync, baseline, progress)
