@@ -191,10 +191,8 @@ class App:
         self.worker_registry.join(connection)
         connection.drained = partial(self.credit_changed, connection)
         for broken in self.kept:
-            if 0 < broken.order <= connection.order and (broken.name, broken.identity) == (
-                connection.name,
-                connection.identity,
-            ):
+            is_same = (broken.name, broken.identity) == (connection.name, connection.identity)
+            if is_same and 0 < broken.order <= connection.order:
                 broken.is_over.set()  # leases that it has not brought were never received
         for queue in connection.queues:
             dispatcher = self.dispatchers.get(queue)
@@ -209,9 +207,8 @@ class App:
 
     def credit_changed(self, connection: Connection) -> None:
         """Note that a worker has more (or less) room."""
-        for queue in random.sample(
-            connection.queues, len(connection.queues)
-        ):  # in no order, so that no queue is always the last
+        queues = random.sample(connection.queues, len(connection.queues))  # so that no queue is always the last
+        for queue in queues:
             if dispatcher := self.dispatchers.get(queue):  # None if the queue was deleted, and its last worker has left
                 dispatcher.credit_changed(connection)
 
@@ -288,14 +285,11 @@ class App:
                 self.dispatchers[queue].leave(connection)
             if connection.session.is_timed_out:
                 connection.account.drop_all()
-            if connection.is_broken:
+            is_broken_worker = connection.is_broken and bool(connection.queues)
+            if is_broken_worker:  # tenants may break off as often as they like: workers' leases do not wait for them
                 self.returns.take(1, trio.current_time())
-            if (
-                connection.is_broken
-                and connection.account.held
-                and not self.is_draining
-                and self.settings.reconnect_grace
-            ):
+            keeps = self.settings.reconnect_grace and not self.is_draining
+            if is_broken_worker and connection.account.held and keeps:
                 self.kept.add(connection)
                 self.nursery.start_soon(self._keep, connection)
             else:

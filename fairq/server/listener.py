@@ -26,7 +26,7 @@ from fairq.server.net.opening import Opening
 from fairq.server.verbs.table import handle_request
 from fairq.transport import HANDSHAKE_S, RECEIVE_BYTES, Stream, Transport, bearer_token
 from fairq.turns import Gate
-from fairq.wire.messages import SUBPROTOCOL, Welcome
+from fairq.wire.messages import SUBPROTOCOL, Role, Welcome
 from fairq.wire.server_session import ServerSession
 from fairq.wire.websocket import WebSocket
 
@@ -46,7 +46,7 @@ class Listener:
     app: App
     admission: Admission = field(init=False)
     begins: Gate = field(factory=lambda: Gate(BEGINS_PER_TURN), init=False)
-    ends: Gate = field(factory=lambda: Gate(ENDS_PER_TURN), init=False)
+    ends: dict[Role, Gate] = field(factory=lambda: {role: Gate(ENDS_PER_TURN) for role in Role}, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.admission = Admission(self.app.settings)
@@ -83,7 +83,12 @@ class Listener:
                         transport = Transport(stream, websocket, f"{host}:{port}", opening.rest)
                         session = self._session_of(identity)
                         connection = Connection(
-                            transport, identity, session, partial(handle_request, self.app), usage, self.ends
+                            transport,
+                            identity,
+                            session,
+                            partial(handle_request, self.app),
+                            usage,
+                            self.ends[identity.role],
                         )
                     nursery.cancel_scope.cancel()  # the library's reader
             if connection is not None:

@@ -9,6 +9,7 @@ import trio
 
 import fairq
 from fairq.server.run import Served
+from fairq.wire.messages import Role
 from tests.client.harness import worker_of, working
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
@@ -112,6 +113,35 @@ async def test_leases_are_kept_for_as_long_as_all_need_to_come_back_when_many_br
             monkeypatch.setattr("fairq.server.app.MOST_GRACE_S", 0.1)
             await broken(served, "b")
             await wait_until(lambda: not served.app.kept)
+
+
+async def test_tenants_that_break_off_do_not_prolong_the_grace_of_workers(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.server.app.RETURNS_PER_S", 1 / LONG)
+    with trio.fail_after(30):
+        async with running(server_store, reconnect_grace=0.05) as served:
+            for _ in range(5):
+                async with raw(served, tenant("eve")) as eve:
+                    await eve.ask("tasks", queue="q", ids=["a"])
+            await wait_until(lambda: not served.app.connections)
+            assert served.app.returns.is_whole(trio.current_time())
+            async with raw(served, WORKER) as worker:
+                await worker.attach("q", credit=1)
+            await wait_until(lambda: not served.app.connections)
+            assert not served.app.returns.is_whole(trio.current_time()), "a worker may be back"
+
+
+async def test_a_killed_worker_does_not_wait_for_the_ends_of_tenants(served: Served) -> None:
+    """Thousands of tenants' connections may break in the moment in which it is killed."""
+    with trio.fail_after(30):
+        async with raw(served, tenant("eve")) as eve:
+            await eve.ask("tasks", queue="q", ids=["a"])
+            (connection,) = served.app.connections
+            connection.ends._passed = connection.ends.per_turn  # others fill the turn, and this one never ends
+        async with raw(served, WORKER) as worker:
+            await worker.attach("q", credit=1)
+        await wait_until(lambda: [each.identity.role for each in served.app.connections] == [Role.TENANT])
 
 
 async def test_a_restarted_worker_does_not_wait_for_the_grace(server_store: str) -> None:
