@@ -39,32 +39,6 @@ if TYPE_CHECKING:
         Unavailable,
     )
 
-_ERRORS = (
-    "BadRequest",
-    "BatchClosed",
-    "Closed",
-    "Deleting",
-    "Draining",
-    "FairqError",
-    "Forbidden",
-    "NoResult",
-    "NotEmpty",
-    "NotFound",
-    "NotYet",
-    "OutcomeUnknown",
-    "QuotaExceeded",
-    "Repairing",
-    "SettingsError",
-    "StoreFull",
-    "Superseded",
-    "TaskFailed",
-    "TooLarge",
-    "TooMany",
-    "TooOld",
-    "Unauthorized",
-    "Unavailable",
-)
-
 __all__ = [
     "BadRequest",
     "Batch",
@@ -102,7 +76,7 @@ __all__ = [
     "open_operator",
 ]
 
-_HOMES = {
+_HOMES = {  # of what is not an error
     "fairq.client.batch": ("Batch",),
     "fairq.client.client": ("Client", "open_client"),
     "fairq.client.events": ("EventStream",),
@@ -110,13 +84,12 @@ _HOMES = {
     "fairq.client.operator": ("OperatorClient", "open_operator"),
     "fairq.client.tasks": ("EnqueuedTask",),
     "fairq.client.worker": ("Worker",),
-    "fairq.errors": _ERRORS,
 }
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for, so that the command line starts at once."""
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(home), name)
-    raise AttributeError(f"module 'fairq' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'fairq' has no attribute {name!r}")
+    home = next((home for home, names in _HOMES.items() if name in names), "fairq.errors")
+    return getattr(import_module(home), name)

@@ -7,7 +7,7 @@ local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long
 local MAX_TOMBSTONES = 1000000      -- entries of tasks that were cancelled, behind one that is not served
 local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'dedupe_period', 'result_ttl'}
 
--- Reads whom this call's tasks are told, if its last argument says so; returns where its tasks end.
+-- Reads from the last argument, if it is a hint, which servers hear of the tasks; returns where the tasks end.
 function arrivals.read_hint(call, args)
   local last = #args % 3 == 1 and args[#args] or ''
   local server = last:match('^wake (.+)$')

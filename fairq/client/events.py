@@ -1,4 +1,4 @@
-"""A tenant's events, as whoever follows them sees them."""
+"""A stream of a tenant's events."""
 
 from __future__ import annotations
 

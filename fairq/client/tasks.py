@@ -1,4 +1,4 @@
-"""A task that was enqueued, as whoever enqueued it sees it."""
+"""Tasks that were enqueued: their state, result and cancellation."""
 
 from __future__ import annotations
 

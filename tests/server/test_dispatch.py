@@ -34,6 +34,19 @@ async def all_claimed(served: Served) -> None:
     await wait_until(lambda: not dispatcher._wake.is_set() and not dispatcher._is_claiming)
 
 
+def note_claims(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows by the limit of each claim from now on."""
+    claims: list[int] = []
+    claim = Store.claim
+
+    async def note(self: Store, queue: str, name: str, limit: int, **more: Any) -> Claim:
+        claims.append(limit)
+        return await claim(self, queue, name, limit, **more)
+
+    monkeypatch.setattr(Store, "claim", note)
+    return claims
+
+
 async def test_no_more_is_pushed_than_credit_and_no_more_is_claimed(served: Served) -> None:
     with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
@@ -92,16 +105,11 @@ async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    claims: list[int] = []
-    heard, claim = App.on_message, Store.claim
+    heard = App.on_message
 
     def note(self: App, channel: str, message: str = "") -> None:
         told.append(message)
         heard(self, channel, message)
-
-    async def count(self: Store, queue: str, name: str, limit: int, **more: Any) -> Claim:
-        claims.append(limit)
-        return await claim(self, queue, name, limit, **more)
 
     with trio.fail_after(30):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
@@ -110,7 +118,7 @@ async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else
             await worker.settle("q", "ack", *await worker.pushed(1))
             await worker.quiet()
             monkeypatch.setattr(App, "on_message", note)
-            monkeypatch.setattr(Store, "claim", count)
+            claims = note_claims(monkeypatch)
             for n in range(5):
                 await trio.sleep(MAX_PACE_S)  # the pace of claims
                 await ada.enqueue("q", [f"{n}a", f"{n}b"])
@@ -142,20 +150,13 @@ async def test_tasks_are_covered_once_and_only_by_a_claim_that_leaves_at_once(se
 async def test_one_place_more_is_reserved_than_tasks_are_expected(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claims: list[int] = []
-    claim = Store.claim
-
-    async def count(self: Store, queue: str, name: str, limit: int, **more: Any) -> Claim:
-        claims.append(limit)
-        return await claim(self, queue, name, limit, **more)
-
     with trio.fail_after(30):
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await ada.enqueue("q", ["made"])
             await worker.attach("q", credit=40)
             await worker.settle("q", "ack", *await worker.pushed(1))
             await worker.quiet()
-            monkeypatch.setattr(Store, "claim", count)
+            claims = note_claims(monkeypatch)
             for expected in (1, 3):
                 await trio.sleep(MAX_PACE_S)
                 await ada.enqueue("q", [f"{expected}-{n}" for n in range(expected)])
