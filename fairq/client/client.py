@@ -27,7 +27,8 @@ from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import NewTask, TaskState, WaitingTask
 from fairq.model.waiting import Why
 from fairq.scopes import background
-from fairq.wire.client_session import RETRYABLE, ClientSession
+from fairq.wire.calls import RETRYABLE
+from fairq.wire.client_session import ClientSession
 
 T = TypeVar("T")
 
@@ -191,6 +192,13 @@ class Client:
     ) -> EventPage:
         """Read up to `count` events that are there now, as `events` yields them, and which ids the feed keeps."""
         return await self.ask(verbs.events(queue, after, tenant, count), timeout=timeout)
+
+    async def wait_task(self, queue: str, id: str, timeout: float | None) -> dict[str, Any]:
+        """Wait until a task has ended, across reconnects; returns its row of `wait_tasks`. Raises: NotYet."""
+        deadline = float("inf") if timeout is None else trio.current_time() + timeout
+        call = self._driver.session.wait_task(check_name(queue, "queue"), check_task_id(id), deadline)
+        row: dict[str, Any] = await self._driver.wait(call)
+        return row
 
     async def ask_until(self, ask: Ask[T], timeout: float | None, is_enough: Callable[[T], bool]) -> T | None:
         """Send a request that waits for something to happen, until its reply is enough; None after `timeout` seconds.

@@ -13,7 +13,8 @@ from attrs import define, field
 
 from fairq.errors import BadFrame, FairqError, Forbidden, SettingsError, Superseded, Unauthorized
 from fairq.transport import Disconnected, Target, Transport, check_token, dial
-from fairq.wire.client_session import Call, ClientSession
+from fairq.wire.calls import Call
+from fairq.wire.client_session import ClientSession
 from fairq.wire.messages import CLOSE_SUPERSEDED
 
 log = structlog.get_logger("fairq.client")
@@ -70,7 +71,10 @@ class Driver(Generic[S]):
             done = trio.Event()
             call.wake = done.set
             self.wake_writer()
-            await done.wait()
+            try:
+                await done.wait()
+            finally:
+                call.leave()
         if call.error:
             raise call.error
         return call.result

@@ -11,7 +11,6 @@ from attrs import define, field
 from fairq.client import verbs
 from fairq.client.options import TaskOptions
 from fairq.client.verbs import Ask
-from fairq.errors import NotYet
 from fairq.model.tasks import TaskState
 
 T = TypeVar("T")
@@ -29,6 +28,9 @@ class Requests(Asks, Protocol):
 
     async def ask_until(self, ask: Ask[T], timeout: float | None, is_enough: Callable[[T], bool]) -> T | None:
         """Send a request that waits for something to happen, until its reply is enough; None after `timeout`."""
+
+    async def wait_task(self, queue: str, id: str, timeout: float | None) -> dict[str, Any]:
+        """Wait until a task has ended; returns its row of `wait_tasks`. Raises: NotYet."""
 
     async def enqueue_many(
         self,
@@ -71,10 +73,7 @@ class EnqueuedTask:
         Unavailable or OutcomeUnknown if the service could not be asked then.
         """
         assert self._client is not None
-        row = await self._client.ask_until(verbs.wait_task(self.queue, self.id), timeout, bool)
-        if row is None:
-            raise NotYet(f"task {self.id} has not ended", field="id")
-        return verbs.result_of(row)
+        return verbs.result_of(await self._client.wait_task(self.queue, self.id, timeout))
 
     async def reschedule(self, *, delay: float | None = None, start_at: datetime | float | None = None) -> str:
         """Give it another start, or let it start now: `ok`, `running`, `expired` or `gone`."""

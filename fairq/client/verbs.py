@@ -124,11 +124,6 @@ def why(queue: str, id: str) -> Ask[Why]:
     return Ask("why", {"queue": queue, "id": id}, lambda reply: Why(**reply))
 
 
-def wait_task(queue: str, id: str) -> Ask[Body | None]:
-    """Wait until a task has ended; reads its row, None while it has not."""
-    return Ask("wait_tasks", {"queue": queue, "ids": [id]}, lambda reply: next(iter(reply["tasks"]), None))
-
-
 def result_of(row: Body) -> Any:
     """Return a task's result. Raises: NoResult, TaskFailed, which say why there is none."""
     if "result" in row:

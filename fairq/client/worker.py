@@ -25,7 +25,7 @@ from fairq.errors import BadRequest, Closed, FairqError
 from fairq.model.checks import bare_id, check_int, check_name, check_weight
 from fairq.model.tasks import Settlement
 from fairq.scopes import open_plain_nursery
-from fairq.wire.client_session import RETRYABLE
+from fairq.wire.calls import RETRYABLE
 from fairq.wire.messages import MAX_CREDIT, Dismiss, Idle, Push, PushedTask, Report
 from fairq.wire.worker_session import WorkerSession
 

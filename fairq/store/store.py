@@ -401,12 +401,9 @@ class Store:
         return [batch_state(id, row) for id, row in zip(ids, await self._call("batches", queue, *ids), strict=True)]
 
     async def results(self, queue: str, ids: Sequence[str]) -> list[bytes | None]:
-        """Read the results that are kept, as JSON text."""
-        results: list[bytes | None] = []
-        while True:
-            results += await self._call("results", queue, *ids[len(results) :])  # a page at most
-            if len(results) >= len(ids):
-                return results
+        """Read the results that are kept, as JSON text; of the first ids only if results are long (a page of 1 MiB)."""
+        results: list[bytes | None] = await self._call("results", queue, *ids)
+        return results
 
     async def events(self, queue: str, tenant: str, after: int, count: int) -> EventPage:
         """Read a tenant's events after an id, in order; after 0, from the oldest one kept.

@@ -26,7 +26,7 @@ from fairq.client.options import TaskOptions
 from fairq.client.tasks import EnqueuedTask
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
-from fairq.errors import BadRequest, Forbidden
+from fairq.errors import BadRequest, Forbidden, NotYet
 from fairq.model.checks import MAX_BATCH, check_int, check_name, check_task_id, full_id
 from fairq.model.queues import QueueSettings, check_settings
 from fairq.model.tasks import NewTask, Settlement
@@ -204,7 +204,7 @@ class _Session:
 
     def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Any:
         """Carry out what a tenant may ask; what waits is to be awaited."""
-        if verb not in ("tasks", "wait_tasks", "events"):
+        if verb not in ("tasks", "events"):
             raise Forbidden(f"the service in memory has no verb {verb}", field="type")
         line = self.memory.queue(check_name(body["queue"], "queue"))
         if verb == "events":
@@ -212,15 +212,16 @@ class _Session:
                 raise Forbidden("what other tenants have is not your own", field="tenant")
             return self._events(line, body["after"], body.get("count", MAX_BATCH), body.get("timeout_ms", 0))
         ids = [check_task_id(id, "ids") for id in body["ids"]]
-        if verb == "wait_tasks":
-            return self._ended(line, ids, body["timeout_ms"])
         return {"tasks": [{**asdict(line.state(full_id(self.tenant, id))), "id": id} for id in ids]}
 
-    async def _ended(self, line: MemoryQueue, ids: Sequence[str], timeout_ms: int) -> dict[str, Any]:
-        with trio.move_on_after(timeout_ms / 1000):
-            while not any(self._ends(line, ids)):
+    async def wait_task(self, queue: str, id: str, deadline: float) -> dict[str, Any]:
+        """Return a task's row of `wait_tasks` once it has ended. Raises: NotYet at the deadline."""
+        line = self.memory.queue(queue)
+        with trio.move_on_at(deadline):
+            while (row := self._end(line, id)) is None:
                 await self.memory.ends.park()
-        return {"tasks": self._ends(line, ids)}
+            return row
+        raise NotYet(f"task {id} has not ended", field="id")
 
     async def _events(self, line: MemoryQueue, after: int, count: int, timeout_ms: int) -> dict[str, Any]:
         with trio.move_on_after(timeout_ms / 1000):
@@ -228,16 +229,13 @@ class _Session:
                 await self.memory.ends.park()
         return asdict(line.events(self.tenant, after, count))
 
-    def _ends(self, line: MemoryQueue, ids: Sequence[str]) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = []
-        for id in ids:
-            state = line.state(full_id(self.tenant, id))
-            result = line.result(self.memory.now(), full_id(self.tenant, id))
-            if state.state in ("done", "dead", "unknown"):
-                rows.append({"id": id, "state": state.state, "reason": state.reason, "error": state.error})
-                if result is not None:
-                    rows[-1]["result"] = orjson.loads(result)
-        return rows
+    def _end(self, line: MemoryQueue, id: str) -> dict[str, Any] | None:
+        state = line.state(full_id(self.tenant, id))
+        result = line.result(self.memory.now(), full_id(self.tenant, id))
+        if state.state not in ("done", "dead", "unknown"):
+            return None
+        row = {"id": id, "state": state.state, "reason": state.reason, "error": state.error}
+        return row if result is None else {**row, "result": orjson.loads(result)}
 
 
 @define(eq=False)

@@ -16,88 +16,35 @@ from typing import Any
 import orjson
 from attrs import define, field
 
-from fairq.errors import BadFrame, Closed, FairqError, OutcomeUnknown, TooLarge, Unavailable, from_code
+from fairq.errors import BadFrame, Closed, FairqError, TooLarge, from_code
 from fairq.model.checks import MAX_BATCH
 from fairq.model.tasks import NewTask
+from fairq.wire.calls import RETRYABLE, Call, Exchange, outcomes_of
 from fairq.wire.codec import decode_server, encode
-from fairq.wire.messages import MAX_MESSAGE_BYTES, Dismiss, Drain, Enqueue, Error, Push, Reply, Stop, Welcome
+from fairq.wire.messages import (
+    MAX_MESSAGE_BYTES,
+    Dismiss,
+    Drain,
+    Ended,
+    Enqueue,
+    Error,
+    Push,
+    Reply,
+    Stop,
+    WaitTasks,
+    Welcome,
+)
 from fairq.wire.session import Session
 from fairq.wire.strict_json import check_cost
+from fairq.wire.waits import Wait, Waits
 
 SEND_WINDOW = 2
-RETRYABLE = frozenset({"unavailable", "outcome_unknown", "too_many", "draining", "repairing"})
-FATAL = frozenset({"unauthorized", "forbidden", "superseded", "closed"})
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
 FRAME_BYTES = 1_024  # of a frame, without its tasks or leases
 _ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer: the server reads others' in between
 _TASK_BYTES = 256  # of a task in a frame, around its payload
 _MOST_BYTES_PER_CHAR = 4  # in UTF-8
 _TASK_OPTIONS, _PLAIN = NewTask._fields[2:], NewTask("", b"")[2:]
-
-
-@define(eq=False)
-class Call:
-    """A request to the server; `wake` is called when it is done."""
-
-    deadline: float
-    wake: Callable[[], None] = lambda: None
-    is_done: bool = False
-    result: Any = None
-    error: FairqError | None = None
-    missing: int = 0  # outcomes still to come
-    under_way: int = 0  # frames without an answer
-    in_doubt: bool = False  # part of it was done, or may have been
-    last_refusal: FairqError | None = None
-
-    def finish(self, result: Any = None, error: FairqError | None = None) -> None:
-        """Settle the call, once."""
-        if not self.is_done:
-            self.is_done, self.result, self.error = True, result, error
-            self.wake()
-
-    def refused(self, error: FairqError) -> None:
-        """Note that a frame of the call was refused for now; it will be sent again."""
-        self.under_way -= 1
-        self.last_refusal = error
-        self.in_doubt = self.in_doubt or error.code == OutcomeUnknown.code
-
-    def lost(self) -> None:
-        """Note that the answer to a frame of the call was lost; the frame will be sent again."""
-        self.under_way -= 1
-        self.in_doubt = True
-
-    def give_up(self, trouble: str) -> None:
-        """Fail at the deadline: OutcomeUnknown if it may have been done, else the last refusal or Unavailable."""
-        if self.under_way or self.in_doubt:
-            self.finish(error=OutcomeUnknown("no answer in time; the request may have been done"))
-        else:
-            why = f"no connection to the server in time; nothing was done ({trouble or 'no welcome'})"
-            self.finish(error=self.last_refusal or Unavailable(why))
-
-
-class Exchange:
-    """One frame under way, and how its answer is handled."""
-
-    def answered(self, body: dict[str, Any], now: float) -> None:
-        """Handle the reply. Raises: BadFrame, before anything is changed, if it does not fit the request."""
-
-    def refused(self, error: FairqError, now: float) -> None:
-        """Handle a refusal."""
-
-    def lost(self) -> None:
-        """Send the frame again on the next connection, since this one ended without an answer."""
-
-    def unsent(self, error: TooLarge, now: float) -> None:
-        """Handle a frame that was too large to be sent."""
-        self.refused(error, now)
-
-
-def outcomes_of(body: Mapping[str, Any], name: str, count: int) -> list[str]:
-    """Return the outcomes in a reply's body, one for each item of the request. Raises: BadFrame."""
-    outcomes = body.get(name)
-    if not isinstance(outcomes, list) or len(outcomes) != count:
-        raise BadFrame(f"invalid reply: expected {count} {name}")
-    return outcomes
 
 
 @define(eq=False)
@@ -230,6 +177,7 @@ class ClientSession(Session):
     fatal: FairqError | None = field(default=None, init=False)
     requests: deque[_RequestExchange] = field(factory=deque, init=False)
     chunks: defaultdict[str, deque[_Chunk]] = field(factory=lambda: defaultdict(deque), init=False)  # by queue
+    waits: Waits = field(init=False)
     under_way: Counter[type[Exchange]] = field(factory=Counter, init=False)  # how many frames are under way
     _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done calls
     _calls_to_sweep: int = field(default=1_000, init=False)
@@ -239,6 +187,9 @@ class ClientSession(Session):
     _refusals: int = field(default=0, init=False)
     _resume_at: float | None = field(default=None, init=False)  # frames are held back until then
     _under_way: dict[int, Exchange] = field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.waits = Waits(self.back_off)
 
     def connected(self, now: float) -> None:
         """Note that a connection is established; the server sends the first frame."""
@@ -287,6 +238,13 @@ class ClientSession(Session):
         self.chunks[queue].append(_Chunk(call, tasks, 0, len(tasks)))
         return call
 
+    def wait_task(self, queue: str, id: str, deadline: float) -> Call:
+        """Wait for a task's end, with others in one request; the call's result is its row of `wait_tasks`."""
+        wait = Wait(deadline, queue=queue, id=id, take_last_look=self.waits.put)
+        self._remember(wait)
+        self.waits.put(wait)
+        return wait
+
     def put_back(self, queue: str, chunks: Sequence[_Chunk]) -> None:
         """Put tasks back to be sent before others of their queue."""
         self.chunks[queue].extendleft(reversed(chunks))
@@ -310,6 +268,8 @@ class ClientSession(Session):
                 self._find(ref).answered(body, now)
                 self._refusals = 0
                 self._forget(ref)
+            case Ended(ref=ref, tasks=tasks):
+                self._find(ref).told(tasks)
             case Error(ref=None):
                 self.fatal = from_code(frame.code, frame.message, frame.field)
             case Error(ref=int(ref)):
@@ -356,8 +316,8 @@ class ClientSession(Session):
 
     @property
     def has_outgoing(self) -> bool:
-        """Whether frames wait to be sent, or requests or tasks wait for a frame."""
-        return bool(self._outbox or self.requests or self.chunks)
+        """Whether frames wait to be sent, or something waits for a frame."""
+        return bool(self._outbox or self.requests or self.chunks or self.waits.has_outgoing)
 
     def outgoing(self, now: float) -> list[str]:
         """Return the frames to send, in order; puts waiting requests and tasks into frames."""
@@ -368,12 +328,14 @@ class ClientSession(Session):
         return super().outgoing(now)
 
     def gather(self, now: float) -> None:
-        """Put waiting requests and tasks into frames, as far as the send window allows."""
+        """Put requests, waits and tasks into frames, as far as the send window allows."""
         while self.requests:
             exchange = self.requests.popleft()
             if not exchange.call.is_done:
                 exchange.call.under_way += 1
                 self._try(exchange.kind, exchange.body, exchange, now)
+        if self.waits.has_outgoing:
+            self.waits.gather(now, lambda body, exchange: self._try(WaitTasks.type, body, exchange, now))
         while self.chunks and self.under_way[_EnqueueExchange] < SEND_WINDOW and not self.is_draining:
             queue = next(iter(self.chunks))
             line = self.chunks.pop(queue)
@@ -426,4 +388,8 @@ class ClientSession(Session):
         if self.is_connected:
             super().expire(now)
         while self._calls and (self._calls[0][2].is_done or self._calls[0][0] <= now):
-            heapq.heappop(self._calls)[2].give_up(self.trouble)
+            call = heapq.heappop(self._calls)[2]
+            if not call.is_done and call.deadline <= now:
+                call.give_up(self.trouble)
+            if not call.is_done:  # it has a later deadline by now
+                heapq.heappush(self._calls, (call.deadline, self._number(), call))

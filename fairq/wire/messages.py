@@ -19,6 +19,7 @@ MAX_MESSAGE_BYTES = 2 << 20
 MAX_CREDIT = 500
 MAX_QUEUES = 100
 MAX_WAIT_MS = 60_000  # the longest time-out of a request that waits
+MAX_WAITING = 4_096  # tasks, batches and feeds that requests wait for, per connection
 
 
 class Role(Enum):
@@ -116,7 +117,7 @@ class Peek(Request):
 
 @frozen
 class WaitTasks(Request):
-    """Wait until one of these tasks has ended, at most `timeout_ms`."""
+    """Tell of the ends of these tasks as they happen, for at most `timeout_ms`."""
 
     type: ClassVar[str] = "wait_tasks"
     ref: int
@@ -593,6 +594,15 @@ class Reply:
 
 
 @frozen
+class Ended:
+    """Part of the answer to a `wait_tasks`: tasks that have ended. More of it, and the reply, follow."""
+
+    type: ClassVar[str] = "ended"
+    ref: int
+    tasks: list[dict[str, Any]]
+
+
+@frozen
 class Error:
     """The answer to a refused request (`ref`), or to an unreadable frame (no `ref`)."""
 
@@ -692,4 +702,4 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     RevokeToken: (_OPERATOR, _ANY),
     Ping: (frozenset(Role), _ANY),
 }
-SERVER_FRAMES: tuple[type[Any], ...] = (Welcome, Reply, Error, Push, Stop, Drain, Dismiss, Ping)
+SERVER_FRAMES: tuple[type[Any], ...] = (Welcome, Reply, Ended, Error, Push, Stop, Drain, Dismiss, Ping)

@@ -16,6 +16,7 @@ from fairq.wire.messages import (
     MAX_MESSAGE_BYTES,
     Dismiss,
     Drain,
+    Ended,
     Error,
     Ping,
     Push,
@@ -75,6 +76,10 @@ class ServerSession(Session):
     def reply(self, ref: int, body: dict[str, Any]) -> None:
         """Answer a request that was carried out."""
         self.send(Reply.type, {"ref": ref, "body": body})
+
+    def tell_ended(self, ref: int, tasks: Iterable[dict[str, Any]]) -> None:
+        """Send part of the answer to a `wait_tasks`."""
+        self.send(Ended.type, {"ref": ref, "tasks": tasks})
 
     def refuse(self, ref: int | None, error: FairqError) -> None:
         """Answer a request that was refused, or an unreadable frame (`ref` None)."""

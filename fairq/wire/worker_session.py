@@ -16,7 +16,8 @@ from attrs import define, field
 
 from fairq.errors import FairqError
 from fairq.model.tasks import MAX_PROGRESS_CHARS, Settlement
-from fairq.wire.client_session import FATAL, FRAME_BYTES, RETRYABLE, SEND_WINDOW, ClientSession, Exchange, outcomes_of
+from fairq.wire.calls import FATAL, RETRYABLE, Exchange, outcomes_of
+from fairq.wire.client_session import FRAME_BYTES, SEND_WINDOW, ClientSession
 from fairq.wire.messages import Attach, Credit, Extend, HeldLease, Progress, Push, Report, Settle, Stop
 from fairq.wire.strict_json import MAX_COST, cost_of
 

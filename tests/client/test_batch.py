@@ -57,7 +57,7 @@ class Mill:
 async def waited_for(served: Served, count: int = 1) -> None:
     """Wait until the server has so many requests that wait for a batch of the queue."""
     await wait_until(
-        lambda: "emails" in served.app.long_polls and len(served.app.long_polls["emails"]._events) == count
+        lambda: "emails" in served.app.long_polls and len(served.app.long_polls["emails"]._watches) == count
     )
 
 

@@ -101,9 +101,9 @@ async def test_a_tenants_token_is_no_operators(served: Served) -> None:
 
 
 def test_every_request_of_tenants_and_operators_has_its_call() -> None:
-    """Enqueues have a way of their own, for they share frames."""
+    """Enqueues and waits for results have ways of their own, for they share frames."""
     ours = {kind.type for kind, (roles, _) in CLIENT_FRAMES.items() if roles & {Role.TENANT, Role.OPERATOR}}
     text = inspect.getsource(verbs)
     asked = {name for name in ours if f'Ask("{name}"' in text or f'Ask(\n        "{name}"' in text}
-    elsewhere = {"enqueue", "ping", "drain"}
+    elsewhere = {"enqueue", "wait_tasks", "ping", "drain"}
     assert ours - asked - elsewhere == set()

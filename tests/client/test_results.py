@@ -23,7 +23,12 @@ from fairq.errors import (
     Unavailable,
 )
 from fairq.model.tasks import MAX_RESULT_BYTES
+from fairq.server.app import App
+from fairq.server.net.connection import Connection
 from fairq.server.run import Served
+from fairq.server.verbs.table import VERBS
+from fairq.server.verbs.waits import wait_tasks
+from fairq.wire import messages as wire
 from tests.server.harness import WORKER, Raw, raw, running, tenant, url_of
 from tests.store.proxy import Proxy, open_proxy
 from tests.store.waiting import wait_until
@@ -62,7 +67,7 @@ async def through_proxy(served: Served) -> AsyncIterator[tuple[Proxy, fairq.Clie
 
 def waiting_at(served: Served) -> int:
     """Count the requests that wait for something in the queue."""
-    return len(served.app.long_polls["emails"]._events) if "emails" in served.app.long_polls else 0
+    return len(served.app.long_polls["emails"]._watches) if "emails" in served.app.long_polls else 0
 
 
 VALUES: dict[str, Any] = {
@@ -336,7 +341,7 @@ async def test_a_result_is_waited_for_at_another_server(server_store: str) -> No
 
 
 async def test_the_wait_ends_also_while_the_service_is_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairq.client.client.ANSWER_S", 0.1)
+    monkeypatch.setattr("fairq.wire.waits.ANSWER_S", 0.1)
     with trio.fail_after(30):
         async with through_proxy(served) as (proxy, client):
             task = await client.enqueue("emails", 1, result_ttl=60)
@@ -367,15 +372,15 @@ async def test_a_bad_result_ttl_is_refused(ada: fairq.Client, ttl: Any) -> None:
 async def test_who_waits_goes_on_when_a_server_would_not_have_his_question(
     served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch, error: FairqError
 ) -> None:
-    request, refused = fairq.Client.request, []
+    refused: list[wire.WaitTasks] = []
 
-    async def refusing(self: fairq.Client, verb: str, *args: Any, **more: Any) -> Any:
-        if verb == "wait_tasks" and not refused:
-            refused.append(verb)
+    async def refusing(app: App, connection: Connection, request: wire.WaitTasks) -> Any:
+        if not refused:
+            refused.append(request)
             raise error
-        return await request(self, verb, *args, **more)
+        return await wait_tasks(app, connection, request)
 
-    monkeypatch.setattr(fairq.Client, "request", refusing)
+    monkeypatch.setitem(VERBS, wire.WaitTasks, refusing)
     app = worker_of(served)
     app.task("emails")(lambda task: 42)
     with trio.fail_after(30):

@@ -84,17 +84,21 @@ class Raw:
                     return frame
 
     async def ask(self, type: str, **body: Any) -> dict[str, Any]:
-        """Send a request and return the reply's body. Raises: Refused."""
+        """Send a request and return the reply's body, with what was told before it. Raises: Refused."""
         self.ref += 1
         ref = self.ref
         await self.send(type, ref=ref, **body)
+        told: list[dict[str, Any]] = []
         while True:
             frame = await self.receive()
-            if frame.get("ref") == ref:
-                if frame["type"] == "error":
-                    raise Refused(frame)
+            if frame.get("ref") != ref:
+                continue
+            if frame["type"] == "error":
+                raise Refused(frame)
+            if frame["type"] == "reply":
                 reply: dict[str, Any] = frame["body"]
-                return reply
+                return {**reply, "tasks": told + reply["tasks"]} if told else reply
+            told += frame["tasks"]
 
     async def enqueue(self, queue: str, ids: Sequence[str], **options: Any) -> list[str]:
         """Enqueue tasks whose payload is their id."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ async def finish(store: Store, *ids: str, name: str = "ada") -> None:
 async def waited_for(served: Served, *names: str) -> None:
     """Wait until requests wait for the feeds of these tenants, and no other."""
     wanted = {keys.EVENT + name for name in names}
-    await wait_until(lambda: "q" in served.app.long_polls and served.app.long_polls["q"]._events.keys() == wanted)
+    await wait_until(lambda: "q" in served.app.long_polls and served.app.long_polls["q"]._watches.keys() == wanted)
 
 
 async def test_a_tenant_reads_its_own_feed_and_an_operator_says_whose(served: Served) -> None:
@@ -108,8 +107,8 @@ async def test_an_event_between_reading_and_waiting_is_not_missed(
         pages.append(page)
         if len(pages) == 1:
             await finish(store, "a")
-            heard: Sequence[trio.Event] = [*served.app.long_polls["q"]._events[keys.EVENT + "ada"]]
-            await wait_until(lambda: all(event.is_set() for event in heard))
+            watches = [*served.app.long_polls["q"]._watches[keys.EVENT + "ada"]]
+            await wait_until(lambda: all(watch.heard for watch in watches))
         return page
 
     monkeypatch.setattr(Store, "events", late)
@@ -200,7 +199,7 @@ async def test_what_wakes_many_requests_of_a_client_has_few_of_them_read_at_once
         async with raw(served, tenant("ada")) as ada:
             for ref in range(60):
                 await ada.send("events", ref=ref, queue="q", timeout_ms=60_000)
-            await wait_until(lambda: len(served.app.long_polls["q"]._events[keys.EVENT + "ada"]) == 60)
+            await wait_until(lambda: len(served.app.long_polls["q"]._watches[keys.EVENT + "ada"]) == 60)
             await finish(served.app.store, "a")
             answers = [await ada.receive() for _ in range(60)]
     assert {len(answer["body"]["events"]) for answer in answers} == {1}

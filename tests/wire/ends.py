@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fairq.model.tasks import NewTask
-from fairq.wire.client_session import Call, ClientSession
+from fairq.wire.calls import Call
+from fairq.wire.client_session import ClientSession
 from fairq.wire.worker_session import WorkerSession
 
 WELCOME = {"type": "welcome", "server": "s", "session": "x", "max_batch": 500, "max_message_bytes": 4 << 20}

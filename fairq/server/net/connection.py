@@ -24,6 +24,7 @@ from fairq.transport import Disconnected, Transport
 from fairq.turns import Gate
 from fairq.wire.messages import (
     CLOSE_SILENT,
+    MAX_WAITING,
     TIMEOUT_S,
     Credit,
     Dead,
@@ -41,7 +42,6 @@ log = structlog.get_logger("fairq.server")
 
 MAX_REQUESTS = 256  # under way at once, per connection
 MAX_TENANT_REQUESTS = 2_500  # over all connections of a tenant: a quarter of what may wait for the store
-MAX_WAITING = 4_096  # tasks, batches and feeds that requests wait for
 MAX_UNSENT_BYTES = 2 << 20  # that a worker has not taken; with more it gets no tasks
 MAX_UNREAD_BYTES = 4 << 20  # of answers that a client has not taken; with more its requests are not read
 LONG_ANSWERS = (Peek, Dead, DeadLetter, Schedules, Tenants, Workers)  # and requests that wait (request_scope.py)
@@ -143,7 +143,7 @@ class Connection:
         """How many bytes of answers the socket has not taken yet."""
         return self.session.outgoing_bytes + self.transport.unsent_bytes
 
-    async def _room(self) -> None:
+    async def room(self) -> None:
         """Wait until at most MAX_UNREAD_BYTES of answers are unread."""
         while self.unread_bytes > MAX_UNREAD_BYTES:
             await self.transport.wait_sent()
@@ -168,7 +168,7 @@ class Connection:
     async def long_answer(self) -> AsyncIterator[None]:
         """Limit long answers: a few at once, and none while the client has too many bytes unread."""
         async with self._long_answers:
-            await self._room()
+            await self.room()
             yield
 
     @property
@@ -187,21 +187,31 @@ class Connection:
             self.close(1001, "the server is stopping")
 
     @contextmanager
-    def waiting(self, things: int) -> Iterator[None]:
-        """Count a request as waiting, for so many things, while the context lasts. Raises: TooMany, Draining."""
+    def waiting(self, things: int) -> Iterator[Callable[[int], None]]:
+        """Count a request as waiting for so many things, while the context lasts; yields how to count some off.
+
+        Raises: TooMany, Draining.
+        """
         if self._waiting + things > MAX_WAITING:
             raise TooMany(
                 f"too many waits: at most {MAX_WAITING} tasks, batches and feeds per connection", retry_in_ms=RETRY_MS
             )
-        self._waiting += things
+        left = 0
+
+        def count(more: int) -> None:
+            nonlocal left
+            left += more
+            self._waiting += more
+
+        count(things)
         self._count(-1)
         scope = trio.CancelScope()
         self._waits[scope] = None
         try:
             with scope:
-                yield
+                yield lambda ended: count(-ended)
         finally:
-            self._waiting -= things
+            count(-left)
             del self._waits[scope]
             self._count(1)
         if scope.cancelled_caught:
@@ -247,7 +257,7 @@ class Connection:
     async def _read(self, nursery: trio.Nursery) -> None:
         """Read texts up to a request and carry it out; another task continues to read."""
         while True:
-            await self._room()
+            await self.room()
             try:
                 text = await self.transport.receive()
             except Disconnected:

@@ -66,6 +66,11 @@ def check_unlimited(connection: Connection) -> None:
         raise Forbidden("operator tokens limited to some queues may not manage tokens or drain workers", field="type")
 
 
+def deadline_of(timeout_ms: int) -> float:
+    """Return until when a request waits. Raises: BadRequest."""
+    return trio.current_time() + check_int(timeout_ms, "timeout_ms", 0, wire.MAX_WAIT_MS) / 1000
+
+
 async def wait_for(
     app: App,
     connection: Connection,
@@ -76,7 +81,7 @@ async def wait_for(
     is_enough: Callable[[T], bool],
 ) -> T:
     """Read until `is_enough`, at most `timeout_ms`; returns the last value. Raises: Draining if the server stops."""
-    check_int(timeout_ms, "timeout_ms", 0, wire.MAX_WAIT_MS)
+    deadline = deadline_of(timeout_ms)
 
     async def read_in_turn() -> T:
         async with connection.long_answer():  # one message wakes many requests, and each answer may be long
@@ -84,7 +89,6 @@ async def wait_for(
 
     if not timeout_ms:
         return await read_in_turn()
-    deadline = trio.current_time() + timeout_ms / 1000
     long_polls = app.watch(queue)
     with connection.waiting(len(messages)):
         found = await long_polls.wait(messages, read_in_turn, lambda it: is_enough(it) or app.is_draining, deadline)

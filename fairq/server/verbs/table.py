@@ -31,7 +31,8 @@ from fairq.server.verbs.explain import tenant_report, why
 from fairq.server.verbs.limits import limits, set_limits, set_opening_hours
 from fairq.server.verbs.request_scope import Body
 from fairq.server.verbs.schedules import pause_schedule, resume_schedule, schedule, schedules, unschedule
-from fairq.server.verbs.tasks import cancel, enqueue, events, peek, reschedule, tasks, wait_tasks
+from fairq.server.verbs.tasks import cancel, enqueue, events, peek, reschedule, tasks
+from fairq.server.verbs.waits import wait_tasks
 from fairq.server.verbs.workers import attach, credit, extend, idle, progress, settle
 from fairq.wire import messages as wire
 

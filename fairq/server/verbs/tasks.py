@@ -1,14 +1,13 @@
-"""The verbs on tasks: enqueue, show, cancel, reschedule and wait for them."""
+"""The verbs on tasks: enqueue, show, cancel and reschedule them, and follow their events."""
 
 from __future__ import annotations
 
-import orjson
 from attrs import asdict
 
 from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import MAX_BATCH, MAX_SPAN_MS, MAX_TIME_MS, bare_id, check_int, full_id
 from fairq.model.events import MAX_EVENT_ID, EventPage
-from fairq.model.tasks import SPECIAL_PLACES, NewTask, TaskState
+from fairq.model.tasks import SPECIAL_PLACES, NewTask
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, check_once, fit_reply, full_ids, own_tenant, wait_for
@@ -82,32 +81,6 @@ async def peek(app: App, connection: Connection, request: wire.Peek) -> Body:
         for row in rows:
             row["id"] = bare_id(row["id"])
     return {"tasks": fit_reply(rows)}
-
-
-_ENDS = ("done", "dead", "cancelled", "unknown")
-
-
-async def wait_tasks(app: App, connection: Connection, request: wire.WaitTasks) -> Body:
-    """Wait until one of these tasks has ended; returns all that have."""
-    queue, ids = connection.identity.check_queue(request.queue), check_once(full_ids(connection, request.ids))
-
-    async def read() -> list[Body]:
-        states, results = await app.store.tasks(queue, ids), await app.store.results(queue, ids)
-        return [_end_of(*each) for each in zip(request.ids, states, results, strict=True)]
-
-    def is_enough(rows: list[Body]) -> bool:
-        return any(row["state"] in _ENDS for row in rows)
-
-    rows = await wait_for(app, connection, queue, [keys.END + id for id in ids], request.timeout_ms, read, is_enough)
-    return {"tasks": fit_reply([row for row in rows if row["state"] in _ENDS], "result")}
-
-
-def _end_of(id: str, state: TaskState, result: bytes | None) -> Body:
-    row: Body = {"id": id, "state": state.state, "reason": state.reason, "error": state.error}
-    row = {name: value for name, value in row.items() if value}
-    if result is not None:  # results are kept longer than task states
-        row |= {"state": "done", "result": orjson.Fragment(result)}
-    return row
 
 
 async def events(app: App, connection: Connection, request: wire.Events) -> Body:

@@ -1,0 +1,83 @@
+"""The verb that waits for the ends of tasks. Its answer comes in parts: `ended` frames, and the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+import trio
+from attrs import define, field
+
+from fairq.errors import Draining
+from fairq.model.tasks import TaskState
+from fairq.server.app import App
+from fairq.server.net.connection import Connection
+from fairq.server.verbs.request_scope import Body, check_once, deadline_of, full_ids
+from fairq.store import keys
+from fairq.wire import messages as wire
+
+_ENDS = ("done", "dead", "cancelled", "unknown")
+
+
+async def wait_tasks(app: App, connection: Connection, request: wire.WaitTasks) -> Body:
+    """Tell of the ends of tasks as they happen, until all have ended or the time is up."""
+    queue, ids = connection.identity.check_queue(request.queue), check_once(full_ids(connection, request.ids))
+    deadline = deadline_of(request.timeout_ms)
+    answer = _Answer(app, connection, queue, request.ref, dict(zip(ids, request.ids, strict=True)))
+    if not request.timeout_ms:
+        await answer.look(ids)
+        return {"tasks": answer.rows}
+    with connection.waiting(len(ids)) as release, app.watch(queue).watch([keys.END + id for id in ids]) as watch:
+        while True:
+            release(await answer.look(ids))
+            if not answer.waited_for or (trio.current_time() >= deadline and not app.is_draining):
+                return {"tasks": answer.rows}
+            answer.tell()
+            if app.is_draining:
+                raise Draining("the server is stopping; connect again")
+            heard = await watch.listen(deadline)
+            ids = [id for id in answer.waited_for if keys.END + id in heard]
+
+
+@define(eq=False)
+class _Answer:
+    """The answer to one request: whose ends are still to come, and what the next frame will tell."""
+
+    app: App
+    connection: Connection
+    queue: str
+    ref: int
+    waited_for: dict[str, str]  # full id -> the id as requested
+    rows: list[Body] = field(factory=list)
+
+    async def look(self, ids: Sequence[str]) -> int:
+        """Read which of these tasks have ended; returns how many. A frame is sent for each page but the last."""
+        if not ids:
+            return 0
+        before, at = len(self.waited_for), 0
+        async with self.connection.long_answer():  # one message may wake many requests, and results may be long
+            states = await self.app.store.tasks(self.queue, ids)
+            while at < len(ids):
+                self.tell()
+                await self.connection.room()
+                results = await self.app.store.results(self.queue, ids[at:])
+                for id, state, result in zip(ids[at:], states[at:], results, strict=False):
+                    if result is not None or state.state in _ENDS:
+                        self.rows.append(_end_of(self.waited_for.pop(id), state, result))
+                at += len(results)
+        return before - len(self.waited_for)
+
+    def tell(self) -> None:
+        """Send what was read, if any."""
+        if self.rows:
+            self.connection.session.tell_ended(self.ref, self.rows)
+            self.connection.wake_writer()
+            self.rows = []
+
+
+def _end_of(id: str, state: TaskState, result: bytes | None) -> Body:
+    row: Body = {"id": id, "state": state.state, "reason": state.reason, "error": state.error}
+    row = {name: value for name, value in row.items() if value}
+    if result is not None:  # results are kept longer than task states
+        row |= {"state": "done", "result": orjson.Fragment(result)}
+    return row

@@ -1,0 +1,85 @@
+"""Calls to the server, and the exchanges of frames that carry them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attrs import define
+
+from fairq.errors import BadFrame, FairqError, OutcomeUnknown, TooLarge, Unavailable
+
+RETRYABLE = frozenset({"unavailable", "outcome_unknown", "too_many", "draining", "repairing"})
+FATAL = frozenset({"unauthorized", "forbidden", "superseded", "closed"})
+
+
+@define(eq=False)
+class Call:
+    """A request to the server; `wake` is called when it is done."""
+
+    deadline: float
+    wake: Callable[[], None] = lambda: None
+    is_done: bool = False
+    result: Any = None
+    error: FairqError | None = None
+    missing: int = 0  # outcomes still to come
+    under_way: int = 0  # frames without an answer
+    in_doubt: bool = False  # part of it was done, or may have been
+    last_refusal: FairqError | None = None
+
+    def finish(self, result: Any = None, error: FairqError | None = None) -> None:
+        """Settle the call, once."""
+        if not self.is_done:
+            self.is_done, self.result, self.error = True, result, error
+            self.wake()
+
+    def leave(self) -> None:
+        """Note that its caller has gone; it may still be carried out."""
+
+    def refused(self, error: FairqError) -> None:
+        """Note that a frame of the call was refused for now; it will be sent again."""
+        self.under_way -= 1
+        self.last_refusal = error
+        self.in_doubt = self.in_doubt or error.code == OutcomeUnknown.code
+
+    def lost(self) -> None:
+        """Note that the answer to a frame of the call was lost; the frame will be sent again."""
+        self.under_way -= 1
+        self.in_doubt = True
+
+    def give_up(self, trouble: str) -> None:
+        """Fail at the deadline: OutcomeUnknown if it may have been done, else the last refusal or Unavailable."""
+        if self.under_way or self.in_doubt:
+            self.finish(error=OutcomeUnknown("no answer in time; the request may have been done"))
+        else:
+            why = f"no connection to the server in time; nothing was done ({trouble or 'no welcome'})"
+            self.finish(error=self.last_refusal or Unavailable(why))
+
+
+class Exchange:
+    """One frame under way, and how its answer is handled."""
+
+    def answered(self, body: dict[str, Any], now: float) -> None:
+        """Handle the reply. Raises: BadFrame, before anything is changed, if it does not fit the request."""
+
+    def told(self, tasks: Sequence[Mapping[str, Any]]) -> None:
+        """Handle part of the answer. Raises: BadFrame if the request has none."""
+        raise BadFrame("invalid frame from the server: `ended` does not answer this request")
+
+    def refused(self, error: FairqError, now: float) -> None:
+        """Handle a refusal."""
+
+    def lost(self) -> None:
+        """Send the frame again on the next connection, since this one ended without an answer."""
+
+    def unsent(self, error: TooLarge, now: float) -> None:
+        """Handle a frame that was too large to be sent."""
+        self.refused(error, now)
+
+
+def outcomes_of(body: Mapping[str, Any], name: str, count: int) -> list[str]:
+    """Return the outcomes in a reply's body, one for each item of the request. Raises: BadFrame."""
+    outcomes = body.get(name)
+    if not isinstance(outcomes, list) or len(outcomes) != count:
+        raise BadFrame(f"invalid reply: expected {count} {name}")
+    return outcomes

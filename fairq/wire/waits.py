@@ -1,0 +1,145 @@
+"""A client's waits for the ends of tasks: many share a request, and the server tells of each end as it happens.
+
+A request waits for WAIT_MS at most; the waits that are left then go into another one. At its deadline a wait takes a
+last look, in a request that does not wait, so that `NotYet` is always the server's word.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attrs import define, field
+
+from fairq.errors import BadFrame, FairqError, NotYet
+from fairq.model.checks import MAX_BATCH
+from fairq.wire.calls import RETRYABLE, Call, Exchange
+from fairq.wire.messages import MAX_WAITING
+
+WAIT_MS = 20_000
+ANSWER_S = 5.0  # for which the answer to a last look may be on its way
+MAX_WAITED = MAX_WAITING - 96  # ids for which the server waits at once; its other places are for batches and feeds
+
+
+@define(eq=False)
+class Wait(Call):
+    """A call that waits for the end of a task; its result is the task's row of `wait_tasks`."""
+
+    queue: str = ""
+    id: str = ""
+    is_last: bool = False  # it takes its last look
+    take_last_look: Callable[[Wait], None] = lambda _: None
+
+    def leave(self) -> None:
+        """Wait no more; the server is not asked about the task again."""
+        self.finish()
+
+    def give_up(self, trouble: str) -> None:
+        """Take a last look at the deadline; fail if that is not answered in time."""
+        if self.is_last:
+            super().give_up(trouble)
+        else:
+            self.is_last = True
+            self.deadline += ANSWER_S
+            self.take_last_look(self)
+
+
+@define(eq=False)
+class _WaitExchange(Exchange):
+    pool: Waits
+    queue: str
+    is_last: bool
+    waits: dict[str, list[Wait]] = field(factory=dict)  # for the ends not told yet, by task id
+
+    def told(self, tasks: Sequence[Mapping[str, Any]]) -> None:
+        if not all(isinstance(row, dict) and isinstance(row.get("id"), str) for row in tasks):
+            raise BadFrame("invalid frame from the server: each of tasks must have an id")
+        for row in tasks:
+            for wait in self._take(row["id"]):
+                wait.finish(row)
+
+    def answered(self, body: dict[str, Any], now: float) -> None:
+        tasks = body.get("tasks")
+        if not isinstance(tasks, list):
+            raise BadFrame("invalid reply: expected tasks")
+        self.told(tasks)
+        for wait in self._take_all():
+            wait.under_way -= 1
+            if self.is_last:
+                wait.finish(error=NotYet(f"task {wait.id} has not ended", field="id"))
+            self._put_back(wait)
+
+    def refused(self, error: FairqError, now: float) -> None:
+        if error.code in RETRYABLE:
+            self.pool.back_off(now, error.retry_in_ms)
+        for wait in self._take_all():
+            if error.code in RETRYABLE:
+                wait.refused(error)
+                self._put_back(wait)
+            else:
+                wait.finish(error=error)
+
+    def lost(self) -> None:
+        for wait in self._take_all():
+            wait.lost()
+            self._put_back(wait)
+
+    def _put_back(self, wait: Wait) -> None:
+        if wait.is_last == self.is_last:  # else its last look was begun meanwhile
+            self.pool.put(wait)
+
+    def _take(self, id: str) -> Sequence[Wait]:
+        waits = self.waits.pop(id, ())
+        if waits and not self.is_last:
+            self.pool.waited -= 1
+        return waits
+
+    def _take_all(self) -> list[Wait]:
+        return [wait for id in list(self.waits) for wait in self._take(id)]
+
+
+@define(eq=False)
+class Waits:
+    """A client's waits that no request carries yet; `back_off(now, retry_in_ms)` delays new requests."""
+
+    back_off: Callable[[float, int | None], None]
+    waited: int = field(default=0, init=False)  # ids for which the server waits
+    _lines: defaultdict[tuple[str, bool], deque[Wait]] = field(factory=lambda: defaultdict(deque), init=False)
+
+    def put(self, wait: Wait) -> None:
+        """Have a request carry a wait."""
+        if not wait.is_done:
+            self._lines[wait.queue, wait.is_last].append(wait)
+
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether waits wait for a request."""
+        return bool(self._lines)
+
+    def gather(self, now: float, send: Callable[[dict[str, Any], Exchange], None]) -> None:
+        """Put waits into requests, as many as the server takes."""
+        for (_, is_last), line in list(self._lines.items()):
+            for wait in () if is_last else line:
+                if wait.deadline <= now:
+                    wait.give_up("")
+        for queue, is_last in list(self._lines):
+            line = self._lines.pop((queue, is_last))
+            while exchange := self._take(queue, is_last, line):
+                body = {"queue": queue, "ids": list(exchange.waits), "timeout_ms": 0 if is_last else WAIT_MS}
+                send(body, exchange)
+            if line:
+                self._lines[queue, is_last] = line
+
+    def _take(self, queue: str, is_last: bool, line: deque[Wait]) -> _WaitExchange | None:
+        """Take waits off a line for one request, in their order."""
+        exchange = _WaitExchange(self, queue, is_last)
+        most = MAX_BATCH if is_last else min(MAX_BATCH, MAX_WAITED - self.waited)
+        while line and len(exchange.waits) < most:
+            wait = line.popleft()
+            if not wait.is_done and wait.is_last == is_last:
+                exchange.waits.setdefault(wait.id, []).append(wait)
+                wait.under_way += 1
+        if not is_last:
+            self.waited += len(exchange.waits)
+        return exchange if exchange.waits else None
