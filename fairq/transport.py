@@ -1,8 +1,8 @@
-"""The layer between sessions and sockets: texts over one websocket.
+"""The layer between sessions and sockets: messages over one websocket.
 
 The websocket does no I/O (fairq/wire/websocket.py). This module adds its socket and its deadlines, and keeps one
 connection from taking the time of others: input is processed in small slices, and a connection that has run for TURN_S
-yields to the scheduler. Deadlines measure progress: a long text may take any time as long as bytes move.
+yields to the scheduler. Deadlines measure progress: a long message may take any time as long as bytes move.
 
 Output is sent at the end of the scheduler's turn (fairq/turns.py), as far as the socket takes it. For the rest,
 `stuck()` is called, and a task of the connection's owner sends it by `flush`.
@@ -19,9 +19,10 @@ from urllib.parse import urlsplit
 import trio
 from attrs import define, field, frozen
 
-from fairq.errors import BadFrame, FairqError, Forbidden, SettingsError, Unauthorized, Unavailable
+from fairq.errors import FairqError, Forbidden, SettingsError, Unauthorized, Unavailable
 from fairq.sockets import receive_some, send_now
 from fairq.turns import at_end_of_turn, call_from_end
+from fairq.wire.beside import Message
 from fairq.wire.websocket import ClientHandshake, Refused, WebSocket
 
 HANDSHAKE_S = 5.0
@@ -49,18 +50,18 @@ class Disconnected(Exception):
 class Transport:
     """One open websocket. One task receives at a time; any may send.
 
-    `source()` hands out the texts to send, whenever there is room for them.
+    `source()` hands out the messages to send, whenever there is room for them.
     """
 
     stream: Stream
     websocket: WebSocket
     remote: str
     early: bytes = b""  # bytes received behind the handshake
-    source: Callable[[], Sequence[str]] = tuple
+    source: Callable[[], Sequence[Message]] = tuple
     stuck: Callable[[], None] = lambda: None
     unsent_bytes: int = field(default=0, init=False)  # handed out by `source`, not yet taken by the socket
     _arrived: memoryview = field(init=False)  # received bytes that are not processed yet
-    _messages: deque[str | None] = field(factory=deque, init=False)
+    _messages: deque[Message] = field(factory=deque, init=False)
     _rest: bytes = field(default=b"", init=False)  # what the socket did not take at once
     _is_sending: bool = field(default=False, init=False)
     _sent: trio.Event = field(factory=trio.Event, init=False)
@@ -90,20 +91,20 @@ class Transport:
     def _fill(self) -> None:
         """Append output from `source` to the unsent bytes, unless they are PIECE_BYTES or more."""
         if len(self._rest) < PIECE_BYTES:
-            for text in self.source():
-                self.websocket.send(text)
+            for message in self.source():
+                self.websocket.send(message)
             self._rest += self.websocket.outgoing()
             self.unsent_bytes = len(self._rest)
 
-    async def send(self, text: str) -> None:
-        """Send one text. Raises: Disconnected, also if no piece is sent within SEND_S."""
-        self.websocket.send(text)
+    async def send(self, message: Message) -> None:
+        """Send one message. Raises: Disconnected, also if no piece is sent within SEND_S."""
+        self.websocket.send(message)
         await self.flush()
         if self.websocket.is_over:
             raise self._disconnected()
 
-    async def receive(self) -> str:
-        """Wait for the next text. Cancelled: no text is lost. Raises: Disconnected, BadFrame for binary messages."""
+    async def receive(self) -> Message:
+        """Wait for the next message. Cancelled: no message is lost. Raises: Disconnected."""
         if trio.current_time() - self._turn_began > TURN_S:
             await self._yield_turn()
         while not self._messages:
@@ -111,10 +112,7 @@ class Transport:
                 await self._end()
                 raise self._disconnected()
             await self._read()
-        message = self._messages.popleft()
-        if message is None:
-            raise BadFrame("invalid message: frames are text, not binary")
-        return message
+        return self._messages.popleft()
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
         """Send a close frame, and wait for the answer for at most CLOSE_S; the receiving task must keep receiving."""

@@ -22,6 +22,7 @@ from attrs import define, field
 from websockets.frames import Frame, Opcode
 from websockets.protocol import OPEN, Protocol, Side
 
+from fairq.model.checks import MAX_INLINE_BYTES
 from fairq.tokens import make_token
 from fairq.wire.messages import SUBPROTOCOL, Role
 
@@ -49,6 +50,16 @@ def frame_of(text: str | bytes, opcode: Opcode = Opcode.TEXT, *, final: bool = T
 def request(type: str, ref: int, **fields: Any) -> bytes:
     """Make a request."""
     return frame_of(json.dumps({"type": type, "ref": ref, **fields}))
+
+
+def enqueue(ref: int, queue: str, ids: Sequence[str], payload: Any) -> bytes:
+    """Make an enqueue of tasks with the same payload, beside the frame if it is long."""
+    text = json.dumps(payload, separators=(",", ":")).encode()
+    if len(text) <= MAX_INLINE_BYTES:
+        return request("enqueue", ref, queue=queue, tasks=[{"id": id, "payload": payload} for id in ids])
+    tasks = [{"id": id, "payload_bytes": len(text)} for id in ids]
+    head = json.dumps({"type": "enqueue", "ref": ref, "queue": queue, "tasks": tasks}).encode()
+    return frame_of(head + b"\n" + text * len(ids), Opcode.BINARY)
 
 
 @define(eq=False)
@@ -89,7 +100,10 @@ class Link:
         """Receive some bytes; returns the messages that they complete."""
         self._protocol.receive_data(await self._some(max_bytes))
         frames = [event for event in self._protocol.events_received() if isinstance(event, Frame)]
-        messages = [json.loads(frame.data) for frame in frames if frame.opcode is Opcode.TEXT]
+        texts = [
+            bytes(frame.data).partition(b"\n")[0] for frame in frames if frame.opcode in (Opcode.TEXT, Opcode.BINARY)
+        ]
+        messages = [json.loads(text) for text in texts]
         self.counts["refusals"] += sum(message["type"] == "error" for message in messages)
         return messages
 
@@ -212,8 +226,8 @@ async def enqueue_on(site: Site) -> None:
 
 def long_message() -> str:
     """Make an enqueue frame of nearly 2 MiB, as Python's json writes it: long lists of numbers."""
-    numbers = [10**19 + n for n in range(47_500)]  # 22 bytes each here, 21 as the server counts a payload
-    tasks = [{"id": f"long-{n}", "payload": [*numbers, "x" * 20]} for n in range(2)]
+    numbers = [10**19 + n for n in range(3_060)]  # 22 bytes each here, 21 as the server counts a payload
+    tasks = [{"id": f"long-{n}", "payload": [*numbers, "x" * 20]} for n in range(31)]
     return json.dumps({"type": "enqueue", "ref": 1, "queue": QUEUE, "tasks": tasks})
 
 
@@ -240,8 +254,7 @@ async def queue_names(site: Site) -> None:
 async def unread_peeks(site: Site) -> None:
     """Ask 250 times for 1 MiB of waiting payloads, and read nothing."""
     async with site.link(receive_bytes=4_096) as link:
-        tasks = [{"id": f"peek-{n}", "payload": "x" * (1 << 18)} for n in range(4)]
-        await link.send(request("enqueue", 0, queue="peeks", tasks=tasks))
+        await link.send(enqueue(0, "peeks", [f"peek-{n}" for n in range(4)], "x" * (1 << 18)))
         await link.answers(1)
         await link.send(b"".join(request("peek", n, queue="peeks", count=500) for n in range(250)), 250)
         while True:
@@ -259,8 +272,7 @@ async def slow_worker(site: Site) -> None:
     site.scope.deadline = trio.current_time() + max(site.seconds, 60)
     async with site.link() as tenant, site.link(WORKER, receive_bytes=16_384) as worker:
         for n in range(8):
-            tasks = [{"id": f"slow-{n}", "payload": "x" * long_task_bytes(site.seconds)}]
-            await tenant.send(request("enqueue", n, queue="slow", tasks=tasks))
+            await tenant.send(enqueue(n, "slow", [f"slow-{n}"], "x" * long_task_bytes(site.seconds)))
         await tenant.answers(8)
         await worker.send(request("attach", 0, worker="slow", queues=["slow"], credit=8))
         while site.counts["acknowledged"] < 8:

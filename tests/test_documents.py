@@ -13,7 +13,14 @@ import pytest
 
 from fairq import errors, tokens
 from fairq.model.batches import BatchState
-from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, NAME_PATTERN, TASK_ID_PATTERN, WORKER_PATTERN
+from fairq.model.checks import (
+    MAX_BATCH,
+    MAX_INLINE_BYTES,
+    MAX_PAYLOAD_BYTES,
+    NAME_PATTERN,
+    TASK_ID_PATTERN,
+    WORKER_PATTERN,
+)
 from fairq.model.dead_letters import DeadLetter
 from fairq.model.events import Event
 from fairq.model.queues import SETTING_RANGES, SHARES, QueueSettings, QueueState
@@ -230,8 +237,10 @@ def test_limits_are_those_of_the_code() -> None:
     assert limits["queues of a worker"] == str(wire.MAX_QUEUES)
     assert limits["schedules of a tenant in a queue"] == str(MAX_SCHEDULES)
     assert f"(default {wire.MAX_MESSAGE_BYTES >> 20} MiB)" in limits["a client's message"]
-    assert limits["a payload, as the shortest JSON text without spaces"] == f"{MAX_PAYLOAD_BYTES >> 20} MiB"
-    counted = limits[f"commas and colons of a message, each array and object counting as {BRACKET_COST}"]
+    inline = limits["a payload inside a frame, as the shortest JSON text without spaces"]
+    assert inline == f"{MAX_INLINE_BYTES:,} bytes".replace(",", " ")
+    assert limits["a payload beside a frame (see below), as sent"] == f"{MAX_PAYLOAD_BYTES >> 20} MiB"
+    counted = limits[f"commas, colons and strings of a frame, each array and object counting as {BRACKET_COST}"]
     assert counted.startswith(f"{MAX_COST:,};".replace(",", " "))
     assert limits["pushed tasks that a worker has not read, before pushes pause"] == f"{MAX_UNSENT_BYTES >> 20} MiB"
     for words in (

@@ -13,6 +13,7 @@ from attrs import define, field
 
 from fairq.errors import BadFrame, FairqError, Forbidden, SettingsError, Superseded, Unauthorized
 from fairq.transport import Disconnected, Target, Transport, check_token, dial
+from fairq.wire.beside import Message
 from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
 from fairq.wire.messages import CLOSE_SUPERSEDED
@@ -130,7 +131,7 @@ class Driver(Generic[S]):
         finally:
             self._transport = None
 
-    def _outgoing(self) -> Sequence[str]:
+    def _outgoing(self) -> Sequence[Message]:
         return self.session.outgoing(trio.current_time())
 
     async def _pump(self) -> None:

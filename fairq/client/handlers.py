@@ -21,6 +21,7 @@ from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import MAX_ERROR_CHARS, MAX_SPAN_MS, bare_id
 from fairq.model.tasks import MAX_RESULT_BYTES, Settlement, check_fraction, check_progress_text
+from fairq.wire.beside import Unreadable
 from fairq.wire.messages import PushedTask
 
 log = structlog.get_logger("fairq.worker")
@@ -155,6 +156,8 @@ async def perform(
     result = b""
     error: BaseException | None = None
     try:
+        if isinstance(pushed.payload, Unreadable):
+            raise Reject(f"the payload is not JSON: {pushed.payload.error}")
         if handler.is_async:
             value = await handler.function(task)
         else:

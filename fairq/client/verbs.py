@@ -19,6 +19,7 @@ from fairq.errors import BadRequest, NoResult, TaskFailed, TooLarge
 from fairq.model.batches import MOST_RUNNING, BatchState
 from fairq.model.checks import (
     MAX_BATCH,
+    MAX_INLINE_BYTES,
     MAX_PAYLOAD_BYTES,
     check_batch_id,
     check_flag,
@@ -234,7 +235,7 @@ def schedule(
     options: TaskOptions,
 ) -> Ask[list[datetime]]:
     """Create or change a schedule; reads its next fires."""
-    text, asked = encode_payload(payload), scheduled_options(options)
+    text, asked = encode_payload(payload, max_bytes=MAX_INLINE_BYTES), scheduled_options(options)
     if options.get("dedupe_payload"):
         asked["dedupe_key"] = hash_payload(text)
     body = _schedule_body(queue, name, tenant) | {

@@ -19,6 +19,7 @@ MAX_BATCH = 500  # tasks, settlements or ids in one request
 MAX_ERROR_CHARS = 2_048
 MAX_CURSOR_CHARS = 200
 MAX_PAYLOAD_BYTES = 1 << 20
+MAX_INLINE_BYTES = 1 << 16  # of a payload inside a frame; a longer one travels beside it
 
 
 def check_name(value: object, what: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 from attrs import evolve
 
 from fairq.model.batches import BatchState
@@ -117,5 +116,5 @@ def dead_letter(row: Sequence[Any]) -> DeadLetter:
         enqueued_at_ms=enqueued_at,
         start_at_ms=start_at,
         expires_at_ms=expires_at,
-        payload=orjson.Fragment(payload),
+        payload=payload,
     )

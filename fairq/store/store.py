@@ -421,7 +421,7 @@ class Store:
         tasks = []
         for id, record in zip(reply[::2], reply[1::2], strict=True):
             _, enqueued_at, start_at, expires_at, payload = unpack_record(record)
-            tasks.append(WaitingTask(id.decode(), enqueued_at, start_at, expires_at, orjson.Fragment(payload)))
+            tasks.append(WaitingTask(id.decode(), enqueued_at, start_at, expires_at, payload))
         return tasks
 
     async def dead(

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-import orjson
 from attrs import define, field
 
 from fairq.errors import BadFrame, Closed, FairqError, TooLarge, from_code
 from fairq.model.checks import MAX_BATCH
 from fairq.model.tasks import NewTask
+from fairq.wire.beside import Message, payload_field, size_of, split
 from fairq.wire.calls import RETRYABLE, Call, Exchange, outcomes_of
 from fairq.wire.codec import decode_server, encode
 from fairq.wire.messages import (
@@ -43,7 +43,6 @@ RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
 FRAME_BYTES = 1_024  # of a frame, without its tasks or leases
 _ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer: the server reads others' in between
 _TASK_BYTES = 256  # of a task in a frame, around its payload
-_MOST_BYTES_PER_CHAR = 4  # in UTF-8
 _TASK_OPTIONS, _PLAIN = NewTask._fields[2:], NewTask("", b"")[2:]
 
 
@@ -150,7 +149,8 @@ class _EnqueueExchange(Exchange):
 
 
 def _encode_task(task: NewTask) -> dict[str, Any]:
-    body: dict[str, Any] = {"id": task.id, "payload": orjson.Fragment(task.payload)}
+    name, payload = payload_field(task.payload)
+    body: dict[str, Any] = {"id": task.id, name: payload}
     if task[2:] != _PLAIN:
         options = zip(_TASK_OPTIONS, task[2:], _PLAIN, strict=True)
         body.update((name, value) for name, value, usual in options if value != usual)
@@ -259,10 +259,10 @@ class ClientSession(Session):
         heapq.heappush(self._calls, (call.deadline, self._number(), call))
         return call
 
-    def receive(self, text: str, now: float) -> Any | None:
-        """Process one text; returns a frame for the driver (Push, Stop, Dismiss), or None. Raises: BadFrame."""
+    def receive(self, message: Message, now: float) -> Any | None:
+        """Process one message; returns a frame for the driver (Push, Stop, Dismiss), or None. Raises: BadFrame."""
         self.last_received_at = now
-        frame = decode_server(text)
+        frame = decode_server(message)
         match frame:
             case Reply(ref=ref, body=body):
                 self._find(ref).answered(body, now)
@@ -300,13 +300,13 @@ class ClientSession(Session):
     def start(self, kind: str, body: Mapping[str, Any], exchange: Exchange) -> None:
         """Send a frame that expects an answer. Raises: TooLarge, and sends nothing, if the server would refuse it."""
         ref = self._number()
-        text = encode(kind, {"ref": ref, **body})
-        if _MOST_BYTES_PER_CHAR * len(text) > self.max_message_bytes and len(text.encode()) > self.max_message_bytes:
+        message = encode(kind, {"ref": ref, **body})
+        if size_of(message, self.max_message_bytes) > self.max_message_bytes:
             raise TooLarge(f"the {kind} request is too large: a message has at most {self.max_message_bytes} bytes")
-        check_cost(text)
+        check_cost(split(message)[0])
         self._under_way[ref] = exchange
         self.under_way[type(exchange)] += 1
-        self.put(text)
+        self.put(message)
 
     def _try(self, kind: str, body: Mapping[str, Any], exchange: Exchange, now: float) -> None:
         try:
@@ -319,7 +319,7 @@ class ClientSession(Session):
         """Whether frames wait to be sent, or something waits for a frame."""
         return bool(self._outbox or self.requests or self.chunks or self.waits.has_outgoing)
 
-    def outgoing(self, now: float) -> list[str]:
+    def outgoing(self, now: float) -> list[Message]:
         """Return the frames to send, in order; puts waiting requests and tasks into frames."""
         if self._resume_at is not None and now >= self._resume_at:
             self._resume_at = None

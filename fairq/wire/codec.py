@@ -1,4 +1,4 @@
-"""Text <-> frames: one JSON object each, read strictly (fairq/wire/strict_json.py)."""
+"""Messages <-> frames: one JSON object each, read strictly (fairq/wire/strict_json.py)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from fairq.errors import BadFrame, BadRequest, FairqError, TooLarge, UnknownVerb
 from fairq.model.checks import (
     MAX_BATCH,
     MAX_ERROR_CHARS,
+    MAX_INLINE_BYTES,
     MAX_PAYLOAD_BYTES,
     MAX_SPAN_MS,
     check_full_id,
@@ -26,6 +27,7 @@ from fairq.model.checks import (
 )
 from fairq.model.tasks import ACTIONS, MAX_LEASE, MAX_RESULT_BYTES, NewTask, Settlement
 from fairq.wire import messages
+from fairq.wire.beside import Beside, Message, Payloads, Unreadable, check_inline, decode_payload, split, to_message
 from fairq.wire.strict_json import parse
 
 _MAX_REF = (1 << 53) - 1
@@ -37,14 +39,16 @@ _FIRST = re.compile(r'\s*\{\s*(?:"type"\s*:\s*"\w*"\s*,\s*)?"ref"\s*:\s*(\d{1,15
 _dumps, _loads = orjson.dumps, orjson.loads
 
 
+def _payload_of(value: Any) -> bytes:
+    return value.text if type(value) is Beside else check_inline(_dumps(value))
+
+
 def _structure_task(data: Any, _: object) -> NewTask:
     if type(data) is not dict:
         raise BadRequest("each of tasks must be an object", field="tasks")
     if "payload" not in data:
         raise BadRequest("payload is missing", field="payload")
-    payload = _dumps(data["payload"])
-    if len(payload) > MAX_PAYLOAD_BYTES:
-        raise TooLarge(f"payload has {len(payload)} bytes; the limit is {MAX_PAYLOAD_BYTES}", field="payload")
+    payload = _payload_of(data["payload"])
     if len(data) == 2:
         return NewTask(check_task_id(data.get("id")), payload)
     if extra := data.keys() - _TASK_FIELDS:
@@ -184,8 +188,23 @@ def _ref_in(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def decode_client(text: str) -> Any:
+def _take_beside(data: dict[str, Any], payloads: Payloads) -> None:
+    """Put the payloads beside an `enqueue` into its tasks. Raises: BadFrame, BadRequest, TooLarge."""
+    tasks = data.get("tasks")
+    for task in tasks if type(tasks) is list else ():
+        if type(task) is dict and "payload_bytes" in task:
+            size = check_int(task.pop("payload_bytes"), "payload_bytes", MAX_INLINE_BYTES + 1, _MAX_REF)
+            if size > MAX_PAYLOAD_BYTES:
+                raise TooLarge(f"payload has {size} bytes; the limit is {MAX_PAYLOAD_BYTES}", field="payload")
+            if "payload" in task:
+                raise BadRequest("give payload or payload_bytes, not both", field="payload_bytes")
+            task["payload"] = Beside(payloads.take(size))
+    payloads.check_end()
+
+
+def decode_client(message: Message) -> Any:
     """Read a client's frame. Raises: BadFrame, UnknownVerb, BadRequest, TooLarge; with `ref` if the frame had one."""
+    text, payloads = split(message)
     try:
         data = parse(text)
     except TooLarge as error:
@@ -202,6 +221,8 @@ def decode_client(text: str) -> Any:
             raise UnknownVerb(f"unknown frame type {kind!r:.80}", field="type")
         if ref is not None:
             check_int(ref, "ref", 0, _MAX_REF)
+        if type(message) is bytes:
+            _take_beside(data, payloads)
         frame = structure(_less_nulls(data, _OPTIONAL[kind]), CLIENT_TYPES[kind])
         for name in ("tasks", "settlements", "ids"):
             if not getattr(frame, name, True):
@@ -212,8 +233,10 @@ def decode_client(text: str) -> Any:
         raise
 
 
-def _pushed(task: dict[str, Any]) -> messages.PushedTask:
+def _pushed(task: dict[str, Any], payloads: Payloads) -> messages.PushedTask:
     get = task.get
+    if "payload_bytes" in task:
+        task["payload"] = decode_payload(payloads.take(task["payload_bytes"]))
     id, lease = task["id"], task["lease"]
     if type(id) is not str or type(lease) is not int:
         raise ValueError("a pushed task has no lease")
@@ -223,20 +246,35 @@ def _pushed(task: dict[str, Any]) -> messages.PushedTask:
     )  # fmt: skip
 
 
-def decode_server(text: str) -> Any:
+def _put_beside(body: dict[str, Any], payloads: Payloads) -> None:
+    """Put the payloads beside a reply into its objects; text that is not JSON is shown as text."""
+    for value in body.values():
+        for row in value if type(value) is list else (value,):
+            if type(row) is dict and "payload_bytes" in row:
+                text = payloads.take(row.pop("payload_bytes"))
+                payload = decode_payload(text)
+                row["payload"] = text.decode(errors="replace") if isinstance(payload, Unreadable) else payload
+
+
+def decode_server(message: Message) -> Any:
     """Read a server's frame; unknown fields are ignored, unknown frame types give None. Raises: BadFrame."""
     try:
+        text, payloads = split(message)
         data: dict[str, Any] = _loads(text)
         kind = SERVER_TYPES.get(data.pop("type"))
         if kind is None:
             return None
         if kind is messages.Push:
-            return messages.Push(data["queue"], int(data["lease_ms"]), [_pushed(task) for task in data["tasks"]])
+            return messages.Push(
+                data["queue"], int(data["lease_ms"]), [_pushed(task, payloads) for task in data["tasks"]]
+            )
+        if kind is messages.Reply and type(message) is bytes:
+            _put_beside(data["body"], payloads)
         return _lenient.structure(data, kind)
     except Exception as error:
         raise BadFrame(f"invalid frame from the server: {error!r:.200}") from None
 
 
-def encode(kind: str, body: Mapping[str, Any]) -> str:
+def encode(kind: str, body: Mapping[str, Any]) -> Message:
     """Write a frame."""
-    return _dumps({"type": kind, **body}).decode()
+    return to_message({"type": kind, **body})

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import orjson
 from attrs import define
 
 from fairq.errors import BadRequest, Draining, FairqError, Forbidden
 from fairq.model.tasks import Lease
+from fairq.wire.beside import Message, payload_field
 from fairq.wire.codec import decode_client
 from fairq.wire.messages import (
     CLIENT_FRAMES,
@@ -60,11 +60,11 @@ class ServerSession(Session):
             {f: v for f in Welcome.__annotations__ if (v := getattr(frame, f)) is not None and f != "type"},
         )
 
-    def receive(self, text: str, now: float) -> Any | None:
-        """Process one text; returns a request to carry out, or None. Invalid frames are answered here."""
+    def receive(self, message: Message, now: float) -> Any | None:
+        """Process one message; returns a request to carry out, or None. Invalid frames are answered here."""
         self.last_received_at = now
         try:
-            frame = decode_client(text)
+            frame = decode_client(message)
         except FairqError as error:
             self.refuse(error.ref, error)
             return None
@@ -99,8 +99,9 @@ class ServerSession(Session):
                 "max_attempts": max_attempts,
                 "tenant": tenant,
                 "enqueued_at_ms": enqueued_at,
-                "payload": orjson.Fragment(payload),
             }
+            name, value = payload_field(payload)
+            task[name] = value
             if start_at:
                 task["start_at_ms"] = start_at
             if expires_at:

@@ -1,6 +1,6 @@
 """The part that both ends of a connection share: an outbox and heartbeats.
 
-A session does no I/O and reads no clock. Its driver passes it texts and the time, sends the texts that `outgoing`
+A session does no I/O and reads no clock. Its driver passes it messages and the time, sends those that `outgoing`
 returns, and calls `expire` at `deadline`. So client and server can be joined in memory, under any clock.
 """
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from attrs import define, field
 
+from fairq.wire.beside import Message
 from fairq.wire.codec import encode
 from fairq.wire.messages import HEARTBEAT_S, TIMEOUT_S, Ping
 
@@ -28,16 +29,16 @@ class Session:
     last_sent_at: float = 0.0
     is_timed_out: bool = field(default=False, init=False)  # nothing was received for TIMEOUT_S: close
     outgoing_bytes: int = field(default=0, init=False)  # approximate size of the frames that wait to be sent
-    _outbox: list[str] = field(factory=list, init=False)
+    _outbox: list[Message] = field(factory=list, init=False)
 
     def send(self, kind: str, body: Mapping[str, Any] | None = None) -> None:
         """Put a frame into the outbox."""
         self.put(encode(kind, body or {}))
 
-    def put(self, text: str) -> None:
+    def put(self, message: Message) -> None:
         """Put an encoded frame into the outbox."""
-        self._outbox.append(text)
-        self.outgoing_bytes += len(text)
+        self._outbox.append(message)
+        self.outgoing_bytes += len(message)
 
     @property
     def _beat_s(self) -> float:
@@ -48,12 +49,12 @@ class Session:
         """Whether frames wait to be sent."""
         return bool(self._outbox)
 
-    def outgoing(self, now: float) -> list[str]:
+    def outgoing(self, now: float) -> list[Message]:
         """Return the frames to send, in order."""
         if not self._outbox:
             return []
-        texts, self._outbox, self.outgoing_bytes, self.last_sent_at = self._outbox, [], 0, now
-        return texts
+        messages, self._outbox, self.outgoing_bytes, self.last_sent_at = self._outbox, [], 0, now
+        return messages
 
     def deadline(self) -> float:
         """Return when `expire` has something to do."""

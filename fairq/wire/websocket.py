@@ -1,4 +1,4 @@
-"""One side of an open websocket (RFC 6455), without I/O: bytes in and messages out, texts in and bytes out.
+"""One side of an open websocket (RFC 6455), without I/O: bytes in and messages out, messages in and bytes out.
 
 The library `websockets` parses and checks the frames. The limits are ours: a client chooses how many frames a message
 has and how many others it sends, and each frame costs time, even an empty one.
@@ -7,6 +7,7 @@ has and how many others it sends, and each frame costs time, even an empty one.
 from __future__ import annotations
 
 import codecs
+from typing import Any
 
 from attrs import define, field
 from websockets.client import ClientProtocol
@@ -16,6 +17,7 @@ from websockets.protocol import OPEN, Protocol, Side
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from fairq.wire.beside import Message
 from fairq.wire.messages import MAX_MESSAGE_BYTES, SUBPROTOCOL
 
 MAX_FRAGMENTS = 1_024  # of one message
@@ -25,14 +27,14 @@ MAX_FRAGMENTS = 1_024  # of one message
 class WebSocket:
     """The frames of one connection whose handshake is over.
 
-    A message is a str, or None for a binary one. `spare_frames` counts all frames that ended no message: pings, pongs,
+    A message is a str, or bytes if it is binary. `spare_frames` counts all frames that ended no message: pings, pongs,
     fragments. The driver limits how many there are per second.
     """
 
     protocol: Protocol
     spare_frames: int = field(default=0, init=False)
     _fragments: int = field(default=0, init=False)
-    _parts: list[str] = field(factory=list, init=False)
+    _parts: list[Any] = field(factory=list, init=False)  # str or bytes
     _decoder: codecs.IncrementalDecoder | None = field(default=None, init=False)  # of the text being received
     _is_ended: bool = field(default=False, init=False)
     _broken: str | None = field(default=None, init=False)  # which of our limits the other side broke
@@ -63,15 +65,15 @@ class WebSocket:
             return 0, str(self.protocol.parser_exc)
         return 0, "the connection was lost"
 
-    def receive(self, data: bytes | bytearray) -> list[str | None]:
+    def receive(self, data: bytes | bytearray) -> list[Message]:
         """Process bytes; returns the messages that they complete. Afterwards `outgoing` may have bytes to send."""
         if not self.is_over:
             self.protocol.receive_data(data)
         return self.messages()
 
-    def messages(self) -> list[str | None]:
+    def messages(self) -> list[Message]:
         """Return the received messages that were not returned yet."""
-        messages: list[str | None] = []
+        messages: list[Message] = []
         for event in self.protocol.events_received():
             assert isinstance(event, Frame)
             if self._broken is not None:
@@ -82,7 +84,7 @@ class WebSocket:
                 self.spare_frames += 1
         return messages
 
-    def _take(self, frame: Frame, messages: list[str | None]) -> None:
+    def _take(self, frame: Frame, messages: list[Message]) -> None:
         """Add a frame to the message; append the message to `messages` if it is complete."""
         if frame.opcode is not Opcode.CONT:
             self._fragments, self._parts = 0, []
@@ -92,13 +94,12 @@ class WebSocket:
             self._fragments += 1
             if self._fragments >= MAX_FRAGMENTS:
                 return self.fail(CloseCode.POLICY_VIOLATION, f"a message may have at most {MAX_FRAGMENTS} fragments")
-        if self._decoder is not None:
-            try:
-                self._parts.append(self._decoder.decode(frame.data, frame.fin))
-            except UnicodeDecodeError:
-                return self.fail(CloseCode.INVALID_DATA, "text messages must be UTF-8")
+        try:
+            self._parts.append(self._decoder.decode(frame.data, frame.fin) if self._decoder else bytes(frame.data))
+        except UnicodeDecodeError:
+            return self.fail(CloseCode.INVALID_DATA, "text messages must be UTF-8")
         if frame.fin:
-            messages.append("".join(self._parts) if self._decoder is not None else None)
+            messages.append("".join(self._parts) if self._decoder else b"".join(self._parts))
             self._parts = []
         return None
 
@@ -113,10 +114,14 @@ class WebSocket:
             self.receive_end()
         self.protocol.parser_exc = None  # its traceback refers to the protocol
 
-    def send(self, text: str) -> None:
-        """Put a text into `outgoing`; does nothing once either side has closed."""
-        if self.protocol.state is OPEN:
-            self.protocol.send_text(text.encode())
+    def send(self, message: Message) -> None:
+        """Put a message into `outgoing`; does nothing once either side has closed."""
+        if self.protocol.state is not OPEN:
+            return
+        if isinstance(message, str):
+            self.protocol.send_text(message.encode())
+        else:
+            self.protocol.send_binary(message)
 
     def close(self, code: int, reason: str = "") -> None:
         """Send a close frame; messages are still received until the other side answers."""

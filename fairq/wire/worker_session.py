@@ -16,6 +16,7 @@ from attrs import define, field
 
 from fairq.errors import FairqError
 from fairq.model.tasks import MAX_PROGRESS_CHARS, Settlement
+from fairq.wire.beside import Message
 from fairq.wire.calls import FATAL, RETRYABLE, Exchange, outcomes_of
 from fairq.wire.client_session import FRAME_BYTES, SEND_WINDOW, ClientSession
 from fairq.wire.messages import Attach, Credit, Extend, HeldLease, Progress, Push, Report, Settle, Stop
@@ -154,9 +155,9 @@ class WorkerSession(ClientSession):
         self.fatal = error
         return False
 
-    def receive(self, text: str, now: float) -> Any | None:
-        """Process one text; returns a Push (its leases are held from now on), a Dismiss, or None. Raises: BadFrame."""
-        frame = super().receive(text, now)
+    def receive(self, message: Message, now: float) -> Any | None:
+        """Process one message; returns a Push (its leases are held from now on), Dismiss or None. Raises: BadFrame."""
+        frame = super().receive(message, now)
         if isinstance(frame, Push):
             lease_s = frame.lease_ms / 1000
             renew_at, lost_at = now + lease_s / _RENEWALS_PER_LEASE, now + lease_s

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import orjson
 import trio
 import trio.testing
 from attrs import define, field
@@ -16,6 +15,7 @@ from fairq.model.checks import bare_id
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
 from fairq.transport import Disconnected, Target, Transport, dial
+from tests.frames import read_frame, write_frame
 
 WORKER, OPERATOR = "dev-worker", "dev-operator"
 
@@ -71,13 +71,13 @@ class Raw:
 
     async def send(self, type: str, **body: Any) -> None:
         """Send a frame."""
-        await self.transport.send(orjson.dumps({"type": type, **body}).decode())
+        await self.transport.send(write_frame({"type": type, **body}))
 
     async def receive(self) -> dict[str, Any]:
         """Wait for a frame other than a ping."""
         with trio.fail_after(30):
             while True:
-                frame: dict[str, Any] = orjson.loads(await self.transport.receive())
+                frame = read_frame(await self.transport.receive())
                 if frame["type"] == "push":
                     self.pushes.append(frame)
                 if frame["type"] != "ping":

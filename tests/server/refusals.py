@@ -11,7 +11,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 
 from fairq.model.batches import MAX_CALLBACK_BYTES, MOST_RUNNING
-from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS, MAX_PAYLOAD_BYTES, MAX_SPAN_MS, MAX_TIME_MS
+from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, MAX_SPAN_MS, MAX_TIME_MS
 from fairq.model.events import MAX_EVENT_ID
 from fairq.model.limits import LIMIT_RANGES
 from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS
@@ -210,7 +210,7 @@ RULES = [
 
     Rule(ON_SCHEDULES, "name", SCHEDULE_NAMES),
     Rule({"schedules", "pause_schedule", "resume_schedule"}, "name", ("none",), "not_found"),
-    Rule({"schedule"}, "payload", ("x" * (MAX_PAYLOAD_BYTES - 1),), "too_large"),
+    Rule({"schedule"}, "payload", ("x" * (MAX_INLINE_BYTES - 1),), "too_large"),
     Rule({"schedule"}, "cron", (*CRONS, Together(every_ms=1000))),
     Rule({"schedule"}, "zone", (*ZONES, Together(cron="", every_ms=1000, zone="UTC"))),
     Rule({"schedule"}, "every_ms", (Together(cron=""), *(

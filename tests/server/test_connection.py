@@ -33,6 +33,7 @@ from fairq.transport import PIECE_BYTES, Transport
 from fairq.wire.messages import Role, State
 from fairq.wire.server_session import ServerSession
 from fairq.wire.websocket import WebSocket
+from tests.frames import read_frame
 
 
 @define(eq=False)
@@ -55,7 +56,9 @@ class SlowClient(trio.abc.Stream):
         for frame in self.protocol.events_received():
             assert isinstance(frame, Frame)
             if frame.opcode is Opcode.TEXT:
-                self.got.append(orjson.loads(frame.data))
+                self.got.append(read_frame(bytes(frame.data).decode()))
+            if frame.opcode is Opcode.BINARY:
+                self.got.append(read_frame(bytes(frame.data)))
             if frame.opcode is Opcode.CLOSE:
                 close = Close.parse(frame.data)
                 self.closed = (close.code, close.reason)

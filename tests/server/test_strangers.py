@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any
 
-import orjson
 import pytest
 import trio
 import trio_websocket
@@ -27,6 +26,7 @@ from fairq.server.run import running_server
 from fairq.server.settings import Settings
 from fairq.wire.messages import SUBPROTOCOL
 from tests.client.harness import working
+from tests.frames import read_frame, write_frame
 from tests.store.waiting import wait_until
 
 from .harness import WORKER, tenant
@@ -71,13 +71,13 @@ def sync_client(url: str) -> list[dict[str, Any]]:
     with websockets.sync.client.connect(
         url, subprotocols=[SUBPROTOCOL], additional_headers=headers, ssl=client_tls(url), max_size=None
     ) as socket:
-        frames = [orjson.loads(socket.recv(10))]
-        text = orjson.dumps(ENQUEUE).decode()
+        frames = [read_frame(socket.recv(10))]
+        text = write_frame(ENQUEUE)
         socket.send(text[start : start + 1_000] for start in range(0, len(text), 1_000))
-        frames.append(orjson.loads(socket.recv(10)))
+        frames.append(read_frame(socket.recv(10)))
         assert socket.ping().wait(10)
-        socket.send(orjson.dumps(PEEK).decode())
-        frames.append(orjson.loads(socket.recv(10)))
+        socket.send(write_frame(PEEK))
+        frames.append(read_frame(socket.recv(10)))
     assert socket.close_code == 1000
     return frames
 
@@ -90,10 +90,10 @@ def asyncio_client(url: str) -> list[dict[str, Any]]:
         async with websockets.asyncio.client.connect(
             url, subprotocols=[SUBPROTOCOL], additional_headers=headers, ssl=client_tls(url), max_size=None
         ) as socket:
-            frames = [orjson.loads(await socket.recv())]
+            frames = [read_frame(await socket.recv())]
             for message in (ENQUEUE, PEEK):
-                await socket.send(orjson.dumps(message).decode())
-                frames.append(orjson.loads(await socket.recv()))
+                await socket.send(write_frame(message))
+                frames.append(read_frame(await socket.recv()))
             await (await socket.ping())
         assert socket.close_code == 1000
         return frames
@@ -113,10 +113,10 @@ async def test_clients_of_trio_websocket_are_served(url: str) -> None:
         async with trio_websocket.open_websocket_url(
             url, client_tls(url), subprotocols=[SUBPROTOCOL], extra_headers=headers
         ) as socket:
-            frames = [orjson.loads(await socket.get_message())]
+            frames = [read_frame(await socket.get_message())]
             for message in (ENQUEUE, PEEK):
-                await socket.send_message(orjson.dumps(message).decode())
-                frames.append(orjson.loads(await socket.get_message()))
+                await socket.send_message(write_frame(message))
+                frames.append(read_frame(await socket.get_message()))
             await socket.ping(b"there?")
         assert socket.closed is not None
         assert socket.closed.code == 1000

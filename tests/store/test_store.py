@@ -202,13 +202,13 @@ async def test_dead_letters_are_listed_replayed_and_purged(store: Store) -> None
         ("a", "ada", "exhausted", 1, "no a"), ("b", "ada", "exhausted", 1, "no b"),
     ]  # fmt: skip
     assert all(isinstance(d, DeadLetter) and d.died_at_ms >= d.enqueued_at_ms > 0 for d in letters)
-    assert {orjson.dumps(d.payload) for d in letters} == {b'"a"', b'"b"'}
+    assert {d.payload for d in letters} == {b'"a"', b'"b"'}
     page = await store.dead(Q, DeadFilter("ada", error="no"), count=1, brief=True)
     assert (page.letters, page.left) == ([evolve(letters[0], enqueued_at_ms=0, payload=None)], 1)
     assert [d.id for d in (await store.dead(Q, cursor=page.cursor)).letters] == [letters[1].id]
     letter = await store.dead_letter(Q, "b")
     assert letter is not None
-    assert (letter.error, orjson.dumps(letter.payload)) == ("no b", b'"b"')
+    assert (letter.error, letter.payload) == ("no b", b'"b"')
     assert await store.dead_letter(Q, "nobody") is None
     assert await store.replay(Q, ["a", "nobody"]) == ["ok", "gone"]
     assert await store.purge(Q, ["b", "a"]) == ["ok", "gone"]

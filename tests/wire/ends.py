@@ -10,6 +10,7 @@ from fairq.model.tasks import NewTask
 from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
 from fairq.wire.worker_session import WorkerSession
+from tests.frames import read_frame
 
 WELCOME = {"type": "welcome", "server": "s", "session": "x", "max_batch": 500, "max_message_bytes": 4 << 20}
 
@@ -39,7 +40,7 @@ class End:
 
     def sent(self) -> list[dict[str, Any]]:
         """Return the frames that leave now."""
-        return [json.loads(text) for text in self.session.outgoing(self.now)]
+        return [read_frame(message) for message in self.session.outgoing(self.now)]
 
     def only(self) -> dict[str, Any]:
         """Return the one frame that leaves now."""

@@ -13,6 +13,7 @@ from fairq.model.tasks import Lease
 from fairq.wire.codec import decode_client
 from fairq.wire.messages import CLIENT_FRAMES, MAX_MESSAGE_BYTES, Role, State, Welcome
 from fairq.wire.server_session import ServerSession
+from tests.frames import read_frame
 
 from .test_codec import GOOD, frame
 
@@ -120,5 +121,5 @@ def test_pushes_of_long_payloads_are_split_so_that_clients_can_take_them() -> No
     session.push("q", 1000, leases(*"abcdefg", payload=longest))
     texts = session.outgoing(1.0)
     assert all(len(text) <= MAX_MESSAGE_BYTES for text in texts)
-    assert [task["id"] for text in texts for task in json.loads(text)["tasks"]] == list("abcdefg")
+    assert [task["id"] for text in texts for task in read_frame(text)["tasks"]] == list("abcdefg")
     assert len(texts) == 7

@@ -48,7 +48,7 @@ def split(data: bytes, seed: int) -> list[bytes]:
     return pieces
 
 
-def ours(pieces: list[bytes]) -> tuple[list[str | None], tuple[Any, ...]]:
+def ours(pieces: list[bytes]) -> tuple[list[str | bytes], tuple[Any, ...]]:
     """Take bytes in; returns the messages, and how it ended."""
     websocket, messages = WebSocket.of_server(LIMIT), []
     for piece in pieces:
@@ -58,7 +58,7 @@ def ours(pieces: list[bytes]) -> tuple[list[str | None], tuple[Any, ...]]:
     return messages, ("closed", *websocket.end) if websocket.is_over else ("open",)
 
 
-def theirs(pieces: list[bytes]) -> tuple[list[str | None], tuple[Any, ...]]:
+def theirs(pieces: list[bytes]) -> tuple[list[str | bytes], tuple[Any, ...]]:
     """The same, as wsproto has it."""
     connection, messages, parts = Connection(ConnectionType.SERVER), [], []
     for piece in pieces:
@@ -73,7 +73,7 @@ def theirs(pieces: list[bytes]) -> tuple[list[str | None], tuple[Any, ...]]:
                     parts.append(event.data)
                     if event.message_finished:
                         is_text = isinstance(event, wsproto.events.TextMessage)
-                        messages.append("".join(parts) if is_text else None)
+                        messages.append("".join(parts) if is_text else b"".join(parts))
                         parts = []
         except RemoteProtocolError:
             return messages, ("failed",)

@@ -15,13 +15,14 @@ import structlog
 import trio
 from attrs import define, field
 
-from fairq.errors import BadFrame, Draining, FairqError, TooMany
+from fairq.errors import Draining, FairqError, TooMany
 from fairq.model.tasks import Lease
 from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.server.net.admission import Usage
 from fairq.server.net.auth import Identity
 from fairq.transport import Disconnected, Transport
 from fairq.turns import Gate
+from fairq.wire.beside import Message
 from fairq.wire.messages import (
     CLOSE_SILENT,
     MAX_WAITING,
@@ -46,7 +47,7 @@ MAX_UNSENT_BYTES = 2 << 20  # that a worker has not taken; with more it gets no 
 MAX_UNREAD_BYTES = 4 << 20  # of answers that a client has not taken; with more its requests are not read
 LONG_ANSWERS = (Peek, Dead, DeadLetter, Schedules, Tenants, Workers)  # and requests that wait (request_scope.py)
 MAX_LONG_ANSWERS = 4  # made at once, and none while too many bytes are unread
-LONG_TEXT_S, RESTS = 0.004, 3  # CPU time of a long text; then the tenant rests 3 times as long as it took
+LONG_TEXT_S, RESTS = 0.004, 3  # CPU time of a long message; then the tenant rests 3 times as long as it took
 ENDS_AT_ONCE = 64  # waiting requests cancelled in one turn: thousands would block the process
 RETRY_MS = 100  # after which a request over a limit may be tried again
 END_S = 10.0  # how long a closing connection may take to send its output
@@ -114,7 +115,7 @@ class Connection:
         self.session.stop(queue, leases)
         self.wake_writer()
 
-    def _outgoing(self) -> Sequence[str]:
+    def _outgoing(self) -> Sequence[Message]:
         return self.session.outgoing(trio.current_time())
 
     def _wake(self) -> None:
@@ -149,16 +150,16 @@ class Connection:
             await self.transport.wait_sent()
 
     async def _wait_turn(self, size: int) -> None:
-        """Wait until the tenant's rates allow a text of `size`."""
+        """Wait until the tenant's rates allow a message of `size`."""
         now = trio.current_time()
         if self.usage is not None and (wait_s := self.usage.take(size, now)):
             self.session.last_received_at = now + wait_s  # the server does not read: the client has not timed out
             await trio.sleep(wait_s)
 
-    def _take_in(self, text: str) -> Any | None:
-        """Process a text; if that takes long, the tenant's next one must wait."""
+    def _take_in(self, message: Message) -> Any | None:
+        """Process a message; if that takes long, the tenant's next one must wait."""
         began = thread_time()
-        request = self.session.receive(text, trio.current_time())
+        request = self.session.receive(message, trio.current_time())
         took_s = thread_time() - began
         if self.usage is not None and took_s > LONG_TEXT_S:
             self.usage.rests_until = trio.current_time() + RESTS * took_s
@@ -255,24 +256,20 @@ class Connection:
         self.transport.websocket.unlink()
 
     async def _read(self, nursery: trio.Nursery) -> None:
-        """Read texts up to a request and carry it out; another task continues to read."""
+        """Read messages up to a request and carry it out; another task continues to read."""
         while True:
             await self.room()
             try:
-                text = await self.transport.receive()
+                message = await self.transport.receive()
             except Disconnected:
                 self.account.credit = 0  # no more tasks are pushed to it
                 await self.ends.enter()
                 self._writing.cancel()
                 return
-            except BadFrame as error:
-                self.session.refuse(None, error)
-                self.wake_writer()
-                continue
-            await self._wait_turn(len(text))
+            await self._wait_turn(len(message))
             if self.closing:
                 continue
-            request = self._take_in(text)
+            request = self._take_in(message)
             if request is None:
                 if self.session.has_outgoing:
                     self.wake_writer()

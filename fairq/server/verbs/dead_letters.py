@@ -9,7 +9,7 @@ from fairq.model.checks import MAX_BATCH, MAX_CURSOR_CHARS, bare_id, check_int
 from fairq.model.dead_letters import DeadFilter, DeadLetter
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.request_scope import Body, full_id_of, full_ids, mine_or_named
+from fairq.server.verbs.request_scope import Body, full_id_of, full_ids, mine_or_named, with_payload
 from fairq.wire import messages as wire
 
 _BRIEF = tuple(field.name for field in fields(DeadLetter) if field.default is NOTHING)
@@ -33,7 +33,7 @@ def _letter(connection: Connection, letter: DeadLetter, *, brief: bool = False) 
     row = asdict(letter)
     if connection.identity.tenant:
         row["id"] = bare_id(letter.id)
-    return {name: row[name] for name in _BRIEF} if brief else row
+    return {name: row[name] for name in _BRIEF} if brief else with_payload(row)
 
 
 async def dead_letter(app: App, connection: Connection, request: wire.DeadLetter) -> Body:

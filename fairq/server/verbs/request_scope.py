@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-import orjson
 import trio
 
 from fairq.errors import BadRequest, Draining, Forbidden
@@ -13,6 +12,7 @@ from fairq.model.checks import WORKER_PATTERN, check_full_id, check_int, check_n
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.wire import messages as wire
+from fairq.wire.beside import payload_field
 
 Body = dict[str, Any]
 T = TypeVar("T")
@@ -97,13 +97,7 @@ async def wait_for(
     return found
 
 
-def fit_reply(rows: Sequence[Body], long: str = "payload") -> list[Body]:
-    """Return as many rows as fit in a reply, at least one, by the size of their field `long`."""
-    fit_reply: list[Body] = []
-    room = wire.MAX_MESSAGE_BYTES
-    for row in rows:
-        room -= len(orjson.dumps(row.get(long)))
-        if fit_reply and room < 0:
-            break
-        fit_reply.append(row)
-    return fit_reply
+def with_payload(row: Body) -> Body:
+    """Let a row's payload, which is JSON text, travel in the reply or beside it."""
+    name, payload = payload_field(row.pop("payload"))
+    return {**row, name: payload}

@@ -7,7 +7,7 @@ import trio
 from attrs import asdict
 
 from fairq.errors import BadRequest, FairqError, NotFound, TooLarge
-from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, MAX_TIME_MS, check_int
+from fairq.model.checks import MAX_BATCH, MAX_TIME_MS, check_int
 from fairq.model.cron import check_timing, next_fire, next_fires
 from fairq.model.schedules import MAX_SCHEDULES, MISFIRES, SCHEDULED, check_schedule_name
 from fairq.model.tasks import NewTask
@@ -16,6 +16,7 @@ from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, own_tenant
 from fairq.store.store import Schedule
 from fairq.wire import messages as wire
+from fairq.wire.beside import check_inline
 
 _ALWAYS = ("misfire", "is_paused")
 _SHOWN = 3  # next fires that `schedule` returns
@@ -30,9 +31,7 @@ def _target(
 
 def _task(request: wire.Schedule) -> NewTask:
     """Return the task of a schedule; its fires give it ids."""
-    payload = orjson.dumps(request.payload)
-    if len(payload) > MAX_PAYLOAD_BYTES:
-        raise TooLarge(f"payload has {len(payload)} bytes; the limit is {MAX_PAYLOAD_BYTES}", field="payload")
+    payload = check_inline(orjson.dumps(request.payload))
     options = {name: getattr(request, name) for name in SCHEDULED}
     task = NewTask(request.name, payload, **options)
     task.check()

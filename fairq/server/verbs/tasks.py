@@ -10,7 +10,7 @@ from fairq.model.events import MAX_EVENT_ID, EventPage
 from fairq.model.tasks import SPECIAL_PLACES, NewTask
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.request_scope import Body, check_once, fit_reply, full_ids, own_tenant, wait_for
+from fairq.server.verbs.request_scope import Body, check_once, full_ids, own_tenant, wait_for, with_payload
 from fairq.store import keys
 from fairq.wire import messages as wire
 
@@ -76,11 +76,11 @@ async def peek(app: App, connection: Connection, request: wire.Peek) -> Body:
     """Return a tenant's next tasks; fewer than requested if their payloads are long."""
     queue, count = connection.identity.check_queue(request.queue), check_int(request.count, "count", 1, MAX_BATCH)
     waiting = await app.store.peek(queue, own_tenant(connection, request.tenant), count)
-    rows = [asdict(task) for task in waiting]
+    rows = [with_payload(asdict(task)) for task in waiting]
     if connection.identity.tenant:
         for row in rows:
             row["id"] = bare_id(row["id"])
-    return {"tasks": fit_reply(rows)}
+    return {"tasks": rows}
 
 
 async def events(app: App, connection: Connection, request: wire.Events) -> Body:

@@ -1,0 +1,108 @@
+"""Payloads of more than 64 KiB, from the client to the worker and to whoever looks at them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+import trio
+
+import fairq
+from fairq.errors import BadRequest, TooLarge
+from fairq.model.checks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from fairq.server.run import Served
+from tests.server.harness import OPERATOR, raw, tenant, url_of
+
+from .harness import wait_state, worker_of, working
+
+ROWS = [{"id": n, "email": f"user{n}@example.com", "tags": ["a", "b"], "price": n * 1.5} for n in range(13_600)]
+VALUES: dict[str, Any] = {
+    "in the frame": "x" * (MAX_INLINE_BYTES - 2),
+    "beside it": "x" * (MAX_INLINE_BYTES - 1),
+    "a long text": "é" * (MAX_PAYLOAD_BYTES // 2 - 1),
+    "a megabyte of rows": ROWS,
+    "half a million numbers": [0] * 500_000,
+}
+
+
+async def test_handlers_get_long_payloads_beside_short_ones(served: Served, ada: fairq.Client) -> None:
+    app, got = worker_of(served, 3), {}
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        got[task.id] = task.payload
+
+    assert MAX_PAYLOAD_BYTES * 0.9 < len(orjson.dumps(ROWS)) <= MAX_PAYLOAD_BYTES
+    with trio.fail_after(60):
+        ids = [f"t{n}" for n in range(2 * len(VALUES))]
+        values = [each for value in VALUES.values() for each in (value, 1)]
+        tasks = await ada.enqueue_many("emails", values, ids=ids)
+        async with working(app):
+            for task in tasks:
+                await wait_state(task, "done")
+    assert got == dict(zip(ids, values, strict=True))
+
+
+async def test_long_payloads_are_shown_as_they_are(served: Served, ada: fairq.Client) -> None:
+    app = worker_of(served)
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        raise fairq.Reject("unwanted")
+
+    with trio.fail_after(60):
+        task = await ada.enqueue("emails", ROWS)
+        short = await ada.enqueue("emails", "short")
+        assert [each.payload for each in await ada.peek("emails")] == [ROWS, "short"]
+        async with working(app):
+            await wait_state(task, "dead")
+            await wait_state(short, "dead")
+        letters = ada.dead_letters("emails")
+        assert (await letters.show(task.id)).payload == ROWS
+        assert [letter.payload async for letter in letters.walk()] == [ROWS, "short"]
+
+
+async def test_what_is_no_json_is_rejected_by_the_worker_and_spoils_nothing(served: Served, ada: fairq.Client) -> None:
+    app = worker_of(served)
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        assert task.payload == "fine"
+
+    rubbish = b"{" * 70_000
+    with trio.fail_after(60):
+        async with raw(served, tenant("ada")) as enemy, raw(served, OPERATOR) as operator:
+            tasks = [{"id": "bad", "payload_bytes": len(rubbish)}]
+            frame = {"type": "enqueue", "ref": 1, "queue": "emails", "tasks": tasks}
+            await enemy.transport.send(orjson.dumps(frame) + b"\n" + rubbish)
+            assert (await enemy.receive())["body"]["outcomes"] == ["ok"]
+            fine = await ada.enqueue("emails", "fine")
+            assert [each.payload for each in await ada.peek("emails")] == [rubbish.decode(), "fine"]
+            async with working(app):
+                await wait_state(fine, "done")
+                state = await wait_state(fairq.EnqueuedTask("bad", "emails", client=ada), "dead")
+            assert (state.reason, state.error.partition(": ")[0]) == ("rejected", "the payload is not JSON")
+            counts = (await operator.ask("queues"))["queues"]
+            assert [row["dead"] for row in counts if row["queue"] == "emails"] == [1]
+
+
+async def test_what_is_too_long_is_refused_by_its_name(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(30):
+        with pytest.raises(TooLarge) as caught:
+            await ada.enqueue("emails", "x" * (MAX_PAYLOAD_BYTES - 1))
+        assert caught.value.field == "payload"
+        with pytest.raises(TooLarge) as caught:
+            await ada.schedule("emails", "nightly", "x" * (MAX_INLINE_BYTES - 1), every=60)
+        assert caught.value.field == "payload"
+
+
+async def test_a_server_that_takes_short_messages_refuses_what_is_longer(served: Served) -> None:
+    with trio.fail_after(30):
+        async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
+            await client.enqueue("emails", "first")  # the welcome is here
+            client._driver.session.max_message_bytes = 100_000
+            with pytest.raises((TooLarge, BadRequest)) as caught:
+                await client.enqueue("emails", ROWS)
+            assert caught.value.field == "payload"
+            assert not (await client.enqueue("emails", ROWS[:1_000])).is_duplicate
