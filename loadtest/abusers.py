@@ -89,7 +89,7 @@ class Link:
         """Receive some bytes; returns the messages that they complete."""
         self._protocol.receive_data(await self._some(max_bytes))
         frames = [event for event in self._protocol.events_received() if isinstance(event, Frame)]
-        messages = [json.loads(frame.data) for frame in frames if frame.opcode is Opcode.TEXT]
+        messages = [json.loads(bytes(frame.data)) for frame in frames if frame.opcode is Opcode.TEXT]
         self.counts["refusals"] += sum(message["type"] == "error" for message in messages)
         return messages
 
