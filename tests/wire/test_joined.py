@@ -39,7 +39,7 @@ class Brain:
 
     def claim(self, limit: int, now: float) -> list[Lease]:
         """Lease up to `limit` tasks."""
-        leases = []
+        leases: list[Lease] = []
         self.last_lease += 1
         while self.ready and len(leases) < limit:
             id = self.ready.popleft()
