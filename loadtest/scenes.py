@@ -265,11 +265,11 @@ async def features(p: Probe) -> None:
         return (name, c, "again", "", 1000)
 
     await p.measure("claim", f"again, {CLAIM} of these", Q, again)
-    result = b'"' + b"r" * 7900 + b'"'
+    result = '"' + "r" * 7900 + '"'
     for action, rest in (("ack_with_result", (result,)), ("ack", ()),
                          ("nack", ("60000", ERROR)), ("nack", ("0", ERROR)),
                          ("reject", (ERROR,)), ("release", ()), ("extend", ())):  # fmt: skip
-        told = f", {rest[0]} ms" if action == "nack" else ", result 8 KB" if action == "ack_with_result" else ""
+        told = f", {rest[0]} ms" if rest and action == "nack" else ", result 8 KB" if "result" in action else ""
         rounds = 20 if action == "reject" else 0  # which are replayed and purged then
         await p.measure(
             "settle",
@@ -280,7 +280,7 @@ async def features(p: Probe) -> None:
         )
 
     async def dead(verb: str) -> Args:
-        found = await p.command("ZRANGE", f"{keys.queue_prefix(Q)}:deaths", 0, CHANGES - 1)
+        found: Args = await p.command("ZRANGE", f"{keys.queue_prefix(Q)}:deaths", 0, CHANGES - 1)
         return found
 
     await p.measure("dead", "500, brief", Q, ("", "", 500, "", "", 0, 0, "brief"))
@@ -533,7 +533,8 @@ async def graves(p: Probe) -> None:
     deaths = f"{keys.queue_prefix(Q)}:deaths"
 
     async def some() -> Args:
-        return await p.command("ZRANDMEMBER", deaths, CHANGES)
+        drawn: Args = await p.command("ZRANDMEMBER", deaths, CHANGES)
+        return drawn
 
     await p.measure("replay", f"{CHANGES} of {where}", Q, some)
     await p.measure("purge", f"{CHANGES} of {where}", Q, some)

@@ -217,9 +217,9 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
             await scenario.traffic(clients, sizes.seconds)
             await scenario.until_empty(operator)
             undisturbed = len(scenario.enqueued)
-            async with trio.open_nursery() as disturbed:
-                disturbed.start_soon(scenario.traffic, clients, sizes.seconds)
-                disturbed.start_soon(scenario.kill_in_turn, sizes.seconds)
+            async with trio.open_nursery() as inner:
+                inner.start_soon(scenario.traffic, clients, sizes.seconds)
+                inner.start_soon(scenario.kill_in_turn, sizes.seconds)
             await scenario.until_empty(operator)
         nursery.cancel_scope.cancel()
     growth = scenario.growth()

@@ -144,6 +144,10 @@ class Cluster:
         slot = key_slot(key.encode())
         return next(node for node in self.nodes if node.sees_owner(slot, node))
 
+    def is_heard(self, channel: str) -> bool:
+        """Tell whether somebody, and one only, listens to a sharded channel."""
+        return self.owner(channel).subscriptions(channel) == 1
+
     def other(self, node: Node) -> Node:
         """Name a node other than this one."""
         return next(each for each in self.nodes if each is not node)

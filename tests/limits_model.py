@@ -11,7 +11,12 @@ if TYPE_CHECKING:
 
 LIMITS = ("max_running", "guaranteed", "rate", "burst", "queued", "stored_bytes", "delayed", "dead", "max_share")
 UNSET, REFILL_MS = -1, 20
-DEFAULTS = dict.fromkeys(LIMITS, 0) | {"queued": 10_000_000, "stored_bytes": 2**30, "delayed": 10_000_000}
+DEFAULTS: dict[str, float] = {
+    **dict.fromkeys(LIMITS, 0),
+    "queued": 10_000_000,
+    "stored_bytes": 2**30,
+    "delayed": 10_000_000,
+}
 PAUSED, CLOSED, SPENT, CAPPED = 1, 2, 4, 8
 
 

@@ -903,7 +903,7 @@ class Model(Scheduling):
         """Add up the payloads of a tenant's tasks."""
         number = list(self.tenants).index(t.name) + 1 if t.name in self.tenants else 0
         kept = [struct.unpack_from("<II", member, 1) for member in self.ends]
-        return (
+        return int(
             sum(task.size for task in self.records.values() if task.tenant is t)
             + sum(size for owner, size in kept if owner == number)
             + sum(b.bytes for b in self.batches.values() if b.tenant == t.name)

@@ -108,9 +108,10 @@ def word(kind: Any) -> str:
 
 def default_of(field: attrs.Attribute[Any]) -> Any:
     """Return what a field is when it is not given, or REQUIRED."""
-    if field.default is attrs.NOTHING:
+    default: Any = field.default
+    if default is attrs.NOTHING:
         return REQUIRED
-    return field.default.factory() if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]
+    return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
 
 
 def fields_in_code(cls: type[Any]) -> dict[str, Row]:
@@ -221,7 +222,6 @@ def test_limits_are_those_of_the_code() -> None:
         MAX_TENANT_REQUESTS,
         MAX_UNREAD_BYTES,
         MAX_UNSENT_BYTES,
-        MAX_WAITING,
     )
     from fairq.wire.strict_json import BRACKET_COST, MAX_COST, MAX_DEPTH
 
@@ -229,7 +229,7 @@ def test_limits_are_those_of_the_code() -> None:
     assert limits["tasks, settlements, leases or ids in a frame"] == str(MAX_BATCH)
     assert limits["requests without an answer, per connection"] == str(MAX_REQUESTS)
     assert limits["the same, over all connections of a tenant"] == str(MAX_TENANT_REQUESTS)
-    assert limits["tasks, batches and feeds that requests wait for, per connection"] == str(MAX_WAITING)
+    assert limits["tasks, batches and feeds that requests wait for, per connection"] == str(wire.MAX_WAITING)
     unread = limits["replies that a client has not read, before the server stops reading from it"]
     assert unread == f"{MAX_UNREAD_BYTES >> 20} MiB"
     assert limits["a result, as the shortest JSON text without spaces"] == f"{MAX_RESULT_BYTES >> 10} KiB"

@@ -48,7 +48,8 @@ async def test_a_long_text_may_take_its_time_as_long_as_it_moves(
     ends: tuple[Transport, Client], autojump_clock: trio.testing.MockClock
 ) -> None:
     ours, client = ends
-    sent, frames = "x" * (20 * PIECE_BYTES), []
+    sent = "x" * (20 * PIECE_BYTES)
+    frames: list[Frame] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ours.send, sent)
         while not frames:
@@ -85,7 +86,7 @@ async def test_texts_and_answers_to_pings_do_not_mix(ends: tuple[Transport, Clie
             await client.send(Frame(Opcode.PING, b"?"), text("done"))
             while len(received) < 4:
                 received += await client.receive(1_000)
-    assert sorted(frame.data[:1] for frame in received) == [b"?", b"a", b"b", b"c"]
+    assert sorted(bytes(frame.data[:1]) for frame in received) == [b"?", b"a", b"b", b"c"]
     assert {len(set(frame.data)) for frame in received} == {1}
 
 
@@ -101,7 +102,7 @@ async def test_frames_that_say_nothing_are_read_so_many_a_second(
             await client.receive()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(client.send, *[spare] * (5 * SPARE_FRAMES), text("at last"))
+        nursery.start_soon(client.send, *[*[spare] * (5 * SPARE_FRAMES), text("at last")])
         nursery.start_soon(read_on)
         assert await ours.receive() == "at last"
         nursery.cancel_scope.cancel()
@@ -155,11 +156,11 @@ async def test_a_cancelled_receive_loses_nothing(
     ends: tuple[Transport, Client], autojump_clock: trio.testing.MockClock
 ) -> None:
     ours, client = ends
-    got: list[str] = []
+    got: list[str | bytes] = []
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             spare = [Frame(Opcode.PONG, b"")] * (SPARE_FRAMES + 400)
-            nursery.start_soon(client.send, text("first"), *spare, text("between"), *spare, text("last"))
+            nursery.start_soon(client.send, *[text("first"), *spare, text("between"), *spare, text("last")])
             while "last" not in got:
                 with trio.move_on_after(0.1):
                     got.append(await ours.receive())

@@ -74,7 +74,7 @@ class Address:
     def parse(cls, url: str) -> Address:
         """Read redis://, rediss:// or unix:// as redis-py does. Raises: SettingsError."""
         try:
-            parts: dict[str, Any] = dict(parse_url(url))  # type: ignore[no-untyped-call]
+            parts: dict[str, Any] = dict(parse_url(url))
         except ValueError as error:
             raise SettingsError(f"invalid store URL: {error}", field="store") from None
         if url.startswith("unix:") and not parts.get("path"):

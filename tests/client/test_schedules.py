@@ -46,7 +46,13 @@ async def test_cron_is_read_in_its_time_zone(ada: fairq.Client) -> None:
 async def test_schedules_are_read_listed_paused_resumed_and_removed(served: Served, ada: fairq.Client) -> None:
     with trio.fail_after(30):
         for name in ("a", "b"):
-            asked = {"expires_in": 60, "priority": 0, "dedupe_key": "k", "dedupe_period": 2.5, "result_ttl": 9}
+            asked: dict[str, Any] = {
+                "expires_in": 60,
+                "priority": 0,
+                "dedupe_key": "k",
+                "dedupe_period": 2.5,
+                "result_ttl": 9,
+            }
             await ada.schedule("reports", name, [name], every=3600, misfire="once", **asked)
         assert await ada.pause_schedule("reports", "a") is False
         assert await ada.pause_schedule("reports", "a") is True

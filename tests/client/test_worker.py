@@ -36,6 +36,8 @@ async def test_a_handler_gets_the_whole_task(served: Served, ada: fairq.Client) 
     assert (got.id, got.queue, got.tenant, got.attempt, got.max_attempts) == (task.id, "emails", "ada", 1, 3)
     assert got.payload == {"to": ["ada"], "n": 1.5}
     assert before - timedelta(milliseconds=1) <= got.enqueued_at <= after  # whole ms
+    assert got.start_at is not None
+    assert got.expires_at is not None
     assert (got.start_at - got.enqueued_at).total_seconds() == pytest.approx(0.05)
     assert (got.expires_at - got.enqueued_at).total_seconds() == pytest.approx(60)
 

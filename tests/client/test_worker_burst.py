@@ -180,7 +180,8 @@ async def test_each_task_has_a_line_in_the_log_if_asked_for(served: Served, ada:
 async def test_a_burst_outlasts_a_store_that_is_away_for_a_moment(
     served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_empty, failures = Dispatcher.is_empty, []
+    is_empty = Dispatcher.is_empty
+    failures: list[str] = []
 
     async def failing(self: Dispatcher) -> bool:
         if len(failures) < 2:  # both questions of one `idle`

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 import fairq
-from fairq.model.tasks import Settlement
+from fairq.model.tasks import Outcome, Settlement
 from fairq.server.run import Served
 from fairq.store.store import Store
 from tests.server.clock import StoreClock
@@ -33,7 +33,7 @@ async def test_a_long_task_keeps_its_lease(
     renewed: list[str] = []
     settle = Store.settle
 
-    async def settle_and_note(store: Store, queue: str, settlements: Sequence[Settlement]) -> list[str]:
+    async def settle_and_note(store: Store, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         outcomes = await settle(store, queue, settlements)
         renewed.extend(it for it, each in zip(outcomes, settlements, strict=True) if each.action == "extend")
         return outcomes

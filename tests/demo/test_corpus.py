@@ -26,7 +26,7 @@ def write(path: Path, text: str, length: int = MIN_BYTES) -> Path:
     return path
 
 
-def test_files_of_this_machine_are_chosen_the_same_way_each_time():
+def test_files_of_this_machine_are_chosen_the_same_way_each_time() -> None:
     files = choose_files()
     assert files == choose_files()
     assert MIN_FILES < len(files) <= MAX_FILES
@@ -34,7 +34,7 @@ def test_files_of_this_machine_are_chosen_the_same_way_each_time():
     assert all(MIN_BYTES <= path.stat().st_size <= MAX_BYTES for path in files)
 
 
-def test_order_depends_on_names_below_the_root_only(tmp_path: Path):
+def test_order_depends_on_names_below_the_root_only(tmp_path: Path) -> None:
     for root in ("one", "two"):
         for i in range(20):
             write(tmp_path / root / f"package{i % 3}" / f"module{i}.py", f"x = '{root}'")
@@ -44,7 +44,7 @@ def test_order_depends_on_names_below_the_root_only(tmp_path: Path):
     assert len(chosen["one"]) == 20
 
 
-def test_installed_packages_and_odd_sizes_are_left_out(tmp_path: Path):
+def test_installed_packages_and_odd_sizes_are_left_out(tmp_path: Path) -> None:
     kept = write(tmp_path / "kept.py", "x = 1")
     write(tmp_path / "site-packages" / "other.py", "x = 1")
     write(tmp_path / "__pycache__" / "other.py", "x = 1")
@@ -54,14 +54,14 @@ def test_installed_packages_and_odd_sizes_are_left_out(tmp_path: Path):
     assert choose_files(tmp_path) == [kept]
 
 
-def test_digest_is_of_the_tokens(tmp_path: Path):
+def test_digest_is_of_the_tokens(tmp_path: Path) -> None:
     one, other = write(tmp_path / "one.py", "x = 1"), write(tmp_path / "other.py", "x = 2")
     spaced = write(tmp_path / "spaced.py", "x  =  1", MIN_BYTES + 2)
     assert digest_file(one) == digest_file(str(one)) == digest_file(spaced)
     assert digest_file(one) != digest_file(other)
 
 
-async def test_files_that_are_no_python_are_passed_over(tmp_path: Path):
+async def test_files_that_are_no_python_are_passed_over(tmp_path: Path) -> None:
     good, bad = write(tmp_path / "good.py", "x = 1"), write(tmp_path / "bad.py", "x = (")
     told: list[int] = []
     digests = await digest_directly([bad, good, tmp_path / "gone.py"], 60, lambda files, _: told.append(files))
@@ -69,7 +69,7 @@ async def test_files_that_are_no_python_are_passed_over(tmp_path: Path):
     assert told == [1]
 
 
-async def test_a_given_number_of_files_is_taken_however_long_it_takes(tmp_path: Path):
+async def test_a_given_number_of_files_is_taken_however_long_it_takes(tmp_path: Path) -> None:
     files = [write(tmp_path / f"file{i}.py", f"x = {i}") for i in range(5)]
     assert len(await digest_directly(files, 0.0, lambda *_: None, count=3)) == 3
     assert len(await digest_directly(files, 0.0, lambda *_: None, count=9)) == 5
@@ -85,12 +85,12 @@ async def test_a_given_number_of_files_is_taken_however_long_it_takes(tmp_path: 
         (MIN_FILES - 1, 9.0, False),
     ],
 )
-def test_the_machines_speed_decides_how_many_files(files: int, used: float, enough: bool):
+def test_the_machines_speed_decides_how_many_files(files: int, used: float, enough: bool) -> None:
     assert is_enough(files, used) is enough
 
 
 @pytest.mark.parametrize("count", [MIN_FILES, 333, MAX_FILES])
-def test_fifo_and_fair_get_the_same_arrivals(count: int):
+def test_fifo_and_fair_get_the_same_arrivals(count: int) -> None:
     paths = [f"/file-{i}" for i in range(count)]
     fifo, fair, shares = plan_phases(paths, 10)
     assert [phase.queue for phase in (fifo, fair, shares)] == [FIFO, FAIR, SHARES]
@@ -107,7 +107,7 @@ def test_fifo_and_fair_get_the_same_arrivals(count: int):
     assert [fair.tenant_of(owner) for owner in WEIGHTS] == list(WEIGHTS)
 
 
-def test_shares_gives_everybody_a_backlog_by_weight():
+def test_shares_gives_everybody_a_backlog_by_weight() -> None:
     *_, shares = plan_phases([f"/file-{i}" for i in range(600)], 10)
     assert {arrival.owner: len(arrival.tasks) for arrival in shares.arrivals} == {
         owner: 20 * weight for owner, weight in WEIGHTS.items()

@@ -62,7 +62,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("count", [FEW, pytest.param(None, marks=pytest.mark.deep)])
-def test_demo_proves_its_work_and_shows_the_contrast(start: Start, count: int | None):
+def test_demo_proves_its_work_and_shows_the_contrast(start: Start, count: int | None) -> None:
     process = start("--json", *(("--files", str(count)) if count else ()))
     out, progress = process.communicate(timeout=280)
     assert process.returncode == 0, progress
@@ -100,7 +100,7 @@ def wait_for(process: subprocess.Popen[str], moment: str) -> None:
     ("moment", "number", "code"),
     [*((moment, signal.SIGINT, 130) for moment in MOMENTS), ("working", signal.SIGTERM, 143)],
 )
-def test_a_signal_ends_it_at_any_moment_and_nothing_is_left(start: Start, moment: str, number: int, code: int):
+def test_a_signal_ends_it_at_any_moment_and_nothing_is_left(start: Start, moment: str, number: int, code: int) -> None:
     process = start("--files", str(FEW))
     wait_for(process, moment)
     process.send_signal(number)
@@ -112,7 +112,7 @@ def test_a_signal_ends_it_at_any_moment_and_nothing_is_left(start: Start, moment
 
 
 @pytest.mark.parametrize("victim", ["--name worker-1", " serve "])
-def test_a_child_that_dies_is_named_and_nothing_is_left(start: Start, tmp_path: Path, victim: str):
+def test_a_child_that_dies_is_named_and_nothing_is_left(start: Start, tmp_path: Path, victim: str) -> None:
     process = start("--files", str(FEW))
     wait_for(process, "working")
     (pid,) = [pid for pid, line in processes_of(tmp_path).items() if victim in line]

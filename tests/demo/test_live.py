@@ -30,7 +30,7 @@ def progress() -> Progress:
     return made
 
 
-def test_table_has_a_row_per_tenant(progress: Progress):
+def test_table_has_a_row_per_tenant(progress: Progress) -> None:
     console = Console(width=120, file=io.StringIO(), record=True)
     console.print(phase_table(progress))
     rows = {line.split()[1]: line.split() for line in console.export_text().splitlines() if line.startswith("│")}
@@ -39,12 +39,12 @@ def test_table_has_a_row_per_tenant(progress: Progress):
     assert cells[1:-1] == ["ada", "1", "8", "2", "3", "6.7 %", "6.7 %", "1.5 s", "1.5 s"]
 
 
-def test_table_stands_before_anything_is_known():
+def test_table_stands_before_anything_is_known() -> None:
     for phase in plan_phases([f"/file-{i}" for i in range(200)], 3):
         assert phase_table(Progress(phase)).row_count >= 7
 
 
-def test_lines_come_at_steps_with_the_first_progress_and_now_and_then(progress: Progress):
+def test_lines_come_at_steps_with_the_first_progress_and_now_and_then(progress: Progress) -> None:
     out, now = io.StringIO(), [0.0]
     view = LineView(out, clock=lambda: now[0])
     view.show_step("starting")
@@ -61,17 +61,18 @@ def test_lines_come_at_steps_with_the_first_progress_and_now_and_then(progress: 
     ]
 
 
-def test_live_view_draws_steps_and_phases(progress: Progress):
-    console = Console(width=120, file=io.StringIO(), force_terminal=True)
+def test_live_view_draws_steps_and_phases(progress: Progress) -> None:
+    out = io.StringIO()
+    console = Console(width=120, file=out, force_terminal=True)
     with open_view(console, io.StringIO(), is_live=True) as view:
         assert isinstance(view, LiveView)
         view.show_step("reading", 1, 2)
         view.show_phase(progress)
-    assert "50 %" in console.file.getvalue()
-    assert progress.phase.title in console.file.getvalue()
+    assert "50 %" in out.getvalue()
+    assert progress.phase.title in out.getvalue()
 
 
-def test_follower_reads_each_complete_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_follower_reads_each_complete_line_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(executions.DIRECTORY_VARIABLE, str(tmp_path))
     executions._own_file.cache_clear()
     follower = Follower(tmp_path)
@@ -89,7 +90,7 @@ def test_follower_reads_each_complete_line_once(tmp_path: Path, monkeypatch: pyt
     executions._own_file.cache_clear()
 
 
-def test_progress_keeps_the_last_answer_while_all_were_backlogged(progress: Progress):
+def test_progress_keeps_the_last_answer_while_all_were_backlogged(progress: Progress) -> None:
     backlogged = progress.rows
     progress.saw_rows([{**row, "ready": 0 if row["tenant"] == "eve" else 1} for row in backlogged])
     assert progress.backlogged_rows is backlogged

@@ -30,7 +30,7 @@ def executed(task: Planned, **changes: Any) -> Execution:
 ALL = [executed(task) for task in PLANNED]
 
 
-def test_each_task_executed_once_with_the_right_digest_is_proven():
+def test_each_task_executed_once_with_the_right_digest_is_proven() -> None:
     proof = prove(PLANNED, reversed(ALL), DIGESTS)
     assert proof == Proof(tasks=3, processed=3, lost=0, duplicated=0, unexpected=0, digest_mismatches=0)
     assert proof.holds
@@ -51,7 +51,7 @@ def test_each_task_executed_once_with_the_right_digest_is_proven():
     ],
     ids=["lost", "all-lost", "duplicated", "tripled", "digest", "other-file", "unexpected", "lost-and-duplicated"],
 )
-def test_proof_finds_what_is_wrong(executions: list[Execution], wrong: dict[str, int]):
+def test_proof_finds_what_is_wrong(executions: list[Execution], wrong: dict[str, int]) -> None:
     proof = prove(PLANNED, executions, DIGESTS)
     right = {"tasks": 3, "processed": 3, "lost": 0, "duplicated": 0, "unexpected": 0, "digest_mismatches": 0}
     assert proof == Proof(**{**right, **wrong})
@@ -59,7 +59,7 @@ def test_proof_finds_what_is_wrong(executions: list[Execution], wrong: dict[str,
     assert describe_proof(proof).startswith("NOT PROVEN")
 
 
-def test_an_execution_of_a_file_without_direct_digest_is_a_mismatch():
+def test_an_execution_of_a_file_without_direct_digest_is_a_mismatch() -> None:
     assert prove(PLANNED, ALL, {}).digest_mismatches == 3
 
 
@@ -79,7 +79,7 @@ def report_of(lost: int = 0) -> Report:
     return make_report(progress, digests, 2.0, 11.0)
 
 
-def test_report_has_what_scripts_read():
+def test_report_has_what_scripts_read() -> None:
     report = orjson.loads(orjson.dumps(report_of().as_json()))
     assert {name: report[name] for name in ("lost", "duplicated", "digest_mismatches", "is_proven")} == {
         "lost": 0,
@@ -98,7 +98,7 @@ def test_report_has_what_scripts_read():
     assert sum(row["tasks"] for row in rows.values()) == 200
 
 
-def test_report_of_nothing_executed_has_no_figures_and_does_not_fail():
+def test_report_of_nothing_executed_has_no_figures_and_does_not_fail() -> None:
     report = report_of(lost=200)
     assert report.proof.lost == report.proof.tasks == 490
     assert report.as_json()["fair"]["quiet_p99_ms"] is None
@@ -106,7 +106,7 @@ def test_report_of_nothing_executed_has_no_figures_and_does_not_fail():
     print_summary(Console(width=120), report)
 
 
-def test_summary_tells_contrast_and_proof(capsys: pytest.CaptureFixture[str]):
+def test_summary_tells_contrast_and_proof(capsys: pytest.CaptureFixture[str]) -> None:
     print_summary(Console(width=120), report_of())
     shown = capsys.readouterr().out
     assert "50.0 times shorter" in shown
@@ -117,7 +117,7 @@ def test_summary_tells_contrast_and_proof(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize("as_json", [False, True])
 def test_exit_code_tells_whether_the_proof_holds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lost: int, code: int, as_json: bool
-):
+) -> None:
     async def demonstrate(*_: object) -> Report:
         return report_of(lost)
 
@@ -128,15 +128,15 @@ def test_exit_code_tells_whether_the_proof_holds(
 
 
 @pytest.mark.parametrize(("percent", "value"), [(0, 1), (50, 50), (99, 99), (100, 100)])
-def test_percentile_is_a_value_that_occurred(percent: float, value: int):
+def test_percentile_is_a_value_that_occurred(percent: float, value: int) -> None:
     assert percentile(range(100, 0, -1), percent) == value
 
 
-def test_percentile_of_nothing_is_none():
+def test_percentile_of_nothing_is_none() -> None:
     assert percentile([], 99) is None
 
 
-def test_fractions_sum_to_one_and_survive_zero():
+def test_fractions_sum_to_one_and_survive_zero() -> None:
     rows = [{"tenant": "ada", "delivered": 1.0}, {"tenant": "bob", "delivered": 3.0}]
     assert fractions(rows, "delivered") == {"ada": 0.25, "bob": 0.75}
     assert fractions([{"tenant": "ada", "delivered": 0.0}], "delivered") == {"ada": 0.0}

@@ -115,7 +115,7 @@ def texts_in(data: bytes) -> list[str]:
     """Read the messages in what a client sends."""
     protocol = Protocol(Side.SERVER, state=OPEN, max_size=None)
     protocol.receive_data(data)
-    return [event.data.decode() for event in protocol.events_received() if isinstance(event, Frame)]
+    return [bytes(event.data).decode() for event in protocol.events_received() if isinstance(event, Frame)]
 
 
 def test_frames_of_half_a_megabyte_are_requests_that_are_not_canonical_and_have_tasks_of_their_own() -> None:

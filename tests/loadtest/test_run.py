@@ -16,6 +16,7 @@ import loadtest.__main__ as program
 from loadtest.abusers import ABUSERS
 from loadtest.features import FEATURES
 from loadtest.figures import judge
+from loadtest.processes import RunFailed
 from loadtest.scenarios import Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,7 +142,7 @@ async def test_scenario_that_cannot_run_says_why_in_one_line_and_the_others_go_o
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def scenario(*_: object, **__: object) -> dict[str, object]:
-        raise program.RunFailed("the server did not start")
+        raise RunFailed("the server did not start")
 
     async def works(*_: object, **__: object) -> dict[str, object]:
         return {"verdicts": {"drain": judge(["a"], ["a"])}}

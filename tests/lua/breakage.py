@@ -45,7 +45,8 @@ class Breaker:
     """Breaks a queue; `done` says what it did."""
 
     def __init__(self, queue: Queue, seed: int) -> None:
-        self.queue, self.client, self.random = queue, queue.client, random.Random(seed)
+        self.queue, self.random = queue, random.Random(seed)
+        self.client: Any = queue.client  # its replies are bytes, which the types of redis do not say
         self.names = sorted(k.decode().removeprefix(f"{queue.prefix}:") for k in self.client.scan_iter(count=1000))
         self.done = ""
 

@@ -149,7 +149,8 @@ class Share:
 
 def unpack(name: str, packed: bytes) -> Any:
     """Read a packed record, as lua/02_formats.lua has its fields."""
-    values, at = {}, 0
+    values: dict[str, Any] = {}
+    at = 0
     for field, type in FORMATS[name].fields:
         if type == "rest":
             values[field], at = packed[at:], len(packed)
@@ -296,7 +297,8 @@ class Queue:
 
     def settle(self, *settlements: tuple[object, ...]) -> list[str]:
         """Settle leases: (action, id, lease, delay_ms = "", error = "") each, in as many calls as it takes."""
-        padded, outcomes = [(*s, "", "")[:5] for s in settlements], []
+        padded = [(*s, "", "")[:5] for s in settlements]
+        outcomes: list[str] = []
         while True:
             self.seed += 1
             told = words(
@@ -371,7 +373,7 @@ class Queue:
         if not row:
             return None
         state, tenant, *counts, created, completed = row
-        return Progress(state.decode(), tenant.decode(), *counts, float(created), float(completed))
+        return Progress._make((state.decode(), tenant.decode(), *counts, float(created), float(completed)))
 
     def events(self, tenant: str = "ada", after: int = 0, count: int = 100) -> Feed:
         """Read a tenant's feed."""

@@ -393,7 +393,7 @@ class Keyspace:
         """Add up the bytes of all that a tenant keeps."""
         batches = [b for b in self.batches.values() if b.tenant == tenant]
         templates = [len(t) for field, t in self.templates.items() if field.partition("/")[0] == tenant]
-        return (
+        return int(
             sum(self.size(id) for id, header in self.headers.items() if header.tenant == tenant)
             + sum(struct.unpack_from("<I", member, 5)[0] for member in self.ends if member[1:5] == tag)
             + sum(100 + len(b.on_complete + b.on_success + b.on_death) for b in batches)

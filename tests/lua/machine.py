@@ -300,7 +300,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(["", *NAMES]), percent=st.sampled_from(MAX_SHARES))
     def set_max_share(self, name: str, percent: int) -> None:
         """Bound a tenant's, or everybody's, part of the slots."""
-        values = {"max_share": percent}
+        values: dict[str, float] = {"max_share": percent}
         self.same(self.queue_at_now().set_limits(name, **values), self.model.set_limits(self.now, name, values))
 
     @rule(

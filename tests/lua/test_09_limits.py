@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis
 
@@ -253,7 +255,7 @@ def test_one_claim_fills_a_guarantee(queue: Queue) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("whose", ["ada", ""])
 def test_what_is_too_much_is_refused_as_a_whole(
-    queue: Queue, whose: str, limit: str, value: int, taken: int, given: dict[str, int]
+    queue: Queue, whose: str, limit: str, value: int, taken: int, given: dict[str, Any]
 ) -> None:
     queue.set_limits(whose, **{limit: value})
     queue.enqueue("ada", *(f"a{n}" for n in range(taken)), **given)

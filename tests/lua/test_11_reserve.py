@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis
 
@@ -268,7 +270,8 @@ def test_a_gift_whose_task_is_too_late_leaves_the_account_as_it_was(queue: Queue
     queue.advance(2)
 
     def account(tenant: str) -> float:
-        accounts = [unpack("ACCOUNT", packed) for packed in queue.client.hgetall(queue.key("accounts")).values()]
+        kept: dict[Any, Any] = queue.client.hgetall(queue.key("accounts"))
+        accounts = [unpack("ACCOUNT", packed) for packed in kept.values()]
         (base,) = (each.base for each in accounts if each.name == tenant)
         return float(base)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from .calls import LEASE_MS, Queue, writes
@@ -52,7 +54,8 @@ def test_an_emptied_level_leaves_nothing_behind(queue: Queue) -> None:
         queue.end("ack", lease)
     queue.enqueue("ada", "c")
     assert ids(queue) == ["c"]
-    left = {key.decode().removeprefix(queue.prefix) for key in queue.client.keys("*")}
+    keys: list[Any] = queue.client.keys("*")
+    left = {key.decode().removeprefix(queue.prefix) for key in keys}
     assert not {name for name in left if name.startswith((":levels", ":ready", ":extras"))}
 
 

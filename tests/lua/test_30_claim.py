@@ -131,7 +131,7 @@ class Listener:
     def __init__(self, queue: Queue) -> None:
         options = queue.client.connection_pool.connection_kwargs
         self._client = redis.Redis(host=options["host"], port=options["port"])
-        self._pubsub = self._client.pubsub()  # type: ignore[no-untyped-call]
+        self._pubsub = self._client.pubsub()
         self._channel = queue.key("ready")
 
     def __enter__(self) -> Listener:

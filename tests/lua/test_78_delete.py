@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,7 @@ def test_nothing_is_put_into_a_queue_that_was_not_made(queue: Queue, verb: str) 
     Keyspace(queue).check()
 
 
-HOLDS = {
+HOLDS: dict[str, Callable[[Queue], object]] = {
     "ready": lambda queue: queue.enqueue("ada", "a"),
     "held": lambda queue: (queue.open_batch("b", max_running=1), queue.enqueue("ada", "a", "b", batch="b")),
     "delayed": lambda queue: queue.enqueue("ada", "a", delay=1000),
@@ -229,7 +230,9 @@ class Registry(Queue):
 
     def entry(self, queue: str) -> bytes:
         """Read the entry of a queue."""
-        return self.client.hget(self.key("names"), queue) or b""
+        entry = self.client.hget(self.key("names"), queue) or b""
+        assert isinstance(entry, bytes)
+        return entry
 
     def remove(self, queue: str, entry: bytes) -> str:
         """Forget a queue."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def run_by(queue: Queue, call: Callable[[], object]) -> int:
     return commands_run(queue) - before - idle
 
 
-def enqueue_each(queue: Queue, count: int, **options: object) -> list[str]:
+def enqueue_each(queue: Queue, count: int, **options: Any) -> list[str]:
     """Give each of so many tenants a task; their ids."""
     for n in range(count):
         queue.enqueue(f"t{n}", f"task{n}", **options)
@@ -54,7 +55,7 @@ def test_a_change_of_many_places_is_of_few_tasks(queue: Queue, verb: str) -> Non
     ],
 )
 def test_a_settlement_leaves_what_is_too_much_for_one_call(
-    queue: Queue, action: str, options: dict[str, int], at_once: int
+    queue: Queue, action: str, options: dict[str, Any], at_once: int
 ) -> None:
     queue.enqueue("ada", *(f"a{n}" for n in range(120)), **options)
     leases = queue.claim(120)

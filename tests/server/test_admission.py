@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 import trio
@@ -174,7 +175,8 @@ async def test_whoever_waits_its_turn_is_not_taken_for_silent(autojump_clock: tr
 
 def test_settings_say_how_many() -> None:
     for name in ("connections_per_tenant", "requests_per_second", "bytes_per_second"):
+        changes: dict[str, Any] = {name: 0}
         with pytest.raises(Exception, match=name):
-            evolve(Settings(), **{name: 0}).check()
+            evolve(Settings(), **changes).check()
     evolve(Settings(), connections_per_address=0).check()
     assert Admission(evolve(Settings(), connections_per_address=0)).hears(OUTSIDE, 0.0)

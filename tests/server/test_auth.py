@@ -12,7 +12,6 @@ import trio
 from fairq.errors import Unauthorized, Unavailable
 from fairq.model.tasks import Lease
 from fairq.server.app import App
-from fairq.server.net import auth as module
 from fairq.server.net.connection import Connection
 from fairq.server.run import Served
 from fairq.store import keys
@@ -96,7 +95,7 @@ async def test_a_forged_token_with_a_right_checksum_is_refused_by_its_hash(
         compared.append((a, b))
         return honest(a, b)
 
-    monkeypatch.setattr(module.hmac, "compare_digest", compare)
+    monkeypatch.setattr(hmac, "compare_digest", compare)
     async with raw(served, OPERATOR) as operator:
         id, token = make_token(Role.WORKER)
         await operator.ask("create_token", id=id, role="worker", hash=hash_token(token + "another"))
@@ -112,7 +111,8 @@ async def test_the_store_holds_hashes_only(served: Served, server_store: str) ->
         (listed,) = (await operator.ask("list_tokens"))["tokens"]
         assert "hash" not in listed
     client = stores.connect(server_store)
-    held = b" ".join(client.hvals(keys.TOKENS))
+    records: list[Any] = client.hvals(keys.TOKENS)
+    held = b" ".join(records)
     client.close()
     assert hash_token(token).encode() in held
     assert token.encode() not in held
@@ -268,13 +268,14 @@ async def test_the_same_token_twice_is_one_and_another_under_its_id_is_refused(s
 
 
 async def test_a_store_that_is_away_says_unavailable_not_unauthorized(served: Served) -> None:
-    served.app.store.connection.is_connected = False
+    connection: Any = served.app.store.connection
+    connection.is_connected = False
     try:
         with trio.fail_after(30), pytest.raises(Unavailable):
             async with raw(served, make_token(Role.WORKER)[1]):
                 pass
     finally:
-        served.app.store.connection.is_connected = True
+        connection.is_connected = True
 
 
 def test_made_tokens_are_long_and_different() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairq.model.tasks import Lease
-from fairq.server.dispatch.capacity import Capacity
+from fairq.server.dispatch.capacity import Capacity, Worker
 from fairq.server.dispatch.worker_account import WorkerAccount
 
 
@@ -58,7 +58,7 @@ def room_of(*workers: Idler) -> Capacity:
 def test_places_are_shared_out_as_evenly_as_there_is_room(sizes: list[tuple[int, int]], tasks: int) -> None:
     workers = [idler(credit, min(held, credit)) for credit, held in sizes]
     room = room_of(*workers)
-    frees = {worker: worker.account.free for worker in workers}
+    frees: dict[Worker, int] = {worker: worker.account.free for worker in workers}
     assert room.offered == sum(credit for credit, _ in sizes)
     assert min(room.free(tasks), tasks) == min(sum(frees.values()), tasks)
     shares = room.share(tasks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ async def test_a_task_enqueued_at_one_server_wakes_a_worker_at_the_other_on_ever
             await worker.attach(*QUEUES, credit=1)
             for queue in QUEUES:
                 channel = keys.ready_channel(queue)
-                await wait_until(lambda channel=channel: cluster.owner(channel).subscriptions(channel) == 1)
+                await wait_until(partial(cluster.is_heard, channel))
             for queue in QUEUES:
                 await worker.quiet()  # it has been told that there is nothing
                 await ada.enqueue(queue, ["a"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import redis
 import trio
@@ -44,9 +46,10 @@ async def test_a_tenant_that_makes_names_without_end_is_stopped_at_its_quota(
         assert set(served.app.ticker.due) <= {f"q-{number}" for number in range(100)}
         assert await eve.enqueue("q-0", ["b"]) == await ada.enqueue("hers", ["a"]) == ["ok"]
         assert await eve.enqueue("hers", ["a"]) == ["ok"]
-        for verb, body in {
+        makers: dict[str, dict[str, Any]] = {
             "open_batch": {"id": "b"}, "schedule": {"name": "s", "payload": 1, "every_ms": 60_000},
-        }.items():  # fmt: skip
+        }  # fmt: skip
+        for verb, body in makers.items():
             with pytest.raises(Refused, match="quota_exceeded queues"):
                 await eve.ask(verb, queue="more", **body)
         await operator.ask("delete_queue", queue="q-7", purge=True)
@@ -175,7 +178,7 @@ async def test_a_long_deletion_is_answered_before_it_is_done(
     async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
         for _ in range(2):
             await ada.enqueue("q", [f"id-{n}" for n in range(160)], priority=9)
-            outcomes = []
+            outcomes: list[str] = []
             while not outcomes or outcomes[-1] == "more":
                 outcomes.append((await operator.ask("delete_queue", queue="q", purge=not outcomes))["outcome"])
             assert set(outcomes[:-1]) == {"more"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 import trio.testing
@@ -126,7 +128,7 @@ async def test_whoever_waits_for_something_is_answered_before_the_connection_is_
         async with raw(served, tenant("ada")) as ada:
             await ada.enqueue("q", ["a"])
             await ada.ask("open_batch", queue="q", id="b")
-            waits = [
+            waits: list[tuple[str, dict[str, Any]]] = [
                 ("wait_tasks", {"ids": ["a"]}),
                 ("batch", {"id": "b"}),
                 ("events", {}),

@@ -168,7 +168,8 @@ async def test_queues_for_which_nobody_waits_any_more_are_forgotten(
             call = served.app.store.connection.call
 
             async def one_is_heard() -> bool:
-                return await call("PUBSUB", "SHARDNUMSUB", *channels) == [
+                counts: list[Any] = await call("PUBSUB", "SHARDNUMSUB", *channels)
+                return counts == [
                     channels[0].encode(), 0, channels[1].encode(), 0, channels[2].encode(), 1,
                 ]  # fmt: skip
 

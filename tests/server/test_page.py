@@ -12,7 +12,7 @@ from fairq.server.run import Served
 
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, tenant
 
-NOWHERE = {
+NOWHERE: dict[str, tuple[dict[str, Any], Any]] = {
     "tasks": ({"ids": ["a"]}, {"tasks": [{"id": "a", "state": "unknown"}]}),
     "wait_tasks": ({"ids": ["a"]}, {"tasks": [{"id": "a", "state": "unknown"}]}),
     "cancel": ({"ids": ["a"]}, {"outcomes": ["gone"]}),
@@ -32,7 +32,7 @@ NOWHERE = {
     "pause_schedule": ({"name": "n"}, "not_found"),
     "resume_schedule": ({"name": "n"}, "not_found"),
 }
-NOBODY = {
+NOBODY: dict[str, tuple[dict[str, Any], Any]] = {
     "tenants": ({"queue": "none"}, "not_found"),
     "repair": ({"queue": "none"}, "not_found"),
     "delete_queue": ({"queue": "none"}, {"outcome": "gone", "held": {}}),

@@ -20,17 +20,19 @@ import websockets.asyncio.server
 import websockets.exceptions
 import websockets.sync.client
 import websockets.sync.server
+from websockets.typing import Subprotocol
 
 import fairq
 from fairq.server.run import running_server
 from fairq.server.settings import Settings
-from fairq.wire.messages import SUBPROTOCOL
+from fairq.wire import messages
 from tests.client.harness import working
 from tests.frames import read_frame, write_frame
 from tests.store.waiting import wait_until
 
 from .harness import WORKER, tenant
 
+SUBPROTOCOL = Subprotocol(messages.SUBPROTOCOL)
 BIG = "x" * 200_000
 ENQUEUE = {"type": "enqueue", "ref": 1, "queue": "emails", "tasks": [{"id": "a", "payload": BIG}]}
 PEEK = {"type": "peek", "ref": 2, "queue": "emails"}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -32,7 +34,7 @@ async def spread(cluster: clusters.Cluster) -> AsyncIterator[Store]:
         yield store
 
 
-async def put(store: Store, queue: str, *ids: str, **options: int) -> None:
+async def put(store: Store, queue: str, *ids: str, **options: Any) -> None:
     """Enqueue tasks whose payload is their id."""
     tasks = [NewTask(id, orjson.dumps(id), **options) for id in ids]
     assert await store.enqueue(queue, "ada", tasks) == ["ok"] * len(ids)
@@ -64,7 +66,7 @@ async def test_queues_are_spread_over_all_primaries_and_every_verb_finds_its_own
                 nursery.start_soon(put, spread, queue, "a", "b", "c")
         for queue in QUEUES:
             await put(spread, queue, "late", delay_ms=1)
-            await wait_until(lambda queue=queue: promoted(spread, queue))
+            await wait_until(partial(promoted, spread, queue))
             leases = (await spread.claim(queue, "w", 2)).leases
             await spread.settle(queue, [Settlement("reject", lease.id, lease.lease) for lease in leases])
             assert await spread.replay(queue, [leases[0].id]) == ["ok"]
@@ -297,7 +299,7 @@ async def test_ready_hints_are_heard_from_every_primary_and_after_a_slot_moved(
         async with open_store(cluster.url, on_message=lambda channel, _: heard.append(channel)) as listening:
             for queue in QUEUES:
                 await listening.subscription.add(keys.ready_channel(queue))
-                await wait_until(lambda queue=queue: subscriptions(cluster, queue) == 1)
+                await wait_until(partial(cluster.is_heard, keys.ready_channel(queue)))
                 await hint_comes(queue, "a")
             for round in range(2):
                 prefix = keys.queue_prefix(QUEUES[0])
@@ -315,10 +317,10 @@ def subscriptions(cluster: clusters.Cluster, queue: str) -> int:
     return cluster.owner(channel).subscriptions(channel)
 
 
-async def outcome_of(call: Callable[[], object]) -> str:
+async def outcome_of(call: Callable[[], Awaitable[object]]) -> str:
     """Name the error of a call, or say `done`."""
     try:
-        await call()  # type: ignore[misc]
+        await call()
     except FairqError as error:
         return type(error).__name__
     return "done"
@@ -339,7 +341,7 @@ async def test_the_queues_of_a_killed_primary_are_away_the_others_go_on(
                 await put(store, queue, "a")
             dead.server.kill()
             for queue in theirs:
-                assert await outcome_of(lambda queue=queue: put(store, queue, "b")) in ("Unavailable", "OutcomeUnknown")
+                assert await outcome_of(partial(put, store, queue, "b")) in ("Unavailable", "OutcomeUnknown")
             with pytest.raises(Unavailable, match=str(dead.port)):
                 await put(store, theirs[0], "b")
             for queue in others:
@@ -400,8 +402,7 @@ async def test_a_node_that_joined_later_gets_the_library_and_one_that_left_is_cl
             await wait_until(lambda: len(store.connection.nodes()) == 3)
             cluster.move(prefix, home)
             for node in cluster.nodes:
-                node_sees = node.sees_owner
-                await wait_until(lambda node_sees=node_sees: node_sees(module.slot_of(("GET", prefix)), home))
+                await wait_until(partial(node.sees_owner, module.slot_of(("GET", prefix)), home))
             store.connection.timeout = 0.1  # and with it the time after which nobody waits for an answer
             await put(store, "emails", "c")
             await wait_until(lambda: clients_of(late) == 0)

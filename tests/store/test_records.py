@@ -103,7 +103,7 @@ def test_a_schedules_task_is_read_as_it_was_packed(
     timing = Timing("0 3 * * *", "UTC")
     head = struct.pack("<BBBdd", 1, 0, 1, NOW_MS, 0) + pack_timing(timing)
     for options in ({}, plain, asked, plain | asked):
-        packed = pack_template(NewTask("", b'"any"', **options))  # type: ignore[arg-type]  # mixed by name
+        packed = pack_template(NewTask("", b'"any"', **options))
         state = unpack_schedule((b"ada/nightly", head, packed))
         assert (state.tenant, state.name, state.misfire, state.timing) == ("ada", "nightly", "once", timing)
         assert {name: getattr(state, name) for name in options} == options

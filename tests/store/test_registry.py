@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 import redis
@@ -30,7 +31,7 @@ async def opened(url: str, count: int, quota: int) -> AsyncIterator[list[Store]]
         yield [await stack.enter_async_context(open_store(url, queue_quota=quota)) for _ in range(count)]
 
 
-async def put(store: Store, *ids: str, queue: str = Q, tenant: str = "ada", **options: int) -> list[str]:
+async def put(store: Store, *ids: str, queue: str = Q, tenant: str = "ada", **options: Any) -> list[str]:
     """Enqueue tasks."""
     return await store.enqueue(queue, tenant, [NewTask(id, b"1", **options) for id in ids])
 

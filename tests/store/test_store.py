@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 import pytest
 import redis
@@ -13,7 +15,7 @@ from fairq.model.checks import MAX_BATCH
 from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
 from fairq.model.events import EventPage
 from fairq.model.queues import QueueSettings
-from fairq.model.tasks import NewTask, Settlement, TaskState
+from fairq.model.tasks import Action, NewTask, Settlement, TaskState
 from fairq.store import keys
 from fairq.store.opening import open_store
 from fairq.store.store import Store
@@ -24,7 +26,7 @@ from .proxy import open_proxy
 Q = "emails"
 
 
-async def put(store: Store, *ids: str, tenant: str = "ada", **options: int) -> None:
+async def put(store: Store, *ids: str, tenant: str = "ada", **options: Any) -> None:
     """Enqueue tasks whose payload is their id."""
     tasks = [NewTask(id, orjson.dumps(id), **options) for id in ids]
     assert await store.enqueue(Q, tenant, tasks) == ["ok"] * len(ids)
@@ -255,9 +257,8 @@ async def test_a_full_store_takes_no_tasks_but_can_be_drained(store: Store, redi
             await store.enqueue(Q, "ada", [NewTask("c", b"1")])
         assert (await state(store, "c")).state == "unknown"
         leases = (await store.claim(Q, "w", 2)).leases
-        ended = [
-            Settlement(action, each.id, each.lease) for action, each in zip(("ack", "reject"), leases, strict=True)
-        ]
+        ends: tuple[Action, Action] = ("ack", "reject")
+        ended = [Settlement(action, each.id, each.lease) for action, each in zip(ends, leases, strict=True)]
         assert await store.settle(Q, ended) == ["ok", "ok"]
         await store.tick(Q)
         await store.pause(Q, "ada")

@@ -53,7 +53,7 @@ async def test_all_serve_one_that_dies_is_replaced_and_a_signal_drains_all(world
         first = servers_of(server.pid)
         assert len(first) == 2
         async with AsyncExitStack() as stack:
-            names = set()
+            names: set[str] = set()
             while len(names) < 2:  # the kernel says which of them has a connection
                 worker = await stack.enter_async_context(raw(url, WORKER))
                 await worker.attach("other", credit=1)

@@ -53,14 +53,18 @@ def test_tasks_arrive_as_they_were_sent(texts: list[bytes]) -> None:
 
 @given(st.lists(payloads, min_size=1, max_size=6))
 def test_pushes_arrive_as_they_were_sent(texts: list[bytes]) -> None:
-    server = ServerSession(wire.Role.WORKER)
+    server = ServerSession(role=wire.Role.WORKER)
     server.push("q", 1_000, [Lease(f"t/{n}", 7, 1, 5, "t", 1, 0, 0, text) for n, text in enumerate(texts)])
     tasks = [task for message in server.outgoing(0.0) for task in decode_server(message).tasks]
     assert [task.payload for task in tasks] == [orjson.loads(text) for text in texts]
 
 
 def test_what_others_write_and_read_is_the_same() -> None:
-    tasks = [{"id": "a", "payload": "x" * 70_000}, {"id": "b", "payload": 1}, {"id": "c", "payload": [0] * 50_000}]
+    tasks: list[dict[str, Any]] = [
+        {"id": "a", "payload": "x" * 70_000},
+        {"id": "b", "payload": 1},
+        {"id": "c", "payload": [0] * 50_000},
+    ]
     message = write_frame({"type": "enqueue", "ref": 1, "queue": "q", "tasks": tasks})
     assert [orjson.loads(task.payload) for task in decode_client(message).tasks] == [task["payload"] for task in tasks]
     end = End().connect()

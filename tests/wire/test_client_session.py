@@ -167,7 +167,7 @@ def test_answers_to_frames_of_an_earlier_connection_are_refused(end: End) -> Non
 
 
 @pytest.mark.parametrize("body", [{}, {"outcomes": ["ok"]}, {"outcomes": ["ok"] * 3}, {"outcomes": "ok"}])
-def test_an_answer_that_does_not_fit_counts_as_none(end: End, body: dict) -> None:
+def test_an_answer_that_does_not_fit_counts_as_none(end: End, body: dict[str, Any]) -> None:
     call = end.enqueue("a", "b")
     with pytest.raises(BadFrame):
         end.reply(end.only(), **body)

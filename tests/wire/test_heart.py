@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
 from fairq.wire.client_session import ClientSession
 from fairq.wire.messages import HEARTBEAT_S, TIMEOUT_S, Role
 from fairq.wire.server_session import ServerSession
-from fairq.wire.session import Session
 
 from .ends import WELCOME
 
@@ -21,15 +21,19 @@ def client() -> ClientSession:
     return session
 
 
-SESSIONS = {"client": client, "server": lambda: ServerSession(role=Role.TENANT, heartbeat_jitter=0.0)}
+Either = ClientSession | ServerSession
+SESSIONS: dict[str, Callable[[], Either]] = {
+    "client": client,
+    "server": lambda: ServerSession(role=Role.TENANT, heartbeat_jitter=0.0),
+}
 
 
 @pytest.fixture(params=SESSIONS)
-def session(request: pytest.FixtureRequest) -> Session:
+def session(request: pytest.FixtureRequest) -> Either:
     return SESSIONS[request.param]()
 
 
-def test_a_ping_leaves_after_a_beat_of_saying_nothing(session: Session) -> None:
+def test_a_ping_leaves_after_a_beat_of_saying_nothing(session: Either) -> None:
     assert session.deadline() == HEARTBEAT_S
     session.expire(HEARTBEAT_S - 0.01)
     assert session.outgoing(HEARTBEAT_S - 0.01) == []
@@ -44,7 +48,7 @@ def test_hearts_that_began_together_drift_apart_and_none_is_late() -> None:
     assert all(0.75 * HEARTBEAT_S <= beat <= HEARTBEAT_S for beat in beats)
 
 
-def test_whoever_speaks_needs_no_ping(session: Session) -> None:
+def test_whoever_speaks_needs_no_ping(session: Either) -> None:
     session.send("credit", {"ref": 1, "credit": 1})
     session.outgoing(7.0)
     session.expire(HEARTBEAT_S)
@@ -52,7 +56,7 @@ def test_whoever_speaks_needs_no_ping(session: Session) -> None:
     assert session.deadline() == 7.0 + HEARTBEAT_S
 
 
-def test_silence_is_noticed_and_any_frame_breaks_it(session: Session) -> None:
+def test_silence_is_noticed_and_any_frame_breaks_it(session: Either) -> None:
     for now in (HEARTBEAT_S, 2 * HEARTBEAT_S):
         session.expire(now)
         session.outgoing(now)
@@ -64,7 +68,7 @@ def test_silence_is_noticed_and_any_frame_breaks_it(session: Session) -> None:
     assert session.is_timed_out
 
 
-def test_pings_are_not_answered(session: Session) -> None:
+def test_pings_are_not_answered(session: Either) -> None:
     assert session.receive('{"type":"ping"}', 1.0) is None
     assert session.outgoing(1.0) == []
 

@@ -18,6 +18,7 @@ from fairq.errors import Unavailable
 from fairq.model.tasks import Lease, Settlement
 from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.wire import messages as wire
+from fairq.wire.beside import Message
 from fairq.wire.messages import Role, State
 from fairq.wire.server_session import ServerSession
 from fairq.wire.worker_session import WorkerSession
@@ -39,7 +40,7 @@ class Brain:
 
     def claim(self, limit: int, now: float) -> list[Lease]:
         """Lease up to `limit` tasks."""
-        leases = []
+        leases: list[Lease] = []
         self.last_lease += 1
         while self.ready and len(leases) < limit:
             id = self.ready.popleft()
@@ -112,8 +113,8 @@ class JoinedMachine(RuleBasedStateMachine):
         self.worker.jitter = lambda: 0.5
         self.server: ServerSession | None = None
         self.account = WorkerAccount()
-        self.to_server: deque[str] = deque()
-        self.to_worker: deque[str] = deque()
+        self.to_server: deque[Message] = deque()
+        self.to_worker: deque[Message] = deque()
         self.working: dict[str, int] = {}  # what handlers work on: id -> lease
         self.finished: set[tuple[str, int]] = set()  # settlements that the session has taken on
         self.released: set[tuple[str, int]] = set()  # of these

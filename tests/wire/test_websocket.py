@@ -60,7 +60,9 @@ def ours(pieces: list[bytes]) -> tuple[list[str | bytes], tuple[Any, ...]]:
 
 def theirs(pieces: list[bytes]) -> tuple[list[str | bytes], tuple[Any, ...]]:
     """The same, as wsproto has it."""
-    connection, messages, parts = Connection(ConnectionType.SERVER), [], []
+    connection = Connection(ConnectionType.SERVER)
+    messages: list[str | bytes] = []
+    parts: list[Any] = []
     for piece in pieces:
         try:
             connection.receive_data(piece)

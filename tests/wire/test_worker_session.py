@@ -116,7 +116,7 @@ def test_settles_keep_to_the_servers_limits() -> None:
     end.push(*"abcdefgh")
     for id in "abcdefgh":
         end.session.settle("q", Settlement("nack", id, 1, None, "\0" * MAX_ERROR_CHARS))
-    texts = end.session.outgoing(end.now)
+    texts = [str(message) for message in end.session.outgoing(end.now)]
     assert [text.count('"action"') for text in texts] == [3, 3]
     assert all(len(text) < 65_536 for text in texts)
 
@@ -487,7 +487,7 @@ def test_results_that_would_take_long_to_read_go_in_several_frames_and_one_too_l
         end.session.settle("q", Settlement("ack", name, 1, result=table))
     told: list[tuple[str, str]] = []
     for _ in range(20):
-        for text in end.session.outgoing(end.now):
+        for text in map(str, end.session.outgoing(end.now)):
             check_cost(text)
             frame = json.loads(text)
             if frame["type"] == "settle":
@@ -503,6 +503,6 @@ def test_renewals_and_reports_keep_to_the_servers_limits() -> None:
     for name in names:
         end.session.report("q", Report(name, 1, 0.5, "\0" * 200))
     end.pass_time(LEASE_S / 3)
-    texts = end.session.outgoing(end.now)
+    texts = [str(message) for message in end.session.outgoing(end.now)]
     assert sum(text.count('"lease"') for text in texts) == 800
     assert all(len(text) < 65_536 for text in texts)

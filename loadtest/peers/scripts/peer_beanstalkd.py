@@ -33,7 +33,7 @@ class Connection:
         """Put jobs: priority 0, no delay, 60 s to run."""
         self.socket.sendall(b"".join(b"put 0 0 60 %d\r\n%s\r\n" % (len(p), p.encode()) for p in payloads))
         for _ in payloads:
-            self.tick_within(b"INSERTED")
+            self.expect(b"INSERTED")
 
     def reserve(self, count: int) -> list[tuple[bytes, str]]:
         """Reserve up to `count` jobs; waits for the first only."""
@@ -51,7 +51,7 @@ class Connection:
         """Delete jobs, which is how they are acknowledged."""
         self.socket.sendall(b"".join(b"delete %s\r\n" % id for id in ids))
         for _ in ids:
-            self.tick_within(b"DELETED")
+            self.expect(b"DELETED")
 
 
 class Client:

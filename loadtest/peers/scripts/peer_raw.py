@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from typing import Any
 
 import peerlib
 import redis
@@ -44,7 +45,7 @@ def work() -> None:
     """Take, do and remove tasks; waits for the first of a batch only."""
     client = connect()
     while True:
-        tasks = [client.blmove("ready", "busy", 5, "RIGHT", "LEFT")]
+        tasks: list[Any] = [client.blmove("ready", "busy", 5, "RIGHT", "LEFT")]
         if tasks[0] is None:
             continue
         if BATCH > 1:
