@@ -16,7 +16,7 @@ from attrs import define, field
 
 log = structlog.get_logger("fairq")
 
-MOST_TURNS = 2  # maximum delay of a call while the scheduler has tasks to run
+MAX_TURNS = 2  # maximum delay of a call while the scheduler has tasks to run
 
 Send = Callable[[], None]
 
@@ -33,7 +33,7 @@ class _Ends(trio.abc.Instrument):
         if not self.due:
             return
         self._turns += 1
-        if timeout <= 0 and self._turns < MOST_TURNS:
+        if timeout <= 0 and self._turns < MAX_TURNS:
             return
         due, self.due, self._turns = self.due, {}, 0
         for send in due:

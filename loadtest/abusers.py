@@ -32,7 +32,7 @@ ADDRESS = "127.0.0.2"  # not the victim's: servers count by address, too
 PACE_S = 0.016
 AGAIN_S = 0.02  # between two connections
 RECEIVE_BYTES = 1 << 16
-MOST_FRAMES = 2_000  # of half a megabyte that are kept
+MAX_FRAMES = 2_000  # of half a megabyte that are kept
 LONG_BYTES = 1_000_000  # of a payload
 SLOW_BYTES_PER_S = 500_000
 DAY_MS = 86_400_000
@@ -201,7 +201,7 @@ def half_megabytes(name: str) -> Iterator[bytes]:
     fit = min(500, 490 * 1024 // len(json.dumps(task)))
     tasks = [{**task, "id": f"{name}-NNNNNNNN-{n}"} for n in range(fit)]
     text = json.dumps({"type": "enqueue", "ref": 1, "queue": QUEUE, "tasks": tasks})
-    for n in range(MOST_FRAMES):
+    for n in range(MAX_FRAMES):
         yield frame_of(text.replace("NNNNNNNN", f"{n:08}"))
 
 

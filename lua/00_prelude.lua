@@ -38,9 +38,9 @@ local function check_id(id, most)
   if #id == 0 or #id > most or id:find('%c') then refuse('bad_request', 'id') end
 end
 
-local function check_whole(given, field, lowest, highest)
+local function check_whole(given, field, minimum, maximum)
   local number = tonumber(given)
-  if not number or number < lowest or number > highest or number % 1 ~= 0 then refuse('bad_request', field) end
+  if not number or number < minimum or number > maximum or number % 1 ~= 0 then refuse('bad_request', field) end
   return number
 end
 

@@ -90,7 +90,7 @@ function calls.open_any(keys, args)
     limits = false, parked = false, kept = false, unpark_at = false, tokens = 0,  -- what bounds them (09_limits.lua)
     slots = false, woken = false, wake = false,      -- the fair pick's (10_seats.lua, 29_picks.lua)
     readied = false, freed = false,                  -- whether claims may find more than before (16_close.lua)
-    hint = '1',                                      -- who is told: all servers, one first, or (false) none
+    notify = '1',                                    -- who is told: all servers, one first, or (false) none
     extras = false, batches = false, told = false,   -- what few tasks ask for (17, 18, 19)
     marked = false, unlarged = false,                -- tasks that have ended (20_records.lua)
     runs = false, groups = false,                    -- leases (26_leases.lua)
@@ -142,12 +142,13 @@ function calls.table_of(call, name)
   return made
 end
 
--- Has a hint published when all is written.
+-- Has a notification published when all is written.
 function calls.announce(call, message)
   table.insert(calls.table_of(call, 'messages'), message)
 end
 
--- Publishes the call's hints. It is the last thing that a call does, and may fail: hints may be lost, tasks may not.
+-- Publishes the call's notifications. It is the last thing that a call does, and may fail: they may be lost, tasks
+-- may not.
 function calls.publish(call)
   for _, message in ipairs(call.messages or {}) do redis.pcall('SPUBLISH', key(call, 'ready'), message) end
 end

@@ -10,10 +10,10 @@ function calls.close(call)
   limits.write_parked(call)
   accounts.write(call)
   if q.reserve > 0 then reserve.write(call) end
-  if q.hungry == 1 and call.hint and q.blocked == 0 then
+  if q.hungry == 1 and call.notify and q.blocked == 0 then
     if call.readied or call.freed and reserve.has_room(call) then
       q.hungry = 0
-      calls.announce(call, call.hint)
+      calls.announce(call, call.notify)
     end
   end
   q.now = call.now

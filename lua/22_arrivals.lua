@@ -7,11 +7,11 @@ local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long
 local MAX_TOMBSTONES = 1000000      -- entries of tasks that were cancelled, behind one that is not served
 local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'dedupe_period', 'result_ttl'}
 
--- Reads from the last argument, if it is a hint, which servers hear of the tasks; returns where the tasks end.
+-- Reads from the last argument, if it is `wake` or `covered`, which servers are notified; returns where the tasks end.
 function arrivals.read_hint(call, args)
   local last = #args % 3 == 1 and args[#args] or ''
   local server = last:match('^wake (.+)$')
-  if server then call.hint = '1 ' .. server elseif last == 'covered' then call.hint = false else return #args end
+  if server then call.notify = '1 ' .. server elseif last == 'covered' then call.notify = false else return #args end
   return #args - 1
 end
 

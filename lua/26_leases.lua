@@ -15,7 +15,7 @@ do
 local LEASED, SETTLED, REAPED, STOPPING = 0, 1, 2, 3
 leases.LEASED, leases.SETTLED, leases.REAPED, leases.STOPPING = LEASED, SETTLED, REAPED, STOPPING
 
-local MOST_TAKEN = 255  -- then the count begins again: an old holder has long given up
+local MAX_TAKEN = 255  -- then the count begins again: an old holder has long given up
 local FIRST_MS, PER_MS = 1735689600000, 32  -- 2025; so many numbers a ms are more than any queue can use
 
 -- The number of the group that begins now.
@@ -143,7 +143,7 @@ end
 function leases.take(call, id)
   leases.extend(call, id)
   local run = leases.run_of(call, id)
-  run.taken = run.taken % MOST_TAKEN + 1
+  run.taken = run.taken % MAX_TAKEN + 1
   leases.set_run(call, id, run)
   return run.taken
 end

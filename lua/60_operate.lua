@@ -42,7 +42,7 @@ function verbs.pause(keys, args) return set_paused(keys, args, true) end
 --   flags allow-oom
 function verbs.resume(keys, args) return set_paused(keys, args, false) end
 
--- setting -> the lowest and the highest value, whole numbers; KEYS.md says what each means.
+-- setting -> the minimum and the maximum, whole numbers; KEYS.md says what each means.
 local SETTINGS = {
   share = {SHARE_TIME, SHARE_COUNT}, lease_ms = {100, 86400000}, max_attempts = {1, 1000},
   retry_base_ms = {1, 86400000}, retry_cap_ms = {1, 604800000},

@@ -1,7 +1,7 @@
 -- The verbs on limits (09_limits.lua).
 do
 
-local RANGES = {  -- limit -> highest; 0 is none, and -1 the queue's
+local RANGES = {  -- limit -> maximum; 0 is none, and -1 the queue's
   max_running = 1000000, guaranteed = 1000000, rate = 1000000, burst = 1000000, queued = 1000000000,
   stored_bytes = 2 ^ 50,
   delayed = 1000000000, dead = 10000000, max_share = 100,
@@ -13,8 +13,8 @@ local function read_limits(args)
   if #args < 5 or #args % 2 == 0 then refuse('bad_request', 'limits') end
   for i = 4, #args, 2 do
     local limit, value = args[i], tonumber(args[i + 1])
-    local highest = RANGES[limit]
-    if not highest or not value or not (value >= UNSET and value <= highest) or given[limit] then
+    local maximum = RANGES[limit]
+    if not maximum or not value or not (value >= UNSET and value <= maximum) or given[limit] then
       refuse('bad_request', limit)
     end
     local is_whole = limit ~= 'rate' or value < 0

@@ -1,7 +1,7 @@
 -- Batches as their tenants handle them (18_batches.lua says what they are).
 do
 
-local MOST_RUNNING = 1000000
+local MAX_RUNNING = 1000000
 local BATCH_ID_BYTES = ID_BYTES - 26  -- a callback task's id ends in a word, at most `-complete`, `-`, and 16 digits
 
 -- open_batch(keys, argv): open a batch; tasks are added by `enqueue`.
@@ -16,7 +16,7 @@ function verbs.open_batch(keys, args)
   local call, max_running = calls.open_made(keys, args), tonumber(args[5])
   check_tenant(args[3])
   check_id(args[4], BATCH_ID_BYTES)
-  if not max_running or max_running < 0 or max_running > MOST_RUNNING or max_running % 1 ~= 0 then
+  if not max_running or max_running < 0 or max_running > MAX_RUNNING or max_running % 1 ~= 0 then
     refuse('bad_request', 'max_running')
   end
   for i = 6, 8 do

@@ -164,7 +164,7 @@ class Model(Scheduling):
         self.mean = self.estimate_sq / self.estimate if self.estimate > 0 else 0
         return self.call_now
 
-    def close(self, now: float, *, hint: bool = True) -> None:
+    def close(self, now: float, *, notify: bool = True) -> None:
         """End a call that changes something; `is_covered`: the caller claims what it has made ready."""
         self.seat_all()
         self.write_idle()
@@ -173,7 +173,7 @@ class Model(Scheduling):
         self.anchored |= self.goes_back
         self.sweeping = 2 if self.goes_back else self.sweeping
         self.wake.extend(self.woken)
-        if self.hungry and (self.readied or has_room) and not self.blocked and hint:
+        if self.hungry and (self.readied or has_room) and not self.blocked and notify:
             self.hungry = 0
             self.published += 1
         self.now = now
@@ -389,14 +389,14 @@ class Model(Scheduling):
         return id if key and (until == 0 or until > now) else None
 
     def enqueue(
-        self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]], *, hint: bool = True
+        self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]], *, notify: bool = True
     ) -> list[str]:
         """Store tasks of one tenant; the options are those of `calls.options`."""
         now = self.open(now)
         outcomes = self.store(now, tenant, tasks)
         if self.touched:
             self.finish_batches(now)
-            self.close(now, hint=hint)
+            self.close(now, notify=notify)
         return outcomes
 
     def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from fairq.sockets import receive_some, send_now
-from fairq.turns import MOST_TURNS, Gate, at_end_of_turn, call_from_end
+from fairq.turns import MAX_TURNS, Gate, at_end_of_turn, call_from_end
 
 
 async def turns(count: int) -> None:
@@ -42,7 +42,7 @@ async def test_what_is_asked_in_a_turn_is_done_once_before_the_scheduler_waits()
 async def test_it_is_put_off_while_others_run_but_not_for_long() -> None:
     done: list[str] = []
     at_end_of_turn(lambda: done.append("sent"))
-    await turns(MOST_TURNS - 1)
+    await turns(MAX_TURNS - 1)
     assert not done
     await turns(1)
     assert done == ["sent"]

@@ -31,21 +31,21 @@ class TaskOptions(TypedDict, total=False):
     batch: str | None  # the id of an open batch of this queue
 
 
-def to_ms(seconds: float | None, what: str, highest_ms: int = MAX_SPAN_MS) -> int:
+def to_ms(seconds: float | None, field: str, max_ms: int = MAX_SPAN_MS) -> int:
     """Turn a caller's seconds into whole ms; None is 0. Raises: BadRequest."""
     if seconds is None:
         return 0
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds * 1000 <= highest_ms:
-        raise BadRequest(f"{what} must be 0 to {highest_ms // 1000} seconds, not {seconds!r:.80}", field=what)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds * 1000 <= max_ms:
+        raise BadRequest(f"{field} must be 0 to {max_ms // 1000} seconds, not {seconds!r:.80}", field=field)
     return round(seconds * 1000)
 
 
-def _at_ms(moment: datetime | float | None, what: str) -> int:
+def _at_ms(moment: datetime | float | None, field: str) -> int:
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
-            raise BadRequest(f"{what} must say its time zone", field=what)
+            raise BadRequest(f"{field} must say its time zone", field=field)
         moment = moment.timestamp()
-    return to_ms(moment, what, MAX_TIME_MS)
+    return to_ms(moment, field, MAX_TIME_MS)
 
 
 def pack_start(delay: float | None, start_at: datetime | float | None) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from attrs import frozen
 
 from fairq.client.options import DeadLetterFilter, TaskOptions, interval_ms, pack_filter, pack_start, scheduled_options
 from fairq.errors import BadRequest, NoResult, TaskFailed, TooLarge
-from fairq.model.batches import MOST_RUNNING, BatchState
+from fairq.model.batches import MAX_RUNNING, BatchState
 from fairq.model.checks import (
     MAX_BATCH,
     MAX_INLINE_BYTES,
@@ -68,14 +68,14 @@ def _was(reply: Body) -> bool:
     return bool(reply["before"])
 
 
-def encode_payload(value: Any, what: str = "payload", max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
+def encode_payload(value: Any, field: str = "payload", max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
     """Write a payload, or a result, as JSON. Raises: BadRequest if it is not JSON, TooLarge."""
     try:
         text = orjson.dumps([[[[value]]]])[4:-4]  # a frame holds it as deep, and may be no deeper than orjson writes
     except (TypeError, orjson.JSONEncodeError) as error:
-        raise BadRequest(f"the {what} is not JSON: {error}", field=what) from None
+        raise BadRequest(f"the {field} is not JSON: {error}", field=field) from None
     if len(text) > max_bytes:
-        raise TooLarge(f"the {what} has {len(text)} bytes; {max_bytes} are the limit", field=what)
+        raise TooLarge(f"the {field} has {len(text)} bytes; {max_bytes} are the limit", field=field)
     return text
 
 
@@ -143,7 +143,7 @@ def open_batch(queue: str, id: str, max_running: int, callbacks: Mapping[str, An
     body = {
         "queue": check_name(queue, "queue"),
         "id": check_batch_id(id),
-        "max_running": check_int(max_running, "max_running", 0, MOST_RUNNING),
+        "max_running": check_int(max_running, "max_running", 0, MAX_RUNNING),
     }
     body |= {name: orjson.Fragment(encode_payload(it)) for name, it in callbacks.items() if it is not None}
     if check_flag(events, "events"):

@@ -7,7 +7,7 @@ from typing import Literal
 from attrs import frozen
 
 MAX_CALLBACK_BYTES = 65_535
-MOST_RUNNING = 1_000_000  # on tasks running at once, of a batch or a tenant
+MAX_RUNNING = 1_000_000  # on tasks running at once, of a batch or a tenant
 
 
 @frozen

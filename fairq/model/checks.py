@@ -22,27 +22,28 @@ MAX_PAYLOAD_BYTES = 1 << 20
 MAX_INLINE_BYTES = 1 << 16  # of a payload inside a frame; a longer one travels beside it
 
 
-def check_name(value: object, what: str) -> str:
+def check_name(value: object, field: str) -> str:
     """Return the name of a queue or tenant if it keeps the name rule. Raises: BadRequest."""
     if isinstance(value, str) and NAME_PATTERN.match(value):
         return value
     raise BadRequest(
-        f"{what} must be 1 to 63 of a-z, 0-9, '-', '_' and begin with a letter or digit, not {value!r:.80}", field=what
+        f"{field} must be 1 to 63 of a-z, 0-9, '-', '_' and begin with a letter or digit, not {value!r:.80}",
+        field=field,
     )
 
 
-def check_task_id(value: object, what: str = "id") -> str:
+def check_task_id(value: object, field: str = "id") -> str:
     """Return the task id if it keeps the id rule. Raises: BadRequest."""
     if isinstance(value, str) and TASK_ID_PATTERN.match(value):
         return value
-    raise BadRequest(f"{what} must be 1 to 64 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=what)
+    raise BadRequest(f"{field} must be 1 to 64 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=field)
 
 
-def check_batch_id(value: object, what: str = "id") -> str:
+def check_batch_id(value: object, field: str = "id") -> str:
     """Return the batch's id if it leaves room for what its callback tasks' ids end in. Raises: BadRequest."""
     if isinstance(value, str) and BATCH_ID_PATTERN.match(value):
         return value
-    raise BadRequest(f"{what} must be 1 to 40 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=what)
+    raise BadRequest(f"{field} must be 1 to 40 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=field)
 
 
 def full_id(tenant: str, id: str) -> str:
@@ -55,32 +56,32 @@ def bare_id(id: str) -> str:
     return id.rpartition("/")[2]
 
 
-def check_full_id(value: object, what: str = "id") -> str:
+def check_full_id(value: object, field: str = "id") -> str:
     """Return the full id, `<tenant>/<id>`, if it keeps the id rule. Raises: BadRequest."""
     if isinstance(value, str) and FULL_ID_PATTERN.match(value):
         return value
-    raise BadRequest(f"{what} must be a full id, <tenant>/<id>, not {value!r:.80}", field=what)
+    raise BadRequest(f"{field} must be a full id, <tenant>/<id>, not {value!r:.80}", field=field)
 
 
-def check_weight(value: object, what: str = "weight") -> float:
+def check_weight(value: object, field: str = "weight") -> float:
     """Return the weight if it can be one. Raises: BadRequest for 0, negative, not finite or huge ones."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         if value == 0:
-            raise BadRequest(f"{what} must not be 0; to hold a tenant back, pause it", field=what)
+            raise BadRequest(f"{field} must not be 0; to hold a tenant back, pause it", field=field)
         if MIN_WEIGHT <= value <= MAX_WEIGHT:
             return float(value)
-    raise BadRequest(f"{what} must be a number from {MIN_WEIGHT} to {MAX_WEIGHT:g}, not {value!r:.80}", field=what)
+    raise BadRequest(f"{field} must be a number from {MIN_WEIGHT} to {MAX_WEIGHT:g}, not {value!r:.80}", field=field)
 
 
-def check_int(value: object, what: str, lowest: int, highest: int) -> int:
+def check_int(value: object, field: str, minimum: int, maximum: int) -> int:
     """Return a whole number within its range. Raises: BadRequest."""
-    if isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest:
+    if isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum:
         return value
-    raise BadRequest(f"{what} must be a whole number from {lowest} to {highest}, not {value!r:.80}", field=what)
+    raise BadRequest(f"{field} must be a whole number from {minimum} to {maximum}, not {value!r:.80}", field=field)
 
 
-def check_flag(value: object, what: str) -> bool:
+def check_flag(value: object, field: str) -> bool:
     """Return what is true or false. Raises: BadRequest."""
     if isinstance(value, bool):
         return value
-    raise BadRequest(f"{what} must be true or false, not {value!r:.80}", field=what)
+    raise BadRequest(f"{field} must be true or false, not {value!r:.80}", field=field)

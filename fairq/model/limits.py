@@ -7,12 +7,12 @@ from typing import Any
 from attrs import define, frozen
 
 from fairq.errors import BadRequest
-from fairq.model.batches import MOST_RUNNING
+from fairq.model.batches import MAX_RUNNING
 from fairq.model.checks import check_int
 
-LIMIT_RANGES: dict[str, int] = {  # limit -> highest; 0 is none
-    "max_running": MOST_RUNNING,
-    "guaranteed": MOST_RUNNING,
+LIMIT_RANGES: dict[str, int] = {  # limit -> maximum; 0 is none
+    "max_running": MAX_RUNNING,
+    "guaranteed": MAX_RUNNING,
     "rate": 1_000_000,
     "burst": 1_000_000,
     "queued": 1_000_000_000,
@@ -62,15 +62,15 @@ def check_limits(changes: object, tenant: str) -> dict[str, Any]:
     if not isinstance(changes, dict) or not changes:
         raise BadRequest("limits must be an object with at least one limit", field="limits")
     for name, value in changes.items():
-        highest = LIMIT_RANGES.get(name)
-        if highest is None:
+        maximum = LIMIT_RANGES.get(name)
+        if maximum is None:
             raise BadRequest(f"there is no limit {name!r:.80}", field=str(name)[:80])
         if name == "guaranteed" and not tenant:
             raise BadRequest("running tasks are guaranteed to one tenant, not to all", field=name)
         if value is None:
             continue
         if name != "rate":
-            check_int(value, name, 0, highest)
-        elif type(value) not in (int, float) or not 0 <= value <= highest:
-            raise BadRequest(f"rate must be a number from 0 to {highest}: starts a second", field=name)
+            check_int(value, name, 0, maximum)
+        elif type(value) not in (int, float) or not 0 <= value <= maximum:
+            raise BadRequest(f"rate must be a number from 0 to {maximum}: starts a second", field=name)
     return changes

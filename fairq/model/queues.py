@@ -33,7 +33,7 @@ class Tick:
 
 @frozen
 class QueueSettings:
-    """What operators may change of a queue: name -> (lowest, highest) in RANGES; lua/KEYS.md tells the meanings."""
+    """What operators may change of a queue: name -> (minimum, maximum) in RANGES; lua/KEYS.md tells the meanings."""
 
     share: str = "time"
     lease_ms: int = 30_000

@@ -17,12 +17,13 @@ MAX_SCHEDULES = 1_000  # of a tenant in a queue
 MAX_CRON_CHARS = 200
 
 
-def check_schedule_name(value: object, what: str = "name") -> str:
+def check_schedule_name(value: object, field: str = "name") -> str:
     """Return the name of a schedule if it keeps the rule. Raises: BadRequest."""
     if isinstance(value, str) and SCHEDULE_PATTERN.match(value):
         return value
     raise BadRequest(
-        f"{what} must be 1 to 40 of a-z, 0-9, '-', '_' and begin with a letter or digit, not {value!r:.80}", field=what
+        f"{field} must be 1 to 40 of a-z, 0-9, '-', '_' and begin with a letter or digit, not {value!r:.80}",
+        field=field,
     )
 
 

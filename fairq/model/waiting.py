@@ -36,7 +36,7 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 def reason_of(bits: int) -> Reason:
-    """Return what kept a tenant, or a queue, out."""
+    """Return what blocks a tenant, or a queue."""
     return (
         "paused"
         if bits & (PAUSED | REPAIRING)
@@ -48,8 +48,8 @@ def reason_of(bits: int) -> Reason:
     )
 
 
-class Kept(NamedTuple):
-    """A time (ms) for which a tenant (empty: the queue) was kept out."""
+class BlockedInterval(NamedTuple):
+    """A time (ms) for which a tenant (empty: the queue) was blocked."""
 
     tenant: str
     reason: Reason

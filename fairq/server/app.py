@@ -38,7 +38,7 @@ log = structlog.get_logger("fairq.server")
 
 _GIVE_BACK_S = 5.0
 RETURNS_PER_S = 250.0  # workers that can reconnect to a server when thousands lose their connections at once
-MOST_GRACE_S = 20.0  # the longest time that leases are kept then
+MAX_GRACE_S = 20.0  # the longest time that leases are kept then
 _FORGET_S = 30.0  # between checks for queues without workers and waiting requests
 LATER_MS = 250  # until the servers look that were not notified first
 _ANSWER_S = 1.0  # after the grace, for answers that are still due
@@ -79,7 +79,7 @@ class App:
 
     def __attrs_post_init__(self) -> None:
         self.auth = Auth(self.store, self.settings.dev)
-        self.ticker = Ticker(self.store, self.hint)
+        self.ticker = Ticker(self.store, self.notify)
         self.revocations = Revocations(self.store)
         self.shares = Shares(self.store, self.dispatchers)
         self.worker_registry = WorkerRegistry(self.name, self.store, self.nursery, self._give_back)
@@ -109,7 +109,7 @@ class App:
                 if message.startswith(keys.STOP):
                     dispatcher.stop(message.removeprefix(keys.STOP))
                 elif message in ("", keys.READY):
-                    dispatcher.hint()
+                    dispatcher.notify()
                 elif message.startswith(keys.READY):
                     self._claim_first(queue, message.removeprefix(keys.READY).strip())
             if long_polls := self.long_polls.get(queue):
@@ -158,10 +158,10 @@ class App:
             self._listen(queue)
         return self.long_polls[queue]
 
-    def hint(self, queue: str) -> None:
+    def notify(self, queue: str) -> None:
         """Note that there may be ready tasks in a queue."""
         if queue in self.dispatchers:
-            self.dispatchers[queue].hint()
+            self.dispatchers[queue].notify()
 
     def cover(self, queue: str, tasks: int) -> str:
         """Claim tasks that are about to be enqueued, if workers of this server have room for all of them.
@@ -299,7 +299,7 @@ class App:
     async def _keep(self, connection: Connection) -> None:
         """Keep the leases of a broken connection for a while, then give back those not brought to another one."""
         now = trio.current_time()
-        until, most = now + self.settings.reconnect_grace, now + max(self.settings.reconnect_grace, MOST_GRACE_S)
+        until, most = now + self.settings.reconnect_grace, now + max(self.settings.reconnect_grace, MAX_GRACE_S)
         try:
             while trio.current_time() < until and not connection.is_over.is_set():
                 with trio.move_on_at(until):
@@ -325,7 +325,7 @@ class App:
                 "giving back a worker's leases", worker=connection.name, queue=queue, count=len(leases), action=action
             )
             await give_back(self.store, queue, leases, action)
-            self.hint(queue)
+            self.notify(queue)
 
     async def drain(self, grace: float) -> None:
         """Stop gracefully; returns when all connections have ended, at most some seconds after `grace`."""

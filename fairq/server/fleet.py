@@ -28,7 +28,7 @@ log = structlog.get_logger("fairq.server")
 
 CHILD = "FAIRQ_CHILD"  # the variable that marks a process as a child
 READY = b"ready\n"  # printed by a child when it serves
-AGAIN_S, MOST_AGAIN_S = 0.1, 5.0  # before a child that died is started again
+RESTART_S, MAX_RESTART_S = 0.1, 5.0  # before a child that died is started again
 STEADY_S = 10.0  # a child that has lived for so long has not failed at its start
 KILL_S = 10.0  # beyond the grace, before a child is killed
 
@@ -129,7 +129,7 @@ class Fleet:
 
     async def _keep(self, settings: Settings, *, task_status: trio.TaskStatus[None]) -> None:
         """Run a child, and start another one when it dies."""
-        again_s, is_first = AGAIN_S, True
+        again_s, is_first = RESTART_S, True
         while not self._is_stopping:
             began = trio.current_time()
             code, is_ready = await self._run_child(settings, task_status if is_first else trio.TASK_STATUS_IGNORED)
@@ -138,7 +138,7 @@ class Fleet:
             is_first, settings = False, evolve(settings, repair=False)
             if self._is_stopping:
                 return
-            again_s = AGAIN_S if trio.current_time() - began > STEADY_S else min(2 * again_s, MOST_AGAIN_S)
+            again_s = RESTART_S if trio.current_time() - began > STEADY_S else min(2 * again_s, MAX_RESTART_S)
             log.error("server process died; starting another", code=code, in_s=again_s)
             await trio.sleep(again_s)
 

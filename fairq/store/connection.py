@@ -389,7 +389,7 @@ class Connection:
 
 @define(eq=False)
 class Subscription:
-    """A separate connection that listens to channels; messages are hints, and may be lost.
+    """A separate connection that listens to channels; messages are notifications, and may be lost.
 
     `on_message(channel, message)` is called for every message, with an empty message when a channel is subscribed, and
     with an empty channel after every reconnect: messages may have been missed. `lost()` is called when a sharded

@@ -13,7 +13,7 @@ from fairq.errors import StoreRefused
 from fairq.model.limits import OpeningHours
 from fairq.model.schedules import MISFIRES, ScheduleState, Timing
 from fairq.model.tasks import Lease, NewTask
-from fairq.model.waiting import Kept, reason_of
+from fairq.model.waiting import BlockedInterval, reason_of
 
 _HEADER = struct.Struct("<BBHdddB")  # version, features, max_attempts, enqueued_at, start_at, expires_at; tenant
 _OPTIONS = struct.Struct("<ddddHBddB")  # times, max_attempts, priority, dedupe period, result ttl, events; two texts
@@ -44,10 +44,10 @@ def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
     return leases
 
 
-def unpack_kept(values: Sequence[Any]) -> list[Kept]:
+def unpack_blocked_intervals(values: Sequence[Any]) -> list[BlockedInterval]:
     """Read the intervals of a claim's reply for which tenants were kept out."""
     rows = range(0, len(values), 4)
-    return [Kept(values[i].decode(), reason_of(values[i + 1]), values[i + 2], values[i + 3]) for i in rows]
+    return [BlockedInterval(values[i].decode(), reason_of(values[i + 1]), values[i + 2], values[i + 3]) for i in rows]
 
 
 def pack_options(task: NewTask) -> bytes:

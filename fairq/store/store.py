@@ -21,7 +21,7 @@ from fairq.model.queues import SHARES, QueueState, Repair, Tick
 from fairq.model.schedules import MISFIRES, ScheduleState, Timing
 from fairq.model.tasks import Action, Lease, NewTask, Outcome, Settlement, TaskState, WaitingTask
 from fairq.model.tenants import TenantState
-from fairq.model.waiting import Facts, Kept, Waiting
+from fairq.model.waiting import BlockedInterval, Facts, Waiting
 from fairq.store import keys, library
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
@@ -30,7 +30,7 @@ from fairq.store.records import (
     pack_options,
     pack_template,
     pack_timing,
-    unpack_kept,
+    unpack_blocked_intervals,
     unpack_leases,
     unpack_opening_hours,
     unpack_record,
@@ -76,14 +76,14 @@ def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
 class Claim(NamedTuple):
     """The leases of one claim, their lease time, and when to tick because it blocked tenants (None: it blocked none).
 
-    `kept`: the intervals for which the tenants that it served were kept out before.
+    `blocked`: the intervals for which the tenants that it served were blocked before.
     """
 
     lease_ms: int
     leases: list[Lease]
     tick_in_ms: int | None = None
     now_ms: int = 0
-    kept: Sequence[Kept] = ()
+    blocked: Sequence[BlockedInterval] = ()
 
 
 class Schedule(NamedTuple):
@@ -181,11 +181,11 @@ class Store:
                 raise
             raise Unavailable(f"queue {queue} was deleted during the call") from None
 
-    async def enqueue(self, queue: str, tenant: str, tasks: Sequence[NewTask], *, hint: str = "all") -> list[str]:
+    async def enqueue(self, queue: str, tenant: str, tasks: Sequence[NewTask], *, notify: str = "all") -> list[str]:
         """Store up to 500 tasks of one tenant; returns an outcome for each.
 
-        `hint`: which waiting servers are notified: `all`; `wake <server>`: that one first; `covered`: none, because the
-        caller claims as many tasks right behind.
+        `notify`: which waiting servers are notified: `all`; `wake <server>`: that one first; `covered`: none, because
+        the caller claims as many tasks right behind.
 
         Outcomes: `ok`; `duplicate`: the id is known; `duplicate <id>`: that task holds the dedupe key; `expired`: its
         expiry has already passed. Atomic, and on return as durable as the store's `appendfsync` makes it.
@@ -193,7 +193,7 @@ class Store:
         args: list[str | bytes] = []
         for task in tasks:
             args += (task.id, pack_options(task), task.payload)
-        at_once = () if hint == "all" else (hint,)
+        at_once = () if notify == "all" else (notify,)
         outcomes = await self._put("enqueue", queue, tenant, *args, maker=tenant, at_once=at_once)
         return [outcome.decode() for outcome in outcomes]
 
@@ -206,9 +206,9 @@ class Store:
         """
         told = ("again" if again else "", _wall_ms(), "" if slots is None else slots)
         reply = await self._call("claim", queue, name, limit, *told)
-        now_ms, lease_ms, _, _, tick_at_ms, kept = reply[:6]
+        now_ms, lease_ms, _, _, tick_at_ms, blocked = reply[:6]
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
-        return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, unpack_kept(kept))
+        return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, unpack_blocked_intervals(blocked))
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`.

@@ -17,7 +17,7 @@ from fairq.errors import BadFrame, TooLarge
 from fairq.model.checks import MAX_INLINE_BYTES
 
 _LINE_FEED = b"\n"
-_MOST_BYTES_PER_CHAR = 4  # in UTF-8
+_MAX_BYTES_PER_CHAR = 4  # in UTF-8
 
 Message = str | bytes  # a text or binary message of the websocket
 
@@ -92,7 +92,7 @@ _NONE = Payloads(memoryview(b""))
 
 def size_of(message: Message, limit: int) -> int:
     """Count a message's bytes; exactly only if they might exceed a limit."""
-    if isinstance(message, bytes) or _MOST_BYTES_PER_CHAR * len(message) <= limit:
+    if isinstance(message, bytes) or _MAX_BYTES_PER_CHAR * len(message) <= limit:
         return len(message)
     return len(message.encode())
 

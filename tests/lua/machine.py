@@ -173,7 +173,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.configure(self.now, lease_ms=LEASE, max_attempts=3)
 
     def attempt(self, verb: str, *args: object) -> list[Any]:
-        """Call a verb that may be refused: then return the refusal, without its hints."""
+        """Call a verb that may be refused: then return the refusal, without its notifications."""
         try:
             reply = self.call(verb, *args)
         except redis.ResponseError as error:
@@ -189,10 +189,10 @@ class QueueMachine(RuleBasedStateMachine):
         given = {k: v + self.now if k in ("start_at", "expires_at") else v for k, v in window.items()}
         sizes = {id: int(id[-1]) + more for id in ids}
         parts = [part for id in ids for part in (id, options(**given), b"1" * sizes[id])]
-        hint = ("covered", "wake near", None)[int(ids[0][-1]) % 3]
-        outcomes = words(self.attempt("enqueue", tenant, *parts, *filter(None, [hint])))
+        notify = ("covered", "wake near", None)[int(ids[0][-1]) % 3]
+        outcomes = words(self.attempt("enqueue", tenant, *parts, *filter(None, [notify])))
         tasks = [(id, {**given, "size": sizes[id]}) for id in ids]
-        self.same(outcomes, self.model.enqueue(self.now, tenant, tasks, hint=hint != "covered"))
+        self.same(outcomes, self.model.enqueue(self.now, tenant, tasks, notify=notify != "covered"))
         for id, outcome in zip(ids, outcomes, strict=False):  # refused as a whole: one word
             if outcome == "ok":
                 self.lives[id] = 0

@@ -568,9 +568,9 @@ MUTANTS = [
     Mutant(
         "hunger is never noted", "q.hungry, call.readied = 1, call.readied or q.servable > 0 and not claim.is_kept", ""
     ),
-    Mutant("tasks that are covered are told", "q.hungry == 1 and call.hint and", "q.hungry == 1 and"),
-    Mutant("all tasks are covered", "else return #args end", "else call.hint = false return #args end"),
-    Mutant("tasks for a server are covered", "call.hint = '1 ' .. server elseif", "call.hint = false elseif"),
+    Mutant("tasks that are covered are told", "q.hungry == 1 and call.notify and", "q.hungry == 1 and"),
+    Mutant("all tasks are covered", "else return #args end", "else call.notify = false return #args end"),
+    Mutant("tasks for a server are covered", "call.notify = '1 ' .. server elseif", "call.notify = false elseif"),
     Mutant(
         "more urgent tasks do not stand before one that waits",
         "    before = before + redis.call('LLEN', levels.list(call, t, level))\n",

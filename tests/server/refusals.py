@@ -10,7 +10,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from fairq.model.batches import MAX_CALLBACK_BYTES, MOST_RUNNING
+from fairq.model.batches import MAX_CALLBACK_BYTES, MAX_RUNNING
 from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, MAX_SPAN_MS, MAX_TIME_MS
 from fairq.model.events import MAX_EVENT_ID
 from fairq.model.limits import LIMIT_RANGES
@@ -195,7 +195,7 @@ RULES = [
     Rule(BATCHES, "id", ("none",), "not_found", (TENANT,)),
     Rule(BATCHES, "id", ("ada/none",), "not_found", (OPERATOR,)),
     Rule(BATCHES, "id", ("bob/open",), "not_found", (OPERATOR,)),
-    Rule({"open_batch"}, "max_running", (-1, MOST_RUNNING + 1)),
+    Rule({"open_batch"}, "max_running", (-1, MAX_RUNNING + 1)),
     *(Rule({"open_batch"}, f"on_{name}", ("x" * (MAX_CALLBACK_BYTES - 1),), "too_large")
       for name in ("complete", "success", "death")),
 

@@ -30,7 +30,7 @@ async def tick_never(self: Store, queue: str, limit: int = 0) -> Tick:
 async def all_claimed(served: Served) -> None:
     """Wait until the dispatcher has looked at what it was told, and claims nothing more."""
     dispatcher = served.app.dispatchers["q"]
-    dispatcher.hint()
+    dispatcher.notify()
     await wait_until(lambda: not dispatcher._wake.is_set() and not dispatcher._is_claiming)
 
 
@@ -163,7 +163,7 @@ async def test_one_place_more_is_reserved_than_tasks_are_expected(
                 await worker.settle("q", "ack", *await worker.pushed(expected))
                 await wait_until(lambda: not served.app.may_have_work("q"))
             assert claims == [2, 4]
-            served.app.hint("q")  # of what others did
+            served.app.notify("q")  # of what others did
             await wait_until(lambda: claims == [2, 4, 40])
 
 
@@ -171,7 +171,7 @@ async def test_one_place_more_is_reserved_than_tasks_are_expected(
 async def test_a_hint_that_overtakes_the_claims_reply_is_not_lost(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The claim finds nothing; before its reply is read, a task comes and the hint with it."""
+    """The claim finds nothing; before its reply is read, a task comes and the notification with it."""
     claimed, go_on = trio.Event(), trio.Event()
     claim = Store.claim
 
@@ -266,7 +266,7 @@ async def test_a_claim_does_not_wait_for_the_reply_to_the_enqueue(
             await ada.enqueue("q", ["first"])
             await worker.pushed()
             monkeypatch.setattr(Store, "enqueue", slow_to_answer)
-            monkeypatch.setattr(App, "on_message", lambda *_: None)  # nor is it the store's hint that brings the claim
+            monkeypatch.setattr(App, "on_message", lambda *_: None)  # nor does the store's message bring the claim
             nursery.start_soon(ada.enqueue, "q", ["second"])
             assert len(await worker.pushed()) == 1
             pushed.set()

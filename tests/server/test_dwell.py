@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairq.model.tasks import Lease
-from fairq.model.waiting import REASONS, Kept, Reason
+from fairq.model.waiting import REASONS, BlockedInterval, Reason
 from fairq.server.stats.wait_times import (
     MAX_DWELLS,
     MAX_SPANS,
@@ -23,7 +23,7 @@ from fairq.server.stats.wait_times import (
 )
 
 TIMES = st.integers(0, 1000)
-SPANS = st.lists(st.builds(Kept, st.just("ada"), st.sampled_from(REASONS[:5]), TIMES, TIMES), max_size=8)
+SPANS = st.lists(st.builds(BlockedInterval, st.just("ada"), st.sampled_from(REASONS[:5]), TIMES, TIMES), max_size=8)
 
 
 def lease(ready: int, tenant: str = "ada", *, attempt: int = 1, start: int = 0) -> Lease:
@@ -44,7 +44,7 @@ def served() -> WaitTimes:
 
 
 @given(TIMES, TIMES, TIMES, SPANS)
-def test_parts_sum_to_the_dwell(begin: int, end: int, last: int, spans: list[Kept]) -> None:
+def test_parts_sum_to_the_dwell(begin: int, end: int, last: int, spans: list[BlockedInterval]) -> None:
     parts = split(begin, end, last, spans)
     assert sum(parts.values()) == max(0, end - begin)
     assert min(parts.values()) >= 0
@@ -54,10 +54,10 @@ def test_parts_sum_to_the_dwell(begin: int, end: int, last: int, spans: list[Kep
 
 
 @given(st.lists(st.tuples(TIMES, TIMES, SPANS), min_size=1, max_size=20))
-def test_parts_sum_to_the_dwell_whatever_claims_tell(claims: list[tuple[int, int, list[Kept]]]) -> None:
+def test_parts_sum_to_the_dwell_whatever_claims_tell(claims: list[tuple[int, int, list[BlockedInterval]]]) -> None:
     wait_times, wholes = WaitTimes(), []
-    for now, waited, kept in sorted(claims, key=lambda claim: claim[0]):
-        told = [each for each in kept if each.begin <= each.end <= now]
+    for now, waited, intervals in sorted(claims, key=lambda claim: claim[0]):
+        told = [each for each in intervals if each.begin <= each.end <= now]
         wait_times.claimed(1000 + now, [lease(1000 + now - waited)], told)
         wholes.append(waited)
     assert [sum(parts.values()) for parts in wait_times.parts("ada", 2000)] == wholes
@@ -78,15 +78,16 @@ def test_dwell_begins_with_the_start_and_later_attempts_have_none() -> None:
 
 def test_what_kept_the_tenant_out_goes_before_the_rest() -> None:
     wait_times = served()
-    wait_times.claimed(1000, [lease(0)], [Kept("ada", "max_running", 200, 900)])
-    wait_times.claimed(1100, [lease(0)], [Kept("ada", "max_running", 200, 900)])  # told again: it counts once
+    wait_times.claimed(1000, [lease(0)], [BlockedInterval("ada", "max_running", 200, 900)])
+    again = [BlockedInterval("ada", "max_running", 200, 900)]
+    wait_times.claimed(1100, [lease(0)], again)  # it counts once
     assert told(wait_times) == [{"max_running": 700, "share": 300}, {"max_running": 700, "backlog": 300, "share": 100}]
 
 
 def test_times_of_one_reason_that_follow_each_other_are_one() -> None:
     wait_times = served()
     for n in range(1000):
-        wait_times.claimed(n * 200 + 199, [lease(0)], [Kept("ada", "rate", n * 200, n * 200 + 198)])
+        wait_times.claimed(n * 200 + 199, [lease(0)], [BlockedInterval("ada", "rate", n * 200, n * 200 + 198)])
     assert told(wait_times)[-1]["rate"] == 999 * 200 + 198
 
 
@@ -101,8 +102,8 @@ def test_the_time_without_a_worker_is_nobodys() -> None:
 def test_the_time_for_which_claims_saw_the_queue_barred_is_that() -> None:
     wait_times = served()
     for now in (100, 200, 300):
-        wait_times.claimed(now, [], [Kept("", "paused", now, now)])
-    wait_times.claimed(400, [], [Kept("", "closed", 400, 400)])
+        wait_times.claimed(now, [], [BlockedInterval("", "paused", now, now)])
+    wait_times.claimed(400, [], [BlockedInterval("", "closed", 400, 400)])
     wait_times.claimed(500, [lease(50)], [])
     assert told(wait_times) == [{"paused": 300, "closed": 100, "share": 50}]
 
@@ -113,7 +114,7 @@ def test_what_is_kept_has_bounds() -> None:
         wait_times.claimed(n, [lease(n, f"t{n}")], [])
     assert wait_times.tenants == [f"t{n}" for n in range(MAX_TENANTS, 2 * MAX_TENANTS)]
     for n in range(1000):
-        wait_times.claimed(n * 1000, [lease(n)], [Kept("ada", "max_running", n * 1000, n * 1000 + 500)])
+        wait_times.claimed(n * 1000, [lease(n)], [BlockedInterval("ada", "max_running", n * 1000, n * 1000 + 500)])
     assert len(wait_times.parts("ada", 0)) == MAX_DWELLS
     assert len(wait_times._rows["ada"].spans) == MAX_SPANS
     assert len(wait_times.parts("ada", 999_000 + PERIOD_MS - 5000)) == 5
@@ -121,7 +122,7 @@ def test_what_is_kept_has_bounds() -> None:
 
 def test_a_summary_names_what_took_time() -> None:
     wait_times = served()
-    wait_times.claimed(1000, [lease(0)], [Kept("ada", "max_running", 0, 750)])
+    wait_times.claimed(1000, [lease(0)], [BlockedInterval("ada", "max_running", 0, 750)])
     wait_times.claimed(2000, [lease(1000)], [])
     max_running, share = summarize(wait_times.parts("ada", 2000))
     assert (max_running.reason, max_running.part, max_running.p50_ms, max_running.p99_ms) == (

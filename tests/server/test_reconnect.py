@@ -110,7 +110,7 @@ async def test_leases_are_kept_for_as_long_as_all_need_to_come_back_when_many_br
             await trio.sleep(0.2)
             assert served.app.kept, "well beyond the grace"
             await end_grace(served)
-            monkeypatch.setattr("fairq.server.app.MOST_GRACE_S", 0.1)
+            monkeypatch.setattr("fairq.server.app.MAX_GRACE_S", 0.1)
             await broken(served, "b")
             await wait_until(lambda: not served.app.kept)
 

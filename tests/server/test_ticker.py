@@ -193,13 +193,13 @@ class BusyStore(SlowStore):
 async def test_few_ticks_are_under_way_at_once_and_queues_with_ready_tasks_are_ticked_every_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    store, hinted = BusyStore(), list[str]()
-    ticker = Ticker(store, hinted.append)  # type: ignore[arg-type]
+    store, notified = BusyStore(), list[str]()
+    ticker = Ticker(store, notified.append)  # type: ignore[arg-type]
     with trio.move_on_after(120):
         await ticker.run()
     assert store.most_at_once == TICKS_AT_ONCE
-    assert len(hinted) >= 115
-    assert set(hinted) == {"q7"}
+    assert len(notified) >= 115
+    assert set(notified) == {"q7"}
     at_first = [at for at, _ in store.ticked[:500]]
     assert 0.4 < max(at_first) - min(at_first) < 2, "new queues are not all ticked in one go"
     late = [queue for at, queue in store.ticked if at >= 60 and queue != "q7"]

@@ -288,7 +288,7 @@ async def test_ready_hints_are_heard_from_every_primary_and_after_a_slot_moved(
 ) -> None:
     heard: list[str] = []
 
-    async def hint_comes(queue: str, id: str) -> None:
+    async def notification_comes(queue: str, id: str) -> None:
         assert (await spread.claim(queue, "w", 100)).leases == []  # it is hungry now
         heard.clear()
         await put(spread, queue, id)
@@ -300,15 +300,15 @@ async def test_ready_hints_are_heard_from_every_primary_and_after_a_slot_moved(
             for queue in QUEUES:
                 await listening.subscription.add(keys.ready_channel(queue))
                 await wait_until(partial(cluster.is_heard, keys.ready_channel(queue)))
-                await hint_comes(queue, "a")
+                await notification_comes(queue, "a")
             for round in range(2):
                 prefix = keys.queue_prefix(QUEUES[0])
                 cluster.move(prefix, cluster.other(cluster.owner(prefix)))
                 await wait_until(lambda: subscriptions(cluster, QUEUES[0]) == 1)
-                await hint_comes(QUEUES[0], f"moved-{round}")
+                await notification_comes(QUEUES[0], f"moved-{round}")
             await listening.subscription.remove(keys.ready_channel(QUEUES[0]))
             await wait_until(lambda: subscriptions(cluster, QUEUES[0]) == 0)
-            await hint_comes(QUEUES[1], "b")
+            await notification_comes(QUEUES[1], "b")
 
 
 def subscriptions(cluster: clusters.Cluster, queue: str) -> int:

@@ -1,10 +1,10 @@
 """The dispatcher: one per queue with attached workers. It claims as many tasks as there is free credit.
 
 The tenant is chosen inside `claim`, when a worker is free, and no task is fetched ahead of credit. A claim that returns
-fewer tasks than requested means an empty queue: the dispatcher then sleeps until a hint (a local enqueue, the store's
-`ready` channel, the ticker). A hint that arrives before the claim's reply must not be lost, so hints are counted. Nor
-must the cancellation of a task in that reply be lost, so the ids of cancelled tasks without a holder are kept until
-then.
+fewer tasks than requested means an empty queue: the dispatcher then sleeps until it is notified (of a local enqueue, by
+the store's `ready` channel, by the ticker). A notification that arrives before the claim's reply must not be lost, so
+they are counted. Nor must the cancellation of a task in that reply be lost, so the ids of cancelled tasks without a
+holder are kept until then.
 
 Claims are paced: the first leaves at once, but the next waits as long as this one took (at least PACE_S), or until half
 of all credit, or CLAIM_TASKS of it, is free. So under load one call moves many tasks. Without the pace each
@@ -56,7 +56,7 @@ class Dispatcher:
     capacity: Capacity = field(init=False)
     stopped: trio.Event = field(factory=trio.Event, init=False)
     _next_claim_at: float = field(default=0.0, init=False)
-    _hints: int = field(default=0, init=False)
+    _notifications: int = field(default=0, init=False)
     _claims: int = field(default=0, init=False)
     _store_ms: float = field(default=0.0, init=False)  # the store's clock, when this process's was 0
     _is_in_doubt: bool = field(default=False, init=False)  # the last claim may have been carried out
@@ -73,9 +73,9 @@ class Dispatcher:
     def __attrs_post_init__(self) -> None:
         self.capacity = Capacity(self.queue)
 
-    def hint(self) -> None:
+    def notify(self) -> None:
         """Note that there may be work."""
-        self._hints += 1
+        self._notifications += 1
         self._is_empty = False
         self._expected = None
         self._wake.set()
@@ -86,7 +86,7 @@ class Dispatcher:
         Then the enqueue need not notify other servers.
         """
         expected = self._expected
-        self.hint()
+        self.notify()
         self._covered += tasks
         self._expected = None if expected is None else expected + tasks
         if not self._is_waiting or trio.current_time() < self._next_claim_at:
@@ -100,7 +100,7 @@ class Dispatcher:
 
     def claim_first(self) -> bool:
         """Claim before the other servers look; returns whether there is any room."""
-        self.hint()
+        self.notify()
         self._is_first = bool(self.capacity.free(1))
         return self._is_first
 
@@ -128,7 +128,7 @@ class Dispatcher:
 
     async def is_empty(self) -> bool:
         """Return whether a new claim finds fewer tasks than there is room for; False if unknown within a second."""
-        self.hint()  # a claim that is under way does not count
+        self.notify()  # a claim that is under way does not count
         with trio.move_on_after(_EMPTY_S) as waiting:
             await self._emptied.wait()
         return not waiting.cancelled_caught
@@ -157,7 +157,7 @@ class Dispatcher:
     def join(self, worker: Worker) -> None:
         """Start to give tasks to a worker."""
         self.capacity.join(worker)
-        self.hint()
+        self.notify()
 
     def leave(self, worker: Worker) -> None:
         """Remove a worker that is no longer attached."""
@@ -189,13 +189,13 @@ class Dispatcher:
 
     async def _claim_for(self, shares: dict[Worker, int]) -> None:
         """Claim as many tasks as were reserved, hand them out, and free the rest for other queues."""
-        wanted, hints, began = max(1, sum(shares.values())), self._hints, trio.current_time()
+        wanted, notifications, began = max(1, sum(shares.values())), self._notifications, trio.current_time()
         called, self._is_first = self._is_first, False
         claim, self._is_claiming = None, True
         try:
             claim = await self._claim(wanted)
         except Deleting:
-            self._is_empty = hints == self._hints
+            self._is_empty = notifications == self._notifications
         except FairqError as error:
             log.warning("claim failed", queue=self.queue, error=error.message)
         finally:
@@ -203,10 +203,10 @@ class Dispatcher:
         if claim is not None:
             ended = trio.current_time()
             self._store_ms = claim.now_ms - ended * 1000
-            self.wait_times.claimed(claim.now_ms, claim.leases, claim.kept)
+            self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)
             self._next_claim_at = ended + min(max(PACE_S, ended - began), MAX_PACE_S)
             if len(claim.leases) < wanted:
-                self._is_empty = hints == self._hints
+                self._is_empty = notifications == self._notifications
             self._expected = 0 if self._is_empty else None
             if self._is_empty:
                 self._emptied.set()
@@ -254,7 +254,7 @@ class Dispatcher:
             raise
         if self._is_in_doubt:
             self._is_in_doubt = False
-            self.hint()  # it may repeat the tasks of the lost claim, and there may be more
+            self.notify()  # it may repeat the tasks of the lost claim, and there may be more
         return claim
 
     def _reserve(self) -> dict[Worker, int]:

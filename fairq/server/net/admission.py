@@ -24,7 +24,7 @@ from fairq.server.settings import Settings
 from fairq.wire.messages import Role
 
 MAX_HANDSHAKES = 2_048  # unfinished ones
-HANDSHAKES_PER_S, MOST_HANDSHAKES = 200.0, 1_000.0  # of one address: rate and burst
+HANDSHAKES_PER_S, HANDSHAKE_BURST = 200.0, 1_000.0  # of one address: rate and burst
 BURST_S = 1.0  # the burst of requests and bytes, in seconds of their rates
 RETRY_MS = 1_000
 MAX_KNOWN = 10_000  # addresses and tenants whose rates are remembered
@@ -96,7 +96,7 @@ class Admission:
             return True
         if len(self._rates) >= MAX_KNOWN:
             self._rates = {each: rate for each, rate in self._rates.items() if not rate.is_whole(now)}
-        rate = self._rates.setdefault(address, Rate(HANDSHAKES_PER_S, MOST_HANDSHAKES))
+        rate = self._rates.setdefault(address, Rate(HANDSHAKES_PER_S, HANDSHAKE_BURST))
         return rate.take_now(1, now)
 
     @contextmanager

@@ -27,11 +27,11 @@ class Identity:
     queues: frozenset[str] | None = None
     token_id: str = ""
 
-    def check_queue(self, queue: str, what: str = "queue") -> str:
+    def check_queue(self, queue: str, field: str = "queue") -> str:
         """Return the queue's name if this identity may use it. Raises: BadRequest, Forbidden."""
-        check_name(queue, what)
+        check_name(queue, field)
         if self.queues is not None and queue not in self.queues:
-            raise Forbidden(f"this token may not use queue {queue}", field=what)
+            raise Forbidden(f"this token may not use queue {queue}", field=field)
         return queue
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from attrs import define, field
 
 from fairq.model.tasks import Lease
-from fairq.model.waiting import REASONS, Kept, Part, Reason
+from fairq.model.waiting import REASONS, BlockedInterval, Part, Reason
 
 MAX_TENANTS, MAX_DWELLS, MAX_SPANS = 500, 256, 128
 PERIOD_MS = 300_000
@@ -28,7 +28,7 @@ class _Row:
 
     last: int = 0
     wait_times: deque[tuple[int, int, int]] = field(factory=lambda: deque(maxlen=MAX_DWELLS))
-    spans: deque[Kept] = field(factory=lambda: deque(maxlen=MAX_SPANS))
+    spans: deque[BlockedInterval] = field(factory=lambda: deque(maxlen=MAX_SPANS))
 
 
 @define(eq=False)
@@ -37,9 +37,9 @@ class WaitTimes:
 
     starts: int = field(default=0, init=False)  # ever
     _rows: OrderedDict[str, _Row] = field(factory=OrderedDict, init=False)
-    _spans: deque[Kept] = field(factory=lambda: deque(maxlen=MAX_SPANS), init=False)
+    _spans: deque[BlockedInterval] = field(factory=lambda: deque(maxlen=MAX_SPANS), init=False)
     _alone_since: int | None = field(default=0, init=False)  # since when there is no worker
-    _blocked: Kept | None = field(default=None, init=False)  # as the last claim saw it
+    _blocked: BlockedInterval | None = field(default=None, init=False)  # as the last claim saw it
 
     @property
     def tenants(self) -> list[str]:
@@ -50,10 +50,10 @@ class WaitTimes:
         """Note that the last worker has left."""
         self._alone_since = now_ms
 
-    def claimed(self, now_ms: int, leases: Sequence[Lease], kept: Sequence[Kept]) -> None:
-        """Record the tasks of a claim, and the times for which tenants were kept out; a worker is attached."""
-        if self._alone_since is not None or self._blocked or kept:
-            self._keep(now_ms, kept)
+    def claimed(self, now_ms: int, leases: Sequence[Lease], intervals: Sequence[BlockedInterval]) -> None:
+        """Record the tasks of a claim, and the times for which tenants were blocked; a worker is attached."""
+        if self._alone_since is not None or self._blocked or intervals:
+            self._add_intervals(now_ms, intervals)
         self.starts += len(leases)
         rows = self._rows
         for lease in leases:
@@ -74,16 +74,16 @@ class WaitTimes:
         row = self._rows[tenant] = _Row()
         return row
 
-    def _keep(self, now_ms: int, kept: Sequence[Kept]) -> None:
+    def _add_intervals(self, now_ms: int, intervals: Sequence[BlockedInterval]) -> None:
         if self._alone_since is not None:
-            self._spans.append(Kept("", "no_worker", self._alone_since, now_ms))
+            self._spans.append(BlockedInterval("", "no_worker", self._alone_since, now_ms))
             self._alone_since = None
-        blocked = next((each for each in kept if not each.tenant), None)
+        blocked = next((each for each in intervals if not each.tenant), None)
         if self._blocked and (blocked is None or blocked.reason != self._blocked.reason):
             self._spans.append(self._blocked._replace(end=now_ms))
             self._blocked = None
         self._blocked = self._blocked or blocked
-        for each in kept:
+        for each in intervals:
             if each.tenant:
                 _join((self._rows.get(each.tenant) or self._add(each.tenant)).spans, each)
 
@@ -96,14 +96,14 @@ class WaitTimes:
         return [split(ready, at, last, spans) for at, ready, last in row.wait_times if at > now_ms - PERIOD_MS]
 
 
-def _join(spans: deque[Kept], new: Kept) -> None:
+def _join(spans: deque[BlockedInterval], new: BlockedInterval) -> None:
     """Add an interval; join it with the last one if that was reported before, or ends where this one begins."""
     if spans and spans[-1].reason == new.reason and new.begin - spans[-1].end <= _JOIN_MS:
         new = new._replace(begin=min(new.begin, spans.pop().begin))
     spans.append(new)
 
 
-def split(begin: int, end: int, last: int, spans: Iterable[Kept]) -> dict[Reason, int]:
+def split(begin: int, end: int, last: int, spans: Iterable[BlockedInterval]) -> dict[Reason, int]:
     """Divide a waiting time among its causes; where intervals overlap, the first one gets the time."""
     parts: dict[Reason, int] = dict.fromkeys(REASONS, 0)
     free = [(begin, end)] if begin < end else []

@@ -41,7 +41,7 @@ async def configure(app: App, connection: Connection, request: wire.Configure) -
     queue = connection.identity.check_queue(request.queue)
     await app.store.configure(queue, changes)
     app.ticker.tick_within(queue, 0)  # a tick applies a changed reserve to all tenants
-    app.hint(queue)
+    app.notify(queue)
     return {}
 
 
@@ -103,7 +103,7 @@ async def resume(app: App, connection: Connection, request: wire.Resume) -> Body
     """Undo `pause`."""
     queue, tenant = _target(connection, request)
     before = await app.store.resume(queue, tenant)
-    app.hint(queue)
+    app.notify(queue)
     return {"before": before}
 
 
@@ -114,7 +114,7 @@ async def repair(app: App, connection: Connection, request: wire.Repair) -> Body
         check_int(request.number, "number", 0, MAX_TIME_MS)
     done = await app.store.repair(queue, request.number, seconds=_REPAIR_S)
     if done.outcome == "done":
-        app.hint(queue)
+        app.notify(queue)
     return asdict(done)
 
 

@@ -9,7 +9,7 @@ import orjson
 from attrs import asdict
 
 from fairq.errors import NotFound, TooLarge
-from fairq.model.batches import MAX_CALLBACK_BYTES, MOST_RUNNING, BatchState
+from fairq.model.batches import MAX_CALLBACK_BYTES, MAX_RUNNING, BatchState
 from fairq.model.checks import check_batch_id, check_full_id, check_int, full_id
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
@@ -36,7 +36,7 @@ def _named(id: str) -> Iterator[None]:
 async def open_batch(app: App, connection: Connection, request: wire.OpenBatch) -> Body:
     """Open a batch."""
     queue, id = connection.identity.check_queue(request.queue), _own_batch(connection, request.id)
-    check_int(request.max_running, "max_running", 0, MOST_RUNNING)
+    check_int(request.max_running, "max_running", 0, MAX_RUNNING)
     callbacks = []
     for name in ("on_complete", "on_success", "on_death"):
         payload = getattr(request, name)
@@ -54,7 +54,7 @@ async def close_batch(app: App, connection: Connection, request: wire.CloseBatch
     queue, id = connection.identity.check_queue(request.queue), _own_batch(connection, request.id)
     with _named(request.id):
         before = await app.store.close_batch(queue, id)
-    app.hint(queue)
+    app.notify(queue)
     return {"before": before}
 
 

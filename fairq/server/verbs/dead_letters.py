@@ -49,7 +49,7 @@ async def replay(app: App, connection: Connection, request: wire.Replay) -> Body
     """Give dead letters a fresh set of attempts."""
     queue = connection.identity.check_queue(request.queue)
     outcomes = await app.store.replay(queue, full_ids(connection, request.ids))
-    app.hint(queue)
+    app.notify(queue)
     return {"outcomes": outcomes}
 
 

@@ -17,7 +17,7 @@ async def set_limits(app: App, connection: Connection, request: wire.SetLimits) 
     queue, tenant = connection.identity.check_queue(request.queue), tenant_or_all(request.tenant)
     before = await app.store.set_limits(queue, tenant, check_limits(request.limits, tenant))
     app.ticker.tick_within(queue, 0)  # a higher rate admits parked tenants
-    app.hint(queue)
+    app.notify(queue)
     return {"before": asdict(before)}
 
 
@@ -51,7 +51,7 @@ async def set_opening_hours(app: App, connection: Connection, request: wire.SetO
     before = await app.store.set_opening_hours(queue, hours)
     if hours.text:
         app.ticker.tick_within(queue, hours.changes_at_ms - now_ms)
-    app.hint(queue)
+    app.notify(queue)
     return {
         "before": before,
         "opening_hours": hours.text,

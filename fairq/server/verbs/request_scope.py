@@ -18,10 +18,10 @@ Body = dict[str, Any]
 T = TypeVar("T")
 
 
-def full_id_of(connection: Connection, id: str, what: str = "id") -> str:
+def full_id_of(connection: Connection, id: str, field: str = "id") -> str:
     """Return the full id of an id in a request: tenants send bare ids, operators full ones."""
     mine = connection.identity.tenant
-    return full_id(mine, check_task_id(id, what)) if mine else check_full_id(id, what)
+    return full_id(mine, check_task_id(id, field)) if mine else check_full_id(id, field)
 
 
 def full_ids(connection: Connection, ids: Sequence[str]) -> list[str]:

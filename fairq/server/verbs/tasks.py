@@ -30,8 +30,8 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
             field="tasks",
         )
     # A claim sent directly behind the tasks shares their turn of the store, and its fsync.
-    hint = app.cover(queue, sum(1 for task in tasks if not (task.delay_ms or task.start_at_ms)))
-    outcomes = await app.store.enqueue(queue, tenant, tasks, hint=hint)
+    notify = app.cover(queue, sum(1 for task in tasks if not (task.delay_ms or task.start_at_ms)))
+    outcomes = await app.store.enqueue(queue, tenant, tasks, notify=notify)
     for task in request.tasks:
         if task.delay_ms or task.start_at_ms:
             app.ticker.tick_within(queue, task.delay_ms)
@@ -68,7 +68,7 @@ async def reschedule(app: App, connection: Connection, request: wire.Reschedule)
     outcomes = await app.store.reschedule(queue, ids, delay_ms=delay_ms, start_at_ms=start_at_ms)
     if "ok" in outcomes:
         app.ticker.tick_within(queue, delay_ms)
-        app.hint(queue)
+        app.notify(queue)
     return {"outcomes": outcomes}
 
 
