@@ -6,7 +6,7 @@
 --
 -- Rate. One number is the whole token bucket (GCRA, ITU-T I.371): `theoretical_arrival`, the time at which it will be
 -- full again. A dispatch moves that on by the rate's interval, and is allowed while it is less than `burst` intervals
--- ahead of now. A tenant that has theoretical_arrival its tokens is blocked, and parked until it has some: one, or as
+-- ahead of now. A tenant that has used its tokens is blocked, and parked until it has some: one, or as
 -- many as come in REFILL_MS, so that a fast one does not come and go with every task. A pick that is taken back gives
 -- its token back.
 --
@@ -29,7 +29,7 @@ local limits = {
 }
 local UNSET = -1                                      -- of a tenant's limit: the one for all holds
 local TOKENS_PER_CALL = 60                            -- after which a claim leaves the rest to the next
-local BLOCKED_PAUSED, BLOCKED_CLOSED, BLOCKED_SPENT = 1, 2, 4  -- bits of details.blocked and queue.blocked
+local BLOCKED_PAUSED, BLOCKED_CLOSED, BLOCKED_RATE = 1, 2, 4  -- bits of details.blocked and queue.blocked
 local OUT, AWAKE = 0, -1  -- account.slot: in no structure, on the wake list, else its slot in the class
 local ELIGIBLE, COMPETES = 1, 2  -- account.standing, see 10_seats.lua; 0: it is not eligible
 do
@@ -116,10 +116,10 @@ function limits.block_named(call, name, reason, is_blocked)
     local t = accounts.touch_named(call, name)
     target, ready = accounts.details_of(call, t), t.ready
   end
-  local before = bit.band(target.blocked, reason)
+  local previous = bit.band(target.blocked, reason)
   limits.block(target, reason, is_blocked)
   call.readied = target.blocked == 0 and ready > 0
-  return before
+  return previous
 end
 
 -- Notes what keeps a tenant out of the draw that has ready tasks, and since when. It stays noted when the tenant is let
@@ -149,7 +149,7 @@ end
 -- Bars a tenant that has no token, or lets it in again.
 function limits.meter(call, t)
   local rate, burst, d = limits.of(call, t).rate, limits.of(call, t).burst, accounts.details_of(call, t)
-  if rate == 0 then return limits.block(d, BLOCKED_SPENT, false) end
+  if rate == 0 then return limits.block(d, BLOCKED_RATE, false) end
   local interval = 1000 / rate
   if burst == 0 then burst = math.max(1, math.floor(rate)) end  -- what comes in a second
   d.theoretical_arrival = math.min(d.theoretical_arrival, call.now + burst * interval)  -- the rate may have changed
@@ -160,20 +160,20 @@ function limits.meter(call, t)
     call.unpark_at = math.min(call.unpark_at or unpark_at, unpark_at)
     calls.table_of(call, 'parked')[t.name] = unpark_at
   end
-  limits.block(d, BLOCKED_SPENT, next_at > call.now)
+  limits.block(d, BLOCKED_RATE, next_at > call.now)
 end
 
--- Whether a cap, or a max share, for all leaves tenants room that it did not leave before.
-local function is_wider(before, after)
-  return before > 0 and (after == 0 or after > before)
+-- Whether a limit for all (running tasks, or a share) now leaves tenants room that it did not leave before.
+local function is_wider(previous, now)
+  return previous > 0 and (now == 0 or now > previous)
 end
 
 -- The limits for all have changed: the next ticks count tokens anew, and let in tenants that have room under the new
 -- cap, some at a time.
-function limits.recheck_all(call, before, after)
-  local is_metered_anew = before.rate ~= after.rate or before.burst ~= after.burst
-  if is_metered_anew or is_wider(before.max_running, after.max_running)
-      or is_wider(before.max_share, after.max_share) then
+function limits.recheck_all(call, previous, now)
+  local is_metered_anew = previous.rate ~= now.rate or previous.burst ~= now.burst
+  if is_metered_anew or is_wider(previous.max_running, now.max_running)
+      or is_wider(previous.max_share, now.max_share) then
     call.queue.sweeping = 2
   end
 end
@@ -203,7 +203,7 @@ function limits.sweep(call, count)
     local t = accounts.at(call, tag)
     local is_idle = q.reserve > 0 and t.slot > 0 and t.leased == 0
     if t.ready > 0 and t.slot == OUT or is_idle then accounts.touch(call, t) end
-    if t.is_odd == 1 and bit.band(accounts.details_of(call, t).blocked, BLOCKED_SPENT) ~= 0 then
+    if t.is_odd == 1 and bit.band(accounts.details_of(call, t).blocked, BLOCKED_RATE) ~= 0 then
       redis.call('ZREM', key(call, 'parked'), t.name)
       limits.meter(call, accounts.touch(call, t))
     end

@@ -98,14 +98,14 @@ end
 
 -- Counts the tenant among the eligible and among those that compete, or no longer, as its state says.
 local function recount(call, t)
-  local before, standing = t.standing, 0
+  local previous, standing = t.standing, 0
   if limits.is_eligible(call, t) then
     standing = limits.is_within_guarantee(call, t) and ELIGIBLE or COMPETES
   end
-  if standing == before then return end
+  if standing == previous then return end
   local q = call.queue
-  if before == 0 then q.servable = q.servable + 1 elseif standing == 0 then q.servable = q.servable - 1 end
-  if standing == COMPETES then compete(call, t, 1) elseif before == COMPETES then compete(call, t, -1) end
+  if previous == 0 then q.servable = q.servable + 1 elseif standing == 0 then q.servable = q.servable - 1 end
+  if standing == COMPETES then compete(call, t, 1) elseif previous == COMPETES then compete(call, t, -1) end
   t.standing = standing
 end
 seats.recount = recount

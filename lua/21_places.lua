@@ -121,7 +121,7 @@ function places.drop_lists(call, t)
   d.tombstones, d.levels = 0, 0
 end
 
--- Whether the entry that comes next in a list is tombstone; then it is none any more.
+-- Whether the entry that comes next in a list is a tombstone; if so, it is no longer counted.
 local function pass_tombstone(call, t, id, level)
   local d = accounts.details_of(call, t)
   if d.tombstones == 0 then return false end

@@ -4,7 +4,7 @@
 local takes = {}  -- what other sections call
 do
 
-takes.VOIDS_PER_CALL = 500  -- tombstone entries that one call passes over before it leaves the rest to the next
+takes.TOMBSTONES_PER_CALL = 500  -- tombstone entries that one call passes over before it leaves the rest to the next
 
 -- The next entries of a list behind those that this call has taken.
 local function next_entries(call, t, level, wanted)
@@ -24,8 +24,8 @@ local function next_entries(call, t, level, wanted)
   return entries
 end
 
--- Adds the entries of a list that are not tombstone to `ids`. `passed`, if given, counts by field those tombstones that
--- were passed before, and these too; returns how many these were.
+-- Adds the entries of a list that are not tombstones to `ids`. `passed`, if given, counts by field the tombstones
+-- that were passed before, and these too; returns how many these were.
 function takes.add_live(call, t, level, entries, ids, passed)
   local fields, left, tombstones = {}, {}, 0
   for i, id in ipairs(entries) do fields[i] = levels.field(id, level) end
@@ -45,7 +45,7 @@ end
 
 -- Whether the call has passed over so many tombstones that it leaves the rest to the next one.
 function takes.is_tired(call)
-  return call.tombstones >= takes.VOIDS_PER_CALL
+  return call.tombstones >= takes.TOMBSTONES_PER_CALL
 end
 
 -- Takes ids of one level until there are `wanted`, passing over tombstones.

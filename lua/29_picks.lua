@@ -111,7 +111,7 @@ function picks.round(call, wanted)
   return {tenants = tenants, moves = moves, count = count, is_kept = is_kept}
 end
 
--- Takes back pick i, whose task turned out to be tombstone (`returned` = 1: it is still ready) or expired (0).
+-- Takes back pick i, whose entry turned out to be a tombstone (`returned` = 1: it is still ready) or expired (0).
 function picks.unpick(call, round, i, returned)
   local t = round.tenants[i]
   charges.refund(call, t, round.moves[i])

@@ -61,8 +61,8 @@ end
 
 -- Full jitter: anywhere up to min(cap, base * 2^(attempt - 1)), of the attempts that count.
 local function backoff_ms(call, run)
-  local q, before = call.queue, math.min(run.attempt - run.uncounted_attempts - 1, 40)
-  return math.floor(calls.random(call) * math.min(q.retry_cap_ms, q.retry_base_ms * 2 ^ before)) + 1
+  local q, failed = call.queue, math.min(run.attempt - run.uncounted_attempts - 1, 40)
+  return math.floor(calls.random(call) * math.min(q.retry_cap_ms, q.retry_base_ms * 2 ^ failed)) + 1
 end
 
 -- What becomes of a task of tenant t whose lease has just ended.

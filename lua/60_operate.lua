@@ -13,22 +13,22 @@ function verbs.set_weight(keys, args)
   if not weight or weight < 1 or weight > MAX_WEIGHT or weight % 1 ~= 0 then refuse('bad_request', 'weight') end
   check_tenant(args[3])
   local t = accounts.touch_named(call, args[3])
-  local q, before = call.queue, t.weight
+  local q, previous = call.queue, t.weight
   local vtime, entitled, books = accounts.vtime_of(call, t), seats.entitled_to(call, t), accounts.books_of(call, t)
-  if t.standing == COMPETES then q.weight_sum = q.weight_sum + weight - before end
+  if t.standing == COMPETES then q.weight_sum = q.weight_sum + weight - previous end
   t.weight = weight
   t.base = t.base + vtime - accounts.vtime_of(call, t)  -- the past keeps its old weight, also of leases that run
   books.entitled = books.entitled + entitled - seats.entitled_to(call, t)
   calls.close(call)
-  return before
+  return previous
 end
 
 local function set_paused(keys, args, is_paused)
   local call, name = calls.open_made(keys, args), args[3]
   if name ~= '' then check_tenant(name) end
-  local before = limits.block_named(call, name, BLOCKED_PAUSED, is_paused)
+  local previous = limits.block_named(call, name, BLOCKED_PAUSED, is_paused)
   calls.close(call)
-  return before
+  return previous
 end
 
 -- pause(keys, argv): hold back a tenant's tasks, or the whole queue's; leases go on. Enqueueing goes on.

@@ -56,19 +56,19 @@ end
 function verbs.set_limits(keys, args)
   local call, name = calls.open_made(keys, args), args[3]
   if name ~= '' then check_tenant(name) end
-  local given, before, after = read_limits(args), limits.set_for(call, name), limits.set_for(call, name)
+  local given, previous, after = read_limits(args), limits.set_for(call, name), limits.set_for(call, name)
   for limit, value in pairs(given) do after[limit] = value end
   if after.max_share > 0 then call.queue.max_shares = 1 end
   if name == '' then
     call.queue.limited = save_limits(call, name, after)
-    limits.recheck_all(call, before, after)
+    limits.recheck_all(call, previous, after)
   else
     local t = accounts.touch_named(call, name)
     accounts.details_of(call, t).limited, call.limits = save_limits(call, name, after), false
     limits.meter(call, t)
   end
   calls.close(call)
-  return flat(before)
+  return flat(previous)
 end
 
 -- limits(keys, argv): what is set for a tenant, or for all.

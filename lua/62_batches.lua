@@ -50,13 +50,13 @@ end
 function verbs.close_batch(keys, args)
   local call = calls.open(keys, args)
   local b = find_batch(call, args[3])
-  local before = b.state
-  if before == OPENED then
+  local previous = b.state
+  if previous == OPENED then
     b.state = CLOSED
     batches.finish(call)
     calls.close(call)
   end
-  return BATCH_STATES[before]
+  return BATCH_STATES[previous]
 end
 
 -- cancel_batch(keys, argv): close a batch and cancel its tasks: some now, the others by the next ticks.
@@ -67,14 +67,14 @@ end
 function verbs.cancel_batch(keys, args)
   local call = calls.open(keys, args)
   local b = find_batch(call, args[3])
-  local before = b.state
-  if before ~= COMPLETE then
+  local previous = b.state
+  if previous ~= COMPLETE then
     b.state = CLOSED
     redis.call('ZADD', key(call, 'cancelling'), 'NX', call.now, args[3])
     waiting.cancel_members(call, CHANGES_PER_CALL)
     settlements.close(call)
   end
-  return BATCH_STATES[before]
+  return BATCH_STATES[previous]
 end
 
 -- batches(keys, argv): how far batches are.

@@ -125,7 +125,7 @@ function verbs.peek(keys, args)
   local call, count = calls.ask(keys, args), check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   check_tenant(args[3])
   local t, ids, out, bytes = accounts.named(call, args[3]), {}, {}, 0
-  local left = count + math.min(accounts.details_of(call, t).tombstones, takes.VOIDS_PER_CALL)
+  local left = count + math.min(accounts.details_of(call, t).tombstones, takes.TOMBSTONES_PER_CALL)
   for _, level in ipairs(levels.of(call, t)) do
     if left <= 0 or #ids >= count then break end
     local entries = redis.call('LRANGE', levels.list(call, t, level), 0, left - 1)

@@ -147,7 +147,7 @@ function jobs.list(call, job)
   return false
 end
 
--- Compares what was found tombstone with what is noted of tombstones, and has the former if they differ.
+-- Compares the tombstones that were found with the counted ones, and writes the former if they differ.
 function jobs.tombstones(call, job)
   local found, noted = part(call, 'tombstones'), key(call, 'tombstone:' .. job.rest)
   local flat, is_last = repairs.scan(call, job, 'repair:tombstones')

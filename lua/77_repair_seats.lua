@@ -161,7 +161,7 @@ local function mend_watches(call, t, d)
       note(call, 'due', 1)
     end
   end
-  if bit.band(d.blocked, BLOCKED_SPENT) ~= 0 then
+  if bit.band(d.blocked, BLOCKED_RATE) ~= 0 then
     note(call, 'accounts', redis.call('ZADD', key(call, 'parked'), 'NX', text(call.now), t.name))
   end
   if call.queue.reserve > 0 and call.queue.sweeping == 0 then

@@ -28,7 +28,7 @@ class Tenant:
     delivered: float = 0
     entitled: float = 0
     blocked: int = 0
-    spent: float = 0
+    theoretical_arrival: float = 0
     cause: int = 0
     out_at: float = 0
     since: float = 0

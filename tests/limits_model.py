@@ -17,7 +17,7 @@ DEFAULTS: dict[str, float] = {
     "stored_bytes": 2**30,
     "delayed": 10_000_000,
 }
-PAUSED, CLOSED, SPENT, CAPPED = 1, 2, 4, 8
+PAUSED, CLOSED, RATE_LIMITED, CAPPED = 1, 2, 4, 8
 
 
 class Limiting:
@@ -72,21 +72,21 @@ class Limiting:
     def meter(self, t: Tenant) -> None:
         """Bar a tenant that has no token, or let it in again."""
         rate, burst = self.limit(t, "rate"), self.limit(t, "burst")
-        t.blocked &= ~SPENT
+        t.blocked &= ~RATE_LIMITED
         if not rate:
             return
         interval, burst = 1000 / rate, burst or max(1, math.floor(rate))
-        t.spent = min(t.spent, self.call_now + burst * interval)
-        next_at = t.spent - (burst - 1) * interval
+        t.theoretical_arrival = min(t.theoretical_arrival, self.call_now + burst * interval)
+        next_at = t.theoretical_arrival - (burst - 1) * interval
         if next_at > self.call_now:
-            t.blocked |= SPENT
+            t.blocked |= RATE_LIMITED
             refill = min(burst, max(1, math.floor(REFILL_MS / interval)))
             self.parked[t.name] = math.ceil(next_at + (refill - 1) * interval)
 
     def spend(self, t: Tenant, count: int) -> None:
         """Take a token, or give it back."""
         if rate := self.limit(t, "rate"):
-            t.spent = max(t.spent, self.call_now) + count * 1000 / rate
+            t.theoretical_arrival = max(t.theoretical_arrival, self.call_now) + count * 1000 / rate
             self.meter(t)
 
     def unpark(self, names: list[str]) -> None:

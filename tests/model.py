@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from .fair_pick import OUT, Pick, Run, Tenant
 from .feed_model import Feeds
-from .limits_model import PAUSED, SPENT
+from .limits_model import PAUSED, RATE_LIMITED
 from .schedule_model import KEPT_BYTES, Scheduling
 
 ROUNDS, TENANTS_PER_TICK, MINUTE_MS, BATCH_KEEP_MS, CLOCK_BACK_MS = 8, 50, 60_000, 86_400_000, 60_000
@@ -860,7 +860,7 @@ class Model(Scheduling):
         for name, t in self.tenants.items():
             if (t.ready and t.slot == OUT) or (self.reserve and t.slot > 0 and not t.leased):
                 self.touch(name)
-            if t.blocked & SPENT:
+            if t.blocked & RATE_LIMITED:
                 self.parked.pop(name, None)
                 self.meter(self.touch(name))
             if t.delayed:

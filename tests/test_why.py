@@ -8,7 +8,7 @@ from attrs import evolve, fields
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairq.model.waiting import CLOSED, PAUSED, SPENT, Cause, Facts, Waiting, explain
+from fairq.model.waiting import CLOSED, PAUSED, RATE_LIMITED, Cause, Facts, Waiting, explain
 
 NOW = 1_700_000_000_000
 COUNTS = st.integers(0, 1000).map(float)
@@ -18,12 +18,12 @@ ORDER: tuple[Cause, ...] = get_args(Cause)
 VALUES: dict[str, st.SearchStrategy[float]] = {
     "weight": st.sampled_from([1.0, 1000.0, 1e7]),
     "queue_weight_sum": st.sampled_from([0.0, 1000.0, 1e9]),
-    "blocked": st.integers(0, PAUSED | CLOSED | SPENT).map(float),
+    "blocked": st.integers(0, PAUSED | CLOSED | RATE_LIMITED).map(float),
     "queue_blocked": st.integers(0, PAUSED | CLOSED).map(float),
     "rate": st.sampled_from([0.0, 0.001, 1.5, 1e6]),
     "debt": MS,
     **dict.fromkeys(("estimate", "queue_estimate"), MS),
-    **dict.fromkeys(("spent", "opening_changes_at", "queue_opening_changes_at"), TIMES),
+    **dict.fromkeys(("theoretical_arrival", "opening_changes_at", "queue_opening_changes_at"), TIMES),
     **dict.fromkeys(("is_exact", "competes", "is_awake"), st.sampled_from([0.0, 1.0])),
 }
 FACTS = st.builds(Facts, **{each.name: VALUES.get(each.name, COUNTS) for each in fields(Facts)})

@@ -81,9 +81,9 @@ def change_limits(server: Server | None, queue: str, tenant: str | None, given: 
         raise BadRequest(
             f"missing limit: give at least one of --{', --'.join(texts).replace('_', '-')}", field="limits"
         )
-    before = asdict(run_with(server or Server(), lambda client: client.set_limits(queue, tenant, **changes)))
+    previous = asdict(run_with(server or Server(), lambda client: client.set_limits(queue, tenant, **changes)))
     for name, value in changes.items():
-        print(f"{tenant or 'all'} in {queue}: {name} {_say(name, before[name])} -> {_say(name, value)}")
+        print(f"{tenant or 'all'} in {queue}: {name} {_say(name, previous[name])} -> {_say(name, value)}")
 
 
 def show_limits(server: Server | None, queue: str, tenant: str | None, json: bool) -> None:

@@ -44,8 +44,8 @@ def list_(queue: str, *, json: Json = False, server: Server | None = None) -> No
 def set_weight(queue: str, tenant: str, weight: float, *, server: Server | None = None) -> None:
     """Set a tenant's weight, 0.001 to 10000 (initially 1). It applies to the backlog at once."""
     check_weight(weight)
-    before = run_with(server or Server(), lambda client: client.set_weight(queue, tenant, weight))
-    print(f"{tenant} in {queue}: weight {before:g} -> {weight:g}")
+    previous = run_with(server or Server(), lambda client: client.set_weight(queue, tenant, weight))
+    print(f"{tenant} in {queue}: weight {previous:g} -> {weight:g}")
 
 
 @tenants.command

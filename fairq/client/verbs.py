@@ -65,7 +65,7 @@ def _read_outcomes(reply: Body) -> list[str]:
 
 
 def _was(reply: Body) -> bool:
-    return bool(reply["before"])
+    return bool(reply["previous"])
 
 
 def encode_payload(value: Any, field: str = "payload", max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
@@ -306,13 +306,13 @@ def tenants(queue: str) -> Ask[list[TenantState]]:
 def set_weight(queue: str, tenant: str, weight: float) -> Ask[float]:
     """Give a tenant a weight; reads the one before."""
     body = {"queue": queue, "tenant": tenant, "weight": check_weight(weight)}
-    return Ask("set_weight", body, lambda reply: float(reply["before"]))
+    return Ask("set_weight", body, lambda reply: float(reply["previous"]))
 
 
 def set_limits(queue: str, tenant: str | None, limits: Mapping[str, float | None]) -> Ask[Limits]:
     """Bound a tenant, or all; reads the limits before."""
     body = {"queue": queue, "tenant": tenant, "limits": dict(limits)}
-    return Ask("set_limits", body, lambda reply: Limits(**reply["before"]))
+    return Ask("set_limits", body, lambda reply: Limits(**reply["previous"]))
 
 
 def limits(queue: str, tenant: str | None) -> Ask[HeldLimits]:
@@ -323,7 +323,7 @@ def limits(queue: str, tenant: str | None) -> Ask[HeldLimits]:
 def set_opening_hours(queue: str, tenant: str | None, text: str) -> Ask[str]:
     """Say when a tenant, or the whole queue, is open; reads the text before."""
     body = {"queue": queue, "tenant": tenant, "opening_hours": text}
-    return Ask("set_opening_hours", body, lambda reply: str(reply["before"]))
+    return Ask("set_opening_hours", body, lambda reply: str(reply["previous"]))
 
 
 def pause(queue: str, tenant: str | None) -> Ask[bool]:

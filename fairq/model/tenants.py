@@ -10,7 +10,7 @@ class TenantState:
     """A tenant's place in one queue.
 
     `delivered` and `entitled` are seconds of worker time, or tasks when the queue's share is `count`. It is closed
-    while the clock is outside its opening hours, and spent while it has had what its rate allows.
+    while the clock is outside its opening hours, and rate-limited while it has had what its rate allows.
     """
 
     tenant: str
@@ -25,7 +25,7 @@ class TenantState:
     entitled: float
     is_paused: bool
     is_closed: bool
-    is_spent: bool
+    is_rate_limited: bool
     is_backlogged: bool
     is_limited: bool
     stored_bytes: int

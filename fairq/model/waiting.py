@@ -27,7 +27,13 @@ Cause = Literal[
     "queue_repairing", "queue_paused", "tenant_paused", "queue_closed", "tenant_closed", "start", "retry", "no_worker",
     "rate", "max_running", "batch_cap", "backlog", "reserve", "share",
 ]  # fmt: skip
-PAUSED, CLOSED, SPENT, CAPPED, REPAIRING = 1, 2, 4, 8, 16  # bits of what blocks a tenant or a queue; lua/09_limits.lua
+PAUSED, CLOSED, RATE_LIMITED, CAPPED, REPAIRING = (
+    1,
+    2,
+    4,
+    8,
+    16,
+)  # what blocks a tenant or a queue: bits of lua/09_limits.lua
 FOREVER = math.inf
 
 # What the waiting time of tasks that have started was for; where two held at once, the one that stands first.
@@ -43,7 +49,7 @@ def reason_of(bits: int) -> Reason:
         else "closed"
         if bits & CLOSED
         else "rate"
-        if bits & SPENT
+        if bits & RATE_LIMITED
         else "max_running"
     )
 
@@ -214,7 +220,7 @@ def _causes(task: Waiting, facts: Facts, slots: float) -> list[Cause]:
         "start": task.state == "delayed" and not task.attempt,
         "retry": task.state == "delayed" and bool(task.attempt),
         "no_worker": not slots,
-        "rate": is_ready and bool(blocked & SPENT),
+        "rate": is_ready and bool(blocked & RATE_LIMITED),
         "max_running": is_ready and is_capped,
         "batch_cap": task.state == "held",
         "backlog": task.state != "delayed" and (facts.ahead > 0 or is_own),

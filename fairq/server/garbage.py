@@ -26,13 +26,13 @@ async def collect_young() -> None:
     """Control the garbage collection of the whole process until cancelled."""
     gc.freeze()  # objects loaded until now are permanent
     gc.callbacks.append(_freeze_what_stays)
-    before = gc.get_threshold()
+    previous = gc.get_threshold()
     gc.set_threshold(*_COLLECT_AFTER)
     try:
         while True:
             await trio.sleep(_YOUNG_S)
             gc.collect(1)
     finally:
-        gc.set_threshold(*before)
+        gc.set_threshold(*previous)
         gc.callbacks.remove(_freeze_what_stays)
         gc.unfreeze()

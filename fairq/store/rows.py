@@ -14,7 +14,7 @@ from fairq.model.limits import Limits
 from fairq.model.queues import SHARES, QueueSettings, QueueState
 from fairq.model.tasks import TaskState
 from fairq.model.tenants import TenantState
-from fairq.model.waiting import CLOSED, PAUSED, REPAIRING, SPENT
+from fairq.model.waiting import CLOSED, PAUSED, RATE_LIMITED, REPAIRING
 from fairq.store.records import unpack_record
 
 _COUNTS = ("ready", "held", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
@@ -64,7 +64,7 @@ def tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantSta
         entitled=entitled / unit,
         is_paused=bool(blocked & PAUSED),
         is_closed=bool(blocked & CLOSED),
-        is_spent=bool(blocked & SPENT),
+        is_rate_limited=bool(blocked & RATE_LIMITED),
         is_backlogged=bool(eligible),
         is_limited=bool(limited),
         stored_bytes=size,

@@ -149,12 +149,12 @@ class Store:
         return await self.connection.call(*call)
 
     async def _call_in_parts(
-        self, verb: str, queue: str, ids: Sequence[str], *before: str | int, size: int = CHANGES
+        self, verb: str, queue: str, ids: Sequence[str], *first: str | int, size: int = CHANGES
     ) -> list[Any]:
         """Call a verb for `size` ids at a time, to bound each call; join the replies."""
         replies: list[Any] = []
         for start in range(0, max(len(ids), 1), size):
-            replies += await self._call(verb, queue, *before, *ids[start : start + size])
+            replies += await self._call(verb, queue, *first, *ids[start : start + size])
         return replies
 
     async def _put(
@@ -259,8 +259,8 @@ class Store:
 
     async def set_weight(self, queue: str, tenant: str, weight: float) -> float:
         """Set a tenant's weight, which applies to its backlog at once; returns the old weight."""
-        before: int = await self._put("set_weight", queue, tenant, max(1, round(weight * 1000)))
-        return before / 1000
+        previous: int = await self._put("set_weight", queue, tenant, max(1, round(weight * 1000)))
+        return previous / 1000
 
     async def set_limits(self, queue: str, tenant: str, changes: Mapping[str, float | None]) -> Limits:
         """Change limits of a tenant, or (empty name) those for all, atomically; returns the old limits."""
@@ -279,8 +279,8 @@ class Store:
         Hours with a head are set only if the head in the store is the same; None if another server was first.
         """
         rest = (hours.text, int(hours.is_open), hours.changes_at_ms, hours.head)
-        before: bytes | None = await self._put("set_opening_hours", queue, hours.tenant, *rest)
-        return None if before is None else before.decode()
+        previous: bytes | None = await self._put("set_opening_hours", queue, hours.tenant, *rest)
+        return None if previous is None else previous.decode()
 
     async def opening_hours(self, queue: str, tenants: Sequence[str] = ()) -> tuple[int, list[OpeningHours]]:
         """Read the store's time, and opening hours: those of `tenants` (empty name: the queue's), or those due."""
@@ -388,13 +388,13 @@ class Store:
 
     async def close_batch(self, queue: str, id: str) -> str:
         """Close a batch to new tasks; returns its old state. Raises: NotFound."""
-        before: bytes = await self._call("close_batch", queue, id)
-        return before.decode()
+        previous: bytes = await self._call("close_batch", queue, id)
+        return previous.decode()
 
     async def cancel_batch(self, queue: str, id: str) -> str:
         """Close a batch and cancel its tasks (the ticker continues what exceeds one call). Raises: NotFound."""
-        before: bytes = await self._call("cancel_batch", queue, id)
-        return before.decode()
+        previous: bytes = await self._call("cancel_batch", queue, id)
+        return previous.decode()
 
     async def batches(self, queue: str, ids: Sequence[str]) -> list[BatchState | None]:
         """Read the states of batches; None for unknown ones."""
@@ -465,8 +465,8 @@ class Store:
 
     async def pause_schedule(self, queue: str, tenant: str, name: str) -> bool | None:
         """Stop a schedule from firing; returns whether it was already paused, None if it does not exist."""
-        before = await self._call("pause_schedule", queue, tenant, name)
-        return None if before < 0 else bool(before)
+        previous = await self._call("pause_schedule", queue, tenant, name)
+        return None if previous < 0 else bool(previous)
 
     async def resume_schedule(self, queue: str, schedule: Schedule, next_at_ms: int) -> bool:
         """Let a schedule fire again; returns False if it has changed since it was read."""

@@ -35,7 +35,7 @@ async def worker(served: Served) -> fairq.Worker:
 
 async def before(ada: fairq.Client, verb: str) -> str:
     """Close or cancel the batch; returns the state that it had."""
-    return str((await ada.request(verb, REPORTS))["before"])
+    return str((await ada.request(verb, REPORTS))["previous"])
 
 
 @pytest.mark.parametrize("verb", ["close_batch", "cancel_batch"])

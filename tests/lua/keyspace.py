@@ -24,7 +24,7 @@ NUMBERED_KEYS = {
 }  # fmt: skip
 GIFT = 2
 OUT, AWAKE, LEASED, STOPPING, MINUTE_MS = 0, -1, 0, 3, 60_000
-USUAL, COMPLETE, CLOSED, SPENT = "50", 2, 2, 4
+USUAL, COMPLETE, CLOSED, RATE_LIMITED = "50", 2, 2, 4
 HAS_EXTRAS, IS_LARGE = 1, 2
 
 
@@ -378,7 +378,7 @@ class Keyspace:
         assert self.queue.limited == ("" in self.limits)
         for tenant, seat in self.seats.items():
             assert seat.bytes == self.kept_by(tenant, seat.tag), tenant
-            assert not seat.blocked & SPENT or tenant in self.parked, tenant
+            assert not seat.blocked & RATE_LIMITED or tenant in self.parked, tenant
             odd = (seat.tombstones, seat.levels, seat.blocked, seat.limited, seat.cause)
             assert seat.is_odd == any(odd), tenant
             assert not 0 < seat.leased < self.guaranteed(tenant) or seat.slot <= 0, "guaranteed tenants are not drawn"

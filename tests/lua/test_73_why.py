@@ -56,7 +56,7 @@ def capped(queue: Queue) -> None:
     queue.claim(4)
 
 
-def spent(queue: Queue) -> None:
+def rate_limited(queue: Queue) -> None:
     """Take a tenant's tokens."""
     queue.set_limits("ada", rate=2, burst=1)
     queue.enqueue("ada", "t0", "t")
@@ -95,7 +95,7 @@ CAUSES: dict[str, tuple[Callable[[Queue], object], list[str], int, int]] = {
     "the tenant is closed": (blocked(lambda queue: close(queue, "ada")), ["tenant_closed"], 500, 0),
     "it starts later": (lambda queue: queue.enqueue("ada", "t", delay=500), ["start"], 500, 0),
     "its next attempt is later": (failed, ["retry"], 500, 0),
-    "the rate": (spent, ["rate"], 500, 0),
+    "the rate": (rate_limited, ["rate"], 500, 0),
     "the cap": (capped, ["max_running"], 0, 0),
     "the batch's cap": (held, ["batch_cap"], 0, 0),
     "the backlog": (backlog, ["backlog"], 0, 1),
@@ -161,7 +161,7 @@ def test_the_place_of_a_task_that_came_back_is_not_that_of_its_tombstone(queue: 
     queue.advance(5)
     queue.tick()
     assert queue.peek("ada") == ["a", "b", "t"]
-    assert why(queue, "t").ahead == 2, "three entries come before, one of them tombstone"
+    assert why(queue, "t").ahead == 2, "three entries come before, one of them a tombstone"
 
 
 def test_a_place_in_the_middle_of_a_long_list_is_at_least_so_far(queue: Queue) -> None:

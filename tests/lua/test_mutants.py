@@ -247,12 +247,12 @@ MUTANTS = [
     ),
     Mutant(
         "a new rate for all does not reach the parked",
-        "local is_metered_anew = before.rate ~= after.rate or before.burst ~= after.burst",
+        "local is_metered_anew = previous.rate ~= now.rate or previous.burst ~= now.burst",
         "local is_metered_anew = false",
     ),
     Mutant(
         "a wider cap for all lets nobody in",
-        "if is_metered_anew or is_wider(before.max_running, after.max_running)",
+        "if is_metered_anew or is_wider(previous.max_running, now.max_running)",
         "if is_metered_anew",
     ),
     Mutant("a sweep has no end", "page[1] == '0' and 0 or 1, true", "1, true"),
@@ -374,7 +374,7 @@ MUTANTS = [
     ),
     Mutant(
         "a weight change forgets the sum",
-        "  if t.standing == COMPETES then q.weight_sum = q.weight_sum + weight - before end\n",
+        "  if t.standing == COMPETES then q.weight_sum = q.weight_sum + weight - previous end\n",
         "",
     ),
     Mutant(

@@ -115,7 +115,7 @@ async def test_the_other_server_forgets_a_deleted_queue_at_once(server_store: st
             assert keys_of(client, "q") == set()
             places = (app.ticker.due, app.store.registry.known, app.dispatchers, app.long_polls, one.app.ticker.due)
             await wait_until(lambda: not any("q" in place for place in places))
-            assert app.shares.before("q", "ada") is None
+            assert app.shares.previous("q", "ada") is None
             assert await operator.ask("delete_queue", queue="q") == {"outcome": "gone", "held": {}}
 
 

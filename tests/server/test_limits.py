@@ -20,8 +20,8 @@ async def test_limits_are_set_told_and_taken_off(served: Served) -> None:
     with trio.fail_after(30):
         async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
             body = await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 3, "rate": 0.5})
-            assert body == {"before": UNSET}
-            assert await operator.ask("set_limits", queue="q", limits={"queued": 9}) == {"before": NONE}
+            assert body == {"previous": UNSET}
+            assert await operator.ask("set_limits", queue="q", limits={"queued": 9}) == {"previous": NONE}
             told = await ada.ask("limits", queue="q")
             assert told["limits"] == {**UNSET, "max_running": 3, "rate": 0.5}
             assert told["holds"] == {**NONE, "max_running": 3, "rate": 0.5, "queued": 9}
@@ -29,7 +29,7 @@ async def test_limits_are_set_told_and_taken_off(served: Served) -> None:
             (row,) = (await operator.ask("tenants", queue="q"))["tenants"]
             assert row["is_limited"]
             body = await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": None, "rate": None})
-            assert body == {"before": {**UNSET, "max_running": 3, "rate": 0.5}}
+            assert body == {"previous": {**UNSET, "max_running": 3, "rate": 0.5}}
             assert (await ada.ask("limits", queue="q"))["limits"] == UNSET
 
 
@@ -71,7 +71,7 @@ async def test_other_tenants_do_not_wait_for_one_that_is_out_of_tokens(served: S
             pushed = await worker.pushed(21)
             assert [task["full_id"].split("/")[0] for task in pushed].count("ada") == 1
             state = (await operator.ask("tenants", queue="q"))["tenants"][0]
-            assert (state["tenant"], state["is_spent"], state["ready"]) == ("ada", True, 19)
+            assert (state["tenant"], state["is_rate_limited"], state["ready"]) == ("ada", True, 19)
 
 
 async def test_what_is_too_much_is_refused_with_the_limit_and_when_to_come_again(served: Served) -> None:

@@ -57,17 +57,17 @@ async def test_who_sets_windows_is_told_what_holds_now_and_until_when(served: Se
             now_ms = int(time.time() * 1000)
             shut, wide = daily(now_ms, 60, 120), daily(now_ms, -60, 60)
             body = await set_to(shut.replace("mon-sun ", " ").replace("UTC", ""))
-            assert (body["before"], body["opening_hours"], body["is_open"]) == ("", shut, False)
+            assert (body["previous"], body["opening_hours"], body["is_open"]) == ("", shut, False)
             assert body["changes_at_ms"] == (now_ms // 60_000 + 60) * 60_000
             assert await closed() == (whose is not None, whose is None)
             body = await set_to(wide)
-            assert (body["before"], body["is_open"]) == (shut, True)
+            assert (body["previous"], body["is_open"]) == (shut, True)
             assert body["changes_at_ms"] == (now_ms // 60_000 + 60) * 60_000
             assert await closed() == (False, False)
             await set_to(shut)
-            assert (await set_to(""))["before"] == shut
+            assert (await set_to(""))["previous"] == shut
             assert await closed() == (False, False)
-            assert (await set_to(""))["before"] == ""
+            assert (await set_to(""))["previous"] == ""
 
 
 @pytest.mark.usefixtures("no_polls")

@@ -289,7 +289,7 @@ NOT_YOURS: dict[str, Answer] = {  # what bob hears who names what is ada's
     "pause_schedule": ("not_found", "name"),
     "resume_schedule": ("not_found", "name"),
     "schedules": ("not_found", "name"),
-    "unschedule": {"before": False},
+    "unschedule": {"previous": False},
     "events": {"oldest": 1, "newest": 0, "events": []},
 }
 HIS_OWN = {"enqueue", "open_batch", "schedule", "limits"}  # of which the first three make something

@@ -236,20 +236,20 @@ async def test_pause_holds_fires_back_and_resume_makes_up_for_nothing(served: Se
         async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await worker.attach("q", credit=10)
             first = (await ada.ask("schedule", **EVERY, misfire="once"))["fires_at_ms"][0]
-            assert (await ada.ask("pause_schedule", queue="q", name="every"))["before"] is False
-            assert (await ada.ask("pause_schedule", queue="q", name="every"))["before"] is True
+            assert (await ada.ask("pause_schedule", queue="q", name="every"))["previous"] is False
+            assert (await ada.ask("pause_schedule", queue="q", name="every"))["previous"] is True
             store_clock.move(first + 2500)
             await served.app.ticker._tick("q")
             await worker.quiet()
-            assert (await ada.ask("resume_schedule", queue="q", name="every"))["before"] is True
-            assert (await ada.ask("resume_schedule", queue="q", name="every"))["before"] is False
+            assert (await ada.ask("resume_schedule", queue="q", name="every"))["previous"] is True
+            assert (await ada.ask("resume_schedule", queue="q", name="every"))["previous"] is False
             await served.app.ticker._tick("q")
             await worker.quiet()
             store_clock.move(first + 3000, served)
             (task,) = await worker.pushed()
             assert task["start_at_ms"] == first + 3000
-            assert (await ada.ask("unschedule", queue="q", name="every"))["before"] is True
-            assert (await ada.ask("unschedule", queue="q", name="every"))["before"] is False
+            assert (await ada.ask("unschedule", queue="q", name="every"))["previous"] is True
+            assert (await ada.ask("unschedule", queue="q", name="every"))["previous"] is False
             store_clock.move(first + 5000)
             await served.app.ticker._tick("q")
             await worker.quiet()

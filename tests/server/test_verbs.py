@@ -38,10 +38,10 @@ async def test_operators_see_and_change_what_there_is(served: Served) -> None:
     async with raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator, raw(served, WORKER) as worker:
         assert (await operator.ask("queues"))["queues"] == []
         await ada.enqueue("q", ["a"])
-        assert (await operator.ask("set_weight", queue="q", tenant="ada", weight=3))["before"] == 1
-        assert (await operator.ask("set_weight", queue="q", tenant="ada", weight=0.5))["before"] == 3
-        assert (await operator.ask("pause", queue="q"))["before"] is False
-        assert (await operator.ask("resume", queue="q"))["before"] is True
+        assert (await operator.ask("set_weight", queue="q", tenant="ada", weight=3))["previous"] == 1
+        assert (await operator.ask("set_weight", queue="q", tenant="ada", weight=0.5))["previous"] == 3
+        assert (await operator.ask("pause", queue="q"))["previous"] is False
+        assert (await operator.ask("resume", queue="q"))["previous"] is True
         await operator.ask("configure", queue="q", settings={"share": "count", "lease_ms": 5000})
         await worker.attach("q", credit=1)
         await worker.pushed()

@@ -72,7 +72,7 @@ class Shares:
         self._samples.pop(queue, None)
         self._claims.pop(queue, None)
 
-    def before(self, queue: str, tenant: str) -> Account | None:
+    def previous(self, queue: str, tenant: str) -> Account | None:
         """Return the oldest sample of a tenant within the last PERIOD_MS."""
         oldest = trio.current_time() - PERIOD_MS / 1000
         samples = (sample.get(tenant) for sample in self._samples.get(queue, ()))

@@ -70,8 +70,8 @@ async def _known_queue(app: App, connection: Connection, name: str) -> str:
 async def set_weight(app: App, connection: Connection, request: wire.SetWeight) -> Body:
     """Give a tenant a weight."""
     queue, tenant = connection.identity.check_queue(request.queue), check_name(request.tenant, "tenant")
-    before = await app.store.set_weight(queue, tenant, check_weight(request.weight))
-    return {"before": before}
+    previous = await app.store.set_weight(queue, tenant, check_weight(request.weight))
+    return {"previous": previous}
 
 
 async def workers(app: App, connection: Connection, request: wire.Workers) -> Body:
@@ -96,15 +96,15 @@ def _target(connection: Connection, request: wire.Pause | wire.Resume) -> tuple[
 async def pause(app: App, connection: Connection, request: wire.Pause) -> Body:
     """Stop starting tasks of a tenant, or of the whole queue."""
     queue, tenant = _target(connection, request)
-    return {"before": await app.store.pause(queue, tenant)}
+    return {"previous": await app.store.pause(queue, tenant)}
 
 
 async def resume(app: App, connection: Connection, request: wire.Resume) -> Body:
     """Undo `pause`."""
     queue, tenant = _target(connection, request)
-    before = await app.store.resume(queue, tenant)
+    previous = await app.store.resume(queue, tenant)
     app.notify(queue)
-    return {"before": before}
+    return {"previous": previous}
 
 
 async def repair(app: App, connection: Connection, request: wire.Repair) -> Body:

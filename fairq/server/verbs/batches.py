@@ -53,18 +53,18 @@ async def close_batch(app: App, connection: Connection, request: wire.CloseBatch
     """Add no more tasks to a batch."""
     queue, id = connection.identity.check_queue(request.queue), _own_batch(connection, request.id)
     with _named(request.id):
-        before = await app.store.close_batch(queue, id)
+        previous = await app.store.close_batch(queue, id)
     app.notify(queue)
-    return {"before": before}
+    return {"previous": previous}
 
 
 async def cancel_batch(app: App, connection: Connection, request: wire.CancelBatch) -> Body:
     """Close a batch and cancel its tasks."""
     queue, id = connection.identity.check_queue(request.queue), _own_batch(connection, request.id)
     with _named(request.id):
-        before = await app.store.cancel_batch(queue, id)
+        previous = await app.store.cancel_batch(queue, id)
     app.ticker.tick_within(queue, 0)
-    return {"before": before}
+    return {"previous": previous}
 
 
 async def batch(app: App, connection: Connection, request: wire.Batch) -> Body:

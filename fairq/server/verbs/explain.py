@@ -38,12 +38,12 @@ async def tenant_report(app: App, connection: Connection, request: wire.TenantRe
 
 async def _share(app: App, queue: str, tenant: str) -> Body:
     """Return what a tenant was given and entitled to since a sample; empty without a sample."""
-    before = app.shares.before(queue, tenant)
-    if before is None:
+    previous = app.shares.previous(queue, tenant)
+    if previous is None:
         return {}
     (now,) = await app.store.tenants(queue, [tenant])
-    delivered, entitled = now.delivered - before.delivered, now.entitled - before.entitled
-    over_ms = round((trio.current_time() - before.at) * 1000)
+    delivered, entitled = now.delivered - previous.delivered, now.entitled - previous.entitled
+    over_ms = round((trio.current_time() - previous.at) * 1000)
     if entitled < 0:  # its account was reset since the sample
         return {}
     return {"delivered": delivered, "entitled": entitled, "share_over_ms": over_ms}

@@ -15,10 +15,10 @@ from fairq.wire import messages as wire
 async def set_limits(app: App, connection: Connection, request: wire.SetLimits) -> Body:
     """Set limits of a tenant, or of all tenants without such a limit of their own."""
     queue, tenant = connection.identity.check_queue(request.queue), tenant_or_all(request.tenant)
-    before = await app.store.set_limits(queue, tenant, check_limits(request.limits, tenant))
+    previous = await app.store.set_limits(queue, tenant, check_limits(request.limits, tenant))
     app.ticker.tick_within(queue, 0)  # a higher rate admits parked tenants
     app.notify(queue)
-    return {"before": asdict(before)}
+    return {"previous": asdict(previous)}
 
 
 async def limits(app: App, connection: Connection, request: wire.Limits) -> Body:
@@ -48,12 +48,12 @@ async def set_opening_hours(app: App, connection: Connection, request: wire.SetO
     now_ms, _ = await app.store.opening_hours(queue, [tenant])
     if hours.text:
         hours.is_open, hours.changes_at_ms = turn(hours.text, now_ms)
-    before = await app.store.set_opening_hours(queue, hours)
+    previous = await app.store.set_opening_hours(queue, hours)
     if hours.text:
         app.ticker.tick_within(queue, hours.changes_at_ms - now_ms)
     app.notify(queue)
     return {
-        "before": before,
+        "previous": previous,
         "opening_hours": hours.text,
         "is_open": hours.is_open,
         "changes_at_ms": hours.changes_at_ms,

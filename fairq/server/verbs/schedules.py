@@ -60,16 +60,16 @@ async def schedule(app: App, connection: Connection, request: wire.Schedule) -> 
 async def unschedule(app: App, connection: Connection, request: wire.Unschedule) -> Body:
     """Delete a schedule."""
     queue, tenant, name = _target(connection, request)
-    return {"before": await app.store.unschedule(queue, tenant, name)}
+    return {"previous": await app.store.unschedule(queue, tenant, name)}
 
 
 async def pause_schedule(app: App, connection: Connection, request: wire.PauseSchedule) -> Body:
     """Stop a schedule from firing."""
     queue, tenant, name = _target(connection, request)
-    before = await app.store.pause_schedule(queue, tenant, name)
-    if before is None:
+    previous = await app.store.pause_schedule(queue, tenant, name)
+    if previous is None:
         raise _none(queue, tenant, name)
-    return {"before": before}
+    return {"previous": previous}
 
 
 async def resume_schedule(app: App, connection: Connection, request: wire.ResumeSchedule) -> Body:
@@ -81,11 +81,11 @@ async def resume_schedule(app: App, connection: Connection, request: wire.Resume
             raise _none(queue, tenant, name)
         state = found[0].state
         if not state.is_paused:
-            return {"before": False}
+            return {"previous": False}
         next_at = next_fire(state.timing, now_ms, state.next_at_ms)
         if await app.store.resume_schedule(queue, found[0], next_at):
             app.ticker.tick_within(queue, next_at - now_ms)
-            return {"before": True}
+            return {"previous": True}
 
 
 def _none(queue: str, tenant: str, name: str) -> FairqError:

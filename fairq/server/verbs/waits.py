@@ -54,7 +54,7 @@ class _Answer:
         """Read which of these tasks have ended; returns how many. A frame is sent for each page but the last."""
         if not ids:
             return 0
-        before, at = len(self.waited_for), 0
+        count, at = len(self.waited_for), 0
         async with self.connection.long_answer():  # one message may wake many requests, and results may be long
             states = await self.app.store.tasks(self.queue, ids)
             while at < len(ids):
@@ -65,7 +65,7 @@ class _Answer:
                     if result is not None or state.state in _ENDS:
                         self.rows.append(_end_of(self.waited_for.pop(id), state, result))
                 at += len(results)
-        return before - len(self.waited_for)
+        return count - len(self.waited_for)
 
     def tell(self) -> None:
         """Send what was read, if any."""
