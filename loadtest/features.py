@@ -23,7 +23,7 @@ from loadtest.stores import opened
 UNREACHED = 1_000_000  # of limits: all rows do the same work
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 VERBS = ("enqueue", "claim", "ack")
-LEVELS = (25, 50, 75)
+PRIORITIES = (25, 50, 75)
 PLACES = 5  # of a tenant's batch: the tasks of the other rounds are held until an acknowledgement makes room
 
 
@@ -69,7 +69,7 @@ FEATURES = (
     _own("guarantees of their own", guaranteed=1),
     _own("quotas of their own", queued=UNREACHED, stored_bytes=UNREACHED * len(PAYLOAD)),
     Feature("windows, open", for_tenant=_open_window),
-    Feature("priorities, three levels", asks=lambda _, n: {"priority": LEVELS[n % len(LEVELS)]}),
+    Feature("three priorities", asks=lambda _, n: {"priority": PRIORITIES[n % len(PRIORITIES)]}),
     Feature("dedupe keys", asks=lambda tenant, n: {"dedupe_key": f"{tenant}-{n}"}),
     Feature("results", asks=lambda *_: {"result_ttl_ms": HOUR_MS}),
     Feature("batches with a cap", for_tenant=_open_batch, asks=lambda tenant, _: {"batch": f"{tenant}-batch"}),

@@ -256,7 +256,7 @@ async def features(p: Probe) -> None:
             )
 
     await fill(made)
-    what = f"{c} of as many tenants, batches, levels, with everything"
+    what = f"{c} of as many tenants, batches, priorities, with everything"
     await p.measure("claim", what.replace(str(c), str(CLAIM), 1), Q, _claim(count, CLAIM))
 
     async def again() -> Args:
@@ -378,24 +378,24 @@ def _acks_any(p: Probe) -> Prepare:
 
 
 async def tombstones(p: Probe) -> None:
-    """Entries of cancelled and expired tasks, and a hundred levels, in the lists of a tenant."""
+    """Entries of cancelled and expired tasks, and a hundred priorities, in the lists of a tenant."""
     s, c, count = p.sizes, p.sizes.call, itertools.count()
     many = s.many // 2
-    for levels in (1, 100):
+    for priorities in (1, 100):
         await p.start_over()
-        tasks = [NewTask(id_of("v", n), SMALL, priority=n % levels if levels > 1 else 50) for n in range(many)]
+        tasks = [NewTask(id_of("v", n), SMALL, priority=n % priorities if priorities > 1 else 50) for n in range(many)]
         await enqueue(p, tenant(0), tasks)
-        # the first of each level stays in front of the others, which are void then
-        gone = [task.id for task in tasks[2 * levels : -1]]
+        # the first of each priority stays in front of the others, which are tombstones then
+        gone = [task.id for task in tasks[2 * priorities : -1]]
         first, rest = gone[: s.rounds * CHANGES], gone[s.rounds * CHANGES :]
         parts = iter([first[at : at + CHANGES] for at in range(0, len(first), CHANGES)])
 
         async def some(parts: Iterator[Args] = parts) -> Args:
             return next(parts)
 
-        await p.measure("cancel", f"{CHANGES} of one tenant, {levels} levels, {many:,} tasks", Q, some)
+        await p.measure("cancel", f"{CHANGES} of one tenant, {priorities} priorities, {many:,} tasks", Q, some)
         await for_all(chunks(rest, CHANGES), lambda part: p.call("cancel", Q, *part))
-        where = f"{many:,} entries that are void, {levels} levels"
+        where = f"{many:,} tombstones, {priorities} priorities"
         await p.measure("peek", where, Q, (tenant(0), 500))
         await p.measure("why", where, Q, (tasks[-1].id,))
         await p.measure("claim", where, Q, _claim(count, CLAIM), calls=10)
@@ -403,18 +403,18 @@ async def tombstones(p: Probe) -> None:
     await p.start_over()
 
     async def leveled(n: int) -> None:
-        tasks = [NewTask(id_of("y", n * 100 + level), SMALL, priority=level) for level in range(100)]
+        tasks = [NewTask(id_of("y", n * 100 + priority), SMALL, priority=priority) for priority in range(100)]
         await p.store.enqueue(Q, tenant(n), tasks)
 
     await for_all(range(c), leveled)
-    where = f"{c} of as many tenants with 100 levels each"
+    where = f"{c} of as many tenants with 100 priorities each"
     await p.measure("claim", where.replace(str(c), str(CLAIM), 1), Q, _claim(count, CLAIM))
     await p.measure("peek", where, Q, (tenant(0), 500))
     numbers = iter(range(10_000))
 
     async def last() -> Args:
-        level = 99 - next(numbers)
-        return [id_of("y", n * 100 + level) for n in range(CHANGES)]
+        priority = 99 - next(numbers)
+        return [id_of("y", n * 100 + priority) for n in range(CHANGES)]
 
     await p.measure("cancel", where.replace(str(c), str(CHANGES), 1), Q, last)
     await p.measure("settle", f"release, {where}", Q, settling(p, "release"))

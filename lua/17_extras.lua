@@ -1,13 +1,14 @@
--- What few tasks ask for: a priority other than the usual one, a dedupe key, a place in a batch, that their result is
+-- What few tasks ask for: a priority other than the default, a dedupe key, a place in a batch, that their result is
 -- kept, that what becomes of them is told.
 --
 -- It stands in the hash `extras`, for those tasks only; `features` of their records and runs says so, and
 -- `queue.tasks_with_options` counts them: for tasks that ask for nothing, nothing more is read or written than without
 -- all this.
 --
--- Priority. A tenant's ready tasks stand in one list per level, 0 (most urgent) to 99; the usual level's list is
--- `ready:<tenant>`, the others are `ready:<tenant>:<level>` and named in the sorted set `levels:<tenant>`, where a
--- level stays until a pop finds its list empty. Levels order a tenant's own tasks; to the fair pick they are nothing.
+-- Priority. A tenant's ready tasks stand in one list per priority, 0 (most urgent) to 99; the default priority's list
+-- is `ready:<tenant>`, the others are `ready:<tenant>:<priority>` and named in the sorted set `priorities:<tenant>`,
+-- where a priority stays until a pop finds its list empty. Priorities order a tenant's own tasks only; the fair pick
+-- does not read them.
 --
 -- Dedupe. `unique:<tenant>:<key>` says which task holds a key, and until when: 0, until the task is done, dead or
 -- cancelled; or, where the caller gave a period, for that long after it was enqueued, whatever becomes of it (its TTL
@@ -138,41 +139,41 @@ end
 
 end
 
-local levels = {}  -- what other sections call
+local priorities = {}  -- what other sections call
 do
 
--- The list of a tenant's ready tasks of a level.
-function levels.list(call, t, level)
-  local usual = key(call, 'ready:' .. t.name)
-  return level == DEFAULT_PRIORITY and usual or usual .. ':' .. level
+-- The list of a tenant's ready tasks of a priority.
+function priorities.list(call, t, priority)
+  local default = key(call, 'ready:' .. t.name)
+  return priority == DEFAULT_PRIORITY and default or default .. ':' .. priority
 end
 
 -- The field of an entry in `tombstone:<tenant>`.
-function levels.field(id, level)
-  return level == DEFAULT_PRIORITY and id or level .. ':' .. id
+function priorities.field(id, priority)
+  return priority == DEFAULT_PRIORITY and id or priority .. ':' .. id
 end
 
--- The levels whose lists may hold tasks of this tenant, most urgent first.
-function levels.of(call, t)
+-- The priorities whose lists may hold tasks of this tenant, most urgent first.
+function priorities.of(call, t)
   local found = {DEFAULT_PRIORITY}
-  if accounts.details_of(call, t).levels == 0 then return found end
-  for _, level in ipairs(redis.call('ZRANGE', key(call, 'levels:' .. t.name), 0, -1)) do
-    found[#found + 1] = tonumber(level)
+  if accounts.details_of(call, t).priorities == 0 then return found end
+  for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. t.name), 0, -1)) do
+    found[#found + 1] = tonumber(priority)
   end
   table.sort(found)
   return found
 end
 
-function levels.open(call, t, level)
-  if level == DEFAULT_PRIORITY then return end
+function priorities.open(call, t, priority)
+  if priority == DEFAULT_PRIORITY then return end
   local d = accounts.details_of(call, t)
-  d.levels = d.levels + redis.call('ZADD', key(call, 'levels:' .. t.name), level, level)
+  d.priorities = d.priorities + redis.call('ZADD', key(call, 'priorities:' .. t.name), priority, priority)
 end
 
-function levels.close(call, t, level)
-  if level == DEFAULT_PRIORITY then return end
+function priorities.close(call, t, priority)
+  if priority == DEFAULT_PRIORITY then return end
   local d = accounts.details_of(call, t)
-  d.levels = d.levels - redis.call('ZREM', key(call, 'levels:' .. t.name), level)
+  d.priorities = d.priorities - redis.call('ZREM', key(call, 'priorities:' .. t.name), priority)
 end
 
 end

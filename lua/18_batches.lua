@@ -16,7 +16,7 @@ local BATCH_KEEP_MS = 86400000  -- how long complete batches are remembered
 local batches = {}  -- what other sections call
 do
 
-local LEVEL_SPAN = 2 ^ 42  -- in the score of a held task, of one level
+local PRIORITY_SPAN = 2 ^ 42  -- in the score of a held task, of one priority
 
 -- A batch, to be changed: `batches.finish` writes it back. nil where there is none.
 local function batch(call, id)
@@ -57,7 +57,7 @@ function batches.count_held(call, t, count)
 end
 
 -- The score of a held task.
-function batches.score(priority, order) return priority * LEVEL_SPAN + order end
+function batches.score(priority, order) return priority * PRIORITY_SPAN + order end
 
 -- Of ids that are to become ready, those that have a place; the others are held.
 function batches.find_places(call, t, ids)

@@ -1,6 +1,6 @@
 -- The places that tasks wait in: ready lists, delayed sets, dead letters.
 --
--- A task is in exactly one of: ready (a list per tenant and level), delayed (a sorted set per tenant, score
+-- A task is in exactly one of: ready (a list per tenant and priority), delayed (a sorted set per tenant, score
 -- start_at_ms), held (18_batches.lua), leased (26_leases.lua), dead (`dead`).
 --
 -- A task that expires inside a ready list cannot be cut out of it in O(1). Its entry stays behind as a *tombstone*,
@@ -38,7 +38,7 @@ function places.put_ready(call, t, ids, push)
   push = push or 'RPUSH'
   if call.queue.tasks_with_options == 0 then
     count_ready(call, t, #ids)
-    redis.call(push, levels.list(call, t, DEFAULT_PRIORITY), unpack(ids))
+    redis.call(push, priorities.list(call, t, DEFAULT_PRIORITY), unpack(ids))
     return
   end
   extras.read(call, ids)
@@ -46,13 +46,13 @@ function places.put_ready(call, t, ids, push)
   count_ready(call, t, #ids)
   local lists = {}
   for _, id in ipairs(ids) do
-    local level = extras.of(call, id).priority
-    lists[level] = lists[level] or {}
-    table.insert(lists[level], id)
+    local priority = extras.of(call, id).priority
+    lists[priority] = lists[priority] or {}
+    table.insert(lists[priority], id)
   end
-  for level, some in pairs(lists) do
-    redis.call(push, levels.list(call, t, level), unpack(some))
-    levels.open(call, t, level)
+  for priority, some in pairs(lists) do
+    redis.call(push, priorities.list(call, t, priority), unpack(some))
+    priorities.open(call, t, priority)
   end
 end
 
@@ -114,18 +114,18 @@ end
 -- For a tenant with nothing ready: what its lists still hold is tombstone.
 function places.drop_lists(call, t)
   local d = accounts.details_of(call, t)
-  if d.tombstones == 0 and d.levels == 0 then return end
+  if d.tombstones == 0 and d.priorities == 0 then return end
   local lists = {}
-  for _, level in ipairs(levels.of(call, t)) do lists[#lists + 1] = levels.list(call, t, level) end
-  redis.call('UNLINK', key(call, 'tombstone:' .. t.name), key(call, 'levels:' .. t.name), unpack(lists))
-  d.tombstones, d.levels = 0, 0
+  for _, priority in ipairs(priorities.of(call, t)) do lists[#lists + 1] = priorities.list(call, t, priority) end
+  redis.call('UNLINK', key(call, 'tombstone:' .. t.name), key(call, 'priorities:' .. t.name), unpack(lists))
+  d.tombstones, d.priorities = 0, 0
 end
 
 -- Whether the entry that comes next in a list is a tombstone; if so, it is no longer counted.
-local function pass_tombstone(call, t, id, level)
+local function pass_tombstone(call, t, id, priority)
   local d = accounts.details_of(call, t)
   if d.tombstones == 0 then return false end
-  local tombstone, field = key(call, 'tombstone:' .. t.name), levels.field(id, level)
+  local tombstone, field = key(call, 'tombstone:' .. t.name), priorities.field(id, priority)
   if redis.call('HEXISTS', tombstone, field) == 0 then return false end
   if redis.call('HINCRBY', tombstone, field, -1) == 0 then redis.call('HDEL', tombstone, field) end
   d.tombstones = d.tombstones - 1
@@ -135,16 +135,16 @@ end
 -- Two tombstones go for each one that comes, once they are at the head: a list that is not popped does not grow for
 -- ever.
 local function void_entry(call, t, id)
-  local level, d = extras.of(call, id).priority, accounts.details_of(call, t)
-  redis.call('HINCRBY', key(call, 'tombstone:' .. t.name), levels.field(id, level), 1)
+  local priority, d = extras.of(call, id).priority, accounts.details_of(call, t)
+  redis.call('HINCRBY', key(call, 'tombstone:' .. t.name), priorities.field(id, priority), 1)
   d.tombstones = d.tombstones + 1
   count_ready(call, t, -1)
   if t.ready == 0 then return places.drop_lists(call, t) end
-  local list = levels.list(call, t, level)
+  local list = priorities.list(call, t, priority)
   for _ = 1, 2 do
     local first = redis.call('LINDEX', list, 0)
-    if not first then return levels.close(call, t, level) end
-    if not pass_tombstone(call, t, first, level) then return end
+    if not first then return priorities.close(call, t, priority) end
+    if not pass_tombstone(call, t, first, priority) then return end
     redis.call('LPOP', list)
   end
 end

@@ -7,11 +7,11 @@ do
 takes.TOMBSTONES_PER_CALL = 500  -- tombstone entries that one call passes over before it leaves the rest to the next
 
 -- The next entries of a list behind those that this call has taken.
-local function next_entries(call, t, level, wanted)
-  local list, taken = levels.list(call, t, level), call.taken or calls.table_of(call, 'taken')
+local function next_entries(call, t, priority, wanted)
+  local list, taken = priorities.list(call, t, priority), call.taken or calls.table_of(call, 'taken')
   local own = taken[list]
   if not own then
-    own = {count = 0, tenant = t, level = level, is_empty = false}
+    own = {count = 0, tenant = t, priority = priority, is_empty = false}
     taken[list] = own
   end
   local entries
@@ -26,9 +26,9 @@ end
 
 -- Adds the entries of a list that are not tombstones to `ids`. `passed`, if given, counts by field the tombstones
 -- that were passed before, and these too; returns how many these were.
-function takes.add_live(call, t, level, entries, ids, passed)
+function takes.add_live(call, t, priority, entries, ids, passed)
   local fields, left, tombstones = {}, {}, 0
-  for i, id in ipairs(entries) do fields[i] = levels.field(id, level) end
+  for i, id in ipairs(entries) do fields[i] = priorities.field(id, priority) end
   for i, count in ipairs(redis.call('HMGET', key(call, 'tombstone:' .. t.name), unpack(fields))) do
     left[fields[i]] = tonumber(count or 0) - (passed[fields[i]] or 0)
   end
@@ -48,14 +48,14 @@ function takes.is_tired(call)
   return call.tombstones >= takes.TOMBSTONES_PER_CALL
 end
 
--- Takes ids of one level until there are `wanted`, passing over tombstones.
-local function take_level(call, t, level, wanted, ids)
+-- Takes ids of one priority until there are `wanted`, passing over tombstones.
+local function take_priority(call, t, priority, wanted, ids)
   while #ids < wanted and not takes.is_tired(call) do
-    local entries = next_entries(call, t, level, wanted - #ids)
+    local entries = next_entries(call, t, priority, wanted - #ids)
     if #entries == 0 then return end
     local marks, d = calls.table_of(call, 'marks'), accounts.details_of(call, t)
     marks[t] = marks[t] or {}
-    local tombstones = takes.add_live(call, t, level, entries, ids, marks[t])
+    local tombstones = takes.add_live(call, t, priority, entries, ids, marks[t])
     d.tombstones, call.tombstones = d.tombstones - tombstones, call.tombstones + tombstones
   end
 end
@@ -64,9 +64,9 @@ end
 function takes.ids(call, t, wanted)
   if accounts.is_plain(t) then return next_entries(call, t, DEFAULT_PRIORITY, wanted) end
   local d = accounts.details_of(call, t)
-  if d.tombstones == 0 and d.levels == 0 then return next_entries(call, t, DEFAULT_PRIORITY, wanted) end
+  if d.tombstones == 0 and d.priorities == 0 then return next_entries(call, t, DEFAULT_PRIORITY, wanted) end
   local ids = {}
-  for _, level in ipairs(levels.of(call, t)) do take_level(call, t, level, wanted, ids) end
+  for _, priority in ipairs(priorities.of(call, t)) do take_priority(call, t, priority, wanted, ids) end
   return ids
 end
 
@@ -78,7 +78,7 @@ function takes.write(call)
     elseif own.count > 1 then
       redis.call('LTRIM', list, own.count, -1)
     end
-    if own.is_empty then levels.close(call, own.tenant, own.level) end
+    if own.is_empty then priorities.close(call, own.tenant, own.priority) end
   end
   for t, marks in pairs(call.marks or {}) do
     local tombstone = key(call, 'tombstone:' .. t.name)

@@ -82,9 +82,9 @@ end
 local function put_back(call, returned)
   for i = #returned, 1, -1 do
     local t, id = returned[i].t, returned[i].id
-    local level = extras.of(call, id).priority
-    redis.call('LPUSH', levels.list(call, t, level), id)
-    levels.open(call, t, level)
+    local priority = extras.of(call, id).priority
+    redis.call('LPUSH', priorities.list(call, t, priority), id)
+    priorities.open(call, t, priority)
   end
 end
 

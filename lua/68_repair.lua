@@ -70,7 +70,7 @@ end
 -- Deletes what the repair has learned; what it keeps of tenants' ready tasks is deleted by its first step.
 function repairs.forget(call)
   local doomed = {}
-  for level = 0, MAX_PRIORITY do doomed[#doomed + 1] = part(call, 'lost:' .. level) end
+  for priority = 0, MAX_PRIORITY do doomed[#doomed + 1] = part(call, 'lost:' .. priority) end
   for _, name in ipairs(PARTS) do doomed[#doomed + 1] = part(call, name) end
   redis.call('UNLINK', key(call, 'repair'), unpack(doomed))
 end

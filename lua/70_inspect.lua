@@ -126,10 +126,10 @@ function verbs.peek(keys, args)
   check_tenant(args[3])
   local t, ids, out, bytes = accounts.named(call, args[3]), {}, {}, 0
   local left = count + math.min(accounts.details_of(call, t).tombstones, takes.TOMBSTONES_PER_CALL)
-  for _, level in ipairs(levels.of(call, t)) do
+  for _, priority in ipairs(priorities.of(call, t)) do
     if left <= 0 or #ids >= count then break end
-    local entries = redis.call('LRANGE', levels.list(call, t, level), 0, left - 1)
-    if #entries > 0 then takes.add_live(call, t, level, entries, ids, {}) end
+    local entries = redis.call('LRANGE', priorities.list(call, t, priority), 0, left - 1)
+    if #entries > 0 then takes.add_live(call, t, priority, entries, ids, {}) end
     left = left - #entries
   end
   ids = {unpack(ids, 1, math.min(#ids, count))}

@@ -6,12 +6,12 @@ local NEAR = 20000  -- entries at either end of a list among which a task is loo
 -- How many of its tenant's tasks stand before a ready one, at least, and whether that is exact.
 local function count_ahead(call, t, id)
   local own, before, tombstones = extras.of(call, id).priority, 0, accounts.details_of(call, t).tombstones
-  for _, level in ipairs(levels.of(call, t)) do
-    if level == own then break end
-    before = before + redis.call('LLEN', levels.list(call, t, level))
+  for _, priority in ipairs(priorities.of(call, t)) do
+    if priority == own then break end
+    before = before + redis.call('LLEN', priorities.list(call, t, priority))
   end
-  local list = levels.list(call, t, own)
-  local twins = tombstones > 0 and redis.call('HGET', key(call, 'tombstone:' .. t.name), levels.field(id, own)) or 0
+  local list = priorities.list(call, t, own)
+  local twins = tombstones > 0 and redis.call('HGET', key(call, 'tombstone:' .. t.name), priorities.field(id, own)) or 0
   local place = redis.call('LPOS', list, id, 'RANK', twins + 1, 'MAXLEN', NEAR)  -- its tombstones stand before it
     or redis.call('LPOS', list, id, 'RANK', -1, 'MAXLEN', NEAR)
   return math.max(before + (place or NEAR) - tombstones, 0), tombstones == 0 and place

@@ -1,6 +1,6 @@
 -- Repair (68_repair.lua): the lists of marks, and of ready tasks.
 --
--- An entry of a ready list is right if it is the last one of a task that is ready and of that level; any other is
+-- An entry of a ready list is right if it is the last one of a task that is ready and of that priority; any other is
 -- tombstone. So a list is walked from its end, and stays as it is. A ready task without an entry comes before the first
 -- task of its list that was enqueued after it: the list is then copied, with the lost ones in between. One that has
 -- tombstones in the list comes last, since its tombstones stand before it.
@@ -77,37 +77,38 @@ function jobs.unnamed(call)
   return true
 end
 
--- The levels for which there is a key that begins so.
+-- The priorities for which there is a key that begins so.
 local function existing(call, beginning)
   local names, found, r = {}, {}, call.repair
-  for level = 0, MAX_PRIORITY do names[level + 1] = beginning .. level end
+  for priority = 0, MAX_PRIORITY do names[priority + 1] = beginning .. priority end
   r.left = r.left - 3
   if redis.call('EXISTS', unpack(names)) == 0 then return found end
   r.left = r.left - 20
-  for level = 0, MAX_PRIORITY do
-    if redis.call('EXISTS', names[level + 1]) == 1 then found[#found + 1] = level end
+  for priority = 0, MAX_PRIORITY do
+    if redis.call('EXISTS', names[priority + 1]) == 1 then found[#found + 1] = priority end
   end
   return found
 end
 
 -- Asks for all that a tenant's ready tasks stand in, or are to.
 local function ask_lists(call, name, details)
-  local found, usual = {DEFAULT_PRIORITY}, key(call, 'ready:' .. name)
-  if call.queue.tasks_with_options > 0 or details.levels > 0 then
+  local found, default = {DEFAULT_PRIORITY}, key(call, 'ready:' .. name)
+  if call.queue.tasks_with_options > 0 or details.priorities > 0 then
     call.repair.left = call.repair.left - 20
-    for level = 0, MAX_PRIORITY do found[level + 1] = level end
+    for priority = 0, MAX_PRIORITY do found[priority + 1] = priority end
   end
-  local names = {part(call, 'ready:' .. name), key(call, 'tombstone:' .. name), key(call, 'levels:' .. name), usual}
-  for _, level in ipairs(found) do
-    if level ~= DEFAULT_PRIORITY then names[#names + 1] = usual .. ':' .. level end
+  local names = {part(call, 'ready:' .. name), key(call, 'tombstone:' .. name), key(call, 'priorities:' .. name),
+    default}
+  for _, priority in ipairs(found) do
+    if priority ~= DEFAULT_PRIORITY then names[#names + 1] = default .. ':' .. priority end
   end
   if redis.call('EXISTS', unpack(names)) == 0 then return end
-  for _, level in ipairs(found) do
-    local list = level == DEFAULT_PRIORITY and usual or usual .. ':' .. level
-    if redis.call('EXISTS', list) == 1 then repairs.ask(call, 'list', level .. ':' .. name) end
+  for _, priority in ipairs(found) do
+    local list = priority == DEFAULT_PRIORITY and default or default .. ':' .. priority
+    if redis.call('EXISTS', list) == 1 then repairs.ask(call, 'list', priority .. ':' .. name) end
   end
   repairs.ask(call, 'tombstones', name)
-  repairs.ask(call, 'levels', name)
+  repairs.ask(call, 'priorities', name)
   repairs.ask(call, 'lost', name)
 end
 
@@ -117,24 +118,24 @@ function jobs.lists(call, job)
   return is_last
 end
 
--- The list that a job is about: level, tenant's name, key.
+-- The list that a job is about: priority, tenant's name, key.
 local function list_of(call, job)
-  local level, name = job.rest:match('^(%d+):(.*)$')
-  level = tonumber(level)
-  return level, name, levels.list(call, {name = name}, level)
+  local priority, name = job.rest:match('^(%d+):(.*)$')
+  priority = tonumber(priority)
+  return priority, name, priorities.list(call, {name = name}, priority)
 end
 
 -- Tells right entries from tombstones, a page from the end of the list on.
 function jobs.list(call, job)
-  local level, name, list = list_of(call, job)
+  local priority, name, list = list_of(call, job)
   local seen, ready = tonumber(job.cursor), part(call, 'ready:' .. name)
   local ids = redis.call('LRANGE', list, -seen - repairs.PAGE, -seen - 1)
   if #ids == 0 then return true end
   extras.read(call, ids)
   local waits, right, tombstones = redis.call('ZMSCORE', ready, unpack(ids)), {}, {}
   for i = #ids, 1, -1 do
-    local id, field = ids[i], levels.field(ids[i], level)
-    if waits[i] and extras.of(call, id).priority == level and redis.call('ZREM', ready, id) == 1 then
+    local id, field = ids[i], priorities.field(ids[i], priority)
+    if waits[i] and extras.of(call, id).priority == priority and redis.call('ZREM', ready, id) == 1 then
       right[#right + 1] = id
     else
       tombstones[field] = (tombstones[field] or 0) + 1
@@ -164,25 +165,26 @@ function jobs.tombstones(call, job)
   return true
 end
 
--- Sees that the levels whose lists hold anything are named, and nothing else is.
-function jobs.levels(call, job)
-  local at, list = key(call, 'levels:' .. job.rest), key(call, 'ready:' .. job.rest)
+-- Sees that the priorities whose lists hold anything are named, and nothing else is.
+function jobs.priorities(call, job)
+  local at, list = key(call, 'priorities:' .. job.rest), key(call, 'ready:' .. job.rest)
   for _, member in ipairs(redis.call('ZRANGE', at, 0, -1)) do
-    local level = tonumber(member)
-    if not level or level < 0 or level > MAX_PRIORITY or level == DEFAULT_PRIORITY or text(level) ~= member then
-      note(call, 'levels', redis.call('ZREM', at, member))
+    local priority = tonumber(member)
+    local is_named = priority and priority >= 0 and priority <= MAX_PRIORITY and priority ~= DEFAULT_PRIORITY
+    if not is_named or text(priority) ~= member then
+      note(call, 'priorities', redis.call('ZREM', at, member))
     end
   end
-  for _, level in ipairs(existing(call, list .. ':')) do
-    if level ~= DEFAULT_PRIORITY then note(call, 'levels', redis.call('ZADD', at, 'NX', level, level)) end
+  for _, priority in ipairs(existing(call, list .. ':')) do
+    if priority ~= DEFAULT_PRIORITY then note(call, 'priorities', redis.call('ZADD', at, 'NX', priority, priority)) end
   end
   return true
 end
 
--- Where a lost task goes: its batch may have no place for it, or it may start later; else into the list of its level.
+-- Where a lost task goes: its batch may have no slot for it, or it may start later; else into its priority's list.
 local function put_lost(call, name, id, fact, touched)
   local b, sums = repairs.batch_of(call, fact), repairs.kept(call, 'sums', SUMS, name)
-  local level = extras.of(call, id).priority
+  local priority = extras.of(call, id).priority
   local tally = b and repairs.kept(call, 'tallies', TALLY, fact.asked.batch)
   if fact.header.start_at > call.now and not fact.run then
     redis.call('ZADD', key(call, 'delayed:' .. name), text(fact.header.start_at), id)
@@ -190,23 +192,23 @@ local function put_lost(call, name, id, fact, touched)
     if tally then tally.admitted = tally.admitted - 1 end
   elseif b and b.max_running > 0 and tally.admitted > b.max_running then
     b.sequence, tally.admitted, sums.held = b.sequence + 1, tally.admitted - 1, sums.held + 1
-    redis.call('ZADD', key(call, 'held:' .. fact.asked.batch), batches.score(level, b.sequence), id)
+    redis.call('ZADD', key(call, 'held:' .. fact.asked.batch), batches.score(priority, b.sequence), id)
     redis.call('HSET', key(call, 'batches'), fact.asked.batch, BATCH.pack(b))
   else
-    local is_tombstone = redis.call('HEXISTS', key(call, 'tombstone:' .. name), levels.field(id, level)) == 1
-    redis.call('ZADD', part(call, 'lost:' .. level), is_tombstone and '+inf' or text(fact.header.enqueued_at), id)
-    touched[level] = true
+    local is_tombstone = redis.call('HEXISTS', key(call, 'tombstone:' .. name), priorities.field(id, priority)) == 1
+    redis.call('ZADD', part(call, 'lost:' .. priority), is_tombstone and '+inf' or text(fact.header.enqueued_at), id)
+    touched[priority] = true
     sums.ready = sums.ready + 1
   end
 end
 
--- Sorts the ready tasks of a tenant that no list has by their levels.
+-- Sorts the ready tasks of a tenant that no list has by their priorities.
 function jobs.lost(call, job)
   local ready, touched = part(call, 'ready:' .. job.rest), {}
   local ids = redis.call('ZRANGE', ready, 0, repairs.PAGE - 1)
   if #ids == 0 then
-    for _, level in ipairs(existing(call, part(call, 'lost:'))) do
-      repairs.ask(call, 'merge', level .. ':' .. job.rest)
+    for _, priority in ipairs(existing(call, part(call, 'lost:'))) do
+      repairs.ask(call, 'merge', priority .. ':' .. job.rest)
     end
     return true
   end
@@ -220,8 +222,8 @@ function jobs.lost(call, job)
 end
 
 -- The lost tasks that come before a task enqueued then, taken out of those that are still to be placed; a page at most.
-local function next_lost(call, level, enqueued_at)
-  local lost = part(call, 'lost:' .. level)
+local function next_lost(call, priority, enqueued_at)
+  local lost = part(call, 'lost:' .. priority)
   local ids = redis.call('ZRANGE', lost, '-inf', enqueued_at, 'BYSCORE', 'LIMIT', 0, repairs.PAGE)
   write('ZREM', lost, ids)
   call.repair.left = call.repair.left - #ids
@@ -230,22 +232,22 @@ end
 
 -- Copies a page of a list, with the lost tasks where they belong.
 function jobs.merge(call, job)
-  local level, name, list = list_of(call, job)
+  local priority, name, list = list_of(call, job)
   local copy, seen = part(call, 'list'), tonumber(job.cursor)
   local entries, out = redis.call('LRANGE', list, seen, seen + repairs.PAGE - 1), {}
   if #entries == 0 then
-    local ids = next_lost(call, level, '+inf')
+    local ids = next_lost(call, priority, '+inf')
     write('RPUSH', copy, ids)
     if #ids > 0 then return false end
     redis.call('UNLINK', list)
     redis.call('RENAME', copy, list)
-    if level ~= DEFAULT_PRIORITY then redis.call('ZADD', key(call, 'levels:' .. name), level, level) end
+    if priority ~= DEFAULT_PRIORITY then redis.call('ZADD', key(call, 'priorities:' .. name), priority, priority) end
     return true
   end
   local found = records.of(call, entries)
   for i, id in ipairs(entries) do
     local is_task = records.is_task(found[i])
-    local first = is_task and next_lost(call, level, '(' .. text(records.read(found[i]).enqueued_at)) or {}
+    local first = is_task and next_lost(call, priority, '(' .. text(records.read(found[i]).enqueued_at)) or {}
     for _, lost in ipairs(first) do out[#out + 1] = lost end
     if #first + #out >= 2 * repairs.PAGE or #first == repairs.PAGE then break end  -- there may be more before this one
     out[#out + 1], seen = id, seen + 1

@@ -16,7 +16,9 @@ do
 
 local KEYS_PER_SLICE = 150
 local FIELDS_PER_READ, READS_PER_SLICE = 100, 20
-local OF_TENANT = {'ready:', 'levels:', 'tombstone:', 'delayed:', 'events:', 'deaths:', 'schedules:', 'repair:ready:'}
+local OF_TENANT = {
+  'ready:', 'priorities:', 'tombstone:', 'delayed:', 'events:', 'deaths:', 'schedules:', 'repair:ready:',
+}
 local OF_BATCH = {'members:', 'held:'}
 local OF_RUN = {'progress:'}
 local FIXED = {
@@ -34,8 +36,8 @@ end
 
 local function doom_tenant(call, doomed, name)
   append(call, doomed, OF_TENANT, name)
-  for _, level in ipairs(redis.call('ZRANGE', key(call, 'levels:' .. name), 0, -1)) do
-    doomed[#doomed + 1] = key(call, 'ready:' .. name .. ':' .. level)
+  for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. name), 0, -1)) do
+    doomed[#doomed + 1] = key(call, 'ready:' .. name .. ':' .. priority)
   end
 end
 

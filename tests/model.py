@@ -180,16 +180,18 @@ class Model(Scheduling):
 
     def put_ready(self, t: Tenant, id: str, at_head: bool = False) -> None:
         """Put a task on its tenant's list, among those of its priority; without a place in its batch it is held."""
-        level, b = self.records[id].priority, self.batch_of(id)
+        priority, b = self.records[id].priority, self.batch_of(id)
         if b and 0 < b.max_running <= b.admitted:
             b.sequence += 1
-            b.held[id] = level * 2**42 + b.sequence
+            b.held[id] = priority * 2**42 + b.sequence
             t.held += 1
             return
         if b:
             b.admitted += 1
-        levels = [self.records[other].priority for other in t.ready]
-        t.ready.insert(next((i for i, other in enumerate(levels) if other + at_head > level), len(levels)), id)
+        priorities = [self.records[other].priority for other in t.ready]
+        t.ready.insert(
+            next((i for i, other in enumerate(priorities) if other + at_head > priority), len(priorities)), id
+        )
         self.readied = self.readied or not t.blocked
 
     def put_delayed(self, t: Tenant, id: str, start_at: float) -> None:

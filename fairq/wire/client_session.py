@@ -153,7 +153,7 @@ def _encode_task(task: NewTask) -> dict[str, Any]:
     body: dict[str, Any] = {"id": task.id, name: payload}
     if task[2:] != _PLAIN:
         options = zip(_TASK_OPTIONS, task[2:], _PLAIN, strict=True)
-        body.update((name, value) for name, value, usual in options if value != usual)
+        body.update((name, value) for name, value, default in options if value != default)
     return body
 
 

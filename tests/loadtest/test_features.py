@@ -13,7 +13,7 @@ from fairq.store import keys
 from fairq.store.embedded import embedded_store
 from fairq.store.store import Store
 from loadtest.bench import PAYLOAD, Bench
-from loadtest.features import FEATURES, LEVELS, OFF, PLACES, VERBS, Feature, Features, Side, Sizes, of_off, tables
+from loadtest.features import FEATURES, OFF, PLACES, PRIORITIES, VERBS, Feature, Features, Side, Sizes, of_off, tables
 from loadtest.report import Progress
 from loadtest.stores import opened
 
@@ -78,9 +78,9 @@ WAITING: dict[
     "guarantees of their own": (limit("guaranteed"), 1, None),
     "quotas of their own": (limit("queued"), 1_000_000, None),
     "windows, open": (open_windows, TENANTS, 0),
-    "priorities, three levels": (
-        key("ZCARD", f"levels:{TENANT}"),
-        len(LEVELS) - 1,
+    "three priorities": (
+        key("ZCARD", f"priorities:{TENANT}"),
+        len(PRIORITIES) - 1,
         0,
     ),  # the usual one is not named there
     "dedupe keys": (key("GET", f"unique:{TENANT}:{TENANT}-4"), b"0 t2-4", None),
@@ -96,7 +96,7 @@ ENDED: dict[str, tuple[Look, object, object]] = {  # and when they have ended
 def test_every_feature_is_looked_at() -> None:
     assert [feature.name for feature in FEATURES] == [
         "a cap for all", "caps of their own", "rates of their own", "guarantees of their own", "quotas of their own",
-        "windows, open", "priorities, three levels", "dedupe keys", "results", "batches with a cap", "events", "expiry",
+        "windows, open", "three priorities", "dedupe keys", "results", "batches with a cap", "events", "expiry",
     ]  # fmt: skip
     assert {feature.name for feature in FEATURES} == WAITING.keys() | ENDED.keys()
 

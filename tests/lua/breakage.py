@@ -178,7 +178,7 @@ BREAKS: dict[str, Callable[[Breaker, str], Any]] = {
     "done": Breaker.list_,
     "class": Breaker.class_,
     "tombstone": Breaker.tombstone,
-    "levels": Breaker.set_,
+    "priorities": Breaker.set_,
     "due": Breaker.set_,
     "leases": Breaker.set_,
     "extended": Breaker.set_,
@@ -196,7 +196,7 @@ BREAKS: dict[str, Callable[[Breaker, str], Any]] = {
         "ACCOUNT", "leased", "ready", "slot", "class", "standing", "is_on_wake_list", "is_odd", "starts"
     ),
     "accounts books": Breaker.books,
-    "tenants": record_of("DETAILS", "held", "delayed", "dead", "tombstones", "levels", "limited"),
+    "tenants": record_of("DETAILS", "held", "delayed", "dead", "tombstones", "priorities", "limited"),
     "batches": record_of("BATCH", "running", "admitted", "total", deletes=False),
     "runs": record_of("RUN", "features", deletes=False),
     "extras": record_of("EXTRAS", "priority", deletes=False),

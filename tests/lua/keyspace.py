@@ -19,12 +19,12 @@ HASHES = (
 )  # fmt: skip
 PLAIN_KEYS = {"test", "queue", "wake", "sweep", "idle", *SCORES, *HASHES}
 NUMBERED_KEYS = {
-    "ready", "delayed", "tombstone", "done", "levels", "unique", "held", "members", "result", "deaths", "schedules",
+    "ready", "delayed", "tombstone", "done", "priorities", "unique", "held", "members", "result", "deaths", "schedules",
     "events", "class",
 }  # fmt: skip
 GIFT = 2
 OUT, AWAKE, LEASED, STOPPING, MINUTE_MS = 0, -1, 0, 3, 60_000
-USUAL, COMPLETE, CLOSED, RATE_LIMITED = "50", 2, 2, 4
+DEFAULT, COMPLETE, CLOSED, RATE_LIMITED = "50", 2, 2, 4
 HAS_EXTRAS, IS_LARGE = 1, 2
 
 
@@ -111,21 +111,21 @@ class Keyspace:
             n.partition(":")[2]: {k.decode() for k, _ in values[n]} for n in self.names if n[:8] == "members:"
         }
         self.lists: dict[str, list[str]] = {t: [] for t in self.seats}
-        self.levels: dict[str, dict[str, list[str]]] = {t: {} for t in self.seats}
+        self.priorities: dict[str, dict[str, list[str]]] = {t: {} for t in self.seats}
         for name in self.names:
-            kind, tenant, level = (*name.split(":"), USUAL)[:3] if name.startswith("ready:") else ("", "", "")
+            kind, tenant, priority = (*name.split(":"), DEFAULT)[:3] if name.startswith("ready:") else ("", "", "")
             if kind:
-                self.levels[tenant][level] = [id.decode() for id in values[name]]
-                self.lists[tenant] += self.levels[tenant][level]
-        self.open_levels = {t: {k.decode() for k, _ in values.get(f"levels:{t}", [])} for t in self.seats}
+                self.priorities[tenant][priority] = [id.decode() for id in values[name]]
+                self.lists[tenant] += self.priorities[tenant][priority]
+        self.open_priorities = {t: {k.decode() for k, _ in values.get(f"priorities:{t}", [])} for t in self.seats}
         self.delayed = {t: {k.decode(): v for k, v in values.get(f"delayed:{t}", [])} for t in self.seats}
         self.buried = {t: {k.decode(): v for k, v in values.get(f"deaths:{t}", [])} for t in self.seats}
         self.tombstones: dict[str, Counter[str]] = {t: Counter() for t in self.seats}
-        self.level_tombstones: dict[str, dict[str, Counter[str]]] = {t: {} for t in self.seats}
+        self.priority_tombstones: dict[str, dict[str, Counter[str]]] = {t: {} for t in self.seats}
         for t in self.seats:
             for field, count in dict(values.get(f"tombstone:{t}", {})).items():
-                level, _, id = field.decode().rpartition(":")
-                self.level_tombstones[t].setdefault(level or USUAL, Counter())[id] += int(count)
+                priority, _, id = field.decode().rpartition(":")
+                self.priority_tombstones[t].setdefault(priority or DEFAULT, Counter())[id] += int(count)
                 self.tombstones[t][id] += int(count)
         self.heads = {
             f"{t}/{k.decode()}": v for t in self.seats for k, v in dict(values.get(f"schedules:{t}", {})).items()
@@ -142,7 +142,7 @@ class Keyspace:
             pipeline.get(key)
         elif kind in ("wake", "ready", "done"):
             pipeline.lrange(key, 0, -1)
-        elif kind in SCORES or kind in ("idle", "delayed", "levels", "held", "members"):
+        elif kind in SCORES or kind in ("idle", "delayed", "priorities", "held", "members"):
             pipeline.zrange(key, 0, -1, withscores=True)
         elif kind == "events":
             pipeline.xrange(key)
@@ -264,21 +264,21 @@ class Keyspace:
         return len(self.payloads[id]) if id in self.payloads else len(self.records[id]) - self.headers[id].end
 
     def check_extras(self) -> None:
-        """What a task asks for is there as long as the task; a key is its holder's; tasks stand in their levels."""
+        """What a task asks for is there as long as the task; a key is its holder's; a task is in its list."""
         assert self.extras.keys() <= self.records.keys()
         assert len(self.extras) == self.queue.tasks_with_options
         for name, held in self.unique.items():
             until, _, id = held.partition(" ")
             key = name.split(":", 2)[2]
             assert until != "0" or self.extras[id].key == key, name
-        for tenant, levels in self.levels.items():
-            assert {level for level in levels if level != USUAL} <= self.open_levels[tenant]
-            assert len(self.open_levels[tenant]) == self.seats[tenant].levels
-            for level, ids in levels.items():
-                tombstone = self.level_tombstones[tenant].get(level, Counter())
-                assert tombstone <= Counter(ids), (tenant, level)
+        for tenant, priorities in self.priorities.items():
+            assert {priority for priority in priorities if priority != DEFAULT} <= self.open_priorities[tenant]
+            assert len(self.open_priorities[tenant]) == self.seats[tenant].priorities
+            for priority, ids in priorities.items():
+                tombstone = self.priority_tombstones[tenant].get(priority, Counter())
+                assert tombstone <= Counter(ids), (tenant, priority)
                 live = Counter(ids) - tombstone
-                assert all((str(self.extras[id].priority) if id in self.extras else USUAL) == level for id in live)
+                assert all((str(self.extras[id].priority) if id in self.extras else DEFAULT) == priority for id in live)
 
     def check_batches(self, ready: dict[str, str]) -> None:
         """A batch's counts are those of its tasks, and no more have a place than its cap allows."""
@@ -379,7 +379,7 @@ class Keyspace:
         for tenant, seat in self.seats.items():
             assert seat.bytes == self.kept_by(tenant, seat.tag), tenant
             assert not seat.blocked & RATE_LIMITED or tenant in self.parked, tenant
-            odd = (seat.tombstones, seat.levels, seat.blocked, seat.limited, seat.cause)
+            odd = (seat.tombstones, seat.priorities, seat.blocked, seat.limited, seat.cause)
             assert seat.is_odd == any(odd), tenant
             assert not 0 < seat.leased < self.guaranteed(tenant) or seat.slot <= 0, "guaranteed tenants are not drawn"
         is_open = {name: unpack("HOURS", head) for name, head in self.windows.items()}

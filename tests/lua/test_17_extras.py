@@ -47,7 +47,7 @@ def test_a_task_keeps_its_priority_through_delay_retry_and_release(queue: Queue)
     assert queue.peek("ada") == ["late", "plain", "plain2"]
 
 
-def test_an_emptied_level_leaves_nothing_behind(queue: Queue) -> None:
+def test_an_emptied_priority_leaves_nothing_behind(queue: Queue) -> None:
     queue.enqueue("ada", "a", priority=7)
     queue.enqueue("ada", "b")
     for lease in queue.claim(5):
@@ -56,7 +56,7 @@ def test_an_emptied_level_leaves_nothing_behind(queue: Queue) -> None:
     assert ids(queue) == ["c"]
     keys: list[Any] = queue.client.keys("*")
     left = {key.decode().removeprefix(queue.prefix) for key in keys}
-    assert not {name for name in left if name.startswith((":levels", ":ready", ":extras"))}
+    assert not {name for name in left if name.startswith((":priorities", ":ready", ":extras"))}
 
 
 def test_a_second_task_with_the_key_gets_the_first_ones_id(queue: Queue) -> None:

@@ -67,16 +67,16 @@ def places(keys: Keyspace) -> dict[str, str]:
 def live(keys: Keyspace) -> dict[tuple[str, str], list[str]]:
     """Read the ready tasks of each list, without tombstones, in their order."""
     found = {}
-    for tenant, levels in keys.levels.items():
-        for level, ids in levels.items():
-            tombstones = keys.level_tombstones[tenant].get(level, Counter()).copy()
+    for tenant, priorities in keys.priorities.items():
+        for priority, ids in priorities.items():
+            tombstones = keys.priority_tombstones[tenant].get(priority, Counter()).copy()
             order = []
             for id in ids:
                 if tombstones[id]:
                     tombstones[id] -= 1
                 else:
                     order.append(id)
-            found[tenant, level] = order
+            found[tenant, priority] = order
     return found
 
 
@@ -101,7 +101,7 @@ def drain(queue: Queue) -> list[str]:
 
 
 MADE_ANEW = {
-    "ready", "wake", "class", "tombstone", "levels", "due", "leases", "groups", "expiring", "deaths", "dead_counts",
+    "ready", "wake", "class", "tombstone", "priorities", "due", "leases", "groups", "expiring", "deaths", "dead_counts",
     "accounts", "tenants", "extended", "done", "members",
 }  # fmt: skip
 WALKS = range(10)

@@ -145,7 +145,7 @@ def test_what_does_not_wait_has_no_causes(queue: Queue) -> None:
         assert why(queue, id) == Why(id, id, START)
 
 
-def test_places_count_levels_and_leave_out_tombstones(queue: Queue) -> None:
+def test_places_count_priorities_and_leave_out_tombstones(queue: Queue) -> None:
     queue.enqueue("ada", "urgent1", "urgent2", priority=1)
     queue.enqueue("ada", "a", "b", "t")
     queue.enqueue("ada", "later", priority=99)

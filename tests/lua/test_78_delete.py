@@ -205,8 +205,8 @@ def test_it_may_be_broken_off_anywhere_and_begun_again(queue: Queue) -> None:
 
 def test_a_slice_deletes_a_bounded_number_of_keys(queue: Queue) -> None:
     for name in range(40):
-        for level in range(0, 100, 2):
-            queue.enqueue(f"t-{name}", f"{name}-{level}", priority=level)
+        for priority in range(0, 100, 2):
+            queue.enqueue(f"t-{name}", f"{name}-{priority}", priority=priority)
     queue.call("block_queue", 1, 1)
     before = queue.client.dbsize()
     while queue.call("empty_queue") == b"more":

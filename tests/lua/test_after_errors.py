@@ -35,7 +35,7 @@ KEYS = [
     "extras",
     "ready:ada",
     "ready:ada:0",
-    "levels:ada",
+    "priorities:ada",
     "tombstone:ada",
     "wake",
     "tenants",

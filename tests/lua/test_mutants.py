@@ -33,7 +33,7 @@ ODD = {  # who must be looked at more closely: the field that says so
     "a blocked tenant": "blocked",
     "a limited tenant": "limited",
     "a tenant with tombstones": "tombstones",
-    "a tenant with levels": "levels",
+    "a tenant with priorities": "priorities",
     "a tenant that was kept out": "cause",
 }
 
@@ -121,15 +121,15 @@ MUTANTS = [
     Mutant("a dead task holds its key", "  extras.free_key(call, t.name, id)\n", ""),
     Mutant("a task frees another one's key", "if redis.call('GET', at) == '0 ' .. id then", "if true then"),
     Mutant("a key is held for ever", "(until_ms == '0' or tonumber(until_ms) > call.now)", "true"),
-    Mutant("levels are served in any order", "  table.sort(found)\n", ""),
+    Mutant("priorities are served in any order", "  table.sort(found)\n", ""),
     Mutant(
-        "a level that is opened is not noted",
-        "    redis.call(push, levels.list(call, t, level), unpack(some))\n    levels.open(call, t, level)\n",
-        "    redis.call(push, levels.list(call, t, level), unpack(some))\n",
+        "a priority that is opened is not noted",
+        "t, priority), unpack(some))\n    priorities.open(call, t, priority)\n",
+        "t, priority), unpack(some))\n",
     ),
     Mutant(
-        "tombstones are those of any level",
-        "return level == DEFAULT_PRIORITY and id or level .. ':' .. id",
+        "tombstones are those of any priority",
+        "return priority == DEFAULT_PRIORITY and id or priority .. ':' .. id",
         "return id",
     ),
     Mutant("extras outlive their task", "  redis.call('HDEL', key(call, 'extras'), id)\n", ""),
@@ -218,8 +218,8 @@ MUTANTS = [
     ),
     Mutant(
         "a tombstone at the head stays there",
-        "    if not pass_tombstone(call, t, first, level) then return end\n    redis.call('LPOP', list)\n",
-        "    if not pass_tombstone(call, t, first, level) then return end\n",
+        "    if not pass_tombstone(call, t, first, priority) then return end\n    redis.call('LPOP', list)\n",
+        "    if not pass_tombstone(call, t, first, priority) then return end\n",
     ),
     Mutant("a start takes no token", "    limits.spend(call, t, 1)\n", ""),
     Mutant("what does not start takes a token", "  limits.spend(call, t, -1)\n", ""),
@@ -573,7 +573,7 @@ MUTANTS = [
     Mutant("tasks for a server are covered", "call.notify = '1 ' .. server elseif", "call.notify = false elseif"),
     Mutant(
         "more urgent tasks do not stand before one that waits",
-        "    before = before + redis.call('LLEN', levels.list(call, t, level))\n",
+        "    before = before + redis.call('LLEN', priorities.list(call, t, priority))\n",
         "",
     ),
     Mutant("a place among tombstones is called exact", "tombstones == 0 and place\n", "place\n"),
@@ -819,16 +819,16 @@ MUTANTS = [
     ),
     Mutant(
         "what a reply has no room for goes to the end",
-        "    redis.call('LPUSH', levels.list(call, t, level), id)",
-        "    redis.call('RPUSH', levels.list(call, t, level), id)",
+        "    redis.call('LPUSH', priorities.list(call, t, priority), id)",
+        "    redis.call('RPUSH', priorities.list(call, t, priority), id)",
     ),
     Mutant(
         "what a reply has no room for is turned round", "  for i = #returned, 1, -1 do", "  for i = 1, #returned do"
     ),
     Mutant(
-        "what a reply has no room for is in no level",
-        "    redis.call('LPUSH', levels.list(call, t, level), id)\n    levels.open(call, t, level)\n",
-        "    redis.call('LPUSH', levels.list(call, t, level), id)\n",
+        "what a reply has no room for is in no priority",
+        "    redis.call('LPUSH', priorities.list(call, t, priority), id)\n    priorities.open(call, t, priority)\n",
+        "    redis.call('LPUSH', priorities.list(call, t, priority), id)\n",
     ),
     Mutant(
         "the end of what a reply has no room for is not watched",
@@ -1090,7 +1090,7 @@ LATE = {
     "extended leases of before the time went back go on",
     "a tick does not see the next end of an extended lease",
     "marks of one call are alike",
-    "what a reply has no room for is in no level",
+    "what a reply has no room for is in no priority",
     "the end of what a reply has no room for is not watched",
 }
 LONG = pytest.mark.timeout(600)
