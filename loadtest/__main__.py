@@ -97,7 +97,7 @@ def show(result: dict[str, Any], *, as_json: bool, out: Path | None) -> None:
 
 
 async def main(arguments: argparse.Namespace) -> int:
-    """Run what was asked for and print it; returns the exit code."""
+    """Run the scenarios asked for and print their results; returns the exit code."""
     if arguments.peers_dir:
         os.environ[PEERS_VARIABLE] = str(arguments.peers_dir)
     if arguments.redis:

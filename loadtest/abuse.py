@@ -42,7 +42,7 @@ DELAYED = {"pending waits", "queue names"}  # rows in which the victim has delay
 NEWCOMERS = {"silent connections", "refused handshakes"}  # and in which somebody else connects
 WORKERS = {"slow worker": 8}  # how many tasks the abuser itself is to acknowledge
 
-Rounds = dict[str, list[float]]  # what was measured in a round: name of the figure -> ms of each task
+Rounds = dict[str, list[float]]  # measurements of a round: name of the figure -> ms of each task
 
 
 @frozen
@@ -77,7 +77,7 @@ def summary(undisturbed: Sequence[Sequence[float]], abused: Sequence[Sequence[fl
 
 @frozen
 class Pair:
-    """A round without and a round with an abuser: what was measured, what that did, and what it cost."""
+    """A round without and a round with an abuser: the measurements, the effect and the cost."""
 
     undisturbed: Rounds
     abused: Rounds
@@ -190,7 +190,7 @@ def _ms_since(moment: float) -> float:
 
 
 async def _at_rate(rate: float, seconds: float, act: Callable[[], Awaitable[None]]) -> None:
-    """Act at fixed moments, whether what was begun before has ended or not."""
+    """Act at fixed moments, whether earlier actions have ended or not."""
     began = trio.current_time()
     async with trio.open_nursery() as nursery:
         for n in range(max(1, round(rate * seconds))):

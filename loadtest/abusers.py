@@ -27,7 +27,7 @@ from fairq.tokens import make_token
 from fairq.wire.messages import SUBPROTOCOL, Role
 
 TENANT, WORKER, OPERATOR = "dev-tenant:abuser", "dev-worker", "dev-operator"
-QUEUE = "abuse"  # nobody works for it
+QUEUE = "abuse"  # no worker takes its tasks
 ADDRESS = "127.0.0.2"  # not the victim's: servers count by address, too
 PACE_S = 0.016
 AGAIN_S = 0.02  # between two connections
@@ -122,7 +122,7 @@ class Link:
 
 @define(eq=False)
 class Site:
-    """Where and how long to abuse, and what was done."""
+    """Where and how long to abuse, and a record of the abuse."""
 
     url: str
     seconds: float
@@ -306,7 +306,7 @@ async def silent_connections(site: Site) -> None:
 
 
 async def refused_handshakes(site: Site) -> None:
-    """Ask 200 times a second to be let in, with tokens that nobody knows."""
+    """Open 200 connections a second, with unknown tokens."""
 
     async def knock() -> None:
         try:
@@ -372,7 +372,7 @@ ABUSERS: dict[str, Callable[[Site], Awaitable[None]]] = {
 
 
 async def abuse(name: str, url: str, seconds: float) -> Counter[str]:
-    """Abuse a server for so long; returns what was done."""
+    """Abuse a server for so long; returns the record of it."""
     site = Site(url, seconds)
     with site.scope:
         site.scope.deadline = trio.current_time() + seconds

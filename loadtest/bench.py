@@ -95,7 +95,7 @@ class Bench:
             self.leases += claim.leases
 
     async def settle(self) -> None:
-        """Acknowledge what was claimed, with a result where one is wanted."""
+        """Acknowledge the claimed tasks, with a result where one is wanted."""
         for start in range(0, len(self.leases), CALL_TASKS):
             some = self.leases[start : start + CALL_TASKS]
             acks = [
@@ -107,5 +107,5 @@ class Bench:
         self.leases.clear()
 
     def verdict(self) -> Verdict:
-        """Judge what was claimed; the rest is still in the queue."""
+        """Check the claimed tasks; the rest is still in the queue."""
         return judge(self.ids, self.seen, left=len(self.ids) - len(self.seen))

@@ -41,7 +41,7 @@ class Bound:
 
 @frozen
 class Bounds:
-    """What was seen of a case's window. nan where nothing was."""
+    """Observations of a case's window; nan where there are none."""
 
     began_s: float
     window_s: float
@@ -96,7 +96,7 @@ def _dry(sample: Sample, tenants: Sequence[str]) -> list[str]:
 
 
 def table(scorecard: Mapping[str, Any]) -> Table:
-    """Show each tenant that a window is about: its part of the slots, what was due, and the bound."""
+    """Show each tenant that a window is about: its part of the slots, the part due, and the bound."""
     rows, slots = [], scorecard["slots"]
     for case in scorecard["bounds"]:
         for found in case["tenants"]:

@@ -149,7 +149,7 @@ CASES = (
         "burst", "a tenant idles for a third of the time, then comes with a burst",
         (Stream("burst", AtOnce(0.2, at=1 / 3)), *_others(3, 0.9), *_QUIET),
     ),
-    Case("lone-tenant", "one tenant, nobody else", (Stream("lone", AtOnce(1.0)),)),
+    Case("lone-tenant", "one tenant, no other", (Stream("lone", AtOnce(1.0)),)),
     Case(
         "delayed-herd", "delayed tasks of one tenant, all due at a third of the time",
         (Stream("herd", AtOnce(0.3, due=1 / 3)), *_others(3, 0.9), *_QUIET),

@@ -298,7 +298,7 @@ def _scorecard_table(scorecard: Mapping[str, Any]) -> Table:
 
 
 def draw(part: Mapping[str, Any], directory: Path) -> list[Path]:
-    """Draw shares over time, delivered against entitled for the scorecard; of the other cases against what was due."""
+    """Draw shares over time, delivered against entitled for the scorecard; of the other cases against their due."""
     cases = part["scorecard"]["cases"]
     figure, grid = new_grid("Share of worker time: delivered (solid), entitled (dashed)", len(cases), "s", "")
     for case, axes in zip(cases, grid, strict=True):

@@ -102,7 +102,7 @@ class Verdict:
 
 
 def judge(expected: Collection[str], seen: Iterable[str], *, left: int = 0) -> Verdict:
-    """Compare what was enqueued with what was run, when `left` tasks are still in the queue.
+    """Compare the enqueued tasks with the executed ones, when `left` tasks are still in the queue.
 
     Of tasks left in a queue only the number is known, so that many of those that did not run are no loss.
     """

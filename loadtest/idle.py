@@ -102,9 +102,9 @@ class Clients:
             async for data in orders:
                 *lines, line = (line + data).split(b"\n")
                 for order in lines:
-                    await self._carry_out(order.decode())
+                    await self._handle(order.decode())
 
-    async def _carry_out(self, order: str) -> None:
+    async def _handle(self, order: str) -> None:
         if order == "break":
             print(await self._break_all(), flush=True)
         elif order == "finish":

@@ -45,7 +45,7 @@ def _cpu_ticks() -> tuple[int, int]:
 
 @asynccontextmanager
 async def watched(directory: Path) -> AsyncIterator[Disturbance]:
-    """Watch the machine while the context lasts; what was seen stands in the result afterwards."""
+    """Watch the machine while the context lasts; afterwards the result has the observations."""
     seen = Disturbance(load_before=os.getloadavg()[0])
     began, (wanted, stolen) = time.monotonic(), _cpu_ticks()
     watcher = await trio.lowlevel.open_process(

@@ -26,7 +26,7 @@ AFTERWARDS_S = 1.0  # for which traffic goes on when all are attached again: the
 
 @define(eq=False)
 class Reconnect:
-    """One reconnect: `hold` tasks, `send` traffic while the connections break, and `finish` what was held."""
+    """One reconnect: `hold` tasks, `send` traffic while the connections break, and `finish` the held tasks."""
 
     workers: Crowd
     operator: fairq.Client
@@ -58,7 +58,7 @@ class Reconnect:
         traffic.stop()
 
     async def finish(self) -> tuple[dict[str, Any], Verdict]:
-        """Have the held tasks done; returns what was found, and what became of these tasks."""
+        """Have the held tasks done; returns the findings, and the outcomes of these tasks."""
         await self.workers.finish()
         await wait_done(self.operator, HELD_QUEUE, len(self.held), "the tasks that were held", self.limit)
         told = await self.workers.tell()

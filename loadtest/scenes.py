@@ -27,7 +27,7 @@ LARGE = b'"' + b"x" * ((1 << 20) - 2) + b'"'
 INLINE = b'"' + b"x" * 4094 + b'"'
 BATCH_ID = 200  # bytes, not far from the most
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
-SERVER_TICK = 125  # tasks of each duty, as servers ask
+SERVER_TICK = 125  # tasks of each job, as servers ask
 
 
 def tenant(n: int) -> str:

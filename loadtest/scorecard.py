@@ -1,7 +1,7 @@
 """The scorecard of a fairness case, computed from what an operator saw of it and what the worker noted.
 
-The ideal is fluid: at every moment the backlogged tenants divide by weight what they get together; whoever wants less
-than its share is served as it comes, and counts on neither side. So all sums run over *contests*: the time between
+The ideal is fluid: at every moment the backlogged tenants divide by weight what they get together; a tenant that wants
+less than its share is served as it comes, and counts on neither side. So all sums run over *contests*: the time between
 two looks at the queue, and the tenants that had ready tasks at both, two or more.
 
 What a tenant was due in a contest is its part of the contest's service, in the proportion of the `entitled` that fairq
@@ -83,7 +83,7 @@ def _by_weight(contest: Contest, total: float) -> dict[str, float]:
 
 
 def largest_error(got: Mapping[str, float], due: Mapping[str, float]) -> float:
-    """Return the largest deviation from what was due, as a part of it; nan if nobody was due anything."""
+    """Return the largest deviation from the due parts, relative to them; nan if no tenant was due anything."""
     return max((abs(got.get(name, 0.0) / part - 1) for name, part in due.items() if part > 0), default=math.nan)
 
 
@@ -153,7 +153,7 @@ def follows_after(order: Sequence[str], weights: Mapping[str, float], *, window:
 
 
 def series(samples: Sequence[Sample], tenants: Sequence[str], seconds: float) -> dict[str, Any]:
-    """Return parts of all worker time over a sliding window, for a picture: what was delivered, and the entitlement.
+    """Return parts of all worker time over a sliding window, for a picture: delivered and entitled.
 
     Both are parts of what these tenants got and were entitled to together, nan where that is nothing.
     One list per tenant; times are `at`.
@@ -193,7 +193,7 @@ class Score:
     quiet_p99_ms: float
     makespan_s: float
     busy: float  # the mean part of the slots that were leased while something was ready
-    of_due: Mapping[str, float]  # by tenant: worker time got in contests, of what was due
+    of_due: Mapping[str, float]  # by tenant: worker time got in contests, as a part of its due
     longest_gap_s: float  # between two looks at the queue: how long the machine stood still
 
     @classmethod

@@ -122,7 +122,7 @@ class Soak:
                     return
 
     async def watch(self, operator: fairq.Client) -> None:
-        """Sample memory and depth."""
+        """Sample memory and the queue's state."""
         began = trio.current_time()
         while True:
             if self.server and (stores := children(self.server.pid)):

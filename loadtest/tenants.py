@@ -73,7 +73,7 @@ class Tenants:
         more = await bench.cost_of(calls * per_call, lambda: self._enqueue(range(calls), per_call, "more"))
         full = await bench.memory()
         self.progress.say(f"tenants: claiming of {self.count:,}")
-        await bench.claim(min(self.count, self.sizes.tasks))  # serves from the wake list; after it darts are thrown
+        await bench.claim(min(self.count, self.sizes.tasks))  # serves from the wake list; after it probes are drawn
         await bench.settle()
         tasks = self.sizes.tasks // 2
         claim = await bench.cost_of(tasks, lambda: bench.claim(tasks))

@@ -94,12 +94,12 @@ class Throughput:
         return Queue(name)
 
     async def enqueue_one_by_one(self, queue: Queue, count: int) -> None:
-        """One caller, who waits for each."""
+        """A single caller, which waits for each."""
         for _ in range(count):
             queue.ids.append((await self.client.enqueue(queue.name, PAYLOAD)).id)
 
     async def enqueue_concurrently(self, queue: Queue, count: int) -> None:
-        """CALLERS callers, each of whom waits for each of his; the SDK sends what gathers together."""
+        """CALLERS callers, each of which waits for each of its own; the SDK sends requests that gather together."""
         left = iter(range(count))
 
         async def call() -> None:
@@ -164,7 +164,7 @@ class Throughput:
         self.verdicts[name] = judge(queue.ids, [entry.id for entry in read_records(record)])
 
     async def run(self, *, quick: bool) -> None:
-        """Take all measurements; what was enqueued in one is drained in the next ones, so that every task is judged."""
+        """Take all measurements; tasks enqueued in one are drained in the next ones, so that every task is judged."""
         sizes = self.sizes
         one, concurrent = await self.make_queue("one"), await self.make_queue("concurrent")
         many, more = await self.make_queue("many"), await self.make_queue("more")

@@ -45,7 +45,7 @@ def _queue(name: str) -> str:
 
 @define(eq=False)
 class Trial:
-    """One queue's worth of work: what came, what was seen of it."""
+    """One queue's worth of work: its tasks, and the observations."""
 
     name: str
     seconds: float

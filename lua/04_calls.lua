@@ -58,7 +58,7 @@ local function set_time(call, time)
   call.now = math.max(time, q.now)
 end
 
--- Sets the time by which the call may delete for good (what expires, what was kept for long enough): the store's, but
+-- Sets the time by which the call may delete for good (expired tasks, entries kept for long enough): the store's, but
 -- at most a minute after the witness, the calling server's clock (empty: none). So a store's clock that is far ahead
 -- lets no task expire.
 function calls.confirm(call, witness)

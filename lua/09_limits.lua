@@ -36,7 +36,7 @@ do
 
 local REFILL_MS = 20
 
--- What was set for a tenant, or (empty name) for all.
+-- The limits set for a tenant, or (empty name) for all.
 function limits.set_for(call, name)
   local packed = redis.call('HGET', key(call, 'limits'), name)
   if packed then return (LIMITS.unpack(packed)) end

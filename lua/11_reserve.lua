@@ -100,7 +100,7 @@ function reserve.end_loan(call, t)
   t.loan, call.queue.loans = NO_LOAN, call.queue.loans - 1
 end
 
--- The fair pick has come to a tenant that has a loan: from now on its lease is an ordinary one. What was given stays
+-- The fair pick has come to a tenant that has a loan: from now on its lease is an ordinary one. Gifts stay
 -- so. Returns whether it is to have another lease nevertheless, since it is guaranteed more.
 function reserve.repay(call, t)
   local q, vtime, running = call.queue, accounts.vtime_of(call, t), accounts.running_of(t)

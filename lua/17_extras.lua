@@ -110,7 +110,7 @@ function extras.free_key(call, name, id)
   if redis.call('GET', at) == '0 ' .. id then redis.call('DEL', at) end
 end
 
--- What was kept long enough counts no more.
+-- Entries that were kept long enough count no more.
 function extras.trim(call, limit)
   local members = redis.call('ZRANGE', key(call, 'ends'), '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
   if #members == 0 then return end

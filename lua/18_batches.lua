@@ -87,7 +87,7 @@ function batches.take_out_held(call, t, id)
   return true
 end
 
--- Notes the end of a task, `how` being done, dead or cancelled: for its batch, and for who waits for its result.
+-- Notes the end of a task, `how` being done, dead or cancelled: for its batch and requests that wait for its result.
 function batches.note_end(call, id, how)
   if extras.of(call, id).result_ttl > 0 then calls.announce(call, 'end ' .. id) end
   local b = batches.of_task(call, id)

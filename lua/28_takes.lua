@@ -70,7 +70,7 @@ function takes.ids(call, t, wanted)
   return ids
 end
 
--- Takes what was taken out of the store.
+-- Removes the taken entries from the store.
 function takes.write(call)
   for list, own in pairs(call.taken or {}) do
     if own.count == 1 then

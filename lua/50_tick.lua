@@ -1,4 +1,4 @@
--- The verb `tick`: what time does to tasks. Any server may call it at any time. Those of its duties that have something
+-- The verb `tick`: what time does to tasks. Any server may call it at any time. Those of its jobs that have something
 -- to do share its limit, so that a call is as short when everything is due at once.
 do
 
@@ -168,7 +168,7 @@ local function trim_dead(call, limit)
   return trimmed
 end
 
--- When each duty next has something to do (nil: nothing waits for it). What only a confirmed clock does waits for as
+-- When each job next has something to do (nil: nothing waits for it). What only a confirmed clock does waits for as
 -- long as the store's is ahead.
 local function due_times(call)
   local q, ahead, times = call.queue, call.now - call.sure, {}
@@ -184,7 +184,7 @@ local function due_times(call)
   return times
 end
 
--- How many duties have something to do.
+-- How many jobs have something to do.
 local function count_due(call)
   local count, times = 0, due_times(call)
   times.fires, times.opening_changes = nil, nil  -- which are the servers'
@@ -201,10 +201,10 @@ local function next_due(call)
 end
 
 -- tick(keys, argv): promote due tasks, expire late ones, reap dead leases; trim dead letters, complete batches, what is
--- remembered of ended tasks and what was kept for long enough; cancel what is left of cancelled batches; let in tenants
+-- remembered of ended tasks and kept for long enough; cancel what is left of cancelled batches; let in tenants
 -- that have tokens again.
 --   keys  1 prefix
---   argv  1 now  2 random_values  3 limit: tasks (1..500), which those duties share that have something to do  4 the
+--   argv  1 now  2 random_values  3 limit: tasks (1..500), which those jobs share that have something to do  4 the
 --         server's own time in ms (may be empty or left out): nothing expires, and nothing is trimmed, by a clock that
 --         is more than a minute ahead of it
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),

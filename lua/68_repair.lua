@@ -27,7 +27,7 @@ local jobs = repairs.jobs
 local function part(call, name) return key(call, 'repair:' .. name) end
 repairs.part = part
 
--- Counts what was mended.
+-- Counts mended faults.
 function repairs.note(call, kind, count)
   if count > 0 then call.repair.mended[kind] = (call.repair.mended[kind] or 0) + count end
 end

@@ -1,4 +1,4 @@
--- Reading what was told of a tenant's tasks and batches (19_feeds.lua). A question, as those of 70_inspect.lua.
+-- Reading the events of a tenant's tasks and batches (19_feeds.lua). A question, as those of 70_inspect.lua.
 do
 
 -- The highest id that was ever given in a feed, as a number.
@@ -9,7 +9,7 @@ local function newest_of(feed)
   end
 end
 
--- events(keys, argv): what was told of a tenant after an event, oldest first.
+-- events(keys, argv): a tenant's events after an event, oldest first.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 tenant  4 after (an event's id; 0: all that is kept)  5 count (1..500)
 --   out   oldest (the first id that is kept; the next one to be given, if none is), newest (0: none was ever given),

@@ -75,7 +75,7 @@ local function keep_cursor(call, place, cursor)
   redis.call('SET', key(call, 'deleting'), place .. ' ' .. cursor)
 end
 
--- Some fields of a hash with their values, the cursor where they were found, and the next one. What was deleted before
+-- Some fields of a hash with their values, the cursor where they were found, and the next one. Entries deleted before
 -- leaves empty places behind, so it may take several reads, and there may be none.
 local function read_some(at, cursor)
   local found, next_cursor

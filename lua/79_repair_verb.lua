@@ -23,8 +23,8 @@ end
 -- repair(keys, argv): mend some of what is wrong in a queue, which is blocked until all is.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 number of the repair (empty: begin one, or go on with the one that is under way)
---   out   "more" | "done" | "gone" (that repair is over), number, what is looked at now, then of what was mended: kind,
---         count, ...
+--   out   "more" | "done" | "gone" (that repair is over), number, what is looked at now, then per kind of mended
+--         faults: kind, count
 --   flags allow-oom
 function verbs.repair(keys, args)
   local call = calls.open_any(keys, args)

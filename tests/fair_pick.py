@@ -434,7 +434,7 @@ class FairPick(Limiting):
             self.pool_up(round, t)
 
     def pop_woken(self, wanted: int) -> deque[Tenant]:
-        """Take tenants off the wake list; whoever has left it is dropped."""
+        """Take tenants off the wake list; those that have left it are dropped."""
         woken: deque[Tenant] = deque()
         for _ in range(min(wanted, len(self.wake))):
             t = self.wake.popleft()

@@ -29,7 +29,7 @@ class Limiting:
     readied: bool
 
     def __init__(self) -> None:
-        self.own: dict[str, dict[str, float]] = {}  # what was set, by tenant; "": for all
+        self.own: dict[str, dict[str, float]] = {}  # the limits set, by tenant; "": for all
         self.parked: dict[str, float] = {}
         self.hours: dict[str, tuple[str, bool, float]] = {}  # text, is open, changes at
         self.blocked = 0
@@ -38,7 +38,7 @@ class Limiting:
         self.max_shares = 0  # whether anybody ever had one
 
     def set_for(self, name: str) -> dict[str, float]:
-        """Tell what was set for a tenant, or for all."""
+        """Return the limits set for a tenant, or for all."""
         return self.own.get(name) or (dict.fromkeys(LIMITS, UNSET) if name else DEFAULTS)
 
     def limit(self, t: Tenant, which: str) -> float:
@@ -90,7 +90,7 @@ class Limiting:
             self.meter(t)
 
     def unpark(self, names: list[str]) -> None:
-        """Let in whoever has tokens again."""
+        """Let in tenants that have tokens again."""
         for name in names:
             del self.parked[name]
         for name in names:
@@ -107,7 +107,7 @@ class Limiting:
         return next((name for name, value in excess.items() if 0 < self.limit(t, name) < value), "")
 
     def change_limits(self, name: str, values: dict[str, float]) -> dict[str, float]:
-        """Set limits; returns what was set until now."""
+        """Set limits; returns the previous ones."""
         before = self.set_for(name)
         unset = dict.fromkeys(LIMITS, UNSET) if name else DEFAULTS
         after = {**before, **{limit: unset[limit] if value < 0 else value for limit, value in values.items()}}

@@ -189,9 +189,8 @@ class Model(Scheduling):
         if b:
             b.admitted += 1
         priorities = [self.records[other].priority for other in t.ready]
-        t.ready.insert(
-            next((i for i, other in enumerate(priorities) if other + at_head > priority), len(priorities)), id
-        )
+        behind = next((i for i, other in enumerate(priorities) if other + at_head > priority), len(priorities))
+        t.ready.insert(behind, id)
         self.readied = self.readied or not t.blocked
 
     def put_delayed(self, t: Tenant, id: str, start_at: float) -> None:
@@ -275,7 +274,7 @@ class Model(Scheduling):
             self.feeds.tell(self.settings["events_keep"], self.records[id].tenant.name, event, id, now, attempt, detail)
 
     def call_back(self, name: str, event: str, now: float) -> None:
-        """Enqueue what was ordered for an event of a batch, unless it is there."""
+        """Enqueue the callback task for an event of a batch, unless it is there."""
         b = self.batches[name]
         id = f"{name}-{event}-{b.created_at:.0f}"
         if b.callbacks.get(event) and id not in self.records:
@@ -379,7 +378,7 @@ class Model(Scheduling):
         self.ends[member], self.kept_until = until, max(self.kept_until, until + MINUTE_MS)
 
     def trim_ends(self, now: float, limit: int) -> None:
-        """Count no more what was kept long enough."""
+        """Stop counting entries that were kept long enough."""
         for member in first_by_score(self.ends, limit, now):
             (number,) = struct.unpack_from("<I", member, 1)
             self.touch(list(self.tenants)[number - 1])
@@ -745,7 +744,7 @@ class Model(Scheduling):
         del self.records[id]
 
     def trim_dead(self, now: float, limit: int) -> int:
-        """Forget dead letters that are too old, and while there are too many the oldest of whoever has most."""
+        """Forget dead letters that are too old, and while there are too many the oldest of the tenant with most."""
         ids = first_by_score(self.deaths, limit, now - self.settings["dead_keep_ms"])
         trimmed = 0
         while True:
@@ -782,7 +781,7 @@ class Model(Scheduling):
         return (cursor if line else "", len(line), rows)
 
     def due_times(self, now: float) -> dict[str, float]:
-        """Tell when each duty of a tick next has something to do."""
+        """Tell when each job of a tick next has something to do."""
         waiting: dict[str, list[float]] = {
             "due": [*self.due.values()],
             "expiring": [*self.expiring.values()],
@@ -800,7 +799,7 @@ class Model(Scheduling):
         }
         if len(self.dead) > self.settings["dead_keep"]:
             waiting["deaths"] = [now]
-        return {duty: min(times) for duty, times in waiting.items() if times}
+        return {job: min(times) for job, times in waiting.items() if times}
 
     def next_due(self, now: float) -> float:
         """Tell when the next tick will find work."""
@@ -810,7 +809,7 @@ class Model(Scheduling):
         """Do what time does: the reply of `tick`."""
         now = self.open(now)
         times = self.due_times(now).items()
-        due = max(1, sum(at <= now for duty, at in times if duty not in ("fires", "opening_changes")))
+        due = max(1, sum(at <= now for job, at in times if job not in ("fires", "opening_changes")))
         part, ends = math.ceil(limit / due), math.ceil(min(limit, ENDS_PER_TICK) / due)
         self.trim_ends(now, part)
         promoted, expired = self.promote(now, part), self.expire(now, ends)
@@ -884,7 +883,7 @@ class Model(Scheduling):
         return before
 
     def set_limits(self, now: float, name: str, values: dict[str, float]) -> dict[str, float]:
-        """Limit a tenant, or all; returns what was set until now."""
+        """Limit a tenant, or all; returns the previous limits."""
         now = self.open(now)
         before = self.change_limits(name, values)
         self.close(now)

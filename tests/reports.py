@@ -8,8 +8,8 @@ from .fair_pick import OUT, Run
 from .model import Model
 
 
-def depth(model: Model) -> dict[str, float]:
-    """What `depth` says."""
+def queue_state(model: Model) -> dict[str, float]:
+    """What `queue_state` returns."""
     everyone = model.tenants.values()
     return {
         **model.settings,

@@ -149,7 +149,7 @@ def test_windows_are_open_in_the_minutes_that_the_clock_on_the_wall_shows(
 
 @given(spans=SPANS, clock=clocks())
 def test_the_next_turn_is_later_and_the_first_of_all_that_are(spans: list[Span], clock: tuple[str, int]) -> None:
-    """Whoever asks later, but before the turn, gets the same answer: so servers with different delays agree."""
+    """Servers that ask later, but before the change, get the same answer: so servers with different delays agree."""
     zone, now_ms = clock
     text = written(spans, zone)
     try:

@@ -179,7 +179,7 @@ def test_fires_are_the_minutes_that_the_clock_on_the_wall_shows(
 
 @given(fields=FIELDS, clock=clocks())
 def test_the_next_fire_is_later_and_the_first_of_all_that_are(fields: tuple[str, ...], clock: tuple[str, int]) -> None:
-    """Whoever asks later, but before the fire, gets the same answer: so servers with different delays agree."""
+    """Servers that ask later, but before the fire, get the same answer: so servers with different delays agree."""
     zone, after_ms = clock
     timing = cron(" ".join(fields), zone)
     fires = next_fires(timing, after_ms, 0, 4)

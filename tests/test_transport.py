@@ -59,7 +59,7 @@ async def test_a_long_text_may_take_its_time_as_long_as_it_moves(
     assert trio.current_time() > 20 * (SEND_S - 0.2)
 
 
-async def test_whoever_reads_nothing_for_a_while_is_left(
+async def test_a_peer_that_reads_nothing_for_a_while_is_left(
     ends: tuple[Transport, Client], autojump_clock: trio.testing.MockClock
 ) -> None:
     ours, client = ends

@@ -63,7 +63,7 @@ def test_more_workers_start_it_no_later(task: Waiting, slots: float, times: floa
 
 
 @given(TASKS, SLOTS)
-def test_whoever_pauses_is_told_and_nothing_that_is_lifted_remains(task: Waiting, slots: float) -> None:
+def test_each_cause_is_named_and_none_that_has_ended_remains(task: Waiting, slots: float) -> None:
     assert task.facts is not None
     free = evolve(task.facts, blocked=0.0, queue_blocked=0.0, max_running=0.0, ahead=0.0, queue_leased=0.0, leased=0.0)
     found = explain("t", evolve(task, state="ready", facts=free), slots)

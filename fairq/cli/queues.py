@@ -132,7 +132,7 @@ def resume(queue: str, *, server: Server | None = None) -> None:
 
 @queues.command
 def repair(queue: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Rebuild a queue's indexes and counts from its tasks' records, and print what was wrong.
+    """Rebuild a queue's indexes and counts from its tasks' records, and print the faults.
 
     During the repair the queue starts no tasks and refuses changes. If this command is interrupted, run it again.
     """

@@ -103,8 +103,8 @@ class DeadLetters:
     ) -> AsyncGenerator[Sweep, None]:
         """Replay all letters that match, at most `rate` a second; tells after each step how far it has come.
 
-        They go to their owners' own lists, inside their shares: whoever has none waits no longer for it. Stopping
-        half-way leaves the rest dead; starting again goes on with it.
+        They go to their tenants' own lists, inside their shares, so other tenants do not wait longer. Stopping half-way
+        leaves the rest dead; starting again goes on with it.
         """
         return self._sweep(verbs.replay, check_rate(rate), which)
 

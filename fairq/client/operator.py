@@ -62,7 +62,7 @@ class OperatorClient(Client):
             is_first = False
 
     async def repair_queue(self, queue: str) -> dict[str, int]:
-        """Rebuild what a queue keeps beside its tasks; returns what was mended, by kind. Raises: NotFound."""
+        """Rebuild what a queue keeps beside its tasks; returns the mended faults, by kind. Raises: NotFound."""
         mended: dict[str, int] = {}
         async for step in self.repairing_queue(queue):
             mended = step.mended or mended

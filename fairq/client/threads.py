@@ -1,4 +1,4 @@
-"""Handlers that are plain functions: a thread for each task, and the count of those that nobody waits for any more.
+"""Handlers that are plain functions: a thread for each task, and the count of abandoned threads.
 
 A thread cannot be cancelled. Where its task's lease is lost the worker goes on without it, but the thread keeps its
 place until its function returns.

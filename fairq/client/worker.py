@@ -145,7 +145,7 @@ class Worker:
         self._on_change()
 
     def _threads_changed(self) -> None:
-        """Offer no place that a thread has which nobody waits for any more."""
+        """Offer no place that an abandoned thread still has."""
         if not self._is_stopping:
             self._driver.session.set_credit(self.concurrency - self._threads.abandoned)
             self._driver.wake_writer()

@@ -38,7 +38,7 @@ class Proof:
 
 
 def prove(planned: Iterable[Planned], executions: Iterable[Execution], digests: Mapping[str, str]) -> Proof:
-    """Compare what was enqueued with what was executed; `digests` maps paths to digests computed directly."""
+    """Compare the enqueued tasks with the executed ones; `digests` maps paths to digests computed directly."""
     paths = {task.id: task.path for task in planned}
     counts: Counter[str] = Counter()
     unexpected = mismatches = 0

@@ -39,7 +39,7 @@ def _tenant_table(report: Report) -> Table:
 
 
 def describe_proof(proof: Proof) -> str:
-    """Write in one sentence what was proven, or what is wrong."""
+    """Write in one sentence the result, or the faults."""
     if proof.holds:
         return (
             f"Proof: {proof.tasks} tasks enqueued, every one processed exactly once, "

@@ -80,7 +80,7 @@ def check_settings(changes: object) -> dict[str, str | int]:
 
 @frozen
 class Repair:
-    """How far a repair is: `more`, `done` or `gone` (another call has ended it); what it looks at, what was mended."""
+    """How far a repair is: `more`, `done` or `gone` (another call has ended it); where it is, the mended faults."""
 
     outcome: str
     number: int

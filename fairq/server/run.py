@@ -91,7 +91,7 @@ async def running_server(settings: Settings, *, is_shared: bool = False) -> Asyn
 
 
 async def _repair(store: Store) -> None:
-    """Repair all queues, and log what was wrong."""
+    """Repair all queues, and log the faults."""
     for queue in await store.queues():
         done = await store.repair(queue)
         log.info("repaired", queue=queue, mended=done.mended)

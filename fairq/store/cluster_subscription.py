@@ -68,7 +68,7 @@ class ClusterSubscription:
                         places.start_soon(listener.subscription.set_channels, channels[node], set(self._plain))
 
     def _follow_nodes(self, nursery: trio.Nursery) -> None:
-        """Start listeners at new primaries, and end those at nodes that are none any more."""
+        """Start listeners at new primaries, and end those at nodes that are no longer primaries."""
         nodes = self.cluster.nodes()
         for node in nodes:
             if node not in self._listeners:

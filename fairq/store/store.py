@@ -548,21 +548,21 @@ class Store:
         await self.connection.call("PEXPIRE", key, _RUNS_MS)
         return order
 
-    async def write_workers(self, server: str, roster: bytes, ttl_ms: int) -> None:
+    async def write_workers(self, server: str, workers: bytes, ttl_ms: int) -> None:
         """Write the list of a server's workers; an empty one removes the server."""
-        if not roster:
+        if not workers:
             await self.connection.call("DEL", keys.workers_key(server))
             await self.connection.call("SREM", keys.SERVERS, server)
             return
-        await self.connection.call("SET", keys.workers_key(server), roster, "PX", ttl_ms)
+        await self.connection.call("SET", keys.workers_key(server), workers, "PX", ttl_ms)
         await self.connection.call("SADD", keys.SERVERS, server)
 
     async def read_workers(self) -> dict[str, bytes]:
         """Read the lists of workers by server; removes servers whose list has expired."""
         lists = {}
         for server in [name.decode() for name in await self.connection.call("SMEMBERS", keys.SERVERS)]:
-            if roster := await self.connection.call("GET", keys.workers_key(server)):
-                lists[server] = roster
+            if workers := await self.connection.call("GET", keys.workers_key(server)):
+                lists[server] = workers
             else:
                 await self.connection.call("SREM", keys.SERVERS, server)
         return lists

@@ -87,7 +87,7 @@ class _Memory:
 
     worker: Worker
     settings: Mapping[str, QueueSettings]
-    dice: random.Random
+    rng: random.Random
     queues: dict[str, MemoryQueue] = field(factory=dict)
     threads: Threads = field(init=False)
     _running: int = field(default=0, init=False)
@@ -95,7 +95,7 @@ class _Memory:
     _turns: deque[str] = field(init=False)
     _ahead: float = field(init=False)  # of trio's clock, in ms
     _moved: trio.Event = field(factory=trio.Event, init=False)
-    ends: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)  # who waits for tasks to end
+    ends: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)  # waiters for ends of tasks
 
     def __attrs_post_init__(self) -> None:
         self.threads = Threads(self.worker.concurrency)
@@ -109,7 +109,7 @@ class _Memory:
     def queue(self, name: str) -> MemoryQueue:
         """Find a queue; the first use makes it."""
         if name not in self.queues:
-            self.queues[name] = MemoryQueue(self.settings.get(name, QueueSettings()), self.dice.random)
+            self.queues[name] = MemoryQueue(self.settings.get(name, QueueSettings()), self.rng.random)
         return self.queues[name]
 
     def on_change(self) -> None:
@@ -331,7 +331,7 @@ async def run(
     """Give a test the service in memory, with a worker's handlers.
 
     `settings` are queues' settings, by queue, as of `fairq queues set`; `seed` decides the jitter of retries.
-    Raises: BadRequest for a worker that could not run, or settings that are none.
+    Raises: BadRequest for a worker that could not run, or unknown settings.
     """
     if not worker.handlers:
         raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")

@@ -70,7 +70,7 @@ async def test_a_server_may_repair_all_queues_before_it_serves(server_store: str
 
 
 def bar(keys: redis.Redis) -> None:
-    """Bar a queue as a repair does that nobody goes on with."""
+    """Block a queue as an abandoned repair does."""
     packed = keys.get(f"{KEY}queue")
     assert isinstance(packed, bytes)
     at = 8 * [field.name for field in library.formats()["QUEUE"].fields].index("blocked")

@@ -1,4 +1,4 @@
-"""What was done is done: each thing that is said twice, too late or wrongly through the SDK has one answer."""
+"""A request that is repeated, late or wrong through the SDK has one answer, and undoes nothing."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_a_result_over_its_limit_makes_a_dead_letter_and_a_line_in_the_wor
         with pytest.raises(TaskFailed, match=f"rejected: the result has {MAX_RESULT_BYTES + 2} bytes"):
             await task.result(timeout=30)
         assert (await task.state()).reason == "rejected"
-        assert (await plain.state()).state == "done"  # nobody asked for its result
+        assert (await plain.state()).state == "done"  # its result was not asked for
     (line,) = (line for line in lines if line["event"] == "result refused")
     assert (line["log_level"], line["task"], line["queue"], line["attempt"]) == ("warning", task.id, "emails", 1)
     assert str(MAX_RESULT_BYTES) in line["error"]

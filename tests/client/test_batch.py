@@ -302,7 +302,7 @@ async def test_a_batch_is_its_tenants(served: Served, ada: fairq.Client) -> None
             for ask in (theirs.state, theirs.close, theirs.cancel, theirs.wait, lambda: theirs.add(1)):
                 with pytest.raises(NotFound):
                     await ask()
-            await bob.open_batch("emails", id="report-1")  # a name of his own
+            await bob.open_batch("emails", id="report-1")  # bob's own batch of that name
             await theirs.close()
             assert (await theirs.wait(timeout=30)).state == "complete"
         assert (await mine.state()).state == "open"

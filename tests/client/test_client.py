@@ -302,7 +302,7 @@ def test_a_token_that_can_be_none_is_refused_at_once(token: str) -> None:
     assert token.strip() == "" or token not in caught.value.message
 
 
-async def test_white_space_around_a_token_is_forgiven(served: Served) -> None:
+async def test_white_space_around_a_token_is_stripped(served: Served) -> None:
     with trio.fail_after(30):
         async with fairq.open_client(url_of(served), token=f" {tenant('ada')}\n") as client:
             await client.enqueue("emails", 1)

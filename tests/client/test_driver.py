@@ -32,10 +32,10 @@ class Mute(trio.abc.Stream):
         await trio.lowlevel.checkpoint()
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Nobody asks."""
+        """Not called in these tests."""
 
     async def aclose(self) -> None:
-        """Nobody asks."""
+        """Not called in these tests."""
 
 
 async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(

@@ -1,4 +1,4 @@
-"""Payloads of more than 64 KiB, from the client to the worker and to whoever looks at them."""
+"""Payloads of more than 64 KiB, from the client to the worker and to readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results: what a handler returns comes back to whoever enqueued the task, if it asked for it."""
+"""Results: a handler's return value comes back to the client that enqueued the task, if it asked for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress that handlers report, as whoever asks for the task sees it."""
+"""Progress that handlers report, as readers of the task's state see it."""
 
 from __future__ import annotations
 

@@ -162,5 +162,5 @@ def test_table_tells_how_far_apart_those_were_that_had_all_off() -> None:
 
 
 def cells(*values: float) -> dict[str, float]:
-    """Name what was measured."""
+    """Name the measurements."""
     return dict(zip(VERBS, values, strict=True))

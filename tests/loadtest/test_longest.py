@@ -50,11 +50,11 @@ async def test_the_time_is_of_the_verb_by_the_stores_own_clocks(tmp_path: Path) 
             await probe.store.configure("q", {"lease_ms": 1000})
             await probe.measure("queue_state", "a queue", "q", calls=3)
             await probe.measure("tick", "until it is done", "q", (100,), calls=3, until=lambda reply: True)
-    depth, tick = probe.rows
-    assert (depth.calls, tick.calls) == (6, 1)
-    assert all(0 < ms < 1000 for ms in depth.longest_ms)
-    assert depth.cpu_ms <= depth.longest_ms
-    assert depth.reply_bytes > 300
+    state, tick = probe.rows
+    assert (state.calls, tick.calls) == (6, 1)
+    assert all(0 < ms < 1000 for ms in state.longest_ms)
+    assert state.cpu_ms <= state.longest_ms
+    assert state.reply_bytes > 300
 
 
 def test_the_table_says_what_is_too_long() -> None:

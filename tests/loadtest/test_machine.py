@@ -34,7 +34,7 @@ async def test_a_pause_of_the_machine_is_seen_and_the_watcher_goes_away(tmp_path
         async with machine.watched(tmp_path) as seen:
             await wait_until(lambda: synced(tmp_path) > 0)
             (pid,) = long_polls()
-            for _ in range(3):  # in one of them it might just have begun a sync, which then is what was long
+            for _ in range(3):  # in one of them it might just have begun a sync, which is then the longest
                 await wait_until(lambda: state_of(pid) == "S")  # not at a sync, as just after it has written
                 os.kill(pid, signal.SIGSTOP)
                 await wait_until(lambda: state_of(pid) == "T")

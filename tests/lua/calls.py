@@ -420,7 +420,7 @@ class Queue:
         self.settle(*(("reject", lease.id, lease.lease, "", error) for lease in self.claim(len(ids))))
 
     def set_limits(self, tenant: str, **values: float) -> dict[str, float]:
-        """Set limits of a tenant (or, by the empty name, of all); returns what was set."""
+        """Set limits of a tenant (or, by the empty name, of all); returns the previous ones."""
         reply = self.call("set_limits", tenant, *(part for pair in values.items() for part in pair))
         return {name.decode(): float(value) for name, value in zip(reply[::2], reply[1::2], strict=True)}
 

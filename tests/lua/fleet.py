@@ -134,7 +134,7 @@ class Fleet:
         self.lowest = {sender.name: self.lag(sender) for sender in self.honest}
 
     def lag(self, sender: Sender) -> float:
-        """Return what was due to a tenant since the beginning, less what it has had."""
+        """Return a tenant's due since the beginning, less what it has had."""
         weights = sum(each.weight for each in self.senders.values())
         return self.now * self.slots * sender.weight / weights - sender.held(self.now)
 

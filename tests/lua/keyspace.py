@@ -312,7 +312,7 @@ class Keyspace:
         assert self.dead_counts == {tenant: len(deaths) for tenant, deaths in self.buried.items() if deaths}
 
     def check_seats(self) -> None:
-        """Whoever is eligible is seated and weighed, nobody else is; slots are dense, the wake list is covered."""
+        """Exactly the eligible tenants are seated and weighed; slots are dense, the wake list is covered."""
         eligible = {t: s for t, s in self.seats.items() if s.slot != OUT}
         for tenant, seat in self.seats.items():
             max_running = self.limits[tenant].max_running if tenant in self.limits else -1

@@ -116,7 +116,7 @@ def pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
     return zip(flat[::2], flat[1::2], strict=True)
 
 
-class Dice:
+class RandomValues:
     """The same numbers twice: packed for the store, one by one for the model."""
 
     def __init__(self, seed: int, count: int) -> None:
@@ -125,7 +125,7 @@ class Dice:
         self.packed = struct.pack(f"<{count}d", *self.numbers)
 
     def __iter__(self) -> Iterator[float]:
-        """Roll."""
+        """Iterate over the numbers."""
         return iter(self.numbers)
 
 
@@ -232,7 +232,7 @@ class QueueMachine(RuleBasedStateMachine):
     def claim(self, limit: int, seed: int, back: int = -1) -> None:
         """Claim; the model knows who must be served, in which order. With `back` an earlier claim is made again."""
         self.claims += back < 0
-        random_values, name = Dice(seed, 1200), f"w{self.claims - max(back, 0)}"
+        random_values, name = RandomValues(seed, 1200), f"w{self.claims - max(back, 0)}"
         reply = self.call(
             "claim", name, limit, "again" * (back >= 0), "", self.attached, random_values=random_values.packed
         )
@@ -266,7 +266,7 @@ class QueueMachine(RuleBasedStateMachine):
             fence = f"{number}/{seed % 3}" if error and action in ("release", "reap") else number  # of a connection
             settlements.append((action, id, fence, delay if action == "nack" else None, error))
         parts = settle_args((a, id, n, "" if delay is None else delay, error) for a, id, n, delay, error in settlements)
-        random_values = Dice(seed, 4)
+        random_values = RandomValues(seed, 4)
         outcomes = [word.decode() for word in self.call("settle", *parts, random_values=random_values.packed)]
         self.same(outcomes, self.model.settle(self.now, iter(random_values), settlements))
 
@@ -336,7 +336,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(ids=FEW_IDS)
     def cancel(self, ids: list[str]) -> None:
-        """Cancel tasks, and ids that are none."""
+        """Cancel tasks, and unknown ids."""
         ids = list(dict.fromkeys(ids))
         self.same([word.decode() for word in self.call("cancel", *ids)], self.model.cancel(self.now, ids))
 
@@ -350,7 +350,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(verb=st.sampled_from(["replay", "replay", "purge"]), ids=FEW_IDS)
     def replay_or_purge(self, verb: str, ids: list[str]) -> None:
-        """Replay or purge dead letters, and ids that are none."""
+        """Replay or purge dead letters, and unknown ids."""
         outcomes = [word.decode() for word in self.call(verb, *ids)]
         self.same(outcomes, getattr(self.model, verb)(self.now, ids))
 
@@ -457,7 +457,7 @@ class QueueMachine(RuleBasedStateMachine):
             ]
         )
         self.model.open(self.now)
-        self.same(self.queue.queue_state(), reports.depth(self.model))
+        self.same(self.queue.queue_state(), reports.queue_state(self.model))
         shares = {name: vars(share) for name, share in self.queue.tenants().items()}
         self.same(shares, {name: reports.share(self.model, name) for name in self.model.tenants})
         for name, t in self.model.tenants.items():

@@ -1,4 +1,4 @@
-"""Limits on tenants: kept whatever happens, and nobody else waits for them."""
+"""Limits on tenants: they always hold, and no other tenant waits for them."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_retry_is_a_start_like_any_other(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("whose", ["ada", ""])
-def test_a_higher_rate_acts_on_whoever_is_out_of_tokens(queue: Queue, whose: str) -> None:
+def test_a_higher_rate_acts_on_tenants_without_tokens(queue: Queue, whose: str) -> None:
     queue.set_limits(whose, rate=1 / 3600, burst=1)
     queue.enqueue("ada", "a", "b", "c", "d")
     assert len(queue.claim(5)) == 1

@@ -351,7 +351,7 @@ def test_a_dead_workers_lease_is_charged_up_to_its_last_renewal(queue: Queue) ->
     queue.advance(10_000)
     assert queue.tick().reaped == 1
     assert queue.tenant("ada").delivered == 4000
-    assert queue.queue_state()["estimate"] == 0, "what nobody worked to an end teaches nothing"
+    assert queue.queue_state()["estimate"] == 0, "tasks that were not worked to an end do not count"
 
 
 @pytest.mark.parametrize("action", ["release", "reap"])

@@ -173,8 +173,8 @@ def test_a_lease_that_stands_twice_in_one_call_is_settled_once(queue: Queue) -> 
         "ok",
         "gone",
     ]
-    depth = queue.queue_state()
-    assert (depth["done"], depth["leased"], depth["delayed"]) == (1, 0, 1)
+    state = queue.queue_state()
+    assert (state["done"], state["leased"], state["delayed"]) == (1, 0, 1)
 
 
 def test_the_window_goes_on_while_a_retry_waits(queue: Queue) -> None:

@@ -178,7 +178,7 @@ def test_what_is_too_old_goes_first_and_may_make_room_for_the_rest(queue: Queue)
     assert [letter.id for letter in queue.dead()] == ["b0", "b1"]
 
 
-def test_the_duties_that_have_something_to_do_share_the_limit(queue: Queue) -> None:
+def test_the_jobs_that_have_something_to_do_share_the_limit(queue: Queue) -> None:
     queue.enqueue("ada", *(f"e{n}" for n in range(10)), expires_in=10)
     queue.enqueue("bob", *(f"l{n}" for n in range(10)))
     queue.call("pause", "ada")
@@ -191,7 +191,7 @@ def test_the_duties_that_have_something_to_do_share_the_limit(queue: Queue) -> N
     assert queue.tick(12)[3:] == (1, 1, 1, 0, 0, 0)
     queue.enqueue("cyd", *(f"more{n}" for n in range(10)), delay=10)
     queue.advance(10)
-    assert queue.tick(12)[3:] == (10, 0, 0, 0, 0, 0), "whoever is alone has all of it"
+    assert queue.tick(12)[3:] == (10, 0, 0, 0, 0, 0), "a lone tenant has all of it"
 
 
 def test_many_tickers_promote_each_task_once(queue: Queue) -> None:

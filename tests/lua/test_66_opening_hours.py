@@ -24,7 +24,7 @@ def head_of(queue: Queue, tenant: str) -> bytes:
 
 
 @pytest.mark.parametrize("whose", ["ada", ""])
-def test_whoever_is_closed_keeps_its_tasks_and_gives_none(queue: Queue, whose: str) -> None:
+def test_a_closed_tenant_keeps_its_tasks_and_gives_none(queue: Queue, whose: str) -> None:
     assert put(queue, whose, is_open=False) == b""
     queue.enqueue("ada", "a", "b")
     assert queue.claim(5) == []
@@ -46,7 +46,7 @@ def test_those_who_are_open_go_on(queue: Queue) -> None:
 
 @pytest.mark.parametrize("weight", [1, 3])
 def test_a_fair_alternation_holds_between_those_that_are_open(queue: Queue, weight: int) -> None:
-    """bob opens and closes: ada has all that he cannot take, and no debt for it; he saves nothing up."""
+    """bob opens and closes: ada has all that bob cannot take, and no debt for it; bob saves nothing up."""
     queue.configure(share=1)
     queue.call("set_weight", "bob", weight * 1000)
     for name in ("ada", "bob"):

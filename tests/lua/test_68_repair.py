@@ -15,7 +15,7 @@ from .machine import QueueMachine, Walk
 
 
 def repair(queue: Queue, most: int = 10_000) -> dict[str, int] | None:
-    """Repair a queue, in `most` calls or less; returns what was mended, or None if they were not enough."""
+    """Repair a queue, in `most` calls or less; returns the mended faults, or None if they were not enough."""
     number: object = ""
     for _ in range(most):
         outcome, number, _, *pairs = queue.call("repair", number)
@@ -32,7 +32,7 @@ def kept(queue: Queue) -> dict[bytes, Any]:
     if key in dumped:
         record: Any = queue.client.get(queue.key("queue"))
         dumped[key] = vars(unpack_queue(record))
-        dumped[key].pop("hungry")  # who waits for work is told when the repair is over
+        dumped[key].pop("hungry")  # servers that wait for work are told when the repair is over
     return dumped
 
 
@@ -97,7 +97,7 @@ def drain(queue: Queue) -> list[str]:
         queue.settle(*(("ack", lease.id, lease.lease) for lease in leases)) if leases else queue.tick()
         if not leases and not queue.queue_state()["ready"]:
             return taken
-    raise AssertionError(f"tasks are ready that nobody gets: {queue.queue_state()}")
+    raise AssertionError(f"ready tasks are not handed out: {queue.queue_state()}")
 
 
 MADE_ANEW = {

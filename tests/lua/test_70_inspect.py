@@ -27,8 +27,8 @@ SECTIONS = sorted((Path(fairq.__file__).parent / "lua").glob("*.lua"))
 
 
 def test_depth_of_a_queue_that_never_was_shows_the_defaults(queue: Queue) -> None:
-    depth = queue.queue_state()
-    assert (depth["ready"], depth["lease_ms"], depth["max_attempts"], depth["blocked"]) == (0, 30_000, 5, 0)
+    state = queue.queue_state()
+    assert (state["ready"], state["lease_ms"], state["max_attempts"], state["blocked"]) == (0, 30_000, 5, 0)
     assert snapshot(queue).keys() == {queue.key("queue").encode(), queue.key("test").encode()}
 
 
@@ -38,9 +38,9 @@ def test_depth_counts_every_state(queue: Queue) -> None:
     a, b, _ = queue.claim(3)
     queue.end("ack", a)
     queue.end("reject", b)
-    depth = queue.queue_state()
+    state = queue.queue_state()
     names = ("ready", "delayed", "leased", "dead", "done", "enqueued", "buried", "expired")
-    assert [depth[name] for name in names] == [1, 1, 1, 1, 1, 5, 1, 0]
+    assert [state[name] for name in names] == [1, 1, 1, 1, 1, 5, 1, 0]
 
 
 def test_tenants_come_in_pages(queue: Queue) -> None:

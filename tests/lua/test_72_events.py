@@ -148,7 +148,7 @@ def test_only_the_newest_are_kept_and_the_gap_can_be_told(queue: Queue) -> None:
     assert queue.events()[:2] == (7, 7)
 
 
-def test_each_tenant_has_a_feed_of_his_own(queue: Queue) -> None:
+def test_each_tenant_has_a_feed_of_its_own(queue: Queue) -> None:
     queue.enqueue("ada", "a", events=1)
     queue.enqueue("bob", "b", events=1)
     queue.settle(*(("ack", lease.id, 1) for lease in queue.claim(2)))

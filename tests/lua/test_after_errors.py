@@ -101,7 +101,7 @@ def shy(queue: Queue) -> Iterator[Queue]:
 
 
 def test_who_may_not_publish_loses_no_task(shy: Queue) -> None:
-    assert shy.claim(1) == []  # hungry: whoever makes work ready publishes
+    assert shy.claim(1) == []  # hungry: a call that makes work ready publishes
     assert shy.enqueue("ada", "a", events=1) == ["ok"]
     (lease,) = shy.claim(1)
     assert shy.end("ack", lease) == "ok"
@@ -190,7 +190,7 @@ def test_nothing_expires_by_a_clock_that_nobody_confirms(queue: Queue, witness: 
     assert [queue.state(id) for id in ("done", "dead", "later")] == ["unknown", "unknown", "dead"]
 
 
-def test_a_lease_runs_out_and_a_start_comes_whoever_confirms_it(queue: Queue) -> None:
+def test_a_lease_runs_out_and_a_start_comes_whichever_server_confirms_it(queue: Queue) -> None:
     queue.enqueue("ada", "leased")
     queue.enqueue("ada", "delayed", delay=60_000)
     queue.claim()

@@ -144,7 +144,7 @@ def test_long_templates_fire_a_page_at_a_time(queue: Queue) -> None:
         return words(queue.call("fire", *(word for row in rows for word in (row[0], row[1], queue.now + 9000))))
 
     assert fire() == ["ok", "ok", "later", "later"]
-    assert fire()[:2] == ["ok", "ok"], "what was left is due still"
+    assert fire()[:2] == ["ok", "ok"], "the rest is still due"
     assert queue.queue_state()["ready"] == 4
 
 
@@ -198,6 +198,6 @@ def test_a_claim_from_tenants_with_a_rate_leaves_what_is_too_much_for_one_call(q
     ids = enqueue_each(queue, 100)
     first = leased_in(queue.call("claim", "w1", 150))
     assert len(first) == 60
-    assert queue.queue_state()["hungry"] == 0, "whoever waits is told that there is more"
+    assert queue.queue_state()["hungry"] == 0, "waiting servers are told that there is more"
     rest = leased_in(queue.call("claim", "w2", 150))
     assert sorted(lease.id for lease in first + rest) == sorted(ids)

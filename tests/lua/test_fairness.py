@@ -39,7 +39,7 @@ class Backlog:
             self.refill(pipeline)
 
     def refill(self, pipeline: redis.client.Pipeline) -> None:
-        """Top up whoever is down to half, in one pipeline."""
+        """Top up tenants that are down to half, in one pipeline."""
         for name in self.weights:
             if self.left[name] <= self.depth / 2:
                 ids = [part for _ in range(self.depth) for part in (f"{name}-{next(self.numbers)}", "", "")]

@@ -48,7 +48,7 @@ def test_every_key_is_in_the_document_and_the_document_has_no_other() -> None:
 
 
 def test_keys_are_built_in_one_way_only() -> None:
-    """Whoever concatenates a prefix elsewhere escapes the check above."""
+    """A prefix concatenated elsewhere escapes the check above."""
     assert len(re.findall(r"\bprefix \.\.", TEXT)) == 2, "key(), and load_queue, which has no call yet"
 
 

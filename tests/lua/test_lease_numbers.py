@@ -159,7 +159,7 @@ def test_a_claim_that_is_told_again_keeps_its_number(queue: Queue) -> None:
 
 
 def test_of_two_claims_of_a_name_the_later_one_is_told_again(queue: Queue) -> None:
-    """The first was carried out after all, when the second had been; nobody knows of its leases, so they run out."""
+    """The first was carried out after all, when the second had been; no worker knows of its leases, so they run out."""
     queue.enqueue("ada", *"abcd")
     queue.claim(2, worker="s/1")
     queue.advance(1)

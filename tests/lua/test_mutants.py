@@ -203,7 +203,7 @@ MUTANTS = [
         "if cause ~= 0 and d.cause == 0 then",
     ),
     Mutant(
-        "nobody knows when a tenant was let in",
+        "the time when a tenant was let in is lost",
         "accounts.details_of(call, t).since = call.now",
         "accounts.details_of(call, t)",
     ),
@@ -214,7 +214,7 @@ MUTANTS = [
     ),
     Mutant("a claim does not tell who was kept out", "    limits.tell_kept(call, t)\n", ""),
     Mutant(
-        "whoever is over the cap keeps the slot", "    accounts.touch(call, t)\n    return nil\n", "    return nil\n"
+        "a tenant over its limit keeps the slot", "    accounts.touch(call, t)\n    return nil\n", "    return nil\n"
     ),
     Mutant(
         "a tombstone at the head stays there",
@@ -238,7 +238,7 @@ MUTANTS = [
         "  d.theoretical_arrival = math.min(d.theoretical_arrival, call.now + burst * interval)",
         "  local _ = d.theoretical_arrival",
     ),
-    Mutant("whoever is out of tokens stays out", "  limits.unpark(call, part)\n", ""),
+    Mutant("a tenant out of tokens stays out", "  limits.unpark(call, part)\n", ""),
     Mutant("a fast tenant comes for every token", "(refill - 1) * interval", "0"),
     Mutant(
         "a new rate waits for the old one's end",
@@ -363,7 +363,7 @@ MUTANTS = [
         "books.entitled - t.weight * q.clock",
     ),
     Mutant(
-        "a weight change alters what was booked",
+        "a weight change alters booked time",
         "  books.entitled = books.entitled + entitled - seats.entitled_to(call, t)\n",
         "",
     ),
@@ -474,7 +474,7 @@ MUTANTS = [
     Mutant(
         "whose letters are most is not counted", "  redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)\n", ""
     ),
-    Mutant("an empty graveyard is kept", "  if d.dead > 0 then\n", "  if true then\n"),
+    Mutant("an empty dead count is kept", "  if d.dead > 0 then\n", "  if true then\n"),
     Mutant(
         "a walk passes over those of one moment",
         "local low = redis.call('ZCOUNT', deaths, '-inf', '(' .. died_at)",
@@ -556,7 +556,7 @@ MUTANTS = [
         "'dead', run.attempt",
     ),
     Mutant(
-        "it is told of those who did not ask",
+        "tasks that did not ask have events",
         "if extras.of(call, id).events > 0 then feeds.tell(",
         "if true then feeds.tell(",
     ),
@@ -588,7 +588,7 @@ MUTANTS = [
     Mutant("a slot that is taken is not written", "  put_in_slot(call, class, t.slot, t.tag)\n", ""),
     Mutant("a freed slot is left with its old tag", "    put_in_slot(call, class, t.slot, moved.tag)\n", ""),
     Mutant("the last of a class is not moved into the hole", "  if t.slot ~= last then\n", "  if false then\n"),
-    Mutant("whoever left a class is counted in it", "  classes[class] = last - 1\n", ""),
+    Mutant("a tenant that left a class is counted in it", "  classes[class] = last - 1\n", ""),
     Mutant(
         "slots are written one too far",
         "redis.call('SETRANGE', at, 4 * slot - 4, tag)",
@@ -615,7 +615,9 @@ MUTANTS = [
         "      if not d.packed then details",
     ),
     Mutant("nobody is odd", " and 1 or 0\n      local packed = DETAILS", " and 0 or 0\n      local packed = DETAILS"),
-    Mutant("whoever was odd stays so", "      t.is_odd = (d.blocked", "      t.is_odd = (t.is_odd > 0 or d.blocked"),
+    Mutant(
+        "a tenant that was odd stays so", "      t.is_odd = (d.blocked", "      t.is_odd = (t.is_odd > 0 or d.blocked"
+    ),
     *(
         Mutant(f"{who} is not odd", odd_by(*ODD.values()), odd_by(*(each for each in ODD.values() if each != field)))
         for who, field in ODD.items()
@@ -633,24 +635,24 @@ MUTANTS = [
     ),
     Mutant("a class without tenants keeps its string", "  put_in_slot(call, class, last, false)\n", ""),
     Mutant(
-        "a probe does not touch whoever is outside the class",
+        "a probe does not touch tenants outside the class",
         "      if seats.is_outside(accounts.rate_of(call, t), top) then",
         "      if false then",
     ),
     Mutant(
-        "whoever has no more stays in the pool",
+        "a tenant without tasks stays in the pool",
         "  if t.slot > 0 and t.standing ~= 0 then add(call, round, t) end\n",
         "  if t.slot > 0 then add(call, round, t) end\n",
     ),
     Mutant(
-        "whoever is served stays in the pool as it was",
+        "a served tenant stays in the pool unchanged",
         "  table.remove(round.times, 1)\n  local t = table.remove(round.pool, 1)\n  round.pooled[t] = nil\n",
         "  local t = round.pool[1]\n",
     ),
     Mutant("a tenant is in the pool twice", "  if not t or pooled[t] then return end", "  if not t then return end"),
     Mutant("the pool has no bound", "  if place == round.most then\n    if", "  if false then\n    if"),
     Mutant(
-        "whoever came last leaves the pool",
+        "the last comer leaves the pool",
         "    if times[place] <= time then return end\n",
         "    if true then return end\n",
     ),
@@ -660,7 +662,7 @@ MUTANTS = [
         "    if times[place] < time then return end\n",
     ),
     Mutant("the pool is in no order", "  while place > 0 and times[place] > time do", "  while false do"),
-    Mutant("whoever leaves the pool cannot come again", "    pooled[pool[place]] = nil\n", ""),
+    Mutant("a tenant that leaves the pool cannot come again", "    pooled[pool[place]] = nil\n", ""),
     Mutant(
         "an older number opens the lease",
         "or number and lease.lease ~= number or",
@@ -871,7 +873,7 @@ MUTANTS = [
         "if false then extras.keep_result",
     ),
     Mutant(
-        "a settlement finds that nobody asks for more",
+        "a settlement finds that no server asks for more",
         "if features[i] % 2 == 0 then known[id] = PLAIN elseif",
         "if true then known[id] = PLAIN elseif",
     ),
@@ -1047,7 +1049,7 @@ LATE = {
     "an expired held task keeps its entry",
     "a task frees another one's key",
     "a task expires a ms late",
-    "whoever is over the cap keeps the slot",
+    "a tenant over its limit keeps the slot",
     "what does not start takes a token",
     "a fast tenant comes for every token",
     "a claim serves a guarantee once",
@@ -1077,12 +1079,12 @@ LATE = {
     "a draw sees accounts of before a change of share",
     "a sweep does not look for delayed tasks",
     "a sweep lets nobody in",
-    "a probe does not touch whoever is outside the class",
-    "whoever is served stays in the pool as it was",
+    "a probe does not touch tenants outside the class",
+    "a served tenant stays in the pool unchanged",
     "the pool has no bound",
-    "whoever came last leaves the pool",
+    "the last comer leaves the pool",
     "of equals the first leaves the pool",
-    "whoever leaves the pool cannot come again",
+    "a tenant that leaves the pool cannot come again",
     "an extended lease ends with its group",
     "a claim that is made again renews no extension",
     "a claim that is made again watches a group of extended leases",

@@ -254,7 +254,7 @@ def test_every_name_and_limit_that_a_function_takes_has_rows() -> None:
         argv = comment.partition("  out ")[0]
         if re.search(r"\d tenant\b", argv):
             assert "bad_request tenant" in rows, verb
-        for name in re.findall(r"(\w+)[^\d()]*\((?:of all: |tasks per duty )?1\.\.500\)", argv):
+        for name in re.findall(r"(\w+)[^\d()]*\((?:of all: |tasks per job )?1\.\.500\)", argv):
             assert {"bad_request limit", "bad_request count"} & rows.keys(), (verb, name)
         if "at most 500" in argv:
             assert {"bad_request ids", "bad_request tasks", "bad_request settlements"} & rows.keys(), verb

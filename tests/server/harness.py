@@ -84,7 +84,7 @@ class Raw:
                     return frame
 
     async def ask(self, type: str, **body: Any) -> dict[str, Any]:
-        """Send a request and return the reply's body, with what was told before it. Raises: Refused."""
+        """Send a request and return the reply's body, with the ends sent before it. Raises: Refused."""
         self.ref += 1
         ref = self.ref
         await self.send(type, ref=ref, **body)

@@ -1,4 +1,4 @@
-"""Who may come in, and how much those inside may ask: what one address or tenant does keeps nobody else out."""
+"""Who may come in, and how much those inside may ask: one address or tenant cannot keep others out."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OUTSIDE = "203.0.113.7"
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.5), st.integers(0, 40)), max_size=100))
-def test_whoever_waits_as_told_takes_no_more_than_its_rate(taken: list[tuple[float, int]]) -> None:
+def test_a_client_that_waits_as_told_takes_no_more_than_its_rate(taken: list[tuple[float, int]]) -> None:
     rate, now, most = Rate(100, 20), 1_000.0, 0
     for pause, amount in taken:
         now += pause + rate.take(amount, now + pause)
@@ -56,61 +56,61 @@ def test_a_rate_is_whole_again_after_a_while() -> None:
 
 
 def test_connections_are_counted_by_address_and_by_tenant() -> None:
-    door = Admission(Settings(connections_per_address=3, connections_per_tenant=2))
+    admission = Admission(Settings(connections_per_address=3, connections_per_tenant=2))
     with ExitStack() as inside:
-        usages = [inside.enter_context(door.inside(f"203.0.113.{n}", ADA)) for n in range(2)]
+        usages = [inside.enter_context(admission.inside(f"203.0.113.{n}", ADA)) for n in range(2)]
         assert usages[0] is usages[1]
         with pytest.raises(TooMany, match="at most 2 for one tenant") as caught:
-            inside.enter_context(door.inside("203.0.113.9", ADA))
+            inside.enter_context(admission.inside("203.0.113.9", ADA))
         assert caught.value.retry_in_ms == RETRY_MS
         for _ in range(3):
-            assert inside.enter_context(door.inside(OUTSIDE, WORKERS)) is None
+            assert inside.enter_context(admission.inside(OUTSIDE, WORKERS)) is None
         with pytest.raises(TooMany, match=OUTSIDE):
-            inside.enter_context(door.inside(OUTSIDE, WORKERS))
+            inside.enter_context(admission.inside(OUTSIDE, WORKERS))
         for n in range(10):
-            inside.enter_context(door.inside("127.0.0.1", WORKERS))
-            inside.enter_context(door.inside("::1", Identity(Role.TENANT, f"t{n}")))
-    with door.inside("203.0.113.9", ADA), door.inside(OUTSIDE, WORKERS):
+            inside.enter_context(admission.inside("127.0.0.1", WORKERS))
+            inside.enter_context(admission.inside("::1", Identity(Role.TENANT, f"t{n}")))
+    with admission.inside("203.0.113.9", ADA), admission.inside(OUTSIDE, WORKERS):
         pass
 
 
 def test_an_address_that_shakes_hands_too_often_is_not_heard_for_a_while() -> None:
-    door = Admission(Settings())
-    heard = sum(door.hears(OUTSIDE, 50.0) for _ in range(5_000))
+    admission = Admission(Settings())
+    heard = sum(admission.hears(OUTSIDE, 50.0) for _ in range(5_000))
     assert HANDSHAKE_BURST - 1 <= heard <= HANDSHAKE_BURST
-    assert door.hears("203.0.113.8", 50.0)
-    assert all(door.hears("127.0.0.1", 50.0) for _ in range(5_000))
-    assert door.hears(OUTSIDE, 50.0 + 2 / HANDSHAKES_PER_S), "what was not heard costs nothing"
+    assert admission.hears("203.0.113.8", 50.0)
+    assert all(admission.hears("127.0.0.1", 50.0) for _ in range(5_000))
+    assert admission.hears(OUTSIDE, 50.0 + 2 / HANDSHAKES_PER_S), "refused handshakes cost nothing"
 
 
 def test_little_is_remembered_of_many_addresses_and_tenants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_KNOWN", 50)
-    door = Admission(Settings())
+    admission = Admission(Settings())
 
     async def visit() -> None:
         for n in range(500):
-            door.hears(f"198.51.100.{n % 250}", float(n))
-            with door.inside(f"198.51.100.{n % 250}", Identity(Role.TENANT, f"t{n}")):
+            admission.hears(f"198.51.100.{n % 250}", float(n))
+            with admission.inside(f"198.51.100.{n % 250}", Identity(Role.TENANT, f"t{n}")):
                 pass
 
     trio.run(visit)
-    assert len(door._rates) <= 51
-    assert len(door._usages) <= 51
-    assert not door._connections
+    assert len(admission._rates) <= 51
+    assert len(admission._usages) <= 51
+    assert not admission._connections
 
 
-async def test_the_oldest_handshake_of_whoever_has_most_gives_way() -> None:
-    door = Admission(Settings())
+async def test_the_oldest_handshake_of_the_address_with_most_gives_way() -> None:
+    admission = Admission(Settings())
     with ExitStack() as inside:
         scopes = [trio.CancelScope() for _ in range(MAX_HANDSHAKES)]
         for n, scope in enumerate(scopes):
-            inside.enter_context(door.handshake(OUTSIDE if n else "203.0.113.1", scope))
+            inside.enter_context(admission.handshake(OUTSIDE if n else "203.0.113.1", scope))
         last = trio.CancelScope()
-        inside.enter_context(door.handshake("203.0.113.2", last))
+        inside.enter_context(admission.handshake("203.0.113.2", last))
         assert [n for n, scope in enumerate(scopes) if scope.cancel_called] == [1]
         assert not last.cancel_called
-    assert not door._unfinished
-    assert door._handshakes == 0
+    assert not admission._unfinished
+    assert admission._handshakes == 0
 
 
 async def test_silent_connections_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ async def test_a_tenant_with_too_many_connections_is_told_when_to_try_again(serv
                     await trio.sleep(0.01)
 
 
-async def test_whoever_asks_faster_than_its_tenant_may_is_read_more_slowly(
+async def test_a_client_faster_than_its_tenant_may_be_is_read_more_slowly(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
@@ -164,7 +164,7 @@ async def test_whoever_asks_faster_than_its_tenant_may_is_read_more_slowly(
     assert waits[-1] > 0
 
 
-async def test_whoever_waits_its_turn_is_not_taken_for_silent(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_client_that_waits_its_turn_is_not_timed_out(autojump_clock: trio.testing.MockClock) -> None:
     client = SlowClient(0.0, ask(3))
     connection = connected(client)
     connection.usage = Usage(Rate(1 / (2 * TIMEOUT_S), 1), Rate(1e9, 1e9))  # a request in so long

@@ -74,10 +74,10 @@ class SlowClient(trio.abc.Stream):
         return Frame(Opcode.TEXT, self.asks[self.asked - 1].encode()).serialize(mask=True)
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Nobody asks."""
+        """Not called in these tests."""
 
     async def aclose(self) -> None:
-        """Nobody asks."""
+        """Not called in these tests."""
 
 
 def ask(count: int) -> list[str]:
@@ -188,7 +188,7 @@ async def test_a_connection_that_breaks_while_answers_are_sent_ends_its_peer(
 
 
 async def test_answers_that_nobody_reads_are_bounded(autojump_clock: trio.testing.MockClock) -> None:
-    """Whoever sends 250 requests and takes no answer, each a quarter of what may be unread, has a few made."""
+    """A client sends 250 requests and takes no answer, each a quarter of what may be unread, has a few made."""
     size, made = MAX_UNREAD_BYTES // 4, 0
     asks = [orjson.dumps({"type": "peek", "ref": n, "queue": "q", "count": 100}).decode() for n in range(1, 251)]
     client = SlowClient(send_s=3_600, asks=asks)
@@ -232,7 +232,7 @@ async def test_requests_of_a_tenant_are_counted_over_its_connections(autojump_cl
     assert len(client.got) == 5
 
 
-async def test_whoever_sends_what_takes_long_to_read_rests_over_all_its_connections(
+async def test_an_address_that_sends_slow_messages_rests_over_all_its_connections(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpu = count(

@@ -96,7 +96,7 @@ async def test_what_a_tenant_is_refused(served: Served, verb: str, body: dict[st
 
 
 async def test_replayed_letters_wait_inside_their_owners_share(served: Served) -> None:
-    """A thousand letters come back at once: whoever enqueues then is served every other time all the same."""
+    """A thousand dead letters come back at once: a tenant that enqueues then is still served every other time."""
     store = served.app.store
     await store.configure("q", {"share": "count"})
     ids = [f"l{n}" for n in range(1000)]

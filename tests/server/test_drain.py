@@ -46,7 +46,7 @@ async def test_tasks_that_finish_in_their_grace_run_once(served: Served) -> None
         assert sorted(attempt for _, attempt in runs) == [1, 1, 1]
 
 
-async def test_what_does_not_finish_is_released_with_its_attempt_forgiven(
+async def test_unfinished_tasks_are_released_and_their_attempt_does_not_count(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in ("app._GIVE_BACK_S", "net.connection.END_S"):  # it is the grace that ends it
@@ -121,9 +121,7 @@ async def test_what_is_asked_while_draining_is_refused_as_draining_and_not_as_a_
 
 @pytest.mark.usefixtures("no_polls")
 @pytest.mark.parametrize("grace", [3600.0, 0.0])
-async def test_whoever_waits_for_something_is_answered_before_the_connection_is_closed(
-    served: Served, grace: float
-) -> None:
+async def test_a_waiting_request_is_answered_before_the_connection_is_closed(served: Served, grace: float) -> None:
     with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada:
             await ada.enqueue("q", ["a"])

@@ -1,4 +1,4 @@
-"""The door: nothing that a client does reaches beyond its own connection, and nothing of it stays behind."""
+"""The listener: nothing that a client does reaches beyond its own connection, and nothing of it stays behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows by the clock through servers: whoever is closed waits, turns by itself, and once however many servers run.
+"""Opening hours through servers: a closed tenant waits, opens by itself, and once however many servers run.
 
 Texts have minutes, so a turn within a test is one that the store was told to expect: see `due`.
 """

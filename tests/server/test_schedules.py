@@ -1,4 +1,4 @@
-"""Schedules through servers: each fire once however many there are, on time, and nothing for what was missed."""
+"""Schedules through servers: each fire once however many there are, on time, and none for misfires."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ async def test_a_queue_in_which_nothing_happens_is_ticked_ever_less_until_someth
 
 
 class BusyStore(SlowStore):
-    """Has a ready task that nobody takes, in one of many queues; counts ticks that are under way at once."""
+    """Has a ready task that no worker takes, in one of many queues; counts ticks that are under way at once."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -187,7 +187,7 @@ async def test_a_name_belongs_to_its_token(served: Served) -> None:
         await one.quiet()
 
 
-async def test_the_roster_forgets_who_left(served: Served) -> None:
+async def test_workers_that_left_are_forgotten(served: Served) -> None:
     async with raw(served, WORKER) as worker:
         await worker.attach("q", name="mill", started_at_ms=1)
     await wait_until(lambda: not served.app.connections)

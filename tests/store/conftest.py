@@ -13,7 +13,7 @@ from fairq.store.store import Store
 
 @pytest.fixture
 async def store(store_url: str) -> AsyncIterator[Store]:
-    """The typed door to an empty store of each kind."""
+    """The typed API of an empty store of each kind."""
     async with open_store(store_url, connect_timeout=30) as store:
         yield store
 

@@ -29,7 +29,7 @@ QUOTED = "p%40ss%2Cwo%2Frd%231"
 
 @pytest.fixture
 async def spread(cluster: clusters.Cluster) -> AsyncIterator[Store]:
-    """The typed door to an empty cluster of three primaries."""
+    """The typed API of an empty cluster of three primaries."""
     async with open_store(cluster.url, connect_timeout=30) as store:
         yield store
 
@@ -192,7 +192,7 @@ async def test_a_plain_key_is_asked_for_where_it_has_gone_in_the_middle_of_a_mov
 async def test_calls_on_many_queues_go_on_while_one_slot_moves_there_and_back(
     spread: Store, cluster: clusters.Cluster
 ) -> None:
-    """Every refusal is a clean one: what was refused was not done, what was not refused is there."""
+    """Every refusal is a clean one: refused calls changed nothing, the others' changes are there."""
     done: dict[str, list[str]] = {queue: [] for queue in QUEUES}
     is_over = False
 
@@ -403,7 +403,7 @@ async def test_a_node_that_joined_later_gets_the_library_and_one_that_left_is_cl
             cluster.move(prefix, home)
             for node in cluster.nodes:
                 await wait_until(partial(node.sees_owner, module.slot_of(("GET", prefix)), home))
-            store.connection.timeout = 0.1  # and with it the time after which nobody waits for an answer
+            store.connection.timeout = 0.1  # and with it the longest wait for an answer
             await put(store, "emails", "c")
             await wait_until(lambda: clients_of(late) == 0)
 

@@ -1,4 +1,4 @@
-"""Real processes, a journal of what their handlers did, and the checker that compares it with what was acknowledged."""
+"""Real processes, a journal of what their handlers did, and the checker that compares it with acknowledged tasks."""
 
 from __future__ import annotations
 

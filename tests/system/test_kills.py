@@ -1,4 +1,4 @@
-"""Processes are killed; what was acknowledged is done, and soon."""
+"""Processes are killed; acknowledged tasks are done, and soon."""
 
 from __future__ import annotations
 

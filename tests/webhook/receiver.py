@@ -134,7 +134,7 @@ class MemoryStream(httpcore2.AsyncNetworkStream):
 
 @define(eq=False)
 class MemoryNetwork(httpcore2.AsyncNetworkBackend):
-    """Addresses that lead to receivers; at a `slow` one nobody answers the door, others refuse."""
+    """Addresses that lead to receivers; a `slow` one accepts no connections, others refuse them."""
 
     nursery: trio.Nursery
     receivers: dict[str, Receiver]

@@ -219,7 +219,7 @@ async def test_an_answer_that_is_no_result_does_not_spoil_the_delivery(
     async with bench(Receiver(answering(reply(200, body, content_type=kind.decode())))) as bench_:
         assert await bench_.deliver(wants_result=True) is None
         assert [line["event"] for line in logged] == ["delivered", "result not kept"]
-        assert await bench_.deliver() is not None  # and nobody asked
+        assert await bench_.deliver() is not None  # and none was asked
     assert len(logged) == 3
 
 

@@ -63,7 +63,7 @@ class Resolver(trio.abc.HostnameResolver):
         return [(trio.socket.AF_INET, trio.socket.SOCK_STREAM, 6, "", (address, port))]
 
     async def getnameinfo(self, sockaddr: Any, flags: int) -> Any:
-        """Nobody asks."""
+        """Not called in these tests."""
         raise NotImplementedError
 
 

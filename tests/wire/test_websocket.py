@@ -152,7 +152,7 @@ def told(websocket: WebSocket) -> tuple[int, str]:
         "two at once",
     ],
 )
-def test_whoever_breaks_a_rule_is_told_which(data: bytes, code: int) -> None:
+def test_a_broken_rule_is_named(data: bytes, code: int) -> None:
     websocket = open_server()
     assert websocket.receive(data) == []
     assert (websocket.has_failed, websocket.is_over, websocket.end[0]) == (True, True, 0)

@@ -126,7 +126,7 @@ class WorkerRegistry:
     async def all_workers(self) -> list[WorkerState]:
         """Describe the workers attached to any server; rows of other servers are some seconds old."""
         lists: dict[str, Iterable[Any]] = {
-            server: orjson.loads(roster) for server, roster in (await self.store.read_workers()).items()
+            server: orjson.loads(workers) for server, workers in (await self.store.read_workers()).items()
         }
         lists[self.server] = self._rows()
         found = [WorkerState(server, *row) for server, rows in lists.items() for row in rows]
@@ -235,11 +235,11 @@ class WorkerRegistry:
             elif "drain" in said:
                 self._dismiss(said["drain"], said.get("attached_at"))
             elif "attached" in said:
-                self.nursery.start_soon(self._heard_attached, *said["attached"])
+                self.nursery.start_soon(self._on_attached, *said["attached"])
         except (ValueError, KeyError, TypeError):
             log.warning("unknown message from another server", message=message[:200])
 
-    async def _heard_attached(self, token: str, worker: str, order: int, kept: Iterable[Any]) -> None:
+    async def _on_attached(self, token: str, worker: str, order: int, kept: Iterable[Any]) -> None:
         await self._supersede(token, worker, order, kept)
         newest = max((p.order for p in self._connections.get((token, worker), ())), default=0)
         if newest > order:  # the announced worker is the older one; its server may not know

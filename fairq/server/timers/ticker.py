@@ -26,11 +26,11 @@ from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
 
-Duty = Callable[[Store, str], Awaitable[bool]]
+CalendarJob = Callable[[Store, str], Awaitable[bool]]
 FLOOR_S, IDLE_FLOORS = 1.0, 20
 TICKS_AT_ONCE = 16
 _DISCOVER_S = 5.0
-_BEAT_S = 0.25
+_STEP_S = 0.25
 _NEW_PER_S = 1_000  # queues that are ticked for the first time
 
 
@@ -42,7 +42,7 @@ class Ticker:
     has_ready: Callable[[str], None]
     is_ahead: bool = field(default=False, init=False)  # the store's clock is ahead of ours
     due: dict[str, float] = field(factory=dict)  # queue -> when to tick it next
-    _again_at: dict[tuple[Duty, str], float] = field(factory=dict, init=False)  # when to retry a duty that failed
+    _again_at: dict[tuple[CalendarJob, str], float] = field(factory=dict, init=False)  # when to retry a job that failed
     _floors: dict[str, float] = field(factory=dict, init=False)  # of queues whose last tick found nothing
     _line: list[tuple[float, str]] = field(factory=list, init=False)  # a heap of values of `due`, old ones too
     _sooner: trio.Event = field(factory=trio.Event, init=False)
@@ -70,15 +70,15 @@ class Ticker:
         floor = self._floors.get(queue, FLOOR_S)
         self._floors[queue] = min(2 * floor, IDLE_FLOORS * FLOOR_S)
         at = trio.current_time() + floor * random.uniform(0.75, 1.0)  # spread queues that were found together
-        return (at // _BEAT_S + 1) * _BEAT_S - trio.current_time()  # ticks of one beat share turns of the store
+        return (at // _STEP_S + 1) * _STEP_S - trio.current_time()  # ticks at one step are sent to the store together
 
     def forget(self, queue: str) -> None:
         """Stop ticking a queue that was deleted."""
         self.due.pop(queue, None)
         self._floors.pop(queue, None)
-        for duty, of in list(self._again_at):
+        for job, of in list(self._again_at):
             if of == queue:
-                del self._again_at[duty, of]
+                del self._again_at[job, of]
 
     async def run(self) -> None:
         """Tick until cancelled."""
@@ -133,7 +133,7 @@ class Ticker:
         if done.ready:
             self.has_ready(queue)
         left = ((done.turns, turn_opening_hours), (done.fires, fire_schedules))
-        if does := [await self._do(duty, queue) for count, duty in left if count]:
+        if does := [await self._do(job, queue) for count, job in left if count]:
             # What cannot be done now (a schedule, on a full store) stays due, and nothing else waits for it.
             return 0.0 if any(does) or done.promoted or done.expired or done.reaped else FLOOR_S
         has_done = done.ready or done.promoted or done.expired or done.reaped or done.trimmed
@@ -150,11 +150,11 @@ class Ticker:
             tell = log.warning if is_ahead else log.info
             tell("the store's clock is ahead" if is_ahead else "the store's clock is right again", by_ms=done.ahead_ms)
 
-    async def _do(self, duty: Duty, queue: str) -> bool:
-        """Do a duty that a tick left to servers, unless it failed a moment ago; returns whether it was done."""
-        if trio.current_time() < self._again_at.get((duty, queue), 0.0):
+    async def _do(self, job: CalendarJob, queue: str) -> bool:
+        """Do a job that a tick left to servers, unless it failed a moment ago; returns whether it was done."""
+        if trio.current_time() < self._again_at.get((job, queue), 0.0):
             return False
-        if await duty(self.store, queue):
+        if await job(self.store, queue):
             return True
-        self._again_at[duty, queue] = trio.current_time() + FLOOR_S
+        self._again_at[job, queue] = trio.current_time() + FLOOR_S
         return False

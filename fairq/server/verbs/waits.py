@@ -68,7 +68,7 @@ class _Answer:
         return count - len(self.waited_for)
 
     def tell(self) -> None:
-        """Send what was read, if any."""
+        """Send the ends read so far, if any."""
         if self.rows:
             self.connection.session.tell_ended(self.ref, self.rows)
             self.connection.wake_writer()

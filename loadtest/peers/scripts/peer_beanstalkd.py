@@ -22,7 +22,7 @@ class Connection:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.replies = self.socket.makefile("rb", buffering=1 << 16)
 
-    def expect(self, word: bytes) -> list[bytes]:
+    def read_reply(self, word: bytes) -> list[bytes]:
         """Read a reply that must begin with `word`."""
         reply = self.replies.readline().split()
         if not reply or reply[0] != word:
@@ -33,7 +33,7 @@ class Connection:
         """Put jobs: priority 0, no delay, 60 s to run."""
         self.socket.sendall(b"".join(b"put 0 0 60 %d\r\n%s\r\n" % (len(p), p.encode()) for p in payloads))
         for _ in payloads:
-            self.expect(b"INSERTED")
+            self.read_reply(b"INSERTED")
 
     def reserve(self, count: int) -> list[tuple[bytes, str]]:
         """Reserve up to `count` jobs; waits for the first only."""
@@ -51,7 +51,7 @@ class Connection:
         """Delete jobs, which is how they are acknowledged."""
         self.socket.sendall(b"".join(b"delete %s\r\n" % id for id in ids))
         for _ in ids:
-            self.expect(b"DELETED")
+            self.read_reply(b"DELETED")
 
 
 class Client:
@@ -72,7 +72,7 @@ class Client:
     def left(self) -> int:
         """Count what is ready and what is reserved."""
         self.connection.socket.sendall(b"stats\r\n")
-        length = int(self.connection.expect(b"OK")[1])
+        length = int(self.connection.read_reply(b"OK")[1])
         lines = self.connection.replies.read(length + 2).decode().splitlines()
         counts = dict(line.split(": ") for line in lines if ": " in line)
         return int(counts["current-jobs-ready"]) + int(counts["current-jobs-reserved"])

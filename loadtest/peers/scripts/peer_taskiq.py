@@ -30,7 +30,7 @@ class Client:
         await peerlib.concurrently(self.one, payloads, 50)
 
     async def left(self) -> int:
-        """Count what was not handed out and what was not acknowledged."""
+        """Count the messages not handed out and those not acknowledged."""
         from redis.asyncio import Redis
 
         async with Redis(connection_pool=broker.connection_pool) as redis:

@@ -49,7 +49,7 @@ async def handle_async(payload: str) -> None:
 
 
 async def concurrently(call: Callable[[str], Awaitable[None]], payloads: list[str], callers: int) -> None:
-    """Share payloads out among concurrent callers, each of whom waits for each of his."""
+    """Divide payloads among concurrent callers, each of which waits for each of its own."""
     left = iter(payloads)
 
     async def caller() -> None:

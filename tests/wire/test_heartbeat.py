@@ -1,4 +1,4 @@
-"""The heart that both ends have: a ping when nothing was said, the end when nothing was heard."""
+"""Heartbeats of both ends: a ping when idle, the end when nothing is received."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def test_a_ping_leaves_after_a_beat_of_saying_nothing(session: Either) -> None:
     assert session.deadline() == 2 * HEARTBEAT_S
 
 
-def test_hearts_that_began_together_drift_apart_and_none_is_late() -> None:
-    beats = [ServerSession(role=Role.TENANT).deadline() for _ in range(100)]
-    assert len(set(beats)) > 90
-    assert all(0.75 * HEARTBEAT_S <= beat <= HEARTBEAT_S for beat in beats)
+def test_heartbeats_that_began_together_drift_apart_and_none_is_late() -> None:
+    deadlines = [ServerSession(role=Role.TENANT).deadline() for _ in range(100)]
+    assert len(set(deadlines)) > 90
+    assert all(0.75 * HEARTBEAT_S <= deadline <= HEARTBEAT_S for deadline in deadlines)
 
 
-def test_whoever_speaks_needs_no_ping(session: Either) -> None:
+def test_an_end_that_sends_needs_no_ping(session: Either) -> None:
     session.send("credit", {"ref": 1, "credit": 1})
     session.outgoing(7.0)
     session.expire(HEARTBEAT_S)
