@@ -593,8 +593,8 @@ async def calendar(p: Probe) -> None:
 
     await p.measure("schedule", "1 MiB", Q, new)
     await p.measure("pause_schedule", "one", Q, (tenant(2), "n0"))
-    head = (await p.call("schedules", Q, tenant(2), "n0", 0, 1))[1][1]
-    await p.measure("resume_schedule", "one", Q, (tenant(2), "n0", head, now + DAY_MS), rounds=1)
+    revision = (await p.call("schedules", Q, tenant(2), "n0", 0, 1))[1][1]
+    await p.measure("resume_schedule", "one", Q, (tenant(2), "n0", revision, now + DAY_MS), rounds=1)
     await p.measure("unschedule", "1 MiB", Q, lambda: _pair(tenant(2), f"n{next(fresh) - s.rounds}"))
 
     def firing(name: str) -> Prepare:
@@ -609,7 +609,7 @@ async def calendar(p: Probe) -> None:
     await p.measure("fire", "100 of 1 MiB", Q, firing(tenant(1)))
     await p.measure("set_opening_hours", "a tenant", Q, (tenant(0), "x" * 1000, "1", now - 1, ""))
     await for_all(range(100), lambda n: p.call("set_opening_hours", Q, tenant(n), "x" * 1000, "1", now - 1, ""))
-    await p.measure("opening_hours", "100 that are to turn", Q)
+    await p.measure("opening_hours", "100 that are to change", Q)
     await p.measure("tick", f"{count:,} schedules and 100 windows due", Q, (SERVER_TICK, wall_ms()))
 
 

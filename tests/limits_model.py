@@ -126,7 +126,7 @@ class Limiting:
                     self.sweeping = 2
         return before
 
-    def turn(self, name: str, text: str, is_open: bool, changes_at: float) -> str:
+    def note_opening_hours(self, name: str, text: str, is_open: bool, changes_at: float) -> str:
         """Open or close; returns the text until now."""
         before = self.hours.pop(name, ("", True, 0))[0]
         if text:

@@ -890,13 +890,13 @@ class Model(Scheduling):
         return before
 
     def set_opening_hours(
-        self, now: float, name: str, text: str, is_open: bool, changes_at: float, head: object = None
+        self, now: float, name: str, text: str, is_open: bool, changes_at: float, revision: object = None
     ) -> str | None:
-        """Say when a tenant, or the queue, is open; a head that is brought along must still stand."""
+        """Say when a tenant, or the queue, is open; a revision that is brought along must still be the current one."""
         now = self.open(now)
-        if head and head != self.hours.get(name):
+        if revision and revision != self.hours.get(name):
             return None
-        before = self.turn(name, text, is_open, changes_at)
+        before = self.note_opening_hours(name, text, is_open, changes_at)
         self.close(now)
         return before
 

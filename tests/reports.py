@@ -102,7 +102,7 @@ def schedules(model: Model) -> list[str]:
     return sorted(model.schedules, key=lambda field: (model.due_at(field), field))
 
 
-def head(packed: bytes) -> tuple[bytes, float, int, int, float]:
-    """A schedule's head in the model's words."""
+def revision(packed: bytes) -> tuple[bytes, float, int, int, float]:
+    """A schedule's revision in the model's words."""
     _, paused, missed, next_at, last_fired_at = struct.unpack_from("<BBBdd", packed)
     return packed[19:], next_at, missed, paused, last_fired_at

@@ -10,12 +10,12 @@ from typing import Any
 from .fair_pick import FairPick
 
 LATE_MS, KEPT_BYTES = 60_000, 100
-Head = tuple[Any, ...]
+Revision = tuple[Any, ...]
 
 
 @dataclass
 class Schedule:
-    """A schedule's head."""
+    """A schedule's revision."""
 
     timing: bytes
     next_at: float
@@ -49,7 +49,7 @@ class Scheduling(FairPick):
         self.templates: dict[str, dict[str, Any]] = {}
         self.template_sizes: dict[str, int] = {}  # packed
 
-    def head(self, field: str) -> Head | None:
+    def revision(self, field: str) -> Revision | None:
         """Read a schedule: the token of what follows from it."""
         return astuple(self.schedules[field]) if field in self.schedules else None
 
@@ -96,17 +96,17 @@ class Scheduling(FairPick):
         self.close(now)
         return 0
 
-    def resume_schedule(self, now: float, field: str, head: Head | None, next_at: float) -> str:
+    def resume_schedule(self, now: float, field: str, revision: Revision | None, next_at: float) -> str:
         """Let a schedule fire again."""
         now, s = self.open(now), self.schedules.get(field)
-        if s is None or self.head(field) != head:
+        if s is None or self.revision(field) != revision:
             return "stale"
         if s.paused:
             s.paused, s.next_at = 0, next_at
             self.close(now)
         return "ok"
 
-    def fire(self, now: float, fires: Sequence[tuple[str, Head | None, float]]) -> list[str]:
+    def fire(self, now: float, fires: Sequence[tuple[str, Revision | None, float]]) -> list[str]:
         """Enqueue what is due."""
         now = self.open(now)
         outcomes = [self.fire_one(now, *each) for each in fires]
@@ -114,10 +114,10 @@ class Scheduling(FairPick):
             self.close(now)
         return outcomes
 
-    def fire_one(self, now: float, field: str, head: Head | None, next_at: float) -> str:
-        """Enqueue the task of one schedule, if its head still stands."""
+    def fire_one(self, now: float, field: str, revision: Revision | None, next_at: float) -> str:
+        """Enqueue the task of one schedule, if its revision is still the current one."""
         s = self.schedules.get(field)
-        if s is None or self.head(field) != head or s.paused or s.next_at > now or next_at <= s.next_at:
+        if s is None or self.revision(field) != revision or s.paused or s.next_at > now or next_at <= s.next_at:
             return "gone"
         due_at, outcome = s.next_at, "misfire"
         if s.misfire or now - due_at <= LATE_MS:

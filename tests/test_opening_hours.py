@@ -14,7 +14,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from fairq.errors import BadRequest
-from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS, MAX_SPANS, check_opening_hours, turn
+from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS, MAX_SPANS, check_opening_hours, next_change
 from fairq.model.zones import zones
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
@@ -106,14 +106,14 @@ def written(spans: list[Span], zone: str) -> str:
     return f"{', '.join(texts)} {zone}"
 
 
-def turns(text: str, now_ms: int, end_ms: int) -> list[int]:
-    """List all turns up to a moment; at each the state is the other one."""
+def changes_until(text: str, now_ms: int, end_ms: int) -> list[int]:
+    """List all changes up to a moment; at each the state is the other one."""
     found = []
-    is_open, at = turn(text, now_ms)
+    is_open, at = next_change(text, now_ms)
     while at <= end_ms:
         found.append(at)
         was_open = is_open
-        is_open, at = turn(text, at)
+        is_open, at = next_change(text, at)
         assert is_open is not was_open
     return found
 
@@ -136,7 +136,7 @@ def test_windows_are_open_in_the_minutes_that_the_clock_on_the_wall_shows(
     states = [any(span.holds(moment) for span in spans) for moment in moments]
     text = written(spans, zone)
     try:
-        is_open, _ = turn(text, now_ms)
+        is_open, _ = next_change(text, now_ms)
     except BadRequest:
         assert all(states)
         return
@@ -144,7 +144,7 @@ def test_windows_are_open_in_the_minutes_that_the_clock_on_the_wall_shows(
     expected = [
         minute for minute, (before, after) in zip(minutes[1:], pairwise(states), strict=True) if before != after
     ]
-    assert turns(text, now_ms, minutes[-1]) == expected
+    assert changes_until(text, now_ms, minutes[-1]) == expected
 
 
 @given(spans=SPANS, clock=clocks())
@@ -153,13 +153,13 @@ def test_the_next_turn_is_later_and_the_first_of_all_that_are(spans: list[Span],
     zone, now_ms = clock
     text = written(spans, zone)
     try:
-        is_open, at = turn(text, now_ms)
+        is_open, at = next_change(text, now_ms)
     except BadRequest:
         assume(False)
     assert at > now_ms
     for asked in (now_ms + 1, (now_ms + at) // 2, at - 1):
         if asked < at:
-            assert turn(text, asked) == (is_open, at)
+            assert next_change(text, asked) == (is_open, at)
 
 
 @given(spans=SPANS, clock=clocks())
@@ -170,7 +170,7 @@ def test_the_normal_form_means_the_same_and_is_its_own(spans: list[Span], clock:
         normal = check_opening_hours(text)
     except BadRequest:
         assume(False)
-    assert turn(normal, now_ms) == turn(text, now_ms)
+    assert next_change(normal, now_ms) == next_change(text, now_ms)
     assert check_opening_hours(normal) == normal
     assert check_opening_hours(normal.replace(", ", " ,  ").replace("-", " - ", 1).replace("mon", "MON")) == normal
 
@@ -180,7 +180,7 @@ def test_the_normal_form_means_the_same_and_is_its_own(spans: list[Span], clock:
 @example("mon-fri 9:00-12:00,")
 def test_any_text_has_a_normal_form_or_is_refused(text: str) -> None:
     with suppress(BadRequest):
-        assert turn(check_opening_hours(text), LOW)[1] > LOW
+        assert next_change(check_opening_hours(text), LOW)[1] > LOW
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_windows_open_and_close_when_the_clock_of_their_zone_says_so(text: str, 
     zone = check_opening_hours(text).rpartition(" ")[2]
     at, found = ms(after, zone), []
     for _ in shown:
-        _, at = turn(text, at)
+        _, at = next_change(text, at)
         found.append(datetime.fromtimestamp(at / 1000, ZoneInfo(zone)).strftime("%a %H:%M%z"))
     assert found == shown
 
@@ -260,9 +260,9 @@ def test_windows_open_and_close_when_the_clock_of_their_zone_says_so(text: str, 
 def test_a_turn_is_over_when_it_has_come(now: int) -> None:
     """To the millisecond."""
     begin, end = ms("2026-01-05T12:00", "UTC"), ms("2026-01-05T15:00", "UTC")
-    assert turn("12:00-15:00", begin - 1 - now) == (False, begin)
-    assert turn("12:00-15:00", begin + now) == (True, end)
-    assert turn("12:00-15:00", end + now) == (False, begin + DAY_MS)
+    assert next_change("12:00-15:00", begin - 1 - now) == (False, begin)
+    assert next_change("12:00-15:00", begin + now) == (True, end)
+    assert next_change("12:00-15:00", end + now) == (False, begin + DAY_MS)
 
 
 @pytest.mark.parametrize(
@@ -309,6 +309,6 @@ def test_a_text_that_is_none_is_refused_and_told_why(text: object, words: str) -
 
 def test_every_zone_that_is_named_can_be_used() -> None:
     for zone in zones():
-        is_open, at = turn(f"2:00-3:00 {zone}", LOW)
+        is_open, at = next_change(f"2:00-3:00 {zone}", LOW)
         assert at - LOW <= DAY_MS
-        assert turn(f"2:00-3:00 {zone}", at)[0] is not is_open
+        assert next_change(f"2:00-3:00 {zone}", at)[0] is not is_open

@@ -16,7 +16,7 @@ _TOLD = {
     "backlog": "the tenant's own tasks came first",
     "share": "other tenants used the slots",
 }
-_COLUMNS = {"reason": "waited for", "part": "% of all", "p50_ms": "p50 (ms)", "p99_ms": "p99 (ms)", "told": "meaning"}
+_COLUMNS = {"cause": "waited for", "part": "% of all", "p50_ms": "p50 (ms)", "p99_ms": "p99 (ms)", "told": "meaning"}
 
 
 def show_report(server: Server | None, queue: str, tenant: str, json: bool) -> None:
@@ -25,8 +25,8 @@ def show_report(server: Server | None, queue: str, tenant: str, json: bool) -> N
     if json:
         print_json(found)
         return
-    rows = [{**part, "part": round(100 * part["part"], 1), "told": _TOLD[part["reason"]]} for part in found["parts"]]
-    whole = {"reason": "total", "part": 100, "p50_ms": found["p50_ms"], "p99_ms": found["p99_ms"]}
+    rows = [{**part, "part": round(100 * part["part"], 1), "told": _TOLD[part["cause"]]} for part in found["parts"]]
+    whole = {"cause": "total", "part": 100, "p50_ms": found["p50_ms"], "p99_ms": found["p99_ms"]}
     title = f"what {found['starts']} tasks of {tenant} in {queue} waited for"
     print_table(title, _COLUMNS, [*rows, whole] if found["starts"] else [], empty="this server has started none")
     if found["share_over_ms"]:

@@ -48,13 +48,13 @@ class Limits:
 
 @define
 class OpeningHours:
-    """When a tenant (empty: the queue) is open; `head` is the token for turning it."""
+    """When a tenant (empty: the queue) is open; `revision` is needed to change it."""
 
     tenant: str
     text: str
     is_open: bool
     changes_at_ms: int
-    head: bytes = b""
+    revision: bytes = b""
 
 
 def check_limits(changes: object, tenant: str) -> dict[str, Any]:

@@ -38,13 +38,13 @@ class _Span(NamedTuple):
 
 
 def check_opening_hours(text: object) -> str:
-    """Return the text in its normal form. Raises: BadRequest, also for one that is open all week: it never turns."""
+    """Return the text in its normal form. Raises: BadRequest, also for one that is open all week: it never changes."""
     spans, zone = _read(text)
     _week(spans)
     return f"{', '.join(map(_write, spans))} {zone}"
 
 
-def turn(text: str, now_ms: int) -> tuple[bool, int]:
+def next_change(text: str, now_ms: int) -> tuple[bool, int]:
     """Tell whether it is open, and the next moment, later than now, at which that changes. Raises: BadRequest."""
     spans, name = _read(text)
     week, zone = _week(spans), ZoneInfo(name)

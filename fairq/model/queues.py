@@ -27,7 +27,7 @@ class Tick:
     reaped: int
     trimmed: int
     fires: int = 0
-    turns: int = 0
+    opening_changes: int = 0
     ahead_ms: int = 0
 
 

@@ -37,11 +37,11 @@ PAUSED, CLOSED, RATE_LIMITED, CAPPED, REPAIRING = (
 FOREVER = math.inf
 
 # What the waiting time of tasks that have started was for; where two held at once, the one that stands first.
-Reason = Literal["paused", "closed", "no_worker", "rate", "max_running", "backlog", "share"]
-REASONS: tuple[Reason, ...] = get_args(Reason)
+WaitCause = Literal["paused", "closed", "no_worker", "rate", "max_running", "backlog", "share"]
+WAIT_CAUSES: tuple[WaitCause, ...] = get_args(WaitCause)
 
 
-def reason_of(bits: int) -> Reason:
+def cause_of(bits: int) -> WaitCause:
     """Return what blocks a tenant, or a queue."""
     return (
         "paused"
@@ -58,16 +58,16 @@ class BlockedInterval(NamedTuple):
     """A time (ms) for which a tenant (empty: the queue) was blocked."""
 
     tenant: str
-    reason: Reason
+    cause: WaitCause
     begin: int
     end: int
 
 
 @frozen
 class Part:
-    """What one reason had of the dwell of a tenant's tasks: its part of all, and how much it took of one."""
+    """What one cause had of the dwell of a tenant's tasks: its part of all, and how much it took of one."""
 
-    reason: Reason
+    cause: WaitCause
     part: float
     p50_ms: int
     p99_ms: int

@@ -13,7 +13,7 @@ from fairq.errors import StoreRefused
 from fairq.model.limits import OpeningHours
 from fairq.model.schedules import MISFIRES, ScheduleState, Timing
 from fairq.model.tasks import Lease, NewTask
-from fairq.model.waiting import BlockedInterval, reason_of
+from fairq.model.waiting import BlockedInterval, cause_of
 
 _HEADER = struct.Struct("<BBHdddB")  # version, features, max_attempts, enqueued_at, start_at, expires_at; tenant
 _OPTIONS = struct.Struct("<ddddHBddB")  # times, max_attempts, priority, dedupe period, result ttl, events; two texts
@@ -47,7 +47,7 @@ def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
 def unpack_blocked_intervals(values: Sequence[Any]) -> list[BlockedInterval]:
     """Read the intervals of a claim's reply for which tenants were kept out."""
     rows = range(0, len(values), 4)
-    return [BlockedInterval(values[i].decode(), reason_of(values[i + 1]), values[i + 2], values[i + 3]) for i in rows]
+    return [BlockedInterval(values[i].decode(), cause_of(values[i + 1]), values[i + 2], values[i + 3]) for i in rows]
 
 
 def pack_options(task: NewTask) -> bytes:
@@ -109,7 +109,7 @@ def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
     )  # fmt: skip
 
 
-def unpack_opening_hours(tenant: bytes, head: bytes) -> OpeningHours:
-    """Read opening hours; their head is needed to change them (see `set_opening_hours`)."""
-    is_open, changes_at = _WINDOW.unpack_from(head)
-    return OpeningHours(tenant.decode(), head[_WINDOW.size :].decode(), bool(is_open), int(changes_at), head)
+def unpack_opening_hours(tenant: bytes, revision: bytes) -> OpeningHours:
+    """Read opening hours; their revision is needed to change them (see `set_opening_hours`)."""
+    is_open, changes_at = _WINDOW.unpack_from(revision)
+    return OpeningHours(tenant.decode(), revision[_WINDOW.size :].decode(), bool(is_open), int(changes_at), revision)

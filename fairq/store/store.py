@@ -87,9 +87,9 @@ class Claim(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A schedule, and its head in the store: a change based on it is accepted only while the head is the same."""
+    """A schedule, and its revision in the store: a change based on it is accepted only if that is still the same."""
 
-    head: bytes
+    revision: bytes
     state: ScheduleState
 
     @property
@@ -276,9 +276,9 @@ class Store:
     async def set_opening_hours(self, queue: str, hours: OpeningHours) -> str | None:
         """Set the opening hours of a tenant, or of the queue (empty text: always open); returns the old text.
 
-        Hours with a head are set only if the head in the store is the same; None if another server was first.
+        Hours with a revision are set only if it is still the one in the store; None if another server was first.
         """
-        rest = (hours.text, int(hours.is_open), hours.changes_at_ms, hours.head)
+        rest = (hours.text, int(hours.is_open), hours.changes_at_ms, hours.revision)
         previous: bytes | None = await self._put("set_opening_hours", queue, hours.tenant, *rest)
         return None if previous is None else previous.decode()
 
@@ -471,7 +471,7 @@ class Store:
     async def resume_schedule(self, queue: str, schedule: Schedule, next_at_ms: int) -> bool:
         """Let a schedule fire again; returns False if it has changed since it was read."""
         tenant, name = schedule.state.tenant, schedule.state.name
-        return bool(await self._call("resume_schedule", queue, tenant, name, schedule.head, next_at_ms) == b"ok")
+        return bool(await self._call("resume_schedule", queue, tenant, name, schedule.revision, next_at_ms) == b"ok")
 
     async def fire(self, queue: str, fires: Sequence[Fire]) -> list[str]:
         """Fire up to 100 due schedules, each once even if several servers try.
@@ -481,7 +481,7 @@ class Store:
         """
         args: list[str | bytes | int] = []
         for schedule, next_at_ms in fires:
-            args += (schedule.field, schedule.head, next_at_ms)
+            args += (schedule.field, schedule.revision, next_at_ms)
         return [outcome.decode() for outcome in await self._call("fire", queue, *args)]
 
     async def schedules(

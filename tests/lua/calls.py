@@ -46,7 +46,7 @@ class Ticked(NamedTuple):
     reaped: int
     trimmed: int
     fires: int
-    turns: int
+    opening_changes: int
 
 
 class Known(NamedTuple):

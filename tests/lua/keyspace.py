@@ -102,7 +102,11 @@ class Keyspace:
             for slot in range(1, count + 1)
         }
         self.limits = {n: unpack("LIMITS", packed) for n, packed in named["limits"].items()}
-        self.windows, self.parked, self.turns = named["opening_hours"], scores["parked"], scores["opening_changes"]
+        self.windows, self.parked, self.opening_changes = (
+            named["opening_hours"],
+            scores["parked"],
+            scores["opening_changes"],
+        )
         self.batches = {n: unpack("BATCH", packed) for n, packed in named["batches"].items()}
         self.cancelling = scores["cancelling"]
         self.idle = {self.tags[tag]: base for tag, base in values.get("idle", [])}
@@ -127,7 +131,7 @@ class Keyspace:
                 priority, _, id = field.decode().rpartition(":")
                 self.priority_tombstones[t].setdefault(priority or DEFAULT, Counter())[id] += int(count)
                 self.tombstones[t][id] += int(count)
-        self.heads = {
+        self.revisions = {
             f"{t}/{k.decode()}": v for t in self.seats for k, v in dict(values.get(f"schedules:{t}", {})).items()
         }
         self.feeds = {n.partition(":")[2]: values[n] for n in self.names if n.startswith("events:")}
@@ -382,12 +386,12 @@ class Keyspace:
             odd = (seat.tombstones, seat.priorities, seat.blocked, seat.limited, seat.cause)
             assert seat.is_odd == any(odd), tenant
             assert not 0 < seat.leased < self.guaranteed(tenant) or seat.slot <= 0, "guaranteed tenants are not drawn"
-        is_open = {name: unpack("HOURS", head) for name, head in self.windows.items()}
+        is_open = {name: unpack("HOURS", revision) for name, revision in self.windows.items()}
         assert {name for name, seat in self.seats.items() if seat.blocked & CLOSED} == {
             name for name, window in is_open.items() if name and not window.is_open
         }
         assert bool(int(self.queue.blocked) & CLOSED) == ("" in is_open and not is_open[""].is_open)
-        assert self.turns == {name: window.changes_at for name, window in is_open.items()}
+        assert self.opening_changes == {name: window.changes_at for name, window in is_open.items()}
 
     def kept_by(self, tenant: str, tag: bytes) -> int:
         """Add up the bytes of all that a tenant keeps."""
@@ -401,10 +405,10 @@ class Keyspace:
         )
 
     def check_schedules(self) -> None:
-        """Every schedule has a head, a template and a place among the fires: its next time, or the end of all time."""
-        heads = {field: unpack("SCHEDULE", head) for field, head in self.heads.items()}
-        assert self.templates.keys() == heads.keys()
-        assert self.fires == {field: math.inf if head.paused else head.next_at for field, head in heads.items()}
+        """Every schedule has a revision, a template and a place among the fires: its next time, or infinity."""
+        schedules = {field: unpack("SCHEDULE", revision) for field, revision in self.revisions.items()}
+        assert self.templates.keys() == schedules.keys()
+        assert self.fires == {field: math.inf if each.paused else each.next_at for field, each in schedules.items()}
 
     def check_feeds(self) -> None:
         """The ids of a feed count up by one, and it has no other fields; only a setting just lowered leaves more."""

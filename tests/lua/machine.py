@@ -16,7 +16,7 @@ from tests import reports
 from tests.fair_pick import OUT
 from tests.limits_model import CAPPED
 from tests.model import BATCH_KEEP_MS, LEASES_SINCE, Model
-from tests.schedule_model import Head
+from tests.schedule_model import Revision
 
 from .calls import HEAD, Queue, leased_in, options, packed_template, settle_args, unpack, words
 from .keyspace import Keyspace
@@ -153,8 +153,8 @@ class QueueMachine(RuleBasedStateMachine):
         self.lives: dict[str, int] = {}
         self.cursor = ""
         self.attached = 10  # slots
-        self.heads: list[tuple[str, bytes, Head | None]] = []  # as servers have read them, some long ago
-        self.window_heads: dict[str, tuple[bytes, tuple[str, bool, float] | None]] = {}
+        self.revisions: list[tuple[str, bytes, Revision | None]] = []  # as servers have read them, some long ago
+        self.hours_revisions: dict[str, tuple[bytes, tuple[str, bool, float] | None]] = {}
 
     def same(self, real: object, expected: object) -> None:
         """Assert that the store said what the model says."""
@@ -310,15 +310,15 @@ class QueueMachine(RuleBasedStateMachine):
         after=st.sampled_from(AFTER),
     )
     def set_opening_hours(self, name: str, text: str, is_open: bool, after: int) -> None:
-        """Say when a tenant or the queue is open; or turn it, as a server does, with a head that may be old."""
-        head, known = self.window_heads.get(name, (b"", None)) if after in (1, 0, -1) else (b"", None)
+        """Say when a tenant or the queue is open; or change it, as a server does, with a revision that may be old."""
+        revision, known = self.hours_revisions.get(name, (b"", None)) if after in (1, 0, -1) else (b"", None)
         text, changes_at = known[0] if known else text, max(0, self.now + after)
-        reply = self.call("set_opening_hours", name, text, int(is_open), changes_at, head)
+        reply = self.call("set_opening_hours", name, text, int(is_open), changes_at, revision)
         expected = self.model.set_opening_hours(self.now, name, text, is_open, changes_at, known)
         self.same(None if reply is None else reply.decode(), expected)
-        if after > 50 or name not in self.window_heads:
+        if after > 50 or name not in self.hours_revisions:
             rows = self.call("opening_hours", name)[1:]
-            self.window_heads[name] = (rows[0][1], self.model.hours[name]) if rows else (b"", None)
+            self.hours_revisions[name] = (rows[0][1], self.model.hours[name]) if rows else (b"", None)
 
     def queue_at_now(self) -> Queue:
         """Return the queue with the machine's clock."""
@@ -402,20 +402,20 @@ class QueueMachine(RuleBasedStateMachine):
         """Read all schedules, as a server does before it fires."""
         rows = self.call("schedules", "", "", 0, 100)[1:]
         assert all(row[1] for row in rows), "a fire without a schedule"
-        self.heads += [(row[0].decode(), row[1], self.model.head(row[0].decode())) for row in rows]
+        self.revisions += [(row[0].decode(), row[1], self.model.revision(row[0].decode())) for row in rows]
 
     @rule(chosen=FIRES, is_fresh=st.booleans())
     def fire(self, chosen: list[tuple[int, int]], is_fresh: bool) -> None:
         """Fire with heads of all ages, the youngest most often; twins are common."""
-        if is_fresh or not self.heads:
+        if is_fresh or not self.revisions:
             self.read_heads()
-        if not self.heads:
+        if not self.revisions:
             return
-        fires = [(*self.heads[-1 - back % len(self.heads)], self.now + after) for back, after in chosen]
-        parts = [part for field, head, _, next_at in fires for part in (field, head, next_at)]
+        fires = [(*self.revisions[-1 - back % len(self.revisions)], self.now + after) for back, after in chosen]
+        parts = [part for field, revision, _, next_at in fires for part in (field, revision, next_at)]
         outcomes = [word.decode() for word in self.call("fire", *parts)]
         due = {field: self.model.schedules[field].next_at for field, *_ in fires if field in self.model.schedules}
-        self.same(outcomes, self.model.fire(self.now, [(field, head, at) for field, _, head, at in fires]))
+        self.same(outcomes, self.model.fire(self.now, [(field, revision, at) for field, _, revision, at in fires]))
         for (field, *_), outcome in zip(fires, outcomes, strict=True):
             if outcome == "ok":
                 self.lives[f"{field}-{due[field]:.0f}"] = 0
@@ -426,13 +426,13 @@ class QueueMachine(RuleBasedStateMachine):
         after=st.sampled_from(AFTER),
     )
     def change_schedule(self, verb: str, field: str, after: int) -> None:
-        """Delete, pause or resume a schedule; a resume brings a head that may be old."""
+        """Delete, pause or resume a schedule; a resume brings a revision that may be old."""
         parts, more = [], []
         if verb == "resume_schedule":
             self.read_heads()
-            known = [(head, model) for name, head, model in self.heads[-4:] if name == field]
-            head, model = known[after % len(known)] if known else (b"", None)
-            parts, more = [head, self.now + after], [model, self.now + after]
+            known = [(revision, model) for name, revision, model in self.revisions[-4:] if name == field]
+            revision, model = known[after % len(known)] if known else (b"", None)
+            parts, more = [revision, self.now + after], [model, self.now + after]
         outcome = self.call(verb, *field.split("/"), *parts)
         expected = getattr(self.model, verb)(self.now, field, *more)
         self.same(outcome.decode() if isinstance(outcome, bytes) else outcome, expected)
@@ -476,7 +476,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.read_events(name, 0, 500)
         rows = self.queue.call("schedules", "", "", 0, 100)[1:]
         self.same([row[0].decode() for row in rows], reports.schedules(self.model))
-        self.same([reports.head(row[1]) for row in rows], [self.model.head(f) for f in reports.schedules(self.model)])
+        expected = [self.model.revision(field) for field in reports.schedules(self.model)]
+        self.same([reports.revision(row[1]) for row in rows], expected)
         for name in ["", *NAMES]:
             limits = {key.decode(): float(value) for key, value in pairs(self.call("limits", name))}
             self.same(limits, self.model.set_for(name))

@@ -24,26 +24,26 @@ def schedule(
     return outcome.decode(), next_at
 
 
-def head_of(queue: Queue, name: str = "nightly", tenant: str = "ada") -> bytes:
-    """Read a schedule's head."""
-    head: bytes = queue.call("schedules", tenant, name, 0, 1)[1][1]
-    return head
+def revision_of(queue: Queue, name: str = "nightly", tenant: str = "ada") -> bytes:
+    """Read a schedule's revision."""
+    revision: bytes = queue.call("schedules", tenant, name, 0, 1)[1][1]
+    return revision
 
 
 def next_of(queue: Queue, name: str = "nightly") -> int:
     """Read when a schedule fires next."""
-    return int(struct.unpack_from("<BBBdd", head_of(queue, name))[3])
+    return int(struct.unpack_from("<BBBdd", revision_of(queue, name))[3])
 
 
 def last_of(queue: Queue, name: str = "nightly") -> int:
     """Read which fire a schedule's last task was for."""
-    return int(struct.unpack_from("<BBBdd", head_of(queue, name))[4])
+    return int(struct.unpack_from("<BBBdd", revision_of(queue, name))[4])
 
 
-def fire(queue: Queue, name: str = "nightly", head: bytes | None = None, after: int = HOUR) -> str:
+def fire(queue: Queue, name: str = "nightly", revision: bytes | None = None, after: int = HOUR) -> str:
     """Fire one schedule; its next time is `after` ms from now."""
-    head = head_of(queue, name) if head is None else head
-    return words(queue.call("fire", f"ada/{name}", head, queue.now + after))[0]
+    revision = revision_of(queue, name) if revision is None else revision
+    return words(queue.call("fire", f"ada/{name}", revision, queue.now + after))[0]
 
 
 def test_a_fire_enqueues_the_task_with_the_time_of_the_fire(queue: Queue) -> None:
@@ -104,15 +104,15 @@ def test_two_schedules_of_one_key_fire_one_task_in_a_call(queue: Queue) -> None:
     for name in ("a", "b"):
         schedule(queue, name, task=template(key="k"))
     queue.advance(HOUR)
-    fires = [part for name in "ab" for part in (f"ada/{name}", head_of(queue, name), queue.now + HOUR)]
+    fires = [part for name in "ab" for part in (f"ada/{name}", revision_of(queue, name), queue.now + HOUR)]
     assert words(queue.call("fire", *fires)) == ["ok", f"duplicate ada/a-{START + HOUR}"]
 
 
 def test_of_many_that_fire_one_does(queue: Queue) -> None:
     schedule(queue)
     queue.advance(HOUR)
-    head = head_of(queue)
-    assert [fire(queue, head=head, after=HOUR + n) for n in range(3)] == ["ok", "gone", "gone"]
+    revision = revision_of(queue)
+    assert [fire(queue, revision=revision, after=HOUR + n) for n in range(3)] == ["ok", "gone", "gone"]
     assert next_of(queue) == START + 2 * HOUR
     assert len(queue.claim(5)) == 1
 
@@ -120,7 +120,7 @@ def test_of_many_that_fire_one_does(queue: Queue) -> None:
 def test_a_twin_in_one_call_fires_once(queue: Queue) -> None:
     schedule(queue)
     queue.advance(HOUR)
-    one = ("ada/nightly", head_of(queue), queue.now + HOUR)
+    one = ("ada/nightly", revision_of(queue), queue.now + HOUR)
     assert words(queue.call("fire", *one, *one)) == ["ok", "gone"]
     assert queue.queue_state()["ready"] == 1
 
@@ -128,10 +128,10 @@ def test_a_twin_in_one_call_fires_once(queue: Queue) -> None:
 def test_a_fire_that_has_lost_the_race_writes_nothing(queue: Queue) -> None:
     schedule(queue)
     queue.advance(HOUR)
-    head = head_of(queue)
-    fire(queue, head=head)
+    revision = revision_of(queue)
+    fire(queue, revision=revision)
     before = writes(queue)
-    assert fire(queue, head=head) == "gone"
+    assert fire(queue, revision=revision) == "gone"
     assert writes(queue) == before
 
 
@@ -187,9 +187,9 @@ def test_another_task_keeps_the_time_and_another_timing_takes_the_new_one(queue:
 def test_a_schedule_that_was_replaced_is_not_fired_by_its_old_head(queue: Queue) -> None:
     schedule(queue)
     queue.advance(HOUR)
-    head = head_of(queue)
+    revision = revision_of(queue)
     schedule(queue, timing=b"other")
-    assert fire(queue, head=head) == "gone"
+    assert fire(queue, revision=revision) == "gone"
 
 
 def test_a_schedule_made_anew_does_not_fire_the_same_time_again(queue: Queue) -> None:
@@ -209,12 +209,12 @@ def test_pause_and_resume_say_how_it_was_and_make_up_for_nothing(queue: Queue) -
     queue.advance(10 * HOUR)
     assert queue.tick()[1::6] == (-1, 0)
     assert fire(queue) == "gone"
-    head = head_of(queue)
+    revision = revision_of(queue)
     resume = ("resume_schedule", "ada", "nightly")
     assert queue.call(*resume, b"old", queue.now + 5) == b"stale"
-    assert queue.call(*resume, head, queue.now + 5) == b"ok"
-    assert queue.call(*resume, head, queue.now + 9) == b"stale"
-    assert queue.call(*resume, head_of(queue), queue.now + 9) == b"ok"  # not paused: nothing to do
+    assert queue.call(*resume, revision, queue.now + 5) == b"ok"
+    assert queue.call(*resume, revision, queue.now + 9) == b"stale"
+    assert queue.call(*resume, revision_of(queue), queue.now + 9) == b"ok"  # not paused: nothing to do
     assert next_of(queue) == queue.now + 5
     queue.advance(5)
     assert (queue.tick().fires, fire(queue)) == (1, "ok")
@@ -224,18 +224,18 @@ def test_a_paused_schedule_that_is_changed_stays_paused(queue: Queue) -> None:
     schedule(queue)
     queue.call("pause_schedule", "ada", "nightly")
     schedule(queue, timing=b"other")
-    assert struct.unpack_from("<BBB", head_of(queue)) == (1, 1, SKIP)
+    assert struct.unpack_from("<BBB", revision_of(queue)) == (1, 1, SKIP)
     assert queue.tick().next_due == -1
 
 
 def test_unschedule_forgets_the_schedule_and_leaves_its_tasks(queue: Queue) -> None:
     schedule(queue)
     queue.advance(HOUR)
-    head = head_of(queue)
+    revision = revision_of(queue)
     fire(queue)
     assert [queue.call("unschedule", "ada", "nightly") for _ in range(2)] == [b"ok", b"gone"]
     assert queue.call("schedules", "ada", "nightly", 0, 1) == [queue.now]
-    assert fire(queue, head=head) == "gone"
+    assert fire(queue, revision=revision) == "gone"
     assert queue.queue_state()["ready"] == 1
     assert not any(queue.client.exists(queue.key(name)) for name in ("fires", "templates", "schedules:ada"))
 
@@ -268,7 +268,7 @@ def test_tenants_names_do_not_meet_and_each_pays_for_its_own(queue: Queue) -> No
     for tenant in ("ada", "bob"):
         schedule(queue, tenant=tenant)
     queue.advance(HOUR)
-    fires = [part for t in ("ada", "bob") for part in (f"{t}/nightly", head_of(queue, tenant=t), queue.now + HOUR)]
+    fires = [part for t in ("ada", "bob") for part in (f"{t}/nightly", revision_of(queue, tenant=t), queue.now + HOUR)]
     assert words(queue.call("fire", *fires)) == ["ok", "ok"]
     assert {name: share.ready for name, share in queue.tenants().items()} == {"ada": 1, "bob": 1}
 
@@ -313,7 +313,7 @@ def test_a_hundred_fire_in_one_call_and_no_more(queue: Queue) -> None:
     for n in range(101):
         schedule(queue, f"s{n}")
     queue.advance(HOUR)
-    fires = [part for n in range(101) for part in (f"ada/s{n}", head_of(queue, f"s{n}"), queue.now + HOUR)]
+    fires = [part for n in range(101) for part in (f"ada/s{n}", revision_of(queue, f"s{n}"), queue.now + HOUR)]
     refused(queue, "bad_request fires", "fire", *fires)
     assert words(queue.call("fire", *fires[:300])) == ["ok"] * 100
     assert queue.tick().fires == 1
@@ -322,24 +322,24 @@ def test_a_hundred_fire_in_one_call_and_no_more(queue: Queue) -> None:
 def test_a_bad_fire_among_good_ones_refuses_all(queue: Queue) -> None:
     schedule(queue)
     queue.advance(HOUR)
-    refused(queue, "bad_request next_at", "fire", "ada/nightly", head_of(queue), queue.now + 1, "ada/x", b"", "?")
+    refused(queue, "bad_request next_at", "fire", "ada/nightly", revision_of(queue), queue.now + 1, "ada/x", b"", "?")
 
 
 def test_on_a_full_store_a_due_schedule_stays_due(queue: Queue) -> None:
     schedule(queue, misfire=ONCE)
     queue.advance(HOUR)
-    head = head_of(queue)
+    revision = revision_of(queue)
     queue.client.config_set("maxmemory", 1)
     try:
         for verb, *args in (
-            ("fire", "ada/nightly", head, queue.now + HOUR),
+            ("fire", "ada/nightly", revision, queue.now + HOUR),
             ("schedule", "ada", "more", queue.now, SKIP, TIMING, template()),
         ):
             with pytest.raises(redis.OutOfMemoryError):
                 queue.call(verb, *args)
         assert queue.tick().fires == 1
         assert queue.call("pause_schedule", "ada", "nightly") == 0
-        assert queue.call("resume_schedule", "ada", "nightly", head_of(queue), queue.now) == b"ok"
+        assert queue.call("resume_schedule", "ada", "nightly", revision_of(queue), queue.now) == b"ok"
         assert queue.call("unschedule", "ada", "nightly") == b"ok"
     finally:
         queue.client.config_set("maxmemory", 0)

@@ -1,4 +1,4 @@
-"""Windows by the clock: who is closed keeps its tasks, costs nothing, and is served again when it opens."""
+"""Opening hours: a closed tenant keeps its tasks, costs nothing, and is served again when it opens."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .calls import Queue
 TEXT = "mon-fri 12:00-15:00 UTC"
 
 
-def put(queue: Queue, tenant: str, is_open: bool, in_ms: int = 1000, text: str = TEXT, head: bytes = b"") -> Any:
+def put(queue: Queue, tenant: str, is_open: bool, in_ms: int = 1000, text: str = TEXT, revision: bytes = b"") -> Any:
     """Set a hours that changes in so many ms."""
-    return queue.call("set_opening_hours", tenant, text, int(is_open), queue.now + in_ms, head)
+    return queue.call("set_opening_hours", tenant, text, int(is_open), queue.now + in_ms, revision)
 
 
-def head_of(queue: Queue, tenant: str) -> bytes:
-    """Read a hours's head."""
-    head: bytes = queue.call("opening_hours", tenant)[1][1]
-    return head
+def revision_of(queue: Queue, tenant: str) -> bytes:
+    """Read the revision of opening hours."""
+    revision: bytes = queue.call("opening_hours", tenant)[1][1]
+    return revision
 
 
 @pytest.mark.parametrize("whose", ["ada", ""])
@@ -123,29 +123,31 @@ def test_paused_and_closed_are_two_things(queue: Queue, first: str, whose: str) 
 def test_a_tick_tells_of_windows_that_are_to_turn(queue: Queue) -> None:
     put(queue, "ada", is_open=False, in_ms=1000)
     put(queue, "", is_open=True, in_ms=2000)
-    assert (queue.tick().turns, queue.tick().next_due) == (0, queue.now + 1000)
+    assert (queue.tick().opening_changes, queue.tick().next_due) == (0, queue.now + 1000)
     assert queue.call("opening_hours") == [queue.now]
     queue.advance(1000)
-    assert queue.tick().turns == 1
+    assert queue.tick().opening_changes == 1
     assert [row[0] for row in queue.call("opening_hours")[1:]] == [b"ada"]
     queue.advance(1000)
-    assert queue.tick().turns == 2
+    assert queue.tick().opening_changes == 2
 
 
 def test_of_many_servers_that_turn_a_window_one_does(queue: Queue) -> None:
     put(queue, "ada", is_open=False)
-    head = head_of(queue, "ada")
-    assert put(queue, "ada", is_open=True, head=head) == TEXT.encode()
-    assert put(queue, "ada", is_open=False, head=head) is None
-    assert struct.unpack_from("<B", head_of(queue, "ada"))[0] == 1
+    revision = revision_of(queue, "ada")
+    assert put(queue, "ada", is_open=True, revision=revision) == TEXT.encode()
+    assert put(queue, "ada", is_open=False, revision=revision) is None
+    assert struct.unpack_from("<B", revision_of(queue, "ada"))[0] == 1
 
 
 def test_a_window_is_taken_off_and_the_tenant_served(queue: Queue) -> None:
     put(queue, "ada", is_open=False)
     queue.enqueue("ada", "a")
-    head = head_of(queue, "ada")
+    revision = revision_of(queue, "ada")
     assert put(queue, "ada", is_open=False, text="") == TEXT.encode()
     assert len(queue.claim()) == 1
     assert queue.call("opening_hours", "ada") == [queue.now]
-    assert put(queue, "ada", is_open=False, head=head) is None, "a server that has read it before does not close it"
+    assert put(queue, "ada", is_open=False, revision=revision) is None, (
+        "a server with an old revision does not close it"
+    )
     assert queue.tick().next_due == queue.now + 30_000

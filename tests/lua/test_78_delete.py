@@ -177,14 +177,14 @@ def test_a_queue_that_is_not_there_is_gone(queue: Queue) -> None:
 
 def test_a_barred_queue_answers_no_other_verb(queue: Queue) -> None:
     fill(queue)
-    head = queue.call("schedules", "ada", "nightly", 0, 1)[1][1]
+    revision = queue.call("schedules", "ada", "nightly", 0, 1)[1][1]
     queue.call("block_queue", 1, 1)
     queue.call("empty_queue")
     others = {
         **PUTS_IN, "claim": ("w", 1), "settle": ("ack", "a", 1), "tick": (1,), "cancel": ("a",), "replay": ("dead",),
         "reschedule": (0, 0, "a"), "purge": ("dead",), "close_batch": ("capped",), "cancel_batch": ("capped",),
         "unschedule": ("ada", "nightly"), "pause_schedule": ("ada", "nightly"), "make_queue": (),
-        "resume_schedule": ("ada", "nightly", head, 1), "fire": ("ada/nightly", head, 1),
+        "resume_schedule": ("ada", "nightly", revision, 1), "fire": ("ada/nightly", revision, 1),
     }  # fmt: skip
     for verb, args in others.items():
         refused(queue, "deleting queue", verb, *args)

@@ -40,10 +40,10 @@ def open_batch(queue: Queue, id: str, max_running: int = 0) -> None:
     queue.open_batch(id, max_running, complete="all ended", success="all done", death="one dead")
 
 
-def head_of(queue: Queue) -> bytes:
+def revision_of(queue: Queue) -> bytes:
     """Read the head of the one schedule."""
-    head: bytes = queue.call("schedules", "ada", "nightly", 0, 1)[1][1]
-    return head
+    revision: bytes = queue.call("schedules", "ada", "nightly", 0, 1)[1][1]
+    return revision
 
 
 def schedule(queue: Queue) -> None:
@@ -57,7 +57,7 @@ REFUSED: dict[str, Callable[[Queue], list[object]]] = {
     "replay": lambda _: ["dead"],
     "open_batch": lambda _: ["ada", "other", 0, "", "", ""],
     "schedule": lambda queue: ["ada", "other", queue.now, 0, TIMING, packed_template()],
-    "fire": lambda queue: ["ada/nightly", head_of(queue), queue.now + 1],
+    "fire": lambda queue: ["ada/nightly", revision_of(queue), queue.now + 1],
     "add_queue": lambda _: ["other", "ada", 100],
 }
 
@@ -262,7 +262,7 @@ def resume_schedule(queue: Queue) -> Iterator[None]:
     schedule(queue)
     queue.call("pause_schedule", "ada", "nightly")
     yield
-    assert queue.call("resume_schedule", "ada", "nightly", head_of(queue), queue.now + 1) == b"ok"
+    assert queue.call("resume_schedule", "ada", "nightly", revision_of(queue), queue.now + 1) == b"ok"
 
 
 def block_queue(queue: Queue) -> Iterator[None]:

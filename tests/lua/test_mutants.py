@@ -182,10 +182,8 @@ MUTANTS = [
         "limits.block(target, reason, is_blocked)",
         "target.blocked = is_blocked and reason or 0",
     ),
-    Mutant("every server turns a window", "if args[7] ~= '' and args[7] ~= revision then return false end", ""),
-    Mutant(
-        "a window that is taken off turns again", "    redis.call('ZREM', key(call, 'opening_changes'), name)\n", ""
-    ),
+    Mutant("every server changes opening hours", "if args[7] ~= '' and args[7] ~= revision then return false end", ""),
+    Mutant("removed opening hours change again", "    redis.call('ZREM', key(call, 'opening_changes'), name)\n", ""),
     Mutant(
         "nobody is told of an opening",
         "call.readied = target.blocked == 0 and ready > 0",
@@ -507,7 +505,7 @@ MUTANTS = [
         "  local s = setmetatable({}, {__index = s})\n  s.revision = SCHEDULE.pack(s)\n",
     ),
     Mutant("a schedule fires early", "or s.next_at > call.now or", "or"),
-    Mutant("a paused schedule fires", "s.revision ~= revision or s.paused == 1 or", "s.revision ~= head or"),
+    Mutant("a paused schedule fires", "s.revision ~= revision or s.paused == 1 or", "s.revision ~= revision or"),
     Mutant("a fire stays due", "  s.next_at = next_at\n  save_schedule(call, s)\n  return outcome", "  return outcome"),
     Mutant("missed fires are made up for in any case", "s.misfire == ONCE or call.now - due_at <= LATE_MS", "true"),
     Mutant("missed fires are never made up for", "s.misfire == ONCE or call.now - due_at", "call.now - due_at"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairq.model.tasks import Lease
-from fairq.model.waiting import REASONS, BlockedInterval, Reason
+from fairq.model.waiting import WAIT_CAUSES, BlockedInterval, WaitCause
 from fairq.server.stats.wait_times import (
     MAX_DWELLS,
     MAX_SPANS,
@@ -23,7 +23,7 @@ from fairq.server.stats.wait_times import (
 )
 
 TIMES = st.integers(0, 1000)
-SPANS = st.lists(st.builds(BlockedInterval, st.just("ada"), st.sampled_from(REASONS[:5]), TIMES, TIMES), max_size=8)
+SPANS = st.lists(st.builds(BlockedInterval, st.just("ada"), st.sampled_from(WAIT_CAUSES[:5]), TIMES, TIMES), max_size=8)
 
 
 def lease(ready: int, tenant: str = "ada", *, attempt: int = 1, start: int = 0) -> Lease:
@@ -31,9 +31,9 @@ def lease(ready: int, tenant: str = "ada", *, attempt: int = 1, start: int = 0) 
     return Lease("t", 70, attempt, 5, tenant, ready, start, 0, b"1")
 
 
-def told(wait_times: WaitTimes, now: int = 0, tenant: str = "ada") -> list[dict[Reason, int]]:
+def told(wait_times: WaitTimes, now: int = 0, tenant: str = "ada") -> list[dict[WaitCause, int]]:
     """The parts that took any time, of each start."""
-    return [{reason: ms for reason, ms in parts.items() if ms} for parts in wait_times.parts(tenant, now)]
+    return [{cause: ms for cause, ms in parts.items() if ms} for parts in wait_times.parts(tenant, now)]
 
 
 def served() -> WaitTimes:
@@ -48,9 +48,9 @@ def test_parts_sum_to_the_dwell(begin: int, end: int, last: int, spans: list[Blo
     parts = split(begin, end, last, spans)
     assert sum(parts.values()) == max(0, end - begin)
     assert min(parts.values()) >= 0
-    for reason in REASONS[:5]:
-        longest = sum(max(0, min(s.end, end) - max(s.begin, begin)) for s in spans if s.reason == reason)
-        assert parts[reason] <= longest
+    for cause in WAIT_CAUSES[:5]:
+        longest = sum(max(0, min(s.end, end) - max(s.begin, begin)) for s in spans if s.cause == cause)
+        assert parts[cause] <= longest
 
 
 @given(st.lists(st.tuples(TIMES, TIMES, SPANS), min_size=1, max_size=20))
@@ -84,7 +84,7 @@ def test_what_kept_the_tenant_out_goes_before_the_rest() -> None:
     assert told(wait_times) == [{"max_running": 700, "share": 300}, {"max_running": 700, "backlog": 300, "share": 100}]
 
 
-def test_times_of_one_reason_that_follow_each_other_are_one() -> None:
+def test_times_of_one_cause_that_follow_each_other_are_one() -> None:
     wait_times = served()
     for n in range(1000):
         wait_times.claimed(n * 200 + 199, [lease(0)], [BlockedInterval("ada", "rate", n * 200, n * 200 + 198)])
@@ -125,13 +125,13 @@ def test_a_summary_names_what_took_time() -> None:
     wait_times.claimed(1000, [lease(0)], [BlockedInterval("ada", "max_running", 0, 750)])
     wait_times.claimed(2000, [lease(1000)], [])
     max_running, share = summarize(wait_times.parts("ada", 2000))
-    assert (max_running.reason, max_running.part, max_running.p50_ms, max_running.p99_ms) == (
+    assert (max_running.cause, max_running.part, max_running.p50_ms, max_running.p99_ms) == (
         "max_running",
         0.375,
         0,
         750,
     )
-    assert (share.reason, share.part, share.p50_ms, share.p99_ms) == ("share", 0.625, 250, 1000)
+    assert (share.cause, share.part, share.p50_ms, share.p99_ms) == ("share", 0.625, 250, 1000)
     assert summarize([]) == []
     assert [percentile(range(1, 101), p) for p in (1, 50, 99)] == [1, 50, 99]
 

@@ -1,6 +1,6 @@
 """Opening hours through servers: a closed tenant waits, opens by itself, and once however many servers run.
 
-Texts have minutes, so a turn within a test is one that the store was told to expect: see `due`.
+Texts have minutes, so tests have the store change opening hours at given times: see `due`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HOUR_MS = 3_600_000
 
 
 async def due(store: Store, whose: str, *, opens: bool, in_ms: int = 300, text: str = "") -> int:
-    """Have a hours turn soon, as if its text said so; returns when."""
+    """Have opening hours change soon, as if their text said so; returns when."""
     now_ms, _ = await store.opening_hours("q")
     text = text or (daily(now_ms, -60, 60) if opens else daily(now_ms, 60, 120))
     await store.set_opening_hours("q", OpeningHours(whose, text, not opens, now_ms + in_ms))
@@ -123,7 +123,7 @@ async def test_nothing_starts_after_the_window_closed_and_what_runs_goes_on(serv
             assert (await store.queue("q")).ready == 1
 
 
-def turned(logs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+def changed(logs: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     """Count the hours that servers say they opened and closed."""
     lines = [line for line in logs if line["event"] == "opening hours changed"]
     return sum(line["opened"] for line in lines), sum(line["closed"] for line in lines)
@@ -148,8 +148,8 @@ async def test_with_many_servers_each_window_turns_once(server_store: str) -> No
             assert sorted(task["id"] for task in await worker.pushed(20)) == sorted(names)
             assert time.time() * 1000 >= opens_at - 1
             assert all([await is_open(one.app.store, name) for name in names])
-            await wait_until(lambda: turned(logs)[0] >= 20)  # it is logged after the tasks have come
-    assert turned(logs) == (20, 0)
+            await wait_until(lambda: changed(logs)[0] >= 20)  # it is logged after the tasks have come
+    assert changed(logs) == (20, 0)
 
 
 async def test_a_window_set_at_a_server_that_is_gone_turns_at_another(server_store: str) -> None:
@@ -193,7 +193,7 @@ async def test_more_windows_than_a_call_reads_turn_together(served: Served) -> N
 
 
 def tries(logs: Sequence[Mapping[str, Any]]) -> int:
-    """Count how often a server failed to find a next turn."""
+    """Count how often a server failed to find a next change."""
     return sum(line["event"] == "cannot compute the next change of opening hours" for line in logs)
 
 

@@ -144,7 +144,7 @@ async def test_most_of_the_dwell_goes_to_what_held_the_tasks(
         ):
             await run(World(served, store_clock, ada, bob, operator, worker))
             report = (await ada.ask("report", queue="q"))["report"]
-    parts = {part["reason"]: part["part"] for part in report["parts"]}
+    parts = {part["cause"]: part["part"] for part in report["parts"]}
     assert max(parts, key=lambda each: parts[each]) == reason, parts
     assert parts[reason] > 0.6, parts
     assert sum(parts.values()) == pytest.approx(1)

@@ -207,16 +207,16 @@ async def test_few_ticks_are_under_way_at_once_and_queues_with_ready_tasks_are_t
 
 
 class StuckStore(SlowStore):
-    """Has a window that is to turn, and does not tell which."""
+    """Has opening hours that are to change, and does not tell which."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked_at: list[float] = []
 
     async def tick(self, queue: str) -> Tick:
-        """Find one window that is to turn."""
+        """Find one change of opening hours."""
         self.ticks += 1
-        return Tick(0, 0, 0, 0, 0, 0, 0, turns=1)
+        return Tick(0, 0, 0, 0, 0, 0, 0, opening_changes=1)
 
     async def opening_hours(self, queue: str) -> None:
         """Fail."""

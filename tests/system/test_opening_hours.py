@@ -1,6 +1,6 @@
-"""Windows by the clock with real processes: each turns once and in time, whichever servers live and die.
+"""Opening hours with real processes: each changes once and in time, whichever servers live and die.
 
-Texts have minutes, so a turn within a test is one that the store was told to expect. How late each was is printed
+Texts have minutes, so tests have the store change opening hours at given times. How late each was is printed
 (`pytest -s`); store, servers and test read the same clock.
 """
 
@@ -29,15 +29,15 @@ TASKS = 1500
 
 
 async def due(store: Store, whose: str, *, opens: bool, in_ms: int) -> int:
-    """Have a hours turn soon, as if its text said so; returns when."""
+    """Have opening hours change soon, as if their text said so; returns when."""
     now_ms, _ = await store.opening_hours("q")
     text = daily(now_ms, -60, 60) if opens else daily(now_ms, 60, 120)
     await store.set_opening_hours("q", OpeningHours(whose, text, not opens, now_ms + in_ms))
     return now_ms + in_ms
 
 
-async def wait_turned(store: Store, whose: str, *, opens: bool) -> float:
-    """Wait until a hours has turned; returns when that was seen."""
+async def wait_changed(store: Store, whose: str, *, opens: bool) -> float:
+    """Wait until opening hours have changed; returns when that was seen."""
 
     async def has_turned() -> bool:
         _, (hours,) = await store.opening_hours("q", [whose])
@@ -47,8 +47,8 @@ async def wait_turned(store: Store, whose: str, *, opens: bool) -> float:
     return time.time() * 1000
 
 
-def turns(*servers: Process) -> tuple[int, int]:
-    """Count the turns that servers say they made: of hours that opened, and that closed."""
+def changes(*servers: Process) -> tuple[int, int]:
+    """Count the changes that servers logged: of hours that opened, and that closed."""
     printed = "".join(server.printed for server in servers)
     opened, closed = (re.findall(rf" opening hours changed .*\b{word}=(\d+)", printed) for word in ("opened", "closed"))
     return sum(map(int, opened)), sum(map(int, closed))
@@ -86,10 +86,10 @@ async def test_tasks_start_after_the_window_opened_and_none_after_it_closed(
                 nursery.start_soon(work, url)
             await client.enqueue_many("q", list(range(TASKS)))
             assert not started
-            opened = await wait_turned(store, "ada", opens=True)
+            opened = await wait_changed(store, "ada", opens=True)
             await wait_until(lambda: len(started) > 50)
             closes_at = await due(store, "ada", opens=False, in_ms=1200)
-            closed = await wait_turned(store, "ada", opens=False)
+            closed = await wait_changed(store, "ada", opens=False)
 
             async def have_ended() -> bool:
                 return (await store.queue("q")).leased == 0
@@ -107,7 +107,7 @@ async def test_tasks_start_after_the_window_opened_and_none_after_it_closed(
         assert len(started) == count == len({id for _, id in started})
         assert 50 < count < TASKS
         assert begins >= -1
-        assert turns(first, second) == (1, 1)
+        assert changes(first, second) == (1, 1)
 
 
 async def test_servers_killed_at_the_time_of_a_turn_leave_it_to_the_others(
@@ -129,18 +129,18 @@ async def test_servers_killed_at_the_time_of_a_turn_leave_it_to_the_others(
                     await client.enqueue("q", {"first": 0, "then": 0}, id=name)
                 wait_ms = (
                     opening_changes_at - 4 + 2 * number - time.time() * 1000
-                )  # until just before the turn, or just after
+                )  # until just before the change, or just after
                 await trio.sleep(max(0.0, wait_ms / 1000))
                 servers[number % 2].kill()
                 killed.append(servers[number % 2])
-                turned = await wait_turned(store, name, opens=True)
-                print(f"killed at {-4 + 2 * number} ms, turned {turned - opening_changes_at:.1f} ms late")
-                assert turned - opening_changes_at >= -1
+                changed = await wait_changed(store, name, opens=True)
+                print(f"killed at {-4 + 2 * number} ms, changed {changed - opening_changes_at:.1f} ms late")
+                assert changed - opening_changes_at >= -1
                 await world.wait_journal(lambda ran, name=name: any(row.id == name for row in ran))  # type: ignore[misc]
                 servers[number % 2] = world.serve("--store", local.url, "--port", ports[number % 2])
                 await servers[number % 2].wait_url()
             row = await wait_drained(operator)
             assert (row["enqueued"], row["done"]) == (6, 6)
-            opened, closed = turns(*killed, *servers)
-            assert opened <= 6, "one that is killed after its turn may not have told"
+            opened, closed = changes(*killed, *servers)
+            assert opened <= 6, "a server killed after a change may not have logged it"
             assert closed == 0

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from attrs import define, field
 
 from fairq.model.tasks import Lease
-from fairq.model.waiting import REASONS, BlockedInterval, Part, Reason
+from fairq.model.waiting import WAIT_CAUSES, BlockedInterval, Part, WaitCause
 
 MAX_TENANTS, MAX_DWELLS, MAX_SPANS = 500, 256, 128
 PERIOD_MS = 300_000
 _JOIN_MS = 100  # intervals of one cause are joined when the gap is at most so long: a tenant let in starts first
-_PLACE = {reason: place for place, reason in enumerate(REASONS)}
+_PLACE = {cause: place for place, cause in enumerate(WAIT_CAUSES)}
 
 
 @define(eq=False)
@@ -79,7 +79,7 @@ class WaitTimes:
             self._spans.append(BlockedInterval("", "no_worker", self._alone_since, now_ms))
             self._alone_since = None
         blocked = next((each for each in intervals if not each.tenant), None)
-        if self._blocked and (blocked is None or blocked.reason != self._blocked.reason):
+        if self._blocked and (blocked is None or blocked.cause != self._blocked.cause):
             self._spans.append(self._blocked._replace(end=now_ms))
             self._blocked = None
         self._blocked = self._blocked or blocked
@@ -87,25 +87,25 @@ class WaitTimes:
             if each.tenant:
                 _join((self._rows.get(each.tenant) or self._add(each.tenant)).spans, each)
 
-    def parts(self, tenant: str, now_ms: int) -> list[dict[Reason, int]]:
+    def parts(self, tenant: str, now_ms: int) -> list[dict[WaitCause, int]]:
         """Return what each of a tenant's starts of the last PERIOD_MS had waited for, in ms, oldest first."""
         row = self._rows.get(tenant)
         if row is None:
             return []
-        spans = sorted([*self._spans, *row.spans], key=lambda span: _PLACE[span.reason])
+        spans = sorted([*self._spans, *row.spans], key=lambda span: _PLACE[span.cause])
         return [split(ready, at, last, spans) for at, ready, last in row.wait_times if at > now_ms - PERIOD_MS]
 
 
 def _join(spans: deque[BlockedInterval], new: BlockedInterval) -> None:
     """Add an interval; join it with the last one if that was reported before, or ends where this one begins."""
-    if spans and spans[-1].reason == new.reason and new.begin - spans[-1].end <= _JOIN_MS:
+    if spans and spans[-1].cause == new.cause and new.begin - spans[-1].end <= _JOIN_MS:
         new = new._replace(begin=min(new.begin, spans.pop().begin))
     spans.append(new)
 
 
-def split(begin: int, end: int, last: int, spans: Iterable[BlockedInterval]) -> dict[Reason, int]:
+def split(begin: int, end: int, last: int, spans: Iterable[BlockedInterval]) -> dict[WaitCause, int]:
     """Divide a waiting time among its causes; where intervals overlap, the first one gets the time."""
-    parts: dict[Reason, int] = dict.fromkeys(REASONS, 0)
+    parts: dict[WaitCause, int] = dict.fromkeys(WAIT_CAUSES, 0)
     free = [(begin, end)] if begin < end else []
     for span in spans:
         rest = []
@@ -114,7 +114,7 @@ def split(begin: int, end: int, last: int, spans: Iterable[BlockedInterval]) -> 
             if low >= high:
                 rest.append((one, other))
                 continue
-            parts[span.reason] += high - low
+            parts[span.cause] += high - low
             rest += [(a, b) for a, b in ((one, low), (high, other)) if a < b]
         free = rest
     for one, other in free:
@@ -124,13 +124,13 @@ def split(begin: int, end: int, last: int, spans: Iterable[BlockedInterval]) -> 
     return parts
 
 
-def summarize(wait_times: Sequence[dict[Reason, int]]) -> list[Part]:
+def summarize(wait_times: Sequence[dict[WaitCause, int]]) -> list[Part]:
     """Return, for each cause with any time, its part of the whole, and its p50 and p99 per task."""
     whole = sum(sum(parts.values()) for parts in wait_times)
-    columns = {reason: [parts[reason] for parts in wait_times] for reason in REASONS}
+    columns = {cause: [parts[cause] for parts in wait_times] for cause in WAIT_CAUSES}
     return [
-        Part(reason, sum(column) / whole, percentile(column, 50), percentile(column, 99))
-        for reason, column in columns.items()
+        Part(cause, sum(column) / whole, percentile(column, 50), percentile(column, 99))
+        for cause, column in columns.items()
         if any(column)
     ]
 

@@ -16,7 +16,7 @@ import trio
 from fairq.errors import FairqError
 from fairq.model.cron import next_fire
 from fairq.model.limits import OpeningHours
-from fairq.model.opening_hours import turn
+from fairq.model.opening_hours import next_change
 from fairq.scopes import run_all
 from fairq.store.store import Fire, Store
 
@@ -48,41 +48,41 @@ async def fire_schedules(store: Store, queue: str) -> bool:
     return bool(fires) or not due
 
 
-async def turn_opening_hours(store: Store, queue: str) -> bool:
+async def change_opening_hours(store: Store, queue: str) -> bool:
     """Update the opening hours of a queue that are due to open or close."""
     try:
         now_ms, due = await store.opening_hours(queue)
-        turns = await trio.to_thread.run_sync(_turns, queue, due, now_ms)  # long texts take 1 ms each
-        turned = await _set_all(store, queue, turns)
+        states = await trio.to_thread.run_sync(_next_states, queue, due, now_ms)  # long texts take 1 ms each
+        changed = await _set_all(store, queue, states)
     except FairqError as error:
         log.warning("cannot change opening hours on time", queue=queue, error=error.message)
         return False
-    if turned:
-        opened = sum(hours.is_open for hours in turned)
-        log.info("opening hours changed", queue=queue, opened=opened, closed=len(turned) - opened)
-    return bool(turns) or not due
+    if changed:
+        opened = sum(hours.is_open for hours in changed)
+        log.info("opening hours changed", queue=queue, opened=opened, closed=len(changed) - opened)
+    return bool(states) or not due
 
 
 async def _set_all(store: Store, queue: str, hours: Sequence[OpeningHours]) -> list[OpeningHours]:
     """Set opening hours concurrently, so that they share the store's next sync; returns those this server set."""
-    turned: list[OpeningHours] = []
+    changed: list[OpeningHours] = []
 
     async def set_one(hours: OpeningHours) -> None:
         if await store.set_opening_hours(queue, hours) is not None:
-            turned.append(hours)
+            changed.append(hours)
 
     await run_all(*(partial(set_one, hours) for hours in hours))
-    return turned
+    return changed
 
 
-def _turns(queue: str, hours: Sequence[OpeningHours], now_ms: int) -> list[OpeningHours]:
+def _next_states(queue: str, hours: Sequence[OpeningHours], now_ms: int) -> list[OpeningHours]:
     """Return the opening hours with their new state, without those whose text this server cannot read."""
     found: dict[str, tuple[bool, int]] = {}
     for text in {hours.text for hours in hours}:
         try:
-            found[text] = turn(text, now_ms)
+            found[text] = next_change(text, now_ms)
         except (FairqError, LookupError) as error:  # zone files differ from server to server
             log.warning(
                 "cannot compute the next change of opening hours", queue=queue, opening_hours=text, error=str(error)
             )
-    return [OpeningHours(one.tenant, one.text, *found[one.text], one.head) for one in hours if one.text in found]
+    return [OpeningHours(one.tenant, one.text, *found[one.text], one.revision) for one in hours if one.text in found]

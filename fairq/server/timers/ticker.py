@@ -21,7 +21,7 @@ from attrs import define, field
 from fairq.errors import FairqError
 from fairq.model.queues import AHEAD_MS, Tick
 from fairq.scopes import run_all
-from fairq.server.timers.calendar_jobs import fire_schedules, turn_opening_hours
+from fairq.server.timers.calendar_jobs import change_opening_hours, fire_schedules
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
@@ -132,7 +132,7 @@ class Ticker:
             log.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
         if done.ready:
             self.has_ready(queue)
-        left = ((done.turns, turn_opening_hours), (done.fires, fire_schedules))
+        left = ((done.opening_changes, change_opening_hours), (done.fires, fire_schedules))
         if does := [await self._do(job, queue) for count, job in left if count]:
             # What cannot be done now (a schedule, on a full store) stays due, and nothing else waits for it.
             return 0.0 if any(does) or done.promoted or done.expired or done.reaped else FLOOR_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import asdict
 
 from fairq.model.limits import OpeningHours, check_limits
-from fairq.model.opening_hours import check_opening_hours, turn
+from fairq.model.opening_hours import check_opening_hours, next_change
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, mine_or_named, tenant_or_all
@@ -38,7 +38,7 @@ async def limits(app: App, connection: Connection, request: wire.Limits) -> Body
 
 def _row(hours: OpeningHours) -> Body:
     row = asdict(hours)
-    return {"of": "tenant" if row.pop("tenant") else "queue", **{k: v for k, v in row.items() if k != "head"}}
+    return {"of": "tenant" if row.pop("tenant") else "queue", **{k: v for k, v in row.items() if k != "revision"}}
 
 
 async def set_opening_hours(app: App, connection: Connection, request: wire.SetOpeningHours) -> Body:
@@ -47,7 +47,7 @@ async def set_opening_hours(app: App, connection: Connection, request: wire.SetO
     hours = OpeningHours(tenant, check_opening_hours(request.opening_hours) if request.opening_hours else "", True, 0)
     now_ms, _ = await app.store.opening_hours(queue, [tenant])
     if hours.text:
-        hours.is_open, hours.changes_at_ms = turn(hours.text, now_ms)
+        hours.is_open, hours.changes_at_ms = next_change(hours.text, now_ms)
     previous = await app.store.set_opening_hours(queue, hours)
     if hours.text:
         app.ticker.tick_within(queue, hours.changes_at_ms - now_ms)
