@@ -1,4 +1,4 @@
-"""The cases with a window: how many slots tenants had in it, and whether that is within the bound of the fair pick.
+"""The cases with a period: how many slots tenants had in it, and whether that is within the bound of the fair pick.
 
 The bound (lua/10_seats.lua): over any time in which a tenant and others wait, its worker time is within three of the
 longest leases of its share.
@@ -25,13 +25,13 @@ LEASES = 3
 
 @frozen
 class Bound:
-    """What a tenant had in the window, what it was due and how far from that it may be: all in slots, on average."""
+    """What a tenant had in the period, what it was due and how far from that it may be: all in slots, on average."""
 
     tenant: str
     got: float
     due: float
     slack: float
-    tasks: int  # started in the window
+    tasks: int  # started in the period
 
     @property
     def is_kept(self) -> bool:
@@ -41,11 +41,11 @@ class Bound:
 
 @frozen
 class Bounds:
-    """Observations of a case's window; nan where there are none."""
+    """Observations of a case's period; nan where there are none."""
 
     began_s: float
     window_s: float
-    longest_ms: float  # lease: the longest time that a handler worked in the window, and a lease's mean way beside it
+    longest_ms: float  # lease: the longest time that a handler worked in the period, and a lease's mean way beside it
     longest_gap_s: float  # between two looks at the queue
     ran_dry: list[str]  # tenants without ready tasks at some look: then the case says nothing
     tenants: list[Bound]
@@ -58,9 +58,9 @@ def bounds_of(case: Case, samples: Sequence[Sample], starts: Sequence[Record], b
     The last look is when nothing runs. `began_ms` is the wall clock's time at the samples' zero. Slots are parts of the
     worker time of all tenants: what a slot loses between two leases is nobody's.
     """
-    window = case.window
-    assert window
-    inside = [sample for sample in samples if window.begins * window.seconds <= sample.at <= window.seconds]
+    period = case.period
+    assert period
+    inside = [sample for sample in samples if period.begins * period.seconds <= sample.at <= period.seconds]
     seen = list(itertools.dropwhile(lambda sample: _dry(sample, case.backlogged), inside))
     if len(seen) < 2:
         return Bounds(math.nan, math.nan, math.nan, math.nan, case.backlogged, [], False)
@@ -75,7 +75,7 @@ def bounds_of(case: Case, samples: Sequence[Sample], starts: Sequence[Record], b
             name, round(CREDIT * got[name] / sum(got.values()), 4), round(due, 4),
             round(LEASES * longest_ms / 1000 / seconds, 4), new.count(name),
         )
-        for name, due in window.due.items()
+        for name, due in period.due.items()
     ]  # fmt: skip
     dry = sorted({name for sample in seen for name in _dry(sample, case.backlogged)})
     return Bounds(
@@ -96,7 +96,7 @@ def _dry(sample: Sample, tenants: Sequence[str]) -> list[str]:
 
 
 def table(scorecard: Mapping[str, Any]) -> Table:
-    """Show each tenant that a window is about: its part of the slots, the part due, and the bound."""
+    """Show each tenant that a period is about: its part of the slots, the part due, and the bound."""
     rows, slots = [], scorecard["slots"]
     for case in scorecard["bounds"]:
         for found in case["tenants"]:
@@ -109,17 +109,17 @@ def table(scorecard: Mapping[str, Any]) -> Table:
             ])  # fmt: skip
     dry = [f"{case['name']}: {', '.join(case['ran_dry'])} ran out of tasks" for case in scorecard["bounds"]]
     return Table(
-        f"bounds: part of {slots} slots in a case's window, due plus or minus {LEASES} of the longest leases in it",
-        ["", "tenant", "tasks", "window s", "longest ms", "due", "got", "bound", "holds", "stall s"],
+        f"bounds: part of {slots} slots in a case's period, due plus or minus {LEASES} of the longest leases in it",
+        ["", "tenant", "tasks", "period s", "longest ms", "due", "got", "bound", "holds", "stall s"],
         rows,
         "; ".join(line for line, case in zip(dry, scorecard["bounds"], strict=True) if case["ran_dry"]),
     )
 
 
 def draw(scorecard: Mapping[str, Any], directory: Path) -> Path:
-    """Draw the parts of all worker time: tenants whose due is known, and the others in grey; the window's beginning."""
+    """Draw the parts of all worker time: tenants whose due is known, and the others in grey; the period's beginning."""
     cases, slots = scorecard["bounds"], scorecard["slots"]
-    figure, grid = new_grid("Share of worker time (solid), and what is due in the window (dashed)", len(cases), "s", "")
+    figure, grid = new_grid("Share of worker time (solid), and what is due in the period (dashed)", len(cases), "s", "")
     for case, axes in zip(cases, grid, strict=True):
         shown, due = case["series"], {found["tenant"]: found["due"] / slots for found in case["tenants"]}
         for tenant, parts in shown["delivered"].items():

@@ -4,7 +4,7 @@ A case is as long as one likes: times are parts of its length, and work is a par
 Who counts as backlogged (`is_backlogged`) has more ready than it is served; its share is what is measured. In all
 cases of the scorecard but one some quiet tenants send a few short tasks at random moments, and their dwell is measured.
 
-CASES are the scorecard's. BOUNDS are cases with a window in which every tenant has ready tasks, and whose tenants are
+CASES are the scorecard's. BOUNDS are cases with a period in which every tenant has ready tasks, and whose tenants are
 due a known number of slots then.
 """
 
@@ -66,7 +66,7 @@ class Stream:
 
 
 @frozen
-class Window:
+class Period:
     """The end of a case of so many seconds, from `begins` on (a part of its length); who is `due` how many slots then.
 
     What is left of the tasks when it ends does not run.
@@ -87,7 +87,7 @@ class Case:
     weights: Mapping[str, float] = field(factory=dict)
     changed: Mapping[str, float] = field(factory=dict)
     limits: Mapping[str, Mapping[str, float]] = field(factory=dict)
-    window: Window | None = None
+    period: Period | None = None
 
     @property
     def backlogged(self) -> list[str]:
@@ -163,7 +163,7 @@ CASES = (
 
 LONG_MS = 2000
 TAIL_MS = (1, 2, 5, 20, 50, 100, 200, 500, 1000, 2000)
-ENOUGH = 1.6  # all work of a case with a window: nobody may run out of tasks
+ENOUGH = 1.6  # all work of a case with a period: no tenant may run out of tasks
 
 
 def _jittered(ms: float, count: int = 50) -> tuple[float, ...]:
@@ -185,12 +185,12 @@ BOUNDS = (
             Stream("gamer", AtOnce(at=2 / 26, tasks=100), (1,)), Stream("gamer", AtOnce(0.2, at=6 / 26), (LONG_MS,)),
             *_others(10, ENOUGH),
         ),
-        window=Window(26, 6 / 26, {"gamer": CREDIT / 11}),
+        period=Period(26, 6 / 26, {"gamer": CREDIT / 11}),
     ),
     Case(
         "newcomer-long", "an unknown tenant comes with long tasks, beside ten tenants of 100 ms",
         (Stream("newcomer", AtOnce(0.2, at=3 / 23), (LONG_MS,)), *_others(10, ENOUGH)),
-        window=Window(23, 3 / 23, {"newcomer": CREDIT / 11}),
+        period=Period(23, 3 / 23, {"newcomer": CREDIT / 11}),
     ),
     Case(
         "gives-back", "240 leases handed back at once, then long tasks, beside ten tenants of 100 ms",
@@ -198,7 +198,7 @@ BOUNDS = (
             Stream("giver", AtOnce(at=1 / 26, tasks=60), (1,), hand_backs=4),
             Stream("giver", AtOnce(0.2, at=6 / 26), (LONG_MS,)), *_others(10, ENOUGH),
         ),
-        window=Window(26, 6 / 26, {"giver": CREDIT / 11}),
+        period=Period(26, 6 / 26, {"giver": CREDIT / 11}),
     ),
     Case(
         "long-then-short", "ten long tasks in all slots; later, when others have caught up, tasks of 100 ms",
@@ -206,16 +206,16 @@ BOUNDS = (
             Stream("former", AtOnce(tasks=10), (LONG_MS,)), Stream("former", AtOnce(0.4, at=14 / 25)),
             *_others(4, ENOUGH, at=1 / 25),
         ),
-        window=Window(25, 14 / 25, {"former": CREDIT / 5}),
+        period=Period(25, 14 / 25, {"former": CREDIT / 5}),
     ),
     Case(
-        "joins-beside-cap", "one tenant has a cap of 1, one has none, a third one joins",
+        "joins-beside-limit", "one tenant has a limit of 1, one has none, a third one joins",
         (
             Stream("second", AtOnce(1.2)), Stream("capped", AtOnce(0.3)),
             Stream("newcomer", AtOnce(0.6, at=8 / 20)),
         ),
         limits={"capped": {"max_running": 1}},
-        window=Window(20, 8 / 20, {"second": (CREDIT - 1) / 2, "newcomer": (CREDIT - 1) / 2}),
+        period=Period(20, 8 / 20, {"second": (CREDIT - 1) / 2, "newcomer": (CREDIT - 1) / 2}),
     ),
     Case(
         "joins-beside-guarantee", "one tenant is guaranteed 5 slots, nine are not, one more joins",
@@ -223,28 +223,28 @@ BOUNDS = (
             Stream("newcomer", AtOnce(0.1, at=8 / 20)), Stream("guaranteed", AtOnce(0.8)), *_others(9, 0.8),
         ),
         limits={"guaranteed": {"guaranteed": 5}},
-        window=Window(20, 8 / 20, {"newcomer": (CREDIT - 5) / 10}),
+        period=Period(20, 8 / 20, {"newcomer": (CREDIT - 5) / 10}),
     ),
     Case(
         "joins-beside-quiet", "three tenants of 100 ms and four quiet ones, one more joins after 20 s",
         (Stream("newcomer", AtOnce(0.25, at=20 / 26)), *_others(3, ENOUGH), *_QUIET),
-        window=Window(26, 20 / 26, {"newcomer": _BESIDE_QUIET / 4}),
+        period=Period(26, 20 / 26, {"newcomer": _BESIDE_QUIET / 4}),
     ),
     Case(
         "heavy-tail", "tasks of 1 ms to 2 s, weights 1 to 3",
         tuple(
             Stream(tenant, AtOnce(2.5 * _TAIL_DUE[tenant] / CREDIT), lengths) for tenant, (_, lengths) in _TAIL.items()
         ),
-        _TAIL_WEIGHTS, window=Window(32, 2 / 32, _TAIL_DUE),
+        _TAIL_WEIGHTS, period=Period(32, 2 / 32, _TAIL_DUE),
     ),
 )  # fmt: skip
 
 
 def scaled(case: Case, by: float) -> Case:
-    """Return a case with a window as it is when all its times are multiplied, its tasks' too."""
-    assert case.window
+    """Return a case with a period as it is when all its times are multiplied, its tasks' too."""
+    assert case.period
     streams = (evolve(stream, lengths_ms=tuple(by * ms for ms in stream.lengths_ms)) for stream in case.streams)
-    return evolve(case, streams=tuple(streams), window=evolve(case.window, seconds=by * case.window.seconds))
+    return evolve(case, streams=tuple(streams), period=evolve(case.period, seconds=by * case.period.seconds))
 
 
 def _tasks(stream: Stream, at_once: AtOnce, seconds: float) -> list[float]:

@@ -53,7 +53,7 @@ QUICK = Sizes(
     tenants=100, dispatches=(2_000,), flood=600, share_seconds=2.0, seconds=30.0,
     lengths=Lengths(seconds=0.6, sample_s=0.03, window_s=0.2, limit=30.0),
     cases=("trickle", "lone-tenant", "delayed-herd", "weight-change-live"), fifo=("lone-tenant",),
-    bounds=("gives-back", "joins-beside-cap"), bounds_scale=0.1,
+    bounds=("gives-back", "joins-beside-limit"), bounds_scale=0.1,
 )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def _own(name: str, **limits: float) -> Feature:
     return Feature(name, for_tenant=lambda store, queue, tenant: store.set_limits(queue, tenant, limits))
 
 
-async def _open_window(store: Store, queue: str, tenant: str) -> None:
+async def _open_hours(store: Store, queue: str, tenant: str) -> None:
     closes_at_ms = round(time.time() * 1000) + DAY_MS
     await store.set_opening_hours(queue, OpeningHours(tenant, "00:00-23:59 UTC", True, closes_at_ms))
 
@@ -61,18 +61,21 @@ async def _open_batch(store: Store, queue: str, tenant: str) -> None:
     await store.open_batch(queue, tenant, f"{tenant}-batch", PLACES, (b"", b"", b""))
 
 
+_UNREACHED = {"max_running": UNREACHED}
 OFF = Feature("off")
 FEATURES = (
-    Feature("a cap for all", for_queue=lambda store, queue: store.set_limits(queue, "", {"max_running": UNREACHED})),
-    _own("caps of their own", max_running=UNREACHED),
+    Feature(
+        "max_running for all", for_queue=lambda store, queue: store.set_limits(queue, "", {"max_running": UNREACHED})
+    ),
+    _own("max_running of their own", max_running=UNREACHED),
     _own("rates of their own", rate=UNREACHED),
     _own("guarantees of their own", guaranteed=1),
     _own("quotas of their own", queued=UNREACHED, stored_bytes=UNREACHED * len(PAYLOAD)),
-    Feature("windows, open", for_tenant=_open_window),
+    Feature("opening hours, open", for_tenant=_open_hours),
     Feature("three priorities", asks=lambda _, n: {"priority": PRIORITIES[n % len(PRIORITIES)]}),
     Feature("dedupe keys", asks=lambda tenant, n: {"dedupe_key": f"{tenant}-{n}"}),
     Feature("results", asks=lambda *_: {"result_ttl_ms": HOUR_MS}),
-    Feature("batches with a cap", for_tenant=_open_batch, asks=lambda tenant, _: {"batch": f"{tenant}-batch"}),
+    Feature("batches with max_running", for_tenant=_open_batch, asks=lambda tenant, _: {"batch": f"{tenant}-batch"}),
     Feature("events", asks=lambda *_: {"events": True}),
     Feature("expiry", asks=lambda *_: {"expires_in_ms": HOUR_MS}),
 )

@@ -461,7 +461,7 @@ async def due(p: Probe) -> None:
         await p.call(
             "settle", Q, *(word for id, lease in leases[: len(leases) // 2 or 1] for word in ("extend", id, lease))
         )
-    # delayed tasks of many tenants and of one, and windows that close
+    # delayed tasks of many tenants and of one, and opening hours that close
     for n in range(100):
         await enqueue(p, tenant(n), tasks_of(f"del{n}", range(s.many // 100), delay_ms=5_000))
     for n in range(100):
@@ -610,7 +610,7 @@ async def calendar(p: Probe) -> None:
     await p.measure("set_opening_hours", "a tenant", Q, (tenant(0), "x" * 1000, "1", now - 1, ""))
     await for_all(range(100), lambda n: p.call("set_opening_hours", Q, tenant(n), "x" * 1000, "1", now - 1, ""))
     await p.measure("opening_hours", "100 that are to change", Q)
-    await p.measure("tick", f"{count:,} schedules and 100 windows due", Q, (SERVER_TICK, wall_ms()))
+    await p.measure("tick", f"{count:,} schedules and 100 opening hours due", Q, (SERVER_TICK, wall_ms()))
 
 
 async def _pair(one: str, other: str) -> Args:

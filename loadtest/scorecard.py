@@ -138,22 +138,22 @@ def makespan(starts: Sequence[Record]) -> float:
     return (max(s.started_ms + s.worked_ms for s in starts) - min(s.started_ms for s in starts)) / 1000
 
 
-def follows_after(order: Sequence[str], weights: Mapping[str, float], *, window: int = 48, slack: int = 4) -> int:
+def follows_after(order: Sequence[str], weights: Mapping[str, float], *, period: int = 48, slack: int = 4) -> int:
     """Return after how many dispatches shares follow the weights; -1 if they never do.
 
-    They do when of the next `window` dispatches nobody has more than `slack` more or fewer than its due. `order` tells
-    the tenants in the order of dispatch; others than those with a weight are passed over.
+    They do when of the next `period` dispatches no tenant has more than `slack` more or fewer than its due. `order` is
+    the tenants in the order of dispatch; those without a weight are passed over.
     """
     order, weight_sum = [name for name in order if name in weights], sum(weights.values())
-    for n in range(len(order) - window + 1):
-        served = Counter(order[n : n + window])
-        if all(abs(served[name] - window * weight / weight_sum) <= slack for name, weight in weights.items()):
+    for n in range(len(order) - period + 1):
+        served = Counter(order[n : n + period])
+        if all(abs(served[name] - period * weight / weight_sum) <= slack for name, weight in weights.items()):
             return n
     return -1
 
 
 def series(samples: Sequence[Sample], tenants: Sequence[str], seconds: float) -> dict[str, Any]:
-    """Return parts of all worker time over a sliding window, for a picture: delivered and entitled.
+    """Return parts of all worker time over a sliding period, for a picture: delivered and entitled.
 
     Both are parts of what these tenants got and were entitled to together, nan where that is nothing.
     One list per tenant; times are `at`.

@@ -41,7 +41,7 @@ TENANTS, WORKERS, CREDIT = 4, 2, 50
 PLAIN, FLAKY = "soak", "flaky"
 VICTIMS = ("worker", "server", "store")
 SAMPLE_S = 2.0
-SETTLING_S = 130.0  # for two windows the store remembers the ids of tasks that are done
+SETTLING_S = 130.0  # for two periods the store remembers the ids of tasks that are done
 FLAT = 1.2  # memory may differ by that factor between two moments when it should be the same
 
 

@@ -1,6 +1,6 @@
 """Fairness cases, carried out: each fair and then first in first out, with the same arrivals; and their scores.
 
-A case with a window is carried out once, and what is left of its tasks when the window ends is left in the queue.
+A case with a period is carried out once, and what is left of its tasks when the period ends is left in the queue.
 One worker process serves the queues of all trials, one after the other; its record tells at the end what it started.
 First in first out is one tenant for all: its tasks run in the order in which they came.
 """
@@ -144,7 +144,7 @@ class Trials:
     done: dict[str, Trial] = field(factory=dict, init=False)
 
     async def _run(self, name: str, come: Sequence[Arrival], case: Case) -> Trial:
-        trial = Trial(name, case.window.seconds if case.window else self.lengths.seconds)
+        trial = Trial(name, case.period.seconds if case.period else self.lengths.seconds)
         self.progress.say(f"scorecard: {name}, {sum(len(arrival.lengths_ms) for arrival in come):,} tasks")
         streams = [stream for stream in case.streams if isinstance(stream.arrivals, Trickle)]
         senders = {(a.tenant, a.connection) for a in come} | {(stream.tenant, 0) for stream in streams}
@@ -174,9 +174,9 @@ class Trials:
                         nursery.start_soon(stage.trickle, stream)
                     if case.changed:
                         nursery.start_soon(stage.change, case.changed)
-                await (stage.until_over() if case.window else stage.until_done())
+                await (stage.until_over() if case.period else stage.until_done())
                 looking.cancel_scope.cancel()
-            if case.window:
+            if case.period:
                 await stage.look()  # nothing runs now, so all leases are booked
         self.done[name] = trial
         return trial
@@ -194,8 +194,8 @@ class Trials:
                     in_order = sorted(again, key=lambda arrival: arrival.at)
                     await self._run(f"{case.name}-{FIFO}", in_order, Case(FIFO, "", ()))
             for case in bounds:
-                assert case.window
-                await self._run(case.name, arrivals(case, case.window.seconds), case)
+                assert case.period
+                await self._run(case.name, arrivals(case, case.period.seconds), case)
         return read_records(record)
 
 
@@ -218,7 +218,7 @@ def _particulars(case: Case, trial: Trial, starts: Sequence[Record], window_s: f
 
 
 def _bounds(case: Case, trial: Trial, records: Sequence[Record], window_s: float) -> dict[str, Any]:
-    """Return a row of a case with a window."""
+    """Return a row of a case with a period."""
     found = bounds_of(case, trial.samples, trial.own(records), trial.began_ms)
     shown = series(trial.samples, case.backlogged, window_s)
     return {"name": case.name, "what": case.what, "tasks": len(trial.ids), **asdict(found), "series": shown}

@@ -14,9 +14,9 @@
 -- 10_seats.lua), but that one who is behind goes before it one time in eight only, until it has them. Its account
 -- goes on, so it draws less of what is left; the slots that it does not use are everybody's.
 --
--- Max share. A cap that follows the workers: so many per cent of the slots that are attached to the queue, rounded
+-- Max share. A limit that follows the workers: so many per cent of the slots that are attached to the queue, rounded
 -- down, but one at least. Claims say how many slots there are (`queue.slots`). When there are fewer, tenants without
--- room may stand in slots, as when a cap for all has been lowered; when there are more, ticks let in those that were
+-- room may stand in slots, as when a limit for all has been lowered; when there are more, ticks let in those that were
 -- out.
 
 local limits = {
@@ -77,7 +77,7 @@ function limits.is_plain(call, t)
 end
 
 -- The most tasks of a tenant that may be leased at once; 0: any number.
-function limits.cap_of(call, t)
+function limits.max_running_of(call, t)
   local l = limits.of(call, t)
   if l.max_share == 0 then return l.max_running end
   local most = math.max(1, math.floor(call.queue.slots * l.max_share / 100))
@@ -89,7 +89,7 @@ function limits.is_eligible(call, t)
   if t.ready == 0 then return false end
   if limits.is_plain(call, t) then return true end
   if not accounts.is_plain(t) and accounts.details_of(call, t).blocked ~= 0 then return false end
-  local max_running = limits.cap_of(call, t)
+  local max_running = limits.max_running_of(call, t)
   return max_running == 0 or t.leased < max_running
 end
 
@@ -123,7 +123,7 @@ function limits.block_named(call, name, reason, is_blocked)
 end
 
 -- Notes what keeps a tenant out of the draw that has ready tasks, and since when. It stays noted when the tenant is let
--- in again, until it has nothing ready: the bits of `blocked`, or 8, as many leased tasks as its cap allows.
+-- in again, until it has nothing ready: the bits of `blocked`, or 8, as many leased tasks as its limit allows.
 function limits.keep_out(call, t)
   if limits.is_plain(call, t) then return end
   local d = accounts.details_of(call, t)
@@ -169,7 +169,7 @@ local function is_wider(previous, now)
 end
 
 -- The limits for all have changed: the next ticks count tokens anew, and let in tenants that have room under the new
--- cap, some at a time.
+-- limits, some at a time.
 function limits.recheck_all(call, previous, now)
   local is_metered_anew = previous.rate ~= now.rate or previous.burst ~= now.burst
   if is_metered_anew or is_wider(previous.max_running, now.max_running)
@@ -186,8 +186,8 @@ function limits.set_slots(call, slots)
   q.slots = slots
 end
 
--- Goes on with a sweep (2: begins it): of `count` of all tenants lets in those whom a cap for all kept out, counts the
--- tokens of those that had none, writes down those that have nothing running (11_reserve.lua), and sees that their
+-- Goes on with a sweep (2: begins it): of `count` of all tenants lets in those that a limit for all kept out, counts
+-- the tokens of those that had none, writes down those that have nothing running (11_reserve.lua), and sees that their
 -- first delayed task is looked for in time.
 function limits.sweep(call, count)
   local q, at, tags = call.queue, key(call, 'sweep'), {}

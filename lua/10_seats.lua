@@ -2,7 +2,7 @@
 --
 -- Theory. Every tenant has a virtual time: service received / weight (08_accounts.lua). The queue has a clock: the
 -- virtual time that a perfectly served tenant would show. A tenant is *eligible* while it has ready tasks, is not
--- blocked, and has fewer leased tasks than its cap allows (6). It *competes* while it is eligible and has more leased
+-- blocked, and has fewer leased tasks than its limit allows (6). It *competes* while it is eligible and has more leased
 -- tasks than it is guaranteed. Its account keeps which of these it was when it was last looked at (`standing`).
 --
 -- 1. With `share = time` the clock moves by N / W a ms, where N is how many leases those that compete have, and W the
@@ -33,8 +33,8 @@
 --    top and the top changes class whenever it is touched; a probe that meets one touches it.
 -- 5. Membership has one rule in one place: `close` seats every tenant that the call touched. No path that makes work
 --    ready, or takes it away, can forget to.
--- 6. A tenant that is blocked (paused, closed by the clock, out of tokens), or has as many leased tasks as its cap
---    allows, is not in the draw and costs it nothing; what ends that brings it back (09_limits.lua). When the cap for
+-- 6. A tenant that is blocked (paused, closed by the clock, out of tokens), or has as many leased tasks as its limit
+--    allows, is not in the draw and costs it nothing; what ends that brings it back (09_limits.lua). When the limit for
 --    all has just been lowered, tenants without room may stand in slots: drawing one is a miss, and takes its slot
 --    from it. When it has been raised, ticks let
 --    in the tenants that were out, page by page.

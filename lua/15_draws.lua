@@ -73,7 +73,7 @@ local function tags_from(line, place, count, tags)
 end
 
 -- Throws probes: the tags in the slots that they fell into, and the tops of the classes.
-local function throw_darts(call, line, wanted)
+local function draw_probes(call, line, wanted)
   local tags, tops = {}, {}
   for i = 1, wanted do
     local point, s = calls.random(call) * line.length, 1
@@ -90,7 +90,7 @@ end
 -- Has probes and the tenants in the cursor's way read, in one command, for the picks that are still wanted.
 local function aim(call, round)
   local line, wanted = round.line, round.wanted
-  local probes = throw_darts(call, line, wanted + FIRST - 1)
+  local probes = draw_probes(call, line, wanted + FIRST - 1)
   if not round.passed then
     tags_from(line, (call.queue.cursor + 1) % line.slots, math.min(wanted, line.slots), probes.tags)
     round.passed = {unpack(probes.tags, probes.count + 1)}

@@ -1,10 +1,10 @@
--- Batches: one request of many tasks, perhaps with a cap on how many of them run at once.
+-- Batches: one request of many tasks, perhaps with a limit on how many of them run at once.
 --
 -- A batch is open (tasks are added), closed (no more are), or complete: closed, and all its tasks have ended. It
 -- becomes complete once, inside the call that ends its last task; what it then has to say (a notice, callback tasks) is
 -- part of that call. Tasks that are replayed later are no longer its own.
 --
--- Where there is a cap, a task needs a *place* to become ready, and keeps it while it is leased. Without one it is
+-- Where there is a limit, a task needs a *place* to become ready, and keeps it while it is leased. Without one it is
 -- held, in `held:<batch>` by priority and then in order. A task that ends, or is put off, gives its place back, and
 -- when the call ends `refill` (24_enqueue.lua) hands free places to the held; so a lease that is given back, or was its
 -- dead worker's, gets its own place again.

@@ -134,7 +134,7 @@ end
 
 -- Two tombstones go for each one that comes, once they are at the head: a list that is not popped does not grow for
 -- ever.
-local function void_entry(call, t, id)
+local function make_tombstone(call, t, id)
   local priority, d = extras.of(call, id).priority, accounts.details_of(call, t)
   redis.call('HINCRBY', key(call, 'tombstone:' .. t.name), priorities.field(id, priority), 1)
   d.tombstones = d.tombstones + 1
@@ -155,7 +155,7 @@ function places.take_out(call, t, id)
   if is_delayed and redis.call('ZREM', key(call, 'delayed:' .. t.name), id) == 1 then
     places.count_delayed(call, t, -1)
   elseif not batches.take_out_held(call, t, id) then
-    void_entry(call, t, id)
+    make_tombstone(call, t, id)
     batches.give_place_back(call, id)
   end
 end

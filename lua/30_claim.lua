@@ -159,8 +159,8 @@ end
 --         the queue, over all servers (may be empty or left out: as many as before)
 --   out   now_ms, lease_ms, lease (the number that opens all these leases; 0: nothing was taken), ids of those whose
 --         result is kept, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
---         out while they had ready tasks: name, cause (as `blocked`; 8: its cap), from when, until when, and of a queue
---         that is blocked: '', blocked, now, now; then per task: id, attempt, max_attempts, record
+--         out while they had ready tasks: name, cause (as `blocked`; 8: max_running), from when, until when, and of a
+--         queue that is blocked: '', blocked, now, now; then per task: id, attempt, max_attempts, record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that finds nothing, and finds the mark and the number of
 --         slots as they are to be, writes nothing.

@@ -6,7 +6,7 @@ local BATCH_ID_BYTES = ID_BYTES - 26  -- a callback task's id ends in a word, at
 
 -- open_batch(keys, argv): open a batch; tasks are added by `enqueue`.
 --   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  4 id (1..229 bytes)  5 cap (tasks running at once; 0: none)  then payloads
+--   argv  1 now  2 random_values  3 tenant  4 id (1..229 bytes)  5 max_running (0: no limit)  then payloads
 --         of callback tasks, each may be empty: 6 when it is complete  7 when it is and all its tasks were done  8 when
 --         the first is dead  9 1 to tell its tenant's feed when it is complete, else 0
 --   out   "ok" | "duplicate" (there is such a batch: unchanged). Refused with `quota_exceeded` where the tenant would
@@ -80,8 +80,8 @@ end
 -- batches(keys, argv): how far batches are.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then ids (at most 500)
---   out   per id: {state, tenant, cap, total, running, done, dead, cancelled, created_at_ms, completed_at_ms (or 0)};
---         or {} where there is none
+--   out   per id: {state, tenant, max_running, total, running, done, dead, cancelled, created_at_ms,
+--         completed_at_ms (or 0)}; or {} if it does not exist
 function verbs.batches(keys, args)
   local call, out = {prefix = keys[1]}, {}
   for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do

@@ -36,7 +36,7 @@ end
 
 -- remove_queue(keys, argv): forget a queue, and that its maker has made it.
 --   keys  1 prefix of the registry
---   argv  1 now  2 random_values  3 queue  4 its entry, as it was read: a queue made anew since then stays
+--   argv  1 now  2 random_values  3 queue  4 its entry, as read: a queue made anew since then stays
 --   out   "ok" | "gone" (there is no such entry)
 --   flags allow-oom
 function verbs.remove_queue(keys, args)

@@ -118,7 +118,7 @@ end
 
 -- resume_schedule(keys, argv): let a schedule fire again; what it would have fired meanwhile is not made up for.
 --   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  4 name  5 revision, as it was read  6 next_at (ms)
+--   argv  1 now  2 random_values  3 tenant  4 name  5 revision, as read  6 next_at (ms)
 --   out   "ok" | "stale" (the revision has changed: read it again)
 --   flags allow-oom
 function verbs.resume_schedule(keys, args)
@@ -175,7 +175,7 @@ end
 
 -- fire(keys, argv): enqueue the tasks of schedules that are due, each once, and move each to its next time.
 --   keys  1 prefix
---   argv  1 now  2 random_values  then per fire (at most 100): <tenant>/<name>, revision, as it was read, next_at (ms)
+--   argv  1 now  2 random_values  then per fire (at most 100): <tenant>/<name>, revision, as read, next_at (ms)
 --   out   per fire: "ok" | "duplicate" (the id is known) | "duplicate <id>" (another task, perhaps of an earlier fire,
 --         holds its dedupe key: no task) | "misfire" (it is more than a minute late, and the schedule skips missed
 --         fires: no task) | "quota_exceeded" (the tenant has too much waiting: no task) | "gone" (it is not due,

@@ -12,7 +12,7 @@ local CHANGES_PER_CALL = 100
 -- set_opening_hours(keys, argv): say when a tenant, or the queue, is open.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 tenant (empty: the queue)  4 text (empty: always open)  5 is_open (0, 1)  6
---         changes_at (ms) 7 revision, as it was read (empty: whatever it is)
+--         changes_at (ms) 7 revision, as read (empty: whatever it is)
 --   out   the text until now (empty: it was always open), or false if the revision has changed: another call was first
 --   flags allow-oom
 function verbs.set_opening_hours(keys, args)

@@ -85,7 +85,7 @@ end
 -- tasks(keys, argv): what is known of tasks.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then ids (at most 500)
---   out   per id: {state, tenant, attempt, at_ms, detail, error, lease}; state is ready, held (by its batch's cap),
+--   out   per id: {state, tenant, attempt, at_ms, detail, error, lease}; state is ready, held (by its batch's limit),
 --         delayed (at: start), leased (at: lease deadline, detail: worker, lease: its number), dead (at: death, detail:
 --         reason), done or cancelled (not long ago; no attempt is told), or unknown
 function verbs.tasks(keys, args)

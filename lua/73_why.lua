@@ -24,7 +24,7 @@ local function place_of(call, t, id, state)
   if state == 'held' then
     ahead, is_exact, b = redis.call('ZRANK', batches.held_key(call, id), id), true, batches.of_task(call, id)
   end
-  return {ahead = ahead, is_exact = is_exact and 1 or 0, batch_cap = b and b.max_running or 0}
+  return {ahead = ahead, is_exact = is_exact and 1 or 0, batch_max_running = b and b.max_running or 0}
 end
 
 -- why(keys, argv): what there is to know of why a task waits.
@@ -32,8 +32,8 @@ end
 --   argv  1 now  2 random_values  3 id
 --   out   now_ms, what `tasks` tells of it, then of one that waits: name, value, name, value, ... (numbers as text):
 --         ahead (tasks of its tenant before it, at least; held: of its batch; delayed: all that are ready now),
---         is_exact, batch_cap; its tenant's account, the limits that hold for it (cap: also by its max share), is_awake
---         (it is served next) and competes (its weight is in queue_weight_sum);
+--         is_exact, batch_max_running; its tenant's account, the limits that hold for it (max_running: also by its max
+--         share), is_awake (it is served next) and competes (its weight is in queue_weight_sum);
 --         the queue's account, after `queue_`, queue_slots, and queue_kept (how many of them are kept for tenants that
 --         have nothing running, if all others are in use; else 0); opening_changes_at and
 --         queue_opening_changes_at (when opening hours begin or
@@ -48,7 +48,7 @@ function verbs.why(keys, args)
   for _, name in ipairs({'weight', 'estimate', 'ready', 'leased'}) do facts[name] = t[name] end
   for _, name in ipairs({'blocked', 'theoretical_arrival'}) do facts[name] = accounts.details_of(call, t)[name] end
   for _, name in ipairs({'guaranteed', 'rate', 'burst'}) do facts[name] = holds[name] end
-  facts.max_running, facts.queue_slots, facts.queue_kept = limits.cap_of(call, t), q.slots, reserve.kept(call)
+  facts.max_running, facts.queue_slots, facts.queue_kept = limits.max_running_of(call, t), q.slots, reserve.kept(call)
   for _, name in ipairs({'weight_sum', 'estimate', 'leased', 'blocked'}) do facts['queue_' .. name] = q[name] end
   facts.debt = math.max(0, accounts.vtime_of(call, t) - q.level) * t.weight
   facts.competes = t.standing == COMPETES and 1 or 0

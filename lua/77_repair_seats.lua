@@ -120,7 +120,7 @@ function jobs.idle(call, job)
   end)
 end
 
--- Whether a tenant does not stand where its state says it belongs. Where only the cap for all says so, it may.
+-- Whether a tenant does not stand where its state says it belongs. Where only the limit for all says so, it may.
 local function is_misplaced(call, t, d)
   local own = d.limited == 1 and limits.set_for(call, t.name).max_running or UNSET
   if limits.of(call, t).max_share > 0 then own = UNSET end  -- the slots may have changed since

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .limits_model import CAPPED, Limiting
+from .limits_model import AT_MAX_RUNNING, Limiting
 
 OUT, AWAKE = 0, -1
 LOAN, GIFT = 1, 2
@@ -33,7 +33,7 @@ class Tenant:
     out_at: float = 0
     since: float = 0
     is_on_wake_list: bool = False
-    counted: bool = False
+    in_weight_sum: bool = False
     is_servable: bool = False
     rank: int = 0
     leased: int = 0
@@ -193,19 +193,19 @@ class FairPick(Limiting):
 
     def entitled_to(self, t: Tenant) -> float:
         """Tell what the tenant was entitled to."""
-        return t.entitled + t.weight * self.clock if t.counted else t.entitled
+        return t.entitled + t.weight * self.clock if t.in_weight_sum else t.entitled
 
     def recount(self, t: Tenant) -> None:
         """Count the tenant among the eligible and those that compete, or no longer."""
         is_servable = self.is_eligible(t)
-        counted = is_servable and not 0 < self.limit(t, "guaranteed") >= t.leased
+        in_weight_sum = is_servable and not 0 < self.limit(t, "guaranteed") >= t.leased
         if is_servable != t.is_servable:
             t.is_servable, self.servable = is_servable, self.servable + (1 if is_servable else -1)
-        if counted == t.counted:
+        if in_weight_sum == t.in_weight_sum:
             return
-        sign = 1 if counted else -1
+        sign = 1 if in_weight_sum else -1
         t.entitled = t.entitled - sign * t.weight * self.clock
-        t.counted = counted
+        t.in_weight_sum = in_weight_sum
         self.weight_sum += sign * t.weight
         self.running += sign * (0 if t.loan == GIFT else t.leased)
 
@@ -213,7 +213,7 @@ class FairPick(Limiting):
         """Begin a lease, or (-1) take it back."""
         t.leased += count
         t.starts += count * self.at
-        self.running += count * t.counted * (t.loan != GIFT)
+        self.running += count * t.in_weight_sum * (t.loan != GIFT)
 
     @property
     def leased(self) -> int:
@@ -256,7 +256,7 @@ class FairPick(Limiting):
         vtime, gift = self.vtime_of(t), t.loan == GIFT
         self.end_loan(t)
         t.base = t.base + vtime - self.vtime_of(t)
-        self.running += gift * t.leased * t.counted
+        self.running += gift * t.leased * t.in_weight_sum
         return self.is_guaranteed(t)
 
     def write_idle(self) -> None:
@@ -279,7 +279,7 @@ class FairPick(Limiting):
     def keep_out(self, t: Tenant) -> None:
         """Note what keeps a tenant with ready tasks out, and since when."""
         was_in, cause = t.slot != OUT, t.cause
-        t.cause = (t.blocked or CAPPED) if t.ready else 0
+        t.cause = (t.blocked or AT_MAX_RUNNING) if t.ready else 0
         if t.cause and (was_in or not cause):
             t.out_at = self.call_now
 
@@ -325,7 +325,7 @@ class FairPick(Limiting):
         t.delivered += 1
         if t.loan == GIFT:
             return None
-        moved = 1 / self.weight_sum if t.counted else 0
+        moved = 1 / self.weight_sum if t.in_weight_sum else 0
         t.base += 1 / t.weight
         self.clock += moved
         self.level += moved
@@ -346,7 +346,7 @@ class FairPick(Limiting):
         t.leased -= 1
         t.starts -= start
         is_gift = t.loan == GIFT
-        self.running -= t.counted * (not is_gift)
+        self.running -= t.in_weight_sum * (not is_gift)
         self.freed = True
         self.end_loan(t)
         if self.share:
@@ -355,7 +355,7 @@ class FairPick(Limiting):
             t.base += took / t.weight
         t.delivered += took
         unseen = took - (self.at - start)
-        if unseen > 0 and t.counted and not is_gift:
+        if unseen > 0 and t.in_weight_sum and not is_gift:
             self.clock += unseen / self.weight_sum
             self.level += unseen / self.weight_sum
         if is_worked:

@@ -17,7 +17,7 @@ DEFAULTS: dict[str, float] = {
     "stored_bytes": 2**30,
     "delayed": 10_000_000,
 }
-PAUSED, CLOSED, RATE_LIMITED, CAPPED = 1, 2, 4, 8
+PAUSED, CLOSED, RATE_LIMITED, AT_MAX_RUNNING = 1, 2, 4, 8
 
 
 class Limiting:
@@ -46,7 +46,7 @@ class Limiting:
         own = self.set_for(t.name)[which]
         return self.set_for("")[which] if own == UNSET else own
 
-    def cap_of(self, t: Tenant) -> float:
+    def max_running_of(self, t: Tenant) -> float:
         """Tell how many of the tenant's tasks may be leased at once; 0: any number."""
         max_running, part = self.limit(t, "max_running"), self.limit(t, "max_share")
         most = max(1, math.floor(self.slots * part / 100)) if part else 0
@@ -62,7 +62,7 @@ class Limiting:
 
     def is_eligible(self, t: Tenant) -> bool:
         """Whether one more task of the tenant may be leased."""
-        max_running = self.cap_of(t)
+        max_running = self.max_running_of(t)
         return bool(t.ready) and not t.blocked and (not max_running or t.leased < max_running)
 
     def is_guaranteed(self, t: Tenant) -> bool:
@@ -108,9 +108,9 @@ class Limiting:
 
     def change_limits(self, name: str, values: dict[str, float]) -> dict[str, float]:
         """Set limits; returns the previous ones."""
-        before = self.set_for(name)
+        previous = self.set_for(name)
         unset = dict.fromkeys(LIMITS, UNSET) if name else DEFAULTS
-        after = {**before, **{limit: unset[limit] if value < 0 else value for limit, value in values.items()}}
+        after = {**previous, **{limit: unset[limit] if value < 0 else value for limit, value in values.items()}}
         if after == unset:
             self.own.pop(name, None)
         else:
@@ -119,20 +119,20 @@ class Limiting:
         if name:
             self.meter(self.touch(name))
         else:
-            if any(before[which] != after[which] for which in ("rate", "burst")):
+            if any(previous[which] != after[which] for which in ("rate", "burst")):
                 self.sweeping = 2
             for which in ("max_running", "max_share"):
-                if before[which] > 0 and not 0 < after[which] <= before[which]:
+                if previous[which] > 0 and not 0 < after[which] <= previous[which]:
                     self.sweeping = 2
-        return before
+        return previous
 
     def note_opening_hours(self, name: str, text: str, is_open: bool, changes_at: float) -> str:
         """Open or close; returns the text until now."""
-        before = self.hours.pop(name, ("", True, 0))[0]
+        previous = self.hours.pop(name, ("", True, 0))[0]
         if text:
             self.hours[name] = text, is_open, changes_at
         thing = self.touch(name) if name else self
         thing.blocked = thing.blocked & ~CLOSED if is_open or not text else thing.blocked | CLOSED
         has_work = bool(self.touch(name).ready) if name else self.servable > 0
         self.readied = not thing.blocked and has_work
-        return before
+        return previous

@@ -213,7 +213,7 @@ class Model(Scheduling):
             self.drop_letter(oldest)
 
     def free_key(self, id: str) -> None:
-        """Give a dedupe key back, unless it is held for a window or somebody else's."""
+        """Give a dedupe key back, unless it is held for a period or is another task's."""
         held = self.records[id].tenant.name, self.records[id].key
         if self.holders.get(held) == (0, id):
             del self.holders[held]
@@ -234,7 +234,7 @@ class Model(Scheduling):
 
     def trim_marks(self, now: float, limit: int) -> bool:
         """Forget ids that ended long enough ago; each minute that is over counts as one."""
-        before = self.minute, len(self.marks)
+        previous = self.minute, len(self.marks)
         while limit > 0 and self.marks and (self.minute + 2) * MINUTE_MS <= now:
             ids = self.ended.get(self.minute, [])[:limit]
             for id in ids:
@@ -242,7 +242,7 @@ class Model(Scheduling):
             self.ended[self.minute] = self.ended.get(self.minute, [])[limit:]
             limit -= len(ids) or 1
             self.minute += not ids
-        return before != (self.minute, len(self.marks))
+        return previous != (self.minute, len(self.marks))
 
     def take_out(self, id: str) -> None:
         """Take a waiting task out of its place."""
@@ -325,25 +325,25 @@ class Model(Scheduling):
         """Close a batch; returns the state that it had."""
         now = self.open(now)
         b = self.batches[name]
-        before = b.state
-        if before == "open":
+        previous = b.state
+        if previous == "open":
             b.state = "closed"
             self.finish_batches(now)
             self.close(now)
-        return before
+        return previous
 
     def cancel_batch(self, now: float, name: str) -> str:
         """Close a batch and cancel its tasks."""
         now = self.open(now)
         b = self.batches[name]
-        before = b.state
-        if before != "complete":
+        previous = b.state
+        if previous != "complete":
             b.state = "closed"
             self.cancelling.setdefault(name, now)
             self.cancel_members(now, CHANGES_PER_CALL)
             self.finish_batches(now)
             self.close(now)
-        return before
+        return previous
 
     def cancel_members(self, now: float, limit: int) -> None:
         """Go on cancelling the tasks of cancelled batches."""
@@ -855,7 +855,7 @@ class Model(Scheduling):
         return [(at, is_extended, ids) for at, is_extended, _, ids in sorted(found)]
 
     def sweep(self) -> bool:
-        """Let in the tenants that a cap for all kept out, and look for their delayed tasks in time."""
+        """Let in the tenants that a limit for all kept out, and look for their delayed tasks in time."""
         if not self.sweeping and not self.goes_back:
             return False
         for name, t in self.tenants.items():
@@ -873,21 +873,21 @@ class Model(Scheduling):
         """Give a tenant a weight; returns the one that it had."""
         now = self.open(now)
         t = self.touch(tenant)
-        before = t.weight
-        self.weight_sum += t.counted * (weight - before)
+        previous = t.weight
+        self.weight_sum += t.in_weight_sum * (weight - previous)
         vtime, entitled = self.vtime_of(t), self.entitled_to(t)
         t.weight = weight
         t.entitled = t.entitled + entitled - self.entitled_to(t)
         t.base = t.base + vtime - self.vtime_of(t)
         self.close(now)
-        return before
+        return previous
 
     def set_limits(self, now: float, name: str, values: dict[str, float]) -> dict[str, float]:
         """Limit a tenant, or all; returns the previous limits."""
         now = self.open(now)
-        before = self.change_limits(name, values)
+        previous = self.change_limits(name, values)
         self.close(now)
-        return before
+        return previous
 
     def set_opening_hours(
         self, now: float, name: str, text: str, is_open: bool, changes_at: float, revision: object = None
@@ -896,9 +896,9 @@ class Model(Scheduling):
         now = self.open(now)
         if revision and revision != self.hours.get(name):
             return None
-        before = self.note_opening_hours(name, text, is_open, changes_at)
+        previous = self.note_opening_hours(name, text, is_open, changes_at)
         self.close(now)
-        return before
+        return previous
 
     def bytes_of(self, t: Tenant) -> int:
         """Add up the payloads of a tenant's tasks."""
@@ -916,14 +916,14 @@ class Model(Scheduling):
         now = self.open(now)
         if tenant:
             t = self.touch(tenant)
-            before, t.blocked = t.blocked & PAUSED, (t.blocked & ~PAUSED) | paused
+            previous, t.blocked = t.blocked & PAUSED, (t.blocked & ~PAUSED) | paused
             has_work, is_blocked = bool(t.ready), bool(t.blocked)
         else:
-            before, self.blocked = self.blocked & PAUSED, (self.blocked & ~PAUSED) | paused
+            previous, self.blocked = self.blocked & PAUSED, (self.blocked & ~PAUSED) | paused
             has_work, is_blocked = self.servable > 0, bool(self.blocked)
         self.readied = not is_blocked and has_work
         self.close(now)
-        return before
+        return previous
 
     def configure(self, now: float, **values: int) -> None:
         """Change settings; a change of share starts everybody's account anew."""

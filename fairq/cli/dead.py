@@ -29,8 +29,8 @@ _DONE = {"replay": "replayed", "purge": "purged"}
 _TIMES = ("enqueued_at_ms", "start_at_ms", "expires_at_ms", "died_at_ms")
 All = Annotated[bool, Parameter(name="--all", negative=(), help="Apply to all dead letters that match the filters.")]
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not ask for confirmation.")]
-Older = Annotated[timedelta | None, Parameter(help="Only letters older than this: 90s, 30m, 12h, 7d.")]
-Younger = Annotated[timedelta | None, Parameter(help="Only letters younger than this: 90s, 30m, 12h, 7d.")]
+Older = Annotated[timedelta | None, Parameter(help="Only dead letters older than this: 90s, 30m, 12h, 7d.")]
+Younger = Annotated[timedelta | None, Parameter(help="Only dead letters younger than this: 90s, 30m, 12h, 7d.")]
 
 
 @Parameter(name="*")
@@ -38,12 +38,12 @@ Younger = Annotated[timedelta | None, Parameter(help="Only letters younger than 
 class Filter:
     """Select the dead letters that match all of these."""
 
-    tenant: Annotated[str | None, Parameter(help="Only letters of this tenant.")] = None
+    tenant: Annotated[str | None, Parameter(help="Only dead letters of this tenant.")] = None
     reason: Annotated[
         Literal["exhausted", "rejected", "expired", "lease_lost"] | None,
-        Parameter(help="Only letters that died for this reason."),
+        Parameter(help="Only dead letters that died for this reason."),
     ] = None
-    error: Annotated[str | None, Parameter(help="Only letters whose error contains this text.")] = None
+    error: Annotated[str | None, Parameter(help="Only dead letters whose error contains this text.")] = None
     older_than: Older = None
     younger_than: Younger = None
 
@@ -131,7 +131,7 @@ def _on_named(verb: str, queue: str, ids: tuple[str, ...], json: bool, server: S
 
 
 def _on_all(verb: str, queue: str, sweep: Callable[[DeadLetters], Sweeps], json: bool, server: Server) -> None:
-    """Apply a verb to all letters that match; prints how many were changed, also when interrupted."""
+    """Apply a verb to all dead letters that match; prints how many were changed, also when interrupted."""
     changed = gone = 0
 
     async def work(client: Client) -> None:

@@ -57,8 +57,8 @@ def _say_cause(cause: Cause, why: Why) -> str:
             return f"its tenant has started as many tasks as it may ({why.rate:g} a second){until}"
         case "max_running":
             return f"its tenant has as many tasks running ({why.running}) as it may ({why.max_running})"
-        case "batch_cap":
-            return f"its batch has as many tasks running, or next to run, as it may ({why.batch_cap})"
+        case "batch_max_running":
+            return f"its batch has as many tasks running, or next to run, as it may ({why.batch_max_running})"
         case "backlog" if why.ahead:
             many = "1 other task" if why.ahead == 1 else f"{why.ahead:,} other tasks"
             return f"{at_least}{many} of {whose} come{'s' * (why.ahead == 1)} before it"

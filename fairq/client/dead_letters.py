@@ -1,7 +1,7 @@
 """Dead letters in the SDK: a tenant's own, or for operators everybody's.
 
-A walk over them meets each letter once that was dead when it began, whatever is replayed or purged meanwhile; those
-that are replayed along the way and die again are beyond its end.
+A walk over them meets each dead letter that was there when it began once, whatever is replayed or purged meanwhile;
+those that are replayed along the way and die again are beyond its end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairq.model.dead_letters import DeadLetter, DeadPage
 from fairq.model.tasks import Outcome
 
 Change = Callable[[str, Sequence[str]], verbs.Ask[list[Outcome]]]
-STEP_S = 0.1  # at a rate, letters are replayed in steps of so long
+STEP_S = 0.1  # at a rate, dead letters are replayed in steps of so long
 
 
 @frozen
@@ -36,11 +36,11 @@ class Sweep:
 
 
 def check_rate(rate: float | None) -> float:
-    """Return letters a second; None is as fast as it goes. Raises: BadRequest."""
+    """Return dead letters a second; None is as fast as it goes. Raises: BadRequest."""
     if rate is None:
         return math.inf
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
-        raise BadRequest(f"rate must be above 0 letters a second, not {rate!r:.80}", field="rate")
+        raise BadRequest(f"rate must be above 0 dead letters a second, not {rate!r:.80}", field="rate")
     return float(rate)
 
 
@@ -54,7 +54,7 @@ class DeadLetters:
     async def page(
         self, *, cursor: str = "", count: int = 100, brief: bool = False, **which: Unpack[DeadLetterFilter]
     ) -> DeadPage:
-        """Read up to `count` letters that match, oldest first, from a cursor on; perhaps none before the end.
+        """Read up to `count` dead letters that match, oldest first, from a cursor on; perhaps none before the end.
 
         `brief` leaves out payload, enqueueing and window.
         """
@@ -63,7 +63,7 @@ class DeadLetters:
     async def pages(
         self, *, count: int = MAX_BATCH, brief: bool = False, **which: Unpack[DeadLetterFilter]
     ) -> AsyncGenerator[DeadPage, None]:
-        """Walk over the letters that match, page by page."""
+        """Walk over the dead letters that match, page by page."""
         cursor = ""
         while True:
             page = await self.page(cursor=cursor, count=count, brief=brief, **which)
@@ -73,22 +73,22 @@ class DeadLetters:
                 return
 
     async def walk(self, *, brief: bool = False, **which: Unpack[DeadLetterFilter]) -> AsyncGenerator[DeadLetter, None]:
-        """Walk over the letters that match, oldest first."""
+        """Walk over the dead letters that match, oldest first."""
         async with aclosing(self.pages(brief=brief, **which)) as pages:
             async for page in pages:
                 for letter in page.letters:
                     yield letter
 
     async def show(self, id: str) -> DeadLetter:
-        """Read one letter, with its payload. Raises: NotFound."""
+        """Read one dead letter, with its payload. Raises: NotFound."""
         return await self._client.ask(verbs.dead_letter(self.queue, id))
 
     async def replay(self, ids: Sequence[str]) -> list[Outcome]:
-        """Give letters a fresh set of attempts, at the end of their owners' own lists: `ok` or `gone` for each."""
+        """Give dead letters a fresh set of attempts, at the end of their owners' own lists: `ok` or `gone` for each."""
         return await self._change(verbs.replay, ids)
 
     async def purge(self, ids: Sequence[str]) -> list[Outcome]:
-        """Delete letters: `ok` or `gone` for each."""
+        """Delete dead letters: `ok` or `gone` for each."""
         return await self._change(verbs.purge, ids)
 
     async def _change(self, change: Change, ids: Sequence[str]) -> list[Outcome]:
@@ -101,7 +101,7 @@ class DeadLetters:
     def replay_all(
         self, *, rate: float | None = None, **which: Unpack[DeadLetterFilter]
     ) -> AsyncGenerator[Sweep, None]:
-        """Replay all letters that match, at most `rate` a second; tells after each step how far it has come.
+        """Replay all dead letters that match, at most `rate` a second; tells after each step how far it has come.
 
         They go to their tenants' own lists, inside their shares, so other tenants do not wait longer. Stopping half-way
         leaves the rest dead; starting again goes on with it.
@@ -109,7 +109,7 @@ class DeadLetters:
         return self._sweep(verbs.replay, check_rate(rate), which)
 
     def purge_all(self, **which: Unpack[DeadLetterFilter]) -> AsyncGenerator[Sweep, None]:
-        """Delete all letters that match; tells after each step how far it has come."""
+        """Delete all dead letters that match; tells after each step how far it has come."""
         return self._sweep(verbs.purge, math.inf, which)
 
     async def _sweep(self, change: Change, rate: float, which: DeadLetterFilter) -> AsyncGenerator[Sweep, None]:

@@ -76,12 +76,12 @@ class Task:
 
     @property
     def start_at(self) -> datetime | None:
-        """Before when it was not to start, if that was asked for."""
+        """Its earliest start, if one was asked for."""
         return _moment(self.start_at_ms)
 
     @property
     def expires_at(self) -> datetime | None:
-        """From when on it is not to start any more, if that was asked for."""
+        """Its expiry, if one was asked for: it does not start from then on."""
         return _moment(self.expires_at_ms)
 
 

@@ -50,7 +50,7 @@ class DeadFilter:
         check_int(self.older_than_ms, "older_than_ms", 0, MAX_SPAN_MS)
         check_int(self.younger_than_ms, "younger_than_ms", 0, MAX_SPAN_MS)
         if 0 < self.younger_than_ms <= self.older_than_ms:
-            raise BadRequest("no letter is older and younger than that", field="younger_than_ms")
+            raise BadRequest("no dead letter is older and younger than that", field="younger_than_ms")
 
 
 @frozen

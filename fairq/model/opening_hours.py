@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 from fairq.errors import BadRequest
 from fairq.model.zones import DAY, change, offset, zones
 
-MAX_SPANS = 32  # of one text of windows
+MAX_SPANS = 32  # of one text
 MAX_OPENING_HOURS_CHARS = 1_000
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")

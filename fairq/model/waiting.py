@@ -4,16 +4,16 @@ A task waits for all of its causes to end; the first one told is the one to look
 
 1. `queue_repairing`: nothing is given until that is done; `queue_paused`, `tenant_paused`: an operator holds it back.
    No clock ends these.
-2. `queue_closed`, `tenant_closed`: a window by the clock.
+2. `queue_closed`, `tenant_closed`: outside its opening hours.
 3. `start`, `retry`: its own start, or that of its next attempt, has not come.
 4. `no_worker`: none is attached that takes tasks of the queue.
-5. `rate`, `cap`, `batch_cap`: a limit of its tenant, or of its batch.
+5. `rate`, `max_running`, `batch_max_running`: a limit of its tenant, or of its batch.
 6. `backlog`: other tasks of its tenant (held: of its batch) come first, or have the slots.
 7. `reserve`: the slots that are left are kept for tenants that have nothing running.
 8. `share`: other tenants' tasks have the slots.
 
 When it may start is an estimate: its tenant goes on at the slowest of its paces, which are its share of the slots (or
-what it is guaranteed), its cap, its batch's cap (each divided by how long its tasks take) and its rate.
+what it is guaranteed), its max_running, its batch's (each divided by how long its tasks take) and its rate.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from attrs import field, frozen
 
 Cause = Literal[
     "queue_repairing", "queue_paused", "tenant_paused", "queue_closed", "tenant_closed", "start", "retry", "no_worker",
-    "rate", "max_running", "batch_cap", "backlog", "reserve", "share",
+    "rate", "max_running", "batch_max_running", "backlog", "reserve", "share",
 ]  # fmt: skip
-PAUSED, CLOSED, RATE_LIMITED, CAPPED, REPAIRING = (
+PAUSED, CLOSED, RATE_LIMITED, AT_MAX_RUNNING, REPAIRING = (
     1,
     2,
     4,
@@ -65,7 +65,7 @@ class BlockedInterval(NamedTuple):
 
 @frozen
 class Part:
-    """What one cause had of the dwell of a tenant's tasks: its part of all, and how much it took of one."""
+    """What one cause had of the waiting time of a tenant's tasks: its part of all, and how much it took of one."""
 
     cause: WaitCause
     part: float
@@ -96,7 +96,7 @@ class Facts:
 
     ahead: float
     is_exact: float
-    batch_cap: float
+    batch_max_running: float
     weight: float
     estimate: float
     ready: float
@@ -169,7 +169,7 @@ class Why:
     share: float = 0.0
     slots: float = 0.0
     max_running: int = 0
-    batch_cap: int = 0
+    batch_max_running: int = 0
     rate: float = 0.0
     kept: int = 0
     kept_of: int = 0
@@ -198,7 +198,7 @@ def explain(id: str, task: Waiting, slots: float) -> Why:
         share=facts.share,
         slots=slots,
         max_running=int(facts.max_running),
-        batch_cap=int(facts.batch_cap),
+        batch_max_running=int(facts.batch_max_running),
         rate=facts.rate,
         kept=int(facts.queue_kept),
         kept_of=int(facts.queue_slots) if facts.queue_kept else 0,
@@ -209,7 +209,7 @@ def _causes(task: Waiting, facts: Facts, slots: float) -> list[Cause]:
     is_ready = task.state == "ready"
     others, blocked = facts.queue_leased - facts.leased, int(facts.blocked)
     is_full = facts.queue_leased >= slots
-    is_capped = 0 < facts.max_running <= facts.leased
+    is_at_max_running = 0 < facts.max_running <= facts.leased
     is_own = is_ready and is_full and others <= 0 < facts.leased
     found: dict[Cause, bool] = {
         "queue_repairing": bool(int(facts.queue_blocked) & REPAIRING),
@@ -221,11 +221,11 @@ def _causes(task: Waiting, facts: Facts, slots: float) -> list[Cause]:
         "retry": task.state == "delayed" and bool(task.attempt),
         "no_worker": not slots,
         "rate": is_ready and bool(blocked & RATE_LIMITED),
-        "max_running": is_ready and is_capped,
-        "batch_cap": task.state == "held",
+        "max_running": is_ready and is_at_max_running,
+        "batch_max_running": task.state == "held",
         "backlog": task.state != "delayed" and (facts.ahead > 0 or is_own),
-        "reserve": is_ready and not blocked and not is_capped and facts.is_kept_out,
-        "share": is_ready and not blocked and not is_capped and is_full and others > 0,
+        "reserve": is_ready and not blocked and not is_at_max_running and facts.is_kept_out,
+        "share": is_ready and not blocked and not is_at_max_running and is_full and others > 0,
     }
     return [cause for cause, holds in found.items() if holds]
 
@@ -269,6 +269,6 @@ def _wait_ms(task: Waiting, facts: Facts, slots: float) -> float:
     if facts.max_running:
         room = max(0, facts.max_running - facts.leased)
         waits.append(max(0, ahead + 1 - room) * facts.task_ms / facts.max_running)
-    if task.state == "held" and facts.batch_cap:
-        waits.append((facts.ahead + 1) * facts.task_ms / facts.batch_cap)
+    if task.state == "held" and facts.batch_max_running:
+        waits.append((facts.ahead + 1) * facts.task_ms / facts.batch_max_running)
     return max(waits)

@@ -102,7 +102,7 @@ class MemoryQueue:
         return now // _WINDOW_MS - record.at_ms // _WINDOW_MS <= 1
 
     def _holder(self, now: int, tenant: str, dedupe_key: str) -> str | None:
-        """Name the task that holds a dedupe key: until its end, or for a window."""
+        """Name the task that holds a dedupe key: until its end, or for a period."""
         if (tenant, dedupe_key) not in self._holders:
             return None
         until, record = self._holders[tenant, dedupe_key]

@@ -1,4 +1,4 @@
-"""Batches through the SDK: tasks are added while others run, a cap holds, and the end comes once and is heard of."""
+"""Batches through the SDK: tasks are added while others run, a limit holds, and the end comes once and is heard of."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_tasks_are_added_while_others_run(served: Served, ada: fairq.Clien
     assert len(mill.ran) == 101
 
 
-async def test_no_more_run_at_once_than_the_cap(served: Served, ada: fairq.Client) -> None:
+async def test_no_more_run_at_once_than_the_limit(served: Served, ada: fairq.Client) -> None:
     mill, other = Mill(served, 20), Mill(served, 20)
     other.app.name, mill.gate = "worker-2", trio.Event()
     other.gate = mill.gate

@@ -369,7 +369,7 @@ async def test_a_bad_result_ttl_is_refused(ada: fairq.Client, ttl: Any) -> None:
 
 
 @pytest.mark.parametrize("error", [TooMany("too many requests wait"), Draining("the server is stopping")])
-async def test_who_waits_goes_on_when_a_server_would_not_have_his_question(
+async def test_a_wait_goes_on_when_a_server_refuses_the_request(
     served: Served, ada: fairq.Client, monkeypatch: pytest.MonkeyPatch, error: FairqError
 ) -> None:
     refused: list[wire.WaitTasks] = []

@@ -1,4 +1,4 @@
-"""The arithmetic of the cases with a window, on queues that were made up."""
+"""The arithmetic of the cases with a period, on queues that were made up."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from loadtest.bounds import Bound, bounds_of, draw, table
-from loadtest.cases import AtOnce, Case, Stream, Window
+from loadtest.cases import AtOnce, Case, Period, Stream
 from loadtest.figures import Record
 from loadtest.scorecard import Account, Sample
 
 CASE = Case(
-    "case", "", (Stream("own", AtOnce(0.5)), Stream("other", AtOnce(0.5))), window=Window(10.0, 0.2, {"own": 4.0})
+    "case", "", (Stream("own", AtOnce(0.5)), Stream("other", AtOnce(0.5))), period=Period(10.0, 0.2, {"own": 4.0})
 )
 
 
@@ -40,7 +40,7 @@ def test_slots_are_parts_of_the_worker_time_in_the_window() -> None:
 
 def test_slack_is_three_of_the_longest_leases_that_ran_in_the_window() -> None:
     found = bounds_of(CASE, LOOKS, STARTS, 5_000)
-    assert found.longest_ms == pytest.approx(100 + WAY_MS + 900, abs=0.1)  # one ended before the window did begin
+    assert found.longest_ms == pytest.approx(100 + WAY_MS + 900, abs=0.1)  # one ended before the period began
     assert found.tenants[0].slack == pytest.approx(3 * found.longest_ms / 8_000, abs=0.001)
     assert found.tenants[0].tasks == 1
 

@@ -13,10 +13,10 @@ from loadtest.cases import (
     WAY_MS,
     AtOnce,
     Case,
+    Period,
     Poisson,
     Stream,
     Trickle,
-    Window,
     arrivals,
     scaled,
 )
@@ -35,7 +35,7 @@ def test_cases_are_those_of_the_scorecard() -> None:
 
 def test_cases_with_a_window_are_those_of_the_pick() -> None:
     assert [case.name for case in BOUNDS] == [
-        "gamer", "newcomer-long", "gives-back", "long-then-short", "joins-beside-cap", "joins-beside-guarantee",
+        "gamer", "newcomer-long", "gives-back", "long-then-short", "joins-beside-limit", "joins-beside-guarantee",
         "joins-beside-quiet", "heavy-tail",
     ]  # fmt: skip
     assert len({case.name for case in (*CASES, *BOUNDS)}) == len(CASES) + len(BOUNDS)
@@ -43,12 +43,12 @@ def test_cases_with_a_window_are_those_of_the_pick() -> None:
 
 @pytest.mark.parametrize("case", BOUNDS, ids=lambda case: case.name)
 def test_window_is_a_part_of_its_case_and_all_of_its_tenants_have_come(case: Case) -> None:
-    assert case.window
-    assert case.window.seconds <= 40
-    come = {arrival.tenant for arrival in arrivals(case, 10.0) if arrival.at <= 10.0 * case.window.begins}
+    assert case.period
+    assert case.period.seconds <= 40
+    come = {arrival.tenant for arrival in arrivals(case, 10.0) if arrival.at <= 10.0 * case.period.begins}
     assert come == {*case.backlogged, *case.quiet}
-    assert set(case.window.due) <= set(case.backlogged)
-    assert 0 < sum(case.window.due.values()) <= CREDIT + 1e-9
+    assert set(case.period.due) <= set(case.backlogged)
+    assert 0 < sum(case.period.due.values()) <= CREDIT + 1e-9
 
 
 @pytest.mark.parametrize("case", [*CASES, *BOUNDS], ids=lambda case: case.name)
@@ -112,18 +112,18 @@ def test_tenants_work_comes_in_two_parts_of_different_lengths() -> None:
 
 
 def test_scaled_case_has_all_times_multiplied() -> None:
-    whole = Case("c", "", (Stream("t", AtOnce(0.5, at=0.5), (20, 40)),), window=Window(8.0, 0.5, {"t": 1.0}))
+    whole = Case("c", "", (Stream("t", AtOnce(0.5, at=0.5), (20, 40)),), period=Period(8.0, 0.5, {"t": 1.0}))
     small = scaled(whole, 0.1)
     assert small.streams[0].lengths_ms == (2, 4)
-    assert small.window == Window(0.8, 0.5, {"t": 1.0})
+    assert small.period == Period(0.8, 0.5, {"t": 1.0})
     assert [arrival.at for arrival in arrivals(small, 0.8)] == [0.4]
 
 
 def test_heavy_tail_is_due_by_weight() -> None:
     [case] = [case for case in BOUNDS if case.name == "heavy-tail"]
-    assert case.window
-    assert sum(case.window.due.values()) == pytest.approx(CREDIT)
-    assert case.window.due["2-ms"] == 2 * case.window.due["1-ms"]
+    assert case.period
+    assert sum(case.period.due.values()) == pytest.approx(CREDIT)
+    assert case.period.due["2-ms"] == 2 * case.period.due["1-ms"]
     longest = next(stream for stream in case.streams if stream.tenant == "2000-ms").lengths_ms
     assert 1_500 <= min(longest) < 1_700
     assert 2_300 < max(longest) <= 2_500

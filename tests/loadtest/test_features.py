@@ -49,9 +49,9 @@ def key(*command: str) -> Look:
 
 
 async def open_windows(store: Store) -> object:
-    """Count the tenants' windows that are open."""
+    """Count the tenants that are open."""
     names = [f"t{i}" for i in range(TENANTS)]
-    return sum(window.is_open for window in (await store.opening_hours(QUEUE, names))[1])
+    return sum(period.is_open for period in (await store.opening_hours(QUEUE, names))[1])
 
 
 async def held(store: Store) -> object:
@@ -72,19 +72,19 @@ async def events(store: Store) -> object:
 WAITING: dict[
     str, tuple[Look, object, object]
 ] = {  # what shows that a feature is on while its tasks wait: where to look, what is there, and without it
-    "a cap for all": (limit("max_running", ""), 1_000_000, 0),
-    "caps of their own": (limit("max_running"), 1_000_000, None),
+    "max_running for all": (limit("max_running", ""), 1_000_000, 0),
+    "max_running of their own": (limit("max_running"), 1_000_000, None),
     "rates of their own": (limit("rate"), 1_000_000, None),
     "guarantees of their own": (limit("guaranteed"), 1, None),
     "quotas of their own": (limit("queued"), 1_000_000, None),
-    "windows, open": (open_windows, TENANTS, 0),
+    "opening hours, open": (open_windows, TENANTS, 0),
     "three priorities": (
         key("ZCARD", f"priorities:{TENANT}"),
         len(PRIORITIES) - 1,
         0,
     ),  # the usual one is not named there
     "dedupe keys": (key("GET", f"unique:{TENANT}:{TENANT}-4"), b"0 t2-4", None),
-    "batches with a cap": (held, TENANTS * (ROUNDS - PLACES), 0),
+    "batches with max_running": (held, TENANTS * (ROUNDS - PLACES), 0),
     "expiry": (key("ZCARD", "expiring"), TENANTS * ROUNDS, 0),
 }
 ENDED: dict[str, tuple[Look, object, object]] = {  # and when they have ended
@@ -95,8 +95,9 @@ ENDED: dict[str, tuple[Look, object, object]] = {  # and when they have ended
 
 def test_every_feature_is_looked_at() -> None:
     assert [feature.name for feature in FEATURES] == [
-        "a cap for all", "caps of their own", "rates of their own", "guarantees of their own", "quotas of their own",
-        "windows, open", "three priorities", "dedupe keys", "results", "batches with a cap", "events", "expiry",
+        "max_running for all", "max_running of their own", "rates of their own", "guarantees of their own",
+        "quotas of their own", "opening hours, open", "three priorities", "dedupe keys", "results",
+        "batches with max_running", "events", "expiry",
     ]  # fmt: skip
     assert {feature.name for feature in FEATURES} == WAITING.keys() | ENDED.keys()
 

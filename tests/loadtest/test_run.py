@@ -88,7 +88,7 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
     assert cases["lone-tenant"]["makespan_to_fifo"] > 0
     assert all(0 < case["jain"] <= 1 for name, case in cases.items() if name != "lone-tenant")
     bounds = {case["name"]: case for case in report["fairness"]["scorecard"]["bounds"]}
-    assert {"gives-back", "joins-beside-cap"} == set(bounds)
+    assert {"gives-back", "joins-beside-limit"} == set(bounds)
     assert all(found["got"] > 0 for case in bounds.values() for found in case["tenants"])
     assert all(0 <= seen["stolen"] < 1 for seen in report["machine"].values())
     assert max(seen["longest_sync_ms"] for seen in report["machine"].values()) > 0

@@ -114,10 +114,10 @@ def test_makespan_is_from_the_first_start_to_the_last_end() -> None:
 def test_shares_follow_once_a_whole_window_has_them() -> None:
     weights = {"a": 3.0, "b": 1.0}
     old, new = ["b", "b", "b", "a"] * 10, ["a", "quiet", "a", "a", "b"] * 10
-    assert follows_after(new, weights, window=8, slack=0) == 0
-    assert follows_after(old + new, weights, window=8, slack=0) == 38  # the last two of the old fit
-    assert follows_after(old, weights, window=8, slack=0) == -1
-    assert follows_after([], weights, window=8) == -1
+    assert follows_after(new, weights, period=8, slack=0) == 0
+    assert follows_after(old + new, weights, period=8, slack=0) == 38  # the last two of the old fit
+    assert follows_after(old, weights, period=8, slack=0) == -1
+    assert follows_after([], weights, period=8) == -1
 
 
 def test_series_are_parts_over_a_sliding_window() -> None:

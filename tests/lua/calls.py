@@ -443,5 +443,5 @@ def snapshot(queue: Queue) -> dict[bytes, bytes | None]:
 
 
 def writes(queue: Queue) -> int:
-    """Count the changes to the store's keys so far; a call that leaves it as it was wrote nothing."""
+    """Count the changes to the store's keys so far; a call that leaves the count unchanged wrote nothing."""
     return int(queue.client.info("persistence")["rdb_changes_since_last_save"])

@@ -102,7 +102,7 @@ class Keyspace:
             for slot in range(1, count + 1)
         }
         self.limits = {n: unpack("LIMITS", packed) for n, packed in named["limits"].items()}
-        self.windows, self.parked, self.opening_changes = (
+        self.opening_hours, self.parked, self.opening_changes = (
             named["opening_hours"],
             scores["parked"],
             scores["opening_changes"],
@@ -285,7 +285,7 @@ class Keyspace:
                 assert all((str(self.extras[id].priority) if id in self.extras else DEFAULT) == priority for id in live)
 
     def check_batches(self, ready: dict[str, str]) -> None:
-        """A batch's counts are those of its tasks, and no more have a place than its cap allows."""
+        """A batch's counts are those of its tasks, and no more have a place than its limit allows."""
         for name, b in self.batches.items():
             own = (name, b.created_at)
             belongs = {id for id, asked in self.extras.items() if (asked.batch, asked.opened_at) == own}
@@ -321,11 +321,11 @@ class Keyspace:
         for tenant, seat in self.seats.items():
             max_running = self.limits[tenant].max_running if tenant in self.limits else -1
             most = self.most_of(tenant)
-            if max_running >= 0 and not most:  # a cap for all, or the slots, may have changed since a tenant was seated
+            if max_running >= 0 and not most:  # a limit for all, or the slots, may have changed since it was seated
                 assert (tenant in eligible) == seat.is_eligible(max_running), tenant
             elif tenant in eligible:
                 assert seat.is_eligible(0), tenant
-            else:  # one that a cap for all kept out, which is wider now, is let in by the next ticks
+            else:  # one that a limit for all kept out, which is wider now, is let in by the next ticks
                 max_running = (
                     max_running if max_running >= 0 else self.limits[""].max_running if "" in self.limits else 0
                 )
@@ -377,7 +377,7 @@ class Keyspace:
             assert seat.epoch != self.queue.epoch or seat.starts == starts[tenant], tenant
 
     def check_limits(self) -> None:
-        """Limits are told by a mark; who is out of tokens is parked; who is closed has a window that says so."""
+        """Limits are told by a mark; who is out of tokens is parked; who is closed has opening hours that say so."""
         assert {name for name, seat in self.seats.items() if seat.limited} == self.limits.keys() - {""}
         assert self.queue.limited == ("" in self.limits)
         for tenant, seat in self.seats.items():
@@ -386,7 +386,7 @@ class Keyspace:
             odd = (seat.tombstones, seat.priorities, seat.blocked, seat.limited, seat.cause)
             assert seat.is_odd == any(odd), tenant
             assert not 0 < seat.leased < self.guaranteed(tenant) or seat.slot <= 0, "guaranteed tenants are not drawn"
-        is_open = {name: unpack("HOURS", revision) for name, revision in self.windows.items()}
+        is_open = {name: unpack("HOURS", revision) for name, revision in self.opening_hours.items()}
         assert {name for name, seat in self.seats.items() if seat.blocked & CLOSED} == {
             name for name, window in is_open.items() if name and not window.is_open
         }

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests import reports
 from tests.fair_pick import OUT
-from tests.limits_model import CAPPED
+from tests.limits_model import AT_MAX_RUNNING
 from tests.model import BATCH_KEEP_MS, LEASES_SINCE, Model
 from tests.schedule_model import Revision
 
@@ -503,8 +503,8 @@ class QueueMachine(RuleBasedStateMachine):
                 facts[name]
                 for name in ("weight", "ready", "leased", "blocked", "max_running", "rate", "competes", "queue_kept")
             ],
-            [t.weight, len(t.ready), t.leased, t.blocked, self.model.cap_of(t), self.model.limit(t, "rate"),
-             t.counted, self.model.kept_slots],
+            [t.weight, len(t.ready), t.leased, t.blocked, self.model.max_running_of(t), self.model.limit(t, "rate"),
+             t.in_weight_sum, self.model.kept_slots],
         )  # fmt: skip
         if state == "delayed":
             return self.same(facts["ahead"], len(t.ready))
@@ -640,9 +640,9 @@ class Walk:
                 m.set_max_share(name=choose(["", *NAMES]), percent=choose(MAX_SHARES))
 
     def seek(self) -> None:
-        """Do what seldom comes by chance: widen a cap that keeps tenants out, replay what an earlier batch left."""
+        """Do what seldom comes by chance: widen a limit that keeps tenants out, replay what an earlier batch left."""
         m, model = self.machine, self.machine.model
-        if any(t.cause == CAPPED and t.slot == OUT for t in model.tenants.values()):
+        if any(t.cause == AT_MAX_RUNNING and t.slot == OUT for t in model.tenants.values()):
             m.set_limits(name="", limit="max_running", choice=self.repeater.choice([0, 3]))
         ended = {name for name, b in model.batches.items() if b.state == "complete"}
         left = [id for id in sorted(model.dead) if model.records[id].batch in ended]

@@ -33,7 +33,7 @@ def run(queue: Queue, ms: int, step: int = 1, limit: int = 100) -> list[int]:
 
 
 @pytest.mark.parametrize("whose", ["ada", ""])
-def test_no_more_tasks_run_than_the_cap_allows(queue: Queue, whose: str) -> None:
+def test_no_more_tasks_run_than_the_limit_allows(queue: Queue, whose: str) -> None:
     queue.set_limits(whose, max_running=3)
     queue.enqueue("ada", *(f"a{n}" for n in range(20)))
     running = queue.claim(10)
@@ -45,7 +45,7 @@ def test_no_more_tasks_run_than_the_cap_allows(queue: Queue, whose: str) -> None
         assert len(running) == leased(queue, "ada") == 3, n
 
 
-def test_slots_that_the_capped_leave_go_to_the_others(queue: Queue) -> None:
+def test_slots_that_limited_tenants_leave_go_to_the_others(queue: Queue) -> None:
     queue.set_limits("ada", max_running=2)
     queue.enqueue("ada", *(f"a{n}" for n in range(50)))
     queue.enqueue("bob", *(f"b{n}" for n in range(50)))
@@ -67,7 +67,7 @@ def test_a_tenant_may_have_more_or_less_than_all_others(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("how", ["raised", "default", "ack", "nack", "release", "reap"])
-def test_every_end_of_a_cap_brings_the_tenant_back_and_tells_the_hungry(queue: Queue, how: str) -> None:
+def test_every_end_of_a_limit_brings_the_tenant_back_and_tells_the_hungry(queue: Queue, how: str) -> None:
     queue.set_limits("ada", max_running=1)
     queue.enqueue("ada", "a", "b")
     lease = queue.claim(5)[0]
@@ -87,7 +87,7 @@ def test_every_end_of_a_cap_brings_the_tenant_back_and_tells_the_hungry(queue: Q
     assert len(queue.claim(5)) == 1
 
 
-def test_a_lowered_cap_takes_nothing_back(queue: Queue) -> None:
+def test_a_lowered_limit_takes_nothing_back(queue: Queue) -> None:
     queue.enqueue("ada", *(f"a{n}" for n in range(10)))
     running = queue.claim(5)
     queue.set_limits("ada", max_running=2)
@@ -98,7 +98,7 @@ def test_a_lowered_cap_takes_nothing_back(queue: Queue) -> None:
     assert len(queue.claim(5)) == 1
 
 
-def test_a_lowered_cap_for_all_acts_on_those_who_wait(queue: Queue) -> None:
+def test_a_lowered_limit_for_all_acts_on_those_who_wait(queue: Queue) -> None:
     for name in ("ada", "bob"):
         queue.enqueue(name, *(f"{name}{n}" for n in range(20)))
     queue.claim(10)
@@ -372,7 +372,7 @@ def test_limits_are_told_and_taken_off_again(queue: Queue) -> None:
     assert not queue.client.exists(queue.key("limits"))
 
 
-def test_who_is_guaranteed_more_than_there_is_leaves_the_wakers_their_turn(queue: Queue) -> None:
+def test_too_large_a_guarantee_leaves_newly_active_tenants_their_turn(queue: Queue) -> None:
     queue.set_limits("greedy", guaranteed=20)
     queue.enqueue("greedy", *(f"g{n}" for n in range(100)))
     running = queue.claim(10)
@@ -386,7 +386,7 @@ def test_who_is_guaranteed_more_than_there_is_leaves_the_wakers_their_turn(queue
     assert {"q1", "q2", "q3"} <= set(started[:8]), started
 
 
-def test_the_capped_lose_their_slots_when_the_cap_for_all_is_lowered(queue: Queue) -> None:
+def test_limited_tenants_lose_their_slots_when_the_limit_for_all_is_lowered(queue: Queue) -> None:
     names = [f"t{n}" for n in range(5)]
     for name in names:
         queue.enqueue(name, *(f"{name}-{n}" for n in range(20)))
@@ -401,7 +401,7 @@ def test_the_capped_lose_their_slots_when_the_cap_for_all_is_lowered(queue: Queu
 
 
 @pytest.mark.parametrize("max_running", [0, 2])
-def test_a_wider_cap_for_all_lets_everybody_in_with_the_next_ticks(queue: Queue, max_running: int) -> None:
+def test_a_wider_limit_for_all_lets_everybody_in_with_the_next_ticks(queue: Queue, max_running: int) -> None:
     queue.set_limits("", max_running=1)
     names = [f"t{n}" for n in range(1200)]
     for name in names:
@@ -420,7 +420,7 @@ def test_a_wider_cap_for_all_lets_everybody_in_with_the_next_ticks(queue: Queue,
     assert not queue.client.exists(queue.key("sweep"))
 
 
-def test_a_narrower_cap_for_all_and_caps_of_their_own_make_no_sweep(queue: Queue) -> None:
+def test_a_narrower_limit_for_all_and_limits_of_their_own_make_no_sweep(queue: Queue) -> None:
     queue.set_limits("", max_running=3)
     queue.set_limits("", max_running=2)
     queue.set_limits("ada", max_running=1)

@@ -250,7 +250,7 @@ def test_whatever_makes_work_ready_makes_it_claimable(queue: Queue, make_ready: 
     assert "a" in [lease.id for lease in queue.claim(10)]
 
 
-def test_a_void_and_its_replayed_task_popped_together_are_told_apart(queue: Queue) -> None:
+def test_a_tombstone_and_its_replayed_task_popped_together_are_told_apart(queue: Queue) -> None:
     queue.enqueue("ada", "a", expires_in=10)
     queue.enqueue("ada", "b")
     queue.advance(10)
@@ -286,7 +286,7 @@ def test_an_idle_claim_and_an_idle_tick_write_nothing(queue: Queue) -> None:
     assert writes(queue) == before
 
 
-def test_the_dart_falls_where_the_dice_say(redis_client: redis.Redis) -> None:
+def test_the_probe_falls_where_the_random_values_say(redis_client: redis.Redis) -> None:
     """Slots are as long as the top of the class: weight 1000 fills 1000 of 1024, and what lies beyond is a miss."""
     load_variant(redis_client, "draws", FEW_VARIANT)
     counting = Queue(redis_client, version="draws")
@@ -313,7 +313,7 @@ def test_of_few_tenants_the_one_that_had_least_is_served(counting: Queue) -> Non
     assert sorted(lease.id for lease in counting.claim(16)) == sorted(f"{name}-1" for name in names)
 
 
-def test_dice_that_run_out_are_refused(counting: Queue) -> None:
+def test_too_few_random_values_are_refused(counting: Queue) -> None:
     for n in range(17):
         counting.enqueue(f"t{n}", *ids(f"t{n}", 3))
     counting.claim(17)

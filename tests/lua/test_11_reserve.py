@@ -184,7 +184,7 @@ def test_a_max_share_follows_the_workers(queue: Queue, name: str) -> None:
     assert running_by_slots(fleet, flooder, 10, 20, 5, 4, 10) == [(3, 3), (6, 6), (6, 1), (1, 1), (3, 3)]
 
 
-def test_the_smaller_of_cap_and_max_share_bounds(queue: Queue) -> None:
+def test_the_smaller_of_max_running_and_max_share_bounds(queue: Queue) -> None:
     queue.enqueue("ada", *(f"t{n}" for n in range(20)))
     queue.set_limits("ada", max_share=50, max_running=3)
     assert len(queue.claim(10, slots=10)) == 3

@@ -101,7 +101,7 @@ def test_a_batch_holds_one_to_500_tasks(queue: Queue) -> None:
     refused(queue, "bad_request tasks", "enqueue", "ada", *[part for n in range(501) for part in (n, "", "")])
 
 
-def test_time_and_dice_are_the_callers_only_behind_the_test_gate(queue: Queue) -> None:
+def test_time_and_random_values_are_the_callers_only_behind_the_test_gate(queue: Queue) -> None:
     queue.client.delete(queue.key("test"))
     refused(queue, "forbidden now", "enqueue", "ada", "a", "", "")
     queue.uses_store_time = True

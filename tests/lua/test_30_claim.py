@@ -110,7 +110,7 @@ def test_a_claim_leases_no_more_than_servers_ask_for(queue: Queue) -> None:
 EXPIRES_IN_10 = options(expires_in=10)
 
 
-def test_more_voids_than_one_call_passes_over_are_left_to_the_next(queue: Queue) -> None:
+def test_more_tombstones_than_one_call_passes_over_are_left_to_the_next(queue: Queue) -> None:
     queue.enqueue("ada", *(f"tombstone{n}" for n in range(500)), expires_in=10)
     queue.enqueue("ada", *(f"more{n}" for n in range(500)), expires_in=10)
     queue.enqueue("ada", *(f"last{n}" for n in range(100)), expires_in=10)

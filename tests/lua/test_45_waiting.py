@@ -115,7 +115,7 @@ def test_a_moved_start_is_the_one_that_the_worker_is_told(queue: Queue) -> None:
     assert unpack("HEADER", queue.claim()[0].record).start_at == queue.now
 
 
-def test_peek_passes_over_voids_and_takes_nothing(queue: Queue) -> None:
+def test_peek_passes_over_tombstones_and_takes_nothing(queue: Queue) -> None:
     queue.enqueue("ada", *"abcde")
     queue.cancel("a", "c")
     assert queue.peek("ada", 2) == ["b", "d"]

@@ -92,7 +92,7 @@ def test_a_task_whose_start_and_end_have_both_passed_is_never_served(queue: Queu
     assert queue.state("a") == "dead"
 
 
-def test_a_list_of_nothing_but_voids_is_dropped(queue: Queue) -> None:
+def test_a_list_of_nothing_but_tombstones_is_dropped(queue: Queue) -> None:
     queue.enqueue("ada", "a", "b", expires_in=10)
     queue.advance(10)
     queue.tick()

@@ -1,4 +1,4 @@
-"""Batches: caps, completion exactly once, callbacks, cancellation; and results that are kept."""
+"""Batches: limits, completion exactly once, callbacks, cancellation; and results that are kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def run(queue: Queue, limit: int = 100, action: str = "ack") -> list[str]:
     return [lease.id for lease in leases]
 
 
-def test_a_cap_holds_the_others_until_one_has_ended(queue: Queue) -> None:
+def test_a_limit_holds_the_others_until_one_has_ended(queue: Queue) -> None:
     assert queue.open_batch("b", max_running=2) == "ok"
     queue.enqueue("ada", *"wxyz", batch="b")
     assert [queue.state(id) for id in "wxyz"] == ["ready", "ready", "held", "held"]
@@ -31,7 +31,7 @@ def test_a_cap_holds_the_others_until_one_has_ended(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("how", ["release", "reap", "nack"])
-def test_a_cap_holds_when_workers_die_and_attempts_fail(queue: Queue, how: str) -> None:
+def test_a_limit_holds_when_workers_die_and_attempts_fail(queue: Queue, how: str) -> None:
     queue.open_batch("b", max_running=1)
     queue.enqueue("ada", "x", "y", batch="b")
     lease = queue.claim(5)[0]

@@ -20,7 +20,7 @@ def why(queue: Queue, id: str, slots: float = 4) -> Why:
 
 
 def close(queue: Queue, tenant: str, ms: int = 500) -> None:
-    """Close a tenant's window, or the queue's."""
+    """Close a tenant, or the queue, by opening hours."""
     queue.call("set_opening_hours", tenant, "text", 0, queue.now + ms, "")
 
 
@@ -44,7 +44,7 @@ def others_slots(queue: Queue) -> None:
 
 
 def held(queue: Queue) -> None:
-    """Hold a task back by its batch's cap."""
+    """Hold a task back by its batch's limit."""
     queue.open_batch("b", max_running=1)
     queue.enqueue("ada", "t0", "t", batch="b")
 
@@ -96,8 +96,8 @@ CAUSES: dict[str, tuple[Callable[[Queue], object], list[str], int, int]] = {
     "it starts later": (lambda queue: queue.enqueue("ada", "t", delay=500), ["start"], 500, 0),
     "its next attempt is later": (failed, ["retry"], 500, 0),
     "the rate": (rate_limited, ["rate"], 500, 0),
-    "the cap": (capped, ["max_running"], 0, 0),
-    "the batch's cap": (held, ["batch_cap"], 0, 0),
+    "the limit": (capped, ["max_running"], 0, 0),
+    "the batch's limit": (held, ["batch_max_running"], 0, 0),
     "the backlog": (backlog, ["backlog"], 0, 1),
     "its tenant's running tasks": (own_slots, ["backlog"], 0, 0),
     "kept slots": (slots_kept, ["reserve"], 0, 0),

@@ -68,7 +68,7 @@ def fill(queue: Queue) -> None:
     queue.enqueue("eve", "pressing", priority=7)
     queue.cancel("tombstone")
     queue.client.set(queue.key("progress:urgent"), '[1,0.5,""]', px=3_600_000)
-    queue.client.set(queue.key("sweep"), 0)  # a cap for all was removed, and there are many tenants
+    queue.client.set(queue.key("sweep"), 0)  # a limit for all was removed, and there are many tenants
     queue.client.zadd(queue.key("idle"), {b"\1\0\0\0": 0})  # there is a reserve
     queue.client.hset(queue.key("repair"), "number", 1)  # a repair was broken off
     queue.client.sadd(queue.key("repair:woken"), "tag")
@@ -175,7 +175,7 @@ def test_a_queue_that_is_not_there_is_gone(queue: Queue) -> None:
     assert queue.call("block_queue", 0, 1)[0] == b"ok"  # it is in the registry, and was about to be made
 
 
-def test_a_barred_queue_answers_no_other_verb(queue: Queue) -> None:
+def test_a_blocked_queue_answers_no_other_verb(queue: Queue) -> None:
     fill(queue)
     revision = queue.call("schedules", "ada", "nightly", 0, 1)[1][1]
     queue.call("block_queue", 1, 1)

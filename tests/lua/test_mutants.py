@@ -91,7 +91,7 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "the cap is not looked at", "if b and b.max_running > 0 and b.admitted >= b.max_running then", "if false then"
+        "the limit is not looked at", "if b and b.max_running > 0 and b.admitted >= b.max_running then", "if false then"
     ),
     Mutant("a place is never given back", "if b then b.admitted = b.admitted - 1 end", ""),
     Mutant(
@@ -170,15 +170,15 @@ MUTANTS = [
         "  if not accounts.is_plain(t) and accounts.details_of(call, t).blocked ~= 0 then return false end\n",
         "",
     ),
-    Mutant("a tenant's cap is not looked at", "return max_running == 0 or t.leased < max_running", "return true"),
+    Mutant("a tenant's limit is not looked at", "return max_running == 0 or t.leased < max_running", "return true"),
     Mutant("a closed queue is served", "while q.blocked == 0 and", "while bit.band(q.blocked, 1) == 0 and"),
     Mutant(
-        "a window that opens stays closed",
+        "opening hours that open stay closed",
         "limits.block(target, reason, is_blocked)",
         "limits.block(target, reason, is_blocked or reason == BLOCKED_CLOSED and before > 0)",
     ),
     Mutant(
-        "resuming opens a window",
+        "resuming opens closed hours",
         "limits.block(target, reason, is_blocked)",
         "target.blocked = is_blocked and reason or 0",
     ),
@@ -249,7 +249,7 @@ MUTANTS = [
         "local is_metered_anew = false",
     ),
     Mutant(
-        "a wider cap for all lets nobody in",
+        "a wider limit for all lets nobody in",
         "if is_metered_anew or is_wider(previous.max_running, now.max_running)",
         "if is_metered_anew",
     ),
@@ -277,14 +277,14 @@ MUTANTS = [
     Mutant("dead letters are not bounded", "  make_room_for_dead(call, t)\n", ""),
     Mutant("own limits are those for all", "if own[limit] == UNSET then own[limit] = value end", "own[limit] = value"),
     Mutant(
-        "a claim overruns the cap",
+        "a claim overruns the limit",
         "and not limits.is_eligible(call, t) then\n    accounts",
         "and t.ready == 0 then\n    accounts",
     ),
     Mutant(
-        "the cap for all is not looked at by a draw", "(round.is_limited or call.is_touched[t])", "call.is_touched[t]"
+        "the limit for all is not looked at by a draw", "(round.is_limited or call.is_touched[t])", "call.is_touched[t]"
     ),
-    Mutant("an expired task takes a place under the cap", "  seats.count_lease(call, t, -1)\n", ""),
+    Mutant("an expired task takes a place under the limit", "  seats.count_lease(call, t, -1)\n", ""),
     Mutant("idling banks credit", "t.base = t.base + math.max(behind, 0)", "t.base = t.base"),
     Mutant(
         "a choice does not see the leases of its own call",
@@ -1032,13 +1032,15 @@ IN_FULL_QUEUES = [
         "math.floor(call.queue.slots * l.max_share / 100)",
     ),
     Mutant(
-        "a max share hides the cap", "return l.max_running > 0 and math.min(l.max_running, most) or most", "return most"
+        "a max share hides the limit",
+        "return l.max_running > 0 and math.min(l.max_running, most) or most",
+        "return most",
     ),
     Mutant("who wins a max share is not known of", "  if after.max_share > 0 then call.queue.max_shares = 1 end\n", ""),
 ]
 # Found only after thousands of steps.
 LATE = {
-    "the cap is not looked at",
+    "the limit is not looked at",
     "free places stay free",
     "later batches of a name are the same",
     "tasks are added to closed batches",
@@ -1052,8 +1054,8 @@ LATE = {
     "a fast tenant comes for every token",
     "a claim serves a guarantee once",
     "a fire passes the quota",
-    "a claim overruns the cap",
-    "the cap for all is not looked at by a draw",
+    "a claim overruns the limit",
+    "the limit for all is not looked at by a draw",
     "a choice does not see the leases of its own call",
     "the wake list starves the backlog",
     "the backlog starves the wake list",

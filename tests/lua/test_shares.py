@@ -64,7 +64,7 @@ def test_a_tenant_whose_tasks_were_long_and_are_short_now_does_not_starve(fleet:
     assert fleet.share(tenant, 20) == pytest.approx(10 / 51, rel=0.1)
 
 
-def test_who_joins_beside_a_capped_tenant_gets_no_more_than_the_other(fleet: Fleet) -> None:
+def test_who_joins_beside_a_limited_tenant_gets_no_more_than_the_other(fleet: Fleet) -> None:
     fleet.tenant("capped", about(100), endless=True, max_running=1)
     other = fleet.tenant("other", about(100), endless=True)
     fleet.run(60_000)

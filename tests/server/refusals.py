@@ -124,7 +124,7 @@ CRONS = (
     "0 0 30 2 *", "0 0 */31 * MON#2", "0" + ",0" * 96 + " 3 * * *",
 )  # fmt: skip
 ZONES = ("Europe/Atlantis", "europe/copenhagen", "../../etc/passwd", "localtime", "UTC\n", "z" * 1000)
-WINDOWS = (
+OPENING_HOURS = (
     " ", ",", "at noon", "12:00", "12:00-", "12-15", "12:00-12:00", "24:00-01:00", "12:60-13:00", "12:00-24:01",
     "00:00-24:00", "mon-sun 00:00-12:00, mon-sun 12:00-24:00", "12:00-15:00,", "12:00-15:00 13:00-14:00",
     "day 12:00-15:00", "mon- 12:00-15:00", "mon 12:00-15:00, 16:00-17:00", "12:00-15:00 Europe/Copenhagen UTC",
@@ -258,7 +258,7 @@ RULES = [
       for name, highest in LIMIT_RANGES.items()),
     Rule({"set_limits"}, "limits.rate", (-0.001, 1e9, 1e308)),
     *(Rule({"set_limits"}, f"limits.{name}", (1.5,)) for name in LIMIT_RANGES if name != "rate"),
-    Rule({"set_opening_hours"}, "opening_hours", WINDOWS),
+    Rule({"set_opening_hours"}, "opening_hours", OPENING_HOURS),
     Rule(
         {"set_opening_hours"}, "opening_hours", tuple(f"12:00-13:00 {zone}" for zone in ZONES if zone.strip() == zone)
     ),

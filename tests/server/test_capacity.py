@@ -68,7 +68,7 @@ def test_places_are_shared_out_as_evenly_as_there_is_room(sizes: list[tuple[int,
     assert all(share >= min(frees[worker], even) or sum(shares.values()) == tasks for worker, share in shares.items())
 
 
-def test_everybody_has_his_turn() -> None:
+def test_each_worker_has_its_turn() -> None:
     workers = [idler(1) for _ in range(10)]
     room = room_of(*workers)
     turns = [room.share(5) for _ in range(4)]

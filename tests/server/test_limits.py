@@ -33,7 +33,7 @@ async def test_limits_are_set_told_and_taken_off(served: Served) -> None:
             assert (await ada.ask("limits", queue="q"))["limits"] == UNSET
 
 
-async def test_a_cap_holds_and_a_higher_one_acts_at_once(served: Served) -> None:
+async def test_a_limit_holds_and_a_higher_one_acts_at_once(served: Served) -> None:
     with trio.fail_after(30):
         async with raw(served, OPERATOR) as operator, raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
             await operator.ask("set_limits", queue="q", tenant="ada", limits={"max_running": 2})

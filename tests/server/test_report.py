@@ -124,7 +124,7 @@ RUNS: dict[str, tuple[str, Callable[[World], Awaitable[None]]]] = {
     "the queue is closed": ("closed", closed_for_a_while),
     "no worker": ("no_worker", no_worker),
     "its rate": ("rate", rate),
-    "its cap": ("max_running", max_running),
+    "its limit": ("max_running", max_running),
     "its backlog": ("backlog", backlog),
     "others": ("share", share),
 }

@@ -30,7 +30,7 @@ def say(verb: str, **body: Any) -> Step:
 
 
 def closed() -> str:
-    """Windows of an hour that is not now."""
+    """Opening hours of an hour that is not now."""
     hour = (datetime.now(UTC).hour + 12) % 24
     return f"{hour:02}:00-{hour:02}:59"
 
@@ -51,13 +51,13 @@ CAUSES: dict[str, tuple[list[Step], list[str]]] = {
         [WORK, say("set_limits", tenant="ada", limits={"rate": 0.01, "burst": 1}), add("t0", "t")],
         ["rate", "backlog"],
     ),
-    "the cap": (
+    "the limit": (
         [WORK, say("set_limits", tenant="ada", limits={"max_running": 1}), add("t0", "t")],
         ["max_running", "backlog"],
     ),
-    "the batch's cap": (
+    "the batch's limit": (
         [WORK, ("ada", "open_batch", {"id": "b", "max_running": 1}), add("t0", "t", batch="b")],
-        ["batch_cap"],
+        ["batch_max_running"],
     ),
     "its tenant's backlog": ([WORK, add("t0", "t1", "t")], ["backlog"]),
     "its tenant's running tasks": ([WORK, add("t0", "t")], ["backlog"]),

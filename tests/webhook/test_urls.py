@@ -118,7 +118,7 @@ def test_a_likely_mistake_is_told(url: str, word: str) -> None:
 
 
 @given(st.from_regex(NAME_PATTERN, fullmatch=True))
-def test_no_tenant_gets_beyond_the_place_of_his_name(tenant: str) -> None:
+def test_no_tenant_gets_beyond_the_place_of_its_name(tenant: str) -> None:
     url = UrlTemplate.parse("https://hooks.example/a/{tenant}/b").for_tenant(tenant)
     assert (url.host, url.port, url.target) == ("hooks.example", 443, f"/a/{tenant}/b")
     template = UrlTemplate.parse("https://{tenant}.hooks.example/")

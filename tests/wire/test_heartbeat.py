@@ -84,7 +84,7 @@ def test_a_server_that_never_welcomes_is_given_up() -> None:
     assert session.is_timed_out
 
 
-def test_a_client_without_a_connection_has_no_heart() -> None:
+def test_a_client_without_a_connection_has_no_heartbeat() -> None:
     session = client()
     session.disconnected(5.0)
     assert session.deadline() == float("inf")

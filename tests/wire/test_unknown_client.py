@@ -116,7 +116,7 @@ async def knock(port: int, *headers: str) -> list[str]:
 OFFER, WORKER = "Sec-WebSocket-Protocol: fairq.v1", "Authorization: Bearer dev-worker"
 
 
-async def test_a_stranger_at_the_door_gets_the_status_of_the_book_and_a_reason(port: int) -> None:
+async def test_a_refused_client_gets_the_status_of_the_book_and_a_reason(port: int) -> None:
     with trio.fail_after(30):
         for status, headers in (
             ("401", [OFFER]),

@@ -44,7 +44,7 @@ def served() -> WaitTimes:
 
 
 @given(TIMES, TIMES, TIMES, SPANS)
-def test_parts_sum_to_the_dwell(begin: int, end: int, last: int, spans: list[BlockedInterval]) -> None:
+def test_parts_sum_to_the_waiting_time(begin: int, end: int, last: int, spans: list[BlockedInterval]) -> None:
     parts = split(begin, end, last, spans)
     assert sum(parts.values()) == max(0, end - begin)
     assert min(parts.values()) >= 0
@@ -54,7 +54,9 @@ def test_parts_sum_to_the_dwell(begin: int, end: int, last: int, spans: list[Blo
 
 
 @given(st.lists(st.tuples(TIMES, TIMES, SPANS), min_size=1, max_size=20))
-def test_parts_sum_to_the_dwell_whatever_claims_tell(claims: list[tuple[int, int, list[BlockedInterval]]]) -> None:
+def test_parts_sum_to_the_waiting_time_of_any_claims(
+    claims: list[tuple[int, int, list[BlockedInterval]]],
+) -> None:
     wait_times, wholes = WaitTimes(), []
     for now, waited, intervals in sorted(claims, key=lambda claim: claim[0]):
         told = [each for each in intervals if each.begin <= each.end <= now]
@@ -70,7 +72,7 @@ def test_what_a_tenant_waits_for_behind_its_own_start_is_share_and_before_it_bac
     assert told(wait_times) == [{"share": 60}, {"backlog": 50, "share": 200}, {"backlog": 240}]
 
 
-def test_dwell_begins_with_the_start_and_later_attempts_have_none() -> None:
+def test_waiting_time_begins_with_the_start_and_later_attempts_have_none() -> None:
     wait_times = served()
     wait_times.claimed(100, [lease(10, start=90), lease(20, attempt=2), lease(30, start=5)], [])
     assert told(wait_times) == [{"share": 10}, {"backlog": 70}]
@@ -99,7 +101,7 @@ def test_the_time_without_a_worker_is_nobodys() -> None:
     assert told(wait_times) == [{"no_worker": 60}, {"no_worker": 300, "share": 50}]
 
 
-def test_the_time_for_which_claims_saw_the_queue_barred_is_that() -> None:
+def test_the_time_for_which_claims_saw_the_queue_blocked_is_that() -> None:
     wait_times = served()
     for now in (100, 200, 300):
         wait_times.claimed(now, [], [BlockedInterval("", "paused", now, now)])
