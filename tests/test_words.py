@@ -1,0 +1,174 @@
+"""The barred words: a thing with a new name does not come back under its old one, in code, comments or documents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+READ = ("fairq", "lua", "tests", "loadtest", "deploy", "README.md")
+ENDINGS = {".py", ".lua", ".md", ".toml", ".conf", ".yaml", ".service", ".example"}
+
+
+class May(NamedTuple):
+    """Where a barred word may stand: in files whose path begins so, on lines that have the text; and why."""
+
+    path: str
+    text: str
+    why: str
+
+
+class Barred(NamedTuple):
+    """A word as a regex, what is said instead, and where it may stand."""
+
+    word: str
+    instead: str
+    may: tuple[May, ...] = ()
+
+
+class Found(NamedTuple):
+    """A barred word that was found."""
+
+    path: str
+    line: int
+    word: str
+    instead: str
+
+
+BACKOFF = "the field's own word in exponential backoff: min(cap, base * 2^attempt)"
+WORDS = (
+    # Sentences: the subject is the thing.
+    Barred(r"[Ww]hoever", "the tenant, client, server or task"),
+    Barred(r"[Ww]hat was", "the noun: the enqueued tasks, the measurements, the previous limits"),
+    Barred(r"[Ww]hom? waits", "requests, tasks or servers that wait"),
+    Barred(
+        r"[Nn]obody (?:asks|asked|knows|waits|serves|gets|works|worked|goes|takes|answers|else)",
+        "no tenant, no worker, no server; or the passive: an unknown token, an abandoned thread",
+    ),
+    Barred(r"he|him|his|himself", "it: tenants, clients and workers are things"),
+    Barred(r"(?:that|which) (?:is|are) none(?: any more)?|none such|as it was", "unknown, no longer, unchanged"),
+    # Names, in Python and in Lua.
+    Barred(r"call\.hint|\.hint\(|hint=|hints? (?:is|was|are|may|comes?)", "notify, notification"),
+    Barred(r"value: object, what", "field: the name of the field that is checked"),
+    Barred(r"MOST_[A-Z]+|most_bytes", "MAX_, max_bytes"),
+    Barred(r"Kept\(|Kept\]|unpack_kept", "BlockedInterval"),
+    Barred(r"spent|SPENT", "rate_limited; theoretical_arrival of GCRA", (
+        May("loadtest/", "spent", "seconds of time, in a measurement"),
+        May("tests/lua/test_fairness.py", "self.spent", "worker time, in a simulation"),
+    )),
+    Barred(r"reply\[\"before\"\]|\{\"before\":|return before|`before`", "previous"),
+    Barred(r"USUAL", "DEFAULT, DEFAULT_PRIORITY"),
+    Barred(r"[Rr]osters?", "workers, the worker registry"),
+    Barred(r"[Dd]ice", "random_values, rng"),
+    Barred(r"[Vv]oids?|VOIDS", "tombstone"),
+    Barred(r"[Dd]arts?|quivers?", "probe, batch of probes"),
+    Barred(r"forgiven", "uncounted, uncounted_attempts; stripped white space"),
+    Barred(r"graveyards?", "dead_counts"),
+    Barred(r"head_of|window_heads|k != \"head\"", "revision, of a schedule or of opening hours"),
+    Barred(r"turn_opening_hours", "change_opening_hours"),
+    Barred(r"rerated", "needs_reclass"),
+    Barred(r"wakers?", "newly active tenants"),
+    Barred(r"levels\.(?:list|of|field|open|close)|levels:<tenant>", "priorities"),
+    Barred(r"[Dd]uty|[Dd]uties", "calendar jobs, jobs"),
+    Barred(r"[Hh]earts?|[Hh]aste|BEAT|[Bb]eats", "heartbeat, jitter"),
+    Barred(r"spoke_at|heard_at|is_silent", "last_sent_at, last_received_at, is_timed_out", (
+        May("tests/", "heard_at_another_server", "in the name of a test: an event that another server told"),
+    )),
+    Barred(r"kick(?:s|ed)?", "wake_writer"),
+    Barred(r"carry_out|\.expect\(|def expect", "handle, tick_within, read_reply"),
+    Barred(r"[Dd]oors?", "API, listener, admission"),
+    Barred(r"barred", "blocked"),
+    Barred(r"fitting", "fit_reply"),
+    Barred(r"reason_of", "cause_of: a reason is why a task died, a cause is why it waits"),
+    # The wire, the command line and the documents.
+    Barred(r"(?<!_)[Cc]aps?(?!_)|batch_cap|cap_of|CAPPED", "max_running, limit", (
+        May("fairq/store/", "FullJitterBackoff(cap=", "redis-py's own argument"),
+        May("fairq/testing/memory.py", "min(cap, base", BACKOFF),
+        May("lua/40_settle.lua", "min(cap, base", BACKOFF),
+    )),
+    Barred(r"[\"'`]letters?[\"'`]|[Oo]nly letters", "dead_letter, dead letters", (
+        May("tests/client/test_operator.py", "letters", "the name of a queue"),
+        May("tests/client/test_dead_letters.py", "parametrize", "the name of a test's parameter"),
+    )),
+    Barred(r"[*]?Again:[*]? [`a-z]", "On retry:"),
+    Barred(r"mill-1", "worker-1"),
+)  # fmt: skip
+ANY = re.compile(rf"(?<![A-Za-z-])(?:{'|'.join(barred.word for barred in WORDS)})(?![A-Za-z])")
+EACH = [(re.compile(rf"(?<![A-Za-z-])(?:{barred.word})(?![A-Za-z])"), barred) for barred in WORDS]
+
+
+def files() -> Iterator[Path]:
+    """Return all files of code and text but this one, each once: fairq/lua is a link to lua."""
+    for name in READ:
+        for each in sorted((ROOT / name).rglob("*")) or [ROOT / name]:
+            is_text = each.suffix in ENDINGS and each.is_file()
+            if is_text and each != Path(__file__) and each.relative_to(ROOT).parts[:2] != ("fairq", "lua"):
+                yield each
+
+
+def find(path: str, text: str) -> Iterator[Found]:
+    """Find barred words in a text that stands under a path."""
+    for match in ANY.finditer(text):
+        begin, end = text.rfind("\n", 0, match.start()) + 1, text.find("\n", match.end())
+        line = text[begin : end if end >= 0 else len(text)]
+        barred = next(barred for regex, barred in EACH if regex.match(text, match.start()))
+        if not any(path.startswith(may.path) and may.text in line for may in barred.may):
+            yield Found(path, text.count("\n", 0, begin) + 1, match[0], barred.instead)
+
+
+def test_barred_words_are_not_used() -> None:
+    found = [each for path in files() for each in find(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))]
+    assert not found, "\n".join(f"{each.path}:{each.line}: {each.word!r}: say {each.instead}" for each in found)
+
+
+def test_all_kinds_of_files_are_read() -> None:
+    read = {str(path.relative_to(ROOT)) for path in files()}
+    assert {"README.md", "fairq/wire/PROTOCOL.md", "fairq/errors.py", "lua/KEYS.md", "lua/30_claim.lua"} <= read
+    assert {"loadtest/README.md", "deploy/RUNBOOK.md", "deploy/fairq.toml", "tests/model.py"} <= read
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "word"),
+    [
+        ("fine\n# Whoever floods the queue waits\n", 2, "Whoever"),
+        ("async def test_whoever_is_closed_waits() -> None: ...", 1, "whoever"),
+        ('"""Return what was set."""', 1, "what was"),
+        ("-- tokens that nobody knows", 1, "nobody knows"),
+        ("if call.hint then", 1, "call.hint"),
+        ("_MOST_BYTES = 3", 1, "MOST_BYTES"),
+        ("| `is_spent` | boolean |", 1, "spent"),
+        ("_BEAT_S = 0.25", 1, "BEAT"),
+        ("raises the cap, if any", 1, "cap"),
+    ],
+)
+def test_a_planted_word_is_found(text: str, line: int, word: str) -> None:
+    (found,) = find("fairq/client/client.py", text)
+    assert (found.path, found.line, found.word) == ("fairq/client/client.py", line, word)
+    assert found.instead
+
+
+@pytest.mark.parametrize(
+    "text", ["heartbeats", "the capacity", "retry_cap_ms", "a tenant that waits", "somewhat wasted", "dead letters"]
+)
+def test_other_words_are_left_alone(text: str) -> None:
+    assert list(find("fairq/client/client.py", text)) == []
+
+
+def test_a_word_may_stand_where_it_is_a_third_partys_only() -> None:
+    line = "backoff = FullJitterBackoff(cap=1.0)"
+    assert list(find("fairq/store/connection.py", line)) == []
+    assert [each.word for each in find("fairq/server/app.py", line)] == ["cap"]
+    assert [each.word for each in find("fairq/store/connection.py", "a cap of 1")] == ["cap"]
+
+
+def test_no_exception_is_left_over() -> None:
+    texts = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in files()}
+    for barred in WORDS:
+        regex = re.compile(barred.word)
+        for may in barred.may:
+            lines = (line for path, text in texts.items() if path.startswith(may.path) for line in text.splitlines())
+            assert any(may.text in line and regex.search(line) for line in lines), may
