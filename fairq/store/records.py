@@ -11,19 +11,20 @@ from attrs import evolve
 
 from fairq.errors import StoreRefused
 from fairq.model.limits import OpeningHours
-from fairq.model.schedules import MISFIRES, ScheduleState, Timing
-from fairq.model.tasks import Lease, NewTask
+from fairq.model.schedules import MISFIRES, SCHEDULED, ScheduleState, Timing
+from fairq.model.tasks import OPTIONS, Lease, NewTask
 from fairq.model.waiting import Kept, reason_of
+from fairq.store import library
 
-_HEADER = struct.Struct("<BBHdddB")  # version, features, max_attempts, enqueued_at, start_at, expires_at; tenant
-_OPTIONS = struct.Struct("<ddddHBddB")  # times, max_attempts, priority, dedupe period, result ttl, events; two texts
-_PLAIN = NewTask("", b"")[2:]
+_FORMATS = library.formats()
+_HEADER = struct.Struct(_FORMATS["HEADER"].head)
+_PLAIN = tuple(OPTIONS.values())
 _RECORD_VERSION = 1
-_SCHEDULE = struct.Struct("<BBBdd")  # version, paused, misfire, next_at, last_fired_at; the timing follows
+_SCHEDULE = struct.Struct(_FORMATS["SCHEDULE"].head)
 _TIMING = struct.Struct("<dBB")  # every, lengths of zone and cron, which follow
-_TEMPLATE = struct.Struct("<H")  # length of the options, which follow, then the payload
+_TEMPLATE = struct.Struct(_FORMATS["TEMPLATE"].head)
 _SCHEDULE_VERSION = 1
-_WINDOW = struct.Struct("<Bd")  # is_open, changes_at; the text follows
+_WINDOW = struct.Struct(_FORMATS["HOURS"].head)
 
 
 def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes]:
@@ -54,10 +55,7 @@ def pack_options(task: NewTask) -> bytes:
     """Pack a task's options; empty if all are defaults."""
     if task[2:] == _PLAIN:
         return b""
-    *fixed, dedupe_key, window_ms, result_ttl_ms, events, batch = task[2:]
-    texts = (dedupe_key.encode(), batch.encode())
-    packed = _OPTIONS.pack(*fixed, window_ms, result_ttl_ms, events)
-    return packed + b"".join(bytes([len(text)]) + text for text in texts)
+    return _FORMATS["OPTIONS"].pack({name.removesuffix("_ms"): getattr(task, name) for name in OPTIONS})
 
 
 def pack_timing(timing: Timing) -> bytes:
@@ -78,12 +76,8 @@ def _unpack_template(template: bytes) -> NewTask:
     options, payload = template[_TEMPLATE.size :][:size], template[_TEMPLATE.size + size :]
     if not options:
         return NewTask("", payload)
-    _, _, expires_in, _, max_attempts, priority, hours, result_ttl, events = _OPTIONS.unpack_from(options)
-    dedupe_key = options[_OPTIONS.size + 1 :][: options[_OPTIONS.size]].decode()
-    return NewTask(
-        "", payload, expires_in_ms=int(expires_in), max_attempts=max_attempts, priority=priority,
-        dedupe_key=dedupe_key, dedupe_period_ms=int(hours), result_ttl_ms=int(result_ttl), events=bool(events),
-    )  # fmt: skip
+    asked, _ = _FORMATS["OPTIONS"].unpack(options)
+    return NewTask("", payload, *(type(default)(asked[name.removesuffix("_ms")]) for name, default in OPTIONS.items()))
 
 
 def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
@@ -102,11 +96,8 @@ def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
     if not templates:
         return state
     task = _unpack_template(templates[0])
-    return evolve(
-        state, expires_in_ms=task.expires_in_ms, max_attempts=task.max_attempts, priority=task.priority,
-        dedupe_key=task.dedupe_key, dedupe_period_ms=task.dedupe_period_ms, result_ttl_ms=task.result_ttl_ms,
-        events=task.events, payload=orjson.Fragment(task.payload),
-    )  # fmt: skip
+    asked = {name: getattr(task, name) for name in SCHEDULED}
+    return evolve(state, **asked, payload=orjson.Fragment(task.payload))
 
 
 def unpack_opening_hours(tenant: bytes, head: bytes) -> OpeningHours:
