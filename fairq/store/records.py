@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -17,6 +18,12 @@ from fairq.model.waiting import Kept, reason_of
 from fairq.store import library
 
 _FORMATS = library.formats()
+_FIELDS = {name.removesuffix("_ms"): name for name in OPTIONS}  # of the format OPTIONS: those of NewTask
+_FIXED = struct.Struct("<" + "".join(field.type for field in _FORMATS["OPTIONS"].fields if field.type != "t1"))
+_fixed_of, _texts_of = (
+    attrgetter(*(_FIELDS[field.name] for field in _FORMATS["OPTIONS"].fields if (field.type == "t1") is is_text))
+    for is_text in (False, True)  # texts stand behind the rest
+)
 _HEADER = struct.Struct(_FORMATS["HEADER"].head)
 _PLAIN = tuple(OPTIONS.values())
 _RECORD_VERSION = 1
@@ -55,7 +62,11 @@ def pack_options(task: NewTask) -> bytes:
     """Pack a task's options; empty if all are defaults."""
     if task[2:] == _PLAIN:
         return b""
-    return _FORMATS["OPTIONS"].pack({name.removesuffix("_ms"): getattr(task, name) for name in OPTIONS})
+    packed = _FIXED.pack(*_fixed_of(task))
+    for value in _texts_of(task):
+        text = value.encode()
+        packed += bytes((len(text),)) + text
+    return packed
 
 
 def pack_timing(timing: Timing) -> bytes:
@@ -77,7 +88,7 @@ def _unpack_template(template: bytes) -> NewTask:
     if not options:
         return NewTask("", payload)
     asked, _ = _FORMATS["OPTIONS"].unpack(options)
-    return NewTask("", payload, *(type(default)(asked[name.removesuffix("_ms")]) for name, default in OPTIONS.items()))
+    return NewTask("", payload, *(type(OPTIONS[name])(asked[packed]) for packed, name in _FIELDS.items()))
 
 
 def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
