@@ -50,7 +50,7 @@ WORDS = (
         "no tenant, no worker, no server; or the passive: an unknown token, an abandoned thread",
     ),
     Barred(r"he|him|his|himself", "it: tenants, clients and workers are things"),
-    Barred(r"(?:that|which) (?:is|are) none(?: any more)?|none such|as it was", "unknown, no longer, unchanged"),
+    Barred(r"(?:that|which) (?:is|are) none(?: any more)?|none such|as it was(?=[.,;:\"])", "unknown, no longer, unchanged"),
     # Names, in Python and in Lua.
     Barred(r"call\.hint|\.hint\(|hint=|hints? (?:is|was|are|may|comes?)", "notify, notification"),
     Barred(r"value: object, what", "field: the name of the field that is checked"),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, TypedDict
 
 from attrs import asdict
 
 from fairq.errors import BadRequest
-from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS, check_int
+from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS
 from fairq.model.dead_letters import DeadFilter
 from fairq.model.schedules import MIN_EVERY_MS, SCHEDULED
-from fairq.model.tasks import DEFAULT_PRIORITY, MAX_ATTEMPTS, NewTask
+from fairq.model.tasks import OPTIONS, NewTask
 
 
 class TaskOptions(TypedDict, total=False):
@@ -59,27 +60,27 @@ def pack_options(options: TaskOptions) -> tuple[Any, ...]:
     """Check options and put them into the order of NewTask's fields. Raises: BadRequest; TypeError for unknown ones."""
     if unknown := options.keys() - TaskOptions.__annotations__.keys():
         raise TypeError(f"enqueue has no option {min(unknown)!r}")
-    attempts, priority = options.get("max_attempts"), options.get("priority")
     if options.get("dedupe_payload") and options.get("dedupe_key"):
         raise BadRequest("give dedupe_key or dedupe_payload, not both", field="dedupe_key")
-    values = (
-        to_ms(options.get("delay"), "delay"),
-        _at_ms(options.get("start_at"), "start_at"),
-        to_ms(options.get("expires_in"), "expires_in"),
-        _at_ms(options.get("expires_at"), "expires_at"),
-        0 if attempts is None else check_int(attempts, "max_attempts", 1, MAX_ATTEMPTS),
-        DEFAULT_PRIORITY if priority is None else priority,
-        "payload" if options.get("dedupe_payload") else options.get("dedupe_key") or "",
-        to_ms(options.get("dedupe_period"), "dedupe_period"),
-        to_ms(options.get("result_ttl"), "result_ttl"),
-        options.get("events") or False,
-        options.get("batch") or "",
-    )
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if given.pop("dedupe_payload", False):
+        given["dedupe_key"] = "payload"  # the caller knows it
+    if given.get("max_attempts") == 0:
+        raise BadRequest("max_attempts must be 1 or more", field="max_attempts")
+    values = tuple(_option(name, given, default) for name, default in OPTIONS.items())
     try:
         NewTask("any", b"", *values).check()
     except BadRequest as error:  # in the words of our arguments
         raise BadRequest(error.message.replace("_ms", ""), field=(error.field or "").removesuffix("_ms")) from None
     return values
+
+
+def _option(field: str, given: Mapping[str, Any], default: Any) -> Any:
+    """Return the value of NewTask's field, from the option of the same name without `_ms`."""
+    name = field.removesuffix("_ms")
+    if name == field:
+        return given.get(name, default)
+    return (_at_ms if name.endswith("_at") else to_ms)(given.get(name), name)
 
 
 def interval_ms(every: float | None) -> int:
@@ -95,7 +96,7 @@ def scheduled_options(options: TaskOptions) -> dict[str, Any]:
     for name in ("delay", "start_at", "expires_at", "batch"):
         if options.get(name) is not None:
             raise BadRequest(f"the tasks of a schedule have no {name}", field=name)
-    asked = dict(zip(NewTask._fields[2:], pack_options(options), strict=True))
+    asked = dict(zip(OPTIONS, pack_options(options), strict=True))
     return {name: asked[name] for name in SCHEDULED}
 
 

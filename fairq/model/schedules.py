@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from attrs import frozen
+from attrs import fields, frozen
 
 from fairq.errors import BadRequest
-from fairq.model.tasks import DEFAULT_PRIORITY
+from fairq.model.tasks import ScheduledOptions
 
 SCHEDULE_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}\Z")  # shorter than a task's id by the time of a fire
 MISFIRES = ("skip", "once")
@@ -27,7 +27,7 @@ def check_schedule_name(value: object, field: str = "name") -> str:
     )
 
 
-SCHEDULED = ("expires_in_ms", "max_attempts", "priority", "dedupe_key", "dedupe_period_ms", "result_ttl_ms", "events")
+SCHEDULED = tuple(field.name for field in fields(ScheduledOptions))
 
 
 class Timing(NamedTuple):
@@ -39,10 +39,10 @@ class Timing(NamedTuple):
 
 
 @frozen
-class ScheduleState:
+class ScheduleState(ScheduledOptions):
     """A schedule of a tenant; `next_at_ms` counts unless it is paused.
 
-    What its tasks are (from `expires_in_ms` on) is told of one that is asked for by name.
+    The options of its tasks, and their payload, are told of one that is asked for by name.
     """
 
     tenant: str
@@ -54,13 +54,6 @@ class ScheduleState:
     is_paused: bool = False
     next_at_ms: int = 0
     last_fired_at_ms: int = 0
-    expires_in_ms: int = 0
-    max_attempts: int = 0
-    priority: int = DEFAULT_PRIORITY
-    dedupe_key: str = ""
-    dedupe_period_ms: int = 0
-    result_ttl_ms: int = 0
-    events: bool = False
     payload: Any = None
 
     @property

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from attrs import frozen
 
@@ -27,13 +28,6 @@ ACTIONS: tuple[Action, ...] = (
 )  # those of a worker; the server also reaps and takes
 
 
-def check_dedupe_key(value: object) -> str:
-    """Return the dedupe key if it can be one. Raises: BadRequest."""
-    if isinstance(value, str) and value.isprintable() and len(value.encode()) <= MAX_KEY_BYTES:
-        return value
-    raise BadRequest(f"dedupe_key must be printable text of at most {MAX_KEY_BYTES} bytes", field="dedupe_key")
-
-
 def check_fraction(value: object) -> float:
     """Return how far a task has come, if it can be that. Raises: BadRequest."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
@@ -48,52 +42,81 @@ def check_progress_text(value: object) -> str:
     raise BadRequest(f"text must be at most {MAX_PROGRESS_CHARS} characters", field="text")
 
 
-class NewTask(NamedTuple):
-    """A task to enqueue. Times in ms; 0 means none; `payload` is JSON text as bytes.
+def check_start_or_end(value: object, field: str) -> int:
+    """Return a time in ms since the epoch, 0 for none. Raises: BadRequest."""
+    return check_int(value, field, 0, MAX_TIME_MS)
 
-    Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or `expires_at_ms`, likewise.
-    While another task of the tenant holds `dedupe_key` (until its end, or for `dedupe_period_ms`), it is a duplicate.
-    Its result is kept for `result_ttl_ms` (0: not at all); `events`: what becomes of it is told in its tenant's feed;
-    `batch` is the id of an open batch.
+
+def check_span(value: object, field: str) -> int:
+    """Return a duration in ms, 0 for none. Raises: BadRequest."""
+    return check_int(value, field, 0, MAX_SPAN_MS)
+
+
+def check_max_attempts(value: object, field: str) -> int:
+    """Return a limit of attempts, 0 for the queue's. Raises: BadRequest."""
+    return check_int(value, field, 0, MAX_ATTEMPTS)
+
+
+def check_priority(value: object, field: str) -> int:
+    """Return a priority. Raises: BadRequest."""
+    return check_int(value, field, 0, MAX_PRIORITY)
+
+
+def check_dedupe_key(value: object, field: str) -> str:
+    """Return a dedupe key, empty for none. Raises: BadRequest."""
+    if isinstance(value, str) and value.isprintable() and len(value.encode()) <= MAX_KEY_BYTES:
+        return value
+    raise BadRequest(f"{field} must be printable text of at most {MAX_KEY_BYTES} bytes", field=field)
+
+
+def check_batch(value: object, field: str) -> str:
+    """Return the id of a task's batch, empty for none. Raises: BadRequest."""
+    return "" if value == "" else check_batch_id(value, field)
+
+
+_SPECIAL = "special"  # a task that asks for it takes SPECIAL_PLACES
+
+
+class NewTask(NamedTuple):
+    """A task to enqueue, and the table of all that can be asked of one. Times in ms; 0 and empty texts mean none.
+
+    The wire has these fields by these names; the SDK's options are named without `_ms`, and in seconds; the store packs
+    them as OPTIONS (lua/02_formats.lua). Each is annotated with what checks it.
+
+    `payload` is JSON text. Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or
+    `expires_at_ms`, likewise. While another task of the tenant holds `dedupe_key` (until its end, or for
+    `dedupe_period_ms`), it is a duplicate. Its result is kept for `result_ttl_ms`; `events`: what becomes of it is told
+    in its tenant's feed; `batch` is the id of an open batch.
     """
 
     id: str
     payload: bytes
-    delay_ms: int = 0
-    start_at_ms: int = 0
-    expires_in_ms: int = 0
-    expires_at_ms: int = 0
-    max_attempts: int = 0
-    priority: int = DEFAULT_PRIORITY
-    dedupe_key: str = ""
-    dedupe_period_ms: int = 0
-    result_ttl_ms: int = 0
-    events: bool = False
-    batch: str = ""
+    delay_ms: Annotated[int, check_span] = 0
+    start_at_ms: Annotated[int, check_start_or_end] = 0
+    expires_in_ms: Annotated[int, check_span] = 0
+    expires_at_ms: Annotated[int, check_start_or_end] = 0
+    max_attempts: Annotated[int, check_max_attempts] = 0
+    priority: Annotated[int, check_priority, _SPECIAL] = DEFAULT_PRIORITY
+    dedupe_key: Annotated[str, check_dedupe_key, _SPECIAL] = ""
+    dedupe_period_ms: Annotated[int, check_span] = 0
+    result_ttl_ms: Annotated[int, check_span, _SPECIAL] = 0
+    events: Annotated[bool, check_flag, _SPECIAL] = False
+    batch: Annotated[str, check_batch, _SPECIAL] = ""
 
     @property
     def places(self) -> int:
         """How many of the places of a request it takes."""
-        is_plain = self.priority == DEFAULT_PRIORITY and not (
-            self.dedupe_key or self.result_ttl_ms or self.events or self.batch
-        )
-        return 1 if is_plain else SPECIAL_PLACES
+        if self[2:] == _PLAIN or all(getattr(self, name) == OPTIONS[name] for name in SPECIAL_OPTIONS):
+            return 1
+        return SPECIAL_PLACES
 
     def check(self) -> None:
         """Refuse what no store would take. Raises: BadRequest, naming the field."""
         check_task_id(self.id)
-        for what in ("delay_ms", "expires_in_ms", "dedupe_period_ms", "result_ttl_ms"):
-            check_int(getattr(self, what), what, 0, MAX_SPAN_MS)
-        for what in ("start_at_ms", "expires_at_ms"):
-            check_int(getattr(self, what), what, 0, MAX_TIME_MS)
-        check_int(self.max_attempts, "max_attempts", 0, MAX_ATTEMPTS)
-        check_int(self.priority, "priority", 0, MAX_PRIORITY)
-        check_dedupe_key(self.dedupe_key)
-        check_flag(self.events, "events")
+        for name, check in _CHECKS.items():
+            check(getattr(self, name), name)
         if self.dedupe_period_ms and not self.dedupe_key:
             raise BadRequest("dedupe_period_ms is nothing without dedupe_key", field="dedupe_period_ms")
-        if self.batch != "":
-            check_batch_id(self.batch, "batch")
         if self.delay_ms and self.start_at_ms:
             raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
         if self.expires_in_ms and self.expires_at_ms:
@@ -102,6 +125,26 @@ class NewTask(NamedTuple):
             raise BadRequest("the task would expire before it may start", field="expires_at_ms")
         if self.expires_in_ms and self.delay_ms >= self.expires_in_ms:
             raise BadRequest("the task would expire before it may start", field="expires_in_ms")
+
+
+OPTIONS: dict[str, Any] = NewTask._field_defaults  # what can be asked of a task, and the defaults
+_PLAIN = tuple(OPTIONS.values())
+_ANNOTATIONS = {name: hint for name, hint in get_type_hints(NewTask, include_extras=True).items() if name in OPTIONS}
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {name: hint.__metadata__[0] for name, hint in _ANNOTATIONS.items()}
+SPECIAL_OPTIONS = tuple(name for name, hint in _ANNOTATIONS.items() if _SPECIAL in hint.__metadata__)
+
+
+@frozen(kw_only=True)
+class ScheduledOptions:
+    """What can be asked of the tasks of a schedule, as in NewTask; each fire decides the rest."""
+
+    expires_in_ms: int = 0
+    max_attempts: int = 0
+    priority: int = DEFAULT_PRIORITY
+    dedupe_key: str = ""
+    dedupe_period_ms: int = 0
+    result_ttl_ms: int = 0
+    events: bool = False
 
 
 class Lease(NamedTuple):

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 DATA_VERSION = 8
 
@@ -26,6 +27,11 @@ class Field(NamedTuple):
 
     name: str
     type: str
+
+    @property
+    def code(self) -> str:
+        """Return its struct format; of a text, that of its length."""
+        return re.sub(r"c(\d+)", r"\1s", _TEXTS.get(self.type, self.type).removesuffix("c0"))
 
 
 class Format(NamedTuple):
@@ -41,10 +47,42 @@ class Format(NamedTuple):
         return "<" + "".join(_TEXTS.get(field.type, field.type) for field in self.fields)
 
     @property
+    def head(self) -> str:
+        """Return the struct format of the fixed bytes of a record: all fields, with only the lengths of texts."""
+        return "<" + "".join(field.code for field in self.fields)
+
+    @property
     def size(self) -> int:
-        """Return the fixed bytes of a record: all fields, with only the lengths of texts."""
-        codes = (re.sub(r"c(\d+)", r"\1s", _TEXTS.get(f.type, f.type).removesuffix("c0")) for f in self.fields)
-        return struct.calcsize("<" + "".join(codes))
+        """Return how many bytes of a record are fixed."""
+        return struct.calcsize(self.head)
+
+    def pack(self, values: Mapping[str, Any]) -> bytes:
+        """Pack a record; texts are str or bytes."""
+        packed = b""
+        for field in self.fields:
+            value = values[field.name]
+            if field.type in _TEXTS:
+                text = value.encode() if isinstance(value, str) else value
+                packed += (struct.pack("<" + field.code, len(text)) if field.code else b"") + text
+            else:
+                packed += struct.pack("<" + field.code, value)
+        return packed
+
+    def unpack(self, packed: bytes) -> tuple[dict[str, Any], int]:
+        """Read a record, and where it ends; `t1` and `t2` are str, `rest` is bytes."""
+        values: dict[str, Any] = {}
+        at = 0
+        for field in self.fields:
+            if field.type == "rest":
+                values[field.name], at = packed[at:], len(packed)
+                break
+            (number,) = struct.unpack_from("<" + field.code, packed, at)
+            at += struct.calcsize("<" + field.code)
+            if field.type in _TEXTS:
+                values[field.name], at = packed[at : at + number].decode(), at + number
+            else:
+                values[field.name] = number
+        return values, at
 
     def lua(self) -> str:
         """Write the Lua table of this format."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -11,19 +12,26 @@ from attrs import evolve
 
 from fairq.errors import StoreRefused
 from fairq.model.limits import OpeningHours
-from fairq.model.schedules import MISFIRES, ScheduleState, Timing
-from fairq.model.tasks import Lease, NewTask
+from fairq.model.schedules import MISFIRES, SCHEDULED, ScheduleState, Timing
+from fairq.model.tasks import OPTIONS, Lease, NewTask
 from fairq.model.waiting import BlockedInterval, cause_of
+from fairq.store import library
 
-_HEADER = struct.Struct("<BBHdddB")  # version, features, max_attempts, enqueued_at, start_at, expires_at; tenant
-_OPTIONS = struct.Struct("<ddddHBddB")  # times, max_attempts, priority, dedupe period, result ttl, events; two texts
-_PLAIN = NewTask("", b"")[2:]
+_FORMATS = library.formats()
+_FIELDS = {name.removesuffix("_ms"): name for name in OPTIONS}  # of the format OPTIONS: those of NewTask
+_FIXED = struct.Struct("<" + "".join(field.type for field in _FORMATS["OPTIONS"].fields if field.type != "t1"))
+_fixed_of, _texts_of = (
+    attrgetter(*(_FIELDS[field.name] for field in _FORMATS["OPTIONS"].fields if (field.type == "t1") is is_text))
+    for is_text in (False, True)  # texts stand behind the rest
+)
+_HEADER = struct.Struct(_FORMATS["HEADER"].head)
+_PLAIN = tuple(OPTIONS.values())
 _RECORD_VERSION = 1
-_SCHEDULE = struct.Struct("<BBBdd")  # version, paused, misfire, next_at, last_fired_at; the timing follows
+_SCHEDULE = struct.Struct(_FORMATS["SCHEDULE"].head)
 _TIMING = struct.Struct("<dBB")  # every, lengths of zone and cron, which follow
-_TEMPLATE = struct.Struct("<H")  # length of the options, which follow, then the payload
+_TEMPLATE = struct.Struct(_FORMATS["TEMPLATE"].head)
 _SCHEDULE_VERSION = 1
-_WINDOW = struct.Struct("<Bd")  # is_open, changes_at; the text follows
+_HOURS = struct.Struct(_FORMATS["HOURS"].head)
 
 
 def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes]:
@@ -54,10 +62,11 @@ def pack_options(task: NewTask) -> bytes:
     """Pack a task's options; empty if all are defaults."""
     if task[2:] == _PLAIN:
         return b""
-    *fixed, dedupe_key, window_ms, result_ttl_ms, events, batch = task[2:]
-    texts = (dedupe_key.encode(), batch.encode())
-    packed = _OPTIONS.pack(*fixed, window_ms, result_ttl_ms, events)
-    return packed + b"".join(bytes([len(text)]) + text for text in texts)
+    packed = _FIXED.pack(*_fixed_of(task))
+    for value in _texts_of(task):
+        text = value.encode()
+        packed += bytes((len(text),)) + text
+    return packed
 
 
 def pack_timing(timing: Timing) -> bytes:
@@ -78,12 +87,8 @@ def _unpack_template(template: bytes) -> NewTask:
     options, payload = template[_TEMPLATE.size :][:size], template[_TEMPLATE.size + size :]
     if not options:
         return NewTask("", payload)
-    _, _, expires_in, _, max_attempts, priority, hours, result_ttl, events = _OPTIONS.unpack_from(options)
-    dedupe_key = options[_OPTIONS.size + 1 :][: options[_OPTIONS.size]].decode()
-    return NewTask(
-        "", payload, expires_in_ms=int(expires_in), max_attempts=max_attempts, priority=priority,
-        dedupe_key=dedupe_key, dedupe_period_ms=int(hours), result_ttl_ms=int(result_ttl), events=bool(events),
-    )  # fmt: skip
+    asked, _ = _FORMATS["OPTIONS"].unpack(options)
+    return NewTask("", payload, *(type(OPTIONS[name])(asked[packed]) for packed, name in _FIELDS.items()))
 
 
 def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
@@ -102,14 +107,11 @@ def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:
     if not templates:
         return state
     task = _unpack_template(templates[0])
-    return evolve(
-        state, expires_in_ms=task.expires_in_ms, max_attempts=task.max_attempts, priority=task.priority,
-        dedupe_key=task.dedupe_key, dedupe_period_ms=task.dedupe_period_ms, result_ttl_ms=task.result_ttl_ms,
-        events=task.events, payload=orjson.Fragment(task.payload),
-    )  # fmt: skip
+    asked = {name: getattr(task, name) for name in SCHEDULED}
+    return evolve(state, **asked, payload=orjson.Fragment(task.payload))
 
 
 def unpack_opening_hours(tenant: bytes, revision: bytes) -> OpeningHours:
     """Read opening hours; their revision is needed to change them (see `set_opening_hours`)."""
-    is_open, changes_at = _WINDOW.unpack_from(revision)
-    return OpeningHours(tenant.decode(), revision[_WINDOW.size :].decode(), bool(is_open), int(changes_at), revision)
+    is_open, changes_at = _HOURS.unpack_from(revision)
+    return OpeningHours(tenant.decode(), revision[_HOURS.size :].decode(), bool(is_open), int(changes_at), revision)

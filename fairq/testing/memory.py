@@ -17,7 +17,7 @@ from attrs import define, field
 from fairq.model.checks import bare_id
 from fairq.model.events import MAX_DETAIL_BYTES, Event, EventPage
 from fairq.model.queues import QueueSettings
-from fairq.model.tasks import DEFAULT_PRIORITY, NewTask, Settlement, TaskState
+from fairq.model.tasks import NewTask, Settlement, TaskState
 from fairq.wire.messages import PushedTask
 
 _WINDOW_MS = 60_000  # ids that are done are remembered for one to two of these
@@ -32,19 +32,14 @@ def _cut(detail: str) -> str:
 
 @define(eq=False)
 class Record:
-    """A task and what has become of it; times in ms, 0 for none. `at_ms`: when it starts, or ended."""
+    """A task as it was asked for, and what has become of it; times in ms, 0 for none. `at_ms`: its start or end."""
 
-    id: str
+    task: NewTask
     tenant: str
-    payload: bytes
     max_attempts: int
     enqueued_at_ms: int
     start_at_ms: int
     expires_at_ms: int
-    priority: int = DEFAULT_PRIORITY
-    dedupe_key: str = ""
-    result_ttl_ms: int = 0
-    events: bool = False
     state: str = "ready"
     at_ms: int = 0
     attempt: int = 0
@@ -54,6 +49,11 @@ class Record:
     result: bytes = b""
     exceptions: list[BaseException] = field(factory=list)
     progress: list[tuple[float, str]] = field(factory=list)
+
+    @property
+    def id(self) -> str:
+        """Its full id."""
+        return self.task.id
 
 
 @define(eq=False)
@@ -84,10 +84,7 @@ class MemoryQueue:
         if task.dedupe_key and (first := self._holder(now, tenant, task.dedupe_key)):
             return f"duplicate {first}"
         attempts = task.max_attempts or self.settings.max_attempts
-        record = Record(
-            task.id, tenant, task.payload, attempts, now, start_at, expires_at, task.priority, task.dedupe_key,
-            task.result_ttl_ms, task.events,
-        )  # fmt: skip
+        record = Record(task, tenant, attempts, now, start_at, expires_at)
         self.records[task.id] = record
         if task.dedupe_key:
             held_until = now + task.dedupe_period_ms if task.dedupe_period_ms else 0
@@ -126,7 +123,7 @@ class MemoryQueue:
         record.state, record.at_ms = "ready", 0
         self._order += 1
         order = -self._order if at_head else self._order
-        heapq.heappush(self._lines[record.tenant], (record.priority, order, record))
+        heapq.heappush(self._lines[record.tenant], (record.task.priority, order, record))
         (self._turns.appendleft if at_head else self._turns.append)(record.tenant)
 
     def ready(self, tenant: str) -> list[Record]:
@@ -141,7 +138,7 @@ class MemoryQueue:
         self, now: float, record: Record, event: Literal["failed", "done", "dead", "expired"], detail: str
     ) -> None:
         """Put into the tenant's feed what has become of a task, if it asked for that."""
-        if record.events:
+        if record.task.events:
             self._newest[record.tenant] += 1
             feed, task, detail = self._feeds[record.tenant], bare_id(record.id), _cut(detail)
             feed.append(Event(self._newest[record.tenant], event, round(now), task, "", record.attempt, detail))
@@ -183,8 +180,8 @@ class MemoryQueue:
                 self._last_lease += 1
                 return PushedTask(
                     record.id, self._last_lease, record.attempt, record.max_attempts, record.tenant,
-                    record.enqueued_at_ms, orjson.loads(record.payload), record.start_at_ms or None,
-                    record.expires_at_ms or None, bool(record.result_ttl_ms),
+                    record.enqueued_at_ms, orjson.loads(record.task.payload), record.start_at_ms or None,
+                    record.expires_at_ms or None, bool(record.task.result_ttl_ms),
                 )  # fmt: skip
         return None
 
@@ -230,7 +227,7 @@ class MemoryQueue:
     def result(self, now: float, id: str) -> bytes | None:
         """Return a result that is kept, as JSON text."""
         record = self.records.get(id)
-        if record is None or record.state != "done" or now >= record.at_ms + record.result_ttl_ms:
+        if record is None or record.state != "done" or now >= record.at_ms + record.task.result_ttl_ms:
             return None
         return record.result
 

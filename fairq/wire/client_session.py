@@ -17,7 +17,7 @@ from attrs import define, field
 
 from fairq.errors import BadFrame, Closed, FairqError, TooLarge, from_code
 from fairq.model.checks import MAX_BATCH
-from fairq.model.tasks import NewTask
+from fairq.model.tasks import OPTIONS, NewTask
 from fairq.wire.beside import Message, payload_field, size_of, split
 from fairq.wire.calls import RETRYABLE, Call, Exchange, outcomes_of
 from fairq.wire.codec import decode_server, encode
@@ -43,7 +43,7 @@ RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
 FRAME_BYTES = 1_024  # of a frame, without its tasks or leases
 _ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer: the server reads others' in between
 _TASK_BYTES = 256  # of a task in a frame, around its payload
-_TASK_OPTIONS, _PLAIN = NewTask._fields[2:], NewTask("", b"")[2:]
+_PLAIN = tuple(OPTIONS.values())
 
 
 @define(eq=False)
@@ -152,8 +152,8 @@ def _encode_task(task: NewTask) -> dict[str, Any]:
     name, payload = payload_field(task.payload)
     body: dict[str, Any] = {"id": task.id, name: payload}
     if task[2:] != _PLAIN:
-        options = zip(_TASK_OPTIONS, task[2:], _PLAIN, strict=True)
-        body.update((name, value) for name, value, default in options if value != default)
+        given = zip(OPTIONS.items(), task[2:], strict=True)
+        body.update((name, value) for (name, default), value in given if value != default)
     return body
 
 

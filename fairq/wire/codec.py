@@ -25,14 +25,13 @@ from fairq.model.checks import (
     check_int,
     check_task_id,
 )
-from fairq.model.tasks import ACTIONS, MAX_LEASE, MAX_RESULT_BYTES, NewTask, Settlement
+from fairq.model.tasks import ACTIONS, MAX_LEASE, MAX_RESULT_BYTES, OPTIONS, NewTask, Settlement
 from fairq.wire import messages
 from fairq.wire.beside import Beside, Message, Payloads, Unreadable, check_inline, decode_payload, split, to_message
 from fairq.wire.strict_json import parse
 
 _MAX_REF = (1 << 53) - 1
 _TASK_FIELDS = frozenset(NewTask._fields)
-_TASK_OPTIONS = _TASK_FIELDS - {"id", "payload"}
 _SETTLEMENT_FIELDS = frozenset(Settlement._fields)
 _REF, _REF_CHARS = re.compile(r'"ref"\s*:\s*(\d{1,15})\b'), 200  # the ref of an unreadable frame, in its first 200
 _FIRST = re.compile(r'\s*\{\s*(?:"type"\s*:\s*"\w*"\s*,\s*)?"ref"\s*:\s*(\d{1,15})\s*[,}]')  # of a frame's own
@@ -53,7 +52,7 @@ def _structure_task(data: Any, _: object) -> NewTask:
         return NewTask(check_task_id(data.get("id")), payload)
     if extra := data.keys() - _TASK_FIELDS:
         raise BadRequest(f"unknown field {min(extra)!r:.80} in a task", field=min(extra)[:80])
-    options = {name: data[name] for name in _TASK_OPTIONS & data.keys() if data[name] is not None}
+    options = {name: data[name] for name in OPTIONS.keys() & data.keys() if data[name] is not None}
     task = NewTask(data.get("id"), payload, **options)  # type: ignore[arg-type]  # `check` checks it
     task.check()
     return task

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from attrs import field, frozen
 
-from fairq.model.tasks import DEFAULT_PRIORITY, NewTask, Settlement
+from fairq.model.tasks import NewTask, ScheduledOptions, Settlement
 
 SUBPROTOCOL = "fairq.v1"
 CLOSE_REVOKED = 4001  # close code: the token was revoked
@@ -451,7 +451,7 @@ class Purge(Request):
 
 
 @frozen
-class Schedule(Request):
+class Schedule(Request, ScheduledOptions):
     """Create a schedule, or change the one with this name; give `cron` or `every_ms`."""
 
     type: ClassVar[str] = "schedule"
@@ -463,13 +463,6 @@ class Schedule(Request):
     zone: str = ""
     every_ms: int = 0
     misfire: str = "skip"
-    expires_in_ms: int = 0
-    max_attempts: int = 0
-    priority: int = DEFAULT_PRIORITY
-    dedupe_key: str = ""
-    dedupe_period_ms: int = 0
-    result_ttl_ms: int = 0
-    events: bool = False
     tenant: str | None = None
 
 

@@ -149,20 +149,8 @@ class Share:
 
 def unpack(name: str, packed: bytes) -> Any:
     """Read a packed record, as lua/02_formats.lua has its fields."""
-    values: dict[str, Any] = {}
-    at = 0
-    for field, type in FORMATS[name].fields:
-        if type == "rest":
-            values[field], at = packed[at:], len(packed)
-        elif type in ("t1", "t2"):
-            (size,) = struct.unpack_from({"t1": "<B", "t2": "<H"}[type], packed, at)
-            at += int(type[1])
-            values[field], at = packed[at : at + size].decode(), at + size
-        else:
-            code = "<" + re.sub(r"c(\d)", r"\1s", type)
-            (values[field],) = struct.unpack_from(code, packed, at)
-            at += struct.calcsize(code)
-    return SimpleNamespace(**values, end=at)
+    values, end = FORMATS[name].unpack(packed)
+    return SimpleNamespace(**values, end=end)
 
 
 def random_values(seed: int = 0, count: int = 1500) -> bytes:
@@ -188,8 +176,9 @@ def options(
     times = (delay, start_at, expires_in, expires_at)
     if not any((*times, max_attempts, key, window, result, events, batch)) and priority == 50:
         return b""
-    fixed = struct.pack("<ddddHBddB", *times, max_attempts, priority, window, result, events)
-    return fixed + b"".join(bytes([len(text)]) + text.encode() for text in (key, batch))
+    values = {"delay": delay, "start_at": start_at, "expires_in": expires_in, "expires_at": expires_at}
+    values |= {"max_attempts": max_attempts, "priority": priority, "dedupe_period": window, "result_ttl": result}
+    return FORMATS["OPTIONS"].pack({**values, "events": events, "dedupe_key": key, "batch": batch})
 
 
 def packed_template(payload: bytes = b"{}", **asked: Any) -> bytes:

@@ -7,7 +7,7 @@ from attrs import asdict
 from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import MAX_BATCH, MAX_SPAN_MS, MAX_TIME_MS, bare_id, check_int, full_id
 from fairq.model.events import MAX_EVENT_ID, EventPage
-from fairq.model.tasks import SPECIAL_PLACES, NewTask
+from fairq.model.tasks import SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, check_once, full_ids, own_tenant, wait_for, with_payload
@@ -25,8 +25,8 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
     ]
     if sum(task.places for task in tasks) > MAX_BATCH:
         raise TooLarge(
-            f"too many tasks: a request has {MAX_BATCH} places; a task takes 1, or {SPECIAL_PLACES} with a priority,"
-            " dedupe_key, result_ttl_ms, events or batch",
+            f"too many tasks: a request has {MAX_BATCH} places; a task takes 1, or {SPECIAL_PLACES} if it has one of "
+            + ", ".join(SPECIAL_OPTIONS),
             field="tasks",
         )
     # A claim sent directly behind the tasks shares their turn of the store, and its fsync.

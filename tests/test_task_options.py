@@ -1,0 +1,65 @@
+"""What can be asked of a task has one table: NewTask. Whatever lists it elsewhere agrees with it."""
+
+from __future__ import annotations
+
+from typing import Any, get_type_hints
+
+import attrs
+import pytest
+
+from fairq.client.options import TaskOptions, pack_options
+from fairq.errors import BadRequest
+from fairq.model.tasks import OPTIONS, SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask, ScheduledOptions
+from fairq.store import library
+from fairq.store.records import pack_options as pack_for_store
+
+OF_TEXT = {"dedupe_key": "k", "batch": "b"}
+GIVEN = {name: OF_TEXT.get(name, 7) for name in OPTIONS} | {"events": True}
+
+
+def task(**asked: Any) -> NewTask:
+    """A task that asks for something."""
+    return NewTask("a", b"1", **asked)
+
+
+def test_the_store_packs_every_option() -> None:
+    fields = [field.name for field in library.formats()["OPTIONS"].fields]
+    assert sorted(fields) == sorted(name.removesuffix("_ms") for name in OPTIONS)
+
+
+def test_the_sdk_has_every_option() -> None:
+    assert TaskOptions.__annotations__.keys() - {"dedupe_payload"} == {name.removesuffix("_ms") for name in OPTIONS}
+    assert pack_options({}) == tuple(OPTIONS.values())
+
+
+def test_a_schedules_options_are_those_of_its_tasks() -> None:
+    fields = attrs.fields(ScheduledOptions)
+    types, of_tasks = get_type_hints(ScheduledOptions), get_type_hints(NewTask)
+    assert {field.name: field.default for field in fields} == {field.name: OPTIONS[field.name] for field in fields}
+    assert types == {name: of_tasks[name] for name in types}
+    assert OPTIONS.keys() - types.keys() == {"delay_ms", "start_at_ms", "expires_at_ms", "batch"}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_is_checked_by_its_name(name: str) -> None:
+    refused: tuple[Any, ...] = (None, -1, [], "\n", 1e300)
+    for wrong in refused:
+        with pytest.raises(BadRequest) as caught:
+            task(**{name: wrong}).check()
+        assert caught.value.field == name
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_special_options_take_more_places(name: str) -> None:
+    special = task(**{name: GIVEN[name]})
+    assert special.places == (SPECIAL_PLACES if name in SPECIAL_OPTIONS else 1)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_reaches_the_store(name: str) -> None:
+    packed = pack_for_store(task(**{name: GIVEN[name]}))
+    values, end = library.formats()["OPTIONS"].unpack(packed)
+    expected = {**OPTIONS, name: GIVEN[name]}
+    assert values == {each.removesuffix("_ms"): value for each, value in expected.items()}
+    assert end == len(packed)
+    assert pack_for_store(task()) == b""
