@@ -50,7 +50,7 @@ WORDS = (
         "no tenant, no worker, no server; or the passive: an unknown token, an abandoned thread",
     ),
     Barred(r"he|him|his|himself", "it: tenants, clients and workers are things"),
-    Barred(r"(?:that|which) (?:is|are) none(?: any more)?|none such|as it was(?=[.,;:\"])", "unknown, no longer, unchanged"),
+    Barred(r"(?:that|which) (?:is|are) none(?: any more)?|none such|as it was(?=[.,;:\"])", "unknown, unchanged"),
     # Names, in Python and in Lua.
     Barred(r"call\.hint|\.hint\(|hint=|hints? (?:is|was|are|may|comes?)", "notify, notification"),
     Barred(r"value: object, what", "field: the name of the field that is checked"),
@@ -85,10 +85,11 @@ WORDS = (
     Barred(r"fitting", "fit_reply"),
     Barred(r"reason_of", "cause_of: a reason is why a task died, a cause is why it waits"),
     # The wire, the command line and the documents.
-    Barred(r"(?<!_)[Cc]aps?(?!_)|batch_cap|cap_of|CAPPED", "max_running, limit", (
+    Barred(r"(?<!retry_)[Cc]aps?(?!_drop|_add)|CAPPED", "max_running, limit", (
         May("fairq/store/", "FullJitterBackoff(cap=", "redis-py's own argument"),
         May("fairq/testing/memory.py", "min(cap, base", BACKOFF),
         May("lua/40_settle.lua", "min(cap, base", BACKOFF),
+        May("tests/lua/test_40_settle.py", "test_backoff_doubles_up_to_the_cap", BACKOFF),
     )),
     Barred(r"[\"'`]letters?[\"'`]|[Oo]nly letters", "dead_letter, dead letters", (
         May("tests/client/test_operator.py", "letters", "the name of a queue"),

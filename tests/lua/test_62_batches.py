@@ -61,7 +61,7 @@ def test_the_most_urgent_of_the_held_goes_first(queue: Queue) -> None:
     assert [id for _ in range(3) for id in run(queue)] == ["now", "urgent", "later"]
 
 
-def test_two_batches_take_turns_and_do_not_share_a_cap(queue: Queue) -> None:
+def test_two_batches_take_turns_and_do_not_share_a_limit(queue: Queue) -> None:
     queue.open_batch("b", max_running=1)
     queue.open_batch("c", max_running=2)
     queue.enqueue("ada", "b1", "b2", batch="b")
