@@ -91,7 +91,7 @@ function calls.open_any(keys, args)
     slots = false, woken = false, wake = false,      -- the fair pick's (10_seats.lua, 29_picks.lua)
     readied = false, freed = false,                  -- whether claims may find more than before (16_close.lua)
     notify = '1',                                    -- who is told: all servers, one first, or (false) none
-    extras = false, batches = false, told = false,   -- what few tasks ask for (17, 18, 19)
+    task_options = false, batches = false, told = false,  -- what few tasks ask for (17, 18, 19)
     marked = false, unlarged = false,                -- tasks that have ended (20_records.lua)
     runs = false, groups = false,                    -- leases (26_leases.lua)
     taken = false, marks = false, tombstones = 0,         -- entries of lists (28_takes.lua)

@@ -37,18 +37,18 @@ end
 -- The batch that a task belongs to, if any, and if it is not complete.
 function batches.of_task(call, id)
   if call.queue.tasks_with_options == 0 then return nil end
-  local asked = extras.of(call, id)
+  local asked = task_options.of(call, id)
   local b = asked.batch ~= '' and batch(call, asked.batch)
   if not b or b.state == COMPLETE then return nil end
   return b.created_at == asked.opened_at and b or nil  -- else it is a later one of that name
 end
 
 local function members_key(call, id)
-  return key(call, 'members:' .. extras.of(call, id).batch)
+  return key(call, 'members:' .. task_options.of(call, id).batch)
 end
 
 function batches.held_key(call, id)
-  return key(call, 'held:' .. extras.of(call, id).batch)
+  return key(call, 'held:' .. task_options.of(call, id).batch)
 end
 
 function batches.count_held(call, t, count)
@@ -66,7 +66,7 @@ function batches.find_places(call, t, ids)
     local b = batches.of_task(call, id)
     if b and b.max_running > 0 and b.admitted >= b.max_running then
       b.sequence = b.sequence + 1
-      redis.call('ZADD', batches.held_key(call, id), batches.score(extras.of(call, id).priority, b.sequence), id)
+      redis.call('ZADD', batches.held_key(call, id), batches.score(task_options.of(call, id).priority, b.sequence), id)
       batches.count_held(call, t, 1)
     else
       if b then b.admitted = b.admitted + 1 end
@@ -89,7 +89,7 @@ end
 
 -- Notes the end of a task, `how` being done, dead or cancelled: for its batch and requests that wait for its result.
 function batches.note_end(call, id, how)
-  if extras.of(call, id).result_ttl > 0 then calls.announce(call, 'end ' .. id) end
+  if task_options.of(call, id).result_ttl > 0 then calls.announce(call, 'end ' .. id) end
   local b = batches.of_task(call, id)
   if not b then return end
   b[how] = b[how] + 1

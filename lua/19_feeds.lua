@@ -23,7 +23,7 @@ end
 
 -- Tells what has become of a task, if it asked for that.
 function feeds.tell_of(call, t, id, event, attempt, detail)
-  if extras.of(call, id).events > 0 then feeds.tell(call, t.name, event, id, attempt, detail) end
+  if task_options.of(call, id).events > 0 then feeds.tell(call, t.name, event, id, attempt, detail) end
 end
 
 end

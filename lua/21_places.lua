@@ -41,12 +41,12 @@ function places.put_ready(call, t, ids, push)
     redis.call(push, priorities.list(call, t, DEFAULT_PRIORITY), unpack(ids))
     return
   end
-  extras.read(call, ids)
+  task_options.read(call, ids)
   ids = batches.find_places(call, t, ids)
   count_ready(call, t, #ids)
   local lists = {}
   for _, id in ipairs(ids) do
-    local priority = extras.of(call, id).priority
+    local priority = task_options.of(call, id).priority
     lists[priority] = lists[priority] or {}
     table.insert(lists[priority], id)
   end
@@ -81,7 +81,7 @@ function places.drop_letter(call, id, death)
     accounts.add_bytes(call, t, -bytes)
     records.drop(call, id, header)
   end
-  extras.drop(call, t.name, id)
+  task_options.drop(call, t.name, id)
 end
 
 -- Deletes the oldest dead letters of a tenant that has more than its limit, two at most.
@@ -105,7 +105,7 @@ function places.put_dead(call, t, id, reason, run)
   d.dead, q.dead, q.buried = d.dead + 1, q.dead + 1, q.buried + 1
   redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)
   if reason == EXPIRED then q.expired = q.expired + 1 end
-  extras.free_key(call, t.name, id)
+  task_options.free_key(call, t.name, id)
   batches.note_end(call, id, 'dead')
   feeds.tell_of(call, t, id, reason == EXPIRED and 'expired' or 'dead', run.attempt, REASONS[reason])
   make_room_for_dead(call, t)
@@ -135,7 +135,7 @@ end
 -- Two tombstones go for each one that comes, once they are at the head: a list that is not popped does not grow for
 -- ever.
 local function make_tombstone(call, t, id)
-  local priority, d = extras.of(call, id).priority, accounts.details_of(call, t)
+  local priority, d = task_options.of(call, id).priority, accounts.details_of(call, t)
   redis.call('HINCRBY', key(call, 'tombstone:' .. t.name), priorities.field(id, priority), 1)
   d.tombstones = d.tombstones + 1
   count_ready(call, t, -1)

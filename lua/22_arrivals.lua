@@ -54,7 +54,7 @@ end
 -- The id of the task that holds a new task's dedupe key, if any.
 local function first_of(call, new, asked)
   if asked.key == '' then return nil end
-  return new.holders[asked.key] or extras.holder_of(call, new.name, asked.key)
+  return new.holders[asked.key] or task_options.holder_of(call, new.name, asked.key)
 end
 
 -- Decides on one task; returns its outcome.
@@ -65,7 +65,7 @@ function arrivals.admit(call, new, id, payload, start_at, expires_at, max_attemp
   local n, is_large = #new.records, nil
   new.records[n + 1] = id
   new.records[n + 2], is_large = records.make(call, new, new.name, payload, start_at, expires_at, max_attempts,
-    asked == PLAIN and 0 or HAS_EXTRAS)
+    asked == PLAIN and 0 or HAS_OPTIONS)
   if is_large then
     table.insert(new.payloads, id)
     table.insert(new.payloads, payload)
@@ -127,10 +127,10 @@ function arrivals.store(call, new)
   write('HSET', key(call, 'tasks'), new.records)
   write('HSET', key(call, 'payloads'), new.payloads)
   accounts.add_bytes(call, t, new.bytes)
-  if #new.tasks_with_options > 0 then extras.add(call, new.tasks_with_options) end
+  if #new.tasks_with_options > 0 then task_options.add(call, new.tasks_with_options) end
   for _, task in ipairs(new.tasks_with_options) do
     local id, asked, period = unpack(task)
-    if asked.key ~= '' then extras.hold_key(call, t, id, asked.key, period) end
+    if asked.key ~= '' then task_options.hold_key(call, t, id, asked.key, period) end
     if asked.batch ~= '' then
       local b = batches.find(call, asked.batch)
       b.total = b.total + 1

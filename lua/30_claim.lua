@@ -33,7 +33,7 @@ local function add_lease(call, claim, id, record, past)
   if run.features >= IS_LARGE then
     record, claim.bytes = records.whole(call, id, record), claim.bytes + run.bytes
   end
-  if run.features % 2 == HAS_EXTRAS then claim.asking[#claim.asking + 1] = id end
+  if run.features % 2 == HAS_OPTIONS then claim.asking[#claim.asking + 1] = id end
   ids[n + 1], runs[2 * n + 1], runs[2 * n + 2] = id, id, RUN.pack(run)
   n = HEAD + 4 * n
   out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, run.attempt, run.max_attempts + run.uncounted_attempts, record
@@ -82,7 +82,7 @@ end
 local function put_back(call, returned)
   for i = #returned, 1, -1 do
     local t, id = returned[i].t, returned[i].id
-    local priority = extras.of(call, id).priority
+    local priority = task_options.of(call, id).priority
     redis.call('LPUSH', priorities.list(call, t, priority), id)
     priorities.open(call, t, priority)
   end
@@ -110,7 +110,7 @@ local function recall(call, name, claim)
   for i, id in ipairs(ids) do
     local run = leases.run_of(call, id)
     if run and leases.is_leased(run.state) and run.lease == lease and records.is_task(found[i]) then
-      if run.features % 2 == HAS_EXTRAS then claim.asking[#claim.asking + 1] = id end
+      if run.features % 2 == HAS_OPTIONS then claim.asking[#claim.asking + 1] = id end
       if run.is_extended == 1 then redis.call('ZADD', key(call, 'extended'), deadline, id) end
       local most = run.max_attempts + run.uncounted_attempts
       for _, value in ipairs({id, run.attempt, most, records.whole(call, id, found[i])}) do
@@ -128,7 +128,7 @@ end
 local function reply_of(call, claim)
   local q, out, wanted = call.queue, claim.out, {}
   for _, id in ipairs(claim.asking) do
-    if extras.of(call, id).result_ttl > 0 then wanted[#wanted + 1] = id end
+    if task_options.of(call, id).result_ttl > 0 then wanted[#wanted + 1] = id end
   end
   out[1], out[2], out[3], out[4], out[5] = call.now, q.lease_ms, #out > HEAD and claim.lease or 0, wanted,
     call.unpark_at or -1
@@ -183,7 +183,7 @@ function verbs.claim(keys, args)
   local rounds = fill(call, claim, limit)
   local is_short = #claim.ids < limit
   if rounds > 0 or has_changed or is_short and q.hungry == 0 then
-    extras.read(call, claim.asking)
+    task_options.read(call, claim.asking)
     write_claim(call, claim)
     batches.finish(call)
     if is_short then  -- perhaps work is left behind many tombstones: come again

@@ -35,7 +35,7 @@ function settlements.forget(call, t, id, how, lease, attempt, features, bytes)
   if features % 2 == 0 then return end
   batches.note_end(call, id, how)
   feeds.tell_of(call, t, id, how, attempt, '')
-  extras.drop(call, t.name, id)
+  task_options.drop(call, t.name, id)
 end
 
 function settlements.bury(call, t, id, run, reason)
@@ -81,12 +81,12 @@ local function end_well(call, t, id, lease)
 end
 
 function actions.ack(call, t, id, lease)
-  if lease.features % 2 == HAS_EXTRAS then extras.keep_result(call, t, id, 'null') end
+  if lease.features % 2 == HAS_OPTIONS then task_options.keep_result(call, t, id, 'null') end
   end_well(call, t, id, lease)
 end
 
 function actions.ack_with_result(call, t, id, lease, result)
-  extras.keep_result(call, t, id, result)
+  task_options.keep_result(call, t, id, result)
   end_well(call, t, id, lease)
 end
 
@@ -208,9 +208,9 @@ local function read_more(call, ids, numbers)
   if call.queue.tasks_with_options == 0 then return features end
   for i, id in ipairs(ids) do
     local lease = leases.lease_of(call, id)
-    features[i] = lease and lease.features or HAS_EXTRAS
+    features[i] = lease and lease.features or HAS_OPTIONS
   end
-  extras.read_of(call, ids, features)
+  task_options.read_of(call, ids, features)
   return features
 end
 
@@ -232,7 +232,7 @@ function verbs.settle(keys, args)
   local features, work = read_more(call, ids, numbers), 0
   for n = 1, #ids do
     local first = starts[n]
-    local is_heavy = HEAVY[args[first]] or features[n] and features[n] % 2 == HAS_EXTRAS
+    local is_heavy = HEAVY[args[first]] or features[n] and features[n] % 2 == HAS_OPTIONS
     work = work + (is_heavy and HEAVY_WORK or LIGHT_WORK)
     if work > WORK_PER_CALL then break end
     outcomes[n] = is_taken(call, ids[n], numbers[n], taken[n]) and 'stale'

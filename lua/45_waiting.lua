@@ -9,7 +9,7 @@ local function visit_alive(call, ids, visit)
   local outcomes, found = {}, records.of(call, ids)
   local deaths = redis.call('HMGET', key(call, 'dead'), unpack(ids))
   leases.read_runs(call, ids)
-  extras.read(call, ids)
+  task_options.read(call, ids)
   for i, id in ipairs(ids) do
     local is_alive = records.is_task(found[i]) and not deaths[i]
     outcomes[i] = is_alive and visit(id, found[i], leases.run_of(call, id)) or 'gone'

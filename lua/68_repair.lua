@@ -17,7 +17,7 @@ local repairs = {jobs = {}}  -- what other sections call; `jobs`: kind -> job(ca
 do
 
 repairs.PAGE, repairs.WORK = 64, 100  -- elements of one page, and after how many a call is over
-local STEPS = {'clear', 'runs', 'dead', 'extras', 'expiring', 'deaths', 'extended', 'tenants', 'wake', 'accounts',
+local STEPS = {'clear', 'runs', 'dead', 'task_options', 'expiring', 'deaths', 'extended', 'tenants', 'wake', 'accounts',
   'slots', 'idle', 'batches', 'tasks', 'ends', 'templates', 'groups', 'leased', 'claims', 'leases', 'marks',
   'unnamed', 'lists', 'mend', 'dead_counts', 'tallies', 'renew'}
 local PARTS = {'jobs', 'sums', 'tallies', 'leased', 'marks', 'woken', 'list', 'tombstones'}
@@ -136,12 +136,13 @@ function repairs.facts(call, ids)
   local facts, found = {}, records.of(call, ids)
   local runs, deaths = redis.call('HMGET', key(call, 'runs'), unpack(ids)), redis.call('HMGET', key(call, 'dead'),
     unpack(ids))
-  local asked = redis.call('HMGET', key(call, 'extras'), unpack(ids))
+  local asked = redis.call('HMGET', key(call, 'task_options'), unpack(ids))
   for i, id in ipairs(ids) do
     if records.is_task(found[i]) then
       local header, bytes = records.read(found[i])
       local fact = {header = header, bytes = bytes, record = found[i], run = runs[i] and RUN.unpack(runs[i]),
-        death = deaths[i] and DEATH.unpack(deaths[i]), asked = asked[i] and EXTRAS.unpack(asked[i]), place = 'waiting'}
+        death = deaths[i] and DEATH.unpack(deaths[i]), asked = asked[i] and TASK_OPTIONS.unpack(asked[i]),
+        place = 'waiting'}
       if fact.death then
         fact.place = 'dead'
       elseif fact.run and leases.is_leased(fact.run.state) then
@@ -171,10 +172,11 @@ function jobs.runs(call, job) return prune_hash(call, job, 'runs', function(fact
 
 function jobs.dead(call, job) return prune_hash(call, job, 'dead', function() return true end) end
 
-function jobs.extras(call, job)
-  local is_last = prune_hash(call, job, 'extras', function(fact) return fact.header.features % 2 == HAS_EXTRAS end)
+function jobs.task_options(call, job)
+  local function has_options(fact) return fact.header.features % 2 == HAS_OPTIONS end
+  local is_last = prune_hash(call, job, 'task_options', has_options)
   if is_last then
-    local count = redis.call('HLEN', key(call, 'extras'))
+    local count = redis.call('HLEN', key(call, 'task_options'))
     repairs.note(call, 'counts', count ~= call.queue.tasks_with_options and 1 or 0)
     call.queue.tasks_with_options = count
   end

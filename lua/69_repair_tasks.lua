@@ -96,11 +96,11 @@ end
 -- A record that says that the task asks for more, where nothing is known of that; and what the run has of the record.
 local function mend_record(call, id, fact, t)
   local header, run = fact.header, fact.run
-  if header.features % 2 == HAS_EXTRAS and not fact.asked then
+  if header.features % 2 == HAS_OPTIONS and not fact.asked then
     local _, position = HEADER.unpack(fact.record)
-    header.features = header.features - HAS_EXTRAS
+    header.features = header.features - HAS_OPTIONS
     redis.call('HSET', key(call, 'tasks'), id, HEADER.pack(header) .. fact.record:sub(position))
-    note(call, 'extras', 1)
+    note(call, 'task_options', 1)
   end
   if run and (run.tag ~= t.tag or run.features ~= header.features) then
     run.tag, run.features = t.tag, header.features

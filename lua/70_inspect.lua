@@ -75,7 +75,7 @@ local function state_of(call, id, record, run, packed_death)
     local at, claim = lease_facts(call, id, run)
     return {'leased', tenant, attempt, at, claim, message, run.lease}
   end
-  if extras.of(call, id).batch ~= '' and redis.call('ZSCORE', batches.held_key(call, id), id) then
+  if task_options.of(call, id).batch ~= '' and redis.call('ZSCORE', batches.held_key(call, id), id) then
     return {'held', tenant, attempt, '0', '', message, 0}
   end
   local start_at = redis.call('ZSCORE', key(call, 'delayed:' .. tenant), id)

@@ -5,7 +5,7 @@ local NEAR = 20000  -- entries at either end of a list among which a task is loo
 
 -- How many of its tenant's tasks stand before a ready one, at least, and whether that is exact.
 local function count_ahead(call, t, id)
-  local own, before, tombstones = extras.of(call, id).priority, 0, accounts.details_of(call, t).tombstones
+  local own, before, tombstones = task_options.of(call, id).priority, 0, accounts.details_of(call, t).tombstones
   for _, priority in ipairs(priorities.of(call, t)) do
     if priority == own then break end
     before = before + redis.call('LLEN', priorities.list(call, t, priority))

@@ -131,11 +131,11 @@ function jobs.list(call, job)
   local seen, ready = tonumber(job.cursor), part(call, 'ready:' .. name)
   local ids = redis.call('LRANGE', list, -seen - repairs.PAGE, -seen - 1)
   if #ids == 0 then return true end
-  extras.read(call, ids)
+  task_options.read(call, ids)
   local waits, right, tombstones = redis.call('ZMSCORE', ready, unpack(ids)), {}, {}
   for i = #ids, 1, -1 do
     local id, field = ids[i], priorities.field(ids[i], priority)
-    if waits[i] and extras.of(call, id).priority == priority and redis.call('ZREM', ready, id) == 1 then
+    if waits[i] and task_options.of(call, id).priority == priority and redis.call('ZREM', ready, id) == 1 then
       right[#right + 1] = id
     else
       tombstones[field] = (tombstones[field] or 0) + 1
@@ -184,7 +184,7 @@ end
 -- Where a lost task goes: its batch may have no slot for it, or it may start later; else into its priority's list.
 local function put_lost(call, name, id, fact, touched)
   local b, sums = repairs.batch_of(call, fact), repairs.kept(call, 'sums', SUMS, name)
-  local priority = extras.of(call, id).priority
+  local priority = task_options.of(call, id).priority
   local tally = b and repairs.kept(call, 'tallies', TALLY, fact.asked.batch)
   if fact.header.start_at > call.now and not fact.run then
     redis.call('ZADD', key(call, 'delayed:' .. name), text(fact.header.start_at), id)
@@ -212,7 +212,7 @@ function jobs.lost(call, job)
     end
     return true
   end
-  extras.read(call, ids)
+  task_options.read(call, ids)
   local facts = repairs.facts(call, ids)
   for _, id in ipairs(ids) do put_lost(call, job.rest, id, facts[id], touched) end
   redis.call('ZREM', ready, unpack(ids))

@@ -23,7 +23,7 @@ local OF_BATCH = {'members:', 'held:'}
 local OF_RUN = {'progress:'}
 local FIXED = {
   'tenants', 'accounts', 'limits', 'parked', 'sweep', 'opening_hours', 'opening_changes', 'wake',
-  'tasks', 'payloads', 'extras',
+  'tasks', 'payloads', 'task_options',
   'batches', 'cancelling', 'completed', 'due', 'expiring', 'runs', 'groups', 'claims', 'leases', 'extended', 'dead',
   'deaths', 'dead_counts', 'templates', 'fires', 'ends', 'idle',
 }
@@ -51,15 +51,15 @@ end
 
 -- The dedupe key that a task holds. Whose it is stands in the task's record.
 local function doom_dedupe_key(call, doomed, id, packed)
-  local dedupe_key = EXTRAS.unpack(packed).key
+  local dedupe_key = TASK_OPTIONS.unpack(packed).key
   local record = dedupe_key ~= '' and redis.call('HGET', key(call, 'tasks'), id)
   if not records.is_task(record) then return end
-  doomed[#doomed + 1] = extras.unique_key(call, records.read(record).tenant, dedupe_key)
+  doomed[#doomed + 1] = task_options.unique_key(call, records.read(record).tenant, dedupe_key)
 end
 
 -- Hashes whose fields name keys, and how; in the order in which they are emptied.
 local NAMING = {
-  {hash = 'extras', doom = doom_dedupe_key},
+  {hash = 'task_options', doom = doom_dedupe_key},
   {hash = 'runs', doom = doom_run},
   {hash = 'batches', doom = doom_batch},
   {hash = 'tenants', doom = doom_tenant},

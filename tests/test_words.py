@@ -73,6 +73,7 @@ WORDS = (
     Barred(r"rerated", "needs_reclass"),
     Barred(r"wakers?", "newly active tenants"),
     Barred(r"levels\.(?:list|of|field|open|close)|levels:<tenant>", "priorities"),
+    Barred(r"17_extras|[Ee]xtras\.(?:of|read|add|drop)|HAS_EXTRAS|EXTRAS", "task_options, TASK_OPTIONS, HAS_OPTIONS"),
     Barred(r"[Dd]uty|[Dd]uties", "calendar jobs, jobs"),
     Barred(r"[Hh]earts?|[Hh]aste|BEAT|[Bb]eats", "heartbeat, jitter"),
     Barred(r"spoke_at|heard_at|is_silent", "last_sent_at, last_received_at, is_timed_out", (

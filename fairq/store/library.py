@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 DATA_VERSION = 8
 
 
-_FORMAT = re.compile(r"^--: ([A-Z]+) (.*(?:\n--:  .*)*)\n", re.MULTILINE)
+_FORMAT = re.compile(r"^--: ([A-Z_]+) (.*(?:\n--:  .*)*)\n", re.MULTILINE)
 _TEXTS = {"t1": "Bc0", "t2": "Hc0", "rest": ""}  # texts: with a length of one or two bytes, or up to the end
 
 

@@ -199,5 +199,5 @@ BREAKS: dict[str, Callable[[Breaker, str], Any]] = {
     "tenants": record_of("DETAILS", "held", "delayed", "dead", "tombstones", "priorities", "limited"),
     "batches": record_of("BATCH", "running", "admitted", "total", deletes=False),
     "runs": record_of("RUN", "features", deletes=False),
-    "extras": record_of("EXTRAS", "priority", deletes=False),
+    "task_options": record_of("TASK_OPTIONS", "priority", deletes=False),
 }

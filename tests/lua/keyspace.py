@@ -14,8 +14,8 @@ SCORES = (
     "opening_changes", "ends",
 )  # fmt: skip
 HASHES = (
-    "tasks", "payloads", "runs", "groups", "claims", "dead", "accounts", "tenants", "extras", "batches", "templates",
-    "limits", "opening_hours",
+    "tasks", "payloads", "runs", "groups", "claims", "dead", "accounts", "tenants", "task_options", "batches",
+    "templates", "limits", "opening_hours",
 )  # fmt: skip
 PLAIN_KEYS = {"test", "queue", "wake", "sweep", "idle", *SCORES, *HASHES}
 NUMBERED_KEYS = {
@@ -25,7 +25,7 @@ NUMBERED_KEYS = {
 GIFT = 2
 OUT, AWAKE, LEASED, STOPPING, MINUTE_MS = 0, -1, 0, 3, 60_000
 DEFAULT, COMPLETE, CLOSED, RATE_LIMITED = "50", 2, 2, 4
-HAS_EXTRAS, IS_LARGE = 1, 2
+HAS_OPTIONS, IS_LARGE = 1, 2
 
 
 def unpack_queue(packed: bytes | None) -> Any:
@@ -85,7 +85,7 @@ class Keyspace:
         self.dead = {id: unpack("DEATH", death) for id, death in named["dead"].items()}
         self.groups = {number: unpack("GROUP", group) for number, group in named["groups"].items()}
         self.claims, self.payloads = named["claims"], named["payloads"]
-        self.extras = {id: unpack("EXTRAS", packed) for id, packed in named["extras"].items()}
+        self.task_options = {id: unpack("TASK_OPTIONS", packed) for id, packed in named["task_options"].items()}
         self.unique = {name: values[name].decode() for name in self.names if name.startswith("unique:")}
         self.deadlines, self.extended, self.due, self.expiring, self.deaths = (scores[n] for n in SCORES[:5])
         self.leases = {id for id, run in self.runs.items() if run.state in (LEASED, STOPPING)}
@@ -162,7 +162,7 @@ class Keyspace:
         self.check_runs()
         self.check_groups()
         self.check_marks()
-        self.check_extras()
+        self.check_task_options()
         self.check_batches(ready)
         self.check_graves()
         self.check_seats()
@@ -260,21 +260,21 @@ class Keyspace:
         assert not named or min(self.ended) >= self.queue.minute
         large = {id for id, header in self.headers.items() if header.features & IS_LARGE}
         assert self.payloads.keys() == large
-        asking = {id for id, header in self.headers.items() if header.features & HAS_EXTRAS}
-        assert self.extras.keys() == asking
+        asking = {id for id, header in self.headers.items() if header.features & HAS_OPTIONS}
+        assert self.task_options.keys() == asking
 
     def size(self, id: str) -> int:
         """Tell how long the payload of a task is."""
         return len(self.payloads[id]) if id in self.payloads else len(self.records[id]) - self.headers[id].end
 
-    def check_extras(self) -> None:
+    def check_task_options(self) -> None:
         """What a task asks for is there as long as the task; a key is its holder's; a task is in its list."""
-        assert self.extras.keys() <= self.records.keys()
-        assert len(self.extras) == self.queue.tasks_with_options
+        assert self.task_options.keys() <= self.records.keys()
+        assert len(self.task_options) == self.queue.tasks_with_options
         for name, held in self.unique.items():
             until, _, id = held.partition(" ")
             key = name.split(":", 2)[2]
-            assert until != "0" or self.extras[id].key == key, name
+            assert until != "0" or self.task_options[id].key == key, name
         for tenant, priorities in self.priorities.items():
             assert {priority for priority in priorities if priority != DEFAULT} <= self.open_priorities[tenant]
             assert len(self.open_priorities[tenant]) == self.seats[tenant].priorities
@@ -282,13 +282,14 @@ class Keyspace:
                 tombstone = self.priority_tombstones[tenant].get(priority, Counter())
                 assert tombstone <= Counter(ids), (tenant, priority)
                 live = Counter(ids) - tombstone
-                assert all((str(self.extras[id].priority) if id in self.extras else DEFAULT) == priority for id in live)
+                asked = [self.task_options[id].priority if id in self.task_options else DEFAULT for id in live]
+                assert all(str(each) == priority for each in asked)
 
     def check_batches(self, ready: dict[str, str]) -> None:
         """A batch's counts are those of its tasks, and no more have a place than its limit allows."""
         for name, b in self.batches.items():
             own = (name, b.created_at)
-            belongs = {id for id, asked in self.extras.items() if (asked.batch, asked.opened_at) == own}
+            belongs = {id for id, asked in self.task_options.items() if (asked.batch, asked.opened_at) == own}
             if b.state == COMPLETE:
                 assert b.total == b.done + b.dead + b.cancelled
                 assert name not in self.held

@@ -116,7 +116,7 @@ def check_mended(queue: Queue, before: Keyspace, broken: str) -> None:
     was, now = places(before), places(after)
     if not broken.startswith(("held", "delayed")):  # these say where a task is
         assert {id: place for id, place in was.items() if now[id] != place} == {}
-    if not broken.startswith(("held", "delayed", "ready", "tombstone", "extras")):
+    if not broken.startswith(("held", "delayed", "ready", "tombstone", "task_options")):
         assert live(after) == live(before)
     assert repair(queue) == {}
     ready = {id for id, place in now.items() if place == "ready"}

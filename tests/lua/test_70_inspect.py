@@ -14,7 +14,7 @@ from fairq.store import library
 from .calls import START, VERBS, Queue, snapshot
 
 TABLES = (
-    "verbs|calls|accounts|limits|seats|charges|draws|extras|priorities|batches|feeds|records|places|arrivals|leases|takes|picks"
+    "verbs|calls|accounts|limits|seats|charges|draws|task_options|priorities|batches|feeds|records|places|arrivals|leases|takes|picks"
     "|settlements|waiting|actions|reserve|repairs|jobs"
 )
 NAMES = rf"({TABLES})\.[A-Z_]+"

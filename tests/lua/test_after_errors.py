@@ -32,7 +32,7 @@ def fill(queue: Queue) -> None:
 KEYS = [
     "tasks",
     "runs",
-    "extras",
+    "task_options",
     "ready:ada",
     "ready:ada:0",
     "priorities:ada",

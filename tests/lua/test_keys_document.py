@@ -85,4 +85,4 @@ def test_every_packed_field_is_in_the_document_in_its_order(name: str) -> None:
 
 
 def test_the_document_has_no_other_format() -> None:
-    assert set(re.findall(r"^([A-Z]+)\b[^:\n]*:", section("Packed values"), re.MULTILINE)) == FORMATS.keys()
+    assert set(re.findall(r"^([A-Z_]+)\b[^:\n]*:", section("Packed values"), re.MULTILINE)) == FORMATS.keys()

@@ -118,7 +118,7 @@ MUTANTS = [
         "local is_kept = result and tonumber(until_ms) > call.now",
         "local is_kept = result",
     ),
-    Mutant("a dead task holds its key", "  extras.free_key(call, t.name, id)\n", ""),
+    Mutant("a dead task holds its key", "  task_options.free_key(call, t.name, id)\n", ""),
     Mutant("a task frees another one's key", "if redis.call('GET', at) == '0 ' .. id then", "if true then"),
     Mutant("a key is held for ever", "(until_ms == '0' or tonumber(until_ms) > call.now)", "true"),
     Mutant("priorities are served in any order", "  table.sort(found)\n", ""),
@@ -132,7 +132,7 @@ MUTANTS = [
         "return priority == DEFAULT_PRIORITY and id or priority .. ':' .. id",
         "return id",
     ),
-    Mutant("extras outlive their task", "  redis.call('HDEL', key(call, 'extras'), id)\n", ""),
+    Mutant("options outlive their task", "  redis.call('HDEL', key(call, 'task_options'), id)\n", ""),
     Mutant(
         "a moved task stays where it was",
         "    places.take_out(call, t, id)\n    records.change_window",
@@ -555,7 +555,7 @@ MUTANTS = [
     ),
     Mutant(
         "tasks that did not ask have events",
-        "if extras.of(call, id).events > 0 then feeds.tell(",
+        "if task_options.of(call, id).events > 0 then feeds.tell(",
         "if true then feeds.tell(",
     ),
     Mutant("it is told of batches that did not ask", "if b.events > 0 then feeds.tell(", "if true then feeds.tell("),
@@ -844,7 +844,7 @@ MUTANTS = [
     Mutant("a purged task weighs", "    accounts.add_bytes(call, t, -bytes)\n    records.drop", " records.drop"),
     Mutant("a new task weighs nothing", "  accounts.add_bytes(call, t, new.bytes)\n", ""),
     Mutant("a replayed task forgets what it weighs", "bytes = bytes, tag = t.tag", "bytes = 0, tag = t.tag"),
-    Mutant("a task's record does not say that it asks for more", "asked == PLAIN and 0 or HAS_EXTRAS", "0"),
+    Mutant("a task's record does not say that it asks for more", "asked == PLAIN and 0 or HAS_OPTIONS", "0"),
     Mutant(
         "a task's run does not say that it asks for more",
         "  if features < IS_LARGE then return features",
@@ -852,12 +852,12 @@ MUTANTS = [
     ),
     Mutant(
         "a claim does not look for what its tasks ask",
-        "  if run.features % 2 == HAS_EXTRAS then claim.asking[#claim.asking + 1] = id end\n  ids[n",
+        "  if run.features % 2 == HAS_OPTIONS then claim.asking[#claim.asking + 1] = id end\n  ids[n",
         "  ids[n",
     ),
     Mutant(
         "a claim that is made again does not look for what its tasks ask",
-        "      if run.features % 2 == HAS_EXTRAS then claim.asking",
+        "      if run.features % 2 == HAS_OPTIONS then claim.asking",
         "      if false then claim.asking",
     ),
     Mutant(
@@ -867,8 +867,8 @@ MUTANTS = [
     ),
     Mutant(
         "an ack keeps no result",
-        "if lease.features % 2 == HAS_EXTRAS then extras.keep_result",
-        "if false then extras.keep_result",
+        "if lease.features % 2 == HAS_OPTIONS then task_options.keep_result",
+        "if false then task_options.keep_result",
     ),
     Mutant(
         "a settlement finds that no server asks for more",

@@ -56,7 +56,7 @@ def test_an_emptied_priority_leaves_nothing_behind(queue: Queue) -> None:
     assert ids(queue) == ["c"]
     keys: list[Any] = queue.client.keys("*")
     left = {key.decode().removeprefix(queue.prefix) for key in keys}
-    assert not {name for name in left if name.startswith((":priorities", ":ready", ":extras"))}
+    assert not {name for name in left if name.startswith((":priorities", ":ready", ":task_options"))}
 
 
 def test_a_second_task_with_the_key_gets_the_first_ones_id(queue: Queue) -> None:
@@ -124,7 +124,7 @@ def test_a_window_that_is_over_does_not_free_the_next_ones_key(queue: Queue) -> 
 def test_what_nobody_asks_for_costs_nothing(queue: Queue) -> None:
     queue.enqueue("ada", "a")
     assert queue.queue_state()["tasks_with_options"] == 0
-    assert not queue.client.exists(queue.key("extras"))
+    assert not queue.client.exists(queue.key("task_options"))
     queue.enqueue("ada", "b", priority=3, key="k")
     assert queue.queue_state()["tasks_with_options"] == 1
     for lease in queue.claim(2):

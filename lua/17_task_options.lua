@@ -1,7 +1,7 @@
 -- What few tasks ask for: a priority other than the default, a dedupe key, a place in a batch, that their result is
 -- kept, that what becomes of them is told.
 --
--- It stands in the hash `extras`, for those tasks only; `features` of their records and runs says so, and
+-- It stands in the hash `task_options`, for those tasks only; `features` of their records and runs says so, and
 -- `queue.tasks_with_options` counts them: for tasks that ask for nothing, nothing more is read or written than without
 -- all this.
 --
@@ -16,17 +16,17 @@
 
 local DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99
 local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, key = '', batch = ''}
-local HAS_EXTRAS, IS_LARGE = 1, 2    -- bits of `features`
+local HAS_OPTIONS, IS_LARGE = 1, 2    -- bits of `features`
 local KEPT_BYTES = 100               -- that a key, a batch or a schedule counts beside what is in it
 local KEY_GRACE_MS = 60000           -- keys that end by a TTL end so much later: the functions look at the time in them
 
-local extras = {}  -- what other sections call
+local task_options = {}  -- what other sections call
 do
 
 -- Reads what these tasks ask for, in one command.
-function extras.read(call, ids)
+function task_options.read(call, ids)
   if call.queue.tasks_with_options == 0 then return end
-  local known, missing = calls.table_of(call, 'extras'), {}
+  local known, missing = calls.table_of(call, 'task_options'), {}
   for _, id in ipairs(ids) do
     if not known[id] then
       known[id] = PLAIN
@@ -34,48 +34,48 @@ function extras.read(call, ids)
     end
   end
   if #missing == 0 then return end
-  for i, packed in ipairs(redis.call('HMGET', key(call, 'extras'), unpack(missing))) do
-    if packed then known[missing[i]] = EXTRAS.unpack(packed) end
+  for i, packed in ipairs(redis.call('HMGET', key(call, 'task_options'), unpack(missing))) do
+    if packed then known[missing[i]] = TASK_OPTIONS.unpack(packed) end
   end
 end
 
 -- Reads what those of these tasks ask for whose features say that they ask for anything.
-function extras.read_of(call, ids, features)
+function task_options.read_of(call, ids, features)
   if call.queue.tasks_with_options == 0 then return end
-  local known, asking = calls.table_of(call, 'extras'), {}
+  local known, asking = calls.table_of(call, 'task_options'), {}
   for i = 1, #ids do
     local id = ids[i]
     if features[i] % 2 == 0 then known[id] = PLAIN elseif not known[id] then asking[#asking + 1] = id end
   end
-  if #asking > 0 then extras.read(call, asking) end
+  if #asking > 0 then task_options.read(call, asking) end
 end
 
-function extras.of(call, id)
+function task_options.of(call, id)
   if call.queue.tasks_with_options == 0 then return PLAIN end
-  local known = call.extras and call.extras[id]
+  local known = call.task_options and call.task_options[id]
   if known then return known end
-  extras.read(call, {id})
-  return call.extras[id]
+  task_options.read(call, {id})
+  return call.task_options[id]
 end
 
 -- Notes what new tasks ask for: {id, what} each.
-function extras.add(call, tasks)
-  local known, fields = calls.table_of(call, 'extras'), {}
+function task_options.add(call, tasks)
+  local known, fields = calls.table_of(call, 'task_options'), {}
   for _, task in ipairs(tasks) do
     known[task[1]] = task[2]
-    fields[#fields + 1], fields[#fields + 2] = task[1], EXTRAS.pack(task[2])
+    fields[#fields + 1], fields[#fields + 2] = task[1], TASK_OPTIONS.pack(task[2])
   end
-  write('HSET', key(call, 'extras'), fields)
+  write('HSET', key(call, 'task_options'), fields)
   call.queue.tasks_with_options = call.queue.tasks_with_options + #tasks
 end
 
-function extras.unique_key(call, name, dedupe_key)
+function task_options.unique_key(call, name, dedupe_key)
   return key(call, 'unique:' .. name) .. ':' .. dedupe_key
 end
 
 -- The task that holds a dedupe key, or nil.
-function extras.holder_of(call, name, dedupe_key)
-  local held = redis.call('GET', extras.unique_key(call, name, dedupe_key))
+function task_options.holder_of(call, name, dedupe_key)
+  local held = redis.call('GET', task_options.unique_key(call, name, dedupe_key))
   if not held then return nil end
   local until_ms, id = held:match('^(%d+) (.*)$')
   return (until_ms == '0' or tonumber(until_ms) > call.now) and id or nil
@@ -91,8 +91,8 @@ local function note_kept(call, t, kind, name, bytes, ms)
   call.queue.kept_until = math.max(call.queue.kept_until, call.now + ms + KEY_GRACE_MS)
 end
 
-function extras.hold_key(call, t, id, dedupe_key, period_ms)
-  local at, until_ms = extras.unique_key(call, t.name, dedupe_key), period_ms > 0 and call.now + period_ms or 0
+function task_options.hold_key(call, t, id, dedupe_key, period_ms)
+  local at, until_ms = task_options.unique_key(call, t.name, dedupe_key), period_ms > 0 and call.now + period_ms or 0
   local held = string.format('%.0f %s', until_ms, id)
   if period_ms == 0 then
     redis.call('SET', at, held)
@@ -103,15 +103,15 @@ function extras.hold_key(call, t, id, dedupe_key, period_ms)
 end
 
 -- Gives a task's dedupe key back, if it is the task's still and not held for a period.
-function extras.free_key(call, name, id)
-  local dedupe_key = extras.of(call, id).key
+function task_options.free_key(call, name, id)
+  local dedupe_key = task_options.of(call, id).key
   if dedupe_key == '' then return end
-  local at = extras.unique_key(call, name, dedupe_key)
+  local at = task_options.unique_key(call, name, dedupe_key)
   if redis.call('GET', at) == '0 ' .. id then redis.call('DEL', at) end
 end
 
 -- Entries that were kept long enough count no more.
-function extras.trim(call, limit)
+function task_options.trim(call, limit)
   local members = redis.call('ZRANGE', key(call, 'ends'), '-inf', call.sure, 'BYSCORE', 'LIMIT', 0, limit)
   if #members == 0 then return end
   for _, member in ipairs(members) do
@@ -122,15 +122,15 @@ function extras.trim(call, limit)
 end
 
 -- For a task that is forgotten.
-function extras.drop(call, name, id)
-  if extras.of(call, id) == PLAIN then return end
-  extras.free_key(call, name, id)
-  redis.call('HDEL', key(call, 'extras'), id)
-  call.extras[id], call.queue.tasks_with_options = PLAIN, call.queue.tasks_with_options - 1
+function task_options.drop(call, name, id)
+  if task_options.of(call, id) == PLAIN then return end
+  task_options.free_key(call, name, id)
+  redis.call('HDEL', key(call, 'task_options'), id)
+  call.task_options[id], call.queue.tasks_with_options = PLAIN, call.queue.tasks_with_options - 1
 end
 
-function extras.keep_result(call, t, id, result)
-  local result_ttl = extras.of(call, id).result_ttl
+function task_options.keep_result(call, t, id, result)
+  local result_ttl = task_options.of(call, id).result_ttl
   if result_ttl == 0 then return end
   local kept, ttl = string.format('%.0f ', call.now + result_ttl), string.format('%.0f', result_ttl + KEY_GRACE_MS)
   redis.call('SET', key(call, 'result:' .. id), kept .. result, 'PX', ttl)
