@@ -47,8 +47,8 @@ def check_inline(payload: bytes) -> bytes:
 
 
 def payload_field(payload: bytes) -> tuple[str, Any]:
-    """Return the name and value of the field that carries a payload."""
-    if len(payload) > MAX_INLINE_BYTES:
+    """Return the name and value of the field that carries a payload; an empty one, lost by the store, is no JSON."""
+    if not payload or len(payload) > MAX_INLINE_BYTES:
         return "payload_bytes", Beside(payload)
     return "payload", orjson.Fragment(payload)
 
