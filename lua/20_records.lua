@@ -90,11 +90,14 @@ function records.mark(call, id, how, lease, features)
   if features >= IS_LARGE then table.insert(calls.table_of(call, 'unlarged'), id) end
 end
 
+-- The minute that it is: marks are named in its list.
+function records.minute(call) return math.floor(call.now / MINUTE_MS) end
+
 -- Writes the marks, and names them for their end.
 function records.write_marks(call)
   local marked, q, ids = call.marked, call.queue, {}
   if not marked then return end
-  local minute = math.floor(call.now / MINUTE_MS)
+  local minute = records.minute(call)
   if q.remembered == 0 or minute < q.minute then q.minute = minute end
   for i = 1, #marked, 2 do ids[#ids + 1] = marked[i] end
   q.remembered = q.remembered + #ids

@@ -16,6 +16,7 @@ do
 
 local KEYS_PER_SLICE = 150
 local FIELDS_PER_READ, READS_PER_SLICE = 100, 20
+local MARKED_MINUTES = 5000  -- before now, in which there may be marks
 local OF_TENANT = {
   'ready:', 'priorities:', 'tombstone:', 'delayed:', 'events:', 'deaths:', 'schedules:', 'repair:ready:',
 }
@@ -110,6 +111,21 @@ local function empty_next(call)
   return false
 end
 
+-- Deletes some of the lists of marks, one per minute; returns whether there may be more.
+local function forget_minutes(call)
+  local q, last, doomed = call.queue, records.minute(call), {}
+  if q.remembered == 0 then return false end
+  local first = math.max(q.minute, last - MARKED_MINUTES)
+  for minute = first, math.min(last, first + KEYS_PER_SLICE - 1) do
+    doomed[#doomed + 1] = key(call, 'done:' .. minute)
+  end
+  if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
+  q.minute = first + #doomed
+  if q.minute > last then q.remembered = 0 end
+  calls.close(call)
+  return true
+end
+
 local function fixed_keys(call)
   local doomed = {}
   for i, name in ipairs(FIXED) do doomed[i] = key(call, name) end
@@ -184,9 +200,8 @@ function verbs.empty_queue(keys, args)
   local call = calls.open_any(keys, args)
   if call.queue.stage ~= DELETING then return 'gone' end
   if empty_next(call) then return 'more' end
+  if forget_minutes(call) then return 'more' end
   local doomed = fixed_keys(call)
-  local minute = math.floor(call.now / 60000)
-  for at = math.max(call.queue.minute, minute - 5000), minute do doomed[#doomed + 1] = key(call, 'done:' .. at) end
   for class in pairs(call.queue.classes) do doomed[#doomed + 1] = key(call, 'class:' .. class) end
   redis.call('UNLINK', unpack(doomed))
   repairs.forget(call)

@@ -18,6 +18,7 @@ from fairq.model.checks import MAX_INLINE_BYTES
 
 _LINE_FEED = b"\n"
 _MAX_BYTES_PER_CHAR = 4  # in UTF-8
+_MAX_BRACKETS = 250  # with fewer a payload cannot be nested too deeply
 
 Message = str | bytes  # a text or binary message of the websocket
 
@@ -46,8 +47,8 @@ def check_inline(payload: bytes) -> bytes:
 
 
 def payload_field(payload: bytes) -> tuple[str, Any]:
-    """Return the name and value of the field that carries a payload."""
-    if len(payload) > MAX_INLINE_BYTES:
+    """Return the name and value of the field that carries a payload; an empty one, lost by the store, is no JSON."""
+    if not payload or len(payload) > MAX_INLINE_BYTES:
         return "payload_bytes", Beside(payload)
     return "payload", orjson.Fragment(payload)
 
@@ -111,8 +112,13 @@ def split(message: Message) -> tuple[str, Payloads]:
 
 
 def decode_payload(payload: bytes) -> Any:
-    """Read a payload; returns Unreadable if it is not JSON."""
+    """Read a payload; returns Unreadable if it is not JSON, or nested more deeply than inside a frame."""
     try:
-        return orjson.loads(payload)
+        value = orjson.loads(payload)
+        if payload.count(b"[") + payload.count(b"{") > _MAX_BRACKETS:
+            orjson.dumps([[[value]]])  # handlers, tables and webhooks must be able to write it again
     except orjson.JSONDecodeError as error:
         return Unreadable(str(error))
+    except orjson.JSONEncodeError:
+        return Unreadable("nested too deeply")
+    return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from attrs import define, field
@@ -51,6 +52,13 @@ class _WaitExchange(Exchange):
     queue: str
     is_last: bool
     waits: dict[str, list[Wait]] = field(factory=dict)  # for the ends not told yet, by task id
+
+    def time_left(self, now: float) -> int:
+        """Return how long the server is to wait (ms): for the last of the deadlines."""
+        if self.is_last:
+            return 0
+        left_s = max(wait.deadline for waits in self.waits.values() for wait in waits) - now
+        return min(WAIT_MS, ceil(min(left_s, WAIT_MS) * 1000))
 
     def told(self, tasks: Sequence[Mapping[str, Any]]) -> None:
         if not all(isinstance(row, dict) and isinstance(row.get("id"), str) for row in tasks):
@@ -118,28 +126,29 @@ class Waits:
         return bool(self._lines)
 
     def gather(self, now: float, send: Callable[[dict[str, Any], Exchange], None]) -> None:
-        """Put waits into requests, as many as the server takes."""
-        for (_, is_last), line in list(self._lines.items()):
-            for wait in () if is_last else line:
-                if wait.deadline <= now:
-                    wait.give_up("")
-        for queue, is_last in list(self._lines):
-            line = self._lines.pop((queue, is_last))
-            while exchange := self._take(queue, is_last, line):
-                body = {"queue": queue, "ids": list(exchange.waits), "timeout_ms": 0 if is_last else WAIT_MS}
-                send(body, exchange)
-            if line:
-                self._lines[queue, is_last] = line
+        """Put waits into requests, as many as the server takes; the queue that was served goes behind the others."""
+        for is_last in (False, True):  # last looks after the others: those whose time is up join them
+            for queue in [queue for queue, last in self._lines if last == is_last]:
+                line = self._lines[queue, is_last]
+                while exchange := self._take(queue, is_last, line, now):
+                    send({"queue": queue, "ids": list(exchange.waits), "timeout_ms": exchange.time_left(now)}, exchange)
+                    self._lines[queue, is_last] = self._lines.pop((queue, is_last))
+                if not line:
+                    del self._lines[queue, is_last]
 
-    def _take(self, queue: str, is_last: bool, line: deque[Wait]) -> _WaitExchange | None:
+    def _take(self, queue: str, is_last: bool, line: deque[Wait], now: float) -> _WaitExchange | None:
         """Take waits off a line for one request, in their order."""
         exchange = _WaitExchange(self, queue, is_last)
         most = MAX_BATCH if is_last else min(MAX_BATCH, MAX_WAITED - self.waited)
         while line and len(exchange.waits) < most:
             wait = line.popleft()
-            if not wait.is_done and wait.is_last == is_last:
-                exchange.waits.setdefault(wait.id, []).append(wait)
-                wait.under_way += 1
+            if wait.is_done or wait.is_last != is_last:
+                continue
+            if wait.deadline <= now and not is_last:
+                wait.give_up("")
+                continue
+            exchange.waits.setdefault(wait.id, []).append(wait)
+            wait.under_way += 1
         if not is_last:
             self.waited += len(exchange.waits)
         return exchange if exchange.waits else None

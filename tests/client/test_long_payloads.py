@@ -12,6 +12,7 @@ import fairq
 from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from fairq.server.run import Served
+from fairq.store.keys import queue_prefix
 from tests.server.harness import OPERATOR, raw, tenant, url_of
 
 from .harness import wait_state, worker_of, working
@@ -85,6 +86,26 @@ async def test_what_is_no_json_is_rejected_by_the_worker_and_spoils_nothing(serv
             assert (state.reason, state.error.partition(": ")[0]) == ("rejected", "the payload is not JSON")
             counts = (await operator.ask("queues"))["queues"]
             assert [row["dead"] for row in counts if row["queue"] == "emails"] == [1]
+
+
+async def test_what_the_store_has_lost_spoils_nothing_else(served: Served, ada: fairq.Client) -> None:
+    app, call, prefix = worker_of(served), served.app.store.connection.call, queue_prefix("emails")
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        raise fairq.Reject("unwanted")
+
+    with trio.fail_after(60):
+        tasks = await ada.enqueue_many("emails", [ROWS, "record", "fine"], ids=["payload", "record", "fine"])
+        assert await call("HDEL", f"{prefix}:payloads", "ada/payload") == 1
+        assert [each.payload for each in await ada.peek("emails")] == ["", "record", "fine"]
+        async with working(app):
+            for task in tasks:
+                await wait_state(task, "dead")
+        assert (await tasks[0].state()).error.startswith("the payload is not JSON")
+        assert await call("HDEL", f"{prefix}:tasks", "ada/record") == 1
+        letters = ada.dead_letters("emails")
+        assert {each.id: each.payload async for each in letters.walk()} == {"payload": "", "record": "", "fine": "fine"}
 
 
 async def test_what_is_too_long_is_refused_by_its_name(served: Served, ada: fairq.Client) -> None:

@@ -16,6 +16,7 @@ from fairq.wire import messages as wire
 from fairq.wire.beside import Unreadable
 from fairq.wire.codec import decode_client, decode_server
 from fairq.wire.server_session import ServerSession
+from fairq.wire.strict_json import MAX_DEPTH
 from tests.frames import read_frame, write_frame
 
 from .ends import End
@@ -137,3 +138,20 @@ def test_a_payload_that_is_no_json_spoils_no_other() -> None:
 def test_a_push_that_ends_too_early_is_no_frame(rest: bytes) -> None:
     with pytest.raises(BadFrame):
         decode_server(push(70_000) + b"\n" + rest)
+
+
+@pytest.mark.parametrize("pair", [(b"[", b"]"), (b'{"a":', b"}")])
+def test_a_payload_nested_more_deeply_than_inside_a_frame_is_not_read(pair: tuple[bytes, bytes]) -> None:
+    def nested(levels: int) -> bytes:
+        return pair[0] * levels + LONG + pair[1] * levels
+
+    def pushed(payload: bytes) -> Any:
+        return decode_server(push(len(payload)) + b"\n" + payload).tasks[0].payload
+
+    inside = MAX_DEPTH - 3
+    assert orjson.dumps(pushed(nested(inside))) == nested(inside)
+    for levels in inside + 1, 900, 5_000:
+        assert isinstance(pushed(nested(levels)), Unreadable)
+    reply = {"type": "reply", "ref": 1, "body": {"tasks": [{"id": "a", "payload_bytes": len(nested(900))}]}}
+    [shown] = decode_server(orjson.dumps(reply) + b"\n" + nested(900)).body["tasks"]
+    assert shown["payload"] == nested(900).decode()

@@ -424,6 +424,15 @@ def test_what_would_take_long_to_read_is_not_read() -> None:
     assert refusal(filled('"' + "[{:,]" * 200_000 + '"')).code == "bad_request", "in a string they cost nothing"
 
 
+def test_long_numbers_and_exponents_that_are_no_rounded_numbers_may_stand_in_long_texts() -> None:
+    row = {"id": "018f3c1e-77aa-7bb0-8c1e-0123456789ab", "at_ns": 1_763_800_000_000_000_000, "p": "1e5", "q": 1e-30}
+    tasks = [{"id": f"t{n}", "payload": [{**row, "card": "5" * 20}] * 100} for n in range(40)]
+    assert len(decode_client(json.dumps({"type": "enqueue", "ref": 1, "queue": "q", "tasks": tasks})).tasks) == 40
+    rounded = json.dumps({"v": [row] * 4_000, "w": [1 << 64]})
+    with pytest.raises(FairqError):
+        parse(rounded)
+
+
 NUMBERS = st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False, allow_infinity=False)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
     ["a:b", '"', "\\", '\\"', ":,[{", "9" * 30, "5e1"]

@@ -180,6 +180,36 @@ def test_the_server_waits_for_so_many_at_once_and_the_others_have_their_turn(end
     assert [id for frame in end.sent() for id in frame["ids"]] == [f"t{MAX_WAITED + n}" for n in range(100, 600)]
 
 
+def test_the_queue_with_the_most_waits_leaves_turns_to_the_others(end: End) -> None:
+    for n in range(2 * MAX_WAITED):
+        wait(end, f"t{n}")
+    first = end.sent()
+    wait(end, "other", queue="r")
+    assert end.sent() == []
+    for request in first[:2]:
+        answered(end, request)
+        last = [(frame["queue"], len(frame["ids"])) for frame in end.sent()]
+    assert last == [("r", 1), ("q", 499)]
+
+
+def test_the_server_waits_no_longer_than_somebody_waits_for_the_answer(end: End) -> None:
+    for seconds in 2, 3.0004:
+        wait(end, f"t{seconds}", seconds)
+    assert end.only()["timeout_ms"] == 3_001
+    wait(end, "patient", float("inf"))
+    assert end.only()["timeout_ms"] == WAIT_MS
+
+
+def test_waits_without_any_time_left_take_no_place_at_the_server(end: End) -> None:
+    for n in range(MAX_WAITED + 1):
+        wait(end, f"t{n}")
+    end.sent()
+    wait(end, "now", 0)
+    end.pass_time(0)
+    assert (look := end.only())["ids"] == ["now"]
+    assert look["timeout_ms"] == 0
+
+
 def test_a_task_for_which_nobody_waits_any_more_is_not_asked_for_again(end: End) -> None:
     left, stayed = wait(end, "left"), wait(end, "stayed")
     request = end.only()

@@ -98,6 +98,6 @@ async def wait_for(
 
 
 def with_payload(row: Body) -> Body:
-    """Let a row's payload, which is JSON text, travel in the reply or beside it."""
-    name, payload = payload_field(row.pop("payload"))
+    """Let a row's payload, which is JSON text or lost (None), travel in the reply or beside it."""
+    name, payload = payload_field(row.pop("payload") or b"")
     return {**row, name: payload}
