@@ -61,7 +61,6 @@ async def _open_batch(store: Store, queue: str, tenant: str) -> None:
     await store.open_batch(queue, tenant, f"{tenant}-batch", PLACES, (b"", b"", b""))
 
 
-_UNREACHED = {"max_running": UNREACHED}
 OFF = Feature("off")
 FEATURES = (
     Feature(

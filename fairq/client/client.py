@@ -174,8 +174,8 @@ class Client:
     def events(self, queue: str, after: int = 0, *, tenant: str | None = None) -> EventStream:
         """Follow what becomes of those tasks and batches that asked for `events`: `async for`, without an end.
 
-        It begins after the event of that id (0: with the oldest that is kept), so a client that keeps
-        the id of the last one that it has handled misses none; ids count up by one. `tenant`: whose, for operators.
+        It begins after the event of that id (0: with the oldest that is kept), so a client that keeps the id of
+        the last one that it has handled misses none; ids count up by one. `tenant`: whose, for operators.
         The iteration raises TooOld if what comes next is not kept any more, BadRequest if there is no event `after`.
         """
         asked = verbs.events(queue, after, tenant)  # checks the arguments
