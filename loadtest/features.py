@@ -24,7 +24,7 @@ UNREACHED = 1_000_000  # of limits: all rows do the same work
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 VERBS = ("enqueue", "claim", "ack")
 PRIORITIES = (25, 50, 75)
-PLACES = 5  # of a tenant's batch: the tasks of the other rounds are held until an acknowledgement makes room
+PLACES = 5  # of a tenant's batch: the tasks of the other rounds are pending until an acknowledgement makes room
 
 
 @frozen

@@ -469,7 +469,7 @@ async def due(p: Probe) -> None:
     # batches: one that was cancelled, and complete ones
     await p.store.open_batch(Q, tenant(0), "big", 10, (b"", b"", b""))
     await enqueue(p, tenant(0), tasks_of("big", range(s.many), batch="big"))
-    await p.measure("cancel_batch", f"of {s.many:,} tasks, held", Q, ("big",), rounds=1)
+    await p.measure("cancel_batch", f"of {s.many:,} tasks, pending", Q, ("big",), rounds=1)
     for n in range(min(2_000, s.many)):
         await p.store.open_batch(Q, tenant(n), f"empty-{n}", 0, (b"", b"", b""))
         await p.store.close_batch(Q, f"empty-{n}")

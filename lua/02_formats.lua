@@ -9,15 +9,15 @@
 --: QUEUE now:d clock:d level:d weight_sum:d running:d servable:d cursor:d origin:d epoch:d epoch_at:d estimate:d
 --:   estimate_sq:d share:d hungry:d blocked:d limited:d sweeping:d anchored:d last_lease:d stage:d kept_until:d
 --:   numbers:d minute:d lease_ms:d max_attempts:d retry_base_ms:d retry_cap_ms:d dead_keep_ms:d dead_keep:d
---:   events_keep:d reserve:B slots:I loans:I max_shares:B ready:d held:d delayed:d leased:d dead:d tasks_with_options:d
---:   remembered:d enqueued:d done:d buried:d expired:d cancelled:d | classes
+--:   events_keep:d reserve:B slots:I loans:I max_shares:B ready:d pending:d delayed:d leased:d dead:d
+--:   tasks_with_options:d remembered:d enqueued:d done:d buried:d expired:d cancelled:d | classes
 --: CLASS class:b count:I
 --: ACCOUNT weight:I base:d starts:d estimate:d leased:I loan:B ready:I slot:i class:b standing:B is_on_wake_list:B
 --:   is_odd:B
 --:   name:t1 books:rest | tag details
 --: BOOKS epoch:I entitled:d delivered:d done:d bytes:d
---: DETAILS tag:c4 held:I delayed:I dead:I theoretical_arrival:d tombstones:I priorities:B blocked:B limited:B cause:B
---:   out_at:d since:d | packed
+--: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d tombstones:I priorities:B blocked:B limited:B
+--:   cause:B out_at:d since:d | packed
 --: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d max_share:d
 --: HEADER version:B features:B max_attempts:H enqueued_at:d start_at:d expires_at:d tenant:t1
 --: MARK version:B lease:d
@@ -33,6 +33,6 @@
 --:   state:B events:B tenant:t1 on_complete:t2 on_success:t2 on_death:t2
 --: SCHEDULE version:B paused:B misfire:B next_at:d last_fired_at:d timing:rest
 --: TEMPLATE options:t2 payload:rest
---: SUMS ready:d held:d delayed:d leased:d dead:d tombstones:d starts:d bytes:d
+--: SUMS ready:d pending:d delayed:d leased:d dead:d tombstones:d starts:d bytes:d
 --: TALLY alive:d running:d admitted:d
 --: HOURS is_open:B changes_at:d text:rest

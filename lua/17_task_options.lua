@@ -75,9 +75,9 @@ end
 
 -- The task that holds a dedupe key, or nil.
 function task_options.holder_of(call, name, dedupe_key)
-  local held = redis.call('GET', task_options.unique_key(call, name, dedupe_key))
-  if not held then return nil end
-  local until_ms, id = held:match('^(%d+) (.*)$')
+  local holder = redis.call('GET', task_options.unique_key(call, name, dedupe_key))
+  if not holder then return nil end
+  local until_ms, id = holder:match('^(%d+) (.*)$')
   return (until_ms == '0' or tonumber(until_ms) > call.now) and id or nil
 end
 
@@ -93,12 +93,12 @@ end
 
 function task_options.hold_key(call, t, id, dedupe_key, period_ms)
   local at, until_ms = task_options.unique_key(call, t.name, dedupe_key), period_ms > 0 and call.now + period_ms or 0
-  local held = string.format('%.0f %s', until_ms, id)
+  local holder = string.format('%.0f %s', until_ms, id)
   if period_ms == 0 then
-    redis.call('SET', at, held)
+    redis.call('SET', at, holder)
     return
   end
-  redis.call('SET', at, held, 'PX', string.format('%.0f', period_ms + KEY_GRACE_MS))
+  redis.call('SET', at, holder, 'PX', string.format('%.0f', period_ms + KEY_GRACE_MS))
   note_kept(call, t, 'k', dedupe_key, #dedupe_key, period_ms)
 end
 

@@ -4,10 +4,10 @@
 -- becomes complete once, inside the call that ends its last task; what it then has to say (a notice, callback tasks) is
 -- part of that call. Tasks that are replayed later are no longer its own.
 --
--- Where there is a limit, a task needs a *place* to become ready, and keeps it while it is leased. Without one it is
--- held, in `held:<batch>` by priority and then in order. A task that ends, or is put off, gives its place back, and
--- when the call ends `refill` (24_enqueue.lua) hands free places to the held; so a lease that is given back, or was its
--- dead worker's, gets its own place again.
+-- Where there is a limit, a task needs a *batch slot* to become ready, and keeps it while it is leased. Without one it
+-- is pending, in `pending:<batch>` by priority and then in order. A task that ends, or is put off, gives its slot back,
+-- and when the call ends `refill` (24_enqueue.lua) hands free slots to pending tasks. So a lease that is given back, or
+-- was held by a worker that died, gets its own slot again.
 
 local OPENED, CLOSED, COMPLETE = 0, 1, 2
 local BATCH_STATES = {[OPENED] = 'open', [CLOSED] = 'closed', [COMPLETE] = 'complete'}
@@ -16,7 +16,7 @@ local BATCH_KEEP_MS = 86400000  -- how long complete batches are remembered
 local batches = {}  -- what other sections call
 do
 
-local PRIORITY_SPAN = 2 ^ 42  -- in the score of a held task, of one priority
+local PRIORITY_SPAN = 2 ^ 42  -- in the score of a pending task, of one priority
 
 -- A batch, to be changed: `batches.finish` writes it back. nil where there is none.
 local function batch(call, id)
@@ -47,43 +47,44 @@ local function members_key(call, id)
   return key(call, 'members:' .. task_options.of(call, id).batch)
 end
 
-function batches.held_key(call, id)
-  return key(call, 'held:' .. task_options.of(call, id).batch)
+function batches.pending_key(call, id)
+  return key(call, 'pending:' .. task_options.of(call, id).batch)
 end
 
-function batches.count_held(call, t, count)
+function batches.count_pending(call, t, count)
   local d = accounts.details_of(call, t)
-  d.held, call.queue.held = d.held + count, call.queue.held + count
+  d.pending, call.queue.pending = d.pending + count, call.queue.pending + count
 end
 
--- The score of a held task.
+-- The score of a pending task.
 function batches.score(priority, order) return priority * PRIORITY_SPAN + order end
 
--- Of ids that are to become ready, those that have a place; the others are held.
-function batches.find_places(call, t, ids)
-  local placed = {}
+-- Of ids that are to become ready, those that get a batch slot; the others become pending.
+function batches.take_slots(call, t, ids)
+  local with_slots = {}
   for _, id in ipairs(ids) do
     local b = batches.of_task(call, id)
     if b and b.max_running > 0 and b.admitted >= b.max_running then
       b.sequence = b.sequence + 1
-      redis.call('ZADD', batches.held_key(call, id), batches.score(task_options.of(call, id).priority, b.sequence), id)
-      batches.count_held(call, t, 1)
+      local score = batches.score(task_options.of(call, id).priority, b.sequence)
+      redis.call('ZADD', batches.pending_key(call, id), score, id)
+      batches.count_pending(call, t, 1)
     else
       if b then b.admitted = b.admitted + 1 end
-      placed[#placed + 1] = id
+      with_slots[#with_slots + 1] = id
     end
   end
-  return placed
+  return with_slots
 end
 
-function batches.give_place_back(call, id)
+function batches.give_slot_back(call, id)
   local b = batches.of_task(call, id)
   if b then b.admitted = b.admitted - 1 end
 end
 
-function batches.take_out_held(call, t, id)
-  if not batches.of_task(call, id) or redis.call('ZREM', batches.held_key(call, id), id) == 0 then return false end
-  batches.count_held(call, t, -1)
+function batches.take_out_pending(call, t, id)
+  if not batches.of_task(call, id) or redis.call('ZREM', batches.pending_key(call, id), id) == 0 then return false end
+  batches.count_pending(call, t, -1)
   return true
 end
 

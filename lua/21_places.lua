@@ -1,7 +1,7 @@
 -- The places that tasks wait in: ready lists, delayed sets, dead letters.
 --
 -- A task is in exactly one of: ready (a list per tenant and priority), delayed (a sorted set per tenant, score
--- start_at_ms), held (18_batches.lua), leased (26_leases.lua), dead (`dead`).
+-- start_at_ms), pending (18_batches.lua), leased (26_leases.lua), dead (`dead`).
 --
 -- A task that expires inside a ready list cannot be cut out of it in O(1). Its entry stays behind as a *tombstone*,
 -- counted in `tombstone:<tenant>` (and all of them in details.tombstones), and the call that pops it passes over it.
@@ -33,7 +33,7 @@ local function count_ready(call, t, count)
   end
 end
 
--- ids go to the ends of their lists, or (push = 'LPUSH') to the heads; those without a place in their batch are held.
+-- ids go to the ends of their lists, or (push = 'LPUSH') to the heads; those without a batch slot become pending.
 function places.put_ready(call, t, ids, push)
   push = push or 'RPUSH'
   if call.queue.tasks_with_options == 0 then
@@ -42,7 +42,7 @@ function places.put_ready(call, t, ids, push)
     return
   end
   task_options.read(call, ids)
-  ids = batches.find_places(call, t, ids)
+  ids = batches.take_slots(call, t, ids)
   count_ready(call, t, #ids)
   local lists = {}
   for _, id in ipairs(ids) do
@@ -154,9 +154,9 @@ function places.take_out(call, t, id)
   local is_delayed = accounts.details_of(call, t).delayed > 0
   if is_delayed and redis.call('ZREM', key(call, 'delayed:' .. t.name), id) == 1 then
     places.count_delayed(call, t, -1)
-  elseif not batches.take_out_held(call, t, id) then
+  elseif not batches.take_out_pending(call, t, id) then
     make_tombstone(call, t, id)
-    batches.give_place_back(call, id)
+    batches.give_slot_back(call, id)
   end
 end
 

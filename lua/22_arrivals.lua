@@ -92,7 +92,7 @@ end
 function arrivals.exceeded(call, new)
   local t = accounts.named(call, new.name)
   local d = accounts.details_of(call, t)
-  local l, waiting = limits.of(call, t), t.ready + d.held + d.delayed
+  local l, waiting = limits.of(call, t), t.ready + d.pending + d.delayed
   local task_ms = math.max(t.estimate / math.max(t.leased, 1), l.rate > 0 and 1000 / l.rate or 1)
   if d.tombstones >= MAX_TOMBSTONES then return 'queued', RETRY_MS[2] end
   local excess = waiting + #new.ready + #new.delayed / 2 - l.queued

@@ -1,15 +1,15 @@
 -- The verb `enqueue`; and what follows for batches (18_batches.lua) when their tasks change, callback tasks among it.
 do
 
--- Gives free places to held tasks, the most urgent first; not while the batch is being cancelled.
+-- Gives free batch slots to pending tasks, the most urgent first; not while the batch is being cancelled.
 local function refill(call, id, b)
   local free = b.max_running > 0 and math.min(b.max_running - b.admitted, TASKS_PER_CALL) or 0
   if free > 0 and b.state == CLOSED and redis.call('ZSCORE', key(call, 'cancelling'), id) then return end
-  local ids = free > 0 and redis.call('ZRANGE', key(call, 'held:' .. id), 0, free - 1) or {}
+  local ids = free > 0 and redis.call('ZRANGE', key(call, 'pending:' .. id), 0, free - 1) or {}
   if #ids == 0 then return end
   local t = accounts.touch_named(call, b.tenant)
-  redis.call('ZREM', key(call, 'held:' .. id), unpack(ids))
-  batches.count_held(call, t, -#ids)
+  redis.call('ZREM', key(call, 'pending:' .. id), unpack(ids))
+  batches.count_pending(call, t, -#ids)
   places.put_ready(call, t, ids)
 end
 
@@ -31,7 +31,7 @@ local function complete(call, id, b)
   if b.done == b.total then call_back(call, id, b, '-success', b.on_success) end
 end
 
--- Brings the batches of changed tasks up to date: places for held tasks, completion, callbacks. Comes before `close`.
+-- Brings the batches of changed tasks up to date: slots for pending tasks, completion, callbacks. Before `close`.
 function batches.finish(call)
   if not call.batches then return end
   local ids = {}

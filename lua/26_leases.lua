@@ -121,7 +121,7 @@ function leases.finish(call, id, lease, until_ms, is_worked)
   leave(call, lease, 1)
   if call.queue.tasks_with_options > 0 then
     batches.count_running(call, id, -1)
-    batches.give_place_back(call, id)
+    batches.give_slot_back(call, id)
   end
   charges.lease(call, t, lease.began_at, until_ms, is_worked)
   return t

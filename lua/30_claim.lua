@@ -72,7 +72,7 @@ end
 local function bury_late(call, claim)
   for _, each in ipairs(claim.late) do
     local run = each.run
-    batches.give_place_back(call, each.id)
+    batches.give_slot_back(call, each.id)
     if run then redis.call('HDEL', key(call, 'runs'), each.id) end
     places.put_dead(call, each.t, each.id, EXPIRED, run or places.NO_RUN)
   end

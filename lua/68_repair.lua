@@ -2,8 +2,8 @@
 -- goes on from call to call, what is not to be there, and where each task is.
 --
 -- Authority. The records in `tasks` say which tasks there are. Of each: a death in `dead` means dead, else a run that
--- is leased means leased, else an entry in its tenant's `delayed` set or its batch's `held` set means that, else it is
--- ready. All else (lists, tombstones, counts, accounts' counts, seats, groups and deadlines, watches) follows from
+-- is leased means leased, else an entry in its tenant's `delayed` set or its batch's `pending` set means that, else it
+-- is ready. All else (lists, tombstones, counts, accounts' counts, seats, groups and deadlines, watches) follows from
 -- that, and only what differs is written: of a sound queue nothing but the deadlines of its leases.
 --
 -- A repair is a stack of *jobs*; a call takes the topmost, page by page, until it has looked at WORK elements. A job
@@ -243,8 +243,8 @@ function repairs.batch_of(call, fact)
   return b and b.state ~= COMPLETE and b.created_at == asked.opened_at and b or nil
 end
 
-function jobs.held(call, job)
-  return prune_tasks(call, job, 'held:' .. job.rest, 'held', function(fact, _, id)
+function jobs.pending(call, job)
+  return prune_tasks(call, job, 'pending:' .. job.rest, 'pending', function(fact, _, id)
     return fact.place == 'waiting' and repairs.batch_of(call, fact) and fact.asked.batch == job.rest
       and not redis.call('ZSCORE', key(call, 'delayed:' .. fact.header.tenant), id)
   end)

@@ -35,7 +35,7 @@ function jobs.batches(call, job)
   for i = 1, #flat, 2 do
     local b = BATCH.unpack(flat[i + 1])
     repairs.add_kept(call, b.tenant, batches.bytes_of(b))
-    repairs.ask(call, 'held', flat[i])
+    repairs.ask(call, 'pending', flat[i])
     repairs.ask(call, 'members', flat[i])
   end
   return is_last
@@ -59,11 +59,11 @@ local function add_missing(call, wanted)
   end
 end
 
-local function is_held(call, id, fact)
-  return repairs.batch_of(call, fact) and redis.call('ZSCORE', key(call, 'held:' .. fact.asked.batch), id)
+local function is_pending(call, id, fact)
+  return repairs.batch_of(call, fact) and redis.call('ZSCORE', key(call, 'pending:' .. fact.asked.batch), id)
 end
 
--- Says of the waiting tasks whether they are delayed, held or ready.
+-- Says of the waiting tasks whether they are delayed, pending or ready.
 local function find_waiting(call, ids, facts)
   local of = {}
   for _, id in ipairs(ids) do
@@ -76,7 +76,7 @@ local function find_waiting(call, ids, facts)
   for name, own in pairs(of) do
     for i, start_at in ipairs(redis.call('ZMSCORE', key(call, 'delayed:' .. name), unpack(own))) do
       local fact = facts[own[i]]
-      fact.place = start_at and 'delayed' or is_held(call, own[i], fact) and 'held' or 'ready'
+      fact.place = start_at and 'delayed' or is_pending(call, own[i], fact) and 'pending' or 'ready'
     end
   end
 end

@@ -20,7 +20,7 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 cursor ("0" to begin)  4 count (1..500)  then names (if any: cursor and count are
 --         not used)
---   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, held, delayed, leased,
+--   out   next cursor ("0" at the end), then per tenant: name, weight (thousandths), ready, pending, delayed, leased,
 --         dead, done, delivered, entitled (since the tenant was first seen; ms or tasks), is_eligible, blocked (1
 --         paused, 2 closed, 4 out of tokens, added up), limited (1: there are limits of its own), bytes (of tasks that
 --         wait)
@@ -44,7 +44,7 @@ function verbs.tenants(keys, args)
     local d = accounts.details_of(call, t)
     local books = accounts.books_of(call, t)
     local delivered = books.delivered + (call.queue.share == SHARE_TIME and accounts.age_of(call, t) or 0)
-    for _, value in ipairs({t.weight, t.ready, d.held, d.delayed, t.leased, d.dead, books.done, delivered,
+    for _, value in ipairs({t.weight, t.ready, d.pending, d.delayed, t.leased, d.dead, books.done, delivered,
       seats.entitled_to(call, t), t.slot ~= OUT and 1 or 0, d.blocked, d.limited, books.bytes}) do
       name = name .. ' ' .. text(value)
     end
@@ -75,8 +75,8 @@ local function state_of(call, id, record, run, packed_death)
     local at, claim = lease_facts(call, id, run)
     return {'leased', tenant, attempt, at, claim, message, run.lease}
   end
-  if task_options.of(call, id).batch ~= '' and redis.call('ZSCORE', batches.held_key(call, id), id) then
-    return {'held', tenant, attempt, '0', '', message, 0}
+  if task_options.of(call, id).batch ~= '' and redis.call('ZSCORE', batches.pending_key(call, id), id) then
+    return {'pending', tenant, attempt, '0', '', message, 0}
   end
   local start_at = redis.call('ZSCORE', key(call, 'delayed:' .. tenant), id)
   return {start_at and 'delayed' or 'ready', tenant, attempt, start_at or '0', '', message, 0}
@@ -85,9 +85,9 @@ end
 -- tasks(keys, argv): what is known of tasks.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then ids (at most 500)
---   out   per id: {state, tenant, attempt, at_ms, detail, error, lease}; state is ready, held (by its batch's limit),
---         delayed (at: start), leased (at: lease deadline, detail: worker, lease: its number), dead (at: death, detail:
---         reason), done or cancelled (not long ago; no attempt is told), or unknown
+--   out   per id: {state, tenant, attempt, at_ms, detail, error, lease}; state is ready, pending (without a batch
+--         slot), delayed (at: start), leased (at: lease deadline, detail: worker, lease: its number), dead (at: death,
+--         detail: reason), done or cancelled (not long ago; no attempt is told), or unknown
 function verbs.tasks(keys, args)
   local call, ids, out = calls.ask(keys, args), {unpack(args, 3)}, {}
   if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'ids') end

@@ -21,8 +21,8 @@ end
 local function place_of(call, t, id, state)
   local ahead, is_exact, b = t.ready, false, nil
   if state == 'ready' then ahead, is_exact = count_ahead(call, t, id) end
-  if state == 'held' then
-    ahead, is_exact, b = redis.call('ZRANK', batches.held_key(call, id), id), true, batches.of_task(call, id)
+  if state == 'pending' then
+    ahead, is_exact, b = redis.call('ZRANK', batches.pending_key(call, id), id), true, batches.of_task(call, id)
   end
   return {ahead = ahead, is_exact = is_exact and 1 or 0, batch_max_running = b and b.max_running or 0}
 end
@@ -31,7 +31,7 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 id
 --   out   now_ms, what `tasks` tells of it, then of one that waits: name, value, name, value, ... (numbers as text):
---         ahead (tasks of its tenant before it, at least; held: of its batch; delayed: all that are ready now),
+--         ahead (tasks of its tenant before it, at least; pending: of its batch; delayed: all that are ready now),
 --         is_exact, batch_max_running; its tenant's account, the limits that hold for it (max_running: also by its max
 --         share), is_awake (it is served next) and competes (its weight is in queue_weight_sum);
 --         the queue's account, after `queue_`, queue_slots, and queue_kept (how many of them are kept for tenants that
@@ -42,7 +42,7 @@ function verbs.why(keys, args)
   local call, id = calls.ask(keys, args), args[3]
   local row = verbs.tasks(keys, {args[1], args[2], id})[1]
   local out, state = {call.now, row}, row[1]
-  if state ~= 'ready' and state ~= 'held' and state ~= 'delayed' then return out end
+  if state ~= 'ready' and state ~= 'pending' and state ~= 'delayed' then return out end
   local q, t = call.queue, accounts.named(call, row[2])
   local holds, facts = limits.of(call, t), place_of(call, t, id, state)
   for _, name in ipairs({'weight', 'estimate', 'ready', 'leased'}) do facts[name] = t[name] end

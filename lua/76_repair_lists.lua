@@ -191,8 +191,8 @@ local function put_lost(call, name, id, fact, touched)
     sums.delayed = sums.delayed + 1
     if tally then tally.admitted = tally.admitted - 1 end
   elseif b and b.max_running > 0 and tally.admitted > b.max_running then
-    b.sequence, tally.admitted, sums.held = b.sequence + 1, tally.admitted - 1, sums.held + 1
-    redis.call('ZADD', key(call, 'held:' .. fact.asked.batch), batches.score(priority, b.sequence), id)
+    b.sequence, tally.admitted, sums.pending = b.sequence + 1, tally.admitted - 1, sums.pending + 1
+    redis.call('ZADD', key(call, 'pending:' .. fact.asked.batch), batches.score(priority, b.sequence), id)
     redis.call('HSET', key(call, 'batches'), fact.asked.batch, BATCH.pack(b))
   else
     local is_tombstone = redis.call('HEXISTS', key(call, 'tombstone:' .. name), priorities.field(id, priority)) == 1

@@ -2,7 +2,7 @@
 do
 
 local jobs, part, note, add = repairs.jobs, repairs.part, repairs.note, repairs.add
-local COUNTS = {'ready', 'held', 'delayed', 'leased', 'dead'}
+local COUNTS = {'ready', 'pending', 'delayed', 'leased', 'dead'}
 
 -- Sets what differs in a record; returns whether anything did.
 local function correct(call, kind, record, values)
@@ -140,7 +140,7 @@ local function mend_counts(call, t, d)
   limits.block(blocked, BLOCKED_CLOSED, hours and HOURS.unpack(hours).is_open == 0)
   local is_wrong = correct(call, 'accounts', t, {ready = sums.ready, leased = sums.leased, starts = sums.starts})
   is_wrong = correct(call, 'accounts', accounts.books_of(call, t), {bytes = sums.bytes}) or is_wrong
-  is_wrong = correct(call, 'accounts', d, {held = sums.held, delayed = sums.delayed, dead = sums.dead,
+  is_wrong = correct(call, 'accounts', d, {pending = sums.pending, delayed = sums.delayed, dead = sums.dead,
     tombstones = sums.tombstones, blocked = blocked.blocked,
     priorities = redis.call('ZCARD', key(call, 'priorities:' .. t.name)),
     limited = redis.call('HEXISTS', key(call, 'limits'), t.name)}) or is_wrong
@@ -215,7 +215,7 @@ function jobs.dead_counts(call, job)
   end)
 end
 
--- What batches count; then places that are free go to the held, as whenever a batch has changed.
+-- What batches count; then places that are free go to pending tasks, as whenever a batch has changed.
 function jobs.tallies(call, job)
   local flat, is_last = repairs.scan(call, job, 'batches', 10)
   call.batches = false

@@ -20,7 +20,7 @@ local MARKED_MINUTES = 5000  -- before now, in which there may be marks
 local OF_TENANT = {
   'ready:', 'priorities:', 'tombstone:', 'delayed:', 'events:', 'deaths:', 'schedules:', 'repair:ready:',
 }
-local OF_BATCH = {'members:', 'held:'}
+local OF_BATCH = {'members:', 'pending:'}
 local OF_RUN = {'progress:'}
 local FIXED = {
   'tenants', 'accounts', 'limits', 'parked', 'sweep', 'opening_hours', 'opening_changes', 'wake',
@@ -162,7 +162,7 @@ end
 -- What a queue holds: {name, how many, ...}.
 local function contents(call)
   local q, out = call.queue, {}
-  for _, name in ipairs({'ready', 'held', 'delayed', 'leased', 'dead'}) do
+  for _, name in ipairs({'ready', 'pending', 'delayed', 'leased', 'dead'}) do
     out[#out + 1], out[#out + 2] = name, q[name]
   end
   out[#out + 1], out[#out + 2] = 'schedules', redis.call('ZCARD', key(call, 'fires'))
@@ -179,16 +179,16 @@ end
 --   flags allow-oom
 function verbs.block_queue(keys, args)
   local call = calls.open_any(keys, args)
-  local q, held = call.queue, contents(call)
+  local q, counts = call.queue, contents(call)
   local may_purge, is_known = check_whole(args[3], 'purge', 0, 1), check_whole(args[4], 'known', 0, 1)
-  if q.stage == DELETING then return {'ok', unpack(held)} end
+  if q.stage == DELETING then return {'ok', unpack(counts)} end
   if q.stage == UNMADE and is_known == 0 then return {'gone'} end
-  for i = 2, #held, 2 do
-    if held[i] > 0 and may_purge == 0 then return {'not_empty', unpack(held)} end
+  for i = 2, #counts, 2 do
+    if counts[i] > 0 and may_purge == 0 then return {'not_empty', unpack(counts)} end
   end
   q.stage = DELETING
   calls.close(call)
-  return {'ok', unpack(held)}
+  return {'ok', unpack(counts)}
 end
 
 -- empty_queue(keys, argv): delete some of what a blocked queue holds.

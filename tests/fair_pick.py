@@ -40,7 +40,7 @@ class Tenant:
     loan: int = 0
     dead: int = 0
     done: int = 0
-    held: int = 0
+    pending: int = 0
     ready: deque[str] = field(default_factory=deque)
     delayed: dict[str, float] = field(default_factory=dict)
 

@@ -96,9 +96,9 @@ class Limiting:
         for name in names:
             self.meter(self.touch(name))
 
-    def exceeded(self, t: Tenant, ready: int, delayed: int, size: int, held: int) -> str:
-        """Say which limit new tasks would exceed; `size` and `held` are what waits already."""
-        waiting = len(t.ready) + held + len(t.delayed)
+    def exceeded(self, t: Tenant, ready: int, delayed: int, size: int, pending: int) -> str:
+        """Say which limit new tasks would exceed; `size` and `pending` are what waits already."""
+        waiting = len(t.ready) + pending + len(t.delayed)
         excess = {
             "queued": waiting + ready + delayed,
             "stored_bytes": size,

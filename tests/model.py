@@ -60,7 +60,7 @@ class Batch:
     dead: int = 0
     cancelled: int = 0
     members: dict[str, float] = field(default_factory=dict)
-    held: dict[str, float] = field(default_factory=dict)  # priority and order
+    pending: dict[str, float] = field(default_factory=dict)  # priority and order
 
     @property
     def bytes(self) -> int:
@@ -179,12 +179,12 @@ class Model(Scheduling):
         self.now = now
 
     def put_ready(self, t: Tenant, id: str, at_head: bool = False) -> None:
-        """Put a task on its tenant's list, among those of its priority; without a place in its batch it is held."""
+        """Put a task on its tenant's list, among those of its priority; without a place in its batch it is pending."""
         priority, b = self.records[id].priority, self.batch_of(id)
         if b and 0 < b.max_running <= b.admitted:
             b.sequence += 1
-            b.held[id] = priority * 2**42 + b.sequence
-            t.held += 1
+            b.pending[id] = priority * 2**42 + b.sequence
+            t.pending += 1
             return
         if b:
             b.admitted += 1
@@ -249,8 +249,8 @@ class Model(Scheduling):
         t, b = self.touch(self.records[id].tenant.name), self.batch_of(id)
         if t.delayed.pop(id, None) is not None:
             return
-        if b and b.held.pop(id, None) is not None:
-            t.held -= 1
+        if b and b.pending.pop(id, None) is not None:
+            t.pending -= 1
             return
         t.ready.remove(id)
         if b:
@@ -284,16 +284,16 @@ class Model(Scheduling):
             self.counts["enqueued"] += 1
 
     def finish_batches(self, now: float) -> None:
-        """Hand free places to the held, complete what is at its end, and call back."""
+        """Hand free places to pending tasks, complete what is at its end, and call back."""
         for name, b in sorted(self.batches.items()):
             if b.state == "complete":
                 continue
             if b.max_running:
-                t = self.touch(b.tenant) if b.held and b.admitted < b.max_running else self.tenants.get(b.tenant)
-                for id in first_by_score(b.held, max(0, b.max_running - b.admitted)):
+                t = self.touch(b.tenant) if b.pending and b.admitted < b.max_running else self.tenants.get(b.tenant)
+                for id in first_by_score(b.pending, max(0, b.max_running - b.admitted)):
                     assert t
-                    del b.held[id]
-                    t.held -= 1
+                    del b.pending[id]
+                    t.pending -= 1
                     self.put_ready(t, id)
             if b.dead and b.callbacks.get("death"):
                 self.call_back(name, "death", now)
@@ -428,7 +428,7 @@ class Model(Scheduling):
                 new[id] = Task(t, start_at, expires_at, attempts, *asked, size=given.get("size", 2)), given
         starts = [task.start_at > now for task, _ in new.values()]
         size = self.bytes_of(t) + sum(task.size for task, _ in new.values())
-        if new and (which := self.exceeded(t, starts.count(False), starts.count(True), size, t.held)):
+        if new and (which := self.exceeded(t, starts.count(False), starts.count(True), size, t.pending)):
             return [f"FAIRQ quota_exceeded {which}"]
         for id, (task, given) in new.items():
             self.add(id, task, given.get("window", 0), now)

@@ -44,7 +44,7 @@ def queue_state(model: Model) -> dict[str, float]:
         "delayed": sum(len(t.delayed) for t in everyone),
         "leased": len(model.leases),
         "dead": len(model.dead),
-        "held": sum(t.held for t in everyone),
+        "pending": sum(t.pending for t in everyone),
         "tasks_with_options": sum(
             task.priority != 50 or any((task.key, task.result_ttl, task.batch, task.events))
             for task in model.records.values()
@@ -58,7 +58,7 @@ def share(model: Model, name: str) -> dict[str, float]:
     return {
         "weight": t.weight,
         "ready": len(t.ready),
-        "held": t.held,
+        "pending": t.pending,
         "delayed": len(t.delayed),
         "leased": t.leased,
         "dead": t.dead,
@@ -93,7 +93,7 @@ def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, 
     if id in model.leases:
         return ("leased", t.name, run.attempt, model.leases[id], run.worker, run.error)
     b = model.batch_of(id)
-    state = "delayed" if id in t.delayed else "held" if b and id in b.held else "ready"
+    state = "delayed" if id in t.delayed else "pending" if b and id in b.pending else "ready"
     return (state, t.name, run.attempt, t.delayed.get(id, 0), "", run.error)
 
 

@@ -83,11 +83,11 @@ def delete(
     """Delete an empty queue with its settings, limits and tenants' accounts; an enqueue makes it again."""
 
     found = run_with(server or Server(), lambda client: client.delete_queue(queue, purge=purge))
-    held = {name: count for name, count in found.items() if count}
+    contents = {name: count for name, count in found.items() if count}
     if json:
-        print_json({"queue": queue, "held": held})
+        print_json({"queue": queue, "contents": contents})
     else:
-        what = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in held.items())
+        what = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in contents.items())
         print(f"{queue}: deleted" + (f", with {what}" if what else ""))
 
 

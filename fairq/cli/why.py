@@ -23,7 +23,7 @@ def why(queue: str, task_id: str, *, json: Json = False, server: Server | None =
 
 def say(why: Why) -> Iterator[str]:
     """Yield the lines to print: the task's state, its causes, its start."""
-    if why.state not in ("ready", "held", "delayed"):
+    if why.state not in ("ready", "pending", "delayed"):
         yield f"{why.id} is {why.state}: it does not wait."
         return
     yield f"{why.id} is {why.state}" + (", and waits:" if why.causes else ", and about to start.")
@@ -38,7 +38,7 @@ def say(why: Why) -> Iterator[str]:
 def _say_cause(cause: Cause, why: Why) -> str:
     at_least = "" if why.is_ahead_exact else "at least "
     whom = "the queue" if cause.startswith("queue") else "its tenant"
-    whose = "its batch" if why.state == "held" else "its tenant"
+    whose = "its batch" if why.state == "pending" else "its tenant"
     until = f" until {_moment(why.until_ms, why.now_ms)}" if why.until_ms else ""
     match cause:
         case "queue_repairing":

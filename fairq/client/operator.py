@@ -44,10 +44,10 @@ class OperatorClient(Client):
 
         Raises: NotFound, NotEmpty.
         """
-        held: dict[str, int] | None = None
+        contents: dict[str, int] | None = None
         async for step in self.deleting_queue(queue, purge=purge):
-            held = step.held if held is None else held
-        return held or {}
+            contents = step.contents if contents is None else contents
+        return contents or {}
 
     async def deleting_queue(self, queue: str, *, purge: bool = False) -> AsyncGenerator[Deletion, None]:
         """Delete a queue step by step; each step takes up to two seconds. Raises: NotFound, NotEmpty."""

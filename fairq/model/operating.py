@@ -47,4 +47,4 @@ class Deletion:
     """How far the deletion of a queue is: `ok`, `more` or `gone`; and what it held when it began."""
 
     outcome: str
-    held: dict[str, int] = field(factory=dict)
+    contents: dict[str, int] = field(factory=dict)

@@ -94,7 +94,7 @@ class QueueState:
 
     queue: str
     ready: int
-    held: int
+    pending: int
     delayed: int
     leased: int
     dead: int

@@ -188,7 +188,7 @@ class TaskState:
     """
 
     id: str
-    state: Literal["ready", "held", "delayed", "leased", "dead", "done", "cancelled", "unknown"]
+    state: Literal["ready", "pending", "delayed", "leased", "dead", "done", "cancelled", "unknown"]
     tenant: str = ""
     attempt: int = 0
     at_ms: int = 0

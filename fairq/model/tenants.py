@@ -16,7 +16,7 @@ class TenantState:
     tenant: str
     weight: float
     ready: int
-    held: int
+    pending: int
     delayed: int
     leased: int
     dead: int

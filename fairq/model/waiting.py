@@ -8,7 +8,7 @@ A task waits for all of its causes to end; the first one told is the one to look
 3. `start`, `retry`: its own start, or that of its next attempt, has not come.
 4. `no_worker`: none is attached that takes tasks of the queue.
 5. `rate`, `max_running`, `batch_max_running`: a limit of its tenant, or of its batch.
-6. `backlog`: other tasks of its tenant (held: of its batch) come first, or have the slots.
+6. `backlog`: other tasks of its tenant (pending: of its batch) come first, or have the slots.
 7. `reserve`: the slots that are left are kept for tenants that have nothing running.
 8. `share`: other tenants' tasks have the slots.
 
@@ -151,7 +151,7 @@ class Waiting:
 class Why:
     """Why a task waits: its causes, the first to look at first; none if it does not, or is about to start.
 
-    `ahead`: how many tasks of its tenant (held: of its batch) come before it; at least so many, unless that is exact.
+    `ahead`: how many tasks of its tenant (pending: of its batch) come before it, at least, unless that is exact.
     `until_ms`: before when a clock does not let it start. `starts_at_ms`: when it may start, if all goes on as it does;
     None where nothing can be said. `share`: its tenant's part of the queue's slots, once it is let in. `kept`: slots,
     of `kept_of` in all, that are kept for tenants with nothing running, where all others are in use.
@@ -222,7 +222,7 @@ def _causes(task: Waiting, facts: Facts, slots: float) -> list[Cause]:
         "no_worker": not slots,
         "rate": is_ready and bool(blocked & RATE_LIMITED),
         "max_running": is_ready and is_at_max_running,
-        "batch_max_running": task.state == "held",
+        "batch_max_running": task.state == "pending",
         "backlog": task.state != "delayed" and (facts.ahead > 0 or is_own),
         "reserve": is_ready and not blocked and not is_at_max_running and facts.is_kept_out,
         "share": is_ready and not blocked and not is_at_max_running and is_full and others > 0,
@@ -254,9 +254,9 @@ def _wait_ms(task: Waiting, facts: Facts, slots: float) -> float:
     """Return how long it waits for slots and places, at its tenant's slowest pace."""
     if not slots:
         return FOREVER
-    ahead = facts.ahead + (facts.ready if task.state == "held" else 0)
+    ahead = facts.ahead + (facts.ready if task.state == "pending" else 0)
     is_free = facts.queue_leased < slots and not facts.is_kept_out
-    if is_free and not ahead and task.state != "held" and not 0 < facts.max_running <= facts.leased:
+    if is_free and not ahead and task.state != "pending" and not 0 < facts.max_running <= facts.leased:
         return 0
     if not facts.task_ms:
         return FOREVER
@@ -269,6 +269,6 @@ def _wait_ms(task: Waiting, facts: Facts, slots: float) -> float:
     if facts.max_running:
         room = max(0, facts.max_running - facts.leased)
         waits.append(max(0, ahead + 1 - room) * facts.task_ms / facts.max_running)
-    if task.state == "held" and facts.batch_max_running:
+    if task.state == "pending" and facts.batch_max_running:
         waits.append((facts.ahead + 1) * facts.task_ms / facts.batch_max_running)
     return max(waits)

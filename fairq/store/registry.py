@@ -31,7 +31,7 @@ class Deletion(NamedTuple):
     """A deletion's outcome: `ok` (done), `more` (to be repeated) or `gone` (no such queue); what the queue held."""
 
     outcome: str
-    held: Mapping[str, int]
+    contents: Mapping[str, int]
 
 
 @define(eq=False)
@@ -92,22 +92,22 @@ class Registry:
         deadline, prefix = trio.current_time() + seconds, keys.queue_prefix(queue)
         entry = await self.connection.call("HGET", keys.QUEUES, queue)
         outcome, *pairs = await self.call(prefix, "block_queue", int(purge), int(entry is not None))
-        held = {name.decode(): count for name, count in zip(pairs[::2], pairs[1::2], strict=True)}
+        contents = {name.decode(): count for name, count in zip(pairs[::2], pairs[1::2], strict=True)}
         if outcome == b"not_empty":
-            what = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in held.items() if count)
+            what = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in contents.items() if count)
             raise NotEmpty(f"queue {queue} is not empty: {what}", field="purge")
         if outcome == b"gone":
             return Deletion("gone", {})
         await self._tell(keys.DELETION_BEGUN, queue)
         while (outcome := await self.call(prefix, "empty_queue")) == b"more":
             if trio.current_time() >= deadline:
-                return Deletion("more", held)
+                return Deletion("more", contents)
         if outcome == b"done":  # else another caller has finished it
             if entry is not None:
                 await self.call(keys.REGISTRY, "remove_queue", queue, entry)
             await self._tell(keys.DELETION_ENDED, queue)  # before the queue can be made again
             await self.call(prefix, "drop_queue")
-        return Deletion("ok", held)
+        return Deletion("ok", contents)
 
     async def _tell(self, what: str, queue: str) -> None:
         """Tell all servers to forget a queue; the message may be lost."""

@@ -17,7 +17,7 @@ from fairq.model.tenants import TenantState
 from fairq.model.waiting import CLOSED, PAUSED, RATE_LIMITED, REPAIRING
 from fairq.store.records import unpack_record
 
-_COUNTS = ("ready", "held", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
+_COUNTS = ("ready", "pending", "delayed", "leased", "dead", "enqueued", "done", "expired", "cancelled")
 
 _DELETING = 2  # a queue's stage: lua/78_delete.lua
 
@@ -49,13 +49,13 @@ def limits_of(reply: Sequence[bytes]) -> Limits:
 
 def tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantState:
     """Read a row of `tenants`; its shares are divided by `unit`."""
-    weight, ready, held, delayed, leased, dead, done, delivered, entitled, *rest = values
+    weight, ready, pending, delayed, leased, dead, done, delivered, entitled, *rest = values
     eligible, blocked, limited, size = (int(value) for value in rest)
     return TenantState(
         tenant=tenant,
         weight=weight / 1000,
         ready=int(ready),
-        held=int(held),
+        pending=int(pending),
         delayed=int(delayed),
         leased=int(leased),
         dead=int(dead),

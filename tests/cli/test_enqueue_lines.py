@@ -62,7 +62,7 @@ def test_each_line_is_a_task_of_one_batch(commands: Commands, server: ServerThre
     assert (done.json["state"], done.json["total"], done.json["max_running"]) == ("closed", 1204, 7)
     assert server.served is not None
     queue = server.call(server.served.app.store.queue, "emails")
-    assert (queue.ready, queue.held) == (7, 1197)
+    assert (queue.ready, queue.pending) == (7, 1197)
     (first, *_) = commands("tasks", "peek", "emails", "--count", "1", "--json", token=ADA).json
     assert (first["payload"], first["id"]) == ("line 0", f"{done.json['id']}-1")
 

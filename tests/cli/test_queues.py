@@ -33,7 +33,7 @@ def test_an_empty_queue_is_deleted(commands: Commands) -> None:
     assert commands("queues", "delete", "emails").out == "emails: deleted\n"
     commands.enqueue("emails", "1")
     done = commands("queues", "delete", "emails", "--purge", "--json")
-    assert (done.code, done.json) == (0, {"queue": "emails", "held": {"ready": 1}})
+    assert (done.code, done.json) == (0, {"queue": "emails", "contents": {"ready": 1}})
 
 
 def test_who_may_not_delete_or_says_it_wrong(commands: Commands) -> None:

@@ -14,7 +14,7 @@ from .harness import Commands
 
 
 @pytest.mark.parametrize("cause", get_args(Cause))
-@pytest.mark.parametrize("state", ["ready", "held", "delayed"])
+@pytest.mark.parametrize("state", ["ready", "pending", "delayed"])
 def test_every_cause_is_said_in_words(cause: Cause, state: str) -> None:
     text = "\n".join(say(Why("ada/t", state, 0, [cause], 35_000, 34_000, 7, True, 2, 0.25, 8, 2, 1, 0.5)))
     assert text.startswith(f"ada/t is {state}, and waits:\n- ")

@@ -221,7 +221,7 @@ async def test_the_state_tells_how_far_it_is(served: Served, ada: fairq.Client, 
         assert (state.id, state.state, state.max_running, counts(state)) == ("report-1", "open", 2, (0, 0, 0, 0, 0, 0))
         assert state.completed_at_ms == 0
         tasks = await batch.add_many(["a", "b", "c", "d"], ids=["a", "b", "c", "d"], max_attempts=1)
-        assert [(await task.state()).state for task in tasks] == ["ready", "ready", "held", "held"]
+        assert [(await task.state()).state for task in tasks] == ["ready", "ready", "pending", "pending"]
         async with raw(served, WORKER) as worker:
             await worker.attach("emails", credit=4)
             one, two = await worker.pushed(2)

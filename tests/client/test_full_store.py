@@ -104,7 +104,7 @@ async def test_everything_there_is_drains_to_nothing(
 
     async def is_drained() -> bool:
         row = await served.app.store.queue("emails")
-        return row.ready == row.delayed == row.leased == row.held == 0
+        return row.ready == row.delayed == row.leased == row.pending == 0
 
     with trio.fail_after(40):
         async with raw(served, OPERATOR) as operator, raw(served, WORKER) as lost:

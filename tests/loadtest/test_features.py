@@ -54,9 +54,9 @@ async def open_windows(store: Store) -> object:
     return sum(period.is_open for period in (await store.opening_hours(QUEUE, names))[1])
 
 
-async def held(store: Store) -> object:
+async def pending(store: Store) -> object:
     """Count the tasks that wait for a place in their batch."""
-    return (await store.queue(QUEUE)).held
+    return (await store.queue(QUEUE)).pending
 
 
 async def results(store: Store) -> object:
@@ -84,7 +84,7 @@ WAITING: dict[
         0,
     ),  # the usual one is not named there
     "dedupe keys": (key("GET", f"unique:{TENANT}:{TENANT}-4"), b"0 t2-4", None),
-    "batches with max_running": (held, TENANTS * (ROUNDS - PLACES), 0),
+    "batches with max_running": (pending, TENANTS * (ROUNDS - PLACES), 0),
     "expiry": (key("ZCARD", "expiring"), TENANTS * ROUNDS, 0),
 }
 ENDED: dict[str, tuple[Look, object, object]] = {  # and when they have ended
@@ -119,7 +119,7 @@ async def test_a_feature_is_on_and_off_without_it(feature: Feature, tmp_path: Pa
                 if feature.name in ENDED:
                     assert await look(store) == shown
                 state = await store.queue(QUEUE)
-                assert (state.done, state.ready, state.held, state.leased) == (TENANTS * ROUNDS, 0, 0, 0)
+                assert (state.done, state.ready, state.pending, state.leased) == (TENANTS * ROUNDS, 0, 0, 0)
                 assert side.bench.verdict().is_clean
 
 

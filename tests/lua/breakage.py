@@ -12,7 +12,7 @@ from .calls import FORMATS, Queue, unpack
 GARBAGE = ["ghost", "id0", "id9"]
 COUNTS = [
     "ready",
-    "held",
+    "pending",
     "delayed",
     "leased",
     "dead",
@@ -91,7 +91,7 @@ class Breaker:
                 self.client.delete(key)
             case 1 | 2:
                 self.client.zrem(key, member)
-            case 3 if not key.endswith((":leases", ":extended")) and ":held:" not in key and ":delayed:" not in key:
+            case 3 if not key.endswith((":leases", ":extended")) and ":pending:" not in key and ":delayed:" not in key:
                 self.client.zadd(key, {member: score + self.random.choice([-5, 5])})
             case _:
                 garbage = "12345" if key.endswith(":leases") else self.random.choice(["ghost", "id3", "id7"])
@@ -186,7 +186,7 @@ BREAKS: dict[str, Callable[[Breaker, str], Any]] = {
     "deaths": Breaker.set_,
     "deaths of tenant": Breaker.set_,
     "dead_counts": Breaker.set_,
-    "held": Breaker.set_,
+    "pending": Breaker.set_,
     "delayed": Breaker.set_,
     "members": Breaker.set_,
     "claims": Breaker.claims,
@@ -196,7 +196,7 @@ BREAKS: dict[str, Callable[[Breaker, str], Any]] = {
         "ACCOUNT", "leased", "ready", "slot", "class", "standing", "is_on_wake_list", "is_odd", "starts"
     ),
     "accounts books": Breaker.books,
-    "tenants": record_of("DETAILS", "held", "delayed", "dead", "tombstones", "priorities", "limited"),
+    "tenants": record_of("DETAILS", "pending", "delayed", "dead", "tombstones", "priorities", "limited"),
     "batches": record_of("BATCH", "running", "admitted", "total", deletes=False),
     "runs": record_of("RUN", "features", deletes=False),
     "task_options": record_of("TASK_OPTIONS", "priority", deletes=False),

@@ -129,7 +129,7 @@ class Share:
 
     weight: int
     ready: int
-    held: int
+    pending: int
     delayed: int
     leased: int
     dead: int
@@ -144,7 +144,7 @@ class Share:
     @property
     def waiting_tasks(self) -> int:
         """All that wait."""
-        return self.ready + self.held + self.delayed
+        return self.ready + self.pending + self.delayed
 
 
 def unpack(name: str, packed: bytes) -> Any:

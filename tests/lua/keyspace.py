@@ -19,8 +19,8 @@ HASHES = (
 )  # fmt: skip
 PLAIN_KEYS = {"test", "queue", "wake", "sweep", "idle", *SCORES, *HASHES}
 NUMBERED_KEYS = {
-    "ready", "delayed", "tombstone", "done", "priorities", "unique", "held", "members", "result", "deaths", "schedules",
-    "events", "class",
+    "ready", "delayed", "tombstone", "done", "priorities", "unique", "pending", "members", "result", "deaths",
+    "schedules", "events", "class",
 }  # fmt: skip
 GIFT = 2
 OUT, AWAKE, LEASED, STOPPING, MINUTE_MS = 0, -1, 0, 3, 60_000
@@ -110,7 +110,9 @@ class Keyspace:
         self.batches = {n: unpack("BATCH", packed) for n, packed in named["batches"].items()}
         self.cancelling = scores["cancelling"]
         self.idle = {self.tags[tag]: base for tag, base in values.get("idle", [])}
-        self.held = {n.partition(":")[2]: {k.decode() for k, _ in values[n]} for n in self.names if n[:5] == "held:"}
+        self.pending = {
+            n.partition(":")[2]: {k.decode() for k, _ in values[n]} for n in self.names if n[:8] == "pending:"
+        }
         self.members = {
             n.partition(":")[2]: {k.decode() for k, _ in values[n]} for n in self.names if n[:8] == "members:"
         }
@@ -146,7 +148,7 @@ class Keyspace:
             pipeline.get(key)
         elif kind in ("wake", "ready", "done"):
             pipeline.lrange(key, 0, -1)
-        elif kind in SCORES or kind in ("idle", "delayed", "priorities", "held", "members"):
+        elif kind in SCORES or kind in ("idle", "delayed", "priorities", "pending", "members"):
             pipeline.zrange(key, 0, -1, withscores=True)
         elif kind == "events":
             pipeline.xrange(key)
@@ -179,7 +181,7 @@ class Keyspace:
             assert (name in PLAIN_KEYS) or (kind in NUMBERED_KEYS and rest), name
             without_seat = (
                 "done",
-                "held",
+                "pending",
                 "members",
                 "result",
                 "class",
@@ -190,7 +192,7 @@ class Keyspace:
     def check_lists(self) -> dict[str, str]:
         """A list holds the tenant's ready tasks once each, and its tombstones; returns id -> tenant."""
         elsewhere = {id for delayed in self.delayed.values() for id in delayed} | self.leases | self.dead.keys()
-        elsewhere |= {id for held in self.held.values() for id in held}
+        elsewhere |= {id for ids in self.pending.values() for id in ids}
         waiting = self.records.keys() - elsewhere
         ready: dict[str, str] = {}
         for tenant, ids in self.lists.items():
@@ -208,9 +210,9 @@ class Keyspace:
     def check_places(self, ready: dict[str, str]) -> None:
         """Every id is in exactly one place, and the counters are the sizes of the places."""
         delayed = [id for ids in self.delayed.values() for id in ids]
-        held = [id for ids in self.held.values() for id in ids]
-        places = Counter([*ready, *delayed, *held, *self.leases, *self.dead])
-        assert len(held) == sum(seat.held for seat in self.seats.values())
+        pending = [id for ids in self.pending.values() for id in ids]
+        places = Counter([*ready, *delayed, *pending, *self.leases, *self.dead])
+        assert len(pending) == sum(seat.pending for seat in self.seats.values())
         assert all(count == 1 for count in places.values()), places
         assert places.keys() == self.records.keys()
         sizes = {"ready": len(ready), "delayed": len(delayed), "leased": len(self.leases), "dead": len(self.dead)}
@@ -222,7 +224,7 @@ class Keyspace:
 
     def check_opening_hours(self, ready: dict[str, str]) -> None:
         """Every waiting task's end is watched; every tenant's earliest start stands in `due` or has passed."""
-        waiting = ready.keys() | {id for ids in (*self.delayed.values(), *self.held.values()) for id in ids}
+        waiting = ready.keys() | {id for ids in (*self.delayed.values(), *self.pending.values()) for id in ids}
         ends = {id: self.headers[id].expires_at for id in waiting}
         assert self.expiring == {id: end for id, end in ends.items() if end}
         for tenant, delayed in self.delayed.items():
@@ -292,7 +294,7 @@ class Keyspace:
             belongs = {id for id, asked in self.task_options.items() if (asked.batch, asked.opened_at) == own}
             if b.state == COMPLETE:
                 assert b.total == b.done + b.dead + b.cancelled
-                assert name not in self.held
+                assert name not in self.pending
                 continue
             alive = belongs - self.dead.keys()
             assert b.running == len(alive & self.leases), name
@@ -302,9 +304,9 @@ class Keyspace:
             assert self.members.get(name, set()) <= alive
             stopped = {id for id in alive if id in self.runs and self.runs[id].state == STOPPING}
             assert name in self.cancelling or stopped | self.members.get(name, set()) == alive
-            held = self.held.get(name, set())
-            assert held <= alive
-            assert not held or b.admitted == b.max_running, "a place is free while tasks are held"
+            pending = self.pending.get(name, set())
+            assert pending <= alive
+            assert not pending or b.admitted == b.max_running, "a place is free while tasks are pending"
 
     def check_graves(self) -> None:
         """Every dead letter stands once among all deaths and once among its tenant's, at the time when it died."""

@@ -495,7 +495,7 @@ class QueueMachine(RuleBasedStateMachine):
         facts = {key.decode(): float(value) for key, value in pairs(rest)}
         state = reports.task(self.model, id, self.now)[0]
         self.same(row[0].decode(), state)
-        if state not in ("ready", "held", "delayed"):
+        if state not in ("ready", "pending", "delayed"):
             return self.same(facts, {})
         t, b = self.model.records[id].tenant, self.model.batch_of(id)
         self.same(
@@ -508,7 +508,7 @@ class QueueMachine(RuleBasedStateMachine):
         )  # fmt: skip
         if state == "delayed":
             return self.same(facts["ahead"], len(t.ready))
-        line = list(t.ready) if state == "ready" else sorted(b.held, key=lambda other: b.held[other])  # type: ignore[union-attr]
+        line = list(t.ready) if state == "ready" else sorted(b.pending, key=lambda other: b.pending[other])  # type: ignore[union-attr]
         assert facts["ahead"] <= line.index(id), "at least"
         assert not facts["is_exact"] or facts["ahead"] == line.index(id)
 

@@ -20,8 +20,8 @@ def run(queue: Queue, limit: int = 100, action: str = "ack") -> list[str]:
 def test_a_limit_holds_the_others_until_one_has_ended(queue: Queue) -> None:
     assert queue.open_batch("b", max_running=2) == "ok"
     queue.enqueue("ada", *"wxyz", batch="b")
-    assert [queue.state(id) for id in "wxyz"] == ["ready", "ready", "held", "held"]
-    assert (queue.tenant("ada").held, queue.queue_state()["held"]) == (2, 2)
+    assert [queue.state(id) for id in "wxyz"] == ["ready", "ready", "pending", "pending"]
+    assert (queue.tenant("ada").pending, queue.queue_state()["pending"]) == (2, 2)
     first, second = queue.claim(10)
     assert queue.claim(10) == []
     queue.end("ack", first)
@@ -125,7 +125,7 @@ def test_a_replayed_letter_of_an_unfinished_batch_counts_again(queue: Queue) -> 
     lease = queue.claim(1)[0]
     queue.call("close_batch", "b")
     queue.call("replay", "x")
-    assert queue.state("x") == "held"
+    assert queue.state("x") == "pending"
     queue.end("ack", lease)
     assert queue.batch("b").state == "closed"  # type: ignore[union-attr]
     run(queue)
@@ -153,7 +153,7 @@ def test_a_cancelled_batch_ends_with_its_running_tasks(queue: Queue) -> None:
     assert queue.call("cancel_batch", "b") == b"open"
     while queue.tick().next_due == queue.now:
         pass
-    assert (queue.queue_state()["cancelled"], queue.queue_state()["held"], queue.queue_state()["delayed"]) == (
+    assert (queue.queue_state()["cancelled"], queue.queue_state()["pending"], queue.queue_state()["delayed"]) == (
         798,
         0,
         0,

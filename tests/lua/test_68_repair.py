@@ -59,7 +59,7 @@ def places(keys: Keyspace) -> dict[str, str]:
     """Say where each task is."""
     found = {id: "ready" for id in keys.records}
     found |= {id: "delayed" for delayed in keys.delayed.values() for id in delayed}
-    found |= {id: "held" for held in keys.held.values() for id in held}
+    found |= {id: "pending" for ids in keys.pending.values() for id in ids}
     found |= {id: "leased" for id in keys.leases} | {id: "dead" for id in keys.dead}
     return found
 
@@ -114,9 +114,9 @@ def check_mended(queue: Queue, before: Keyspace, broken: str) -> None:
     after.check()
     assert after.records.keys() == before.records.keys()
     was, now = places(before), places(after)
-    if not broken.startswith(("held", "delayed")):  # these say where a task is
+    if not broken.startswith(("pending", "delayed")):  # these say where a task is
         assert {id: place for id, place in was.items() if now[id] != place} == {}
-    if not broken.startswith(("held", "delayed", "ready", "tombstone", "task_options")):
+    if not broken.startswith(("pending", "delayed", "ready", "tombstone", "task_options")):
         assert live(after) == live(before)
     assert repair(queue) == {}
     ready = {id for id, place in now.items() if place == "ready"}

@@ -43,7 +43,7 @@ def others_slots(queue: Queue) -> None:
     queue.enqueue("ada", "t")
 
 
-def held(queue: Queue) -> None:
+def pending(queue: Queue) -> None:
     """Hold a task back by its batch's limit."""
     queue.open_batch("b", max_running=1)
     queue.enqueue("ada", "t0", "t", batch="b")
@@ -97,7 +97,7 @@ CAUSES: dict[str, tuple[Callable[[Queue], object], list[str], int, int]] = {
     "its next attempt is later": (failed, ["retry"], 500, 0),
     "the rate": (rate_limited, ["rate"], 500, 0),
     "the limit": (capped, ["max_running"], 0, 0),
-    "the batch's limit": (held, ["batch_max_running"], 0, 0),
+    "the batch's limit": (pending, ["batch_max_running"], 0, 0),
     "the backlog": (backlog, ["backlog"], 0, 1),
     "its tenant's running tasks": (own_slots, ["backlog"], 0, 0),
     "kept slots": (slots_kept, ["reserve"], 0, 0),

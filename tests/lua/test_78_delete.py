@@ -133,7 +133,7 @@ def test_nothing_is_put_into_a_queue_that_was_not_made(queue: Queue, verb: str) 
 
 HOLDS: dict[str, Callable[[Queue], object]] = {
     "ready": lambda queue: queue.enqueue("ada", "a"),
-    "held": lambda queue: (queue.open_batch("b", max_running=1), queue.enqueue("ada", "a", "b", batch="b")),
+    "pending": lambda queue: (queue.open_batch("b", max_running=1), queue.enqueue("ada", "a", "b", batch="b")),
     "delayed": lambda queue: queue.enqueue("ada", "a", delay=1000),
     "leased": lambda queue: (queue.enqueue("ada", "a"), queue.claim()),
     "dead": lambda queue: queue.bury("ada", "a"),
@@ -147,9 +147,9 @@ def test_what_a_queue_holds_is_named_and_it_stays(queue: Queue, what: str) -> No
     HOLDS[what](queue)
     before = snapshot(queue)
     outcome, *pairs = queue.call("block_queue", 0, 1)
-    held = dict(zip(pairs[::2], pairs[1::2], strict=True))
-    assert (outcome, held[what.encode()]) == (b"not_empty", 1)
-    assert {name.decode() for name in held} == set(HOLDS)
+    counts = dict(zip(pairs[::2], pairs[1::2], strict=True))
+    assert (outcome, counts[what.encode()]) == (b"not_empty", 1)
+    assert {name.decode() for name in counts} == set(HOLDS)
     assert snapshot(queue) == before
     assert queue.call("empty_queue") == queue.call("drop_queue") == b"gone"
     assert snapshot(queue) == before

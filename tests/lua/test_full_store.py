@@ -89,11 +89,11 @@ def claim(queue: Queue) -> Iterator[None]:
     for name in ("ada", "bob"):
         queue.enqueue(name, *many(200, name), result=1000, priority=7)
     queue.enqueue("ada", *many(50, "late"), expires_in=5)
-    queue.enqueue("ada", *many(50, "held"), batch="capped")
+    queue.enqueue("ada", *many(50, "pending"), batch="capped")
     queue.advance(5)
     yield
     assert len(queue.claim(500)) == 420
-    assert (queue.queue_state()["dead"], queue.queue_state()["held"]) == (50, 30)
+    assert (queue.queue_state()["dead"], queue.queue_state()["pending"]) == (50, 30)
     queue.advance(LEASE_MS - 1)
     assert len(queue.call("claim", "w1", 500, "again")) == 6 + 4 * 150, "what the first of three calls took"
 

@@ -95,7 +95,7 @@ MUTANTS = [
     ),
     Mutant("a place is never given back", "if b then b.admitted = b.admitted - 1 end", ""),
     Mutant(
-        "a lost lease keeps its place", "    batches.give_place_back(call, id)\n  end\n  charges", "  end\n  charges"
+        "a lost lease keeps its place", "    batches.give_slot_back(call, id)\n  end\n  charges", "  end\n  charges"
     ),
     Mutant("a batch is complete before it is closed", "if b.state == CLOSED and b.done + b", "if b.done + b"),
     Mutant(
@@ -109,8 +109,8 @@ MUTANTS = [
     Mutant("success is called back after a death", "if b.done == b.total then call_back", "if true then call_back"),
     Mutant("every death calls back", "        b.on_death = ''\n", ""),
     Mutant(
-        "an expired held task keeps its entry",
-        "if not batches.of_task(call, id) or redis.call('ZREM', batches.held_key(call, id), id) == 0 then",
+        "an expired pending task keeps its entry",
+        "if not batches.of_task(call, id) or redis.call('ZREM', batches.pending_key(call, id), id) == 0 then",
         "if true then",
     ),
     Mutant(
@@ -1046,7 +1046,7 @@ LATE = {
     "tasks are added to closed batches",
     "success is called back after a death",
     "every death calls back",
-    "an expired held task keeps its entry",
+    "an expired pending task keeps its entry",
     "a task frees another one's key",
     "a task expires a ms late",
     "a tenant over its limit keeps the slot",

@@ -111,12 +111,12 @@ async def test_the_other_server_forgets_a_deleted_queue_at_once(server_store: st
             with pytest.raises(Refused, match="not_empty purge: queue q is not empty: 1 delayed"):
                 await operator.ask("delete_queue", queue="q")
             answer = await operator.ask("delete_queue", queue="q", purge=True)
-            assert (answer["outcome"], answer["held"]["delayed"]) == ("ok", 1)
+            assert (answer["outcome"], answer["contents"]["delayed"]) == ("ok", 1)
             assert keys_of(client, "q") == set()
             places = (app.ticker.due, app.store.registry.known, app.dispatchers, app.long_polls, one.app.ticker.due)
             await wait_until(lambda: not any("q" in place for place in places))
             assert app.shares.previous("q", "ada") is None
-            assert await operator.ask("delete_queue", queue="q") == {"outcome": "gone", "held": {}}
+            assert await operator.ask("delete_queue", queue="q") == {"outcome": "gone", "contents": {}}
 
 
 @pytest.mark.usefixtures("no_polls")

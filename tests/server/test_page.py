@@ -35,7 +35,7 @@ NOWHERE: dict[str, tuple[dict[str, Any], Any]] = {
 NOBODY: dict[str, tuple[dict[str, Any], Any]] = {
     "tenants": ({"queue": "none"}, "not_found"),
     "repair": ({"queue": "none"}, "not_found"),
-    "delete_queue": ({"queue": "none"}, {"outcome": "gone", "held": {}}),
+    "delete_queue": ({"queue": "none"}, {"outcome": "gone", "contents": {}}),
     "pause": ({"queue": "q", "tenant": "nobody"}, {"previous": False}),
     "set_weight": ({"queue": "q", "tenant": "nobody", "weight": 2}, {"previous": 1}),
     "drain_worker": ({"worker": "nobody"}, {"workers": 0}),

@@ -21,7 +21,7 @@ from tests import clusters
 
 Q = "emails"
 EVERY_MINUTE = Timing(every_ms=60_000)
-NOTHING = dict.fromkeys(("ready", "held", "delayed", "leased", "dead", "schedules", "open_batches"), 0)
+NOTHING = dict.fromkeys(("ready", "pending", "delayed", "leased", "dead", "schedules", "open_batches"), 0)
 
 
 @asynccontextmanager
@@ -132,8 +132,8 @@ async def test_a_deletion_that_was_broken_off_bars_the_queue_until_another_finis
         lease = (await one.claim(Q, "w", 1)).leases[0]
         with pytest.raises(NotEmpty, match="queue emails is not empty: 299 ready, 1 leased"):
             await one.registry.delete(Q, purge=False)
-        held = {**NOTHING, "ready": 299, "leased": 1}
-        assert await one.registry.delete(Q, purge=True, seconds=0) == Deletion("more", held)
+        contents = {**NOTHING, "ready": 299, "leased": 1}
+        assert await one.registry.delete(Q, purge=True, seconds=0) == Deletion("more", contents)
         assert (await two.queue(Q)).is_deleting
         for store in (one, two):
             with pytest.raises(Deleting):

@@ -50,8 +50,8 @@ async def delete_queue(app: App, connection: Connection, request: wire.DeleteQue
     queue = connection.identity.check_queue(request.queue)
     deletion = await app.store.registry.delete(queue, purge=request.purge, seconds=_DELETE_S)
     if deletion.outcome == "ok":
-        log.info("queue deleted", queue=queue, **deletion.held)
-    return {"outcome": deletion.outcome, "held": deletion.held}
+        log.info("queue deleted", queue=queue, **deletion.contents)
+    return {"outcome": deletion.outcome, "contents": deletion.contents}
 
 
 async def tenants(app: App, connection: Connection, request: wire.Tenants) -> Body:
