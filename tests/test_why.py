@@ -28,7 +28,7 @@ VALUES: dict[str, st.SearchStrategy[float]] = {
 }
 FACTS = st.builds(Facts, **{each.name: VALUES.get(each.name, COUNTS) for each in fields(Facts)})
 TASKS = st.builds(
-    Waiting, st.just(NOW), st.sampled_from(["ready", "held", "delayed"]), st.integers(0, 3),
+    Waiting, st.just(NOW), st.sampled_from(["ready", "pending", "delayed"]), st.integers(0, 3),
     st.sampled_from([0, NOW - 5, NOW + 5000]), FACTS,
 )  # fmt: skip
 SLOTS = st.sampled_from([0, 0.5, 1, 7, 1000])

@@ -83,7 +83,7 @@ WORDS = (
     Barred(r"carry_out|\.expect\(|def expect", "handle, tick_within, read_reply"),
     Barred(r"[Dd]oors?", "API, listener, admission"),
     Barred(r"barred", "blocked"),
-    Barred(r"fitting", "fit_reply"),
+    Barred(r"\"ready\", \"held\"|'held'|held:<batch>", "pending: a task without a batch slot"),
     Barred(r"reason_of", "cause_of: a reason is why a task died, a cause is why it waits"),
     # The wire, the command line and the documents.
     Barred(r"(?<!retry_)[Cc]aps?(?!_drop|_add)|CAPPED", "max_running, limit", (
