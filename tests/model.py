@@ -431,7 +431,7 @@ class Model(Scheduling):
         if new and (which := self.exceeded(t, starts.count(False), starts.count(True), size, t.pending)):
             return [f"FAIRQ quota_exceeded {which}"]
         for id, (task, given) in new.items():
-            self.add(id, task, given.get("window", 0), now)
+            self.add(id, task, given.get("period", 0), now)
         self.counts["enqueued"] += len(new)
         return outcomes
 

@@ -167,17 +167,17 @@ def options(
     max_attempts: int = 0,
     priority: int = 50,
     key: str = "",
-    window: float = 0,
+    period: float = 0,
     result: float = 0,
     events: int = 0,
     batch: str = "",
 ) -> bytes:
     """Pack a task's options; empty when all are left to the queue."""
     times = (delay, start_at, expires_in, expires_at)
-    if not any((*times, max_attempts, key, window, result, events, batch)) and priority == 50:
+    if not any((*times, max_attempts, key, period, result, events, batch)) and priority == 50:
         return b""
     values = {"delay": delay, "start_at": start_at, "expires_in": expires_in, "expires_at": expires_at}
-    values |= {"max_attempts": max_attempts, "priority": priority, "dedupe_period": window, "result_ttl": result}
+    values |= {"max_attempts": max_attempts, "priority": priority, "dedupe_period": period, "result_ttl": result}
     return FORMATS["OPTIONS"].pack({**values, "events": events, "dedupe_key": key, "batch": batch})
 
 

@@ -67,7 +67,7 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "max_attempts": st.sampled_from([1, 2]),
         "priority": st.sampled_from([0, 50, 99]),
         "key": st.sampled_from(["k1", "k2"]),
-        "window": st.sampled_from([1, 50, LEASE]),
+        "period": st.sampled_from([1, 50, LEASE]),
         "result": st.sampled_from([0, 50, LEASE]),
         "events": st.sampled_from([0, 1, 1]),
         "batch": st.sampled_from(["b1", "b2", "b3"]),
@@ -105,7 +105,7 @@ TEMPLATES: list[dict[str, Any]] = [
     {},
     {"expires_in": 50, "max_attempts": 2, "priority": 0, "events": 1},
     {"key": "k1"},
-    {"key": "k2", "window": LEASE, "result": LEASE},
+    {"key": "k2", "period": LEASE, "result": LEASE},
 ]
 WEIGHTS_OF_STEPS = [10, 8, 10, 8, 4, 4, 2, 2, 3, 3, 2, 5, 2, 5, 2, 2]
 FIRES = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(AFTER)), min_size=1, max_size=3)
@@ -551,7 +551,7 @@ class Walk:
         extras = {
             "priority": choose([0, 0, 50, 99]),
             "key": choose(["", "k1", "k2"]),
-            "window": choose([0, 0, 1, LEASE]),
+            "period": choose([0, 0, 1, LEASE]),
             "result": choose([0, 1, LEASE]),
         }
         batch = {"batch": choose(BATCHES), "result": choose([0, 0, LEASE])}

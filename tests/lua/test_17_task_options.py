@@ -105,7 +105,7 @@ def test_a_key_is_held_while_its_task_goes_on(queue: Queue, step: str) -> None:
 
 
 def test_a_window_holds_the_key_whatever_becomes_of_the_task(queue: Queue) -> None:
-    queue.enqueue("ada", "a", key="k", window=1000)
+    queue.enqueue("ada", "a", key="k", period=1000)
     queue.end("ack", queue.claim()[0])
     queue.advance(999)
     assert queue.enqueue("ada", "b", key="k") == ["duplicate a"]
@@ -114,7 +114,7 @@ def test_a_window_holds_the_key_whatever_becomes_of_the_task(queue: Queue) -> No
 
 
 def test_a_window_that_is_over_does_not_free_the_next_ones_key(queue: Queue) -> None:
-    queue.enqueue("ada", "a", key="k", window=10)
+    queue.enqueue("ada", "a", key="k", period=10)
     queue.advance(10)
     queue.enqueue("ada", "b", key="k")
     queue.end("ack", queue.claim()[0])

@@ -90,7 +90,7 @@ def test_while_the_task_of_a_fire_holds_their_key_the_next_fires_make_none(queue
 
 
 def test_a_key_held_for_a_window_lets_one_fire_through_in_it(queue: Queue) -> None:
-    schedule(queue, task=template(key="nightly", window=2 * HOUR))
+    schedule(queue, task=template(key="nightly", period=2 * HOUR))
     outcomes = []
     for _ in range(4):
         queue.advance(HOUR)

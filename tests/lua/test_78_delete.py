@@ -43,7 +43,7 @@ def kinds(queue: Queue) -> set[str]:
 def fill(queue: Queue) -> None:
     """Make a queue with a key of each kind."""
     queue.configure(dead_keep=10)
-    queue.enqueue("ada", "kept", "held-key", result=10 * DAY_MS, key="k", window=DAY_MS, events=1)
+    queue.enqueue("ada", "kept", "held-key", result=10 * DAY_MS, key="k", period=DAY_MS, events=1)
     queue.settle(*(("ack_with_result", lease.id, lease.lease, "", "1") for lease in queue.claim(2)))
     queue.bury("bob", "dead")
     queue.enqueue("ada", "urgent", priority=3, key="mine")

@@ -57,7 +57,7 @@ REFUSED: dict[str, Rows] = {
         "bad_request tasks": [("ada",), ("ada", "a", b""), (*tasks(b""), "b"), tasks(*[b""] * 501)],
         "bad_request options": [
             tasks(b"", b"x"), tasks(b"", options(priority=1)[:-1]), asked(delay=-1), asked(start_at=float("nan")),
-            asked(expires_in=2**52 + 1), asked(expires_at=float("inf")), asked(key="k", window=-1), asked(result=-1),
+            asked(expires_in=2**52 + 1), asked(expires_at=float("inf")), asked(key="k", period=-1), asked(result=-1),
         ],
         "bad_request id": [("ada", id, b"", b"{}") for id in (*BAD_IDS, "x" * 256)],
         "bad_request priority": [asked(priority=100), asked(priority=255)],
@@ -144,7 +144,7 @@ REFUSED: dict[str, Rows] = {
         "bad_request start_at": [tuple(scheduled(delay=1)), tuple(scheduled(start_at=START))],
         "bad_request batch": [tuple(scheduled(batch="open"))],
         "bad_request priority": [tuple(scheduled(priority=100))],
-        "bad_request options": [tuple(scheduled(key="k", window=-1)), tuple(scheduled(expires_in=-1))],
+        "bad_request options": [tuple(scheduled(key="k", period=-1)), tuple(scheduled(expires_in=-1))],
         "too_large name": [tuple(scheduled(tenant="full"))],
     },
     "unschedule": WHO,

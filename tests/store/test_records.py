@@ -26,7 +26,7 @@ TIMES = st.one_of(st.just(0), st.integers(1, MAX_TIME_MS))
 
 @st.composite
 def tasks(draw: st.DrawFn) -> NewTask:
-    """Tasks that may start now, and whose window is not over."""
+    """Tasks that may start now, and whose period is not over."""
     payload = draw(st.binary(max_size=300))
     start_at_ms = draw(st.one_of(st.just(0), st.integers(1, NOW_MS)))
     expires_in_ms = draw(SPANS)
@@ -67,7 +67,7 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     max_attempts=st.integers(0, 1000),
     priority=st.integers(0, 99) | st.just(50),
     key=st.text(max_size=20),
-    window=SPANS,
+    period=SPANS,
     result_ttl=SPANS,
     events=st.booleans(),
     batch=st.text(max_size=20),
@@ -77,27 +77,27 @@ def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
     max_attempts: int,
     priority: int,
     key: str,
-    window: int,
+    period: int,
     result_ttl: int,
     events: bool,
     batch: str,
 ) -> None:
-    given = (*times, max_attempts, priority, key, window, result_ttl, events, batch)
+    given = (*times, max_attempts, priority, key, period, result_ttl, events, batch)
     packed = pack_options(NewTask("x", b"", *given))
     if given == (0, 0, 0, 0, 0, 50, "", 0, 0, False, ""):
         assert packed == b""
     else:
-        fixed = (*times, max_attempts, priority, window, result_ttl, events)
+        fixed = (*times, max_attempts, priority, period, result_ttl, events)
         assert struct.unpack("<ddddHBddB", packed[:52]) == fixed
         texts = (key.encode(), batch.encode())
         assert packed[52:] == b"".join(bytes([len(text)]) + text for text in texts)
 
 
-@given(task=tasks(), priority=st.integers(0, 99), key=st.text(max_size=20), window=SPANS, result_ttl=SPANS)
+@given(task=tasks(), priority=st.integers(0, 99), key=st.text(max_size=20), period=SPANS, result_ttl=SPANS)
 def test_a_schedules_task_is_read_as_it_was_packed(
-    task: NewTask, priority: int, key: str, window: int, result_ttl: int
+    task: NewTask, priority: int, key: str, period: int, result_ttl: int
 ) -> None:
-    asked = {"priority": priority, "dedupe_key": key, "dedupe_period_ms": window, "result_ttl_ms": result_ttl}
+    asked = {"priority": priority, "dedupe_key": key, "dedupe_period_ms": period, "result_ttl_ms": result_ttl}
     asked["events"] = bool(priority % 2)
     plain = {"expires_in_ms": task.expires_in_ms, "max_attempts": task.max_attempts}
     timing = Timing("0 3 * * *", "UTC")

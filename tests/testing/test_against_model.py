@@ -23,7 +23,7 @@ ENQUEUE = st.tuples(
         optional={
             "priority": st.sampled_from([0, 50, 99]),
             "key": st.sampled_from(["a", "b"]),
-            "window": MS,
+            "period": MS,
             "result": MS,
             "events": st.booleans(),
         },
@@ -59,7 +59,7 @@ class Pair:
         id = f"ada/{number}"
         task = NewTask(
             id, b"null", options["delay"], 0, options["expires_in"], 0, options["max_attempts"],
-            options.get("priority", 50), options.get("key", ""), options.get("window", 0), options.get("result", 0),
+            options.get("priority", 50), options.get("key", ""), options.get("period", 0), options.get("result", 0),
             options.get("events", False),
         )  # fmt: skip
         theirs = self.model.enqueue(self.now, "ada", [(id, {**options})])
