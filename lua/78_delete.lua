@@ -111,19 +111,21 @@ local function empty_next(call)
   return false
 end
 
--- Deletes some of the lists of marks, one per minute; returns whether there may be more.
+-- Deletes some of the lists of marks, one per minute; returns whether there may be more. The last may lie ahead of now,
+-- if the clock went back: the count of marks says how far to go.
 local function forget_minutes(call)
-  local q, last, doomed = call.queue, records.minute(call), {}
-  if q.remembered == 0 then return false end
-  local first = math.max(q.minute, last - MARKED_MINUTES)
-  for minute = first, math.min(last, first + KEYS_PER_SLICE - 1) do
+  local q, now, doomed = call.queue, records.minute(call), {}
+  if q.remembered <= 0 then return false end
+  local minute, last = math.max(q.minute, now - MARKED_MINUTES), math.max(q.minute, now + MARKED_MINUTES)
+  while #doomed < KEYS_PER_SLICE and q.remembered > 0 and minute <= last do
     doomed[#doomed + 1] = key(call, 'done:' .. minute)
+    q.remembered, minute = q.remembered - redis.call('LLEN', doomed[#doomed]), minute + 1
   end
-  if #doomed > 0 then redis.call('UNLINK', unpack(doomed)) end
-  q.minute = first + #doomed
-  if q.minute > last then q.remembered = 0 end
+  redis.call('UNLINK', unpack(doomed))
+  if #doomed < KEYS_PER_SLICE then q.remembered = 0 end
+  q.minute = minute
   calls.close(call)
-  return true
+  return q.remembered > 0
 end
 
 local function fixed_keys(call)

@@ -120,6 +120,15 @@ def test_done_ids_of_the_last_minutes_are_deleted(queue: Queue) -> None:
     assert kinds(queue) == BARE
 
 
+def test_done_ids_of_before_the_clock_went_back_are_deleted(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    queue.end("ack", queue.claim()[0])
+    queue.advance(-600_000)
+    queue.call("block_queue", 0, 1)
+    empty(queue)
+    assert kinds(queue) == BARE
+
+
 @pytest.mark.parametrize("verb", PUTS_IN)
 def test_nothing_is_put_into_a_queue_that_was_not_made(queue: Queue, verb: str) -> None:
     queue.client.delete(queue.key("queue"))
