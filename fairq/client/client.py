@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from math import isnan
 from typing import Any, TypeVar, Unpack
 
 import trio
@@ -29,12 +30,11 @@ from fairq.model.waiting import Why
 from fairq.scopes import background
 from fairq.wire.calls import RETRYABLE
 from fairq.wire.client_session import ClientSession
+from fairq.wire.waits import ANSWER_S, WAIT_MS
 
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT = 30.0  # under the minute for which the store remembers ids that are done
-WAIT_S = 20.0  # of one request that waits; then it is asked again
-ANSWER_S = 5.0  # for which its answer may then be on its way
 
 
 def _duplicate(id: str, queue: str, outcome: str, client: Client) -> EnqueuedTask:
@@ -54,7 +54,10 @@ class Client:
     timeout: float = DEFAULT_TIMEOUT
 
     def _deadline(self, timeout: float | None) -> float:
-        return trio.current_time() + (self.timeout if timeout is None else timeout)
+        seconds = self.timeout if timeout is None else timeout
+        if isnan(seconds):
+            raise BadRequest("timeout must be a number of seconds, not nan", field="timeout")
+        return trio.current_time() + seconds
 
     async def enqueue(
         self,
@@ -195,7 +198,7 @@ class Client:
 
     async def wait_task(self, queue: str, id: str, timeout: float | None) -> dict[str, Any]:
         """Wait until a task has ended, across reconnects; returns its row of `wait_tasks`. Raises: NotYet."""
-        deadline = float("inf") if timeout is None else trio.current_time() + timeout
+        deadline = float("inf") if timeout is None else self._deadline(timeout)
         call = self._driver.session.wait_task(check_name(queue, "queue"), check_task_id(id), deadline)
         row: dict[str, Any] = await self._driver.wait(call)
         return row
@@ -205,9 +208,9 @@ class Client:
 
         Raises: what the last request raises.
         """
-        deadline = float("inf") if timeout is None else trio.current_time() + timeout
+        deadline = float("inf") if timeout is None else self._deadline(timeout)
         while True:
-            wait_s = max(0.0, min(WAIT_S, deadline - trio.current_time()))
+            wait_s = max(0.0, min(WAIT_MS / 1000, deadline - trio.current_time()))
             asked = evolve(ask, body={**ask.body, "timeout_ms": round(wait_s * 1000)})
             try:
                 reply = await self.ask(asked, timeout=wait_s + ANSWER_S)

@@ -210,6 +210,15 @@ async def test_a_result_is_kept_for_as_long_as_was_asked(served: Served, ada: fa
             assert await long.result(timeout=0) == 1
 
 
+async def test_a_timeout_that_is_not_a_number_is_refused_and_the_client_goes_on(ada: fairq.Client) -> None:
+    with trio.fail_after(30):
+        task = await ada.enqueue("emails", 1, result_ttl=60)
+        with pytest.raises(BadRequest) as caught:
+            await task.result(timeout=float("nan"))
+        assert caught.value.field == "timeout"
+        assert (await task.state()).state == "ready"
+
+
 @pytest.mark.usefixtures("no_polls")
 @pytest.mark.parametrize("timeout", [0, 0.05])
 async def test_not_yet(ada: fairq.Client, timeout: float) -> None:
