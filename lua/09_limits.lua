@@ -187,8 +187,8 @@ function limits.set_slots(call, slots)
 end
 
 -- Goes on with a sweep (2: begins it): of `count` of all tenants lets in those that a limit for all kept out, counts
--- the tokens of those that had none, writes down those that have nothing running (11_reserve.lua), and sees that their
--- first delayed task is looked for in time.
+-- the tokens of rate-limited tenants, notes tenants without running tasks (11_reserve.lua), and watches each tenant's
+-- first delayed task.
 function limits.sweep(call, count)
   local q, at, tags = call.queue, key(call, 'sweep'), {}
   if q.sweeping == 0 then return end

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypedDict
 
@@ -56,6 +57,15 @@ def pack_start(delay: float | None, start_at: datetime | float | None) -> tuple[
     return to_ms(delay, "delay"), _at_ms(start_at, "start_at")
 
 
+@contextmanager
+def _our_names() -> Iterator[None]:
+    """Name the SDK's arguments in errors, in place of the wire's fields."""
+    try:
+        yield
+    except BadRequest as error:
+        raise BadRequest(error.message.replace("_ms", ""), field=(error.field or "").removesuffix("_ms")) from None
+
+
 def pack_options(options: TaskOptions) -> tuple[Any, ...]:
     """Check options and put them into the order of NewTask's fields. Raises: BadRequest; TypeError for unknown ones."""
     if unknown := options.keys() - TaskOptions.__annotations__.keys():
@@ -68,10 +78,8 @@ def pack_options(options: TaskOptions) -> tuple[Any, ...]:
     if given.get("max_attempts") == 0:
         raise BadRequest("max_attempts must be 1 or more", field="max_attempts")
     values = tuple(_option(name, given, default) for name, default in OPTIONS.items())
-    try:
+    with _our_names():
         NewTask("any", b"", *values).check()
-    except BadRequest as error:  # in the words of our arguments
-        raise BadRequest(error.message.replace("_ms", ""), field=(error.field or "").removesuffix("_ms")) from None
     return values
 
 
@@ -121,8 +129,6 @@ def pack_filter(which: DeadLetterFilter) -> dict[str, Any]:
         to_ms(which.get("older_than"), "older_than"),
         to_ms(which.get("younger_than"), "younger_than"),
     )
-    try:
+    with _our_names():
         chosen.check()
-    except BadRequest as error:  # in the words of our arguments
-        raise BadRequest(error.message.replace("_ms", ""), field=(error.field or "").removesuffix("_ms")) from None
     return {name: value for name, value in asdict(chosen).items() if value}

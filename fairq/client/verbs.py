@@ -215,12 +215,8 @@ def purge(queue: str, ids: Sequence[str]) -> Ask[list[Outcome]]:
 
 
 def _schedule_body(queue: str, name: str | None, tenant: str | None) -> Body:
-    body: Body = {"queue": check_name(queue, "queue")}
-    if name is not None:
-        body["name"] = check_schedule_name(name)
-    if tenant is not None:
-        body["tenant"] = check_name(tenant, "tenant")
-    return body
+    body = _target(queue, tenant)
+    return body if name is None else body | {"name": check_schedule_name(name)}
 
 
 def schedule(

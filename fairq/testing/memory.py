@@ -32,7 +32,7 @@ def _cut(detail: str) -> str:
 
 @define(eq=False)
 class Record:
-    """A task as it was asked for, and what has become of it; times in ms, 0 for none. `at_ms`: its start or end."""
+    """An enqueued task and its state; times in ms, 0 for none. `at_ms`: when it starts, or when it ended."""
 
     task: NewTask
     tenant: str
