@@ -178,6 +178,7 @@ def test_fires_are_the_minutes_that_the_clock_on_the_wall_shows(
 
 
 @given(fields=FIELDS, clock=clocks())
+@example(fields=("*", "*", "*", "*", "*"), clock=("Europe/Copenhagen", 1_427_587_199_999))
 def test_the_next_fire_is_later_and_the_first_of_all_that_are(fields: tuple[str, ...], clock: tuple[str, int]) -> None:
     """Servers that ask later, but before the fire, get the same answer: so servers with different delays agree."""
     zone, after_ms = clock
@@ -185,7 +186,7 @@ def test_the_next_fire_is_later_and_the_first_of_all_that_are(fields: tuple[str,
     fires = next_fires(timing, after_ms, 0, 4)
     for earlier, later in pairwise([after_ms, *fires]):
         assert earlier < later
-        for asked in (earlier, earlier + 1, (earlier + later) // 2, later - 1):
+        for asked in (earlier, min(earlier + 1, later - 1), (earlier + later) // 2, later - 1):
             assert next_fire(timing, asked, 0) == later
 
 
