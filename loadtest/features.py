@@ -72,6 +72,8 @@ FEATURES = (
     _own("quotas of their own", queued=UNREACHED, stored_bytes=UNREACHED * len(PAYLOAD)),
     Feature("opening hours, open", for_tenant=_open_hours),
     Feature("three priorities", asks=lambda _, n: {"priority": PRIORITIES[n % len(PRIORITIES)]}),
+    Feature("three groups", asks=lambda _, n: {"group": f"group{n % 3}"}),
+    Feature("a group per task", asks=lambda _, n: {"group": f"group{n}"}),
     Feature("dedupe keys", asks=lambda tenant, n: {"dedupe_key": f"{tenant}-{n}"}),
     Feature("results", asks=lambda *_: {"result_ttl_ms": HOUR_MS}),
     Feature("batches with max_running", for_tenant=_open_batch, asks=lambda tenant, _: {"batch": f"{tenant}-batch"}),

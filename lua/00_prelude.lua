@@ -33,7 +33,7 @@ local function check_tenant(name)
   if #name > 128 or not name:find('^[%w._@+-]+$') then refuse('bad_request', 'tenant') end
 end
 
--- Checks the id of what is new: 1 to `most` bytes, and no control characters, which part the ids of a group.
+-- Checks the id of what is new: 1 to `most` bytes, and no control characters, which part the ids of a bundle.
 local function check_id(id, most)
   if #id == 0 or #id > most or id:find('%c') then refuse('bad_request', 'id') end
 end
@@ -61,6 +61,14 @@ end
 
 local function key(call, name)
   return call.prefix .. ':' .. name
+end
+
+-- Whether a text comes first by its bytes, as in sorted sets; Lua's own `<` follows the store's locale.
+local function precedes(one, other)
+  for i = 1, math.min(#one, #other) do
+    if one:byte(i) ~= other:byte(i) then return one:byte(i) < other:byte(i) end
+  end
+  return #one < #other
 end
 
 -- A command of many arguments (or none), in parts: Lua cannot unpack more than some 8,000 values at once.

@@ -10,29 +10,29 @@
 --:   estimate_sq:d share:d hungry:d blocked:d limited:d sweeping:d anchored:d last_lease:d stage:d kept_until:d
 --:   numbers:d minute:d lease_ms:d max_attempts:d retry_base_ms:d retry_cap_ms:d dead_keep_ms:d dead_keep:d
 --:   events_keep:d reserve:B slots:I loans:I max_shares:B ready:d pending:d delayed:d leased:d dead:d
---:   tasks_with_options:d remembered:d enqueued:d done:d buried:d expired:d cancelled:d | classes
+--:   tasks_with_options:d remembered:d sequence:d enqueued:d done:d buried:d expired:d cancelled:d | classes
 --: CLASS class:b count:I
 --: ACCOUNT weight:I base:d starts:d estimate:d leased:I loan:B ready:I slot:i class:b standing:B is_on_wake_list:B
 --:   is_odd:B
 --:   name:t1 books:rest | tag details
 --: BOOKS epoch:I entitled:d delivered:d done:d bytes:d
---: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d tombstones:I priorities:B blocked:B limited:B
---:   cause:B out_at:d since:d | packed
+--: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d tombstones:I grouped:I priorities:B blocked:B
+--:   limited:B cause:B out_at:d since:d | packed
 --: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d max_share:d
 --: HEADER version:B features:B max_attempts:H enqueued_at:d start_at:d expires_at:d tenant:t1
 --: MARK version:B lease:d
 --: LEASE lease:d state:B features:B is_extended:B taken:B began_at:d bytes:I tag:c4 attempt:I
 --: RUN lease:d state:B features:B is_extended:B taken:B began_at:d bytes:I tag:c4 attempt:I uncounted_attempts:I
 --:   max_attempts:H expires_at:d error:rest
---: GROUP left:H together:H claim:t1 ids:rest
+--: BUNDLE left:H together:H claim:t1 ids:rest
 --: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2
 --: OPTIONS delay:d start_at:d expires_in:d expires_at:d max_attempts:H priority:B dedupe_period:d result_ttl:d events:B
---:   dedupe_key:t1 batch:t1
---: TASK_OPTIONS priority:B result_ttl:d opened_at:d events:B key:t1 batch:t1
+--:   group_weight:d dedupe_key:t1 batch:t1 group:t1
+--: TASK_OPTIONS priority:B result_ttl:d opened_at:d events:B weight:d key:t1 batch:t1 group:t1
 --: BATCH max_running:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d created_at:d completed_at:d
 --:   state:B events:B tenant:t1 on_complete:t2 on_success:t2 on_death:t2
 --: SCHEDULE version:B paused:B misfire:B next_at:d last_fired_at:d timing:rest
 --: TEMPLATE options:t2 payload:rest
---: SUMS ready:d pending:d delayed:d leased:d dead:d tombstones:d starts:d bytes:d
+--: SUMS ready:d pending:d delayed:d leased:d dead:d tombstones:d grouped:d starts:d bytes:d
 --: TALLY alive:d running:d admitted:d
 --: HOURS is_open:B changes_at:d text:rest

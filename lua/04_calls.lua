@@ -13,7 +13,7 @@ local function new_queue()
     lease_ms = 30000, max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000,
     dead_keep = 100000, events_keep = 10000, reserve = 0, slots = 0, loans = 0, max_shares = 0, ready = 0, pending = 0,
     delayed = 0, leased = 0, dead = 0, tasks_with_options = 0,
-    remembered = 0, enqueued = 0, done = 0, buried = 0, expired = 0, cancelled = 0, classes = {},
+    remembered = 0, sequence = 0, enqueued = 0, done = 0, buried = 0, expired = 0, cancelled = 0, classes = {},
   }
 end
 
@@ -93,8 +93,9 @@ function calls.open_any(keys, args)
     notify = '1',                                    -- who is told: all servers, one first, or (false) none
     task_options = false, batches = false, told = false,  -- what few tasks ask for (17, 18, 19)
     marked = false, unlarged = false,                -- tasks that have ended (20_records.lua)
-    runs = false, groups = false,                    -- leases (26_leases.lua)
+    runs = false, bundles = false,                    -- leases (26_leases.lua)
     taken = false, marks = false, tombstones = 0,         -- entries of lists (28_takes.lua)
+    lines = false,                                   -- whose turn it is inside tenants (21_turns.lua)
     fired_bytes = 0,                                 -- payloads of schedules (65_schedules.lua)
     is_changed = false,                              -- whether a tick changed what no tenant's account shows
     repair = false,                                  -- the repair that this call goes on with (68_repair.lua)

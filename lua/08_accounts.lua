@@ -139,9 +139,8 @@ local function new_account(call, name)
   local t = {
     weight = DEFAULT_WEIGHT, base = 0, starts = 0, estimate = 0, leased = 0, loan = NO_LOAN, ready = 0, slot = 0,
     class = 0, standing = 0, is_on_wake_list = 0, is_odd = 0, name = name, books = '', tag = tag,
-    details = {tag = tag, pending = 0, delayed = 0, dead = 0, theoretical_arrival = 0, tombstones = 0, priorities = 0,
-      blocked = 0, limited = 0,
-      cause = 0, out_at = 0, since = 0, packed = false},
+    details = {tag = tag, pending = 0, delayed = 0, dead = 0, theoretical_arrival = 0, tombstones = 0, grouped = 0,
+      priorities = 0, blocked = 0, limited = 0, cause = 0, out_at = 0, since = 0, packed = false},
   }
   call.accounts[tag], call.books[t] = t, {epoch = q.epoch, entitled = 0, delivered = 0, done = 0, bytes = 0}
   return t
@@ -195,13 +194,18 @@ function accounts.pack(call, t)
   return ACCOUNT.pack(t)
 end
 
+-- Whether details matter to the fair pick.
+function accounts.are_odd(d)
+  return d.blocked > 0 or d.limited > 0 or d.tombstones > 0 or d.grouped > 0 or d.priorities > 0 or d.cause > 0
+end
+
 -- Writes the tenants that the call touched.
 function accounts.write(call)
   local fields, details, n = {}, {}, 0
   for _, t in ipairs(call.touched) do
     local d = t.details
     if d then
-      t.is_odd = (d.blocked > 0 or d.limited > 0 or d.tombstones > 0 or d.priorities > 0 or d.cause > 0) and 1 or 0
+      t.is_odd = accounts.are_odd(d) and 1 or 0
       local packed = DETAILS.pack(d)
       if packed ~= d.packed then details[#details + 1], details[#details + 2] = t.name, packed end
     end

@@ -1,5 +1,5 @@
--- What few tasks ask for: a priority other than the default, a dedupe key, a place in a batch, that their result is
--- kept, that what becomes of them is told.
+-- What few tasks ask for: a priority other than the default, a dedupe key, a place in a batch or a group, that their
+-- result is kept, that what becomes of them is told.
 --
 -- It stands in the hash `task_options`, for those tasks only; `features` of their records and runs says so, and
 -- `queue.tasks_with_options` counts them: for tasks that ask for nothing, nothing more is read or written than without
@@ -7,15 +7,16 @@
 --
 -- Priority. A tenant's ready tasks stand in one list per priority, 0 (most urgent) to 99; the default priority's list
 -- is `ready:<tenant>`, the others are `ready:<tenant>:<priority>` and named in the sorted set `priorities:<tenant>`,
--- where a priority stays until a pop finds its list empty. Priorities order a tenant's own tasks only; the fair pick
--- does not read them.
+-- where a priority stays until a pop finds its list empty. Tasks of groups stand apart (21_turns.lua). Priorities order
+-- a tenant's own tasks only; the fair pick does not read them.
 --
 -- Dedupe. `unique:<tenant>:<key>` says which task holds a key, and until when: 0, until the task is done, dead or
 -- cancelled; or, where the caller gave a period, for that long after it was enqueued, whatever becomes of it (its TTL
 -- only cleans up).
 
 local DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99
-local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, key = '', batch = ''}
+local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, weight = 1, key = '', batch = '',
+  group = ''}
 local HAS_OPTIONS, IS_LARGE = 1, 2    -- bits of `features`
 local KEPT_BYTES = 100               -- that a key, a batch or a schedule counts beside what is in it
 local KEY_GRACE_MS = 60000           -- keys that end by a TTL end so much later: the functions look at the time in them
@@ -148,6 +149,11 @@ function priorities.list(call, t, priority)
   return priority == DEFAULT_PRIORITY and default or default .. ':' .. priority
 end
 
+-- The key of the turns of a tenant's groups (21_turns.lua).
+function priorities.turns(call, t, priority)
+  return key(call, 'turns:' .. t.name .. ':' .. priority)
+end
+
 -- The field of an entry in `tombstone:<tenant>`.
 function priorities.field(id, priority)
   return priority == DEFAULT_PRIORITY and id or priority .. ':' .. id
@@ -170,9 +176,11 @@ function priorities.open(call, t, priority)
   d.priorities = d.priorities + redis.call('ZADD', key(call, 'priorities:' .. t.name), priority, priority)
 end
 
+-- A priority's list is empty. It stays open while it has groups.
 function priorities.close(call, t, priority)
   if priority == DEFAULT_PRIORITY then return end
   local d = accounts.details_of(call, t)
+  if d.grouped > 0 and redis.call('EXISTS', priorities.turns(call, t, priority)) == 1 then return end
   d.priorities = d.priorities - redis.call('ZREM', key(call, 'priorities:' .. t.name), priority)
 end
 

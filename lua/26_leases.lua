@@ -1,6 +1,6 @@
 -- Leases: a worker's right to a task until a deadline.
 --
--- What one claim takes is a *group*: one number, one entry in `leases` with the deadline, one record in `groups` that
+-- What one claim takes is a *bundle*: one number, one entry in `leases` with the deadline, one record in `bundles` that
 -- names the tasks. The number is the fence: (id, lease) opens a lease, and never a later one of the same id, since no
 -- number is given twice, not even after a failover to a store that has lost the last ones (time has gone on).
 -- A lease that is extended has a deadline of its own, in `extended`.
@@ -18,7 +18,7 @@ leases.LEASED, leases.SETTLED, leases.REAPED, leases.STOPPING = LEASED, SETTLED,
 local MAX_TAKEN = 255  -- then the count begins again: an old holder has long given up
 local FIRST_MS, PER_MS = 1735689600000, 32  -- 2025; so many numbers a ms are more than any queue can use
 
--- The number of the group that begins now.
+-- The number of the bundle that begins now.
 function leases.next_number(call)
   return math.max(call.queue.last_lease + 1, (call.now - FIRST_MS) * PER_MS)
 end
@@ -27,10 +27,10 @@ function leases.is_leased(state)
   return state == LEASED or state == STOPPING
 end
 
-local function group_field(lease)
+local function bundle_field(lease)
   return string.format('%.0f', lease)
 end
-leases.field = group_field
+leases.field = bundle_field
 
 -- What the call knows of leases: runs by id (packed; false where there is none), and what it is to write.
 local function state_of(call)
@@ -42,10 +42,10 @@ local function state_of(call)
   return known
 end
 
--- The ids that a group's record names.
-function leases.ids_of(group)
+-- The ids that a bundle's record names.
+function leases.ids_of(bundle)
   local ids = {}
-  for id in group.ids:gmatch('%C+') do ids[#ids + 1] = id end
+  for id in bundle.ids:gmatch('%C+') do ids[#ids + 1] = id end
   return ids
 end
 
@@ -82,36 +82,36 @@ function leases.set_run(call, id, run)
   known.changed[#known.changed + 1] = id
 end
 
--- Reads these groups, in one command.
-function leases.read_groups(call, numbers)
-  local groups, fields, missing = calls.table_of(call, 'groups'), {}, {}
+-- Reads these bundles, in one command.
+function leases.read_bundles(call, numbers)
+  local bundles, fields, missing = calls.table_of(call, 'bundles'), {}, {}
   for i = 1, #numbers do
     local lease = numbers[i]
-    if groups[lease] == nil then
-      groups[lease] = false
-      missing[#missing + 1], fields[#fields + 1] = lease, group_field(lease)
+    if bundles[lease] == nil then
+      bundles[lease] = false
+      missing[#missing + 1], fields[#fields + 1] = lease, bundle_field(lease)
     end
   end
   if #fields == 0 then return end
-  for i, packed in ipairs(redis.call('HMGET', key(call, 'groups'), unpack(fields))) do
-    local group = packed and GROUP.unpack(packed)
-    if group then group.is_changed = false end
-    groups[missing[i]] = group
+  for i, packed in ipairs(redis.call('HMGET', key(call, 'bundles'), unpack(fields))) do
+    local bundle = packed and BUNDLE.unpack(packed)
+    if bundle then bundle.is_changed = false end
+    bundles[missing[i]] = bundle
   end
 end
 
--- A group, or nil.
-function leases.group(call, lease)
-  if not call.groups or call.groups[lease] == nil then leases.read_groups(call, {lease}) end
-  return call.groups[lease] or nil
+-- A bundle, or nil.
+function leases.bundle(call, lease)
+  if not call.bundles or call.bundles[lease] == nil then leases.read_bundles(call, {lease}) end
+  return call.bundles[lease] or nil
 end
 
--- A lease of the group ends, or is extended (ended = 0) and has a deadline of its own from now on.
+-- A lease of the bundle ends, or is extended (ended = 0) and has a deadline of its own from now on.
 local function leave(call, lease, ended)
-  local group = leases.group(call, lease.lease)
-  if not group then return end
-  group.left, group.is_changed = group.left - ended, true
-  if lease.is_extended == 0 then group.together = group.together - 1 end
+  local bundle = leases.bundle(call, lease.lease)
+  if not bundle then return end
+  bundle.left, bundle.is_changed = bundle.left - ended, true
+  if lease.is_extended == 0 then bundle.together = bundle.together - 1 end
 end
 
 -- Books the end of a task's lease to its tenant, which is returned.
@@ -148,34 +148,34 @@ function leases.take(call, id)
   return run.taken
 end
 
--- Nothing is leased under the group's deadline any more, whatever its record says.
+-- Nothing is leased under the bundle's deadline any more, whatever its record says.
 function leases.empty(call, lease)
-  local group = leases.group(call, lease)
-  if group then
-    group.left, group.together, group.is_changed = math.max(group.left - group.together, 0), 0, true
+  local bundle = leases.bundle(call, lease)
+  if bundle then
+    bundle.left, bundle.together, bundle.is_changed = math.max(bundle.left - bundle.together, 0), 0, true
   else
-    redis.call('ZREM', key(call, 'leases'), group_field(lease))
+    redis.call('ZREM', key(call, 'leases'), bundle_field(lease))
   end
 end
 
-local function write_groups(call)
+local function write_bundles(call)
   local kept, gone, names, untimed = {}, {}, {}, {}
-  for lease, group in pairs(call.groups or {}) do
-    if group and group.is_changed then
-      local field = group_field(lease)
-      if group.together == 0 then untimed[#untimed + 1] = field end
-      if group.left > 0 then
-        kept[#kept + 1], kept[#kept + 2] = field, GROUP.pack(group)
+  for lease, bundle in pairs(call.bundles or {}) do
+    if bundle and bundle.is_changed then
+      local field = bundle_field(lease)
+      if bundle.together == 0 then untimed[#untimed + 1] = field end
+      if bundle.left > 0 then
+        kept[#kept + 1], kept[#kept + 2] = field, BUNDLE.pack(bundle)
       else
-        gone[#gone + 1], names[#names + 1] = field, group.claim
+        gone[#gone + 1], names[#names + 1] = field, bundle.claim
       end
     end
   end
-  write('HSET', key(call, 'groups'), kept)
-  write('HDEL', key(call, 'groups'), gone)
+  write('HSET', key(call, 'bundles'), kept)
+  write('HDEL', key(call, 'bundles'), gone)
   write('ZREM', key(call, 'leases'), untimed)
   write('HDEL', key(call, 'claims'), names)
-  call.groups = false
+  call.bundles = false
 end
 
 local function write_runs(call)
@@ -199,17 +199,17 @@ end
 -- Writes what became of leases, each kind in one command.
 function leases.write(call)
   write_runs(call)
-  write_groups(call)
+  write_bundles(call)
   records.write_marks(call)
 end
 
--- Writes a new group: n tasks in order, as fields and values of `runs`.
+-- Writes a new bundle: n tasks in order, as fields and values of `runs`.
 function leases.write_new(call, lease, claim_name, ids, runs)
-  local field = group_field(lease)
+  local field = bundle_field(lease)
   call.queue.last_lease = lease
-  redis.call('HSET', key(call, 'groups'), field, GROUP.pack({left = #ids, together = #ids, claim = claim_name,
+  redis.call('HSET', key(call, 'bundles'), field, BUNDLE.pack({left = #ids, together = #ids, claim = claim_name,
     ids = table.concat(ids, '\n')}))
-  redis.call('ZADD', key(call, 'leases'), group_field(call.now + call.queue.lease_ms), field)
+  redis.call('ZADD', key(call, 'leases'), bundle_field(call.now + call.queue.lease_ms), field)
   redis.call('HSET', key(call, 'claims'), claim_name, field)
   write('HSET', key(call, 'runs'), runs)
 end

@@ -6,41 +6,48 @@ do
 
 takes.TOMBSTONES_PER_CALL = 500  -- tombstone entries that one call passes over before it leaves the rest to the next
 
--- The next entries of a list behind those that this call has taken.
-local function next_entries(call, t, priority, wanted)
+-- What this call has taken of a list.
+local function taken_of(call, t, priority)
   local list, taken = priorities.list(call, t, priority), call.taken or calls.table_of(call, 'taken')
-  local own = taken[list]
-  if not own then
-    own = {count = 0, tenant = t, priority = priority, is_empty = false}
-    taken[list] = own
+  if not taken[list] then
+    taken[list] = {list = list, count = 0, tenant = t, priority = priority, is_empty = false}
   end
-  local entries
-  if wanted == 1 then
-    entries = {redis.call('LINDEX', list, own.count) or nil}
-  else
-    entries = redis.call('LRANGE', list, own.count, own.count + wanted - 1)
-  end
+  return taken[list]
+end
+
+-- The entries of a list behind those that this call has taken, and `skipped` more.
+local function entries_behind(own, skipped, wanted)
+  local first = own.count + skipped
+  if wanted == 1 then return {redis.call('LINDEX', own.list, first) or nil} end
+  return redis.call('LRANGE', own.list, first, first + wanted - 1)
+end
+
+-- Takes the next entries of a list that has no tombstones.
+local function next_entries(call, t, priority, wanted)
+  local own = taken_of(call, t, priority)
+  local entries = entries_behind(own, 0, wanted)
   own.count, own.is_empty = own.count + #entries, #entries < wanted
   return entries
 end
 
--- Adds the entries of a list that are not tombstones to `ids`. `passed`, if given, counts by field the tombstones
--- that were passed before, and these too; returns how many these were.
-function takes.add_live(call, t, priority, entries, ids, passed)
-  local fields, left, tombstones = {}, {}, 0
-  for i, id in ipairs(entries) do fields[i] = priorities.field(id, priority) end
-  for i, count in ipairs(redis.call('HMGET', key(call, 'tombstone:' .. t.name), unpack(fields))) do
-    left[fields[i]] = tonumber(count or 0) - (passed[fields[i]] or 0)
+-- Adds entries of a list to what is ahead: the ids of those that are not tombstones, and how many entries there are up
+-- to each. `ahead.passed` counts by field the tombstones that were passed before, and these too.
+local function add_live(call, t, priority, entries, ahead)
+  local passed, fields, left, known = ahead.passed, {}, {}, #ahead.entries
+  for i, id in ipairs(entries) do fields[i], ahead.entries[known + i] = priorities.field(id, priority), id end
+  local has_tombstones = accounts.details_of(call, t).tombstones > 0
+  local counts = has_tombstones and redis.call('HMGET', key(call, 'tombstone:' .. t.name), unpack(fields)) or {}
+  for i, count in ipairs(counts) do
+    if count then left[fields[i]] = tonumber(count) - (passed[fields[i]] or 0) end
   end
   for i, id in ipairs(entries) do  -- one by one: a tombstone and its replayed task may both be among them
     local field = fields[i]
-    if left[field] > 0 then
-      left[field], passed[field], tombstones = left[field] - 1, (passed[field] or 0) + 1, tombstones + 1
+    if (left[field] or 0) > 0 then
+      left[field], passed[field] = left[field] - 1, (passed[field] or 0) + 1
     else
-      ids[#ids + 1] = id
+      ahead.ids[#ahead.ids + 1], ahead.ends[#ahead.ends + 1] = id, known + i
     end
   end
-  return tombstones
 end
 
 -- Whether the call has passed over so many tombstones that it leaves the rest to the next one.
@@ -48,30 +55,88 @@ function takes.is_tired(call)
   return call.tombstones >= takes.TOMBSTONES_PER_CALL
 end
 
+-- Looks for the next `wanted` tasks of a list, without taking any.
+local function look_ahead(call, t, priority, wanted)
+  local own, marks = taken_of(call, t, priority), call.marks or calls.table_of(call, 'marks')
+  local ahead = {own = own, entries = {}, ids = {}, ends = {}, passed = {}, is_end = false}
+  for field, count in pairs(marks[t] or {}) do ahead.passed[field] = count end
+  while #ahead.ids < wanted and not ahead.is_end
+      and call.tombstones + #ahead.entries - #ahead.ids < takes.TOMBSTONES_PER_CALL do
+    local page = entries_behind(own, #ahead.entries, wanted - #ahead.ids)
+    ahead.is_end = #page < wanted - #ahead.ids
+    if #page > 0 then add_live(call, t, priority, page, ahead) end
+  end
+  return ahead
+end
+
+-- Takes the first `count` of the tasks that are ahead, and the tombstones before them; with the last one all of them.
+local function take_ahead(call, ahead, count)
+  local own, is_all = ahead.own, count == #ahead.ids
+  local t, last = own.tenant, is_all and #ahead.entries or ahead.ends[count] or 0
+  local d, marks, nth = accounts.details_of(call, t), call.marks[t] or {}, 1
+  call.marks[t] = marks
+  for i = 1, last do
+    if ahead.ends[nth] == i then
+      nth = nth + 1
+    else
+      local field = priorities.field(ahead.entries[i], own.priority)
+      marks[field] = (marks[field] or 0) + 1
+    end
+  end
+  d.tombstones, call.tombstones = d.tombstones - (last - count), call.tombstones + last - count
+  own.count, own.is_empty = own.count + last, ahead.is_end and is_all
+end
+
+-- Takes ids of one priority that has groups (21_turns.lua): by turns.
+local function take_by_turns(call, own, wanted, ids)
+  local loose, count = look_ahead(call, own.tenant, own.priority, wanted - #ids + 1), 0
+  if #loose.ids > 0 or loose.is_end then turns.set_loose(own, #loose.ids > 0) end
+  while #ids < wanted do
+    local member, id, has_more = turns.first(call, own, wanted - #ids), nil, nil
+    if not member then break end
+    if member == turns.LOOSE then
+      id, has_more = loose.ids[count + 1], loose.ids[count + 2] ~= nil
+      count = id and count + 1 or count
+    else
+      id, has_more = turns.next_id(call, own, member)
+    end
+    if id then
+      ids[#ids + 1] = id
+      turns.move_on(own, member, member == turns.LOOSE and 1 or task_options.of(call, id).weight, has_more)
+    else
+      turns.drop_first(own)
+    end
+  end
+  take_ahead(call, loose, count)
+end
+
 -- Takes ids of one priority until there are `wanted`, passing over tombstones.
 local function take_priority(call, t, priority, wanted, ids)
-  while #ids < wanted and not takes.is_tired(call) do
-    local entries = next_entries(call, t, priority, wanted - #ids)
-    if #entries == 0 then return end
-    local marks, d = calls.table_of(call, 'marks'), accounts.details_of(call, t)
-    marks[t] = marks[t] or {}
-    local tombstones = takes.add_live(call, t, priority, entries, ids, marks[t])
-    d.tombstones, call.tombstones = d.tombstones - tombstones, call.tombstones + tombstones
-  end
+  local own = accounts.details_of(call, t).grouped > 0 and turns.line(call, t, priority)
+  if own then return take_by_turns(call, own, wanted, ids) end
+  local ahead = look_ahead(call, t, priority, wanted - #ids)
+  for _, id in ipairs(ahead.ids) do ids[#ids + 1] = id end
+  take_ahead(call, ahead, #ahead.ids)
 end
 
 -- Up to `wanted` ids of one tenant, the next ones first.
 function takes.ids(call, t, wanted)
   if accounts.is_plain(t) then return next_entries(call, t, DEFAULT_PRIORITY, wanted) end
   local d = accounts.details_of(call, t)
-  if d.tombstones == 0 and d.priorities == 0 then return next_entries(call, t, DEFAULT_PRIORITY, wanted) end
+  if d.tombstones == 0 and d.grouped == 0 and d.priorities == 0 then
+    return next_entries(call, t, DEFAULT_PRIORITY, wanted)
+  end
   local ids = {}
-  for _, priority in ipairs(priorities.of(call, t)) do take_priority(call, t, priority, wanted, ids) end
+  for _, priority in ipairs(priorities.of(call, t)) do
+    if #ids == wanted or takes.is_tired(call) then break end
+    take_priority(call, t, priority, wanted, ids)
+  end
   return ids
 end
 
 -- Removes the taken entries from the store.
 function takes.write(call)
+  turns.write(call)
   for list, own in pairs(call.taken or {}) do
     if own.count == 1 then
       redis.call('LPOP', list)

@@ -16,7 +16,7 @@ local LATE_PER_CALL = 64     -- tasks whose window has closed, after which a cla
 
 -- Whether an entry of a list is of a task that is leased: a call failed between its writes.
 local function is_left_over(call, id, run)
-  return leases.is_leased(run.state) and (redis.call('HEXISTS', key(call, 'groups'), leases.field(run.lease)) == 1
+  return leases.is_leased(run.state) and (redis.call('HEXISTS', key(call, 'bundles'), leases.field(run.lease)) == 1
     or redis.call('ZSCORE', key(call, 'extended'), id))
 end
 
@@ -80,12 +80,7 @@ end
 
 -- Puts tasks that the reply has no room for back at the heads of their lists.
 local function put_back(call, returned)
-  for i = #returned, 1, -1 do
-    local t, id = returned[i].t, returned[i].id
-    local priority = task_options.of(call, id).priority
-    redis.call('LPUSH', priorities.list(call, t, priority), id)
-    priorities.open(call, t, priority)
-  end
+  for i = #returned, 1, -1 do places.line_up(call, returned[i].t, {returned[i].id}, 'LPUSH') end
 end
 
 -- The one block of writes of a claim.
@@ -102,9 +97,9 @@ end
 -- What a claim under this name took before, if its answer was lost: its leases, renewed.
 local function recall(call, name, claim)
   local field = redis.call('HGET', key(call, 'claims'), name)
-  local group = field and leases.group(call, tonumber(field))
-  if not group then return false end
-  local ids, deadline, lease = leases.ids_of(group), leases.field(call.now + call.queue.lease_ms), tonumber(field)
+  local bundle = field and leases.bundle(call, tonumber(field))
+  if not bundle then return false end
+  local ids, deadline, lease = leases.ids_of(bundle), leases.field(call.now + call.queue.lease_ms), tonumber(field)
   leases.read_runs(call, ids)
   local found = records.of(call, ids)
   for i, id in ipairs(ids) do

@@ -201,10 +201,10 @@ local function read_settlements(args)
   return ids, starts, numbers, taken
 end
 
--- Reads what the leases belong to: groups, and what the tasks asked for. Returns their features, if any asks for more.
+-- Reads what the leases belong to: bundles, and what the tasks asked for. Returns their features, if any asks for more.
 local function read_more(call, ids, numbers)
   local features = {}
-  leases.read_groups(call, numbers)
+  leases.read_bundles(call, numbers)
   if call.queue.tasks_with_options == 0 then return features end
   for i, id in ipairs(ids) do
     local lease = leases.lease_of(call, id)

@@ -4,7 +4,7 @@ do
 
 local TENANTS_PER_TICK = 50
 local ENDS_PER_TICK = 80    -- tasks that are taken out of where they are and buried, or deleted
-local IDS_PER_TICK = 2000   -- of groups, among which leases that have run out are looked for
+local IDS_PER_TICK = 2000   -- of bundles, among which leases that have run out are looked for
 local MOVES_PER_TICK = 125
 local MARKS, SEATS = 4, 1   -- that are as much work as a task: marks that go, accounts that are swept over
 local LEAST_SEATS = 16    -- a page of fewer accounts is not worth its scan
@@ -52,10 +52,10 @@ local function expire(call, limit)
   return #ids
 end
 
--- The tasks of a group that are still leased in it, and how many it had; a group without any is dropped.
+-- The tasks of a bundle that are still leased in it, and how many it had; a bundle without any is dropped.
 local function live_in(call, number)
-  local group = leases.group(call, number)
-  local ids, live = group and leases.ids_of(group) or {}, {}
+  local bundle = leases.bundle(call, number)
+  local ids, live = bundle and leases.ids_of(bundle) or {}, {}
   if #ids > 0 then leases.read_runs(call, ids) end
   for _, id in ipairs(ids) do
     local lease = leases.lease_of(call, id)
@@ -73,13 +73,13 @@ end
 
 -- The leases whose deadline has passed: {id, deadline} each, the oldest first; `limit` at most.
 local function lost_leases(call, limit)
-  local found, lost, groups, looked = {}, {}, past_deadline(call, 'leases', limit), 0
+  local found, lost, bundles, looked = {}, {}, past_deadline(call, 'leases', limit), 0
   local extended, ids = past_deadline(call, 'extended', limit), {}
-  for i = 1, #groups, 2 do
+  for i = 1, #bundles, 2 do
     if #found < limit and looked < IDS_PER_TICK then
-      local live, count = live_in(call, tonumber(groups[i]))
+      local live, count = live_in(call, tonumber(bundles[i]))
       looked = looked + count
-      for _, id in ipairs(live) do found[#found + 1] = {id, tonumber(groups[i + 1]), #found} end
+      for _, id in ipairs(live) do found[#found + 1] = {id, tonumber(bundles[i + 1]), #found} end
     end
   end
   for i = 1, #extended, 2 do

@@ -3,7 +3,7 @@
 --
 -- Authority. The records in `tasks` say which tasks there are. Of each: a death in `dead` means dead, else a run that
 -- is leased means leased, else an entry in its tenant's `delayed` set or its batch's `pending` set means that, else it
--- is ready. All else (lists, tombstones, counts, accounts' counts, seats, groups and deadlines, watches) follows from
+-- is ready. All else (lists, tombstones, counts, accounts' counts, seats, bundles and deadlines, watches) follows from
 -- that, and only what differs is written: of a sound queue nothing but the deadlines of its leases.
 --
 -- A repair is a stack of *jobs*; a call takes the topmost, page by page, until it has looked at WORK elements. A job
@@ -18,7 +18,7 @@ do
 
 repairs.PAGE, repairs.WORK = 64, 100  -- elements of one page, and after how many a call is over
 local STEPS = {'clear', 'runs', 'dead', 'task_options', 'expiring', 'deaths', 'extended', 'tenants', 'wake', 'accounts',
-  'slots', 'idle', 'batches', 'tasks', 'ends', 'templates', 'groups', 'leased', 'claims', 'leases', 'marks',
+  'slots', 'idle', 'batches', 'tasks', 'ends', 'templates', 'bundles', 'leased', 'claims', 'leases', 'marks',
   'unnamed', 'lists', 'mend', 'dead_counts', 'tallies', 'renew'}
 local PARTS = {'jobs', 'sums', 'tallies', 'leased', 'marks', 'woken', 'list', 'tombstones'}
 local jobs = repairs.jobs

@@ -121,6 +121,12 @@ local function count_member(call, id, fact, wanted)
   want(wanted, 'members:' .. fact.asked.batch, 'batches', id, b.sequence)
 end
 
+-- Sees that the group of a ready task has a turn, so that it is looked at.
+local function give_turn(call, t, asked)
+  local group = turns.group_of(asked)
+  if group ~= '' then note(call, 'turns', turns.join(call, t, asked.priority, {[group] = asked})) end
+end
+
 -- Counts a task where it is, and says where it is to be named.
 local function count_task(call, id, fact, wanted)
   local q, header, t = call.queue, fact.header, tenant_of(call, fact)
@@ -129,6 +135,7 @@ local function count_task(call, id, fact, wanted)
   sums.bytes, q.last_lease = sums.bytes + fact.bytes, math.max(q.last_lease, (run or fact.death or NO_LEASE).lease)
   if fact.place == 'ready' then
     redis.call('ZADD', part(call, 'ready:' .. t.name), text(header.enqueued_at), id)
+    give_turn(call, t, fact.asked or PLAIN)
   else
     sums[fact.place] = sums[fact.place] + 1
   end
@@ -158,9 +165,9 @@ function jobs.tasks(call, job)
   return is_last
 end
 
--- Sees that a group's counts are those of its leases, and that it has a deadline if it needs one.
-local function mend_group(call, field, group)
-  local ids, left, together, found = leases.ids_of(group), 0, 0, {}
+-- Sees that a bundle's counts are those of its leases, and that it has a deadline if it needs one.
+local function mend_bundle(call, field, bundle)
+  local ids, left, together, found = leases.ids_of(bundle), 0, 0, {}
   call.repair.left = call.repair.left - #ids
   for i, packed in ipairs(#ids > 0 and redis.call('HMGET', key(call, 'runs'), unpack(ids)) or {}) do
     local run = packed and LEASE.unpack(packed)
@@ -170,11 +177,11 @@ local function mend_group(call, field, group)
   end
   write('HDEL', part(call, 'leased'), found)
   if left == 0 then
-    redis.call('HDEL', key(call, 'groups'), field)
+    redis.call('HDEL', key(call, 'bundles'), field)
     note(call, 'leases', 1)
-  elseif left ~= group.left or together ~= group.together then
-    group.left, group.together = left, together
-    redis.call('HSET', key(call, 'groups'), field, GROUP.pack(group))
+  elseif left ~= bundle.left or together ~= bundle.together then
+    bundle.left, bundle.together = left, together
+    redis.call('HSET', key(call, 'bundles'), field, BUNDLE.pack(bundle))
     note(call, 'leases', 1)
   end
   if together > 0 then
@@ -184,34 +191,34 @@ local function mend_group(call, field, group)
   end
 end
 
-function jobs.groups(call, job)
-  local flat, is_last = repairs.scan(call, job, 'groups', 1)
-  for i = 1, #flat, 2 do repairs.ask(call, 'group', flat[i]) end  -- one by one: a page of groups is many tasks
+function jobs.bundles(call, job)
+  local flat, is_last = repairs.scan(call, job, 'bundles', 1)
+  for i = 1, #flat, 2 do repairs.ask(call, 'bundle', flat[i]) end  -- one by one: a page of bundles is many tasks
   return is_last
 end
 
-function jobs.group(call, job)
-  local packed = redis.call('HGET', key(call, 'groups'), job.rest)
-  local group = packed and GROUP.unpack(packed)
-  if group then
-    if group.claim ~= '' and group.left > 0 then
-      note(call, 'leases', redis.call('HSET', key(call, 'claims'), group.claim, job.rest))
+function jobs.bundle(call, job)
+  local packed = redis.call('HGET', key(call, 'bundles'), job.rest)
+  local bundle = packed and BUNDLE.unpack(packed)
+  if bundle then
+    if bundle.claim ~= '' and bundle.left > 0 then
+      note(call, 'leases', redis.call('HSET', key(call, 'claims'), bundle.claim, job.rest))
     end
-    mend_group(call, job.rest, group)
+    mend_bundle(call, job.rest, bundle)
   end
   return true
 end
 
--- Leases that no group names: their number opens them still, so it becomes a group again.
+-- Leases that no bundle names: their number opens them still, so it becomes a bundle again.
 function jobs.leased(call, job)
   local flat, is_last = repairs.scan(call, job, 'repair:leased')
   for i = 1, #flat, 2 do
     local id, lease = flat[i], tonumber(flat[i + 1])
-    local run, group = LEASE.unpack(redis.call('HGET', key(call, 'runs'), id)), leases.group(call, lease)
-    group = group or {left = 0, together = 0, claim = '', ids = ''}
-    group.ids = group.ids == '' and id or group.ids .. '\n' .. id
-    group.left, group.together, group.is_changed = group.left + 1, group.together + 1 - run.is_extended, true
-    call.groups[lease] = group
+    local run, bundle = LEASE.unpack(redis.call('HGET', key(call, 'runs'), id)), leases.bundle(call, lease)
+    bundle = bundle or {left = 0, together = 0, claim = '', ids = ''}
+    bundle.ids = bundle.ids == '' and id or bundle.ids .. '\n' .. id
+    bundle.left, bundle.together, bundle.is_changed = bundle.left + 1, bundle.together + 1 - run.is_extended, true
+    call.bundles[lease] = bundle
     redis.call('HDEL', part(call, 'leased'), id)
     if run.is_extended == 0 then
       redis.call('ZADD', key(call, 'leases'), 'NX', text(call.now + call.queue.lease_ms), flat[i + 1])
@@ -222,16 +229,16 @@ function jobs.leased(call, job)
   return is_last
 end
 
-local function is_group(call, field) return redis.call('HEXISTS', key(call, 'groups'), field) == 1 end
+local function is_bundle(call, field) return redis.call('HEXISTS', key(call, 'bundles'), field) == 1 end
 
 function jobs.claims(call, job)
   local flat, is_last = repairs.scan(call, job, 'claims')
   for i = 1, #flat, 2 do
-    local group = leases.group(call, tonumber(flat[i + 1]))
-    if not group then
+    local bundle = leases.bundle(call, tonumber(flat[i + 1]))
+    if not bundle then
       note(call, 'leases', redis.call('HDEL', key(call, 'claims'), flat[i]))
-    elseif group.claim == '' then
-      group.claim, group.is_changed = flat[i], true
+    elseif bundle.claim == '' then
+      bundle.claim, bundle.is_changed = flat[i], true
     end
   end
   leases.write(call)
@@ -240,7 +247,7 @@ end
 
 function jobs.leases(call, job)
   return repairs.prune_set(call, job, 'leases', 'leases', function()
-    return function(field) return is_group(call, field) end
+    return function(field) return is_bundle(call, field) end
   end)
 end
 

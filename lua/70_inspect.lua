@@ -55,10 +55,10 @@ end
 
 -- Of a leased task: the deadline of its lease, and the name of the claim that took it.
 local function lease_facts(call, id, run)
-  local group = leases.group(call, run.lease)
+  local bundle = leases.bundle(call, run.lease)
   local at = run.is_extended == 1 and redis.call('ZSCORE', key(call, 'extended'), id)
     or redis.call('ZSCORE', key(call, 'leases'), leases.field(run.lease))
-  return at or '0', group and group.claim or ''
+  return at or '0', bundle and bundle.claim or ''
 end
 
 local function state_of(call, id, record, run, packed_death)
@@ -124,15 +124,7 @@ end
 function verbs.peek(keys, args)
   local call, count = calls.ask(keys, args), check_whole(args[4], 'count', 1, TASKS_PER_CALL)
   check_tenant(args[3])
-  local t, ids, out, bytes = accounts.named(call, args[3]), {}, {}, 0
-  local left = count + math.min(accounts.details_of(call, t).tombstones, takes.TOMBSTONES_PER_CALL)
-  for _, priority in ipairs(priorities.of(call, t)) do
-    if left <= 0 or #ids >= count then break end
-    local entries = redis.call('LRANGE', priorities.list(call, t, priority), 0, left - 1)
-    if #entries > 0 then takes.add_live(call, t, priority, entries, ids, {}) end
-    left = left - #entries
-  end
-  ids = {unpack(ids, 1, math.min(#ids, count))}
+  local ids, out, bytes = takes.ids(call, accounts.named(call, args[3]), count), {}, 0
   local found = #ids > 0 and records.of(call, ids) or {}
   for i, record in ipairs(found) do
     record = record and records.whole(call, ids[i], record)

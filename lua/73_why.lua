@@ -17,14 +17,31 @@ local function count_ahead(call, t, id)
   return math.max(before + (place or NEAR) - tombstones, 0), tombstones == 0 and place
 end
 
+-- The same where groups of the tenant take turns; then how many of its own group are before it, and how many groups
+-- there are.
+local function count_by_turns(call, t, id)
+  local asked, next_ids = task_options.of(call, id), takes.ids(call, t, TASKS_PER_CALL)
+  local at, group, place = priorities.turns(call, t, asked.priority), turns.group_of(asked), nil
+  for i, each in ipairs(next_ids) do
+    if each == id then place = i - 1 end
+  end
+  local own = group ~= '' and redis.call('ZRANK', turns.group_key(call, t, asked.priority, group), id) or 0
+  return place or math.max(#next_ids, own), place ~= nil, own, math.max(redis.call('ZCARD', at) - 1, 0)
+end
+
 -- Where a waiting task stands: behind tasks of its tenant, or of its batch.
 local function place_of(call, t, id, state)
-  local ahead, is_exact, b = t.ready, false, nil
-  if state == 'ready' then ahead, is_exact = count_ahead(call, t, id) end
+  local ahead, is_exact, b, group_ahead, groups = t.ready, false, nil, 0, 0
+  if state == 'ready' and accounts.details_of(call, t).grouped > 0 then
+    ahead, is_exact, group_ahead, groups = count_by_turns(call, t, id)
+  elseif state == 'ready' then
+    ahead, is_exact = count_ahead(call, t, id)
+  end
   if state == 'pending' then
     ahead, is_exact, b = redis.call('ZRANK', batches.pending_key(call, id), id), true, batches.of_task(call, id)
   end
-  return {ahead = ahead, is_exact = is_exact and 1 or 0, batch_max_running = b and b.max_running or 0}
+  return {ahead = ahead, is_exact = is_exact and 1 or 0, batch_max_running = b and b.max_running or 0,
+    group_ahead = group_ahead, groups = groups}
 end
 
 -- why(keys, argv): what there is to know of why a task waits.
@@ -32,7 +49,8 @@ end
 --   argv  1 now  2 random_values  3 id
 --   out   now_ms, what `tasks` tells of it, then of one that waits: name, value, name, value, ... (numbers as text):
 --         ahead (tasks of its tenant before it, at least; pending: of its batch; delayed: all that are ready now),
---         is_exact, batch_max_running; its tenant's account, the limits that hold for it (max_running: also by its max
+--         is_exact, batch_max_running, group_ahead and groups (how many tasks of its group, of how many groups that
+--         take turns; 0: none); its tenant's account, the limits that hold for it (max_running: also by its max
 --         share), is_awake (it is served next) and competes (its weight is in queue_weight_sum);
 --         the queue's account, after `queue_`, queue_slots, and queue_kept (how many of them are kept for tenants that
 --         have nothing running, if all others are in use; else 0); opening_changes_at and

@@ -7,14 +7,6 @@
 
 do
 
--- By their bytes, as sorted sets compare; Lua's own `<` follows the store's locale.
-local function precedes(one, other)
-  for i = 1, math.min(#one, #other) do
-    if one:byte(i) ~= other:byte(i) then return one:byte(i) < other:byte(i) end
-  end
-  return #one < #other
-end
-
 -- How many letters of the set are not after (died_at, id), whether or not that one is still there.
 local function rank_after(deaths, died_at, id)
   local low = redis.call('ZCOUNT', deaths, '-inf', '(' .. died_at)

@@ -1,4 +1,4 @@
--- Repair (68_repair.lua): the lists of marks, and of ready tasks.
+-- Repair (68_repair.lua): the lists of ready tasks.
 --
 -- An entry of a ready list is right if it is the last one of a task that is ready and of that priority; any other is
 -- tombstone. So a list is walked from its end, and stays as it is. A ready task without an entry comes before the first
@@ -7,75 +7,6 @@
 do
 
 local jobs, part, note = repairs.jobs, repairs.part, repairs.note
-local MINUTE_MS = 60000
-local NEAR_MINUTES, FAR_MINUTES, MINUTES = 120, 100000, 200  -- marks are looked for around now and `queue.minute`
-
--- Asks for the lists of marks, minute by minute.
-function jobs.marks(call, job)
-  local q, now, names = call.queue, math.floor(call.now / MINUTE_MS), {}
-  local known = math.abs(q.minute - now) < FAR_MINUTES and math.floor(q.minute) or now
-  local first = math.max(math.min(known, now) - NEAR_MINUTES, tonumber(job.cursor))
-  local last = math.max(known, now) + NEAR_MINUTES
-  for minute = first, first + MINUTES - 1 do names[#names + 1] = key(call, 'done:' .. minute) end
-  if redis.call('EXISTS', unpack(names)) > 0 then
-    for i, name in ipairs(names) do
-      if redis.call('EXISTS', name) == 1 then repairs.ask(call, 'done', first + i - 1) end
-    end
-  end
-  job.cursor, call.repair.left = text(first + MINUTES), call.repair.left - 20
-  return first + MINUTES > last
-end
-
--- Takes entries out of a list: it is copied page by page without them, and replaced if there were any.
-function repairs.filter(call, job, name, kind, keep)
-  local at, copy, first = key(call, name), part(call, 'list'), tonumber(job.cursor)
-  local entries = redis.call('LRANGE', at, first, first + repairs.PAGE - 1)
-  if #entries == 0 then
-    redis.call('UNLINK', job.flaws > 0 and at or copy)  -- first: what RENAME replaces may be freed at once
-    if redis.call('EXISTS', copy) == 1 then redis.call('RENAME', copy, at) end
-    return true
-  end
-  local kept = keep(entries)
-  write('RPUSH', copy, kept)
-  note(call, kind, #entries - #kept)
-  job.cursor, job.flaws = text(first + #entries), job.flaws + #entries - #kept
-  call.repair.left = call.repair.left - #entries
-  return false
-end
-
-local function note_minute(call, minute)
-  local totals = call.repair.totals
-  totals.first_minute = math.min(totals.first_minute or minute, minute)
-end
-
-function jobs.done(call, job)
-  return repairs.filter(call, job, 'done:' .. job.rest, 'marks', function(ids)
-    local kept, marks = {}, part(call, 'marks')
-    for _, id in ipairs(ids) do
-      if redis.call('SREM', marks, id) == 1 then kept[#kept + 1] = id end
-    end
-    if #kept > 0 then note_minute(call, tonumber(job.rest)) end
-    return kept
-  end)
-end
-
--- Names the marks that no list names, for the minute that is now.
-function jobs.unnamed(call)
-  local q, r, minute = call.queue, call.repair, math.floor(call.now / MINUTE_MS)
-  local ids = redis.call('SPOP', part(call, 'marks'), repairs.PAGE)
-  if #ids > 0 then
-    redis.call('RPUSH', key(call, 'done:' .. minute), unpack(ids))
-    note_minute(call, minute)
-    note(call, 'marks', #ids)
-    r.left = r.left - #ids
-    return false
-  end
-  local first, count = r.totals.first_minute, r.totals.remembered or 0
-  note(call, 'counts', q.remembered ~= count and 1 or 0)
-  q.remembered = count
-  if first and (q.minute > first or q.minute < first - FAR_MINUTES) then q.minute = first end
-  return true
-end
 
 -- The priorities for which there is a key that begins so.
 local function existing(call, beginning)
@@ -90,6 +21,16 @@ local function existing(call, beginning)
   return found
 end
 
+-- Asks for the groups of a tenant (79_repair_turns.lua).
+local function ask_turns(call, name, found)
+  local keys = {}
+  for i, priority in ipairs(found) do keys[i] = priorities.turns(call, {name = name}, priority) end
+  if redis.call('EXISTS', unpack(keys)) == 0 then return end
+  for i, priority in ipairs(found) do
+    if redis.call('EXISTS', keys[i]) == 1 then repairs.ask(call, 'turns', priority .. ':' .. name) end
+  end
+end
+
 -- Asks for all that a tenant's ready tasks stand in, or are to.
 local function ask_lists(call, name, details)
   local found, default = {DEFAULT_PRIORITY}, key(call, 'ready:' .. name)
@@ -99,6 +40,7 @@ local function ask_lists(call, name, details)
   end
   local names = {part(call, 'ready:' .. name), key(call, 'tombstone:' .. name), key(call, 'priorities:' .. name),
     default}
+  ask_turns(call, name, found)
   for _, priority in ipairs(found) do
     if priority ~= DEFAULT_PRIORITY then names[#names + 1] = default .. ':' .. priority end
   end
@@ -135,7 +77,9 @@ function jobs.list(call, job)
   local waits, right, tombstones = redis.call('ZMSCORE', ready, unpack(ids)), {}, {}
   for i = #ids, 1, -1 do
     local id, field = ids[i], priorities.field(ids[i], priority)
-    if waits[i] and task_options.of(call, id).priority == priority and redis.call('ZREM', ready, id) == 1 then
+    local asked = task_options.of(call, id)
+    local is_here = asked.priority == priority and turns.group_of(asked) == ''
+    if waits[i] and is_here and redis.call('ZREM', ready, id) == 1 then
       right[#right + 1] = id
     else
       tombstones[field] = (tombstones[field] or 0) + 1
@@ -175,8 +119,12 @@ function jobs.priorities(call, job)
       note(call, 'priorities', redis.call('ZREM', at, member))
     end
   end
-  for _, priority in ipairs(existing(call, list .. ':')) do
-    if priority ~= DEFAULT_PRIORITY then note(call, 'priorities', redis.call('ZADD', at, 'NX', priority, priority)) end
+  for _, beginning in ipairs({list .. ':', key(call, 'turns:' .. job.rest .. ':')}) do
+    for _, priority in ipairs(existing(call, beginning)) do
+      if priority ~= DEFAULT_PRIORITY then
+        note(call, 'priorities', redis.call('ZADD', at, 'NX', priority, priority))
+      end
+    end
   end
   return true
 end
@@ -184,7 +132,8 @@ end
 -- Where a lost task goes: its batch may have no slot for it, or it may start later; else into its priority's list.
 local function put_lost(call, name, id, fact, touched)
   local b, sums = repairs.batch_of(call, fact), repairs.kept(call, 'sums', SUMS, name)
-  local priority = task_options.of(call, id).priority
+  local asked = task_options.of(call, id)
+  local priority, group = asked.priority, turns.group_of(asked)
   local tally = b and repairs.kept(call, 'tallies', TALLY, fact.asked.batch)
   if fact.header.start_at > call.now and not fact.run then
     redis.call('ZADD', key(call, 'delayed:' .. name), text(fact.header.start_at), id)
@@ -194,6 +143,11 @@ local function put_lost(call, name, id, fact, touched)
     b.sequence, tally.admitted, sums.pending = b.sequence + 1, tally.admitted - 1, sums.pending + 1
     redis.call('ZADD', key(call, 'pending:' .. fact.asked.batch), batches.score(priority, b.sequence), id)
     redis.call('HSET', key(call, 'batches'), fact.asked.batch, BATCH.pack(b))
+  elseif group ~= '' then
+    turns.add_ids(call, {name = name}, priority, group, {id})
+    turns.join(call, {name = name}, priority, {[group] = asked})
+    if priority ~= DEFAULT_PRIORITY then redis.call('ZADD', key(call, 'priorities:' .. name), priority, priority) end
+    sums.ready, sums.grouped = sums.ready + 1, sums.grouped + 1
   else
     local is_tombstone = redis.call('HEXISTS', key(call, 'tombstone:' .. name), priorities.field(id, priority)) == 1
     redis.call('ZADD', part(call, 'lost:' .. priority), is_tombstone and '+inf' or text(fact.header.enqueued_at), id)

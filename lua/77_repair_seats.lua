@@ -141,7 +141,7 @@ local function mend_counts(call, t, d)
   local is_wrong = correct(call, 'accounts', t, {ready = sums.ready, leased = sums.leased, starts = sums.starts})
   is_wrong = correct(call, 'accounts', accounts.books_of(call, t), {bytes = sums.bytes}) or is_wrong
   is_wrong = correct(call, 'accounts', d, {pending = sums.pending, delayed = sums.delayed, dead = sums.dead,
-    tombstones = sums.tombstones, blocked = blocked.blocked,
+    tombstones = sums.tombstones, grouped = sums.grouped, blocked = blocked.blocked,
     priorities = redis.call('ZCARD', key(call, 'priorities:' .. t.name)),
     limited = redis.call('HEXISTS', key(call, 'limits'), t.name)}) or is_wrong
   if t.loan ~= 0 and t.leased ~= 1 then is_wrong = correct(call, 'accounts', t, {loan = 0}) or is_wrong end
@@ -185,7 +185,7 @@ local function mend_tenant(call, name, packed)
   note(call, 'tenants', is_new and 1 or 0)
   local is_wrong = mend_counts(call, t, d) or is_new
   mend_watches(call, t, d)
-  local is_odd = (d.blocked > 0 or d.limited > 0 or d.tombstones > 0 or d.priorities > 0 or d.cause > 0) and 1 or 0
+  local is_odd = accounts.are_odd(d) and 1 or 0
   is_wrong = correct(call, 'accounts', t, {is_odd = is_odd}) or is_wrong
   if is_misplaced(call, t, d) then
     note(call, 'seats', 1)

@@ -25,7 +25,7 @@ local OF_RUN = {'progress:'}
 local FIXED = {
   'tenants', 'accounts', 'limits', 'parked', 'sweep', 'opening_hours', 'opening_changes', 'wake',
   'tasks', 'payloads', 'task_options',
-  'batches', 'cancelling', 'completed', 'due', 'expiring', 'runs', 'groups', 'claims', 'leases', 'extended', 'dead',
+  'batches', 'cancelling', 'completed', 'due', 'expiring', 'runs', 'bundles', 'claims', 'leases', 'extended', 'dead',
   'deaths', 'dead_counts', 'templates', 'fires', 'ends', 'idle',
 }
 local LAST = {'queue', 'deleting', 'test'}  -- what stays until all else has gone
@@ -37,8 +37,10 @@ end
 
 local function doom_tenant(call, doomed, name)
   append(call, doomed, OF_TENANT, name)
+  doomed[#doomed + 1] = priorities.turns(call, {name = name}, DEFAULT_PRIORITY)
   for _, priority in ipairs(redis.call('ZRANGE', key(call, 'priorities:' .. name), 0, -1)) do
     doomed[#doomed + 1] = key(call, 'ready:' .. name .. ':' .. priority)
+    doomed[#doomed + 1] = priorities.turns(call, {name = name}, priority)
   end
 end
 
@@ -50,17 +52,20 @@ local function doom_run(call, doomed, id)
   append(call, doomed, OF_RUN, id)
 end
 
--- The dedupe key that a task holds. Whose it is stands in the task's record.
-local function doom_dedupe_key(call, doomed, id, packed)
-  local dedupe_key = TASK_OPTIONS.unpack(packed).key
-  local record = dedupe_key ~= '' and redis.call('HGET', key(call, 'tasks'), id)
+-- The dedupe key that a task holds, and its group. Whose they are stands in the task's record.
+local function doom_named(call, doomed, id, packed)
+  local asked = TASK_OPTIONS.unpack(packed)
+  local group = turns.group_of(asked)
+  local record = (asked.key ~= '' or group ~= '') and redis.call('HGET', key(call, 'tasks'), id)
   if not records.is_task(record) then return end
-  doomed[#doomed + 1] = task_options.unique_key(call, records.read(record).tenant, dedupe_key)
+  local name = records.read(record).tenant
+  if asked.key ~= '' then doomed[#doomed + 1] = task_options.unique_key(call, name, asked.key) end
+  if group ~= '' then doomed[#doomed + 1] = turns.group_key(call, {name = name}, asked.priority, group) end
 end
 
 -- Hashes whose fields name keys, and how; in the order in which they are emptied.
 local NAMING = {
-  {hash = 'task_options', doom = doom_dedupe_key},
+  {hash = 'task_options', doom = doom_named},
   {hash = 'runs', doom = doom_run},
   {hash = 'batches', doom = doom_batch},
   {hash = 'tenants', doom = doom_tenant},

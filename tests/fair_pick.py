@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .limits_model import AT_MAX_RUNNING, Limiting
+from .ready_model import ReadyTasks
 
 OUT, AWAKE = 0, -1
 LOAN, GIFT = 1, 2
@@ -41,7 +42,7 @@ class Tenant:
     dead: int = 0
     done: int = 0
     pending: int = 0
-    ready: deque[str] = field(default_factory=deque)
+    ready: ReadyTasks = field(default_factory=ReadyTasks)
     delayed: dict[str, float] = field(default_factory=dict)
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from .fair_pick import OUT, Pick, Run, Tenant
 from .feed_model import Feeds
 from .limits_model import PAUSED, RATE_LIMITED
+from .ready_model import LOOSE, Asked
 from .schedule_model import KEPT_BYTES, Scheduling
 
 ROUNDS, TENANTS_PER_TICK, MINUTE_MS, BATCH_KEEP_MS, CLOCK_BACK_MS = 8, 50, 60_000, 86_400_000, 60_000
@@ -38,7 +39,15 @@ class Task:
     batch: str = ""
     events: int = 0
     opened_at: float = 0
+    group: str = ""
+    weight: float = 1  # of its group
     size: int = 2  # of its payload
+
+    @property
+    def asked(self) -> Asked:
+        """What says where it stands among its tenant's ready tasks."""
+        group = self.group or self.batch
+        return Asked(self.priority, group, self.weight if group else 1)
 
 
 @dataclass
@@ -133,10 +142,11 @@ class Model(Scheduling):
         self.due: dict[str, float] = {}
         self.dead: dict[str, Death] = {}
         self.deaths: dict[str, float] = {}
-        self.groups: dict[int, list[str]] = {}  # number of a claim -> what it took
+        self.bundles: dict[int, list[str]] = {}  # number of a claim -> what it took
         self.claims: dict[str, int] = {}  # its name -> its number
         self.claimed_bytes = 0
-        self.returned = Counter[str]()  # by a claim whose reply was full
+        self.sequence = 0  # the last order given to a task of a group
+        self.returned = Counter[tuple[str, int, str]]()  # by a claim whose reply was full
         self.marks: dict[str, tuple[int, str]] = {}  # id -> its owner's lease or 0, how it ended
         self.ended: dict[int, list[str]] = {}  # minute -> ids that ended in it
         self.minute = 0
@@ -179,19 +189,23 @@ class Model(Scheduling):
         self.now = now
 
     def put_ready(self, t: Tenant, id: str, at_head: bool = False) -> None:
-        """Put a task on its tenant's list, among those of its priority; without a place in its batch it is pending."""
-        priority, b = self.records[id].priority, self.batch_of(id)
+        """Put a task among those of its priority and group; without a place in its batch it is pending."""
+        asked, b = self.records[id].asked, self.batch_of(id)
         if b and 0 < b.max_running <= b.admitted:
             b.sequence += 1
-            b.pending[id] = priority * 2**42 + b.sequence
+            b.pending[id] = asked.priority * 2**42 + b.sequence
             t.pending += 1
             return
         if b:
             b.admitted += 1
-        priorities = [self.records[other].priority for other in t.ready]
-        behind = next((i for i, other in enumerate(priorities) if other + at_head > priority), len(priorities))
-        t.ready.insert(behind, id)
+        self.line_up(t, id, 0 if at_head else None)
         self.readied = self.readied or not t.blocked
+
+    def line_up(self, t: Tenant, id: str, at: int | None) -> None:
+        """Put a task that has a slot where it stands."""
+        asked = self.records[id].asked
+        self.sequence += asked.group != LOOSE
+        t.ready.put(id, asked, at)
 
     def put_delayed(self, t: Tenant, id: str, start_at: float) -> None:
         """Let a task wait for its start."""
@@ -425,7 +439,8 @@ class Model(Scheduling):
                 attempts = int(given.get("max_attempts", 0)) or self.settings["max_attempts"]
                 priority, result_ttl = given.get("priority", 50), given.get("result", 0)
                 asked = (priority, key, result_ttl, given.get("batch", ""), given.get("events", 0))
-                new[id] = Task(t, start_at, expires_at, attempts, *asked, size=given.get("size", 2)), given
+                group = {"group": given.get("group", ""), "weight": given.get("weight", 1)}
+                new[id] = Task(t, start_at, expires_at, attempts, *asked, **group, size=given.get("size", 2)), given
         starts = [task.start_at > now for task, _ in new.values()]
         size = self.bytes_of(t) + sum(task.size for task, _ in new.values())
         if new and (which := self.exceeded(t, starts.count(False), starts.count(True), size, t.pending)):
@@ -488,7 +503,7 @@ class Model(Scheduling):
             rounds += 1
         is_short = len(leased) < limit
         if leased:
-            self.last_lease, self.claims[worker], self.groups[number] = number, number, [id for id, *_ in leased]
+            self.last_lease, self.claims[worker], self.bundles[number] = number, number, [id for id, *_ in leased]
         if rounds or has_changed or (is_short and not self.hungry):
             self.finish_batches(now)
             if is_short:
@@ -525,15 +540,17 @@ class Model(Scheduling):
         self.count_lease(t, -1)
         self.end_loan(t)
         if is_returned:
-            t.ready.insert(self.returned[t.name], p.id)
-            self.returned[t.name] += 1
+            asked = self.records[p.id].asked
+            place = (t.name, asked.priority, asked.group)
+            self.line_up(t, p.id, self.returned[place])
+            self.returned[place] += 1
         self.spend(t, -1)
         self.recount(t)
 
     def claim_again(self, now: float, worker: str) -> list[tuple[str, int, int]]:
         """Give what is left of a claim whose answer was lost, with new deadlines; nothing else changes."""
         now, number = self.open(now), self.claims.get(worker, 0)
-        ids = [id for id in self.groups.get(number, []) if id in self.leases and self.runs[id].lease == number]
+        ids = [id for id in self.bundles.get(number, []) if id in self.leases and self.runs[id].lease == number]
         self.leases |= dict.fromkeys(ids, now + self.settings["lease_ms"])
         self.kept = [("", self.blocked, now, now)] if self.blocked else []
         runs = [(id, self.runs[id]) for id in ids]
@@ -847,7 +864,7 @@ class Model(Scheduling):
     def deadlines(self) -> list[tuple[float, bool, list[str]]]:
         """Tell when leases end: those of a claim together, those that were extended each by itself."""
         found = []
-        for number, taken in self.groups.items():
+        for number, taken in self.bundles.items():
             ids = [id for id in taken if id in self.leases and self.runs[id].lease == number]
             if together := [id for id in ids if not self.runs[id].is_extended]:
                 found.append((self.leases[together[0]], False, str(number), together))

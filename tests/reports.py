@@ -29,6 +29,7 @@ def queue_state(model: Model) -> dict[str, float]:
         "numbers": len(model.tenants),
         "minute": model.minute,
         "remembered": len(model.marks),
+        "sequence": model.sequence,
         "stage": 1,  # made
         "kept_until": model.kept_until,
         "weight_sum": model.weight_sum,
@@ -46,9 +47,19 @@ def queue_state(model: Model) -> dict[str, float]:
         "dead": len(model.dead),
         "pending": sum(t.pending for t in everyone),
         "tasks_with_options": sum(
-            task.priority != 50 or any((task.key, task.result_ttl, task.batch, task.events))
+            task.priority != 50 or any((task.key, task.result_ttl, task.batch, task.group, task.events))
             for task in model.records.values()
         ),
+    }
+
+
+def turns(model: Model) -> dict[str, dict[str, float]]:
+    """Whose turn is when, as the store names tenants' priorities, groups and clocks."""
+    return {
+        f"{t.name}:{priority}": {"": line.clock} | {f":{group}": turn for group, turn in line.turn.items()}
+        for t in model.tenants.values()
+        for priority, line in t.ready.lines.items()
+        if line.has_groups
     }
 
 

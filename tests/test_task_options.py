@@ -13,7 +13,7 @@ from fairq.model.tasks import OPTIONS, SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask,
 from fairq.store import library
 from fairq.store.records import pack_options as pack_for_store
 
-OF_TEXT = {"dedupe_key": "k", "batch": "b"}
+OF_TEXT = {"dedupe_key": "k", "batch": "b", "group": "g"}
 GIVEN = {name: OF_TEXT.get(name, 7) for name in OPTIONS} | {"events": True}
 
 

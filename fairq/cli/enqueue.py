@@ -33,6 +33,8 @@ def enqueue(
     dedupe_key: str | None = None,
     dedupe_payload: Annotated[bool, Parameter(negative=())] = False,
     dedupe_period: float | None = None,
+    group: str | None = None,
+    group_weight: float | None = None,
     events: Annotated[bool, Parameter(negative=())] = False,
     lines: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     json_lines: Annotated[bool, Parameter(negative=())] = False,
@@ -67,6 +69,10 @@ def enqueue(
         Use the payload's hash as the dedupe key.
     dedupe_period
         Seconds to hold the dedupe key, whatever happens to the task (default: until the task ends).
+    group
+        Group of the task: the tenant's groups of one priority take turns (default: none, or its batch).
+    group_weight
+        Turns of the group beside one of weight 1 (default: 1).
     events
         Add events of the task, or of the lines and their batch, to the tenant's feed: see `fairq events`.
     lines
@@ -91,7 +97,7 @@ def enqueue(
     options: TaskOptions = {
         "delay": delay, "expires_in": expires_in, "max_attempts": max_attempts, "priority": priority,
         "dedupe_key": dedupe_key, "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period,
-        "events": events,
+        "group": group, "group_weight": group_weight, "events": events,
     }  # fmt: skip
     where = server or Server()
     if lines is not None:

@@ -54,6 +54,8 @@ def create(
     priority: int | None = None,
     dedupe_key: str | None = None,
     dedupe_period: float | None = None,
+    group: str | None = None,
+    group_weight: float | None = None,
     events: Annotated[bool, Parameter(negative=())] = False,
     tenant: Tenant = None,
     json: Json = False,
@@ -87,6 +89,10 @@ def create(
         While a task with this key waits or runs, even one of an earlier fire, a fire makes no task.
     dedupe_period
         Seconds to hold the dedupe key, whatever happens to the task (default: until the task ends).
+    group
+        Group of the tasks: the tenant's groups of one priority take turns (default: none).
+    group_weight
+        Turns of the group beside one of weight 1 (default: 1).
     events
         Add events of the tasks to the tenant's feed: see `fairq events`.
     """
@@ -105,7 +111,7 @@ def create(
         return await client.schedule(
             queue, name, value, cron=cron, zone=zone, every=every, misfire=misfire, expires_in=expires_in,
             max_attempts=max_attempts, priority=priority, dedupe_key=dedupe_key, dedupe_period=dedupe_period,
-            events=events, tenant=tenant,
+            group=group, group_weight=group_weight, events=events, tenant=tenant,
         )  # fmt: skip
 
     fires = run_with(server or Server(), work)

@@ -61,7 +61,10 @@ def _say_cause(cause: Cause, why: Why) -> str:
             return f"its batch has as many tasks running, or next to run, as it may ({why.batch_max_running})"
         case "backlog" if why.ahead:
             many = "1 other task" if why.ahead == 1 else f"{why.ahead:,} other tasks"
-            return f"{at_least}{many} of {whose} come{'s' * (why.ahead == 1)} before it"
+            turns = (
+                f"; {why.group_ahead:,} of its own group, one of {why.groups:,} that take turns" if why.groups else ""
+            )
+            return f"{at_least}{many} of {whose} come{'s' * (why.ahead == 1)} before it{turns}"
         case "backlog":
             return f"its tenant's own tasks use all {why.slots:g} slots"
         case "reserve":

@@ -31,6 +31,8 @@ class TaskOptions(TypedDict, total=False):
     result_ttl: float | None  # seconds for which what its handler returns is kept; None: not at all
     events: bool  # what becomes of it is told in its tenant's feed: `Client.events`
     batch: str | None  # the id of an open batch of this queue
+    group: str | None  # groups of one tenant and priority take turns; None: that of its batch, if any
+    group_weight: float | None  # of its group, among the tenant's groups; None: 1
 
 
 def to_ms(seconds: float | None, field: str, max_ms: int = MAX_SPAN_MS) -> int:

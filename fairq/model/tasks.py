@@ -8,11 +8,20 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 from attrs import frozen
 
 from fairq.errors import BadRequest
-from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS, check_batch_id, check_flag, check_int, check_task_id
+from fairq.model.checks import (
+    MAX_SPAN_MS,
+    MAX_TIME_MS,
+    check_batch_id,
+    check_flag,
+    check_int,
+    check_task_id,
+    check_weight,
+)
 
 MAX_ATTEMPTS = 1_000
 DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99  # 0 is the most urgent
 MAX_KEY_BYTES = 255  # of a dedupe key
+MAX_GROUP_BYTES = 128  # of a group's name
 MAX_LEASE = (1 << 53) - 1  # the number of a lease
 SPECIAL_PLACES = 3  # of these, for a task that asks for what few tasks ask for: the store takes that much longer
 MAX_RESULT_BYTES = 1 << 18
@@ -74,6 +83,13 @@ def check_batch(value: object, field: str) -> str:
     return "" if value == "" else check_batch_id(value, field)
 
 
+def check_group(value: object, field: str) -> str:
+    """Return the name of a task's group, empty for none. Raises: BadRequest."""
+    if isinstance(value, str) and value.isprintable() and len(value.encode()) <= MAX_GROUP_BYTES:
+        return value
+    raise BadRequest(f"{field} must be printable text of at most {MAX_GROUP_BYTES} bytes", field=field)
+
+
 _SPECIAL = "special"  # a task that asks for it takes SPECIAL_PLACES
 
 
@@ -86,7 +102,8 @@ class NewTask(NamedTuple):
     `payload` is JSON text. Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or
     `expires_at_ms`, likewise. While another task of the tenant holds `dedupe_key` (until its end, or for
     `dedupe_period_ms`), it is a duplicate. Its result is kept for `result_ttl_ms`; `events`: what becomes of it is told
-    in its tenant's feed; `batch` is the id of an open batch.
+    in its tenant's feed; `batch` is the id of an open batch. Its tenant's groups take turns, by `group_weight`; the
+    group of a batch's task is the batch, unless it names another.
     """
 
     id: str
@@ -102,6 +119,8 @@ class NewTask(NamedTuple):
     result_ttl_ms: Annotated[int, check_span, _SPECIAL] = 0
     events: Annotated[bool, check_flag, _SPECIAL] = False
     batch: Annotated[str, check_batch, _SPECIAL] = ""
+    group: Annotated[str, check_group, _SPECIAL] = ""
+    group_weight: Annotated[float, check_weight] = 1.0
 
     @property
     def places(self) -> int:
@@ -117,6 +136,8 @@ class NewTask(NamedTuple):
             check(getattr(self, name), name)
         if self.dedupe_period_ms and not self.dedupe_key:
             raise BadRequest("dedupe_period_ms is nothing without dedupe_key", field="dedupe_period_ms")
+        if self.group_weight != 1 and not (self.group or self.batch):
+            raise BadRequest("group_weight is nothing without group or batch", field="group_weight")
         if self.delay_ms and self.start_at_ms:
             raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
         if self.expires_in_ms and self.expires_at_ms:
@@ -145,6 +166,8 @@ class ScheduledOptions:
     dedupe_period_ms: int = 0
     result_ttl_ms: int = 0
     events: bool = False
+    group: str = ""
+    group_weight: float = 1.0
 
 
 class Lease(NamedTuple):

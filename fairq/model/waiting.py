@@ -97,6 +97,8 @@ class Facts:
     ahead: float
     is_exact: float
     batch_max_running: float
+    group_ahead: float
+    groups: float
     weight: float
     estimate: float
     ready: float
@@ -151,7 +153,8 @@ class Waiting:
 class Why:
     """Why a task waits: its causes, the first to look at first; none if it does not, or is about to start.
 
-    `ahead`: how many tasks of its tenant (pending: of its batch) come before it, at least, unless that is exact.
+    `ahead`: how many tasks of its tenant (pending: of its batch) come before it, at least, unless that is exact;
+    where groups take turns, `group_ahead` of its own group (not told of tasks without one), one of `groups`.
     `until_ms`: before when a clock does not let it start. `starts_at_ms`: when it may start, if all goes on as it does;
     None where nothing can be said. `share`: its tenant's part of the queue's slots, once it is let in. `kept`: slots,
     of `kept_of` in all, that are kept for tenants with nothing running, where all others are in use.
@@ -165,6 +168,8 @@ class Why:
     until_ms: int = 0
     ahead: int = 0
     is_ahead_exact: bool = False
+    group_ahead: int = 0
+    groups: int = 0
     running: int = 0
     share: float = 0.0
     slots: float = 0.0
@@ -194,6 +199,8 @@ def explain(id: str, task: Waiting, slots: float) -> Why:
         until_ms=math.ceil(until) if until > task.now_ms else 0,
         ahead=int(facts.ahead),
         is_ahead_exact=bool(facts.is_exact),
+        group_ahead=int(facts.group_ahead),
+        groups=int(facts.groups),
         running=int(facts.leased),
         share=facts.share,
         slots=slots,

@@ -1,7 +1,7 @@
 """A queue in memory: the rules of lua/ on a clock that the caller owns.
 
 Tenants are served in the order in which their tasks became ready, each by its own priorities. Left out is what takes
-several processes or tenants to happen: shares, pauses, leases that are lost, a store that is full; and batches.
+several processes or tenants to happen: shares, pauses, leases that are lost, a store that is full; batches and groups.
 """
 
 from __future__ import annotations

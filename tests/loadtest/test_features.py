@@ -83,6 +83,8 @@ WAITING: dict[
         len(PRIORITIES) - 1,
         0,
     ),  # the usual one is not named there
+    "three groups": (key("ZCARD", f"turns:{TENANT}:50"), 4, 0),  # and the clock
+    "a group per task": (key("ZCARD", f"turns:{TENANT}:50"), 1 + ROUNDS, 0),
     "dedupe keys": (key("GET", f"unique:{TENANT}:{TENANT}-4"), b"0 t2-4", None),
     "batches with max_running": (pending, TENANTS * (ROUNDS - PLACES), 0),
     "expiry": (key("ZCARD", "expiring"), TENANTS * ROUNDS, 0),
@@ -96,8 +98,8 @@ ENDED: dict[str, tuple[Look, object, object]] = {  # and when they have ended
 def test_every_feature_is_looked_at() -> None:
     assert [feature.name for feature in FEATURES] == [
         "max_running for all", "max_running of their own", "rates of their own", "guarantees of their own",
-        "quotas of their own", "opening hours, open", "three priorities", "dedupe keys", "results",
-        "batches with max_running", "events", "expiry",
+        "quotas of their own", "opening hours, open", "three priorities", "three groups", "a group per task",
+        "dedupe keys", "results", "batches with max_running", "events", "expiry",
     ]  # fmt: skip
     assert {feature.name for feature in FEATURES} == WAITING.keys() | ENDED.keys()
 

@@ -163,7 +163,7 @@ class Breaker:
             self.client.hset(key, self.random.choice([field, b"ghost"]), self.random.choice([1, 2, 5]))
 
     def claims(self, key: str) -> None:
-        """Let a claim's name stand for another group."""
+        """Let a claim's name stand for another bundle."""
         self.client.hset(key, self.random.choice([b"w1", b"other"]), "12345")
 
 
@@ -179,6 +179,8 @@ BREAKS: dict[str, Callable[[Breaker, str], Any]] = {
     "class": Breaker.class_,
     "tombstone": Breaker.tombstone,
     "priorities": Breaker.set_,
+    "group": Breaker.set_,
+    "turns": Breaker.set_,
     "due": Breaker.set_,
     "leases": Breaker.set_,
     "extended": Breaker.set_,
@@ -191,12 +193,12 @@ BREAKS: dict[str, Callable[[Breaker, str], Any]] = {
     "members": Breaker.set_,
     "claims": Breaker.claims,
     "queue": Breaker.queue_,
-    "groups": record_of("GROUP", "left", "together"),
+    "bundles": record_of("BUNDLE", "left", "together"),
     "accounts": record_of(
         "ACCOUNT", "leased", "ready", "slot", "class", "standing", "is_on_wake_list", "is_odd", "starts"
     ),
     "accounts books": Breaker.books,
-    "tenants": record_of("DETAILS", "pending", "delayed", "dead", "tombstones", "priorities", "limited"),
+    "tenants": record_of("DETAILS", "pending", "delayed", "dead", "tombstones", "grouped", "priorities", "limited"),
     "batches": record_of("BATCH", "running", "admitted", "total", deletes=False),
     "runs": record_of("RUN", "features", deletes=False),
     "task_options": record_of("TASK_OPTIONS", "priority", deletes=False),

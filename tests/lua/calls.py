@@ -171,14 +171,18 @@ def options(
     result: float = 0,
     events: int = 0,
     batch: str = "",
+    group: str = "",
+    weight: float = 1,
 ) -> bytes:
     """Pack a task's options; empty when all are left to the queue."""
     times = (delay, start_at, expires_in, expires_at)
-    if not any((*times, max_attempts, key, period, result, events, batch)) and priority == 50:
+    if not any((*times, max_attempts, key, period, result, events, batch, group)) and priority == 50:
         return b""
     values = {"delay": delay, "start_at": start_at, "expires_in": expires_in, "expires_at": expires_at}
     values |= {"max_attempts": max_attempts, "priority": priority, "dedupe_period": period, "result_ttl": result}
-    return FORMATS["OPTIONS"].pack({**values, "events": events, "dedupe_key": key, "batch": batch})
+    return FORMATS["OPTIONS"].pack(
+        {**values, "events": events, "group_weight": weight, "dedupe_key": key, "batch": batch, "group": group}
+    )
 
 
 def packed_template(payload: bytes = b"{}", **asked: Any) -> bytes:

@@ -14,13 +14,13 @@ SCORES = (
     "opening_changes", "ends",
 )  # fmt: skip
 HASHES = (
-    "tasks", "payloads", "runs", "groups", "claims", "dead", "accounts", "tenants", "task_options", "batches",
+    "tasks", "payloads", "runs", "bundles", "claims", "dead", "accounts", "tenants", "task_options", "batches",
     "templates", "limits", "opening_hours",
 )  # fmt: skip
 PLAIN_KEYS = {"test", "queue", "wake", "sweep", "idle", *SCORES, *HASHES}
 NUMBERED_KEYS = {
     "ready", "delayed", "tombstone", "done", "priorities", "unique", "pending", "members", "result", "deaths",
-    "schedules", "events", "class",
+    "schedules", "events", "class", "group", "turns",
 }  # fmt: skip
 GIFT = 2
 OUT, AWAKE, LEASED, STOPPING, MINUTE_MS = 0, -1, 0, 3, 60_000
@@ -83,7 +83,7 @@ class Keyspace:
         self.headers = {id: unpack("HEADER", record) for id, record in self.records.items()}
         self.runs = {id: unpack("RUN", run) for id, run in named["runs"].items()}
         self.dead = {id: unpack("DEATH", death) for id, death in named["dead"].items()}
-        self.groups = {number: unpack("GROUP", group) for number, group in named["groups"].items()}
+        self.bundles = {number: unpack("BUNDLE", bundle) for number, bundle in named["bundles"].items()}
         self.claims, self.payloads = named["claims"], named["payloads"]
         self.task_options = {id: unpack("TASK_OPTIONS", packed) for id, packed in named["task_options"].items()}
         self.unique = {name: values[name].decode() for name in self.names if name.startswith("unique:")}
@@ -123,6 +123,12 @@ class Keyspace:
             if kind:
                 self.priorities[tenant][priority] = [id.decode() for id in values[name]]
                 self.lists[tenant] += self.priorities[tenant][priority]
+        self.turns = {n[6:]: {k.decode(): v for k, v in values[n]} for n in self.names if n.startswith("turns:")}
+        self.groups: dict[str, dict[str, list[str]]] = {}  # of a tenant and priority
+        for name in self.names:
+            if name.startswith("group:"):
+                _, tenant, priority, group = name.split(":", 3)
+                self.groups.setdefault(f"{tenant}:{priority}", {})[group] = [k.decode() for k, _ in values[name]]
         self.open_priorities = {t: {k.decode() for k, _ in values.get(f"priorities:{t}", [])} for t in self.seats}
         self.delayed = {t: {k.decode(): v for k, v in values.get(f"delayed:{t}", [])} for t in self.seats}
         self.buried = {t: {k.decode(): v for k, v in values.get(f"deaths:{t}", [])} for t in self.seats}
@@ -148,7 +154,9 @@ class Keyspace:
             pipeline.get(key)
         elif kind in ("wake", "ready", "done"):
             pipeline.lrange(key, 0, -1)
-        elif kind in SCORES or kind in ("idle", "delayed", "priorities", "pending", "members"):
+        elif kind in SCORES or kind in (
+            "idle", "delayed", "priorities", "pending", "members", "group", "turns",
+        ):  # fmt: skip
             pipeline.zrange(key, 0, -1, withscores=True)
         elif kind == "events":
             pipeline.xrange(key)
@@ -162,9 +170,10 @@ class Keyspace:
         self.check_places(ready)
         self.check_opening_hours(ready)
         self.check_runs()
-        self.check_groups()
+        self.check_bundles()
         self.check_marks()
         self.check_task_options()
+        self.check_turns()
         self.check_batches(ready)
         self.check_graves()
         self.check_seats()
@@ -201,9 +210,14 @@ class Keyspace:
             assert self.tombstones[tenant].total() == self.seats[tenant].tombstones, tenant
             assert self.tombstones[tenant] <= entries, (tenant, ids, self.tombstones[tenant])
             assert all(count == 1 for count in real.values()), (tenant, ids)
-            assert real.total() == self.seats[tenant].ready, tenant
-            assert real or not (ids or self.tombstones[tenant]), "a list of nothing but tombstones is dropped"
-            ready |= dict.fromkeys(real, tenant)
+            grouped = [id for place, own in self.groups.items() if place.partition(":")[0] == tenant
+                       for some in own.values() for id in some]  # fmt: skip
+            assert len(grouped) == self.seats[tenant].grouped, tenant
+            assert real.total() + len(grouped) == self.seats[tenant].ready, tenant
+            assert real or grouped or not (ids or self.tombstones[tenant]), (
+                "a list of nothing but tombstones is dropped"
+            )
+            ready |= dict.fromkeys([*real, *grouped], tenant)
         assert ready.keys() == waiting, "ready tasks are those that are nowhere else"
         return ready
 
@@ -242,17 +256,17 @@ class Keyspace:
             assert run.bytes == self.size(id)
             assert run.features == self.headers[id].features
 
-    def check_groups(self) -> None:
-        """A lease is in its group, which has a deadline, or has been extended and has its own."""
-        assert {number for number, group in self.groups.items() if group.together} == self.deadlines.keys()
+    def check_bundles(self) -> None:
+        """A lease is in its bundle, which has a deadline, or has been extended and has its own."""
+        assert {number for number, bundle in self.bundles.items() if bundle.together} == self.deadlines.keys()
         assert self.extended.keys() == {id for id in self.leases if self.runs[id].is_extended}
         left = Counter(f"{self.runs[id].lease:.0f}" for id in self.leases)
         together = Counter(f"{self.runs[id].lease:.0f}" for id in self.leases - self.extended.keys())
-        assert left == {number: group.left for number, group in self.groups.items()}
-        assert together == {number: group.together for number, group in self.groups.items() if group.together}
-        assert self.claims == {group.claim: number.encode() for number, group in self.groups.items()}
+        assert left == {number: bundle.left for number, bundle in self.bundles.items()}
+        assert together == {number: bundle.together for number, bundle in self.bundles.items() if bundle.together}
+        assert self.claims == {bundle.claim: number.encode() for number, bundle in self.bundles.items()}
         for id in self.leases:
-            assert id in self.groups[f"{self.runs[id].lease:.0f}"].ids.decode().split("\n")
+            assert id in self.bundles[f"{self.runs[id].lease:.0f}"].ids.decode().split("\n")
 
     def check_marks(self) -> None:
         """Ids that ended are named once for their end, and none that is named lives; large payloads are tasks'."""
@@ -286,6 +300,19 @@ class Keyspace:
                 live = Counter(ids) - tombstone
                 asked = [self.task_options[id].priority if id in self.task_options else DEFAULT for id in live]
                 assert all(str(each) == priority for each in asked)
+
+    def check_turns(self) -> None:
+        """Each group with ready tasks holds those of its name, and has a turn that is not before the clock."""
+        assert self.groups.keys() == self.turns.keys()
+        for place, groups in self.groups.items():
+            tenant, _, priority = place.partition(":")
+            assert priority == DEFAULT or priority in self.open_priorities[tenant], place
+            assert {"", *(f":{group}" for group in groups)} == self.turns[place].keys() - {":"}, place
+            assert self.turns[place][""] <= min(self.turns[place].values()), place
+            for group, ids in groups.items():
+                for id in ids:
+                    asked = self.task_options[id]
+                    assert (asked.group or asked.batch, str(asked.priority)) == (group, priority), id
 
     def check_batches(self, ready: dict[str, str]) -> None:
         """A batch's counts are those of its tasks, and no more have a place than its limit allows."""
@@ -386,7 +413,7 @@ class Keyspace:
         for tenant, seat in self.seats.items():
             assert seat.bytes == self.kept_by(tenant, seat.tag), tenant
             assert not seat.blocked & RATE_LIMITED or tenant in self.parked, tenant
-            odd = (seat.tombstones, seat.priorities, seat.blocked, seat.limited, seat.cause)
+            odd = (seat.tombstones, seat.grouped, seat.priorities, seat.blocked, seat.limited, seat.cause)
             assert seat.is_odd == any(odd), tenant
             assert not 0 < seat.leased < self.guaranteed(tenant) or seat.slot <= 0, "guaranteed tenants are not drawn"
         is_open = {name: unpack("HOURS", revision) for name, revision in self.opening_hours.items()}

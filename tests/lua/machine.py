@@ -16,6 +16,7 @@ from tests import reports
 from tests.fair_pick import OUT
 from tests.limits_model import AT_MAX_RUNNING
 from tests.model import BATCH_KEEP_MS, LEASES_SINCE, Model
+from tests.ready_model import LOOSE
 from tests.schedule_model import Revision
 
 from .calls import HEAD, Queue, leased_in, options, packed_template, settle_args, unpack, words
@@ -71,6 +72,8 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "result": st.sampled_from([0, 50, LEASE]),
         "events": st.sampled_from([0, 1, 1]),
         "batch": st.sampled_from(["b1", "b2", "b3"]),
+        "group": st.sampled_from(["", "g1", "g2", "b1", "g:3"]),
+        "weight": st.sampled_from([1, 2, 0.5]),
     },
 )
 ACTIONS = ["ack", "ack_with_result", "nack", "nack", "reject", "release", "reap", "extend", "take"]
@@ -486,6 +489,7 @@ class QueueMachine(RuleBasedStateMachine):
         keys = Keyspace(self.queue)
         keys.check()
         self.same(keys.parked, self.model.parked)
+        self.same(keys.turns, reports.turns(self.model))
 
     def reasons_are_the_same(self, id: str) -> None:
         """Compare what the store tells of why a task waits, and of a dead one, with where the model has it."""
@@ -508,6 +512,8 @@ class QueueMachine(RuleBasedStateMachine):
         )  # fmt: skip
         if state == "delayed":
             return self.same(facts["ahead"], len(t.ready))
+        own = t.ready.place(id) if state == "ready" and t.ready.has_groups else (0, 0)
+        self.same((facts["group_ahead"], facts["groups"]), own)
         line = list(t.ready) if state == "ready" else sorted(b.pending, key=lambda other: b.pending[other])  # type: ignore[union-attr]
         assert facts["ahead"] <= line.index(id), "at least"
         assert not facts["is_exact"] or facts["ahead"] == line.index(id)
@@ -523,6 +529,8 @@ class Walk:
         self.teller = random.Random(seed)  # of what is told in feeds: to the rest of the walk it makes no difference
         self.repeater = random.Random(seed)  # of claims that are made again, and of payloads that are large
         self.is_busy = self.repeater.random() < 0.3  # most tenants have tasks all the time
+        self.grouper = random.Random(seed)
+        self.has_groups = self.grouper.random() < 0.5
         self.attacher = random.Random(seed)  # of slots and what is kept of them, in half of the walks
         self.has_reserve = self.attacher.random() < 0.5
         machine.configure_short_leases()
@@ -556,7 +564,13 @@ class Walk:
         }
         batch = {"batch": choose(BATCHES), "result": choose([0, 0, LEASE])}
         told = self.teller.choice([{}, {}, {"events": 1}])
-        return window | choose([extras, batch, batch, extras | batch, {}, {}]) | told
+        return window | choose([extras, batch, batch, extras | batch, {}, {}]) | told | self.group()
+
+    def group(self) -> dict[str, Any]:
+        """Choose a group, or none; in half of the walks there are none but batches."""
+        if not self.has_groups or self.grouper.random() < 0.3:
+            return {}
+        return {"group": self.grouper.choice(["g1", "g2", "g3"]), "weight": self.grouper.choice([1, 1, 2, 0.5])}
 
     def step(self) -> None:
         """Take one step; every fourth one reads the whole keyspace."""
@@ -640,8 +654,14 @@ class Walk:
                 m.set_max_share(name=choose(["", *NAMES]), percent=choose(MAX_SHARES))
 
     def seek(self) -> None:
-        """Do what seldom comes by chance: widen a limit that keeps tenants out, replay what an earlier batch left."""
+        """Do what seldom comes by chance: widen a limit that keeps tenants out, replay what an earlier batch left.
+
+        Or cancel all tasks without a group that have had a turn beside groups.
+        """
         m, model = self.machine, self.machine.model
+        lines = (line for t in model.tenants.values() for line in t.ready.lines.values() if line.has_groups)
+        if beside := next((line.groups[LOOSE] for line in lines if LOOSE in line.groups and LOOSE in line.turn), None):
+            m.cancel(ids=list(beside))
         if any(t.cause == AT_MAX_RUNNING and t.slot == OUT for t in model.tenants.values()):
             m.set_limits(name="", limit="max_running", choice=self.repeater.choice([0, 3]))
         ended = {name for name, b in model.batches.items() if b.state == "complete"}

@@ -21,7 +21,7 @@ def test_ack_forgets_the_task_and_remembers_its_id(queue: Queue) -> None:
     assert queue.end("ack", leased(queue)) == "ok"
     assert queue.tasks("a")[0][:3] == ("done", "", 0)
     assert queue.tenant("ada").done == queue.queue_state()["done"] == 1
-    keys = ("runs", "leases", "groups", "claims", "payloads")
+    keys = ("runs", "leases", "bundles", "claims", "payloads")
     assert not queue.client.exists(*(queue.key(name) for name in keys))
     assert len(queue.client.hget(queue.key("tasks"), "a") or b"") == FORMATS["MARK"].size
 

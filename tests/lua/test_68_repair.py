@@ -65,8 +65,8 @@ def places(keys: Keyspace) -> dict[str, str]:
 
 
 def live(keys: Keyspace) -> dict[tuple[str, str], list[str]]:
-    """Read the ready tasks of each list, without tombstones, in their order."""
-    found = {}
+    """Read the ready tasks of each list, without tombstones, and of each group, in their order."""
+    found = {(place, group): ids for place, groups in keys.groups.items() for group, ids in groups.items()}
     for tenant, priorities in keys.priorities.items():
         for priority, ids in priorities.items():
             tombstones = keys.priority_tombstones[tenant].get(priority, Counter()).copy()
@@ -101,8 +101,8 @@ def drain(queue: Queue) -> list[str]:
 
 
 MADE_ANEW = {
-    "ready", "wake", "class", "tombstone", "priorities", "due", "leases", "groups", "expiring", "deaths", "dead_counts",
-    "accounts", "tenants", "extended", "done", "members",
+    "ready", "wake", "class", "tombstone", "priorities", "due", "leases", "bundles", "expiring", "deaths",
+    "dead_counts", "turns", "accounts", "tenants", "extended", "done", "members",
 }  # fmt: skip
 WALKS = range(10)
 BROKEN = 10  # things broken, one after the other, on a queue of each walk
@@ -116,7 +116,7 @@ def check_mended(queue: Queue, before: Keyspace, broken: str) -> None:
     was, now = places(before), places(after)
     if not broken.startswith(("pending", "delayed")):  # these say where a task is
         assert {id: place for id, place in was.items() if now[id] != place} == {}
-    if not broken.startswith(("pending", "delayed", "ready", "tombstone", "task_options")):
+    if not broken.startswith(("pending", "delayed", "ready", "group", "tombstone", "task_options")):
         assert live(after) == live(before)
     assert repair(queue) == {}
     ready = {id for id, place in now.items() if place == "ready"}

@@ -105,7 +105,7 @@ def test_a_tick_does_as_much_when_everything_is_due_as_when_one_thing_is(queue: 
     )
 
 
-def test_leases_that_ran_out_are_looked_for_in_so_many_groups_only(queue: Queue) -> None:
+def test_leases_that_ran_out_are_looked_for_in_so_many_bundles_only(queue: Queue) -> None:
     for n in range(30):
         queue.enqueue("ada", *(f"a{n}-{k}" for k in range(100)))
     lost = []
@@ -114,7 +114,7 @@ def test_leases_that_ran_out_are_looked_for_in_so_many_groups_only(queue: Queue)
         queue.settle(*(("ack", each.id, each.lease) for each in others))
         lost.append(lease.id)
     queue.advance(LEASE_MS)
-    assert [queue.tick(100).reaped for _ in range(3)] == [20, 10, 0], "a group has a hundred ids to look at"
+    assert [queue.tick(100).reaped for _ in range(3)] == [20, 10, 0], "a bundle has a hundred ids to look at"
     assert {queue.state(id) for id in lost} == {"ready"}
 
 

@@ -33,6 +33,7 @@ ODD = {  # who must be looked at more closely: the field that says so
     "a blocked tenant": "blocked",
     "a limited tenant": "limited",
     "a tenant with tombstones": "tombstones",
+    "a tenant with groups": "grouped",
     "a tenant with priorities": "priorities",
     "a tenant that was kept out": "cause",
 }
@@ -40,7 +41,7 @@ ODD = {  # who must be looked at more closely: the field that says so
 
 def odd_by(*fields: str) -> str:
     """Return the text that makes a tenant odd by these fields."""
-    return f"t.is_odd = ({' or '.join(f'd.{field} > 0' for field in fields)}) and"
+    return f"return {' or '.join(f'd.{field} > 0' for field in fields)}\n"
 
 
 MUTANTS = [
@@ -392,7 +393,7 @@ MUTANTS = [
     ),
     Mutant("tasks may be free", "math.max(until_ms - q.origin - start, 1)", "until_ms - q.origin - start"),
     Mutant("estimates do not learn", "  if not is_worked then return end\n", "  if true then return end\n"),
-    Mutant("tombstones are taken as tasks", "if left[field] > 0 then", "if false then"),
+    Mutant("tombstones are taken as tasks", "if (left[field] or 0) > 0 then", "if false then"),
     Mutant("what is taken stays in its list", "redis.call('LTRIM', list, own.count, -1)", "local _ = own"),
     Mutant("a tombstone is passed twice", "redis.call('HINCRBY', tombstone, field, -count) == 0", "false"),
     Mutant("rounds take the same entries", "own.count, own.is_empty = own.count + #entries,", "_, own.is_empty = 0,"),
@@ -402,7 +403,76 @@ MUTANTS = [
         "",
     ),
     Mutant("an emptied list keeps its tombstones", "    if t.ready == 0 then places.drop_lists(call, t) end\n", ""),
-    Mutant("expired entries stay counted", "  count_ready(call, t, -1)\n", ""),
+    Mutant(
+        "expired entries stay counted",
+        "d.tombstones = d.tombstones + 1\n  count_ready(call, t, -1)\n",
+        "d.tombstones = d.tombstones + 1\n",
+    ),
+    Mutant(
+        "a task taken out of its group stays counted",
+        "  turns.take_out(call, t, asked.priority, group, id)\n  count_ready(call, t, -1)\n",
+        "  turns.take_out(call, t, asked.priority, group, id)\n",
+    ),
+    Mutant("tasks served from groups stay counted", "        d.grouped = d.grouped - source.taken\n", ""),
+    Mutant(
+        "a group gives its tasks again",
+        "        if source.taken > 0 then redis.call('ZREMRANGEBYRANK', source.at, 0, source.taken - 1) end\n",
+        "",
+    ),
+    Mutant(
+        "the clock of turns stands still",
+        "own.clock, own.has_moved[member] = own.turn[member], has_more",
+        "own.has_moved[member] = has_more",
+    ),
+    Mutant(
+        "groups have no weights",
+        "stand_in_line(own, member, own.clock + 1 / weight)",
+        "stand_in_line(own, member, own.clock + 1)",
+    ),
+    Mutant("a group begins at the clock", "text(clock + 1 / own.weight)", "text(clock)"),
+    Mutant(
+        "an empty group keeps its turn",
+        "  if redis.call('EXISTS', at) == 0 then turns.leave(call, t, priority, {LOOSE .. group}) end\n",
+        "",
+    ),
+    Mutant("the turns outlive the groups", "then return redis.call('DEL', at) end\n", "then return 0 end\n"),
+    Mutant(
+        "loose tasks have no turn",
+        "  if #loose.ids > 0 or loose.is_end then turns.set_loose(own, #loose.ids > 0) end\n",
+        "  turns.set_loose(own, false)\n",
+    ),
+    Mutant(
+        "each claim gives loose tasks a new turn",
+        "stand_in_line(own, LOOSE, turn and tonumber(turn) or own.clock + 1)",
+        "stand_in_line(own, LOOSE, own.clock + 1)",
+    ),
+    Mutant(
+        "loose tasks keep the turn of the last ones",
+        "  elseif not has_loose and turn then\n    own.gone[LOOSE] = true\n",
+        "",
+    ),
+    Mutant("the head of a group is its end", "text(is_at_head and -q.sequence or q.sequence)", "text(q.sequence)"),
+    Mutant("a batch is no group", "return asked.group ~= '' and asked.group or asked.batch", "return asked.group"),
+    Mutant(
+        "a priority with groups is closed",
+        "  if d.grouped > 0 and redis.call('EXISTS', priorities.turns(call, t, priority)) == 1 then return end\n",
+        "",
+    ),
+    Mutant(
+        "of groups with the same turn the last one to have had it is first",
+        "return turn < other_turn or turn == other_turn and precedes(member, other)",
+        "return turn < other_turn",
+    ),
+    Mutant(
+        "groups that were not read have no turn",
+        "while not own.is_read and (not member or is_sooner(own.seen_to, own.last, own.turn[member], member)) do",
+        "while not own.is_read and not member do",
+    ),
+    Mutant(
+        "a group that is put back into has no priority",
+        "    turns.put(call, t, priority, some, push == 'LPUSH')\n    priorities.open(call, t, priority)\n",
+        "    turns.put(call, t, priority, some, push == 'LPUSH')\n",
+    ),
     Mutant(
         "attempts never run out",
         "if is_last_attempt(run) then return settlements.bury(call, t, id, run, EXHAUSTED) end",
@@ -614,7 +684,9 @@ MUTANTS = [
     ),
     Mutant("nobody is odd", " and 1 or 0\n      local packed = DETAILS", " and 0 or 0\n      local packed = DETAILS"),
     Mutant(
-        "a tenant that was odd stays so", "      t.is_odd = (d.blocked", "      t.is_odd = (t.is_odd > 0 or d.blocked"
+        "a tenant that was odd stays so",
+        "t.is_odd = accounts.are_odd(d) and",
+        "t.is_odd = (t.is_odd > 0 or accounts.are_odd(d)) and",
     ),
     *(
         Mutant(f"{who} is not odd", odd_by(*ODD.values()), odd_by(*(each for each in ODD.values() if each != field)))
@@ -666,14 +738,14 @@ MUTANTS = [
         "or number and lease.lease ~= number or",
         "or number and lease.lease < number or",
     ),
-    Mutant("an extended lease stays in its group", "    leave(call, run, 0)\n", ""),
+    Mutant("an extended lease stays in its bundle", "    leave(call, run, 0)\n", ""),
     Mutant(
-        "an extended lease leaves its group twice",
-        "  if lease.is_extended == 0 then group.together",
-        "  if true then group.together",
+        "an extended lease leaves its bundle twice",
+        "  if lease.is_extended == 0 then bundle.together",
+        "  if true then bundle.together",
     ),
     Mutant(
-        "an extended lease ends with its group",
+        "an extended lease ends with its bundle",
         "lease.lease == number and lease.is_extended == 0 and",
         "lease.lease == number and",
     ),
@@ -687,17 +759,17 @@ MUTANTS = [
         "an extended lease that ended stays in the set", "  write('ZREM', key(call, 'extended'), known.ended)\n", ""
     ),
     Mutant(
-        "a later lease ends with the group",
+        "a later lease ends with the bundle",
         "lease.lease == number and lease.is_extended == 0 and",
         "lease.is_extended == 0 and",
     ),
-    Mutant("a lease that ends stays in its group", "  leave(call, lease, 1)\n", ""),
+    Mutant("a lease that ends stays in its bundle", "  leave(call, lease, 1)\n", ""),
     Mutant(
-        "a group is dropped while leases of it are left",
-        "      if group.left > 0 then\n",
-        "      if group.together > 0 then\n",
+        "a bundle is dropped while leases of it are left",
+        "      if bundle.left > 0 then\n",
+        "      if bundle.together > 0 then\n",
     ),
-    Mutant("a group is never dropped", "  write('HDEL', key(call, 'groups'), gone)\n", ""),
+    Mutant("a bundle is never dropped", "  write('HDEL', key(call, 'bundles'), gone)\n", ""),
     Mutant("a claim's name is never forgotten", "  write('HDEL', key(call, 'claims'), names)\n", ""),
     Mutant("a claim's name is not noted", "  redis.call('HSET', key(call, 'claims'), claim_name, field)\n", ""),
     Mutant("a claim that is made again takes more", "if args[5] == 'again' and recall", "if false and recall"),
@@ -713,7 +785,7 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "a claim that is made again watches a group of extended leases",
+        "a claim that is made again watches a bundle of extended leases",
         "'leases'), 'XX', deadline",
         "'leases'), deadline",
     ),
@@ -733,7 +805,7 @@ MUTANTS = [
         "    return one[3] > other[3]\n",
     ),
     Mutant(
-        "lost leases go in the order of their groups",
+        "lost leases go in the order of their bundles",
         "    if one[2] ~= other[2] then return one[2] < other[2] end\n",
         "",
     ),
@@ -819,16 +891,11 @@ MUTANTS = [
     ),
     Mutant(
         "what a reply has no room for goes to the end",
-        "    redis.call('LPUSH', priorities.list(call, t, priority), id)",
-        "    redis.call('RPUSH', priorities.list(call, t, priority), id)",
+        "{returned[i].id}, 'LPUSH') end",
+        "{returned[i].id}, 'RPUSH') end",
     ),
     Mutant(
         "what a reply has no room for is turned round", "  for i = #returned, 1, -1 do", "  for i = 1, #returned do"
-    ),
-    Mutant(
-        "what a reply has no room for is in no priority",
-        "    redis.call('LPUSH', priorities.list(call, t, priority), id)\n    priorities.open(call, t, priority)\n",
-        "    redis.call('LPUSH', priorities.list(call, t, priority), id)\n",
     ),
     Mutant(
         "the end of what a reply has no room for is not watched",
@@ -882,7 +949,7 @@ MUTANTS = [
     ),
     Mutant(
         "tombstones that were passed stay counted",
-        "    d.tombstones, call.tombstones = d.tombstones - tombstones, call.tombstones + tombstones\n",
+        "  d.tombstones, call.tombstones = d.tombstones - (last - count), call.tombstones + last - count\n",
         "",
     ),
     Mutant("kept slots are lent while others are free", "  if not reserve.is_full(call) or limits", "  if limits"),
@@ -1085,14 +1152,13 @@ LATE = {
     "the last comer leaves the pool",
     "of equals the first leaves the pool",
     "a tenant that leaves the pool cannot come again",
-    "an extended lease ends with its group",
+    "an extended lease ends with its bundle",
     "a claim that is made again renews no extension",
-    "a claim that is made again watches a group of extended leases",
+    "a claim that is made again watches a bundle of extended leases",
     "runs are read over what the call has changed",
     "extended leases of before the time went back go on",
     "a tick does not see the next end of an extended lease",
     "marks of one call are alike",
-    "what a reply has no room for is in no priority",
     "the end of what a reply has no room for is not watched",
 }
 LONG = pytest.mark.timeout(600)

@@ -138,6 +138,7 @@ NAMING = {verb for verb in OF_OPERATORS if "tenant" in REQUESTS[verb].__annotati
 TASK_RANGES = {
     "delay_ms": SPAN, "start_at_ms": MOMENT, "expires_in_ms": SPAN, "expires_at_ms": MOMENT, "max_attempts": (-1, 1001),
     "priority": (-1, 100), "result_ttl_ms": SPAN, "dedupe_key": ("k" * 256, "é" * 128, "a\nb", "\x00"),
+    "group": ("g" * 129, "é" * 65, "a\nb", "\x00"), "group_weight": (0, -1, 0.0009, 10_000.1, 1e308),
 }  # fmt: skip
 WEIGHTS = (0, -1, 0.0009, 1e-300, 10_000.1, 1e9, 1e308)
 
@@ -164,7 +165,7 @@ RULES = [
         "tasks",
         tuple(
             [{"id": f"id-{n}", "payload": 1, **asked} for n in range(MAX_BATCH // SPECIAL_PLACES + 1)]
-            for asked in ({"priority": 1}, {"dedupe_key": "k"}, {"result_ttl_ms": 1}, {"events": True}, {"batch": "b"})
+            for asked in ({"priority": 1}, {"dedupe_key": "k"}, {"result_ttl_ms": 1}, {"events": True}, {"batch": "b"}, {"group": "g"})
         ),
         "too_large",
     ),

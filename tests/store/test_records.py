@@ -71,6 +71,8 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     result_ttl=SPANS,
     events=st.booleans(),
     batch=st.text(max_size=20),
+    group=st.text(max_size=20),
+    group_weight=st.floats(0.001, 10_000),
 )
 def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
     times: tuple[int, int, int, int],
@@ -81,16 +83,18 @@ def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
     result_ttl: int,
     events: bool,
     batch: str,
+    group: str,
+    group_weight: float,
 ) -> None:
-    given = (*times, max_attempts, priority, key, period, result_ttl, events, batch)
+    given = (*times, max_attempts, priority, key, period, result_ttl, events, batch, group, group_weight)
     packed = pack_options(NewTask("x", b"", *given))
-    if given == (0, 0, 0, 0, 0, 50, "", 0, 0, False, ""):
+    if given == (0, 0, 0, 0, 0, 50, "", 0, 0, False, "", "", 1):
         assert packed == b""
     else:
         fixed = (*times, max_attempts, priority, period, result_ttl, events)
-        assert struct.unpack("<ddddHBddB", packed[:52]) == fixed
-        texts = (key.encode(), batch.encode())
-        assert packed[52:] == b"".join(bytes([len(text)]) + text for text in texts)
+        assert struct.unpack("<ddddHBddBd", packed[:60]) == (*fixed, group_weight)
+        texts = (key.encode(), batch.encode(), group.encode())
+        assert packed[60:] == b"".join(bytes([len(text)]) + text for text in texts)
 
 
 @given(task=tasks(), priority=st.integers(0, 99), key=st.text(max_size=20), period=SPANS, result_ttl=SPANS)

@@ -20,7 +20,9 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
     queue = connection.identity.check_queue(request.queue)
     tenant = connection.identity.tenant
     tasks = [
-        NewTask(full_id(tenant, task.id), *task[1:-1], task.batch and full_id(tenant, task.batch))
+        NewTask(full_id(tenant, task.id), *task[1:])
+        if not task.batch
+        else task._replace(id=full_id(tenant, task.id), batch=full_id(tenant, task.batch))
         for task in request.tasks
     ]
     if sum(task.places for task in tasks) > MAX_BATCH:

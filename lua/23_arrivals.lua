@@ -5,6 +5,7 @@ do
 
 local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
 local MAX_TOMBSTONES = 1000000      -- entries of tasks that were cancelled, behind one that is not served
+local MIN_WEIGHT, MAX_WEIGHT = 0.001, 10000  -- of a group
 local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'dedupe_period', 'result_ttl'}
 
 -- Reads from the last argument, if it is `wake` or `covered`, which servers are notified; returns where the tasks end.
@@ -13,6 +14,17 @@ function arrivals.read_hint(call, args)
   local server = last:match('^wake (.+)$')
   if server then call.notify = '1 ' .. server elseif last == 'covered' then call.notify = false else return #args end
   return #args - 1
+end
+
+-- What a task with these OPTIONS asks for that few tasks ask for.
+local function options_of(o)
+  if o.priority == DEFAULT_PRIORITY and o.dedupe_key == '' and o.batch == '' and o.group == '' and o.result_ttl == 0
+      and o.events == 0 then
+    return PLAIN
+  end
+  local has_group = o.group ~= '' or o.batch ~= ''
+  return {priority = o.priority, result_ttl = o.result_ttl, opened_at = 0, events = o.events,
+    weight = has_group and o.group_weight or 1, key = o.dedupe_key, batch = o.batch, group = o.group}
 end
 
 -- Reads a task's options (see OPTIONS in KEYS.md; empty: nothing is asked): start_at, expires_at, max_attempts, what
@@ -25,14 +37,12 @@ function arrivals.read_options(call, packed)
     if not (o[name] >= 0 and o[name] <= HORIZON_MS) then refuse('bad_request', 'options') end
   end
   if o.priority > MAX_PRIORITY then refuse('bad_request', 'priority') end
+  if not (o.group_weight >= MIN_WEIGHT and o.group_weight <= MAX_WEIGHT) then refuse('bad_request', 'group_weight') end
+  if o.group:find('%c') then refuse('bad_request', 'group') end
   if o.delay > 0 then o.start_at = call.now + o.delay end
   if o.expires_in > 0 then o.expires_at = call.now + o.expires_in end
   if o.max_attempts == 0 then o.max_attempts = call.queue.max_attempts end
-  local asked = PLAIN
-  if o.priority ~= DEFAULT_PRIORITY or o.dedupe_key ~= '' or o.batch ~= '' or o.result_ttl ~= 0 or o.events ~= 0 then
-    asked = {priority = o.priority, result_ttl = o.result_ttl, opened_at = 0, events = o.events, key = o.dedupe_key,
-      batch = o.batch}
-  end
+  local asked = options_of(o)
   return o.start_at, o.expires_at, o.max_attempts, asked, asked ~= PLAIN and o.dedupe_period or 0
 end
 

@@ -1,7 +1,7 @@
 -- The places that tasks wait in: ready lists, delayed sets, dead letters.
 --
--- A task is in exactly one of: ready (a list per tenant and priority), delayed (a sorted set per tenant, score
--- start_at_ms), pending (18_batches.lua), leased (26_leases.lua), dead (`dead`).
+-- A task is in exactly one of: ready (a list per tenant and priority, or its group: 21_turns.lua), delayed (a sorted
+-- set per tenant, score start_at_ms), pending (18_batches.lua), leased (26_leases.lua), dead (`dead`).
 --
 -- A task that expires inside a ready list cannot be cut out of it in O(1). Its entry stays behind as a *tombstone*,
 -- counted in `tombstone:<tenant>` (and all of them in details.tombstones), and the call that pops it passes over it.
@@ -44,14 +44,30 @@ function places.put_ready(call, t, ids, push)
   task_options.read(call, ids)
   ids = batches.take_slots(call, t, ids)
   count_ready(call, t, #ids)
-  local lists = {}
+  places.line_up(call, t, ids, push)
+end
+
+-- Puts tasks that are counted as ready into their lists and groups.
+function places.line_up(call, t, ids, push)
+  local lists, groups = {}, {}
   for _, id in ipairs(ids) do
-    local priority = task_options.of(call, id).priority
-    lists[priority] = lists[priority] or {}
-    table.insert(lists[priority], id)
+    local asked = task_options.of(call, id)
+    local priority, group = asked.priority, turns.group_of(asked)
+    if group == '' then
+      lists[priority] = lists[priority] or {}
+      table.insert(lists[priority], id)
+    else
+      groups[priority] = groups[priority] or {}
+      groups[priority][group] = groups[priority][group] or {ids = {}, weight = asked.weight}
+      table.insert(groups[priority][group].ids, id)
+    end
   end
   for priority, some in pairs(lists) do
     redis.call(push, priorities.list(call, t, priority), unpack(some))
+    priorities.open(call, t, priority)
+  end
+  for priority, some in pairs(groups) do
+    turns.put(call, t, priority, some, push == 'LPUSH')
     priorities.open(call, t, priority)
   end
 end
@@ -149,13 +165,22 @@ local function make_tombstone(call, t, id)
   end
 end
 
+local function take_out_ready(call, t, id)
+  local asked = task_options.of(call, id)
+  local group = turns.group_of(asked)
+  if group == '' then return make_tombstone(call, t, id) end
+  turns.take_out(call, t, asked.priority, group, id)
+  count_ready(call, t, -1)
+  if t.ready == 0 then places.drop_lists(call, t) end
+end
+
 -- Takes a waiting task out of the place where it waits.
 function places.take_out(call, t, id)
   local is_delayed = accounts.details_of(call, t).delayed > 0
   if is_delayed and redis.call('ZREM', key(call, 'delayed:' .. t.name), id) == 1 then
     places.count_delayed(call, t, -1)
   elseif not batches.take_out_pending(call, t, id) then
-    make_tombstone(call, t, id)
+    take_out_ready(call, t, id)
     batches.give_slot_back(call, id)
   end
 end

@@ -1,0 +1,206 @@
+"""Groups inside a tenant take turns, by their weights; each is first in, first out; others pay nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from .calls import CLAIMED, LEASE_MS, Queue, options
+from .keyspace import Keyspace
+from .test_bounded_calls import run_by
+
+
+def put(queue: Queue, group: str, count: int, tenant: str = "ada", **asked: Any) -> list[str]:
+    """Enqueue so many tasks of a group; their ids begin with its name."""
+    known = sum(put.known.values())  # type: ignore[attr-defined]
+    put.known[group] += count  # type: ignore[attr-defined]
+    ids = [f"{group or 'loose'}-{known + n}" for n in range(count)]
+    for start in range(0, count, 100):
+        queue.enqueue(tenant, *ids[start : start + 100], group=group, **asked)
+    return ids
+
+
+@pytest.fixture(autouse=True)
+def _no_ids_yet() -> None:
+    put.known = Counter[str]()  # type: ignore[attr-defined]
+
+
+def groups(queue: Queue, limit: int) -> list[str]:
+    """Claim tasks; returns the groups that they are of."""
+    return [lease.id.rpartition("-")[0] for lease in queue.claim(limit)]
+
+
+def test_groups_take_turns_and_each_is_first_in_first_out(queue: Queue) -> None:
+    first, second, loose = put(queue, "a", 4), put(queue, "b", 3), put(queue, "", 2)
+    expected = [loose[0], first[0], second[0], loose[1], first[1], second[1], first[2], second[2], first[3]]
+    assert queue.peek("ada") == expected
+    assert queue.peek("ada", 4) == expected[:4]
+    assert [queue.claim(2) and None for _ in range(2)] == [None, None]
+    assert queue.peek("ada") == expected[4:]
+    assert [lease.id for lease in queue.claim(10)] == expected[4:]
+
+
+def test_a_small_batch_is_done_long_before_the_large_one_that_came_first(queue: Queue) -> None:
+    """400 tasks of one batch, then 20 of another, eight of each at once, four slots."""
+    for name, count in (("large", 400), ("small", 20)):
+        queue.open_batch(name, max_running=8)
+        for start in range(0, count, 100):
+            ids = [f"{name}-{n}" for n in range(start, min(start + 100, count))]
+            queue.enqueue("ada", *ids, batch=name)
+        queue.call("close_batch", name)
+    starts, running = 0, queue.claim(4)
+    while (progress := queue.batch("small")) and progress.state != "complete":
+        starts += 1
+        queue.end("ack", running.pop(0))
+        running += queue.claim(1)
+    assert starts <= 2 * 20 + 8
+
+
+@pytest.mark.parametrize(("heavy", "dispatches"), [(1, 60), (2, 60), (5, 60), (0.5, 60)])
+def test_groups_share_by_their_weights(queue: Queue, heavy: float, dispatches: int) -> None:
+    put(queue, "a", 100, weight=heavy)
+    put(queue, "b", 100)
+    got = Counter(groups(queue, dispatches))
+    assert abs(got["a"] - dispatches * heavy / (1 + heavy)) <= 1
+
+
+def test_a_group_that_comes_later_banks_nothing_and_waits_for_nobodys_backlog(queue: Queue) -> None:
+    put(queue, "a", 300)
+    assert set(groups(queue, 100)) == {"a"}
+    put(queue, "b", 300)
+    got = groups(queue, 20)
+    assert Counter(got) == {"a": 10, "b": 10}
+    put(queue, "c", 1)
+    assert "c" in groups(queue, 3)
+
+
+def test_groups_that_come_and_go_do_not_hold_up_one_that_waits(queue: Queue) -> None:
+    put(queue, "z", 20)
+    got = []
+    for n in range(30):
+        put(queue, f"a{n}", 2)
+        got += groups(queue, 1)
+    assert got.count("z") >= 2  # each of those that came first has its turn, and those that come now wait
+    for n in range(30, 60):
+        put(queue, f"a{n}", 1)
+        got += groups(queue, 2)
+    assert got.count("z") >= 4
+
+
+def test_groups_buy_no_share(queue: Queue) -> None:
+    queue.configure(share=1)
+    for n in range(100):
+        put(queue, f"g{n}", 2, weight=1000)
+    queue.enqueue("bob", *(f"bob-{n}" for n in range(100)))
+    assert abs(groups(queue, 100).count("bob") - 50) <= 2
+
+
+def test_priorities_go_before_groups(queue: Queue) -> None:
+    late, soon, other = put(queue, "a", 2), put(queue, "b", 2, priority=10), put(queue, "c", 1, priority=10)
+    assert [lease.id for lease in queue.claim(10)] == [soon[0], other[0], soon[1], *late]
+    Keyspace(queue).check()
+
+
+def test_a_task_that_comes_back_is_the_first_of_its_group(queue: Queue) -> None:
+    ids = put(queue, "a", 3)
+    queue.end("release", queue.claim(1)[0])
+    assert queue.peek("ada") == ids
+    queue.claim(1)
+    queue.advance(LEASE_MS)
+    queue.tick()  # the lease is lost
+    assert queue.peek("ada") == ids
+    Keyspace(queue).check()
+
+
+@pytest.mark.parametrize("end", ["cancel", "expire", "reschedule", "claim"])
+def test_the_last_task_of_a_group_takes_its_turn_with_it(queue: Queue, end: str) -> None:
+    put(queue, "a", 50)
+    (last,) = put(queue, "b", 1, expires_in=1000)
+    match end:
+        case "cancel":
+            assert queue.cancel(last) == ["ok"]
+        case "expire":
+            queue.advance(1000)
+            assert queue.tick().expired == 1
+        case "reschedule":
+            assert queue.reschedule(last, delay=500) == ["ok"]
+        case "claim":
+            assert last in [lease.id for lease in queue.claim(2)]
+    Keyspace(queue).check()
+    assert set(Keyspace(queue).turns["ada:50"]) == {"", ":a"}
+    put(queue, "b", 5)
+    assert Counter(groups(queue, 10)) == {"a": 5, "b": 5}
+
+
+def test_a_replayed_task_is_in_its_group_again(queue: Queue) -> None:
+    (dead,) = put(queue, "a", 1)
+    queue.end("reject", queue.claim(1)[0])
+    put(queue, "a", 1)
+    put(queue, "b", 4)
+    assert queue.call("replay", dead) == [b"ok"]
+    assert queue.peek("ada", 5)[2] == dead or queue.peek("ada", 5)[3] == dead
+    Keyspace(queue).check()
+
+
+def test_cancelled_tasks_take_no_turns(queue: Queue) -> None:
+    """A group whose first thousand tasks were cancelled is not behind the others for it."""
+    ids = put(queue, "a", 300)
+    put(queue, "b", 100)
+    assert set(queue.cancel(*ids[:299])) == {"ok"}
+    assert ids[299] in queue.peek("ada", 2)
+
+
+def test_why_tells_of_turns(queue: Queue) -> None:
+    ids = put(queue, "a", 3)
+    put(queue, "b", 9)
+    put(queue, "", 2)
+    facts = queue.call("why", ids[2])[2:]
+    told = {facts[i].decode(): float(facts[i + 1]) for i in range(0, len(facts), 2)}
+    assert (told["ahead"], told["is_exact"], told["group_ahead"], told["groups"]) == (6, 1, 2, 2)
+    assert queue.peek("ada", 20).index(ids[2]) == 6
+
+
+def test_tenants_without_groups_pay_nothing(queue: Queue) -> None:
+    """Not one command more, whatever the tenant's other tasks ask for, and though another tenant has groups."""
+
+    def cost(name: str, **asked: Any) -> int:
+        counts = [
+            run_by(queue, lambda: queue.enqueue("bob", f"{name}-1", f"{name}-2", **asked)),
+            run_by(queue, lambda: queue.settle(*(("ack", each.id, each.lease) for each in queue.claim(2)))),
+        ]
+        return sum(counts)
+
+    queue.enqueue("ada", "a1", events=1, delay=100_000)  # so that what tasks ask for is read in any case
+    plain, urgent = cost("plain"), cost("urgent", priority=1)
+    for n in range(20):
+        put(queue, f"g{n}", 1)
+    queue.call("pause", "ada")
+    assert (cost("again"), cost("more", priority=1)) == (plain, urgent)
+
+
+def test_a_claim_reads_no_more_of_a_hundred_thousand_groups_than_it_needs(queue: Queue) -> None:
+    count = 100_000
+    pipeline = queue.client.pipeline(transaction=False)
+    for start in range(0, count, 100):
+        parts = [part for n in range(start, start + 100) for part in (f"t{n}", options(group=f"g{n}"), b"{}")]
+        pipeline.fcall(f"{queue._functions}enqueue", 1, queue.prefix, queue.now, b"", "ada", *parts)
+    pipeline.execute()
+    few = run_by(queue, lambda: queue.claim(CLAIMED))
+    assert few <= 4 * CLAIMED + 60
+    assert len(set(queue.peek("ada", 500))) == 500
+    put(queue, "new", 1)
+    assert run_by(queue, lambda: queue.cancel("t99999")) < 40
+    assert queue.tenant("ada").ready == count - CLAIMED
+
+
+def test_a_deleted_queue_leaves_nothing_of_its_groups(queue: Queue) -> None:
+    for priority in (50, 7):
+        put(queue, "a", 3, priority=priority)
+        put(queue, "b", 3, priority=priority)
+    assert queue.call("block_queue", 1, 1)[0] == b"ok"
+    while queue.call("empty_queue") != b"done":
+        pass
+    queue.call("drop_queue")
+    assert list(queue.client.scan_iter("*")) == []

@@ -1,0 +1,114 @@
+"""A tenant's ready tasks in plain Python: by priority, and groups by turns (lua/21_turns.lua says why)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+LOOSE = ""  # the group of tasks that have none
+
+
+class Asked(NamedTuple):
+    """What a task asks for that says where it stands."""
+
+    priority: int
+    group: str = LOOSE
+    weight: float = 1
+
+
+@dataclass
+class Line:
+    """The ready tasks of one priority; `turn` and `clock` count while it has groups."""
+
+    groups: dict[str, deque[str]] = field(default_factory=dict)
+    turn: dict[str, float] = field(default_factory=dict)
+    clock: float = 0
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether any of its tasks are of groups."""
+        return bool(self.groups.keys() - {LOOSE})
+
+    def leave(self, group: str) -> None:
+        """See to a group that may have no tasks any more."""
+        if self.groups[group]:
+            return
+        del self.groups[group]
+        if group:
+            del self.turn[group]
+        if not self.has_groups:
+            self.turn, self.clock = {}, 0
+
+    def pop(self, asked: Callable[[str], Asked]) -> str:
+        """Take the next task."""
+        if not self.has_groups:
+            id = self.groups[LOOSE].popleft()
+            self.leave(LOOSE)
+            return id
+        if LOOSE not in self.groups:
+            self.turn.pop(LOOSE, None)
+        else:
+            self.turn.setdefault(LOOSE, self.clock + 1)
+        turn, _, group = min((turn, group.encode(), group) for group, turn in self.turn.items())
+        id = self.groups[group].popleft()
+        self.clock = turn
+        self.turn[group] = turn + 1 / (asked(id).weight if group else 1)
+        self.leave(group)
+        if group == LOOSE and LOOSE not in self.groups:
+            self.turn.pop(LOOSE, None)
+        return id
+
+
+class ReadyTasks:
+    """The ready tasks of a tenant, in the order in which they are served; `asked` tells what each asks for."""
+
+    def __init__(self) -> None:
+        self.lines: dict[int, Line] = {}
+        self.asked: dict[str, Asked] = {}
+
+    def __len__(self) -> int:
+        return len(self.asked)
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the ids as if all were served now."""
+        lines = deepcopy(self.lines)
+        for _, line in sorted(lines.items()):
+            while line.groups:
+                yield line.pop(self.asked.__getitem__)
+
+    def put(self, id: str, asked: Asked, at: int | None = None) -> None:
+        """Put a task at the end of its group, or so far from its head."""
+        line = self.lines.setdefault(asked.priority, Line())
+        if asked.group:
+            line.turn.setdefault(asked.group, line.clock + 1 / asked.weight)
+        ids = line.groups.setdefault(asked.group, deque())
+        ids.insert(len(ids) if at is None else at, id)
+        self.asked[id] = asked
+
+    def popleft(self) -> str:
+        """Take the next task."""
+        priority = min(priority for priority, line in self.lines.items() if line.groups)
+        id = self.lines[priority].pop(self.asked.__getitem__)
+        del self.asked[id]
+        return id
+
+    def remove(self, id: str) -> None:
+        """Take a task out of its place."""
+        asked = self.asked.pop(id)
+        line = self.lines[asked.priority]
+        line.groups[asked.group].remove(id)
+        line.leave(asked.group)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether any of the tasks are of groups."""
+        return any(line.has_groups for line in self.lines.values())
+
+    def place(self, id: str) -> tuple[int, int]:
+        """Tell how many of its group (not told of loose tasks) come before a task, and how many groups take turns."""
+        asked = self.asked[id]
+        line = self.lines[asked.priority]
+        return line.groups[asked.group].index(id) if asked.group else 0, len(line.turn)
