@@ -37,6 +37,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "wait_tasks": {"queue": "q", "ids": ["ready"]},
     "open_batch": {"queue": "q", "id": "new"},
     "batch": {"queue": "q", "id": "open"},
+    "batches": {"queue": "q", "state": "open"},
     "close_batch": {"queue": "q", "id": "open"},
     "cancel_batch": {"queue": "q", "id": "open"},
     "dead": {"queue": "q"},
@@ -151,7 +152,7 @@ RULES = [
     Rule(IDENTIFIED, "ids", (["a"] * (MAX_BATCH + 1),), "too_large"),
     Rule(IDENTIFIED, "ids", tuple([id] for id in TASK_IDS), roles=(TENANT,)),
     Rule(IDENTIFIED, "ids", tuple([id] for id in FULL_IDS), roles=(OPERATOR,)),
-    Rule({"cancel", "reschedule", "wait_tasks"}, "ids", (["a", "a"],)),
+    Rule({"cancel", "reschedule", "wait_tasks", "batches"}, "ids", (["a", "a"],)),
     Rule(NAMING - ON_SCHEDULES - {"create_token"}, "tenant", NAMES, roles=(OPERATOR,)),
     Rule(ON_SCHEDULES, "tenant", (*NAMES, None), roles=(OPERATOR,)),
     Rule({"peek", "report", "events"}, "tenant", (None,), roles=(OPERATOR,)),
@@ -183,7 +184,10 @@ RULES = [
     Rule({"enqueue"}, "tasks.batch", ("closed", "complete"), "batch_closed"),
     Rule({"reschedule"}, "delay_ms", SPAN),
     Rule({"reschedule"}, "start_at_ms", (*MOMENT, Together(delay_ms=1, start_at_ms=1))),
-    Rule({"peek", "dead", "schedules", "events"}, "count", (0, MAX_BATCH + 1)),
+    Rule({"peek", "dead", "schedules", "events", "batches"}, "count", (0, MAX_BATCH + 1)),
+    Rule({"batches"}, "state", ("", "Open", "done")),
+    Rule({"batches"}, "cursor", ("", "x", "-1", "1.5", "9" * 21, "1" * 201)),
+    Rule({"batches"}, "ids", tuple([id] for id in (*BATCH_IDS, "")), roles=(TENANT,)),
     Rule({"wait_tasks", "batch", "events"}, "timeout_ms", (-1, 60_001)),
     Rule({"events"}, "after", (-1, MAX_EVENT_ID + 1, 1 << 40)),  # the last one: it has not happened yet
 
