@@ -48,9 +48,9 @@ class Batch:
         """Add no more: when all its tasks have ended, the batch is complete."""
         await self._client.ask(verbs.close_batch(self.queue, self.id), timeout=timeout)
 
-    async def cancel(self, *, timeout: float | None = None) -> None:
-        """Close the batch and cancel its tasks; those that run are told to stop."""
-        await self._client.ask(verbs.cancel_batch(self.queue, self.id), timeout=timeout)
+    async def cancel(self, *, timeout: float | None = None) -> str:
+        """Close the batch and cancel its tasks; those that run are told to stop. Returns its previous state."""
+        return await self._client.ask(verbs.cancel_batch(self.queue, self.id), timeout=timeout)
 
     async def state(self, *, timeout: float | None = None) -> BatchState:
         """Ask how far the batch is. Raises: NotFound, also a day after it was complete."""

@@ -156,9 +156,9 @@ def close_batch(queue: str, id: str) -> Ask[None]:
     return Ask("close_batch", {"queue": queue, "id": id}, _nothing)
 
 
-def cancel_batch(queue: str, id: str) -> Ask[None]:
-    """Close a batch and cancel its tasks."""
-    return Ask("cancel_batch", {"queue": queue, "id": id}, _nothing)
+def cancel_batch(queue: str, id: str) -> Ask[str]:
+    """Close a batch and cancel its tasks; reads its previous state."""
+    return Ask("cancel_batch", {"queue": queue, "id": id}, lambda reply: str(reply["previous"]))
 
 
 def batch(queue: str, id: str) -> Ask[BatchState]:
