@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import stat
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count, islice
@@ -71,11 +72,12 @@ def open_lines(path: str, field: str) -> Iterator[tuple[Iterator[tuple[int, byte
         yield _numbered(sys.stdin.buffer, field), 0
         return
     try:
+        total = _count_lines(path)
         file = Path(path).open("rb")  # noqa: SIM115
     except OSError as error:
         raise BadRequest(f"cannot read {path}: {error.strerror}", field=field) from None
     with file:
-        yield _numbered(file, field), _count_lines(path)
+        yield _numbered(file, field), total
 
 
 def _numbered(file: BinaryIO, field: str) -> Iterator[tuple[int, bytes]]:
@@ -88,7 +90,7 @@ def _numbered(file: BinaryIO, field: str) -> Iterator[tuple[int, bytes]]:
             return
         if len(line) > MAX_LINE_BYTES:
             raise BadRequest(f"line {number} is longer than {MAX_LINE_BYTES >> 20} MiB", field=field)
-        if line := line.strip(b"\r\n"):
+        if line := (line.removeprefix(BOM_UTF8) if number == 1 else line).strip(b"\r\n"):
             yield number, line
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MAX_ID_CHARS = 30  # of the command; a batch's id has 40
+MAX_TASKS = 100_000  # of a request: all are in memory at once
 _KEYS = {"priority", "max_running", "tasks"}
 _EVERY_S, _GAP_S = 1.0, 0.1  # between two looks at all unfinished batches; between two requests of one look
 
@@ -107,7 +108,7 @@ def _read_plain(line: bytes) -> dict[str, Any]:
     priority, separator, rest = line.decode().strip().partition(":")
     if not separator or not (priority.isascii() and priority.isdecimal() and len(priority) <= 2):
         raise ValueError("expected a priority (0 to 99), a colon and sub-requests, or a JSON object")
-    tasks = [text.strip() for text in rest.split(":")]
+    tasks = [text.strip() for text in rest.split(":", MAX_TASKS)]
     if not all(tasks):
         raise ValueError("a sub-request is empty")
     return {"priority": int(priority), "tasks": tasks}
@@ -126,6 +127,8 @@ def parse(line: bytes, number: int, id: str, max_running: int, options: TaskOpti
     """Read a line. Raises: BadRequest, with its number."""
     try:
         found = _read_json(line) if line.lstrip().startswith(b"{") else _read_plain(line)
+        if len(found["tasks"]) > MAX_TASKS:
+            raise ValueError(f"a request has at most {MAX_TASKS:,} tasks")
         limit = check_int(found.get("max_running", max_running), "max_running", 0, MAX_RUNNING)
         name = f"{id}-{number}"
         values = pack_options({**options, "priority": found.get("priority", options.get("priority")), "batch": name})

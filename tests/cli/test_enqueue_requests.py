@@ -127,6 +127,8 @@ def test_a_command_that_was_interrupted_in_a_request_goes_on_behind_what_it_stor
         ('{"tasks": [1], "colour": 3}', "colour"),
         ("3:" + "x" * (1 << 20), "limit"),
         (b"3:\xff", "UTF-8"),
+        ("3" + ":x" * 100_001, "at most 100,000"),
+        ('{"tasks": [' + "1," * 100_000 + "1]}", "at most 100,000"),
     ],
 )
 def test_a_bad_line_is_refused_by_its_number_and_nothing_of_it_is_stored(
@@ -142,6 +144,17 @@ def test_a_bad_line_is_refused_by_its_number_and_nothing_of_it_is_stored(
     assert words in told
     assert len(told) < 300
     assert listed(commands).keys() == {"mine-1"}
+
+
+def test_a_file_of_another_system_is_read_and_one_that_cannot_be_read_is_refused(
+    commands: Commands, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"\xef\xbb\xbf1:a\r\n\r\n2:b\r\n")
+    assert requests(commands, str(path), "--id", "mine", "--json").json["requests"] == 2
+    assert (set(listed(commands)), peeked(commands)) == ({"mine-1", "mine-3"}, ["a", "b"])
+    one_line_error(requests(commands, "/proc/self/mem"), 2, "cannot read")
+    one_line_error(requests(commands, str(tmp_path)), 2, "cannot read")
 
 
 def test_a_line_that_is_too_long_is_not_read(
