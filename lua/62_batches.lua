@@ -2,7 +2,7 @@
 do
 
 local MAX_RUNNING = 1000000
-local SCANNED, PAGES_PER_CALL = 50, 10  -- batches that are read at once (each has up to 192 KiB), how often in a call
+local SCANNED, PAGES_PER_CALL = 20, 25  -- batches that are read at once (each has up to 192 KiB), how often in a call
 local BATCH_ID_BYTES = ID_BYTES - 26  -- a callback task's id ends in a word, at most `-complete`, `-`, and 16 digits
 
 -- open_batch(keys, argv): open a batch; tasks are added by `enqueue`.

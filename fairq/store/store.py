@@ -43,6 +43,7 @@ log = structlog.get_logger("fairq.store")
 
 _RUNS, _RUNS_MS = 64, 7 * 86_400_000  # runs of a worker: how many are remembered, and for how long
 CHANGES, LOOKS = 64, 250  # tasks in one call that changes, or only reads, much of each
+_BATCHES = 32  # in one call: each may have callbacks of 192 KiB
 _PROGRESS_MS = 3_600_000
 _UNMADE = "unmade"
 
@@ -398,7 +399,7 @@ class Store:
 
     async def batches(self, queue: str, ids: Sequence[str]) -> list[BatchState | None]:
         """Read the states of batches; None for unknown ones."""
-        rows = await self._call_in_parts("batches", queue, ids)
+        rows = await self._call_in_parts("batches", queue, ids, size=_BATCHES)
         return [batch_state(id, row) for id, row in zip(ids, rows, strict=True)]
 
     async def list_batches(
