@@ -303,6 +303,7 @@ async def features(p: Probe) -> None:
     await p.measure("close_batch", "one", Q, lambda: _one(batch_of(next(count) % c)))
     await p.measure("events", "500", Q, (tenant(0), 0, 500))
     await p.measure("open_batch", "callbacks of 64 KB", Q, lambda: _opened(next(count)))
+    await p.measure("list_batches", "500, some with callbacks of 64 KB", Q, ("", "", "0", 500))
     await p.measure("tick", "as it is", Q, (SERVER_TICK, wall_ms()))
     await p.measure(
         "repair", "the longest slice of this", Q, ("",), calls=100_000, rounds=1, until=lambda r: r[0] == b"done"

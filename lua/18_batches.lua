@@ -88,12 +88,14 @@ function batches.take_out_pending(call, t, id)
   return true
 end
 
--- Notes the end of a task, `how` being done, dead or cancelled: for its batch and requests that wait for its result.
+-- Notes the end of a task, `how` being done, dead, expired (dead too) or cancelled: for its batch and requests that
+-- wait for its result.
 function batches.note_end(call, id, how)
   if task_options.of(call, id).result_ttl > 0 then calls.announce(call, 'end ' .. id) end
   local b = batches.of_task(call, id)
   if not b then return end
   b[how] = b[how] + 1
+  if how == 'expired' then b.dead = b.dead + 1 end
   redis.call('ZREM', members_key(call, id), id)
 end
 
@@ -108,11 +110,12 @@ function batches.add_member(call, b, id)
   redis.call('ZADD', members_key(call, id), b.sequence, id)
 end
 
--- A dead letter of an unfinished batch is to run once more.
-function batches.count_revived(call, id)
+-- A dead letter of an unfinished batch, which died for this reason, is to run once more.
+function batches.count_revived(call, id, reason)
   local b = batches.of_task(call, id)
   if not b then return end
   b.dead = b.dead - 1
+  if reason == EXPIRED then b.expired = b.expired - 1 end
   batches.add_member(call, b, id)
 end
 

@@ -122,7 +122,7 @@ function places.put_dead(call, t, id, reason, run)
   redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)
   if reason == EXPIRED then q.expired = q.expired + 1 end
   task_options.free_key(call, t.name, id)
-  batches.note_end(call, id, 'dead')
+  batches.note_end(call, id, reason == EXPIRED and 'expired' or 'dead')
   feeds.tell_of(call, t, id, reason == EXPIRED and 'expired' or 'dead', run.attempt, REASONS[reason])
   make_room_for_dead(call, t)
 end

@@ -26,7 +26,10 @@ local function complete(call, id, b)
   b.state, b.completed_at = COMPLETE, call.now
   redis.call('ZADD', key(call, 'completed'), call.now, id)
   calls.announce(call, 'batch ' .. id)
-  if b.events > 0 then feeds.tell(call, b.tenant, 'batch_completed', id, 0, '') end
+  if b.events > 0 then
+    local counts = string.format('%.0f %.0f %.0f %.0f', b.done, b.dead, b.cancelled, b.expired)
+    feeds.tell(call, b.tenant, 'batch_completed', id, 0, counts)
+  end
   call_back(call, id, b, '-complete', b.on_complete)
   if b.done == b.total then call_back(call, id, b, '-success', b.on_success) end
 end

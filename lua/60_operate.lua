@@ -107,7 +107,8 @@ end
 function verbs.replay(keys, args)
   local call = calls.open(keys, args)
   return each_dead(call, args, function(id, death)
-    local record, attempts = redis.call('HGET', key(call, 'tasks'), id), DEATH.unpack(death).attempts
+    local record, died = redis.call('HGET', key(call, 'tasks'), id), DEATH.unpack(death)
+    local attempts = died.attempts
     local t, header, bytes = places.take_out_dead(call, id, death), records.read(record)
     if attempts > 0 then
       leases.set_run(call, id, {
@@ -118,7 +119,7 @@ function verbs.replay(keys, args)
       })
     end
     reopen(call, id, record, header)
-    batches.count_revived(call, id)
+    batches.count_revived(call, id, died.reason)
     places.put_ready(call, t, {id})
   end)
 end

@@ -2,6 +2,7 @@
 do
 
 local MAX_RUNNING = 1000000
+local SCANNED, PAGES_PER_CALL = 20, 25  -- batches that are read at once (each has up to 192 KiB), how often in a call
 local BATCH_ID_BYTES = ID_BYTES - 26  -- a callback task's id ends in a word, at most `-complete`, `-`, and 16 digits
 
 -- open_batch(keys, argv): open a batch; tasks are added by `enqueue`.
@@ -25,7 +26,7 @@ function verbs.open_batch(keys, args)
   if batches.find(call, args[4]) then return 'duplicate' end
   local b = {
     max_running = max_running, sequence = 0, total = 0, admitted = 0, running = 0, done = 0, dead = 0, cancelled = 0,
-    created_at = call.now, completed_at = 0, state = OPENED, tenant = args[3], on_complete = args[6],
+    expired = 0, created_at = call.now, completed_at = 0, state = OPENED, tenant = args[3], on_complete = args[6],
     on_success = args[7], on_death = args[8], events = args[9] == '1' and 1 or 0,
   }
   local t = accounts.named(call, args[3])
@@ -77,19 +78,52 @@ function verbs.cancel_batch(keys, args)
   return BATCH_STATES[previous]
 end
 
+local function row_of(b)
+  return {BATCH_STATES[b.state], b.tenant, b.max_running, b.total, b.running, b.done, b.dead, b.cancelled, b.expired,
+    text(b.created_at), text(b.completed_at)}
+end
+
 -- batches(keys, argv): how far batches are.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then ids (at most 500)
---   out   per id: {state, tenant, max_running, total, running, done, dead, cancelled, created_at_ms,
---         completed_at_ms (or 0)}; or {} if it does not exist
+--   out   per id: {state, tenant, max_running, total, running, done, dead, cancelled, expired (of the dead),
+--         created_at_ms, completed_at_ms (or 0)}; or {} if it does not exist
 function verbs.batches(keys, args)
   local call, out = {prefix = keys[1]}, {}
   for i, id in ipairs(ids_in(args, 3, TASKS_PER_CALL)) do
     local b = batches.find(call, id)
-    out[i] = b and {BATCH_STATES[b.state], b.tenant, b.max_running, b.total, b.running, b.done, b.dead, b.cancelled,
-      text(b.created_at), text(b.completed_at)} or {}
+    out[i] = b and row_of(b) or {}
   end
   return out
+end
+
+-- list_batches(keys, argv): a page of the batches, in no order. One that is there all the while comes at least once.
+--   keys  1 prefix
+--   argv  1 now  2 random_values  3 tenant (empty: all)  4 state (open, closed, complete; empty: any)  5 cursor ("0" to
+--         begin)  6 count (1..500)
+--   out   next cursor ("0" at the end), then per batch: id, row as of `batches`. About `count` batches; fewer, or none,
+--         where few of those that the call looked at are wanted, or their callbacks are long.
+function verbs.list_batches(keys, args)
+  local call, cursor, out, bytes = {prefix = keys[1]}, args[5], {}, 0
+  if args[3] ~= '' then check_tenant(args[3]) end
+  if not (args[4] == '' or args[4] == 'open' or args[4] == 'closed' or args[4] == 'complete') then
+    refuse('bad_request', 'state')
+  end
+  local count = check_whole(args[6], 'count', 1, TASKS_PER_CALL)
+  for _ = 1, PAGES_PER_CALL do
+    local page = redis.pcall('HSCAN', key(call, 'batches'), cursor, 'COUNT', math.min(count, SCANNED))
+    if page.err then refuse('bad_request', 'cursor') end
+    cursor = page[1]
+    for i = 1, #page[2], 2 do
+      local b = BATCH.unpack(page[2][i + 1])
+      bytes = bytes + #page[2][i + 1]
+      if (args[3] == '' or args[3] == b.tenant) and (args[4] == '' or args[4] == BATCH_STATES[b.state]) then
+        out[#out + 1], out[#out + 2] = page[2][i], row_of(b)
+      end
+    end
+    if cursor == '0' or #out >= 2 * count or bytes >= PAGE_BYTES then break end
+  end
+  return {cursor, unpack(out)}
 end
 
 end

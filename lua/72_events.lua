@@ -13,7 +13,8 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 tenant  4 after (an event's id; 0: all that is kept)  5 count (1..500)
 --   out   oldest (the first id that is kept; the next one to be given, if none is), newest (0: none was ever given),
---         then per event: id, event, task or batch, at_ms, attempt, detail. Ids count up by one: between `after` and an
+--         then per event: id, event, task or batch, at_ms, attempt, detail (of batch_completed: how many tasks were
+--         done, dead, cancelled and, of the dead, expired). Ids count up by one: between `after` and an
 --         `oldest` over `after` + 1 some have gone.
 function verbs.events(keys, args)
   check_tenant(args[3])

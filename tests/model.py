@@ -68,6 +68,7 @@ class Batch:
     done: int = 0
     dead: int = 0
     cancelled: int = 0
+    expired: int = 0  # of the dead
     members: dict[str, float] = field(default_factory=dict)
     pending: dict[str, float] = field(default_factory=dict)  # priority and order
 
@@ -217,6 +218,8 @@ class Model(Scheduling):
         t, run = self.records[id].tenant, self.runs.pop(id, None) or Run(0)
         self.free_key(id)
         self.note_end(id, "dead")
+        if b := self.batch_of(id):
+            b.expired += reason == "expired"
         self.tell_of(id, "expired" if reason == "expired" else "dead", now, run.attempt, reason)
         self.dead[id], self.deaths[id] = Death(t, reason, run.attempt, run.lease, now, run.error), now
         t.dead += 1
@@ -315,7 +318,8 @@ class Model(Scheduling):
             if b.state == "closed" and b.ended == b.total:
                 b.state, b.completed_at = "complete", now
                 if b.events:
-                    self.feeds.tell(self.settings["events_keep"], b.tenant, "batch_completed", name, now)
+                    counts = f"{b.done} {b.dead} {b.cancelled} {b.expired}"
+                    self.feeds.tell(self.settings["events_keep"], b.tenant, "batch_completed", name, now, 0, counts)
                 self.call_back(name, "complete", now)
                 if b.done == b.total:
                     self.call_back(name, "success", now)
@@ -965,7 +969,7 @@ class Model(Scheduling):
         for id in ids:
             outcomes.append("ok" if id in self.dead else "gone")
             if id in self.dead:
-                attempts, task = self.dead[id].attempts, self.records[id]
+                attempts, task, is_expired = self.dead[id].attempts, self.records[id], self.dead[id].reason == "expired"
                 t = self.forget_dead(id)
                 if attempts:
                     self.runs[id] = Run(task.max_attempts, attempts, uncounted_attempts=attempts, state="reaped")
@@ -973,7 +977,7 @@ class Model(Scheduling):
                     self.expiring[id] = task.expires_at
                 task.expires_at = task.expires_at if task.expires_at > now else 0
                 if b := self.batch_of(id):
-                    b.dead, b.sequence = b.dead - 1, b.sequence + 1
+                    b.dead, b.expired, b.sequence = b.dead - 1, b.expired - is_expired, b.sequence + 1
                     b.members[id] = b.sequence
                 self.put_ready(t, id)
         self.finish_batches(now)

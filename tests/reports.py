@@ -87,8 +87,14 @@ def batch(model: Model, name: str) -> tuple[object, ...] | None:
     """What `batches` says of one."""
     if not (b := model.batches.get(name)):
         return None
-    counts = (b.max_running, b.total, b.running, b.done, b.dead, b.cancelled)
+    counts = (b.max_running, b.total, b.running, b.done, b.dead, b.cancelled, b.expired)
     return (b.state, b.tenant, *counts, b.created_at, b.completed_at)
+
+
+def batches(model: Model, tenant: str, state: str) -> dict[str, object]:
+    """What `list_batches` says, all pages together."""
+    chosen = (name for name, b in model.batches.items() if tenant in ("", b.tenant) and state in ("", b.state))
+    return {name: batch(model, name) for name in chosen}
 
 
 def task(model: Model, id: str, now: float) -> tuple[str, str, int, float, str, str]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from attrs import asdict, frozen
 from cyclopts import App, Parameter
 
+from fairq.cli.confirm import agrees
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_json, print_table, progress
+from fairq.cli.output import print_json, print_table, progress, say_moment
 from fairq.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
@@ -55,10 +56,6 @@ class Filter:
         return {**{name: word for name, word in words.items() if word is not None}, **seconds}  # type: ignore[typeddict-item]
 
 
-def _moment(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds") if at_ms else ""
-
-
 @dead.command(name="list")
 def list_(
     queue: str, *, which: Filter | None = None, limit: int = 100, json: Json = False, server: Server | None = None
@@ -88,7 +85,7 @@ def list_(
         print_json(rows)
         return
     for row in rows:
-        row["died"] = _moment(row["died_at_ms"])
+        row["died"] = say_moment(row["died_at_ms"])
     print_table(f"dead letters of {queue}", _COLUMNS, rows, empty=f"queue {queue} has no dead letters")
     if left:
         print(f"{left:,} more: raise --limit or narrow the filter")
@@ -102,7 +99,7 @@ def show(queue: str, id: str, *, json: Json = False, server: Server | None = Non
         print_json(letter)
         return
     rows = [
-        {"name": name.removesuffix("_at_ms"), "value": _moment(value) if name in _TIMES else value}
+        {"name": name.removesuffix("_at_ms"), "value": say_moment(value) if name in _TIMES else value}
         for name, value in letter.items()
     ]
     print_table(f"dead letter {id} of {queue}", {"name": "", "value": ""}, rows, empty="")
@@ -206,9 +203,8 @@ def purge(
 
 
 def _agrees(queue: str, words: DeadLetterFilter, server: Server) -> bool:
-    """Ask for confirmation. Raises: BadRequest if standard input is not a terminal."""
-    if not sys.stdin.isatty():
-        raise BadRequest("purging all matches without a terminal needs --yes", field="yes")
-    first = run_with(server, lambda client: client.dead_letters(queue).page(count=1, brief=True, **words))
-    print(f"Purge up to {len(first.letters) + first.left:,} dead letters of {queue}? [y/N] ", end="", file=sys.stderr)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    def ask() -> str:
+        first = run_with(server, lambda client: client.dead_letters(queue).page(count=1, brief=True, **words))
+        return f"Purge up to {len(first.letters) + first.left:,} dead letters of {queue}?"
+
+    return agrees("purging all matches", ask)

@@ -1,4 +1,4 @@
-"""`fairq enqueue`: one task, or one per line of a file."""
+"""`fairq enqueue`: one task, or one task or request per line of a file."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ def enqueue(
     events: Annotated[bool, Parameter(negative=())] = False,
     lines: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     json_lines: Annotated[bool, Parameter(negative=())] = False,
+    requests: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     max_running: int = 0,
     wait: float | None = None,
     json: Json = False,
     server: Server | None = None,
 ) -> int:
-    """Enqueue one task, or one per line of a file, and print its id or the batch's id.
+    """Enqueue one task, or one task or request per line of a file, and print its id or the id of all.
 
-    With --wait, exits with 1 if the task, or any task of the batch, fails.
+    With --wait, exits with 1 if the task, or any task of the file, fails. If a command with --lines or --requests is
+    interrupted, repeat it with the same --id: it adds what is missing.
 
     Parameters
     ----------
@@ -54,7 +56,8 @@ def enqueue(
     payload
         Any JSON value; `-` reads it from standard input.
     id
-        Id of the task or batch; repeating the command with the same id makes no second one (default: a new id).
+        Id of the task or batch; with --requests, the beginning of its batches' ids, at most 30 characters. Repeating
+        the command with the same id makes no second one (default: a new id).
     delay
         Seconds before the task may start (default: 0).
     expires_in
@@ -62,7 +65,8 @@ def enqueue(
     max_attempts
         Attempts before the task becomes a dead letter (default: the queue's).
     priority
-        Priority among the tenant's own tasks, 0 (most urgent) to 99 (default: 50).
+        Priority among the tenant's own tasks, 0 (most urgent) to 99; with --requests, of those that have none
+        (default: 50).
     dedupe_key
         While a task with this key waits or runs, make no second one, and print the first one's id.
     dedupe_payload
@@ -74,26 +78,29 @@ def enqueue(
     group_weight
         Turns of the group beside one of weight 1 (default: 1).
     events
-        Add events of the task, or of the lines and their batch, to the tenant's feed: see `fairq events`.
+        Add events of the task, or of the lines and their batches, to the tenant's feed: see `fairq events`.
     lines
         File with one task per line (`-`: standard input), all in one batch; empty lines are skipped.
     json_lines
         Read each line as JSON, not as text.
+    requests
+        File with one request per line (`-`: standard input), each a batch of its own; blank lines are skipped. A line
+        is JSON, `{"priority": 3, "max_running": 2, "tasks": [...]}`, or plain: a priority and sub-requests, as in
+        `3:first:second`.
     max_running
-        Tasks of the batch that may run at once (0: no limit).
+        Tasks of the batch that may run at once; with --requests, of each that does not say (0: no limit).
     wait
-        Seconds to wait for the task's result, which is printed, or for the end of the batch (default: do not wait).
+        Seconds to wait for the task's result, which is printed, or for the end of all (default: do not wait).
     """
-    if payload is None and lines is None:
-        raise BadRequest("missing payload: give a payload or --lines", field="payload")
-    if payload is not None and lines is not None:
-        raise BadRequest("give a payload or --lines, not both", field="payload")
-    if lines is not None and dedupe_key is not None:
-        raise BadRequest(
-            "--dedupe-key does not go with --lines: only the first line would make a task", field="dedupe_key"
-        )
-    if lines is None and (max_running or json_lines):
-        raise BadRequest("--max-running and --json-lines need --lines", field="lines")
+    _check_source(payload, lines, requests)
+    if (lines or requests) is not None and dedupe_key is not None:
+        raise BadRequest("--dedupe-key does not go with a file: only the first task would be made", field="dedupe_key")
+    if requests is not None and (dedupe_payload or dedupe_period is not None):
+        raise BadRequest("--dedupe-payload and --dedupe-period do not go with --requests", field="dedupe_payload")
+    if lines is None and json_lines:
+        raise BadRequest("--json-lines needs --lines", field="lines")
+    if payload is not None and max_running:
+        raise BadRequest("--max-running needs --lines or --requests", field="max_running")
     options: TaskOptions = {
         "delay": delay, "expires_in": expires_in, "max_attempts": max_attempts, "priority": priority,
         "dedupe_key": dedupe_key, "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period,
@@ -102,6 +109,8 @@ def enqueue(
     where = server or Server()
     if lines is not None:
         return _enqueue_lines(where, queue, lines, id, max_running, json_lines, options, wait, as_json=json)
+    if requests is not None:
+        return _enqueue_requests(where, queue, requests, id, max_running, options, wait, as_json=json)
     value = _read_payload(str(payload))
     if wait is not None:
         options["result_ttl"] = wait + _RESULT_TTL
@@ -119,6 +128,14 @@ def enqueue(
     else:
         print_json(result)
     return 0
+
+
+def _check_source(payload: str | None, lines: str | None, requests: str | None) -> None:
+    given = sum(source is not None for source in (payload, lines, requests))
+    if not given:
+        raise BadRequest("missing payload: give a payload, --lines or --requests", field="payload")
+    if given > 1:
+        raise BadRequest("give one of a payload, --lines and --requests", field="payload")
 
 
 def _read_payload(text: str) -> Any:
@@ -143,6 +160,7 @@ def _enqueue_lines(
     as_json: bool,
 ) -> int:
     from fairq.cli.lines import enqueue_lines
+    from fairq.cli.meter import say_ends
 
     state = run_with(
         server,
@@ -155,6 +173,35 @@ def _enqueue_lines(
     else:
         print(state.id)
         if wait is not None:
-            ends = f"{state.done} done, {state.dead} dead, {state.cancelled} cancelled"
-            print(f"{state.total} tasks: {ends}", file=sys.stderr)
+            print(f"{state.total:,} tasks: {say_ends(state)}", file=sys.stderr)
     return int(wait is not None and state.done < state.total)
+
+
+def _enqueue_requests(
+    server: Server,
+    queue: str,
+    path: str,
+    id: str | None,
+    max_running: int,
+    options: TaskOptions,
+    wait: float | None,
+    *,
+    as_json: bool,
+) -> int:
+    from fairq.cli.meter import say_ends
+    from fairq.cli.requests import enqueue_requests
+
+    stored = run_with(
+        server,
+        lambda client: enqueue_requests(
+            client, queue, path, id=id, max_running=max_running, options=options, wait=wait
+        ),
+    )
+    sums = stored.sums
+    if as_json:
+        print_json(stored.row(with_ends=wait is not None))
+    else:
+        print(stored.id)
+        ends = "" if wait is None else f": {say_ends(sums)}"
+        print(f"{stored.requests:,} requests, {sums.total:,} tasks{ends}", file=sys.stderr)
+    return int(wait is not None and sums.done < sums.total)

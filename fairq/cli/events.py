@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import orjson
 from attrs import asdict
 
+from fairq.cli.meter import say_ends
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import printable
 from fairq.model.checks import MAX_BATCH
@@ -66,6 +67,7 @@ def _print(event: Event, as_json: bool) -> None:
     else:
         at = datetime.fromtimestamp(event.at_ms / 1000, UTC).isoformat(" ", "milliseconds")
         attempt = f"attempt {event.attempt}" if event.attempt else ""
-        words = (str(event.id), at, event.event, event.task or event.batch, attempt, event.detail)
+        detail = say_ends(event) if event.event == "batch_completed" else event.detail
+        words = (str(event.id), at, event.event, event.task or event.batch, attempt, detail)
         print(*(printable(word.replace("\n", "\\n")) for word in words if word), sep="  ")
     sys.stdout.flush()

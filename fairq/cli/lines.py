@@ -1,24 +1,31 @@
-"""`fairq enqueue --lines`: one task per line of a file, all in one batch.
+"""`fairq enqueue --lines`: one task per line of a file, all in one batch; and what `--requests` shares with it.
 
-A task's id consists of the batch's id and the line's number, so repeating the command with the same `--id` continues
-an interrupted one and makes no task twice. When the tenant reaches a quota, the command waits for room and continues.
+A task's id consists of the batch's id and a number. Tasks are stored in their order, one frame after the other, so
+the number of tasks that a batch has says which they are: repeating the command with the same `--id` continues an
+interrupted one and makes no task twice. When the tenant reaches a quota, the command waits for room and continues.
 """
 
 from __future__ import annotations
 
+import stat
 import sys
-from collections.abc import Iterable, Iterator
+from codecs import BOM_UTF8
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
 import orjson
 import trio
+from attrs import frozen
 
-from fairq.cli.output import progress
-from fairq.errors import BadRequest, QuotaExceeded
+from fairq.cli.meter import Pace, meter, say_counts
+from fairq.client.options import pack_options
+from fairq.client.verbs import encode_payload, hash_payload
+from fairq.errors import BadRequest, QuotaExceeded, TooLarge
 from fairq.model.checks import MAX_BATCH
+from fairq.model.tasks import SPECIAL_PLACES, NewTask
 
 if TYPE_CHECKING:
     from fairq.client.batch import Batch
@@ -26,40 +33,177 @@ if TYPE_CHECKING:
     from fairq.client.options import TaskOptions
     from fairq.model.batches import BatchState
 
+T = TypeVar("T")
+
+MAX_LINE_BYTES = 64 << 20
+FRAME_TASKS = MAX_BATCH // SPECIAL_PLACES
+_FRAME_BYTES, _TASK_BYTES = 48_000, 256  # a frame of so many bytes is sent whole, whatever the server's settings are
+_GROUP_BYTES = 1 << 20
 _ROOM_MS = 1000  # wait for room if the server does not say how long
 
 
+class Numbered(Protocol):
+    """A line of a file, and the tasks that it makes."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def tasks(self) -> Sequence[NewTask]: ...
+
+
+LineT = TypeVar("LineT", bound=Numbered)
+
+
+@frozen
+class Line:
+    """A line that makes one task."""
+
+    number: int
+    tasks: list[NewTask]
+
+
 @contextmanager
-def _open_lines(path: str) -> Iterator[tuple[Iterable[bytes], int]]:
-    """Open a file, or standard input (`-`); yields its lines and its size in bytes (0: unknown)."""
+def open_lines(path: str, field: str) -> Iterator[tuple[Iterator[tuple[int, bytes]], int]]:
+    """Open a file, or standard input (`-`); yields its lines that are not empty, numbered, and how many lines it has.
+
+    0 lines: unknown. Raises: BadRequest, also while lines are read.
+    """
     if path == "-":
-        yield sys.stdin.buffer, 0
+        yield _numbered(sys.stdin.buffer, field), 0
         return
     try:
-        with Path(path).open("rb") as file:
-            yield file, Path(path).stat().st_size
+        total = _count_lines(path)
+        file = Path(path).open("rb")  # noqa: SIM115
     except OSError as error:
-        raise BadRequest(f"cannot read {path}: {error.strerror}", field="lines") from None
+        raise BadRequest(f"cannot read {path}: {error.strerror}", field=field) from None
+    with file:
+        yield _numbered(file, field), total
 
 
-def _payload_of(line: bytes, number: int, *, as_json: bool) -> Any:
+def _numbered(file: BinaryIO, field: str) -> Iterator[tuple[int, bytes]]:
+    for number in count(1):
+        try:
+            line = file.readline(MAX_LINE_BYTES + 1)
+        except OSError as error:
+            raise BadRequest(f"cannot read line {number}: {error.strerror}", field=field) from None
+        if not line:
+            return
+        if len(line) > MAX_LINE_BYTES:
+            raise BadRequest(f"line {number} is longer than {MAX_LINE_BYTES >> 20} MiB", field=field)
+        if line := (line.removeprefix(BOM_UTF8) if number == 1 else line).strip(b"\r\n"):
+            yield number, line
+
+
+def _count_lines(path: str) -> int:
+    """Count the lines of a file; 0 if it can be read only once."""
+    if not stat.S_ISREG(Path(path).stat().st_mode):
+        return 0
+    found, end = 0, b"\n"
+    with Path(path).open("rb") as file:
+        while chunk := file.read(1 << 20):
+            found, end = found + chunk.count(b"\n"), chunk[-1:]
+    return found + (end != b"\n")
+
+
+def bytes_of(tasks: Iterable[NewTask]) -> int:
+    """Return how many bytes of a frame tasks take."""
+    return sum(len(task.payload) + _TASK_BYTES for task in tasks)
+
+
+def _grouped(lines: Iterable[LineT]) -> Iterator[list[LineT]]:
+    """Gather lines that go into the store together: those of a frame. Lines before a bad one come before its error."""
+    group: list[LineT] = []
+    tasks = size = 0
     try:
-        return orjson.loads(line) if as_json else line.decode()
+        for line in lines:
+            group.append(line)
+            tasks, size = tasks + len(line.tasks), size + bytes_of(line.tasks)
+            if tasks >= FRAME_TASKS or size >= _GROUP_BYTES:
+                yield group
+                group, tasks, size = [], 0, 0
+    except BadRequest:
+        if group:
+            yield group
+        raise
+    if group:
+        yield group
+
+
+def _frames(tasks: Sequence[NewTask]) -> Iterator[Sequence[NewTask]]:
+    start = 0
+    while start < len(tasks):
+        stop, room = start, _FRAME_BYTES
+        for task in tasks[start : start + FRAME_TASKS]:
+            room -= bytes_of([task])
+            if room < 0 and stop > start:
+                break
+            stop += 1
+        yield tasks[start:stop]
+        start = stop
+
+
+async def with_room(call: Callable[[], Awaitable[T]]) -> T:
+    """Call until the tenant's quota has room."""
+    while True:
+        try:
+            return await call()
+        except QuotaExceeded as error:
+            await _wait_for_room(error)
+
+
+async def _wait_for_room(error: QuotaExceeded) -> None:
+    if error.field == "queues":
+        raise error  # waiting does not help
+    await trio.sleep((error.retry_in_ms or _ROOM_MS) / 1000)
+
+
+async def add(client: Client, queue: str, tasks: Sequence[NewTask]) -> None:
+    """Enqueue tasks frame by frame: each is stored whole, in smaller and smaller parts while it exceeds the quota."""
+    for frame in _frames(tasks):
+        added, size = 0, len(frame)
+        while added < len(frame):
+            try:
+                await client.enqueue_tasks(queue, frame[added : added + size])
+                added += size
+            except QuotaExceeded as error:
+                size = max(1, size // 2)
+                await _wait_for_room(error)
+
+
+async def store_lines(
+    lines: Iterable[LineT], total: int, title: str, id: str, store: Callable[[list[LineT]], Awaitable[None]]
+) -> None:
+    """Store lines, group by group, and show how far it is, in lines; if it ends early, say how to continue."""
+    pace, added = Pace(), 0
+    try:
+        with meter(title) as show:
+            for group in _grouped(lines):
+                await store(group)
+                added, number = added + len(group), group[-1].number
+                of = f" of {total:,}" if total else ""
+                show(f"{number:,}{of} lines{pace.left(number, total)}", number, total)
+    except BaseException:
+        print(f"{added:,} lines were added; to continue, repeat the command with --id {id}", file=sys.stderr)
+        raise
+
+
+@contextmanager
+def saying_how_to_wait(id: str) -> Iterator[None]:
+    """If waiting ends early, say that the tasks go on."""
+    try:
+        yield
+    except BaseException:
+        print(f"the tasks go on; to wait again, repeat the command with --id {id}", file=sys.stderr)
+        raise
+
+
+def _payload_of(line: bytes, number: int, *, as_json: bool) -> bytes:
+    try:
+        return encode_payload(orjson.loads(line) if as_json else line.decode())
     except (orjson.JSONDecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"line {number} is not {'JSON' if as_json else 'UTF-8'}: {error}", field="lines") from None
-
-
-async def _add(batch: Batch, payloads: list[Any], ids: list[str], options: TaskOptions) -> None:
-    """Add tasks, in smaller and smaller parts while they exceed the tenant's quota."""
-    added, size = 0, len(ids)
-    while added < len(ids):
-        part = slice(added, added + size)
-        try:
-            await batch.add_many(payloads[part], ids=ids[part], **options)
-            added += size
-        except QuotaExceeded as error:
-            size = max(1, size // 2)
-            await trio.sleep((error.retry_in_ms or _ROOM_MS) / 1000)
+    except (BadRequest, TooLarge) as error:
+        raise BadRequest(f"line {number}: {error.message}", field="lines") from None
 
 
 async def enqueue_lines(
@@ -74,19 +218,33 @@ async def enqueue_lines(
     wait: float | None,
 ) -> BatchState:
     """Open a batch, add the lines that are not empty, close it; returns its state, with `wait` (s) once complete."""
-    with _open_lines(path) as (lines, size), progress(f"enqueue {queue}") as show:
-        batch = await client.open_batch(queue, id=id, max_running=max_running, events=bool(options.get("events")))
-        numbered = ((number, line.strip(b"\r\n")) for number, line in enumerate(lines, 1))
-        filled = ((number, line) for number, line in numbered if line)
-        added = taken = 0
-        try:
-            while some := list(islice(filled, MAX_BATCH)):
-                payloads = [_payload_of(line, number, as_json=as_json) for number, line in some]
-                await _add(batch, payloads, [f"{batch.id}-{number}" for number, _ in some], options)
-                added, taken = added + len(some), taken + sum(len(line) + 1 for _, line in some)
-                show(*((taken, max(size, taken)) if size else (added, 0)))
-            await batch.close()
-        except BaseException:
-            print(f"{added} lines were added; to continue, repeat the command with --id {batch.id}", file=sys.stderr)
-            raise
-    return await (batch.state() if wait is None else batch.wait(timeout=wait))
+    with open_lines(path, "lines") as (lines, total):
+        batch = await with_room(
+            lambda: client.open_batch(queue, id=id, max_running=max_running, events=bool(options.get("events")))
+        )
+        is_keyed, values = bool(options.get("dedupe_payload")), pack_options({**options, "batch": batch.id})
+
+        def read(number: int, line: bytes) -> Line:
+            task = NewTask(f"{batch.id}-{number}", _payload_of(line, number, as_json=as_json), *values)
+            return Line(number, [task._replace(dedupe_key=hash_payload(task.payload)) if is_keyed else task])
+
+        async def store(group: list[Line]) -> None:
+            await add(client, queue, [task for line in group for task in line.tasks])
+
+        known = 0 if id is None or is_keyed else (await batch.state()).total  # duplicates are not counted
+        unknown = (read(number, line) for number, line in islice(lines, known, None))
+        await store_lines(unknown, total, f"enqueue {queue}", batch.id, store)
+    await batch.close()
+    if wait is None:
+        return await batch.state()
+    with saying_how_to_wait(batch.id):
+        return await _wait(batch, wait)
+
+
+async def _wait(batch: Batch, timeout: float) -> BatchState:
+    pace = Pace()
+    with meter(batch.queue) as show:
+        async for state in batch.watch(timeout=timeout):
+            left = pace.left(state.ended, state.total)
+            show(say_counts(state) + left, state.ended, state.total)
+    return state

@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -48,6 +48,11 @@ def say_span(ms: int) -> str:
         if count or parts or unit == "s":
             parts.append(f"{count} {unit}")
     return " ".join(parts[:2])
+
+
+def say_moment(at_ms: int) -> str:
+    """Write a time in ms as UTC; empty for 0."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds") if at_ms else ""
 
 
 def local_time(moment: datetime, zone: str | None) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from math import inf
 from typing import Any, Unpack
 
+import trio
 from attrs import field, frozen
 
 from fairq.client import verbs
@@ -46,13 +48,31 @@ class Batch:
         """Add no more: when all its tasks have ended, the batch is complete."""
         await self._client.ask(verbs.close_batch(self.queue, self.id), timeout=timeout)
 
-    async def cancel(self, *, timeout: float | None = None) -> None:
-        """Close the batch and cancel its tasks; those that run are told to stop."""
-        await self._client.ask(verbs.cancel_batch(self.queue, self.id), timeout=timeout)
+    async def cancel(self, *, timeout: float | None = None) -> str:
+        """Close the batch and cancel its tasks; those that run are told to stop. Returns its previous state."""
+        return await self._client.ask(verbs.cancel_batch(self.queue, self.id), timeout=timeout)
 
     async def state(self, *, timeout: float | None = None) -> BatchState:
         """Ask how far the batch is. Raises: NotFound, also a day after it was complete."""
         return await self._client.ask(verbs.batch(self.queue, self.id), timeout=timeout)
+
+    async def watch(self, *, every: float = 1.0, timeout: float | None = None) -> AsyncGenerator[BatchState, None]:
+        """Yield how far the batch is: now, then `every` so many seconds, and last when it is complete.
+
+        Goes on across reconnects. Raises: as `wait`.
+        """
+        asked, wait_s = verbs.batch(self.queue, self.id), 0.0
+        deadline = inf if timeout is None else trio.current_time() + timeout
+        while True:
+            left_s = max(0.0, deadline - trio.current_time())
+            state = await self._client.ask_until(asked, left_s, lambda _: True, wait_s)
+            assert state is not None  # any reply is enough
+            yield state
+            if state.state == "complete":
+                return
+            if trio.current_time() >= deadline:
+                raise self._not_yet()
+            wait_s = every
 
     async def wait(self, *, timeout: float | None = None) -> BatchState:
         """Wait until the batch is complete, across reconnects.
@@ -63,5 +83,8 @@ class Batch:
         asked = verbs.batch(self.queue, self.id)
         state = await self._client.ask_until(asked, timeout, lambda state: state.state == "complete")
         if state is None:
-            raise NotYet(f"batch {self.id} is not complete", field="batch")
+            raise self._not_yet()
         return state
+
+    def _not_yet(self) -> NotYet:
+        return NotYet(f"batch {self.id} is not complete", field="batch")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from math import isnan
@@ -22,6 +22,7 @@ from fairq.client.options import TaskOptions, pack_options
 from fairq.client.tasks import EnqueuedTask
 from fairq.client.verbs import Ask, encode_payload, hash_payload
 from fairq.errors import BadRequest, FairqError
+from fairq.model.batches import BatchStage, BatchState
 from fairq.model.checks import MAX_BATCH, check_batch_id, check_name, check_task_id
 from fairq.model.events import EventPage
 from fairq.model.schedules import ScheduleState
@@ -103,6 +104,15 @@ class Client:
         tasks = [NewTask(id, text, *values) for id, text in zip(ids, texts, strict=True)]
         if options.get("dedupe_payload"):
             tasks = [task._replace(dedupe_key=hash_payload(task.payload)) for task in tasks]
+        return await self.enqueue_tasks(queue, tasks, timeout=timeout)
+
+    async def enqueue_tasks(
+        self, queue: str, tasks: Sequence[NewTask], *, timeout: float | None = None
+    ) -> list[EnqueuedTask]:
+        """Enqueue at least one task, each with options of its own, as `enqueue_many` does tasks that share them.
+
+        They are not checked here; the server refuses the frame of one that breaks a rule.
+        """
         outcomes = await self._driver.wait(self._driver.session.enqueue(queue, tasks, self._deadline(timeout)))
         if "expired" in outcomes:
             raise BadRequest("the window is over already; the task was not enqueued", field="expires_at")
@@ -174,6 +184,29 @@ class Client:
         """Name a batch that was opened before."""
         return Batch(check_batch_id(id), check_name(queue, "queue"), self)
 
+    async def batches(
+        self, queue: str, *, tenant: str | None = None, state: BatchStage | None = None
+    ) -> AsyncGenerator[BatchState, None]:
+        """List batches, also those that were complete in the last day, in no order; one may come twice.
+
+        `tenant`: whose (an operator's client: all tenants' unless one is named). `state`: only those in this state.
+        """
+        cursor = ""
+        while True:
+            page = await self.ask(verbs.batches(queue, tenant, state, cursor, MAX_BATCH))
+            for each in page.batches:
+                yield each
+            cursor = page.cursor
+            if not cursor:
+                return
+
+    async def read_batches(
+        self, queue: str, ids: Sequence[str], *, timeout: float | None = None
+    ) -> dict[str, BatchState]:
+        """Ask how far up to 500 batches are, by id; unknown ones are left out."""
+        states = await self.ask(verbs.named_batches(queue, ids), timeout=timeout)
+        return {state.id: state for state in states}
+
     def events(self, queue: str, after: int = 0, *, tenant: str | None = None) -> EventStream:
         """Follow what becomes of those tasks and batches that asked for `events`: `async for`, without an end.
 
@@ -203,17 +236,19 @@ class Client:
         row: dict[str, Any] = await self._driver.wait(call)
         return row
 
-    async def ask_until(self, ask: Ask[T], timeout: float | None, is_enough: Callable[[T], bool]) -> T | None:
+    async def ask_until(
+        self, ask: Ask[T], timeout: float | None, is_enough: Callable[[T], bool], wait_s: float = WAIT_MS / 1000
+    ) -> T | None:
         """Send a request that waits for something to happen, until its reply is enough; None after `timeout` seconds.
 
-        Raises: what the last request raises.
+        Each request waits for up to `wait_s` seconds. Raises: what the last request raises.
         """
         deadline = float("inf") if timeout is None else self._deadline(timeout)
         while True:
-            wait_s = max(0.0, min(WAIT_MS / 1000, deadline - trio.current_time()))
-            asked = evolve(ask, body={**ask.body, "timeout_ms": round(wait_s * 1000)})
+            this_s = max(0.0, min(wait_s, deadline - trio.current_time()))
+            asked = evolve(ask, body={**ask.body, "timeout_ms": round(this_s * 1000)})
             try:
-                reply = await self.ask(asked, timeout=wait_s + ANSWER_S)
+                reply = await self.ask(asked, timeout=this_s + ANSWER_S)
             except FairqError as error:
                 if error.code not in RETRYABLE or trio.current_time() >= deadline:
                     raise

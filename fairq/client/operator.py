@@ -10,9 +10,11 @@ from typing import Any
 from attrs import define
 
 from fairq.client import verbs
+from fairq.client.batch import Batch
 from fairq.client.client import DEFAULT_TIMEOUT, Client
 from fairq.client.driver import Driver
 from fairq.errors import NotFound
+from fairq.model.checks import check_batch_id, check_full_id, check_name
 from fairq.model.limits import Limits
 from fairq.model.operating import Deletion, HeldLimits, QueueRow
 from fairq.model.queues import Repair
@@ -30,6 +32,10 @@ class OperatorClient(Client):
 
     Changes act at once, on what waits too. Every call may be repeated safely.
     """
+
+    def batch(self, queue: str, id: str) -> Batch:
+        """Name a batch that was opened before, by its full id."""
+        return Batch(check_full_id(id) if "/" in id else check_batch_id(id), check_name(queue, "queue"), self)
 
     async def queues(self) -> list[QueueRow]:
         """List all queues, with their counts, settings and slots."""

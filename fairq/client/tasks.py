@@ -12,6 +12,7 @@ from fairq.client import verbs
 from fairq.client.options import TaskOptions
 from fairq.client.verbs import Ask
 from fairq.model.tasks import TaskState
+from fairq.wire.waits import WAIT_MS
 
 T = TypeVar("T")
 
@@ -26,7 +27,9 @@ class Asks(Protocol):
 class Requests(Asks, Protocol):
     """What tasks, batches and events need of a client."""
 
-    async def ask_until(self, ask: Ask[T], timeout: float | None, is_enough: Callable[[T], bool]) -> T | None:
+    async def ask_until(
+        self, ask: Ask[T], timeout: float | None, is_enough: Callable[[T], bool], wait_s: float = WAIT_MS / 1000
+    ) -> T | None:
         """Send a request that waits for something to happen, until its reply is enough; None after `timeout`."""
 
     async def wait_task(self, queue: str, id: str, timeout: float | None) -> dict[str, Any]:

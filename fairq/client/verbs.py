@@ -16,7 +16,7 @@ from attrs import frozen
 
 from fairq.client.options import DeadLetterFilter, TaskOptions, interval_ms, pack_filter, pack_start, scheduled_options
 from fairq.errors import BadRequest, NoResult, TaskFailed, TooLarge
-from fairq.model.batches import MAX_RUNNING, BatchState
+from fairq.model.batches import MAX_RUNNING, BatchPage, BatchStage, BatchState
 from fairq.model.checks import (
     MAX_BATCH,
     MAX_INLINE_BYTES,
@@ -156,14 +156,27 @@ def close_batch(queue: str, id: str) -> Ask[None]:
     return Ask("close_batch", {"queue": queue, "id": id}, _nothing)
 
 
-def cancel_batch(queue: str, id: str) -> Ask[None]:
-    """Close a batch and cancel its tasks."""
-    return Ask("cancel_batch", {"queue": queue, "id": id}, _nothing)
+def cancel_batch(queue: str, id: str) -> Ask[str]:
+    """Close a batch and cancel its tasks; reads its previous state."""
+    return Ask("cancel_batch", {"queue": queue, "id": id}, lambda reply: str(reply["previous"]))
 
 
 def batch(queue: str, id: str) -> Ask[BatchState]:
     """Ask how far a batch is."""
-    return Ask("batch", {"queue": queue, "id": id}, lambda reply: BatchState(**reply["batch"]))
+    return Ask("batch", {"queue": queue, "id": id}, lambda reply: cattrs.structure(reply["batch"], BatchState))
+
+
+def named_batches(queue: str, ids: Sequence[str]) -> Ask[list[BatchState]]:
+    """Ask how far batches are; unknown ones are left out."""
+    return Ask("batches", {"queue": queue, "ids": list(ids)}, _read_list(BatchState, "batches"))
+
+
+def batches(queue: str, tenant: str | None, state: BatchStage | None, cursor: str, count: int) -> Ask[BatchPage]:
+    """Read a page of batches."""
+    body = _target(queue, tenant) | {"count": check_int(count, "count", 1, MAX_BATCH)}
+    body |= {name: text for name, text in (("state", state), ("cursor", cursor)) if text}
+    read = _read_list(BatchState, "batches")
+    return Ask("batches", body, lambda reply: BatchPage(read(reply), reply["cursor"] or ""))
 
 
 def events(queue: str, after: int, tenant: str | None, count: int | None = None) -> Ask[EventPage]:
@@ -174,7 +187,9 @@ def events(queue: str, after: int, tenant: str | None, count: int | None = None)
     return Ask(
         "events",
         body,
-        lambda reply: EventPage(reply["oldest"], reply["newest"], [Event(**row) for row in reply["events"]]),
+        lambda reply: EventPage(
+            reply["oldest"], reply["newest"], [cattrs.structure(row, Event) for row in reply["events"]]
+        ),
     )
 
 

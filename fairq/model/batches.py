@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from attrs import frozen
 
+BatchStage = Literal["open", "closed", "complete"]
+STAGES: tuple[str, ...] = get_args(BatchStage)
 MAX_CALLBACK_BYTES = 65_535
 MAX_RUNNING = 1_000_000  # on tasks running at once, of a batch or a tenant
 
@@ -15,7 +17,7 @@ class BatchState:
     """How far a batch is: the tasks that were added, those that run, and how the others ended."""
 
     id: str
-    state: Literal["open", "closed", "complete"]
+    state: BatchStage
     tenant: str
     max_running: int
     total: int
@@ -25,8 +27,22 @@ class BatchState:
     cancelled: int
     created_at_ms: int
     completed_at_ms: int
+    expired: int = 0  # of the dead ones
 
     @property
     def waiting(self) -> int:
         """How many tasks have yet to run, or to run again."""
-        return self.total - self.running - self.done - self.dead - self.cancelled
+        return self.total - self.running - self.ended
+
+    @property
+    def ended(self) -> int:
+        """How many tasks have come to their end."""
+        return self.done + self.dead + self.cancelled
+
+
+@frozen
+class BatchPage:
+    """Batches of a queue, in no order; `cursor`: where the next page begins, empty at the end."""
+
+    batches: list[BatchState]
+    cursor: str

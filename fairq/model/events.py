@@ -16,7 +16,8 @@ MAX_DETAIL_BYTES = 256  # of an event
 class Event:
     """Something that became of a task, or of a batch, which had asked that it be told.
 
-    `detail`: of a failed attempt its error, or `lease_lost`; of a dead letter its reason.
+    `detail`: of a failed attempt its error, or `lease_lost`; of a dead letter its reason. The counts are those of a
+    complete batch: how its tasks ended; `expired`: of the dead ones.
     """
 
     id: int
@@ -26,6 +27,10 @@ class Event:
     batch: str = ""
     attempt: int = 0
     detail: str = ""
+    done: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    expired: int = 0
 
 
 @frozen

@@ -75,16 +75,20 @@ def batch_state(id: str, row: Sequence[Any]) -> BatchState | None:
     """Read a row of `batches`; None for an unknown batch."""
     if not row:
         return None
-    state, tenant, max_running, total, running, done, dead, cancelled, created_at, completed_at = row
+    state, tenant, max_running, total, running, done, dead, cancelled, expired, created_at, completed_at = row
+    counts = (max_running, total, running, done, dead, cancelled)
     moments = (int(float(created_at)), int(float(completed_at)))
-    return BatchState(id, state.decode(), tenant.decode(), max_running, total, running, done, dead, cancelled, *moments)
+    return BatchState(id, state.decode(), tenant.decode(), *counts, *moments, expired)
 
 
 def event(row: Sequence[Any]) -> Event:
     """Read an event of a feed."""
     id, event, of, at_ms, attempt, detail = row
-    task, batch = ("", of.decode()) if event == b"batch_completed" else (of.decode(), "")
-    return Event(id, event.decode(), int(float(at_ms)), task, batch, attempt, detail.decode(errors="replace"))
+    kind, at, text = event.decode(), int(float(at_ms)), detail.decode(errors="replace")
+    if kind != "batch_completed":
+        return Event(id, kind, at, of.decode(), attempt=attempt, detail=text)
+    done, dead, cancelled, expired = map(int, text.split())
+    return Event(id, kind, at, batch=of.decode(), done=done, dead=dead, cancelled=cancelled, expired=expired)
 
 
 def task_state(id: str, row: Sequence[Any]) -> TaskState:

@@ -12,7 +12,7 @@ import trio
 from attrs import astuple, define, evolve, field
 
 from fairq.errors import Deleting, FairqError, StoreFull, StoreRefused, Unavailable
-from fairq.model.batches import BatchState
+from fairq.model.batches import BatchPage, BatchState
 from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS
 from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
 from fairq.model.events import EventPage
@@ -43,6 +43,7 @@ log = structlog.get_logger("fairq.store")
 
 _RUNS, _RUNS_MS = 64, 7 * 86_400_000  # runs of a worker: how many are remembered, and for how long
 CHANGES, LOOKS = 64, 250  # tasks in one call that changes, or only reads, much of each
+_BATCHES = 32  # in one call: each may have callbacks of 192 KiB
 _PROGRESS_MS = 3_600_000
 _UNMADE = "unmade"
 
@@ -398,7 +399,17 @@ class Store:
 
     async def batches(self, queue: str, ids: Sequence[str]) -> list[BatchState | None]:
         """Read the states of batches; None for unknown ones."""
-        return [batch_state(id, row) for id, row in zip(ids, await self._call("batches", queue, *ids), strict=True)]
+        rows = await self._call_in_parts("batches", queue, ids, size=_BATCHES)
+        return [batch_state(id, row) for id, row in zip(ids, rows, strict=True)]
+
+    async def list_batches(
+        self, queue: str, tenant: str | None, state: str | None, cursor: str, count: int
+    ) -> BatchPage:
+        """Read about `count` batches (None: of any tenant, in any state) from a cursor on (empty: all), in no order."""
+        reply = await self._call("list_batches", queue, tenant or "", state or "", cursor or "0", count)
+        rows = ((id.decode(), row) for id, row in zip(reply[1::2], reply[2::2], strict=True))
+        states = [each for id, row in rows if (each := batch_state(id, row))]
+        return BatchPage(states, "" if reply[0] == b"0" else reply[0].decode())
 
     async def results(self, queue: str, ids: Sequence[str]) -> list[bytes | None]:
         """Read the results that are kept, as JSON text; of the first ids only if results are long (a page of 1 MiB)."""

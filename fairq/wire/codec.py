@@ -224,7 +224,7 @@ def decode_client(message: Message) -> Any:
             _take_beside(data, payloads)
         frame = structure(_less_nulls(data, _OPTIONAL[kind]), CLIENT_TYPES[kind])
         for name in ("tasks", "settlements", "ids"):
-            if not getattr(frame, name, True):
+            if getattr(frame, name, None) == []:
                 raise BadRequest(f"{name} must have at least 1 item", field=name)
         return frame
     except FairqError as error:

@@ -173,6 +173,20 @@ class Batch(Request):
 
 
 @frozen
+class Batches(Request):
+    """Read the states of the named batches; or list batches (of a tenant, in a state), page by page."""
+
+    type: ClassVar[str] = "batches"
+    ref: int
+    queue: str
+    ids: list[str] | None = None
+    tenant: str | None = None
+    state: str | None = None
+    cursor: str | None = None
+    count: int = 100
+
+
+@frozen
 class Events(Request):
     """Read a tenant's feed after an event; with `timeout_ms`, wait at most so long for an event."""
 
@@ -658,6 +672,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     CloseBatch: (_TENANT | _OPERATOR, _ANY),
     CancelBatch: (_TENANT | _OPERATOR, _ANY),
     Batch: (_TENANT | _OPERATOR, _ANY),
+    Batches: (_TENANT | _OPERATOR, _ANY),
     Events: (_TENANT | _OPERATOR, _ANY),
     Why: (_TENANT | _OPERATOR, _ANY),
     TenantReport: (_TENANT | _OPERATOR, _ANY),

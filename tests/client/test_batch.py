@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -13,8 +15,9 @@ import fairq
 from fairq.client.batch import Batch
 from fairq.errors import BadRequest, BatchClosed, NotFound, NotYet, TooLarge
 from fairq.model.batches import BatchState
+from fairq.model.tasks import NewTask
 from fairq.server.run import Served
-from tests.server.harness import WORKER, Raw, raw, running, tenant, url_of
+from tests.server.harness import OPERATOR, WORKER, Raw, raw, running, tenant, url_of
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
@@ -392,3 +395,75 @@ async def test_a_batch_that_cannot_be_is_refused(
     with trio.fail_after(30), pytest.raises(error) as caught:
         await ada.open_batch(**{"queue": "emails", **options})
     assert caught.value.field == field  # type: ignore[attr-defined]
+
+
+async def test_watching_tells_how_far_it_is_until_it_is_complete(served: Served, ada: fairq.Client) -> None:
+    mill, seen = Mill(served, 1), list[BatchState]()
+    mill.gate = trio.Event()
+    with trio.fail_after(30):
+        async with working(mill.app), aclosing(_watched(ada, seen)) as watching:
+            await anext(watching)
+            assert (seen[0].state, counts(seen[0])) == ("open", (0, 0, 0, 0, 0, 0))
+            await ada.batch("emails", "b").add_many(["a", "reject"], max_attempts=1)
+            await wait_until(lambda: mill.running == 1)
+            await anext(watching)
+            assert counts(seen[1]) == (2, 1, 1, 0, 0, 0)
+            await ada.batch("emails", "b").close()
+            mill.gate.set()
+            async for _ in watching:
+                pass
+    assert (seen[-1].state, counts(seen[-1])) == ("complete", (2, 0, 0, 1, 1, 0))
+
+
+async def _watched(client: fairq.Client, seen: list[BatchState]) -> AsyncGenerator[None, None]:
+    batch = await client.open_batch("emails", id="b")
+    async with aclosing(batch.watch(every=0.01)) as states:
+        async for state in states:
+            seen.append(state)
+            yield
+
+
+async def test_watching_ends_at_its_timeout(ada: fairq.Client) -> None:
+    with trio.fail_after(30):
+        batch = await ada.open_batch("emails")
+        states = batch.watch(every=10, timeout=0.05)
+        assert [(await anext(states)).state for _ in range(2)] == ["open", "open"]
+        with pytest.raises(NotYet):
+            await anext(states)
+        with pytest.raises(NotFound):
+            await anext(ada.batch("emails", "nobody").watch())
+
+
+async def test_batches_are_listed_and_read_by_their_ids(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(30):
+        async with (
+            fairq.open_client(url_of(served), token=tenant("bob")) as bob,
+            fairq.open_operator(url_of(served), token=OPERATOR) as seer,
+        ):
+            await bob.open_batch("emails", id="bobs")
+            for n in range(600):
+                await ada.open_batch("emails", id=f"b{n}")
+            await ada.batch("emails", "b7").close()
+            mine = [state async for state in ada.batches("emails")]
+            assert {state.id for state in mine} == {f"b{n}" for n in range(600)}
+            assert [state.id async for state in ada.batches("emails", state="complete")] == ["b7"]
+            assert len([1 async for _ in seer.batches("emails")]) == 601
+            theirs = [(s.id, s.tenant) async for s in seer.batches("emails", tenant="bob")]
+            assert theirs == [("bob/bobs", "bob")]
+            found = await ada.read_batches("emails", ["b7", "bobs", "b1"])
+            assert {id: state.state for id, state in found.items()} == {"b7": "complete", "b1": "open"}
+            seen = await seer.read_batches("emails", ["bob/bobs", "ada/b7"])
+            assert seen.keys() == {"bob/bobs", "ada/b7"}
+            assert (await seer.batch("emails", "ada/b7").state()).state == "complete"
+            with pytest.raises(BadRequest):
+                seer.batch("emails", "ada/b/7")
+
+
+async def test_each_task_may_have_options_of_its_own(ada: fairq.Client) -> None:
+    with trio.fail_after(30):
+        batch = await ada.open_batch("emails", id="b")
+        tasks = [NewTask("t1", b"1", priority=9), NewTask("t2", b"2"), NewTask("t3", b"3", batch=batch.id, priority=1)]
+        assert [task.is_duplicate for task in await ada.enqueue_tasks("emails", tasks)] == [False] * 3
+        assert [task.is_duplicate for task in await ada.enqueue_tasks("emails", tasks)] == [True] * 3
+        assert [waiting.id for waiting in await ada.peek("emails")] == ["t3", "t1", "t2"]
+        assert (await batch.state()).total == 1

@@ -67,6 +67,22 @@ async def test_what_becomes_of_tasks_and_batches_is_told_in_order(served: Served
             assert event.at_ms > 0
 
 
+async def test_a_complete_batch_tells_how_its_tasks_ended_also_later(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(30):
+        batch = await ada.open_batch("emails", id="b", events=True)
+        await batch.add("short", expires_in=0.001)
+        tasks = await batch.add_many(["a", "b", "c", "reject", "later"], max_attempts=1)
+        assert await tasks[-1].cancel() == "ok"
+        await batch.close()
+        async with working(mill(served)):
+            (event,) = await first(ada, 1)
+        assert (event.done, event.dead, event.cancelled, event.expired) == (3, 2, 1, 1)
+        state = await batch.state()
+        assert (state.done, state.dead, state.cancelled, state.expired, state.ended) == (3, 2, 1, 1, 6)
+        async with fairq.open_client(url_of(served), token=tenant("ada")) as later:
+            assert await first(later, 1) == [event]
+
+
 async def test_following_goes_on_over_a_connection_that_breaks_and_tells_each_event_once(served: Served) -> None:
     seen: list[Event] = []
     with trio.fail_after(30):

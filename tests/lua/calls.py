@@ -82,6 +82,7 @@ class Progress(NamedTuple):
     done: int
     dead: int
     cancelled: int
+    expired: int
     created_at: float
     completed_at: float
 
@@ -219,6 +220,12 @@ def letter_of(row: list[Any]) -> Letter:
     """Read a dead letter as `dead` and `dead_letter` give it."""
     id, _, reason, attempts, died_at, error, record = row
     return Letter(id.decode(), record, reason.decode(), attempts, float(died_at), error.decode())
+
+
+def progress_of(row: list[Any]) -> Progress:
+    """Read how far a batch is."""
+    state, tenant, *counts, created, completed = row
+    return Progress._make((state.decode(), tenant.decode(), *counts, float(created), float(completed)))
 
 
 def load_variant(client: redis.Redis, version: str, *changes: tuple[str, str]) -> None:
@@ -363,10 +370,17 @@ class Queue:
     def batch(self, id: str) -> Progress | None:
         """Read how far a batch is."""
         (row,) = self.call("batches", id)
-        if not row:
-            return None
-        state, tenant, *counts, created, completed = row
-        return Progress._make((state.decode(), tenant.decode(), *counts, float(created), float(completed)))
+        return progress_of(row) if row else None
+
+    def list_batches(self, tenant: str = "", state: str = "", count: int = 100) -> dict[str, Progress]:
+        """Read all batches that match, page by page."""
+        found: dict[str, Progress] = {}
+        cursor = b"0"
+        while True:
+            cursor, *rows = self.call("list_batches", tenant, state, cursor, count)
+            found |= {id.decode(): progress_of(row) for id, row in zip(rows[::2], rows[1::2], strict=True)}
+            if cursor == b"0":
+                return found
 
     def events(self, tenant: str = "ada", after: int = 0, count: int = 100) -> Feed:
         """Read a tenant's feed."""

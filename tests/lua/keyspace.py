@@ -319,6 +319,7 @@ class Keyspace:
         for name, b in self.batches.items():
             own = (name, b.created_at)
             belongs = {id for id, asked in self.task_options.items() if (asked.batch, asked.opened_at) == own}
+            assert 0 <= b.expired <= b.dead, name
             if b.state == COMPLETE:
                 assert b.total == b.done + b.dead + b.cancelled
                 assert name not in self.pending

@@ -77,7 +77,7 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
     },
 )
 ACTIONS = ["ack", "ack_with_result", "nack", "nack", "reject", "release", "reap", "extend", "take"]
-BATCHES = ["b1", "b2", "b3"]
+BATCHES, STATES = ["b1", "b2", "b3"], ["", "open", "closed", "complete"]
 EVENTS = ("complete", "success", "death")
 DELAYS = [0, 0, None, 1, 50]
 SETTLEMENTS = st.lists(
@@ -375,6 +375,12 @@ class QueueMachine(RuleBasedStateMachine):
         told = [(n, event.decode(), of.decode(), float(at), a, d.decode()) for n, event, of, at, a, d in rows]
         self.same((oldest, newest, told), self.model.feeds.read(tenant, after, count))
 
+    @rule(tenant=st.sampled_from(["", *NAMES]), state=st.sampled_from(STATES), count=st.integers(1, 3))
+    def list_batches(self, tenant: str, state: str, count: int) -> None:
+        """List the batches of a tenant, or of all, that are in a state, or in any."""
+        self.queue.now = self.now
+        self.same(self.queue.list_batches(tenant, state, count), reports.batches(self.model, tenant, state))
+
     @rule(keep=st.sampled_from(KEEPS))
     def bound_feeds(self, keep: int) -> None:
         """Let feeds keep more, less or nothing."""
@@ -639,6 +645,7 @@ class Walk:
             self.read()
         if self.teller.random() < 0.25:
             m.read_events(tenant=self.teller.choice(NAMES), after=self.teller.randrange(12), count=3)
+            m.list_batches(tenant=self.teller.choice(["", *NAMES]), state=self.teller.choice(STATES), count=1)
         if self.teller.random() < 0.01:
             m.bound_feeds(keep=self.teller.choice(KEEPS))
 

@@ -115,7 +115,57 @@ def test_expired_and_cancelled_tasks_are_counted(queue: Queue) -> None:
     queue.advance(10)
     queue.tick()
     run(queue)
-    assert queue.batch("b") == ("complete", "ada", 0, 3, 0, 1, 1, 1, START, START + 10)
+    assert queue.batch("b") == ("complete", "ada", 0, 3, 0, 1, 1, 1, 1, START, START + 10)
+
+
+def test_an_expired_task_that_is_replayed_is_neither_dead_nor_expired(queue: Queue) -> None:
+    def dead_and_expired() -> tuple[int, int]:
+        found = queue.batch("b")
+        assert found
+        return found.dead, found.expired
+
+    queue.open_batch("b")
+    queue.enqueue("ada", "x", batch="b")
+    run(queue, 1, "reject")
+    queue.enqueue("ada", "short", batch="b", expires_in=10)
+    queue.advance(10)
+    queue.tick()
+    assert dead_and_expired() == (2, 1)
+    queue.call("replay", "short")
+    assert dead_and_expired() == (1, 0)
+    queue.call("replay", "x")
+    assert dead_and_expired() == (0, 0)
+
+
+def test_batches_are_listed_page_by_page_of_a_tenant_and_in_a_state(queue: Queue) -> None:
+    for n in range(130):
+        queue.open_batch(f"a{n}")
+        queue.open_batch(f"b{n}", tenant="bob")
+    queue.enqueue("ada", "x", batch="a1")
+    for name in ("a0", "a1", "b0"):
+        queue.call("close_batch", name)
+    assert len(queue.list_batches(count=3)) == 260
+    assert queue.list_batches("bob").keys() == {f"b{n}" for n in range(130)}
+    assert queue.list_batches(state="closed") == {"a1": queue.batch("a1")}
+    assert queue.list_batches("ada", "complete") == {"a0": queue.batch("a0")}
+    assert queue.list_batches("cyd") == {}
+    assert len(queue.list_batches("ada", "open", count=500)) == 128
+
+
+def test_a_page_of_batches_is_bounded_by_what_it_reads(queue: Queue) -> None:
+    for n in range(100):
+        queue.open_batch(f"a{n}", complete="x" * 60_000)
+    for n in range(2_000):
+        queue.open_batch(f"b{n}", tenant="bob")
+    _, *rows = queue.call("list_batches", "", "", "0", 500)
+    assert len(rows) // 2 < 520
+    queue.call("list_batches", "nobody", "", "0", 1)
+    cursor, calls = b"0", 0
+    while calls == 0 or cursor != b"0":
+        cursor, *rows = queue.call("list_batches", "nobody", "", cursor, 500)
+        assert rows == []
+        calls += 1
+    assert 4 < calls < 100, "a call looks at some 500 batches"
 
 
 def test_a_replayed_letter_of_an_unfinished_batch_counts_again(queue: Queue) -> None:

@@ -95,7 +95,22 @@ def test_a_complete_batch_is_told_after_its_tasks_and_once(queue: Queue) -> None
     queue.settle(*(("ack", lease.id, 1) for lease in queue.claim(5)))
     queue.call("close_batch", "b")
     assert queue.events().short == [("done", "x"), ("batch_completed", "b")]
-    assert queue.events().events[1][3:] == (START, 0, "")
+    assert queue.events().events[1][3:] == (START, 0, "2 0 0 0")
+
+
+def test_a_complete_batch_tells_how_its_tasks_ended(queue: Queue) -> None:
+    queue.open_batch("b", events=1)
+    queue.enqueue("ada", "a", "b", "c", "d", "e", batch="b")
+    queue.enqueue("ada", "short", batch="b", expires_in=10)
+    queue.cancel("a", "b")
+    actions = ("ack", "ack", "reject")
+    queue.settle(*((action, it.id, it.lease, "", "x") for action, it in zip(actions, queue.claim(3), strict=True)))
+    queue.advance(10)
+    queue.call("close_batch", "b")
+    queue.tick()
+    assert [(told.event, told.of, told.detail) for told in queue.events().events] == [
+        ("batch_completed", "b", "2 2 2 1")
+    ]
 
 
 def test_nothing_is_kept_of_those_who_did_not_ask(queue: Queue) -> None:

@@ -167,6 +167,12 @@ REFUSED: dict[str, Rows] = {
     "tasks": IDS,
     "why": {"bad_request ids": [()]},
     "batches": IDS_ONCE,
+    "list_batches": {
+        "bad_request tenant": [(name, "", "0", 1) for name in NAMES if name],
+        "bad_request state": [("", state, "0", 1) for state in ("Open", "done", "0")],
+        "bad_request cursor": [("", "", cursor, 1) for cursor in ("", "x", "-1", "1.5", "9" * 21)],
+        "bad_request count": [("", "", "0", count) for count in LIMITS],
+    },
     "results": IDS_ONCE,
     "peek": {
         "bad_request tenant": [(name, 1) for name in NAMES],

@@ -37,6 +37,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "wait_tasks": {"queue": "q", "ids": ["ready"]},
     "open_batch": {"queue": "q", "id": "new"},
     "batch": {"queue": "q", "id": "open"},
+    "batches": {"queue": "q", "state": "open"},
     "close_batch": {"queue": "q", "id": "open"},
     "cancel_batch": {"queue": "q", "id": "open"},
     "dead": {"queue": "q"},
@@ -152,7 +153,7 @@ RULES = [
     Rule(IDENTIFIED, "ids", (["a"] * (MAX_BATCH + 1),), "too_large"),
     Rule(IDENTIFIED, "ids", tuple([id] for id in TASK_IDS), roles=(TENANT,)),
     Rule(IDENTIFIED, "ids", tuple([id] for id in FULL_IDS), roles=(OPERATOR,)),
-    Rule({"cancel", "reschedule", "wait_tasks"}, "ids", (["a", "a"],)),
+    Rule({"cancel", "reschedule", "wait_tasks", "batches"}, "ids", (["a", "a"],)),
     Rule(NAMING - ON_SCHEDULES - {"create_token"}, "tenant", NAMES, roles=(OPERATOR,)),
     Rule(ON_SCHEDULES, "tenant", (*NAMES, None), roles=(OPERATOR,)),
     Rule({"peek", "report", "events"}, "tenant", (None,), roles=(OPERATOR,)),
@@ -165,7 +166,10 @@ RULES = [
         "tasks",
         tuple(
             [{"id": f"id-{n}", "payload": 1, **asked} for n in range(MAX_BATCH // SPECIAL_PLACES + 1)]
-            for asked in ({"priority": 1}, {"dedupe_key": "k"}, {"result_ttl_ms": 1}, {"events": True}, {"batch": "b"}, {"group": "g"})
+            for asked in (
+                {"priority": 1}, {"dedupe_key": "k"}, {"result_ttl_ms": 1}, {"events": True}, {"batch": "b"},
+                {"group": "g"},
+            )  # fmt: skip
         ),
         "too_large",
     ),
@@ -184,7 +188,10 @@ RULES = [
     Rule({"enqueue"}, "tasks.batch", ("closed", "complete"), "batch_closed"),
     Rule({"reschedule"}, "delay_ms", SPAN),
     Rule({"reschedule"}, "start_at_ms", (*MOMENT, Together(delay_ms=1, start_at_ms=1))),
-    Rule({"peek", "dead", "schedules", "events"}, "count", (0, MAX_BATCH + 1)),
+    Rule({"peek", "dead", "schedules", "events", "batches"}, "count", (0, MAX_BATCH + 1)),
+    Rule({"batches"}, "state", ("", "Open", "done")),
+    Rule({"batches"}, "cursor", ("", "x", "-1", "1.5", "9" * 21, "1" * 201)),
+    Rule({"batches"}, "ids", tuple([id] for id in (*BATCH_IDS, "")), roles=(TENANT,)),
     Rule({"wait_tasks", "batch", "events"}, "timeout_ms", (-1, 60_001)),
     Rule({"events"}, "after", (-1, MAX_EVENT_ID + 1, 1 << 40)),  # the last one: it has not happened yet
 

@@ -280,6 +280,7 @@ NOT_YOURS: dict[str, Answer] = {  # what bob hears who names what is ada's
     "report": {"report": asdict(Report("bob"))},
     "wait_tasks": {"tasks": [{"id": "ready", "state": "unknown"}]},
     "batch": ("not_found", "id"),
+    "batches": {"batches": [], "cursor": None},
     "close_batch": ("not_found", "id"),
     "cancel_batch": ("not_found", "id"),
     "dead": {"dead": [], "cursor": None, "left": 0},

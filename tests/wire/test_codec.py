@@ -38,6 +38,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "close_batch": {"ref": 1, "queue": "q", "id": "b-1"},
     "cancel_batch": {"ref": 1, "queue": "q", "id": "b-1"},
     "batch": {"ref": 1, "queue": "q", "id": "b-1", "timeout_ms": 1000},
+    "batches": {"ref": 1, "queue": "q", "tenant": "ada", "state": "open", "cursor": "17", "count": 5},
     "report": {"ref": 1, "queue": "q"},
     "why": {"ref": 1, "queue": "q", "id": "t-1"},
     "events": {"ref": 1, "queue": "q", "after": 17, "timeout_ms": 1000},

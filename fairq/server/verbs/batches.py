@@ -8,20 +8,29 @@ from contextlib import contextmanager
 import orjson
 from attrs import asdict
 
-from fairq.errors import NotFound, TooLarge
-from fairq.model.batches import MAX_CALLBACK_BYTES, MAX_RUNNING, BatchState
-from fairq.model.checks import check_batch_id, check_full_id, check_int, full_id
+from fairq.errors import BadRequest, NotFound, TooLarge
+from fairq.model.batches import MAX_CALLBACK_BYTES, MAX_RUNNING, STAGES, BatchPage, BatchState
+from fairq.model.checks import (
+    MAX_BATCH,
+    MAX_CURSOR_CHARS,
+    bare_id,
+    check_batch_id,
+    check_full_id,
+    check_int,
+    check_name,
+    full_id,
+)
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.request_scope import Body, wait_for
+from fairq.server.verbs.request_scope import Body, check_once, mine_or_named, wait_for
 from fairq.store import keys
 from fairq.wire import messages as wire
 
 
-def _own_batch(connection: Connection, id: str) -> str:
+def _own_batch(connection: Connection, id: str, field: str = "id") -> str:
     if mine := connection.identity.tenant:
-        return full_id(mine, check_batch_id(id))
-    return check_full_id(id)
+        return full_id(mine, check_batch_id(id, field))
+    return check_full_id(id, field)
 
 
 @contextmanager
@@ -82,3 +91,29 @@ async def batch(app: App, connection: Connection, request: wire.Batch) -> Body:
 
     state = await wait_for(app, connection, queue, [keys.BATCH + id], request.timeout_ms, read, is_complete)
     return {"batch": {**asdict(state), "id": request.id}}
+
+
+async def batches(app: App, connection: Connection, request: wire.Batches) -> Body:
+    """Return the states of the named batches, or a page of all."""
+    queue = connection.identity.check_queue(request.queue)
+    if request.ids is None:
+        page = await _page(app, connection, queue, request)
+    else:
+        ids = [_own_batch(connection, id, "ids") for id in request.ids]
+        states = await app.store.batches(queue, check_once(ids))
+        page = BatchPage([state for state in states if state], "")
+    is_bare = bool(connection.identity.tenant)
+    rows = [{**asdict(state), "id": bare_id(state.id) if is_bare else state.id} for state in page.batches]
+    return {"batches": rows, "cursor": page.cursor or None}
+
+
+async def _page(app: App, connection: Connection, queue: str, request: wire.Batches) -> BatchPage:
+    tenant = mine_or_named(connection, request.tenant)
+    if tenant is not None:
+        check_name(tenant, "tenant")
+    if request.state not in (None, *STAGES):
+        raise BadRequest(f"state must be one of {', '.join(STAGES)}, not {request.state!r:.80}", field="state")
+    if request.cursor is not None and not 1 <= len(request.cursor) <= MAX_CURSOR_CHARS:
+        raise BadRequest("invalid cursor: use the cursor of the previous page", field="cursor")
+    count = check_int(request.count, "count", 1, MAX_BATCH)
+    return await app.store.list_batches(queue, tenant, request.state, request.cursor or "", count)

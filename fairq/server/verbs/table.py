@@ -25,7 +25,7 @@ from fairq.server.verbs.admin import (
     tenants,
     workers,
 )
-from fairq.server.verbs.batches import batch, cancel_batch, close_batch, open_batch
+from fairq.server.verbs.batches import batch, batches, cancel_batch, close_batch, open_batch
 from fairq.server.verbs.dead_letters import dead, dead_letter, purge, replay
 from fairq.server.verbs.explain import tenant_report, why
 from fairq.server.verbs.limits import limits, set_limits, set_opening_hours
@@ -45,6 +45,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.CloseBatch: close_batch,
     wire.CancelBatch: cancel_batch,
     wire.Batch: batch,
+    wire.Batches: batches,
     wire.Events: events,
     wire.Reschedule: reschedule,
     wire.Peek: peek,

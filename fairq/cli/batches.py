@@ -1,0 +1,146 @@
+"""`fairq batches`: list, show, cancel and watch batches."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import orjson
+from attrs import asdict
+from cyclopts import App, Parameter
+
+from fairq.cli.confirm import agrees
+from fairq.cli.meter import Pace, meter, say_counts
+from fairq.cli.options import Json, Server, run_with
+from fairq.cli.output import print_json, print_table, say_moment
+from fairq.errors import BadRequest
+
+if TYPE_CHECKING:
+    from fairq.client.client import Client
+    from fairq.model.batches import BatchState
+
+batches = App(name="batches", help="List, show, cancel and watch batches. Tenants see their own, operators see all.")
+
+_COLUMNS = {
+    "id": "id", "tenant": "tenant", "state": "state", "total": "total", "waiting": "waiting", "running": "running",
+    "done": "done", "dead": "dead", "expired": "expired", "cancelled": "cancelled", "created": "opened",
+}  # fmt: skip
+_TIMES = ("created_at_ms", "completed_at_ms")
+State = Annotated[
+    Literal["open", "closed", "complete"] | None,
+    Parameter(help="Only batches in this state: open (tasks are added), closed (no more are), or complete."),
+]
+Tenant = Annotated[str | None, Parameter(help="Only batches of this tenant; for operator tokens.")]
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not ask for confirmation.")]
+
+
+def _row(state: BatchState) -> dict[str, Any]:
+    return asdict(state) | {"waiting": state.waiting}
+
+
+@batches.command(name="list")
+def list_(
+    queue: str,
+    *,
+    tenant: Tenant = None,
+    state: State = None,
+    limit: int = 100,
+    json: Json = False,
+    server: Server | None = None,
+) -> None:
+    """List the batches of a queue, those that are complete for a day; operators see them as `<tenant>/<id>`.
+
+    Parameters
+    ----------
+    limit
+        Batches to list at most; which of more is not defined.
+    """
+    if limit < 1:
+        raise BadRequest("limit must be at least 1", field="limit")
+
+    async def work(client: Client) -> dict[str, BatchState]:
+        found: dict[str, BatchState] = {}  # one may come twice
+        async with aclosing(client.batches(queue, tenant=tenant, state=state)) as states:
+            async for each in states:
+                found[each.id] = each
+                if len(found) > limit:
+                    break
+        return found
+
+    states = list(run_with(server or Server(), work).values())
+    rows = [_row(each) for each in sorted(states[:limit], key=lambda each: (each.created_at_ms, each.id))]
+    if json:
+        print_json(rows)
+        return
+    shown = [row | {"created": say_moment(row["created_at_ms"])} for row in rows]
+    print_table(f"batches of {queue}", _COLUMNS, shown, empty=f"queue {queue} has no such batches")
+    if len(states) > limit:
+        print("there are more: raise --limit or narrow the filter")
+
+
+@batches.command
+def show(queue: str, id: str, *, json: Json = False, server: Server | None = None) -> None:
+    """Show one batch: state, times, and how many of its tasks wait, run, are done, dead, expired and cancelled."""
+    row = _row(run_with(server or Server(), lambda client: client.batch(queue, id).state()))
+    if json:
+        print_json(row)
+        return
+    rows = [
+        {"name": name.removesuffix("_at_ms"), "value": say_moment(value) if name in _TIMES else value}
+        for name, value in row.items()
+    ]
+    print_table(f"batch {id} of {queue}", {"name": "", "value": ""}, rows, empty="")
+
+
+@batches.command
+def cancel(queue: str, id: str, *, yes: Yes = False, json: Json = False, server: Server | None = None) -> int:
+    """Close a batch and cancel its tasks: waiting ones never run, running ones are stopped.
+
+    Exits with 1 if it is complete already, or the question is not answered with yes.
+    """
+    where = server or Server()
+
+    def ask() -> str:
+        state = run_with(where, lambda client: client.batch(queue, id).state())
+        return f"Cancel the {state.total - state.ended:,} tasks of batch {id} of {queue} that have not ended?"
+
+    if not yes and not agrees("cancelling a batch", ask):
+        print("nothing was cancelled", file=sys.stderr)
+        return 1
+    previous = run_with(where, lambda client: client.batch(queue, id).cancel())
+    outcome = "complete" if previous == "complete" else "cancelled"
+    if json:
+        print_json({"id": id, "outcome": outcome})
+    else:
+        print(f"{id}: {'complete already' if outcome == 'complete' else outcome}")
+    return int(outcome == "complete")
+
+
+@batches.command
+def watch(queue: str, id: str, *, json: Json = False, server: Server | None = None) -> int:
+    """Follow a batch until it is complete: one line that is redrawn, or on no terminal a line for each change.
+
+    With --json, each line is one JSON document. Exits with 1 if any of its tasks failed.
+    """
+
+    def say(state: BatchState, left: str = "") -> None:
+        line = orjson.dumps(_row(state)).decode() if json else f"{state.state}: {say_counts(state)}{left}"
+        print(line, flush=True)
+
+    async def work(client: Client) -> BatchState:
+        pace, last, is_drawn = Pace(), None, sys.stdout.isatty() and sys.stderr.isatty() and not json
+        with meter(f"{queue} {id}") as draw:
+            async with aclosing(client.batch(queue, id).watch()) as states:
+                async for state in states:
+                    left = pace.left(state.ended, state.total)
+                    if is_drawn:
+                        draw(say_counts(state) + left, state.ended, state.total)
+                    elif state != last and state.state != "complete":
+                        say(state, left)
+                    last = state
+        say(state)
+        return state
+
+    state = run_with(server or Server(), work)
+    return int(state.done < state.total)

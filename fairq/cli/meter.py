@@ -1,0 +1,103 @@
+"""How far a long command has come: a bar that is redrawn on a terminal, a line now and then in a log."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import trio
+from attrs import define, field
+
+from fairq.cli.output import say_span
+
+LOG_S = 10.0  # between two lines of a log
+_MEASURED_S = 60.0  # the pace of the last so many seconds says how long the rest takes
+Show = Callable[[str, int, int], None]
+
+
+class Ends(Protocol):
+    """How the tasks of a batch, or of several, ended."""
+
+    @property
+    def done(self) -> int: ...
+    @property
+    def dead(self) -> int: ...
+    @property
+    def cancelled(self) -> int: ...
+    @property
+    def expired(self) -> int: ...
+
+
+class Counts(Ends, Protocol):
+    """How far they are."""
+
+    @property
+    def total(self) -> int: ...
+    @property
+    def running(self) -> int: ...
+
+
+def say_ends(counts: Ends) -> str:
+    """Write how tasks ended: `12 done, 3 dead (1 expired), 0 cancelled`."""
+    expired = f" ({counts.expired:,} expired)" if counts.expired else ""
+    return f"{counts.done:,} done, {counts.dead:,} dead{expired}, {counts.cancelled:,} cancelled"
+
+
+def say_counts(counts: Counts) -> str:
+    """Write how far tasks are."""
+    return f"{say_ends(counts)}, {counts.running:,} running of {counts.total:,} tasks"
+
+
+@define
+class Pace:
+    """Estimates how long the rest takes, from the pace of the last minute."""
+
+    _seen: deque[tuple[float, int]] = field(factory=deque)
+
+    def left(self, done: int, total: int) -> str:
+        """Note what is done; returns the estimate as the end of a sentence, empty if there is none."""
+        now = trio.current_time()
+        if not self._seen or now - self._seen[-1][0] >= 1:
+            self._seen.append((now, done))
+        while now - self._seen[0][0] > _MEASURED_S:
+            self._seen.popleft()
+        since, earlier = self._seen[0]
+        if done <= earlier or done >= total:
+            return ""
+        seconds = (total - done) * (now - since) / (done - earlier)
+        return f", about {say_span(1000 * max(1, round(seconds)))} left"
+
+
+@contextmanager
+def meter(title: str) -> Iterator[Show]:
+    """Show a bar and a text on standard error while the block lasts; in a log, print the text every LOG_S seconds.
+
+    `show(text, done, total)` says how far it is; a total of 0 is unknown.
+    """
+    if sys.stderr.isatty():
+        with _bar(title) as show:
+            yield show
+        return
+    last_at = trio.current_time()
+
+    def log(text: str, done: int, total: int) -> None:
+        nonlocal last_at
+        if trio.current_time() - last_at >= LOG_S:
+            last_at = trio.current_time()
+            print(f"{title}: {text}", file=sys.stderr, flush=True)
+
+    yield log
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Show]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[text]}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None, text="")
+        yield lambda text, done, total: bar.update(task, completed=done, total=total or None, text=text)
