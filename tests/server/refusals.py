@@ -169,7 +169,7 @@ RULES = [
             for asked in (
                 {"priority": 1}, {"dedupe_key": "k"}, {"result_ttl_ms": 1}, {"events": True}, {"batch": "b"},
                 {"group": "g"},
-            )  # fmt: skip
+            )
         ),
         "too_large",
     ),
