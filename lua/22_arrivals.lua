@@ -27,7 +27,7 @@ function arrivals.read_options(call, packed)
   if o.priority > MAX_PRIORITY then refuse('bad_request', 'priority') end
   if o.delay > 0 then o.start_at = call.now + o.delay end
   if o.expires_in > 0 then o.expires_at = call.now + o.expires_in end
-  if o.max_attempts == 0 then o.max_attempts = call.queue.max_attempts end
+  if o.max_attempts < 0 then o.max_attempts = call.queue.max_attempts end
   local asked = PLAIN
   if o.priority ~= DEFAULT_PRIORITY or o.dedupe_key ~= '' or o.batch ~= '' or o.result_ttl ~= 0 or o.events ~= 0 then
     asked = {priority = o.priority, result_ttl = o.result_ttl, opened_at = 0, events = o.events, key = o.dedupe_key,

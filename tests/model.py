@@ -422,7 +422,7 @@ class Model(Scheduling):
                 outcomes.append("ok")
                 if key:
                     holders[key] = id
-                attempts = int(given.get("max_attempts", 0)) or self.settings["max_attempts"]
+                attempts = int(given.get("max_attempts", self.settings["max_attempts"]))
                 priority, result_ttl = given.get("priority", 50), given.get("result", 0)
                 asked = (priority, key, result_ttl, given.get("batch", ""), given.get("events", 0))
                 new[id] = Task(t, start_at, expires_at, attempts, *asked, size=given.get("size", 2)), given
@@ -516,7 +516,7 @@ class Model(Scheduling):
         self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
         if b := self.batch_of(p.id):
             b.running += 1
-        return [(p.id, run.attempt, run.max_attempts + run.uncounted_attempts)]
+        return [(p.id, run.attempt, run.last_attempt)]
 
     def unpick(self, p: Pick, is_returned: bool = False) -> None:
         """Take a pick back; a task that is returned stands where it stood."""
@@ -537,7 +537,7 @@ class Model(Scheduling):
         self.leases |= dict.fromkeys(ids, now + self.settings["lease_ms"])
         self.kept = [("", self.blocked, now, now)] if self.blocked else []
         runs = [(id, self.runs[id]) for id in ids]
-        return [(id, run.attempt, run.max_attempts + run.uncounted_attempts) for id, run in runs]
+        return [(id, run.attempt, run.last_attempt) for id, run in runs]
 
     def end_lease(self, id: str, run: Run, state: str, until: float, is_worked: bool = False) -> Tenant:
         """Close a lease and its account."""

@@ -80,7 +80,7 @@ def create(
     expires_in
         Seconds after which a task no longer starts (default: never).
     max_attempts
-        Attempts before a task becomes a dead letter (default: the queue's).
+        Attempts before a task becomes a dead letter, 0 for no limit (default: the queue's).
     priority
         Priority among the tenant's own tasks, 0 (most urgent) to 99 (default: 50).
     dedupe_key

@@ -52,9 +52,14 @@ def check_span(value: object, field: str) -> int:
     return check_int(value, field, 0, MAX_SPAN_MS)
 
 
-def check_max_attempts(value: object, field: str) -> int:
-    """Return a limit of attempts, 0 for the queue's. Raises: BadRequest."""
-    return check_int(value, field, 0, MAX_ATTEMPTS)
+def check_max_attempts(value: object, field: str) -> int | None:
+    """Return a limit of attempts: 0 for none, None for the queue's. Raises: BadRequest."""
+    return None if value is None else check_int(value, field, 0, MAX_ATTEMPTS)
+
+
+def is_last_attempt(attempt: int, max_attempts: int) -> bool:
+    """Tell whether a failure of this attempt is final; a limit of 0 is none."""
+    return 0 < max_attempts <= attempt
 
 
 def check_priority(value: object, field: str) -> int:
@@ -95,7 +100,7 @@ class NewTask(NamedTuple):
     start_at_ms: Annotated[int, check_start_or_end] = 0
     expires_in_ms: Annotated[int, check_span] = 0
     expires_at_ms: Annotated[int, check_start_or_end] = 0
-    max_attempts: Annotated[int, check_max_attempts] = 0
+    max_attempts: Annotated[int | None, check_max_attempts] = None  # the queue's; 0: no limit
     priority: Annotated[int, check_priority, _SPECIAL] = DEFAULT_PRIORITY
     dedupe_key: Annotated[str, check_dedupe_key, _SPECIAL] = ""
     dedupe_period_ms: Annotated[int, check_span] = 0
@@ -139,7 +144,7 @@ class ScheduledOptions:
     """What can be asked of the tasks of a schedule, as in NewTask; each fire decides the rest."""
 
     expires_in_ms: int = 0
-    max_attempts: int = 0
+    max_attempts: int | None = None
     priority: int = DEFAULT_PRIORITY
     dedupe_key: str = ""
     dedupe_period_ms: int = 0
@@ -151,7 +156,7 @@ class Lease(NamedTuple):
     """A worker's right to a task; `payload` is JSON text as bytes.
 
     `(id, lease)` is the fence: the queue gives no other lease of the task this number, also if the id is used again.
-    `attempt` counts how often the task was leased.
+    `attempt` counts how often the task was leased; a failure of attempt `max_attempts` is final (0: of none).
     """
 
     id: str

@@ -154,7 +154,7 @@ class _Memory:
                     runs += 1
                     if runs > MAX_RUNS:
                         raise RuntimeError(
-                            f"{MAX_RUNS} handlers have run, and tasks still wait: is this an endless chain?"
+                            f"{MAX_RUNS} handlers have run, and tasks still wait: an endless chain, or max_attempts=0?"
                         )
                     self._running += 1
                     self._in_threads += not self.worker.handlers[found[0]].is_async

@@ -135,7 +135,7 @@ async def test_options_reach_the_task(served: Served, server_store: str, monkeyp
         ({"delay": 1, "start_at": 1}, BadRequest, "start_at"),
         ({"delay": 2, "expires_in": 1}, BadRequest, "expires_in"),
         ({"max_attempts": -1}, BadRequest, "max_attempts"),
-        ({"max_attempts": 0}, BadRequest, "max_attempts"),
+        ({"max_attempts": 1001}, BadRequest, "max_attempts"),
         ({"max_attempts": 1.5}, BadRequest, "max_attempts"),
     ],
 )

@@ -164,7 +164,7 @@ def options(
     start_at: float = 0,
     expires_in: float = 0,
     expires_at: float = 0,
-    max_attempts: int = 0,
+    max_attempts: int = -1,
     priority: int = 50,
     key: str = "",
     period: float = 0,
@@ -174,7 +174,7 @@ def options(
 ) -> bytes:
     """Pack a task's options; empty when all are left to the queue."""
     times = (delay, start_at, expires_in, expires_at)
-    if not any((*times, max_attempts, key, period, result, events, batch)) and priority == 50:
+    if not any((*times, max_attempts + 1, key, period, result, events, batch)) and priority == 50:
         return b""
     values = {"delay": delay, "start_at": start_at, "expires_in": expires_in, "expires_at": expires_at}
     values |= {"max_attempts": max_attempts, "priority": priority, "dedupe_period": period, "result_ttl": result}

@@ -39,7 +39,7 @@ SPANS = [1, 2, 50, LEASE - 1, LEASE, LEASE + 1]
 SETTINGS: dict[str, list[int]] = {
     "share": [0, 1],
     "lease_ms": [LEASE, LEASE, 100],
-    "max_attempts": [3, 2, 1],
+    "max_attempts": [3, 2, 1, 0],
     "retry_base_ms": [1, 100],
     "retry_cap_ms": [150, 1],
     "dead_keep_ms": [10**6, LEASE, 14 * 86_400_000],
@@ -64,7 +64,7 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "start_at": st.sampled_from([-5, 0, 1, 50, LEASE]),
         "expires_in": st.sampled_from(SPANS),
         "expires_at": st.sampled_from([-5, 0, 1, 51, LEASE + 1]),
-        "max_attempts": st.sampled_from([1, 2]),
+        "max_attempts": st.sampled_from([1, 2, 0]),
         "priority": st.sampled_from([0, 50, 99]),
         "key": st.sampled_from(["k1", "k2"]),
         "period": st.sampled_from([1, 50, LEASE]),
@@ -251,7 +251,7 @@ class QueueMachine(RuleBasedStateMachine):
                 continue
             assert header.start_at <= self.latest, "delivered before its start"  # by the clock that let it in
             assert header.expires_at == 0 or reply[0] < header.expires_at, "delivered after its end"
-            assert attempt <= max_attempts
+            assert attempt <= max_attempts or max_attempts == 0
             assert attempt == self.lives.get(id, 0) + 1 or id not in IDS, "attempts go up one by one"
             self.lives[id] = attempt
             self.given.append((id, number))
@@ -546,7 +546,7 @@ class Walk:
     def window(self) -> dict[str, Any]:
         """Choose a window, or none."""
         choose = self.random.choice
-        starts, ends = {"delay": choose(SPANS)}, {"expires_in": choose(SPANS), "max_attempts": choose([1, 2])}
+        starts, ends = {"delay": choose(SPANS)}, {"expires_in": choose(SPANS), "max_attempts": choose([1, 2, 0])}
         window = choose([{}, {}, starts, ends, starts | ends, {"expires_at": choose([-5, 0, 1, 51])}])
         extras = {
             "priority": choose([0, 0, 50, 99]),

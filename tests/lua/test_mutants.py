@@ -418,6 +418,17 @@ MUTANTS = [
         "run.attempt - run.uncounted_attempts >= run.max_attempts",
         "run.attempt - run.uncounted_attempts >= run.max_attempts - 1",
     ),
+    Mutant(
+        "a task without a limit of attempts dies of them",
+        "return run.max_attempts > 0 and run.attempt",
+        "return run.attempt",
+    ),
+    Mutant("a limit of 0 is the queue's", "if o.max_attempts < 0 then", "if o.max_attempts <= 0 then"),
+    Mutant(
+        "releases give a task without a limit one",
+        "return run.max_attempts > 0 and run.max_attempts + run.uncounted_attempts or 0",
+        "return run.max_attempts + run.uncounted_attempts",
+    ),
     Mutant("release is not uncounted_attempts", "  run.uncounted_attempts = run.uncounted_attempts + 1\n", ""),
     Mutant(
         "release goes to the end",
