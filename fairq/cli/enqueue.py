@@ -28,6 +28,7 @@ def enqueue(
     id: str | None = None,
     delay: float | None = None,
     expires_in: float | None = None,
+    expires_after_start: float | None = None,
     max_attempts: int | None = None,
     priority: int | None = None,
     dedupe_key: str | None = None,
@@ -56,7 +57,9 @@ def enqueue(
     delay
         Seconds before the task may start (default: 0).
     expires_in
-        Seconds after which the task no longer starts (default: never).
+        Seconds from now after which the task no longer starts (default: never).
+    expires_after_start
+        The same, in seconds from its start (--delay).
     max_attempts
         Attempts before the task becomes a dead letter, 0 for no limit (default: the queue's).
     priority
@@ -89,9 +92,9 @@ def enqueue(
     if lines is None and (max_running or json_lines):
         raise BadRequest("--max-running and --json-lines need --lines", field="lines")
     options: TaskOptions = {
-        "delay": delay, "expires_in": expires_in, "max_attempts": max_attempts, "priority": priority,
-        "dedupe_key": dedupe_key, "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period,
-        "events": events,
+        "delay": delay, "expires_in": expires_in, "expires_after_start": expires_after_start,
+        "max_attempts": max_attempts, "priority": priority, "dedupe_key": dedupe_key,
+        "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period, "events": events,
     }  # fmt: skip
     where = server or Server()
     if lines is not None:

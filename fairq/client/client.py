@@ -105,7 +105,10 @@ class Client:
             tasks = [task._replace(dedupe_key=hash_payload(task.payload)) for task in tasks]
         outcomes = await self._driver.wait(self._driver.session.enqueue(queue, tasks, self._deadline(timeout)))
         if "expired" in outcomes:
-            raise BadRequest("the window is over already; the task was not enqueued", field="expires_at")
+            raise BadRequest(
+                "not enqueued: the task would expire before it may start; expires_after_start counts from the start",
+                field="expires_at",
+            )
         return [
             EnqueuedTask(task.id, queue, False, self) if outcome == "ok" else _duplicate(task.id, queue, outcome, self)
             for task, outcome in zip(tasks, outcomes, strict=True)

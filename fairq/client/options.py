@@ -23,6 +23,7 @@ class TaskOptions(TypedDict, total=False):
     start_at: datetime | float | None  # or when: aware, or seconds since the epoch
     expires_in: float | None  # seconds from now after which it shall not start any more
     expires_at: datetime | float | None
+    expires_after_start: float | None  # or seconds from its start: the delay, start_at, a schedule's fire, or now
     max_attempts: int | None  # before it is a dead letter; 0: no limit; None: as the queue is configured
     priority: int | None  # 0 (most urgent) to 99 among the tenant's own tasks; None: 50
     dedupe_key: str | None  # no second task while one with this key is waiting or running

@@ -79,6 +79,8 @@ def check_batch(value: object, field: str) -> str:
     return "" if value == "" else check_batch_id(value, field)
 
 
+_ENDS = ("expires_in_ms", "expires_at_ms", "expires_after_start_ms")  # of a window
+_TOO_SOON = "the task would expire before it may start; expires_after_start_ms counts from the start"
 _SPECIAL = "special"  # a task that asks for it takes SPECIAL_PLACES
 
 
@@ -89,9 +91,9 @@ class NewTask(NamedTuple):
     them as OPTIONS (lua/02_formats.lua). Each is annotated with what checks it.
 
     `payload` is JSON text. Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or
-    `expires_at_ms`, likewise. While another task of the tenant holds `dedupe_key` (until its end, or for
-    `dedupe_period_ms`), it is a duplicate. Its result is kept for `result_ttl_ms`; `events`: what becomes of it is told
-    in its tenant's feed; `batch` is the id of an open batch.
+    `expires_at_ms`, likewise, or `expires_after_start_ms` after the start. While another task of the tenant holds
+    `dedupe_key` (until its end, or for `dedupe_period_ms`), it is a duplicate. Its result is kept for `result_ttl_ms`;
+    `events`: what becomes of it is told in its tenant's feed; `batch` is the id of an open batch.
     """
 
     id: str
@@ -100,6 +102,7 @@ class NewTask(NamedTuple):
     start_at_ms: Annotated[int, check_start_or_end] = 0
     expires_in_ms: Annotated[int, check_span] = 0
     expires_at_ms: Annotated[int, check_start_or_end] = 0
+    expires_after_start_ms: Annotated[int, check_span] = 0
     max_attempts: Annotated[int | None, check_max_attempts] = None  # the queue's; 0: no limit
     priority: Annotated[int, check_priority, _SPECIAL] = DEFAULT_PRIORITY
     dedupe_key: Annotated[str, check_dedupe_key, _SPECIAL] = ""
@@ -124,12 +127,12 @@ class NewTask(NamedTuple):
             raise BadRequest("dedupe_period_ms is nothing without dedupe_key", field="dedupe_period_ms")
         if self.delay_ms and self.start_at_ms:
             raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
-        if self.expires_in_ms and self.expires_at_ms:
-            raise BadRequest("give expires_in_ms or expires_at_ms, not both", field="expires_at_ms")
+        if len(ends := [name for name in _ENDS if getattr(self, name)]) > 1:
+            raise BadRequest(f"give {ends[0]} or {ends[1]}, not both", field=ends[1])
         if self.expires_at_ms and self.start_at_ms >= self.expires_at_ms:
-            raise BadRequest("the task would expire before it may start", field="expires_at_ms")
+            raise BadRequest(_TOO_SOON, field="expires_at_ms")
         if self.expires_in_ms and self.delay_ms >= self.expires_in_ms:
-            raise BadRequest("the task would expire before it may start", field="expires_in_ms")
+            raise BadRequest(_TOO_SOON, field="expires_in_ms")
 
 
 OPTIONS: dict[str, Any] = NewTask._field_defaults  # what can be asked of a task, and the defaults
@@ -144,6 +147,7 @@ class ScheduledOptions:
     """What can be asked of the tasks of a schedule, as in NewTask; each fire decides the rest."""
 
     expires_in_ms: int = 0
+    expires_after_start_ms: int = 0
     max_attempts: int | None = None
     priority: int = DEFAULT_PRIORITY
     dedupe_key: str = ""

@@ -77,6 +77,8 @@ class MemoryQueue:
         """Store a task, whose id is a full one."""
         start_at = now + task.delay_ms if task.delay_ms else task.start_at_ms
         expires_at = now + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
+        if task.expires_after_start_ms:
+            expires_at = (start_at or now) + task.expires_after_start_ms
         if self._knows(now, task.id):
             return "duplicate"
         if 0 < expires_at <= max(start_at, now):

@@ -118,6 +118,7 @@ async def test_a_lost_reply_is_asked_for_again_and_moves_nothing(served: Served)
         ({"every": "1"}, BadRequest, "every"),
         ({"every": 1e9}, BadRequest, "every"),
         ({"every": 1, "expires_in": -1}, BadRequest, "expires_in"),
+        ({"every": 1, "expires_after_start": -1}, BadRequest, "expires_after_start"),
         ({"every": 1, "max_attempts": -1}, BadRequest, "max_attempts"),
         ({"every": 1, "priority": 100}, BadRequest, "priority"),
         ({"every": 1, "dedupe_key": "\n"}, BadRequest, "dedupe_key"),

@@ -25,7 +25,7 @@ NUMBERED_KEYS = {
 GIFT = 2
 OUT, AWAKE, LEASED, STOPPING, MINUTE_MS = 0, -1, 0, 3, 60_000
 DEFAULT, COMPLETE, CLOSED, RATE_LIMITED = "50", 2, 2, 4
-HAS_OPTIONS, IS_LARGE = 1, 2
+HAS_OPTIONS, IS_LARGE = 1, 4
 
 
 def unpack_queue(packed: bytes | None) -> Any:

@@ -136,7 +136,8 @@ BATCHES = {"batch", "close_batch", "cancel_batch"}
 ON_SCHEDULES = {"schedule", "unschedule", "pause_schedule", "resume_schedule", "schedules"}
 NAMING = {verb for verb in OF_OPERATORS if "tenant" in REQUESTS[verb].__annotations__}
 TASK_RANGES = {
-    "delay_ms": SPAN, "start_at_ms": MOMENT, "expires_in_ms": SPAN, "expires_at_ms": MOMENT, "max_attempts": (-1, 1001),
+    "delay_ms": SPAN, "start_at_ms": MOMENT, "expires_in_ms": SPAN, "expires_at_ms": MOMENT,
+    "expires_after_start_ms": SPAN, "max_attempts": (-1, 1001),
     "priority": (-1, 100), "result_ttl_ms": SPAN, "dedupe_key": ("k" * 256, "é" * 128, "a\nb", "\x00"),
 }  # fmt: skip
 WEIGHTS = (0, -1, 0.0009, 1e-300, 10_000.1, 1e9, 1e308)

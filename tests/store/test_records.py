@@ -63,7 +63,7 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
 
 
 @given(
-    times=st.tuples(SPANS, TIMES, SPANS, TIMES),
+    times=st.tuples(SPANS, TIMES, SPANS, TIMES, SPANS),
     max_attempts=st.none() | st.integers(0, 1000),
     priority=st.integers(0, 99) | st.just(50),
     key=st.text(max_size=20),
@@ -73,7 +73,7 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     batch=st.text(max_size=20),
 )
 def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
-    times: tuple[int, int, int, int],
+    times: tuple[int, int, int, int, int],
     max_attempts: int | None,
     priority: int,
     key: str,
@@ -84,13 +84,13 @@ def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
 ) -> None:
     given = (*times, max_attempts, priority, key, period, result_ttl, events, batch)
     packed = pack_options(NewTask("x", b"", *given))
-    if given == (0, 0, 0, 0, None, 50, "", 0, 0, False, ""):
+    if given == (0, 0, 0, 0, 0, None, 50, "", 0, 0, False, ""):
         assert packed == b""
     else:
         fixed = (*times, -1 if max_attempts is None else max_attempts, priority, period, result_ttl, events)
-        assert struct.unpack("<ddddhBddB", packed[:52]) == fixed
+        assert struct.unpack("<dddddhBddB", packed[:60]) == fixed
         texts = (key.encode(), batch.encode())
-        assert packed[52:] == b"".join(bytes([len(text)]) + text for text in texts)
+        assert packed[60:] == b"".join(bytes([len(text)]) + text for text in texts)
 
 
 @given(task=tasks(), priority=st.integers(0, 99), key=st.text(max_size=20), period=SPANS, result_ttl=SPANS)
@@ -99,7 +99,7 @@ def test_a_schedules_task_is_read_as_it_was_packed(
 ) -> None:
     asked = {"priority": priority, "dedupe_key": key, "dedupe_period_ms": period, "result_ttl_ms": result_ttl}
     asked["events"] = bool(priority % 2)
-    plain = {"expires_in_ms": task.expires_in_ms, "max_attempts": task.max_attempts}
+    plain = {"expires_in_ms": task.expires_in_ms, "max_attempts": task.max_attempts, "expires_after_start_ms": period}
     timing = Timing("0 3 * * *", "UTC")
     head = struct.pack("<BBBdd", 1, 0, 1, NOW_MS, 0) + pack_timing(timing)
     for options in ({}, plain, asked, plain | asked):
