@@ -90,7 +90,8 @@ class Client:
         """
         check_name(queue, "queue")
         values = pack_options(options) if options else ()
-        texts = [encode_payload(payload) for payload in payloads]
+        max_bytes = self._driver.session.max_payload_bytes
+        texts = [encode_payload(payload, max_bytes=max_bytes) for payload in payloads]
         if ids is None:
             ids = [str(uuid_utils.uuid7()) for _ in texts]
         elif len(ids) != len(texts):

@@ -148,7 +148,7 @@ async def test_an_expiry_may_count_from_the_start(
     [
         ({"queue": "Emails"}, BadRequest, "queue"),
         ({"payload": {1, 2}}, BadRequest, "payload"),
-        ({"payload": "x" * (1 << 20)}, TooLarge, "payload"),
+        ({"payload": "x" * (16 << 20)}, TooLarge, "payload"),
         ({"payload": 1 << 70}, BadRequest, "payload"),
         ({"id": "a b"}, BadRequest, "id"),
         ({"delay": -1}, BadRequest, "delay"),

@@ -11,7 +11,14 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 
 from fairq.model.batches import MAX_CALLBACK_BYTES, MAX_RUNNING
-from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, MAX_SPAN_MS, MAX_TIME_MS
+from fairq.model.checks import (
+    DEFAULT_PAYLOAD_BYTES,
+    MAX_BATCH,
+    MAX_ERROR_CHARS,
+    MAX_INLINE_BYTES,
+    MAX_SPAN_MS,
+    MAX_TIME_MS,
+)
 from fairq.model.events import MAX_EVENT_ID
 from fairq.model.limits import LIMIT_RANGES
 from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS
@@ -170,7 +177,7 @@ RULES = [
         "too_large",
     ),
     Rule({"enqueue"}, "tasks.id", TASK_IDS),
-    Rule({"enqueue"}, "tasks.payload", ("x" * (MAX_PAYLOAD_BYTES - 1),), "too_large"),
+    Rule({"enqueue"}, "tasks.payload", ("x" * (DEFAULT_PAYLOAD_BYTES - 1),), "too_large"),
     *(Rule({"enqueue"}, f"tasks.{name}", values) for name, values in TASK_RANGES.items()),
     Rule({"enqueue"}, "tasks.start_at_ms", (Together(delay_ms=1, start_at_ms=1),)),
     Rule({"enqueue"}, "tasks.expires_at_ms", (
