@@ -27,11 +27,12 @@ from fairq.wire.websocket import ClientHandshake, Refused, WebSocket
 
 HANDSHAKE_S = 5.0
 SEND_S = 5.0  # for each PIECE_BYTES
+CLIENT_SEND_S = 30.0  # the same for a client: a server may let its tenant wait
 CLOSE_S = 1.0
 TURN_S = 0.002
 RECEIVE_BYTES = 65_536
 SLICE_BYTES = 2_048  # processed at once: up to 341 of the smallest frames
-PIECE_BYTES = 65_536  # sent at once
+PIECE_BYTES = 65_536  # sent at once; and so much of a long message counts as received
 SPARE_FRAMES = 1_000  # frames per second that end no message; after more, reading pauses until the second is over
 
 Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
@@ -59,12 +60,15 @@ class Transport:
     early: bytes = b""  # bytes received behind the handshake
     source: Callable[[], Sequence[Message]] = tuple
     stuck: Callable[[], None] = lambda: None
+    send_s: float | None = None  # for each PIECE_BYTES; None: SEND_S
+    progressed_at: float = field(default=0.0, init=False)  # when PIECE_BYTES more of a long message had come
     unsent_bytes: int = field(default=0, init=False)  # handed out by `source`, not yet taken by the socket
     _arrived: memoryview = field(init=False)  # received bytes that are not processed yet
     _messages: deque[Message] = field(factory=deque, init=False)
     _rest: bytes = field(default=b"", init=False)  # what the socket did not take at once
     _is_sending: bool = field(default=False, init=False)
     _sent: trio.Event = field(factory=trio.Event, init=False)
+    _since_progress: int = field(default=0, init=False)  # bytes
     _is_over: trio.Event = field(factory=trio.Event, init=False)
     _turn_began: float = field(factory=trio.current_time, init=False)
     _second_began: float = field(factory=trio.current_time, init=False)
@@ -97,7 +101,7 @@ class Transport:
             self.unsent_bytes = len(self._rest)
 
     async def send(self, message: Message) -> None:
-        """Send one message. Raises: Disconnected, also if no piece is sent within SEND_S."""
+        """Send one message. Raises: Disconnected, also if a piece takes too long."""
         self.websocket.send(message)
         await self.flush()
         if self.websocket.is_over:
@@ -131,12 +135,17 @@ class Transport:
             with suppress(*_BROKEN):
                 self._arrived = memoryview(await receive_some(self.stream, RECEIVE_BYTES))
             self._turn_began = trio.current_time()  # other tasks ran while this one waited
+            self._since_progress += len(self._arrived)
             if not self._arrived:
                 self.websocket.receive_end()
         while self._arrived:
             piece, self._arrived = bytes(self._arrived[:SLICE_BYTES]), self._arrived[SLICE_BYTES:]
             self._messages.extend(self.websocket.receive(piece))
             await self._pace()
+        if self._messages:
+            self._since_progress = 0
+        elif self._since_progress >= PIECE_BYTES:
+            self.progressed_at, self._since_progress = trio.current_time(), 0
         if answers := self.websocket.outgoing():
             self._rest += answers
             await self.flush()  # before reading on: a peer that sends pings and does not read must wait
@@ -169,7 +178,7 @@ class Transport:
             while data := self._rest:
                 self._rest, has_sent = b"", True
                 for start in range(0, len(data), PIECE_BYTES):
-                    with trio.fail_after(SEND_S):
+                    with trio.fail_after(self.send_s or SEND_S):
                         await self.stream.send_all(data[start : start + PIECE_BYTES])
                     self.unsent_bytes = max(0, len(data) - start - PIECE_BYTES)
                     self._note_sent()
@@ -263,7 +272,7 @@ async def dial(target: Target, token: str) -> AsyncIterator[Transport]:
             raise _refusal(target, error) from None
         except (OSError, trio.TooSlowError, trio.BrokenResourceError) as error:
             raise Unavailable(f"{target.url} cannot be reached: {error or type(error).__name__}") from None
-        yield Transport(stream, websocket, target.url)
+        yield Transport(stream, websocket, target.url, send_s=CLIENT_SEND_S)
     finally:
         if stream is not None:
             await trio.aclose_forcefully(stream)

@@ -17,7 +17,7 @@
 local DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99
 local PLAIN = {priority = DEFAULT_PRIORITY, result_ttl = 0, opened_at = 0, events = 0, weight = 1, key = '', batch = '',
   group = ''}
-local HAS_OPTIONS, IS_LARGE = 1, 2    -- bits of `features`
+local HAS_OPTIONS, END_MOVES, IS_LARGE = 1, 2, 4  -- bits of `features`; that of large payloads is the highest
 local KEPT_BYTES = 100               -- that a key, a batch or a schedule counts beside what is in it
 local KEY_GRACE_MS = 60000           -- keys that end by a TTL end so much later: the functions look at the time in them
 

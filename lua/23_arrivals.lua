@@ -6,7 +6,7 @@ do
 local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
 local MAX_TOMBSTONES = 1000000      -- entries of tasks that were cancelled, behind one that is not served
 local MIN_WEIGHT, MAX_WEIGHT = 0.001, 10000  -- of a group
-local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'dedupe_period', 'result_ttl'}
+local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'expires_after_start', 'dedupe_period', 'result_ttl'}
 
 -- Reads from the last argument, if it is `wake` or `covered`, which servers are notified; returns where the tasks end.
 function arrivals.read_hint(call, args)
@@ -28,9 +28,9 @@ local function options_of(o)
 end
 
 -- Reads a task's options (see OPTIONS in KEYS.md; empty: nothing is asked): start_at, expires_at, max_attempts, what
--- few tasks ask for, and the period of its dedupe key.
-function arrivals.read_options(call, packed)
-  if packed == '' then return 0, 0, call.queue.max_attempts, PLAIN, 0 end
+-- few tasks ask for, the period of its dedupe key, and END_MOVES or 0. `due_at`: the start of a fire's task, else nil.
+function arrivals.read_options(call, packed, due_at)
+  if packed == '' then return 0, 0, call.queue.max_attempts, PLAIN, 0, 0 end
   if #packed < OPTIONS.size then refuse('bad_request', 'options') end
   local o = OPTIONS.unpack(packed)
   for _, name in ipairs(TIMES) do
@@ -40,10 +40,14 @@ function arrivals.read_options(call, packed)
   if not (o.group_weight >= MIN_WEIGHT and o.group_weight <= MAX_WEIGHT) then refuse('bad_request', 'group_weight') end
   if o.group:find('%c') then refuse('bad_request', 'group') end
   if o.delay > 0 then o.start_at = call.now + o.delay end
+  o.start_at = due_at or o.start_at
   if o.expires_in > 0 then o.expires_at = call.now + o.expires_in end
-  if o.max_attempts == 0 then o.max_attempts = call.queue.max_attempts end
+  local moves = o.expires_after_start > 0
+  if moves then o.expires_at = (o.start_at > 0 and o.start_at or call.now) + o.expires_after_start end
+  if o.max_attempts < 0 then o.max_attempts = call.queue.max_attempts end
   local asked = options_of(o)
-  return o.start_at, o.expires_at, o.max_attempts, asked, asked ~= PLAIN and o.dedupe_period or 0
+  return o.start_at, o.expires_at, o.max_attempts, asked, asked ~= PLAIN and o.dedupe_period or 0,
+    moves and END_MOVES or 0
 end
 
 -- A task can be added to an open batch of its own tenant.
@@ -68,14 +72,14 @@ local function first_of(call, new, asked)
 end
 
 -- Decides on one task; returns its outcome.
-function arrivals.admit(call, new, id, payload, start_at, expires_at, max_attempts, asked, period)
+function arrivals.admit(call, new, id, payload, start_at, expires_at, max_attempts, asked, period, moves)
   if expires_at > 0 and expires_at <= math.max(start_at, call.now) then return 'expired' end
   local first = first_of(call, new, asked)
   if first then return 'duplicate ' .. first end
   local n, is_large = #new.records, nil
   new.records[n + 1] = id
   new.records[n + 2], is_large = records.make(call, new, new.name, payload, start_at, expires_at, max_attempts,
-    asked == PLAIN and 0 or HAS_OPTIONS)
+    moves + (asked == PLAIN and 0 or HAS_OPTIONS))
   if is_large then
     table.insert(new.payloads, id)
     table.insert(new.payloads, payload)

@@ -18,7 +18,7 @@ local function call_back(call, id, b, suffix, payload)
   local task = string.format('%s%s-%.0f', id, suffix, b.created_at)
   if payload == '' or redis.call('HEXISTS', key(call, 'tasks'), task) == 1 then return end
   local new = arrivals.new(b.tenant)
-  arrivals.admit(call, new, task, payload, 0, 0, call.queue.max_attempts, PLAIN, 0)
+  arrivals.admit(call, new, task, payload, 0, 0, call.queue.max_attempts, PLAIN, 0, 0)
   arrivals.store(call, new)
 end
 
@@ -78,12 +78,13 @@ function verbs.enqueue(keys, args)
   local known, seen = records.of(call, ids), {}
   for n, id in ipairs(ids) do
     check_id(id, ID_BYTES)
-    local start_at, expires_at, max_attempts, asked, period = arrivals.read_options(call, args[2 + 3 * n])
+    local start_at, expires_at, max_attempts, asked, period, moves = arrivals.read_options(call, args[2 + 3 * n])
     if known[n] or seen[id] then
       outcomes[n] = 'duplicate'
     else
       arrivals.check_batch(call, name, asked)
-      outcomes[n] = arrivals.admit(call, new, id, args[3 + 3 * n], start_at, expires_at, max_attempts, asked, period)
+      outcomes[n] = arrivals.admit(call, new, id, args[3 + 3 * n], start_at, expires_at, max_attempts, asked, period,
+        moves)
       seen[id] = outcomes[n] == 'ok'
     end
   end

@@ -20,6 +20,11 @@ local function is_left_over(call, id, run)
     or redis.call('ZSCORE', key(call, 'extended'), id))
 end
 
+-- The attempt after which a failure is final; 0: none is.
+local function last_attempt_of(run)
+  return run.max_attempts > 0 and run.max_attempts + run.uncounted_attempts or 0
+end
+
 -- Adds a task to those that are leased; claim.run says what its record asks, `past` is its run if it was leased before.
 local function add_lease(call, claim, id, record, past)
   local run, ids, runs, out = claim.run, claim.ids, claim.runs, claim.out
@@ -36,7 +41,7 @@ local function add_lease(call, claim, id, record, past)
   if run.features % 2 == HAS_OPTIONS then claim.asking[#claim.asking + 1] = id end
   ids[n + 1], runs[2 * n + 1], runs[2 * n + 2] = id, id, RUN.pack(run)
   n = HEAD + 4 * n
-  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, run.attempt, run.max_attempts + run.uncounted_attempts, record
+  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = id, run.attempt, last_attempt_of(run), record
 end
 
 -- Sorts the round's tasks: those whose window has closed, those that are leased, those that go back since the reply is
@@ -107,8 +112,7 @@ local function recall(call, name, claim)
     if run and leases.is_leased(run.state) and run.lease == lease and records.is_task(found[i]) then
       if run.features % 2 == HAS_OPTIONS then claim.asking[#claim.asking + 1] = id end
       if run.is_extended == 1 then redis.call('ZADD', key(call, 'extended'), deadline, id) end
-      local most = run.max_attempts + run.uncounted_attempts
-      for _, value in ipairs({id, run.attempt, most, records.whole(call, id, found[i])}) do
+      for _, value in ipairs({id, run.attempt, last_attempt_of(run), records.whole(call, id, found[i])}) do
         claim.out[#claim.out + 1] = value
       end
     end
@@ -155,7 +159,8 @@ end
 --   out   now_ms, lease_ms, lease (the number that opens all these leases; 0: nothing was taken), ids of those whose
 --         result is kept, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
 --         out while they had ready tasks: name, cause (as `blocked`; 8: max_running), from when, until when, and of a
---         queue that is blocked: '', blocked, now, now; then per task: id, attempt, max_attempts, record
+--         queue that is blocked: '', blocked, now, now; then per task: id, attempt, the attempt after which a
+--         failure is final (0: none is), record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that finds nothing, and finds the mark and the number of
 --         slots as they are to be, writes nothing.

@@ -50,7 +50,7 @@ local function end_run(call, id, state)
 end
 
 local function is_last_attempt(run)
-  return run.attempt - run.uncounted_attempts >= run.max_attempts
+  return run.max_attempts > 0 and run.attempt - run.uncounted_attempts >= run.max_attempts
 end
 
 -- The task waits for its next attempt, its run with it; the window's end is watched again.

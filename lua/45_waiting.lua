@@ -73,6 +73,28 @@ function verbs.cancel(keys, args)
   end)
 end
 
+-- Gives a waiting task another start, and another end if that counts from the start.
+local function move(call, id, record, start_at)
+  local header = records.read(record)
+  local t, expires_at = accounts.touch_named(call, header.tenant), header.expires_at
+  local moves, starts_at = records.end_moves(header), math.max(start_at, call.now)
+  if expires_at > 0 and expires_at <= (moves and call.now or starts_at) then return 'expired' end
+  if start_at <= call.now and not redis.call('ZSCORE', key(call, 'delayed:' .. t.name), id) then return 'ok' end
+  if moves then
+    expires_at = starts_at + expires_at - (header.start_at > 0 and header.start_at or header.enqueued_at)
+    start_at = starts_at  -- its end counts from it
+    redis.call('ZADD', key(call, 'expiring'), expires_at, id)
+  end
+  places.take_out(call, t, id)
+  records.change_window(call, id, record, start_at, expires_at)
+  if start_at > call.now then
+    places.put_delayed(call, t, {start_at, id})
+  else
+    places.put_ready(call, t, {id})
+  end
+  return 'ok'
+end
+
 -- reschedule(keys, argv): give waiting tasks another start; one that has passed means now.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 delay (ms; 0: see 4)  4 start_at (ms)  then ids (at most 64, each once)
@@ -86,18 +108,7 @@ function verbs.reschedule(keys, args)
   if delay > 0 then start_at = call.now + delay end
   return each_alive(call, ids_in(args, 5, CHANGES_PER_CALL), function(id, record, run)
     if run and leases.is_leased(run.state) then return 'running' end
-    local header = records.read(record)
-    local t = accounts.touch_named(call, header.tenant)
-    if header.expires_at > 0 and header.expires_at <= math.max(start_at, call.now) then return 'expired' end
-    if start_at <= call.now and not redis.call('ZSCORE', key(call, 'delayed:' .. t.name), id) then return 'ok' end
-    places.take_out(call, t, id)
-    records.change_window(call, id, record, start_at, header.expires_at)
-    if start_at > call.now then
-      places.put_delayed(call, t, {start_at, id})
-    else
-      places.put_ready(call, t, {id})
-    end
-    return 'ok'
+    return move(call, id, record, start_at)
   end)
 end
 

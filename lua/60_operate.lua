@@ -44,7 +44,7 @@ function verbs.resume(keys, args) return set_paused(keys, args, false) end
 
 -- setting -> the minimum and the maximum, whole numbers; KEYS.md says what each means.
 local SETTINGS = {
-  share = {SHARE_TIME, SHARE_COUNT}, lease_ms = {100, 86400000}, max_attempts = {1, 1000},
+  share = {SHARE_TIME, SHARE_COUNT}, lease_ms = {100, 86400000}, max_attempts = {0, 1000},
   retry_base_ms = {1, 86400000}, retry_cap_ms = {1, 604800000},
   dead_keep_ms = {1000, 31536000000}, dead_keep = {0, 10000000}, events_keep = {0, 1000000}, reserve = {0, 90},
 }

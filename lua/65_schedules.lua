@@ -153,8 +153,9 @@ local function enqueue_fire(call, s, due_at)
   local id = string.format('%s-%.0f', field, due_at)
   if redis.call('HEXISTS', key(call, 'tasks'), id) == 1 then return 'duplicate' end
   local template = TEMPLATE.unpack(redis.call('HGET', key(call, 'templates'), field))
-  local _, expires_at, max_attempts, asked, period = arrivals.read_options(call, template.options)
-  local outcome = arrivals.admit(call, new, id, template.payload, due_at, expires_at, max_attempts, asked, period)
+  local _, expires_at, max_attempts, asked, period, moves = arrivals.read_options(call, template.options, due_at)
+  local outcome = arrivals.admit(call, new, id, template.payload, due_at, expires_at, max_attempts, asked, period,
+    moves)
   if outcome == 'ok' and arrivals.exceeded(call, new) then outcome = 'quota_exceeded' end
   if outcome == 'ok' then arrivals.store(call, new) end
   call.fired_bytes = call.fired_bytes + #template.payload
@@ -178,9 +179,9 @@ end
 --   argv  1 now  2 random_values  then per fire (at most 100): <tenant>/<name>, revision, as read, next_at (ms)
 --   out   per fire: "ok" | "duplicate" (the id is known) | "duplicate <id>" (another task, perhaps of an earlier fire,
 --         holds its dedupe key: no task) | "misfire" (it is more than a minute late, and the schedule skips missed
---         fires: no task) | "quota_exceeded" (the tenant has too much waiting: no task) | "gone" (it is not due,
---         or the revision has changed: another call fired it) | "later" (what comes before it has long payloads: it
---         stays due)
+--         fires: no task) | "expired" (its window, which counts from its start, is over: no task) | "quota_exceeded"
+--         (the tenant has too much waiting: no task) | "gone" (it is not due, or the revision has changed: another
+--         call fired it) | "later" (what comes before it has long payloads: it stays due)
 --         The task's id is <tenant>/<name>-<next_at of the revision>, and that is its start.
 --   flags none: refused as a whole when the store is full; the schedules stay due
 function verbs.fire(keys, args)

@@ -62,9 +62,14 @@ class Run:
     error: str = ""
 
     @property
+    def last_attempt(self) -> int:
+        """The attempt after which a failure is final; 0: none is."""
+        return self.max_attempts + self.uncounted_attempts if self.max_attempts else 0
+
+    @property
     def is_last(self) -> bool:
         """Whether no attempt is left."""
-        return self.attempt - self.uncounted_attempts >= self.max_attempts
+        return 0 < self.last_attempt <= self.attempt
 
 
 @dataclass

@@ -41,6 +41,8 @@ class Task:
     opened_at: float = 0
     group: str = ""
     weight: float = 1  # of its group
+    end_moves: bool = False  # its end counts from its start
+    created_at: float = 0
     size: int = 2  # of its payload
 
     @property
@@ -429,6 +431,8 @@ class Model(Scheduling):
         for id, given in tasks:
             start_at = now + given["delay"] if given.get("delay") else given.get("start_at", 0)
             expires_at = now + given["expires_in"] if given.get("expires_in") else given.get("expires_at", 0)
+            if after := given.get("after_start"):
+                expires_at = (start_at or now) + after
             key = given.get("key", "")
             if id in self.records or id in new or id in self.marks:
                 outcomes.append("duplicate")
@@ -440,11 +444,13 @@ class Model(Scheduling):
                 outcomes.append("ok")
                 if key:
                     holders[key] = id
-                attempts = int(given.get("max_attempts", 0)) or self.settings["max_attempts"]
+                attempts = int(given.get("max_attempts", self.settings["max_attempts"]))
                 priority, result_ttl = given.get("priority", 50), given.get("result", 0)
                 asked = (priority, key, result_ttl, given.get("batch", ""), given.get("events", 0))
                 group = {"group": given.get("group", ""), "weight": given.get("weight", 1)}
-                new[id] = Task(t, start_at, expires_at, attempts, *asked, **group, size=given.get("size", 2)), given
+                task = Task(t, start_at, expires_at, attempts, *asked, **group, size=given.get("size", 2))
+                task.end_moves, task.created_at = bool(after), now
+                new[id] = task, given
         starts = [task.start_at > now for task, _ in new.values()]
         size = self.bytes_of(t) + sum(task.size for task, _ in new.values())
         if new and (which := self.exceeded(t, starts.count(False), starts.count(True), size, t.pending)):
@@ -535,7 +541,7 @@ class Model(Scheduling):
         self.runs[p.id], self.leases[p.id] = run, now + self.settings["lease_ms"]
         if b := self.batch_of(p.id):
             b.running += 1
-        return [(p.id, run.attempt, run.max_attempts + run.uncounted_attempts)]
+        return [(p.id, run.attempt, run.last_attempt)]
 
     def unpick(self, p: Pick, is_returned: bool = False) -> None:
         """Take a pick back; a task that is returned stands where it stood."""
@@ -558,7 +564,7 @@ class Model(Scheduling):
         self.leases |= dict.fromkeys(ids, now + self.settings["lease_ms"])
         self.kept = [("", self.blocked, now, now)] if self.blocked else []
         runs = [(id, self.runs[id]) for id in ids]
-        return [(id, run.attempt, run.max_attempts + run.uncounted_attempts) for id, run in runs]
+        return [(id, run.attempt, run.last_attempt) for id, run in runs]
 
     def end_lease(self, id: str, run: Run, state: str, until: float, is_worked: bool = False) -> Tenant:
         """Close a lease and its account."""
@@ -707,7 +713,7 @@ class Model(Scheduling):
                 outcomes.append("gone")
             elif id in self.leases:
                 outcomes.append("running")
-            elif 0 < task.expires_at <= max(start_at, now):
+            elif 0 < task.expires_at <= (now if task.end_moves else max(start_at, now)):
                 self.touch(task.tenant.name)
                 outcomes.append("expired")
             else:
@@ -715,7 +721,12 @@ class Model(Scheduling):
                 outcomes.append("ok")
                 if start_at > now or id in t.delayed:
                     self.take_out(id)
-                    task.start_at = start_at
+                    if task.end_moves and task.expires_at:
+                        starts_at = max(start_at, now)
+                        task.expires_at += starts_at - (task.start_at or task.created_at)
+                        task.start_at, self.expiring[id] = starts_at, task.expires_at
+                    else:
+                        task.start_at = start_at
                     if start_at > now:
                         self.put_delayed(t, id, start_at)
                     else:

@@ -14,6 +14,7 @@ import pytest
 from fairq import errors, tokens
 from fairq.model.batches import BatchState
 from fairq.model.checks import (
+    DEFAULT_PAYLOAD_BYTES,
     MAX_BATCH,
     MAX_INLINE_BYTES,
     MAX_PAYLOAD_BYTES,
@@ -218,6 +219,7 @@ def test_grid_of_roles_and_states_is_that_of_the_code() -> None:
 
 def test_limits_are_those_of_the_code() -> None:
     from fairq.server.net.connection import (
+        MAX_HELD_BYTES,
         MAX_REQUESTS,
         MAX_TENANT_REQUESTS,
         MAX_UNREAD_BYTES,
@@ -236,10 +238,15 @@ def test_limits_are_those_of_the_code() -> None:
     assert limits["credit of a worker"] == str(wire.MAX_CREDIT)
     assert limits["queues of a worker"] == str(wire.MAX_QUEUES)
     assert limits["schedules of a tenant in a queue"] == str(MAX_SCHEDULES)
-    assert f"(default {wire.MAX_MESSAGE_BYTES >> 20} MiB)" in limits["a client's message"]
     inline = limits["a payload inside a frame, as the shortest JSON text without spaces"]
     assert inline == f"{MAX_INLINE_BYTES:,} bytes".replace(",", " ")
-    assert limits["a payload beside a frame (see below), as sent"] == f"{MAX_PAYLOAD_BYTES >> 20} MiB"
+    assert limits["a payload beside a frame (see below), as sent"] == (
+        "`max_payload_bytes` of the welcome "
+        f"(default {DEFAULT_PAYLOAD_BYTES >> 20} MiB, at most {MAX_PAYLOAD_BYTES >> 20} MiB)"
+    )
+    held = "requests without an answer of more than 64 KiB each, per connection, before the server stops reading"
+    assert limits[held] == f"{MAX_HELD_BYTES >> 20} MiB in all"
+    assert f"SHOULD accept {wire.MAX_SERVER_MESSAGE_BYTES >> 20} MiB" in limits["a server's message"]
     counted = limits[f"commas, colons and strings of a frame, each array and object counting as {BRACKET_COST}"]
     assert counted.startswith(f"{MAX_COST:,};".replace(",", " "))
     assert limits["pushed tasks that a worker has not read, before pushes pause"] == f"{MAX_UNSENT_BYTES >> 20} MiB"
@@ -265,8 +272,10 @@ def test_transcripts_are_frames_that_the_codec_takes() -> None:
 
 def test_the_lineage_is_complete_and_its_tests_are_there() -> None:
     rows = table_after((ROOT / "fairq" / "LINEAGE.md").read_text(), "| row |")
-    counts = {"S1": 5, "S2": 4, "S3": 9, "S4": 7, "S5": 6}
-    assert [row["row"] for row in rows] == [f"{system}.{n}" for system in counts for n in range(1, counts[system] + 1)]
+    counts = {"S1": 5, "S2": 5, "S3": 9, "S4": 9, "S5": 6}
+    wanted = [f"{system}.{n}" for system in counts for n in range(1, counts[system] + 1)]
+    wanted.remove("S4.8")  # not yet
+    assert [row["row"] for row in rows] == wanted
     for row in rows:
         path, _, name = row["test"].strip("`").partition("::")
         assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), row["test"]

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "server/timers": {"errors", "model", "scopes", "store"},
     "server/dispatch": {"errors", "model", "store", "server/stats", "server/timers"},
     "server/net": SHARED | {"turns", "store", "server/settings", "server/dispatch"},
-    "server/settings": {"errors", "wire"},
+    "server/settings": {"errors", "model"},
     "server/fleet": {"errors", "server/settings"},
     "server/garbage": set(),
     "server/long_poll": set(),

@@ -42,7 +42,7 @@ def test_a_schedules_options_are_those_of_its_tasks() -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_is_checked_by_its_name(name: str) -> None:
-    refused: tuple[Any, ...] = (None, -1, [], "\n", 1e300)
+    refused: tuple[Any, ...] = (*((None,) if OPTIONS[name] is not None else ()), -1, [], "\n", 1e300)
     for wrong in refused:
         with pytest.raises(BadRequest) as caught:
             task(**{name: wrong}).check()
@@ -59,7 +59,7 @@ def test_special_options_take_more_places(name: str) -> None:
 def test_every_option_reaches_the_store(name: str) -> None:
     packed = pack_for_store(task(**{name: GIVEN[name]}))
     values, end = library.formats()["OPTIONS"].unpack(packed)
-    expected = {**OPTIONS, name: GIVEN[name]}
+    expected = {**OPTIONS, "max_attempts": -1, name: GIVEN[name]}
     assert values == {each.removesuffix("_ms"): value for each, value in expected.items()}
     assert end == len(packed)
     assert pack_for_store(task()) == b""

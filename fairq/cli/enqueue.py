@@ -28,6 +28,7 @@ def enqueue(
     id: str | None = None,
     delay: float | None = None,
     expires_in: float | None = None,
+    expires_after_start: float | None = None,
     max_attempts: int | None = None,
     priority: int | None = None,
     dedupe_key: str | None = None,
@@ -61,9 +62,11 @@ def enqueue(
     delay
         Seconds before the task may start (default: 0).
     expires_in
-        Seconds after which the task no longer starts (default: never).
+        Seconds from now after which the task no longer starts (default: never).
+    expires_after_start
+        The same, in seconds from its start (--delay).
     max_attempts
-        Attempts before the task becomes a dead letter (default: the queue's).
+        Attempts before the task becomes a dead letter, 0 for no limit (default: the queue's).
     priority
         Priority among the tenant's own tasks, 0 (most urgent) to 99; with --requests, of those that have none
         (default: 50).
@@ -102,9 +105,10 @@ def enqueue(
     if payload is not None and max_running:
         raise BadRequest("--max-running needs --lines or --requests", field="max_running")
     options: TaskOptions = {
-        "delay": delay, "expires_in": expires_in, "max_attempts": max_attempts, "priority": priority,
-        "dedupe_key": dedupe_key, "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period,
-        "group": group, "group_weight": group_weight, "events": events,
+        "delay": delay, "expires_in": expires_in, "expires_after_start": expires_after_start,
+        "max_attempts": max_attempts, "priority": priority, "dedupe_key": dedupe_key,
+        "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period, "group": group,
+        "group_weight": group_weight, "events": events,
     }  # fmt: skip
     where = server or Server()
     if lines is not None:

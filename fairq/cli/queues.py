@@ -57,7 +57,7 @@ def set_(queue: str, *settings: str, server: Server | None = None) -> None:
     ----------
     settings
         share=time|count, reserve (20% or 0.2 of the slots, kept for tenants with nothing running),
-        lease_ms, max_attempts, retry_base_ms, retry_cap_ms, dead_keep_ms, dead_keep (dead letters).
+        lease_ms, max_attempts (0: no limit), retry_base_ms, retry_cap_ms, dead_keep_ms, dead_keep (dead letters).
     """
     changes: dict[str, Any] = {}
     for setting in settings:

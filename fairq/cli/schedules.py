@@ -50,6 +50,7 @@ def create(
     every: float | None = None,
     misfire: Literal["skip", "once"] = "skip",
     expires_in: float | None = None,
+    expires_after_start: float | None = None,
     max_attempts: int | None = None,
     priority: int | None = None,
     dedupe_key: str | None = None,
@@ -80,9 +81,11 @@ def create(
     misfire
         Fires missed while the service was down: skip them all, or fire once for all of them.
     expires_in
-        Seconds after which a task no longer starts (default: never).
+        Seconds after its enqueue after which a task no longer starts (default: never).
+    expires_after_start
+        The same, in seconds from the time of its fire, however late that is.
     max_attempts
-        Attempts before a task becomes a dead letter (default: the queue's).
+        Attempts before a task becomes a dead letter, 0 for no limit (default: the queue's).
     priority
         Priority among the tenant's own tasks, 0 (most urgent) to 99 (default: 50).
     dedupe_key
@@ -110,8 +113,9 @@ def create(
     async def work(client: Client) -> list[datetime]:
         return await client.schedule(
             queue, name, value, cron=cron, zone=zone, every=every, misfire=misfire, expires_in=expires_in,
-            max_attempts=max_attempts, priority=priority, dedupe_key=dedupe_key, dedupe_period=dedupe_period,
-            group=group, group_weight=group_weight, events=events, tenant=tenant,
+            expires_after_start=expires_after_start, max_attempts=max_attempts, priority=priority,
+            dedupe_key=dedupe_key, dedupe_period=dedupe_period, group=group, group_weight=group_weight,
+            events=events, tenant=tenant,
         )  # fmt: skip
 
     fires = run_with(server or Server(), work)

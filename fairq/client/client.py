@@ -91,7 +91,8 @@ class Client:
         """
         check_name(queue, "queue")
         values = pack_options(options) if options else ()
-        texts = [encode_payload(payload) for payload in payloads]
+        max_bytes = self._driver.session.max_payload_bytes
+        texts = [encode_payload(payload, max_bytes=max_bytes) for payload in payloads]
         if ids is None:
             ids = [str(uuid_utils.uuid7()) for _ in texts]
         elif len(ids) != len(texts):
@@ -115,7 +116,10 @@ class Client:
         """
         outcomes = await self._driver.wait(self._driver.session.enqueue(queue, tasks, self._deadline(timeout)))
         if "expired" in outcomes:
-            raise BadRequest("the window is over already; the task was not enqueued", field="expires_at")
+            raise BadRequest(
+                "not enqueued: the task would expire before it may start; expires_after_start counts from the start",
+                field="expires_at",
+            )
         return [
             EnqueuedTask(task.id, queue, False, self) if outcome == "ok" else _duplicate(task.id, queue, outcome, self)
             for task, outcome in zip(tasks, outcomes, strict=True)

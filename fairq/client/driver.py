@@ -138,6 +138,8 @@ class Driver(Generic[S]):
         """Send what the socket did not take at once, and keep the session's deadlines, connected or not."""
         while True:
             now = trio.current_time()
+            if self._transport:
+                self.session.heard(self._transport.progressed_at)
             if now >= self.session.deadline():
                 self.session.expire(now)
                 self.on_change()

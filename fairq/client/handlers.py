@@ -20,7 +20,7 @@ from fairq.client.threads import Threads
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import MAX_ERROR_CHARS, MAX_SPAN_MS, bare_id
-from fairq.model.tasks import MAX_RESULT_BYTES, Settlement, check_fraction, check_progress_text
+from fairq.model.tasks import MAX_RESULT_BYTES, Settlement, check_fraction, check_progress_text, is_last_attempt
 from fairq.wire.beside import Unreadable
 from fairq.wire.messages import PushedTask
 
@@ -47,7 +47,10 @@ def _moment(ms: int | None) -> datetime | None:
 
 @frozen
 class Task:
-    """What a handler gets. `payload` is the decoded JSON value; `attempt` counts up from 1 with every lease."""
+    """What a handler gets. `payload` is the decoded JSON value; `attempt` counts up from 1 with every lease.
+
+    A failure of attempt `max_attempts` is final; 0: of none.
+    """
 
     id: str
     queue: str
@@ -68,6 +71,11 @@ class Task:
         """
         self._report(check_fraction(fraction), check_progress_text(text))
         await trio.lowlevel.checkpoint()
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether a failure of this attempt is final."""
+        return is_last_attempt(self.attempt, self.max_attempts)
 
     @property
     def enqueued_at(self) -> datetime:
@@ -118,7 +126,7 @@ def settlement_of(task: PushedTask, error: BaseException | None, result: bytes =
 
 def outcome_of(task: PushedTask, settlement: Settlement) -> str:
     """Say what a settlement makes of its task: `done`, `retry` or `dead`."""
-    if settlement.action == "nack" and task.attempt < task.max_attempts:
+    if settlement.action == "nack" and not is_last_attempt(task.attempt, task.max_attempts):
         return "retry"
     return "done" if settlement.action == "ack" else "dead"
 

@@ -23,7 +23,8 @@ class TaskOptions(TypedDict, total=False):
     start_at: datetime | float | None  # or when: aware, or seconds since the epoch
     expires_in: float | None  # seconds from now after which it shall not start any more
     expires_at: datetime | float | None
-    max_attempts: int | None  # before it is a dead letter; None: as the queue is configured
+    expires_after_start: float | None  # or seconds from its start: the delay, start_at, a schedule's fire, or now
+    max_attempts: int | None  # before it is a dead letter; 0: no limit; None: as the queue is configured
     priority: int | None  # 0 (most urgent) to 99 among the tenant's own tasks; None: 50
     dedupe_key: str | None  # no second task while one with this key is waiting or running
     dedupe_payload: bool  # the key is the payload's hash, whatever the order of its objects' keys
@@ -77,8 +78,6 @@ def pack_options(options: TaskOptions) -> tuple[Any, ...]:
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if given.pop("dedupe_payload", False):
         given["dedupe_key"] = "payload"  # the caller knows it
-    if given.get("max_attempts") == 0:
-        raise BadRequest("max_attempts must be 1 or more", field="max_attempts")
     values = tuple(_option(name, given, default) for name, default in OPTIONS.items())
     with _our_names():
         NewTask("any", b"", *values).check()

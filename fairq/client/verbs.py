@@ -18,9 +18,9 @@ from fairq.client.options import DeadLetterFilter, TaskOptions, interval_ms, pac
 from fairq.errors import BadRequest, NoResult, TaskFailed, TooLarge
 from fairq.model.batches import MAX_RUNNING, BatchPage, BatchStage, BatchState
 from fairq.model.checks import (
+    DEFAULT_PAYLOAD_BYTES,
     MAX_BATCH,
     MAX_INLINE_BYTES,
-    MAX_PAYLOAD_BYTES,
     check_batch_id,
     check_flag,
     check_int,
@@ -68,14 +68,14 @@ def _was(reply: Body) -> bool:
     return bool(reply["previous"])
 
 
-def encode_payload(value: Any, field: str = "payload", max_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
+def encode_payload(value: Any, field: str = "payload", max_bytes: int = DEFAULT_PAYLOAD_BYTES) -> bytes:
     """Write a payload, or a result, as JSON. Raises: BadRequest if it is not JSON, TooLarge."""
     try:
         text = orjson.dumps([[[[value]]]])[4:-4]  # a frame holds it as deep, and may be no deeper than orjson writes
     except (TypeError, orjson.JSONEncodeError) as error:
         raise BadRequest(f"the {field} is not JSON: {error}", field=field) from None
     if len(text) > max_bytes:
-        raise TooLarge(f"the {field} has {len(text)} bytes; {max_bytes} are the limit", field=field)
+        raise TooLarge(f"the {field} has {len(text)} bytes; the limit is {max_bytes}", field=field)
     return text
 
 

@@ -48,7 +48,7 @@ class QueueSettings:
 
 SETTING_RANGES: dict[str, tuple[int, int]] = {
     "lease_ms": (100, 86_400_000),
-    "max_attempts": (1, MAX_ATTEMPTS),
+    "max_attempts": (0, MAX_ATTEMPTS),
     "retry_base_ms": (1, 86_400_000),
     "retry_cap_ms": (1, 604_800_000),
     "dead_keep_ms": (1_000, 31_536_000_000),

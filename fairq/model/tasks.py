@@ -61,9 +61,14 @@ def check_span(value: object, field: str) -> int:
     return check_int(value, field, 0, MAX_SPAN_MS)
 
 
-def check_max_attempts(value: object, field: str) -> int:
-    """Return a limit of attempts, 0 for the queue's. Raises: BadRequest."""
-    return check_int(value, field, 0, MAX_ATTEMPTS)
+def check_max_attempts(value: object, field: str) -> int | None:
+    """Return a limit of attempts: 0 for none, None for the queue's. Raises: BadRequest."""
+    return None if value is None else check_int(value, field, 0, MAX_ATTEMPTS)
+
+
+def is_last_attempt(attempt: int, max_attempts: int) -> bool:
+    """Tell whether a failure of this attempt is final; a limit of 0 is none."""
+    return 0 < max_attempts <= attempt
 
 
 def check_priority(value: object, field: str) -> int:
@@ -90,6 +95,8 @@ def check_group(value: object, field: str) -> str:
     raise BadRequest(f"{field} must be printable text of at most {MAX_GROUP_BYTES} bytes", field=field)
 
 
+_ENDS = ("expires_in_ms", "expires_at_ms", "expires_after_start_ms")  # of a window
+_TOO_SOON = "the task would expire before it may start; expires_after_start_ms counts from the start"
 _SPECIAL = "special"  # a task that asks for it takes SPECIAL_PLACES
 
 
@@ -100,10 +107,10 @@ class NewTask(NamedTuple):
     them as OPTIONS (lua/02_formats.lua). Each is annotated with what checks it.
 
     `payload` is JSON text. Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or
-    `expires_at_ms`, likewise. While another task of the tenant holds `dedupe_key` (until its end, or for
-    `dedupe_period_ms`), it is a duplicate. Its result is kept for `result_ttl_ms`; `events`: what becomes of it is told
-    in its tenant's feed; `batch` is the id of an open batch. Its tenant's groups take turns, by `group_weight`; the
-    group of a batch's task is the batch, unless it names another.
+    `expires_at_ms`, likewise, or `expires_after_start_ms` after the start. While another task of the tenant holds
+    `dedupe_key` (until its end, or for `dedupe_period_ms`), it is a duplicate. Its result is kept for `result_ttl_ms`;
+    `events`: what becomes of it is told in its tenant's feed; `batch` is the id of an open batch. Its tenant's groups
+    take turns, by `group_weight`; the group of a batch's task is the batch, unless it names another.
     """
 
     id: str
@@ -112,7 +119,8 @@ class NewTask(NamedTuple):
     start_at_ms: Annotated[int, check_start_or_end] = 0
     expires_in_ms: Annotated[int, check_span] = 0
     expires_at_ms: Annotated[int, check_start_or_end] = 0
-    max_attempts: Annotated[int, check_max_attempts] = 0
+    expires_after_start_ms: Annotated[int, check_span] = 0
+    max_attempts: Annotated[int | None, check_max_attempts] = None  # the queue's; 0: no limit
     priority: Annotated[int, check_priority, _SPECIAL] = DEFAULT_PRIORITY
     dedupe_key: Annotated[str, check_dedupe_key, _SPECIAL] = ""
     dedupe_period_ms: Annotated[int, check_span] = 0
@@ -140,12 +148,12 @@ class NewTask(NamedTuple):
             raise BadRequest("group_weight is nothing without group or batch", field="group_weight")
         if self.delay_ms and self.start_at_ms:
             raise BadRequest("give delay_ms or start_at_ms, not both", field="start_at_ms")
-        if self.expires_in_ms and self.expires_at_ms:
-            raise BadRequest("give expires_in_ms or expires_at_ms, not both", field="expires_at_ms")
+        if len(ends := [name for name in _ENDS if getattr(self, name)]) > 1:
+            raise BadRequest(f"give {ends[0]} or {ends[1]}, not both", field=ends[1])
         if self.expires_at_ms and self.start_at_ms >= self.expires_at_ms:
-            raise BadRequest("the task would expire before it may start", field="expires_at_ms")
+            raise BadRequest(_TOO_SOON, field="expires_at_ms")
         if self.expires_in_ms and self.delay_ms >= self.expires_in_ms:
-            raise BadRequest("the task would expire before it may start", field="expires_in_ms")
+            raise BadRequest(_TOO_SOON, field="expires_in_ms")
 
 
 OPTIONS: dict[str, Any] = NewTask._field_defaults  # what can be asked of a task, and the defaults
@@ -160,7 +168,8 @@ class ScheduledOptions:
     """What can be asked of the tasks of a schedule, as in NewTask; each fire decides the rest."""
 
     expires_in_ms: int = 0
-    max_attempts: int = 0
+    expires_after_start_ms: int = 0
+    max_attempts: int | None = None
     priority: int = DEFAULT_PRIORITY
     dedupe_key: str = ""
     dedupe_period_ms: int = 0
@@ -174,7 +183,7 @@ class Lease(NamedTuple):
     """A worker's right to a task; `payload` is JSON text as bytes.
 
     `(id, lease)` is the fence: the queue gives no other lease of the task this number, also if the id is used again.
-    `attempt` counts how often the task was leased.
+    `attempt` counts how often the task was leased; a failure of attempt `max_attempts` is final (0: of none).
     """
 
     id: str

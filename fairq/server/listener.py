@@ -79,7 +79,7 @@ class Listener:
                         await _reject(request, error)
                     else:
                         await request.accept(subprotocol=SUBPROTOCOL)
-                        websocket = WebSocket.of_server(self.app.settings.max_message_bytes)
+                        websocket = WebSocket.of_server(self.app.settings.message_bytes)
                         transport = Transport(stream, websocket, f"{host}:{port}", opening.rest)
                         session = self._session_of(identity)
                         connection = Connection(
@@ -97,16 +97,19 @@ class Listener:
     def _session_of(self, identity: Identity) -> ServerSession:
         """Make a session, with a `welcome` in its outbox."""
         now = trio.current_time()
+        settings = self.app.settings
         session = ServerSession(last_received_at=now, last_sent_at=now, role=identity.role)
+        session.max_payload_bytes = settings.max_payload_bytes
         session.welcome(
             Welcome(
                 role=identity.role.value,
                 server=SERVER,
                 session=secrets.token_hex(8),
                 max_batch=MAX_BATCH,
-                max_message_bytes=self.app.settings.max_message_bytes,
+                max_message_bytes=settings.message_bytes,
+                max_payload_bytes=settings.max_payload_bytes,
                 tenant=identity.tenant or None,
-                warning=DEV_WARNING if self.app.settings.dev else None,
+                warning=DEV_WARNING if settings.dev else None,
             )
         )
         return session

@@ -12,11 +12,11 @@ import cattrs
 from attrs import field, fields, frozen
 
 from fairq.errors import SettingsError
-from fairq.wire.messages import MAX_MESSAGE_BYTES
+from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
 _LEVELS = ("debug", "info", "warning", "error")
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-
+_FRAME_BYTES, _ROOM_BYTES = 1 << 10, 1 << 20  # of a message beside its longest payload: at least, and by default
 
 HELP = {
     "host": "address to listen on",
@@ -40,7 +40,8 @@ HELP = {
     "connections_per_tenant": "connections at once of one tenant",
     "requests_per_second": "requests per second of one tenant over all its connections; more requests wait",
     "bytes_per_second": "bytes per second of one tenant over all its connections; more bytes wait",
-    "max_message_bytes": "longest message accepted, in bytes",
+    "max_payload_bytes": "longest payload of a task, in bytes (65536 to 16777216)",
+    "max_message_bytes": "longest message accepted, in bytes (0: 1 MiB over max_payload_bytes)",
     "queue_quota": "queues that each tenant may create, by being the first to use them (0: none)",
     "log_level": "debug, info, warning or error",
     "log_json": "log JSON lines",
@@ -72,7 +73,8 @@ class Settings:
     connections_per_tenant: int = 1_000
     requests_per_second: int = 5_000
     bytes_per_second: int = 64 << 20
-    max_message_bytes: int = MAX_MESSAGE_BYTES
+    max_payload_bytes: int = DEFAULT_PAYLOAD_BYTES
+    max_message_bytes: int = 0
     queue_quota: int = 100
     log_level: str = "info"
     log_json: bool = False
@@ -91,7 +93,16 @@ class Settings:
             (self.connections_per_tenant > 0, "connections_per_tenant", "must be at least 1"),
             (self.requests_per_second > 0, "requests_per_second", "must be at least 1"),
             (self.bytes_per_second >= 65_536, "bytes_per_second", "must be at least 65536"),
-            (self.max_message_bytes >= 65_536, "max_message_bytes", "must be at least 65536"),
+            (
+                MAX_INLINE_BYTES <= self.max_payload_bytes <= MAX_PAYLOAD_BYTES,
+                "max_payload_bytes",
+                f"must be {MAX_INLINE_BYTES} to {MAX_PAYLOAD_BYTES}",
+            ),
+            (
+                self.message_bytes >= self.max_payload_bytes + _FRAME_BYTES,
+                "max_message_bytes",
+                f"must be 0, or at least {_FRAME_BYTES} more than max_payload_bytes, {self.max_payload_bytes}",
+            ),
             (0 <= self.queue_quota <= 1_000_000, "queue_quota", "must be 0 to 1000000"),
             (self.log_level in _LEVELS, "log_level", f"must be one of {', '.join(_LEVELS)}"),
             ((self.tls_cert is None) == (self.tls_key is None), "tls_key", "must be set together with tls_cert"),
@@ -106,6 +117,11 @@ class Settings:
             if not holds:
                 raise SettingsError(f"setting {name} {message}", field=name)
         return self
+
+    @property
+    def message_bytes(self) -> int:
+        """Return the longest message accepted."""
+        return self.max_message_bytes or self.max_payload_bytes + _ROOM_BYTES
 
     @property
     def is_loopback(self) -> bool:

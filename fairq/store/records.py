@@ -26,6 +26,7 @@ _fixed_of, _texts_of = (
 )
 _HEADER = struct.Struct(_FORMATS["HEADER"].head)
 _PLAIN = tuple(OPTIONS.values())
+_QUEUES = -1  # a packed limit of attempts: the queue's
 _RECORD_VERSION = 1
 _SCHEDULE = struct.Struct(_FORMATS["SCHEDULE"].head)
 _TIMING = struct.Struct("<dBB")  # every, lengths of zone and cron, which follow
@@ -62,6 +63,8 @@ def pack_options(task: NewTask) -> bytes:
     """Pack a task's options; empty if all are defaults."""
     if task[2:] == _PLAIN:
         return b""
+    if task.max_attempts is None:
+        task = task._replace(max_attempts=_QUEUES)
     packed = _FIXED.pack(*_fixed_of(task))
     for value in _texts_of(task):
         text = value.encode()
@@ -88,7 +91,9 @@ def _unpack_template(template: bytes) -> NewTask:
     if not options:
         return NewTask("", payload)
     asked, _ = _FORMATS["OPTIONS"].unpack(options)
-    return NewTask("", payload, *(type(OPTIONS[name])(asked[packed]) for packed, name in _FIELDS.items()))
+    attempts = asked["max_attempts"]
+    values = {name: type(OPTIONS[name])(asked[packed]) for packed, name in _FIELDS.items() if name != "max_attempts"}
+    return NewTask("", payload, **values, max_attempts=None if attempts == _QUEUES else attempts)
 
 
 def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:

@@ -17,7 +17,7 @@ from attrs import define, field
 from fairq.model.checks import bare_id
 from fairq.model.events import MAX_DETAIL_BYTES, Event, EventPage
 from fairq.model.queues import QueueSettings
-from fairq.model.tasks import NewTask, Settlement, TaskState
+from fairq.model.tasks import NewTask, Settlement, TaskState, is_last_attempt
 from fairq.wire.messages import PushedTask
 
 _WINDOW_MS = 60_000  # ids that are done are remembered for one to two of these
@@ -77,13 +77,15 @@ class MemoryQueue:
         """Store a task, whose id is a full one."""
         start_at = now + task.delay_ms if task.delay_ms else task.start_at_ms
         expires_at = now + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
+        if task.expires_after_start_ms:
+            expires_at = (start_at or now) + task.expires_after_start_ms
         if self._knows(now, task.id):
             return "duplicate"
         if 0 < expires_at <= max(start_at, now):
             return "expired"
         if task.dedupe_key and (first := self._holder(now, tenant, task.dedupe_key)):
             return f"duplicate {first}"
-        attempts = task.max_attempts or self.settings.max_attempts
+        attempts = self.settings.max_attempts if task.max_attempts is None else task.max_attempts
         record = Record(task, tenant, attempts, now, start_at, expires_at)
         self.records[task.id] = record
         if task.dedupe_key:
@@ -194,7 +196,8 @@ class MemoryQueue:
             self._tell(now, record, "done", "")
             return
         if action == "release":
-            record.max_attempts, record.uncounted_attempts = record.max_attempts + 1, record.uncounted_attempts + 1
+            record.uncounted_attempts += 1
+            record.max_attempts += record.max_attempts > 0
             self._make_ready(record, at_head=True)
             self._watch_end(record)
             return
@@ -202,7 +205,7 @@ class MemoryQueue:
         self._tell(now, record, "failed", error)
         if action == "reject":
             self._bury(now, record, "rejected")
-        elif record.attempt >= record.max_attempts:
+        elif is_last_attempt(record.attempt, record.max_attempts):
             self._bury(now, record, "exhausted")
         else:
             delay_ms = self._backoff_ms(record) if delay_ms is None else delay_ms

@@ -27,7 +27,7 @@ from fairq.client.tasks import EnqueuedTask
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
 from fairq.errors import BadRequest, Forbidden, NotYet
-from fairq.model.checks import MAX_BATCH, check_int, check_name, check_task_id, full_id
+from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_BATCH, check_int, check_name, check_task_id, full_id
 from fairq.model.queues import QueueSettings, check_settings
 from fairq.model.tasks import NewTask, Settlement
 from fairq.scopes import open_plain_nursery
@@ -154,7 +154,7 @@ class _Memory:
                     runs += 1
                     if runs > MAX_RUNS:
                         raise RuntimeError(
-                            f"{MAX_RUNS} handlers have run, and tasks still wait: is this an endless chain?"
+                            f"{MAX_RUNS} handlers have run, and tasks still wait: an endless chain, or max_attempts=0?"
                         )
                     self._running += 1
                     self._in_threads += not self.worker.handlers[found[0]].is_async
@@ -192,6 +192,7 @@ class _Session:
 
     memory: _Memory
     tenant: str
+    max_payload_bytes: int = DEFAULT_PAYLOAD_BYTES
 
     def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> list[str]:
         """Store tasks."""

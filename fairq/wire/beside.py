@@ -37,6 +37,12 @@ class Unreadable:
     error: str
 
 
+def check_payload_size(size: int, max_bytes: int) -> None:
+    """Refuse a payload that is longer than a server takes. Raises: TooLarge."""
+    if size > max_bytes:
+        raise TooLarge(f"payload has {size} bytes; the limit is {max_bytes} (max_payload_bytes)", field="payload")
+
+
 def check_inline(payload: bytes) -> bytes:
     """Return a payload if it may travel inside a frame. Raises: TooLarge."""
     if len(payload) > MAX_INLINE_BYTES:

@@ -16,13 +16,13 @@ from typing import Any
 from attrs import define, field
 
 from fairq.errors import BadFrame, Closed, FairqError, TooLarge, from_code
-from fairq.model.checks import MAX_BATCH
+from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES
 from fairq.model.tasks import OPTIONS, NewTask
-from fairq.wire.beside import Message, payload_field, size_of, split
+from fairq.wire.beside import Message, check_payload_size, payload_field, size_of, split
 from fairq.wire.calls import RETRYABLE, Call, Exchange, outcomes_of
 from fairq.wire.codec import decode_server, encode
 from fairq.wire.messages import (
-    MAX_MESSAGE_BYTES,
+    MESSAGE_BYTES,
     Dismiss,
     Drain,
     Ended,
@@ -78,6 +78,7 @@ class _Chunk:
     start: int
     stop: int
     is_alone: bool = False  # must not share a frame with other chunks
+    limit: int = MAX_PAYLOAD_BYTES  # no payload is longer
 
     def fit(self, places: int, room: int) -> tuple[int, int, int]:
         """Return where the tasks that fit into `places` and `room` bytes stop, and the places and bytes left."""
@@ -91,7 +92,7 @@ class _Chunk:
 
     def split(self, stop: int) -> _Chunk:
         """Cut off and return the tasks before `stop`."""
-        head, self.start = _Chunk(self.call, self.tasks, self.start, stop, self.is_alone), stop
+        head, self.start = _Chunk(self.call, self.tasks, self.start, stop, self.is_alone, self.limit), stop
         return head
 
 
@@ -171,7 +172,8 @@ class ClientSession(Session):
     is_draining: bool = False
     reconnect_at: float = 0.0
     max_batch: int = MAX_BATCH
-    max_message_bytes: int = MAX_MESSAGE_BYTES
+    max_message_bytes: int = MESSAGE_BYTES
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES  # until a server tells its limit
     server_warning: str | None = None
     trouble: str = ""  # why the last attempt to connect failed; set by the driver
     fatal: FairqError | None = field(default=None, init=False)
@@ -278,6 +280,7 @@ class ClientSession(Session):
             case Welcome():
                 self.is_open, self._opened_at = True, now
                 self.max_batch, self.max_message_bytes = frame.max_batch, frame.max_message_bytes
+                self.max_payload_bytes = frame.max_payload_bytes
                 self.server_warning = frame.warning
                 self.opened(now)
             case Drain():
@@ -353,7 +356,7 @@ class ClientSession(Session):
         places, room = self.max_batch, min(most, _ENOUGH_BYTES)
         while line and places:
             chunk = line[0]
-            if chunk.call.is_done:
+            if chunk.call.is_done or not self._check_payloads(chunk):
                 line.popleft()
                 continue
             if batch and (chunk.is_alone or batch[0].is_alone):
@@ -371,6 +374,18 @@ class ClientSession(Session):
                 message = f"the task is too large: the server takes messages of at most {self.max_message_bytes} bytes"
                 chunk.call.finish(error=TooLarge(message, field="payload"))
         return batch
+
+    def _check_payloads(self, chunk: _Chunk) -> bool:
+        """Tell whether the server takes these payloads; if not, the call fails."""
+        if self.max_payload_bytes < chunk.limit:
+            chunk.limit = self.max_payload_bytes
+            try:
+                for task in chunk.tasks[chunk.start : chunk.stop]:
+                    check_payload_size(len(task.payload), self.max_payload_bytes)
+            except TooLarge as error:
+                chunk.call.finish(error=error)
+                return False
+        return True
 
     def deadline(self) -> float:
         """Return when `expire` or `outgoing` has something to do."""

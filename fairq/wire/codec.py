@@ -16,10 +16,10 @@ from cattrs.preconf.orjson import make_converter
 
 from fairq.errors import BadFrame, BadRequest, FairqError, TooLarge, UnknownVerb
 from fairq.model.checks import (
+    DEFAULT_PAYLOAD_BYTES,
     MAX_BATCH,
     MAX_ERROR_CHARS,
     MAX_INLINE_BYTES,
-    MAX_PAYLOAD_BYTES,
     MAX_SPAN_MS,
     check_full_id,
     check_int,
@@ -27,7 +27,17 @@ from fairq.model.checks import (
 )
 from fairq.model.tasks import ACTIONS, MAX_LEASE, MAX_RESULT_BYTES, OPTIONS, NewTask, Settlement
 from fairq.wire import messages
-from fairq.wire.beside import Beside, Message, Payloads, Unreadable, check_inline, decode_payload, split, to_message
+from fairq.wire.beside import (
+    Beside,
+    Message,
+    Payloads,
+    Unreadable,
+    check_inline,
+    check_payload_size,
+    decode_payload,
+    split,
+    to_message,
+)
 from fairq.wire.strict_json import parse
 
 _MAX_REF = (1 << 53) - 1
@@ -187,21 +197,20 @@ def _ref_in(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _take_beside(data: dict[str, Any], payloads: Payloads) -> None:
+def _take_beside(data: dict[str, Any], payloads: Payloads, max_bytes: int) -> None:
     """Put the payloads beside an `enqueue` into its tasks. Raises: BadFrame, BadRequest, TooLarge."""
     tasks = data.get("tasks")
     for task in tasks if type(tasks) is list else ():
         if type(task) is dict and "payload_bytes" in task:
             size = check_int(task.pop("payload_bytes"), "payload_bytes", MAX_INLINE_BYTES + 1, _MAX_REF)
-            if size > MAX_PAYLOAD_BYTES:
-                raise TooLarge(f"payload has {size} bytes; the limit is {MAX_PAYLOAD_BYTES}", field="payload")
+            check_payload_size(size, max_bytes)
             if "payload" in task:
                 raise BadRequest("give payload or payload_bytes, not both", field="payload_bytes")
             task["payload"] = Beside(payloads.take(size))
     payloads.check_end()
 
 
-def decode_client(message: Message) -> Any:
+def decode_client(message: Message, max_payload_bytes: int = DEFAULT_PAYLOAD_BYTES) -> Any:
     """Read a client's frame. Raises: BadFrame, UnknownVerb, BadRequest, TooLarge; with `ref` if the frame had one."""
     text, payloads = split(message)
     try:
@@ -221,7 +230,7 @@ def decode_client(message: Message) -> Any:
         if ref is not None:
             check_int(ref, "ref", 0, _MAX_REF)
         if type(message) is bytes:
-            _take_beside(data, payloads)
+            _take_beside(data, payloads, max_payload_bytes)
         frame = structure(_less_nulls(data, _OPTIONAL[kind]), CLIENT_TYPES[kind])
         for name in ("tasks", "settlements", "ids"):
             if getattr(frame, name, None) == []:

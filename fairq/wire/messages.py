@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from attrs import field, frozen
 
+from fairq.model.checks import DEFAULT_PAYLOAD_BYTES
 from fairq.model.tasks import NewTask, ScheduledOptions, Settlement
 
 SUBPROTOCOL = "fairq.v1"
@@ -15,7 +16,8 @@ CLOSE_SILENT = 4003  # close code: nothing was received for TIMEOUT_S
 CLOSE_SUPERSEDED = 4002  # close code: a newer worker has the name
 HEARTBEAT_S = 20.0  # a side that has sent nothing for so long sends a ping
 TIMEOUT_S = 50.0  # a side that has received nothing for so long closes
-MAX_MESSAGE_BYTES = 2 << 20
+MESSAGE_BYTES = 2 << 20  # of a message, unless a payload is long
+MAX_SERVER_MESSAGE_BYTES = 32 << 20  # of a message from a server, that clients take
 MAX_CREDIT = 500
 MAX_QUEUES = 100
 MAX_WAIT_MS = 60_000  # the longest time-out of a request that waits
@@ -587,6 +589,7 @@ class Welcome:
     session: str
     max_batch: int
     max_message_bytes: int
+    max_payload_bytes: int = DEFAULT_PAYLOAD_BYTES
     tenant: str | None = None
     warning: str | None = None
 

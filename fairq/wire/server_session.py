@@ -8,12 +8,13 @@ from typing import Any
 from attrs import define
 
 from fairq.errors import BadRequest, Draining, FairqError, Forbidden
+from fairq.model.checks import DEFAULT_PAYLOAD_BYTES
 from fairq.model.tasks import Lease
 from fairq.wire.beside import Message, payload_field
 from fairq.wire.codec import decode_client
 from fairq.wire.messages import (
     CLIENT_FRAMES,
-    MAX_MESSAGE_BYTES,
+    MESSAGE_BYTES,
     Dismiss,
     Drain,
     Ended,
@@ -28,7 +29,7 @@ from fairq.wire.messages import (
 )
 from fairq.wire.session import Session
 
-_PUSH_BYTES = MAX_MESSAGE_BYTES - 1_024
+_PUSH_BYTES = MESSAGE_BYTES - 1_024
 _TASK_BYTES = 512  # of a task in a push, around its payload
 
 
@@ -52,6 +53,7 @@ class ServerSession(Session):
 
     role: Role = Role.TENANT
     state: State = State.OPEN
+    max_payload_bytes: int = DEFAULT_PAYLOAD_BYTES  # of new tasks
 
     def welcome(self, frame: Welcome) -> None:
         """Send the `welcome` frame."""
@@ -64,7 +66,7 @@ class ServerSession(Session):
         """Process one message; returns a request to carry out, or None. Invalid frames are answered here."""
         self.last_received_at = now
         try:
-            frame = decode_client(message)
+            frame = decode_client(message, self.max_payload_bytes)
         except FairqError as error:
             self.refuse(error.ref, error)
             return None
@@ -88,7 +90,7 @@ class ServerSession(Session):
         self.send(Error.type, {name: value for name, value in body.items() if value is not None})
 
     def push(self, queue: str, lease_ms: int, leases: Iterable[Lease]) -> None:
-        """Give leased tasks to the worker, in as many frames as their payloads need."""
+        """Give leased tasks to the worker, in as many frames as their payloads need; a long one goes alone."""
         tasks: list[dict[str, Any]] = []
         room = _PUSH_BYTES
         for id, lease, attempt, max_attempts, tenant, enqueued_at, start_at, expires_at, payload, wanted in leases:

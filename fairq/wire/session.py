@@ -40,6 +40,10 @@ class Session:
         self._outbox.append(message)
         self.outgoing_bytes += len(message)
 
+    def heard(self, now: float) -> None:
+        """Note that part of a long message was received."""
+        self.last_received_at = max(self.last_received_at, now)
+
     @property
     def _beat_s(self) -> float:
         return HEARTBEAT_S * (1 - self.heartbeat_jitter / 4)

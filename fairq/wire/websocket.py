@@ -18,7 +18,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from fairq.wire.beside import Message
-from fairq.wire.messages import MAX_MESSAGE_BYTES, SUBPROTOCOL
+from fairq.wire.messages import MAX_SERVER_MESSAGE_BYTES, SUBPROTOCOL
 
 MAX_FRAGMENTS = 1_024  # of one message
 
@@ -157,7 +157,7 @@ class ClientHandshake:
 
     def __init__(self, url: str, token: str) -> None:
         self._protocol = ClientProtocol(
-            parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=8 * MAX_MESSAGE_BYTES
+            parse_uri(url), subprotocols=[Subprotocol(SUBPROTOCOL)], max_size=MAX_SERVER_MESSAGE_BYTES
         )
         request = self._protocol.connect()
         request.headers["Authorization"] = f"Bearer {token}"

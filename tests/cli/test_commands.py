@@ -85,7 +85,7 @@ def test_tasks_are_shown_peeked_rescheduled_and_cancelled(commands: Commands) ->
         (["enqueue", "emails", "text"], ["quotes"]),
         (["enqueue", "Emails", "1"], ["queue"]),
         (["enqueue", "emails", "1", "--delay", "-1"], ["delay"]),
-        (["enqueue", "emails", "1", "--max-attempts", "0"], ["max_attempts"]),
+        (["enqueue", "emails", "1", "--max-attempts", "-1"], ["max_attempts"]),
         (["enqueue", "emails", "1", "--id", "a b"], ["id"]),
     ],
 )

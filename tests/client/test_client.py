@@ -35,6 +35,8 @@ from tests.server.harness import OPERATOR, WORKER, raw, running, tenant, url_of
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until
 
+from .harness import wait_state
+
 
 @asynccontextmanager
 async def opened(served: Served | str, name: str = "ada") -> AsyncIterator[fairq.Client]:
@@ -115,12 +117,38 @@ async def test_options_reach_the_task(served: Served, server_store: str, monkeyp
             assert two["max_attempts"] == 5
 
 
+async def test_an_expiry_may_count_from_the_start(
+    served: Served, server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = StoreClock(monkeypatch, "q2")
+    clock.govern(server_store)
+    began = clock.now_ms
+    with trio.fail_after(30):
+        async with opened(served) as client, raw(served, WORKER) as worker:
+            for window in ({"delay": 5.0, "expires_in": 3.0}, {"start_at": began / 1000 + 5, "expires_in": 3.0}):
+                with pytest.raises(BadRequest, match="expires_after_start counts from the start"):
+                    await client.enqueue("q2", 0, **window)  # type: ignore[arg-type]
+            first, late, moved = await client.enqueue_many("q2", [1, 2, 3], delay=5, expires_after_start=3)
+            assert await client.reschedule("q2", [moved.id], delay=60) == ["ok"]
+            clock.move(began + 7_999, served)
+            await worker.attach("q2")
+            (task,) = await worker.pushed()
+            assert (task["start_at_ms"] - began, task["expires_at_ms"] - began) == (5_000, 8_000)
+            clock.move(began + 8_000, served)
+            await worker.settle("q2", "ack", task)
+            assert (await wait_state(late, "dead")).reason == "expired"
+            assert (await first.state()).state == "done"
+            clock.move(began + 62_999, served)
+            (task,) = await worker.pushed()
+            assert (task["id"], task["expires_at_ms"] - began) == (moved.id, 63_000)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "field"),
     [
         ({"queue": "Emails"}, BadRequest, "queue"),
         ({"payload": {1, 2}}, BadRequest, "payload"),
-        ({"payload": "x" * (1 << 20)}, TooLarge, "payload"),
+        ({"payload": "x" * (16 << 20)}, TooLarge, "payload"),
         ({"payload": 1 << 70}, BadRequest, "payload"),
         ({"id": "a b"}, BadRequest, "id"),
         ({"delay": -1}, BadRequest, "delay"),
@@ -134,8 +162,11 @@ async def test_options_reach_the_task(served: Served, server_store: str, monkeyp
         ({"expires_at": float("inf")}, BadRequest, "expires_at"),
         ({"delay": 1, "start_at": 1}, BadRequest, "start_at"),
         ({"delay": 2, "expires_in": 1}, BadRequest, "expires_in"),
+        ({"expires_in": 1, "expires_after_start": 1}, BadRequest, "expires_after_start"),
+        ({"expires_at": 1, "expires_after_start": 1}, BadRequest, "expires_after_start"),
+        ({"expires_after_start": -1}, BadRequest, "expires_after_start"),
         ({"max_attempts": -1}, BadRequest, "max_attempts"),
-        ({"max_attempts": 0}, BadRequest, "max_attempts"),
+        ({"max_attempts": 1001}, BadRequest, "max_attempts"),
         ({"max_attempts": 1.5}, BadRequest, "max_attempts"),
     ],
 )

@@ -10,7 +10,7 @@ import trio
 
 import fairq
 from fairq.errors import BadRequest, TooLarge
-from fairq.model.checks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES
 from fairq.server.run import Served
 from fairq.store.keys import queue_prefix
 from tests.server.harness import OPERATOR, raw, tenant, url_of
@@ -21,7 +21,7 @@ ROWS = [{"id": n, "email": f"user{n}@example.com", "tags": ["a", "b"], "price": 
 VALUES: dict[str, Any] = {
     "in the frame": "x" * (MAX_INLINE_BYTES - 2),
     "beside it": "x" * (MAX_INLINE_BYTES - 1),
-    "a long text": "é" * (MAX_PAYLOAD_BYTES // 2 - 1),
+    "a long text": "é" * (DEFAULT_PAYLOAD_BYTES // 2 - 1),
     "a megabyte of rows": ROWS,
     "half a million numbers": [0] * 500_000,
 }
@@ -34,7 +34,7 @@ async def test_handlers_get_long_payloads_beside_short_ones(served: Served, ada:
     async def send(task: fairq.Task) -> None:
         got[task.id] = task.payload
 
-    assert MAX_PAYLOAD_BYTES * 0.9 < len(orjson.dumps(ROWS)) <= MAX_PAYLOAD_BYTES
+    assert DEFAULT_PAYLOAD_BYTES * 0.9 < len(orjson.dumps(ROWS)) <= DEFAULT_PAYLOAD_BYTES
     with trio.fail_after(60):
         ids = [f"t{n}" for n in range(2 * len(VALUES))]
         values = [each for value in VALUES.values() for each in (value, 1)]
@@ -111,7 +111,7 @@ async def test_what_the_store_has_lost_spoils_nothing_else(served: Served, ada: 
 async def test_what_is_too_long_is_refused_by_its_name(served: Served, ada: fairq.Client) -> None:
     with trio.fail_after(30):
         with pytest.raises(TooLarge) as caught:
-            await ada.enqueue("emails", "x" * (MAX_PAYLOAD_BYTES - 1))
+            await ada.enqueue("emails", "x" * (DEFAULT_PAYLOAD_BYTES - 1))
         assert caught.value.field == "payload"
         with pytest.raises(TooLarge) as caught:
             await ada.schedule("emails", "nightly", "x" * (MAX_INLINE_BYTES - 1), every=60)

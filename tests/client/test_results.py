@@ -235,7 +235,7 @@ async def test_not_yet(ada: fairq.Client, timeout: float) -> None:
     [
         (
             "x" * (MAX_RESULT_BYTES - 1),
-            f"the result has {MAX_RESULT_BYTES + 1} bytes; {MAX_RESULT_BYTES} are the limit",
+            f"the result has {MAX_RESULT_BYTES + 1} bytes; the limit is {MAX_RESULT_BYTES}",
         ),
         (object(), "the result is not JSON: Type is not JSON serializable: object"),
         (nested(251), "the result is not JSON: Recursion limit reached"),

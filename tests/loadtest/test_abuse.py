@@ -15,7 +15,7 @@ from websockets.protocol import OPEN, Protocol, Side
 
 import loadtest.__main__ as program
 from fairq.wire.codec import decode_client
-from fairq.wire.messages import MAX_MESSAGE_BYTES, Enqueue
+from fairq.wire.messages import MESSAGE_BYTES, Enqueue
 from loadtest import abuse, abusers
 from loadtest.abuse import Abuse, Pair, Rounds, Sizes, Victim, of_bound, row_of, summary, tables
 from loadtest.abusers import ABUSERS
@@ -130,7 +130,7 @@ def test_frames_of_half_a_megabyte_are_requests_that_are_not_canonical_and_have_
 
 def test_the_long_message_is_taken_as_a_request() -> None:
     text = abusers.long_message()
-    assert 0.98 * MAX_MESSAGE_BYTES < len(text) <= MAX_MESSAGE_BYTES
+    assert 0.98 * MESSAGE_BYTES < len(text) <= MESSAGE_BYTES
     assert isinstance(decode_client(text), Enqueue)
 
 

@@ -165,7 +165,8 @@ def options(
     start_at: float = 0,
     expires_in: float = 0,
     expires_at: float = 0,
-    max_attempts: int = 0,
+    after_start: float = 0,
+    max_attempts: int = -1,
     priority: int = 50,
     key: str = "",
     period: float = 0,
@@ -176,11 +177,17 @@ def options(
     weight: float = 1,
 ) -> bytes:
     """Pack a task's options; empty when all are left to the queue."""
-    times = (delay, start_at, expires_in, expires_at)
-    if not any((*times, max_attempts, key, period, result, events, batch, group)) and priority == 50:
+    times = (delay, start_at, expires_in, expires_at, after_start)
+    if not any((*times, max_attempts + 1, key, period, result, events, batch, group)) and priority == 50:
         return b""
     values = {"delay": delay, "start_at": start_at, "expires_in": expires_in, "expires_at": expires_at}
-    values |= {"max_attempts": max_attempts, "priority": priority, "dedupe_period": period, "result_ttl": result}
+    values |= {
+        "expires_after_start": after_start,
+        "max_attempts": max_attempts,
+        "priority": priority,
+        "dedupe_period": period,
+        "result_ttl": result,
+    }
     return FORMATS["OPTIONS"].pack(
         {**values, "events": events, "group_weight": weight, "dedupe_key": key, "batch": batch, "group": group}
     )

@@ -25,7 +25,7 @@ NUMBERED_KEYS = {
 GIFT = 2
 OUT, AWAKE, LEASED, STOPPING, MINUTE_MS = 0, -1, 0, 3, 60_000
 DEFAULT, COMPLETE, CLOSED, RATE_LIMITED = "50", 2, 2, 4
-HAS_OPTIONS, IS_LARGE = 1, 2
+HAS_OPTIONS, IS_LARGE = 1, 4
 
 
 def unpack_queue(packed: bytes | None) -> Any:
@@ -250,7 +250,8 @@ class Keyspace:
         for id, run in self.runs.items():
             assert id in self.records
             assert id not in self.dead
-            assert 1 <= run.attempt <= run.max_attempts + run.uncounted_attempts, id
+            assert run.attempt >= 1, id
+            assert run.attempt <= run.max_attempts + run.uncounted_attempts or run.max_attempts == 0, id
             assert self.tags[run.tag] == self.headers[id].tenant
             assert run.lease <= self.queue.last_lease
             assert run.bytes == self.size(id)

@@ -40,7 +40,7 @@ SPANS = [1, 2, 50, LEASE - 1, LEASE, LEASE + 1]
 SETTINGS: dict[str, list[int]] = {
     "share": [0, 1],
     "lease_ms": [LEASE, LEASE, 100],
-    "max_attempts": [3, 2, 1],
+    "max_attempts": [3, 2, 1, 0],
     "retry_base_ms": [1, 100],
     "retry_cap_ms": [150, 1],
     "dead_keep_ms": [10**6, LEASE, 14 * 86_400_000],
@@ -65,7 +65,8 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "start_at": st.sampled_from([-5, 0, 1, 50, LEASE]),
         "expires_in": st.sampled_from(SPANS),
         "expires_at": st.sampled_from([-5, 0, 1, 51, LEASE + 1]),
-        "max_attempts": st.sampled_from([1, 2]),
+        "after_start": st.sampled_from(SPANS),
+        "max_attempts": st.sampled_from([1, 2, 0]),
         "priority": st.sampled_from([0, 50, 99]),
         "key": st.sampled_from(["k1", "k2"]),
         "period": st.sampled_from([1, 50, LEASE]),
@@ -108,6 +109,7 @@ TEMPLATES: list[dict[str, Any]] = [
     {},
     {"expires_in": 50, "max_attempts": 2, "priority": 0, "events": 1},
     {"key": "k1"},
+    {"after_start": LEASE},
     {"key": "k2", "period": LEASE, "result": LEASE},
 ]
 WEIGHTS_OF_STEPS = [10, 8, 10, 8, 4, 4, 2, 2, 3, 3, 2, 5, 2, 5, 2, 2]
@@ -249,12 +251,14 @@ class QueueMachine(RuleBasedStateMachine):
         assert known or len(leases) <= limit
         for (id, attempt, max_attempts), record in zip(leases, reply[HEAD + 3 :: 4], strict=True):
             header = unpack("HEADER", record)
-            self.same(len(record) - header.end, self.model.records[id].size)
+            task = self.model.records[id]
+            self.same(len(record) - header.end, task.size)
+            self.same((header.start_at, header.expires_at), (task.start_at, task.expires_at))
             if known:
                 continue
             assert header.start_at <= self.latest, "delivered before its start"  # by the clock that let it in
             assert header.expires_at == 0 or reply[0] < header.expires_at, "delivered after its end"
-            assert attempt <= max_attempts
+            assert attempt <= max_attempts or max_attempts == 0
             assert attempt == self.lives.get(id, 0) + 1 or id not in IDS, "attempts go up one by one"
             self.lives[id] = attempt
             self.given.append((id, number))
@@ -395,11 +399,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.configure(self.now, **{name: value})
 
     @rule(
-        field=st.sampled_from(FIELDS), after=st.sampled_from(AFTER), misfire=st.integers(0, 1), choice=st.integers(0, 7)
+        field=st.sampled_from(FIELDS), after=st.sampled_from(AFTER), misfire=st.integers(0, 1), choice=st.integers(0, 9)
     )
     def schedule(self, field: str, after: int, misfire: int, choice: int) -> None:
         """Create a schedule, change it, or say the same again; with `after` 0 it comes back to the fire that it had."""
-        timing, template = (b"one", b"two")[choice // 4], TEMPLATES[choice % 4]
+        timing, template = (b"one", b"two")[choice // 5], TEMPLATES[choice % 5]
         known = self.model.schedules.get(field)
         next_at = known.last_fired_at if known and known.last_fired_at and not after else self.now + after
         packed = packed_template(**template)
@@ -560,8 +564,11 @@ class Walk:
     def window(self) -> dict[str, Any]:
         """Choose a window, or none."""
         choose = self.random.choice
-        starts, ends = {"delay": choose(SPANS)}, {"expires_in": choose(SPANS), "max_attempts": choose([1, 2])}
-        window = choose([{}, {}, starts, ends, starts | ends, {"expires_at": choose([-5, 0, 1, 51])}])
+        starts, ends = {"delay": choose(SPANS)}, {"expires_in": choose(SPANS), "max_attempts": choose([1, 2, 0])}
+        after = {"after_start": choose([2, LEASE])}
+        window = choose(
+            [{}, {}, starts, ends, starts | ends, {"expires_at": choose([-5, 0, 1, 51])}, after, starts | after]
+        )
         extras = {
             "priority": choose([0, 0, 50, 99]),
             "key": choose(["", "k1", "k2"]),
@@ -620,7 +627,7 @@ class Walk:
                 m.set_limits(name=choose(["", *NAMES]), limit=limit, choice=self.random.randrange(6))
             case 12:
                 m.schedule(
-                    field=choose(FIELDS), after=choose(AFTER), misfire=choose([0, 1]), choice=self.random.randrange(8)
+                    field=choose(FIELDS), after=choose(AFTER), misfire=choose([0, 1]), choice=self.random.randrange(10)
                 )
             case 13:
                 chosen = [(choose([0, 1, 2, 3, 5]), choose(AFTER)) for _ in range(choose([1, 2, 3]))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from .calls import START, Queue, options, refused, snapshot, unpack, writes
@@ -86,6 +88,26 @@ def test_the_record_keeps_the_window_the_tenant_and_the_payload(queue: Queue) ->
     assert (header.version, header.max_attempts, header.enqueued_at) == (1, 7, START)
     assert (header.start_at, header.expires_at, header.tenant) == (0, START + 900, "ada")
     assert record[header.end :] == b"\x00\xffpayload"
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [({}, 100), ({"delay": 50}, 150), ({"start_at": START + 70}, 170), ({"start_at": START - 30}, 70)]
+)
+def test_an_end_may_count_from_the_start(queue: Queue, start: dict[str, Any], end: int) -> None:
+    assert queue.enqueue("ada", "a", after_start=100, **start) == ["ok"]
+    queue.advance(end - 1)
+    queue.tick()
+    lease = queue.claim()[0]
+    assert unpack("HEADER", lease.record).expires_at == START + end
+    queue.end("release", lease)
+    queue.advance(1)
+    assert queue.claim() == []
+    assert queue.dead()[0].reason == "expired"
+
+
+def test_a_start_so_long_ago_that_the_window_is_over_is_refused(queue: Queue) -> None:
+    assert queue.enqueue("ada", "a", "b", after_start=100, start_at=START - 100) == ["expired", "expired"]
+    assert queue.enqueue("ada", "a", after_start=100, start_at=START - 99) == ["ok"]
 
 
 def test_max_attempts_is_the_queues_unless_the_task_says_otherwise(queue: Queue) -> None:

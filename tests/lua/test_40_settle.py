@@ -75,6 +75,62 @@ def test_nack_of_the_last_attempt_is_a_dead_letter_that_is_exhausted(queue: Queu
     assert queue.state("a") == "dead"
 
 
+def test_a_task_without_a_limit_of_attempts_stays_until_its_handler_is_done(queue: Queue) -> None:
+    queue.configure(max_attempts=2)
+    queue.enqueue("ada", "a", max_attempts=0)
+    for attempt in range(1, 26):
+        lease = queue.claim()[0]
+        assert (lease.id, lease.attempt, lease.max_attempts) == ("a", attempt, 0)
+        queue.end(("nack", "reap", "release")[attempt % 3], lease, 0)
+    assert queue.dead() == []
+    queue.end("ack", queue.claim()[0])
+    assert queue.state("a") == "done"
+
+
+def test_a_queue_without_a_limit_of_attempts_gives_it_to_new_tasks_only(queue: Queue) -> None:
+    queue.configure(max_attempts=1)
+    queue.enqueue("ada", "old")
+    queue.configure(max_attempts=0)
+    queue.enqueue("ada", "new", priority=3)
+    queue.enqueue("ada", "own", max_attempts=1)
+    for lease in queue.claim(3):
+        queue.end("nack", lease, 0)
+    assert [letter.id for letter in queue.dead()] == ["old", "own"]
+    assert [lease.max_attempts for lease in queue.claim(3)] == [0]
+
+
+@pytest.mark.parametrize("drawn", [0.0, 0.999])
+def test_the_backoff_of_a_task_without_a_limit_stays_bounded(queue: Queue, drawn: float) -> None:
+    queue.configure(retry_base_ms=1, retry_cap_ms=5)
+    queue.enqueue("ada", "a", max_attempts=0)
+    for _ in range(1100):
+        lease = queue.claim()[0]
+        assert queue.call("settle", "nack", "a", lease.lease, "", "", random_values=struct.pack("<d", drawn)) == [b"ok"]
+        assert 1 <= queue.tasks("a")[0].at - queue.now <= 5
+        queue.advance(5)
+        queue.tick()
+
+
+@pytest.mark.parametrize("end", ["reject", "expire", "cancel"])
+def test_a_task_without_a_limit_ends_by_all_else_and_is_replayed_without_one(queue: Queue, end: str) -> None:
+    queue.enqueue("ada", "a", max_attempts=0, expires_in=1000)
+    lease = queue.claim()[0]
+    if end == "reject":
+        queue.end("reject", lease, "", "bad")
+    else:
+        queue.end("release", lease)
+    if end == "expire":
+        queue.advance(1000)
+        queue.tick()
+    elif end == "cancel":
+        queue.cancel("a")
+        assert queue.state("a") == "cancelled"
+        return
+    assert [letter.reason for letter in queue.dead()] == ["rejected" if end == "reject" else "expired"]
+    assert queue.call("replay", "a") == [b"ok"]
+    assert [(lease.attempt, lease.max_attempts) for lease in queue.claim()] == [(2, 0)]
+
+
 def test_reject_is_a_dead_letter_at_once(queue: Queue) -> None:
     queue.end("reject", leased(queue), "", "bad address")
     assert queue.dead()[0][2:] == ("rejected", 1, START, "bad address")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from .calls import LEASE_MS, Queue, snapshot, unpack
+from .calls import LEASE_MS, START, Queue, snapshot, unpack
 
 
 def test_a_waiting_task_that_is_cancelled_never_runs(queue: Queue) -> None:
@@ -113,6 +115,66 @@ def test_a_moved_start_is_the_one_that_the_worker_is_told(queue: Queue) -> None:
     queue.advance(5)
     queue.tick()
     assert unpack("HEADER", queue.claim()[0].record).start_at == queue.now
+
+
+def window_of(queue: Queue, id: str = "a") -> tuple[float, float]:
+    """Return a task's start and end, less the time."""
+    record: Any = queue.client.hget(queue.key("tasks"), id)
+    header = unpack("HEADER", record)
+    return header.start_at - queue.now, header.expires_at - queue.now
+
+
+@pytest.mark.parametrize("start", [{}, {"delay": 500}, {"start_at": START + 300}])
+def test_an_end_that_counts_from_the_start_moves_with_it(queue: Queue, start: dict[str, Any]) -> None:
+    queue.enqueue("ada", "a", after_start=100, payload=b"x" * 5000, **start)
+    assert queue.reschedule("a", delay=2000) == ["ok"]
+    assert window_of(queue) == (2000, 2100)
+    queue.advance(1000)
+    assert queue.reschedule("a", start_at=queue.now + 50) == ["ok"]
+    assert window_of(queue) == (50, 150)
+    assert queue.reschedule("a") == ["ok"]
+    assert window_of(queue) == (0, 100)
+    assert queue.reschedule("a", delay=10) == ["ok"]
+    assert window_of(queue) == (10, 110)
+    queue.advance(110)
+    queue.tick()
+    assert queue.dead()[0].reason == "expired"
+
+
+def test_an_end_that_counts_from_the_start_is_kept_by_a_task_that_is_ready_now(queue: Queue) -> None:
+    queue.enqueue("ada", "a", "b", after_start=100)
+    queue.advance(60)
+    assert queue.reschedule("a") == ["ok"]
+    assert window_of(queue) == (-queue.now, 40)
+    assert queue.peek("ada") == ["a", "b"]
+
+
+def test_a_window_that_is_over_does_not_move(queue: Queue) -> None:
+    queue.enqueue("ada", "a", after_start=100)
+    queue.advance(100)
+    assert queue.reschedule("a", delay=10) == ["expired"]
+
+
+def test_a_retry_leaves_the_window_and_a_later_start_moves_it(queue: Queue) -> None:
+    queue.enqueue("ada", "a", after_start=1000, max_attempts=0)
+    queue.end("nack", queue.claim()[0], 500)
+    assert window_of(queue) == (-queue.now, 1000)
+    assert queue.reschedule("a", delay=1500) == ["ok"]
+    queue.advance(1500)
+    queue.tick()
+    queue.end("nack", queue.claim()[0], 999)
+    queue.advance(1000)
+    queue.tick()
+    assert queue.dead()[0][2:4] == ("expired", 2)
+
+
+def test_a_replayed_task_whose_window_was_dropped_has_none_when_it_is_moved(queue: Queue) -> None:
+    queue.enqueue("ada", "a", after_start=100)
+    queue.advance(100)
+    queue.tick()
+    assert queue.call("replay", "a") == [b"ok"]
+    assert queue.reschedule("a", delay=10) == ["ok"]
+    assert window_of(queue) == (10, -queue.now)
 
 
 def test_peek_passes_over_tombstones_and_takes_nothing(queue: Queue) -> None:

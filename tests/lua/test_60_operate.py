@@ -9,7 +9,7 @@ from .calls import LEASE_MS, START, Queue, refused, snapshot
 SETTINGS = {
     "share": (0, 1),
     "lease_ms": (100, 86_400_000),
-    "max_attempts": (1, 1000),
+    "max_attempts": (0, 1000),
     "retry_base_ms": (1, 86_400_000),
     "retry_cap_ms": (1, 604_800_000),
     "dead_keep_ms": (1000, 31_536_000_000),

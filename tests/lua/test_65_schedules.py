@@ -60,6 +60,19 @@ def test_a_fire_enqueues_the_task_with_the_time_of_the_fire(queue: Queue) -> Non
     assert queue.queue_state()["enqueued"] == queue.tenant("ada").leased == 1
 
 
+def test_the_end_of_a_fires_task_may_count_from_the_time_of_the_fire(queue: Queue) -> None:
+    schedule(queue, misfire=1, task=template(b"1", after_start=9000))
+    queue.advance(HOUR + 5)
+    assert fire(queue) == "ok"
+    header = unpack("HEADER", queue.claim(5)[0].record)
+    assert (header.start_at, header.expires_at) == (START + HOUR, START + HOUR + 9000)
+    fires_at = next_of(queue)
+    queue.advance(HOUR + 9000)
+    assert fire(queue) == "expired", "it is made up for when its window is over"
+    assert (queue.queue_state()["ready"], last_of(queue)) == (0, START + HOUR)
+    assert next_of(queue) > fires_at
+
+
 def test_a_fires_task_may_ask_for_what_any_task_may(queue: Queue) -> None:
     schedule(queue, task=template(b'"urgent"', priority=0, result=5000))
     queue.enqueue("ada", "usual")

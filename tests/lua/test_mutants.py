@@ -136,8 +136,8 @@ MUTANTS = [
     Mutant("options outlive their task", "  redis.call('HDEL', key(call, 'task_options'), id)\n", ""),
     Mutant(
         "a moved task stays where it was",
-        "    places.take_out(call, t, id)\n    records.change_window",
-        "    records.change_window",
+        "  places.take_out(call, t, id)\n  records.change_window",
+        "  records.change_window",
     ),
     Mutant("a late owner is told gone", "and lease.state == leases.SETTLED and 'gone'", "and 'gone'"),
     Mutant("a claim takes one too many", "picks.round(call, limit - #claim.ids)", "picks.round(call, limit + 1)"),
@@ -488,6 +488,17 @@ MUTANTS = [
         "run.attempt - run.uncounted_attempts >= run.max_attempts",
         "run.attempt - run.uncounted_attempts >= run.max_attempts - 1",
     ),
+    Mutant(
+        "a task without a limit of attempts dies of them",
+        "return run.max_attempts > 0 and run.attempt",
+        "return run.attempt",
+    ),
+    Mutant("a limit of 0 is the queue's", "if o.max_attempts < 0 then", "if o.max_attempts <= 0 then"),
+    Mutant(
+        "releases give a task without a limit one",
+        "return run.max_attempts > 0 and run.max_attempts + run.uncounted_attempts or 0",
+        "return run.max_attempts + run.uncounted_attempts",
+    ),
     Mutant("release is not uncounted_attempts", "  run.uncounted_attempts = run.uncounted_attempts + 1\n", ""),
     Mutant(
         "release goes to the end",
@@ -582,17 +593,50 @@ MUTANTS = [
     Mutant("a fire is missed too soon", "call.now - due_at <= LATE_MS", "call.now - due_at < LATE_MS / 2"),
     Mutant(
         "a fire forgets its window",
-        "due_at, expires_at, max_attempts, asked, period)\n  if outcome",
-        "due_at, 0, max_attempts, asked, period)\n  if outcome",
+        "due_at, expires_at, max_attempts, asked, period,\n    moves)\n  if outcome",
+        "due_at, 0, max_attempts, asked, period,\n    moves)\n  if outcome",
     ),
     Mutant(
         "a fire forgets its attempts",
-        "due_at, expires_at, max_attempts, asked, period)\n  if outcome",
-        "due_at, expires_at, call.queue.max_attempts, asked, period)\n  if outcome",
+        "due_at, expires_at, max_attempts, asked, period,\n    moves)\n  if outcome",
+        "due_at, expires_at, call.queue.max_attempts, asked, period,\n    moves)\n  if outcome",
     ),
     Mutant(
-        "a fire asks for nothing", "max_attempts, asked, period)\n  if outcome", "max_attempts, PLAIN, 0)\n  if outcome"
+        "a fire asks for nothing",
+        "max_attempts, asked, period,\n    moves)\n  if outcome",
+        "max_attempts, PLAIN, 0,\n    moves)\n  if outcome",
     ),
+    Mutant(
+        "an end after the start counts from the fire's enqueue",
+        "(o.start_at > 0 and o.start_at or call.now) + o.expires_after_start",
+        "(due_at and call.now or o.start_at > 0 and o.start_at or call.now) + o.expires_after_start",
+    ),
+    Mutant(
+        "an end after the start counts from the enqueue",
+        "(o.start_at > 0 and o.start_at or call.now) + o.expires_after_start",
+        "call.now + o.expires_after_start",
+    ),
+    Mutant(
+        "an end stays when its start moves",
+        "return header.expires_at > 0 and header.features % IS_LARGE >= END_MOVES",
+        "return false",
+    ),
+    Mutant(
+        "every end moves with its start",
+        "return header.expires_at > 0 and header.features % IS_LARGE >= END_MOVES",
+        "return header.expires_at > 0",
+    ),
+    Mutant(
+        "a window that was dropped comes back when its start moves",
+        "return header.expires_at > 0 and header.features % IS_LARGE >= END_MOVES",
+        "return header.features % IS_LARGE >= END_MOVES",
+    ),
+    Mutant(
+        "a moved end is not watched",
+        "    redis.call('ZADD', key(call, 'expiring'), expires_at, id)\n  end\n  places",
+        "  end\n  places",
+    ),
+    Mutant("a moved start is forgotten", "    start_at = starts_at  -- its end counts from it\n", ""),
     Mutant("a duplicate counts as fired", "if outcome == 'ok' then s.last_fired_at", "if true then s.last_fired_at"),
     Mutant(
         "a schedule's known id is enqueued again",

@@ -11,7 +11,14 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 
 from fairq.model.batches import MAX_CALLBACK_BYTES, MAX_RUNNING
-from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES, MAX_SPAN_MS, MAX_TIME_MS
+from fairq.model.checks import (
+    DEFAULT_PAYLOAD_BYTES,
+    MAX_BATCH,
+    MAX_ERROR_CHARS,
+    MAX_INLINE_BYTES,
+    MAX_SPAN_MS,
+    MAX_TIME_MS,
+)
 from fairq.model.events import MAX_EVENT_ID
 from fairq.model.limits import LIMIT_RANGES
 from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS
@@ -137,7 +144,8 @@ BATCHES = {"batch", "close_batch", "cancel_batch"}
 ON_SCHEDULES = {"schedule", "unschedule", "pause_schedule", "resume_schedule", "schedules"}
 NAMING = {verb for verb in OF_OPERATORS if "tenant" in REQUESTS[verb].__annotations__}
 TASK_RANGES = {
-    "delay_ms": SPAN, "start_at_ms": MOMENT, "expires_in_ms": SPAN, "expires_at_ms": MOMENT, "max_attempts": (-1, 1001),
+    "delay_ms": SPAN, "start_at_ms": MOMENT, "expires_in_ms": SPAN, "expires_at_ms": MOMENT,
+    "expires_after_start_ms": SPAN, "max_attempts": (-1, 1001),
     "priority": (-1, 100), "result_ttl_ms": SPAN, "dedupe_key": ("k" * 256, "é" * 128, "a\nb", "\x00"),
     "group": ("g" * 129, "é" * 65, "a\nb", "\x00"), "group_weight": (0, -1, 0.0009, 10_000.1, 1e308),
 }  # fmt: skip
@@ -174,7 +182,7 @@ RULES = [
         "too_large",
     ),
     Rule({"enqueue"}, "tasks.id", TASK_IDS),
-    Rule({"enqueue"}, "tasks.payload", ("x" * (MAX_PAYLOAD_BYTES - 1),), "too_large"),
+    Rule({"enqueue"}, "tasks.payload", ("x" * (DEFAULT_PAYLOAD_BYTES - 1),), "too_large"),
     *(Rule({"enqueue"}, f"tasks.{name}", values) for name, values in TASK_RANGES.items()),
     Rule({"enqueue"}, "tasks.start_at_ms", (Together(delay_ms=1, start_at_ms=1),)),
     Rule({"enqueue"}, "tasks.expires_at_ms", (

@@ -21,6 +21,7 @@ from fairq.server.net.connection import (
     END_S,
     ENDS_AT_ONCE,
     LONG_TEXT_S,
+    MAX_HELD_BYTES,
     MAX_LONG_ANSWERS,
     MAX_REQUESTS,
     MAX_TENANT_REQUESTS,
@@ -30,7 +31,7 @@ from fairq.server.net.connection import (
     Connection,
 )
 from fairq.transport import PIECE_BYTES, Transport
-from fairq.wire.messages import Role, State
+from fairq.wire.messages import TIMEOUT_S, Role, State
 from fairq.wire.server_session import ServerSession
 from fairq.wire.websocket import WebSocket
 from tests.frames import read_frame
@@ -119,6 +120,50 @@ async def test_nothing_is_read_while_too_much_waits_to_be_sent(autojump_clock: t
     with trio.move_on_after(3):
         await connected(client, "x" * (MAX_UNREAD_BYTES // 4)).run()
     assert len(client.got) == 40
+
+
+async def test_no_more_is_read_while_requests_without_an_answer_hold_too_many_bytes(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    begun, answer = [], trio.Event()
+
+    async def handle_request(_: Connection, request: Any) -> dict[str, Any]:
+        begun.append(request.ref)
+        await answer.wait()
+        return {}
+
+    long = (MAX_HELD_BYTES >> 3) + 1
+    client = SlowClient(0.0, [text + " " * long for text in ask(20)])
+    connection = connected(client)
+    connection.handle_request = handle_request
+    with trio.move_on_after(3):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            await trio.sleep(1)
+            assert begun == list(range(1, 9))
+            answer.set()
+    assert sorted(begun) == list(range(1, 21))
+    assert len(client.got) == 20
+
+
+async def test_a_long_message_that_moves_keeps_its_connection(autojump_clock: trio.testing.MockClock) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    connection = connected(SlowClient(0.0, []))
+    connection.transport.stream = ours  # type: ignore[assignment]
+    message = Frame(Opcode.TEXT, (ask(1)[0] + " " * (10 * PIECE_BYTES)).encode()).serialize(mask=True)
+    with trio.move_on_after(1_000):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            for start in range(0, len(message), PIECE_BYTES):
+                await theirs.send_all(message[start : start + PIECE_BYTES])
+                await trio.sleep(TIMEOUT_S - 1)
+            assert connection.requests == 0
+            assert connection.session.last_received_at > 10 * (TIMEOUT_S - 1) - 1
+            assert not connection.session.is_timed_out
+            await theirs.send_all(message[:1_000])
+            await trio.sleep(TIMEOUT_S + 1)
+            assert connection.session.is_timed_out, "it has stopped half way"
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_worker_that_takes_nothing_is_given_no_more_until_it_does(

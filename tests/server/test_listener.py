@@ -179,7 +179,7 @@ async def test_a_binary_message_is_an_error_and_the_connection_lives(served: Ser
 
 async def test_an_oversized_message_is_closed_with_1009_and_its_socket_freed(server_store: str) -> None:
     with trio.fail_after(30):
-        async with running(server_store, max_message_bytes=65_536) as served:
+        async with running(server_store, max_payload_bytes=65_536, max_message_bytes=68_000) as served:
             await check_healthy(served)
             await trio.testing.wait_all_tasks_blocked(0.05)
             gc.collect()

@@ -12,7 +12,7 @@ from fairq.model.tasks import MAX_RESULT_BYTES, NewTask, Settlement, TaskState
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.store import Store
-from fairq.wire.messages import MAX_MESSAGE_BYTES, MAX_WAITING
+from fairq.wire.messages import MAX_WAITING, MESSAGE_BYTES
 from tests.store.waiting import wait_until
 
 from .harness import Raw, Refused, raw, tenant
@@ -143,7 +143,7 @@ async def test_long_results_come_in_several_frames_and_none_is_left_out(served: 
                 frames.append(await ada.receive())
     sizes = [sum(len(row["result"]) for row in frame.get("tasks") or frame["body"]["tasks"]) for frame in frames]
     assert sum(sizes) == 20 * (MAX_RESULT_BYTES - 2)
-    assert max(sizes) < MAX_MESSAGE_BYTES
+    assert max(sizes) < MESSAGE_BYTES
 
 
 async def test_a_server_that_stops_tells_what_it_knows_first(served: Served) -> None:

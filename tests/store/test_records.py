@@ -37,7 +37,7 @@ def tasks(draw: st.DrawFn) -> NewTask:
         start_at_ms=start_at_ms,
         expires_in_ms=expires_in_ms,
         expires_at_ms=expires_at_ms,
-        max_attempts=draw(st.integers(0, 1_000)),
+        max_attempts=draw(st.none() | st.integers(0, 1_000)),
     )
 
 
@@ -56,15 +56,15 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
         redis_client.fcall(library.function_name("claim"), 1, prefix, NOW_MS, random_values, "w", 1)
     )
     expires_at_ms = NOW_MS + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
+    attempts = 5 if task.max_attempts is None else task.max_attempts
     assert lease == (
-        task.id, FIRST_LEASE, 1, task.max_attempts or 5, tenant, NOW_MS, task.start_at_ms, expires_at_ms, task.payload,
-        False,
+        task.id, FIRST_LEASE, 1, attempts, tenant, NOW_MS, task.start_at_ms, expires_at_ms, task.payload, False,
     )  # fmt: skip
 
 
 @given(
-    times=st.tuples(SPANS, TIMES, SPANS, TIMES),
-    max_attempts=st.integers(0, 1000),
+    times=st.tuples(SPANS, TIMES, SPANS, TIMES, SPANS),
+    max_attempts=st.none() | st.integers(0, 1000),
     priority=st.integers(0, 99) | st.just(50),
     key=st.text(max_size=20),
     period=SPANS,
@@ -75,8 +75,8 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     group_weight=st.floats(0.001, 10_000),
 )
 def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
-    times: tuple[int, int, int, int],
-    max_attempts: int,
+    times: tuple[int, int, int, int, int],
+    max_attempts: int | None,
     priority: int,
     key: str,
     period: int,
@@ -88,13 +88,13 @@ def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
 ) -> None:
     given = (*times, max_attempts, priority, key, period, result_ttl, events, batch, group, group_weight)
     packed = pack_options(NewTask("x", b"", *given))
-    if given == (0, 0, 0, 0, 0, 50, "", 0, 0, False, "", "", 1):
+    if given == (0, 0, 0, 0, 0, None, 50, "", 0, 0, False, "", "", 1):
         assert packed == b""
     else:
-        fixed = (*times, max_attempts, priority, period, result_ttl, events)
-        assert struct.unpack("<ddddHBddBd", packed[:60]) == (*fixed, group_weight)
+        fixed = (*times, -1 if max_attempts is None else max_attempts, priority, period, result_ttl, events)
+        assert struct.unpack("<dddddhBddBd", packed[:68]) == (*fixed, group_weight)
         texts = (key.encode(), batch.encode(), group.encode())
-        assert packed[60:] == b"".join(bytes([len(text)]) + text for text in texts)
+        assert packed[68:] == b"".join(bytes([len(text)]) + text for text in texts)
 
 
 @given(task=tasks(), priority=st.integers(0, 99), key=st.text(max_size=20), period=SPANS, result_ttl=SPANS)
@@ -103,7 +103,7 @@ def test_a_schedules_task_is_read_as_it_was_packed(
 ) -> None:
     asked = {"priority": priority, "dedupe_key": key, "dedupe_period_ms": period, "result_ttl_ms": result_ttl}
     asked["events"] = bool(priority % 2)
-    plain = {"expires_in_ms": task.expires_in_ms, "max_attempts": task.max_attempts}
+    plain = {"expires_in_ms": task.expires_in_ms, "max_attempts": task.max_attempts, "expires_after_start_ms": period}
     timing = Timing("0 3 * * *", "UTC")
     head = struct.pack("<BBBdd", 1, 0, 1, NOW_MS, 0) + pack_timing(timing)
     for options in ({}, plain, asked, plain | asked):

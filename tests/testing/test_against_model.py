@@ -24,6 +24,7 @@ ENQUEUE = st.tuples(
             "priority": st.sampled_from([0, 50, 99]),
             "key": st.sampled_from(["a", "b"]),
             "period": MS,
+            "after_start": MS,
             "result": MS,
             "events": st.booleans(),
         },
@@ -58,9 +59,9 @@ class Pair:
         """Enqueue a task, perhaps one whose id is known."""
         id = f"ada/{number}"
         task = NewTask(
-            id, b"null", options["delay"], 0, options["expires_in"], 0, options["max_attempts"],
-            options.get("priority", 50), options.get("key", ""), options.get("period", 0), options.get("result", 0),
-            options.get("events", False),
+            id, b"null", options["delay"], 0, options["expires_in"], 0, options.get("after_start", 0),
+            options["max_attempts"], options.get("priority", 50), options.get("key", ""), options.get("period", 0),
+            options.get("result", 0), options.get("events", False),
         )  # fmt: skip
         theirs = self.model.enqueue(self.now, "ada", [(id, {**options})])
         assert [self.memory.enqueue(self.now, "ada", task)] == theirs

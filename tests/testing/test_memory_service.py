@@ -330,7 +330,7 @@ async def test_a_handler_that_exits_has_failed() -> None:
         ({"id": "a b"}, BadRequest, "id"),
         ({"delay": -1}, BadRequest, "delay"),
         ({"expires_at": 1.0}, BadRequest, "expires_at"),
-        ({"max_attempts": 0}, BadRequest, "max_attempts"),
+        ({"max_attempts": -1}, BadRequest, "max_attempts"),
     ],
 )
 async def test_mistakes_are_told_as_the_client_tells_them(
@@ -347,7 +347,7 @@ async def test_mistakes_are_told_as_the_client_tells_them(
     [
         ({"tenant": "Ada"}, "tenant"),
         ({"settings": {"Emails": {"max_attempts": 1}}}, "queue"),
-        ({"settings": {"emails": {"max_attempts": 0}}}, "max_attempts"),
+        ({"settings": {"emails": {"max_attempts": -1}}}, "max_attempts"),
         ({"settings": {"emails": {"speed": 1}}}, "speed"),
     ],
 )

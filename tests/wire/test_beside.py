@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairq.errors import BadFrame, FairqError
-from fairq.model.checks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
+from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES
 from fairq.model.tasks import Lease, NewTask
 from fairq.wire import messages as wire
 from fairq.wire.beside import Unreadable
@@ -91,7 +91,7 @@ BINARY = {
     "negative": (enqueue(-1) + b"\n", "bad_request", "payload_bytes"),
     "not a number": (enqueue("70000") + b"\n" + b"x" * 70_000, "bad_request", "payload_bytes"),
     "true": (enqueue(True) + b"\nx", "bad_request", "payload_bytes"),
-    "too long": (enqueue(MAX_PAYLOAD_BYTES + 1) + b"\n" + b"x" * (MAX_PAYLOAD_BYTES + 1), "too_large", "payload"),
+    "too long": (enqueue(1 + DEFAULT_PAYLOAD_BYTES) + b"\nx" + b"x" * DEFAULT_PAYLOAD_BYTES, "too_large", "payload"),
     "enormous": (enqueue(1 << 52) + b"\n" + b"x", "too_large", "payload"),
     "of another frame": (SETTLE + b"\n" + b"x" * 70_000, "bad_frame", None),
     "twice": (TWICE + b"\n" + b"x" * 70_000, "bad_request", "payload_bytes"),

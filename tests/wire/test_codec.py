@@ -240,6 +240,16 @@ REFUSED: dict[str, tuple[str, str, str | None]] = {
     "1001 attempts": (task(max_attempts=1001), "bad_request", "max_attempts"),
     "delay and start": (task(delay_ms=1, start_at_ms=1), "bad_request", "start_at_ms"),
     "two ends": (task(expires_in_ms=1, expires_at_ms=1), "bad_request", "expires_at_ms"),
+    "two ends, one after the start": (
+        task(expires_in_ms=1, expires_after_start_ms=1),
+        "bad_request",
+        "expires_after_start_ms",
+    ),
+    "a time and an end after the start": (
+        task(expires_at_ms=1, expires_after_start_ms=1),
+        "bad_request",
+        "expires_after_start_ms",
+    ),
     "start after the end": (task(start_at_ms=6, expires_at_ms=5), "bad_request", "expires_at_ms"),
     "start at the end": (task(start_at_ms=5, expires_at_ms=5), "bad_request", "expires_at_ms"),
     "delay past the end": (task(delay_ms=5, expires_in_ms=5), "bad_request", "expires_in_ms"),

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from fairq.errors import BadRequest, FairqError, TooMany
-from fairq.model.checks import MAX_PAYLOAD_BYTES
+from fairq.model.checks import DEFAULT_PAYLOAD_BYTES
 from fairq.model.tasks import Lease
 from fairq.wire.codec import decode_client
-from fairq.wire.messages import CLIENT_FRAMES, MAX_MESSAGE_BYTES, Role, State, Welcome
+from fairq.wire.messages import CLIENT_FRAMES, MESSAGE_BYTES, Role, State, Welcome
 from fairq.wire.server_session import ServerSession
 from tests.frames import read_frame
 
@@ -39,7 +39,7 @@ def test_the_welcome_says_what_there_is_to_say() -> None:
     assert sent(session) == [
         {
             "type": "welcome", "role": "tenant", "server": "fairq/1", "session": "abc", "max_batch": 500,
-            "max_message_bytes": 1 << 20, "tenant": "acme",
+            "max_message_bytes": 1 << 20, "max_payload_bytes": 1 << 20, "tenant": "acme",
         }
     ]  # fmt: skip
 
@@ -117,9 +117,9 @@ def test_draining_is_said_once_and_ends_the_pushes() -> None:
 
 def test_pushes_of_long_payloads_are_split_so_that_clients_can_take_them() -> None:
     session = worker()
-    longest = b'"' + b"x" * (MAX_PAYLOAD_BYTES - 2) + b'"'
+    longest = b'"' + b"x" * (DEFAULT_PAYLOAD_BYTES - 2) + b'"'
     session.push("q", 1000, leases(*"abcdefg", payload=longest))
     texts = session.outgoing(1.0)
-    assert all(len(text) <= MAX_MESSAGE_BYTES for text in texts)
+    assert all(len(text) <= MESSAGE_BYTES for text in texts)
     assert [task["id"] for text in texts for task in read_frame(text)["tasks"]] == list("abcdefg")
     assert len(texts) == 7

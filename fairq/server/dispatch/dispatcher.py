@@ -34,6 +34,7 @@ log = structlog.get_logger("fairq.server")
 _RETRY_S = 0.25
 _EMPTY_S = 1.0  # how long `is_empty` waits for a claim
 CLAIM_TASKS = 150
+_WARN_EVERY = 10  # attempts of a task without a limit of them
 PACE_S, MAX_PACE_S = 0.001, 0.05
 
 
@@ -215,6 +216,7 @@ class Dispatcher:
                 self.ticker.tick_within(self.queue, claim.tick_in_ms)
             if claim.leases:
                 self.ticker.tick_within(self.queue, claim.lease_ms)
+                _warn_of_endless(self.queue, claim.leases)
                 await self._hand_out(claim.leases, claim.lease_ms, shares)
             if called and not self._is_empty:
                 await self.pass_on()
@@ -304,6 +306,13 @@ class Dispatcher:
             self.stop(id)
         if unplaced:
             await give_back(self.store, self.queue, [(each.id, each.lease, 0) for each in unplaced], "release")
+
+
+def _warn_of_endless(queue: str, leases: Sequence[Lease]) -> None:
+    """Warn of tasks without a limit of attempts at each tenth of them: nothing else ends them, and none is buried."""
+    for lease in leases:
+        if not lease.max_attempts and lease.attempt % _WARN_EVERY == 0:
+            log.warning("a task without a limit of attempts goes on", queue=queue, task=lease.id, attempt=lease.attempt)
 
 
 async def give_back(store: Store, queue: str, leases: Sequence[tuple[str, int, int]], action: Action) -> None:

@@ -20,7 +20,7 @@ from fairq.model.tasks import Lease
 from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.server.net.admission import Usage
 from fairq.server.net.auth import Identity
-from fairq.transport import Disconnected, Transport
+from fairq.transport import PIECE_BYTES, Disconnected, Transport
 from fairq.turns import Gate
 from fairq.wire.beside import Message
 from fairq.wire.messages import (
@@ -46,6 +46,7 @@ MAX_TENANT_REQUESTS = 2_500  # over all connections of a tenant: a quarter of wh
 MAX_UNSENT_BYTES = 2 << 20  # that a worker has not taken; with more it gets no tasks
 MAX_UNREAD_BYTES = 4 << 20  # of answers that a client has not taken; with more its requests are not read
 LONG_ANSWERS = (Peek, Dead, DeadLetter, Schedules, Tenants, Workers)  # and requests that wait (request_scope.py)
+MAX_HELD_BYTES = 4 << 20  # of its requests that have no answer yet; with more, no further ones are read
 MAX_LONG_ANSWERS = 4  # made at once, and none while too many bytes are unread
 LONG_TEXT_S, RESTS = 0.004, 3  # CPU time of a long message; then the tenant rests 3 times as long as it took
 ENDS_AT_ONCE = 64  # waiting requests cancelled in one turn: thousands would block the process
@@ -79,6 +80,8 @@ class Connection:
     is_leaving: bool = False
     is_over: trio.Event = field(factory=trio.Event, init=False)  # its leases need not be kept any more
     _waits: dict[trio.CancelScope, None] = field(factory=dict, init=False)  # requests that wait
+    _held_bytes: int = field(default=0, init=False)
+    _answered: trio.Event = field(factory=trio.Event, init=False)
     _waiting: int = field(default=0, init=False)  # tasks, batches and feeds that they wait for
     _long_answers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MAX_LONG_ANSWERS), init=False)
     _sleeps_until: float = field(default=0.0, init=False)
@@ -259,6 +262,8 @@ class Connection:
         """Read messages up to a request and carry it out; another task continues to read."""
         while True:
             await self.room()
+            while self._held_bytes > MAX_HELD_BYTES:
+                await self._answered.wait()
             try:
                 message = await self.transport.receive()
             except Disconnected:
@@ -266,10 +271,12 @@ class Connection:
                 await self.ends.enter()
                 self._writing.cancel()
                 return
-            await self._wait_turn(len(message))
+            size = len(message)
+            await self._wait_turn(size)
             if self.closing:
                 continue
             request = self._take_in(message)
+            del message  # a request holds its payloads
             if request is None:
                 if self.session.has_outgoing:
                     self.wake_writer()
@@ -283,10 +290,25 @@ class Connection:
                 await self._answer(request)
                 self.wake_writer()
             else:
-                nursery.start_soon(self._read, nursery)
-                await self._answer(request)
+                with self._holding(size):
+                    nursery.start_soon(self._read, nursery)
+                    await self._answer(request)
                 self.wake_writer()
                 return
+
+    @contextmanager
+    def _holding(self, size: int) -> Iterator[None]:
+        """Count the bytes of a long request while the context lasts."""
+        if size <= PIECE_BYTES:  # also of requests that wait for something to happen
+            yield
+            return
+        self._held_bytes += size
+        try:
+            yield
+        finally:
+            self._held_bytes -= size
+            self._answered.set()
+            self._answered = trio.Event()
 
     async def _answer(self, request: Any) -> None:
         self._count(1)
@@ -306,6 +328,7 @@ class Connection:
     async def _write(self) -> None:
         """Send output that the socket did not take at once, and heartbeats, until the end."""
         while True:
+            self.session.heard(self.transport.progressed_at)
             self.session.expire(trio.current_time())
             self.account.expire(trio.current_time())
             if self.account.is_freed:

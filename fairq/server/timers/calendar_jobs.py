@@ -22,6 +22,8 @@ from fairq.store.store import Fire, Store
 
 log = structlog.get_logger("fairq.server")
 
+_NO_TASK = ("misfire", "expired", "quota_exceeded")  # outcomes of fires
+
 
 async def fire_schedules(store: Store, queue: str) -> bool:
     """Fire the schedules of a queue that are due."""
@@ -40,10 +42,10 @@ async def fire_schedules(store: Store, queue: str) -> bool:
     except FairqError as error:
         log.warning("cannot fire schedules", queue=queue, error=error.message)
         return False
-    fired, misfire, too_much = (outcomes.count(word) for word in ("ok", "misfire", "quota_exceeded"))
+    fired, *others = (outcomes.count(word) for word in ("ok", *_NO_TASK))
     duplicates = sum(outcome.startswith("duplicate") for outcome in outcomes)
-    if fired or misfire or too_much or duplicates:
-        counts = {"misfire": misfire, "duplicates": duplicates, "quota_exceeded": too_much}
+    if fired or duplicates or any(others):
+        counts = {"duplicates": duplicates, **dict(zip(_NO_TASK, others, strict=True))}
         log.info("fired", queue=queue, schedules=fired, **counts)
     return bool(fires) or not due
 
