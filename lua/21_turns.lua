@@ -10,7 +10,8 @@
 -- those that were served last, behind those that have waited since; what it did not use is lost. The weight is that of
 -- the task that is served, or comes; of loose tasks 1. So while two groups wait, what they get differs from their
 -- shares by one dispatch each, and between two dispatches of a group no more come than there are groups, weights being
--- equal.
+-- equal. Of groups that come at one turn the first goes first: a turn has a little more for who comes later, never as
+-- much as one dispatch (`ORDERS`).
 --
 -- The ids of a group stand in the sorted set `group:<tenant>:<priority>:<group>`, in order of `queue.sequence`, which
 -- counts up; those that go to the head have it with a minus sign. The turns stand in `turns:<tenant>:<priority>`: the
@@ -22,6 +23,7 @@ local turns = {}  -- what other sections call
 do
 
 local CLOCK, LOOSE = '', ':'
+local ORDERS, ORDER_STEP = 2 ^ 20, 2 ^ -34
 turns.LOOSE = LOOSE
 
 -- The group of a task that asks for this; empty: it is loose.
@@ -34,7 +36,7 @@ local function group_key(call, t, priority, group)
 end
 turns.group_key = group_key
 
--- Gives groups a turn that have none: group -> {ids, weight}; returns how many these were.
+-- Gives groups a turn that have none: {group, weight, order} each; returns how many these were.
 function turns.join(call, t, priority, groups)
   local at, joining = priorities.turns(call, t, priority), {}
   local clock = redis.call('ZSCORE', at, CLOCK)
@@ -42,28 +44,37 @@ function turns.join(call, t, priority, groups)
     clock = 0
     redis.call('ZADD', at, clock, CLOCK)
   end
-  for group, own in pairs(groups) do
-    joining[#joining + 1], joining[#joining + 2] = text(clock + 1 / own.weight), LOOSE .. group
+  for _, own in ipairs(groups) do
+    local turn = clock + 1 / own.weight + own.order % ORDERS * ORDER_STEP
+    joining[#joining + 1], joining[#joining + 2] = text(turn), LOOSE .. own.group
   end
   return redis.call('ZADD', at, 'NX', unpack(joining))
 end
 
--- Puts ids into a group.
-function turns.add_ids(call, t, priority, group, ids, is_at_head)
-  local q, entries = call.queue, {}
-  for _, id in ipairs(ids) do
-    q.sequence = q.sequence + 1
-    entries[#entries + 1], entries[#entries + 2] = text(is_at_head and -q.sequence or q.sequence), id
-  end
-  write('ZADD', group_key(call, t, priority, group), entries)
+-- The next place in the order in which tasks come to their groups.
+function turns.next_order(call)
+  call.queue.sequence = call.queue.sequence + 1
+  return call.queue.sequence
 end
 
--- Puts ready tasks into their groups: group -> {ids, weight}.
-function turns.put(call, t, priority, groups, is_at_head)
+-- Notes a ready task among those that are to be put into groups of one priority: {group, weight, order, entries} each,
+-- `entries` being scores and ids by turns.
+function turns.note(call, groups, asked, id, is_at_head)
+  local order, group = turns.next_order(call), turns.group_of(asked)
+  local own = groups[group]
+  if not own then
+    own = {group = group, weight = asked.weight, order = order, entries = {}}
+    groups[group], groups[#groups + 1] = own, own
+  end
+  own.entries[#own.entries + 1], own.entries[#own.entries + 2] = text(is_at_head and -order or order), id
+end
+
+-- Puts ready tasks into their groups.
+function turns.put(call, t, priority, groups)
   local d = accounts.details_of(call, t)
-  for group, own in pairs(groups) do
-    turns.add_ids(call, t, priority, group, own.ids, is_at_head)
-    d.grouped = d.grouped + #own.ids
+  for _, own in ipairs(groups) do
+    write('ZADD', group_key(call, t, priority, own.group), own.entries)
+    d.grouped = d.grouped + #own.entries / 2
   end
   turns.join(call, t, priority, groups)
 end

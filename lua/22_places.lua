@@ -52,14 +52,13 @@ function places.line_up(call, t, ids, push)
   local lists, groups = {}, {}
   for _, id in ipairs(ids) do
     local asked = task_options.of(call, id)
-    local priority, group = asked.priority, turns.group_of(asked)
-    if group == '' then
+    local priority = asked.priority
+    if turns.group_of(asked) == '' then
       lists[priority] = lists[priority] or {}
       table.insert(lists[priority], id)
     else
       groups[priority] = groups[priority] or {}
-      groups[priority][group] = groups[priority][group] or {ids = {}, weight = asked.weight}
-      table.insert(groups[priority][group].ids, id)
+      turns.note(call, groups[priority], asked, id, push == 'LPUSH')
     end
   end
   for priority, some in pairs(lists) do
@@ -67,7 +66,7 @@ function places.line_up(call, t, ids, push)
     priorities.open(call, t, priority)
   end
   for priority, some in pairs(groups) do
-    turns.put(call, t, priority, some, push == 'LPUSH')
+    turns.put(call, t, priority, some)
     priorities.open(call, t, priority)
   end
 end

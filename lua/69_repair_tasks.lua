@@ -123,8 +123,8 @@ end
 
 -- Sees that the group of a ready task has a turn, so that it is looked at.
 local function give_turn(call, t, asked)
-  local group = turns.group_of(asked)
-  if group ~= '' then note(call, 'turns', turns.join(call, t, asked.priority, {[group] = asked})) end
+  local own = {group = turns.group_of(asked), weight = asked.weight, order = call.queue.sequence}
+  if own.group ~= '' then note(call, 'turns', turns.join(call, t, asked.priority, {own})) end
 end
 
 -- Counts a task where it is, and says where it is to be named.

@@ -144,8 +144,9 @@ local function put_lost(call, name, id, fact, touched)
     redis.call('ZADD', key(call, 'pending:' .. fact.asked.batch), batches.score(priority, b.sequence), id)
     redis.call('HSET', key(call, 'batches'), fact.asked.batch, BATCH.pack(b))
   elseif group ~= '' then
-    turns.add_ids(call, {name = name}, priority, group, {id})
-    turns.join(call, {name = name}, priority, {[group] = asked})
+    local order = turns.next_order(call)
+    redis.call('ZADD', turns.group_key(call, {name = name}, priority, group), text(order), id)
+    turns.join(call, {name = name}, priority, {{group = group, weight = asked.weight, order = order}})
     if priority ~= DEFAULT_PRIORITY then redis.call('ZADD', key(call, 'priorities:' .. name), priority, priority) end
     sums.ready, sums.grouped = sums.ready + 1, sums.grouped + 1
   else

@@ -208,7 +208,7 @@ class Model(Scheduling):
         """Put a task that has a slot where it stands."""
         asked = self.records[id].asked
         self.sequence += asked.group != LOOSE
-        t.ready.put(id, asked, at)
+        t.ready.put(id, asked, self.sequence, at)
 
     def put_delayed(self, t: Tenant, id: str, start_at: float) -> None:
         """Let a task wait for its start."""

@@ -79,11 +79,11 @@ class ReadyTasks:
             while line.groups:
                 yield line.pop(self.asked.__getitem__)
 
-    def put(self, id: str, asked: Asked, at: int | None = None) -> None:
-        """Put a task at the end of its group, or so far from its head."""
+    def put(self, id: str, asked: Asked, order: int, at: int | None = None) -> None:
+        """Put a task at the end of its group, or so far from its head; `order` counts the tasks that come to groups."""
         line = self.lines.setdefault(asked.priority, Line())
         if asked.group:
-            line.turn.setdefault(asked.group, line.clock + 1 / asked.weight)
+            line.turn.setdefault(asked.group, line.clock + 1 / asked.weight + order % 2**20 * 2**-34)
         ids = line.groups.setdefault(asked.group, deque())
         ids.insert(len(ids) if at is None else at, id)
         self.asked[id] = asked

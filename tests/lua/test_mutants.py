@@ -429,7 +429,7 @@ MUTANTS = [
         "stand_in_line(own, member, own.clock + 1 / weight)",
         "stand_in_line(own, member, own.clock + 1)",
     ),
-    Mutant("a group begins at the clock", "text(clock + 1 / own.weight)", "text(clock)"),
+    Mutant("a group begins at the clock", "clock + 1 / own.weight + own.order", "clock + own.order"),
     Mutant(
         "an empty group keeps its turn",
         "  if redis.call('EXISTS', at) == 0 then turns.leave(call, t, priority, {LOOSE .. group}) end\n",
@@ -451,7 +451,7 @@ MUTANTS = [
         "  elseif not has_loose and turn then\n    own.gone[LOOSE] = true\n",
         "",
     ),
-    Mutant("the head of a group is its end", "text(is_at_head and -q.sequence or q.sequence)", "text(q.sequence)"),
+    Mutant("the head of a group is its end", "text(is_at_head and -order or order)", "text(order)"),
     Mutant("a batch is no group", "return asked.group ~= '' and asked.group or asked.batch", "return asked.group"),
     Mutant(
         "a priority with groups is closed",
@@ -459,9 +459,9 @@ MUTANTS = [
         "",
     ),
     Mutant(
-        "of groups with the same turn the last one to have had it is first",
-        "return turn < other_turn or turn == other_turn and precedes(member, other)",
-        "return turn < other_turn",
+        "of groups that come at one turn the last one goes first",
+        "own.order % ORDERS * ORDER_STEP",
+        "-own.order % ORDERS * ORDER_STEP",
     ),
     Mutant(
         "groups that were not read have no turn",
@@ -470,8 +470,8 @@ MUTANTS = [
     ),
     Mutant(
         "a group that is put back into has no priority",
-        "    turns.put(call, t, priority, some, push == 'LPUSH')\n    priorities.open(call, t, priority)\n",
-        "    turns.put(call, t, priority, some, push == 'LPUSH')\n",
+        "    turns.put(call, t, priority, some)\n    priorities.open(call, t, priority)\n",
+        "    turns.put(call, t, priority, some)\n",
     ),
     Mutant(
         "attempts never run out",
