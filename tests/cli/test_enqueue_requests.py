@@ -45,7 +45,7 @@ def test_each_line_is_a_batch_with_its_priority_and_limit_and_equals_go_in_order
     assert listed(commands) == {
         "mine-1": ("closed", 9, 2), "mine-3": ("closed", 9, 1), "mine-5": ("closed", 1, 3), "mine-6": ("closed", 9, 1),
     }  # fmt: skip
-    assert peeked(commands) == ["b 1", "a 1", "c 1", "d 1", "a 2"]  # equals take turns; of c one at a time
+    assert peeked(commands) == ["b 1", "a 1", "c 1", "a 2", "d 1"]  # equals take turns; of c one at a time
 
 
 def test_the_same_command_adds_nothing_twice_also_when_all_was_done_long_ago(
