@@ -27,10 +27,17 @@ local function options_of(o)
     weight = has_group and o.group_weight or 1, key = o.dedupe_key, batch = o.batch, group = o.group}
 end
 
--- Reads a task's options (see OPTIONS in KEYS.md; empty: nothing is asked): start_at, expires_at, max_attempts, what
--- few tasks ask for, the period of its dedupe key, and END_MOVES or 0. `due_at`: the start of a fire's task, else nil.
+-- The terms of a task that asks for nothing.
+function arrivals.plain_terms(call)
+  return {start_at = 0, expires_at = 0, max_attempts = call.queue.max_attempts, asked = PLAIN, period = 0, features = 0,
+    replaces = false}
+end
+
+-- Reads a task's options (see OPTIONS in KEYS.md; empty: nothing is asked). Returns its terms: start_at, expires_at,
+-- max_attempts, what few tasks ask for (asked), the period of its dedupe key, the features of its record, and whether
+-- it replaces the holder of the key. `due_at`: the start of a fire's task, else nil.
 function arrivals.read_options(call, packed, due_at)
-  if packed == '' then return 0, 0, call.queue.max_attempts, PLAIN, 0, 0 end
+  if packed == '' then return arrivals.plain_terms(call) end
   if #packed < OPTIONS.size then refuse('bad_request', 'options') end
   local o = OPTIONS.unpack(packed)
   for _, name in ipairs(TIMES) do
@@ -39,6 +46,7 @@ function arrivals.read_options(call, packed, due_at)
   if o.priority > MAX_PRIORITY then refuse('bad_request', 'priority') end
   if not (o.group_weight >= MIN_WEIGHT and o.group_weight <= MAX_WEIGHT) then refuse('bad_request', 'group_weight') end
   if o.group:find('%c') then refuse('bad_request', 'group') end
+  if o.replace > 0 and (o.dedupe_key == '' or o.batch ~= '') then refuse('bad_request', 'replace') end
   if o.delay > 0 then o.start_at = call.now + o.delay end
   o.start_at = due_at or o.start_at
   if o.expires_in > 0 then o.expires_at = call.now + o.expires_in end
@@ -46,8 +54,9 @@ function arrivals.read_options(call, packed, due_at)
   if moves then o.expires_at = (o.start_at > 0 and o.start_at or call.now) + o.expires_after_start end
   if o.max_attempts < 0 then o.max_attempts = call.queue.max_attempts end
   local asked = options_of(o)
-  return o.start_at, o.expires_at, o.max_attempts, asked, asked ~= PLAIN and o.dedupe_period or 0,
-    moves and END_MOVES or 0
+  return {start_at = o.start_at, expires_at = o.expires_at, max_attempts = o.max_attempts, asked = asked,
+    period = o.dedupe_period, features = (moves and END_MOVES or 0) + (asked == PLAIN and 0 or HAS_OPTIONS),
+    replaces = o.replace > 0}
 end
 
 -- A task can be added to an open batch of its own tenant.
@@ -59,27 +68,27 @@ function arrivals.check_batch(call, name, asked)
   asked.opened_at = b.created_at
 end
 
--- Tasks of one call that will be stored; nothing is written before all are known.
+-- Tasks of one call that will be stored; nothing is written before all are known. `more_delayed`: how many of those
+-- whose content is replaced will be delayed and were not.
 function arrivals.new(name)
   return {name = name, records = {}, payloads = {}, ready = {}, delayed = {}, expiring = {}, tasks_with_options = {},
-    holders = {}, bytes = 0}
+    replaced = {}, holders = {}, bytes = 0, more_delayed = 0}
 end
 
--- The id of the task that holds a new task's dedupe key, if any.
-local function first_of(call, new, asked)
-  if asked.key == '' then return nil end
-  return new.holders[asked.key] or task_options.holder_of(call, new.name, asked.key)
-end
-
--- Decides on one task; returns its outcome.
-function arrivals.admit(call, new, id, payload, start_at, expires_at, max_attempts, asked, period, moves)
+-- Decides on one task; returns its outcome. Where a task that is stored already holds its dedupe key, also that one's
+-- id.
+function arrivals.admit(call, new, id, payload, terms)
+  local start_at, expires_at, asked = terms.start_at, terms.expires_at, terms.asked
   if expires_at > 0 and expires_at <= math.max(start_at, call.now) then return 'expired' end
-  local first = first_of(call, new, asked)
-  if first then return 'duplicate ' .. first end
+  if asked.key ~= '' then
+    local own = new.holders[asked.key]
+    local holder = own or task_options.holder_of(call, new.name, asked.key)
+    if holder then return 'duplicate ' .. holder, not own and holder end
+  end
   local n, is_large = #new.records, nil
   new.records[n + 1] = id
-  new.records[n + 2], is_large = records.make(call, new, new.name, payload, start_at, expires_at, max_attempts,
-    moves + (asked == PLAIN and 0 or HAS_OPTIONS))
+  new.records[n + 2], is_large = records.make(call, new, new.name, payload, start_at, expires_at, terms.max_attempts,
+    terms.features)
   if is_large then
     table.insert(new.payloads, id)
     table.insert(new.payloads, payload)
@@ -96,7 +105,7 @@ function arrivals.admit(call, new, id, payload, start_at, expires_at, max_attemp
     table.insert(new.expiring, id)
   end
   if asked ~= PLAIN then
-    table.insert(new.tasks_with_options, {id, asked, period})
+    table.insert(new.tasks_with_options, {id, asked, terms.period})
     if asked.key ~= '' then new.holders[asked.key] = id end
   end
   return 'ok'
@@ -110,12 +119,15 @@ function arrivals.exceeded(call, new)
   local task_ms = math.max(t.estimate / math.max(t.leased, 1), l.rate > 0 and 1000 / l.rate or 1)
   if d.tombstones >= MAX_TOMBSTONES then return 'queued', RETRY_MS[2] end
   local excess = waiting + #new.ready + #new.delayed / 2 - l.queued
-  if l.queued > 0 and excess > 0 then return 'queued', excess * task_ms end
-  local bytes = accounts.books_of(call, t).bytes
+  if l.queued > 0 and #new.records > 0 and excess > 0 then return 'queued', excess * task_ms end
+  local bytes, has_more = accounts.books_of(call, t).bytes, #new.records > 0 or new.bytes > 0
   excess = bytes + new.bytes - l.stored_bytes
-  if l.stored_bytes > 0 and excess > 0 then return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms end
-  excess = d.delayed + #new.delayed / 2 - l.delayed
-  if l.delayed > 0 and #new.delayed > 0 and excess > 0 then
+  if l.stored_bytes > 0 and has_more and excess > 0 then
+    return 'stored_bytes', excess / math.max(bytes, 1) * waiting * task_ms
+  end
+  local delayed = #new.delayed / 2 + new.more_delayed
+  excess = d.delayed + delayed - l.delayed
+  if l.delayed > 0 and delayed > 0 and excess > 0 then
     local first = redis.call('ZRANGE', key(call, 'delayed:' .. t.name), 0, 0, 'WITHSCORES')[2]
     return 'delayed', (first or call.now) - call.now
   end

@@ -39,9 +39,10 @@ end
 
 -- The fires say when its tasks start, and a batch would be over one day.
 local function check_template(call, template)
-  local start_at, _, _, asked = arrivals.read_options(call, TEMPLATE.unpack(template).options)
-  if start_at > 0 then refuse('bad_request', 'start_at') end
-  if asked.batch ~= '' then refuse('bad_request', 'batch') end
+  local terms = arrivals.read_options(call, TEMPLATE.unpack(template).options)
+  if terms.start_at > 0 then refuse('bad_request', 'start_at') end
+  if terms.asked.batch ~= '' then refuse('bad_request', 'batch') end
+  if terms.replaces then refuse('bad_request', 'replace') end
 end
 
 local function read_moment(text)
@@ -153,9 +154,9 @@ local function enqueue_fire(call, s, due_at)
   local id = string.format('%s-%.0f', field, due_at)
   if redis.call('HEXISTS', key(call, 'tasks'), id) == 1 then return 'duplicate' end
   local template = TEMPLATE.unpack(redis.call('HGET', key(call, 'templates'), field))
-  local _, expires_at, max_attempts, asked, period, moves = arrivals.read_options(call, template.options, due_at)
-  local outcome = arrivals.admit(call, new, id, template.payload, due_at, expires_at, max_attempts, asked, period,
-    moves)
+  local terms = arrivals.read_options(call, template.options, due_at)
+  terms.start_at = due_at
+  local outcome = arrivals.admit(call, new, id, template.payload, terms)
   if outcome == 'ok' and arrivals.exceeded(call, new) then outcome = 'quota_exceeded' end
   if outcome == 'ok' then arrivals.store(call, new) end
   call.fired_bytes = call.fired_bytes + #template.payload

@@ -96,12 +96,12 @@ class Limiting:
         for name in names:
             self.meter(self.touch(name))
 
-    def exceeded(self, t: Tenant, ready: int, delayed: int, size: int, pending: int) -> str:
-        """Say which limit new tasks would exceed; `size` and `pending` are what waits already."""
+    def exceeded(self, t: Tenant, new: int, delayed: int, size: int, pending: int, has_new: bool, is_more: bool) -> str:
+        """Say which limit tasks would exceed; `pending` wait already, and `size` bytes will be kept."""
         waiting = len(t.ready) + pending + len(t.delayed)
         excess = {
-            "queued": waiting + ready + delayed,
-            "stored_bytes": size,
+            "queued": (waiting + new) * has_new,
+            "stored_bytes": size * is_more,
             "delayed": (len(t.delayed) + delayed) * bool(delayed),
         }
         return next((name for name, value in excess.items() if 0 < self.limit(t, name) < value), "")

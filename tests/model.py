@@ -244,12 +244,16 @@ class Model(Scheduling):
         self.tell_of(id, how, now, owner.attempt if owner else 0)
         self.runs.pop(id, None)
         del self.records[id]
+        self.mark(id, owner.lease if owner else 0, how, now)
+        self.counts[how] += 1
+
+    def mark(self, id: str, lease: int, how: str, now: float) -> None:
+        """Remember an id."""
         minute = math.floor(now / MINUTE_MS)
         if not self.marks or minute < self.minute:
             self.minute = minute
-        self.marks[id] = owner.lease if owner else 0, how
+        self.marks[id] = lease, how
         self.ended.setdefault(minute, []).append(id)
-        self.counts[how] += 1
 
     def trim_marks(self, now: float, limit: int) -> bool:
         """Forget ids that ended long enough ago; each minute that is over counts as one."""
@@ -426,6 +430,7 @@ class Model(Scheduling):
         if why_not := self.batches_refuse(tenant, tasks, now):
             return [why_not]
         new: dict[str, tuple[Task, dict[str, Any]]] = {}
+        replaced: dict[str, tuple[str, Task, dict[str, Any]]] = {}  # new id -> whom it replaces
         holders: dict[str, str] = {}
         t = self.tenants.get(tenant) or Tenant(tenant)
         for id, given in tasks:
@@ -434,31 +439,76 @@ class Model(Scheduling):
             if after := given.get("after_start"):
                 expires_at = (start_at or now) + after
             key = given.get("key", "")
-            if id in self.records or id in new or id in self.marks:
+            first = holders.get(key) or self.holder(tenant, key, now)
+            may_replace = given.get("replace") and key not in holders and first and self.can_be_replaced(first)
+            if id in replaced or (id in self.marks and self.marks[id][1].startswith("replaced")):
+                outcomes.append(f"replaced {replaced[id][0]}" if id in replaced else self.marks[id][1])
+            elif id in self.records or id in new or id in self.marks:
                 outcomes.append("duplicate")
             elif 0 < expires_at <= max(start_at, now):
                 outcomes.append("expired")
-            elif first := holders.get(key) or self.holder(tenant, key, now):
+            elif first and not may_replace:
                 outcomes.append(f"duplicate {first}")
             else:
-                outcomes.append("ok")
+                outcomes.append(f"replaced {first}" if first else "ok")
                 if key:
-                    holders[key] = id
+                    holders[key] = first or id
                 attempts = int(given.get("max_attempts", self.settings["max_attempts"]))
                 priority, result_ttl = given.get("priority", 50), given.get("result", 0)
                 asked = (priority, key, result_ttl, given.get("batch", ""), given.get("events", 0))
                 group = {"group": given.get("group", ""), "weight": given.get("weight", 1)}
+                group["weight"] = group["weight"] if group["group"] or given.get("batch") else 1
                 task = Task(t, start_at, expires_at, attempts, *asked, **group, size=given.get("size", 2))
                 task.end_moves, task.created_at = bool(after), now
-                new[id] = task, given
-        starts = [task.start_at > now for task, _ in new.values()]
-        size = self.bytes_of(t) + sum(task.size for task, _ in new.values())
-        if new and (which := self.exceeded(t, starts.count(False), starts.count(True), size, t.pending)):
+                if first:
+                    replaced[id] = first, task, given
+                else:
+                    new[id] = task, given
+        if (new or replaced) and (which := self.too_much(t, now, [task for task, _ in new.values()], replaced)):
             return [f"FAIRQ quota_exceeded {which}"]
         for id, (task, given) in new.items():
             self.add(id, task, given.get("period", 0), now)
+        for id, (holder, task, given) in replaced.items():
+            self.replace(id, holder, task, given.get("period", 0), now)
         self.counts["enqueued"] += len(new)
         return outcomes
+
+    def too_much(
+        self, t: Tenant, now: float, new: list[Task], replaced: dict[str, tuple[str, Task, dict[str, Any]]]
+    ) -> str:
+        """Say which limit tasks would exceed that are new, or give others their content."""
+        starts = [task.start_at > now for task in new]
+        more = sum(task.size for task in new) + sum(
+            task.size - self.records[h].size for h, task, _ in replaced.values()
+        )
+        delayed = starts.count(True) + sum(
+            task.start_at > now and h not in t.delayed for h, task, _ in replaced.values()
+        )
+        return self.exceeded(t, len(new), delayed, self.bytes_of(t) + more, t.pending, bool(new), bool(new) or more > 0)
+
+    def can_be_replaced(self, id: str) -> bool:
+        """Whether a task waits."""
+        return id in self.records and id not in self.dead and id not in self.leases
+
+    def replace(self, id: str, holder: str, task: Task, window: float, now: float) -> None:
+        """Give a waiting task the content of another one, whose id is remembered."""
+        old, t = self.records[holder], self.touch(task.tenant.name)
+        self.take_out(holder)
+        self.expiring.pop(holder, None)
+        task.tenant, task.batch, task.opened_at = t, old.batch, old.opened_at
+        self.records[holder] = task
+        self.holders[t.name, task.key] = now + window if window else 0, holder
+        if window:
+            self.keep(t, "k", task.key, len(task.key), now + window)
+        if run := self.runs.get(holder):
+            run.uncounted_attempts, run.max_attempts, run.error = run.attempt, task.max_attempts, ""
+        if task.expires_at:
+            self.expiring[holder] = task.expires_at
+        if task.start_at > now:
+            self.put_delayed(t, holder, task.start_at)
+        else:
+            self.put_ready(t, holder)
+        self.mark(id, 0, f"replaced {holder}", now)
 
     def add(self, id: str, task: Task, window: float, now: float) -> None:
         """Store a new task."""
@@ -615,7 +665,7 @@ class Model(Scheduling):
         run, finished, death = self.runs.get(id), self.marks.get(id), self.dead.get(id)
         if run:
             return "gone" if run.lease == lease and run.state == "settled" else "stale"
-        if finished:
+        if finished and not finished[1].startswith("replaced"):
             return "gone" if finished[0] == lease else "stale"
         if death is None:
             return "gone"

@@ -34,6 +34,7 @@ def enqueue(
     dedupe_key: str | None = None,
     dedupe_payload: Annotated[bool, Parameter(negative=())] = False,
     dedupe_period: float | None = None,
+    replace: Annotated[bool, Parameter(negative=())] = False,
     group: str | None = None,
     group_weight: float | None = None,
     events: Annotated[bool, Parameter(negative=())] = False,
@@ -76,6 +77,8 @@ def enqueue(
         Use the payload's hash as the dedupe key.
     dedupe_period
         Seconds to hold the dedupe key, whatever happens to the task (default: until the task ends).
+    replace
+        If a task with the dedupe key waits, give it this payload, start, expiry and priority, and print its id.
     group
         Group of the task: the tenant's groups of one priority take turns (default: none, or its batch).
     group_weight
@@ -107,7 +110,7 @@ def enqueue(
     options: TaskOptions = {
         "delay": delay, "expires_in": expires_in, "expires_after_start": expires_after_start,
         "max_attempts": max_attempts, "priority": priority, "dedupe_key": dedupe_key,
-        "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period, "group": group,
+        "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period, "replace": replace, "group": group,
         "group_weight": group_weight, "events": events,
     }  # fmt: skip
     where = server or Server()
@@ -124,7 +127,7 @@ def enqueue(
         return task, None if wait is None else await task.result(timeout=wait)
 
     task, result = run_with(where, work)
-    row = {"id": task.id, "queue": task.queue, "duplicate": task.is_duplicate}
+    row = {"id": task.id, "queue": task.queue, "duplicate": task.is_duplicate, "replaced": task.is_replaced}
     if json:
         print_json(row if wait is None else row | {"result": result})
     elif wait is None:

@@ -38,9 +38,10 @@ T = TypeVar("T")
 DEFAULT_TIMEOUT = 30.0  # under the minute for which the store remembers ids that are done
 
 
-def _duplicate(id: str, queue: str, outcome: str, client: Client) -> EnqueuedTask:
-    """Name the task that was there before: the same id, or the holder of the dedupe key."""
-    return EnqueuedTask(outcome.partition(" ")[2] or id, queue, True, client)
+def _enqueued(id: str, queue: str, outcome: str, client: Client) -> EnqueuedTask:
+    """Name the task of an outcome: a new one, or the one that was there: with its id, or holding its dedupe key."""
+    word, _, holder = outcome.partition(" ")
+    return EnqueuedTask(holder or id, queue, word == "duplicate", client, is_replaced=word == "replaced")
 
 
 @define(eq=False)
@@ -121,7 +122,7 @@ class Client:
                 field="expires_at",
             )
         return [
-            EnqueuedTask(task.id, queue, False, self) if outcome == "ok" else _duplicate(task.id, queue, outcome, self)
+            EnqueuedTask(task.id, queue, False, self) if outcome == "ok" else _enqueued(task.id, queue, outcome, self)
             for task, outcome in zip(tasks, outcomes, strict=True)
         ]
 

@@ -29,6 +29,7 @@ class TaskOptions(TypedDict, total=False):
     dedupe_key: str | None  # no second task while one with this key is waiting or running
     dedupe_payload: bool  # the key is the payload's hash, whatever the order of its objects' keys
     dedupe_period: float | None  # or for so many seconds after the first was enqueued, whatever became of it
+    replace: bool | None  # the waiting task that has the key takes this one's payload, time, priority and the rest
     result_ttl: float | None  # seconds for which what its handler returns is kept; None: not at all
     events: bool  # what becomes of it is told in its tenant's feed: `Client.events`
     batch: str | None  # the id of an open batch of this queue
@@ -102,7 +103,7 @@ def interval_ms(every: float | None) -> int:
 
 def scheduled_options(options: TaskOptions) -> dict[str, Any]:
     """Check what the tasks of a schedule ask for; returns fields of its frame. Raises: BadRequest; TypeError."""
-    for name in ("delay", "start_at", "expires_at", "batch"):
+    for name in ("delay", "start_at", "expires_at", "batch", "replace"):
         if options.get(name) is not None:
             raise BadRequest(f"the tasks of a schedule have no {name}", field=name)
     asked = dict(zip(OPTIONS, pack_options(options), strict=True))

@@ -52,11 +52,13 @@ class EnqueuedTask:
     """A task that the service has taken over.
 
     `is_duplicate`: it knew the id already, or another task holds the dedupe key, and then `id` is that one's.
+    `is_replaced`: a waiting task that holds the dedupe key has taken its content; `id` is that one's.
     """
 
     id: str
     queue: str
     is_duplicate: bool = False
+    is_replaced: bool = field(default=False, kw_only=True)
     _client: Requests | None = field(default=None, repr=False, eq=False)
 
     async def state(self) -> TaskState:

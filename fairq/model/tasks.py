@@ -108,9 +108,10 @@ class NewTask(NamedTuple):
 
     `payload` is JSON text. Start: `delay_ms` after the store has it, or at `start_at_ms`. End: `expires_in_ms` or
     `expires_at_ms`, likewise, or `expires_after_start_ms` after the start. While another task of the tenant holds
-    `dedupe_key` (until its end, or for `dedupe_period_ms`), it is a duplicate. Its result is kept for `result_ttl_ms`;
-    `events`: what becomes of it is told in its tenant's feed; `batch` is the id of an open batch. Its tenant's groups
-    take turns, by `group_weight`; the group of a batch's task is the batch, unless it names another.
+    `dedupe_key` (until its end, or for `dedupe_period_ms`), it is a duplicate; with `replace` that one takes all that
+    this one asks for, if it waits. Its result is kept for `result_ttl_ms`; `events`: what becomes of it is told in its
+    tenant's feed; `batch` is the id of an open batch. Its tenant's groups take turns, by `group_weight`; the group of a
+    batch's task is the batch, unless it names another.
     """
 
     id: str
@@ -124,6 +125,7 @@ class NewTask(NamedTuple):
     priority: Annotated[int, check_priority, _SPECIAL] = DEFAULT_PRIORITY
     dedupe_key: Annotated[str, check_dedupe_key, _SPECIAL] = ""
     dedupe_period_ms: Annotated[int, check_span] = 0
+    replace: Annotated[bool, check_flag] = False
     result_ttl_ms: Annotated[int, check_span, _SPECIAL] = 0
     events: Annotated[bool, check_flag, _SPECIAL] = False
     batch: Annotated[str, check_batch, _SPECIAL] = ""
@@ -144,6 +146,10 @@ class NewTask(NamedTuple):
             check(getattr(self, name), name)
         if self.dedupe_period_ms and not self.dedupe_key:
             raise BadRequest("dedupe_period_ms is nothing without dedupe_key", field="dedupe_period_ms")
+        if self.replace and not self.dedupe_key:
+            raise BadRequest("replace is nothing without dedupe_key", field="replace")
+        if self.replace and self.batch:
+            raise BadRequest("a task of a batch replaces no other", field="replace")
         if self.group_weight != 1 and not (self.group or self.batch):
             raise BadRequest("group_weight is nothing without group or batch", field="group_weight")
         if self.delay_ms and self.start_at_ms:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
 from attrs import define, field
@@ -70,6 +70,7 @@ class MemoryQueue:
     _last_lease: int = field(default=0, init=False)
     _order: int = field(default=0, init=False)  # in a tenant's line: a heap of priority and order; some have expired
     _holders: dict[tuple[str, str], tuple[int, Record]] = field(factory=dict, init=False)  # of dedupe keys; until when
+    _replaced: dict[str, tuple[int, str]] = field(factory=dict, init=False)  # by whom, and when
     _due: list[tuple[int, str, Record]] = field(factory=list, init=False)  # heaps; those that moved on are passed over
     _expiring: list[tuple[int, str, Record]] = field(factory=list, init=False)
 
@@ -81,24 +82,47 @@ class MemoryQueue:
             expires_at = (start_at or now) + task.expires_after_start_ms
         if self._knows(now, task.id):
             return "duplicate"
+        if (replaced := self._replaced.get(task.id)) and self._is_remembered(now, replaced[0]):
+            return f"replaced {replaced[1]}"
         if 0 < expires_at <= max(start_at, now):
             return "expired"
-        if task.dedupe_key and (first := self._holder(now, tenant, task.dedupe_key)):
+        first = self._holder(now, tenant, task.dedupe_key) if task.dedupe_key else None
+        if first and not (task.replace and self.records[first].state in _WAITING):
             return f"duplicate {first}"
         attempts = self.settings.max_attempts if task.max_attempts is None else task.max_attempts
         record = Record(task, tenant, attempts, now, start_at, expires_at)
-        self.records[task.id] = record
+        if first:
+            record = self._renew(self.records[first], record)
+            self._replaced[task.id] = now, first
+        self.records[record.id] = record
         if task.dedupe_key:
             held_until = now + task.dedupe_period_ms if task.dedupe_period_ms else 0
             self._holders[tenant, task.dedupe_key] = held_until, record
         self._wait(record, start_at if start_at > now else 0)
-        return "ok"
+        return f"replaced {first}" if first else "ok"
+
+    def _renew(self, record: Record, new: Record) -> Record:
+        """Give a waiting task another one's content and fresh attempts, and take it out of its place."""
+        if record.state == "ready":
+            self._turns.remove(record.tenant)
+        heaps: tuple[list[Any], ...] = (self._lines[record.tenant], self._due, self._expiring)
+        for heap in heaps:
+            heap[:] = [entry for entry in heap if entry[2] is not record]
+            heapq.heapify(heap)
+        record.task, record.enqueued_at_ms = new.task._replace(id=record.id), new.enqueued_at_ms
+        record.start_at_ms, record.expires_at_ms, record.error = new.start_at_ms, new.expires_at_ms, ""
+        record.max_attempts = new.max_attempts + record.attempt * (new.max_attempts > 0)
+        record.uncounted_attempts = record.attempt
+        return record
 
     def _knows(self, now: int, id: str) -> bool:
         record = self.records.get(id)
         if record is None or record.state != "done":
             return record is not None
-        return now // _WINDOW_MS - record.at_ms // _WINDOW_MS <= 1
+        return self._is_remembered(now, record.at_ms)
+
+    def _is_remembered(self, now: int, ended_at: int) -> bool:
+        return now // _WINDOW_MS - ended_at // _WINDOW_MS <= 1
 
     def _holder(self, now: int, tenant: str, dedupe_key: str) -> str | None:
         """Name the task that holds a dedupe key: until its end, or for a period."""

@@ -289,7 +289,14 @@ class MemoryClient(Client):
         tasks = await super().enqueue_many(queue, payloads, ids=ids, timeout=timeout, **options)
         records = self._memory.queue(queue).records
         return [
-            TrackedTask(task.id, queue, task.is_duplicate, self, record=records[full_id(self.tenant, task.id)])
+            TrackedTask(
+                task.id,
+                queue,
+                task.is_duplicate,
+                self,
+                is_replaced=task.is_replaced,
+                record=records[full_id(self.tenant, task.id)],
+            )
             for task in tasks
         ]
 

@@ -42,7 +42,7 @@ def test_enqueue_prints_the_id_or_json(commands: Commands, server: ServerThread)
     id = commands.enqueue("emails", '{"to": "ada"}')
     assert len(id) == 36
     as_json = commands("enqueue", "emails", "1", "--id", "mine", "--json", token=tenant("ada")).json
-    assert as_json == {"id": "mine", "queue": "emails", "duplicate": False}
+    assert as_json == {"id": "mine", "queue": "emails", "duplicate": False, "replaced": False}
     again = commands("enqueue", "emails", "2", "--id", "mine", "--json", token=tenant("ada")).json
     assert again["duplicate"] is True
     assert server.served is not None
@@ -65,7 +65,7 @@ def test_tasks_are_shown_peeked_rescheduled_and_cancelled(commands: Commands) ->
     ada = tenant("ada")
     assert commands("enqueue", *argv, token=ada).out == "t-1\n"
     first = commands("enqueue", "emails", "2", "--dedupe-key", "k", "--json", token=ada)
-    assert first.json == {"id": "t-1", "queue": "emails", "duplicate": True}
+    assert first.json == {"id": "t-1", "queue": "emails", "duplicate": True, "replaced": False}
     assert "delayed" in commands("tasks", "show", "emails", "ada/t-1").out
     assert commands("tasks", "peek", "emails", "--tenant", "ada").out.startswith("nothing is ready")
     assert commands("tasks", "reschedule", "emails", "ada/t-1").out == "ada/t-1: ok\n"

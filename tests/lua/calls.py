@@ -175,6 +175,7 @@ def options(
     batch: str = "",
     group: str = "",
     weight: float = 1,
+    replace: int = 0,
 ) -> bytes:
     """Pack a task's options; empty when all are left to the queue."""
     times = (delay, start_at, expires_in, expires_at, after_start)
@@ -189,7 +190,15 @@ def options(
         "result_ttl": result,
     }
     return FORMATS["OPTIONS"].pack(
-        {**values, "events": events, "group_weight": weight, "dedupe_key": key, "batch": batch, "group": group}
+        {
+            **values,
+            "events": events,
+            "replace": replace,
+            "group_weight": weight,
+            "dedupe_key": key,
+            "batch": batch,
+            "group": group,
+        }
     )
 
 

@@ -69,6 +69,7 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "max_attempts": st.sampled_from([1, 2, 0]),
         "priority": st.sampled_from([0, 50, 99]),
         "key": st.sampled_from(["k1", "k2"]),
+        "replace": st.sampled_from([0, 1]),
         "period": st.sampled_from([1, 50, LEASE]),
         "result": st.sampled_from([0, 50, LEASE]),
         "events": st.sampled_from([0, 1, 1]),
@@ -192,6 +193,8 @@ class QueueMachine(RuleBasedStateMachine):
         Some calls, by their first id, are made by a server that claims at once, or knows one that shall.
         """
         given = {k: v + self.now if k in ("start_at", "expires_at") else v for k, v in window.items()}
+        if not given.get("key") or given.get("batch"):
+            given.pop("replace", None)
         sizes = {id: int(id[-1]) + more for id in ids}
         parts = [part for id in ids for part in (id, options(**given), b"1" * sizes[id])]
         notify = ("covered", "wake near", None)[int(ids[0][-1]) % 3]
@@ -539,7 +542,7 @@ class Walk:
         self.teller = random.Random(seed)  # of what is told in feeds: to the rest of the walk it makes no difference
         self.repeater = random.Random(seed)  # of claims that are made again, and of payloads that are large
         self.is_busy = self.repeater.random() < 0.3  # most tenants have tasks all the time
-        self.grouper = random.Random(seed)
+        self.grouper, self.replacer = random.Random(seed), random.Random(seed)
         self.has_groups = self.grouper.random() < 0.5
         self.attacher = random.Random(seed)  # of slots and what is kept of them, in half of the walks
         self.has_reserve = self.attacher.random() < 0.5
@@ -572,6 +575,7 @@ class Walk:
         extras = {
             "priority": choose([0, 0, 50, 99]),
             "key": choose(["", "k1", "k2"]),
+            "replace": self.replacer.choice([0, 0, 1]),
             "period": choose([0, 0, 1, LEASE]),
             "result": choose([0, 1, LEASE]),
         }
@@ -670,12 +674,16 @@ class Walk:
     def seek(self) -> None:
         """Do what seldom comes by chance: widen a limit that keeps tenants out, replay what an earlier batch left.
 
-        Or cancel all tasks without a group that have had a turn beside groups.
+        Or cancel all tasks without a group that have had a turn beside groups, or make a claim again after its leases.
         """
         m, model = self.machine, self.machine.model
         lines = (line for t in model.tenants.values() for line in t.ready.lines.values() if line.has_groups)
         if beside := next((line.groups[LOOSE] for line in lines if LOOSE in line.groups and LOOSE in line.turn), None):
             m.cancel(ids=list(beside))
+        for name, number in model.claims.items():
+            if any(id in model.leases and model.runs[id].lease != number for id in model.bundles.get(number, [])):
+                m.claim(limit=3, seed=number % 2**16, back=m.claims - int(name[1:]))
+                break
         if any(t.cause == AT_MAX_RUNNING and t.slot == OUT for t in model.tenants.values()):
             m.set_limits(name="", limit="max_running", choice=self.repeater.choice([0, 3]))
         ended = {name for name, b in model.batches.items() if b.state == "complete"}

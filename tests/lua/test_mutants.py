@@ -413,6 +413,26 @@ MUTANTS = [
         "  turns.take_out(call, t, asked.priority, group, id)\n  count_ready(call, t, -1)\n",
         "  turns.take_out(call, t, asked.priority, group, id)\n",
     ),
+    Mutant(
+        "a replaced task keeps its attempts",
+        "run.uncounted_attempts, run.max_attempts, run.expires_at = run.attempt, terms.max_attempts,",
+        "run.max_attempts, run.expires_at = terms.max_attempts,",
+    ),
+    Mutant(
+        "a task that runs is replaced",
+        "  if run and leases.is_leased(run.state) then return nil end\n  local header, bytes",
+        "  local header, bytes",
+    ),
+    Mutant(
+        "a replaced task leaves its batch", "  asked.batch, asked.opened_at = previous.batch, previous.opened_at\n", ""
+    ),
+    Mutant(
+        "a replaced task still expires",
+        "  if found.header.expires_at > 0 then redis.call('ZREM', key(call, 'expiring'), id) end\n",
+        "",
+    ),
+    Mutant("who replaced is not remembered", "  records.mark_replaced(call, found.task.id, id)\n", ""),
+    Mutant("replaced payloads weigh as before", "new.bytes + #task.payload - found.bytes", "new.bytes"),
     Mutant("tasks served from groups stay counted", "        d.grouped = d.grouped - source.taken\n", ""),
     Mutant(
         "a group gives its tasks again",
@@ -532,7 +552,7 @@ MUTANTS = [
         "q.now, q.anchored, q.sweeping = time, 1, 2",
     ),
     Mutant("leases of before the time went back go on", "  pull_in_leases(call, part)\n", ""),
-    Mutant("an id twice in a call is stored twice", "      seen[id] = outcomes[n] == 'ok'\n", ""),
+    Mutant("an id twice in a call is stored twice", "outcomes[n], seen[id] = admit(", "outcomes[n] = admit("),
     Mutant(
         "replay keeps the old attempts",
         "attempt = attempts, uncounted_attempts = attempts,",
@@ -593,18 +613,18 @@ MUTANTS = [
     Mutant("a fire is missed too soon", "call.now - due_at <= LATE_MS", "call.now - due_at < LATE_MS / 2"),
     Mutant(
         "a fire forgets its window",
-        "due_at, expires_at, max_attempts, asked, period,\n    moves)\n  if outcome",
-        "due_at, 0, max_attempts, asked, period,\n    moves)\n  if outcome",
+        "  terms.start_at = due_at\n",
+        "  terms.start_at, terms.expires_at = due_at, 0\n",
     ),
     Mutant(
         "a fire forgets its attempts",
-        "due_at, expires_at, max_attempts, asked, period,\n    moves)\n  if outcome",
-        "due_at, expires_at, call.queue.max_attempts, asked, period,\n    moves)\n  if outcome",
+        "  terms.start_at = due_at\n",
+        "  terms.start_at, terms.max_attempts = due_at, call.queue.max_attempts\n",
     ),
     Mutant(
         "a fire asks for nothing",
-        "max_attempts, asked, period,\n    moves)\n  if outcome",
-        "max_attempts, PLAIN, 0,\n    moves)\n  if outcome",
+        "  terms.start_at = due_at\n",
+        "  terms.start_at, terms.asked, terms.features = due_at, PLAIN, terms.features - terms.features % 2\n",
     ),
     Mutant(
         "an end after the start counts from the fire's enqueue",

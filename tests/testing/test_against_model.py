@@ -24,6 +24,7 @@ ENQUEUE = st.tuples(
             "priority": st.sampled_from([0, 50, 99]),
             "key": st.sampled_from(["a", "b"]),
             "period": MS,
+            "replace": st.booleans(),
             "after_start": MS,
             "result": MS,
             "events": st.booleans(),
@@ -58,10 +59,11 @@ class Pair:
     def enqueue(self, number: int, options: dict[str, Any]) -> None:
         """Enqueue a task, perhaps one whose id is known."""
         id = f"ada/{number}"
+        options["replace"] = bool(options.get("replace") and options.get("key"))
         task = NewTask(
             id, b"null", options["delay"], 0, options["expires_in"], 0, options.get("after_start", 0),
             options["max_attempts"], options.get("priority", 50), options.get("key", ""), options.get("period", 0),
-            options.get("result", 0), options.get("events", False),
+            options["replace"], options.get("result", 0), options.get("events", False),
         )  # fmt: skip
         theirs = self.model.enqueue(self.now, "ada", [(id, {**options})])
         assert [self.memory.enqueue(self.now, "ada", task)] == theirs

@@ -18,7 +18,7 @@ local function call_back(call, id, b, suffix, payload)
   local task = string.format('%s%s-%.0f', id, suffix, b.created_at)
   if payload == '' or redis.call('HEXISTS', key(call, 'tasks'), task) == 1 then return end
   local new = arrivals.new(b.tenant)
-  arrivals.admit(call, new, task, payload, 0, 0, call.queue.max_attempts, PLAIN, 0, 0)
+  arrivals.admit(call, new, task, payload, arrivals.plain_terms(call))
   arrivals.store(call, new)
 end
 
@@ -58,6 +58,15 @@ function batches.finish(call)
   end
 end
 
+-- Decides on a task; returns its outcome, and the id under which it will be known, if any.
+local function admit(call, new, id, payload, terms)
+  local outcome, holder = arrivals.admit(call, new, id, payload, terms)
+  if outcome == 'ok' then return outcome, id end
+  if not holder or not terms.replaces then return outcome, nil end
+  outcome = replacing.admit(call, new, {id = id, payload = payload, terms = terms}, holder)
+  return outcome, outcome:match('^replaced (.*)$')
+end
+
 -- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 tenant  then per task (at most 500): id, options (packed, see OPTIONS in KEYS.md),
@@ -67,10 +76,12 @@ end
 --         `quota_exceeded <limit> <ms until it may be tried again>` where the tenant would have too much waiting.
 --   out   per task: "ok" | "duplicate" (id waiting, leased, dead or done not long ago)
 --         | "duplicate <id>" (another task holds its dedupe key: not stored)
+--         | "replaced <id>" (that task, which holds its dedupe key and waits, has taken what it asks for)
 --         | "expired" (it would expire before it could start: not stored)
 --   flags none: refused as a whole when the store is full
 function verbs.enqueue(keys, args)
   local call, name, new, outcomes, ids = calls.open_made(keys, args), args[3], arrivals.new(args[3]), {}, {}
+  local terms = {}  -- by packed options: those of most tasks of a call are the same
   check_tenant(name)
   local last = arrivals.read_hint(call, args)
   for i = 4, last, 3 do ids[#ids + 1] = args[i] end
@@ -78,19 +89,20 @@ function verbs.enqueue(keys, args)
   local known, seen = records.of(call, ids), {}
   for n, id in ipairs(ids) do
     check_id(id, ID_BYTES)
-    local start_at, expires_at, max_attempts, asked, period, moves = arrivals.read_options(call, args[2 + 3 * n])
+    local packed, payload = args[2 + 3 * n], args[3 + 3 * n]
+    terms[packed] = terms[packed] or arrivals.read_options(call, packed)
     if known[n] or seen[id] then
-      outcomes[n] = 'duplicate'
+      local taker = records.taker_of(known[n]) or seen[id]
+      outcomes[n] = taker and taker ~= id and 'replaced ' .. taker or 'duplicate'
     else
-      arrivals.check_batch(call, name, asked)
-      outcomes[n] = arrivals.admit(call, new, id, args[3 + 3 * n], start_at, expires_at, max_attempts, asked, period,
-        moves)
-      seen[id] = outcomes[n] == 'ok'
+      arrivals.check_batch(call, name, terms[packed].asked)
+      outcomes[n], seen[id] = admit(call, new, id, payload, terms[packed])
     end
   end
-  if #new.records == 0 then return outcomes end
+  if #new.records == 0 and #new.replaced == 0 then return outcomes end
   arrivals.check_quotas(call, new)
   arrivals.store(call, new)
+  replacing.store(call, new)
   batches.finish(call)
   calls.close(call)
   return outcomes
