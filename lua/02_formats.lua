@@ -19,7 +19,7 @@
 --: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d tombstones:I grouped:I priorities:B blocked:B
 --:   limited:B cause:B out_at:d since:d | packed
 --: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d max_share:d
---: HEADER version:B features:B max_attempts:H enqueued_at:d start_at:d expires_at:d tenant:t1
+--: HEADER version:B features:B max_attempts:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1
 --: MARK version:B lease:d
 --: LEASE lease:d state:B features:B is_extended:B taken:B began_at:d bytes:I tag:c4 attempt:I
 --: RUN lease:d state:B features:B is_extended:B taken:B began_at:d bytes:I tag:c4 attempt:I uncounted_attempts:I
@@ -27,7 +27,7 @@
 --: BUNDLE left:H together:H claim:t1 ids:rest
 --: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2
 --: OPTIONS delay:d start_at:d expires_in:d expires_at:d expires_after_start:d max_attempts:h priority:B dedupe_period:d
---:   result_ttl:d events:B replace:B group_weight:d dedupe_key:t1 batch:t1 group:t1
+--:   result_ttl:d events:B replace:B group_weight:d dedupe_key:t1 batch:t1 group:t1 name:t1
 --: TASK_OPTIONS priority:B result_ttl:d opened_at:d events:B weight:d key:t1 batch:t1 group:t1
 --: BATCH max_running:d sequence:d total:d admitted:d running:d done:d dead:d cancelled:d expired:d created_at:d
 --:   completed_at:d state:B events:B tenant:t1 on_complete:t2 on_success:t2 on_death:t2

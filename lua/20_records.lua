@@ -28,25 +28,21 @@ function records.taker_of(record)
   return record and record:byte(1) == REPLACED and record:sub(MARK.size + 1) or nil
 end
 
--- The header of new tasks that ask for the same: most of those of a call do, so the last one is kept in `made`.
-local function header_of(call, made, name, start_at, expires_at, max_attempts, features)
-  local last = made.last
-  if not last or last.start_at ~= start_at or last.expires_at ~= expires_at or last.max_attempts ~= max_attempts
-      or last.features ~= features then
-    last = {version = TASK, features = features, max_attempts = max_attempts, enqueued_at = call.now,
-      start_at = start_at, expires_at = expires_at, tenant = name}
-    made.last, made.header = last, HEADER.pack(last)
+-- The header of a tenant's new tasks on these terms, made once in a call.
+local function header_of(call, tenant, terms, is_large)
+  local kind = is_large and 'large_header' or 'header'
+  if not terms[kind] then
+    terms[kind] = HEADER.pack({version = TASK, features = terms.features + (is_large and IS_LARGE or 0),
+      max_attempts = terms.max_attempts, enqueued_at = call.now, start_at = terms.start_at,
+      expires_at = terms.expires_at, tenant = tenant, name = terms.name})
   end
-  return made.header
+  return terms[kind]
 end
 
--- A new task's record, and whether its payload is to stand apart. `made`: a table for all tasks of one tenant and call.
-function records.make(call, made, name, payload, start_at, expires_at, max_attempts, features)
+-- A new task's record, and whether its payload is to stand apart. The terms are those of one tenant and call.
+function records.make(call, tenant, payload, terms)
   local is_large = #payload > LARGE_BYTES
-  if is_large then
-    features, payload = features + IS_LARGE, struct.pack('<I', #payload)
-  end
-  return header_of(call, made, name, start_at, expires_at, max_attempts, features) .. payload, is_large
+  return header_of(call, tenant, terms, is_large) .. (is_large and struct.pack('<I', #payload) or payload), is_large
 end
 
 -- A record's header, and how long the task's payload is.
@@ -58,7 +54,7 @@ end
 
 -- What a claim asks of a record, as values: features, max_attempts, expires_at, and how long the task's payload is.
 function records.terms(record)
-  local _, features, max_attempts, _, _, expires_at, _, position = struct.unpack(HEADER.format, record)
+  local _, features, max_attempts, _, _, expires_at, _, _, position = struct.unpack(HEADER.format, record)
   if features < IS_LARGE then return features, max_attempts, expires_at, #record - position + 1 end
   return features, max_attempts, expires_at, (struct.unpack('<I', record, position))
 end

@@ -30,12 +30,12 @@ end
 -- The terms of a task that asks for nothing.
 function arrivals.plain_terms(call)
   return {start_at = 0, expires_at = 0, max_attempts = call.queue.max_attempts, asked = PLAIN, period = 0, features = 0,
-    replaces = false}
+    replaces = false, name = ''}
 end
 
 -- Reads a task's options (see OPTIONS in KEYS.md; empty: nothing is asked). Returns its terms: start_at, expires_at,
--- max_attempts, what few tasks ask for (asked), the period of its dedupe key, the features of its record, and whether
--- it replaces the holder of the key. `due_at`: the start of a fire's task, else nil.
+-- max_attempts, what few tasks ask for (asked), the period of its dedupe key, the features of its record, whether it
+-- replaces the holder of the key, and its name. `due_at`: the start of a fire's task, else nil.
 function arrivals.read_options(call, packed, due_at)
   if packed == '' then return arrivals.plain_terms(call) end
   if #packed < OPTIONS.size then refuse('bad_request', 'options') end
@@ -46,6 +46,7 @@ function arrivals.read_options(call, packed, due_at)
   if o.priority > MAX_PRIORITY then refuse('bad_request', 'priority') end
   if not (o.group_weight >= MIN_WEIGHT and o.group_weight <= MAX_WEIGHT) then refuse('bad_request', 'group_weight') end
   if o.group:find('%c') then refuse('bad_request', 'group') end
+  if o.name:find('%c') then refuse('bad_request', 'name') end
   if o.replace > 0 and (o.dedupe_key == '' or o.batch ~= '') then refuse('bad_request', 'replace') end
   if o.delay > 0 then o.start_at = call.now + o.delay end
   o.start_at = due_at or o.start_at
@@ -56,7 +57,7 @@ function arrivals.read_options(call, packed, due_at)
   local asked = options_of(o)
   return {start_at = o.start_at, expires_at = o.expires_at, max_attempts = o.max_attempts, asked = asked,
     period = o.dedupe_period, features = (moves and END_MOVES or 0) + (asked == PLAIN and 0 or HAS_OPTIONS),
-    replaces = o.replace > 0}
+    replaces = o.replace > 0, name = o.name}
 end
 
 -- A task can be added to an open batch of its own tenant.
@@ -87,8 +88,7 @@ function arrivals.admit(call, new, id, payload, terms)
   end
   local n, is_large = #new.records, nil
   new.records[n + 1] = id
-  new.records[n + 2], is_large = records.make(call, new, new.name, payload, start_at, expires_at, terms.max_attempts,
-    terms.features)
+  new.records[n + 2], is_large = records.make(call, new.name, payload, terms)
   if is_large then
     table.insert(new.payloads, id)
     table.insert(new.payloads, payload)

@@ -43,9 +43,7 @@ end
 
 local function write_record(call, new, found)
   local task, id = found.task, found.id
-  local terms = task.terms
-  local record, is_large = records.make(call, {}, new.name, task.payload, terms.start_at, terms.expires_at,
-    terms.max_attempts, terms.features)
+  local record, is_large = records.make(call, new.name, task.payload, task.terms)
   redis.call('HSET', key(call, 'tasks'), id, record)
   if is_large then
     redis.call('HSET', key(call, 'payloads'), id, task.payload)

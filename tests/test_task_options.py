@@ -13,7 +13,7 @@ from fairq.model.tasks import OPTIONS, SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask,
 from fairq.store import library
 from fairq.store.records import pack_options as pack_for_store
 
-OF_TEXT = {"dedupe_key": "k", "batch": "b", "group": "g"}
+OF_TEXT = {"dedupe_key": "k", "batch": "b", "group": "g", "name": "n"}
 GIVEN = {name: OF_TEXT.get(name, 7) for name in OPTIONS} | {"events": True, "replace": True}
 
 
@@ -37,7 +37,7 @@ def test_a_schedules_options_are_those_of_its_tasks() -> None:
     types, of_tasks = get_type_hints(ScheduledOptions), get_type_hints(NewTask)
     assert {field.name: field.default for field in fields} == {field.name: OPTIONS[field.name] for field in fields}
     assert types == {name: of_tasks[name] for name in types}
-    assert OPTIONS.keys() - types.keys() == {"delay_ms", "start_at_ms", "expires_at_ms", "batch", "replace"}
+    assert OPTIONS.keys() - types.keys() == {"delay_ms", "start_at_ms", "expires_at_ms", "batch", "replace", "name"}
 
 
 @pytest.mark.parametrize("name", OPTIONS)

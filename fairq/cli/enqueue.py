@@ -35,6 +35,7 @@ def enqueue(
     dedupe_payload: Annotated[bool, Parameter(negative=())] = False,
     dedupe_period: float | None = None,
     replace: Annotated[bool, Parameter(negative=())] = False,
+    name: str | None = None,
     group: str | None = None,
     group_weight: float | None = None,
     events: Annotated[bool, Parameter(negative=())] = False,
@@ -79,6 +80,8 @@ def enqueue(
         Seconds to hold the dedupe key, whatever happens to the task (default: until the task ends).
     replace
         If a task with the dedupe key waits, give it this payload, start, expiry and priority, and print its id.
+    name
+        What kind of task it is; its worker is told (default: none).
     group
         Group of the task: the tenant's groups of one priority take turns (default: none, or its batch).
     group_weight
@@ -110,8 +113,8 @@ def enqueue(
     options: TaskOptions = {
         "delay": delay, "expires_in": expires_in, "expires_after_start": expires_after_start,
         "max_attempts": max_attempts, "priority": priority, "dedupe_key": dedupe_key,
-        "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period, "replace": replace, "group": group,
-        "group_weight": group_weight, "events": events,
+        "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period, "replace": replace, "name": name,
+        "group": group, "group_weight": group_weight, "events": events,
     }  # fmt: skip
     where = server or Server()
     if lines is not None:

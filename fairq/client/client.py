@@ -18,7 +18,7 @@ from fairq.client.batch import Batch
 from fairq.client.dead_letters import DeadLetters
 from fairq.client.driver import Driver
 from fairq.client.events import EventStream
-from fairq.client.options import TaskOptions, pack_options
+from fairq.client.options import TaskOptions, UnnamedTaskOptions, pack_options
 from fairq.client.tasks import EnqueuedTask
 from fairq.client.verbs import Ask, encode_payload, hash_payload
 from fairq.errors import BadRequest, FairqError
@@ -279,7 +279,7 @@ class Client:
         misfire: str = "skip",
         tenant: str | None = None,
         timeout: float | None = None,
-        **options: Unpack[TaskOptions],
+        **options: Unpack[UnnamedTaskOptions],
     ) -> list[datetime]:
         """Enqueue a task again and again, or change how; returns the next three fires. The same again changes nothing.
 

@@ -62,6 +62,7 @@ class Task:
     start_at_ms: int | None = None
     expires_at_ms: int | None = None
     wants_result: bool = False  # what the handler returns is kept; a dead letter if it is no JSON, or over 256 KiB
+    name: str = ""  # what kind of task it is, as its caller named it
     _report: Callable[[float, str], None] = field(default=lambda *_: None, repr=False, eq=False)
 
     async def progress(self, fraction: float, text: str = "") -> None:
@@ -158,7 +159,7 @@ async def perform(
     """
     task = Task(
         bare_id(pushed.id), queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
-        pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms, pushed.wants_result,
+        pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms, pushed.wants_result, pushed.name,
         partial(report, queue, pushed),
     )  # fmt: skip
     result = b""

@@ -16,8 +16,8 @@ from fairq.model.schedules import MIN_EVERY_MS, SCHEDULED
 from fairq.model.tasks import OPTIONS, NewTask
 
 
-class TaskOptions(TypedDict, total=False):
-    """Options of `enqueue`; None is as good as absent."""
+class UnnamedTaskOptions(TypedDict, total=False):
+    """Options of a task but for its name; None is as good as absent."""
 
     delay: float | None  # seconds from now before it may start
     start_at: datetime | float | None  # or when: aware, or seconds since the epoch
@@ -35,6 +35,12 @@ class TaskOptions(TypedDict, total=False):
     batch: str | None  # the id of an open batch of this queue
     group: str | None  # groups of one tenant and priority take turns; None: that of its batch, if any
     group_weight: float | None  # of its group, among the tenant's groups; None: 1
+
+
+class TaskOptions(UnnamedTaskOptions, total=False):
+    """Options of `enqueue`."""
+
+    name: str | None  # what kind of task it is, which its worker is told; of a schedule's task: the schedule's name
 
 
 def to_ms(seconds: float | None, field: str, max_ms: int = MAX_SPAN_MS) -> int:
@@ -70,7 +76,7 @@ def _our_names() -> Iterator[None]:
         raise BadRequest(error.message.replace("_ms", ""), field=(error.field or "").removesuffix("_ms")) from None
 
 
-def pack_options(options: TaskOptions) -> tuple[Any, ...]:
+def pack_options(options: UnnamedTaskOptions) -> tuple[Any, ...]:
     """Check options and put them into the order of NewTask's fields. Raises: BadRequest; TypeError for unknown ones."""
     if unknown := options.keys() - TaskOptions.__annotations__.keys():
         raise TypeError(f"enqueue has no option {min(unknown)!r}")
@@ -101,7 +107,7 @@ def interval_ms(every: float | None) -> int:
     return ms
 
 
-def scheduled_options(options: TaskOptions) -> dict[str, Any]:
+def scheduled_options(options: UnnamedTaskOptions) -> dict[str, Any]:
     """Check what the tasks of a schedule ask for; returns fields of its frame. Raises: BadRequest; TypeError."""
     for name in ("delay", "start_at", "expires_at", "batch", "replace"):
         if options.get(name) is not None:

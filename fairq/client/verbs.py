@@ -14,7 +14,14 @@ import cattrs
 import orjson
 from attrs import frozen
 
-from fairq.client.options import DeadLetterFilter, TaskOptions, interval_ms, pack_filter, pack_start, scheduled_options
+from fairq.client.options import (
+    DeadLetterFilter,
+    UnnamedTaskOptions,
+    interval_ms,
+    pack_filter,
+    pack_start,
+    scheduled_options,
+)
 from fairq.errors import BadRequest, NoResult, TaskFailed, TooLarge
 from fairq.model.batches import MAX_RUNNING, BatchPage, BatchStage, BatchState
 from fairq.model.checks import (
@@ -243,7 +250,7 @@ def schedule(
     every: float | None,
     misfire: str,
     tenant: str | None,
-    options: TaskOptions,
+    options: UnnamedTaskOptions,
 ) -> Ask[list[datetime]]:
     """Create or change a schedule; reads its next fires."""
     text, asked = encode_payload(payload, max_bytes=MAX_INLINE_BYTES), scheduled_options(options)

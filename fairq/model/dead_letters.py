@@ -27,6 +27,7 @@ class DeadLetter:
     start_at_ms: int = 0
     expires_at_ms: int = 0
     payload: Any = None
+    name: str = ""
 
 
 @frozen

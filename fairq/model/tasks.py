@@ -21,7 +21,7 @@ from fairq.model.checks import (
 MAX_ATTEMPTS = 1_000
 DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99  # 0 is the most urgent
 MAX_KEY_BYTES = 255  # of a dedupe key
-MAX_GROUP_BYTES = 128  # of a group's name
+MAX_NAME_BYTES = 128  # of a task, or a group
 MAX_LEASE = (1 << 53) - 1  # the number of a lease
 SPECIAL_PLACES = 3  # of these, for a task that asks for what few tasks ask for: the store takes that much longer
 MAX_RESULT_BYTES = 1 << 18
@@ -88,11 +88,11 @@ def check_batch(value: object, field: str) -> str:
     return "" if value == "" else check_batch_id(value, field)
 
 
-def check_group(value: object, field: str) -> str:
-    """Return the name of a task's group, empty for none. Raises: BadRequest."""
-    if isinstance(value, str) and value.isprintable() and len(value.encode()) <= MAX_GROUP_BYTES:
+def check_short_name(value: object, field: str) -> str:
+    """Return the name of a task or its group, empty for none. Raises: BadRequest."""
+    if isinstance(value, str) and value.isprintable() and len(value.encode()) <= MAX_NAME_BYTES:
         return value
-    raise BadRequest(f"{field} must be printable text of at most {MAX_GROUP_BYTES} bytes", field=field)
+    raise BadRequest(f"{field} must be printable text of at most {MAX_NAME_BYTES} bytes", field=field)
 
 
 _ENDS = ("expires_in_ms", "expires_at_ms", "expires_after_start_ms")  # of a window
@@ -111,7 +111,7 @@ class NewTask(NamedTuple):
     `dedupe_key` (until its end, or for `dedupe_period_ms`), it is a duplicate; with `replace` that one takes all that
     this one asks for, if it waits. Its result is kept for `result_ttl_ms`; `events`: what becomes of it is told in its
     tenant's feed; `batch` is the id of an open batch. Its tenant's groups take turns, by `group_weight`; the group of a
-    batch's task is the batch, unless it names another.
+    batch's task is the batch, unless it names another. Its worker is told its `name`: what kind of task it is.
     """
 
     id: str
@@ -129,8 +129,9 @@ class NewTask(NamedTuple):
     result_ttl_ms: Annotated[int, check_span, _SPECIAL] = 0
     events: Annotated[bool, check_flag, _SPECIAL] = False
     batch: Annotated[str, check_batch, _SPECIAL] = ""
-    group: Annotated[str, check_group, _SPECIAL] = ""
+    group: Annotated[str, check_short_name, _SPECIAL] = ""
     group_weight: Annotated[float, check_weight] = 1.0
+    name: Annotated[str, check_short_name] = ""
 
     @property
     def places(self) -> int:
@@ -202,6 +203,7 @@ class Lease(NamedTuple):
     expires_at_ms: int
     payload: bytes
     wants_result: bool = False
+    name: str = ""
 
 
 class Settlement(NamedTuple):
@@ -246,3 +248,4 @@ class WaitingTask:
     start_at_ms: int
     expires_at_ms: int
     payload: Any
+    name: str = ""

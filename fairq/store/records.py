@@ -24,7 +24,7 @@ _fixed_of, _texts_of = (
     attrgetter(*(_FIELDS[field.name] for field in _FORMATS["OPTIONS"].fields if (field.type == "t1") is is_text))
     for is_text in (False, True)  # texts stand behind the rest
 )
-_HEADER = struct.Struct(_FORMATS["HEADER"].head)
+_HEADER = struct.Struct(_FORMATS["HEADER"].head.removesuffix("B"))  # up to the length of the tenant, which follows
 _PLAIN = tuple(OPTIONS.values())
 _QUEUES = -1  # a packed limit of attempts: the queue's
 _RECORD_VERSION = 1
@@ -35,13 +35,16 @@ _SCHEDULE_VERSION = 1
 _HOURS = struct.Struct(_FORMATS["HOURS"].head)
 
 
-def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes]:
-    """Split a task record into tenant, enqueued_at_ms, start_at_ms, expires_at_ms and payload."""
+def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str]:
+    """Split a task record into tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload and name."""
     version, _, _, enqueued_at, start_at, expires_at, size = _HEADER.unpack_from(record)
     if version != _RECORD_VERSION:
         raise StoreRefused(f"the store holds a task record of version {version}; this build reads {_RECORD_VERSION}")
     at = _HEADER.size
-    return record[at : at + size].decode(), int(enqueued_at), int(start_at), int(expires_at), record[at + size :]
+    end = at + size
+    begin = end + 1 + record[end]  # of the payload, behind the name
+    name = record[end + 1 : begin].decode()
+    return record[at:end].decode(), int(enqueued_at), int(start_at), int(expires_at), record[begin:], name
 
 
 def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
@@ -49,7 +52,9 @@ def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
     leases, number, wanting = [], reply[2], set(reply[3])
     for i in range(6, len(reply), 4):
         id, attempt, max_attempts, record = reply[i : i + 4]
-        leases.append(Lease(id.decode(), number, attempt, max_attempts, *unpack_record(record), id in wanting))
+        tenant, enqueued_at, start_at, expires_at, payload, name = unpack_record(record)
+        given = (tenant, enqueued_at, start_at, expires_at, payload, id in wanting, name)
+        leases.append(Lease(id.decode(), number, attempt, max_attempts, *given))
     return leases
 
 

@@ -431,8 +431,8 @@ class Store:
         reply = await self._call("peek", queue, tenant, count)
         tasks = []
         for id, record in zip(reply[::2], reply[1::2], strict=True):
-            _, enqueued_at, start_at, expires_at, payload = unpack_record(record)
-            tasks.append(WaitingTask(id.decode(), enqueued_at, start_at, expires_at, payload))
+            _, enqueued_at, start_at, expires_at, payload, name = unpack_record(record)
+            tasks.append(WaitingTask(id.decode(), enqueued_at, start_at, expires_at, payload, name))
         return tasks
 
     async def dead(

@@ -207,7 +207,7 @@ class MemoryQueue:
                 return PushedTask(
                     record.id, self._last_lease, record.attempt, record.max_attempts, record.tenant,
                     record.enqueued_at_ms, orjson.loads(record.task.payload), record.start_at_ms or None,
-                    record.expires_at_ms or None, bool(record.task.result_ttl_ms),
+                    record.expires_at_ms or None, bool(record.task.result_ttl_ms), record.task.name,
                 )  # fmt: skip
         return None
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import quote
 
 import httpcore2
 import orjson
@@ -32,6 +33,7 @@ log = structlog.get_logger("fairq.webhook")
 KEEP_ALIVE_S = 4.0  # few servers close idle connections before 5 s; a request must not meet the close
 MAX_IDLE = 100  # idle connections kept for later requests
 MAX_TIMEOUT_S = 3_600.0
+_PLAIN_CHARS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")  # of a header: they stand for themselves
 USER_AGENT = f"fairq/{version('fairq')} webhook-worker"
 
 
@@ -76,6 +78,7 @@ def headers_of(task: Task, url: Url, body: bytes, signer: Signer | None, now: fl
         "Fairq-Attempt": str(task.attempt),
         "Fairq-Max-Attempts": str(task.max_attempts),
         "Fairq-Enqueued-At": task.enqueued_at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        **({"Fairq-Name": quote(task.name, safe=_PLAIN_CHARS)} if task.name else {}),
         "webhook-id": name,
         "webhook-timestamp": timestamp,
     }

@@ -250,7 +250,7 @@ def _pushed(task: dict[str, Any], payloads: Payloads) -> messages.PushedTask:
         raise ValueError("a pushed task has no lease")
     return messages.PushedTask(
         id, lease, task["attempt"], task["max_attempts"], task["tenant"], task["enqueued_at_ms"], task["payload"],
-        get("start_at_ms"), get("expires_at_ms"), get("wants_result", False),
+        get("start_at_ms"), get("expires_at_ms"), get("wants_result", False), get("name", ""),
     )  # fmt: skip
 
 

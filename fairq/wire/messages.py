@@ -637,6 +637,7 @@ class PushedTask(NamedTuple):
     start_at_ms: int | None = None
     expires_at_ms: int | None = None
     wants_result: bool = False
+    name: str = ""
 
 
 @frozen

@@ -93,7 +93,8 @@ class ServerSession(Session):
         """Give leased tasks to the worker, in as many frames as their payloads need; a long one goes alone."""
         tasks: list[dict[str, Any]] = []
         room = _PUSH_BYTES
-        for id, lease, attempt, max_attempts, tenant, enqueued_at, start_at, expires_at, payload, wanted in leases:
+        for each in leases:
+            id, lease, attempt, max_attempts, tenant, enqueued_at, start_at, expires_at, payload, wanted, kind = each
             task = {
                 "id": id,
                 "lease": lease,
@@ -110,6 +111,8 @@ class ServerSession(Session):
                 task["expires_at_ms"] = expires_at
             if wanted:
                 task["wants_result"] = True
+            if kind:
+                task["name"] = kind
             size = len(payload) + _TASK_BYTES
             if tasks and size > room:
                 self.send(Push.type, {"queue": queue, "lease_ms": lease_ms, "tasks": tasks})

@@ -176,10 +176,11 @@ def options(
     group: str = "",
     weight: float = 1,
     replace: int = 0,
+    name: str = "",
 ) -> bytes:
     """Pack a task's options; empty when all are left to the queue."""
     times = (delay, start_at, expires_in, expires_at, after_start)
-    if not any((*times, max_attempts + 1, key, period, result, events, batch, group)) and priority == 50:
+    if not any((*times, max_attempts + 1, key, period, result, events, batch, group, name)) and priority == 50:
         return b""
     values = {"delay": delay, "start_at": start_at, "expires_in": expires_in, "expires_at": expires_at}
     values |= {
@@ -198,6 +199,7 @@ def options(
             "dedupe_key": key,
             "batch": batch,
             "group": group,
+            "name": name,
         }
     )
 

@@ -948,8 +948,8 @@ MUTANTS = [
     ),
     Mutant(
         "tasks of one call are all large or none",
-        " or last.max_attempts ~= max_attempts\n      or last.features ~= features then",
-        " or last.max_attempts ~= max_attempts then",
+        "  local kind = is_large and 'large_header' or 'header'\n",
+        "  local kind = 'header'\n",
     ),
     Mutant("a reply is never full", "elseif is_late or claim.bytes >= PAGE_BYTES then", "elseif is_late then"),
     Mutant("a full reply takes another round", "and claim.bytes < PAGE_BYTES and not", "and not"),

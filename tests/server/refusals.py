@@ -184,6 +184,7 @@ RULES = [
     Rule({"enqueue"}, "tasks.id", TASK_IDS),
     Rule({"enqueue"}, "tasks.payload", ("x" * (DEFAULT_PAYLOAD_BYTES - 1),), "too_large"),
     *(Rule({"enqueue"}, f"tasks.{name}", values) for name, values in TASK_RANGES.items()),
+    Rule({"enqueue"}, "tasks.name", ("n" * 129, "é" * 65, "a\nb")),
     Rule({"enqueue"}, "tasks.start_at_ms", (Together(delay_ms=1, start_at_ms=1),)),
     Rule({"enqueue"}, "tasks.expires_at_ms", (
         Together(expires_in_ms=1, expires_at_ms=1), Together(start_at_ms=2, expires_at_ms=1),

@@ -38,6 +38,7 @@ def tasks(draw: st.DrawFn) -> NewTask:
         expires_in_ms=expires_in_ms,
         expires_at_ms=expires_at_ms,
         max_attempts=draw(st.none() | st.integers(0, 1_000)),
+        name=draw(st.text(st.characters(exclude_categories=["C"]), max_size=30)),
     )
 
 
@@ -58,7 +59,8 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     expires_at_ms = NOW_MS + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
     attempts = 5 if task.max_attempts is None else task.max_attempts
     assert lease == (
-        task.id, FIRST_LEASE, 1, attempts, tenant, NOW_MS, task.start_at_ms, expires_at_ms, task.payload, False,
+        task.id, FIRST_LEASE, 1, attempts, tenant, NOW_MS, task.start_at_ms, expires_at_ms, task.payload,
+        False, task.name,
     )  # fmt: skip
 
 
@@ -74,6 +76,7 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     group=st.text(max_size=20),
     group_weight=st.floats(0.001, 10_000),
     replace=st.booleans(),
+    name=st.text(max_size=20),
 )
 def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
     times: tuple[int, int, int, int, int],
@@ -87,15 +90,16 @@ def test_options_are_packed_exactly_and_plain_tasks_pack_nothing(
     group: str,
     group_weight: float,
     replace: bool,
+    name: str,
 ) -> None:
-    given = (*times, max_attempts, priority, key, period, replace, result_ttl, events, batch, group, group_weight)
+    given = (*times, max_attempts, priority, key, period, replace, result_ttl, events, batch, group, group_weight, name)
     packed = pack_options(NewTask("x", b"", *given))
-    if given == (0, 0, 0, 0, 0, None, 50, "", 0, False, 0, False, "", "", 1):
+    if given == (0, 0, 0, 0, 0, None, 50, "", 0, False, 0, False, "", "", 1, ""):
         assert packed == b""
     else:
         fixed = (*times, -1 if max_attempts is None else max_attempts, priority, period, result_ttl, events)
         assert struct.unpack("<dddddhBddBBd", packed[:69]) == (*fixed, replace, group_weight)
-        texts = (key.encode(), batch.encode(), group.encode())
+        texts = (key.encode(), batch.encode(), group.encode(), name.encode())
         assert packed[69:] == b"".join(bytes([len(text)]) + text for text in texts)
 
 
@@ -118,4 +122,4 @@ def test_a_schedules_task_is_read_as_it_was_packed(
 
 def test_a_record_of_another_version_is_refused() -> None:
     with pytest.raises(StoreRefused, match="version 9"):
-        unpack_record(struct.pack("<BBHdddB", 9, 0, 5, 0, 0, 0, 0))
+        unpack_record(struct.pack("<BBHdddBB", 9, 0, 5, 0, 0, 0, 0, 0))

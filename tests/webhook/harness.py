@@ -30,9 +30,10 @@ def task(
     queue: str = "emails",
     attempt: int = 1,
     wants_result: bool = False,
+    name: str = "",
 ) -> Task:
     """A task as a handler gets it."""
-    return Task(id, queue, tenant, attempt, 5, payload, 1_700_000_000_123, wants_result=wants_result)
+    return Task(id, queue, tenant, attempt, 5, payload, 1_700_000_000_123, wants_result=wants_result, name=name)
 
 
 def delivery(url: str = URL, **settings: Any) -> Delivery:

@@ -20,7 +20,7 @@ TEXT = (Path(webhook.__file__).parent / "RECEIVING.md").read_text(encoding="utf-
 
 def test_the_headers_are_those_that_are_sent() -> None:
     signer = Signer.parse([write_secret(b"s" * 32)])
-    sent = headers_of(task(), delivery().url.for_tenant("ada"), b"null", signer, NOW)
+    sent = headers_of(task(name="kind"), delivery().url.for_tenant("ada"), b"null", signer, NOW)
     assert [row["header"].strip("`") for row in table_after(TEXT, "| header |")] == list(sent)
 
 

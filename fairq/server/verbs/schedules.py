@@ -33,7 +33,7 @@ def _task(request: wire.Schedule) -> NewTask:
     """Return the task of a schedule; its fires give it ids."""
     payload = check_inline(orjson.dumps(request.payload))
     options = {name: getattr(request, name) for name in SCHEDULED}
-    task = NewTask(request.name, payload, **options)
+    task = NewTask(request.name, payload, name=request.name, **options)
     task.check()
     return task
 
