@@ -189,16 +189,16 @@ class _Run:
     tasks: int = 0
     parts: list[Part] = field(factory=list)
 
-    async def store(self, group: list[Request]) -> None:
+    async def store(self, requests: list[Request]) -> None:
         """Open the batches of requests, add their tasks in order, and close them."""
-        ids = [request.id for request in group]
+        ids = [request.id for request in requests]
         known = await self.client.read_batches(self.queue, ids) if self.is_repeated else {}
-        tasks = [task for request in group for task in _tasks_left(request, known.get(request.id))]
-        await _all(partial(self._open, request) for request in group if request.id not in known)
+        tasks = [task for request in requests for task in _tasks_left(request, known.get(request.id))]
+        await _all(partial(self._open, request) for request in requests if request.id not in known)
         await add(self.client, self.queue, tasks)
-        is_open = (request for request in group if request.id not in known or known[request.id].state == "open")
+        is_open = (request for request in requests if request.id not in known or known[request.id].state == "open")
         await _all(self.client.batch(self.queue, request.id).close for request in is_open)
-        for request in group:
+        for request in requests:
             self._note(request)
 
     async def _open(self, request: Request) -> None:

@@ -76,7 +76,7 @@ def _our_names() -> Iterator[None]:
         raise BadRequest(error.message.replace("_ms", ""), field=(error.field or "").removesuffix("_ms")) from None
 
 
-def pack_options(options: UnnamedTaskOptions) -> tuple[Any, ...]:
+def pack_options(options: TaskOptions | UnnamedTaskOptions) -> tuple[Any, ...]:
     """Check options and put them into the order of NewTask's fields. Raises: BadRequest; TypeError for unknown ones."""
     if unknown := options.keys() - TaskOptions.__annotations__.keys():
         raise TypeError(f"enqueue has no option {min(unknown)!r}")
