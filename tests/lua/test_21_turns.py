@@ -204,3 +204,35 @@ def test_a_deleted_queue_leaves_nothing_of_its_groups(queue: Queue) -> None:
         pass
     queue.call("drop_queue")
     assert list(queue.client.scan_iter("*")) == []
+
+
+def test_a_quiet_tenant_feels_nothing_of_anothers_groups(queue: Queue) -> None:
+    for n in range(100):
+        put(queue, f"g{n}", 20)
+    queue.claim(10)
+    for n in range(20):
+        queue.enqueue("bob", f"bob-{n}")
+        (first, _) = queue.claim(2)
+        assert first.id == f"bob-{n}", "served next, whatever the other one has"
+        queue.end("ack", first)
+        queue.advance(10)
+
+
+def test_a_repeated_enqueue_adds_nothing_to_a_group(queue: Queue) -> None:
+    parts = [part for n in range(3) for part in (f"a{n}", options(group="a"), b"{}")]
+    assert queue.call("enqueue", "ada", *parts) == [b"ok"] * 3
+    assert queue.call("enqueue", "ada", *parts) == [b"duplicate"] * 3
+    assert queue.peek("ada") == ["a0", "a1", "a2"]
+    Keyspace(queue).check()
+
+
+def test_what_does_not_fit_into_a_reply_stays_first_of_its_group(queue: Queue) -> None:
+    large = b"x" * 400_000
+    parts = [part for n in range(8) for part in (f"{'ab'[n % 2]}{n}", options(group="ab"[n % 2]), large)]
+    queue.call("enqueue", "ada", *parts)
+    taken = []
+    while leases := queue.claim(8):
+        taken.append([lease.id for lease in leases])
+        Keyspace(queue).check()
+    assert taken[:2] == [["a0", "b1", "a2"], ["b3", "a4", "b5"]]
+    assert sorted(taken[2]) == ["a6", "b7"]  # both groups had been emptied, and came anew
