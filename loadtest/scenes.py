@@ -137,6 +137,7 @@ async def crowd(p: Probe) -> None:
     await p.measure(
         "set_limits", "all of one tenant", Q, (tenant(0), "max_running", 1, "rate", 1, "burst", 1, "queued", 5)
     )
+    await p.measure("forget_tenants", f"200 of {s.tenants:,} tenants", Q, ("0", 200, 0, ""))
     await p.measure("limits", "of one tenant", Q, (tenant(0),))
     await p.measure("set_weight", where, Q, (tenant(1), 5000))
     await p.measure("pause", "the queue", Q, ("",))
@@ -618,6 +619,22 @@ async def _pair(one: str, other: str) -> Args:
     return (one, other)
 
 
+def _walk(p: Probe, error: str, *, is_cancelling: bool = False) -> Prepare:
+    """Go on with a walk over the waiting tasks of a tenant; or return the ids that its first page found."""
+    cursor = b""
+
+    async def args() -> Args:
+        nonlocal cursor
+        place, _, _, *ids = await p.call("waiting_tasks", Q, "lone", cursor, 0, error)
+        if is_cancelling:
+            some: Args = ids[:CHANGES]
+            return some
+        at, cursor = cursor, place
+        return ("lone", at, 0, error)
+
+    return args
+
+
 async def one_tenant(p: Probe) -> None:
     """A tenant with a million tasks."""
     s, c, count = p.sizes, p.sizes.call, itertools.count()
@@ -642,6 +659,10 @@ async def one_tenant(p: Probe) -> None:
         return [short(next(middle)) for _ in range(CHANGES)]
 
     await p.measure("cancel", f"{CHANGES} in the middle of {where}", Q, some)
+    await p.measure("waiting_tasks", f"the first of {where}", Q, ("lone", "", 0, ""))
+    await p.measure("waiting_tasks", f"by their errors, all along {where}", Q, _walk(p, "e" * 100), calls=100)
+    await p.measure("cancel_waiting", f"the first {CHANGES} of {where}", Q, _walk(p, "", is_cancelling=True))
+    await p.measure("drop_tenant", f"refused, {where}", Q, ("lone",))
     for _ in range(20):
         await claimed(p, c)
     await p.measure(

@@ -36,3 +36,4 @@
 --: SUMS ready:d pending:d delayed:d leased:d dead:d tombstones:d grouped:d starts:d bytes:d
 --: TALLY alive:d running:d admitted:d
 --: HOURS is_open:B changes_at:d text:rest
+--: QUIET since:d epoch:I delivered:d done:d

@@ -17,7 +17,7 @@ local function visit_alive(call, ids, visit)
   return outcomes
 end
 
-local function each_alive(call, ids, visit)
+function waiting.each_alive(call, ids, visit)
   local outcomes = visit_alive(call, ids, visit)
   settlements.close(call)
   return outcomes
@@ -30,7 +30,7 @@ local function stop(call, id, run)
   calls.announce(call, 'stop ' .. id)
 end
 
-local function cancel_one(call, id, record, run)
+function waiting.cancel_one(call, id, record, run)
   if run and leases.is_leased(run.state) then
     stop(call, id, run)
     return 'running'
@@ -53,7 +53,7 @@ function waiting.cancel_members(call, limit)
     for i = 1, #popped, 2 do ids[#ids + 1] = popped[i] end
     if #ids < left then redis.call('ZREM', key(call, 'cancelling'), id) end
     if #ids > 0 then
-      visit_alive(call, ids, function(task, record, run) return cancel_one(call, task, record, run) end)
+      visit_alive(call, ids, function(task, record, run) return waiting.cancel_one(call, task, record, run) end)
     end
     left = left - #ids
     if left == 0 then break end
@@ -68,8 +68,8 @@ end
 --   flags allow-oom
 function verbs.cancel(keys, args)
   local call = calls.open(keys, args)
-  return each_alive(call, ids_in(args, 3, CHANGES_PER_CALL), function(id, record, run)
-    return cancel_one(call, id, record, run)
+  return waiting.each_alive(call, ids_in(args, 3, CHANGES_PER_CALL), function(id, record, run)
+    return waiting.cancel_one(call, id, record, run)
   end)
 end
 
@@ -106,7 +106,7 @@ function verbs.reschedule(keys, args)
     if not (ms >= 0 and ms <= HORIZON_MS) then refuse('bad_request', 'start_at') end
   end
   if delay > 0 then start_at = call.now + delay end
-  return each_alive(call, ids_in(args, 5, CHANGES_PER_CALL), function(id, record, run)
+  return waiting.each_alive(call, ids_in(args, 5, CHANGES_PER_CALL), function(id, record, run)
     if run and leases.is_leased(run.state) then return 'running' end
     return move(call, id, record, start_at)
   end)

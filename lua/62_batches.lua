@@ -109,6 +109,7 @@ function verbs.list_batches(keys, args)
   if not (args[4] == '' or args[4] == 'open' or args[4] == 'closed' or args[4] == 'complete') then
     refuse('bad_request', 'state')
   end
+  if not cursor:find('^%d+$') then refuse('bad_request', 'cursor') end  -- Redis takes an empty one as 0
   local count = check_whole(args[6], 'count', 1, TASKS_PER_CALL)
   for _ = 1, PAGES_PER_CALL do
     local page = redis.pcall('HSCAN', key(call, 'batches'), cursor, 'COUNT', math.min(count, SCANNED))

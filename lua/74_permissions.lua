@@ -4,7 +4,7 @@ do
 local COMMANDS = {  -- every command that the sections use; `@` stands for a key or a channel of the queue
   'GET @', 'GETRANGE @ 0 1', 'SETRANGE @ 0 1', 'SET @ 1', 'DEL @', 'UNLINK @', 'EXISTS @', 'HGET @ 1',
   'HSET @ 1 1', 'HMGET @ 1', 'HDEL @ 1', 'HEXISTS @ 1', 'HINCRBY @ 1 1', 'HGETALL @', 'HLEN @', 'HSCAN @ 0',
-  'HSTRLEN @ 1', 'LRANGE @ 0 1', 'LTRIM @ 0 1', 'LPUSH @ 1', 'RPUSH @ 1', 'LPOP @', 'LPOS @ 1', 'LLEN @',
+  'HSTRLEN @ 1', 'LRANGE @ 0 1', 'LTRIM @ 0 1', 'LPUSH @ 1', 'RPUSH @ 1', 'LPOP @', 'LREM @ 0 1', 'LPOS @ 1', 'LLEN @',
   'LINDEX @ 0', 'ZADD @ 1 1', 'ZREM @ 1', 'ZRANGE @ 0 1', 'ZSCORE @ 1', 'ZCOUNT @ 0 1', 'ZRANK @ 1', 'ZPOPMIN @',
   'ZREMRANGEBYRANK @ 0 1', 'ZSCAN @ 0',
   'XADD @ * 1 1', 'XRANGE @ - +', 'XLEN @', 'XINFO STREAM @', 'ZCARD @', 'SCAN 0', 'TIME',

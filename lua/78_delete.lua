@@ -26,7 +26,7 @@ local FIXED = {
   'tenants', 'accounts', 'limits', 'parked', 'sweep', 'opening_hours', 'opening_changes', 'wake',
   'tasks', 'payloads', 'task_options',
   'batches', 'cancelling', 'completed', 'due', 'expiring', 'runs', 'bundles', 'claims', 'leases', 'extended', 'dead',
-  'deaths', 'dead_counts', 'templates', 'fires', 'ends', 'idle',
+  'deaths', 'dead_counts', 'templates', 'fires', 'ends', 'idle', 'quiet',
 }
 local LAST = {'queue', 'deleting', 'test'}  -- what stays until all else has gone
 

@@ -122,6 +122,7 @@ class FairPick(Limiting):
     def __init__(self) -> None:
         super().__init__()
         self.tenants: dict[str, Tenant] = {}
+        self.numbers = 0  # of tenants, given so far
         self.classes: dict[int, list[Tenant]] = {}
         self.wake: deque[Tenant] = deque()
         self.clock: float = 0
@@ -149,7 +150,10 @@ class FairPick(Limiting):
 
     def touch(self, name: str) -> Tenant:
         """Get a tenant to change it: it is seated when the call ends."""
-        t = self.tenants.setdefault(name, Tenant(name, len(self.tenants) + 1))
+        if name not in self.tenants:
+            self.numbers += 1
+            self.tenants[name] = Tenant(name, self.numbers)
+        t = self.tenants[name]
         if t not in self.touched:
             self.touched.append(t)
         return t

@@ -397,15 +397,14 @@ class Model(Scheduling):
 
     def keep(self, t: Tenant, kind: str, name: str, size: int, until: float) -> None:
         """Count a result or a dedupe key among its tenant's bytes, until then."""
-        number = list(self.tenants).index(t.name) + 1
-        member = kind.encode() + struct.pack("<II", number, size + KEPT_BYTES) + name.encode()
+        member = kind.encode() + struct.pack("<II", t.number, size + KEPT_BYTES) + name.encode()
         self.ends[member], self.kept_until = until, max(self.kept_until, until + MINUTE_MS)
 
     def trim_ends(self, now: float, limit: int) -> None:
         """Stop counting entries that were kept long enough."""
         for member in first_by_score(self.ends, limit, now):
             (number,) = struct.unpack_from("<I", member, 1)
-            self.touch(list(self.tenants)[number - 1])
+            self.touch(next(t.name for t in self.tenants.values() if t.number == number))
             del self.ends[member]
 
     def holder(self, tenant: str, key: str, now: float) -> str | None:
@@ -752,6 +751,35 @@ class Model(Scheduling):
         self.forget(id, run if run and run.state == "settled" else None, "cancelled", now)
         return "ok"
 
+    def waiting(self, tenant: str) -> list[str]:
+        """Name the waiting tasks of a tenant."""
+        mine = (id for id, task in self.records.items() if task.tenant.name == tenant)
+        return [id for id in mine if id not in self.dead and id not in self.leases]
+
+    def cancel_waiting(self, now: float, ids: list[str]) -> int:
+        """Forget those of these tasks that wait; returns how many these were."""
+        now = self.open(now)
+        count = [self.cancel_one(id, now) for id in ids if id not in self.leases].count("ok")
+        self.finish_batches(now)
+        self.close(now)
+        return count
+
+    def drop_tenant(self, now: float, name: str) -> str:
+        """Delete a tenant that has nothing."""
+        self.open(now)
+        t = self.tenants.get(name)
+        if t is None:
+            return "gone"
+        waiting = len(t.ready) + t.pending + len(t.delayed)
+        if waiting + t.leased + t.dead + self.bytes_of(t) > 0:
+            return "not_empty"
+        del self.tenants[name]
+        self.wake = type(self.wake)(other for other in self.wake if other is not t)
+        self.idle.discard(name)
+        for known in (self.due, self.parked, self.own, self.hours, self.feeds.kept, self.feeds.newest):
+            known.pop(name, None)
+        return "ok"
+
     def reschedule(self, now: float, ids: list[str], delay: float, start_at: float) -> list[str]:
         """Give waiting tasks another start."""
         now = self.open(now)
@@ -984,11 +1012,10 @@ class Model(Scheduling):
 
     def bytes_of(self, t: Tenant) -> int:
         """Add up the payloads of a tenant's tasks."""
-        number = list(self.tenants).index(t.name) + 1 if t.name in self.tenants else 0
         kept = [struct.unpack_from("<II", member, 1) for member in self.ends]
         return int(
             sum(task.size for task in self.records.values() if task.tenant is t)
-            + sum(size for owner, size in kept if owner == number)
+            + sum(size for owner, size in kept if owner == t.number)
             + sum(b.bytes for b in self.batches.values() if b.tenant == t.name)
             + sum(KEPT_BYTES + self.template_sizes[f] for f in self.schedules if f.partition("/")[0] == t.name)
         )

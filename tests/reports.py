@@ -26,7 +26,7 @@ def queue_state(model: Model) -> dict[str, float]:
         "anchored": int(model.anchored),
         "level": model.stored_level,
         "last_lease": model.last_lease,
-        "numbers": len(model.tenants),
+        "numbers": model.numbers,
         "minute": model.minute,
         "remembered": len(model.marks),
         "sequence": model.sequence,

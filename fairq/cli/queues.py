@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attrs import asdict
@@ -11,12 +12,14 @@ from fairq.cli.limits import GivenLimits, change_limits, parse_percent, show_lim
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
+from fairq.cli.purges import DryRun, Yes, purge
 from fairq.errors import BadRequest
 
 if TYPE_CHECKING:
-    pass
+    from fairq.client.operator import OperatorClient
+    from fairq.model.purges import Purge
 
-queues = App(name="queues", help="List queues, change settings and limits, pause, resume, repair and delete.")
+queues = App(name="queues", help="List queues, change settings and limits, pause, resume, repair, purge and delete.")
 
 _COLUMNS = {
     "queue": "queue",
@@ -81,7 +84,6 @@ def delete(
     server: Server | None = None,
 ) -> None:
     """Delete an empty queue with its settings, limits and tenants' accounts; an enqueue makes it again."""
-
     found = run_with(server or Server(), lambda client: client.delete_queue(queue, purge=purge))
     contents = {name: count for name, count in found.items() if count}
     if json:
@@ -89,6 +91,27 @@ def delete(
     else:
         what = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in contents.items())
         print(f"{queue}: deleted" + (f", with {what}" if what else ""))
+
+
+@queues.command(name="purge")
+def purge_(
+    queue: str, *, dry_run: DryRun = False, yes: Yes = False, json: Json = False, server: Server | None = None
+) -> int:
+    """Cancel all waiting tasks of a queue; running tasks, dead letters and schedules stay.
+
+    Interrupted, it has cancelled what it says; run it again to go on.
+    """
+
+    def steps(client: OperatorClient, dry_run: bool) -> AsyncGenerator[Purge, None]:
+        return client.purge_queue(queue, dry_run=dry_run)
+
+    return purge(queue, steps, dry_run=dry_run, yes=yes, json=json, server=server)
+
+
+@queues.command
+def exists(queue: str, *, server: Server | None = None) -> int:
+    """Exit with 0 if there is a queue of that name, else with 1; prints nothing."""
+    return int(not run_with(server or Server(), lambda client: client.queue_exists(queue)))
 
 
 @queues.command

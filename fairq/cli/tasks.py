@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
 
-from attrs import asdict
-from cyclopts import App
+from attrs import asdict, frozen
+from cyclopts import App, Parameter
 
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
+from fairq.cli.purges import DryRun, Yes, purge
+from fairq.errors import BadRequest
+
+if TYPE_CHECKING:
+    from fairq.client.operator import OperatorClient
+    from fairq.model.purges import Purge
 
 tasks = App(name="tasks", help="Show, cancel and reschedule tasks.")
+
+All = Annotated[bool, Parameter(name="--all", negative=(), help="Cancel all waiting tasks that match the filters.")]
+
+
+@Parameter(name="*")
+@frozen
+class Filter:
+    """Select the waiting tasks that match all of these."""
+
+    tenant: Annotated[
+        str | None, Parameter(help="Tenant of the tasks; operators must name it (default: the token's tenant).")
+    ] = None
+    older_than: Annotated[
+        timedelta | None, Parameter(help="Only tasks enqueued longer ago than this: 90s, 30m, 12h, 7d.")
+    ] = None
+    error: Annotated[str | None, Parameter(help="Only tasks whose last error contains this text.")] = None
+
+    def pack(self) -> dict[str, Any]:
+        """Return the filter as the SDK's keyword arguments."""
+        older_than = None if self.older_than is None else self.older_than.total_seconds()
+        return {"tenant": self.tenant, "older_than": older_than, "error": self.error}
+
 
 _STATES = {
     "id": "task", "state": "state", "tenant": "tenant", "attempt": "attempt", "at_ms": "at (ms)", "worker": "worker",
@@ -55,8 +85,32 @@ def peek(
 
 
 @tasks.command
-def cancel(queue: str, *ids: str, json: Json = False, server: Server | None = None) -> int:
-    """Cancel tasks: waiting ones never run, running ones are stopped. Exits with 1 if no task was found."""
+def cancel(
+    queue: str,
+    *ids: str,
+    everything: All = False,
+    which: Filter | None = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+    server: Server | None = None,
+) -> int:
+    """Cancel tasks: waiting ones never run, running ones are stopped. Exits with 1 if no task was found.
+
+    With --all: every waiting task of a tenant that matches, and no running one. Interrupted, run it again.
+    """
+    if (ids and everything) or (not ids and not everything):
+        raise BadRequest("give ids or --all, not both" if ids else "missing ids: give ids or --all", field="ids")
+    if everything:
+        words = (which or Filter()).pack()
+        title = f"{words['tenant']} in {queue}" if words.get("tenant") else queue
+
+        def steps(client: OperatorClient, dry_run: bool) -> AsyncGenerator[Purge, None]:
+            return client.cancelling_all(queue, dry_run=dry_run, **words)
+
+        return purge(title, steps, dry_run=dry_run, yes=yes, json=json, server=server)
+    if which is not None or dry_run or yes:
+        raise BadRequest("filters, --dry-run and --yes need --all", field="ids")
     return _print_outcomes(ids, run_with(server or Server(), lambda client: client.cancel(queue, ids)), json)
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Annotated
+
 from attrs import asdict
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from fairq.cli.limits import GivenLimits, change_limits, show_limits
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table
+from fairq.cli.purges import DryRun, Yes, purge
 from fairq.cli.report import show_report
 from fairq.model.checks import check_weight
 
-tenants = App(name="tenants", help="List a queue's tenants, set weights, limits and opening hours, pause and resume.")
+if TYPE_CHECKING:
+    from fairq.client.operator import OperatorClient
+    from fairq.model.purges import Purge
+
+tenants = App(name="tenants", help="List a queue's tenants, set weights and limits, pause, resume, purge and delete.")
 
 _COLUMNS = {
     "tenant": "tenant",
@@ -78,6 +86,51 @@ def hours(
 def report(queue: str, tenant: str, *, json: Json = False, server: Server | None = None) -> None:
     """Show what a tenant's tasks waited for in the last minutes, and its share, as one server saw it."""
     show_report(server, queue, tenant, json)
+
+
+@tenants.command(name="purge")
+def purge_(
+    queue: str,
+    tenant: str,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+    server: Server | None = None,
+) -> int:
+    """Cancel all waiting tasks of a tenant; running tasks, dead letters and schedules stay.
+
+    Interrupted, it has cancelled what it says; run it again to go on.
+    """
+
+    def steps(client: OperatorClient, dry_run: bool) -> AsyncGenerator[Purge, None]:
+        return client.cancelling_all(queue, tenant=tenant, dry_run=dry_run)
+
+    return purge(f"{tenant} in {queue}", steps, dry_run=dry_run, yes=yes, json=json, server=server)
+
+
+@tenants.command
+def delete(
+    queue: str,
+    tenant: str,
+    *,
+    purge: Annotated[
+        bool, Parameter(negative=(), help="Also delete its schedules, waiting tasks and dead letters.")
+    ] = False,
+    server: Server | None = None,
+) -> None:
+    """Delete a tenant that has nothing, with its weight, limits, opening hours, pause and feed; a task makes it again.
+
+    Results, dedupe keys and complete batches are kept for their time; until then the tenant cannot be deleted.
+    """
+
+    async def work(client: OperatorClient) -> None:
+        if purge:
+            await client.empty_tenant(queue, tenant)
+        await client.delete_tenant(queue, tenant)
+
+    run_with(server or Server(), work)
+    print(f"{tenant} in {queue}: deleted")
 
 
 @tenants.command

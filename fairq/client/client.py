@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from math import isnan
 from typing import Any, TypeVar, Unpack
@@ -25,6 +25,7 @@ from fairq.errors import BadRequest, FairqError
 from fairq.model.batches import BatchStage, BatchState
 from fairq.model.checks import MAX_BATCH, check_batch_id, check_name, check_task_id
 from fairq.model.events import EventPage
+from fairq.model.purges import Purge
 from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import NewTask, TaskState, WaitingTask
 from fairq.model.waiting import Why
@@ -262,6 +263,55 @@ class Client:
                 return reply
             if trio.current_time() >= deadline:
                 return None
+
+    async def cancel_all(
+        self,
+        queue: str,
+        *,
+        tenant: str | None = None,
+        older_than: float | None = None,
+        error: str | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Cancel all tasks of one's own that wait (or those that match); returns how many. Running ones go on.
+
+        `older_than`: only tasks that were enqueued so many seconds ago; `error`: only those whose last attempt failed
+        with an error that contains this text. `tenant`: whose, for operators. `timeout`: for each step, of about a
+        second. What is enqueued meanwhile stays. Repeat it after an error: it goes on with what is left.
+        """
+        cancelled = 0
+        steps = self.cancelling_all(queue, tenant=tenant, older_than=older_than, error=error, timeout=timeout)
+        async with aclosing(steps):
+            async for step in steps:
+                cancelled = step.cancelled
+        return cancelled
+
+    async def cancelling_all(
+        self,
+        queue: str,
+        *,
+        tenant: str | None = None,
+        older_than: float | None = None,
+        error: str | None = None,
+        dry_run: bool = False,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[Purge, None]:
+        """Do what `cancel_all` does, and tell after each step how far it is, in all; `dry_run`: only count."""
+        so_far = Purge("", 0, 0, 0, 0)
+        while True:
+            step = await self.ask(
+                verbs.cancel_all(queue, tenant, older_than, error, dry_run, so_far.cursor), timeout=timeout
+            )
+            so_far = Purge(
+                step.cursor,
+                so_far.found + step.found,
+                so_far.cancelled + step.cancelled,
+                so_far.looked + step.looked,
+                step.waiting,
+            )
+            yield so_far
+            if not so_far.cursor:
+                return
 
     def dead_letters(self, queue: str) -> DeadLetters:
         """Return the dead letters of a queue, to list, replay and purge: a tenant's own, for operators everybody's."""

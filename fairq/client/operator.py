@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from attrs import define
@@ -17,6 +17,7 @@ from fairq.errors import NotFound
 from fairq.model.checks import check_batch_id, check_full_id, check_name
 from fairq.model.limits import Limits
 from fairq.model.operating import Deletion, HeldLimits, QueueRow
+from fairq.model.purges import Purge
 from fairq.model.queues import Repair
 from fairq.model.tenants import TenantState
 from fairq.model.waiting import Report
@@ -66,6 +67,51 @@ class OperatorClient(Client):
             if step.outcome != "more":
                 return
             is_first = False
+
+    async def queue_exists(self, queue: str) -> bool:
+        """Tell whether there is a queue of that name: something was put into it, and it was not deleted since."""
+        return any(row.made_at_ms for row in await self.ask(verbs.queues(queue)))
+
+    async def purge_queue(self, queue: str, *, dry_run: bool = False) -> AsyncGenerator[Purge, None]:
+        """Cancel the waiting tasks of all tenants that a queue has now; tells after each step how far it is, in all.
+
+        `dry_run`: only count. Raises: NotFound.
+        """
+        rows = await self.tenants(queue)
+        left = sum(row.ready + row.pending + row.delayed for row in rows)
+        done = Purge("", 0, 0, 0, left)
+        for row in rows:
+            mine = row.ready + row.pending + row.delayed
+            if not mine:
+                continue
+            previous, left = done, left - mine
+            async with aclosing(self.cancelling_all(queue, tenant=row.tenant, dry_run=dry_run)) as steps:
+                async for step in steps:
+                    done = Purge(
+                        "",
+                        previous.found + step.found,
+                        previous.cancelled + step.cancelled,
+                        previous.looked + step.looked,
+                        left + step.waiting,
+                    )
+                    yield done
+
+    async def delete_tenant(self, queue: str, tenant: str) -> None:
+        """Delete a tenant that has nothing, with its weight, limits, opening hours, pause and feed.
+
+        A task enqueued later makes it anew. Raises: NotFound, NotEmpty.
+        """
+        if not await self.ask(verbs.drop_tenant(queue, tenant)):
+            raise NotFound(f"there is no tenant {tenant} in queue {queue}", field="tenant")
+
+    async def empty_tenant(self, queue: str, tenant: str) -> None:
+        """Delete what a tenant has: schedules, waiting tasks and dead letters; running tasks go on."""
+        for schedule in await self.schedules(queue, tenant=tenant):
+            await self.unschedule(queue, schedule.name, tenant=tenant)
+        await self.cancel_all(queue, tenant=tenant)
+        async with aclosing(self.dead_letters(queue).purge_all(tenant=tenant)) as sweeps:
+            async for _ in sweeps:
+                pass
 
     async def repair_queue(self, queue: str) -> dict[str, int]:
         """Rebuild what a queue keeps beside its tasks; returns the mended faults, by kind. Raises: NotFound."""

@@ -12,6 +12,7 @@ from attrs import asdict
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS
 from fairq.model.dead_letters import DeadFilter
+from fairq.model.purges import WaitingFilter
 from fairq.model.schedules import MIN_EVERY_MS, SCHEDULED
 from fairq.model.tasks import OPTIONS, NewTask
 
@@ -137,6 +138,14 @@ def pack_filter(which: DeadLetterFilter) -> dict[str, Any]:
         to_ms(which.get("older_than"), "older_than"),
         to_ms(which.get("younger_than"), "younger_than"),
     )
+    with _our_names():
+        chosen.check()
+    return {name: value for name, value in asdict(chosen).items() if value}
+
+
+def pack_waiting_filter(older_than: float | None, error: str | None) -> dict[str, Any]:
+    """Check a filter of waiting tasks and spell it as the wire does. Raises: BadRequest."""
+    chosen = WaitingFilter(to_ms(older_than, "older_than"), error)
     with _our_names():
         chosen.check()
     return {name: value for name, value in asdict(chosen).items() if value}

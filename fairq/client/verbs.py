@@ -20,6 +20,7 @@ from fairq.client.options import (
     interval_ms,
     pack_filter,
     pack_start,
+    pack_waiting_filter,
     scheduled_options,
 )
 from fairq.errors import BadRequest, NoResult, TaskFailed, TooLarge
@@ -38,6 +39,7 @@ from fairq.model.dead_letters import DeadLetter, DeadPage
 from fairq.model.events import MAX_EVENT_ID, Event, EventPage
 from fairq.model.limits import Limits
 from fairq.model.operating import Deletion, HeldLimits, QueueRow
+from fairq.model.purges import Purge
 from fairq.model.queues import Repair
 from fairq.model.schedules import ScheduleState, check_schedule_name
 from fairq.model.tasks import Outcome, TaskState, WaitingTask
@@ -108,6 +110,18 @@ def tasks(queue: str, ids: Sequence[str]) -> Ask[list[TaskState]]:
 def cancel(queue: str, ids: Sequence[str]) -> Ask[list[str]]:
     """Cancel tasks."""
     return Ask("cancel", {"queue": queue, "ids": list(ids)}, _read_outcomes)
+
+
+def cancel_all(
+    queue: str, tenant: str | None, older_than: float | None, error: str | None, dry_run: bool, cursor: str
+) -> Ask[Purge]:
+    """Cancel waiting tasks of a tenant that match, from a cursor on."""
+    body = _target(queue, tenant) | pack_waiting_filter(older_than, error)
+    if check_flag(dry_run, "dry_run"):
+        body["dry_run"] = True
+    if cursor:
+        body["cursor"] = cursor
+    return Ask("cancel_all", body, lambda reply: Purge(**{**reply, "cursor": reply["cursor"] or ""}))
 
 
 def reschedule(
@@ -293,9 +307,10 @@ def schedules(queue: str, name: str | None, tenant: str | None, offset: int = 0)
 # --- for operators
 
 
-def queues() -> Ask[list[QueueRow]]:
-    """List all queues."""
-    return Ask("queues", {}, _read_list(QueueRow, "queues"))
+def queues(queue: str | None = None) -> Ask[list[QueueRow]]:
+    """List all queues, or one."""
+    body = {} if queue is None else _target(queue, None)
+    return Ask("queues", body, _read_list(QueueRow, "queues"))
 
 
 def configure(queue: str, settings: Mapping[str, Any]) -> Ask[None]:
@@ -319,6 +334,11 @@ def repair(queue: str, number: int | None) -> Ask[Repair]:
 def tenants(queue: str) -> Ask[list[TenantState]]:
     """List the tenants of a queue."""
     return Ask("tenants", {"queue": queue}, lambda reply: [TenantState(**row) for row in reply["tenants"]])
+
+
+def drop_tenant(queue: str, tenant: str) -> Ask[bool]:
+    """Delete a tenant that has nothing; reads whether there was one."""
+    return Ask("drop_tenant", _target(queue, tenant), lambda reply: bool(reply["outcome"] == "ok"))
 
 
 def set_weight(queue: str, tenant: str, weight: float) -> Ask[float]:

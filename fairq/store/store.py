@@ -11,12 +11,13 @@ import structlog
 import trio
 from attrs import astuple, define, evolve, field
 
-from fairq.errors import Deleting, FairqError, StoreFull, StoreRefused, Unavailable
+from fairq.errors import Deleting, FairqError, NotEmpty, StoreFull, StoreRefused, Unavailable
 from fairq.model.batches import BatchPage, BatchState
 from fairq.model.checks import MAX_BATCH, MAX_ERROR_CHARS
 from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
 from fairq.model.events import EventPage
 from fairq.model.limits import Limits, OpeningHours
+from fairq.model.purges import WaitingFilter, WaitingPage
 from fairq.model.queues import SHARES, QueueState, Repair, Tick
 from fairq.model.schedules import MISFIRES, ScheduleState, Timing
 from fairq.model.tasks import Action, Lease, NewTask, Outcome, Settlement, TaskState, WaitingTask
@@ -45,6 +46,7 @@ _RUNS, _RUNS_MS = 64, 7 * 86_400_000  # runs of a worker: how many are remembere
 CHANGES, LOOKS = 64, 250  # tasks in one call that changes, or only reads, much of each
 _BATCHES = 32  # in one call: each may have callbacks of 192 KiB
 _PROGRESS_MS = 3_600_000
+_ACCOUNTS = 100  # that one call looks at
 _UNMADE = "unmade"
 
 
@@ -251,6 +253,17 @@ class Store:
         """Cancel up to 500 tasks: `ok`, `running` (their workers are told) or `gone`."""
         return [outcome.decode() for outcome in await self._call_in_parts("cancel", queue, ids)]
 
+    async def waiting_tasks(self, queue: str, tenant: str, which: WaitingFilter, cursor: str = "") -> WaitingPage:
+        """Find waiting tasks of a tenant that match, from a cursor on: about 250 are looked at."""
+        args = (tenant, cursor, which.older_than_ms, which.error or "")
+        told, looked, waiting, *ids = await self._call("waiting_tasks", queue, *args)
+        return WaitingPage(told.decode(), looked, waiting, [id.decode() for id in ids])
+
+    async def cancel_waiting(self, queue: str, ids: Sequence[str]) -> int:
+        """Cancel those of up to CHANGES tasks that wait, and leave the others alone; returns how many these were."""
+        count: int = await self._call("cancel_waiting", queue, *ids)
+        return count
+
     async def reschedule(
         self, queue: str, ids: Sequence[str], *, delay_ms: int = 0, start_at_ms: int = 0
     ) -> list[Outcome]:
@@ -262,6 +275,22 @@ class Store:
         """Set a tenant's weight, which applies to its backlog at once; returns the old weight."""
         previous: int = await self._put("set_weight", queue, tenant, max(1, round(weight * 1000)))
         return previous / 1000
+
+    async def drop_tenant(self, queue: str, tenant: str) -> bool:
+        """Delete a tenant that has nothing, with its settings and feed; False: there is none. Raises: NotEmpty."""
+        outcome, *pairs = await self._call("drop_tenant", queue, tenant)
+        if outcome == b"not_empty":
+            held = {name.decode(): count for name, count in zip(pairs[::2], pairs[1::2], strict=True)}
+            names = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in held.items() if count)
+            raise NotEmpty(f"tenant {tenant} in queue {queue} is not empty: {names}", field="tenant")
+        return bool(outcome == b"ok")
+
+    async def forget_tenants(self, queue: str, cursor: str, idle_ms: int) -> tuple[str, int]:
+        """Look at some accounts, and drop tenants that have had nothing for so long; returns where to go on ("0": at
+        the end), and how many were dropped.
+        """
+        told, dropped = await self._call("forget_tenants", queue, cursor, _ACCOUNTS, idle_ms, _wall_ms())
+        return told.decode(), dropped
 
     async def set_limits(self, queue: str, tenant: str, changes: Mapping[str, float | None]) -> Limits:
         """Change limits of a tenant, or (empty name) those for all, atomically; returns the old limits."""

@@ -95,6 +95,20 @@ class Cancel(Request):
 
 
 @frozen
+class CancelAll(Request):
+    """Cancel waiting tasks of a tenant that match, as many as the time of one request allows."""
+
+    type: ClassVar[str] = "cancel_all"
+    ref: int
+    queue: str
+    tenant: str | None = None
+    older_than_ms: int = 0
+    error: str | None = None
+    cursor: str | None = None
+    dry_run: bool = False
+
+
+@frozen
 class Reschedule(Request):
     """Change when waiting tasks start: after `delay_ms`, or at `start_at_ms`; without either, now."""
 
@@ -294,10 +308,11 @@ class Idle(Request):
 
 @frozen
 class Queues(Request):
-    """List all queues with counts and settings."""
+    """List all queues, or one, with counts and settings."""
 
     type: ClassVar[str] = "queues"
     ref: int
+    queue: str | None = None
 
 
 @frozen
@@ -327,6 +342,16 @@ class Tenants(Request):
     type: ClassVar[str] = "tenants"
     ref: int
     queue: str
+
+
+@frozen
+class DropTenant(Request):
+    """Delete a tenant that has nothing, with its settings and its feed."""
+
+    type: ClassVar[str] = "drop_tenant"
+    ref: int
+    queue: str
+    tenant: str
 
 
 @frozen
@@ -669,6 +694,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Enqueue: (_TENANT, frozenset({OPEN})),
     Tasks: (_TENANT | _OPERATOR, _ANY),
     Cancel: (_TENANT | _OPERATOR, _ANY),
+    CancelAll: (_TENANT | _OPERATOR, _ANY),
     Reschedule: (_TENANT | _OPERATOR, _ANY),
     Peek: (_TENANT | _OPERATOR, _ANY),
     WaitTasks: (_TENANT | _OPERATOR, _ANY),
@@ -691,6 +717,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Configure: (_OPERATOR, _ANY),
     DeleteQueue: (_OPERATOR, _ANY),
     Tenants: (_OPERATOR, _ANY),
+    DropTenant: (_OPERATOR, _ANY),
     SetWeight: (_OPERATOR, _ANY),
     SetLimits: (_OPERATOR, _ANY),
     Limits: (_TENANT | _OPERATOR, _ANY),

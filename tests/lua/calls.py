@@ -111,6 +111,15 @@ class Feed(NamedTuple):
         return [(told.event, told.of) for told in self.events]
 
 
+class Waiting(NamedTuple):
+    """A page of waiting tasks."""
+
+    cursor: str
+    looked: int
+    waiting: int
+    ids: list[str]
+
+
 class Page(NamedTuple):
     """A page of dead letters."""
 
@@ -374,6 +383,33 @@ class Queue:
         """Cancel tasks, as many at once as one call takes."""
         parts = (ids[start : start + CHANGES] for start in range(0, max(len(ids), 1), CHANGES))
         return [outcome for part in parts for outcome in words(self.call("cancel", *part))]
+
+    def waiting_page(self, tenant: str = "ada", cursor: str = "", older: int = 0, error: str = "") -> Waiting:
+        """Read a page of a tenant's waiting tasks that match."""
+        cursor, looked, count, *ids = self.call("waiting_tasks", tenant, cursor, older, error)
+        return Waiting(cursor.decode(), looked, count, words(ids))  # type: ignore[attr-defined]
+
+    def waiting(self, tenant: str = "ada", **which: Any) -> list[str]:
+        """Walk over a tenant's waiting tasks that match; their ids."""
+        page = self.waiting_page(tenant, **which)
+        ids = page.ids
+        while page.cursor:
+            page = self.waiting_page(tenant, page.cursor, **which)
+            ids = ids + page.ids
+        return ids
+
+    def cancel_waiting(self, *ids: str) -> int:
+        """Cancel those of these tasks that wait, as many at once as one call takes."""
+        return sum(self.call("cancel_waiting", *ids[n : n + CHANGES]) for n in range(0, len(ids), CHANGES))
+
+    def purge(self, tenant: str = "ada", **which: Any) -> int:
+        """Cancel a tenant's waiting tasks that match, page by page."""
+        cursor, count = "", 0
+        while True:
+            page = self.waiting_page(tenant, cursor, **which)
+            count, cursor = count + self.cancel_waiting(*page.ids), page.cursor
+            if not cursor:
+                return count
 
     def reschedule(self, *ids: str, delay: float = 0, start_at: float = 0) -> list[str]:
         """Give tasks another start, as many at once as one call takes."""

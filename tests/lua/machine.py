@@ -350,6 +350,21 @@ class QueueMachine(RuleBasedStateMachine):
         ids = list(dict.fromkeys(ids))
         self.same([word.decode() for word in self.call("cancel", *ids)], self.model.cancel(self.now, ids))
 
+    @rule(tenant=TENANTS, leased=st.integers(0, 2))
+    def purge_waiting(self, tenant: str, leased: int) -> None:
+        """Cancel all that waits of a tenant; tasks that have been claimed meanwhile are among the ids."""
+        self.queue.now = self.now
+        ids = list(dict.fromkeys(self.queue.waiting(tenant)))
+        self.same(sorted(ids), sorted(self.model.waiting(tenant)))
+        ids = [*ids[:60], *sorted(self.model.leases)[:leased]]
+        if ids:
+            self.same(self.call("cancel_waiting", *ids), self.model.cancel_waiting(self.now, ids))
+
+    @rule(tenant=TENANTS)
+    def drop_tenant(self, tenant: str) -> None:
+        """Delete a tenant, if it has nothing."""
+        self.same(self.call("drop_tenant", tenant)[0].decode(), self.model.drop_tenant(self.now, tenant))
+
     @rule(ids=FEW_IDS, span=st.sampled_from([-50, 0, *SPANS]))
     def reschedule(self, ids: list[str], span: int) -> None:
         """Move tasks to another start."""
@@ -542,6 +557,7 @@ class Walk:
         self.teller = random.Random(seed)  # of what is told in feeds: to the rest of the walk it makes no difference
         self.repeater = random.Random(seed)  # of claims that are made again, and of payloads that are large
         self.is_busy = self.repeater.random() < 0.3  # most tenants have tasks all the time
+        self.purger = random.Random(seed)  # of purges, and of tenants that end
         self.grouper, self.replacer = random.Random(seed), random.Random(seed)
         self.has_groups = self.grouper.random() < 0.5
         self.attacher = random.Random(seed)  # of slots and what is kept of them, in half of the walks
@@ -648,8 +664,12 @@ class Walk:
                 )
         if self.repeater.random() < 0.05:
             self.seek()
+        if self.replacer.random() < 0.1:
+            self.replace()
         if self.has_reserve and self.attacher.random() < 0.1:
             self.attach()
+        if self.purger.random() < 0.03:
+            self.purge()
         if self.random.random() < 0.25:
             m.all_say_the_same()
         if self.reader.random() < 0.25:
@@ -659,6 +679,23 @@ class Walk:
             m.list_batches(tenant=self.teller.choice(["", *NAMES]), state=self.teller.choice(STATES), count=1)
         if self.teller.random() < 0.01:
             m.bound_feeds(keep=self.teller.choice(KEEPS))
+
+    def purge(self) -> None:
+        """Cancel what waits of a tenant; end it, as far as that is allowed."""
+        tenant, choose = self.purger.choice(NAMES), self.purger.choice
+        if choose([True, True, False]):
+            self.machine.purge_waiting(tenant=tenant, leased=choose([0, 1, 2]))
+        if choose([True, False]):
+            self.machine.drop_tenant(tenant=tenant)
+
+    def replace(self) -> None:
+        """Give what another task asks for to one that holds a dedupe key, whether or not it waits."""
+        m, choose = self.machine, self.replacer.choice
+        if held := sorted(who for who, (_, id) in m.model.holders.items() if id in m.model.records):
+            tenant, key = choose(held)
+            starts, ends = {"delay": choose([1, 50])}, {"expires_in": choose([50, LEASE]), "max_attempts": choose([1, 2])}
+            window = choose([{}, {}, starts, ends, starts | ends, {"priority": 0}, {"group": "g1"}])
+            m.enqueue(tenant=tenant, ids=[choose(MANY_IDS)], window={"key": key, "replace": 1, **window})
 
     def attach(self) -> None:
         """Change how many slots there are, how many are kept, or how many one may have."""

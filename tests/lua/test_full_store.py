@@ -161,6 +161,33 @@ def cancel(queue: Queue) -> Iterator[None]:
     assert queue.state(f"b-complete-{START}") == "ready"
 
 
+def cancel_waiting(queue: Queue) -> Iterator[None]:
+    open_batch(queue, "b")
+    queue.enqueue("ada", *many(300), batch="b")
+    queue.enqueue("ada", *many(200, "later"), delay=1000, priority=3)
+    running = queue.claim(100)
+    yield
+    assert queue.purge() == 400
+    assert [queue.end("ack", lease) for lease in running] == ["ok"] * 100
+
+
+def drop_tenant(queue: Queue) -> Iterator[None]:
+    queue.set_limits("ada", max_running=3)
+    queue.enqueue("ada", "a", events=1)
+    queue.cancel("a")
+    yield
+    assert queue.call("drop_tenant", "ada") == [b"ok"]
+
+
+def forget_tenants(queue: Queue) -> Iterator[None]:
+    for name in ("ada", "bob"):
+        queue.enqueue(name, name)
+        queue.cancel(name)
+    yield
+    assert queue.call("forget_tenants", "0", 100, 0, "") == [b"0", 0]
+    assert queue.call("forget_tenants", "0", 100, 0, "") == [b"0", 2]
+
+
 def reschedule(queue: Queue) -> Iterator[None]:
     queue.enqueue("ada", *many(500), priority=9)
     yield
@@ -294,7 +321,8 @@ def remove_queue(queue: Queue) -> Iterator[None]:
 GOES_ON: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
-        claim, settle, tick, cancel, reschedule, cancel_batch, close_batch, purge, set_weight, set_limits,
+        claim, settle, tick, cancel, cancel_waiting, drop_tenant, forget_tenants,
+        reschedule, cancel_batch, close_batch, purge, set_weight, set_limits,
         set_opening_hours,
         pause, resume, configure, unschedule, pause_schedule, resume_schedule, block_queue, empty_queue, drop_queue,
         remove_queue, repair,

@@ -80,6 +80,23 @@ MUTANTS = [
         "'cancelled', lease.lease,",
     ),
     Mutant("a twin in one call is settled twice", "  leases.set_run(call, id, nil)\n  records.mark", "  records.mark"),
+    Mutant(
+        "a purge cancels running tasks",
+        "    if run and leases.is_leased(run.state) then return 'running' end\n    count = count + 1",
+        "    count = count + 1",
+    ),
+    Mutant(
+        "a purge passes over pending tasks", "  if d.pending > 0 then\n    stages[2]", "  if false then\n    stages[2]"
+    ),
+    Mutant(
+        "a purge passes over groups", "    if d.grouped > 0 then\n      stages[", "    if false then\n      stages["
+    ),
+    Mutant(
+        "a dropped tenant stays on the wake list",
+        "  if t.is_on_wake_list == 1 then redis.call('LREM'",
+        "  if false then redis.call('LREM'",
+    ),
+    Mutant("a tenant is dropped with its dead letters", "t.leased, 'dead', d.dead,", "t.leased, 'dead', 0,"),
     Mutant("a cancelled task is tried again", "if is_stopping and not is_done then", "if false then"),
     Mutant(
         "a cancelled task stays in its list",

@@ -87,6 +87,21 @@ REFUSED: dict[str, Rows] = {
         "bad_request witness": [(1, witness) for witness in WITNESSES],
     },
     "cancel": IDS_ONCE,
+    "cancel_waiting": IDS_ONCE,
+    "waiting_tasks": {
+        "bad_request tenant": [(name, "", 0, "") for name in NAMES],
+        "bad_request cursor": [
+            ("ada", cursor, 0, "") for cursor in ("x", "1 0 0 0", "-1 0 0 0 ", "1.5 0 0 0 ", f"1 0 0 {'9' * 23} ")
+        ],
+        "bad_request older_than_ms": [("ada", "", ms, "") for ms in TIMES],
+    },
+    "drop_tenant": {"bad_request tenant": [(name,) for name in NAMES]},
+    "forget_tenants": {
+        "bad_request cursor": [(cursor, 1, 0, "") for cursor in ("", "x", "-1", "9" * 23)],
+        "bad_request count": [("0", count, 0, "") for count in (0, 201, 1.5, "nan", "", "many")],
+        "bad_request for_ms": [("0", 1, ms, "") for ms in TIMES],
+        "bad_request witness": [("0", 1, 0, witness) for witness in WITNESSES],
+    },
     "reschedule": {
         "bad_request ids": [(0, 0), (0, 0, *TOO_MANY), (0, 0, "a", "a")],
         "bad_request start_at": [(ms, 0, "a") for ms in TIMES] + [(0, ms, "a") for ms in TIMES],

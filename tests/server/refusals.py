@@ -37,6 +37,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "enqueue": {"queue": "q", "tasks": [{"id": "new-1", "payload": 1}, {"id": "new-2", "payload": 1}]},
     "tasks": {"queue": "q", "ids": ["ready"]},
     "cancel": {"queue": "q", "ids": ["ready"]},
+    "cancel_all": {"queue": "q", "dry_run": True},
     "reschedule": {"queue": "q", "ids": ["delayed"]},
     "peek": {"queue": "q"},
     "why": {"queue": "q", "id": "ready"},
@@ -68,6 +69,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "queues": {},
     "configure": {"queue": "q", "settings": {"max_attempts": 3}},
     "tenants": {"queue": "q"},
+    "drop_tenant": {"queue": "q", "tenant": "nobody"},
     "set_weight": {"queue": "q", "tenant": "ada", "weight": 2},
     "set_limits": {"queue": "q", "tenant": "ada", "limits": {"dead": 5, "max_running": 5}},
     "limits": {"queue": "q"},
@@ -84,6 +86,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "delete_queue": {"queue": "q", "purge": True},
 }  # fmt: skip
 WHOSE = {
+    "cancel_all",
     "peek",
     "report",
     "events",
@@ -164,7 +167,7 @@ RULES = [
     Rule({"cancel", "reschedule", "wait_tasks", "batches"}, "ids", (["a", "a"],)),
     Rule(NAMING - ON_SCHEDULES - {"create_token"}, "tenant", NAMES, roles=(OPERATOR,)),
     Rule(ON_SCHEDULES, "tenant", (*NAMES, None), roles=(OPERATOR,)),
-    Rule({"peek", "report", "events"}, "tenant", (None,), roles=(OPERATOR,)),
+    Rule({"peek", "report", "events", "cancel_all"}, "tenant", (None,), roles=(OPERATOR,)),
     Rule(NAMING & OF_TENANTS, "tenant", ("", "bob", "Ada"), "forbidden", (TENANT,)),
 
     Rule({"enqueue"}, "tasks", ([],)),
@@ -217,8 +220,10 @@ RULES = [
       for name in ("complete", "success", "death")),
 
     Rule({"dead"}, "reason", ("", "boredom", "Expired")),
-    Rule({"dead"}, "error", ("", "x" * 101)),
-    Rule({"dead"}, "older_than_ms", SPAN),
+    Rule({"dead", "cancel_all"}, "error", ("", "x" * 101)),
+    Rule({"dead", "cancel_all"}, "older_than_ms", SPAN),
+    Rule({"cancel_all"}, "cursor", ("", "yesterday", "1 0 0 0", "-1 0 0 0 ", "1 0.5 0 0 ", f"1 0 0 0 {'a' * 200}")),
+    Rule({"drop_tenant"}, "tenant", ("ada",), "not_empty"),
     Rule({"dead"}, "younger_than_ms", (*SPAN, Together(older_than_ms=5, younger_than_ms=5))),
     Rule({"dead"}, "cursor", ("", "yesterday", "1:1:", "-1:1:a", "1.5:1:a", f"1:1:{'a' * 200}")),
     Rule({"dead_letter", "why"}, "id", TASK_IDS, roles=(TENANT,)),

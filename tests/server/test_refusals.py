@@ -274,6 +274,7 @@ GONE: Answer = {"outcomes": ["gone"]}
 NOT_YOURS: dict[str, Answer] = {  # what bob hears who names what is ada's
     "tasks": {"tasks": [{"id": "ready", "state": "unknown"}]},
     "cancel": GONE,
+    "cancel_all": {"cursor": None, "found": 0, "cancelled": 0, "looked": 0, "waiting": 0},
     "reschedule": GONE,
     "peek": {"tasks": []},
     "why": ("not_found", "id"),

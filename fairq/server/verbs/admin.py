@@ -21,11 +21,14 @@ _REPAIR_S = 1.0  # how long one request repairs
 
 
 async def queues(app: App, connection: Connection, request: wire.Queues) -> Body:
-    """List all queues, also those with workers here that never had a task."""
+    """List all queues, or one, also those with workers here that never had a task."""
     rows = []
     served = {queue for queue, dispatcher in app.dispatchers.items() if dispatcher.capacity.workers}
     made = await app.store.registry.read()
-    for queue in sorted(served.union(made)):
+    named = served.union(made)
+    if request.queue is not None:
+        named &= {connection.identity.check_queue(request.queue)}
+    for queue in sorted(named):
         if connection.identity.queues is not None and queue not in connection.identity.queues:
             continue
         state = evolve(await app.store.queue(queue), **(made[queue]._asdict() if queue in made else {}))
@@ -58,6 +61,15 @@ async def tenants(app: App, connection: Connection, request: wire.Tenants) -> Bo
     """List a queue's tenants."""
     rows = await app.store.tenants(await _known_queue(app, connection, request.queue))
     return {"tenants": [asdict(row) for row in rows]}
+
+
+async def drop_tenant(app: App, connection: Connection, request: wire.DropTenant) -> Body:
+    """Delete a tenant that has nothing."""
+    queue, tenant = connection.identity.check_queue(request.queue), check_name(request.tenant, "tenant")
+    is_dropped = await app.store.drop_tenant(queue, tenant)
+    if is_dropped:
+        log.info("tenant deleted", queue=queue, tenant=tenant)
+    return {"outcome": "ok" if is_dropped else "gone"}
 
 
 async def _known_queue(app: App, connection: Connection, name: str) -> str:

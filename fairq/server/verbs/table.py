@@ -15,6 +15,7 @@ from fairq.server.verbs.admin import (
     create_token,
     delete_queue,
     drain_worker,
+    drop_tenant,
     list_tokens,
     pause,
     queues,
@@ -29,6 +30,7 @@ from fairq.server.verbs.batches import batch, batches, cancel_batch, close_batch
 from fairq.server.verbs.dead_letters import dead, dead_letter, purge, replay
 from fairq.server.verbs.explain import tenant_report, why
 from fairq.server.verbs.limits import limits, set_limits, set_opening_hours
+from fairq.server.verbs.purges import cancel_all
 from fairq.server.verbs.request_scope import Body
 from fairq.server.verbs.schedules import pause_schedule, resume_schedule, schedule, schedules, unschedule
 from fairq.server.verbs.tasks import cancel, enqueue, events, peek, reschedule, tasks
@@ -47,6 +49,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Batch: batch,
     wire.Batches: batches,
     wire.Events: events,
+    wire.CancelAll: cancel_all,
     wire.Reschedule: reschedule,
     wire.Peek: peek,
     wire.Why: why,
@@ -61,6 +64,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Configure: configure,
     wire.DeleteQueue: delete_queue,
     wire.Tenants: tenants,
+    wire.DropTenant: drop_tenant,
     wire.SetWeight: set_weight,
     wire.SetLimits: set_limits,
     wire.Limits: limits,

@@ -1,0 +1,70 @@
+"""Cancelling all that waits, of a tenant or of a queue: the question, the progress and the counts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from fairq.cli.confirm import agrees
+from fairq.cli.meter import Pace, meter
+from fairq.cli.options import Server, run_with
+from fairq.cli.output import print_json
+
+if TYPE_CHECKING:
+    from fairq.client.operator import OperatorClient
+    from fairq.model.purges import Purge
+
+    Steps = Callable[[OperatorClient, bool], AsyncGenerator[Purge, None]]
+
+Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not ask for confirmation.")]
+DryRun = Annotated[bool, Parameter(name="--dry-run", negative=(), help="Only count; change nothing.")]
+
+
+def purge(title: str, steps: Steps, *, dry_run: bool, yes: bool, json: bool, server: Server | None) -> int:
+    """Cancel what `steps(client, dry_run)` finds, after a question, and print how many; returns the exit code.
+
+    Interrupted, it prints how many were cancelled until then; run again, it goes on with the rest.
+    """
+    server = server or Server()
+    if not dry_run and not yes:
+        question = f"Cancel the waiting tasks of {title} that match?"
+        if not agrees("cancelling all matches", lambda: f"{_count(title, steps, server)} match. {question}"):
+            print("nothing was cancelled", file=sys.stderr)
+            return 1
+    done = _Counts()
+    try:
+        run_with(server, lambda client: _follow(title, steps(client, dry_run), done))
+    finally:
+        if json:
+            print_json({"found" if dry_run else "cancelled": done.found if dry_run else done.cancelled})
+        else:
+            print(f"{title}: {done.found:,} waiting tasks match" if dry_run else f"cancelled: {done.cancelled:,}")
+    return 0
+
+
+class _Counts:
+    """The counts so far."""
+
+    found = cancelled = 0
+
+
+def _count(title: str, steps: Steps, server: Server) -> str:
+    counts = _Counts()
+    run_with(server, lambda client: _follow(f"{title}, counting", steps(client, True), counts))
+    return f"{counts.found:,} waiting tasks"
+
+
+async def _follow(title: str, steps: AsyncGenerator[Purge, None], counts: _Counts) -> None:
+    """Show how far the steps are, and note their counts."""
+    pace = Pace()
+    with meter(title) as show:
+        async with aclosing(steps):
+            async for step in steps:
+                counts.found, counts.cancelled = step.found, step.cancelled
+                total = max(step.looked, step.cancelled + step.waiting)
+                text = f"{step.cancelled:,} cancelled, {step.waiting:,} waiting{pace.left(step.looked, total)}"
+                show(text, step.looked, total)

@@ -1,0 +1,52 @@
+"""Cancelling all waiting tasks of a tenant, or those that match."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from attrs import frozen
+
+from fairq.errors import BadRequest
+from fairq.model.checks import MAX_SPAN_MS, check_int
+from fairq.model.dead_letters import MAX_SEARCH_CHARS
+
+
+@frozen
+class WaitingFilter:
+    """Which waiting tasks: None and 0 mean any.
+
+    `older_than_ms`: enqueued so long ago, by the store's clock, when a walk over the tasks begins. `error`: text that
+    the error of the last attempt contains.
+    """
+
+    older_than_ms: int = 0
+    error: str | None = None
+
+    def check(self) -> None:
+        """Refuse what can match nothing. Raises: BadRequest, naming the field."""
+        check_int(self.older_than_ms, "older_than_ms", 0, MAX_SPAN_MS)
+        if self.error is not None and not (isinstance(self.error, str) and 1 <= len(self.error) <= MAX_SEARCH_CHARS):
+            raise BadRequest(f"error must be text of 1 to {MAX_SEARCH_CHARS} characters", field="error")
+
+
+class WaitingPage(NamedTuple):
+    """Ids of waiting tasks that match, of so many that were looked at; `waiting`: how many of the tenant's wait."""
+
+    cursor: str
+    looked: int
+    waiting: int
+    ids: list[str]
+
+
+@frozen
+class Purge:
+    """How far a purge is: tasks that it found to match, cancelled and looked at; `waiting`: the tenant's that wait now.
+
+    `cursor`: where to go on; empty at the end.
+    """
+
+    cursor: str
+    found: int
+    cancelled: int
+    looked: int
+    waiting: int

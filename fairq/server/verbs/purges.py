@@ -1,0 +1,55 @@
+"""The verb that cancels all waiting tasks of a tenant, or those that match: at a pace that others do not feel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from fairq.errors import BadRequest
+from fairq.model.checks import MAX_CURSOR_CHARS
+from fairq.model.purges import WaitingFilter
+from fairq.server.app import App
+from fairq.server.net.connection import Connection
+from fairq.server.verbs.request_scope import Body, own_tenant
+from fairq.store.store import CHANGES
+from fairq.wire import messages as wire
+
+_PURGE_S = 1.0  # how long one request works
+_RESTS = 3.0  # after a call of the store, times as long as that took: a purge has a quarter of the store's time
+_LEAST_S = 0.002  # that it rests
+
+
+async def cancel_all(app: App, connection: Connection, request: wire.CancelAll) -> Body:
+    """Cancel waiting tasks of a tenant that match, for about _PURGE_S; a cursor says where the next request goes on."""
+    queue, tenant = connection.identity.check_queue(request.queue), own_tenant(connection, request.tenant)
+    which, cursor = WaitingFilter(request.older_than_ms, request.error), request.cursor or ""
+    which.check()
+    if request.cursor is not None and not 1 <= len(request.cursor) <= MAX_CURSOR_CHARS:
+        raise BadRequest("invalid cursor: use the cursor of the previous reply", field="cursor")
+    deadline = trio.current_time() + _PURGE_S
+    found = cancelled = looked = waiting = 0
+    while True:
+        began = trio.current_time()
+        page = await app.store.waiting_tasks(queue, tenant, which, cursor)
+        await _rest(began)
+        found, looked, cursor = found + len(page.ids), looked + page.looked, page.cursor
+        done = 0 if request.dry_run else await _cancel(app, queue, page.ids)
+        cancelled, waiting = cancelled + done, page.waiting - done
+        if not cursor or trio.current_time() >= deadline or app.is_draining:
+            break
+    return {"cursor": cursor or None, "found": found, "cancelled": cancelled, "looked": looked, "waiting": waiting}
+
+
+async def _cancel(app: App, queue: str, ids: Sequence[str]) -> int:
+    """Cancel tasks slice by slice; returns how many of them waited."""
+    cancelled = 0
+    for start in range(0, len(ids), CHANGES):
+        began = trio.current_time()
+        cancelled += await app.store.cancel_waiting(queue, ids[start : start + CHANGES])
+        await _rest(began)
+    return cancelled
+
+
+async def _rest(began: float) -> None:
+    await trio.sleep(max(_LEAST_S, _RESTS * (trio.current_time() - began)))

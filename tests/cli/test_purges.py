@@ -1,0 +1,111 @@
+"""Cancelling all that waits, of a tenant or a queue, and deleting tenants: commands, questions and counts."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from tests.server.harness import tenant
+
+from .harness import Commands
+from .test_commands import lines, one_line_error
+
+
+def fill(commands: Commands) -> None:
+    """Three tasks of ada, one of them delayed, and one of bob."""
+    for more in ((), (), ("--delay", "60")):
+        commands.enqueue("emails", "1", *more)
+    commands.enqueue("emails", "1", name="bob")
+
+
+def waiting(commands: Commands) -> dict[str, int]:
+    """How many tasks of each tenant wait."""
+    rows = commands("tenants", "list", "emails", "--json").json
+    return {row["tenant"]: row["ready"] + row["delayed"] for row in rows}
+
+
+def test_a_tenants_waiting_tasks_are_counted_then_cancelled(commands: Commands) -> None:
+    fill(commands)
+    done = commands("tenants", "purge", "emails", "ada", "--dry-run")
+    assert (done.code, done.out) == (0, "ada in emails: 3 waiting tasks match\n")
+    assert waiting(commands) == {"ada": 3, "bob": 1}
+    assert commands("tenants", "purge", "emails", "ada", "--yes").out == "cancelled: 3\n"
+    assert waiting(commands) == {"ada": 0, "bob": 1}
+    assert commands("tenants", "purge", "emails", "ada", "--yes", "--json").json == {"cancelled": 0}
+    assert commands("tenants", "purge", "emails", "nobody", "--dry-run", "--json").json == {"found": 0}
+
+
+def test_a_queue_is_purged_and_stays(commands: Commands) -> None:
+    fill(commands)
+    assert commands("queues", "purge", "emails", "--dry-run").out == "emails: 4 waiting tasks match\n"
+    assert commands("queues", "purge", "emails", "-y").out == "cancelled: 4\n"
+    assert waiting(commands) == {"ada": 0, "bob": 0}
+    assert commands("queues", "exists", "emails").code == 0
+    one_line_error(commands("queues", "purge", "drafts", "--yes"), 1, "there is no queue drafts")
+
+
+def test_cancel_all_takes_filters_and_tenants_cancel_their_own(commands: Commands) -> None:
+    fill(commands)
+    ids = ("cancel", "emails", "--all", "--yes")
+    assert commands("tasks", *ids, "--tenant", "ada", "--older-than", "1h").out == "cancelled: 0\n"
+    assert commands("tasks", *ids, "--tenant", "ada", "--error", "timeout").out == "cancelled: 0\n"
+    assert commands("tasks", *ids, token=tenant("ada")).out == "cancelled: 3\n"
+    assert waiting(commands) == {"ada": 0, "bob": 1}
+    one_line_error(commands("tasks", *ids, "--tenant", "bob", token=tenant("ada")), 1, "own tenant")
+    one_line_error(commands("tasks", *ids), 2, "tenant")
+
+
+def test_what_is_said_wrong_changes_nothing(commands: Commands) -> None:
+    fill(commands)
+    one_line_error(commands("tasks", "cancel", "emails"), 2, "missing ids")
+    one_line_error(commands("tasks", "cancel", "emails", "ada/x", "--all"), 2, "not both")
+    one_line_error(commands("tasks", "cancel", "emails", "ada/x", "--dry-run"), 2, "need --all")
+    one_line_error(commands("tasks", "cancel", "emails", "ada/x", "--error", "e"), 2, "need --all")
+    one_line_error(commands("queues", "purge", "emails"), 2, "needs --yes")
+    one_line_error(commands("queues", "purge", "emails", "--yes", token=tenant("ada")), 1, "tenant")
+    one_line_error(commands("queues", "exists", "Emails"), 2, "queue")
+    assert waiting(commands) == {"ada": 3, "bob": 1}
+
+
+class Terminal(io.StringIO):
+    """Standard input with somebody at it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("n\n", 3), ("", 3)])
+def test_a_purge_is_asked_about_with_the_count(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, answer: str, left: int
+) -> None:
+    fill(commands)
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    done = commands("tenants", "purge", "emails", "ada")
+    assert "3 waiting tasks match. Cancel" in done.err
+    assert done.code == (1 if left else 0)
+    assert waiting(commands)["ada"] == left
+
+
+def test_exists_tells_by_its_code(commands: Commands) -> None:
+    missing = commands("queues", "exists", "emails")
+    assert (missing.code, missing.out, missing.err) == (1, "", "")
+    commands.enqueue("emails", "1")
+    assert (commands("queues", "exists", "emails").code, commands("queues", "exists", "email").code) == (0, 1)
+    commands("queues", "delete", "emails", "--purge")
+    assert commands("queues", "exists", "emails").code == 1
+
+
+def test_a_tenant_is_deleted_when_it_has_nothing_or_with_purge(commands: Commands) -> None:
+    fill(commands)
+    commands("tenants", "set-weight", "emails", "ada", "3")
+    refused = commands("tenants", "delete", "emails", "ada")
+    one_line_error(refused, 1, "ada in queue emails is not empty: 2 ready, 1 delayed")
+    done = commands("tenants", "delete", "emails", "ada", "--purge")
+    assert (done.code, done.out) == (0, "ada in emails: deleted\n")
+    assert waiting(commands) == {"bob": 1}
+    one_line_error(commands("tenants", "delete", "emails", "ada"), 1, "there is no tenant ada in queue emails")
+    commands.enqueue("emails", "1")
+    table = "\n".join(lines(commands("tenants", "list", "emails")))
+    assert "ada" in table
+    assert [row["weight"] for row in commands("tenants", "list", "emails", "--json").json] == [1, 1]

@@ -1,0 +1,157 @@
+"""All waiting tasks of one tenant: found page by page wherever they wait, and cancelled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .calls import Leased, Queue, refused, writes
+from .keyspace import Keyspace
+
+
+def everywhere(queue: Queue) -> set[str]:
+    """Give ada tasks in every place where tasks wait; their ids."""
+    queue.open_batch("narrow", max_running=1)
+    queue.open_batch("wide")
+    queue.enqueue("ada", *(f"p{n}" for n in range(4)), batch="narrow")
+    queue.enqueue("ada", "w1", "w2", batch="wide", priority=3)
+    queue.enqueue("ada", "g1", "g2", group="g")
+    queue.enqueue("ada", "h1", group="h", priority=3)
+    queue.enqueue("ada", "a1", "a2", key="k", events=1)
+    queue.enqueue("ada", "u1", priority=3, expires_in=10_000)
+    queue.enqueue("ada", "d1", "d2", delay=5000)
+    return {*(f"p{n}" for n in range(4)), "w1", "w2", "g1", "g2", "h1", "a1", "u1", "d1", "d2"}
+
+
+def test_a_walk_meets_what_waits_wherever_that_is_and_the_others_are_left(queue: Queue) -> None:
+    ids = everywhere(queue)
+    queue.enqueue("bob", "b1", "b2")
+    before = writes(queue)
+    assert sorted(queue.waiting()) == sorted(ids)
+    assert queue.waiting("nobody") == []
+    assert writes(queue) == before, "a walk writes nothing"
+    assert queue.purge() == len(ids)
+    assert {queue.state(id) for id in ids} == {"cancelled"}
+    state = queue.queue_state()
+    assert (state["ready"], state["pending"], state["delayed"], state["cancelled"]) == (2, 0, 0, len(ids))
+    assert state["tasks_with_options"] == 0
+    narrow = queue.batch("narrow")
+    assert narrow
+    assert narrow.cancelled == 4
+    assert [told.event for told in queue.events().events] == ["cancelled"]
+    assert queue.enqueue("ada", "a3", key="k") == ["ok"], "its dedupe key is free"
+    assert [lease.id for lease in queue.claim(9)].count("a3") == 1
+    Keyspace(queue).check()
+
+
+def test_running_and_dead_tasks_are_left_alone(queue: Queue) -> None:
+    queue.bury("ada", "dead")
+    queue.enqueue("ada", *"abc")
+    lease = queue.claim()[0]
+    page = queue.waiting_page()
+    assert (page.waiting, page.ids) == (2, ["b", "c"])
+    (other,) = queue.claim()
+    assert queue.cancel_waiting(*page.ids, "a", "dead", "nobody") == 1, "b was faster"
+    assert [queue.state(id) for id in ("a", "b", "c", "dead")] == ["leased", "leased", "cancelled", "dead"]
+    assert [queue.end("ack", one) for one in (lease, other)] == ["ok", "ok"]
+    assert queue.cancel_waiting(*page.ids) == 0, "a call that is repeated"
+    Keyspace(queue).check()
+
+
+def test_a_filter_is_by_age_and_by_error(queue: Queue) -> None:
+    queue.enqueue("ada", "old", "broken")
+    queue.end("nack", queue.claim(2)[1], 60_000, "no such host: a.b%c")
+    queue.advance(1000)
+    queue.enqueue("ada", "new")
+    assert queue.waiting(older=1000) == ["broken"]
+    queue.end("release", queue.claim()[0])
+    assert sorted(queue.waiting(older=1000)) == ["broken"]
+    assert queue.waiting(error="a.b%") == ["broken"]
+    assert queue.waiting(error="A.B") == []
+    assert queue.waiting(error="host", older=1001) == []
+    assert queue.purge(error="host") == 1
+    assert queue.state("broken") == "cancelled"
+
+
+def test_what_comes_while_a_walk_is_under_way_is_left(queue: Queue) -> None:
+    queue.enqueue("ada", *(f"a{n}" for n in range(300)))
+    page = queue.waiting_page()
+    assert (page.looked, page.waiting, len(page.ids)) == (250, 300, 250)
+    queue.advance(1)
+    queue.enqueue("ada", *(f"b{n}" for n in range(300)))
+    ids, cursor = set(page.ids), page.cursor
+    while cursor:
+        page = queue.waiting_page(cursor=cursor)
+        ids, cursor = ids.union(page.ids), page.cursor
+    assert ids == {f"a{n}" for n in range(300)}
+
+
+def test_a_walk_misses_none_while_the_heads_of_lists_are_claimed_and_given_back(queue: Queue) -> None:
+    for n in range(0, 1500, 500):
+        queue.enqueue("ada", *(f"a{m}" for m in range(n, n + 500)))
+    met: set[str] = set()
+    cursor, taken = "", list[Leased]()
+    for _ in range(100):
+        page = queue.waiting_page(cursor=cursor)
+        met, cursor = met.union(page.ids), page.cursor
+        if not cursor:
+            break
+        if taken:
+            queue.settle(*(("release", lease.id, lease.lease) for lease in taken))
+            taken = []
+        else:
+            taken = queue.claim(100)
+    assert not cursor
+    assert len(met) == 1500, "those that were claimed had been met"
+
+
+@pytest.mark.parametrize("where", [{}, {"priority": 7}, {"group": "g"}, {"delay": 1000}, {"batch": "b"}])
+def test_a_thousand_go_without_a_trace(queue: Queue, where: dict[str, Any]) -> None:
+    if "batch" in where:
+        queue.open_batch("b", max_running=3)
+    for n in range(0, 1000, 100):
+        queue.enqueue("ada", *(f"a{m}" for m in range(n, n + 100)), **where)
+    assert queue.purge() == 1000
+    left = {name.partition(":")[0] for name in Keyspace(queue).names}
+    assert not left & {"ready", "delayed", "tombstone", "priorities", "group", "turns", "pending", "task_options"}
+    assert queue.tenant("ada").bytes == (100 if "batch" in where else 0)
+
+
+def test_a_hundred_priorities_and_a_thousand_groups_are_walked_in_few_calls(queue: Queue) -> None:
+    for n in range(100):
+        queue.enqueue("ada", f"p{n}", priority=n)
+    for n in range(1000):
+        queue.enqueue("ada", f"g{n}", group=f"group {n}")
+    calls, cursor, ids = 0, "", set[str]()
+    while cursor or not calls:
+        page = queue.waiting_page(cursor=cursor)
+        calls, cursor, ids = calls + 1, page.cursor, ids.union(page.ids)
+    assert len(ids) == 1100
+    assert calls < 40
+    assert queue.purge() == 1100
+    Keyspace(queue).check()
+
+
+def test_a_few_of_many_leave_tombstones_that_the_rest_of_the_purge_takes(queue: Queue) -> None:
+    queue.enqueue("ada", *(f"a{n}" for n in range(200)))
+    assert queue.cancel_waiting(*(f"a{n}" for n in range(100, 160))) == 60
+    assert queue.purge() == 140
+    assert queue.client.exists(queue.key("tombstone:ada"), queue.key("ready:ada")) == 0
+    Keyspace(queue).check()
+
+
+@pytest.mark.parametrize(
+    "cursor", ["x", "1 2 3", "1 2 3 4", "-1 0 0 0 ", "1 0 0 99999999999999999999999 ", "1 102 z 0 "]
+)
+def test_an_invalid_cursor_is_refused(queue: Queue, cursor: str) -> None:
+    queue.enqueue("ada", *(f"a{n}" for n in range(300)), delay=1000)
+    refused(queue, "bad_request", "waiting_tasks", "ada", cursor, 0, "")
+
+
+def test_what_is_wrong_is_refused(queue: Queue) -> None:
+    refused(queue, "bad_request", "waiting_tasks", "a b", "", 0, "")
+    refused(queue, "bad_request", "waiting_tasks", "ada", "", -1, "")
+    refused(queue, "bad_request", "cancel_waiting")
+    refused(queue, "bad_request", "cancel_waiting", "a", "a")
+    refused(queue, "bad_request", "cancel_waiting", *(f"a{n}" for n in range(65)))

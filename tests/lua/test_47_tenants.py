@@ -1,0 +1,174 @@
+"""The end of a tenant: dropped at once, or forgotten when it has had nothing for long enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from .calls import START, Queue, packed_template, refused, words, writes
+from .keyspace import Keyspace
+
+DAY = 86_400_000
+
+
+def drop(queue: Queue, tenant: str = "ada") -> str:
+    """Drop a tenant; returns the outcome, and what it has if that is refused."""
+    outcome, *held = queue.call("drop_tenant", tenant)
+    found = {name.decode(): count for name, count in zip(held[::2], held[1::2], strict=True) if count}
+    return " ".join([outcome.decode(), *(f"{name}={count}" for name, count in found.items())])
+
+
+def forget(queue: Queue, for_ms: int = DAY, witness: object = "") -> int:
+    """Look through all accounts once; returns how many tenants were dropped."""
+    cursor: object = "0"
+    dropped = 0
+    while True:
+        cursor, some = queue.call("forget_tenants", cursor, 10, for_ms, witness)
+        dropped += int(some)
+        if cursor == b"0":
+            return dropped
+
+
+def run_one(queue: Queue, tenant: str, id: str) -> None:
+    """Have a tenant's task done."""
+    queue.enqueue(tenant, id)
+    (lease,) = queue.claim()
+    queue.advance(5)
+    queue.end("ack", lease)
+
+
+def test_a_tenant_that_has_nothing_is_dropped_with_all_its_settings(queue: Queue) -> None:
+    empty = set(Keyspace(queue).names)
+    queue.enqueue("ada", "a", events=1)
+    queue.enqueue("ada", "b", priority=3)
+    queue.cancel("a", "b")
+    queue.set_limits("ada", max_running=3, rate=1)
+    queue.call("set_weight", "ada", 7000)
+    queue.call("pause", "ada")
+    queue.call("set_opening_hours", "ada", "12:00-13:00", 0, START + 1000, "")
+    assert drop(queue) == "ok"
+    assert queue.tenants() == {}
+    left = set(Keyspace(queue).names) - empty
+    assert {name.partition(":")[0] for name in left} == {"tasks", "done"}, "the marks of cancelled tasks"
+    assert drop(queue) == "gone"
+    assert queue.enqueue("ada", "c") == ["ok"]
+    assert [lease.id for lease in queue.claim(5)] == ["c"]
+    assert queue.tenant("ada").weight == 1000
+    Keyspace(queue).check()
+
+
+def test_a_tenant_that_has_anything_is_not_dropped(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    queue.enqueue("ada", "b", delay=10)
+    queue.open_batch("o", max_running=1)
+    assert drop(queue) == "not_empty ready=1 delayed=1 kept_bytes=104"
+    (lease,) = queue.claim()
+    assert drop(queue).startswith("not_empty delayed=1 leased=1")
+    queue.end("reject", lease)
+    assert drop(queue).startswith("not_empty delayed=1 dead=1")
+    queue.cancel("b")
+    queue.call("purge", "a")
+    queue.call("close_batch", "o")
+    assert drop(queue) == "not_empty kept_bytes=100", "a complete batch is remembered for a day"
+    queue.advance(DAY)
+    queue.tick()
+    before = writes(queue)
+    refused(queue, "bad_request", "drop_tenant", "a b")
+    assert writes(queue) == before
+    assert drop(queue) == "ok"
+
+
+def test_a_schedule_a_result_and_a_held_key_are_kept(queue: Queue) -> None:
+    queue.call("schedule", "ada", "s", START + 5000, 0, "timing", packed_template())
+    assert drop(queue).startswith("not_empty schedules=1")
+    queue.call("unschedule", "ada", "s")
+    queue.enqueue("ada", "a", key="k", period=1000, result=2000)
+    queue.end("ack_with_result", queue.claim()[0], error="1")
+    assert drop(queue).startswith("not_empty kept_bytes=")
+    queue.advance(2000)
+    queue.tick()
+    assert drop(queue) == "ok"
+
+
+def test_a_tenant_on_the_wake_list_leaves_it(queue: Queue) -> None:
+    for name in ("ada", "bob", "cy"):
+        queue.enqueue(name, f"{name}-1")
+    queue.cancel("bob-1")
+    assert queue.client.llen(queue.key("wake")) == 3
+    assert drop(queue, "bob") == "ok"
+    assert queue.client.llen(queue.key("wake")) == 2
+    assert {lease.id for lease in queue.claim(5)} == {"ada-1", "cy-1"}
+    Keyspace(queue).check()
+
+
+def test_a_tenant_is_forgotten_after_a_day_with_nothing(queue: Queue) -> None:
+    run_one(queue, "ada", "a")
+    run_one(queue, "bob", "b")
+    assert forget(queue) == 0, "it is noted"
+    queue.advance(DAY // 2)
+    run_one(queue, "bob", "b2")
+    assert forget(queue) == 0
+    queue.advance(DAY // 2)
+    assert forget(queue) == 1
+    assert list(queue.tenants()) == ["bob"], "who had a task meanwhile"
+    queue.advance(DAY // 2)
+    assert forget(queue) == 1
+    assert "quiet" not in Keyspace(queue).names
+    run_one(queue, "ada", "a2")
+    assert queue.tenant("ada").done == 1
+    Keyspace(queue).check()
+
+
+def test_a_tenant_that_has_anything_is_not_forgotten(queue: Queue) -> None:
+    for name in ("weight", "limits", "paused", "hours", "events", "dead", "delayed", "batch", "schedule", "nothing"):
+        run_one(queue, name, name)
+    queue.call("set_weight", "weight", 1001)
+    queue.set_limits("limits", max_running=1)
+    queue.call("pause", "paused")
+    queue.call("set_opening_hours", "hours", "12:00-13:00", 1, START + 400 * DAY, "")
+    queue.enqueue("events", "e", events=1)
+    queue.cancel("e")
+    queue.bury("dead", "d")
+    queue.enqueue("delayed", "later", delay=300 * DAY)
+    queue.open_batch("open", tenant="batch")
+    queue.call("schedule", "schedule", "s", START + 400 * DAY, 0, "timing", packed_template())
+    assert forget(queue) == 0
+    queue.advance(2 * DAY)
+    assert forget(queue) == 1
+    assert "nothing" not in queue.tenants()
+    assert len(queue.tenants()) == 9
+
+
+def test_a_clock_that_is_ahead_makes_nobody_forgotten(queue: Queue) -> None:
+    run_one(queue, "ada", "a")
+    forget(queue)
+    queue.advance(2 * DAY)
+    assert forget(queue, witness=START) == 0
+    assert forget(queue, witness=queue.now) == 1
+
+
+def test_a_look_is_at_a_page_of_the_accounts(queue: Queue) -> None:
+    for n in range(600):
+        queue.enqueue(f"t{n}", f"a{n}")
+        queue.cancel(f"a{n}")
+    cursor, dropped = queue.call("forget_tenants", "0", 10, 0, "")
+    assert dropped == 0
+    assert cursor != b"0"
+    assert queue.client.hlen(queue.key("quiet")) < 100
+    forget(queue, 0)
+    queue.claim()  # a claim drops their entries of the wake list
+    assert forget(queue, 0) >= 500
+
+
+@pytest.mark.parametrize("args", [("x", 10, 0), ("0", 0, 0), ("0", 201, 0), ("0", 10, -1)])
+def test_what_is_wrong_is_refused(queue: Queue, args: tuple[object, ...]) -> None:
+    queue.enqueue("ada", "a")
+    refused(queue, "bad_request", "forget_tenants", *args, "")
+
+
+def test_an_old_server_is_told_that_a_queue_is_being_deleted(queue: Queue) -> None:
+    queue.enqueue("ada", "a")
+    words(queue.call("block_queue", 1, 1)[:1])
+    refused(queue, "deleting", "drop_tenant", "ada")
+    refused(queue, "deleting", "forget_tenants", "0", 10, 0, "")
+    refused(queue, "deleting", "waiting_tasks", "ada", "", 0, "")
+    refused(queue, "deleting", "cancel_waiting", "a")

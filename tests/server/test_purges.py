@@ -1,0 +1,101 @@
+"""The verbs `cancel_all` and `drop_tenant`, and the forgetting of tenants, through a server."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+import fairq
+from fairq.model.tasks import NewTask
+from fairq.server.run import Served
+from fairq.server.timers import forgetting
+from tests.server.harness import OPERATOR, WORKER, raw, tenant, url_of
+
+
+async def enqueue(served: Served, name: str, count: int, **options: object) -> None:
+    """Give a tenant tasks of queue q."""
+    store = served.app.store
+    for first in range(0, count, 500):
+        some = [NewTask(f"{name}/{n}", b"1", **options) for n in range(first, min(first + 500, count))]  # type: ignore[arg-type]
+        assert set(await store.enqueue("q", name, some)) == {"ok"}
+
+
+async def test_tasks_that_come_while_a_purge_is_under_way_stay(served: Served) -> None:
+    await enqueue(served, "ada", 3000)
+    async with fairq.open_client(url_of(served), token=tenant("ada")) as ada:
+        steps = [step async for step in ada.cancelling_all("q", dry_run=True)]
+        assert (steps[-1].found, steps[-1].cancelled, steps[-1].waiting) == (3000, 0, 3000)
+        new: list[fairq.EnqueuedTask] = []
+        async with trio.open_nursery() as nursery:
+
+            async def go_on() -> None:
+                while True:
+                    new.append(await ada.enqueue("q", 2))
+
+            nursery.start_soon(go_on)
+            cancelled = await ada.cancel_all("q")
+            nursery.cancel_scope.cancel()
+        (row,) = await served.app.store.tenants("q", ["ada"])
+        assert cancelled >= 3000
+        assert cancelled + row.ready >= 3000 + len(new)
+        assert await ada.cancel_all("q") == row.ready
+        assert await ada.cancel_all("q") == 0
+
+
+async def test_a_running_task_goes_on_and_the_others_of_its_batch_end(served: Served) -> None:
+    async with (
+        fairq.open_client(url_of(served), token=tenant("ada")) as ada,
+        raw(served, WORKER) as worker,
+    ):
+        batch = await ada.open_batch("q", id="b", max_running=1)
+        await batch.add_many(range(50))
+        await batch.close()
+        await worker.attach("q", credit=1)
+        pushed = await worker.pushed()
+        assert await ada.cancel_all("q") == 49
+        state = await batch.state()
+        assert (state.cancelled, state.running, state.state) == (49, 1, "closed")
+        assert await worker.settle("q", "ack", *pushed) == ["ok"]
+        assert (await batch.state()).state == "complete"
+
+
+async def test_a_purge_that_is_interrupted_is_gone_on_with(served: Served) -> None:
+    await enqueue(served, "ada", 2000, priority=7)
+    async with raw(served, OPERATOR) as operator:
+        with trio.move_on_after(0.02):
+            await operator.ask("cancel_all", queue="q", tenant="ada")
+    async with fairq.open_operator(url_of(served), token=OPERATOR) as op:
+        await op.cancel_all("q", tenant="ada")
+        (row,) = await op.tenants("q")
+        assert (row.ready, row.dead) == (0, 0)
+        (state,) = await op.queues()
+        assert state.cancelled == 2000
+        await op.delete_tenant("q", "ada")
+        assert await op.tenants("q") == []
+        assert await op.queue_exists("q")
+        with pytest.raises(fairq.NotFound):
+            await op.delete_tenant("q", "ada")
+
+
+async def test_an_error_of_the_last_attempt_selects_tasks(served: Served) -> None:
+    await enqueue(served, "ada", 2)
+    async with raw(served, WORKER) as worker:
+        await worker.attach("q", credit=2)
+        for task, error in zip(await worker.pushed(2), ("host not found", "disk full"), strict=True):
+            assert await worker.settle("q", "nack", task, error=error, delay_ms=60_000) == ["ok"]
+    async with raw(served, tenant("ada")) as ada:
+        asked = {"queue": "q", "error": "not found"}
+        told = {"cursor": None, "found": 1, "cancelled": 0, "looked": 2, "waiting": 2}
+        assert await ada.ask("cancel_all", **asked, dry_run=True) == told
+        told |= {"cancelled": 1, "waiting": 1}
+        assert await ada.ask("cancel_all", **asked) == told
+
+
+async def test_tenants_that_have_had_nothing_for_long_enough_leave_the_listing(served: Served) -> None:
+    store = served.app.store
+    await enqueue(served, "ada", 1)
+    await enqueue(served, "bob", 2)
+    await store.cancel("q", ["ada/0"])
+    assert await forgetting.forget_once(store, 0) == 0
+    assert await forgetting.forget_once(store, 0) == 1
+    assert [row.tenant for row in await store.tenants("q")] == ["bob"]
