@@ -101,7 +101,8 @@ end
 
 local function read_walk(call, args)
   local older = check_whole(args[5], 'older_than_ms', 0, HORIZON_MS)
-  local walk = {until_ms = math.max(0, call.now - older), stage = DELAYED, outer = '0', name = '', inner = '0', error = args[6],
+  local walk = {until_ms = math.max(0, call.now - older), stage = DELAYED, outer = '0', name = '', inner = '0',
+    error = args[6],
     has_age = older > 0, bytes = 0}
   if args[4] == '' then return walk end
   local until_ms, stage

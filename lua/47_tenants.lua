@@ -1,9 +1,9 @@
 -- The end of a tenant: its account goes when it has nothing any more.
 --
 -- An operator may drop it at once, with its settings. Without that, servers look through all accounts now and then
--- (`forget_tenants`), and drop those that have had nothing for long enough, and no settings of their own. An account has
--- no time of its last change: what is looked at, in `quiet`, is whether its books are the same as they were then. A
--- tenant that comes back is a new one: it begins at the level, as any that has been idle.
+-- (`forget_tenants`), and drop those that have had nothing for long enough, and no settings of their own. An account
+-- has no time of its last change: what is looked at, in `quiet`, is whether its books are the same as they were then.
+-- A tenant that comes back is a new one: it begins at the level, as any that has been idle.
 
 do
 
@@ -84,8 +84,8 @@ end
 
 -- forget_tenants(keys, argv): look at a page of the accounts, and drop tenants that have had nothing for so long.
 --   keys  1 prefix
---   argv  1 now  2 random_values  3 cursor ("0" to begin)  4 count (1..200)  5 for how long, ms  6 the server's own time
---         (may be empty): see `tick`
+--   argv  1 now  2 random_values  3 cursor ("0" to begin)  4 count (1..200)  5 for how long, ms  6 the server's own
+--         time (may be empty): see `tick`
 --   out   next cursor ("0" at the end), how many tenants were dropped
 --   flags allow-oom
 function verbs.forget_tenants(keys, args)

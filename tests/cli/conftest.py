@@ -26,7 +26,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def no_logs() -> Iterator[None]:
     """The server's thread shares this process's standard output with the commands: it logs nothing."""
-    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    plain = structlog.processors.JSONRenderer()  # structlog's own shows every local variable of a traceback: seconds
+    structlog.configure(processors=[plain], logger_factory=structlog.ReturnLoggerFactory())
     yield
     structlog.reset_defaults()
 

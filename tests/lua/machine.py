@@ -693,7 +693,10 @@ class Walk:
         m, choose = self.machine, self.replacer.choice
         if held := sorted(who for who, (_, id) in m.model.holders.items() if id in m.model.records):
             tenant, key = choose(held)
-            starts, ends = {"delay": choose([1, 50])}, {"expires_in": choose([50, LEASE]), "max_attempts": choose([1, 2])}
+            starts, ends = (
+                {"delay": choose([1, 50])},
+                {"expires_in": choose([50, LEASE]), "max_attempts": choose([1, 2])},
+            )
             window = choose([{}, {}, starts, ends, starts | ends, {"priority": 0}, {"group": "g1"}])
             m.enqueue(tenant=tenant, ids=[choose(MANY_IDS)], window={"key": key, "replace": 1, **window})
 
