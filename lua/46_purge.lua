@@ -102,8 +102,7 @@ end
 local function read_walk(call, args)
   local older = check_whole(args[5], 'older_than_ms', 0, HORIZON_MS)
   local walk = {until_ms = math.max(0, call.now - older), stage = DELAYED, outer = '0', name = '', inner = '0',
-    error = args[6],
-    has_age = older > 0, bytes = 0}
+    error = args[6], has_age = older > 0, bytes = 0}
   if args[4] == '' then return walk end
   local until_ms, stage
   until_ms, stage, walk.outer, walk.inner, walk.name = args[4]:match('^(%d+) (%d+) (%d+) (%d+) (.*)$')

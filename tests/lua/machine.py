@@ -697,7 +697,8 @@ class Walk:
                 {"delay": choose([1, 50])},
                 {"expires_in": choose([50, LEASE]), "max_attempts": choose([1, 2])},
             )
-            window = choose([{}, {}, starts, ends, starts | ends, {"priority": 0}, {"group": "g1"}])
+            windows: list[dict[str, Any]] = [{}, {}, starts, ends, starts | ends, {"priority": 0}, {"group": "g1"}]
+            window = choose(windows)
             m.enqueue(tenant=tenant, ids=[choose(MANY_IDS)], window={"key": key, "replace": 1, **window})
 
     def attach(self) -> None:
