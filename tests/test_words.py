@@ -48,6 +48,7 @@ WORDS = (
     Barred(
         r"[Nn]obody (?:asks|asked|knows|waits|serves|gets|works|worked|goes|takes|answers|else)",
         "no tenant, no worker, no server; or the passive: an unknown token, an abandoned thread",
+        (May("", "nobody takes these", "what `fairq queues list` prints"),),
     ),
     Barred(r"he|him|his|himself", "it: tenants, clients and workers are things"),
     Barred(r"(?:that|which) (?:is|are) none(?: any more)?|none such|as it was(?=[.,;:\"])", "unknown, unchanged"),

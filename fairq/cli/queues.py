@@ -30,6 +30,7 @@ _COLUMNS = {
     "done": "done",
     "expired": "expired",
     "workers": "workers here",
+    "takers": "taken",
     "slots": "slots",
     "kept": "kept",
     "idle": "idle",
@@ -39,6 +40,7 @@ _COLUMNS = {
     "made_by": "made by",
     "is_repairing": "repairing",
 }
+_TAKERS = {"": "", "some": "yes", "none": "nobody", "unknown": "unknown"}
 
 
 @queues.command(name="list")
@@ -48,8 +50,10 @@ def list_(*, json: Json = False, server: Server | None = None) -> None:
     if json:
         print_json(rows)
     else:
-        flat = [{**row, **row["settings"]} for row in rows]
+        flat = [{**row, **row["settings"], "takers": _TAKERS[row["takers"]]} for row in rows]
         print_table("queues", _COLUMNS, flat, empty="there are no queues yet; the first enqueue makes one")
+        if untaken := [row["queue"] for row in rows if row["takers"] == "none"]:
+            print(f"nobody takes these: tasks wait, and no worker is attached: {', '.join(untaken)}")
 
 
 @queues.command(name="set")

@@ -21,7 +21,7 @@ from fairq.model.purges import Purge
 from fairq.model.queues import Repair
 from fairq.model.tenants import TenantState
 from fairq.model.waiting import Report
-from fairq.model.workers import WorkerState
+from fairq.model.workers import WorkerState, WorkerTasks
 from fairq.scopes import background
 from fairq.tokens import TokenRecord
 from fairq.wire.client_session import ClientSession
@@ -171,6 +171,10 @@ class OperatorClient(Client):
     async def workers(self) -> list[WorkerState]:
         """List the workers that are attached to any server, up to some seconds ago."""
         return await self.ask(verbs.workers())
+
+    async def worker_tasks(self, worker: str, count: int = 100) -> WorkerTasks:
+        """Read up to `count` (500) workers of a name, and as many of their tasks, held longest. Raises: NotFound."""
+        return await self.ask(verbs.worker_tasks(worker, count))
 
     async def drain_worker(self, worker: str) -> int:
         """Have the workers of a name finish what they hold, and end; returns how many there are."""

@@ -45,7 +45,7 @@ from fairq.model.schedules import ScheduleState, check_schedule_name
 from fairq.model.tasks import Outcome, TaskState, WaitingTask
 from fairq.model.tenants import TenantState
 from fairq.model.waiting import Report, Why
-from fairq.model.workers import WorkerState
+from fairq.model.workers import WorkerState, WorkerTasks
 from fairq.tokens import TokenRecord
 
 T = TypeVar("T")
@@ -382,6 +382,11 @@ def report(queue: str, tenant: str) -> Ask[Report]:
 def workers() -> Ask[list[WorkerState]]:
     """List the workers of all servers."""
     return Ask("workers", {}, lambda reply: [WorkerState(**row) for row in reply["workers"]])
+
+
+def worker_tasks(worker: str, count: int) -> Ask[WorkerTasks]:
+    """Ask for the workers of a name and the tasks that they hold."""
+    return Ask("worker_tasks", {"worker": worker, "count": count}, lambda reply: cattrs.structure(reply, WorkerTasks))
 
 
 def drain_worker(worker: str) -> Ask[int]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from attrs import field, frozen
 
 from fairq.model.limits import Limits
 from fairq.model.queues import QueueState
+
+Takers = Literal["", "some", "none", "unknown"]
 
 
 @frozen(kw_only=True)
@@ -13,13 +17,14 @@ class QueueRow(QueueState):
     """A queue in the list of all: its state, and who works for it.
 
     `workers`: attached to the server that was asked. `slots`: of workers at all servers; of these `kept` for tenants
-    that have nothing running, and `idle`.
+    that have nothing running, and `idle`. `takers`: whether workers of any server take its tasks; empty: none waits.
     """
 
     workers: int
     slots: int
     kept: int
     idle: int
+    takers: Takers = ""
 
 
 @frozen

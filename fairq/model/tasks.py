@@ -23,6 +23,7 @@ DEFAULT_PRIORITY, MAX_PRIORITY = 50, 99  # 0 is the most urgent
 MAX_KEY_BYTES = 255  # of a dedupe key
 MAX_NAME_BYTES = 128  # of a task, or a group
 MAX_LEASE = (1 << 53) - 1  # the number of a lease
+_FIRST_LEASE_MS, _LEASES_PER_MS = 1_735_689_600_000, 32
 SPECIAL_PLACES = 3  # of these, for a task that asks for what few tasks ask for: the store takes that much longer
 MAX_RESULT_BYTES = 1 << 18
 MAX_PROGRESS_CHARS = 200
@@ -35,6 +36,11 @@ ACTIONS: tuple[Action, ...] = (
     "release",
     "extend",
 )  # those of a worker; the server also reaps and takes
+
+
+def leased_at_ms(lease: int) -> int:
+    """Return when a lease began, by the store's clock; its number says that (lua/26_leases.lua)."""
+    return _FIRST_LEASE_MS + lease // _LEASES_PER_MS
 
 
 def check_fraction(value: object) -> float:

@@ -1,8 +1,18 @@
-"""Workers, as operators see them."""
+"""Workers, as operators see them, and the leases that they hold."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from attrs import frozen
+
+
+class HeldLease(NamedTuple):
+    """A lease of a task, by its full id."""
+
+    queue: str
+    id: str
+    lease: int
 
 
 @frozen
@@ -16,3 +26,28 @@ class WorkerState:
     held: int
     attached_at_ms: int
     is_draining: bool
+
+
+@frozen
+class HeldTask:
+    """A task that a worker holds under a lease; `server` and `attached_at_ms` are those of the worker."""
+
+    id: str
+    queue: str
+    tenant: str
+    attempt: int
+    leased_at_ms: int
+    server: str
+    attached_at_ms: int
+
+
+@frozen
+class WorkerTasks:
+    """Workers of a name, the first attached in front, and tasks that they hold, the first leased in front.
+
+    `unanswered`: servers with workers that did not answer; the tasks of their workers are unknown.
+    """
+
+    workers: list[WorkerState]
+    tasks: list[HeldTask]
+    unanswered: list[str]

@@ -13,12 +13,13 @@ import random
 import secrets
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 import trio
 from attrs import define, field
 
+from fairq.model.operating import Takers
 from fairq.model.tasks import Action
 from fairq.server.dispatch.dispatcher import Dispatcher, give_back
 from fairq.server.dispatch.worker_account import Place
@@ -26,8 +27,10 @@ from fairq.server.long_poll import LongPolls
 from fairq.server.net.admission import Rate
 from fairq.server.net.auth import Auth
 from fairq.server.net.connection import Connection
+from fairq.server.net.lease_holders import HOLDERS, LeaseHolders
+from fairq.server.net.questions import Questions
 from fairq.server.net.revocations import Revocations
-from fairq.server.net.worker_registry import WorkerRegistry
+from fairq.server.net.worker_registry import WORKER, WorkerRegistry
 from fairq.server.settings import Settings
 from fairq.server.stats.shares import Shares
 from fairq.server.timers.forgetting import forget_idle_tenants
@@ -41,6 +44,7 @@ _GIVE_BACK_S = 5.0
 RETURNS_PER_S = 250.0  # workers that can reconnect to a server when thousands lose their connections at once
 MAX_GRACE_S = 20.0  # the longest time that leases are kept then
 _FORGET_S = 30.0  # between checks for queues without workers and waiting requests
+QUEUES = "queues"  # the kind of question: queue, ... -> those that workers take tasks of
 LATER_MS = 250  # until the servers look that were not notified first
 _ANSWER_S = 1.0  # after the grace, for answers that are still due
 
@@ -64,6 +68,8 @@ class App:
     name: str = field(factory=lambda: f"{platform.node() or 'fairq'}-{secrets.token_hex(3)}")
     auth: Auth = field(init=False)
     ticker: Ticker = field(init=False)
+    questions: Questions = field(init=False)
+    lease_holders: LeaseHolders = field(init=False)
     worker_registry: WorkerRegistry = field(init=False)
     revocations: Revocations = field(init=False)
     shares: Shares = field(init=False)
@@ -83,7 +89,9 @@ class App:
         self.ticker = Ticker(self.store, self.notify)
         self.revocations = Revocations(self.store)
         self.shares = Shares(self.store, self.dispatchers)
-        self.worker_registry = WorkerRegistry(self.name, self.store, self.nursery, self._give_back)
+        self.questions = Questions(self.name, self.store, self.nursery, self._answer)
+        self.lease_holders = LeaseHolders(self.owners, self.questions, self.nursery)
+        self.worker_registry = WorkerRegistry(self.name, self.store, self.nursery, self._give_back, self.questions)
 
     async def start(self) -> None:
         """Subscribe to the store's channels, and start the background tasks."""
@@ -94,6 +102,7 @@ class App:
         self.nursery.start_soon(self.ticker.run)
         self.nursery.start_soon(forget_idle_tenants, self.store)
         self.nursery.start_soon(self.worker_registry.run)
+        self.nursery.start_soon(self.worker_registry.renew)
         self.nursery.start_soon(self.shares.run)
         self.nursery.start_soon(self.revocations.run)
 
@@ -262,6 +271,28 @@ class App:
     def count_workers(self, queue: str) -> int:
         """Count the workers of a queue that are attached to this server."""
         return len(self.dispatchers[queue].capacity.workers) if queue in self.dispatchers else 0
+
+    def is_taken_here(self, queue: str) -> bool:
+        """Whether a worker that is attached to this server takes tasks of a queue."""
+        workers = self.dispatchers[queue].capacity.workers if queue in self.dispatchers else ()
+        return any(isinstance(worker, Connection) and worker.is_attached for worker in workers)
+
+    async def takers(self, queues: Sequence[str]) -> dict[str, Takers]:
+        """Tell for queues whether workers take their tasks, at any server; `unknown` where a server did not answer."""
+        if not queues:
+            return {}
+        answers, unanswered = await self.questions.ask(QUEUES, queues)
+        taken = {queue for some in answers.values() for queue in some}
+        absent: Takers = "unknown" if unanswered or self.worker_registry.is_unsure else "none"
+        return {queue: "some" if queue in taken else absent for queue in queues}
+
+    def _answer(self, kind: str, asked: Any) -> Any:
+        """Answer a question about the workers of this server; None if its kind is unknown."""
+        if kind == HOLDERS:
+            return self.lease_holders.here(asked)
+        if kind == WORKER:
+            return self.worker_registry.named(*asked)
+        return [queue for queue in asked if self.is_taken_here(queue)] if kind == QUEUES else None
 
     async def serve(self, connection: Connection) -> None:
         """Serve a connection until it ends; a worker's leases are then given back at once, with two exceptions.

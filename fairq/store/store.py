@@ -378,6 +378,10 @@ class Store:
 
     async def tasks(self, queue: str, ids: Sequence[str]) -> list[TaskState]:
         """Read the states of up to 500 tasks."""
+        return [state for state, _ in await self.tasks_and_leases(queue, ids)]
+
+    async def tasks_and_leases(self, queue: str, ids: Sequence[str]) -> list[tuple[TaskState, int]]:
+        """Read the states of up to 500 tasks, each with the number of its lease, or 0."""
         rows = await self._call_in_parts("tasks", queue, ids, size=LOOKS)
         states = [task_state(id, row) for id, row in zip(ids, rows, strict=True)]
         leased = [i for i, state in enumerate(states) if state.state == "leased"]
@@ -387,7 +391,7 @@ class Store:
                 lease, fraction, text = orjson.loads(progress) if progress else (0, 0.0, "")
                 if lease == rows[i][-1]:
                     states[i] = evolve(states[i], progress=fraction, progress_text=text)
-        return states
+        return [(state, row[-1]) for state, row in zip(states, rows, strict=True)]
 
     async def why(self, queue: str, id: str) -> Waiting:
         """Read the facts that explain why a task waits."""
@@ -596,6 +600,18 @@ class Store:
             return
         await self.connection.call("SET", keys.workers_key(server), workers, "PX", ttl_ms)
         await self.connection.call("SADD", keys.SERVERS, server)
+
+    async def renew_workers(self, server: str, ttl_ms: int) -> bool:
+        """Put off the expiry of the list of a server's workers; returns whether it is there."""
+        is_there = bool(await self.connection.call("PEXPIRE", keys.workers_key(server), ttl_ms))
+        if is_there:  # a reader that found no list may have removed the name just after the list was written
+            await self.connection.call("SADD", keys.SERVERS, server)
+        return is_there
+
+    async def servers_with_workers(self) -> set[str]:
+        """Read the names of the servers whose list of workers has not expired."""
+        names = [name.decode() for name in await self.connection.call("SMEMBERS", keys.SERVERS)]
+        return {name for name in names if await self.connection.call("EXISTS", keys.workers_key(name))}
 
     async def read_workers(self) -> dict[str, bytes]:
         """Read the lists of workers by server; removes servers whose list has expired."""

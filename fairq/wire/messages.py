@@ -406,6 +406,16 @@ class Workers(Request):
 
 
 @frozen
+class WorkerTasks(Request):
+    """Describe the workers of a name and the tasks that they hold."""
+
+    type: ClassVar[str] = "worker_tasks"
+    ref: int
+    worker: str
+    count: int = 100
+
+
+@frozen
 class DrainWorker(Request):
     """Let the workers of a name finish their tasks and end."""
 
@@ -723,6 +733,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Limits: (_TENANT | _OPERATOR, _ANY),
     SetOpeningHours: (_OPERATOR, _ANY),
     Workers: (_OPERATOR, _ANY),
+    WorkerTasks: (_OPERATOR, _ANY),
     DrainWorker: (_OPERATOR, _ANY),
     Pause: (_OPERATOR, _ANY),
     Resume: (_OPERATOR, _ANY),

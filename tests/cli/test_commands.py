@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 from typing import Any
 
 import pytest
+import trio
 
 from fairq.model.checks import full_id
 from tests import stores
-from tests.server.harness import tenant
+from tests.server.harness import WORKER, raw, tenant
 
 from .harness import Commands, Finished, ServerThread
 
@@ -36,6 +38,42 @@ def test_workers_are_listed_and_drained(commands: Commands) -> None:
     done = commands("workers", "drain", "nobody")
     assert (done.code, done.out) == (0, "nobody: no such worker is attached\n")
     assert commands("workers", "drain", "a b").code == 2
+    one_line_error(commands("workers", "show", "mill"), 1, "no worker mill is attached")
+
+
+def test_a_worker_is_shown_with_its_tasks_and_a_task_with_its_worker(commands: Commands, server: ServerThread) -> None:
+    id = commands.enqueue("emails", "1")
+    listed = lines(commands("queues", "list"))
+    assert listed[-1] == "nobody takes these: tasks wait, and no worker is attached: emails"
+    assert commands("queues", "list", "--json").json[0]["takers"] == "none"
+    attached, seen = threading.Event(), trio.Event()
+
+    async def hold() -> None:
+        assert server.served is not None
+        async with raw(server.served, WORKER) as worker:
+            await worker.attach("emails", name="mill")
+            await worker.pushed()
+            attached.set()
+            await seen.wait()
+
+    async def end() -> None:
+        seen.set()
+
+    thread = threading.Thread(target=server.call, args=(hold,))
+    thread.start()
+    try:
+        assert attached.wait(30)
+        shown = commands("workers", "show", "mill", "--json").json
+        assert [(each["id"], each["attempt"]) for each in shown["tasks"]] == [(f"ada/{id}", 1)]
+        table = "\n".join(lines(commands("workers", "show", "mill")))
+        assert "tasks of mill" in table
+        assert id in table
+        assert commands("tasks", "show", "emails", f"ada/{id}", "--json").json[0]["worker"] == "mill"
+        commands.enqueue("emails", "2")
+        assert commands("queues", "list", "--json").json[0]["takers"] == "some"
+    finally:
+        server.call(end)
+        thread.join(30)
 
 
 def test_enqueue_prints_the_id_or_json(commands: Commands, server: ServerThread) -> None:

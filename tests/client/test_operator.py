@@ -35,6 +35,7 @@ async def test_an_operator_tunes_a_queue_and_sees_it(
         assert (queue.queue, queue.ready, queue.workers, queue.made_by) == ("emails", 3, 1, "ada")
         assert (queue.settings.reserve, queue.settings.max_attempts, queue.settings.share) == (20, 7, "time")
         assert [(each.worker, each.queues, each.credit) for each in await op.workers()] == [("mill", ["emails"], 0)]
+        assert queue.takers == "some"
         assert await op.drain_worker("mill") == 1
     assert await op.set_weight("emails", "ada", 2.5) == 1
     assert [(each.tenant, each.weight, each.ready) for each in await op.tenants("emails")] == [("ada", 2.5, 3)]
@@ -44,6 +45,26 @@ async def test_an_operator_tunes_a_queue_and_sees_it(
     with pytest.raises(fairq.BadRequest) as caught:
         await op.configure("emails", no_such_setting=1)
     assert caught.value.field == "no_such_setting"
+
+
+async def test_a_task_names_its_worker_and_a_worker_its_tasks(
+    op: fairq.OperatorClient, ada: fairq.Client, served: Served
+) -> None:
+    task = await ada.enqueue("emails", 1)
+    assert (await op.queues())[0].takers == "none"
+    async with raw(served, WORKER) as worker:
+        await worker.attach("emails", name="mill")
+        await worker.pushed()
+        assert (await task.state()).worker == "mill"
+        assert [state.worker for state in await ada.tasks("emails", [task.id])] == ["mill"]
+        found = await op.worker_tasks("mill")
+        assert [(each.worker, each.held) for each in found.workers] == [("mill", 1)]
+        assert [(each.id, each.queue, each.tenant, each.attempt) for each in found.tasks] == [
+            (f"ada/{task.id}", "emails", "ada", 1)
+        ]
+        assert found.unanswered == []
+    with pytest.raises(fairq.NotFound):
+        await op.worker_tasks("nobody")
 
 
 async def test_limits_and_opening_hours_are_set_and_read(op: fairq.OperatorClient, ada: fairq.Client) -> None:

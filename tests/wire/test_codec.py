@@ -76,6 +76,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "progress": {"ref": 1, "queue": "q", "reports": [{"id": "t/t-1", "lease": 1, "fraction": 0.5}]},
     "idle": {"ref": 1},
     "workers": {"ref": 1},
+    "worker_tasks": {"ref": 1, "worker": "w"},
     "drain_worker": {"ref": 1, "worker": "w"},
 }
 

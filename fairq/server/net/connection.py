@@ -36,6 +36,7 @@ from fairq.wire.messages import (
     State,
     Tenants,
     Workers,
+    WorkerTasks,
 )
 from fairq.wire.server_session import ServerSession
 
@@ -45,7 +46,15 @@ MAX_REQUESTS = 256  # under way at once, per connection
 MAX_TENANT_REQUESTS = 2_500  # over all connections of a tenant: a quarter of what may wait for the store
 MAX_UNSENT_BYTES = 2 << 20  # that a worker has not taken; with more it gets no tasks
 MAX_UNREAD_BYTES = 4 << 20  # of answers that a client has not taken; with more its requests are not read
-LONG_ANSWERS = (Peek, Dead, DeadLetter, Schedules, Tenants, Workers)  # and requests that wait (request_scope.py)
+LONG_ANSWERS = (
+    Peek,
+    Dead,
+    DeadLetter,
+    Schedules,
+    Tenants,
+    Workers,
+    WorkerTasks,
+)  # and requests that wait (request_scope.py)
 MAX_HELD_BYTES = 4 << 20  # of its requests that have no answer yet; with more, no further ones are read
 MAX_LONG_ANSWERS = 4  # made at once, and none while too many bytes are unread
 LONG_TEXT_S, RESTS = 0.004, 3  # CPU time of a long message; then the tenant rests 3 times as long as it took

@@ -8,10 +8,12 @@ was killed and restarted need not wait until its dead connection times out. An o
 
 Servers tell each other by a channel. A message may come twice, or be lost: then leases expire, as without superseding.
 The order to drain a worker is repeated until its server's list shows that the worker is draining.
-Each server also writes the list of its workers under a key that expires, so that any server can list all workers. With
-each list it tells the other servers how many slots its workers have for each queue: whole, since claims name the slots
-of all servers; and divided among each worker's queues, for estimates. A server that receives the slots of an unknown
-server sends its own; a server that has sent nothing for a minute is forgotten.
+Each server also writes the list of its workers under a key that expires, so that any server can list all workers. The
+list may be long, so it is written when it changes, and a cheap command every few seconds keeps it from expiring: the
+list of a server that was killed or stopped is soon gone. With each list a server tells the others how many slots its
+workers have for each queue: whole, since claims name the slots of all servers; and divided among each worker's queues,
+for estimates. A server that receives the slots of an unknown server sends its own; a server that has sent nothing for a
+minute is forgotten.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from heapq import nsmallest
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import orjson
 import structlog
@@ -29,18 +33,45 @@ from attrs import define, field
 
 from fairq.errors import FairqError, Superseded
 from fairq.model.tasks import Action
-from fairq.model.workers import WorkerState
+from fairq.model.workers import HeldLease, WorkerState
 from fairq.server.net.connection import Connection
+from fairq.server.net.questions import Questions
 from fairq.store.store import Store
 from fairq.wire.messages import CLOSE_SUPERSEDED, State
 
 log = structlog.get_logger("fairq.server")
 
-_WRITE_S, _KEEP_MS = 20.0, 60_000  # how often the list of workers is written, and when it expires
+_WRITE_S = 20.0  # how often the list of workers is written, even if it has not changed
+_RENEW_S, _KEEP_MS = 3.0, 9_000  # how often its expiry is put off, and until when
+_INSISTS = 60  # repetitions of the order to drain a worker, at most
 _FORGET_S = 60.0  # after which the slots of a server that has sent nothing are forgotten
 _INSIST_S = 1.0  # between repetitions of the order to drain a worker
 _GATHER_S = 0.5  # between a change and the next write, to gather more changes
+# The kind of question: [name, count, queues or null] -> [[the fields of WorkerState after `server`], ...],
+# [[queue, id, lease number, attached_at_ms of its worker], ...]
+WORKER = "worker"
 Lease = tuple[tuple[str, str], int]  # (queue, id), number
+
+
+class Held(NamedTuple):
+    """A lease, and where its worker attached, and when."""
+
+    lease: HeldLease
+    server: str
+    attached_at_ms: int
+
+
+class Named(NamedTuple):
+    """Workers of a name, leases that they hold, oldest first, and servers whose workers' leases are unknown."""
+
+    workers: list[WorkerState]
+    leases: list[Held]
+    unanswered: set[str]
+
+
+def _row(worker: Connection) -> tuple[Any, ...]:
+    account = worker.account
+    return worker.name, worker.queues, account.credit, len(account.held), worker.attached_at_ms, worker.is_draining
 
 
 @define(eq=False)
@@ -51,7 +82,9 @@ class WorkerRegistry:
     store: Store
     nursery: trio.Nursery
     give_back: Callable[[Connection, Action], Awaitable[None]]
+    questions: Questions
     _changed: trio.Event = field(factory=trio.Event, init=False)
+    _failed_at: float = field(default=float("-inf"), init=False)  # when a list could not be written or kept
     _elsewhere: dict[str, tuple[float, dict[str, list[float]]]] = field(
         factory=dict, init=False
     )  # by server: when received, and slots
@@ -71,8 +104,27 @@ class WorkerRegistry:
         try:
             await self.store.write_workers(self.server, orjson.dumps(rows) if rows else b"", _KEEP_MS)
         except FairqError as error:
+            self._failed_at = trio.current_time()
             log.debug("cannot write the list of workers", error=error.message)
         await self.tell_slots()
+
+    async def renew(self) -> None:
+        """Keep the list in the store from expiring, and write it again if it has expired; until cancelled."""
+        while True:
+            await trio.sleep(_RENEW_S)
+            try:
+                is_there = await self.store.renew_workers(self.server, _KEEP_MS)
+            except FairqError as error:
+                self._failed_at = trio.current_time()
+                log.debug("cannot renew the list of workers", error=error.message)
+                continue
+            if self._connections and not is_there:
+                self._changed.set()
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether lists of running servers may be missing: the store could not be reached some seconds ago."""
+        return trio.current_time() < self._failed_at + _KEEP_MS / 1000 + _RENEW_S + _GATHER_S
 
     async def tell_slots(self) -> None:
         """Tell other servers how many slots the workers attached here have for each queue."""
@@ -117,11 +169,24 @@ class WorkerRegistry:
 
     def _rows(self) -> list[tuple[Any, ...]]:
         """Describe the workers attached here: the fields of WorkerState after `server`."""
-        return [
-            (each.name, each.queues, each.account.credit, len(each.account.held), each.attached_at_ms, each.is_draining)
-            for connections in self._connections.values()
+        return [_row(each) for connections in self._connections.values() for each in connections]
+
+    def named(self, worker: str, count: int, queues: Sequence[str] | None) -> list[Any]:
+        """Describe up to `count` workers of a name that are attached here, and as many of their leases, oldest first.
+
+        With `queues`, only workers all of whose queues are among these.
+        """
+        found = [
+            each
+            for (_, name), connections in self._connections.items()
+            if name == worker
             for each in connections
+            if queues is None or set(queues).issuperset(each.queues)
         ]
+        held = ((lease, place, each) for each in found for place, lease in each.account.held.items())
+        oldest = nsmallest(count, held, key=itemgetter(0))
+        first = nsmallest(count, found, key=lambda each: each.attached_at_ms)
+        return [[_row(each) for each in first], [(*place, lease, each.attached_at_ms) for lease, place, each in oldest]]
 
     async def all_workers(self) -> list[WorkerState]:
         """Describe the workers attached to any server; rows of other servers are some seconds old."""
@@ -131,6 +196,24 @@ class WorkerRegistry:
         lists[self.server] = self._rows()
         found = [WorkerState(server, *row) for server, rows in lists.items() for row in rows]
         return sorted(found, key=lambda each: (each.worker, each.attached_at_ms))
+
+    async def all_named(self, worker: str, count: int, queues: Collection[str] | None) -> Named:
+        """Describe the workers of a name at all servers, and their leases; of silent servers, as they were listed."""
+        mine = None if queues is None else sorted(queues)
+        answers, unanswered = await self.questions.ask(WORKER, [worker, count, mine])
+        workers, leases = [], []
+        for server, (rows, held) in answers.items():
+            workers += [WorkerState(server, *row) for row in rows]
+            leases += [Held(HeldLease(*lease), server, attached_at_ms) for *lease, attached_at_ms in held]
+        for each in await self.all_workers() if unanswered else ():
+            is_mine = mine is None or set(mine).issuperset(each.queues)
+            if each.worker == worker and each.server in unanswered and is_mine:
+                workers.append(each)
+        return Named(
+            nsmallest(count, workers, key=lambda each: (each.attached_at_ms, each.server)),
+            nsmallest(count, leases, key=lambda each: each.lease.lease),
+            unanswered,
+        )
 
     async def drain(self, worker: str) -> int:
         """Dismiss the workers of a name, here and at the other servers; returns how many were listed."""
@@ -142,8 +225,8 @@ class WorkerRegistry:
         return len(known)
 
     async def _insist(self, worker: str, known: set[tuple[str, int]]) -> None:
-        """Repeat the order each second until all listed workers are draining, at most _KEEP_MS."""
-        for _ in range(round(_KEEP_MS / 1000 / _INSIST_S)):
+        """Repeat the order each second until all listed workers are draining, at most _INSISTS times."""
+        for _ in range(_INSISTS):
             await trio.sleep(_INSIST_S)
             try:
                 left = [
@@ -234,6 +317,10 @@ class WorkerRegistry:
                 self._heard_slots(said["server"], said["slots"])
             elif "drain" in said:
                 self._dismiss(said["drain"], said.get("attached_at"))
+            elif "question" in said:
+                self.questions.on_question(said["server"], *said["question"])
+            elif "answer" in said:
+                self.questions.on_answer(said["server"], *said["answer"])
             elif "attached" in said:
                 self.nursery.start_soon(self._on_attached, *said["attached"])
         except (ValueError, KeyError, TypeError):

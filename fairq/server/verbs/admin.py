@@ -6,10 +6,13 @@ import structlog
 from attrs import asdict, evolve
 
 from fairq.errors import NotFound
-from fairq.model.checks import MAX_TIME_MS, check_int, check_name, check_weight
+from fairq.model.checks import MAX_BATCH, MAX_TIME_MS, check_int, check_name, check_weight
 from fairq.model.queues import check_settings, kept_slots
+from fairq.model.tasks import TaskState, leased_at_ms
+from fairq.model.workers import HeldLease, HeldTask
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
+from fairq.server.net.worker_registry import Held
 from fairq.server.verbs.request_scope import Body, check_unlimited, check_worker_name, tenant_or_all
 from fairq.tokens import TokenRecord
 from fairq.wire import messages as wire
@@ -35,7 +38,10 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
         slots = app.count_slots(queue)
         kept, idle = kept_slots(slots, state.settings.reserve), max(0, slots - state.leased)
         rows.append({**asdict(state), "workers": app.count_workers(queue), "slots": slots, "kept": kept, "idle": idle})
-    return {"queues": rows}
+    waiting = [row["queue"] for row in rows if row["ready"] or row["pending"] or row["delayed"]]
+    takers = {queue: "some" for queue in waiting if app.is_taken_here(queue)}
+    takers |= await app.takers([queue for queue in waiting if queue not in takers])
+    return {"queues": [{**row, "takers": takers.get(row["queue"], "")} for row in rows]}
 
 
 async def configure(app: App, connection: Connection, request: wire.Configure) -> Body:
@@ -91,6 +97,38 @@ async def workers(app: App, connection: Connection, request: wire.Workers) -> Bo
     rows = [asdict(row) for row in await app.worker_registry.all_workers()]
     mine = connection.identity.queues
     return {"workers": [row for row in rows if mine is None or mine.issuperset(row["queues"])]}
+
+
+async def worker_tasks(app: App, connection: Connection, request: wire.WorkerTasks) -> Body:
+    """Describe the workers of a name, at all servers, and the tasks that they have held longest."""
+    check_worker_name(request.worker)
+    count = check_int(request.count, "count", 1, MAX_BATCH)
+    found = await app.worker_registry.all_named(request.worker, count, connection.identity.queues)
+    if not found.workers:
+        raise NotFound(f"no worker {request.worker} is attached", field="worker")
+    return {
+        "workers": [asdict(worker) for worker in found.workers],
+        "tasks": [asdict(task) for task in await _held_tasks(app, found.leases)],
+        "unanswered": sorted(found.unanswered),
+    }
+
+
+async def _held_tasks(app: App, held: list[Held]) -> list[HeldTask]:
+    """Describe the tasks of leases, in order, without those that have ended meanwhile."""
+    states: dict[HeldLease, TaskState] = {}
+    for queue in {each.lease.queue for each in held}:
+        ids = list(dict.fromkeys(each.lease.id for each in held if each.lease.queue == queue))
+        for state, number in await app.store.tasks_and_leases(queue, ids):
+            if state.state == "leased":
+                states[HeldLease(queue, state.id, number)] = state
+    tasks = []
+    for lease, server, attached_at_ms in held:
+        if known := states.get(lease):
+            leased_at = leased_at_ms(lease.lease)
+            tasks.append(
+                HeldTask(lease.id, lease.queue, known.tenant, known.attempt, leased_at, server, attached_at_ms)
+            )
+    return tasks
 
 
 async def drain_worker(app: App, connection: Connection, request: wire.DrainWorker) -> Body:

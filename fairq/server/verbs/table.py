@@ -24,6 +24,7 @@ from fairq.server.verbs.admin import (
     revoke_token,
     set_weight,
     tenants,
+    worker_tasks,
     workers,
 )
 from fairq.server.verbs.batches import batch, batches, cancel_batch, close_batch, open_batch
@@ -70,6 +71,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Limits: limits,
     wire.SetOpeningHours: set_opening_hours,
     wire.Workers: workers,
+    wire.WorkerTasks: worker_tasks,
     wire.DrainWorker: drain_worker,
     wire.Pause: pause,
     wire.Resume: resume,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from attrs import asdict
+from attrs import asdict, evolve
 
 from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import MAX_BATCH, MAX_SPAN_MS, MAX_TIME_MS, bare_id, check_int, full_id
 from fairq.model.events import MAX_EVENT_ID, EventPage
 from fairq.model.tasks import SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask
+from fairq.model.workers import HeldLease
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, check_once, full_ids, own_tenant, wait_for, with_payload
@@ -49,7 +50,10 @@ def _bare_outcome(outcome: str) -> str:
 async def tasks(app: App, connection: Connection, request: wire.Tasks) -> Body:
     """Return the states of tasks; a tenant sees only its own."""
     queue, ids = connection.identity.check_queue(request.queue), full_ids(connection, request.ids)
-    states = await app.store.tasks(queue, ids)
+    found = await app.store.tasks_and_leases(queue, ids)
+    leases = [HeldLease(queue, state.id, lease) for state, lease in found if state.state == "leased"]
+    workers = await app.lease_holders.names(leases)
+    states = [evolve(state, worker=workers.get(HeldLease(queue, state.id, lease), "")) for state, lease in found]
     rows = [{name: value for name, value in asdict(state).items() if value not in ("", 0)} for state in states]
     return {"tasks": [{**row, "id": id} for row, id in zip(rows, request.ids, strict=True)]}
 

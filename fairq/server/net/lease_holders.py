@@ -1,0 +1,107 @@
+"""Finds the workers that hold leases, at whichever server they are attached.
+
+Leases of this server's workers are looked up here. The others are asked for together: leases that are looked for while
+a question is under way share the next one, so that tenants that read states in a loop cause few messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.errors import FairqError
+from fairq.model.workers import HeldLease
+from fairq.scopes import run_all
+from fairq.server.net.connection import Connection
+from fairq.server.net.questions import Questions
+
+log = structlog.get_logger("fairq.server")
+
+HOLDERS = "holders"  # the kind of question: [queue, id, lease number], ... -> [queue, id, lease number, worker], ...
+_ASKED_AT_ONCE = 1_000  # leases in a message
+
+
+@define(eq=False)
+class _Round:
+    """Leases that are asked for together, and the names of workers that were found so far."""
+
+    leases: set[HeldLease] = field(factory=set)
+    found: dict[HeldLease, str] = field(factory=dict)
+    is_over: bool = False
+    changed: trio.Event = field(factory=trio.Event)
+
+    def note(self, rows: Iterable[Any]) -> None:
+        """Add what a server answered."""
+        for queue, id, lease, worker in rows:
+            self.found[HeldLease(queue, id, lease)] = worker
+        self.wake()
+
+    def wake(self) -> None:
+        """Let all that wait look again."""
+        self.changed.set()
+        self.changed = trio.Event()
+
+
+@define(eq=False)
+class LeaseHolders:
+    """The workers that hold leases; `owners` are the connections of this server with leases on their accounts."""
+
+    owners: dict[tuple[str, str], Connection]
+    questions: Questions
+    nursery: trio.Nursery
+    _next: _Round = field(factory=_Round, init=False)
+    _is_asking: bool = field(default=False, init=False)
+
+    def here(self, leases: Iterable[Any]) -> list[tuple[str, str, int, str]]:
+        """Name the workers of this server that hold some of these leases."""
+        found = []
+        for queue, id, lease in leases:
+            owner = self.owners.get((queue, id))
+            if owner is not None and owner.account.has((queue, id), lease):
+                found.append((queue, id, lease, owner.name))
+        return found
+
+    async def names(self, leases: Iterable[HeldLease]) -> dict[HeldLease, str]:
+        """Name the workers that hold leases; those of servers that do not answer are left out."""
+        wanted = set(leases)
+        found = {HeldLease(queue, id, lease): worker for queue, id, lease, worker in self.here(wanted)}
+        if missing := wanted - found.keys():
+            found |= await self._asked(missing)
+        return found
+
+    async def _asked(self, leases: set[HeldLease]) -> dict[HeldLease, str]:
+        round_ = self._next
+        round_.leases |= leases
+        if not self._is_asking:
+            self._is_asking = True
+            self.nursery.start_soon(self._ask_rounds)
+        while not (round_.is_over or leases <= round_.found.keys()):
+            await round_.changed.wait()
+        return {each: round_.found[each] for each in leases if each in round_.found}
+
+    async def _ask_rounds(self) -> None:
+        while self._next.leases:
+            round_, self._next = self._next, _Round()
+            try:
+                wanted = list(round_.leases)
+                parts = [wanted[at : at + _ASKED_AT_ONCE] for at in range(0, len(wanted), _ASKED_AT_ONCE)]
+                await run_all(*(partial(self._ask, round_, part) for part in parts))
+            except FairqError as error:
+                log.debug("cannot ask which workers hold leases", error=error.message)
+            except Exception:  # such as an answer that no server of this version gives
+                log.exception("asking which workers hold leases failed")
+            round_.is_over = True
+            round_.wake()
+        self._is_asking = False
+
+    async def _ask(self, round_: _Round, leases: list[HeldLease]) -> None:
+        def is_enough(rows: Any) -> bool:
+            round_.note(rows)
+            return all(each in round_.found for each in leases)
+
+        await self.questions.ask(HOLDERS, list(map(list, leases)), is_enough)

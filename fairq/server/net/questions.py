@@ -1,0 +1,92 @@
+"""Questions of one server to all others, and their answers.
+
+Which worker holds a lease is known to the worker's server only, and is not stored: a lease costs nothing for it. A
+server that must tell it asks the others, over the channel of messages about workers. Those whose list of workers is in
+the store are waited for, at most ANSWER_S: a server that was killed or stopped does not answer. Messages may be lost,
+so no answer is not "no".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import orjson
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.errors import FairqError
+from fairq.store.store import Store
+
+log = structlog.get_logger("fairq.server")
+
+ANSWER_S = 0.5  # how long a question waits for answers
+
+
+class Answers(NamedTuple):
+    """What servers answered, this one among them; and the servers that did not."""
+
+    by_server: dict[str, Any]
+    unanswered: set[str]
+
+
+@define(eq=False)
+class _Question:
+    """A question under way: the servers that are waited for, and answers by server."""
+
+    awaited: set[str]
+    is_enough: Callable[[Any], bool]
+    answers: dict[str, Any] = field(factory=dict)
+    is_over: trio.Event = field(factory=trio.Event)
+
+    def add(self, server: str, answer: Any) -> None:
+        """Add an answer; the question is over when all are there, or this one is enough."""
+        self.answers[server] = answer
+        if self.is_enough(answer) or self.awaited <= self.answers.keys():
+            self.is_over.set()
+
+
+@define(eq=False)
+class Questions:
+    """Asks and answers for one server; `answer(kind, asked)` answers for its own workers, without waiting."""
+
+    server: str
+    store: Store
+    nursery: trio.Nursery
+    answer: Callable[[str, Any], Any]
+    _count: int = field(default=0, init=False)
+    _under_way: dict[int, _Question] = field(factory=dict, init=False)
+
+    async def ask(self, kind: str, asked: Any, is_enough: Callable[[Any], bool] = lambda _: False) -> Answers:
+        """Ask all servers, until those with workers have answered, or an answer `is_enough`. Raises: FairqError."""
+        awaited = await self.store.servers_with_workers()
+        self._count += 1
+        number = self._count
+        question = self._under_way[number] = _Question(awaited, is_enough)
+        try:
+            question.add(self.server, self.answer(kind, asked))
+            if not question.is_over.is_set():
+                await self.store.tell_workers(orjson.dumps({"server": self.server, "question": [number, kind, asked]}))
+                with trio.move_on_after(ANSWER_S):
+                    await question.is_over.wait()
+        finally:
+            del self._under_way[number]
+        return Answers(question.answers, awaited - question.answers.keys())
+
+    def on_question(self, asker: str, number: int, kind: str, asked: Any) -> None:
+        """Answer another server."""
+        answer = {"server": self.server, "answer": [asker, number, self.answer(kind, asked)]}
+        self.nursery.start_soon(self._tell, orjson.dumps(answer))
+
+    async def _tell(self, answer: bytes) -> None:
+        try:
+            await self.store.tell_workers(answer)
+        except FairqError as error:
+            log.debug("cannot answer another server", error=error.message)
+
+    def on_answer(self, server: str, asker: str, number: int, answer: Any) -> None:
+        """Take in the answer of another server, if it is for a question of this one."""
+        question = self._under_way.get(number) if asker == self.server else None
+        if question is not None and answer is not None:
+            question.add(server, answer)

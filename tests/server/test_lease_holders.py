@@ -1,0 +1,421 @@
+"""Which worker holds a task, and which tasks a worker holds: told at any server, whichever it is attached to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from fairq.model.tasks import leased_at_ms
+from fairq.model.workers import HeldLease
+from fairq.server.net.connection import Connection
+from fairq.server.net.questions import Questions
+from fairq.server.net.worker_registry import _GATHER_S, _KEEP_MS, WorkerRegistry
+from fairq.server.run import Served
+from fairq.store import keys
+from fairq.store.store import Store
+from fairq.wire.messages import Role
+from tests.store.waiting import wait_until
+
+from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
+from .test_auth import create
+from .test_worker_registry import holding, is_listed, two_servers
+
+LUA = Path(__file__).parents[2] / "lua" / "26_leases.lua"
+
+
+async def states(client: Raw, *ids: str, queue: str = "q") -> list[dict[str, Any]]:
+    """Read the states of tasks."""
+    rows: list[dict[str, Any]] = (await client.ask("tasks", queue=queue, ids=list(ids)))["tasks"]
+    return rows
+
+
+def silence(monkeypatch: pytest.MonkeyPatch, *servers: Served) -> None:
+    """Let servers answer no question, as if they were stopped; others soon give up."""
+    answer = Questions.on_question
+
+    def on_question(self: Questions, *question: Any) -> None:
+        if self.server not in [served.app.name for served in servers]:
+            answer(self, *question)
+
+    monkeypatch.setattr(Questions, "on_question", on_question)
+    monkeypatch.setattr("fairq.server.net.questions.ANSWER_S", 0.05)
+
+
+def queue_row(rows: dict[str, Any], queue: str) -> dict[str, Any]:
+    """Return the row of one queue."""
+    return next(row for row in rows["queues"] if row["queue"] == queue)
+
+
+@pytest.mark.parametrize("where", ["the same server", "another server"])
+async def test_a_task_tells_its_worker_and_a_worker_its_tasks(server_store: str, where: str) -> None:
+    async with (
+        two_servers(server_store) as (one, two),
+        raw(one, WORKER) as worker,
+        raw(one if where.startswith("the same") else two, OPERATOR) as operator,
+        raw(one if where.startswith("the same") else two, tenant("ada")) as ada,
+    ):
+        numbers = await holding(one, worker, "a", "b", started=1, name="mill")
+        await wait_until(lambda: is_listed(operator, "mill"))
+        assert [row["worker"] for row in await states(operator, "ada/a", "ada/b")] == ["mill", "mill"]
+        assert [row["worker"] for row in await states(ada, "a")] == ["mill"]
+        told = await operator.ask("worker_tasks", worker="mill")
+        (row,) = told["workers"]
+        assert (row["worker"], row["server"], row["queues"], row["held"]) == ("mill", one.app.name, ["q"], 2)
+        assert sorted((task["id"], task["queue"], task["tenant"], task["attempt"]) for task in told["tasks"]) == [
+            ("ada/a", "q", "ada", 1),
+            ("ada/b", "q", "ada", 1),
+        ]
+        assert {task["leased_at_ms"] for task in told["tasks"]} == {leased_at_ms(lease) for lease in numbers.values()}
+        assert {(task["server"], task["attached_at_ms"]) for task in told["tasks"]} == {
+            (one.app.name, row["attached_at_ms"])
+        }
+        assert told["unanswered"] == []
+
+
+async def test_what_waits_or_has_ended_has_no_worker(server_store: str) -> None:
+    async with (
+        two_servers(server_store) as (one, two),
+        raw(one, WORKER) as worker,
+        raw(two, tenant("ada")) as ada,
+        raw(two, OPERATOR) as operator,
+    ):
+        await holding(one, worker, "a", started=1)
+        await wait_until(lambda: is_listed(operator, "mill"))
+        await ada.enqueue("q", ["later"], delay_ms=60_000)
+        assert ["worker" in row for row in await states(ada, "a", "later", "none")] == [True, False, False]
+
+
+async def test_the_worker_is_the_one_that_brought_the_lease_to_another_server(server_store: str) -> None:
+    """Its claim's name is still that of the first server."""
+    async with two_servers(server_store) as (one, two), raw(one, WORKER) as first, raw(two, WORKER) as again:
+        numbers = await holding(one, first, "a", started=1_000, name="mill")
+        brought = {"queue": "q", "id": "ada/a", "lease": numbers["a"]}
+        assert await again.attach("q", credit=1, name="mill", started_at_ms=1_000, leases=[brought]) == ["ok"]
+        for served in (one, two):
+            async with raw(served, OPERATOR) as operator:
+                await wait_until(lambda: is_listed_at(operator, two))
+                assert (await states(operator, "ada/a"))[0]["worker"] == "mill"
+                told = await operator.ask("worker_tasks", worker="mill")
+                assert [row["server"] for row in told["workers"]] == [two.app.name]
+                assert [(task["id"], task["server"]) for task in told["tasks"]] == [("ada/a", two.app.name)]
+
+
+async def is_listed_at(operator: Raw, served: Served) -> bool:
+    """Tell whether all listed workers are attached to one server, and some are."""
+    return {row["server"] for row in (await operator.ask("workers"))["workers"]} == {served.app.name}
+
+
+async def test_an_old_holder_is_not_named_for_a_newer_lease(served: Served) -> None:
+    """The first worker has slept through its lease; the task has a new one, which no worker here holds."""
+    async with raw(served, WORKER) as worker:
+        numbers = await holding(served, worker, "a", started=1)
+        held, newer = HeldLease("q", "ada/a", numbers["a"]), HeldLease("q", "ada/a", numbers["a"] + 1)
+        assert await served.app.lease_holders.names([held, newer]) == {held: "mill"}
+
+
+async def test_two_workers_of_one_name_are_told_apart(server_store: str) -> None:
+    """They have no common start, so that neither takes the name from the other."""
+    async with (
+        two_servers(server_store) as (one, two),
+        raw(one, WORKER) as here,
+        raw(two, WORKER) as there,
+        raw(two, OPERATOR) as operator,
+    ):
+        await holding(one, here, "a", started=0, name="mill")
+        await holding(two, there, "b", started=0, name="mill")
+
+        async def are_listed() -> bool:
+            return len((await operator.ask("workers"))["workers"]) == 2
+
+        await wait_until(are_listed)
+        told = await operator.ask("worker_tasks", worker="mill")
+        assert sorted(row["server"] for row in told["workers"]) == sorted([one.app.name, two.app.name])
+        assert [(task["id"], task["server"]) for task in told["tasks"]] == [
+            ("ada/a", one.app.name),
+            ("ada/b", two.app.name),
+        ]
+        first = await operator.ask("worker_tasks", worker="mill", count=1)
+        assert [task["id"] for task in first["tasks"]] == ["ada/a"]
+
+
+async def test_a_server_that_does_not_answer_leaves_its_workers_tasks_unknown(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        two_servers(server_store) as (one, two),
+        raw(one, WORKER) as far,
+        raw(two, WORKER) as near,
+        raw(two, OPERATOR) as operator,
+    ):
+        await holding(one, far, "a", started=1, name="far")
+        await holding(two, near, "b", started=1, name="near")
+        await wait_until(lambda: is_listed(operator, "far"))
+        silence(monkeypatch, one)
+        assert [row.get("worker") for row in await states(operator, "ada/a", "ada/b")] == [None, "near"]
+        told = await operator.ask("worker_tasks", worker="far")
+        assert [row["worker"] for row in told["workers"]] == ["far"]
+        assert (told["tasks"], told["unanswered"]) == ([], [one.app.name])
+
+
+async def test_states_that_are_read_at_the_same_time_share_questions(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    questions: list[int] = []
+    answer = Questions.on_question
+
+    def count(self: Questions, asker: str, number: int, kind: str, asked: Any) -> None:
+        questions.append(len(asked))
+        answer(self, asker, number, kind, asked)
+
+    async with (
+        two_servers(server_store) as (one, two),
+        raw(one, WORKER) as worker,
+        raw(two, OPERATOR) as operator,
+        trio.open_nursery() as nursery,
+    ):
+        ids = [f"id-{number}" for number in range(50)]
+        await holding(one, worker, *ids, started=1, name="mill")
+        await wait_until(lambda: is_listed(operator, "mill"))
+        monkeypatch.setattr(Questions, "on_question", count)
+        found = await two.app.store.tasks_and_leases("q", [f"ada/{id}" for id in ids])
+        names: dict[HeldLease, str] = {}
+
+        async def look(state_id: str, lease: int) -> None:
+            names.update(await two.app.lease_holders.names([HeldLease("q", state_id, lease)]))
+
+        async with trio.open_nursery() as looking:
+            for state, lease in found:
+                looking.start_soon(look, state.id, lease)
+        assert set(names.values()) == {"mill"}
+        assert len(names) == 50
+        assert len(questions) <= 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_more_leases_than_a_message_has_are_asked_for_in_parts(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.server.net.lease_holders._ASKED_AT_ONCE", 7)
+    async with two_servers(server_store) as (one, two), raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
+        ids = [f"id-{number}" for number in range(30)]
+        await holding(one, worker, *ids, started=1, name="mill")
+        await wait_until(lambda: is_listed(operator, "mill"))
+        rows = await states(operator, *(f"ada/{id}" for id in ids))
+        assert {row["worker"] for row in rows} == {"mill"}
+        assert len(rows) == 30
+
+
+async def test_a_request_that_is_cancelled_while_it_asks_leaves_the_others_their_answers(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two_servers(server_store) as (one, two), raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
+        numbers = await holding(one, worker, "a", started=1, name="mill")
+        await wait_until(lambda: is_listed(operator, "mill"))
+        lease = HeldLease("q", "ada/a", numbers["a"])
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await two.app.lease_holders.names([lease])
+        assert scope.cancelled_caught
+        assert await two.app.lease_holders.names([lease]) == {lease: "mill"}
+
+
+async def test_an_operator_of_some_queues_sees_workers_of_those_only(served: Served) -> None:
+    async with raw(served, OPERATOR) as operator:
+        token = await create(operator, Role.OPERATOR, queues=["q"])
+    async with raw(served, token) as limited, raw(served, WORKER) as one, raw(served, WORKER) as two:
+        await one.attach("q", name="one")
+        await two.attach("q", "r", name="two")
+        assert (await limited.ask("worker_tasks", worker="one"))["workers"][0]["queues"] == ["q"]
+        for name in ("two", "nobody"):
+            with pytest.raises(Refused) as caught:
+                await limited.ask("worker_tasks", worker=name)
+            assert (caught.value.code, caught.value.field) == ("not_found", "worker")
+
+
+async def test_a_worker_is_found_among_thousands(served: Served) -> None:
+    """5,000 of them have its name; a page is bounded."""
+    async with raw(served, WORKER) as worker, raw(served, OPERATOR) as operator:
+        await holding(served, worker, "a", "b", started=0, name="mill")
+        (connection,) = (each for each in served.app.connections if each.name == "mill")
+        crowd = served.app.worker_registry._connections[connection.identity.token_id, "mill"]
+        for number in range(5_000):
+            other = Connection(connection.transport, connection.identity, connection.session, connection.handle_request)
+            other.name, other.queues, other.attached_at_ms = "mill", ("q",), number
+            other.account.held = {("q", f"ada/none-{number}"): number + 1}
+            crowd.add(other)
+        told = await operator.ask("worker_tasks", worker="mill", count=500)
+        assert [row["attached_at_ms"] for row in told["workers"]] == list(range(500))
+        assert told["tasks"] == []  # the oldest leases are not in the store
+        assert (await states(operator, "ada/a"))[0]["worker"] == "mill"
+        crowd.intersection_update({connection})
+
+
+async def test_a_list_is_kept_without_writing_it_again(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairq.server.net.worker_registry._RENEW_S", 0.0)
+    renewed, write_workers, renew_workers = trio.Event(), Store.write_workers, Store.renew_workers
+    written: list[str] = []
+
+    async def write(self: Store, *args: Any) -> None:
+        written.append("list")
+        await write_workers(self, *args)
+
+    async def renew(self: Store, *args: Any) -> bool:
+        is_there = await renew_workers(self, *args)
+        if is_there:
+            renewed.set()
+        return is_there
+
+    registry = served.app.worker_registry
+    async with raw(served, WORKER) as worker:
+        await worker.attach("q", name="mill")
+        await registry._write()
+        monkeypatch.setattr(Store, "renew_workers", renew)
+        monkeypatch.setattr(Store, "write_workers", write)
+        monkeypatch.setattr("fairq.server.net.worker_registry._GATHER_S", 3600.0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(registry.renew)
+            await renewed.wait()
+            nursery.cancel_scope.cancel()
+        assert not written
+
+
+async def test_the_list_of_a_dead_server_expires_within_ten_seconds(served: Served) -> None:
+    async with raw(served, WORKER) as worker, raw(served, OPERATOR) as operator:
+        await worker.attach("q", name="mill")
+        key = keys.workers_key(served.app.name)
+
+        async def is_written() -> bool:
+            return bool(await served.app.store.connection.call("EXISTS", key))
+
+        await wait_until(is_written)
+        assert await is_listed(operator, "mill")
+        left = await served.app.store.connection.call("PTTL", key)
+        assert 0 < left <= _KEEP_MS
+        assert _KEEP_MS / 1000 + _GATHER_S < 10
+
+
+async def test_a_server_that_slept_writes_its_list_again(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its list has expired meanwhile, and a reader has removed its name."""
+    monkeypatch.setattr("fairq.server.net.worker_registry._RENEW_S", 0.01)
+    monkeypatch.setattr("fairq.server.net.worker_registry._GATHER_S", 0.0)
+    async with two_servers(server_store) as (one, two), raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
+        await worker.attach("q", name="mill")
+        await wait_until(lambda: is_listed(operator, "mill"))
+        await one.app.store.connection.call("DEL", keys.workers_key(one.app.name))
+        await one.app.store.connection.call("SREM", keys.SERVERS, one.app.name)
+        await wait_until(lambda: is_listed(operator, "mill"))
+
+
+async def test_a_name_that_was_removed_while_the_list_was_written_comes_back(served: Served) -> None:
+    async with raw(served, WORKER) as worker:
+        await worker.attach("q", name="mill")
+        store, name = served.app.store, served.app.name
+
+        async def is_there() -> bool:
+            return name in await store.servers_with_workers()
+
+        await wait_until(is_there)
+        await store.connection.call("SREM", keys.SERVERS, name)
+        assert await store.renew_workers(name, _KEEP_MS)
+        assert await is_there()
+
+
+async def test_the_time_of_a_lease_is_that_of_the_library(served: Served) -> None:
+    assert "local FIRST_MS, PER_MS = 1735689600000, 32 " in LUA.read_text()
+    async with raw(served, WORKER) as worker:
+        numbers = await holding(served, worker, "a", started=1)
+        now_ms = served.app.dispatchers["q"].store_now_ms
+        assert abs(now_ms - leased_at_ms(numbers["a"])) < 60_000
+
+
+async def test_a_queue_whose_tasks_no_worker_takes_is_told(server_store: str) -> None:
+    async with two_servers(server_store) as (one, two), raw(one, tenant("ada")) as ada, raw(one, OPERATOR) as operator:
+        assert queue_row(await operator.ask("queues"), "q")["takers"] == ""
+        await ada.enqueue("q", ["a"], delay_ms=60_000)
+        assert queue_row(await operator.ask("queues"), "q")["takers"] == "none"
+        async with raw(two, WORKER) as worker, raw(two, OPERATOR) as near:
+            await worker.attach("q", name="mill", credit=0)
+            assert queue_row(await near.ask("queues"), "q")["takers"] == "some"
+            await wait_until(lambda: is_listed(operator, "mill"))
+            assert queue_row(await operator.ask("queues"), "q")["takers"] == "some"
+
+
+async def test_a_draining_worker_takes_no_tasks(served: Served) -> None:
+    async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+        await holding(served, worker, "a", started=1, name="mill")
+        await ada.enqueue("q", ["b"])
+        assert queue_row(await operator.ask("queues"), "q")["takers"] == "some"
+        await operator.ask("drain_worker", worker="mill")
+        assert queue_row(await operator.ask("queues"), "q")["takers"] == "none"
+
+
+async def test_unknown_is_not_told_as_none(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server does not answer; and, later, no list can be trusted since the store could not be reached."""
+    async with (
+        two_servers(server_store) as (one, two),
+        raw(one, WORKER) as far,
+        raw(two, WORKER) as near,
+        raw(two, tenant("ada")) as ada,
+        raw(two, OPERATOR) as operator,
+    ):
+        await far.attach("r", name="far")
+        await near.attach("s", name="near")
+        await ada.enqueue("q", ["a"])
+        await ada.enqueue("s", ["a"])
+        await wait_until(lambda: is_listed(operator, "far"))
+        assert queue_row(await operator.ask("queues"), "q")["takers"] == "none"
+        with monkeypatch.context() as stopped:
+            silence(stopped, one)
+            rows = await operator.ask("queues")
+        await ada.enqueue("s", ["b"])
+        assert queue_row(rows, "q")["takers"] == "unknown"
+        two.app.worker_registry._failed_at = trio.current_time()
+        rows = await operator.ask("queues")
+        assert (queue_row(rows, "q")["takers"], queue_row(rows, "s")["takers"]) == ("unknown", "some")
+
+
+async def test_lists_are_not_trusted_after_a_failure(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fairq.errors import Unavailable
+
+    async def fail(*_: Any) -> bool:
+        raise Unavailable("the store is away")
+
+    monkeypatch.setattr("fairq.server.net.worker_registry._RENEW_S", 0.0)
+    registry = WorkerRegistry("x", served.app.store, served.app.nursery, served.app._give_back, served.app.questions)
+    assert not registry.is_unsure
+    with monkeypatch.context() as away:
+        away.setattr(Store, "renew_workers", fail)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(registry.renew)
+            await wait_until(lambda: registry.is_unsure)
+            nursery.cancel_scope.cancel()
+
+
+async def test_answers_that_no_question_waits_for_do_no_harm(served: Served) -> None:
+    questions = served.app.questions
+    questions.on_answer("other", served.app.name, 99, [])
+    questions.on_answer("other", "third", 1, [])
+    async with raw(served, WORKER) as worker:
+        await worker.attach("q", name="mill")
+        for message in (b'{"server":"x","question":[1]}', b'{"server":"x","question":[1,"no such kind",[]]}'):
+            await served.app.store.tell_workers(message)
+        await served.app.store.tell_workers(b'{"server":"x","drain":"mill"}')
+        assert (await worker.receive())["type"] == "dismiss"
+
+
+async def test_three_servers_answer(server_store: str) -> None:
+    async with (
+        two_servers(server_store) as (one, two),
+        running(server_store) as three,
+        raw(one, WORKER) as first,
+        raw(two, WORKER) as second,
+        raw(three, OPERATOR) as operator,
+    ):
+        await holding(one, first, "a", started=1, name="one")
+        await holding(two, second, "b", started=1, name="two")
+        await wait_until(lambda: is_listed(operator, "one"))
+        await wait_until(lambda: is_listed(operator, "two"))
+        assert [row["worker"] for row in await states(operator, "ada/a", "ada/b")] == ["one", "two"]
