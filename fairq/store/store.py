@@ -604,7 +604,8 @@ class Store:
     async def renew_workers(self, server: str, ttl_ms: int) -> bool:
         """Put off the expiry of the list of a server's workers; returns whether it is there."""
         is_there = bool(await self.connection.call("PEXPIRE", keys.workers_key(server), ttl_ms))
-        if is_there:  # a reader that found no list may have removed the name just after the list was written
+        # A reader that found no list may have removed the name just after the list was written.
+        if is_there and not await self.connection.call("SISMEMBER", keys.SERVERS, server):
             await self.connection.call("SADD", keys.SERVERS, server)
         return is_there
 

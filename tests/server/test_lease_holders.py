@@ -394,6 +394,28 @@ async def test_lists_are_not_trusted_after_a_failure(served: Served, monkeypatch
             nursery.cancel_scope.cancel()
 
 
+async def test_a_server_whose_list_is_refused_is_not_taken_for_none(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is full when its first worker attaches; messages still pass."""
+    from fairq.errors import StoreFull
+
+    async def refuse(*_: Any) -> None:
+        raise StoreFull("the store is full")
+
+    async with (
+        two_servers(server_store) as (one, two),
+        raw(one, WORKER) as worker,
+        raw(two, tenant("ada")) as ada,
+        raw(two, OPERATOR) as operator,
+    ):
+        await ada.enqueue("q", ["later"], delay_ms=60_000)
+        monkeypatch.setattr(Store, "write_workers", refuse)
+        await worker.attach("q", name="mill")
+        await wait_until(lambda: two.app.worker_registry.is_unsure)
+        assert queue_row(await operator.ask("queues"), "q")["takers"] == "unknown"
+
+
 async def test_answers_that_no_question_waits_for_do_no_harm(served: Served) -> None:
     questions = served.app.questions
     questions.on_answer("other", served.app.name, 99, [])

@@ -106,7 +106,14 @@ class WorkerRegistry:
         except FairqError as error:
             self._failed_at = trio.current_time()
             log.debug("cannot write the list of workers", error=error.message)
+            await self._tell({"server": self.server, "unlisted": True})  # a full store still passes messages on
         await self.tell_slots()
+
+    async def _tell(self, said: dict[str, Any]) -> None:
+        try:
+            await self.store.tell_workers(orjson.dumps(said))
+        except FairqError as error:
+            log.debug("cannot tell other servers", error=error.message)
 
     async def renew(self) -> None:
         """Keep the list in the store from expiring, and write it again if it has expired; until cancelled."""
@@ -123,7 +130,7 @@ class WorkerRegistry:
 
     @property
     def is_unsure(self) -> bool:
-        """Whether lists of running servers may be missing: the store could not be reached some seconds ago."""
+        """Whether lists of running servers may be missing: the store refused one some seconds ago, or was away."""
         return trio.current_time() < self._failed_at + _KEEP_MS / 1000 + _RENEW_S + _GATHER_S
 
     async def tell_slots(self) -> None:
@@ -317,6 +324,8 @@ class WorkerRegistry:
                 self._heard_slots(said["server"], said["slots"])
             elif "drain" in said:
                 self._dismiss(said["drain"], said.get("attached_at"))
+            elif "unlisted" in said:
+                self._failed_at = trio.current_time()
             elif "question" in said:
                 self.questions.on_question(said["server"], *said["question"])
             elif "answer" in said:
