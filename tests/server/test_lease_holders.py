@@ -208,6 +208,30 @@ async def test_more_leases_than_a_message_has_are_asked_for_in_parts(
         assert len(rows) == 30
 
 
+async def test_names_that_are_too_many_for_a_round_are_left_out(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.server.net.lease_holders.LEASES_PER_ROUND", 20)
+    async with two_servers(server_store) as (one, two), raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
+        ids = [f"id-{number}" for number in range(30)]
+        await holding(one, worker, *ids, started=1, name="mill")
+        await wait_until(lambda: is_listed(operator, "mill"))
+        assert not any("worker" in row for row in await states(operator, *(f"ada/{id}" for id in ids)))
+        few = await states(operator, *(f"ada/{id}" for id in ids[:20]))
+        assert {row["worker"] for row in few} == {"mill"}
+
+
+async def test_rounds_of_questions_begin_some_time_apart(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairq.server.net.lease_holders.ROUND_S", 3600)
+    async with two_servers(server_store) as (one, two), raw(one, WORKER) as worker, raw(two, OPERATOR) as operator:
+        await holding(one, worker, "id-0", "id-1", started=1, name="mill")
+        await wait_until(lambda: is_listed(operator, "mill"))
+        assert [row["worker"] for row in await states(operator, "ada/id-0")] == ["mill"]
+        with trio.move_on_after(0.3) as scope:
+            await states(operator, "ada/id-1")
+        assert scope.cancelled_caught, "the next question waits for its time"
+
+
 async def test_a_request_that_is_cancelled_while_it_asks_leaves_the_others_their_answers(
     server_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

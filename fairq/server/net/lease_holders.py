@@ -1,7 +1,8 @@
 """Finds the workers that hold leases, at whichever server they are attached.
 
 Leases of this server's workers are looked up here. The others are asked for together: leases that are looked for while
-a question is under way share the next one, so that tenants that read states in a loop cause few messages.
+a question is under way share the next one, which comes ROUND_S later at the earliest and is for LEASES_PER_ROUND at
+most: tenants that read states in a loop cause few messages. Names that are too many for that are left out.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ log = structlog.get_logger("fairq.server")
 
 HOLDERS = "holders"  # the kind of question: [queue, id, lease number], ... -> [queue, id, lease number, worker], ...
 _ASKED_AT_ONCE = 1_000  # leases in a message
+LEASES_PER_ROUND = 10_000
+ROUND_S = 0.1
 
 
 @define(eq=False)
@@ -76,6 +79,8 @@ class LeaseHolders:
 
     async def _asked(self, leases: set[HeldLease]) -> dict[HeldLease, str]:
         round_ = self._next
+        if len(round_.leases) + len(leases) > LEASES_PER_ROUND:
+            return {}
         round_.leases |= leases
         if not self._is_asking:
             self._is_asking = True
@@ -87,6 +92,7 @@ class LeaseHolders:
     async def _ask_rounds(self) -> None:
         while self._next.leases:
             round_, self._next = self._next, _Round()
+            next_at = trio.current_time() + ROUND_S
             try:
                 wanted = list(round_.leases)
                 parts = [wanted[at : at + _ASKED_AT_ONCE] for at in range(0, len(wanted), _ASKED_AT_ONCE)]
@@ -97,6 +103,7 @@ class LeaseHolders:
                 log.exception("asking which workers hold leases failed")
             round_.is_over = True
             round_.wake()
+            await trio.sleep_until(next_at)
         self._is_asking = False
 
     async def _ask(self, round_: _Round, leases: list[HeldLease]) -> None:
