@@ -80,6 +80,8 @@ class App:
     dispatchers: dict[str, Dispatcher] = field(factory=dict, init=False)
     long_polls: dict[str, LongPolls] = field(factory=dict, init=False)
     searches: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1), init=False)  # by schedules
+    tenants_purge: trio.Lock = field(factory=trio.Lock, init=False)  # of those of all tenants one works at a time,
+    operators_purge: trio.Lock = field(factory=trio.Lock, init=False)  # and one of the operators'
     is_draining: bool = field(default=False, init=False)
     _channels: dict[str, str] = field(factory=dict, init=False)  # channels that this server listens to -> their queues
     _connection_left: trio.Event = field(factory=trio.Event, init=False)

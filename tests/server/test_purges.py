@@ -42,6 +42,35 @@ async def test_tasks_that_come_while_a_purge_is_under_way_stay(served: Served) -
         assert await ada.cancel_all("q") == 0
 
 
+async def test_many_purges_are_no_more_work_for_the_store_than_one(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, under_way, most = served.app.store, 0, 0
+    cancel = store.cancel_waiting
+
+    async def count(queue: str, ids: list[str]) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await cancel(queue, ids)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(type(store), "cancel_waiting", lambda _, queue, ids: count(queue, ids))
+    for name in ("ada", "bob"):
+        await enqueue(served, name, 1000)
+    async with (
+        fairq.open_client(url_of(served), token=tenant("ada")) as ada,
+        fairq.open_client(url_of(served), token=tenant("bob")) as bob,
+        trio.open_nursery() as nursery,
+    ):
+        for client in [ada, bob] * 20:
+            nursery.start_soon(client.cancel_all, "q")
+    assert most == 1
+    assert (await store.queue("q")).ready == 0
+
+
 async def test_a_running_task_goes_on_and_the_others_of_its_batch_end(served: Served) -> None:
     async with (
         fairq.open_client(url_of(served), token=tenant("ada")) as ada,

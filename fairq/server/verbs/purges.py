@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import trio
 
@@ -27,29 +28,33 @@ async def cancel_all(app: App, connection: Connection, request: wire.CancelAll) 
     which.check()
     if request.cursor is not None and not 1 <= len(request.cursor) <= MAX_CURSOR_CHARS:
         raise BadRequest("invalid cursor: use the cursor of the previous reply", field="cursor")
+    turn = app.tenants_purge if connection.identity.tenant else app.operators_purge
     deadline = trio.current_time() + _PURGE_S
     found = cancelled = looked = waiting = 0
     while True:
-        began = trio.current_time()
-        page = await app.store.waiting_tasks(queue, tenant, which, cursor)
-        await _rest(began)
+        async with _slice(turn):
+            page = await app.store.waiting_tasks(queue, tenant, which, cursor)
         found, looked, cursor = found + len(page.ids), looked + page.looked, page.cursor
-        done = 0 if request.dry_run else await _cancel(app, queue, page.ids)
+        done = 0 if request.dry_run else await _cancel(app, turn, queue, page.ids)
         cancelled, waiting = cancelled + done, page.waiting - done
         if not cursor or trio.current_time() >= deadline or app.is_draining:
             break
     return {"cursor": cursor or None, "found": found, "cancelled": cancelled, "looked": looked, "waiting": waiting}
 
 
-async def _cancel(app: App, queue: str, ids: Sequence[str]) -> int:
+async def _cancel(app: App, turn: trio.Lock, queue: str, ids: Sequence[str]) -> int:
     """Cancel tasks slice by slice; returns how many of them waited."""
     cancelled = 0
     for start in range(0, len(ids), CHANGES):
-        began = trio.current_time()
-        cancelled += await app.store.cancel_waiting(queue, ids[start : start + CHANGES])
-        await _rest(began)
+        async with _slice(turn):
+            cancelled += await app.store.cancel_waiting(queue, ids[start : start + CHANGES])
     return cancelled
 
 
-async def _rest(began: float) -> None:
-    await trio.sleep(max(_LEAST_S, _RESTS * (trio.current_time() - began)))
+@asynccontextmanager
+async def _slice(turn: trio.Lock) -> AsyncIterator[None]:
+    """Wait for a turn, make a call of the store, and rest before the next request has its turn."""
+    async with turn:
+        began = trio.current_time()
+        yield
+        await trio.sleep(max(_LEAST_S, _RESTS * (trio.current_time() - began)))
