@@ -92,6 +92,7 @@ function verbs.forget_tenants(keys, args)
   local call, dropped = calls.open(keys, args), 0
   local count, for_ms = check_whole(args[4], 'count', 1, PAGE), check_whole(args[5], 'for_ms', 0, HORIZON_MS)
   calls.confirm(call, args[6])
+  if not args[3]:find('^%d+$') then refuse('bad_request', 'cursor') end  -- Redis takes an empty one as 0
   local page = redis.pcall('HSCAN', key(call, 'accounts'), args[3], 'COUNT', count)
   if page.err then refuse('bad_request', 'cursor') end
   for i = 1, #page[2], 2 do
