@@ -12,7 +12,6 @@ from fairq.errors import BadRequest, NotFound, TooLarge
 from fairq.model.batches import MAX_CALLBACK_BYTES, MAX_RUNNING, STAGES, BatchPage, BatchState
 from fairq.model.checks import (
     MAX_BATCH,
-    MAX_CURSOR_CHARS,
     bare_id,
     check_batch_id,
     check_full_id,
@@ -22,7 +21,7 @@ from fairq.model.checks import (
 )
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.request_scope import Body, check_once, mine_or_named, wait_for
+from fairq.server.verbs.request_scope import Body, check_cursor, check_once, mine_or_named, wait_for
 from fairq.store import keys
 from fairq.wire import messages as wire
 
@@ -113,7 +112,6 @@ async def _page(app: App, connection: Connection, queue: str, request: wire.Batc
         check_name(tenant, "tenant")
     if request.state not in (None, *STAGES):
         raise BadRequest(f"state must be one of {', '.join(STAGES)}, not {request.state!r:.80}", field="state")
-    if request.cursor is not None and not 1 <= len(request.cursor) <= MAX_CURSOR_CHARS:
-        raise BadRequest("invalid cursor: use the cursor of the previous page", field="cursor")
+    cursor = check_cursor(request.cursor, "page")
     count = check_int(request.count, "count", 1, MAX_BATCH)
-    return await app.store.list_batches(queue, tenant, request.state, request.cursor or "", count)
+    return await app.store.list_batches(queue, tenant, request.state, cursor, count)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from attrs import NOTHING, asdict, fields
 
-from fairq.errors import BadRequest, NotFound
-from fairq.model.checks import MAX_BATCH, MAX_CURSOR_CHARS, bare_id, check_int
+from fairq.errors import NotFound
+from fairq.model.checks import MAX_BATCH, bare_id, check_int
 from fairq.model.dead_letters import DeadFilter, DeadLetter
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.request_scope import Body, full_id_of, full_ids, mine_or_named, with_payload
+from fairq.server.verbs.request_scope import Body, check_cursor, full_id_of, full_ids, mine_or_named, with_payload
 from fairq.wire import messages as wire
 
 _BRIEF = tuple(field.name for field in fields(DeadLetter) if field.default is NOTHING)
@@ -21,10 +21,9 @@ async def dead(app: App, connection: Connection, request: wire.Dead) -> Body:
     ages = (request.older_than_ms, request.younger_than_ms)
     which = DeadFilter(tenant, request.reason, request.error, *ages)
     which.check()
-    if request.cursor is not None and not 1 <= len(request.cursor) <= MAX_CURSOR_CHARS:
-        raise BadRequest("invalid cursor: use the cursor of the previous page", field="cursor")
+    cursor = check_cursor(request.cursor, "page")
     count = check_int(request.count, "count", 1, MAX_BATCH)
-    page = await app.store.dead(queue, which, request.cursor or "", count, brief=request.brief)
+    page = await app.store.dead(queue, which, cursor, count, brief=request.brief)
     rows = [_letter(connection, letter, brief=request.brief) for letter in page.letters]
     return {"dead": rows, "cursor": page.cursor or None, "left": page.left}
 

@@ -7,12 +7,10 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from fairq.errors import BadRequest
-from fairq.model.checks import MAX_CURSOR_CHARS
 from fairq.model.purges import WaitingFilter
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.request_scope import Body, own_tenant
+from fairq.server.verbs.request_scope import Body, check_cursor, own_tenant
 from fairq.store.store import CHANGES
 from fairq.wire import messages as wire
 
@@ -24,10 +22,9 @@ _LEAST_S = 0.002  # that it rests
 async def cancel_all(app: App, connection: Connection, request: wire.CancelAll) -> Body:
     """Cancel waiting tasks of a tenant that match, for about _PURGE_S; a cursor says where the next request goes on."""
     queue, tenant = connection.identity.check_queue(request.queue), own_tenant(connection, request.tenant)
-    which, cursor = WaitingFilter(request.older_than_ms, request.error), request.cursor or ""
+    which = WaitingFilter(request.older_than_ms, request.error)
     which.check()
-    if request.cursor is not None and not 1 <= len(request.cursor) <= MAX_CURSOR_CHARS:
-        raise BadRequest("invalid cursor: use the cursor of the previous reply", field="cursor")
+    cursor = check_cursor(request.cursor, "reply")
     turn = app.tenants_purge if connection.identity.tenant else app.operators_purge
     deadline = trio.current_time() + _PURGE_S
     found = cancelled = looked = waiting = 0

@@ -8,7 +8,15 @@ from typing import Any, TypeVar
 import trio
 
 from fairq.errors import BadRequest, Draining, Forbidden
-from fairq.model.checks import WORKER_PATTERN, check_full_id, check_int, check_name, check_task_id, full_id
+from fairq.model.checks import (
+    MAX_CURSOR_CHARS,
+    WORKER_PATTERN,
+    check_full_id,
+    check_int,
+    check_name,
+    check_task_id,
+    full_id,
+)
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.wire import messages as wire
@@ -47,6 +55,13 @@ def mine_or_named(connection: Connection, tenant: str | None) -> str | None:
 def own_tenant(connection: Connection, tenant: str | None) -> str:
     """Return the token's tenant, or else the tenant that the operator must name. Raises: Forbidden, BadRequest."""
     return check_name(mine_or_named(connection, tenant), "tenant")
+
+
+def check_cursor(cursor: str | None, of: str) -> str:
+    """Return the cursor of the previous page or reply, empty to begin. Raises: BadRequest."""
+    if cursor is not None and not 1 <= len(cursor) <= MAX_CURSOR_CHARS:
+        raise BadRequest(f"invalid cursor: use the cursor of the previous {of}", field="cursor")
+    return cursor or ""
 
 
 def tenant_or_all(tenant: str | None) -> str:

@@ -53,7 +53,10 @@ async def tasks(app: App, connection: Connection, request: wire.Tasks) -> Body:
     found = await app.store.tasks_and_leases(queue, ids)
     leases = [HeldLease(queue, state.id, lease) for state, lease in found if state.state == "leased"]
     workers = await app.lease_holders.names(leases)
-    states = [evolve(state, worker=workers.get(HeldLease(queue, state.id, lease), "")) for state, lease in found]
+    states = [
+        evolve(state, worker=workers.get(HeldLease(queue, state.id, lease), "")) if state.state == "leased" else state
+        for state, lease in found
+    ]
     rows = [{name: value for name, value in asdict(state).items() if value not in ("", 0)} for state in states]
     return {"tasks": [{**row, "id": id} for row, id in zip(rows, request.ids, strict=True)]}
 
