@@ -97,14 +97,14 @@ function turns.take_out(call, t, priority, group, id)
 end
 
 -- The line of groups of a tenant and priority, as a claim has left it so far; nil where there are none. `line`: their
--- members, the next one first; `seen` of those in the store have been read, the last of them `last`, with the turn
--- `seen_to`.
+-- members, the next one first; `changed`: those whose turn is to be written, or has gone; `seen` of those in the store
+-- have been read, the last of them `last`, with the turn `seen_to`.
 function turns.line(call, t, priority)
   local lines, at = calls.table_of(call, 'lines'), priorities.turns(call, t, priority)
   if lines[at] == nil then
     local clock = redis.call('ZSCORE', at, CLOCK)
     lines[at] = clock and {tenant = t, priority = priority, at = at, clock = tonumber(clock), line = {}, turn = {},
-      sources = {}, seen = 1, seen_to = 0, last = CLOCK, is_read = false, has_moved = {}, gone = {}}
+      sources = {}, seen = 1, seen_to = 0, last = CLOCK, is_read = false, changed = {}}
   end
   return lines[at] or nil
 end
@@ -129,10 +129,10 @@ end
 function turns.set_loose(own, has_loose)
   local turn = own.turn[LOOSE] or redis.call('ZSCORE', own.at, LOOSE)
   if has_loose and not own.turn[LOOSE] then
-    own.has_moved[LOOSE] = not turn
+    own.changed[LOOSE] = not turn
     stand_in_line(own, LOOSE, turn and tonumber(turn) or own.clock + 1)
   elseif not has_loose and turn then
-    own.gone[LOOSE] = true
+    own.changed[LOOSE] = true
   end
 end
 
@@ -191,18 +191,14 @@ end
 -- The first in line has had a dispatch.
 function turns.move_on(own, member, weight, has_more)
   table.remove(own.line, 1)
-  own.clock, own.has_moved[member] = own.turn[member], has_more
-  if has_more then
-    stand_in_line(own, member, own.clock + 1 / weight)
-  else
-    own.turn[member], own.gone[member] = nil, true
-  end
+  own.clock, own.turn[member], own.changed[member] = own.turn[member], nil, true
+  if has_more then stand_in_line(own, member, own.clock + 1 / weight) end
 end
 
 -- The first in line has nothing: it leaves the line.
 function turns.drop_first(own)
   local member = table.remove(own.line, 1)
-  own.turn[member], own.gone[member] = nil, true
+  own.turn[member], own.changed[member] = nil, true
 end
 
 -- Writes what a claim has taken from groups, and the turns that are next.
@@ -214,11 +210,13 @@ function turns.write(call)
         if source.taken > 0 then redis.call('ZREMRANGEBYRANK', source.at, 0, source.taken - 1) end
         d.grouped = d.grouped - source.taken
       end
-      for member, has_moved in pairs(own.has_moved) do
-        if has_moved then moved[#moved + 1], moved[#moved + 2] = text(own.turn[member]), member end
-      end
-      for member in pairs(own.gone) do
-        if not own.turn[member] then gone[#gone + 1] = member end
+      for member, is_changed in pairs(own.changed) do
+        local turn = own.turn[member]
+        if not turn then
+          gone[#gone + 1] = member
+        elseif is_changed then
+          moved[#moved + 1], moved[#moved + 2] = text(turn), member
+        end
       end
       redis.call('ZADD', own.at, unpack(moved))
       turns.leave(call, own.tenant, own.priority, gone)

@@ -47,6 +47,15 @@ function places.put_ready(call, t, ids, push)
   places.line_up(call, t, ids, push)
 end
 
+-- Puts a task where it waits for a start, which may be over.
+function places.put(call, t, id, start_at)
+  if start_at > call.now then
+    places.put_delayed(call, t, {start_at, id})
+  else
+    places.put_ready(call, t, {id})
+  end
+end
+
 -- Puts tasks that are counted as ready into their lists and groups.
 function places.line_up(call, t, ids, push)
   local lists, groups = {}, {}

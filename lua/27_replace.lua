@@ -63,11 +63,7 @@ local function replace_one(call, new, t, found)
   task_options.hold_key(call, t, id, asked.key, terms.period)
   write_record(call, new, found)
   if terms.expires_at > 0 then redis.call('ZADD', key(call, 'expiring'), terms.expires_at, id) end
-  if terms.start_at > call.now then
-    places.put_delayed(call, t, {terms.start_at, id})
-  else
-    places.put_ready(call, t, {id})
-  end
+  places.put(call, t, id, terms.start_at)
   records.mark_replaced(call, found.task.id, id)
 end
 

@@ -96,12 +96,7 @@ function actions.nack(call, t, id, _, delay, message)
   feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)
   if is_last_attempt(run) then return settlements.bury(call, t, id, run, EXHAUSTED) end
   keep_waiting(call, id, run)
-  local delay_ms = tonumber(delay) or backoff_ms(call, run)
-  if delay_ms > 0 then
-    places.put_delayed(call, t, {call.now + delay_ms, id})
-  else
-    places.put_ready(call, t, {id})
-  end
+  places.put(call, t, id, call.now + (tonumber(delay) or backoff_ms(call, run)))
 end
 
 function actions.reject(call, t, id, _, message)

@@ -87,11 +87,7 @@ local function move(call, id, record, start_at)
   end
   places.take_out(call, t, id)
   records.change_window(call, id, record, start_at, expires_at)
-  if start_at > call.now then
-    places.put_delayed(call, t, {start_at, id})
-  else
-    places.put_ready(call, t, {id})
-  end
+  places.put(call, t, id, start_at)
   return 'ok'
 end
 

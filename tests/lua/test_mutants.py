@@ -458,8 +458,8 @@ MUTANTS = [
     ),
     Mutant(
         "the clock of turns stands still",
-        "own.clock, own.has_moved[member] = own.turn[member], has_more",
-        "own.has_moved[member] = has_more",
+        "own.clock, own.turn[member], own.changed[member] = own.turn[member], nil, true",
+        "own.turn[member], own.changed[member] = nil, true",
     ),
     Mutant(
         "groups have no weights",
@@ -485,7 +485,7 @@ MUTANTS = [
     ),
     Mutant(
         "loose tasks keep the turn of the last ones",
-        "  elseif not has_loose and turn then\n    own.gone[LOOSE] = true\n",
+        "  elseif not has_loose and turn then\n    own.changed[LOOSE] = true\n",
         "",
     ),
     Mutant("the head of a group is its end", "text(is_at_head and -order or order)", "text(order)"),
