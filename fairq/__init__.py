@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from fairq.client.batch import Batch
     from fairq.client.client import Client, open_client
     from fairq.client.events import EventStream
-    from fairq.client.handlers import Reject, Retry, Task
+    from fairq.client.handlers import Postpone, Reject, Retry, Task
     from fairq.client.operator import OperatorClient, open_operator
     from fairq.client.tasks import EnqueuedTask
     from fairq.client.worker import Worker
@@ -57,6 +57,7 @@ __all__ = [
     "NotYet",
     "OperatorClient",
     "OutcomeUnknown",
+    "Postpone",
     "QuotaExceeded",
     "Reject",
     "Repairing",
@@ -80,7 +81,7 @@ _HOMES = {  # of what is not an error
     "fairq.client.batch": ("Batch",),
     "fairq.client.client": ("Client", "open_client"),
     "fairq.client.events": ("EventStream",),
-    "fairq.client.handlers": ("Reject", "Retry", "Task"),
+    "fairq.client.handlers": ("Postpone", "Reject", "Retry", "Task"),
     "fairq.client.operator": ("OperatorClient", "open_operator"),
     "fairq.client.tasks": ("EnqueuedTask",),
     "fairq.client.worker": ("Worker",),

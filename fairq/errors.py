@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
 
 class FairqError(Exception):
     """An expected refusal or failure; `code` is stable, `field` names the invalid part of the input, if any.
@@ -11,6 +15,9 @@ class FairqError(Exception):
 
     code = "internal"
     ref: int | None = None  # number of the request it answers, if the frame had one
+    tenant: str = ""  # whose tasks were refused, if a producer enqueued them
+    refusals: Mapping[str, FairqError] = MappingProxyType({})  # of all tenants of a producer's call
+    taken: Sequence[Any] = ()  # of a producer's call, for each payload the enqueued task, or None
 
     def __init__(self, message: str, *, field: str | None = None, retry_in_ms: int | None = None) -> None:
         super().__init__(message)

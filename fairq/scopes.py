@@ -7,26 +7,15 @@ from contextlib import asynccontextmanager
 
 import trio
 
-
-def unwrap(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the one exception that a group holds, however deep, or the group if it holds several."""
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:
-        found = found.exceptions[0]
-    return found
+from fairq.groups import ungrouped
 
 
 @asynccontextmanager
 async def open_plain_nursery() -> AsyncIterator[trio.Nursery]:
     """Open a nursery out of which a single exception comes as it is, not in a group."""
-    try:
+    with ungrouped():
         async with trio.open_nursery() as nursery:
             yield nursery
-    except BaseExceptionGroup as group:
-        error = unwrap(group)
-        if error is group:
-            raise
-        raise error from error.__cause__
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import zlib
 from attrs import frozen
 
 from fairq.errors import BadRequest
-from fairq.model.checks import check_name
+from fairq.model.checks import MAX_TENANT_CHARS, TENANT_PATTERN, check_name, check_tenant
 from fairq.wire.messages import Role
 
 ID_PATTERN = re.compile(r"[a-z0-9]{4,32}\Z")
@@ -19,7 +19,10 @@ HASH_PATTERN = re.compile(r"[0-9a-f]{64}\Z")
 
 @frozen
 class TokenRecord:
-    """A token's record in the store. `queues` None: all queues."""
+    """A token's record in the store. `queues` None: all queues.
+
+    `tenant`: of a producer, a pattern of tenants' names; None: all.
+    """
 
     id: str
     role: str
@@ -33,19 +36,34 @@ class TokenRecord:
         if not ID_PATTERN.match(self.id):
             raise BadRequest("id must be 4 to 32 characters of a-z, 0-9", field="id")
         if self.role not in {role.value for role in Role}:
-            raise BadRequest("role must be tenant, worker or operator", field="role")
+            raise BadRequest("role must be tenant, worker, operator or producer", field="role")
         if not HASH_PATTERN.match(self.hash):
             raise BadRequest("hash must be the SHA-256 of the token, as 64 hexadecimal digits", field="hash")
         if self.role == Role.TENANT.value and self.tenant is None:
             raise BadRequest("tenant is required for role tenant", field="tenant")
-        if self.role != Role.TENANT.value and self.tenant is not None:
-            raise BadRequest(f"tenant is not allowed for role {self.role}", field="tenant")
         if self.tenant is not None:
-            check_name(self.tenant, "tenant")
+            self._check_tenant(self.tenant)
         if self.queues == []:
             raise BadRequest("queues must name at least 1 queue; null means all queues", field="queues")
         for queue in self.queues or ():
             check_name(queue, "queues")
+
+    def _check_tenant(self, tenant: str) -> None:
+        if self.role == Role.PRODUCER.value:
+            check_tenant_pattern(tenant)
+        elif self.role == Role.TENANT.value:
+            check_tenant(tenant)
+        else:
+            raise BadRequest(f"tenant is not allowed for role {self.role}", field="tenant")
+
+
+def check_tenant_pattern(pattern: str) -> str:
+    """Return a pattern of tenants' names: one with `*` for any part. Raises: BadRequest."""
+    named = pattern.replace("*", "")
+    if pattern == "*" or (TENANT_PATTERN.match(named) and len(pattern) <= MAX_TENANT_CHARS):
+        return pattern
+    message = f"tenant must be a tenant's name, with * for any part of it, not {pattern!r:.80}"
+    raise BadRequest(message, field="tenant")
 
 
 def hash_token(token: str) -> str:

@@ -1,4 +1,4 @@
-"""The layer between sessions and sockets: messages over one websocket.
+"""The layer between the server's sessions and sockets: messages over one websocket.
 
 The websocket does no I/O (fairq/wire/websocket.py). This module adds its socket and its deadlines, and keeps one
 connection from taking the time of others: input is processed in small slices, and a connection that has run for TURN_S
@@ -10,24 +10,21 @@ Output is sent at the end of the scheduler's turn (fairq/turns.py), as far as th
 
 from __future__ import annotations
 
-import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from urllib.parse import urlsplit
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
-from fairq.errors import FairqError, Forbidden, SettingsError, Unauthorized, Unavailable
+from fairq.errors import Unauthorized
 from fairq.sockets import receive_some, send_now
 from fairq.turns import at_end_of_turn, call_from_end
 from fairq.wire.beside import Message
-from fairq.wire.websocket import ClientHandshake, Refused, WebSocket
+from fairq.wire.websocket import Disconnected, WebSocket
 
 HANDSHAKE_S = 5.0
 SEND_S = 5.0  # for each PIECE_BYTES
-CLIENT_SEND_S = 30.0  # the same for a client: a server may let its tenant wait
 CLOSE_S = 1.0
 TURN_S = 0.002
 RECEIVE_BYTES = 65_536
@@ -37,14 +34,6 @@ SPARE_FRAMES = 1_000  # frames per second that end no message; after more, readi
 
 Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 _BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError)
-
-
-class Disconnected(Exception):
-    """The connection is gone; `code` is the other side's close code, if it gave one."""
-
-    def __init__(self, reason: str, code: int = 0) -> None:
-        super().__init__(reason)
-        self.code = code
 
 
 @define(eq=False)
@@ -60,7 +49,6 @@ class Transport:
     early: bytes = b""  # bytes received behind the handshake
     source: Callable[[], Sequence[Message]] = tuple
     stuck: Callable[[], None] = lambda: None
-    send_s: float | None = None  # for each PIECE_BYTES; None: SEND_S
     progressed_at: float = field(default=0.0, init=False)  # when PIECE_BYTES more of a long message had come
     unsent_bytes: int = field(default=0, init=False)  # handed out by `source`, not yet taken by the socket
     _arrived: memoryview = field(init=False)  # received bytes that are not processed yet
@@ -178,7 +166,7 @@ class Transport:
             while data := self._rest:
                 self._rest, has_sent = b"", True
                 for start in range(0, len(data), PIECE_BYTES):
-                    with trio.fail_after(self.send_s or SEND_S):
+                    with trio.fail_after(SEND_S):
                         await self.stream.send_all(data[start : start + PIECE_BYTES])
                     self.unsent_bytes = max(0, len(data) - start - PIECE_BYTES)
                     self._note_sent()
@@ -213,87 +201,6 @@ class Transport:
                 await self.stream.send_eof()
                 while await self.stream.receive_some(RECEIVE_BYTES):
                     pass
-
-
-@frozen
-class Target:
-    """Where a ws:// or wss:// URL leads."""
-
-    url: str
-    host: str
-    port: int
-    resource: str
-    tls: ssl.SSLContext | None
-
-    @property
-    def address(self) -> str:
-        """Spell the URL with its port."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'wss' if self.tls else 'ws'}://{host}:{self.port}{self.resource}"
-
-    @classmethod
-    def parse(cls, url: str, tls: ssl.SSLContext | None = None) -> Target:
-        """Read a URL. Raises: SettingsError."""
-        parts = urlsplit(url)
-        try:
-            port = parts.port
-        except ValueError:
-            port = -1
-        if parts.scheme not in ("ws", "wss") or not parts.hostname or port == -1:
-            raise SettingsError(f"invalid server URL {url!r}: expected ws://host:port or wss://host", field="url")
-        if parts.scheme == "wss":
-            return cls(url, parts.hostname, port or 443, parts.path or "/", tls or ssl.create_default_context())
-        return cls(url, parts.hostname, port or 7700, parts.path or "/", None)
-
-
-def check_token(token: str) -> str:
-    """Return a token without surrounding white space, checked for use in a header. Raises: SettingsError."""
-    text = token.strip()
-    if not text or not text.isascii() or not text.isprintable() or " " in text:
-        raise SettingsError("invalid token: printable ASCII without spaces", field="token")
-    return text
-
-
-@asynccontextmanager
-async def dial(target: Target, token: str) -> AsyncIterator[Transport]:
-    """Connect to a server while the context lasts.
-
-    Raises: Unauthorized or Forbidden if it refuses us; Unavailable if it cannot be reached, or breaks the protocol.
-    """
-    stream: Stream | None = None
-    try:
-        try:
-            with trio.fail_after(HANDSHAKE_S):
-                stream = await trio.open_tcp_stream(target.host, target.port)
-                if target.tls:
-                    stream = trio.SSLStream(stream, target.tls, server_hostname=target.host, https_compatible=True)
-                websocket = await _shake_hands(stream, target, token)
-        except Refused as error:
-            raise _refusal(target, error) from None
-        except (OSError, trio.TooSlowError, trio.BrokenResourceError) as error:
-            raise Unavailable(f"{target.url} cannot be reached: {error or type(error).__name__}") from None
-        yield Transport(stream, websocket, target.url, send_s=CLIENT_SEND_S)
-    finally:
-        if stream is not None:
-            await trio.aclose_forcefully(stream)
-
-
-async def _shake_hands(stream: Stream, target: Target, token: str) -> WebSocket:
-    handshake = ClientHandshake(target.address, token)
-    await stream.send_all(handshake.outgoing())
-    while (websocket := handshake.receive(await stream.receive_some(RECEIVE_BYTES))) is None:
-        pass
-    return websocket
-
-
-def _refusal(target: Target, refused: Refused) -> FairqError:
-    if refused.status == 401:
-        return Unauthorized(str(refused))
-    if refused.status == 403:
-        return Forbidden(str(refused))
-    if refused.status:
-        return Unavailable(f"{target.url} refused the connection: {refused}")
-    return Unavailable(f"{target.url} cannot be reached: {refused}")
 
 
 def bearer_token(headers: Sequence[tuple[bytes, bytes]]) -> str:

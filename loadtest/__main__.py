@@ -20,10 +20,18 @@ from loadtest.figures import Verdict
 from loadtest.longest import VARIABLE as REDIS_VARIABLE
 from loadtest.peers.environments import VARIABLE as PEERS_VARIABLE
 from loadtest.processes import RunFailed, store_version
+from loadtest.purge import VARIABLE as PURGE_VARIABLE
 from loadtest.report import Progress
 from loadtest.scenarios import SCENARIOS
 
 LIMIT_S, QUICK_LIMIT_S = 1_800.0, 300.0  # of one scenario
+
+
+def whole(text: str) -> int:
+    """Read a whole number from 1 on. Raises: ValueError."""
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
 
 
 def arguments_of(argv: list[str]) -> argparse.Namespace:
@@ -39,6 +47,9 @@ def arguments_of(argv: list[str]) -> argparse.Namespace:
         "--peers-dir", type=Path, metavar="DIR", help=f"where the peers' environments are kept (or {PEERS_VARIABLE})"
     )
     parser.add_argument("--redis", metavar="PROGRAM", help=f"a redis-server for `longest` (or {REDIS_VARIABLE})")
+    parser.add_argument(
+        "--purge-tasks", type=whole, metavar="N", help=f"how many tasks `features` purges (or {PURGE_VARIABLE})"
+    )
     parser.add_argument("--fsync", default="always", choices=["always", "everysec"], help="of all stores")
     return parser.parse_args(argv)
 
@@ -102,6 +113,8 @@ async def main(arguments: argparse.Namespace) -> int:
         os.environ[PEERS_VARIABLE] = str(arguments.peers_dir)
     if arguments.redis:
         os.environ[REDIS_VARIABLE] = arguments.redis
+    if arguments.purge_tasks:
+        os.environ[PURGE_VARIABLE] = str(arguments.purge_tasks)
     names = list(SCENARIOS) if arguments.scenario == "all" else [arguments.scenario]
     progress, received, result = Progress(), list[int](), None
     async with trio.open_nursery() as nursery:

@@ -1,11 +1,13 @@
 """Abuse: what one connection that does its worst does to another tenant's latency, in pairs of rounds without and with.
 
 A victim has RATE tasks a second enqueued over one connection and run by a worker of its own that does nothing.
-An abuser (abusers.py) of another tenant, on queues of its own, is a process beside them.
+An abuser (abusers.py) of another tenant, on queues of its own, is a process beside them; in the last row it is another
+tenant of the victim's own producer, on the same connection.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shutil
@@ -13,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,9 +24,11 @@ import trio
 from attrs import define, field, frozen
 
 import fairq
+from fairq.client.dial import Target, dial
 from fairq.errors import FairqError
-from fairq.transport import Disconnected, Target, dial
+from fairq.wire.websocket import Disconnected
 from loadtest.abusers import ABUSERS
+from loadtest.abusers import QUEUE as ABUSED
 from loadtest.figures import Verdict, judge, percentile
 from loadtest.processes import CpuMeter, RunFailed, Server, resident_bytes, running_abuser, running_server
 from loadtest.report import Progress, Table
@@ -37,10 +42,16 @@ DELAY_S = 1.0
 WARM_TASKS = 40
 ABUSED_PART = 0.9  # of a round: what the end of an abuser's connection does to others belongs to it
 ABUSER_S = 90.0  # beyond its round, until it has ended
-TOKEN = "dev-tenant:victim"
+VICTIM = "victim"
+TOKEN = f"dev-tenant:{VICTIM}"
+SAME_PRODUCER = "tenant of the same producer"
+FLOOD_TASKS, FLOOD_QUEUED, FLOOD_WAITS = 500, 20_000, 1_500  # in a call; that may be queued; results that are awaited
 DELAYED = {"pending waits", "queue names"}  # rows in which the victim has delayed tasks too
 NEWCOMERS = {"silent connections", "refused handshakes"}  # and in which somebody else connects
 WORKERS = {"slow worker": 8}  # how many tasks the abuser itself is to acknowledge
+
+FLOODER = "abuser"
+ROWS = (*ABUSERS, SAME_PRODUCER)
 
 Rounds = dict[str, list[float]]  # measurements of a round: name of the figure -> ms of each task
 
@@ -107,6 +118,8 @@ class Victim:
 
     server: Server
     client: fairq.Client
+    producer: fairq.Client | None = None  # on which it is one tenant of several, if `is_shared`
+    is_shared: bool = field(default=False, init=False)
     measured: Rounds = field(factory=dict, init=False)
     sent: set[str] = field(factory=set, init=False)  # and acknowledged
     undecided: set[str] = field(factory=set, init=False)
@@ -130,7 +143,10 @@ class Victim:
         id = f"t{len(self.sent) + len(self.undecided) + len(self._called)}-{time.perf_counter_ns()}"
         called = self._called[id] = time.perf_counter()
         try:
-            await self.client.enqueue(QUEUE, PAYLOAD, id=id, **options)
+            if self.is_shared and self.producer:
+                await self.producer.enqueue(QUEUE, PAYLOAD, id=id, tenant=VICTIM, **options)
+            else:
+                await self.client.enqueue(QUEUE, PAYLOAD, id=id, **options)
         except FairqError:
             self.undecided.add(id)
             self._called.pop(id, None)
@@ -161,6 +177,16 @@ class Victim:
                 self.measured["newcomer"] = []
                 nursery.start_soon(_at_rate, NEWCOMER_RATE, sizes.seconds, self.connect)
         await self._until_started(sizes.limit)
+        return self.measured
+
+    async def measure_while(self, work: Callable[[], Awaitable[object]], rate: float, limit: float) -> Rounds:
+        """Send at a rate until some work is done, and wait until all that was sent has started."""
+        self.measured, over = {"start": [], "reply": []}, trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_at_rate_until, over, rate, self.enqueue)
+            await work()
+            over.set()
+        await self._until_started(limit)
         return self.measured
 
     async def warm_up(self, limit: float) -> None:
@@ -198,16 +224,28 @@ async def _at_rate(rate: float, seconds: float, act: Callable[[], Awaitable[None
             nursery.start_soon(act)
 
 
+async def _at_rate_until(over: trio.Event, rate: float, act: Callable[[], Awaitable[None]]) -> None:
+    """Act at fixed moments until it is over, at least once."""
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for n in itertools.count():
+            await trio.sleep_until(began + n / rate)
+            if n and over.is_set():
+                return
+            nursery.start_soon(act)
+
+
 @asynccontextmanager
 async def running_victim(directory: Path, fsync: str, limit: float) -> AsyncIterator[Victim]:
     """Run a server, a worker and a client of a tenant while the context lasts."""
     async with (
         running_server(directory, fsync=fsync) as server,
         fairq.open_client(server.url, token=TOKEN) as client,
+        fairq.open_client(server.url, token="dev-producer") as producer,
         fairq.open_client(server.url, token="dev-operator") as operator,
         trio.open_nursery() as nursery,
     ):
-        victim = Victim(server, client)
+        victim = Victim(server, client, producer)
         worker = fairq.Worker(server.url, token="dev-worker", name="victim", concurrency=CREDIT)
         worker.task(QUEUE)(victim.start)
         await nursery.start(worker.run)
@@ -231,7 +269,7 @@ class Abuse:
 
     async def run(self) -> None:
         """Measure all rows, each pair with a server of its own."""
-        for name in ABUSERS:
+        for name in ROWS:
             pairs = []
             for n in range(self.sizes.pairs):
                 async with self._victim(f"{name}, pair {n + 1}") as victim:
@@ -241,26 +279,23 @@ class Abuse:
     async def run_on_one_server(self) -> None:
         """Measure all rows on one server: quicker, and what a row leaves behind is there in the next ones."""
         async with self._victim("all") as victim:
-            for name in ABUSERS:
+            for name in ROWS:
                 self.rows.append(row_of(name, [await self.pair(victim, name)]))
 
     async def pair(self, victim: Victim, name: str) -> Pair:
         """Measure a round without and a round with an abuser. Raises: RunFailed if that does not run."""
         self.progress.say(f"abuse: {name}")
+        victim.is_shared = name == SAME_PRODUCER
         server, undisturbed = victim.server, await victim.measure(name, self.sizes)
         sizes = [resident_bytes(server.pid)]
-        async with running_abuser(server, name, ABUSED_PART * self.sizes.seconds) as process:
-            output = process.stdout
-            assert output is not None
-            if not await _line(output):
-                raise RunFailed(f"the abuser {name!r} did not start")
+        async with _abuser(victim, name, ABUSED_PART * self.sizes.seconds) as told:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_watch, server.pid, sizes)
                 began, meter = time.perf_counter(), CpuMeter({"server": server.pid, "store": server.store_pid})
                 abused = await victim.measure(name, self.sizes)
                 cores = {process: cpu / (time.perf_counter() - began) for process, cpu in meter.used().items()}
                 nursery.cancel_scope.cancel()
-            did = await _told(output)
+            did = await told()
         if not did:
             raise RunFailed(f"the abuser {name!r} failed")
         return Pair(undisturbed, abused, did, max(sizes) - sizes[0], cores)
@@ -272,6 +307,59 @@ class Abuse:
             yield victim
         self.verdicts[f"abuse, {name}"] = victim.verdict()
         await trio.to_thread.run_sync(shutil.rmtree, directory)  # an abuser may have had gigabytes written
+
+
+@asynccontextmanager
+async def _abuser(victim: Victim, name: str, seconds: float) -> AsyncIterator[Callable[[], Awaitable[Counter[str]]]]:
+    """Run an abuser while the context lasts; yields how to ask what it did. Raises: RunFailed if it does not start."""
+    if name == SAME_PRODUCER:
+        async with _flooding(victim, seconds) as told:
+            yield told
+        return
+    async with running_abuser(victim.server, name, seconds) as process:
+        output = process.stdout
+        assert output is not None
+        if not await _line(output):
+            raise RunFailed(f"the abuser {name!r} did not start")
+        yield partial(_told, output)
+
+
+@asynccontextmanager
+async def _flooding(victim: Victim, seconds: float) -> AsyncIterator[Callable[[], Awaitable[Counter[str]]]]:
+    """Have another tenant of the victim's producer await many results, and enqueue all that it may, and then more."""
+    did, over, client = Counter[str](), trio.Event(), victim.producer
+    assert client is not None
+    async with fairq.open_client(victim.server.url, token="dev-operator") as operator:
+        limits = {"queue": ABUSED, "tenant": FLOODER, "limits": {"queued": FLOOD_QUEUED}}
+        await operator.request("set_limits", limits)
+    waited = await client.enqueue_many(ABUSED, range(FLOOD_WAITS), tenant=FLOODER, delay=3600, result_ttl=60)
+
+    async def flood() -> None:
+        while True:
+            try:
+                await client.enqueue_many(ABUSED, range(FLOOD_TASKS), tenant=FLOODER)
+                did["tasks"] += FLOOD_TASKS
+            except fairq.QuotaExceeded:
+                did["refusals"] += 1
+
+    async def act() -> None:
+        with trio.move_on_after(seconds):
+            async with trio.open_nursery() as inner:
+                for task in waited:
+                    inner.start_soon(partial(task.result))
+                did["waits"] += len(waited)
+                for _ in range(4):
+                    inner.start_soon(flood)
+        over.set()
+
+    async def told() -> Counter[str]:
+        await over.wait()
+        return did
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(act)
+        yield told
+        nursery.cancel_scope.cancel()
 
 
 async def _line(stream: trio.abc.ReceiveStream) -> bytes:

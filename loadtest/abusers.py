@@ -353,6 +353,24 @@ async def enqueue_and_cancel(site: Site) -> None:
             await link.answers(200)
 
 
+async def purges(site: Site) -> None:
+    """Enqueue 5,000 tasks that are due tomorrow and cancel all that wait, again and again."""
+    async with site.link() as link:
+        for turn in count():
+            for part in range(10):
+                tasks = [{"id": f"purged-{turn}-{part}-{n}", "payload": 0, "delay_ms": DAY_MS} for n in range(500)]
+                await link.send(request("enqueue", part, queue=QUEUE, tasks=tasks))
+            await link.answers(10)
+            body: dict[str, Any] = {"cursor": None}
+            while body:
+                await link.send(request("cancel_all", 0, queue=QUEUE, cursor=body["cursor"]))
+                (answer,) = await link.answers(1)
+                body = answer.get("body", {})
+                site.counts["cancelled"] += body.get("cancelled", 0)
+                if not body.get("cursor"):
+                    break
+
+
 ABUSERS: dict[str, Callable[[Site], Awaitable[None]]] = {
     "empty fragments": empty_fragments,
     "pings": pings,
@@ -366,6 +384,7 @@ ABUSERS: dict[str, Callable[[Site], Awaitable[None]]] = {
     "refused handshakes": refused_handshakes,
     "pending waits": pending_waits,
     "enqueue and cancel": enqueue_and_cancel,
+    "purges": purges,
     "binary and broken": noise,
     "queue names": queue_names,  # the last: the names stay
 }

@@ -1,4 +1,7 @@
-"""Features: what an enqueue, a claim and an acknowledgement cost the store with each feature on, beside all off."""
+"""Features: what an enqueue, a claim and an acknowledgement cost the store with each feature on, beside all off.
+
+And what a purge of one tenant does to another (purge.py).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from fairq.model.limits import OpeningHours
 from fairq.model.tasks import NewTask
 from fairq.store.embedded import embedded_store
 from fairq.store.store import Store
+from loadtest import purge
 from loadtest.bench import CALL_TASKS, PAYLOAD, Bench, for_all
 from loadtest.figures import Verdict
 from loadtest.report import Progress, Table
@@ -162,9 +166,10 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
     async with embedded_store(directory / "features", fsync=fsync) as url, opened(url) as store:
         scenario = Features(store, sizes, progress)
         await scenario.run()
+    row, verdicts = await purge.measure(directory / "purge", progress, purge.sizes_of(quick=quick), fsync=fsync)
     return {
         "tenants": sizes.tenants, "tasks": sizes.tenants * sizes.rounds, "call_tasks": CALL_TASKS,
-        "rows": scenario.rows, "verdicts": scenario.verdicts,
+        "rows": scenario.rows, "purge": row, "verdicts": {**scenario.verdicts, **verdicts},
     }  # fmt: skip
 
 
@@ -181,7 +186,7 @@ def tables(part: Mapping[str, Any]) -> list[Table]:
         "of off: parts of the rounds with all off just before and after, their median; off: the lowest and the highest"
     )
     headings = ["on", *(heading for verb in VERBS for heading in (verb, "of off"))]
-    return [Table(title, headings, rows, note)]
+    return [Table(title, headings, rows, note), purge.table(part["purge"])]
 
 
 def _spread(values: Sequence[float]) -> tuple[float, str]:

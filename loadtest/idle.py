@@ -22,7 +22,7 @@ import trio
 from attrs import define, field
 
 import fairq
-from fairq.transport import Transport
+from fairq.client.link import Link
 
 GROUP = 50  # that connect at once; more would wait for each other in this one process
 QUEUE, HELD_QUEUE = "idle", "held"
@@ -33,20 +33,19 @@ class IdleWorker(fairq.Worker):
     """A worker that tells when it is attached, and whose connection can be broken."""
 
     attached: trio.Event = field(factory=trio.Event, init=False)
-    _broken: Transport | None = field(default=None, init=False)
+    _broken: Link | None = field(default=None, init=False)
 
     def _on_change(self) -> None:
         super()._on_change()
-        if self._driver.session.is_attached and self._driver._transport is not self._broken:
+        if self._driver.session.is_attached and self._driver._link is not self._broken:
             self.attached.set()
 
     def break_connection(self) -> None:
         """Break the connection as a proxy does that is restarted: both sides read its end, and no good-bye."""
-        self.attached, self._broken = trio.Event(), self._driver._transport
+        self.attached, self._broken = trio.Event(), self._driver._link
         if self._broken is not None:
-            assert isinstance(self._broken.stream, trio.SocketStream)
             with suppress(OSError):  # the server was first
-                self._broken.stream.socket.shutdown(socket.SHUT_RDWR)
+                self._broken.socket.shutdown(socket.SHUT_RDWR)
 
 
 @define(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -48,11 +49,24 @@ def children(pid: int) -> list[int]:
     return found
 
 
+def _ports() -> Iterator[int]:
+    """Count through ports that the kernel gives to nobody who asks for any port; each process begins elsewhere."""
+    return (10_000 + (101 * os.getpid() + i) % 6_000 for i in itertools.count())
+
+
+_PORTS = _ports()
+
+
 def free_port() -> int:
-    """Return a port of loopback that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port of loopback that is free now, and that no other program gets until it is used."""
+    for port in _PORTS:
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("the ports have no end")
 
 
 def resident_bytes(pid: int) -> int:

@@ -23,6 +23,7 @@ Q = "longest"
 ERROR = "e" * 2048
 SMALL = b'"x"'
 CLAIM = 150  # tasks, as servers ask
+HALF = b'"' + b"x" * ((1 << 19) - 2) + b'"'
 LARGE = b'"' + b"x" * ((1 << 20) - 2) + b'"'
 INLINE = b'"' + b"x" * 4094 + b'"'
 BATCH_ID = 200  # bytes, not far from the most
@@ -681,6 +682,7 @@ async def one_tenant(p: Probe) -> None:
     )
     await p.measure("make_queue", "made before", Q)
     await p.measure("add_queue", "one", keys.REGISTRY, lambda: _queue(next(count)))
+    await p.measure("forget_queue", f"only asked, {where}", Q, (0, 0, "", 0))
     await p.measure("block_queue", where, Q, (1, 1), rounds=1)
     await p.measure(
         "empty_queue", f"the longest slice, {where}", Q, calls=100_000, rounds=1, until=lambda r: r == b"done"
@@ -688,6 +690,48 @@ async def one_tenant(p: Probe) -> None:
     entry = await p.command("HGET", keys.QUEUES, Q)
     await p.measure("remove_queue", where, keys.REGISTRY, (Q, entry), rounds=1)
     await p.measure("drop_queue", where, Q, rounds=1)
+
+
+async def webhooks(p: Probe) -> None:
+    """As many webhooks as a queue may have, and tasks that are copied for 15 of them."""
+    await enqueue(p, tenant(0), tasks_of("first", range(1)))
+
+    def webhook(n: int) -> Args:
+        url = f"https://a.example/{n}".ljust(1_000, "u")
+        return (f"{n:08x}", url, "" if n < 15 else "other", int(n < 15), f"whsec_{'s' * 88} " * 4)
+
+    for n in range(60):
+        await p.call("add_webhook", Q, *webhook(n))
+    last = iter(range(60, 64))
+
+    async def added() -> Args:
+        return webhook(next(last))
+
+    await p.measure("add_webhook", "one of 64", Q, added, rounds=4)
+    await p.measure("webhooks", "all 64", Q)
+    await p.measure("pause_webhook", "one of 64", Q, ("00000000", 1), rounds=1)
+    fresh = itertools.count()
+    for what, payload, asked in (
+        ("500 that are copied 15 times", SMALL, {}),
+        (
+            "500, with options, that are copied 15 times",
+            SMALL,
+            {"priority": 1, "result_ttl_ms": HOUR_MS, "events": True},
+        ),
+        ("512 KiB that is copied 15 times", HALF, {}),
+    ):
+
+        async def new(payload: bytes = payload, asked: dict[str, Any] = asked) -> Args:
+            count = 1 if payload is HALF else p.sizes.call
+            return [tenant(0), *flat([NewTask(f"h-{next(fresh)}", payload, **asked) for _ in range(count)])]
+
+        await p.measure("enqueue", what, Q, new)
+    gone = iter(range(63, 0, -1))
+
+    async def removed() -> Args:
+        return (f"{next(gone):08x}",)
+
+    await p.measure("remove_webhook", "one of 64", Q, removed)
 
 
 async def _queue(n: int) -> Args:
@@ -707,4 +751,5 @@ SCENES: tuple[Scene, ...] = (
     feeds,
     calendar,
     one_tenant,
+    webhooks,
 )

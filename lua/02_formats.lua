@@ -9,8 +9,9 @@
 --: QUEUE now:d clock:d level:d weight_sum:d running:d servable:d cursor:d origin:d epoch:d epoch_at:d estimate:d
 --:   estimate_sq:d share:d hungry:d blocked:d limited:d sweeping:d anchored:d last_lease:d stage:d kept_until:d
 --:   numbers:d minute:d lease_ms:d max_attempts:d retry_base_ms:d retry_cap_ms:d dead_keep_ms:d dead_keep:d
---:   events_keep:d reserve:B slots:I loans:I max_shares:B ready:d pending:d delayed:d leased:d dead:d
---:   tasks_with_options:d remembered:d sequence:d enqueued:d done:d buried:d expired:d cancelled:d | classes
+--:   events_keep:d max_tenants:d reserve:B slots:I loans:I max_shares:B fan_outs:B ready:d pending:d delayed:d
+--:   leased:d dead:d tasks_with_options:d remembered:d sequence:d enqueued:d done:d buried:d expired:d cancelled:d
+--:   | classes
 --: CLASS class:b count:I
 --: ACCOUNT weight:I base:d starts:d estimate:d leased:I loan:B ready:I slot:i class:b standing:B is_on_wake_list:B
 --:   is_odd:B
@@ -19,7 +20,7 @@
 --: DETAILS tag:c4 pending:I delayed:I dead:I theoretical_arrival:d tombstones:I grouped:I priorities:B blocked:B
 --:   limited:B cause:B out_at:d since:d | packed
 --: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d max_share:d
---: HEADER version:B features:B max_attempts:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1
+--: HEADER version:B features:B max_attempts:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1 webhook:t1
 --: MARK version:B lease:d
 --: LEASE lease:d state:B features:B is_extended:B taken:B began_at:d bytes:I tag:c4 attempt:I
 --: RUN lease:d state:B features:B is_extended:B taken:B began_at:d bytes:I tag:c4 attempt:I uncounted_attempts:I
@@ -36,4 +37,5 @@
 --: SUMS ready:d pending:d delayed:d leased:d dead:d tombstones:d grouped:d starts:d bytes:d
 --: TALLY alive:d running:d admitted:d
 --: HOURS is_open:B changes_at:d text:rest
+--: WEBHOOK fan_out:B paused:B created_at:d name:t1 url:t2 secrets:rest
 --: QUIET since:d epoch:I delivered:d done:d

@@ -11,11 +11,12 @@ local function new_queue()
     epoch_at = 0, estimate = 0, estimate_sq = 0, share = SHARE_TIME, hungry = 0, blocked = 0, limited = 0,
     sweeping = 0, anchored = 0, last_lease = 0, stage = UNMADE, kept_until = 0, numbers = 0, minute = 0,
     lease_ms = 30000, max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000,
-    dead_keep = 100000, events_keep = 10000, reserve = 0, slots = 0, loans = 0, max_shares = 0, ready = 0, pending = 0,
-    delayed = 0, leased = 0, dead = 0, tasks_with_options = 0,
+    dead_keep = 100000, events_keep = 10000, max_tenants = 1000000, reserve = 0, slots = 0, loans = 0, max_shares = 0,
+    fan_outs = 0, ready = 0, pending = 0, delayed = 0, leased = 0, dead = 0, tasks_with_options = 0,
     remembered = 0, sequence = 0, enqueued = 0, done = 0, buried = 0, expired = 0, cancelled = 0, classes = {},
   }
 end
+calls.new_queue = new_queue
 
 function calls.load_queue(prefix)
   local packed = redis.call('GET', prefix .. ':queue')
@@ -93,6 +94,7 @@ function calls.open_any(keys, args)
     notify = '1',                                    -- who is told: all servers, one first, or (false) none
     task_options = false, batches = false, told = false,  -- what few tasks ask for (17, 18, 19)
     marked = false, unlarged = false,                -- tasks that have ended (20_records.lua)
+    webhooks = false,                                -- where tasks are posted to (14_webhooks.lua)
     runs = false, bundles = false,                    -- leases (26_leases.lua)
     taken = false, marks = false, tombstones = 0,         -- entries of lists (28_takes.lua)
     lines = false,                                   -- whose turn it is inside tenants (21_turns.lua)

@@ -34,7 +34,8 @@ local function header_of(call, tenant, terms, is_large)
   if not terms[kind] then
     terms[kind] = HEADER.pack({version = TASK, features = terms.features + (is_large and IS_LARGE or 0),
       max_attempts = terms.max_attempts, enqueued_at = call.now, start_at = terms.start_at,
-      expires_at = terms.expires_at, tenant = tenant, name = terms.name})
+      expires_at = terms.expires_at, tenant = tenant, name = terms.name,
+      webhook = terms.webhook})
   end
   return terms[kind]
 end
@@ -54,7 +55,7 @@ end
 
 -- What a claim asks of a record, as values: features, max_attempts, expires_at, and how long the task's payload is.
 function records.terms(record)
-  local _, features, max_attempts, _, _, expires_at, _, _, position = struct.unpack(HEADER.format, record)
+  local _, features, max_attempts, _, _, expires_at, _, _, _, position = struct.unpack(HEADER.format, record)
   if features < IS_LARGE then return features, max_attempts, expires_at, #record - position + 1 end
   return features, max_attempts, expires_at, (struct.unpack('<I', record, position))
 end

@@ -6,6 +6,8 @@ do
 local RETRY_MS = {1000, 60000}  -- who is told to come again comes after so long, at least and at most
 local MAX_TOMBSTONES = 1000000      -- entries of tasks that were cancelled, behind one that is not served
 local MIN_WEIGHT, MAX_WEIGHT = 0.001, 10000  -- of a group
+local SPECIAL_PLACES = 3  -- of TASKS_PER_CALL, for a task with options: the store takes that much longer
+local COPIED_BYTES = 8388608   -- payloads of a task and its copies, which one call stores
 local TIMES = {'delay', 'start_at', 'expires_in', 'expires_at', 'expires_after_start', 'dedupe_period', 'result_ttl'}
 
 -- Reads from the last argument, if it is `wake` or `covered`, which servers are notified; returns where the tasks end.
@@ -30,12 +32,13 @@ end
 -- The terms of a task that asks for nothing.
 function arrivals.plain_terms(call)
   return {start_at = 0, expires_at = 0, max_attempts = call.queue.max_attempts, asked = PLAIN, period = 0, features = 0,
-    replaces = false, name = ''}
+    replaces = false, name = '', webhook = ''}
 end
 
 -- Reads a task's options (see OPTIONS in KEYS.md; empty: nothing is asked). Returns its terms: start_at, expires_at,
 -- max_attempts, what few tasks ask for (asked), the period of its dedupe key, the features of its record, whether it
--- replaces the holder of the key, and its name. `due_at`: the start of a fire's task, else nil.
+-- replaces the holder of the key, its name, and the webhook that it is for. `due_at`: the start of a fire's task, else
+-- nil.
 function arrivals.read_options(call, packed, due_at)
   if packed == '' then return arrivals.plain_terms(call) end
   if #packed < OPTIONS.size then refuse('bad_request', 'options') end
@@ -57,7 +60,7 @@ function arrivals.read_options(call, packed, due_at)
   local asked = options_of(o)
   return {start_at = o.start_at, expires_at = o.expires_at, max_attempts = o.max_attempts, asked = asked,
     period = o.dedupe_period, features = (moves and END_MOVES or 0) + (asked == PLAIN and 0 or HAS_OPTIONS),
-    replaces = o.replace > 0, name = o.name}
+    replaces = o.replace > 0, name = o.name, webhook = ''}
 end
 
 -- A task can be added to an open batch of its own tenant.
@@ -70,22 +73,15 @@ function arrivals.check_batch(call, name, asked)
 end
 
 -- Tasks of one call that will be stored; nothing is written before all are known. `more_delayed`: how many of those
--- whose content is replaced will be delayed and were not.
+-- whose content is replaced will be delayed and were not; `places`: how much of a call they take.
 function arrivals.new(name)
   return {name = name, records = {}, payloads = {}, ready = {}, delayed = {}, expiring = {}, tasks_with_options = {},
-    replaced = {}, holders = {}, bytes = 0, more_delayed = 0}
+    replaced = {}, holders = {}, bytes = 0, more_delayed = 0, places = 0}
 end
 
--- Decides on one task; returns its outcome. Where a task that is stored already holds its dedupe key, also that one's
--- id.
-function arrivals.admit(call, new, id, payload, terms)
+-- Adds one task to those that will be stored.
+local function add(call, new, id, payload, terms)
   local start_at, expires_at, asked = terms.start_at, terms.expires_at, terms.asked
-  if expires_at > 0 and expires_at <= math.max(start_at, call.now) then return 'expired' end
-  if asked.key ~= '' then
-    local own = new.holders[asked.key]
-    local holder = own or task_options.holder_of(call, new.name, asked.key)
-    if holder then return 'duplicate ' .. holder, not own and holder end
-  end
   local n, is_large = #new.records, nil
   new.records[n + 1] = id
   new.records[n + 2], is_large = records.make(call, new.name, payload, terms)
@@ -93,7 +89,7 @@ function arrivals.admit(call, new, id, payload, terms)
     table.insert(new.payloads, id)
     table.insert(new.payloads, payload)
   end
-  new.bytes = new.bytes + #payload
+  new.bytes, new.places = new.bytes + #payload, new.places + (asked == PLAIN and 1 or SPECIAL_PLACES)
   if start_at > call.now then
     table.insert(new.delayed, start_at)
     table.insert(new.delayed, id)
@@ -108,13 +104,88 @@ function arrivals.admit(call, new, id, payload, terms)
     table.insert(new.tasks_with_options, {id, asked, terms.period})
     if asked.key ~= '' then new.holders[asked.key] = id end
   end
+end
+
+-- What a copy asks for: all that its task does, but for the dedupe key.
+local function without_key(asked)
+  local copy, is_plain = {}, true
+  for field, value in pairs(asked) do copy[field] = value end
+  copy.key = ''
+  for field, value in pairs(PLAIN) do is_plain = is_plain and copy[field] == value end
+  return is_plain and PLAIN or copy
+end
+
+local function copy_of(terms, webhook)
+  local copy = {}
+  for field, value in pairs(terms) do copy[field] = value end
+  copy.webhook = webhook
+  if terms.asked.key ~= '' then
+    copy.asked = without_key(terms.asked)
+    if copy.asked == PLAIN then copy.features = terms.features - HAS_OPTIONS end
+  end
+  return copy
+end
+
+-- The terms of the copies of tasks of these terms, which say from now on for which webhook they are (14_webhooks.lua).
+local function copies_of(call, terms)
+  if not terms.copies then
+    local webhook, ids = webhooks.takers_of(call, terms.name)
+    terms.webhook, terms.copies = webhook, {}
+    for i, id in ipairs(ids) do terms.copies[i] = copy_of(terms, id) end
+  end
+  return terms.copies
+end
+
+-- Refuses a task that cannot be copied as its webhooks ask; before the first write.
+function arrivals.check_copies(call, terms, payload)
+  local copies = copies_of(call, terms)
+  if #copies == 0 then return end
+  if terms.replaces then refuse('bad_request', 'replace') end
+  if #payload * (1 + #copies) > COPIED_BYTES then refuse('too_large', 'payload') end
+end
+
+-- Adds the copies of a task for webhooks, except those that are known from an earlier task of its id.
+local function add_copies(call, new, id, payload, copies)
+  local ids = {}
+  for i, terms in ipairs(copies) do ids[i] = id .. '+' .. terms.webhook end
+  local known = records.of(call, ids)
+  for i, terms in ipairs(copies) do
+    if not known[i] then add(call, new, ids[i], payload, terms) end
+  end
+  call.notify = call.notify or '1'  -- who covers the tasks does not know of these
+end
+
+-- Decides on one task; returns its outcome. Where a task that is stored already holds its dedupe key, also that one's
+-- id.
+function arrivals.admit(call, new, id, payload, terms)
+  if terms.expires_at > 0 and terms.expires_at <= math.max(terms.start_at, call.now) then return 'expired' end
+  if terms.asked.key ~= '' then
+    local own = new.holders[terms.asked.key]
+    local holder = own or task_options.holder_of(call, new.name, terms.asked.key)
+    if holder then return 'duplicate ' .. holder, not own and holder end
+  end
+  local copies = copies_of(call, terms)
+  add(call, new, id, payload, terms)
+  if #copies > 0 then add_copies(call, new, id, payload, copies) end
   return 'ok'
+end
+
+-- Whether a call has stored so much, since tasks are copied, that the rest is for another call.
+function arrivals.is_full(call, new)
+  return call.queue.fan_outs > 0 and (new.places >= TASKS_PER_CALL or new.bytes >= PAGE_BYTES)
+end
+
+-- Whether the tenant is new, and the queue has as many as it may have.
+local function is_one_too_many(call, t)
+  local d = t.details
+  return d and not d.packed and redis.call('HLEN', key(call, 'accounts')) >= call.queue.max_tenants
 end
 
 -- Which limit new tasks would exceed, and in how many ms there may be room; nil if there is.
 function arrivals.exceeded(call, new)
   local t = accounts.named(call, new.name)
   local d = accounts.details_of(call, t)
+  if is_one_too_many(call, t) then return 'max_tenants', RETRY_MS[2] end
   local l, waiting = limits.of(call, t), t.ready + d.pending + d.delayed
   local task_ms = math.max(t.estimate / math.max(t.leased, 1), l.rate > 0 and 1000 / l.rate or 1)
   if d.tombstones >= MAX_TOMBSTONES then return 'queued', RETRY_MS[2] end
@@ -140,8 +211,9 @@ function arrivals.check_quotas(call, new)
   end
 end
 
--- Refuses what would have a tenant keep more than its limit of bytes.
+-- Refuses what would have a tenant keep more than its limit of bytes, or make one tenant too many.
 function arrivals.check_bytes(call, t, bytes)
+  if is_one_too_many(call, t) then refuse('quota_exceeded', string.format('max_tenants %.0f', RETRY_MS[2])) end
   local most = limits.of(call, t).stored_bytes
   if bytes > 0 and most > 0 and accounts.books_of(call, t).bytes + bytes > most then
     refuse('quota_exceeded', string.format('stored_bytes %.0f', RETRY_MS[2]))

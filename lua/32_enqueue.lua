@@ -18,7 +18,9 @@ local function call_back(call, id, b, suffix, payload)
   local task = string.format('%s%s-%.0f', id, suffix, b.created_at)
   if payload == '' or redis.call('HEXISTS', key(call, 'tasks'), task) == 1 then return end
   local new = arrivals.new(b.tenant)
-  arrivals.admit(call, new, task, payload, arrivals.plain_terms(call))
+  local terms = arrivals.plain_terms(call)
+  terms.copies = {}  -- none, whatever webhooks there are
+  arrivals.admit(call, new, task, payload, terms)
   arrivals.store(call, new)
 end
 
@@ -58,13 +60,23 @@ function batches.finish(call)
   end
 end
 
--- Decides on a task; returns its outcome, and the id under which it will be known, if any.
+-- Checks and decides on a task; returns its outcome, and the id under which it will be known, if any.
 local function admit(call, new, id, payload, terms)
+  arrivals.check_batch(call, new.name, terms.asked)
+  arrivals.check_copies(call, terms, payload)
   local outcome, holder = arrivals.admit(call, new, id, payload, terms)
   if outcome == 'ok' then return outcome, id end
   if not holder or not terms.replaces then return outcome, nil end
   outcome = replacing.admit(call, new, {id = id, payload = payload, terms = terms}, holder)
   return outcome, outcome:match('^replaced (.*)$')
+end
+
+-- The ids of the tasks in the arguments, of which the last may say who is to hear of them.
+local function read_ids(call, args)
+  local last, ids = arrivals.read_hint(call, args), {}
+  for i = 4, last, 3 do ids[#ids + 1] = args[i] end
+  if #ids == 0 or #ids > TASKS_PER_CALL or last % 3 ~= 0 then refuse('bad_request', 'tasks') end
+  return ids
 end
 
 -- enqueue(keys, argv): store tasks of one tenant; a task whose id is known is left as it is.
@@ -74,18 +86,17 @@ end
 --         claims as many tasks right behind this call; or "wake <server>", that one first
 --         Refused as a whole (`not_found` or `batch_closed`) where a batch is not the tenant's, or not open; and with
 --         `quota_exceeded <limit> <ms until it may be tried again>` where the tenant would have too much waiting.
---   out   per task: "ok" | "duplicate" (id waiting, leased, dead or done not long ago)
+--   out   per task (of the first ones, where copies for webhooks fill the call; the others are for the next call):
+--         "ok" | "duplicate" (id waiting, leased, dead or done not long ago)
 --         | "duplicate <id>" (another task holds its dedupe key: not stored)
 --         | "replaced <id>" (that task, which holds its dedupe key and waits, has taken what it asks for)
 --         | "expired" (it would expire before it could start: not stored)
 --   flags none: refused as a whole when the store is full
 function verbs.enqueue(keys, args)
-  local call, name, new, outcomes, ids = calls.open_made(keys, args), args[3], arrivals.new(args[3]), {}, {}
+  local call, new, outcomes = calls.open_made(keys, args), arrivals.new(args[3]), {}
   local terms = {}  -- by packed options: those of most tasks of a call are the same
-  check_tenant(name)
-  local last = arrivals.read_hint(call, args)
-  for i = 4, last, 3 do ids[#ids + 1] = args[i] end
-  if #ids == 0 or #ids > TASKS_PER_CALL or last % 3 ~= 0 then refuse('bad_request', 'tasks') end
+  check_tenant(new.name)
+  local ids = read_ids(call, args)
   local known, seen = records.of(call, ids), {}
   for n, id in ipairs(ids) do
     check_id(id, ID_BYTES)
@@ -95,7 +106,7 @@ function verbs.enqueue(keys, args)
       local taker = records.taker_of(known[n]) or seen[id]
       outcomes[n] = taker and taker ~= id and 'replaced ' .. taker or 'duplicate'
     else
-      arrivals.check_batch(call, name, terms[packed].asked)
+      if arrivals.is_full(call, new) then break end
       outcomes[n], seen[id] = admit(call, new, id, payload, terms[packed])
     end
   end

@@ -6,8 +6,8 @@
 --   ack_with_result   as ack, and its result kept where the task asked for it                counts
 --   nack     delayed by detail (ms; empty: backoff with full jitter), or dead       counts
 --   reject   dead at once, `rejected`                                               counts
---   release  back at the head of its tenant's list                                  is uncounted_attempts: max_attempts
---            moves up
+--   postpone delayed by detail (ms)                                                 does not: max_attempts moves up
+--   release  back at the head of its tenant's list                                  does not
 --   reap     as release, or dead as `lease_lost` when it was the last               counts
 --   extend   (the lease goes on for another lease_ms)                               -
 --   take     as extend, by another connection than before                           -
@@ -67,10 +67,10 @@ end
 
 -- What becomes of a task of tenant t whose lease has just ended.
 local actions = {}
-local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 5, reject = 4, release = 3, reap = 3, extend = 3,
+local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 5, postpone = 5, reject = 4, release = 3, reap = 3, extend = 3,
   take = 3}  -- of each action
 -- These, and all of tasks that ask for more, are work:
-local HEAVY = {ack_with_result = true, nack = true, reject = true}
+local HEAVY = {ack_with_result = true, nack = true, postpone = true, reject = true}
 local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 8, 300    -- a call leaves the rest to the next
 local WORKED = {ack = true, ack_with_result = true, nack = true, reject = true}  -- the handler came to an end
 
@@ -104,6 +104,13 @@ function actions.reject(call, t, id, _, message)
   run.error = message:sub(1, ERROR_BYTES)
   feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)
   settlements.bury(call, t, id, run, REJECTED)
+end
+
+function actions.postpone(call, t, id, _, delay, message)
+  local run = end_run(call, id, leases.SETTLED)
+  run.uncounted_attempts, run.error = run.uncounted_attempts + 1, message:sub(1, ERROR_BYTES)
+  keep_waiting(call, id, run)
+  places.put(call, t, id, call.now + tonumber(delay))
 end
 
 function actions.release(call, t, id)
@@ -187,8 +194,8 @@ local function read_settlements(args)
     numbers[n], taken[n] = read_number(args[at + 2] or '')
     ids[n], starts[n], at = args[at + 1], at, at + ARGUMENTS[action]
     if at > #args + 1 then refuse('bad_request', 'settlements') end
-    if action == 'nack' then
-      local delay = args[at - 2] == '' and 0 or tonumber(args[at - 2])
+    if action == 'nack' and args[at - 2] ~= '' or action == 'postpone' then
+      local delay = tonumber(args[at - 2])
       if not (delay and delay >= 0 and delay <= HORIZON_MS) then refuse('bad_request', 'delay_ms') end
     end
   end
@@ -213,7 +220,8 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then per lease (at most 500): action, id, lease (its number; with a slash and
 --         how often it was taken over behind it that is part of the fence), and
---         for ack_with_result: result; for nack: delay_ms (may be empty), error; for reject: error
+--         for ack_with_result: result; for nack: delay_ms (may be empty), error; for postpone: delay_ms, error; for
+--         reject: error
 --   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
 --         | "stale" (the lease was lost: another one owns or owned the task)
 --         | "cancelled" (extended, but the task was cancelled: its owner shall stop);

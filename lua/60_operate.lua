@@ -1,4 +1,6 @@
 -- What operators change while the queue runs. Every verb is idempotent; changes act on the existing backlog at once.
+
+local settings = {}  -- what other sections call
 do
 
 local MAX_WEIGHT = 10000000  -- thousandths
@@ -47,7 +49,17 @@ local SETTINGS = {
   share = {SHARE_TIME, SHARE_COUNT}, lease_ms = {100, 86400000}, max_attempts = {0, 1000},
   retry_base_ms = {1, 86400000}, retry_cap_ms = {1, 604800000},
   dead_keep_ms = {1000, 31536000000}, dead_keep = {0, 10000000}, events_keep = {0, 1000000}, reserve = {0, 90},
+  max_tenants = {1, 100000000},
 }
+
+-- Whether all settings of a queue are those of a new one.
+function settings.are_default(q)
+  local fresh = calls.new_queue()
+  for name in pairs(SETTINGS) do
+    if q[name] ~= fresh[name] then return false end
+  end
+  return true
+end
 
 -- configure(keys, argv): change settings of the queue, all or none.
 --   keys  1 prefix

@@ -16,6 +16,7 @@ local SKIP, ONCE = 0, 1               -- schedule.misfire: what becomes of fires
 local LATE_MS = 60000                 -- a fire that is later than this was missed
 local SCHEDULES_PER_TENANT = 1000
 local FIRES_PER_CALL = 100
+local BYTES_PER_TASK = 2048  -- what a task counts for beside its payload: some have many copies (14_webhooks.lua)
 
 local function load_schedule(call, tenant, name)
   local revision = redis.call('HGET', key(call, 'schedules:' .. tenant), name)
@@ -159,7 +160,8 @@ local function enqueue_fire(call, s, due_at)
   local outcome = arrivals.admit(call, new, id, template.payload, terms)
   if outcome == 'ok' and arrivals.exceeded(call, new) then outcome = 'quota_exceeded' end
   if outcome == 'ok' then arrivals.store(call, new) end
-  call.fired_bytes = call.fired_bytes + #template.payload
+  local stored_bytes = new.bytes + BYTES_PER_TASK * #new.records / 2
+  call.fired_bytes = call.fired_bytes + math.max(stored_bytes, #template.payload)
   return outcome
 end
 

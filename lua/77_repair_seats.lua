@@ -199,7 +199,7 @@ function jobs.mend(call, job)
   local flat, is_last = repairs.scan(call, job, 'tenants', 50)
   for i = 1, #flat, 2 do mend_tenant(call, flat[i], flat[i + 1]) end
   if is_last then
-    local counts = {loans = call.repair.totals.loans or 0}
+    local counts = {loans = call.repair.totals.loans or 0, fan_outs = webhooks.count_fan_outs(call)}
     for _, name in ipairs(COUNTS) do counts[name] = call.repair.totals[name] or 0 end
     correct(call, 'counts', call.queue, counts)
   end

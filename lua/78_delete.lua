@@ -12,6 +12,7 @@
 -- period may outlive all that names them; the record says until when there are any, and only then the store's keys are
 -- looked through. A new kind of key goes into one of the lists here: a test makes one of each and looks for the rest.
 
+local deletion = {}  -- what other sections call
 do
 
 local KEYS_PER_SLICE = 150
@@ -23,7 +24,7 @@ local OF_TENANT = {
 local OF_BATCH = {'members:', 'pending:'}
 local OF_RUN = {'progress:'}
 local FIXED = {
-  'tenants', 'accounts', 'limits', 'parked', 'sweep', 'opening_hours', 'opening_changes', 'wake',
+  'tenants', 'accounts', 'limits', 'parked', 'sweep', 'opening_hours', 'opening_changes', 'webhooks', 'wake',
   'tasks', 'payloads', 'task_options',
   'batches', 'cancelling', 'completed', 'due', 'expiring', 'runs', 'bundles', 'claims', 'leases', 'extended', 'dead',
   'deaths', 'dead_counts', 'templates', 'fires', 'ends', 'idle', 'quiet',
@@ -139,6 +140,11 @@ local function fixed_keys(call)
   return doomed
 end
 
+-- Whether the queue has any of these keys, so anything but its record, and what that counts.
+function deletion.has_keys(call)
+  return redis.call('EXISTS', unpack(fixed_keys(call))) > 0
+end
+
 -- Looks through some of the store's keys for those that nothing names; returns whether there are more to look at.
 local function sweep_some(call)
   local last, doomed = {}, {}
@@ -224,7 +230,7 @@ end
 function verbs.drop_queue(keys, args)
   local call = calls.open_any(keys, args)
   if call.queue.stage ~= DELETING then return 'gone' end
-  if redis.call('EXISTS', unpack(fixed_keys(call))) > 0 then return 'more' end
+  if deletion.has_keys(call) then return 'more' end
   local doomed = {}
   append(call, doomed, LAST, '')
   redis.call('UNLINK', unpack(doomed))

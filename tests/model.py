@@ -11,7 +11,7 @@ import math
 import struct
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from .fair_pick import OUT, Pick, Run, Tenant
@@ -42,6 +42,7 @@ class Task:
     group: str = ""
     weight: float = 1  # of its group
     end_moves: bool = False  # its end counts from its start
+    webhook: str = ""  # that it is for
     created_at: float = 0
     size: int = 2  # of its payload
 
@@ -131,6 +132,7 @@ class Model(Scheduling):
             "dead_keep_ms": 14 * 86_400_000,
             "dead_keep": 100_000,
             "events_keep": 10_000,
+            "max_tenants": 1_000_000,
             "reserve": 0,
         }
         self.last_lease: int = 0
@@ -160,6 +162,8 @@ class Model(Scheduling):
         self.results: dict[str, tuple[float, str]] = {}  # id -> until, result
         self.kept_until: float = 0  # the last of results and dedupe keys that outlive their tasks
         self.feeds = Feeds()
+        self.webhooks: dict[str, tuple[str, int]] = {}  # id -> the name of its tasks, whether it has fan-out
+        self.has_copied = False  # the call
 
     def open(self, now: float) -> float:
         """Begin a call: time never goes back."""
@@ -338,8 +342,8 @@ class Model(Scheduling):
         if name in self.batches:
             return "duplicate"
         new = Batch(tenant, max_running, now, dict(callbacks), events)
-        if self.keeps_too_much(tenant, new.bytes):
-            return "FAIRQ quota_exceeded stored_bytes"
+        if self.is_one_too_many(tenant) or self.keeps_too_much(tenant, new.bytes):
+            return f"FAIRQ quota_exceeded {'max_tenants' if self.is_one_too_many(tenant) else 'stored_bytes'}"
         self.touch(tenant)
         self.batches[name] = new
         self.close(now)
@@ -389,6 +393,10 @@ class Model(Scheduling):
         for name in first_by_score(completed, limit, now - BATCH_KEEP_MS):
             self.touch(self.batches.pop(name).tenant)
 
+    def is_one_too_many(self, tenant: str) -> bool:
+        """Whether a tenant is new, and there are as many as there may be."""
+        return tenant not in self.tenants and len(self.tenants) >= self.settings["max_tenants"]
+
     def keeps_too_much(self, tenant: str, size: int) -> bool:
         """Whether a tenant that kept so much more would have more than its limit."""
         t = self.tenants.get(tenant) or Tenant(tenant)
@@ -420,13 +428,14 @@ class Model(Scheduling):
         outcomes = self.store(now, tenant, tasks)
         if self.touched:
             self.finish_batches(now)
-            self.close(now, notify=notify)
+            self.close(now, notify=notify or self.has_copied)
         return outcomes
 
     def store(self, now: float, tenant: str, tasks: list[tuple[str, dict[str, Any]]]) -> list[str]:
         """Store those tasks that are new, and that would not expire before they could start."""
         outcomes: list[str] = []
-        if why_not := self.batches_refuse(tenant, tasks, now):
+        self.has_copied = False
+        if why_not := self.batches_refuse(tenant, tasks, now) or self.copies_refuse(tasks):
             return [why_not]
         new: dict[str, tuple[Task, dict[str, Any]]] = {}
         replaced: dict[str, tuple[str, Task, dict[str, Any]]] = {}  # new id -> whom it replaces
@@ -459,10 +468,12 @@ class Model(Scheduling):
                 group["weight"] = group["weight"] if group["group"] or given.get("batch") else 1
                 task = Task(t, start_at, expires_at, attempts, *asked, **group, size=given.get("size", 2))
                 task.end_moves, task.created_at = bool(after), now
+                task.webhook, _ = self.receivers(given.get("name", ""))
                 if first:
                     replaced[id] = first, task, given
                 else:
                     new[id] = task, given
+                    new |= self.copies(id, task, given.get("name", ""), known=[*self.records, *self.marks, *new])
         if (new or replaced) and (which := self.too_much(t, now, [task for task, _ in new.values()], replaced)):
             return [f"FAIRQ quota_exceeded {which}"]
         for id, (task, given) in new.items():
@@ -472,10 +483,53 @@ class Model(Scheduling):
         self.counts["enqueued"] += len(new)
         return outcomes
 
+    def receivers(self, name: str) -> tuple[str, list[str]]:
+        """Name the webhook that a task of this name is for (empty: the worker chooses), and those of its copies."""
+        taking = [(id, fan_out) for id, (of, fan_out) in sorted(self.webhooks.items()) if of in ("", name)]
+        ids = [id for id, fan_out in taking if fan_out]
+        if len(ids) < len(taking) or not ids:
+            return "", ids
+        return ids[0], ids[1:]
+
+    def copies(self, id: str, task: Task, name: str, known: Sequence[str]) -> dict[str, tuple[Task, dict[str, Any]]]:
+        """Make the copies of a task for webhooks, except those that are known."""
+        _, ids = self.receivers(name)
+        self.has_copied |= bool(ids)
+        new = [(f"{id}+{webhook}", webhook) for webhook in ids if f"{id}+{webhook}" not in known]
+        return {copy: (replace(task, key="", webhook=webhook), {}) for copy, webhook in new}
+
+    def copies_refuse(self, tasks: list[tuple[str, dict[str, Any]]]) -> str:
+        """Say why tasks cannot be copied, or nothing."""
+        for id, given in tasks:
+            is_new = id not in self.records and id not in self.marks
+            if given.get("replace") and is_new and self.receivers(given.get("name", ""))[1]:
+                return "FAIRQ bad_request replace"
+        return ""
+
+    def add_webhook(self, now: float, id: str, name: str, fan_out: int) -> str:
+        """Register a webhook."""
+        known, now = self.webhooks.get(id), self.open(now)
+        if known == (name, fan_out):
+            return "same"
+        self.webhooks[id] = name, fan_out
+        self.close(now)
+        return "changed" if known else "created"
+
+    def remove_webhook(self, now: float, id: str) -> str:
+        """Forget a webhook."""
+        now = self.open(now)
+        if id not in self.webhooks:
+            return "gone"
+        del self.webhooks[id]
+        self.close(now)
+        return "ok"
+
     def too_much(
         self, t: Tenant, now: float, new: list[Task], replaced: dict[str, tuple[str, Task, dict[str, Any]]]
     ) -> str:
         """Say which limit tasks would exceed that are new, or give others their content."""
+        if self.is_one_too_many(t.name):
+            return "max_tenants"
         starts = [task.start_at > now for task in new]
         more = sum(task.size for task in new) + sum(
             task.size - self.records[h].size for h, task, _ in replaced.values()
@@ -650,10 +704,14 @@ class Model(Scheduling):
         self.tell_of(id, "failed", now, run.attempt, error)
         if run.is_last:
             return self.bury(id, "exhausted", now)
-        self.keep_waiting(id)
         if delay is None:
             longest = self.settings["retry_base_ms"] * 2 ** min(run.attempt - run.uncounted_attempts - 1, 40)
             delay = math.floor(next(random_values) * min(self.settings["retry_cap_ms"], longest)) + 1
+        self.wait_for(t, id, delay, now)
+
+    def wait_for(self, t: Tenant, id: str, delay: float, now: float) -> None:
+        """Let a task wait for its next attempt."""
+        self.keep_waiting(id)
         if delay > 0:
             self.put_delayed(t, id, now + delay)
         else:
@@ -711,6 +769,10 @@ class Model(Scheduling):
             run.error = error
             self.tell_of(id, "failed", now, run.attempt, error)
             self.bury(id, "rejected", now)
+        elif action == "postpone":
+            t = self.end_lease(id, run, "settled", until)
+            run.uncounted_attempts, run.error = run.uncounted_attempts + 1, error
+            self.wait_for(t, id, delay or 0, now)
         else:
             self.take_back(id, run, {"release": "settled", "reap": "reaped"}[action], now, until)
         return "ok"
@@ -779,6 +841,13 @@ class Model(Scheduling):
         for known in (self.due, self.parked, self.own, self.hours, self.feeds.kept, self.feeds.newest):
             known.pop(name, None)
         return "ok"
+
+    def forget_queue(self, now: float, for_ms: float) -> str:
+        """Whether the queue has had nothing for so long, and no settings: then this model is at its end."""
+        now = self.open(now)
+        has_any = self.tenants or self.records or self.marks or self.batches or self.schedules or self.ends
+        is_set = self.own or self.hours or self.webhooks or self.blocked or self.settings != Model().settings
+        return "stays" if has_any or is_set or min(self.now, now) + for_ms > now else "ok"
 
     def reschedule(self, now: float, ids: list[str], delay: float, start_at: float) -> list[str]:
         """Give waiting tasks another start."""

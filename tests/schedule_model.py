@@ -35,6 +35,10 @@ class Scheduling(FairPick):
         """End a call that changes something (the model's)."""
         raise NotImplementedError
 
+    def is_one_too_many(self, tenant: str) -> bool:
+        """Whether a tenant is new, and there are as many as there may be (the model's)."""
+        raise NotImplementedError
+
     def keeps_too_much(self, tenant: str, size: int) -> bool:
         """Whether a tenant would keep more than its limit (the model's)."""
         raise NotImplementedError
@@ -66,6 +70,8 @@ class Scheduling(FairPick):
             return "same", known.next_at
         tenant = field.partition("/")[0]
         grows = size - self.template_sizes[field] if known else KEPT_BYTES + size
+        if self.is_one_too_many(tenant):
+            return "FAIRQ quota_exceeded max_tenants", 0
         if self.keeps_too_much(tenant, grows):
             return "FAIRQ quota_exceeded stored_bytes", 0
         self.template_sizes[field] = size

@@ -20,6 +20,7 @@ from fairq.model.checks import (
     MAX_PAYLOAD_BYTES,
     NAME_PATTERN,
     TASK_ID_PATTERN,
+    TENANT_PATTERN,
     WORKER_PATTERN,
 )
 from fairq.model.dead_letters import DeadLetter
@@ -169,6 +170,7 @@ def test_every_part_of_a_client_frame_is_described_field_by_field(words: str) ->
     in_code = fields_in_code(INPUTS[words])
     if words == "task":  # decoded as JSON text
         in_code["payload"] = Row("any", True, REQUIRED)
+        in_code["tenant"] = Row("text", False, None)
     if words == "settlement":
         in_code["result"] = Row("any", False, None)
     assert described == in_code
@@ -221,17 +223,25 @@ def test_grid_of_roles_and_states_is_that_of_the_code() -> None:
 def test_limits_are_those_of_the_code() -> None:
     from fairq.server.net.connection import (
         MAX_HELD_BYTES,
+        MAX_PRODUCER_REQUESTS,
         MAX_REQUESTS,
         MAX_TENANT_REQUESTS,
         MAX_UNREAD_BYTES,
         MAX_UNSENT_BYTES,
     )
+    from fairq.server.net.tenant_load import MAX_TENANT_REQUESTS_HERE
     from fairq.wire.strict_json import BRACKET_COST, MAX_COST, MAX_DEPTH
 
     limits = {row["limit"]: row["value"] for row in table_after(PROTOCOL, "| limit")}
     assert limits["tasks, settlements, leases or ids in a frame"] == str(MAX_BATCH)
     assert limits["requests without an answer, per connection"] == str(MAX_REQUESTS)
     assert limits["the same, over all connections of a tenant"] == str(MAX_TENANT_REQUESTS)
+    assert limits["requests without an answer, on a producer's connection"] == (
+        f"{MAX_TENANT_REQUESTS_HERE} of each tenant, {MAX_PRODUCER_REQUESTS} in all"
+    )
+    assert limits["the same, on a producer's connection"] == (
+        f"{wire.MAX_TENANT_WAITING} of each tenant, {wire.MAX_PRODUCER_WAITING} in all"
+    )
     assert limits["tasks, batches and feeds that requests wait for, per connection"] == str(wire.MAX_WAITING)
     unread = limits["replies that a client has not read, before the server stops reading from it"]
     assert unread == f"{MAX_UNREAD_BYTES >> 20} MiB"
@@ -257,7 +267,7 @@ def test_limits_are_those_of_the_code() -> None:
         f"nothing for {wire.TIMEOUT_S:g} s",
     ):
         assert words in PROTOCOL
-    for pattern in (NAME_PATTERN, TASK_ID_PATTERN, WORKER_PATTERN, SCHEDULE_PATTERN):
+    for pattern in (NAME_PATTERN, TENANT_PATTERN, TASK_ID_PATTERN, WORKER_PATTERN, SCHEDULE_PATTERN):
         assert f"`{pattern.pattern.removesuffix(chr(92) + 'Z')}`" in PROTOCOL
 
 
@@ -274,10 +284,7 @@ def test_transcripts_are_frames_that_the_codec_takes() -> None:
 def test_the_lineage_is_complete_and_its_tests_are_there() -> None:
     rows = table_after((ROOT / "fairq" / "LINEAGE.md").read_text(), "| row |")
     counts = {"S1": 7, "S2": 5, "S3": 9, "S4": 9, "S5": 7}
-    missing = {"S1.6"}  # not yet
-    every = [f"{system}.{n}" for system in counts for n in range(1, counts[system] + 1)]
-    wanted = [row for row in every if row not in missing]
-    assert [row["row"] for row in rows] == wanted
+    assert [row["row"] for row in rows] == [f"{system}.{n}" for system in counts for n in range(1, counts[system] + 1)]
     for row in rows:
         path, _, name = row["test"].strip("`").partition("::")
         assert re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(), re.MULTILINE), row["test"]

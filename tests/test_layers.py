@@ -19,11 +19,12 @@ MAY_IMPORT = {
     "errors": set(),
     "model": {"errors"},
     "wire": {"errors", "model"},
-    "scopes": set(),
+    "groups": set(),
+    "scopes": {"groups"},
     "turns": set(),
     "sockets": set(),
     "tokens": {"errors", "model", "wire"},
-    "transport": {"errors", "wire", "scopes", "turns", "sockets"},
+    "transport": {"errors", "wire", "turns", "sockets"},
     "store": {"errors", "model", "scopes", "turns", "sockets"},
     "server/stats": {"errors", "model", "store"},
     "server/timers": {"errors", "model", "scopes", "store"},
@@ -39,7 +40,7 @@ MAY_IMPORT = {
     "server/run": SHARED
     | {"store", *(f"server/{part}" for part in ("app", "fleet", "garbage", "listener", "settings"))},
     "server": set(),
-    "client": SHARED,
+    "client": {"errors", "model", "wire", "tokens", "groups", "turns"},
     "webhook": SHARED | {"client"},
     "testing": SHARED | {"client"},
     "": {"errors", "client"},
@@ -49,7 +50,7 @@ MAY_IMPORT = {
 }
 PACKAGES = ("wire", "store", "server", "client", "webhook", "testing", "cli", "demo")
 PURE = {"errors", "model", "wire", "tokens"}  # no I/O and no clock
-IMPURE_MODULES = {"trio", "trio_websocket", "asyncio", "redis", "hiredis", "socket", "ssl", "time"}
+IMPURE_MODULES = {"anyio", "trio", "trio_websocket", "asyncio", "redis", "hiredis", "socket", "ssl", "time"}
 
 
 def part_of(path: Path) -> str:
@@ -102,7 +103,7 @@ def test_pure_parts_know_no_io_and_no_clock(path: Path) -> None:
 
 
 def test_what_all_runtimes_of_the_sdk_share_knows_no_runtime() -> None:
-    for name in ("verbs", "options"):
+    for name in ("verbs", "options", "defaults"):
         assert not {module.split(".")[0] for module in imports_of(PACKAGE / "client" / f"{name}.py")} & IMPURE_MODULES
 
 
@@ -117,9 +118,17 @@ def test_the_modules_of_the_sdk_import_each_other_in_no_circle() -> None:
     assert below == {}
 
 
+def test_the_sdk_names_a_runtime_in_one_module_only() -> None:
+    """The rest of it is anyio's; trio is imported where trio runs, for a program on asyncio may do without."""
+    for path in (PACKAGE / "client").glob("*.py"):
+        runtimes = {module.split(".")[0] for module in imports_of(path)} & {"trio", "asyncio"}
+        allowed = {"runtime": {"trio", "asyncio"}, "handlers": {"asyncio"}}  # a handler may be told of a cancellation
+        assert runtimes <= allowed.get(path.stem, set()), path.name
+
+
 def test_scopes_import_trio_and_nothing_else_from_outside() -> None:
     modules = {module.split(".")[0] for module in imports_of(PACKAGE / "scopes.py")}
-    assert modules - {"__future__", "collections", "contextlib"} == {"trio"}
+    assert modules - {"__future__", "collections", "contextlib", "fairq"} == {"trio"}
 
 
 def test_no_part_of_the_law_is_forgotten() -> None:

@@ -32,7 +32,7 @@ def test_a_command_in_the_readme_is_one(command: str) -> None:
 
 def test_the_python_in_the_readme_uses_what_there_is() -> None:
     sources = [text for language, text in BLOCKS if language == "python"]
-    assert len(sources) == 6
+    assert len(sources) == 8
     for source in sources:
         compile(source, "README.md", "exec")
         for name in re.findall(r"\bfairq\.(\w+)", source):

@@ -9,8 +9,8 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import OPEN, Protocol, Side
 
 from fairq import transport as module
-from fairq.transport import PIECE_BYTES, SEND_S, SPARE_FRAMES, Disconnected, Transport
-from fairq.wire.websocket import WebSocket
+from fairq.transport import PIECE_BYTES, SEND_S, SPARE_FRAMES, Transport
+from fairq.wire.websocket import Disconnected, WebSocket
 
 LIMIT = 1 << 22
 

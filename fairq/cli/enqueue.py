@@ -26,6 +26,7 @@ def enqueue(
     payload: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     *,
     id: str | None = None,
+    tenant: str | None = None,
     delay: float | None = None,
     expires_in: float | None = None,
     expires_after_start: float | None = None,
@@ -61,6 +62,8 @@ def enqueue(
     id
         Id of the task or batch; with --requests, the beginning of its batches' ids, at most 30 characters. Repeating
         the command with the same id makes no second one (default: a new id).
+    tenant
+        Tenant of the task; for producers' tokens only.
     delay
         Seconds before the task may start (default: 0).
     expires_in
@@ -102,6 +105,8 @@ def enqueue(
         Seconds to wait for the task's result, which is printed, or for the end of all (default: do not wait).
     """
     _check_source(payload, lines, requests)
+    if (lines or requests) is not None and tenant is not None:
+        raise BadRequest("--tenant does not go with a file", field="tenant")
     if (lines or requests) is not None and dedupe_key is not None:
         raise BadRequest("--dedupe-key does not go with a file: only the first task would be made", field="dedupe_key")
     if requests is not None and (dedupe_payload or dedupe_period is not None):
@@ -126,7 +131,7 @@ def enqueue(
         options["result_ttl"] = wait + _RESULT_TTL
 
     async def work(client: Client) -> tuple[EnqueuedTask, Any]:
-        task = await client.enqueue(queue, value, id=id, **options)
+        task = await client.enqueue(queue, value, id=id, tenant=tenant, **options)
         return task, None if wait is None else await task.result(timeout=wait)
 
     task, result = run_with(where, work)

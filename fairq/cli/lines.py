@@ -38,7 +38,7 @@ T = TypeVar("T")
 MAX_LINE_BYTES = 64 << 20
 FRAME_TASKS = MAX_BATCH // SPECIAL_PLACES
 _FRAME_BYTES, _TASK_BYTES = 48_000, 256  # a frame of so many bytes is sent whole, whatever the server's settings are
-_GROUP_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 _ROOM_MS = 1000  # wait for room if the server does not say how long
 
 
@@ -110,23 +110,23 @@ def bytes_of(tasks: Iterable[NewTask]) -> int:
     return sum(len(task.payload) + _TASK_BYTES for task in tasks)
 
 
-def _grouped(lines: Iterable[LineT]) -> Iterator[list[LineT]]:
+def _chunks(lines: Iterable[LineT]) -> Iterator[list[LineT]]:
     """Gather lines that go into the store together: those of a frame. Lines before a bad one come before its error."""
-    group: list[LineT] = []
+    chunk: list[LineT] = []
     tasks = size = 0
     try:
         for line in lines:
-            group.append(line)
+            chunk.append(line)
             tasks, size = tasks + len(line.tasks), size + bytes_of(line.tasks)
-            if tasks >= FRAME_TASKS or size >= _GROUP_BYTES:
-                yield group
-                group, tasks, size = [], 0, 0
+            if tasks >= FRAME_TASKS or size >= _CHUNK_BYTES:
+                yield chunk
+                chunk, tasks, size = [], 0, 0
     except BadRequest:
-        if group:
-            yield group
+        if chunk:
+            yield chunk
         raise
-    if group:
-        yield group
+    if chunk:
+        yield chunk
 
 
 def _frames(tasks: Sequence[NewTask]) -> Iterator[Sequence[NewTask]]:
@@ -152,7 +152,7 @@ async def with_room(call: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _wait_for_room(error: QuotaExceeded) -> None:
-    if error.field == "queues":
+    if error.field in ("queues", "max_tenants"):
         raise error  # waiting does not help
     await trio.sleep((error.retry_in_ms or _ROOM_MS) / 1000)
 
@@ -173,13 +173,13 @@ async def add(client: Client, queue: str, tasks: Sequence[NewTask]) -> None:
 async def store_lines(
     lines: Iterable[LineT], total: int, title: str, id: str, store: Callable[[list[LineT]], Awaitable[None]]
 ) -> None:
-    """Store lines, group by group, and show how far it is, in lines; if it ends early, say how to continue."""
+    """Store lines, chunk by chunk, and show how far it is, in lines; if it ends early, say how to continue."""
     pace, added = Pace(), 0
     try:
         with meter(title) as show:
-            for group in _grouped(lines):
-                await store(group)
-                added, number = added + len(group), group[-1].number
+            for chunk in _chunks(lines):
+                await store(chunk)
+                added, number = added + len(chunk), chunk[-1].number
                 of = f" of {total:,}" if total else ""
                 show(f"{number:,}{of} lines{pace.left(number, total)}", number, total)
     except BaseException:
@@ -228,8 +228,8 @@ async def enqueue_lines(
             task = NewTask(f"{batch.id}-{number}", _payload_of(line, number, as_json=as_json), *values)
             return Line(number, [task._replace(dedupe_key=hash_payload(task.payload)) if is_keyed else task])
 
-        async def store(group: list[Line]) -> None:
-            await add(client, queue, [task for line in group for task in line.tasks])
+        async def store(chunk: list[Line]) -> None:
+            await add(client, queue, [task for line in chunk for task in line.tasks])
 
         known = 0 if id is None or is_keyed else (await batch.state()).total  # duplicates are not counted
         unknown = (read(number, line) for number, line in islice(lines, known, None))

@@ -11,14 +11,13 @@ from attrs import frozen
 from cyclopts import Parameter
 
 from fairq.cli.output import configure_logging
+from fairq.client.defaults import DEFAULT_URL, split_urls
 from fairq.errors import SettingsError
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient
 
 T = TypeVar("T")
-
-DEFAULT_URL = "ws://127.0.0.1:7700"
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), help="Print JSON, for scripts.")]
 
@@ -28,11 +27,6 @@ Url = Annotated[
     Parameter(env_var="FAIRQ_URL", help=f"URL of the server; commas separate several [default: {DEFAULT_URL}]."),
 ]
 Token = Annotated[str | None, Parameter(env_var="FAIRQ_TOKEN", help="Token; the variable is safer than the option.")]
-
-
-def split_urls(url: str | None) -> list[str]:
-    """Split comma-separated URLs; returns the default one if there are none."""
-    return [one.strip() for one in (url or DEFAULT_URL).split(",") if one.strip()]
 
 
 @Parameter(name="*")

@@ -103,7 +103,7 @@ def _run(work: Callable[[Registry], Awaitable[Any]], server: Server | None, plac
 
 @tokens.command
 def create(
-    role: Literal["tenant", "worker", "operator"],
+    role: Literal["tenant", "producer", "worker", "operator"],
     *,
     tenant: str | None = None,
     queue: list[str] | None = None,
@@ -116,9 +116,9 @@ def create(
     Parameters
     ----------
     role
-        What the token allows: enqueue for one tenant, work, or operate.
+        What the token allows: enqueue for one tenant, enqueue for many tenants, work, or operate.
     tenant
-        Tenant of the token; required for role tenant.
+        Tenant of the token, required for role tenant; for role producer a pattern such as 'acme*' (default: all).
     queue
         Queue the token is limited to; repeatable (default: all queues).
     """

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from fairq.errors import SettingsError
-from fairq.model.checks import check_name
+from fairq.model.checks import check_tenant
 from fairq.webhook.secrets import VARIABLE, load_signer
 from fairq.webhook.signature import write_secret
 
@@ -30,5 +30,5 @@ def webhook_secret(tenant: str | None = None, /, *, secret_file: Path | None = N
     signer = load_signer(secret_file, os.environ, is_per_tenant=True)
     if signer is None:
         raise SettingsError(f"missing secret of the worker: set {VARIABLE} or --secret-file", field="secret")
-    for secret in signer.secrets_of(check_name(tenant, "tenant")):
+    for secret in signer.secrets_of(check_tenant(tenant)):
         print(write_secret(secret))

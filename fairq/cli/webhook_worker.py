@@ -9,9 +9,10 @@ from typing import Annotated
 import trio
 from cyclopts import Parameter
 
-from fairq.cli.options import DEFAULT_URL, Token, split_urls
+from fairq.cli.options import Token
 from fairq.cli.output import configure_logging
 from fairq.cli.worker import work_until_stopped
+from fairq.client.defaults import DEFAULT_URL, split_urls
 from fairq.errors import SettingsError
 from fairq.model.checks import check_int
 from fairq.wire.messages import MAX_CREDIT
@@ -19,7 +20,7 @@ from fairq.wire.messages import MAX_CREDIT
 
 def webhook_worker(
     *queues: str,
-    url: str,
+    url: str | None = None,
     allow_host: list[str] | None = None,
     allow_private: list[str] | None = None,
     plaintext: bool = False,
@@ -36,19 +37,20 @@ def webhook_worker(
     log_level: str = "info",
     log_json: bool = False,
 ) -> None:
-    """Post the tasks of queues to a URL, until SIGTERM or ctrl-C.
+    """Post the tasks of queues to their webhooks (`fairq webhooks`), or to one URL, until SIGTERM or ctrl-C.
 
     A 2xx answer is a success, and its body the result; 410 makes a dead letter; any other answer is retried. Requests
-    are signed with the secrets in FAIRQ_WEBHOOK_SECRET or in --secret-file, the newest first.
+    are signed with the secrets in FAIRQ_WEBHOOK_SECRET or in --secret-file, the newest first, or with the webhook's.
+    Webhooks are read twice a second: changes need no restart.
 
     Parameters
     ----------
     queues
         Queues to work for.
     url
-        URL to post tasks to; {tenant} in it stands for the tenant's name.
+        URL to post all tasks to; {tenant} in it stands for the tenant's name (default: the queues' webhooks).
     allow_host
-        Host that may be posted to, or *.name for all hosts below it; repeatable (default: the URL's).
+        Host that may be posted to, or *.name for all hosts below it; repeatable (default: those of the URLs).
     allow_private
         Network or address that may be posted to although it is not public, such as 10.1.0.0/16; repeatable.
     plaintext
@@ -60,13 +62,13 @@ def webhook_worker(
     timeout
         Seconds for one request, from the host's lookup to the end of the answer.
     concurrency
-        Tasks at once.
+        Tasks at once; of webhooks: in each queue.
     per_host
         Tasks at once for one host (default: as --concurrency).
     max_response
         Bytes of an answer kept as the result; a longer answer gives no result.
     name
-        Name of this worker (default: machine and process).
+        Name of this worker (default: machine and process); for several queues' webhooks, a part of it.
     grace
         Seconds that running tasks get to finish at a stop; a second signal ends the worker at once.
     server
@@ -76,34 +78,27 @@ def webhook_worker(
     log_json
         Log JSON lines.
     """
-    from fairq.client.worker import Worker, default_name
     from fairq.webhook.addresses import AddressRules
-    from fairq.webhook.deliverer import Delivery, open_deliverer
-    from fairq.webhook.network import CheckedNetwork
+    from fairq.webhook.deliverer import Delivery
+    from fairq.webhook.registrations import Policy
     from fairq.webhook.secrets import VARIABLE, load_signer
-    from fairq.webhook.urls import UrlTemplate
+    from fairq.webhook.service import Asked, open_service, open_worker
 
     configure_logging(log_level, as_json=log_json)
     if not queues:
         raise SettingsError("missing queues: name at least one", field="queues")
     if not token:
         raise SettingsError("missing token: set --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
-    rules = AddressRules.parse(allow_private or ())
-    template = UrlTemplate.parse(url, allow_host or (), plaintext=plaintext)
-    template.check_address(rules)
-    signer = load_signer(secret_file, os.environ, is_per_tenant=template.is_per_tenant)
-    if signer is None and not unsigned:
-        raise SettingsError(f"missing secret: set {VARIABLE} or --secret-file, or use --unsigned", field="secret")
+    signer = load_signer(secret_file, os.environ, is_per_tenant=False)
     if signer is not None and unsigned:
         raise SettingsError(f"give --unsigned or a secret ({VARIABLE}, --secret-file), not both", field="secret")
     check_int(concurrency, "concurrency", 1, MAX_CREDIT)
-    delivery = Delivery(template, signer, timeout, concurrency if per_host is None else per_host, max_response).check()
-    app = Worker(split_urls(server), token, concurrency, name or default_name())
+    policy = Policy(AddressRules.parse(allow_private or ()), allow_host or (), plaintext, signer, unsigned)
+    delivery = Delivery(timeout, concurrency if per_host is None else per_host, max_response).check()
+    asked = Asked(queues, policy, delivery, split_urls(server), token, concurrency, name)
 
     async def main() -> None:
-        async with open_deliverer(delivery, CheckedNetwork(rules)) as deliverer:
-            for queue in queues:
-                app.task(queue)(deliverer.deliver)
+        async with open_service(asked) if url is None else open_worker(asked, url) as app:
             await work_until_stopped(app, grace)
 
     trio.run(main)

@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import trio
 from cyclopts import Parameter
 
-from fairq.cli.options import Token, Url, split_urls
+from fairq.cli.options import Token, Url
 from fairq.cli.output import configure_logging
+from fairq.client.defaults import split_urls
 from fairq.errors import BadRequest, SettingsError
 from fairq.model.checks import check_weight
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from math import inf
 from typing import Any, Unpack
 
-import trio
+import anyio
 from attrs import field, frozen
 
 from fairq.client import verbs
@@ -14,6 +14,7 @@ from fairq.client.options import TaskOptions
 from fairq.client.tasks import EnqueuedTask, Requests
 from fairq.errors import NotYet
 from fairq.model.batches import BatchState
+from fairq.model.checks import bare_id, owner_of
 
 
 @frozen
@@ -28,9 +29,8 @@ class Batch:
         self, payload: Any, *, id: str | None = None, timeout: float | None = None, **options: Unpack[TaskOptions]
     ) -> EnqueuedTask:
         """Add one task, as `Client.enqueue` does. Raises: BatchClosed, NotFound, and what that raises."""
-        options["batch"] = self.id
         ids = None if id is None else [id]
-        return (await self._client.enqueue_many(self.queue, [payload], ids=ids, timeout=timeout, **options))[0]
+        return (await self.add_many([payload], ids=ids, timeout=timeout, **options))[0]
 
     async def add_many(
         self,
@@ -41,8 +41,9 @@ class Batch:
         **options: Unpack[TaskOptions],
     ) -> list[EnqueuedTask]:
         """Add many tasks, as `Client.enqueue_many` does."""
-        options["batch"] = self.id
-        return list(await self._client.enqueue_many(self.queue, payloads, ids=ids, timeout=timeout, **options))
+        options["batch"], tenant = bare_id(self.id), owner_of(self.id) or None  # in a producer's full id
+        enqueue = self._client.enqueue_many
+        return list(await enqueue(self.queue, payloads, ids=ids, tenant=tenant, timeout=timeout, **options))
 
     async def close(self, *, timeout: float | None = None) -> None:
         """Add no more: when all its tasks have ended, the batch is complete."""
@@ -62,15 +63,15 @@ class Batch:
         Goes on across reconnects. Raises: as `wait`.
         """
         asked, wait_s = verbs.batch(self.queue, self.id), 0.0
-        deadline = inf if timeout is None else trio.current_time() + timeout
+        deadline = inf if timeout is None else anyio.current_time() + timeout
         while True:
-            left_s = max(0.0, deadline - trio.current_time())
+            left_s = max(0.0, deadline - anyio.current_time())
             state = await self._client.ask_until(asked, left_s, lambda _: True, wait_s)
             assert state is not None  # any reply is enough
             yield state
             if state.state == "complete":
                 return
-            if trio.current_time() >= deadline:
+            if anyio.current_time() >= deadline:
                 raise self._not_yet()
             wait_s = every
 

@@ -1,4 +1,4 @@
-"""The SDK for those who enqueue, and for operators, on trio."""
+"""The SDK for those who enqueue, and for operators, under asyncio and trio."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from datetime import datetime
 from math import isnan
 from typing import Any, TypeVar, Unpack
 
-import trio
 import uuid_utils
 from attrs import define, evolve
 
@@ -18,19 +17,29 @@ from fairq.client.batch import Batch
 from fairq.client.dead_letters import DeadLetters
 from fairq.client.driver import Driver
 from fairq.client.events import EventStream
-from fairq.client.options import TaskOptions, UnnamedTaskOptions, pack_options
+from fairq.client.options import TaskOptions, UnnamedTaskOptions, full_ids, pack_options
+from fairq.client.runtime import background
 from fairq.client.tasks import EnqueuedTask
 from fairq.client.verbs import Ask, encode_payload, hash_payload
 from fairq.errors import BadRequest, FairqError
 from fairq.model.batches import BatchStage, BatchState
-from fairq.model.checks import MAX_BATCH, check_batch_id, check_name, check_task_id
+from fairq.model.checks import (
+    MAX_BATCH,
+    check_any_id,
+    check_batch_id,
+    check_known_batch,
+    check_name,
+    check_task_id,
+    check_tenant,
+    full_id,
+    owner_of,
+)
 from fairq.model.events import EventPage
 from fairq.model.purges import Purge
 from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import NewTask, TaskState, WaitingTask
 from fairq.model.waiting import Why
-from fairq.scopes import background
-from fairq.wire.calls import RETRYABLE
+from fairq.wire.calls import RETRYABLE, Call
 from fairq.wire.client_session import ClientSession
 from fairq.wire.waits import ANSWER_S, WAIT_MS
 
@@ -60,7 +69,7 @@ class Client:
         seconds = self.timeout if timeout is None else timeout
         if isnan(seconds):
             raise BadRequest("timeout must be a number of seconds, not nan", field="timeout")
-        return trio.current_time() + seconds
+        return self._driver.now() + seconds
 
     async def enqueue(
         self,
@@ -68,15 +77,17 @@ class Client:
         payload: Any,
         *,
         id: str | None = None,
+        tenant: str | None = None,
         timeout: float | None = None,
         **options: Unpack[TaskOptions],
     ) -> EnqueuedTask:
         """Enqueue one task; it is durable when this returns. `id`: yours, if repeating the call must make no second.
 
-        Raises: BadRequest, TooLarge, StoreFull, Unavailable, OutcomeUnknown.
+        `tenant`: whose, for producers; the task's id is then its full one, `<tenant>/<id>`.
+        Raises: BadRequest, TooLarge, QuotaExceeded, StoreFull, Unavailable, OutcomeUnknown.
         """
         ids = None if id is None else [id]
-        return (await self.enqueue_many(queue, [payload], ids=ids, timeout=timeout, **options))[0]
+        return (await self.enqueue_many(queue, [payload], ids=ids, tenant=tenant, timeout=timeout, **options))[0]
 
     async def enqueue_many(
         self,
@@ -84,12 +95,15 @@ class Client:
         payloads: Iterable[Any],
         *,
         ids: Sequence[str] | None = None,
+        tenant: str | Sequence[str] | None = None,
         timeout: float | None = None,
         **options: Unpack[TaskOptions],
     ) -> list[EnqueuedTask]:
         """Enqueue many tasks, as `enqueue` does one; any number, sent in frames of up to 500.
 
-        Not atomic: on an error some may have been taken; repeat the call with the same `ids`.
+        Not atomic: on an error some may have been taken; repeat the call with the same `ids`. `tenant`, for producers:
+        whose they all are, or one for each payload. If some tenants are refused, the others' tasks are enqueued, and
+        then the first refusal is raised: it has all `refusals` by tenant, and the tasks that were `taken`.
         """
         check_name(queue, "queue")
         values = pack_options(options) if options else ()
@@ -102,6 +116,8 @@ class Client:
         else:
             for id in ids:
                 check_task_id(id)
+        if tenant is not None:
+            ids = full_ids(ids, tenant)
         if not texts:
             return []
         tasks = [NewTask(id, text, *values) for id, text in zip(ids, texts, strict=True)]
@@ -116,7 +132,12 @@ class Client:
 
         They are not checked here; the server refuses the frame of one that breaks a rule.
         """
-        outcomes = await self._driver.wait(self._driver.session.enqueue(queue, tasks, self._deadline(timeout)))
+        if owner_of(tasks[0].id):
+            return await self._enqueue_for_tenants(queue, tasks, self._deadline(timeout))
+        return await self._enqueued(queue, tasks, self._driver.session.enqueue(queue, tasks, self._deadline(timeout)))
+
+    async def _enqueued(self, queue: str, tasks: Sequence[NewTask], call: Call) -> list[EnqueuedTask]:
+        outcomes = await self._driver.wait(call)
         if "expired" in outcomes:
             raise BadRequest(
                 "not enqueued: the task would expire before it may start; expires_after_start counts from the start",
@@ -126,6 +147,33 @@ class Client:
             EnqueuedTask(task.id, queue, False, self) if outcome == "ok" else _enqueued(task.id, queue, outcome, self)
             for task, outcome in zip(tasks, outcomes, strict=True)
         ]
+
+    async def _enqueue_for_tenants(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> list[EnqueuedTask]:
+        """Enqueue tasks with full ids: a call for each tenant, which share frames. Raises: the first refusal."""
+        by_tenant: dict[str, list[int]] = {}
+        for n, task in enumerate(tasks):
+            by_tenant.setdefault(owner_of(task.id), []).append(n)
+        send = self._driver.session.enqueue
+        calls = {tenant: send(queue, [tasks[n] for n in of], deadline) for tenant, of in by_tenant.items()}
+        told = {tenant: call.result for tenant, call in calls.items()}  # filled also by a call that fails later
+        taken: list[EnqueuedTask | None] = [None] * len(tasks)
+        refusals: dict[str, FairqError] = {}
+        for tenant, call in calls.items():
+            some = [tasks[n] for n in by_tenant[tenant]]
+            try:
+                done: Sequence[EnqueuedTask | None] = await self._enqueued(queue, some, call)
+            except FairqError as error:
+                refusals[tenant] = error
+                done = [
+                    _enqueued(task.id, queue, outcome, self) if outcome not in (None, "expired") else None
+                    for task, outcome in zip(some, told[tenant], strict=True)
+                ]
+            for n, each in zip(by_tenant[tenant], done, strict=True):
+                taken[n] = each
+        for tenant, refusal in refusals.items():
+            refusal.tenant, refusal.refusals, refusal.taken = tenant, refusals, taken
+            raise refusal
+        return [task for task in taken if task is not None]
 
     async def tasks(self, queue: str, ids: Sequence[str], *, timeout: float | None = None) -> list[TaskState]:
         """Ask what is known of tasks."""
@@ -168,6 +216,7 @@ class Client:
         queue: str,
         *,
         id: str | None = None,
+        tenant: str | None = None,
         max_running: int = 0,
         on_complete: Any = None,
         on_success: Any = None,
@@ -179,16 +228,19 @@ class Client:
 
         The others are payloads of tasks that are enqueued once: when it is complete, when all its tasks were done, and
         when the first of them is dead. `id`: yours, if repeating the call must open no second one. `events`: that it is
-        complete is told in the feed; its tasks ask for themselves.
+        complete is told in the feed; its tasks ask for themselves. `tenant`: whose, for producers; the batch's id is
+        then its full one.
         """
         id = check_batch_id(str(uuid_utils.uuid7()) if id is None else id)
+        if tenant is not None:
+            id = full_id(check_tenant(tenant), id)
         callbacks = {"on_complete": on_complete, "on_success": on_success, "on_death": on_death}
         await self.ask(verbs.open_batch(queue, id, max_running, callbacks, events), timeout=timeout)
         return Batch(id, queue, self)
 
     def batch(self, queue: str, id: str) -> Batch:
         """Name a batch that was opened before."""
-        return Batch(check_batch_id(id), check_name(queue, "queue"), self)
+        return Batch(check_known_batch(id), check_name(queue, "queue"), self)
 
     async def batches(
         self, queue: str, *, tenant: str | None = None, state: BatchStage | None = None
@@ -237,8 +289,9 @@ class Client:
 
     async def wait_task(self, queue: str, id: str, timeout: float | None) -> dict[str, Any]:
         """Wait until a task has ended, across reconnects; returns its row of `wait_tasks`. Raises: NotYet."""
+        self._driver.now()  # checks the event loop
         deadline = float("inf") if timeout is None else self._deadline(timeout)
-        call = self._driver.session.wait_task(check_name(queue, "queue"), check_task_id(id), deadline)
+        call = self._driver.session.wait_task(check_name(queue, "queue"), check_any_id(id), deadline)
         row: dict[str, Any] = await self._driver.wait(call)
         return row
 
@@ -251,17 +304,17 @@ class Client:
         """
         deadline = float("inf") if timeout is None else self._deadline(timeout)
         while True:
-            this_s = max(0.0, min(wait_s, deadline - trio.current_time()))
+            this_s = max(0.0, min(wait_s, deadline - self._driver.now()))
             asked = evolve(ask, body={**ask.body, "timeout_ms": round(this_s * 1000)})
             try:
                 reply = await self.ask(asked, timeout=this_s + ANSWER_S)
             except FairqError as error:
-                if error.code not in RETRYABLE or trio.current_time() >= deadline:
+                if error.code not in RETRYABLE or self._driver.now() >= deadline:
                     raise
                 continue
             if is_enough(reply):
                 return reply
-            if trio.current_time() >= deadline:
+            if self._driver.now() >= deadline:
                 return None
 
     async def cancel_all(
@@ -297,18 +350,10 @@ class Client:
         timeout: float | None = None,
     ) -> AsyncGenerator[Purge, None]:
         """Do what `cancel_all` does, and tell after each step how far it is, in all; `dry_run`: only count."""
-        so_far = Purge("", 0, 0, 0, 0)
+        so_far = Purge()
         while True:
-            step = await self.ask(
-                verbs.cancel_all(queue, tenant, older_than, error, dry_run, so_far.cursor), timeout=timeout
-            )
-            so_far = Purge(
-                step.cursor,
-                so_far.found + step.found,
-                so_far.cancelled + step.cancelled,
-                so_far.looked + step.looked,
-                step.waiting,
-            )
+            step = verbs.cancel_all(queue, tenant, older_than, error, dry_run, so_far.cursor)
+            so_far = so_far.plus(await self.ask(step, timeout=timeout))
             yield so_far
             if not so_far.cursor:
                 return
@@ -396,12 +441,19 @@ class Client:
 
 @asynccontextmanager
 async def open_client(
-    url: str | Sequence[str], *, token: str, tls: ssl.SSLContext | None = None, timeout: float = DEFAULT_TIMEOUT
+    url: str | Sequence[str] | None = None,
+    *,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> AsyncIterator[Client]:
     """Open a client for the URL of a server (or several of servers on one store), while the context lasts.
 
-    It connects in the background, again and again. Raises: SettingsError for an invalid URL; Unauthorized or
-    Forbidden when the server will not have the token.
+    It runs under asyncio and trio, in the event loop that it is opened in, and connects in the background, again and
+    again. URL and token are those of FAIRQ_URL and FAIRQ_TOKEN unless they are given.
+
+    Raises: SettingsError for an invalid URL or no token; Unauthorized or Forbidden when the server will not have the
+    token; RuntimeError outside an event loop.
     """
     driver = Driver.to(url, token, ClientSession(), tls)
     async with background(driver.run):

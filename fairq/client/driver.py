@@ -1,4 +1,4 @@
-"""The trio driver of a client session: connects, feeds the session, sends what it hands out, connects again."""
+"""The driver of a client session: connects, feeds the session, sends what it hands out, connects again."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+import anyio
 import structlog
-import trio
 from attrs import define, field
 
-from fairq.errors import BadFrame, FairqError, Forbidden, SettingsError, Superseded, Unauthorized
-from fairq.transport import Disconnected, Target, Transport, check_token, dial
+from fairq.client.defaults import choose_token, choose_urls
+from fairq.client.dial import Target, check_token, dial
+from fairq.client.link import Link
+from fairq.client.runtime import Event, Runtime, current_runtime
+from fairq.errors import BadFrame, FairqError, Forbidden, Superseded, Unauthorized
 from fairq.wire.beside import Message
 from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
 from fairq.wire.messages import CLOSE_SUPERSEDED
+from fairq.wire.websocket import Disconnected
 
 log = structlog.get_logger("fairq.client")
 
@@ -36,28 +40,40 @@ class Driver(Generic[S]):
     token: str
     handle: Callable[[Any], None] = lambda _: None
     on_change: Callable[[], None] = lambda: None
-    _woken: trio.Event = field(factory=trio.Event, init=False)
+    runtime: Runtime = field(factory=current_runtime, init=False)
+    _woken: Event = field(init=False)
     _pumps_at: float = field(default=0.0, init=False)  # until then the pump sleeps, unless it is woken
-    _transport: Transport | None = field(default=None, init=False)
-    _connection: trio.CancelScope = field(factory=trio.CancelScope, init=False)
+    _link: Link | None = field(default=None, init=False)
+    _connection: anyio.CancelScope = field(factory=anyio.CancelScope, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._woken = self.runtime.make_event()
 
     @classmethod
-    def to(cls, urls: str | Sequence[str], token: str, session: S, tls: ssl.SSLContext | None = None) -> Driver[S]:
-        """Make a driver for the URL of a server, or several of servers on one store. Raises: SettingsError."""
-        targets = [Target.parse(url, tls) for url in ([urls] if isinstance(urls, str) else urls)]
-        if not targets:
-            raise SettingsError("give the URL of at least one server", field="url")
-        return cls(session, random.sample(targets, len(targets)), check_token(token))
+    def to(
+        cls, urls: str | Sequence[str] | None, token: str | None, session: S, tls: ssl.SSLContext | None = None
+    ) -> Driver[S]:
+        """Make a driver for the URL of a server, or several of servers on one store. None: as the environment says.
+
+        Raises: SettingsError; RuntimeError outside an event loop.
+        """
+        targets = [Target.parse(url, tls) for url in choose_urls(urls)]
+        return cls(session, random.sample(targets, len(targets)), check_token(choose_token(token)))
 
     @property
     def is_connected(self) -> bool:
         """Whether a connection stands."""
-        return self._transport is not None
+        return self._link is not None
+
+    def now(self) -> float:
+        """Return the time. Raises: RuntimeError in another event loop than the one it was opened in."""
+        self.runtime.check()
+        return self.runtime.current_time()
 
     def wake_writer(self) -> None:
         """Have what the session holds sent, at the end of the scheduler's turn."""
-        if self._transport:
-            self._transport.wake_writer()
+        if self._link:
+            self._link.wake_writer()
         if self.session.deadline() < self._pumps_at:
             self._wake()
 
@@ -67,9 +83,9 @@ class Driver(Generic[S]):
     async def wait(self, call: Call) -> Any:
         """Wait for a call; returns its result. Cancelled: it may still be carried out. Raises: its error."""
         if call.is_done:
-            await trio.lowlevel.checkpoint()
+            await self.runtime.checkpoint()
         else:
-            done = trio.Event()
+            done = self.runtime.make_event()
             call.wake = done.set
             self.wake_writer()
             try:
@@ -83,10 +99,10 @@ class Driver(Generic[S]):
     async def run(self) -> None:
         """Stay connected until cancelled, or until the server says what time does not mend (`session.fatal`)."""
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._pump)
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._pump)
                 await self._keep_connected()
-                nursery.cancel_scope.cancel()
+                group.cancel_scope.cancel()
         finally:
             self.session.close()
 
@@ -96,63 +112,63 @@ class Driver(Generic[S]):
             target = self.targets[attempt % len(self.targets)]
             attempt += 1
             try:
-                async with dial(target, self.token) as transport:
-                    await self._converse(transport)
+                async with dial(target, self.token, self.runtime) as link:
+                    await self._converse(link)
                 log.info("disconnected", url=target.url)
             except (Unauthorized, Forbidden) as error:
                 self.session.fatal = error
             except FairqError as error:
                 self.session.trouble = error.message
                 log.info("cannot connect", url=target.url, error=error.message)
-            self.session.disconnected(trio.current_time())
+            self.session.disconnected(self.runtime.current_time())
             self.on_change()
-            await trio.sleep_until(self.session.reconnect_at)
+            await anyio.sleep_until(self.session.reconnect_at)
 
-    async def _converse(self, transport: Transport) -> None:
+    async def _converse(self, link: Link) -> None:
         """Take in what comes until the connection ends; `_pump` may end it too."""
-        self._transport, transport.source, transport.stuck = transport, self._outgoing, self._wake
-        self.session.connected(trio.current_time())
+        self._link, link.source, link.stuck = link, self._outgoing, self._wake
+        self.session.connected(self.runtime.current_time())
         self._woken.set()  # there are deadlines now
         try:
-            with trio.CancelScope() as self._connection:
+            with anyio.CancelScope() as self._connection:
                 while not self.session.fatal:
-                    frame = self.session.receive(await transport.receive(), trio.current_time())
+                    frame = self.session.receive(await link.receive(), self.runtime.current_time())
                     if frame is not None:
                         self.handle(frame)
                     self.on_change()
                     if self.session.has_outgoing or self.session.deadline() < self._pumps_at:
                         self.wake_writer()
         except Disconnected as error:
-            log.debug("connection ended", url=transport.remote, error=str(error))
+            log.debug("connection ended", url=link.remote, error=str(error))
             if error.code == CLOSE_SUPERSEDED:
                 self.session.fatal = Superseded("another worker attached under this name; each needs a name of its own")
         except BadFrame as error:
-            log.debug("connection ended", url=transport.remote, error=str(error))
+            log.debug("connection ended", url=link.remote, error=str(error))
         finally:
-            self._transport = None
+            self._link = None
 
     def _outgoing(self) -> Sequence[Message]:
-        return self.session.outgoing(trio.current_time())
+        return self.session.outgoing(self.runtime.current_time())
 
     async def _pump(self) -> None:
         """Send what the socket did not take at once, and keep the session's deadlines, connected or not."""
         while True:
-            now = trio.current_time()
-            if self._transport:
-                self.session.heard(self._transport.progressed_at)
+            now = self.runtime.current_time()
+            if self._link:
+                self.session.heard(self._link.progressed_at)
             if now >= self.session.deadline():
                 self.session.expire(now)
                 self.on_change()
-            if transport := self._transport:
+            if link := self._link:
                 try:
-                    if await transport.flush():
-                        self.session.last_sent_at = trio.current_time()
+                    if await link.flush():
+                        self.session.last_sent_at = self.runtime.current_time()
                 except Disconnected:
                     self._connection.cancel()
                 if self.session.is_timed_out:
-                    log.warning("the server is silent; connecting again", url=transport.remote)
+                    log.warning("the server is silent; connecting again", url=link.remote)
                     self._connection.cancel()
             self._pumps_at = self.session.deadline()
-            with trio.move_on_at(self._pumps_at):
+            with anyio.CancelScope(deadline=self._pumps_at):
                 await self._woken.wait()
-            self._woken = trio.Event()
+            self._woken = self.runtime.make_event()

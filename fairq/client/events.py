@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator
 
-import trio
+import anyio
 from attrs import define, field
 
 from fairq.client import verbs
@@ -29,7 +29,7 @@ class EventStream(AsyncIterator[Event]):
     async def __anext__(self) -> Event:
         """Wait for the next event, across reconnects. Raises: TooOld, BadRequest, and what ends the client."""
         if self._read:
-            await trio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
         else:
             asked = verbs.events(self.queue, self.after, self.tenant)
             page = await self._client.ask_until(asked, None, lambda page: bool(page.events))

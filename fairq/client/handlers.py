@@ -5,6 +5,7 @@ The worker runs them for the service, `fairq.testing` runs them in memory; both 
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -12,10 +13,11 @@ from inspect import iscoroutinefunction
 from traceback import format_exception
 from typing import Any
 
+import anyio
 import structlog
-import trio
 from attrs import field, frozen
 
+from fairq.client.runtime import is_cancelled
 from fairq.client.threads import Threads
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, TooLarge
@@ -27,14 +29,26 @@ from fairq.wire.messages import PushedTask
 log = structlog.get_logger("fairq.worker")
 
 
+def _checked_delay(delay: float) -> float:
+    if 0 <= delay * 1000 <= MAX_SPAN_MS:
+        return delay
+    raise BadRequest("delay must be 0 or more seconds, and at most 400 days", field="delay")
+
+
 class Retry(Exception):
     """Raised by a handler: try this task again, after `delay` seconds (none: the queue's backoff)."""
 
     def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
         super().__init__(reason)
-        if delay is not None and not 0 <= delay * 1000 <= MAX_SPAN_MS:
-            raise BadRequest("delay must be 0 or more seconds, and at most 400 days", field="delay")
-        self.delay = delay
+        self.delay = None if delay is None else _checked_delay(delay)
+
+
+class Postpone(Exception):
+    """Raised by a handler: try this task again after `delay` seconds, and do not count this attempt."""
+
+    def __init__(self, reason: str = "", *, delay: float) -> None:
+        super().__init__(reason)
+        self.delay = _checked_delay(delay)
 
 
 class Reject(Exception):
@@ -63,15 +77,16 @@ class Task:
     expires_at_ms: int | None = None
     wants_result: bool = False  # what the handler returns is kept; a dead letter if it is no JSON, or over 256 KiB
     name: str = ""  # what kind of task it is, as its caller named it
+    webhook: str = ""  # the id of the webhook that it is for
     _report: Callable[[float, str], None] = field(default=lambda *_: None, repr=False, eq=False)
 
     async def progress(self, fraction: float, text: str = "") -> None:
         """Say how far the handler has come, 0 to 1; `EnqueuedTask.state` tells it while the handler runs.
 
-        As often as you like: at most once a second the newest is sent. From a thread: `trio.from_thread.run`.
+        As often as you like: at most once a second the newest is sent. From a thread: `anyio.from_thread.run`.
         """
         self._report(check_fraction(fraction), check_progress_text(text))
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
 
     @property
     def is_last_attempt(self) -> bool:
@@ -119,6 +134,8 @@ def settlement_of(task: PushedTask, error: BaseException | None, result: bytes =
         case Retry(delay=delay):
             delay_ms = None if delay is None else round(delay * 1000)
             return Settlement("nack", task.id, task.lease, delay_ms, str(error)[:MAX_ERROR_CHARS])
+        case Postpone(delay=delay):
+            return Settlement("postpone", task.id, task.lease, round(delay * 1000), str(error)[:MAX_ERROR_CHARS])
         case Reject():
             return Settlement("reject", task.id, task.lease, None, str(error)[:MAX_ERROR_CHARS])
         case _:
@@ -126,7 +143,9 @@ def settlement_of(task: PushedTask, error: BaseException | None, result: bytes =
 
 
 def outcome_of(task: PushedTask, settlement: Settlement) -> str:
-    """Say what a settlement makes of its task: `done`, `retry` or `dead`."""
+    """Say what a settlement makes of its task: `done`, `retry`, `postponed` or `dead`."""
+    if settlement.action == "postpone":
+        return "postponed"
     if settlement.action == "nack" and not is_last_attempt(task.attempt, task.max_attempts):
         return "retry"
     return "done" if settlement.action == "ack" else "dead"
@@ -148,6 +167,11 @@ def _failed(error: BaseException) -> tuple[BaseException | None, BaseException |
     return error, None
 
 
+def _trace(error: BaseException) -> str:
+    """Write a traceback as text: a renderer of its own choice might show all variables."""
+    return "".join(format_exception(error))
+
+
 async def perform(
     handler: Handler, queue: str, pushed: PushedTask, threads: Threads, report: Report
 ) -> tuple[Settlement, BaseException | None]:
@@ -160,7 +184,7 @@ async def perform(
     task = Task(
         bare_id(pushed.id), queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
         pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms, pushed.wants_result, pushed.name,
-        partial(report, queue, pushed),
+        pushed.webhook, partial(report, queue, pushed),
     )  # fmt: skip
     result = b""
     error: BaseException | None = None
@@ -173,13 +197,17 @@ async def perform(
             value = await threads.run(handler.function, task)
         if task.wants_result:
             result = encode_result(task, value)
-    except (Retry, Reject) as verdict:
+    except (Retry, Postpone, Reject) as verdict:
         error = verdict
+    except CancelledError as failure:
+        if is_cancelled():
+            raise
+        error = failure  # of another task, for which the handler waited
+        log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exception=_trace(failure))
     except (Exception, SystemExit, BaseExceptionGroup) as failure:
         error, rest = _failed(failure)
         if error is not None:
-            trace = "".join(format_exception(error))  # as text: a renderer of its own choice might show all variables
-            log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exception=trace)
+            log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exception=_trace(error))
         if rest is not None:
             raise rest from None
     return settlement_of(pushed, error, result), error

@@ -7,22 +7,21 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-from attrs import define
+from attrs import define, evolve
 
 from fairq.client import verbs
-from fairq.client.batch import Batch
 from fairq.client.client import DEFAULT_TIMEOUT, Client
 from fairq.client.driver import Driver
+from fairq.client.runtime import background
 from fairq.errors import NotFound
-from fairq.model.checks import check_batch_id, check_full_id, check_name
 from fairq.model.limits import Limits
 from fairq.model.operating import Deletion, HeldLimits, QueueRow
 from fairq.model.purges import Purge
 from fairq.model.queues import Repair
 from fairq.model.tenants import TenantState
 from fairq.model.waiting import Report
+from fairq.model.webhooks import Webhook
 from fairq.model.workers import WorkerState, WorkerTasks
-from fairq.scopes import background
 from fairq.tokens import TokenRecord
 from fairq.wire.client_session import ClientSession
 
@@ -33,10 +32,6 @@ class OperatorClient(Client):
 
     Changes act at once, on what waits too. Every call may be repeated safely.
     """
-
-    def batch(self, queue: str, id: str) -> Batch:
-        """Name a batch that was opened before, by its full id."""
-        return Batch(check_full_id(id) if "/" in id else check_batch_id(id), check_name(queue, "queue"), self)
 
     async def queues(self) -> list[QueueRow]:
         """List all queues, with their counts, settings and slots."""
@@ -79,7 +74,7 @@ class OperatorClient(Client):
         """
         rows = await self.tenants(queue)
         left = sum(row.ready + row.pending + row.delayed for row in rows)
-        done = Purge("", 0, 0, 0, left)
+        done = Purge(waiting=left)
         for row in rows:
             mine = row.ready + row.pending + row.delayed
             if not mine:
@@ -87,19 +82,14 @@ class OperatorClient(Client):
             previous, left = done, left - mine
             async with aclosing(self.cancelling_all(queue, tenant=row.tenant, dry_run=dry_run)) as steps:
                 async for step in steps:
-                    done = Purge(
-                        "",
-                        previous.found + step.found,
-                        previous.cancelled + step.cancelled,
-                        previous.looked + step.looked,
-                        left + step.waiting,
-                    )
+                    done = previous.plus(evolve(step, cursor="", waiting=left + step.waiting))
                     yield done
 
     async def delete_tenant(self, queue: str, tenant: str) -> None:
         """Delete a tenant that has nothing, with its weight, limits, opening hours, pause and feed.
 
-        A task enqueued later makes it anew. Raises: NotFound, NotEmpty.
+        A task enqueued later makes it anew. Raises: NotFound, also if the answer was lost and the call was made again;
+        NotEmpty.
         """
         if not await self.ask(verbs.drop_tenant(queue, tenant)):
             raise NotFound(f"there is no tenant {tenant} in queue {queue}", field="tenant")
@@ -168,6 +158,32 @@ class OperatorClient(Client):
         """Read what a tenant's tasks waited for in the last minutes, as the server that is asked saw it."""
         return await self.ask(verbs.report(queue, tenant))
 
+    async def add_webhook(
+        self, queue: str, url: str, *, name: str = "", fan_out: bool = False, secrets: Sequence[str] = ()
+    ) -> str:
+        """Have tasks posted to a URL: all of a queue, or those of one name; returns `created`, `changed` or `same`.
+
+        `fan_out`: from now on each of these tasks is copied for it. `secrets` sign the requests, the newest first;
+        none: the worker's. Raises: BadRequest, TooLarge, StoreFull.
+        """
+        return await self.ask(verbs.add_webhook(queue, url, name, fan_out, secrets))
+
+    async def remove_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
+        """Post no more tasks to a URL; those that are for it fail. Returns whether it was registered."""
+        return await self.ask(verbs.remove_webhook(queue, url, name))
+
+    async def pause_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
+        """Let the tasks of a webhook wait; returns whether they did. Raises: NotFound."""
+        return await self.ask(verbs.pause_webhook(queue, url, name))
+
+    async def resume_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
+        """Undo `pause_webhook`; returns whether it was paused. Raises: NotFound."""
+        return await self.ask(verbs.resume_webhook(queue, url, name))
+
+    async def webhooks(self, queue: str) -> list[Webhook]:
+        """List the webhooks of a queue, the oldest first; without their secrets."""
+        return await self.ask(verbs.webhooks(queue))
+
     async def workers(self) -> list[WorkerState]:
         """List the workers that are attached to any server, up to some seconds ago."""
         return await self.ask(verbs.workers())
@@ -195,7 +211,11 @@ class OperatorClient(Client):
 
 @asynccontextmanager
 async def open_operator(
-    url: str | Sequence[str], *, token: str, tls: ssl.SSLContext | None = None, timeout: float = DEFAULT_TIMEOUT
+    url: str | Sequence[str] | None = None,
+    *,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> AsyncIterator[OperatorClient]:
     """Open an operator's client, as `fairq.open_client` opens a tenant's."""
     driver = Driver.to(url, token, ClientSession(), tls)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypedDict
@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from attrs import asdict
 
 from fairq.errors import BadRequest
-from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS
+from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS, check_tenant, full_id
 from fairq.model.dead_letters import DeadFilter
 from fairq.model.purges import WaitingFilter
 from fairq.model.schedules import MIN_EVERY_MS, SCHEDULED
@@ -75,6 +75,15 @@ def _our_names() -> Iterator[None]:
         yield
     except BadRequest as error:
         raise BadRequest(error.message.replace("_ms", ""), field=(error.field or "").removesuffix("_ms")) from None
+
+
+def full_ids(ids: Sequence[str], tenant: str | Sequence[str]) -> list[str]:
+    """Return the full ids of a producer's tasks, all of one tenant or each of its own. Raises: BadRequest."""
+    tenants = [tenant] * len(ids) if isinstance(tenant, str) else list(tenant)
+    if len(tenants) != len(ids):
+        raise BadRequest(f"{len(tenants)} tenants were given for {len(ids)} payloads", field="tenant")
+    known = {each: check_tenant(each) for each in tenants}
+    return [full_id(known[each], id) for each, id in zip(tenants, ids, strict=True)]
 
 
 def pack_options(options: TaskOptions | UnnamedTaskOptions) -> tuple[Any, ...]:

@@ -41,6 +41,7 @@ class Requests(Asks, Protocol):
         payloads: Iterable[Any],
         *,
         ids: Sequence[str] | None = None,
+        tenant: str | Sequence[str] | None = None,
         timeout: float | None = None,
         **options: Unpack[TaskOptions],
     ) -> Sequence[EnqueuedTask]:
@@ -53,6 +54,7 @@ class EnqueuedTask:
 
     `is_duplicate`: it knew the id already, or another task holds the dedupe key, and then `id` is that one's.
     `is_replaced`: a waiting task that holds the dedupe key has taken its content; `id` is that one's.
+    Producers get full ids, `<tenant>/<id>`, and name tasks by them.
     """
 
     id: str

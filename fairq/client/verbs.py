@@ -29,10 +29,11 @@ from fairq.model.checks import (
     DEFAULT_PAYLOAD_BYTES,
     MAX_BATCH,
     MAX_INLINE_BYTES,
-    check_batch_id,
     check_flag,
     check_int,
+    check_known_batch,
     check_name,
+    check_tenant,
     check_weight,
 )
 from fairq.model.dead_letters import DeadLetter, DeadPage
@@ -45,6 +46,7 @@ from fairq.model.schedules import ScheduleState, check_schedule_name
 from fairq.model.tasks import Outcome, TaskState, WaitingTask
 from fairq.model.tenants import TenantState
 from fairq.model.waiting import Report, Why
+from fairq.model.webhooks import Webhook, check_secrets, check_url, check_webhook_name
 from fairq.model.workers import WorkerState, WorkerTasks
 from fairq.tokens import TokenRecord
 
@@ -96,7 +98,7 @@ def hash_payload(payload: bytes) -> str:
 
 def _target(queue: str, tenant: str | None) -> Body:
     body: Body = {"queue": check_name(queue, "queue")}
-    return body if tenant is None else body | {"tenant": check_name(tenant, "tenant")}
+    return body if tenant is None else body | {"tenant": check_tenant(tenant)}
 
 
 # --- tasks
@@ -163,7 +165,7 @@ def open_batch(queue: str, id: str, max_running: int, callbacks: Mapping[str, An
     """Open a batch."""
     body = {
         "queue": check_name(queue, "queue"),
-        "id": check_batch_id(id),
+        "id": check_known_batch(id),
         "max_running": check_int(max_running, "max_running", 0, MAX_RUNNING),
     }
     body |= {name: orjson.Fragment(encode_payload(it)) for name, it in callbacks.items() if it is not None}
@@ -302,6 +304,41 @@ def schedules(queue: str, name: str | None, tenant: str | None, offset: int = 0)
     if name is None:
         body |= {"offset": offset, "count": MAX_BATCH}
     return Ask("schedules", body, lambda reply: [ScheduleState(**row) for row in reply["schedules"]])
+
+
+# --- webhooks
+
+
+def _webhook_body(queue: str, url: str, name: str) -> Body:
+    body: Body = {"queue": check_name(queue, "queue"), "url": check_url(url)}
+    return body | {"name": name} if check_webhook_name(name) else body
+
+
+def add_webhook(queue: str, url: str, name: str, fan_out: bool, secrets: Sequence[str]) -> Ask[str]:
+    """Register or change a webhook; reads `created`, `changed` or `same`."""
+    body = _webhook_body(queue, url, name)
+    body |= {"has_fan_out": check_flag(fan_out, "fan_out"), "secrets": check_secrets(list(secrets))}
+    return Ask("add_webhook", body, lambda reply: str(reply["outcome"]))
+
+
+def remove_webhook(queue: str, url: str, name: str) -> Ask[bool]:
+    """Forget a webhook."""
+    return Ask("remove_webhook", _webhook_body(queue, url, name), _was)
+
+
+def pause_webhook(queue: str, url: str, name: str) -> Ask[bool]:
+    """Pause a webhook."""
+    return Ask("pause_webhook", _webhook_body(queue, url, name), _was)
+
+
+def resume_webhook(queue: str, url: str, name: str) -> Ask[bool]:
+    """Resume a webhook."""
+    return Ask("resume_webhook", _webhook_body(queue, url, name), _was)
+
+
+def webhooks(queue: str) -> Ask[list[Webhook]]:
+    """List the webhooks of a queue."""
+    return Ask("webhooks", {"queue": check_name(queue, "queue")}, _read_list(Webhook, "webhooks"))
 
 
 # --- for operators

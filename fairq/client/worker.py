@@ -1,4 +1,4 @@
-"""The SDK for those who do the work, on trio.
+"""The SDK for those who do the work, under asyncio and trio.
 
 Every task runs in a task of its own, inside a cancel scope that ends when its lease is lost. What a handler returns
 or raises decides the settlement: see `settlement_of`.
@@ -14,17 +14,19 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 
+import anyio
 import structlog
-import trio
+from anyio.abc import TaskStatus
 from attrs import define, field
 
 from fairq.client.driver import Driver
 from fairq.client.handlers import Function, Handler, outcome_of, perform
+from fairq.client.runtime import Event, Lot, Runtime
 from fairq.client.threads import Threads
 from fairq.errors import BadRequest, Closed, FairqError
+from fairq.groups import ungrouped
 from fairq.model.checks import bare_id, check_int, check_name, check_weight
 from fairq.model.tasks import Settlement
-from fairq.scopes import open_plain_nursery
 from fairq.wire.calls import RETRYABLE
 from fairq.wire.messages import MAX_CREDIT, Dismiss, Idle, Push, PushedTask, Report
 from fairq.wire.worker_session import WorkerSession
@@ -51,12 +53,14 @@ class Worker:
     `name` is one for the worker to come back under: it ends older connections of that name, so that what they held is
     ready again at once; no two workers may have the same.
 
+    It runs under asyncio and trio. `url` and `token` are those of FAIRQ_URL and FAIRQ_TOKEN unless they are given.
+
     `queues` are those to work for, with their weights, if they are not all that have handlers. `log_tasks` gives each
     task a line in the log when it ends. `counts` says how they ended: `done`, `retry`, `dead`, `lost` (the lease, while
     the handler ran) or `released` (the worker was cancelled).
     """
 
-    url: str | Sequence[str] = "ws://127.0.0.1:7700"
+    url: str | Sequence[str] | None = None
     token: str = field(default="", repr=False)
     concurrency: int = 10
     name: str = field(factory=default_name)
@@ -67,11 +71,12 @@ class Worker:
     handlers: dict[str, Handler] = field(factory=dict, init=False)
     _driver: Driver[WorkerSession] = field(init=False)
     _waiting: deque[tuple[str, PushedTask]] = field(factory=deque, init=False)
-    _runners: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
-    _scopes: dict[tuple[str, str, int], trio.CancelScope] = field(factory=dict, init=False)
+    _runtime: Runtime = field(init=False)
+    _runners: Lot = field(init=False)
+    _scopes: dict[tuple[str, str, int], anyio.CancelScope] = field(factory=dict, init=False)
     _threads: Threads = field(init=False)
-    _idle: trio.Event = field(factory=trio.Event, init=False)
-    _rest: trio.Event | None = field(default=None, init=False)  # somebody waits until nothing is held
+    _idle: Event = field(init=False)
+    _rest: Event | None = field(default=None, init=False)  # somebody waits until nothing is held
     _is_stopping: bool = field(default=False, init=False)
 
     def task(self, queue: str, *, weight: float = 1.0) -> Callable[[Function], Function]:
@@ -90,7 +95,7 @@ class Worker:
 
         return register
 
-    async def run(self, *, burst: bool = False, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, burst: bool = False, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled or stopped. Cancelled: handlers are cancelled too, and their tasks given back.
 
         `burst`: stop by itself when it holds nothing and a claim on its queues finds nothing; what is delayed, also for
@@ -108,33 +113,44 @@ class Worker:
             credit=self.concurrency,
             started_at_ms=round(time.time() * 1000),
         )  # fmt: skip
-        self._driver = Driver.to(self.url, self.token, session, self.tls)
+        self._driver = Driver.to(self.url, self.token or None, session, self.tls)
+        self._runtime = self._driver.runtime
+        self._runners = self._runtime.make_lot()
         self._driver.handle, self._driver.on_change = self._take, self._on_change
         self._threads = Threads(self.concurrency, self._threads_changed)
-        self._is_stopping, self._idle = False, trio.Event()
+        self._is_stopping, self._idle = False, self._runtime.make_event()
         self._waiting.clear()
-        connection = trio.CancelScope(shield=True)  # outlives the handlers, so that their tasks can be given back
-        async with open_plain_nursery() as nursery:
-            nursery.start_soon(self._stay_connected, connection)
-            task_status.started()
-            try:
-                async with trio.open_nursery() as runners:
-                    for _ in range(self.concurrency):
-                        runners.start_soon(self._run_tasks)
-                    if burst:
-                        runners.start_soon(self._stop_when_empty)
-                    await self._idle.wait()
-                    runners.cancel_scope.cancel()
-            finally:
-                self.stop()
-                self._driver.handle = self._give_back
-                for queue, task in self._waiting:
-                    self._release(queue, task)
-                with trio.move_on_after(GIVE_BACK_S, shield=True):
-                    while self._driver.session.holding and self._driver.is_connected:
-                        self._idle = trio.Event()
-                        await self._idle.wait()
-                connection.cancel()
+        connection = anyio.CancelScope(shield=True)  # outlives the handlers, so that their tasks can be given back
+        with ungrouped():
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._stay_connected, connection)
+                task_status.started()
+                try:
+                    await self._run_until_idle(burst)
+                finally:
+                    await self._give_all_back()
+                    connection.cancel()
+
+    async def _run_until_idle(self, burst: bool) -> None:
+        """Run tasks until nothing is held and no more are taken."""
+        async with anyio.create_task_group() as runners:
+            for _ in range(self.concurrency):
+                runners.start_soon(self._run_tasks)
+            if burst:
+                runners.start_soon(self._stop_when_empty)
+            await self._idle.wait()
+            runners.cancel_scope.cancel()
+
+    async def _give_all_back(self) -> None:
+        """Give back what no handler has begun, and wait until the server knows how all the others ended."""
+        self.stop()
+        self._driver.handle = self._give_back
+        for queue, task in self._waiting:
+            self._release(queue, task)
+        with anyio.move_on_after(GIVE_BACK_S, shield=True):
+            while self._driver.session.holding and self._driver.is_connected:
+                self._idle = self._runtime.make_event()
+                await self._idle.wait()
 
     def stop(self) -> None:
         """Take no more tasks; `run` returns when those held are settled."""
@@ -163,11 +179,11 @@ class Worker:
     async def _stop_when_empty(self) -> None:
         session = self._driver.session
         while not self._is_stopping:
-            self._rest = trio.Event()
+            self._rest = self._runtime.make_event()
             self._on_change()
             await self._rest.wait()
             try:
-                call = session.request(Idle.type, {}, trio.current_time() + _ASK_S)
+                call = session.request(Idle.type, {}, self._runtime.current_time() + _ASK_S)
                 is_empty = (await self._driver.wait(call))["is_idle"]
             except FairqError as error:
                 if error.code in RETRYABLE:
@@ -178,7 +194,7 @@ class Worker:
             if is_empty and not session.holding:
                 self.stop()
 
-    async def _stay_connected(self, scope: trio.CancelScope) -> None:
+    async def _stay_connected(self, scope: anyio.CancelScope) -> None:
         try:
             with scope:
                 await self._driver.run()
@@ -242,10 +258,10 @@ class Worker:
         while tasks wait; and handlers that never wait are run in a row, without a switch for each.
         """
         while True:
-            with trio.CancelScope() as scope:
+            with anyio.CancelScope() as scope:
                 while not scope.cancel_called:  # a lost lease cancels one task, and then its runner gets a new scope
                     if self._waiting:
-                        await trio.lowlevel.checkpoint()
+                        await self._runtime.checkpoint()
                     while not self._waiting:
                         await self._runners.park()
                     for burst in range(BURST):
@@ -256,12 +272,12 @@ class Worker:
                             self._runners.unpark()
                         await self._perform(queue, task, scope)
 
-    async def _perform(self, queue: str, pushed: PushedTask, scope: trio.CancelScope) -> None:
+    async def _perform(self, queue: str, pushed: PushedTask, scope: anyio.CancelScope) -> None:
         key = (queue, pushed.id, pushed.lease)
         if not self._driver.session.holds(*key):
             return  # the lease was lost before the task began
         settlement: Settlement | None = None
-        outcome, began = "lost", trio.current_time()
+        outcome, began = "lost", self._runtime.current_time()
         self._scopes[key] = scope
         try:
             settlement, _ = await perform(self.handlers[queue], queue, pushed, self._threads, self._report)
@@ -277,5 +293,5 @@ class Worker:
                 self._driver.wake_writer()
             self.counts[outcome] += 1
             if self.log_tasks:
-                ms = round((trio.current_time() - began) * 1000, 1)
+                ms = round((self._runtime.current_time() - began) * 1000, 1)
                 log.info("task", task=bare_id(pushed.id), queue=queue, attempt=pushed.attempt, outcome=outcome, ms=ms)

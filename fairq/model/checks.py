@@ -9,21 +9,25 @@ from fairq.errors import BadRequest
 
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}\Z")
 TASK_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-FULL_ID_PATTERN = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}/[A-Za-z0-9_-]{1,64}\Z")
+KNOWN_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}(\+[0-9a-f]{8})?\Z")  # behind the plus sign: a copy's webhook
+MAX_TENANT_CHARS = 128
+TENANT_PATTERN = re.compile(rf"[A-Za-z0-9._@+-]{{1,{MAX_TENANT_CHARS}}}\Z")
+FULL_ID_PATTERN = re.compile(r"[A-Za-z0-9._@+-]{1,128}/[A-Za-z0-9_-]{1,64}(\+[0-9a-f]{8})?\Z")
 BATCH_ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,40}\Z")
-WORKER_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+MAX_WORKER_CHARS = 64
+WORKER_PATTERN = re.compile(rf"[A-Za-z0-9._-]{{1,{MAX_WORKER_CHARS}}}\Z")
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 10_000.0
 MAX_SPAN_MS = 400 * 86_400_000  # the longest duration, such as a delay
 MAX_TIME_MS = 1 << 50
 MAX_BATCH = 500  # tasks, settlements or ids in one request
 MAX_ERROR_CHARS = 2_048
-MAX_CURSOR_CHARS = 200
+MAX_CURSOR_CHARS = 300
 DEFAULT_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES = 1 << 20, 16 << 20  # the longest payload: a server's setting, and its maximum
 MAX_INLINE_BYTES = 1 << 16  # of a payload inside a frame; a longer one travels beside it
 
 
 def check_name(value: object, field: str) -> str:
-    """Return the name of a queue or tenant if it keeps the name rule. Raises: BadRequest."""
+    """Return the name of a queue if it keeps the name rule. Raises: BadRequest."""
     if isinstance(value, str) and NAME_PATTERN.match(value):
         return value
     raise BadRequest(
@@ -32,11 +36,27 @@ def check_name(value: object, field: str) -> str:
     )
 
 
+def check_tenant(value: object, field: str = "tenant") -> str:
+    """Return the name of a tenant if it keeps the rule of tenants' names. Raises: BadRequest."""
+    if isinstance(value, str) and TENANT_PATTERN.match(value):
+        return value
+    raise BadRequest(
+        f"{field} must be 1 to 128 of A-Z, a-z, 0-9, '.', '_', '-', '@', '+', not {value!r:.80}", field=field
+    )
+
+
 def check_task_id(value: object, field: str = "id") -> str:
     """Return the task id if it keeps the id rule. Raises: BadRequest."""
     if isinstance(value, str) and TASK_ID_PATTERN.match(value):
         return value
     raise BadRequest(f"{field} must be 1 to 64 of A-Z, a-z, 0-9, '-', '_', not {value!r:.80}", field=field)
+
+
+def check_known_id(value: object, field: str = "id") -> str:
+    """Return the id of a task that may be a copy of another. Raises: BadRequest."""
+    if isinstance(value, str) and KNOWN_ID_PATTERN.match(value):
+        return value
+    return check_task_id(value, field)
 
 
 def check_batch_id(value: object, field: str = "id") -> str:
@@ -56,11 +76,26 @@ def bare_id(id: str) -> str:
     return id.rpartition("/")[2]
 
 
+def owner_of(id: str) -> str:
+    """Return the tenant in a full id; empty for a bare one."""
+    return id.rpartition("/")[0]
+
+
 def check_full_id(value: object, field: str = "id") -> str:
     """Return the full id, `<tenant>/<id>`, if it keeps the id rule. Raises: BadRequest."""
     if isinstance(value, str) and FULL_ID_PATTERN.match(value):
         return value
     raise BadRequest(f"{field} must be a full id, <tenant>/<id>, not {value!r:.80}", field=field)
+
+
+def check_any_id(value: object, field: str = "id") -> str:
+    """Return the id of a task, bare or full. Raises: BadRequest."""
+    return check_full_id(value, field) if "/" in str(value) else check_known_id(value, field)
+
+
+def check_known_batch(value: object, field: str = "id") -> str:
+    """Return the id of a batch, bare or full. Raises: BadRequest."""
+    return check_full_id(value, field) if "/" in str(value) else check_batch_id(value, field)
 
 
 def check_weight(value: object, field: str = "weight") -> float:

@@ -7,7 +7,7 @@ from typing import Any
 from attrs import frozen
 
 from fairq.errors import BadRequest
-from fairq.model.checks import MAX_SPAN_MS, check_int, check_name
+from fairq.model.checks import MAX_SPAN_MS, check_int, check_tenant
 
 MAX_SEARCH_CHARS = 100  # of the error text to search dead letters for
 REASONS = ("exhausted", "rejected", "expired", "lease_lost")
@@ -28,6 +28,7 @@ class DeadLetter:
     expires_at_ms: int = 0
     payload: Any = None
     name: str = ""
+    webhook: str = ""
 
 
 @frozen
@@ -43,7 +44,7 @@ class DeadFilter:
     def check(self) -> None:
         """Refuse what can match nothing, and what is empty by mistake. Raises: BadRequest, naming the field."""
         if self.tenant is not None:
-            check_name(self.tenant, "tenant")
+            check_tenant(self.tenant)
         if self.reason not in (None, *REASONS):
             raise BadRequest(f"reason must be one of {', '.join(REASONS)}, not {self.reason!r:.80}", field="reason")
         if self.error is not None and not (isinstance(self.error, str) and 1 <= len(self.error) <= MAX_SEARCH_CHARS):

@@ -45,8 +45,18 @@ class Purge:
     `cursor`: where to go on; empty at the end.
     """
 
-    cursor: str
-    found: int
-    cancelled: int
-    looked: int
-    waiting: int
+    cursor: str = ""
+    found: int = 0
+    cancelled: int = 0
+    looked: int = 0
+    waiting: int = 0
+
+    def plus(self, step: Purge) -> Purge:
+        """Return how far it is after one more step."""
+        return Purge(
+            step.cursor,
+            self.found + step.found,
+            self.cancelled + step.cancelled,
+            self.looked + step.looked,
+            step.waiting,
+        )

@@ -43,6 +43,7 @@ class QueueSettings:
     dead_keep_ms: int = 14 * 86_400_000
     dead_keep: int = 100_000
     events_keep: int = 10_000
+    max_tenants: int = 1_000_000
     reserve: int = 0  # per cent of the slots
 
 
@@ -54,6 +55,7 @@ SETTING_RANGES: dict[str, tuple[int, int]] = {
     "dead_keep_ms": (1_000, 31_536_000_000),
     "dead_keep": (0, 10_000_000),
     "events_keep": (0, 1_000_000),
+    "max_tenants": (1, 100_000_000),
     "reserve": (0, 90),
 }
 

@@ -27,11 +27,12 @@ _FIRST_LEASE_MS, _LEASES_PER_MS = 1_735_689_600_000, 32
 SPECIAL_PLACES = 3  # of these, for a task that asks for what few tasks ask for: the store takes that much longer
 MAX_RESULT_BYTES = 1 << 18
 MAX_PROGRESS_CHARS = 200
-Action = Literal["ack", "nack", "reject", "release", "reap", "extend", "take"]
+Action = Literal["ack", "nack", "postpone", "reject", "release", "reap", "extend", "take"]
 Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled"]
 ACTIONS: tuple[Action, ...] = (
     "ack",
     "nack",
+    "postpone",
     "reject",
     "release",
     "extend",
@@ -210,10 +211,13 @@ class Lease(NamedTuple):
     payload: bytes
     wants_result: bool = False
     name: str = ""
+    webhook: str = ""
 
 
 class Settlement(NamedTuple):
-    """What becomes of one lease, which has this number; `delay_ms` (None: backoff) and `error`: of nack and reject.
+    """What becomes of one lease, which has this number.
+
+    `delay_ms`: of nack (None: backoff) and postpone; `error`: of these and of reject.
 
     `result` belongs to ack: JSON text, kept if the task asked for it.
     """
@@ -255,3 +259,4 @@ class WaitingTask:
     expires_at_ms: int
     payload: Any
     name: str = ""
+    webhook: str = ""

@@ -33,7 +33,7 @@ from fairq.server.net.revocations import Revocations
 from fairq.server.net.worker_registry import WORKER, WorkerRegistry
 from fairq.server.settings import Settings
 from fairq.server.stats.shares import Shares
-from fairq.server.timers.forgetting import forget_idle_tenants
+from fairq.server.timers.forgetting import forget_idle
 from fairq.server.timers.ticker import Ticker
 from fairq.store import keys
 from fairq.store.store import Store
@@ -102,7 +102,7 @@ class App:
         await self.store.subscription.add(keys.DELETED, sharded=False)
         self.nursery.start_soon(self._forget_idle)
         self.nursery.start_soon(self.ticker.run)
-        self.nursery.start_soon(forget_idle_tenants, self.store)
+        self.nursery.start_soon(forget_idle, self.store, self.takers)
         self.nursery.start_soon(self.worker_registry.run)
         self.nursery.start_soon(self.worker_registry.renew)
         self.nursery.start_soon(self.shares.run)

@@ -28,7 +28,7 @@ HELP = {
     "repair": "repair all queues before serving, as after an unclean shutdown",
     "grace": "seconds that workers get to finish their tasks when the server stops",
     "reconnect_grace": "seconds to keep a worker's tasks for it when its connection broke",
-    "dev": "accept the tokens dev-tenant:<name>, dev-worker and dev-operator (loopback only)",
+    "dev": "accept the tokens dev-tenant:<name>, dev-producer, dev-worker and dev-operator (loopback only)",
     "unsafe_store": "serve even if the store could lose acknowledged tasks",
     "tls_cert": "certificate chain (PEM), for wss://",
     "tls_key": "private key (PEM) of the certificate",

@@ -51,9 +51,12 @@ _REFUSALS = {
     "batch_closed": "the {} takes no more tasks",
     "repairing": "the {} is being repaired; try again when that is done",
     "quota_exceeded": "the tenant has reached its limit {}",
+    "quota_exceeded max_tenants": "the queue has as many tenants as its setting {} allows, and this would be a new one",
     "unmade": "the {} was not made",
     "deleting": "the {} is being deleted",
-}
+    "bad_request replace": "{} is not possible where tasks are copied for webhooks (fan-out)",
+    "too_large payload": "the {} is too large: a task and its copies for webhooks (fan-out) have at most 8 MiB",
+}  # by code, or code and field
 BROKEN = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, ssl.SSLError, hiredis.ProtocolError)
 
 
@@ -127,7 +130,7 @@ def as_error(reply: Exception) -> FairqError:
     word, _, rest = text.partition(" ")
     if word == "FAIRQ":
         code, where, *more = rest.split(" ")
-        message = _REFUSALS.get(code, "invalid {}").format(where)
+        message = _REFUSALS.get(f"{code} {where}", _REFUSALS.get(code, "invalid {}")).format(where)
         if code != QuotaExceeded.code or not (more and more[0].isdecimal()):
             return from_code(code, message, where)
         wait_ms = int(more[0])

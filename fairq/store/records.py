@@ -15,6 +15,7 @@ from fairq.model.limits import OpeningHours
 from fairq.model.schedules import MISFIRES, SCHEDULED, ScheduleState, Timing
 from fairq.model.tasks import OPTIONS, Lease, NewTask
 from fairq.model.waiting import BlockedInterval, cause_of
+from fairq.model.webhooks import Webhook
 from fairq.store import library
 
 _FORMATS = library.formats()
@@ -24,7 +25,7 @@ _fixed_of, _texts_of = (
     attrgetter(*(_FIELDS[field.name] for field in _FORMATS["OPTIONS"].fields if (field.type == "t1") is is_text))
     for is_text in (False, True)  # texts stand behind the rest
 )
-_HEADER = struct.Struct(_FORMATS["HEADER"].head.removesuffix("B"))  # up to the length of the tenant, which follows
+_HEADER = struct.Struct(_FORMATS["HEADER"].head.removesuffix("BB"))  # up to the length of the tenant, which follows
 _PLAIN = tuple(OPTIONS.values())
 _QUEUES = -1  # a packed limit of attempts: the queue's
 _RECORD_VERSION = 1
@@ -35,16 +36,17 @@ _SCHEDULE_VERSION = 1
 _HOURS = struct.Struct(_FORMATS["HOURS"].head)
 
 
-def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str]:
-    """Split a task record into tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload and name."""
+def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str]:
+    """Split a task record into tenant, enqueued_at_ms, start_at_ms, expires_at_ms, payload, name and webhook."""
     version, _, _, enqueued_at, start_at, expires_at, size = _HEADER.unpack_from(record)
     if version != _RECORD_VERSION:
         raise StoreRefused(f"the store holds a task record of version {version}; this build reads {_RECORD_VERSION}")
     at = _HEADER.size
     end = at + size
-    begin = end + 1 + record[end]  # of the payload, behind the name
-    name = record[end + 1 : begin].decode()
-    return record[at:end].decode(), int(enqueued_at), int(start_at), int(expires_at), record[begin:], name
+    name_end = end + 1 + record[end]
+    begin = name_end + 1 + record[name_end]  # of the payload, behind name and webhook
+    name, webhook = record[end + 1 : name_end].decode(), record[name_end + 1 : begin].decode()
+    return record[at:end].decode(), int(enqueued_at), int(start_at), int(expires_at), record[begin:], name, webhook
 
 
 def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
@@ -52,8 +54,8 @@ def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
     leases, number, wanting = [], reply[2], set(reply[3])
     for i in range(6, len(reply), 4):
         id, attempt, max_attempts, record = reply[i : i + 4]
-        tenant, enqueued_at, start_at, expires_at, payload, name = unpack_record(record)
-        given = (tenant, enqueued_at, start_at, expires_at, payload, id in wanting, name)
+        tenant, enqueued_at, start_at, expires_at, payload, name, webhook = unpack_record(record)
+        given = (tenant, enqueued_at, start_at, expires_at, payload, id in wanting, name, webhook)
         leases.append(Lease(id.decode(), number, attempt, max_attempts, *given))
     return leases
 
@@ -125,3 +127,13 @@ def unpack_opening_hours(tenant: bytes, revision: bytes) -> OpeningHours:
     """Read opening hours; their revision is needed to change them (see `set_opening_hours`)."""
     is_open, changes_at = _HOURS.unpack_from(revision)
     return OpeningHours(tenant.decode(), revision[_HOURS.size :].decode(), bool(is_open), int(changes_at), revision)
+
+
+def unpack_webhook(id: bytes, packed: bytes) -> Webhook:
+    """Read a webhook."""
+    found, _ = _FORMATS["WEBHOOK"].unpack(packed)
+    secrets = tuple(found["secrets"].decode().split())
+    return Webhook(
+        id.decode(), found["url"], found["name"], bool(found["fan_out"]), bool(found["paused"]),
+        int(found["created_at"]), len(secrets), secrets,
+    )  # fmt: skip

@@ -1,11 +1,13 @@
-"""The registry of queues: their names, who made each, and deletion (lua/78_delete.lua, 63_registry.lua).
+"""The registry of queues: their names, who made each, and how they end.
 
 A queue is made by the first call that puts something into it. This server remembers which queues exist, so that it asks
-the store once. If another server has deleted the queue meanwhile, the store refuses the call.
+the store once. If another server has deleted the queue meanwhile, the store refuses the call. An operator deletes a
+queue (lua/78_delete.lua), or servers remove one that nobody uses (82_forget.lua).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -25,6 +27,12 @@ class Maker(NamedTuple):
 
     made_by: str
     made_at_ms: int
+
+
+def _maker(entry: bytes) -> Maker:
+    """Read a queue's entry in the registry."""
+    made_at, _, tenant = entry.decode().partition(" ")
+    return Maker(tenant, int(made_at))
 
 
 class Deletion(NamedTuple):
@@ -53,19 +61,21 @@ class Registry:
             if queue in self.known:
                 return
             is_new = not await self.connection.call("HEXISTS", keys.QUEUES, queue)  # works on a full store
-            if is_new:
-                await self._add(queue, maker, self.quota if maker else None)
             if is_new or is_unmade:
+                await self._add(queue, maker, self.quota if maker else None, is_unmade=is_unmade)
                 await self.call(keys.queue_prefix(queue), "make_queue")
                 await self._add(queue, maker, None)  # it may have been deleted in between
             if len(self.known) >= MAX_KNOWN:
                 self.known.clear()
             self.known.add(queue)
 
-    async def _add(self, queue: str, maker: str, quota: int | None) -> None:
-        """Add a queue to the registry, unless it is there. Raises: QuotaExceeded."""
+    async def _add(self, queue: str, maker: str, quota: int | None, *, is_unmade: bool = False) -> None:
+        """Add a queue to the registry, unless it is there. Raises: QuotaExceeded.
+
+        `is_unmade`: an entry that is there is renewed: the server that forgets the queue then leaves it.
+        """
         try:
-            await self.call(keys.REGISTRY, "add_queue", queue, maker, "" if quota is None else quota)
+            await self.call(keys.REGISTRY, "add_queue", queue, maker, "" if quota is None else quota, int(is_unmade))
         except QuotaExceeded:
             message = f"tenant {maker} has reached its limit of {quota} queues: queue {queue} was not made"
             raise QuotaExceeded(message, field="queues") from None
@@ -74,14 +84,35 @@ class Registry:
         """Forget a queue that was deleted."""
         self.known.discard(queue)
 
+    async def entries(self) -> dict[str, bytes]:
+        """Return the entries of all queues, as they are stored."""
+        flat = await self.connection.call("HGETALL", keys.QUEUES)
+        return {name.decode(): entry for name, entry in zip(flat[::2], flat[1::2], strict=True)}
+
     async def read(self) -> dict[str, Maker]:
         """Return all queues, with who made each and when."""
-        flat = await self.connection.call("HGETALL", keys.QUEUES)
-        found = {}
-        for name, entry in zip(flat[::2], flat[1::2], strict=True):
-            made_at, _, tenant = entry.decode().partition(" ")
-            found[name.decode()] = Maker(tenant, int(made_at))
-        return found
+        return {name: _maker(entry) for name, entry in (await self.entries()).items()}
+
+    async def is_idle(self, queue: str, entry: bytes, idle_ms: int) -> bool:
+        """Whether a queue that a tenant made has had nothing for so long, and no settings."""
+        return bool(_maker(entry).made_by) and await self._forget_record(queue, entry, idle_ms, is_meant=False)
+
+    async def drop_idle(self, queue: str, entry: bytes, idle_ms: int) -> bool:
+        """Remove a queue that `is_idle`; returns whether it still was. An enqueue that comes later makes it anew.
+
+        `entry`: its entry in the registry, read before.
+        """
+        await self._tell(keys.DELETION_ENDED, queue)  # before it can be made anew
+        if not await self._forget_record(queue, entry, idle_ms, is_meant=True):
+            return False
+        await self.call(keys.REGISTRY, "remove_queue", queue, entry)
+        await self.connection.call("SPUBLISH", keys.ready_channel(queue), keys.READY)  # to workers that have just come
+        return True
+
+    async def _forget_record(self, queue: str, entry: bytes, idle_ms: int, *, is_meant: bool) -> bool:
+        now_ms, made_at_ms = round(time.time() * 1000), _maker(entry).made_at_ms
+        args = (idle_ms, made_at_ms, now_ms, int(is_meant))
+        return bool(await self.call(keys.queue_prefix(queue), "forget_queue", *args) == b"ok")
 
     async def delete(self, queue: str, *, purge: bool, seconds: float = float("inf")) -> Deletion:
         """Delete a queue and its contents, for about `seconds`; repeat it while the outcome is `more`.

@@ -23,6 +23,7 @@ from fairq.model.schedules import MISFIRES, ScheduleState, Timing
 from fairq.model.tasks import Action, Lease, NewTask, Outcome, Settlement, TaskState, WaitingTask
 from fairq.model.tenants import TenantState
 from fairq.model.waiting import BlockedInterval, Facts, Waiting
+from fairq.model.webhooks import Webhook, webhook_id
 from fairq.store import keys, library
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
@@ -36,6 +37,7 @@ from fairq.store.records import (
     unpack_opening_hours,
     unpack_record,
     unpack_schedule,
+    unpack_webhook,
 )
 from fairq.store.registry import Registry
 from fairq.store.rows import batch_state, dead_letter, event, limits_of, queue_state, task_state, tenant_state
@@ -69,7 +71,7 @@ def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
             args += ("ack_with_result", id, lease, result)
             continue
         args += (action, id, lease)
-        if action == "nack":
+        if action in ("nack", "postpone"):
             args += ("" if delay_ms is None else delay_ms, error[:MAX_ERROR_CHARS])
         elif action == "reject":
             args.append(error[:MAX_ERROR_CHARS])
@@ -184,21 +186,30 @@ class Store:
                 raise
             raise Unavailable(f"queue {queue} was deleted during the call") from None
 
-    async def enqueue(self, queue: str, tenant: str, tasks: Sequence[NewTask], *, notify: str = "all") -> list[str]:
+    async def enqueue(
+        self, queue: str, tenant: str, tasks: Sequence[NewTask], *, notify: str = "all", maker: str | None = None
+    ) -> list[str]:
         """Store up to 500 tasks of one tenant; returns an outcome for each.
 
         `notify`: which waiting servers are notified: `all`; `wake <server>`: that one first; `covered`: none, because
-        the caller claims as many tasks right behind.
+        the caller claims as many tasks right behind. `maker`: who makes the queue if it does not exist (None: the
+        tenant; empty: the service).
 
         Outcomes: `ok`; `duplicate`: the id is known; `duplicate <id>`: that task holds the dedupe key; `expired`: its
-        expiry has already passed. Atomic, and on return as durable as the store's `appendfsync` makes it.
+        expiry has already passed. On return as durable as the store's `appendfsync` makes it. Atomic, except where
+        copies for webhooks fill several calls: if a later one is refused, what the first ones stored stays.
         """
-        args: list[str | bytes] = []
-        for task in tasks:
-            args += (task.id, pack_options(task), task.payload)
+        outcomes: list[str] = []
         at_once = () if notify == "all" else (notify,)
-        outcomes = await self._put("enqueue", queue, tenant, *args, maker=tenant, at_once=at_once)
-        return [outcome.decode() for outcome in outcomes]
+        maker = tenant if maker is None else maker
+        while True:
+            args: list[str | bytes] = []
+            for task in tasks[len(outcomes) :] if outcomes else tasks:
+                args += (task.id, pack_options(task), task.payload)
+            reply = await self._put("enqueue", queue, tenant, *args, maker=maker, at_once=at_once)
+            outcomes += [outcome.decode() for outcome in reply]
+            if len(outcomes) >= len(tasks):
+                return outcomes
 
     async def claim(self, queue: str, name: str, limit: int, *, slots: int | None = None, again: bool = False) -> Claim:
         """Lease up to `limit` ready tasks by the fair pick, at most 150.
@@ -414,11 +425,23 @@ class Store:
         await self.connection.call("DEL", *(keys.progress_key(queue, id) for id in ids))
 
     async def open_batch(
-        self, queue: str, tenant: str, id: str, max_running: int, callbacks: Sequence[bytes], *, events: bool = False
+        self,
+        queue: str,
+        tenant: str,
+        id: str,
+        max_running: int,
+        callbacks: Sequence[bytes],
+        *,
+        events: bool = False,
+        maker: str | None = None,
     ) -> bool:
-        """Open a batch; callbacks are payloads for complete, success and death, or empty. False if it exists."""
+        """Open a batch; callbacks are payloads for complete, success and death, or empty. False if it exists.
+
+        `maker`: who makes the queue if it does not exist (None: the tenant).
+        """
         args: tuple[str | bytes | int, ...] = (id, max_running, *callbacks, int(events))
-        return bool(await self._put("open_batch", queue, tenant, *args, maker=tenant) == b"ok")
+        maker = tenant if maker is None else maker
+        return bool(await self._put("open_batch", queue, tenant, *args, maker=maker) == b"ok")
 
     async def close_batch(self, queue: str, id: str) -> str:
         """Close a batch to new tasks; returns its old state. Raises: NotFound."""
@@ -464,8 +487,8 @@ class Store:
         reply = await self._call("peek", queue, tenant, count)
         tasks = []
         for id, record in zip(reply[::2], reply[1::2], strict=True):
-            _, enqueued_at, start_at, expires_at, payload, name = unpack_record(record)
-            tasks.append(WaitingTask(id.decode(), enqueued_at, start_at, expires_at, payload, name))
+            _, enqueued_at, start_at, expires_at, payload, *rest = unpack_record(record)
+            tasks.append(WaitingTask(id.decode(), enqueued_at, start_at, expires_at, payload, *rest))
         return tasks
 
     async def dead(
@@ -534,6 +557,27 @@ class Store:
         """Read the store's time, and a tenant's schedules, one of them, or a page of all, the next to fire first."""
         now_ms, *rows = await self._call("schedules", queue, tenant, name, offset, count)
         return now_ms, [Schedule(row[1], unpack_schedule(row)) for row in rows]
+
+    async def add_webhook(self, queue: str, url: str, name: str, *, has_fan_out: bool, secrets: Sequence[str]) -> str:
+        """Register a webhook, or change the one with this URL and name; returns `created`, `changed` or `same`."""
+        args = (webhook_id(url, name), url, name, int(has_fan_out), " ".join(secrets))
+        outcome: bytes = await self._put("add_webhook", queue, *args)
+        return outcome.decode()
+
+    async def remove_webhook(self, queue: str, id: str) -> bool:
+        """Forget a webhook; returns whether there was one."""
+        return bool(await self._call("remove_webhook", queue, id) == b"ok")
+
+    async def pause_webhook(self, queue: str, id: str, *, is_paused: bool) -> bool | None:
+        """Say whether a webhook is paused; returns whether it was, None if it does not exist."""
+        previous = await self._call("pause_webhook", queue, id, int(is_paused))
+        return None if previous < 0 else bool(previous)
+
+    async def webhooks(self, queue: str) -> list[Webhook]:
+        """Read all webhooks of a queue, the oldest first."""
+        flat = await self._call("webhooks", queue)
+        found = [unpack_webhook(id, packed) for id, packed in zip(flat[::2], flat[1::2], strict=True)]
+        return sorted(found, key=lambda webhook: (webhook.created_at_ms, webhook.id))
 
     async def read_tokens(self, id: str | None = None) -> dict[str, bytes]:
         """Read all token records (id -> JSON), or just one."""

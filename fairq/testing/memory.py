@@ -226,6 +226,11 @@ class MemoryQueue:
             self._watch_end(record)
             return
         record.error = error
+        if action == "postpone":
+            record.uncounted_attempts += 1
+            record.max_attempts += record.max_attempts > 0
+            self._wait(record, now + (delay_ms or 0))
+            return
         self._tell(now, record, "failed", error)
         if action == "reject":
             self._bury(now, record, "rejected")

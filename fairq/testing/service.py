@@ -27,7 +27,16 @@ from fairq.client.tasks import EnqueuedTask
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
 from fairq.errors import BadRequest, Forbidden, NotYet
-from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_BATCH, check_int, check_name, check_task_id, full_id
+from fairq.model.checks import (
+    DEFAULT_PAYLOAD_BYTES,
+    MAX_BATCH,
+    check_int,
+    check_known_id,
+    check_name,
+    check_tenant,
+    full_id,
+    owner_of,
+)
 from fairq.model.queues import QueueSettings, check_settings
 from fairq.model.tasks import NewTask, Settlement
 from fairq.scopes import open_plain_nursery
@@ -197,6 +206,8 @@ class _Session:
     def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> list[str]:
         """Store tasks."""
         now, line = self.memory.now(), self.memory.queue(queue)
+        if any(owner_of(task.id) for task in tasks):
+            raise Forbidden("only producers name the tenant of a task", field="tenant")
         if any(task.batch for task in tasks):
             raise BadRequest("the service in memory has no batches", field="batch")
         outcomes = [line.enqueue(now, self.tenant, NewTask(full_id(self.tenant, t.id), *t[1:])) for t in tasks]
@@ -212,7 +223,7 @@ class _Session:
             if body.get("tenant", self.tenant) != self.tenant:
                 raise Forbidden("what other tenants have is not your own", field="tenant")
             return self._events(line, body["after"], body.get("count", MAX_BATCH), body.get("timeout_ms", 0))
-        ids = [check_task_id(id, "ids") for id in body["ids"]]
+        ids = [check_known_id(id, "ids") for id in body["ids"]]
         return {"tasks": [{**asdict(line.state(full_id(self.tenant, id))), "id": id} for id in ids]}
 
     async def wait_task(self, queue: str, id: str, deadline: float) -> dict[str, Any]:
@@ -243,6 +254,9 @@ class _Session:
 class _Driver:
     session: _Session
 
+    def now(self) -> float:
+        return trio.current_time()
+
     async def wait(self, answer: Any) -> Any:
         if isawaitable(answer):  # first: one that is never awaited would be warned of
             answer = await answer
@@ -260,7 +274,7 @@ class MemoryClient(Client):
     @classmethod
     def of(cls, memory: _Memory, tenant: str) -> Self:
         """Make a tenant's client."""
-        driver = cast("Driver[ClientSession]", _Driver(_Session(memory, check_name(tenant, "tenant"))))
+        driver = cast("Driver[ClientSession]", _Driver(_Session(memory, check_tenant(tenant))))
         return cls(driver, memory=memory, tenant=tenant)
 
     async def enqueue(
@@ -269,12 +283,13 @@ class MemoryClient(Client):
         payload: Any,
         *,
         id: str | None = None,
+        tenant: str | None = None,
         timeout: float | None = None,
         **options: Unpack[TaskOptions],
     ) -> TrackedTask:
         """As `Client.enqueue`."""
         ids = None if id is None else [id]
-        return (await self.enqueue_many(queue, [payload], ids=ids, timeout=timeout, **options))[0]
+        return (await self.enqueue_many(queue, [payload], ids=ids, tenant=tenant, timeout=timeout, **options))[0]
 
     async def enqueue_many(  # type: ignore[override]
         self,
@@ -282,11 +297,12 @@ class MemoryClient(Client):
         payloads: Iterable[Any],
         *,
         ids: Sequence[str] | None = None,
+        tenant: str | Sequence[str] | None = None,
         timeout: float | None = None,
         **options: Unpack[TaskOptions],
     ) -> list[TrackedTask]:
         """As `Client.enqueue_many`."""
-        tasks = await super().enqueue_many(queue, payloads, ids=ids, timeout=timeout, **options)
+        tasks = await super().enqueue_many(queue, payloads, ids=ids, tenant=tenant, timeout=timeout, **options)
         records = self._memory.queue(queue).records
         return [
             TrackedTask(

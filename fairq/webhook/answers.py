@@ -10,7 +10,7 @@ from typing import Any, Literal
 import orjson
 from attrs import frozen
 
-from fairq.client.handlers import Reject, Retry
+from fairq.client.handlers import Postpone, Reject, Retry
 
 GONE = 410
 MAX_RETRY_AFTER_S = 86_400.0
@@ -36,18 +36,20 @@ class Answer:
 
 @frozen
 class Verdict:
-    """The outcome of a task's delivery. `delay` (s) None: the queue's backoff."""
+    """The outcome of a task's delivery. `delay` (s) of a retry, None: the queue's backoff; or of what is postponed."""
 
-    outcome: Literal["delivered", "retry", "rejected"]
+    outcome: Literal["delivered", "retry", "postponed", "rejected"]
     status: int | None = None
     reason: str = ""
     delay: float | None = None
     result: Any = None
 
     def handle_request(self) -> Any:
-        """Return the result, or raise as a handler does. Raises: Retry, Reject."""
+        """Return the result, or raise as a handler does. Raises: Retry, Postpone, Reject."""
         if self.outcome == "retry":
             raise Retry(self.reason, delay=self.delay)
+        if self.outcome == "postponed":
+            raise Postpone(self.reason, delay=self.delay or 0)
         if self.outcome == "rejected":
             raise Reject(self.reason)
         return self.result

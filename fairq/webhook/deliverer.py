@@ -21,6 +21,7 @@ from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, SettingsError, TooLarge
 from fairq.model.checks import check_int
 from fairq.model.tasks import MAX_RESULT_BYTES
+from fairq.model.webhooks import original_id
 from fairq.webhook.addresses import AddressRefused
 from fairq.webhook.answers import Answer, Verdict, judge
 from fairq.webhook.hosts import HostLimits
@@ -38,11 +39,20 @@ USER_AGENT = f"fairq/{version('fairq')} webhook-worker"
 
 
 @frozen
-class Delivery:
-    """How tasks are delivered; `timeout` (s) bounds a request from the host's lookup to the end of the answer."""
+class Target:
+    """Where tasks are posted to, and what signs them."""
 
     url: UrlTemplate
     signer: Signer | None = None
+
+
+Find = Callable[[Task], Target | Verdict]  # where a task is posted to, or what becomes of it if nowhere
+
+
+@frozen
+class Delivery:
+    """How tasks are delivered; `timeout` (s) bounds a request from the host's lookup to the end of the answer."""
+
     timeout: float = 30.0
     per_host: int = 10
     max_response: int = 65_536
@@ -58,8 +68,8 @@ class Delivery:
 
 
 def name_of(task: Task) -> str:
-    """Return a task's name, unique over all queues and tenants, equal for all attempts, without a full stop."""
-    return f"{task.queue}/{task.tenant}/{task.id}"
+    """Return a task's name for receivers: equal for all attempts and copies; a full stop is `%2E`, as in URLs."""
+    return f"{task.queue}/{task.tenant.replace('.', '%2E')}/{original_id(task.id)}"
 
 
 def headers_of(task: Task, url: Url, body: bytes, signer: Signer | None, now: float) -> dict[str, str]:
@@ -72,7 +82,7 @@ def headers_of(task: Task, url: Url, body: bytes, signer: Signer | None, now: fl
         "Content-Length": str(len(body)),
         "Accept-Encoding": "identity",
         "Idempotency-Key": name,
-        "Fairq-Task": task.id,
+        "Fairq-Task": original_id(task.id),
         "Fairq-Queue": task.queue,
         "Fairq-Tenant": task.tenant,
         "Fairq-Attempt": str(task.attempt),
@@ -91,6 +101,7 @@ def headers_of(task: Task, url: Url, body: bytes, signer: Signer | None, now: fl
 class Deliverer:
     """Posts tasks one by one; `deliver` is the handler that a Worker takes."""
 
+    find: Find
     delivery: Delivery
     pool: httpcore2.AsyncConnectionPool
     clock: Callable[[], float] = time.time
@@ -101,20 +112,23 @@ class Deliverer:
         return HostLimits(self.delivery.per_host)
 
     async def deliver(self, task: Task) -> Any:
-        """Post one task; returns the result in the answer. Raises: Retry, Reject."""
+        """Post one task; returns the result in the answer. Raises: Retry, Postpone, Reject."""
+        target = self.find(task)
+        if isinstance(target, Verdict):
+            return self._settle(task, "", target, 0)
         try:
-            url = self.delivery.url.for_tenant(task.tenant)
+            url = target.url.for_tenant(task.tenant)
         except HostRefused as error:
             return self._settle(task, "", Verdict("rejected", reason=error.message), 0)
         async with self.hosts.slot(url.host):
             began = trio.current_time()
-            verdict = await self._post(task, url)
+            verdict = await self._post(task, url, target.signer)
             return self._settle(task, url.host, verdict, trio.current_time() - began)
 
-    async def _post(self, task: Task, url: Url) -> Verdict:
+    async def _post(self, task: Task, url: Url, signer: Signer | None) -> Verdict:
         try:
             with trio.fail_after(self.delivery.timeout):
-                return judge(await self._ask(task, url), url.host, self.clock())
+                return judge(await self._ask(task, url, signer), url.host, self.clock())
         except trio.TooSlowError:
             reason = f"{url.host} did not answer within {self.delivery.timeout:g} s"
         except AddressRefused as error:
@@ -123,10 +137,10 @@ class Deliverer:
             reason = f"{url.host} cannot be reached: {_cause(error)}"
         return Verdict("retry", reason=reason)
 
-    async def _ask(self, task: Task, url: Url) -> Answer:
+    async def _ask(self, task: Task, url: Url, signer: Signer | None) -> Answer:
         body = orjson.dumps(task.payload)
         target = httpcore2.URL(scheme=url.scheme, host=url.host, port=url.port, target=url.target)
-        headers = list(headers_of(task, url, body, self.delivery.signer, self.clock()).items())
+        headers = list(headers_of(task, url, body, signer, self.clock()).items())
         async with self.pool.stream("POST", target, headers=headers, content=body) as response:
             answer = Answer(response.status, response.headers)
             if not answer.is_delivered:
@@ -144,11 +158,13 @@ class Deliverer:
         return bytes(found)
 
     def _settle(self, task: Task, host: str, verdict: Verdict, seconds: float) -> Any:
-        """Log the outcome, and return or raise as the SDK's handlers do. Raises: Retry, Reject."""
+        """Log the outcome, and return or raise as the SDK's handlers do. Raises: Retry, Postpone, Reject."""
         line = log.bind(task=task.id, queue=task.queue, tenant=task.tenant, attempt=task.attempt, host=host)
         line = line.bind(status=verdict.status, ms=round(seconds * 1000, 1))
         if verdict.outcome == "delivered":
             line.info(verdict.outcome)
+        elif verdict.outcome == "postponed":
+            line.debug(verdict.outcome, reason=verdict.reason)  # of a webhook that is paused: all its tasks
         else:
             line.warning(verdict.outcome, reason=verdict.reason)
         result = verdict.handle_request()
@@ -171,7 +187,7 @@ def _cause(error: BaseException) -> str:
 
 @asynccontextmanager
 async def open_deliverer(
-    delivery: Delivery, network: httpcore2.AsyncNetworkBackend, tls: ssl.SSLContext | None = None
+    find: Find, delivery: Delivery, network: httpcore2.AsyncNetworkBackend, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Deliverer]:
     """Open a deliverer; its connections are closed at the end of the context."""
     pool = httpcore2.AsyncConnectionPool(
@@ -182,4 +198,4 @@ async def open_deliverer(
         network_backend=network,
     )
     async with pool:
-        yield Deliverer(delivery, pool)
+        yield Deliverer(find, delivery, pool)

@@ -22,12 +22,13 @@ _URL = re.compile(
     r"(?P<target>(?:[/?](?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2}|\{tenant\})*)?)\Z"
 )
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\Z")
+_SHARED_BY_NONE = re.compile(r"[a-z0-9_-]+\Z")  # hosts know no capitals, and a name's owner makes names below it
 _NUMBER = re.compile(r"([0-9]+|0x[0-9a-f]*)\Z")  # a last label that makes resolvers read an IPv4 address
 _PORTS = {"http": 80, "https": 443}
 
 
 class HostRefused(FairqError):
-    """A tenant's host has an invalid name, or is not allowed."""
+    """A tenant's host or path has an invalid name, or is not allowed."""
 
     code = "host_refused"
 
@@ -161,8 +162,12 @@ class UrlTemplate:
         """Return the URL of a tenant's tasks. Raises: HostRefused."""
         name = quote(tenant, safe="")
         host = self.host
+        if name in (".", "..") and TENANT in self.target:  # receivers would take it for a step in the path
+            raise HostRefused(f"tenant {tenant} has no valid URL", field="tenant")
         if TENANT in host:
             try:
+                if not _SHARED_BY_NONE.match(tenant):
+                    raise ValueError("its name has capitals, or is more than one label")
                 host = check_host(host.replace(TENANT, name))
             except ValueError as error:
                 raise HostRefused(f"tenant {tenant} has no valid host: {error}", field="tenant") from None

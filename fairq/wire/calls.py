@@ -7,9 +7,10 @@ from typing import Any
 
 from attrs import define
 
-from fairq.errors import BadFrame, FairqError, OutcomeUnknown, TooLarge, Unavailable
+from fairq.errors import BadFrame, FairqError, OutcomeUnknown, TooLarge, Unavailable, from_code
 
 RETRYABLE = frozenset({"unavailable", "outcome_unknown", "too_many", "draining", "repairing"})
+REFUSED = "refused"  # the outcome of a task whose tenant was refused; the reply's `refusals` say why
 FATAL = frozenset({"unauthorized", "forbidden", "superseded", "closed"})
 
 
@@ -83,3 +84,19 @@ def outcomes_of(body: Mapping[str, Any], name: str, count: int) -> list[str]:
     if not isinstance(outcomes, list) or len(outcomes) != count:
         raise BadFrame(f"invalid reply: expected {count} {name}")
     return outcomes
+
+
+def refusals_of(body: Mapping[str, Any]) -> dict[str, FairqError]:
+    """Return why tasks of some tenants were refused, by tenant. Raises: BadFrame."""
+    rows = body.get("refusals", {})
+    if not isinstance(rows, dict):
+        raise BadFrame("invalid reply: expected refusals by tenant")
+    errors = {}
+    for tenant, row in rows.items():
+        try:
+            message = f"tenant {tenant}: {row['message']}"
+            errors[tenant] = from_code(row["code"], message, row.get("field"), row.get("retry_in_ms"))
+        except (TypeError, KeyError):
+            raise BadFrame("invalid reply: a refusal has code and message") from None
+        errors[tenant].tenant = tenant
+    return errors

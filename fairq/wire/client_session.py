@@ -1,14 +1,15 @@
 """The client's end of a connection, across reconnects: calls, their deadlines, and resending.
 
 Every call is idempotent on ids that its caller chose, so a call without an answer is sent again on the next
-connection. Concurrent enqueues are coalesced: while SEND_WINDOW frames are under way, tasks gather for one frame.
+connection. Concurrent enqueues are coalesced: while SEND_WINDOW frames are under way, tasks gather for one frame. Tasks
+of a producer's tenants wait in a line for each, and the lines take turns.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -16,10 +17,10 @@ from typing import Any
 from attrs import define, field
 
 from fairq.errors import BadFrame, Closed, FairqError, TooLarge, from_code
-from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES
+from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, bare_id, owner_of
 from fairq.model.tasks import OPTIONS, NewTask
 from fairq.wire.beside import Message, check_payload_size, payload_field, size_of, split
-from fairq.wire.calls import RETRYABLE, Call, Exchange, outcomes_of
+from fairq.wire.calls import RETRYABLE, Call, Exchange, outcomes_of, refusals_of
 from fairq.wire.codec import decode_server, encode
 from fairq.wire.messages import (
     MESSAGE_BYTES,
@@ -30,6 +31,7 @@ from fairq.wire.messages import (
     Error,
     Push,
     Reply,
+    Role,
     Stop,
     WaitTasks,
     Welcome,
@@ -71,7 +73,7 @@ class _RequestExchange(Exchange):
 
 @define(eq=False)
 class _Chunk:
-    """Tasks of one enqueue call that wait to be sent, or are under way: tasks[start:stop]."""
+    """Tasks of one enqueue call that wait to be sent, or are under way: tasks[start:stop], all of one tenant."""
 
     call: Call
     tasks: Sequence[NewTask]
@@ -79,6 +81,12 @@ class _Chunk:
     stop: int
     is_alone: bool = False  # must not share a frame with other chunks
     limit: int = MAX_PAYLOAD_BYTES  # no payload is longer
+    is_apart: bool = False  # must not share a frame with other chunks of its tenant
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that a producer names; empty: the token's."""
+        return owner_of(self.tasks[0].id)
 
     def fit(self, places: int, room: int) -> tuple[int, int, int]:
         """Return where the tasks that fit into `places` and `room` bytes stop, and the places and bytes left."""
@@ -92,7 +100,10 @@ class _Chunk:
 
     def split(self, stop: int) -> _Chunk:
         """Cut off and return the tasks before `stop`."""
-        head, self.start = _Chunk(self.call, self.tasks, self.start, stop, self.is_alone, self.limit), stop
+        head, self.start = (
+            _Chunk(self.call, self.tasks, self.start, stop, self.is_alone, self.limit, self.is_apart),
+            stop,
+        )
         return head
 
 
@@ -104,10 +115,12 @@ class _EnqueueExchange(Exchange):
 
     def answered(self, body: dict[str, Any], now: float) -> None:
         outcomes = outcomes_of(body, "outcomes", sum(chunk.stop - chunk.start for chunk in self.chunks))
-        at = 0
+        at, refusals, refused = 0, refusals_of(body), list[_Chunk]()
         for chunk in self.chunks:
             call, size = chunk.call, chunk.stop - chunk.start
-            if not call.is_done:
+            if refusals and chunk.tenant in refusals:
+                refused.append(chunk)
+            elif not call.is_done:
                 call.result[chunk.start : chunk.stop] = outcomes[at : at + size]
                 call.missing -= size
                 call.under_way -= 1
@@ -115,6 +128,18 @@ class _EnqueueExchange(Exchange):
                 if not call.missing:
                     call.finish(call.result)
             at += size
+        self._refuse(refused, refusals)
+
+    def _refuse(self, chunks: Sequence[_Chunk], refusals: Mapping[str, FairqError]) -> None:
+        """Fail calls whose tenant was refused; where several share that, each is sent again apart from the others."""
+        count = Counter(chunk.tenant for chunk in chunks)
+        for chunk in chunks:
+            error = refusals[chunk.tenant]
+            chunk.call.refused(error)
+            chunk.is_apart = count[chunk.tenant] > 1
+            if not chunk.is_apart:
+                chunk.call.finish(error=error)
+        self.session.put_back(self.queue, [chunk for chunk in chunks if chunk.is_apart])
 
     def refused(self, error: FairqError, now: float) -> None:
         if error.code in RETRYABLE:
@@ -152,6 +177,8 @@ class _EnqueueExchange(Exchange):
 def _encode_task(task: NewTask) -> dict[str, Any]:
     name, payload = payload_field(task.payload)
     body: dict[str, Any] = {"id": task.id, name: payload}
+    if tenant := owner_of(task.id):
+        body = {"id": bare_id(task.id), "tenant": tenant, name: payload}
     if task[2:] != _PLAIN:
         given = zip(OPTIONS.items(), task[2:], strict=True)
         body.update((name, value) for (name, default), value in given if value != default)
@@ -178,7 +205,9 @@ class ClientSession(Session):
     trouble: str = ""  # why the last attempt to connect failed; set by the driver
     fatal: FairqError | None = field(default=None, init=False)
     requests: deque[_RequestExchange] = field(factory=deque, init=False)
-    chunks: defaultdict[str, deque[_Chunk]] = field(factory=lambda: defaultdict(deque), init=False)  # by queue
+    chunks: defaultdict[str, OrderedDict[str, deque[_Chunk]]] = field(
+        factory=lambda: defaultdict(OrderedDict), init=False
+    )  # by queue and tenant
     waits: Waits = field(init=False)
     under_way: Counter[type[Exchange]] = field(factory=Counter, init=False)  # how many frames are under way
     _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done calls
@@ -235,9 +264,13 @@ class ClientSession(Session):
         return call
 
     def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> Call:
-        """Enqueue at least one task, in frames shared with other calls; the call's result is one outcome per task."""
+        """Enqueue at least one task, in frames shared with other calls; the call's result is one outcome per task.
+
+        A producer's tasks have full ids, all of one tenant.
+        """
         call = self._remember(Call(deadline, result=[None] * len(tasks), missing=len(tasks)))
-        self.chunks[queue].append(_Chunk(call, tasks, 0, len(tasks)))
+        chunk = _Chunk(call, tasks, 0, len(tasks))
+        self.chunks[queue].setdefault(chunk.tenant, deque()).append(chunk)
         return call
 
     def wait_task(self, queue: str, id: str, deadline: float) -> Call:
@@ -248,8 +281,9 @@ class ClientSession(Session):
         return wait
 
     def put_back(self, queue: str, chunks: Sequence[_Chunk]) -> None:
-        """Put tasks back to be sent before others of their queue."""
-        self.chunks[queue].extendleft(reversed(chunks))
+        """Put tasks back to be sent before others of their queue and tenant."""
+        for chunk in reversed(chunks):
+            self.chunks[queue].setdefault(chunk.tenant, deque()).appendleft(chunk)
 
     def _remember(self, call: Call) -> Call:
         if len(self._calls) >= self._calls_to_sweep:
@@ -282,6 +316,7 @@ class ClientSession(Session):
                 self.max_batch, self.max_message_bytes = frame.max_batch, frame.max_message_bytes
                 self.max_payload_bytes = frame.max_payload_bytes
                 self.server_warning = frame.warning
+                self.waits.welcomed(is_producer=frame.role == Role.PRODUCER.value)
                 self.opened(now)
             case Drain():
                 self.is_draining = True
@@ -341,25 +376,40 @@ class ClientSession(Session):
             self.waits.gather(now, lambda body, exchange: self._try(WaitTasks.type, body, exchange, now))
         while self.chunks and self.under_way[_EnqueueExchange] < SEND_WINDOW and not self.is_draining:
             queue = next(iter(self.chunks))
-            line = self.chunks.pop(queue)
-            chunks = self._take_batch(line)
-            if line:
-                self.chunks[queue] = line
+            lines = self.chunks.pop(queue)
+            chunks = self._take_batch(lines)
+            if lines:
+                self.chunks[queue] = lines
             if chunks:
                 tasks = [_encode_task(task) for chunk in chunks for task in chunk.tasks[chunk.start : chunk.stop]]
                 self._try(Enqueue.type, {"queue": queue, "tasks": tasks}, _EnqueueExchange(self, queue, chunks), now)
 
-    def _take_batch(self, line: deque[_Chunk]) -> list[_Chunk]:
-        """Take chunks off a line, up to `max_batch` places and a message's bytes; splits the last."""
+    def _take_batch(self, lines: OrderedDict[str, deque[_Chunk]]) -> list[_Chunk]:
+        """Take chunks off the tenants' lines in turn, up to `max_batch` places and a message's bytes."""
         batch: list[_Chunk] = []
-        most = self.max_message_bytes - FRAME_BYTES
-        places, room = self.max_batch, min(most, _ENOUGH_BYTES)
+        left = self.max_batch, min(self.max_message_bytes - FRAME_BYTES, _ENOUGH_BYTES)
+        for _ in range(len(lines)):
+            tenant, line = next(iter(lines.items()))
+            count = len(batch)
+            left = self._take_line(line, batch, *left)
+            if line and len(batch) == count:
+                break
+            del lines[tenant]
+            if line:
+                lines[tenant] = line
+            if not left[0] or (batch and batch[0].is_alone):
+                break
+        return batch
+
+    def _take_line(self, line: deque[_Chunk], batch: list[_Chunk], places: int, room: int) -> tuple[int, int]:
+        """Take chunks off a tenant's line, into so many places and bytes; splits the last. Returns what is left."""
+        most, count = self.max_message_bytes - FRAME_BYTES, len(batch)
         while line and places:
-            chunk = line[0]
+            chunk, mine = line[0], batch[count:]
             if chunk.call.is_done or not self._check_payloads(chunk):
                 line.popleft()
                 continue
-            if batch and (chunk.is_alone or batch[0].is_alone):
+            if (batch and (chunk.is_alone or batch[0].is_alone)) or (mine and (chunk.is_apart or mine[0].is_apart)):
                 break
             stop, *left = chunk.fit(places, room)
             if stop == chunk.start and not batch:
@@ -373,7 +423,7 @@ class ClientSession(Session):
             else:
                 message = f"the task is too large: the server takes messages of at most {self.max_message_bytes} bytes"
                 chunk.call.finish(error=TooLarge(message, field="payload"))
-        return batch
+        return places, room
 
     def _check_payloads(self, chunk: _Chunk) -> bool:
         """Tell whether the server takes these payloads; if not, the call fails."""

@@ -24,6 +24,8 @@ from fairq.model.checks import (
     check_full_id,
     check_int,
     check_task_id,
+    check_tenant,
+    full_id,
 )
 from fairq.model.tasks import ACTIONS, MAX_LEASE, MAX_RESULT_BYTES, OPTIONS, NewTask, Settlement
 from fairq.wire import messages
@@ -57,15 +59,16 @@ def _structure_task(data: Any, _: object) -> NewTask:
         raise BadRequest("each of tasks must be an object", field="tasks")
     if "payload" not in data:
         raise BadRequest("payload is missing", field="payload")
-    payload = _payload_of(data["payload"])
+    payload, tenant = _payload_of(data["payload"]), data.pop("tenant", None)
     if len(data) == 2:
-        return NewTask(check_task_id(data.get("id")), payload)
+        id = check_task_id(data.get("id"))
+        return NewTask(id if tenant is None else full_id(check_tenant(tenant), id), payload)
     if extra := data.keys() - _TASK_FIELDS:
         raise BadRequest(f"unknown field {min(extra)!r:.80} in a task", field=min(extra)[:80])
     options = {name: data[name] for name in OPTIONS.keys() & data.keys() if data[name] is not None}
     task = NewTask(data.get("id"), payload, **options)  # type: ignore[arg-type]  # `check` checks it
     task.check()
-    return task
+    return task if tenant is None else task._replace(id=full_id(check_tenant(tenant), task.id))
 
 
 def _structure_settlement(data: Any, _: object) -> Settlement:
@@ -79,6 +82,8 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
         raise BadRequest(f"unknown field {min(extra)!r:.80} in a settlement", field=min(extra)[:80])
     if delay_ms is not None:
         check_int(delay_ms, "delay_ms", 0, MAX_SPAN_MS)
+    elif action == "postpone":
+        raise BadRequest("delay_ms is required for postpone", field="delay_ms")
     error = "" if error is None else error
     if type(error) is not str or len(error) > MAX_ERROR_CHARS:
         raise BadRequest(f"error must be text of at most {MAX_ERROR_CHARS} characters", field="error")
@@ -251,6 +256,7 @@ def _pushed(task: dict[str, Any], payloads: Payloads) -> messages.PushedTask:
     return messages.PushedTask(
         id, lease, task["attempt"], task["max_attempts"], task["tenant"], task["enqueued_at_ms"], task["payload"],
         get("start_at_ms"), get("expires_at_ms"), get("wants_result", False), get("name", ""),
+        get("webhook", ""),
     )  # fmt: skip
 
 

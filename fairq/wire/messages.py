@@ -22,6 +22,7 @@ MAX_CREDIT = 500
 MAX_QUEUES = 100
 MAX_WAIT_MS = 60_000  # the longest time-out of a request that waits
 MAX_WAITING = 4_096  # tasks, batches and feeds that requests wait for, per connection
+MAX_PRODUCER_WAITING, MAX_TENANT_WAITING = 16_384, 1_024  # the same, on a producer's connection: in all, of a tenant
 
 
 class Role(Enum):
@@ -30,6 +31,7 @@ class Role(Enum):
     TENANT = "tenant"
     WORKER = "worker"
     OPERATOR = "operator"
+    PRODUCER = "producer"
 
 
 class State(Enum):
@@ -66,12 +68,13 @@ class Request:
 
 @frozen
 class Enqueue(Request):
-    """Store tasks of the token's tenant."""
+    """Store tasks of the token's tenant; a producer names the tenant of all tasks here, or of each in its full id."""
 
     type: ClassVar[str] = "enqueue"
     ref: int
     queue: str
     tasks: list[NewTask]
+    tenant: str | None = None
 
 
 @frozen
@@ -564,6 +567,61 @@ class Schedules(Request):
 
 
 @frozen
+class AddWebhook(Request):
+    """Have a queue's tasks posted to a URL, or change how; `name`: only tasks of that name."""
+
+    type: ClassVar[str] = "add_webhook"
+    ref: int
+    queue: str
+    url: str
+    name: str = ""
+    has_fan_out: bool = False
+    secrets: list[str] = field(factory=list, repr=False)
+
+
+@frozen
+class RemoveWebhook(Request):
+    """Forget a webhook; tasks that are for it stay."""
+
+    type: ClassVar[str] = "remove_webhook"
+    ref: int
+    queue: str
+    url: str
+    name: str = ""
+
+
+@frozen
+class PauseWebhook(Request):
+    """Post no tasks to a webhook until it is resumed."""
+
+    type: ClassVar[str] = "pause_webhook"
+    ref: int
+    queue: str
+    url: str
+    name: str = ""
+
+
+@frozen
+class ResumeWebhook(Request):
+    """Undo `pause_webhook`."""
+
+    type: ClassVar[str] = "resume_webhook"
+    ref: int
+    queue: str
+    url: str
+    name: str = ""
+
+
+@frozen
+class Webhooks(Request):
+    """List the webhooks of a queue; workers are told their secrets too."""
+
+    type: ClassVar[str] = "webhooks"
+    ref: int
+    queue: str
+
+
+@frozen
 class CreateToken(Request):
     """Register a token that the caller made; `hash` is the SHA-256 of its text, which is never sent."""
 
@@ -673,6 +731,7 @@ class PushedTask(NamedTuple):
     expires_at_ms: int | None = None
     wants_result: bool = False
     name: str = ""
+    webhook: str = ""
 
 
 @frozen
@@ -697,22 +756,23 @@ class Stop:
 OPEN, ATTACHED, DRAINING = State.OPEN, State.ATTACHED, State.DRAINING
 _ANY = frozenset(State)
 _TENANT, _WORKER, _OPERATOR = frozenset({Role.TENANT}), frozenset({Role.WORKER}), frozenset({Role.OPERATOR})
+_PRODUCER = frozenset({Role.PRODUCER})
 _WORKING = frozenset({ATTACHED, DRAINING})
 
 # The grid: the roles that may send each frame, and the states in which they may.
 CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
-    Enqueue: (_TENANT, frozenset({OPEN})),
-    Tasks: (_TENANT | _OPERATOR, _ANY),
-    Cancel: (_TENANT | _OPERATOR, _ANY),
+    Enqueue: (_TENANT | _PRODUCER, frozenset({OPEN})),
+    Tasks: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
+    Cancel: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
     CancelAll: (_TENANT | _OPERATOR, _ANY),
     Reschedule: (_TENANT | _OPERATOR, _ANY),
     Peek: (_TENANT | _OPERATOR, _ANY),
-    WaitTasks: (_TENANT | _OPERATOR, _ANY),
-    OpenBatch: (_TENANT, frozenset({OPEN})),
-    CloseBatch: (_TENANT | _OPERATOR, _ANY),
-    CancelBatch: (_TENANT | _OPERATOR, _ANY),
-    Batch: (_TENANT | _OPERATOR, _ANY),
-    Batches: (_TENANT | _OPERATOR, _ANY),
+    WaitTasks: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
+    OpenBatch: (_TENANT | _PRODUCER, frozenset({OPEN})),
+    CloseBatch: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
+    CancelBatch: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
+    Batch: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
+    Batches: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
     Events: (_TENANT | _OPERATOR, _ANY),
     Why: (_TENANT | _OPERATOR, _ANY),
     TenantReport: (_TENANT | _OPERATOR, _ANY),
@@ -747,6 +807,11 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     PauseSchedule: (_TENANT | _OPERATOR, _ANY),
     ResumeSchedule: (_TENANT | _OPERATOR, _ANY),
     Schedules: (_TENANT | _OPERATOR, _ANY),
+    AddWebhook: (_OPERATOR, _ANY),
+    RemoveWebhook: (_OPERATOR, _ANY),
+    PauseWebhook: (_OPERATOR, _ANY),
+    ResumeWebhook: (_OPERATOR, _ANY),
+    Webhooks: (_WORKER | _OPERATOR, _ANY),
     CreateToken: (_OPERATOR, _ANY),
     ListTokens: (_OPERATOR, _ANY),
     RevokeToken: (_OPERATOR, _ANY),

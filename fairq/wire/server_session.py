@@ -94,7 +94,8 @@ class ServerSession(Session):
         tasks: list[dict[str, Any]] = []
         room = _PUSH_BYTES
         for each in leases:
-            id, lease, attempt, max_attempts, tenant, enqueued_at, start_at, expires_at, payload, wanted, kind = each
+            id, lease, attempt, max_attempts, tenant, enqueued_at, start_at, expires_at, payload, *more = each
+            wanted, kind, webhook = more
             task = {
                 "id": id,
                 "lease": lease,
@@ -113,6 +114,8 @@ class ServerSession(Session):
                 task["wants_result"] = True
             if kind:
                 task["name"] = kind
+            if webhook:
+                task["webhook"] = webhook
             size = len(payload) + _TASK_BYTES
             if tasks and size > room:
                 self.send(Push.type, {"queue": queue, "lease_ms": lease_ms, "tasks": tasks})

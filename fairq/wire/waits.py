@@ -1,12 +1,13 @@
 """A client's waits for the ends of tasks: many share a request, and the server tells of each end as it happens.
 
+Waits for tasks of a producer's tenants stand in a line for each, and the lines take turns; none has all places.
 A request waits for WAIT_MS at most; the waits that are left then go into another one. At its deadline a wait takes a
 last look, in a request that does not wait, so that `NotYet` is always the server's word.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 from typing import Any
@@ -14,13 +15,14 @@ from typing import Any
 from attrs import define, field
 
 from fairq.errors import BadFrame, FairqError, NotYet
-from fairq.model.checks import MAX_BATCH
+from fairq.model.checks import MAX_BATCH, owner_of
 from fairq.wire.calls import RETRYABLE, Call, Exchange
-from fairq.wire.messages import MAX_WAITING
+from fairq.wire.messages import MAX_PRODUCER_WAITING, MAX_TENANT_WAITING, MAX_WAITING
 
 WAIT_MS = 20_000
 ANSWER_S = 5.0  # for which the answer to a last look may be on its way
-MAX_WAITED = MAX_WAITING - 96  # ids for which the server waits at once; its other places are for batches and feeds
+FEEDS = 96  # of the server's places, left for batches and feeds
+MAX_WAITED = MAX_WAITING - FEEDS  # ids for which the server waits at once
 
 
 @define(eq=False)
@@ -101,6 +103,7 @@ class _WaitExchange(Exchange):
         waits = self.waits.pop(id, ())
         if waits and not self.is_last:
             self.pool.waited -= 1
+            self.pool.waited_of -= Counter((owner_of(id),))  # without those that have none any more
         return waits
 
     def _take_all(self) -> list[Wait]:
@@ -112,13 +115,24 @@ class Waits:
     """A client's waits that no request carries yet; `back_off(now, retry_in_ms)` delays new requests."""
 
     back_off: Callable[[float, int | None], None]
+    most: int = MAX_WAITED  # that may be waited for at once, in all and of a tenant
+    most_of_tenant: int = MAX_WAITED
     waited: int = field(default=0, init=False)  # ids for which the server waits
-    _lines: defaultdict[tuple[str, bool], deque[Wait]] = field(factory=lambda: defaultdict(deque), init=False)
+    waited_of: Counter[str] = field(factory=Counter, init=False)  # the same, by the tenants of full ids
+    _lines: defaultdict[tuple[str, bool], OrderedDict[str, deque[Wait]]] = field(
+        factory=lambda: defaultdict(OrderedDict), init=False
+    )  # by tenant
+
+    def welcomed(self, *, is_producer: bool) -> None:
+        """Note how many places the server has for such a client."""
+        self.most, self.most_of_tenant = MAX_WAITED, MAX_WAITED
+        if is_producer:
+            self.most, self.most_of_tenant = MAX_PRODUCER_WAITING - FEEDS, MAX_TENANT_WAITING - FEEDS
 
     def put(self, wait: Wait) -> None:
         """Have a request carry a wait."""
         if not wait.is_done:
-            self._lines[wait.queue, wait.is_last].append(wait)
+            self._lines[wait.queue, wait.is_last].setdefault(owner_of(wait.id), deque()).append(wait)
 
     @property
     def has_outgoing(self) -> bool:
@@ -129,26 +143,43 @@ class Waits:
         """Put waits into requests, as many as the server takes; the queue that was served goes behind the others."""
         for is_last in (False, True):  # last looks after the others: those whose time is up join them
             for queue in [queue for queue, last in self._lines if last == is_last]:
-                line = self._lines[queue, is_last]
-                while exchange := self._take(queue, is_last, line, now):
+                lines = self._lines[queue, is_last]
+                while exchange := self._take(queue, is_last, lines, now):
                     send({"queue": queue, "ids": list(exchange.waits), "timeout_ms": exchange.time_left(now)}, exchange)
                     self._lines[queue, is_last] = self._lines.pop((queue, is_last))
-                if not line:
+                if not lines:
                     del self._lines[queue, is_last]
 
-    def _take(self, queue: str, is_last: bool, line: deque[Wait], now: float) -> _WaitExchange | None:
-        """Take waits off a line for one request, in their order."""
+    def _take(
+        self, queue: str, is_last: bool, lines: OrderedDict[str, deque[Wait]], now: float
+    ) -> _WaitExchange | None:
+        """Take waits off the tenants' lines for one request, each line in its order."""
         exchange = _WaitExchange(self, queue, is_last)
-        most = MAX_BATCH if is_last else min(MAX_BATCH, MAX_WAITED - self.waited)
-        while line and len(exchange.waits) < most:
+        most = MAX_BATCH if is_last else min(MAX_BATCH, self.most - self.waited)
+        for _ in range(len(lines)):
+            tenant, line = lines.popitem(last=False)
+            known = len(exchange.waits)
+            room = most if is_last else min(most, known + self.most_of_tenant - self.waited_of[tenant])
+            self._take_line(exchange, line, room, now)
+            if not is_last:
+                self.waited_of[tenant] += len(exchange.waits) - known
+            if line:
+                lines[tenant] = line
+            if len(exchange.waits) >= most:
+                break
+        if not is_last:
+            self.waited += len(exchange.waits)
+        return exchange if exchange.waits else None
+
+    @staticmethod
+    def _take_line(exchange: _WaitExchange, line: deque[Wait], room: int, now: float) -> None:
+        """Take waits off a line while the request has fewer ids than `room`."""
+        while line and len(exchange.waits) < room:
             wait = line.popleft()
-            if wait.is_done or wait.is_last != is_last:
+            if wait.is_done or wait.is_last != exchange.is_last:
                 continue
-            if wait.deadline <= now and not is_last:
+            if wait.deadline <= now and not exchange.is_last:
                 wait.give_up("")
                 continue
             exchange.waits.setdefault(wait.id, []).append(wait)
             wait.under_way += 1
-        if not is_last:
-            self.waited += len(exchange.waits)
-        return exchange if exchange.waits else None

@@ -23,6 +23,14 @@ from fairq.wire.messages import MAX_SERVER_MESSAGE_BYTES, SUBPROTOCOL
 MAX_FRAGMENTS = 1_024  # of one message
 
 
+class Disconnected(Exception):
+    """The connection is gone; `code` is the other side's close code, if it gave one."""
+
+    def __init__(self, reason: str, code: int = 0) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
 @define(eq=False)
 class WebSocket:
     """The frames of one connection whose handshake is over.

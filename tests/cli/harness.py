@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +40,24 @@ class Finished:
 class ServerThread:
     """A server in a thread of its own, so that commands can run in the test's."""
 
-    def __init__(self, store: str) -> None:
-        self._store = store
+    def __init__(self, store: str, **settings: Any) -> None:
+        self._store, self._settings = store, settings
         self._started = threading.Event()
         self._stop: trio.Event
         self._token: trio.lowlevel.TrioToken
         self.served: Served | None = None
         self._thread = threading.Thread(target=trio.run, args=(self._serve,), name="server")
 
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Served]:
+        """Run what the thread runs."""
+        async with running(self._store, **self._settings) as served:
+            yield served
+
     async def _serve(self) -> None:
         self._stop, self._token = trio.Event(), trio.lowlevel.current_trio_token()
         try:
-            async with running(self._store) as served:
+            async with self.serving() as served:
                 self.served = served
                 self._started.set()
                 await self._stop.wait()
@@ -120,10 +126,12 @@ def fairq(*argv: str | Path, env: Mapping[str, str] | None = None, cwd: Path | N
 
 
 @contextmanager
-def started(*argv: str | Path, cwd: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+def started(
+    *argv: str | Path, cwd: Path | None = None, extra: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """Run a command as a process while the block lasts; its standard error is a pipe."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "fairq", *map(str, argv)], env=environment(), cwd=cwd, text=True,
+        [sys.executable, "-m", "fairq", *map(str, argv)], env=environment(extra), cwd=cwd, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     try:

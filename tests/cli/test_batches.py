@@ -113,7 +113,7 @@ def test_ctrl_c_ends_watching(filled: Commands, server: ServerThread) -> None:
     [
         (["list", "Emails"], "queue"),
         (["list", "emails", "--limit", "0"], "limit"),
-        (["list", "emails", "--tenant", "Ada"], "tenant"),
+        (["list", "emails", "--tenant", "a/b"], "tenant"),
         (["show", "emails", "a b"], "id"),
         (["watch", "emails", "r-1"], "full id"),
         (["cancel", "emails", "ada/r/1", "--yes"], "id"),

@@ -223,8 +223,31 @@ def test_tokens_are_created_listed_used_and_revoked(commands: Commands) -> None:
     one_line_error(commands("tokens", "revoke", "nobody"), 2, "nobody")
 
 
+def test_a_producers_token_is_for_tenants_that_match(commands: Commands) -> None:
+    token = commands("tokens", "create", "producer", "--tenant", "Acme*", "--queue", "emails").out.strip()
+    assert token.startswith("fq_producer_")
+    (row,) = commands("tokens", "list", "--json").json
+    assert (row["role"], row["tenant"], row["queues"]) == ("producer", "Acme*", ["emails"])
+    id = commands("enqueue", "emails", "1", "--tenant", "Acme.1", token=token).out.strip()
+    assert id.startswith("Acme.1/")
+    assert commands("tasks", "show", "emails", id, "--json", token=token).json[0]["tenant"] == "Acme.1"
+    one_line_error(commands("enqueue", "emails", "1", "--tenant", "zoo", token=token), 1, "zoo")
+    one_line_error(commands("enqueue", "emails", "1", token=token), 2, "tenant")
+    one_line_error(commands("enqueue", "emails", "--lines", "-", "--tenant", "Acme", token=token), 2, "--tenant")
+    one_line_error(commands("dead", "list", "emails", token=token), 1, "producer")
+    assert commands("queues", "set", "emails", "max_tenants=1").code == 0
+    one_line_error(commands("enqueue", "emails", "1", "--tenant", "Acme.2", token=token), 1, "Acme.2", "max_tenants")
+
+
 @pytest.mark.parametrize(
-    "argv", [["tenant"], ["worker", "--tenant", "ada"], ["tenant", "--tenant", "Ada"], ["worker", "--queue", "Q"]]
+    "argv",
+    [
+        ["tenant"],
+        ["worker", "--tenant", "ada"],
+        ["tenant", "--tenant", "a*"],
+        ["worker", "--queue", "Q"],
+        ["producer", "--tenant", "a b"],
+    ],
 )
 def test_a_token_that_could_not_be_used_is_not_made(commands: Commands, argv: list[str]) -> None:
     one_line_error(commands("tokens", "create", *argv), 2)

@@ -141,7 +141,6 @@ REFUSED: dict[str, tuple[list[str], dict[str, str], str]] = {
     "a negative length": (["--max-response", "-1"], {}, "max_response"),
     "a bad queue": (["Emails"], {}, "queue"),
     "a queue twice": (["emails"], {}, "emails has a handler already"),
-    "a bad server": (["--server", "http://127.0.0.1:7700"], {}, "ws://"),
 }
 
 
@@ -151,6 +150,17 @@ def test_what_cannot_be_is_one_line_and_code_2(argv: list[str], env: dict[str, s
     options = [] if "--url" in argv else ["--url", URL]
     done = fairq("webhook-worker", "emails", *options, *argv, env={**base, **env})
     one_line_error(done, word)
+
+
+def test_a_bad_server_is_told_after_what_would_be_posted() -> None:
+    done = fairq(
+        "webhook-worker", "emails", "--url", f"{URL}?key=hidden", "--server", "http://127.0.0.1:7700",
+        env={"FAIRQ_WEBHOOK_SECRET": SECRET, "FAIRQ_TOKEN": "dev-worker"},
+    )  # fmt: skip
+    posting, error = done.err.strip().splitlines()
+    assert "posting" in posting
+    assert "hidden" not in posting
+    assert (done.code, "ws://" in error) == (2, True)
 
 
 def test_a_worker_without_queues_is_told_so() -> None:

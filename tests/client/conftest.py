@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -10,6 +10,8 @@ import fairq
 from fairq.server.run import Served
 from tests.server.conftest import certificate, no_polls, plain_logs, served, server_store
 from tests.server.harness import OPERATOR, Raw, raw, tenant, url_of
+
+from .runtimes import Service, running_service
 
 __all__ = ["certificate", "no_polls", "plain_logs", "served", "server_store"]
 
@@ -26,3 +28,10 @@ async def operator(served: Served) -> AsyncIterator[Raw]:
     """An operator's connection."""
     async with raw(served, OPERATOR) as operator:
         yield operator
+
+
+@pytest.fixture
+def service(server_store: str) -> Iterator[Service]:
+    """A server with development tokens in a thread, for tests of every runtime."""
+    with running_service(server_store) as service:
+        yield service

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ import trio
 import fairq
 from fairq.errors import BadRequest, BatchClosed, NotFound, TaskFailed
 from fairq.model.tasks import MAX_RESULT_BYTES
+from fairq.model.workers import WorkerTasks
 from fairq.server.run import Served
-from tests.server.harness import WORKER, Refused, raw
+from tests.server.harness import OPERATOR, WORKER, Refused, raw, tenant
+from tests.store.proxy import open_proxy
 
 from .harness import wait_state, worker_of, working
 
@@ -186,3 +189,67 @@ async def test_an_id_used_again_is_the_first_task(served: Served, ada: fairq.Cli
         again = await ada.enqueue("emails", "second", id="a")
         assert again.is_duplicate
         assert (await served.app.store.queue("emails")).enqueued == 1
+
+
+def new_task(ada: fairq.Client, **options: Any) -> Awaitable[fairq.EnqueuedTask]:
+    """Enqueue a task with options."""
+    return ada.enqueue("emails", "new", id="new", **options)
+
+
+async def batches_of(ada: fairq.Client) -> list[str]:
+    """List the tenant's batches."""
+    return [state.id async for state in ada.batches("emails")]
+
+
+async def delete_idle(op: fairq.OperatorClient) -> str:
+    """Delete a tenant that has nothing; returns the field of the refusal."""
+    with pytest.raises(NotFound) as caught:  # the first time, which had no answer, did it
+        await op.delete_tenant("emails", "idle")
+    return caught.value.field or ""
+
+
+Call = Callable[[fairq.OperatorClient, fairq.Client], Awaitable[Any]]
+# A call whose first answer is lost, what the second one says, and tasks enqueued, ready, delayed and cancelled then.
+LOST: dict[str, tuple[Call, Any, tuple[int, int, int, int]]] = {
+    "enqueue, of a group": (lambda _, ada: new_task(ada, group="g", group_weight=2, name="n"), ..., (7, 6, 1, 0)),
+    "enqueue, endless": (lambda _, ada: new_task(ada, max_attempts=0, expires_after_start=60), ..., (7, 6, 1, 0)),
+    "enqueue, replacing": (lambda _, ada: new_task(ada, dedupe_key="k", replace=True, group="g"), ..., (6, 6, 0, 0)),
+    "cancel_all": (lambda _, ada: ada.cancel_all("emails"), 0, (6, 0, 0, 6)),
+    "cancel_all, an operator's": (lambda op, _: op.cancel_all("emails", tenant="ada"), 0, (6, 0, 0, 6)),
+    "cancel_all, matching none": (lambda _, ada: ada.cancel_all("emails", error="none"), 0, (6, 5, 1, 0)),
+    "cancel_batch": (lambda _, ada: ada.batch("emails", "b").cancel(), "complete", (6, 3, 1, 2)),
+    "batches": (lambda _, ada: batches_of(ada), ["b"], (6, 5, 1, 0)),
+    "configure": (lambda op, _: op.configure("emails", max_attempts=0), None, (6, 5, 1, 0)),
+    "worker_tasks": (lambda op, _: op.worker_tasks("mill"), ..., (6, 5, 1, 0)),
+    "drop_tenant": (lambda op, _: delete_idle(op), "tenant", (6, 5, 1, 0)),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+async def test_a_call_whose_answer_is_lost_changes_things_once(served: Served, name: str) -> None:
+    call, answer, counts = LOST[name]
+    with trio.fail_after(30):
+        async with (
+            open_proxy(served.port) as proxy,
+            fairq.open_client(f"ws://127.0.0.1:{proxy.port}", token=tenant("ada")) as ada,
+            fairq.open_operator(f"ws://127.0.0.1:{proxy.port}", token=OPERATOR) as op,
+            raw(served, WORKER) as worker,
+        ):
+            held = await ada.enqueue("emails", "held", dedupe_key="k", delay=3600)
+            await ada.enqueue_many("emails", range(3), group="g")
+            await (await ada.open_batch("emails", id="b")).add_many(range(2))
+            await op.set_weight("emails", "idle", 2)
+            await worker.attach("emails", name="mill", credit=0)
+            proxy.lose_next_reply()
+            told = await call(op, ada)
+            assert proxy.lost == 1
+            match told:
+                case fairq.EnqueuedTask():
+                    assert (told.id, told.is_replaced) == ((held.id, True) if "replacing" in name else ("new", False))
+                case WorkerTasks():
+                    assert [(each.worker, each.queues) for each in told.workers] == [("mill", ["emails"])]
+                case _:
+                    assert told == answer
+            row = await served.app.store.queue("emails")
+            assert (row.enqueued, row.ready, row.delayed, row.cancelled) == counts
+            assert await op.repair_queue("emails") == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,31 +12,14 @@ import trio
 import trio.testing
 
 from fairq.client import driver as drivers
+from fairq.client.dial import Target, dial
 from fairq.client.driver import Driver
+from fairq.client.link import Link
+from fairq.client.runtime import current_runtime
 from fairq.errors import Unavailable
-from fairq.transport import Target, Transport, dial
 from fairq.wire.messages import TIMEOUT_S
 from fairq.wire.websocket import WebSocket
 from fairq.wire.worker_session import WorkerSession
-
-
-class Mute(trio.abc.Stream):
-    """A socket over which nothing comes."""
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Wait for ever."""
-        await trio.sleep_forever()
-        raise AssertionError
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Take what there is."""
-        await trio.lowlevel.checkpoint()
-
-    async def wait_send_all_might_not_block(self) -> None:
-        """Not called in these tests."""
-
-    async def aclose(self) -> None:
-        """Not called in these tests."""
 
 
 async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
@@ -44,10 +28,14 @@ async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
     dialled: list[float] = []
 
     @asynccontextmanager
-    async def dial(*_: Any) -> AsyncIterator[Transport]:
+    async def dial(*_: Any) -> AsyncIterator[Link]:
         await trio.lowlevel.checkpoint()
         dialled.append(trio.current_time())
-        yield Transport(Mute(), WebSocket.of_server(1), "test")  # type: ignore[arg-type]
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            runtime = current_runtime()
+            yield Link(runtime, ours, runtime.make_reader(ours), None, WebSocket.of_server(1), "test")
 
     monkeypatch.setattr(drivers, "dial", dial)
     driver = Driver.to("ws://127.0.0.1:1", "token", WorkerSession(worker="w", queues=["q"]))
@@ -60,7 +48,7 @@ async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
 async def test_a_server_that_dies_during_the_handshake_is_known_to_be_away_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fairq.transport.HANDSHAKE_S", 3600.0)
+    monkeypatch.setattr("fairq.client.dial.HANDSHAKE_S", 3600.0)
 
     async def die(stream: trio.SocketStream) -> None:
         async with stream:

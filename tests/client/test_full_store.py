@@ -58,12 +58,16 @@ async def test_what_needs_room_is_refused_by_its_code(
 ) -> None:
     with trio.fail_after(30):
         await bury(ada, served, "dead")
+        await ada.enqueue("emails", "old", dedupe_key="k")
         batch = await ada.open_batch("emails")
         async with raw(served, OPERATOR) as operator:
             with full(redis_client):
                 for call in (
                     lambda: ada.enqueue("emails", 1),
                     lambda: ada.enqueue_many("emails", range(600)),
+                    lambda: ada.enqueue("emails", 1, group="g", group_weight=2, name="n"),
+                    lambda: ada.enqueue("emails", 1, max_attempts=0, expires_after_start=60),
+                    lambda: ada.enqueue("emails", "new", dedupe_key="k", replace=True),
                     lambda: batch.add(1),
                     lambda: ada.open_batch("emails"),
                     lambda: ada.schedule("emails", "nightly", 1, cron="0 3 * * *"),
@@ -79,11 +83,36 @@ async def test_what_needs_room_is_refused_by_its_code(
                         await operator.ask(verb, **body)
                     assert caught.value.code == "store_full"
             row = await served.app.store.queue("emails")
-            assert (row.enqueued, row.ready, row.dead) == (1, 0, 1)
+            assert (row.enqueued, row.ready, row.dead) == (2, 1, 1)
+            assert [task.payload for task in await ada.peek("emails")] == ["old"]
             assert await served.app.store.queues() == ["emails"]
         assert await ada.dead_letters("emails").replay(["dead"]) == ["ok"]
         await ada.enqueue("emails", 1)
-        assert (await served.app.store.queue("emails")).ready == 2
+        assert (await served.app.store.queue("emails")).ready == 3
+
+
+async def test_a_full_store_is_purged(served: Served, ada: fairq.Client, redis_client: redis.Redis) -> None:
+    with trio.fail_after(30):
+        await bury(ada, served, "dead")
+        batch = await ada.open_batch("emails", id="b")
+        await batch.add_many(range(300))
+        await ada.enqueue_many("emails", range(300), group="g")
+        async with fairq.open_operator(url_of(served), token=OPERATOR) as op, raw(served, WORKER) as worker:
+            await worker.attach("emails", name="mill", credit=1)
+            (held,) = await worker.pushed()
+            with full(redis_client):
+                await op.configure("emails", max_attempts=0)
+                assert [task.id for task in (await op.worker_tasks("mill")).tasks] == [held["full_id"]]
+                assert await batch.cancel() == "open"
+                assert [state.id async for state in ada.batches("emails")] == ["b"]
+                async for step in op.purge_queue("emails"):
+                    assert step.cancelled <= 300
+                await worker.settle("emails", "ack", held)
+                await op.empty_tenant("emails", "ada")
+                row = await served.app.store.queue("emails")
+                assert (row.ready, row.pending, row.dead, row.cancelled + row.done) == (0, 0, 0, 600)
+                await op.delete_queue("emails", purge=True)
+                assert not await op.queue_exists("emails")
 
 
 async def test_everything_there_is_drains_to_nothing(

@@ -10,6 +10,7 @@ import trio
 
 import fairq
 from fairq.client import verbs
+from fairq.model.purges import Purge
 from fairq.server.run import Served
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.messages import CLIENT_FRAMES, Role
@@ -128,3 +129,18 @@ def test_every_request_of_tenants_and_operators_has_its_call() -> None:
     asked = {name for name in ours if f'Ask("{name}"' in text or f'Ask(\n        "{name}"' in text}
     elsewhere = {"enqueue", "wait_tasks", "ping", "drain"}
     assert ours - asked - elsewhere == set()
+
+
+async def test_a_purge_of_a_queue_tells_after_each_step_how_far_it_is_in_all(
+    op: fairq.OperatorClient, ada: fairq.Client, served: Served
+) -> None:
+    await ada.enqueue_many("emails", range(3))
+    async with fairq.open_client(url_of(served), token=tenant("bob")) as bob:
+        await bob.enqueue_many("emails", range(2), delay=60)
+    counted = [step async for step in op.purge_queue("emails", dry_run=True)]
+    assert counted[-1] == Purge(found=5, looked=5, waiting=2), "the last of the tenants' still wait"
+    done = [step async for step in op.purge_queue("emails")]
+    assert done[-1] == Purge(found=5, cancelled=5, looked=5)
+    for steps in (counted, done):
+        assert [step.looked for step in steps] == sorted(step.looked for step in steps)
+        assert not any(step.cursor for step in steps)

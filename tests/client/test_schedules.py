@@ -108,7 +108,7 @@ async def test_a_lost_reply_is_asked_for_again_and_moves_nothing(served: Served)
     [
         ({"queue": "Reports", "every": 1}, BadRequest, "queue"),
         ({"name": "a/b", "every": 1}, BadRequest, "name"),
-        ({"tenant": "Ada", "every": 1}, BadRequest, "tenant"),
+        ({"tenant": "a/b", "every": 1}, BadRequest, "tenant"),
         ({"payload": {1}, "every": 1}, BadRequest, "payload"),
         ({"payload": "x" * (1 << 20), "every": 1}, TooLarge, "payload"),
         ({"every": 0.5}, BadRequest, "every"),

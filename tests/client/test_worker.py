@@ -128,6 +128,22 @@ async def test_while_a_retry_waits_its_reason_is_told(served: Served, ada: fairq
     assert state.error == "mailbox is full"
 
 
+async def test_a_postponed_attempt_does_not_count(served: Served, ada: fairq.Client) -> None:
+    app, attempts = worker_of(served), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        attempts.append((task.attempt, task.max_attempts))
+        if task.attempt <= 3:
+            raise fairq.Postpone("not now", delay=0.01)
+
+    with trio.fail_after(30):
+        async with working(app):
+            await wait_state(await ada.enqueue("emails", 1, max_attempts=1), "done")
+    assert attempts == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    assert app.counts == {"postponed": 3, "done": 1}
+
+
 async def test_reject_makes_a_dead_letter_at_once(served: Served, ada: fairq.Client, operator: Raw) -> None:
     app, attempts = worker_of(served), []
 
@@ -227,6 +243,8 @@ async def operator_revokes(served: Served, operator: Raw, id: str) -> None:
     [
         (lambda: fairq.Worker(token="x").task("Emails"), "queue"),
         (lambda: fairq.Retry(delay=-1), "delay"),
+        (lambda: fairq.Postpone(delay=-1), "delay"),
+        (lambda: fairq.Postpone(delay=float("nan")), "delay"),
         (lambda: fairq.Retry(delay=1e12), "delay"),
     ],
 )

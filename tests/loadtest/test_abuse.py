@@ -17,7 +17,19 @@ import loadtest.__main__ as program
 from fairq.wire.codec import decode_client
 from fairq.wire.messages import MESSAGE_BYTES, Enqueue
 from loadtest import abuse, abusers
-from loadtest.abuse import Abuse, Pair, Rounds, Sizes, Victim, of_bound, row_of, summary, tables
+from loadtest.abuse import (
+    FLOOD_WAITS,
+    SAME_PRODUCER,
+    Abuse,
+    Pair,
+    Rounds,
+    Sizes,
+    Victim,
+    of_bound,
+    row_of,
+    summary,
+    tables,
+)
 from loadtest.abusers import ABUSERS
 from loadtest.processes import RunFailed
 from loadtest.report import Progress
@@ -135,21 +147,23 @@ def test_the_long_message_is_taken_as_a_request() -> None:
 
 
 async def test_a_pair_is_measured_beside_a_real_abuser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abuse, "ABUSERS", {name: ABUSERS[name] for name in ("slow worker", "queue names")})
+    monkeypatch.setattr(abuse, "ROWS", ("slow worker", "queue names", SAME_PRODUCER))
     scenario = Abuse(tmp_path, "everysec", Sizes(seconds=0.2, pairs=1, limit=60.0), Progress())
     with trio.fail_after(120):
         await scenario.run()
-    slow, names = scenario.rows
+    slow, names, inside = scenario.rows
     assert slow["did"]["acknowledged"] == 8
     assert set(slow["figures"]) == {"start", "reply"}
     assert set(names["figures"]) == {"start", "reply", "late"}
+    assert set(inside["figures"]) == {"start", "reply"}
+    assert inside["did"]["waits"] == FLOOD_WAITS
     assert all(math.isfinite(told["abused"]["p99"]) for row in scenario.rows for told in row["figures"].values())
     assert all(verdict.is_clean and verdict.expected for verdict in scenario.verdicts.values())
     assert not os.listdir(tmp_path)
 
 
 async def test_an_abuser_that_cannot_run_fails_the_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abuse, "ABUSERS", {"nonsense": None})
+    monkeypatch.setattr(abuse, "ROWS", ("nonsense",))
     scenario = Abuse(tmp_path, "everysec", Sizes(seconds=0.1, pairs=1, limit=60.0), Progress())
     with trio.fail_after(120), pytest.raises(RunFailed, match="nonsense"):
         await scenario.run()

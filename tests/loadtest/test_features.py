@@ -14,6 +14,7 @@ from fairq.store.embedded import embedded_store
 from fairq.store.store import Store
 from loadtest.bench import PAYLOAD, Bench
 from loadtest.features import FEATURES, OFF, PLACES, PRIORITIES, VERBS, Feature, Features, Side, Sizes, of_off, tables
+from loadtest.purge import row_of
 from loadtest.report import Progress
 from loadtest.stores import opened
 
@@ -155,7 +156,9 @@ def test_table_tells_how_far_apart_those_were_that_had_all_off() -> None:
         },
         {"name": "expiry", "us": cells(60.0, 21.0, 11.0), "off_us": cells(60.0, 20.0, 11.0), "of_off": cells(1, 1, 1)},
     ]
-    [table] = tables({"tenants": 5, "tasks": 10, "call_tasks": 100, "rows": rows})
+    row = row_of(10, 2.0, {"start": [1.0]}, {"start": [2.0]})
+    table, last = tables({"tenants": 5, "tasks": 10, "call_tasks": 100, "rows": rows, "purge": row})
+    assert last.title.startswith("purge: ")
     assert table.headings == ["on", "enqueue", "of off", "claim", "of off", "ack", "of off"]
     assert table.rows == [
         ["off", 50.0, "0.80-1.20", 20.0, "1.00-1.00", 10.5, "0.95-1.05"],

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 import loadtest.__main__ as program
-from loadtest.abusers import ABUSERS
+from loadtest.abuse import ROWS, SAME_PRODUCER
 from loadtest.features import FEATURES
 from loadtest.figures import judge
 from loadtest.processes import RunFailed
@@ -79,9 +79,13 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
     assert min(reconnect["attached_again_s"], reconnect["longest_silence_ms"], reconnect["p99"]) > 0
     assert [row["name"] for row in report["features"]["rows"]] == [feature.name for feature in FEATURES]
     assert all(min(row["of_off"].values()) > 0 for row in report["features"]["rows"])
+    assert report["features"]["purge"]["tasks"] == 2_000
+    assert report["verdicts"]["features, purge"]["expected"]
     abused = {row["name"]: row for row in report["abuse"]["rows"]}  # whether they are within depends on what else runs
-    assert list(abused) == list(ABUSERS)
-    assert all(row["did"]["connections"] for row in abused.values())
+    assert list(abused) == list(ROWS)
+    own = abused.keys() - {SAME_PRODUCER}  # that one shares the victim's connection
+    assert all(abused[name]["did"]["connections"] for name in own)
+    assert min(abused[SAME_PRODUCER]["did"].get(what, 0) for what in ("tasks", "refusals", "waits")) > 0
     assert abused["slow worker"]["did"]["acknowledged"] == 8
     cases = {case["name"]: case for case in report["fairness"]["scorecard"]["cases"]}
     assert {"trickle", "lone-tenant", "delayed-herd", "weight-change-live"} == set(cases)

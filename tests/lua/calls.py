@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -224,6 +224,14 @@ def words(reply: list[bytes]) -> list[str]:
     return [word.decode() for word in reply]
 
 
+MORE_ARGS: dict[str, Callable[[Any, Any], list[Any]]] = {
+    "ack_with_result": lambda _, error: [error],
+    "nack": lambda delay, error: [delay, error],
+    "postpone": lambda delay, error: [delay or 0, error],
+    "reject": lambda _, error: [error],
+}
+
+
 def settle_args(settlements: Iterable[tuple[Any, ...]]) -> list[Any]:
     """Spell (action, id, lease, delay_ms, error) as `settle` takes them: to each action what it uses."""
     args = []
@@ -232,7 +240,7 @@ def settle_args(settlements: Iterable[tuple[Any, ...]]) -> list[Any]:
             action,
             id,
             lease,
-            *{"ack_with_result": [error], "nack": [delay, error], "reject": [error]}.get(action, []),
+            *(MORE_ARGS[action](delay, error) if action in MORE_ARGS else ()),
         ]
     return args
 

@@ -45,6 +45,7 @@ SETTINGS: dict[str, list[int]] = {
     "retry_cap_ms": [150, 1],
     "dead_keep_ms": [10**6, LEASE, 14 * 86_400_000],
     "dead_keep": [1000, 1000, 2, 0],
+    "max_tenants": [1_000_000, 1_000_000, 1_000_000, 3, 2, 1_000_000],
 }
 LIMITED: dict[str, list[float]] = {
     "max_running": [-1, 0, 1, 2],
@@ -76,14 +77,17 @@ WINDOWS: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries
         "batch": st.sampled_from(["b1", "b2", "b3"]),
         "group": st.sampled_from(["", "g1", "g2", "b1", "g:3"]),
         "weight": st.sampled_from([1, 2, 0.5]),
+        "name": st.sampled_from(["n1", "n2"]),
     },
 )
 ACTIONS = ["ack", "ack_with_result", "nack", "nack", "reject", "release", "reap", "extend", "take"]
+EVERY_ACTION = [*ACTIONS, "postpone"]
 BATCHES, STATES = ["b1", "b2", "b3"], ["", "open", "closed", "complete"]
+WEBHOOKS = ["0000000a", "0000000b", "0000000c"]
 EVENTS = ("complete", "success", "death")
 DELAYS = [0, 0, None, 1, 50]
 SETTLEMENTS = st.lists(
-    st.tuples(st.sampled_from(ACTIONS), st.integers(0, 15), st.sampled_from(DELAYS), st.sampled_from(["", "bad"])),
+    st.tuples(st.sampled_from(EVERY_ACTION), st.integers(0, 15), st.sampled_from(DELAYS), st.sampled_from(["", "bad"])),
     min_size=1,
     max_size=4,
 )
@@ -150,8 +154,7 @@ class QueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.client.flushall()
         self.queue = Queue(self.client, version=self.version, now=START)
-        self.model = Model()
-        self.model.few, self.model.pool, self.model.large, self.model.page = self.few, self.pool, self.large, self.page
+        self.model = self.new_model()
         self.now = self.latest = START
         self.has_gone_back = False
         self.claims = 0
@@ -161,6 +164,12 @@ class QueueMachine(RuleBasedStateMachine):
         self.attached = 10  # slots
         self.revisions: list[tuple[str, bytes, Revision | None]] = []  # as servers have read them, some long ago
         self.hours_revisions: dict[str, tuple[bytes, tuple[str, bool, float] | None]] = {}
+
+    def new_model(self) -> Model:
+        """Return the model of a queue that was just made."""
+        model = Model()
+        model.few, model.pool, model.large, model.page = self.few, self.pool, self.large, self.page
+        return model
 
     def same(self, real: object, expected: object) -> None:
         """Assert that the store said what the model says."""
@@ -257,6 +266,7 @@ class QueueMachine(RuleBasedStateMachine):
             task = self.model.records[id]
             self.same(len(record) - header.end, task.size)
             self.same((header.start_at, header.expires_at), (task.start_at, task.expires_at))
+            self.same(header.webhook, task.webhook)
             if known:
                 continue
             assert header.start_at <= self.latest, "delivered before its start"  # by the clock that let it in
@@ -274,7 +284,8 @@ class QueueMachine(RuleBasedStateMachine):
         for action, back, delay, error in chosen:
             id, number = given[-1 - back % len(given)]
             fence = f"{number}/{seed % 3}" if error and action in ("release", "reap") else number  # of a connection
-            settlements.append((action, id, fence, delay if action == "nack" else None, error))
+            delays = {"nack": delay, "postpone": delay or 0}
+            settlements.append((action, id, fence, delays.get(action), error))
         parts = settle_args((a, id, n, "" if delay is None else delay, error) for a, id, n, delay, error in settlements)
         random_values = RandomValues(seed, 4)
         outcomes = [word.decode() for word in self.call("settle", *parts, random_values=random_values.packed)]
@@ -365,6 +376,16 @@ class QueueMachine(RuleBasedStateMachine):
         """Delete a tenant, if it has nothing."""
         self.same(self.call("drop_tenant", tenant)[0].decode(), self.model.drop_tenant(self.now, tenant))
 
+    @rule(for_ms=st.sampled_from([0, 50, 60_000]))
+    def forget_queue(self, for_ms: int) -> None:
+        """Forget the queue, if it has had nothing for so long; then it is made anew."""
+        outcome = self.call("forget_queue", for_ms, 0, "", 1).decode()
+        self.same(outcome, self.model.forget_queue(self.now, for_ms))
+        if outcome == "ok":
+            self.call("make_queue")
+            self.model, self.lives = self.new_model(), {}
+            self.configure_short_leases()
+
     @rule(ids=FEW_IDS, span=st.sampled_from([-50, 0, *SPANS]))
     def reschedule(self, ids: list[str], span: int) -> None:
         """Move tasks to another start."""
@@ -402,6 +423,16 @@ class QueueMachine(RuleBasedStateMachine):
         """List the batches of a tenant, or of all, that are in a state, or in any."""
         self.queue.now = self.now
         self.same(self.queue.list_batches(tenant, state, count), reports.batches(self.model, tenant, state))
+
+    @rule(id=st.sampled_from(WEBHOOKS), name=st.sampled_from(["", "", "n1"]), fan_out=st.sampled_from([0, 1, 1, None]))
+    def set_webhook(self, id: str, name: str, fan_out: int | None) -> None:
+        """Register a webhook, change it, or (None) forget it."""
+        if fan_out is None:
+            outcome, expected = self.call("remove_webhook", id), self.model.remove_webhook(self.now, id)
+        else:
+            outcome = self.call("add_webhook", id, "https://a.example/", name, fan_out, "")
+            expected = self.model.add_webhook(self.now, id, name, fan_out)
+        self.same(outcome.decode(), expected)
 
     @rule(keep=st.sampled_from(KEEPS))
     def bound_feeds(self, keep: int) -> None:
@@ -560,6 +591,10 @@ class Walk:
         self.purger = random.Random(seed)  # of purges, and of tenants that end
         self.grouper, self.replacer = random.Random(seed), random.Random(seed)
         self.has_groups = self.grouper.random() < 0.5
+        self.hooker = random.Random(seed)  # of webhooks, and of tasks' names, in one of five walks
+        self.has_webhooks = self.hooker.random() < 0.2
+        self.bounder = random.Random(seed)  # of how many tenants there may be, in one of seven walks
+        self.has_max_tenants = self.bounder.random() < 0.15
         self.attacher = random.Random(seed)  # of slots and what is kept of them, in half of the walks
         self.has_reserve = self.attacher.random() < 0.5
         machine.configure_short_leases()
@@ -575,10 +610,12 @@ class Walk:
     def settlements(self) -> list[tuple[str, int, int | None, str]]:
         """Choose what to settle; half of the leases are among the last three."""
         choose = self.random.choice
-        return [
+        chosen = [
             (action, choose([0, 1, 2, self.random.randrange(16)]), choose(DELAYS), choose(["", "bad"]))
             for action in self.some(4, ACTIONS)
         ]
+        postponed = [action == "release" and self.hooker.random() < 0.25 for action, *_ in chosen]
+        return [("postpone" if is_one else each[0], *each[1:]) for each, is_one in zip(chosen, postponed, strict=True)]
 
     def window(self) -> dict[str, Any]:
         """Choose a window, or none."""
@@ -597,13 +634,17 @@ class Walk:
         }
         batch = {"batch": choose(BATCHES), "result": choose([0, 0, LEASE])}
         told = self.teller.choice([{}, {}, {"events": 1}])
-        return window | choose([extras, batch, batch, extras | batch, {}, {}]) | told | self.group()
+        return window | choose([extras, batch, batch, extras | batch, {}, {}]) | told | self.group() | self.named()
 
     def group(self) -> dict[str, Any]:
         """Choose a group, or none; in half of the walks there are none but batches."""
         if not self.has_groups or self.grouper.random() < 0.3:
             return {}
         return {"group": self.grouper.choice(["g1", "g2", "g3"]), "weight": self.grouper.choice([1, 1, 2, 0.5])}
+
+    def named(self) -> dict[str, Any]:
+        """Choose a task's name, or none."""
+        return {"name": self.hooker.choice(["n1", "n2"])} if self.has_webhooks and self.hooker.random() < 0.5 else {}
 
     def step(self) -> None:
         """Take one step; every fourth one reads the whole keyspace."""
@@ -632,7 +673,8 @@ class Walk:
             case 5:
                 m.replay_or_purge(verb=choose(["replay", "replay", "purge"]), ids=self.some(4, IDS))
             case 6:
-                m.configure(name=choose(sorted(SETTINGS)), choice=self.random.randrange(6))
+                name = choose(sorted(SETTINGS.keys() - {"max_tenants"}))
+                m.configure(name=name, choice=self.random.randrange(6))
             case 7:
                 m.cancel(ids=self.some(3, IDS))
             case 8:
@@ -670,6 +712,11 @@ class Walk:
             self.attach()
         if self.purger.random() < 0.03:
             self.purge()
+        if self.has_max_tenants and self.bounder.random() < 0.1:
+            m.configure(name="max_tenants", choice=self.bounder.randrange(6))
+        if self.has_webhooks and self.hooker.random() < 0.1:
+            choose = self.hooker.choice
+            m.set_webhook(id=choose(WEBHOOKS), name=choose(["", "", "n1"]), fan_out=choose([0, 1, 1, 1, None]))
         if self.random.random() < 0.25:
             m.all_say_the_same()
         if self.reader.random() < 0.25:

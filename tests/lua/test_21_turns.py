@@ -114,20 +114,27 @@ def test_a_task_that_comes_back_is_the_first_of_its_group(queue: Queue) -> None:
     Keyspace(queue).check()
 
 
-@pytest.mark.parametrize("end", ["cancel", "expire", "reschedule", "claim"])
+@pytest.mark.parametrize("end", ["cancel", "purge", "expire", "reschedule", "replace", "claim", "bury"])
 def test_the_last_task_of_a_group_takes_its_turn_with_it(queue: Queue, end: str) -> None:
     put(queue, "a", 50)
-    (last,) = put(queue, "b", 1, expires_in=1000)
+    (last,) = put(queue, "b", 1, expires_in=1000, key="k")
     match end:
         case "cancel":
             assert queue.cancel(last) == ["ok"]
+        case "purge":
+            assert queue.cancel_waiting(last) == 1
         case "expire":
             queue.advance(1000)
             assert queue.tick().expired == 1
         case "reschedule":
             assert queue.reschedule(last, delay=500) == ["ok"]
+        case "replace":
+            assert queue.enqueue("ada", "new", key="k", replace=1, delay=500, group="b") == [f"replaced {last}"]
         case "claim":
             assert last in [lease.id for lease in queue.claim(2)]
+        case "bury":
+            (lease,) = (lease for lease in queue.claim(2) if lease.id == last)
+            assert queue.end("reject", lease) == "ok"
     Keyspace(queue).check()
     assert set(Keyspace(queue).turns["ada:50"]) == {"", ":a"}
     put(queue, "b", 5)
@@ -142,6 +149,24 @@ def test_a_replayed_task_is_in_its_group_again(queue: Queue) -> None:
     assert queue.call("replay", dead) == [b"ok"]
     assert queue.peek("ada", 5)[2] == dead or queue.peek("ada", 5)[3] == dead
     Keyspace(queue).check()
+
+
+@pytest.mark.parametrize("end", ["reject", "expire"])
+def test_the_last_task_of_a_group_brings_the_group_back_when_it_is_replayed(queue: Queue, end: str) -> None:
+    put(queue, "a", 50)
+    (last,) = put(queue, "b", 1, expires_in=1000)
+    if end == "reject":
+        (lease,) = (lease for lease in queue.claim(2) if lease.id == last)
+        queue.end("reject", lease)
+    else:
+        queue.advance(1000)
+        queue.tick()
+    assert (queue.state(last), set(Keyspace(queue).turns["ada:50"])) == ("dead", {"", ":a"})
+    assert queue.call("replay", last) == [b"ok"]
+    assert set(Keyspace(queue).turns["ada:50"]) == {"", ":a", ":b"}
+    Keyspace(queue).check()
+    put(queue, "b", 4)
+    assert Counter(groups(queue, 10)) == {"a": 5, "b": 5}
 
 
 def test_cancelled_tasks_take_no_turns(queue: Queue) -> None:
@@ -177,7 +202,10 @@ def test_tenants_without_groups_pay_nothing(queue: Queue) -> None:
     for n in range(20):
         put(queue, f"g{n}", 1)
     queue.call("pause", "ada")
-    assert (cost("again"), cost("more", priority=1)) == (plain, urgent)
+    assert (cost("again"), cost("more", priority=1)) == (
+        plain - 1,
+        urgent,
+    )  # bob was new
 
 
 def test_a_claim_reads_no_more_of_a_hundred_thousand_groups_than_it_needs(queue: Queue) -> None:

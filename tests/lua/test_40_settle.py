@@ -8,7 +8,7 @@ import pytest
 
 from .calls import FORMATS, LEASE_MS, START, Leased, Queue, snapshot, writes
 
-ACTIONS = ["ack", "nack", "reject", "release", "reap", "extend", "take"]
+ACTIONS = ["ack", "nack", "postpone", "reject", "release", "reap", "extend", "take"]
 
 
 def leased(queue: Queue, id: str = "a", max_attempts: int = 5, expires_in: int = 0) -> Leased:

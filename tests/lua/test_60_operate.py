@@ -15,6 +15,7 @@ SETTINGS = {
     "dead_keep_ms": (1000, 31_536_000_000),
     "dead_keep": (0, 10_000_000),
     "events_keep": (0, 1_000_000),
+    "max_tenants": (1, 100_000_000),
     "reserve": (0, 90),
 }
 
@@ -113,7 +114,7 @@ def test_replay_of_an_expired_task_drops_the_window_and_keeps_the_payload(queue:
     queue.call("replay", "a")
     queue.advance(1000)
     assert queue.tick().expired == 0
-    assert queue.claim()[0].record.endswith(b"ada\0hello")
+    assert queue.claim()[0].record.endswith(b"ada\0\0hello")
 
 
 def test_replay_inside_the_window_keeps_it(queue: Queue) -> None:

@@ -28,6 +28,7 @@ PUTS_IN = {
     "set_weight": ("ada", 2000),
     "set_limits": ("ada", "max_running", 1),
     "set_opening_hours": ("ada", "daily", 0, 1, ""),
+    "add_webhook": ("0000000a", "https://a.example/", "", 1, ""),
     "pause": ("ada",),
     "resume": ("",),
     "configure": ("lease_ms", 1000),
@@ -67,6 +68,7 @@ def fill(queue: Queue) -> None:
     queue.enqueue("eve", "before", "tombstone")
     queue.enqueue("eve", "pressing", priority=7)
     queue.cancel("tombstone")
+    queue.call("add_webhook", "0000000a", "https://a.example/", "", 0, "")
     queue.client.set(queue.key("progress:urgent"), '[1,0.5,""]', px=3_600_000)
     queue.client.set(queue.key("sweep"), 0)  # a limit for all was removed, and there are many tenants
     queue.client.zadd(queue.key("idle"), {b"\1\0\0\0": 0})  # there is a reserve
@@ -284,3 +286,16 @@ def test_a_queue_that_was_made_anew_stays(registry: Registry) -> None:
     registry.add("q", "ada")
     assert registry.remove("q", entry) == "gone"
     assert registry.client.hgetall(registry.key("makers")) == {b"ada": b"1"}
+
+
+def test_an_entry_that_was_renewed_stays(registry: Registry) -> None:
+    registry.add("q", "ada", 1)
+    entry = registry.entry("q")
+    registry.advance(1)
+    assert registry.call("add_queue", "q", "bob", 0, 0) == b"known"
+    assert registry.entry("q") == entry
+    assert registry.call("add_queue", "q", "bob", 0, 1) == b"known"
+    assert registry.entry("q") == f"{registry.now} ada".encode(), "it still counts for its maker"
+    assert registry.remove("q", entry) == "gone"
+    assert registry.remove("q", registry.entry("q")) == "ok"
+    assert registry.client.hgetall(registry.key("makers")) == {}

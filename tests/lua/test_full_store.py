@@ -51,14 +51,17 @@ def schedule(queue: Queue) -> None:
     queue.call("schedule", "ada", "nightly", queue.now + 1000, 0, TIMING, packed_template())
 
 
+NEW = options(key="k", batch="b", result=1, group="g", weight=2, name="n")
+REPLACING = options(key="held", replace=1, max_attempts=0, after_start=5)
 # What needs room: the arguments of a call that the store refuses.
 REFUSED: dict[str, Callable[[Queue], list[object]]] = {
-    "enqueue": lambda _: ["ada", "x", options(key="k", batch="b", result=1), b"{}", "y", b"", b"{}"],
+    "enqueue": lambda _: ["ada", "x", NEW, b"{}", "y", REPLACING, b"new"],
     "replay": lambda _: ["dead"],
     "open_batch": lambda _: ["ada", "other", 0, "", "", ""],
     "schedule": lambda queue: ["ada", "other", queue.now, 0, TIMING, packed_template()],
     "fire": lambda queue: ["ada/nightly", revision_of(queue), queue.now + 1],
     "add_queue": lambda _: ["other", "ada", 100],
+    "add_webhook": lambda _: ["0000000a", "https://a.example/", "", 1, ""],
 }
 
 
@@ -73,6 +76,7 @@ def test_a_queue_that_is_made_needs_room(queue: Queue) -> None:
 @pytest.mark.parametrize("verb", REFUSED)
 def test_what_needs_room_is_refused_and_changes_nothing(queue: Queue, verb: str) -> None:
     queue.bury("ada", "dead")
+    queue.enqueue("ada", "holder", key="held")
     queue.open_batch("b")
     schedule(queue)
     queue.advance(1000)
@@ -90,9 +94,11 @@ def claim(queue: Queue) -> Iterator[None]:
         queue.enqueue(name, *many(200, name), result=1000, priority=7)
     queue.enqueue("ada", *many(50, "late"), expires_in=5)
     queue.enqueue("ada", *many(50, "pending"), batch="capped")
+    for group in ("a", "b"):
+        queue.enqueue("ada", *many(30, group), group=group, weight=2, priority=7)
     queue.advance(5)
     yield
-    assert len(queue.claim(500)) == 420
+    assert len(queue.claim(500)) == 480
     assert (queue.queue_state()["dead"], queue.queue_state()["pending"]) == (50, 30)
     queue.advance(LEASE_MS - 1)
     assert len(queue.call("claim", "w1", 500, "again")) == 6 + 4 * 150, "what the first of three calls took"
@@ -166,8 +172,9 @@ def cancel_waiting(queue: Queue) -> Iterator[None]:
     queue.enqueue("ada", *many(300), batch="b")
     queue.enqueue("ada", *many(200, "later"), delay=1000, priority=3)
     running = queue.claim(100)
+    queue.enqueue("ada", *many(50, "turn"), group="g")
     yield
-    assert queue.purge() == 400
+    assert queue.purge() == 450
     assert [queue.end("ack", lease) for lease in running] == ["ok"] * 100
 
 
@@ -311,11 +318,29 @@ def drop_queue(queue: Queue) -> Iterator[None]:
     assert not list(queue.client.scan_iter(queue.key("*")))
 
 
+def forget_queue(queue: Queue) -> Iterator[None]:
+    yield
+    assert queue.call("forget_queue", 0, 0, "", 1) == b"ok"
+    assert not queue.client.exists(queue.key("queue"))
+
+
 def remove_queue(queue: Queue) -> Iterator[None]:
     queue.call("add_queue", "other", "ada", 100)
     entry = queue.client.hget(queue.key("names"), "other")
     yield
     assert queue.call("remove_queue", "other", entry) == b"ok"
+
+
+def pause_webhook(queue: Queue) -> Iterator[None]:
+    queue.call("add_webhook", "0000000a", "https://a.example/", "", 1, "")
+    yield
+    assert [queue.call("pause_webhook", "0000000a", paused) for paused in (1, 0)] == [0, 1]
+
+
+def remove_webhook(queue: Queue) -> Iterator[None]:
+    queue.call("add_webhook", "0000000a", "https://a.example/", "", 1, "")
+    yield
+    assert queue.call("remove_webhook", "0000000a") == b"ok"
 
 
 GOES_ON: dict[str, Scenario] = {
@@ -325,7 +350,7 @@ GOES_ON: dict[str, Scenario] = {
         reschedule, cancel_batch, close_batch, purge, set_weight, set_limits,
         set_opening_hours,
         pause, resume, configure, unschedule, pause_schedule, resume_schedule, block_queue, empty_queue, drop_queue,
-        remove_queue, repair,
+        forget_queue, remove_queue, repair, pause_webhook, remove_webhook,
     )
 }  # fmt: skip
 

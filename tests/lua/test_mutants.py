@@ -16,6 +16,7 @@ from fairq.store import library
 
 from .calls import load_variant
 from .full_walk import FullWalk
+from .idle_walk import IdleWalk
 from .machine import SMALL, SMALL_VARIANT, QueueMachine, Walk
 
 WALKS, STEPS = 40, 300
@@ -288,6 +289,10 @@ MUTANTS = [
     Mutant("a guarantee sheds debt", "t.base = t.base + math.max(behind, 0)", "t.base = t.base + behind"),
     Mutant("a guaranteed tenant keeps its slot", "    if t.slot > 0 then free_slot(call, t) end\n    wake", "    wake"),
     Mutant("quotas are not looked at", "  arrivals.check_quotas(call, new)\n", ""),
+    Mutant("a queue has any number of tenants", "'accounts')) >= call.queue.max_tenants", "'accounts')) < 0"),
+    Mutant("there is one tenant too many", ")) >= call.queue.max_tenants", ")) > call.queue.max_tenants"),
+    Mutant("a batch makes any tenant", "  if is_one_too_many(call, t) then refuse(", "  if false then refuse("),
+    Mutant("a known tenant is one too many", "return d and not d.packed and redis", "return d and redis"),
     Mutant("a fire passes the quota", "if outcome == 'ok' and arrivals.exceeded(call, new) then", "if false then"),
     Mutant(
         "cancelled tasks weigh", "    header.features, bytes)\n  return 'ok'", "    header.features, 0)\n  return 'ok'"
@@ -1069,6 +1074,29 @@ MUTANTS = [
     Mutant(
         "who is served in a kept slot raises the level", "  if is_full then return accounts.touch(call, best) end\n", ""
     ),
+    Mutant(
+        "a postponed attempt counts",
+        "run.uncounted_attempts, run.error = run.uncounted_attempts + 1, message",
+        "run.uncounted_attempts, run.error = run.uncounted_attempts, message",
+    ),
+    Mutant(
+        "a copy without a key has options still",
+        "  return is_plain and PLAIN or copy\n",
+        "  return copy\n",
+    ),
+    Mutant("copies hold the dedupe key", "  copy.key = ''\n", ""),
+    Mutant("a task is for no webhook", "terms.webhook, terms.copies = webhook, {}", "terms.copies = {}"),
+    Mutant("a copy that is known is made again", "    if not known[i] then add(", "    if true then add("),
+    Mutant("nobody is told of copies", "  call.notify = call.notify or '1'  -- who", "  -- who"),
+    Mutant("a forgotten webhook counts", "call.queue.fan_outs - w.fan_out\n", "call.queue.fan_outs\n"),
+    Mutant("a changed webhook counts twice", "fan_out - (w and w.fan_out or 0)\n", "fan_out\n"),
+    Mutant("callbacks are copied", "  terms.copies = {}  -- none, whatever webhooks there are\n", ""),
+    Mutant("webhooks get tasks of any name", "    if w.name == '' or w.name == name then\n", "    if true then\n"),
+    Mutant(
+        "copied tasks are replaced",
+        "  if terms.replaces then refuse('bad_request', 'replace') end\n  if #payload",
+        "  if #payload",
+    ),
 ]
 
 
@@ -1194,6 +1222,21 @@ IN_FULL_QUEUES = [
     ),
     Mutant("who wins a max share is not known of", "  if after.max_share > 0 then call.queue.max_shares = 1 end\n", ""),
 ]
+# Found in queues that are emptied, and forgotten.
+IN_IDLE_QUEUES = [
+    Mutant("a queue is forgotten with what it has", "are_default(q) and not deletion.has_keys(call)", "are_default(q)"),
+    Mutant(
+        "a queue is forgotten with its settings", "q.blocked == 0 and settings.are_default(q) and", "q.blocked == 0 and"
+    ),
+    Mutant("a paused queue is forgotten", "return q.blocked == 0 and settings", "return settings"),
+    Mutant("a queue is forgotten at once", "math.max(call.queue.now, made_at) + for_ms", "made_at + for_ms"),
+    Mutant(
+        "a forgotten queue keeps its record",
+        "if is_meant then redis.call('UNLINK'",
+        "if false then redis.call('UNLINK'",
+    ),
+    Mutant("a queue with dead letters has nothing", "'extended', 'dead',\n  'deaths', 'dead_counts'", "'extended'"),
+]
 # Found only after thousands of steps.
 LATE = {
     "the limit is not looked at",
@@ -1256,7 +1299,7 @@ CASES = [pytest.param(mutant, marks=LONG if mutant.name in LATE else []) for mut
 
 def test_a_text_to_mutate_occurs_once() -> None:
     source = library.source()
-    assert [mutant.name for mutant in MUTANTS + IN_FULL_QUEUES if source.count(mutant.text) != 1] == []
+    assert [mutant.name for mutant in MUTANTS + IN_FULL_QUEUES + IN_IDLE_QUEUES if source.count(mutant.text) != 1] == []
 
 
 @pytest.mark.deep
@@ -1274,6 +1317,15 @@ def test_a_planted_bug_is_found(redis_client: redis.Redis, mutant: Mutant) -> No
 def test_a_planted_bug_is_found_in_full_queues(redis_client: redis.Redis, mutant: Mutant) -> None:
     with pytest.raises((AssertionError, redis.ResponseError, KeyError, struct.error)):
         walk(redis_client, 2 * WALKS, (mutant.text, mutant.instead), kind=FullWalk)
+
+
+@pytest.mark.deep
+@pytest.mark.one_store
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("mutant", IN_IDLE_QUEUES, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_a_planted_bug_is_found_in_idle_queues(redis_client: redis.Redis, mutant: Mutant) -> None:
+    with pytest.raises((AssertionError, redis.ResponseError, KeyError, struct.error)):
+        walk(redis_client, WALKS, (mutant.text, mutant.instead), kind=IdleWalk)
 
 
 def walk(client: redis.Redis, walks: int, *changes: tuple[str, str], kind: type[Walk] = Walk) -> None:
@@ -1298,3 +1350,4 @@ def walk(client: redis.Redis, walks: int, *changes: tuple[str, str], kind: type[
 def test_without_a_planted_bug_the_same_walks_find_nothing(redis_client: redis.Redis) -> None:
     walk(redis_client, 6)
     walk(redis_client, 6, kind=FullWalk)
+    walk(redis_client, 6, kind=IdleWalk)

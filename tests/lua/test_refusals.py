@@ -21,6 +21,7 @@ MOMENTS = ("", 0, -1, 1.5, "nan", "inf", "soon", 2**52 + 1)
 TIMES = (-1, "nan", 2**52 + 1, "soon")
 TIMING = struct.pack("<dBB", 60_000.0, 0, 0)
 PLAIN = packed_template()
+HOOKS = [f"{n:08x}" for n in range(65)]
 
 
 def tasks(*packed: bytes) -> tuple[object, ...]:
@@ -54,6 +55,7 @@ WITNESSES = [-1, 0.5, "noon", "nan", 2**52 + 1]
 REFUSED: dict[str, Rows] = {
     "enqueue": {
         "bad_request tenant": [(name, "a", b"", b"{}") for name in NAMES],
+        "too_large payload": [("ada", "a-1", options(name="copied"), b"1" * (2**22 + 1))],
         "bad_request tasks": [("ada",), ("ada", "a", b""), (*tasks(b""), "b"), tasks(*[b""] * 501)],
         "bad_request options": [
             tasks(b"", b"x"), tasks(b"", options(priority=1)[:-1]), asked(delay=-1), asked(start_at=float("nan")),
@@ -63,7 +65,10 @@ REFUSED: dict[str, Rows] = {
         "bad_request priority": [asked(priority=100), asked(priority=255)],
         "bad_request group_weight": [asked(group="g", weight=w) for w in (0, -1, 0.0009, 10_001, float("nan"))],
         "bad_request group": [asked(group="a\n")],
-        "bad_request replace": [asked(replace=1, priority=1), asked(replace=1, key="k", batch="open")],
+        "bad_request replace": [
+            asked(key="k", name="copied", replace=1), asked(replace=1, priority=1),
+            asked(replace=1, key="k", batch="open"),
+        ],
         "not_found batch": [asked(batch="none"), asked(batch="bobs")],
         "batch_closed batch": [asked(batch="closed"), asked(batch="complete")],
     },
@@ -80,7 +85,10 @@ REFUSED: dict[str, Rows] = {
             ("ack_with_result", "leased", 1),
             ("ack", "a", 1) * 501,
         ],
-        "bad_request delay_ms": [("ack", "leased", 1, "nack", "a", 1, delay, "") for delay in TIMES],
+        "bad_request delay_ms": [
+            *(("ack", "leased", 1, "nack", "a", 1, delay, "") for delay in TIMES),
+            *(("ack", "leased", 1, "postpone", "a", 1, delay, "") for delay in ("", *TIMES)),
+        ],
     },
     "tick": {
         "bad_request limit": [(limit,) for limit in LIMITS],
@@ -180,6 +188,20 @@ REFUSED: dict[str, Rows] = {
         "bad_request name": [("ada/", b"", START), ("ada/a/b", b"", START)],
         "bad_request next_at": [("full/s0", b"", START, "ada/n", b"", at) for at in MOMENTS],
     },
+    "add_webhook": {
+        "bad_request id": [(id, "https://a/", "", 0, "") for id in ("", "nothex00", "0" * 7, "0" * 9)],
+        "bad_request url": [(HOOKS[0], url, "", 0, "") for url in ("", "x" * 65_536)],
+        "bad_request name": [(HOOKS[0], "https://a/", name, 0, "") for name in ("\n", "n" * 256)],
+        "bad_request fan_out": [(HOOKS[0], "https://a/", "", fan_out, "") for fan_out in (-1, 2, 0.5, "", "yes")],
+        "bad_request secrets": [(HOOKS[0], "https://a/", "", 0, "s" * 65_536)],
+        "too_large url": [(HOOKS[64], "https://a/", "", 0, "")],
+        "too_large fan_out": [(HOOKS[63], "https://a/", "", 1, "")],
+    },
+    "remove_webhook": {"bad_request id": [("",), ("nothex00",)]},
+    "pause_webhook": {
+        "bad_request id": [("", 1), ("nothex00", 1)],
+        "bad_request paused": [(HOOKS[0], paused) for paused in (-1, 2, 0.5, "", "yes")],
+    },
     "tenants": {"bad_request count": [("0", count) for count in LIMITS]},
     "tasks": IDS,
     "why": {"bad_request ids": [()]},
@@ -213,7 +235,14 @@ REFUSED: dict[str, Rows] = {
         "bad_request tenant": [("q", name, 1) for name in NAMES if name],
         "bad_request queue": [(name, "ada", 1) for name in SCHEDULES],
         "bad_request quota": [("q", "ada", quota) for quota in (-1, 1.5, "nan", "inf", "many", 1_000_001)],
+        "bad_request anew": [("q", "ada", 1, anew) for anew in (-1, 2, "nan", "yes")],
         "quota_exceeded queues": [("q", "ada", 0)],
+    },
+    "forget_queue": {
+        "bad_request for_ms": [(ms, 0, "", 1) for ms in TIMES],
+        "bad_request made_at": [(0, ms, "", 1) for ms in TIMES],
+        "bad_request witness": [(0, 0, witness, 1) for witness in WITNESSES],
+        "bad_request delete": [(0, 0, "", delete) for delete in (-1, 2, "nan", "", "yes")],
     },
     "block_queue": {
         "bad_request purge": [(purge, 1) for purge in (-1, 2, "nan", "", "yes")],
@@ -227,7 +256,7 @@ REFUSED: dict[str, Rows] = {
     },
 }  # fmt: skip
 NOTHING_TO_REFUSE = {  # no arguments, or names that are known or not
-    "queue_state", "dead_letter", "opening_hours", "permissions", "make_queue", "empty_queue", "drop_queue",
+    "queue_state", "webhooks", "dead_letter", "opening_hours", "permissions", "make_queue", "empty_queue", "drop_queue",
     "remove_queue",
 }  # fmt: skip
 # Tested elsewhere: tests' clock and random values; what another build has written; queues that begin or end.
@@ -248,6 +277,8 @@ def filled(queue: Queue) -> Queue:
     for name in ("open", "closed", "complete"):
         queue.open_batch(name)
     queue.enqueue("ada", "in-closed", batch="closed")
+    for id in HOOKS[:2]:
+        queue.call("add_webhook", id, "https://a/", "copied", 1, "")
     for name in ("closed", "complete"):
         queue.call("close_batch", name)
     return queue
@@ -258,6 +289,9 @@ def test_what_is_refused_is_named_and_changes_nothing(filled: Queue, verb: str) 
     if verb == "schedule":
         for n in range(1000):
             filled.call("schedule", *scheduled(tenant="full", name=f"s{n}"))
+    if verb == "add_webhook":
+        for n, id in enumerate(HOOKS[:64]):
+            filled.call("add_webhook", id, "https://a/", "copied", int(n < 15), "")
     for refusal, rows in REFUSED[verb].items():
         for args in rows:
             refused(filled, refusal, verb, *args)

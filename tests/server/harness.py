@@ -11,13 +11,15 @@ import trio
 import trio.testing
 from attrs import define, field
 
+from fairq.client.dial import Target, dial
+from fairq.client.link import Link
 from fairq.model.checks import bare_id
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
-from fairq.transport import Disconnected, Target, Transport, dial
+from fairq.wire.websocket import Disconnected
 from tests.frames import read_frame, write_frame
 
-WORKER, OPERATOR = "dev-worker", "dev-operator"
+WORKER, OPERATOR, PRODUCER = "dev-worker", "dev-operator", "dev-producer"
 
 
 def tenant(name: str) -> str:
@@ -64,7 +66,7 @@ class Refused(Exception):
 class Raw:
     """One connection. Pushes that come while an answer is waited for are kept in `pushes`."""
 
-    transport: Transport
+    transport: Link
     welcome: dict[str, Any] = field(factory=dict)
     pushes: list[dict[str, Any]] = field(factory=list)
     ref: int = 0

@@ -26,11 +26,12 @@ from fairq.model.queues import SETTING_RANGES
 from fairq.model.tasks import MAX_RESULT_BYTES, SPECIAL_PLACES
 from fairq.wire.messages import CLIENT_FRAMES, Role
 
-TENANT, WORKER, OPERATOR = Role.TENANT, Role.WORKER, Role.OPERATOR
+TENANT, WORKER, OPERATOR, PRODUCER = Role.TENANT, Role.WORKER, Role.OPERATOR, Role.PRODUCER
 REQUESTS = {frame.type: frame for frame in CLIENT_FRAMES if "ref" in frame.__annotations__}
 OF_TENANTS = {verb for verb, frame in REQUESTS.items() if TENANT in CLIENT_FRAMES[frame][0]}
 OF_OPERATORS = {verb for verb, frame in REQUESTS.items() if OPERATOR in CLIENT_FRAMES[frame][0]}
 
+SECRET = "whsec_" + "c2Vj" * 8
 LEASED = 123_456_789  # stands for the number of the one lease that there is
 # What there is when these are sent: see `World` in test_refusals.py.
 GOOD: dict[str, dict[str, Any]] = {
@@ -57,6 +58,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "resume_schedule": {"queue": "q", "name": "nightly"},
     "schedules": {"queue": "q", "name": "nightly"},
     "unschedule": {"queue": "q", "name": "nightly"},
+    "add_webhook": {"queue": "q", "url": "https://a.example/in", "has_fan_out": True, "secrets": [SECRET]},
+    "pause_webhook": {"queue": "q", "url": "https://a.example/in"},
+    "resume_webhook": {"queue": "q", "url": "https://a.example/in"},
+    "webhooks": {"queue": "q"},
+    "remove_webhook": {"queue": "q", "url": "https://a.example/in"},
     "attach": {"worker": "other", "queues": ["q"], "credit": 0, "leases": [
         {"queue": "q", "id": "ada/leased", "lease": LEASED}, {"queue": "q", "id": "ada/none", "lease": 1}]},
     "credit": {"credit": 1},
@@ -100,9 +106,11 @@ WHOSE = {
 
 
 def good(verb: str, role: Role) -> dict[str, Any]:
-    """Return a body that is taken from this role: operators spell ids in full."""
+    """Return a body that is taken from this role: operators and producers spell ids in full."""
     body = deepcopy(GOOD[verb])
-    if role is OPERATOR and verb in OF_TENANTS:
+    if role is PRODUCER:
+        body |= {"tenant": "ada"} if verb == "enqueue" else {"ids": ["open"]} if verb == "batches" else {}
+    if role in (OPERATOR, PRODUCER) and verb in OF_TENANTS:
         body |= {"ids": [f"ada/{id}" for id in body["ids"]]} if "ids" in body else {}
         body |= {"id": f"ada/{body['id']}"} if "id" in body else {}
         body |= {"tenant": "ada"} if verb in WHOSE else {}
@@ -120,13 +128,14 @@ class Rule(NamedTuple):
     place: str
     values: tuple[Any, ...]
     code: str = "bad_request"
-    roles: tuple[Role, ...] = (TENANT, WORKER, OPERATOR)
+    roles: tuple[Role, ...] = (TENANT, WORKER, OPERATOR, PRODUCER)
     field: str = ""  # that is named, if not that of the place
 
 
 NAMES = ("", "Q", "-q", "_q", "q" * 64, "q{x}", "q/x", "q\n", "é")
+TENANTS = ("", "t" * 129, "t{x}", "t/x", "t\n", "t x", "\u00e9", "t:x", "t*")
 TASK_IDS = ("", "a b", "a" * 65, "a{b}", "ada/a", "a\n", "é")
-FULL_IDS = ("", "a", "a b", "ada/", "/a", "Ada/a", "ada/a/b", "ada/" + "a" * 65, "a" * 64 + "/a", "ada/a\n")
+FULL_IDS = ("", "a", "a b", "ada/", "/a", "a b/a", "ada/a/b", "ada/" + "a" * 65, "a" * 129 + "/a", "ada/a\n")
 BATCH_IDS = ("a b", "b" * 41, "b{x}", "ada/b", "b\n")
 SCHEDULE_NAMES = ("", "N", "-n", "n" * 41, "a/b", "n\n")
 WORKERS = ("", "a b", "w" * 65, "a/b", "w\n")
@@ -146,12 +155,14 @@ QUEUED = {verb for verb, frame in REQUESTS.items() if "queue" in frame.__annotat
 IDENTIFIED = {verb for verb, frame in REQUESTS.items() if "ids" in frame.__annotations__}
 BATCHES = {"batch", "close_batch", "cancel_batch"}
 ON_SCHEDULES = {"schedule", "unschedule", "pause_schedule", "resume_schedule", "schedules"}
+ON_WEBHOOKS = {"add_webhook", "remove_webhook", "pause_webhook", "resume_webhook"}
 NAMING = {verb for verb in OF_OPERATORS if "tenant" in REQUESTS[verb].__annotations__}
 TASK_RANGES = {
     "delay_ms": SPAN, "start_at_ms": MOMENT, "expires_in_ms": SPAN, "expires_at_ms": MOMENT,
     "expires_after_start_ms": SPAN, "max_attempts": (-1, 1001),
     "priority": (-1, 100), "result_ttl_ms": SPAN, "dedupe_key": ("k" * 256, "é" * 128, "a\nb", "\x00"),
-    "group": ("g" * 129, "é" * 65, "a\nb", "\x00"), "group_weight": (0, -1, 0.0009, 10_000.1, 1e308),
+    "group": ("g" * 129, "é" * 65, "a\nb", "\x00"),
+    "group_weight": (0, -1, 0.0009, 10_000.1, 1e308, 2),  # 2 is nothing without a group
 }  # fmt: skip
 WEIGHTS = (0, -1, 0.0009, 1e-300, 10_000.1, 1e9, 1e308)
 
@@ -164,10 +175,10 @@ RULES = [
     Rule(IDENTIFIED, "ids", ([], ["ready", 5])),
     Rule(IDENTIFIED, "ids", (["a"] * (MAX_BATCH + 1),), "too_large"),
     Rule(IDENTIFIED, "ids", tuple([id] for id in TASK_IDS), roles=(TENANT,)),
-    Rule(IDENTIFIED, "ids", tuple([id] for id in FULL_IDS), roles=(OPERATOR,)),
+    Rule(IDENTIFIED, "ids", tuple([id] for id in FULL_IDS), roles=(OPERATOR, PRODUCER)),
     Rule({"cancel", "reschedule", "wait_tasks", "batches"}, "ids", (["a", "a"],)),
-    Rule(NAMING - ON_SCHEDULES - {"create_token"}, "tenant", NAMES, roles=(OPERATOR,)),
-    Rule(ON_SCHEDULES, "tenant", (*NAMES, None), roles=(OPERATOR,)),
+    Rule(NAMING - ON_SCHEDULES - {"create_token"}, "tenant", TENANTS, roles=(OPERATOR,)),
+    Rule(ON_SCHEDULES, "tenant", (*TENANTS, None), roles=(OPERATOR,)),
     Rule({"peek", "report", "events", "cancel_all"}, "tenant", (None,), roles=(OPERATOR,)),
     Rule(NAMING & OF_TENANTS, "tenant", ("", "bob", "Ada"), "forbidden", (TENANT,)),
 
@@ -188,7 +199,13 @@ RULES = [
     Rule({"enqueue"}, "tasks.id", TASK_IDS),
     Rule({"enqueue"}, "tasks.payload", ("x" * (DEFAULT_PAYLOAD_BYTES - 1),), "too_large"),
     *(Rule({"enqueue"}, f"tasks.{name}", values) for name, values in TASK_RANGES.items()),
+    Rule({"enqueue"}, "tasks.group_weight", (
+        Together(group="g", group_weight=0), Together(batch="open", group_weight=10_000.1))),
     Rule({"enqueue"}, "tasks.name", ("n" * 129, "é" * 65, "a\nb")),
+    Rule({"enqueue"}, "tasks.replace", (True, Together(replace=True, dedupe_key="k", batch="open"))),
+    Rule({"enqueue"}, "tasks.expires_after_start_ms", (
+        Together(expires_in_ms=1, expires_after_start_ms=1), Together(expires_at_ms=1, expires_after_start_ms=1))),
+    Rule({"schedule"}, "expires_after_start_ms", (Together(expires_in_ms=1, expires_after_start_ms=1),)),
     Rule({"enqueue"}, "tasks.start_at_ms", (Together(delay_ms=1, start_at_ms=1),)),
     Rule({"enqueue"}, "tasks.expires_at_ms", (
         Together(expires_in_ms=1, expires_at_ms=1), Together(start_at_ms=2, expires_at_ms=1),
@@ -197,25 +214,32 @@ RULES = [
     Rule({"enqueue"}, "tasks.dedupe_period_ms", (
         5, Together(dedupe_key="k", dedupe_period_ms=-1), Together(dedupe_key="k", dedupe_period_ms=MAX_SPAN_MS + 1))),
     Rule({"enqueue"}, "tasks.batch", BATCH_IDS),
-    Rule({"enqueue"}, "tasks.batch", ("none",), "not_found"),
-    Rule({"enqueue"}, "tasks.batch", ("closed", "complete"), "batch_closed"),
+    Rule({"enqueue"}, "tasks.batch", ("none",), "not_found", (TENANT,)),  # to producers an outcome says it
+    Rule({"enqueue"}, "tasks.batch", ("closed", "complete"), "batch_closed", (TENANT,)),
+    Rule({"enqueue"}, "tenant", (*TENANTS, None), roles=(PRODUCER,)),
+    Rule({"enqueue"}, "tenant", ("ada", "bob"), "forbidden", (TENANT,)),
+    Rule({"enqueue"}, "tasks.tenant", TENANTS),
+    Rule({"enqueue"}, "tasks.tenant", ("ada", "bob"), "forbidden", (TENANT,)),
     Rule({"reschedule"}, "delay_ms", SPAN),
     Rule({"reschedule"}, "start_at_ms", (*MOMENT, Together(delay_ms=1, start_at_ms=1))),
-    Rule({"peek", "dead", "schedules", "events", "batches", "worker_tasks"}, "count", (0, MAX_BATCH + 1)),
-    Rule({"batches"}, "state", ("", "Open", "done")),
-    Rule({"batches"}, "cursor", ("", "x", "-1", "1.5", "9" * 21, "1" * 201)),
+    Rule({"peek", "dead", "schedules", "events", "batches", "worker_tasks"}, "count", (0, MAX_BATCH + 1),
+         roles=(TENANT, OPERATOR)),
+    Rule({"batches"}, "state", ("", "Open", "done"), roles=(TENANT, OPERATOR)),
+    Rule({"batches"}, "cursor", ("", "x", "-1", "1.5", "9" * 21, "1" * 301), roles=(TENANT, OPERATOR)),
     Rule({"batches"}, "ids", tuple([id] for id in (*BATCH_IDS, "")), roles=(TENANT,)),
+    Rule({"batches"}, "ids", (None,), roles=(PRODUCER,)),
     Rule({"wait_tasks", "batch", "events"}, "timeout_ms", (-1, 60_001)),
     Rule({"events"}, "after", (-1, MAX_EVENT_ID + 1, 1 << 40)),  # the last one: it has not happened yet
 
-    Rule({"open_batch"}, "id", (*BATCH_IDS, "")),
+    Rule({"open_batch"}, "id", (*BATCH_IDS, ""), roles=(TENANT,)),
+    Rule({"open_batch"}, "id", (*FULL_IDS, "ada/" + "b" * 41), roles=(PRODUCER,)),
     Rule(BATCHES, "id", (*BATCH_IDS, ""), roles=(TENANT,)),
-    Rule(BATCHES | {"dead_letter", "why"}, "id", FULL_IDS, roles=(OPERATOR,)),
+    Rule(BATCHES | {"dead_letter", "why"}, "id", FULL_IDS, roles=(OPERATOR, PRODUCER)),
     Rule({"why"}, "id", ("none",), "not_found", (TENANT,)),
     Rule({"why"}, "id", ("ada/none",), "not_found", (OPERATOR,)),
     Rule(BATCHES, "id", ("none",), "not_found", (TENANT,)),
-    Rule(BATCHES, "id", ("ada/none",), "not_found", (OPERATOR,)),
-    Rule(BATCHES, "id", ("bob/open",), "not_found", (OPERATOR,)),
+    Rule(BATCHES, "id", ("ada/none",), "not_found", (OPERATOR, PRODUCER)),
+    Rule(BATCHES, "id", ("bob/open",), "not_found", (OPERATOR, PRODUCER)),
     Rule({"open_batch"}, "max_running", (-1, MAX_RUNNING + 1)),
     *(Rule({"open_batch"}, f"on_{name}", ("x" * (MAX_CALLBACK_BYTES - 1),), "too_large")
       for name in ("complete", "success", "death")),
@@ -223,10 +247,10 @@ RULES = [
     Rule({"dead"}, "reason", ("", "boredom", "Expired")),
     Rule({"dead", "cancel_all"}, "error", ("", "x" * 101)),
     Rule({"dead", "cancel_all"}, "older_than_ms", SPAN),
-    Rule({"cancel_all"}, "cursor", ("", "yesterday", "1 0 0 0", "-1 0 0 0 ", "1 0.5 0 0 ", f"1 0 0 0 {'a' * 200}")),
+    Rule({"cancel_all"}, "cursor", ("", "yesterday", "1 0 0 0", "-1 0 0 0 ", "1 0.5 0 0 ", f"1 0 0 0 {'a' * 300}")),
     Rule({"drop_tenant"}, "tenant", ("ada",), "not_empty"),
     Rule({"dead"}, "younger_than_ms", (*SPAN, Together(older_than_ms=5, younger_than_ms=5))),
-    Rule({"dead"}, "cursor", ("", "yesterday", "1:1:", "-1:1:a", "1.5:1:a", f"1:1:{'a' * 200}")),
+    Rule({"dead"}, "cursor", ("", "yesterday", "1:1:", "-1:1:a", "1.5:1:a", f"1:1:{'a' * 300}")),
     Rule({"dead_letter", "why"}, "id", TASK_IDS, roles=(TENANT,)),
     Rule({"dead_letter"}, "id", ("none", "ready"), "not_found", (TENANT,)),  # no dead letter
     Rule({"dead_letter"}, "id", ("ada/none", "ada/ready"), "not_found", (OPERATOR,)),
@@ -244,7 +268,15 @@ RULES = [
         5, Together(dedupe_key="k", dedupe_period_ms=-1), Together(dedupe_key="k", dedupe_period_ms=MAX_SPAN_MS + 1))),
     Rule({"schedules"}, "offset", MOMENT),
 
+    Rule(ON_WEBHOOKS, "url", (
+        "", "https://", "ftp://a.example/", "https://a b/", "https://é.example/", "https://a.example/\n",
+        "https://a.example/".ljust(1_001, "u"), "HTTPS://a.example/")),
+    Rule(ON_WEBHOOKS, "name", ("n" * 129, "é" * 65, "a\nb")),
+    Rule({"pause_webhook", "resume_webhook"}, "url", ("https://b.example/in",), "not_found"),
+    Rule({"add_webhook"}, "secrets", ([SECRET] * 5, ["whsec_c2Vj"], ["whsec_"], [SECRET, SECRET[6:]], [f"{SECRET}\n"])),
+
     Rule({"attach", "drain_worker", "worker_tasks"}, "worker", WORKERS),
+    Rule({"worker_tasks"}, "worker", ("nobody",), "not_found"),
     Rule({"attach"}, "queues", ([], *([name] for name in NAMES), ["q", "Q"], [f"q{n}" for n in range(101)])),
     Rule({"attach"}, "queues", (["q"] * (MAX_BATCH + 1),), "too_large"),
     Rule({"attach", "credit"}, "credit", (-1, 501)),
@@ -261,7 +293,7 @@ RULES = [
     Rule({"settle"}, "settlements.action", ("", "reap", "finish", "Ack", "eat")),
     Rule({"settle"}, "settlements.id", FULL_IDS),
     Rule({"settle"}, "settlements.lease", (-1, 0, 1 << 53)),
-    Rule({"settle"}, "settlements.delay_ms", SPAN),
+    Rule({"settle"}, "settlements.delay_ms", (*SPAN, Together(action="postpone"))),
     Rule({"settle"}, "settlements.error", ("x" * (MAX_ERROR_CHARS + 1),)),
     Rule({"settle"}, "settlements.result", ("x" * (MAX_RESULT_BYTES - 1),), "too_large"),
     Rule({"progress"}, "reports", ([],)),
@@ -289,7 +321,9 @@ RULES = [
     Rule({"create_token"}, "id", ("abcd",)),  # another token's
     Rule({"create_token"}, "role", ("", "king", "Tenant")),
     Rule({"create_token"}, "hash", ("", "0" * 63, "0" * 65, "A" * 64, "g" * 64)),
-    Rule({"create_token"}, "tenant", (*NAMES, None, Together(role="worker"), Together(role="operator"))),
+    Rule({"create_token"}, "tenant", (
+        *TENANTS, None, Together(role="worker"), Together(role="operator"), Together(role="producer", tenant="**"),
+        Together(role="producer", tenant="a?"), Together(role="producer", tenant="a" + "*" * 128))),
     Rule({"create_token"}, "queues", ([], *([name] for name in NAMES))),
     Rule({"create_token"}, "queues", (["q"] * (MAX_BATCH + 1),), "too_large"),
     Rule({"delete_queue"}, "purge", (False,), "not_empty"),

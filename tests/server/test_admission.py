@@ -12,6 +12,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairq.client.dial import Target, dial
 from fairq.errors import TooMany, Unavailable
 from fairq.server.net import admission as module
 from fairq.server.net.admission import (
@@ -26,7 +27,6 @@ from fairq.server.net.admission import (
 from fairq.server.net.auth import Identity
 from fairq.server.run import Served
 from fairq.server.settings import Settings
-from fairq.transport import Target, dial
 from fairq.wire.messages import TIMEOUT_S, Role
 
 from .harness import WORKER, raw, running, tenant, url_of

@@ -20,7 +20,7 @@ from fairq.wire.messages import Role
 from tests import stores
 from tests.store.proxy import open_proxy
 
-from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
+from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, raw, running, tenant
 
 
 async def create(operator: Raw, role: Role, **more: Any) -> str:
@@ -32,7 +32,12 @@ async def create(operator: Raw, role: Role, **more: Any) -> str:
 
 @pytest.mark.parametrize(
     ("token", "role", "name"),
-    [(tenant("ada"), "tenant", "ada"), (WORKER, "worker", None), (OPERATOR, "operator", None)],
+    [
+        (tenant("ada"), "tenant", "ada"),
+        (WORKER, "worker", None),
+        (OPERATOR, "operator", None),
+        (PRODUCER, "producer", None),
+    ],
 )
 async def test_development_tokens_have_their_roles(served: Served, token: str, role: str, name: str | None) -> None:
     async with raw(served, token) as client:
@@ -41,7 +46,7 @@ async def test_development_tokens_have_their_roles(served: Served, token: str, r
         assert "--dev" in client.welcome["warning"]
 
 
-@pytest.mark.parametrize("token", [tenant("ada"), WORKER, OPERATOR])
+@pytest.mark.parametrize("token", [tenant("ada"), WORKER, OPERATOR, PRODUCER])
 async def test_development_tokens_work_only_with_dev(server_store: str, token: str) -> None:
     async with running(server_store, dev=False) as served:
         with trio.fail_after(30), pytest.raises(Unauthorized):
@@ -50,7 +55,7 @@ async def test_development_tokens_work_only_with_dev(server_store: str, token: s
 
 
 @pytest.mark.parametrize(
-    "token", ["dev-", "dev-root", "dev-tenant:", "dev-tenant:Ada", "dev-tenant:a:b", "fq_worker_0123_ab_00000000", "x"]
+    "token", ["dev-", "dev-root", "dev-tenant:", "dev-tenant:a/b", "dev-tenant:a:b", "fq_worker_0123_ab_00000000", "x"]
 )
 async def test_other_texts_are_no_tokens(served: Served, token: str) -> None:
     with trio.fail_after(30), pytest.raises(Unauthorized):

@@ -329,7 +329,7 @@ async def test_requests_that_wait_end_a_few_at_a_time(
 
     async def wait(connection: Connection, _: Any) -> dict[str, Any]:
         try:
-            with connection.waiting(1):
+            with connection.waiting(["a"]):
                 await trio.sleep_forever()
         finally:
             ended.append(turns.count)

@@ -108,7 +108,8 @@ async def test_tasks_for_which_there_is_room_cost_one_claim_and_wake_nobody_else
     heard = App.on_message
 
     def note(self: App, channel: str, message: str = "") -> None:
-        told.append(message)
+        if channel == keys.ready_channel("q"):  # not the channel on which servers tell how many slots they have
+            told.append(message)
         heard(self, channel, message)
 
     with trio.fail_after(30):

@@ -66,7 +66,7 @@ async def test_a_connection_leaves_no_garbage_behind_when_it_ends(server_store: 
             if ending == "closed":
                 await worker.transport.close()
             elif ending == "strange":
-                await worker.transport.stream.send_all(b"\xff" * 100)
+                worker.transport.socket.send(b"\xff" * 100)
         await wait_until(lambda: not served.app.connections and not served.app.kept)
 
     with trio.fail_after(30):

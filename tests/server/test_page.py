@@ -39,6 +39,10 @@ NOBODY: dict[str, tuple[dict[str, Any], Any]] = {
     "delete_queue": ({"queue": "none"}, {"outcome": "gone", "contents": {}}),
     "drop_tenant": ({"queue": "q", "tenant": "nobody"}, {"outcome": "gone"}),
     "queues": ({"queue": "none"}, {"queues": []}),
+    "webhooks": ({"queue": "none"}, {"webhooks": []}),
+    "remove_webhook": ({"queue": "none", "url": "https://a.example/"}, {"previous": False}),
+    "pause_webhook": ({"queue": "none", "url": "https://a.example/"}, "not_found"),
+    "resume_webhook": ({"queue": "none", "url": "https://a.example/"}, "not_found"),
     "pause": ({"queue": "q", "tenant": "nobody"}, {"previous": False}),
     "set_weight": ({"queue": "q", "tenant": "nobody", "weight": 2}, {"previous": 1}),
     "drain_worker": ({"worker": "nobody"}, {"workers": 0}),
@@ -80,10 +84,10 @@ async def test_attempts_that_do_not_count_move_the_last_one_up(served: Served) -
             await ada.enqueue("q", ["a"], max_attempts=2)
             await worker.attach("q")
             seen = []
-            for action in ("release", "nack", "release", "nack"):
+            for action in ("release", "nack", "postpone", "nack"):
                 (task,) = await worker.pushed()
                 seen.append((task["attempt"], task["max_attempts"]))
-                more = {"delay_ms": 0} if action == "nack" else {}
+                more = {} if action == "release" else {"delay_ms": 0}
                 assert await worker.settle("q", action, task, **more) == ["ok"]
             assert seen == [(1, 2), (2, 3), (3, 3), (4, 4)]
             assert (await ada.ask("dead_letter", queue="q", id="a"))["dead_letter"]["attempts"] == 4

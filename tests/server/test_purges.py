@@ -10,6 +10,7 @@ from fairq.model.tasks import NewTask
 from fairq.server.run import Served
 from fairq.server.timers import forgetting
 from tests.server.harness import OPERATOR, WORKER, raw, tenant, url_of
+from tests.store.waiting import wait_until
 
 
 async def enqueue(served: Served, name: str, count: int, **options: object) -> None:
@@ -20,9 +21,11 @@ async def enqueue(served: Served, name: str, count: int, **options: object) -> N
         assert set(await store.enqueue("q", name, some)) == {"ok"}
 
 
-async def test_tasks_that_come_while_a_purge_is_under_way_stay(served: Served) -> None:
-    await enqueue(served, "ada", 3000)
+@pytest.mark.parametrize("options", [{}, {"group": "g"}, {"batch": "b"}], ids=["plain", "of a group", "of a batch"])
+async def test_tasks_that_come_while_a_purge_is_under_way_stay(served: Served, options: dict[str, str]) -> None:
     async with fairq.open_client(url_of(served), token=tenant("ada")) as ada:
+        batch = await ada.open_batch("q", id="b")
+        await ada.enqueue_many("q", range(3000), **options)  # type: ignore[arg-type]
         steps = [step async for step in ada.cancelling_all("q", dry_run=True)]
         assert (steps[-1].found, steps[-1].cancelled, steps[-1].waiting) == (3000, 0, 3000)
         new: list[fairq.EnqueuedTask] = []
@@ -30,7 +33,7 @@ async def test_tasks_that_come_while_a_purge_is_under_way_stay(served: Served) -
 
             async def go_on() -> None:
                 while True:
-                    new.append(await ada.enqueue("q", 2))
+                    new.append(await ada.enqueue("q", 2, **options))  # type: ignore[arg-type]
 
             nursery.start_soon(go_on)
             cancelled = await ada.cancel_all("q")
@@ -40,6 +43,39 @@ async def test_tasks_that_come_while_a_purge_is_under_way_stay(served: Served) -
         assert cancelled + row.ready >= 3000 + len(new)
         assert await ada.cancel_all("q") == row.ready
         assert await ada.cancel_all("q") == 0
+        await batch.close()
+        assert (await batch.state()).cancelled == (cancelled + row.ready if "batch" in options else 0)
+    async with fairq.open_operator(url_of(served), token=OPERATOR) as op:
+        assert await op.repair_queue("q") == {}, "and nothing is left behind"
+
+
+async def test_a_tenant_that_gets_tasks_while_it_is_emptied_is_not_deleted_with_them(served: Served) -> None:
+    await enqueue(served, "ada", 600, group="g")
+    async with (
+        fairq.open_client(url_of(served), token=tenant("ada")) as ada,
+        fairq.open_operator(url_of(served), token=OPERATOR) as op,
+        trio.open_nursery() as nursery,
+    ):
+        new: list[fairq.EnqueuedTask] = []
+
+        async def go_on() -> None:
+            while True:
+                new.append(await ada.enqueue("q", 2, group="g"))
+
+        nursery.start_soon(go_on)
+        await op.empty_tenant("q", "ada")
+        count = len(new)
+        await wait_until(lambda: len(new) > count)
+        with pytest.raises(fairq.NotEmpty, match="ready"):
+            await op.delete_tenant("q", "ada")
+        nursery.cancel_scope.cancel()
+    async with fairq.open_operator(url_of(served), token=OPERATOR) as op:
+        row = await served.app.store.queue("q")
+        assert row.enqueued == row.ready + row.cancelled
+        await op.empty_tenant("q", "ada")
+        await op.delete_tenant("q", "ada")
+        assert await op.tenants("q") == []
+        assert await op.repair_queue("q") == {}
 
 
 async def test_many_purges_are_no_more_work_for_the_store_than_one(
@@ -125,6 +161,6 @@ async def test_tenants_that_have_had_nothing_for_long_enough_leave_the_listing(s
     await enqueue(served, "ada", 1)
     await enqueue(served, "bob", 2)
     await store.cancel("q", ["ada/0"])
-    assert await forgetting.forget_once(store, 0) == 0
-    assert await forgetting.forget_once(store, 0) == 1
+    assert (await forgetting.forget_once(store, 0, served.app.takers)).tenants == 0
+    assert (await forgetting.forget_once(store, 0, served.app.takers)).tenants == 1
     assert [row.tenant for row in await store.tenants("q")] == ["bob"]

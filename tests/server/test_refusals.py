@@ -28,8 +28,8 @@ from . import harness
 from .harness import Raw, Refused, raw, tenant
 from .refusals import GOOD, LEASED, OF_TENANTS, REQUESTS, RULES, Row, good, put, rows_of
 
-TENANT, WORKER, OPERATOR = Role.TENANT, Role.WORKER, Role.OPERATOR
-TOKENS = {TENANT: tenant("ada"), WORKER: harness.WORKER, OPERATOR: harness.OPERATOR}
+TENANT, WORKER, OPERATOR, PRODUCER = Role.TENANT, Role.WORKER, Role.OPERATOR, Role.PRODUCER
+TOKENS = {TENANT: tenant("ada"), WORKER: harness.WORKER, OPERATOR: harness.OPERATOR, PRODUCER: harness.PRODUCER}
 LEFT_BY_CONNECTIONS = (b"fq:servers", b"fq:workers:")
 HOUR_MS = 3_600_000
 
@@ -96,6 +96,7 @@ async def open_world(served: Served, url: str) -> AsyncIterator[World]:
         for name in ("closed", "complete"):
             await ada.ask("close_batch", queue="q", id=name)
         await ada.ask("schedule", queue="q", name="nightly", payload=1, cron="0 3 * * *")
+        await operator.ask("add_webhook", queue="q", url="https://a.example/in")
         attaching = await stack.enter_async_context(raw(served, harness.WORKER))
         yield World(served, client, by_role, attaching, leased["lease"])
     client.close()
@@ -343,7 +344,7 @@ async def test_a_token_for_other_queues_has_no_say_over_this_one(served: Served,
                 if role not in CLIENT_FRAMES[REQUESTS[verb]][0] or verb in {"attach", *OF_NO_QUEUE}:
                     continue
                 expected: Answer = EMPTY.get(verb) or ("forbidden", "type" if verb in UNLIMITED else "queue")
-                if role is WORKER:
+                if role is WORKER and verb != "webhooks":
                     expected = ("bad_request", "queue")  # it is not attached to it
                 assert await told(limited, verb, good(verb, role)) == expected, verb
         left = {name for name in world.contents() if not name.startswith(b"fq:{other/0}")}

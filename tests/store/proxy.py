@@ -32,6 +32,11 @@ class Proxy:
         """Let no more replies through."""
         self._flow = trio.Event()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether replies are held."""
+        return not self._flow.is_set()
+
     def release(self) -> None:
         """Let replies through again, also those that were held."""
         self._flow.set()

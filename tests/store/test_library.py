@@ -26,8 +26,9 @@ VERBS = {
     "results", "events", "set_limits", "limits", "set_opening_hours", "opening_hours", "open_batch", "close_batch",
     "cancel_batch",
     "schedule", "unschedule", "pause_schedule",
+    "add_webhook", "remove_webhook", "pause_webhook", "webhooks",
     "resume_schedule", "fire", "schedules", "why", "permissions",
-    "make_queue", "block_queue", "empty_queue", "drop_queue", "add_queue", "remove_queue",
+    "make_queue", "block_queue", "empty_queue", "drop_queue", "forget_queue", "add_queue", "remove_queue",
 }  # fmt: skip
 
 

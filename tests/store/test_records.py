@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairq.errors import StoreRefused
-from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS
+from fairq.model.checks import MAX_SPAN_MS, MAX_TIME_MS, TENANT_PATTERN
 from fairq.model.schedules import Timing
 from fairq.model.tasks import NewTask
 from fairq.store import keys, library
@@ -19,7 +19,7 @@ from fairq.store.records import pack_options, pack_template, pack_timing, unpack
 
 NOW_MS = 1_800_000_000_000
 FIRST_LEASE = (NOW_MS - 1_735_689_600_000) * 32  # by that time
-NAMES = st.from_regex(r"[a-z0-9][a-z0-9_-]{0,62}", fullmatch=True)
+NAMES = st.from_regex(TENANT_PATTERN, fullmatch=True)
 SPANS = st.integers(0, MAX_SPAN_MS)
 TIMES = st.one_of(st.just(0), st.integers(1, MAX_TIME_MS))
 
@@ -60,7 +60,7 @@ def test_a_task_comes_back_from_lua_as_it_was_given(redis_client: redis.Redis, t
     attempts = 5 if task.max_attempts is None else task.max_attempts
     assert lease == (
         task.id, FIRST_LEASE, 1, attempts, tenant, NOW_MS, task.start_at_ms, expires_at_ms, task.payload,
-        False, task.name,
+        False, task.name, "",
     )  # fmt: skip
 
 
@@ -122,4 +122,4 @@ def test_a_schedules_task_is_read_as_it_was_packed(
 
 def test_a_record_of_another_version_is_refused() -> None:
     with pytest.raises(StoreRefused, match="version 9"):
-        unpack_record(struct.pack("<BBHdddBB", 9, 0, 5, 0, 0, 0, 0, 0))
+        unpack_record(struct.pack("<BBHdddBBB", 9, 0, 5, 0, 0, 0, 0, 0, 0))

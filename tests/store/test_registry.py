@@ -175,6 +175,117 @@ async def test_an_empty_queue_goes_and_its_maker_may_make_another(store_url: str
         assert await put(store, "a", queue="other") == ["ok"]
 
 
+async def make_idle(store: Store, queue: str = Q) -> bytes:
+    """Make a queue for ada, with nothing in it; returns its entry in the registry."""
+    await put_schedule(store, queue)
+    assert await store.unschedule(queue, "ada", "s")
+    assert await store.drop_tenant(queue, "ada")
+    await pass_a_ms(store)
+    return (await store.registry.entries())[queue]
+
+
+async def pass_a_ms(store: Store) -> None:
+    """Wait until the store's time has another ms."""
+    first = await read_ms(store)
+    while await read_ms(store) == first:
+        pass
+
+
+async def read_ms(store: Store) -> int:
+    """Read the store's time."""
+    seconds, us = await store.connection.call("TIME")
+    return int(seconds) * 1000 + int(us) // 1000
+
+
+async def put_schedule(store: Store, queue: str = Q) -> None:
+    """Put a schedule into a queue, which leaves nothing behind when it is deleted."""
+    await store.schedule(queue, "ada", "s", EVERY_MINUTE, 2**50, "skip", NewTask("s", b"1"), maker="ada")
+
+
+async def test_an_idle_queue_is_removed_and_its_maker_may_make_another(
+    store_url: str, redis_client: redis.Redis
+) -> None:
+    async with opened(store_url, 2, quota=1) as (one, two):
+        entry = await make_idle(one)
+        assert await two.registry.is_idle(Q, entry, 1)
+        assert not await two.registry.is_idle(Q, entry, 86_400_000)
+        assert not await two.registry.drop_idle(Q, entry, 86_400_000)
+        assert await two.queues() == [Q]
+        assert await two.registry.drop_idle(Q, entry, 1)
+        assert (await two.queues(), queues_of(redis_client)) == ([], set())
+        assert redis_client.hgetall(keys.REGISTRY + ":makers") == {}
+        assert await put(one, "a", queue="other") == ["ok"]
+        with pytest.raises(QuotaExceeded):  # `one` still knows it, and has to make it anew
+            await put_schedule(one)
+        assert await two.queues() == ["other"]
+
+
+async def test_a_queue_that_an_operator_made_stays(store: Store) -> None:
+    await store.configure(Q, {"lease_ms": 30_000})
+    await pass_a_ms(store)
+    assert not await store.registry.is_idle(Q, (await store.registry.entries())[Q], 1)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("moment", ["forget_queue", "remove_queue"])
+async def test_a_task_that_comes_while_its_queue_is_removed_makes_it_anew(
+    store_url: str, moment: str, is_known: bool
+) -> None:
+    async with opened(store_url, 2, quota=1) as (one, two):
+        entry = await make_idle(two if is_known else one)
+        call = one.registry.call
+
+        async def put_first(prefix: str, verb: str, *args: object) -> object:
+            if verb == moment:
+                one.registry.call = call
+                assert await put(two, "a") == ["ok"]
+            return await call(prefix, verb, *args)
+
+        one.registry.call = put_first
+        assert await one.registry.drop_idle(Q, entry, 1) is (moment == "remove_queue")
+        assert (await one.queues(), (await one.queue(Q)).ready) == ([Q], 1)
+        assert not await one.registry.drop_idle(Q, (await one.registry.entries())[Q], 1)
+
+
+async def test_a_queue_whose_removal_was_broken_off_is_made_anew_or_removed_by_another(
+    store_url: str, redis_client: redis.Redis
+) -> None:
+    async with opened(store_url, 2, quota=2) as (one, two):
+        call = one.registry.call
+
+        async def break_off(prefix: str, verb: str, *args: object) -> object:
+            if verb == "remove_queue":
+                raise trio.BrokenResourceError
+            return await call(prefix, verb, *args)
+
+        one.registry.call = break_off
+        entries = {queue: await make_idle(two, queue) for queue in (Q, "other")}
+        for queue, entry in entries.items():
+            with pytest.raises(trio.BrokenResourceError):
+                await one.registry.drop_idle(queue, entry, 1)
+        assert await put(two, "a") == ["ok"]  # at its quota, with a queue that is its own
+        assert not await two.registry.drop_idle(Q, entries[Q], 1)
+        assert await two.registry.drop_idle("other", entries["other"], 1)
+        assert (await two.queues(), queues_of(redis_client)) == ([Q], {Q})
+        assert (await two.queue(Q)).ready == 1
+
+
+async def test_whatever_is_put_in_while_servers_remove_queues_is_in_one_that_is_registered(
+    store_url: str, redis_client: redis.Redis
+) -> None:
+    with trio.fail_after(60):
+        async with opened(store_url, 3, quota=1) as (one, two, three):
+            for number in range(60):
+                entry = await make_idle((one, three)[number % 2])
+                async with trio.open_nursery() as nursery:
+                    for n in range(4):
+                        nursery.start_soon((one, two)[n % 2].registry.drop_idle, Q, entry, 1)
+                    nursery.start_soon(put_schedule, (one, three)[number % 3 > 0])
+                assert await three.queues() == [Q]
+                assert len((await three.schedules(Q))[1]) == 1
+                assert redis_client.hgetall(keys.REGISTRY + ":makers") == {b"ada": b"1"}
+
+
 async def test_what_is_known_of_queues_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairq.store.registry.MAX_KNOWN", 3)
     for number in range(7):

@@ -10,7 +10,8 @@ import trio
 
 import fairq
 from fairq.model.checks import MAX_PAYLOAD_BYTES
-from tests.server.harness import tenant
+from tests.server.harness import OPERATOR, WORKER, raw, tenant
+from tests.store.waiting import wait_until
 
 from .harness import World
 
@@ -42,3 +43,25 @@ async def test_memory_is_bounded_by_the_connections_that_send_the_longest_payloa
         async with fairq.open_client(url, token=tenant("ada")) as client:
             assert len((await client.peek("emails"))[0].payload) == len(payload)
         assert peak_mib(server.pid) < CLIENTS * COPIES * (MAX_PAYLOAD_BYTES >> 20) + PROCESS_MIB
+
+
+async def test_a_worker_of_many_queues_that_reads_nothing_is_given_no_more_than_one_reply_holds(world: World) -> None:
+    payload, queues = "x" * (MAX_PAYLOAD_BYTES - 2), [f"q{n}" for n in range(30)]
+    server = world.serve("--data-dir", world.directory / "data", "--max-payload-bytes", str(MAX_PAYLOAD_BYTES))
+    with trio.fail_after(120):
+        url = await server.wait_url()
+        async with fairq.open_client(url, token=tenant("ada")) as client:
+            for queue in queues:
+                await client.enqueue(queue, payload, id="a", timeout=100)
+        async with raw(url, WORKER) as worker, fairq.open_operator(url, token=OPERATOR) as op:
+            weights = [1.0] * len(queues)  # so that all queues claim at once
+            await worker.send("attach", ref=1, worker="w", queues=queues, credit=30, leases=[], weights=weights)
+
+            async def have_gone_back() -> bool:
+                states = [(await op.tasks(queue, ["ada/a"]))[0] for queue in queues]
+                return sorted((each.attempt, each.state) for each in states) == [
+                    (1, "leased"), *[(1, "ready")] * (len(queues) - 1),
+                ]  # fmt: skip
+
+            await wait_until(have_gone_back)
+        assert peak_mib(server.pid) < COPIES * (MAX_PAYLOAD_BYTES >> 20) + PROCESS_MIB

@@ -16,6 +16,8 @@ def make_app(url: str = "ws://127.0.0.1:7700", token: str = "") -> fairq.Worker:
         way = ways[min(task.attempt, len(ways)) - 1]
         if way == "fail":
             raise ZeroDivisionError("division by zéro")
+        if way == "postpone":
+            raise fairq.Postpone("not now", delay=0.01)
         if way == "reject":
             raise fairq.Reject("bad address")
         if way != "ok":

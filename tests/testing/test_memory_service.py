@@ -345,7 +345,7 @@ async def test_mistakes_are_told_as_the_client_tells_them(
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
-        ({"tenant": "Ada"}, "tenant"),
+        ({"tenant": "a/b"}, "tenant"),
         ({"settings": {"Emails": {"max_attempts": 1}}}, "queue"),
         ({"settings": {"emails": {"max_attempts": -1}}}, "max_attempts"),
         ({"settings": {"emails": {"speed": 1}}}, "speed"),

@@ -31,6 +31,8 @@ FIXED: list[tuple[str, dict[str, Any], list[Any]]] = [
     ("emails", {"delay": 0.3, "dedupe_key": "once"}, ["retry", "ok"]),
     ("emails", {"priority": 0, "dedupe_key": "once"}, ["reject"]),  # which is the one above
     ("images", {"priority": 99, "result_ttl": 60}, ["fail", "ok"]),
+    ("emails", {"max_attempts": 1}, ["postpone", "postpone", "fail"]),
+    ("images", {"max_attempts": 2}, ["postpone", "fail", "postpone", "ok"]),
     ("images", {"delay": 0.1, "max_attempts": 6}, ["fail", "retry", 0, 0.05, "fail", "reject"]),
 ]
 

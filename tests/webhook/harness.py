@@ -11,8 +11,9 @@ from attrs import define
 
 from fairq.client.handlers import Task
 from fairq.webhook.addresses import AddressRules
-from fairq.webhook.deliverer import Deliverer, Delivery, open_deliverer
+from fairq.webhook.deliverer import Deliverer, Delivery, Find, Target, open_deliverer
 from fairq.webhook.network import CheckedNetwork
+from fairq.webhook.signature import Signer
 from fairq.webhook.urls import UrlTemplate
 
 from .receiver import MemoryNetwork, Receiver
@@ -31,14 +32,18 @@ def task(
     attempt: int = 1,
     wants_result: bool = False,
     name: str = "",
+    webhook: str = "",
 ) -> Task:
     """A task as a handler gets it."""
-    return Task(id, queue, tenant, attempt, 5, payload, 1_700_000_000_123, wants_result=wants_result, name=name)
+    return Task(
+        id, queue, tenant, attempt, 5, payload, 1_700_000_000_123, wants_result=wants_result, name=name, webhook=webhook
+    )
 
 
-def delivery(url: str = URL, **settings: Any) -> Delivery:
-    """How to deliver; http:// is allowed, for a receiver in memory speaks no TLS."""
-    return Delivery(UrlTemplate.parse(url, plaintext=True), **settings).check()
+def to(url: str = URL, signer: Signer | None = None) -> Find:
+    """Post all tasks to one URL; http:// is allowed, for a receiver in memory speaks no TLS."""
+    target = Target(UrlTemplate.parse(url, plaintext=True), signer)
+    return lambda _: target
 
 
 def resolving(*answers: Sequence[str]) -> Any:
@@ -73,13 +78,15 @@ async def bench(
     resolve: Any = None,
     rules: AddressRules | None = None,
     slow: frozenset[str] = frozenset(),
+    signer: Signer | None = None,
+    find: Find | None = None,
     **settings: Any,
 ) -> AsyncIterator[Bench]:
     """A deliverer to a receiver in the test; virtual time works."""
     async with trio.open_nursery() as nursery:
         network = MemoryNetwork(nursery, {PUBLIC: receiver}, slow)
         checked = CheckedNetwork(rules or AddressRules(), resolve or resolving([PUBLIC]), network)
-        async with open_deliverer(delivery(url, **settings), checked) as deliverer:
+        async with open_deliverer(find or to(url, signer), Delivery(**settings).check(), checked) as deliverer:
             deliverer.clock = lambda: NOW
             yield Bench(deliverer, network, receiver)
         nursery.cancel_scope.cancel()

@@ -15,9 +15,11 @@ import fairq
 from fairq.errors import BadRequest, SettingsError
 from fairq.webhook import verify
 from fairq.webhook.addresses import AddressRules
+from fairq.webhook.deliverer import Delivery, Target
 from fairq.webhook.signature import Signer, write_secret
+from fairq.webhook.urls import UrlTemplate
 
-from .harness import NOW, OTHER_PUBLIC, PUBLIC, bench, delivery, resolving
+from .harness import NOW, OTHER_PUBLIC, PUBLIC, bench, resolving
 from .receiver import Answering, Receiver, Reply, Request, reply
 
 SECRET = write_secret(b"s" * 32)
@@ -94,6 +96,14 @@ async def test_the_answer_is_the_result(autojump_clock: MockClock, logged: list[
         "event": "delivered", "log_level": "info", "task": "t1", "queue": "emails", "tenant": "ada", "attempt": 1,
         "host": "hooks.example", "status": 201, "ms": 0.0,
     }  # fmt: skip
+
+
+async def test_a_full_stop_in_a_tenants_name_parts_no_signed_text(autojump_clock: MockClock) -> None:
+    async with bench(Receiver(), signer=Signer.parse([SECRET])) as bench_:
+        await bench_.deliver(tenant="Ada.Lovelace@acme+1")
+        (request,) = bench_.receiver.requests
+    assert verify(request.body, request.headers, SECRET, now=NOW) == "emails/Ada%2ELovelace@acme+1/t1"
+    assert request.headers["fairq-tenant"] == "Ada.Lovelace@acme+1"
 
 
 async def test_gone_rejects(autojump_clock: MockClock, logged: list[Any]) -> None:
@@ -306,12 +316,8 @@ async def test_a_second_address_is_tried_when_the_first_is_away(autojump_clock: 
 
 
 async def test_a_tenant_whose_host_is_not_allowed_is_rejected(autojump_clock: MockClock, logged: list[Any]) -> None:
-    from fairq.webhook.deliverer import Delivery
-    from fairq.webhook.urls import UrlTemplate
-
     template = UrlTemplate.parse("https://{tenant}.hooks.example/", ["ada.hooks.example"])
-    async with bench(Receiver()) as bench_:
-        bench_.deliverer.delivery = Delivery(template)
+    async with bench(Receiver(), find=lambda _: Target(template)) as bench_:
         with pytest.raises(fairq.Reject, match=r"bob\.hooks\.example is not in allow_host"):
             await bench_.deliver(tenant="bob")
         assert bench_.network.dialled == []
@@ -332,5 +338,5 @@ async def test_a_tenant_whose_host_is_not_allowed_is_rejected(autojump_clock: Mo
 )
 def test_limits_that_cannot_be_kept_are_refused(settings: dict[str, Any], error: type[Any], field: str) -> None:
     with pytest.raises(error) as caught:
-        delivery(**settings)
+        Delivery(**settings).check()
     assert caught.value.field == field

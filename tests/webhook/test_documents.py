@@ -11,16 +11,17 @@ from fairq import webhook
 from fairq.webhook.answers import MAX_RETRY_AFTER_S, Answer, judge
 from fairq.webhook.deliverer import headers_of
 from fairq.webhook.signature import TOLERANCE_S, Signer, write_secret
+from fairq.webhook.urls import UrlTemplate
 from tests.test_documents import table_after
 
-from .harness import NOW, delivery, task
+from .harness import NOW, URL, task
 
 TEXT = (Path(webhook.__file__).parent / "RECEIVING.md").read_text(encoding="utf-8")
 
 
 def test_the_headers_are_those_that_are_sent() -> None:
     signer = Signer.parse([write_secret(b"s" * 32)])
-    sent = headers_of(task(name="kind"), delivery().url.for_tenant("ada"), b"null", signer, NOW)
+    sent = headers_of(task(name="kind"), UrlTemplate.parse(URL).for_tenant("ada"), b"null", signer, NOW)
     assert [row["header"].strip("`") for row in table_after(TEXT, "| header |")] == list(sent)
 
 

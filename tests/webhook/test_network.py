@@ -16,11 +16,11 @@ from attrs import define, field
 
 import fairq
 from fairq.webhook.addresses import AddressRules
-from fairq.webhook.deliverer import Deliverer, open_deliverer
+from fairq.webhook.deliverer import Deliverer, Delivery, open_deliverer
 from fairq.webhook.network import CheckedNetwork
 from tests.store.certificates import make_certificate
 
-from .harness import PUBLIC, delivery, task
+from .harness import PUBLIC, task, to
 from .receiver import Receiver, Request, reply
 
 NAME = "hooks.example"
@@ -116,7 +116,7 @@ async def test_a_name_that_changes_its_address_after_the_check_leads_nowhere_els
         async with listening(outside) as public_port, listening(inside) as port:
             wire, resolver = Wire(public_port), resolve_with(PUBLIC, "127.0.0.1")
             network = CheckedNetwork(AddressRules(), inner=wire)
-            async with open_deliverer(delivery(f"http://{NAME}:{port}/"), network) as deliverer:
+            async with open_deliverer(to(f"http://{NAME}:{port}/"), Delivery(), network) as deliverer:
                 await deliverer.deliver(task())
                 assert (len(outside.requests), wire.dialled, len(resolver.asked)) == (1, [PUBLIC], 1)
                 assert outside.requests[0].headers["host"] == f"{NAME}:{port}"
@@ -133,12 +133,12 @@ async def test_a_name_for_this_machine_is_refused_and_allowed(host: str, resolve
     resolve_with("127.0.0.1")
     with trio.fail_after(30):
         async with listening(inside) as port:
-            settings = delivery(f"http://{host}:{port}/")
-            async with open_deliverer(settings, CheckedNetwork(AddressRules())) as deliverer:
+            find = to(f"http://{host}:{port}/")
+            async with open_deliverer(find, Delivery(), CheckedNetwork(AddressRules())) as deliverer:
                 with pytest.raises(fairq.Retry, match="loopback"):
                     await deliverer.deliver(task())
             assert inside.connections == 0
-            async with open_deliverer(settings, CheckedNetwork(LOOPBACK)) as deliverer:
+            async with open_deliverer(find, Delivery(), CheckedNetwork(LOOPBACK)) as deliverer:
                 await deliverer.deliver(task())
     assert len(inside.requests) == 1
 
@@ -157,7 +157,7 @@ class Tls:
         """A deliverer that trusts the receiver's certificate."""
         network = CheckedNetwork(LOOPBACK)
         async with open_deliverer(
-            delivery(f"https://{host}:{self.port}/", **settings), network, self.trusted
+            to(f"https://{host}:{self.port}/"), Delivery(**settings), network, self.trusted
         ) as opened:
             yield opened
 

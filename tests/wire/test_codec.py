@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairq.errors import BadFrame, BadRequest, FairqError
-from fairq.model.checks import check_name, check_task_id, check_weight
+from fairq.model.checks import check_name, check_task_id, check_tenant, check_weight
 from fairq.model.queues import check_settings
 from fairq.model.tasks import Lease, NewTask, Settlement
 from fairq.wire import messages as wire
@@ -68,6 +68,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "pause_schedule": {"ref": 1, "queue": "q", "name": "n"},
     "resume_schedule": {"ref": 1, "queue": "q", "name": "n"},
     "schedules": {"ref": 1, "queue": "q"},
+    "add_webhook": {"ref": 1, "queue": "q", "url": "https://a.example/", "secrets": ["whsec_x"]},
+    "remove_webhook": {"ref": 1, "queue": "q", "url": "https://a.example/"},
+    "pause_webhook": {"ref": 1, "queue": "q", "url": "https://a.example/", "name": "n"},
+    "resume_webhook": {"ref": 1, "queue": "q", "url": "https://a.example/"},
+    "webhooks": {"ref": 1, "queue": "q"},
     "create_token": {"ref": 1, "id": "abcd", "role": "worker", "hash": "0" * 64},
     "list_tokens": {"ref": 1},
     "revoke_token": {"ref": 1, "id": "abcd"},
@@ -193,7 +198,7 @@ REFUSED: dict[str, tuple[str, str, str | None]] = {
     "missing ref": (frame("queues", ref=...), "bad_request", "ref"),
     "unknown field": (frame("enqueue", color="red"), "bad_request", "color"),
     "field of another verb": (frame("ping", ref=1), "bad_request", "ref"),
-    "tenant in an enqueue": (frame("enqueue", tenant="other"), "bad_request", "tenant"),
+    "tenant in an enqueue": (frame("enqueue", tenant=5), "bad_request", "tenant"),
     "text for a whole number": (frame("credit", credit="5"), "bad_request", "credit"),
     "true for a whole number": (frame("credit", credit=True), "bad_request", "credit"),
     "fraction for a whole number": (frame("credit", credit=5.0), "bad_request", "credit"),
@@ -285,10 +290,16 @@ def test_what_breaks_a_rule_is_refused_with_its_code_and_field(text: str, code: 
 BAD_VALUES = {
     "empty name": (lambda: check_name("", "queue"), "queue"),
     "capital": (lambda: check_name("Emails", "queue"), "queue"),
-    "leading dash": (lambda: check_name("-a", "tenant"), "tenant"),
-    "brace": (lambda: check_name("a{b}", "tenant"), "tenant"),
-    "newline": (lambda: check_name("a\n", "tenant"), "tenant"),
-    "64 characters": (lambda: check_name("a" * 64, "tenant"), "tenant"),
+    "leading dash": (lambda: check_name("-a", "queue"), "queue"),
+    "brace": (lambda: check_name("a{b}", "queue"), "queue"),
+    "newline": (lambda: check_name("a\n", "queue"), "queue"),
+    "64 characters": (lambda: check_name("a" * 64, "queue"), "queue"),
+    "empty tenant": (lambda: check_tenant(""), "tenant"),
+    "slash in a tenant": (lambda: check_tenant("a/b"), "tenant"),
+    "newline in a tenant": (lambda: check_tenant("a\n"), "tenant"),
+    "tenant of 129 characters": (lambda: check_tenant("a" * 129), "tenant"),
+    "tenant beyond ASCII": (lambda: check_tenant("\u00e9"), "tenant"),
+    "no tenant": (lambda: check_tenant(None), "tenant"),
     "not text": (lambda: check_name(5, "queue"), "queue"),
     "not an id": (lambda: check_task_id("a b"), "id"),
     "weight 0": (lambda: check_weight(0), "weight"),

@@ -192,6 +192,7 @@ class Dispatcher:
         """Claim as many tasks as were reserved, hand them out, and free the rest for other queues."""
         wanted, notifications, began = max(1, sum(shares.values())), self._notifications, trio.current_time()
         called, self._is_first = self._is_first, False
+        unplaced: list[tuple[str, int, int]] = []
         claim, self._is_claiming = None, True
         try:
             claim = await self._claim(wanted)
@@ -202,32 +203,39 @@ class Dispatcher:
         finally:
             self._unreserve(shares)
         if claim is not None:
-            ended = trio.current_time()
-            self._store_ms = claim.now_ms - ended * 1000
-            self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)
-            self._next_claim_at = ended + min(max(PACE_S, ended - began), MAX_PACE_S)
+            self._note(claim, began)
             if len(claim.leases) < wanted:
                 self._is_empty = notifications == self._notifications
             self._expected = 0 if self._is_empty else None
             if self._is_empty:
                 self._emptied.set()
                 self._emptied = trio.Event()
-            if claim.tick_in_ms is not None:
-                self.ticker.tick_within(self.queue, claim.tick_in_ms)
             if claim.leases:
                 self.ticker.tick_within(self.queue, claim.lease_ms)
                 _warn_of_endless(self.queue, claim.leases)
-                await self._hand_out(claim.leases, claim.lease_ms, shares)
-            if called and not self._is_empty:
-                await self.pass_on()
+                unplaced = self._hand_out(claim.leases, claim.lease_ms, shares)
+        has_failed, claim = claim is None, None  # its payloads may be long: they are not held during other calls
+        if unplaced:
+            await give_back(self.store, self.queue, unplaced, "release")
+        if called and not has_failed and not self._is_empty:
+            await self.pass_on()
         if not self._is_in_doubt:
             self._is_claiming = False
             self._cancelled.clear()
         for worker in shares:
             if worker.account.free:
                 self.freed(worker)
-        if claim is None and not self.is_stopping:
+        if has_failed and not self.is_stopping:
             await trio.sleep(_RETRY_S)
+
+    def _note(self, claim: Claim, began: float) -> None:
+        """Note the times that a claim tells, and when the next one may leave."""
+        ended = trio.current_time()
+        self._store_ms = claim.now_ms - ended * 1000
+        self.wait_times.claimed(claim.now_ms, claim.leases, claim.blocked)
+        self._next_claim_at = ended + min(max(PACE_S, ended - began), MAX_PACE_S)
+        if claim.tick_in_ms is not None:
+            self.ticker.tick_within(self.queue, claim.tick_in_ms)
 
     async def _wait_for_credit(self) -> None:
         """Wait until there may be work, there is credit, and the pace allows a claim; or until stopped."""
@@ -278,8 +286,10 @@ class Dispatcher:
         yield from (worker for worker in shares if worker in self.capacity.workers)
         yield from (worker for worker in self.capacity.workers if worker not in shares)
 
-    async def _hand_out(self, leases: Sequence[Lease], lease_ms: int, shares: dict[Worker, int]) -> None:
-        """Give each task to the worker with the most room; release the tasks for which no worker has room."""
+    def _hand_out(
+        self, leases: Sequence[Lease], lease_ms: int, shares: dict[Worker, int]
+    ) -> list[tuple[str, int, int]]:
+        """Give each task to the worker with the most room; returns the leases for which no worker has room."""
         room, places = [], 0
         for i, worker in enumerate(self._takers(shares)):
             if i >= len(shares) and places >= len(leases):
@@ -292,7 +302,7 @@ class Dispatcher:
         unplaced = []
         for lease in leases:
             if not room:
-                unplaced.append(lease)
+                unplaced.append((lease.id, lease.lease, 0))
                 continue
             free, i, worker = room[0]
             given.setdefault(worker, []).append(lease)
@@ -304,8 +314,7 @@ class Dispatcher:
             worker.push(self.queue, lease_ms, some)
         for id in self._cancelled.intersection(lease.id for lease in leases):
             self.stop(id)
-        if unplaced:
-            await give_back(self.store, self.queue, [(each.id, each.lease, 0) for each in unplaced], "release")
+        return unplaced
 
 
 def _warn_of_endless(queue: str, leases: Sequence[Lease]) -> None:

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import hmac
 import time
+from fnmatch import fnmatchcase
 
 import cattrs
 import orjson
 from attrs import asdict, define, frozen
 
 from fairq.errors import BadRequest, FairqError, Forbidden, Unauthorized
-from fairq.model.checks import check_name
+from fairq.model.checks import check_name, check_tenant
 from fairq.store.store import Store
 from fairq.tokens import TokenRecord, hash_token, token_id
 from fairq.wire.messages import Role
 
-_DEV_WORKER, _DEV_OPERATOR, _DEV_TENANT = "dev-worker", "dev-operator", "dev-tenant:"
+_DEV_WORKER, _DEV_OPERATOR, _DEV_TENANT, _DEV_PRODUCER = "dev-worker", "dev-operator", "dev-tenant:", "dev-producer"
 
 
 @frozen
 class Identity:
-    """The identity that a token gives. `queues` None: all; `token_id` empty: a development token."""
+    """The identity that a token gives. `queues` None: all; `token_id` empty: a development token.
+
+    `tenants`: a pattern of the tenants for which a producer may enqueue.
+    """
 
     role: Role
     tenant: str = ""
     queues: frozenset[str] | None = None
     token_id: str = ""
+    tenants: str = "*"
 
     def check_queue(self, queue: str, field: str = "queue") -> str:
         """Return the queue's name if this identity may use it. Raises: BadRequest, Forbidden."""
@@ -33,6 +38,12 @@ class Identity:
         if self.queues is not None and queue not in self.queues:
             raise Forbidden(f"this token may not use queue {queue}", field=field)
         return queue
+
+    def check_tenant(self, tenant: str, field: str = "tenant") -> str:
+        """Return the tenant's name if a producer of this identity may act for it. Raises: Forbidden."""
+        if self.tenants != "*" and not fnmatchcase(tenant, self.tenants):
+            raise Forbidden(f"this token may not use tenant {tenant}", field=field)
+        return tenant
 
 
 @define(eq=False)
@@ -54,6 +65,8 @@ class Auth:
         if not hmac.compare_digest(record.hash, hash_token(token)):
             raise Unauthorized("unknown token")
         queues = None if record.queues is None else frozenset(record.queues)
+        if record.role == Role.PRODUCER.value:
+            return Identity(Role.PRODUCER, "", queues, id, record.tenant or "*")
         return Identity(Role(record.role), record.tenant or "", queues, id)
 
     @staticmethod
@@ -62,12 +75,16 @@ class Auth:
             return Identity(Role.WORKER)
         if token == _DEV_OPERATOR:
             return Identity(Role.OPERATOR)
+        if token == _DEV_PRODUCER:
+            return Identity(Role.PRODUCER)
         if token.startswith(_DEV_TENANT):
             try:
-                return Identity(Role.TENANT, check_name(token.removeprefix(_DEV_TENANT), "tenant"))
+                return Identity(Role.TENANT, check_tenant(token.removeprefix(_DEV_TENANT)))
             except FairqError as error:
                 raise Unauthorized(error.message) from None
-        raise Unauthorized("unknown development token: expected dev-tenant:<name>, dev-worker or dev-operator")
+        raise Unauthorized(
+            "unknown development token: expected dev-tenant:<name>, dev-producer, dev-worker or dev-operator"
+        )
 
     async def create(self, record: TokenRecord) -> None:
         """Store a token's record; storing it again is not an error. Raises: BadRequest."""

@@ -16,22 +16,27 @@ import trio
 from attrs import define, field
 
 from fairq.errors import Draining, FairqError, TooMany
+from fairq.model.checks import owner_of
 from fairq.model.tasks import Lease
 from fairq.server.dispatch.worker_account import WorkerAccount
 from fairq.server.net.admission import Usage
 from fairq.server.net.auth import Identity
-from fairq.transport import PIECE_BYTES, Disconnected, Transport
+from fairq.server.net.tenant_load import TenantLoad, tenants_of
+from fairq.transport import PIECE_BYTES, Transport
 from fairq.turns import Gate
 from fairq.wire.beside import Message
 from fairq.wire.messages import (
     CLOSE_SILENT,
+    MAX_PRODUCER_WAITING,
     MAX_WAITING,
     TIMEOUT_S,
     Credit,
     Dead,
     DeadLetter,
     Drain,
+    Enqueue,
     Peek,
+    Role,
     Schedules,
     State,
     Tenants,
@@ -39,10 +44,12 @@ from fairq.wire.messages import (
     WorkerTasks,
 )
 from fairq.wire.server_session import ServerSession
+from fairq.wire.websocket import Disconnected
 
 log = structlog.get_logger("fairq.server")
 
 MAX_REQUESTS = 256  # under way at once, per connection
+MAX_PRODUCER_REQUESTS = 2_500  # the same of a producer, for all its tenants
 MAX_TENANT_REQUESTS = 2_500  # over all connections of a tenant: a quarter of what may wait for the store
 MAX_UNSENT_BYTES = 2 << 20  # that a worker has not taken; with more it gets no tasks
 MAX_UNREAD_BYTES = 4 << 20  # of answers that a client has not taken; with more its requests are not read
@@ -93,6 +100,7 @@ class Connection:
     _answered: trio.Event = field(factory=trio.Event, init=False)
     _waiting: int = field(default=0, init=False)  # tasks, batches and feeds that they wait for
     _long_answers: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(MAX_LONG_ANSWERS), init=False)
+    load: TenantLoad | None = field(default=None, init=False)  # of a producer's tenants
     _sleeps_until: float = field(default=0.0, init=False)
     _woken: trio.Event = field(factory=trio.Event, init=False)
     _scope: trio.CancelScope = field(factory=trio.CancelScope, init=False)
@@ -101,6 +109,8 @@ class Connection:
     def __attrs_post_init__(self) -> None:
         self.transport.source, self.transport.stuck = self._outgoing, self._wake
         self.account.may_take = self._may_take
+        if self.identity.role is Role.PRODUCER:
+            self.load = TenantLoad()
 
     def _may_take(self) -> bool:
         """Whether it may be given tasks: it is attached, and has taken most of the earlier pushes."""
@@ -200,33 +210,40 @@ class Connection:
             self.close(1001, "the server is stopping")
 
     @contextmanager
-    def waiting(self, things: int) -> Iterator[Callable[[int], None]]:
-        """Count a request as waiting for so many things, while the context lasts; yields how to count some off.
+    def waiting(self, ids: Sequence[str]) -> Iterator[Callable[[Sequence[str]], None]]:
+        """Count a request as waiting for these ids, while the context lasts; yields how to count some off.
 
         Raises: TooMany, Draining.
         """
-        if self._waiting + things > MAX_WAITING:
-            raise TooMany(
-                f"too many waits: at most {MAX_WAITING} tasks, batches and feeds per connection", retry_in_ms=RETRY_MS
-            )
-        left = 0
+        most = MAX_PRODUCER_WAITING if self.load else MAX_WAITING
+        if self._waiting + len(ids) > most:
+            message = f"too many waits: at most {most} tasks, batches and feeds per connection"
+            raise TooMany(message, retry_in_ms=RETRY_MS)
+        if self.load:
+            self.load.check_waits(ids)
+        left, tenants = dict.fromkeys(ids), frozenset(map(owner_of, ids)) if self.load else frozenset[str]()
 
-        def count(more: int) -> None:
-            nonlocal left
-            left += more
-            self._waiting += more
+        def count(some: Sequence[str], more: int) -> None:
+            self._waiting += more * len(some)
+            if self.load:
+                self.load.count_waits(some, more)
 
-        count(things)
-        self._count(-1)
+        def release(ended: Sequence[str]) -> None:
+            count(ended, -1)
+            for id in ended:
+                del left[id]
+
+        count(ids, 1)
+        self._count(-1, tenants)
         scope = trio.CancelScope()
         self._waits[scope] = None
         try:
             with scope:
-                yield lambda ended: count(-ended)
+                yield release
         finally:
-            count(-left)
+            count(list(left), -1)
             del self._waits[scope]
-            self._count(1)
+            self._count(1, tenants)
         if scope.cancelled_caught:
             raise Draining("the connection has ended")
 
@@ -236,14 +253,20 @@ class Connection:
             if n % ENDS_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
 
-    def _count(self, requests: int) -> None:
-        """Add to the number of requests under way."""
+    def _count(self, requests: int, tenants: frozenset[str]) -> None:
+        """Add to the number of requests under way; `tenants`: those of a producer's request."""
         self.requests += requests
+        if self.load:
+            self.load.count(tenants, requests)
         if self.usage is not None:
             self.usage.under_way += requests
 
-    def _request_limit(self) -> str:
+    def _request_limit(self, request: Any) -> str:
         """Return which limit of requests under way is reached; empty if none is."""
+        if self.load:
+            if self.requests >= MAX_PRODUCER_REQUESTS:
+                return f"at most {MAX_PRODUCER_REQUESTS} may be under way per connection"
+            return "" if isinstance(request, Enqueue) else self.load.limit(tenants_of(request))  # it refuses tenants
         if self.usage is not None and self.usage.under_way >= MAX_TENANT_REQUESTS:
             return f"at most {MAX_TENANT_REQUESTS} may be under way per tenant"
         return f"at most {MAX_REQUESTS} may be under way per connection" if self.requests >= MAX_REQUESTS else ""
@@ -291,7 +314,7 @@ class Connection:
                     self.wake_writer()
             elif isinstance(request, Drain):
                 self.account.credit = 0
-            elif limit := self._request_limit():
+            elif limit := self._request_limit(request):
                 refusal = TooMany(f"too many requests: {limit}", retry_in_ms=RETRY_MS)
                 self.session.refuse(request.ref, refusal)
                 self.wake_writer()
@@ -320,7 +343,8 @@ class Connection:
             self._answered = trio.Event()
 
     async def _answer(self, request: Any) -> None:
-        self._count(1)
+        tenants = tenants_of(request) if self.load else frozenset[str]()
+        self._count(1, tenants)
         try:
             async with self.long_answer() if isinstance(request, LONG_ANSWERS) else nullcontext():
                 body = await self.handle_request(self, request)
@@ -331,7 +355,7 @@ class Connection:
             log.exception("request failed", verb=request.type, remote=self.transport.remote)
             self.session.refuse(request.ref, FairqError("internal error; see the server's log"))
         finally:
-            self._count(-1)
+            self._count(-1, tenants)
         self._leave_if_idle()
 
     async def _write(self) -> None:

@@ -1,16 +1,20 @@
-"""Forgetting tenants that have had nothing for a day, so that they leave the listings (lua/47_tenants.lua).
+"""Forgetting tenants and queues that have had nothing for a day, so that they leave the listings.
 
-Every server does it, once in about an hour: to do it twice does no harm.
+The store decides, in one call each (lua/47_tenants.lua, 82_forget.lua). Every server does it, once in about an hour: to
+do it twice does no harm. A queue goes after its last tenant, and not while a worker takes its tasks.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import structlog
 import trio
 
 from fairq.errors import FairqError
+from fairq.model.operating import Takers
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
@@ -18,27 +22,55 @@ log = structlog.get_logger("fairq.server")
 IDLE_MS = 86_400_000
 ROUND_S = 3_600.0
 _REST_S = 0.02  # between two calls of the store, each of which looks at about a hundred accounts
+_ASKED = 500  # queues in one question to the other servers
+
+TakersOf = Callable[[Sequence[str]], Awaitable[Mapping[str, Takers]]]
 
 
-async def forget_idle_tenants(store: Store) -> None:
-    """Forget idle tenants of all queues, again and again, until cancelled."""
+class Forgotten(NamedTuple):
+    """How many tenants, and which queues, were forgotten."""
+
+    tenants: int
+    queues: list[str]
+
+
+async def forget_idle(store: Store, takers: TakersOf) -> None:
+    """Forget idle tenants and queues, again and again, until cancelled; `takers` tells which have workers."""
     while True:
         await trio.sleep(ROUND_S * random.uniform(0.75, 1.0))
         try:
-            await forget_once(store, IDLE_MS)
+            await forget_once(store, IDLE_MS, takers)
         except FairqError as error:
-            log.debug("cannot list queues", error=error.message)
+            log.debug("cannot look for idle queues", error=error.message)
 
 
-async def forget_once(store: Store, idle_ms: int) -> int:
-    """Look through the accounts of all queues once; returns how many tenants were forgotten."""
-    forgotten = 0
-    for queue in await store.queues():
+async def forget_once(store: Store, idle_ms: int, takers: TakersOf) -> Forgotten:
+    """Look through all queues and their accounts once."""
+    tenants, idle = 0, dict[str, bytes]()
+    for queue, entry in (await store.registry.entries()).items():
         try:
-            forgotten += await _forget_in(store, queue, idle_ms)
+            tenants += await _forget_in(store, queue, idle_ms)
+            if await store.registry.is_idle(queue, entry, idle_ms):
+                idle[queue] = entry
         except FairqError as error:
             log.debug("cannot forget tenants", queue=queue, error=error.message)
-    return forgotten
+    return Forgotten(tenants, await _drop_unattended(store, idle, idle_ms, takers))
+
+
+async def _drop_unattended(store: Store, idle: Mapping[str, bytes], idle_ms: int, takers: TakersOf) -> list[str]:
+    """Remove those of idle queues that no worker takes tasks of, if all servers with workers have answered so."""
+    names, dropped = list(idle), []
+    for start in range(0, len(names), _ASKED):
+        taken = await takers(names[start : start + _ASKED])
+        for queue in (queue for queue, found in taken.items() if found == "none"):
+            try:
+                if await store.registry.drop_idle(queue, idle[queue], idle_ms):
+                    log.info("forgot an idle queue", queue=queue)
+                    dropped.append(queue)
+            except FairqError as error:
+                log.debug("cannot forget a queue", queue=queue, error=error.message)
+            await trio.sleep(_REST_S)
+    return dropped
 
 
 async def _forget_in(store: Store, queue: str, idle_ms: int) -> int:

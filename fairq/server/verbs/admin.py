@@ -6,7 +6,7 @@ import structlog
 from attrs import asdict, evolve
 
 from fairq.errors import NotFound
-from fairq.model.checks import MAX_BATCH, MAX_TIME_MS, check_int, check_name, check_weight
+from fairq.model.checks import MAX_BATCH, MAX_TIME_MS, check_int, check_tenant, check_weight
 from fairq.model.queues import check_settings, kept_slots
 from fairq.model.tasks import TaskState, leased_at_ms
 from fairq.model.workers import HeldLease, HeldTask
@@ -71,7 +71,7 @@ async def tenants(app: App, connection: Connection, request: wire.Tenants) -> Bo
 
 async def drop_tenant(app: App, connection: Connection, request: wire.DropTenant) -> Body:
     """Delete a tenant that has nothing."""
-    queue, tenant = connection.identity.check_queue(request.queue), check_name(request.tenant, "tenant")
+    queue, tenant = connection.identity.check_queue(request.queue), check_tenant(request.tenant)
     is_dropped = await app.store.drop_tenant(queue, tenant)
     if is_dropped:
         log.info("tenant deleted", queue=queue, tenant=tenant)
@@ -87,7 +87,7 @@ async def _known_queue(app: App, connection: Connection, name: str) -> str:
 
 async def set_weight(app: App, connection: Connection, request: wire.SetWeight) -> Body:
     """Give a tenant a weight."""
-    queue, tenant = connection.identity.check_queue(request.queue), check_name(request.tenant, "tenant")
+    queue, tenant = connection.identity.check_queue(request.queue), check_tenant(request.tenant)
     previous = await app.store.set_weight(queue, tenant, check_weight(request.weight))
     return {"previous": previous}
 

@@ -16,12 +16,13 @@ from fairq.model.checks import (
     check_batch_id,
     check_full_id,
     check_int,
-    check_name,
+    check_tenant,
     full_id,
+    owner_of,
 )
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.request_scope import Body, check_cursor, check_once, mine_or_named, wait_for
+from fairq.server.verbs.request_scope import Body, check_cursor, check_once, mine_or_named, reachable, wait_for
 from fairq.store import keys
 from fairq.wire import messages as wire
 
@@ -29,7 +30,7 @@ from fairq.wire import messages as wire
 def _own_batch(connection: Connection, id: str, field: str = "id") -> str:
     if mine := connection.identity.tenant:
         return full_id(mine, check_batch_id(id, field))
-    return check_full_id(id, field)
+    return reachable(connection, check_full_id(id, field), field)
 
 
 @contextmanager
@@ -44,6 +45,7 @@ def _named(id: str) -> Iterator[None]:
 async def open_batch(app: App, connection: Connection, request: wire.OpenBatch) -> Body:
     """Open a batch."""
     queue, id = connection.identity.check_queue(request.queue), _own_batch(connection, request.id)
+    check_batch_id(bare_id(id))
     check_int(request.max_running, "max_running", 0, MAX_RUNNING)
     callbacks = []
     for name in ("on_complete", "on_success", "on_death"):
@@ -52,7 +54,7 @@ async def open_batch(app: App, connection: Connection, request: wire.OpenBatch) 
         if len(callbacks[-1]) > MAX_CALLBACK_BYTES:
             raise TooLarge(f"{name} has {len(callbacks[-1])} bytes; the limit is {MAX_CALLBACK_BYTES}", field=name)
     is_new = await app.store.open_batch(
-        queue, connection.identity.tenant, id, request.max_running, callbacks, events=request.events
+        queue, owner_of(id), id, request.max_running, callbacks, events=request.events, maker=connection.identity.tenant
     )
     return {"outcome": "ok" if is_new else "duplicate"}
 
@@ -96,6 +98,8 @@ async def batches(app: App, connection: Connection, request: wire.Batches) -> Bo
     """Return the states of the named batches, or a page of all."""
     queue = connection.identity.check_queue(request.queue)
     if request.ids is None:
+        if connection.identity.role is wire.Role.PRODUCER:
+            raise BadRequest("ids are required: producers may not list batches", field="ids")
         page = await _page(app, connection, queue, request)
     else:
         ids = [_own_batch(connection, id, "ids") for id in request.ids]
@@ -109,7 +113,7 @@ async def batches(app: App, connection: Connection, request: wire.Batches) -> Bo
 async def _page(app: App, connection: Connection, queue: str, request: wire.Batches) -> BatchPage:
     tenant = mine_or_named(connection, request.tenant)
     if tenant is not None:
-        check_name(tenant, "tenant")
+        check_tenant(tenant)
     if request.state not in (None, *STAGES):
         raise BadRequest(f"state must be one of {', '.join(STAGES)}, not {request.state!r:.80}", field="state")
     cursor = check_cursor(request.cursor, "page")

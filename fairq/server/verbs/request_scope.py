@@ -13,9 +13,10 @@ from fairq.model.checks import (
     WORKER_PATTERN,
     check_full_id,
     check_int,
-    check_name,
-    check_task_id,
+    check_known_id,
+    check_tenant,
     full_id,
+    owner_of,
 )
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
@@ -27,9 +28,15 @@ T = TypeVar("T")
 
 
 def full_id_of(connection: Connection, id: str, field: str = "id") -> str:
-    """Return the full id of an id in a request: tenants send bare ids, operators full ones."""
+    """Return the full id of an id in a request: tenants send bare ids, the others full ones. Raises: Forbidden."""
     mine = connection.identity.tenant
-    return full_id(mine, check_task_id(id, field)) if mine else check_full_id(id, field)
+    return full_id(mine, check_known_id(id, field)) if mine else reachable(connection, check_full_id(id, field), field)
+
+
+def reachable(connection: Connection, id: str, field: str) -> str:
+    """Return a full id if a producer may act for its tenant. Raises: Forbidden."""
+    connection.identity.check_tenant(owner_of(id), field)
+    return id
 
 
 def full_ids(connection: Connection, ids: Sequence[str]) -> list[str]:
@@ -52,9 +59,18 @@ def mine_or_named(connection: Connection, tenant: str | None) -> str | None:
     return mine or tenant
 
 
+def tenant_of(connection: Connection, tenant: str | None) -> str:
+    """Return the tenant that a producer names for new tasks. Raises: Forbidden, BadRequest."""
+    if connection.identity.tenant:
+        raise Forbidden("only producers name the tenant of a task", field="tenant")
+    if tenant is None:
+        raise BadRequest("tenant is missing: a producer names it, for all tasks or for each", field="tenant")
+    return connection.identity.check_tenant(check_tenant(tenant))
+
+
 def own_tenant(connection: Connection, tenant: str | None) -> str:
     """Return the token's tenant, or else the tenant that the operator must name. Raises: Forbidden, BadRequest."""
-    return check_name(mine_or_named(connection, tenant), "tenant")
+    return check_tenant(mine_or_named(connection, tenant))
 
 
 def check_cursor(cursor: str | None, of: str) -> str:
@@ -66,7 +82,7 @@ def check_cursor(cursor: str | None, of: str) -> str:
 
 def tenant_or_all(tenant: str | None) -> str:
     """Return the tenant that an operator names, or the empty name for all."""
-    return "" if tenant is None else check_name(tenant, "tenant")
+    return "" if tenant is None else check_tenant(tenant)
 
 
 def check_worker_name(name: str) -> None:
@@ -105,7 +121,7 @@ async def wait_for(
     if not timeout_ms:
         return await read_in_turn()
     long_polls = app.watch(queue)
-    with connection.waiting(len(messages)):
+    with connection.waiting([message.partition(" ")[2] for message in messages]):
         found = await long_polls.wait(messages, read_in_turn, lambda it: is_enough(it) or app.is_draining, deadline)
     if app.is_draining and not is_enough(found):
         raise Draining("the server is stopping; connect again")

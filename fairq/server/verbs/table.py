@@ -36,6 +36,7 @@ from fairq.server.verbs.request_scope import Body
 from fairq.server.verbs.schedules import pause_schedule, resume_schedule, schedule, schedules, unschedule
 from fairq.server.verbs.tasks import cancel, enqueue, events, peek, reschedule, tasks
 from fairq.server.verbs.waits import wait_tasks
+from fairq.server.verbs.webhooks import add_webhook, pause_webhook, remove_webhook, resume_webhook, webhooks
 from fairq.server.verbs.workers import attach, credit, extend, idle, progress, settle
 from fairq.wire import messages as wire
 
@@ -85,6 +86,11 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.PauseSchedule: pause_schedule,
     wire.ResumeSchedule: resume_schedule,
     wire.Schedules: schedules,
+    wire.AddWebhook: add_webhook,
+    wire.RemoveWebhook: remove_webhook,
+    wire.PauseWebhook: pause_webhook,
+    wire.ResumeWebhook: resume_webhook,
+    wire.Webhooks: webhooks,
     wire.CreateToken: create_token,
     wire.ListTokens: list_tokens,
     wire.RevokeToken: revoke_token,

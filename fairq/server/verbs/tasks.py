@@ -11,34 +11,50 @@ from fairq.model.tasks import SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask
 from fairq.model.workers import HeldLease
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.server.verbs.request_scope import Body, check_once, full_ids, own_tenant, wait_for, with_payload
+from fairq.server.verbs.producers import covered, enqueue_for_tenants
+from fairq.server.verbs.request_scope import (
+    Body,
+    check_once,
+    full_ids,
+    own_tenant,
+    tenant_of,
+    wait_for,
+    with_payload,
+)
 from fairq.store import keys
 from fairq.wire import messages as wire
 
 
 async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Body:
-    """Store tasks of the token's tenant."""
+    """Store tasks of the token's tenant, or from a producer tasks of any number of tenants."""
     queue = connection.identity.check_queue(request.queue)
-    tenant = connection.identity.tenant
-    tasks = [
-        NewTask(full_id(tenant, task.id), *task[1:])
-        if not task.batch
-        else task._replace(id=full_id(tenant, task.id), batch=full_id(tenant, task.batch))
-        for task in request.tasks
-    ]
+    default = connection.identity.tenant
+    if request.tenant is not None:
+        default = tenant_of(connection, request.tenant)
+    tasks = [_named(connection, default, task) for task in request.tasks]
     if sum(task.places for task in tasks) > MAX_BATCH:
         raise TooLarge(
             f"too many tasks: a request has {MAX_BATCH} places; a task takes 1, or {SPECIAL_PLACES} if it has one of "
             + ", ".join(SPECIAL_OPTIONS),
             field="tasks",
         )
-    # A claim sent directly behind the tasks shares their turn of the store, and its fsync.
-    notify = app.cover(queue, sum(1 for task in tasks if not (task.delay_ms or task.start_at_ms)))
-    outcomes = await app.store.enqueue(queue, tenant, tasks, notify=notify)
+    if connection.load is not None:
+        body = await enqueue_for_tenants(app, queue, tasks, connection.load.is_busy)
+    else:
+        outcomes = await app.store.enqueue(queue, connection.identity.tenant, tasks, notify=covered(app, queue, tasks))
+        body = {"outcomes": [_bare_outcome(outcome) for outcome in outcomes]}
     for task in request.tasks:
         if task.delay_ms or task.start_at_ms:
             app.ticker.tick_within(queue, task.delay_ms)
-    return {"outcomes": [_bare_outcome(outcome) for outcome in outcomes]}
+    return body
+
+
+def _named(connection: Connection, default: str, task: NewTask) -> NewTask:
+    """Return a task with its full id and its batch's. Raises: BadRequest, Forbidden."""
+    named, _, id = task.id.rpartition("/")
+    owner = default if default and not named else tenant_of(connection, named or None)
+    id = full_id(owner, id)
+    return task._replace(id=id, batch=full_id(owner, task.batch)) if task.batch else NewTask(id, *task[1:])
 
 
 def _bare_outcome(outcome: str) -> str:

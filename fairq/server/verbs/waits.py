@@ -27,7 +27,7 @@ async def wait_tasks(app: App, connection: Connection, request: wire.WaitTasks) 
     if not request.timeout_ms:
         await answer.look(ids)
         return {"tasks": answer.rows}
-    with connection.waiting(len(ids)) as release, app.watch(queue).watch([keys.END + id for id in ids]) as watch:
+    with connection.waiting(ids) as release, app.watch(queue).watch([keys.END + id for id in ids]) as watch:
         while True:
             release(await answer.look(ids))
             if not answer.waited_for or (trio.current_time() >= deadline and not app.is_draining):
@@ -50,11 +50,11 @@ class _Answer:
     waited_for: dict[str, str]  # full id -> the id as requested
     rows: list[Body] = field(factory=list)
 
-    async def look(self, ids: Sequence[str]) -> int:
-        """Read which of these tasks have ended; returns how many. A frame is sent for each page but the last."""
+    async def look(self, ids: Sequence[str]) -> list[str]:
+        """Read which of these tasks have ended; returns them. A frame is sent for each page but the last."""
         if not ids:
-            return 0
-        count, at = len(self.waited_for), 0
+            return []
+        at = 0
         async with self.connection.long_answer():  # one message may wake many requests, and results may be long
             states = await self.app.store.tasks(self.queue, ids)
             while at < len(ids):
@@ -65,7 +65,7 @@ class _Answer:
                     if result is not None or state.state in _ENDS:
                         self.rows.append(_end_of(self.waited_for.pop(id), state, result))
                 at += len(results)
-        return count - len(self.waited_for)
+        return [id for id in ids if id not in self.waited_for]
 
     def tell(self) -> None:
         """Send the ends read so far, if any."""

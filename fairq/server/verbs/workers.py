@@ -121,7 +121,7 @@ async def _settle_own(
         await app.store.forget_progress(queue, [id for _, id in told])
     for settlement, outcome in zip(settlements, outcomes, strict=True):
         place = queue, settlement.id
-        if settlement.action == "nack":
+        if settlement.action in ("nack", "postpone"):
             app.ticker.tick_within(queue, settlement.delay_ms or 0)
         if settlement.action != "extend":
             if place not in ended:

@@ -1,0 +1,34 @@
+"""Where the server is and who asks, if the program does not say: the variables FAIRQ_URL and FAIRQ_TOKEN."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from fairq.errors import SettingsError
+
+DEFAULT_URL = "ws://127.0.0.1:7700"
+
+
+def split_urls(url: str | None) -> list[str]:
+    """Split comma-separated URLs; returns the default one if there are none."""
+    return [one.strip() for one in (url or DEFAULT_URL).split(",") if one.strip()]
+
+
+def choose_urls(urls: str | Sequence[str] | None) -> Sequence[str]:
+    """Return the URLs that are given, or (None) those of FAIRQ_URL. Raises: SettingsError for an empty list."""
+    if urls is None:
+        return split_urls(os.environ.get("FAIRQ_URL"))
+    if not urls and not isinstance(urls, str):
+        raise SettingsError("give the URL of at least one server", field="url")
+    return [urls] if isinstance(urls, str) else urls
+
+
+def choose_token(token: str | None) -> str:
+    """Return the token that is given, or (None) that of FAIRQ_TOKEN. Raises: SettingsError if there is none."""
+    chosen = os.environ.get("FAIRQ_TOKEN") if token is None else token
+    if chosen is None:
+        raise SettingsError(
+            "missing token: give token=, or set FAIRQ_TOKEN (`fairq tokens create` makes one)", field="token"
+        )
+    return chosen

@@ -1,0 +1,219 @@
+"""The layer between a client's session and its socket: messages over one websocket, under asyncio and trio.
+
+The websocket and TLS do no I/O (fairq/wire/websocket.py, fairq/client/tls.py). This module adds a plain non-blocking
+socket and deadlines, which measure progress: a long message may take any time as long as bytes move.
+
+Output is sent at the end of the scheduler's turn, as far as the socket takes it, so that calls made in one turn share a
+frame. For the rest, `stuck()` is called, and a task of the connection's owner sends it by `flush`.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import anyio
+from attrs import define, field
+
+from fairq.client.runtime import Event, Reader, Runtime
+from fairq.client.tls import Tls
+from fairq.wire.beside import Message
+from fairq.wire.websocket import Disconnected, WebSocket
+
+SEND_S = 30.0  # for each PIECE_BYTES: a server may let its tenant wait
+CLOSE_S = 1.0
+TURN_S = 0.002
+PIECE_BYTES = 65_536  # sent at once; and so much of a long message counts as received
+
+BROKEN = (OSError, anyio.ClosedResourceError)
+
+
+@define(eq=False)
+class Link:
+    """One open websocket of a client. One task receives at a time; any may send.
+
+    `source()` hands out the messages to send, whenever there is room for them.
+    """
+
+    runtime: Runtime
+    socket: socket.socket
+    reader: Reader
+    tls: Tls | None
+    websocket: WebSocket
+    remote: str
+    source: Callable[[], Sequence[Message]] = tuple
+    stuck: Callable[[], None] = lambda: None
+    progressed_at: float = field(default=0.0, init=False)  # when PIECE_BYTES more of a long message had come
+    _messages: deque[Message] = field(factory=deque, init=False)
+    _unsent: bytearray = field(factory=bytearray, init=False)
+    _is_sending: bool = field(default=False, init=False)
+    _sent: Event = field(init=False)
+    _is_over: Event = field(init=False)
+    _since_progress: int = field(default=0, init=False)  # bytes
+    _turn_began: float = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._sent, self._is_over = self.runtime.make_event(), self.runtime.make_event()
+        self._turn_began = self.runtime.current_time()
+        self._messages.extend(self.websocket.messages())  # they came right behind the handshake
+
+    def wake_writer(self) -> None:
+        """Send the waiting output at the end of the scheduler's turn."""
+        self.runtime.at_end_of_turn(self._send_now)
+
+    def _send_now(self) -> None:
+        if self._is_sending:
+            return  # `flush` is running and sends this as well
+        self._fill()
+        if self._unsent:
+            with suppress(OSError):  # `flush` raises it
+                del self._unsent[: self.socket.send(self._unsent)]
+        if self._unsent:
+            self.runtime.call_from_end(self.stuck)
+
+    def _fill(self) -> None:
+        """Append output from `source` to the unsent bytes, unless they are PIECE_BYTES or more."""
+        if len(self._unsent) < PIECE_BYTES:
+            for message in self.source():
+                self.websocket.send(message)
+            self._unsent += self._output()
+
+    def _output(self) -> bytes:
+        """Take what the websocket, or TLS by itself, has to send."""
+        data = self.websocket.outgoing()
+        return self.tls.encrypt(data) if self.tls else data
+
+    async def send(self, message: Message) -> None:
+        """Send one message. Raises: Disconnected, also if a piece takes too long."""
+        self.websocket.send(message)
+        await self.flush()
+        if self.websocket.is_over:
+            raise self._disconnected()
+
+    async def receive(self) -> Message:
+        """Wait for the next message. Cancelled: no message is lost. Raises: Disconnected."""
+        if self.runtime.current_time() - self._turn_began > TURN_S:
+            await self.runtime.checkpoint()
+            self._turn_began = self.runtime.current_time()
+        while not self._messages:
+            if self.websocket.is_over:
+                await self._end()
+                raise self._disconnected()
+            await self._read()
+        return self._messages.popleft()
+
+    async def close(self, code: int = 1000, reason: str = "") -> None:
+        """Send a close frame, and wait for the answer for at most CLOSE_S; the receiving task must keep receiving."""
+        self.websocket.close(code, reason)
+        with anyio.move_on_after(CLOSE_S), suppress(Disconnected):
+            await self.flush()
+            await self._is_over.wait()
+
+    def _disconnected(self) -> Disconnected:
+        code, reason = self.websocket.end
+        return Disconnected(reason, code)
+
+    async def _read(self) -> None:
+        """Process received bytes, and send the websocket's own answers (pongs, close)."""
+        try:
+            data = await self.reader.receive()
+        except OSError:
+            data = b""
+        self._turn_began = self.runtime.current_time()  # other tasks ran while this one waited
+        self._since_progress += len(data)
+        has_ended = not data
+        if data and self.tls:
+            data, has_ended = self._decrypt(self.tls, data)
+        if has_ended:
+            self.websocket.receive_end()
+        else:
+            self._messages.extend(self.websocket.receive(data))
+        if self._messages:
+            self._since_progress = 0
+        elif self._since_progress >= PIECE_BYTES:
+            self.progressed_at, self._since_progress = self._turn_began, 0
+        if answers := self._output():
+            self._unsent += answers
+            await self.flush()  # before reading on: a peer that sends pings and does not read must wait
+
+    def _decrypt(self, tls: Tls, data: bytes) -> tuple[bytes, bool]:
+        """Return the plain bytes, and whether there will be no more."""
+        try:
+            plain = tls.decrypt(data)
+        except OSError:
+            return b"", True
+        return plain, tls.has_ended and not plain
+
+    async def flush(self) -> bool:
+        """Send all waiting output, after any `flush` already running; returns whether there was any.
+
+        Raises: Disconnected.
+        """
+        while self._is_sending:
+            await self._sent.wait()
+        has_sent, self._is_sending = False, True
+        try:
+            self._fill()
+            while self._unsent:
+                has_sent = True
+                with anyio.fail_after(SEND_S):
+                    await self._send_piece()
+                self._fill()
+        except BaseException as error:
+            self.websocket.receive_end()  # part of a frame may have been sent: nothing can follow it
+            self._is_over.set()
+            self._unsent.clear()
+            if isinstance(error, TimeoutError):
+                raise Disconnected("the other side reads too slowly") from None
+            if isinstance(error, BROKEN):
+                raise self._disconnected() from None
+            raise
+        finally:
+            self._is_sending = False
+            self._sent.set()
+            self._sent = self.runtime.make_event()
+        return has_sent
+
+    async def _send_piece(self) -> None:
+        """Send one piece, and let others have a turn."""
+        left = min(len(self._unsent), PIECE_BYTES)
+        while left:
+            sent = await send_some(self.socket, self._unsent[:left])
+            del self._unsent[:sent]
+            left -= sent
+        await self.runtime.checkpoint()
+
+    async def _end(self) -> None:
+        """Let the other side read why the connection ends, if it broke a rule, though it may still be sending."""
+        self._is_over.set()
+        if self.websocket.has_failed:
+            with anyio.move_on_after(CLOSE_S), suppress(*BROKEN):
+                self.socket.shutdown(socket.SHUT_WR)
+                while await self.reader.receive():
+                    pass
+
+
+async def send_some(sock: socket.socket, data: bytes | bytearray) -> int:
+    """Send some bytes, once there is room; returns how many. Raises: BROKEN."""
+    while True:
+        try:
+            return sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            await anyio.wait_writable(sock)
+
+
+async def send_all(sock: socket.socket, data: bytes) -> None:
+    """Send bytes. Raises: BROKEN."""
+    while data:
+        data = data[await send_some(sock, data) :]
+
+
+def close_now(sock: socket.socket, reader: Reader | None = None) -> None:
+    """Close a socket; tasks that wait for it are woken with an error."""
+    if reader:
+        reader.close()
+    if sock.fileno() >= 0:
+        anyio.notify_closing(sock)
+        sock.close()

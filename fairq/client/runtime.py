@@ -1,0 +1,304 @@
+"""The runtime that runs the SDK, asyncio or trio, bound once for each client.
+
+anyio looks its backend up at each call. That costs more than the call itself where it is made for every task, so those
+few functions are kept here, as the runtime has them. Everything else is anyio's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Protocol
+
+import anyio
+from attrs import define, field, frozen
+
+from fairq.groups import ungrouped
+
+RECEIVE_BYTES = 65_536
+CLOSED = "this end was closed"
+
+Send = Callable[[], None]
+
+
+class Event(Protocol):
+    """What trio.Event and asyncio.Event have in common."""
+
+    def set(self) -> None:
+        """Wake those that wait, now and later."""
+
+    async def wait(self) -> Any:
+        """Wait until it is set."""
+
+
+class Lot(Protocol):
+    """A line of waiting tasks, as trio.lowlevel.ParkingLot."""
+
+    async def park(self) -> None:
+        """Wait to be woken. Cancelled: the place in the line is given up."""
+
+    def unpark(self) -> Any:
+        """Wake the first of the line, if there is one."""
+
+
+class Reader(Protocol):
+    """The reading side of a connected socket."""
+
+    async def receive(self) -> bytes:
+        """Wait for bytes; empty at the end. Cancelled: none are lost. Raises: OSError, also if it was closed."""
+
+    def close(self) -> None:
+        """Wait no more; to be called first, when the socket is closed."""
+
+
+@frozen(eq=False)
+class Runtime:
+    """The event loop of a client, and those of its functions that are called for every task."""
+
+    name: str
+    loop: object
+    current_loop: Callable[[], object]
+    current_time: Callable[[], float]
+    checkpoint: Callable[[], Awaitable[None]]
+    make_event: Callable[[], Event]
+    make_lot: Callable[[], Lot]
+    make_reader: Callable[[socket.socket], Reader]
+    at_end_of_turn: Callable[[Send], None]  # calls it once when the tasks that are ready now have run
+    call_from_end: Callable[[Send], None]  # from within such a call: wakes a task
+    call_from_thread: Callable[[Send], None]  # does nothing once the loop has ended
+
+    def check(self) -> None:
+        """Raise RuntimeError unless this runs in the client's own event loop."""
+        try:
+            is_ours = self.current_loop() is self.loop
+        except RuntimeError:
+            is_ours = False
+        if not is_ours:
+            raise RuntimeError(
+                f"this client of fairq was opened in another event loop ({self.name}): open one in each loop that"
+                " enqueues, and call it only there"
+            )
+
+
+def current_runtime() -> Runtime:
+    """Return the functions of the event loop that runs. Raises: RuntimeError outside any."""
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_task():
+        return _trio_runtime()
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "there is no event loop here: the client and the worker of fairq run in an async function, under"
+            " asyncio.run or trio.run"
+        ) from None
+    return _asyncio_runtime(loop)
+
+
+def is_cancelled() -> bool:
+    """Tell whether the running asyncio task is being cancelled; a CancelledError may come from another one's end."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # it is trio's task, and its errors are no one else's
+        return False
+    return task is not None and task.cancelling() > 0
+
+
+@asynccontextmanager
+async def background(service: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """Run a service until the block is left."""
+    with ungrouped():
+        async with anyio.create_task_group() as group:
+            group.start_soon(service)
+            try:
+                yield
+            finally:
+                group.cancel_scope.cancel()
+
+
+def _trio_runtime() -> Runtime:
+    import trio
+
+    from fairq.turns import at_end_of_turn, call_from_end
+
+    token = trio.lowlevel.current_trio_token()
+
+    def call_from_thread(wake: Send) -> None:
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(wake)
+
+    return Runtime(
+        name="trio",
+        loop=token,
+        current_loop=trio.lowlevel.current_trio_token,
+        current_time=trio.current_time,
+        checkpoint=trio.lowlevel.checkpoint,
+        make_event=trio.Event,
+        make_lot=trio.lowlevel.ParkingLot,
+        make_reader=partial(_TrioReader, trio.lowlevel.wait_readable, trio.ClosedResourceError),
+        at_end_of_turn=at_end_of_turn,
+        call_from_end=call_from_end,
+        call_from_thread=call_from_thread,
+    )
+
+
+@define(eq=False)
+class _TrioReader:
+    """Waits for bytes and reads them."""
+
+    wait_readable: Callable[[socket.socket], Awaitable[None]]
+    closed: type[Exception]
+    socket: socket.socket
+
+    async def receive(self) -> bytes:
+        """Wait for bytes; empty at the end."""
+        while True:
+            try:
+                await self.wait_readable(self.socket)
+                return self.socket.recv(RECEIVE_BYTES)
+            except self.closed:
+                raise OSError(CLOSED) from None
+            except (BlockingIOError, InterruptedError):
+                continue  # the kernel dropped it
+
+    def close(self) -> None:
+        """There is nothing to undo: it is told of the socket's end."""
+
+
+def _asyncio_runtime(loop: asyncio.AbstractEventLoop) -> Runtime:
+    def call_from_thread(wake: Send) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(wake)
+
+    return Runtime(
+        name="asyncio",
+        loop=loop,
+        current_loop=asyncio.get_running_loop,
+        current_time=loop.time,
+        checkpoint=_pass_turn,
+        make_event=asyncio.Event,
+        make_lot=_AsyncioLot,
+        make_reader=partial(_AsyncioReader, loop),
+        at_end_of_turn=_AsyncioEnds(loop).at_end_of_turn,
+        call_from_end=_call,
+        call_from_thread=call_from_thread,
+    )
+
+
+async def _pass_turn() -> None:
+    await asyncio.sleep(0)
+
+
+def _call(wake: Send) -> None:
+    wake()
+
+
+@define(eq=False)
+class _AsyncioReader:
+    """Reads as soon as there is something: to be woken first would cost a turn and two system calls."""
+
+    loop: asyncio.AbstractEventLoop
+    socket: socket.socket
+    _arrived: bytes = field(default=b"", init=False)
+    _has_ended: bool = field(default=False, init=False)
+    _error: OSError | None = field(default=None, init=False)
+    _is_reading: bool = field(default=False, init=False)
+    _waiter: asyncio.Future[None] | None = field(default=None, init=False)
+
+    async def receive(self) -> bytes:
+        """Wait for bytes; empty at the end."""
+        while not self._arrived and not self._has_ended:
+            if self._error:
+                raise self._error
+            if not self._is_reading:
+                self._is_reading = True
+                self.loop.add_reader(self.socket, self._ready)
+            self._waiter = self.loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        data, self._arrived = self._arrived, b""
+        return data
+
+    def _ready(self) -> None:
+        try:
+            data = self.socket.recv(RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._error = error
+        else:
+            self._arrived += data
+            self._has_ended = not data
+        if self._error or self._has_ended or len(self._arrived) >= RECEIVE_BYTES:
+            self._stop()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _stop(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self.loop.remove_reader(self.socket)
+
+    def close(self) -> None:
+        """Wait no more."""
+        self._stop()
+        self._error = OSError(CLOSED)
+        self._wake()
+
+
+@define(eq=False)
+class _AsyncioEnds:
+    """Calls functions once the tasks that are ready now have run, each once."""
+
+    loop: asyncio.AbstractEventLoop
+    due: dict[Send, None] = field(factory=dict, init=False)
+
+    def at_end_of_turn(self, send: Send) -> None:
+        """Call `send` once at the end of this turn, however often it is registered until then."""
+        if not self.due:
+            self.loop.call_soon(self._send_all)
+        self.due[send] = None
+
+    def _send_all(self) -> None:
+        due, self.due = self.due, {}
+        for send in due:
+            try:
+                send()
+            except Exception as error:
+                self.loop.call_exception_handler({"message": "fairq: sending failed", "exception": error})
+
+
+@define(eq=False)
+class _AsyncioLot:
+    """A line of tasks; those that were cancelled are passed over."""
+
+    _line: deque[asyncio.Future[None]] = field(factory=deque, init=False)
+
+    async def park(self) -> None:
+        """Wait to be woken. Cancelled: the place in the line is given up."""
+        place = asyncio.get_running_loop().create_future()
+        self._line.append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self.unpark()  # it was woken just then: the next one takes over
+            raise
+
+    def unpark(self) -> None:
+        """Wake the first of the line, if there is one."""
+        while self._line:
+            place = self._line.popleft()
+            if not place.done():
+                place.set_result(None)
+                return

@@ -1,0 +1,96 @@
+"""Webhooks: the URLs that a queue's tasks are posted to, and which of them a task is for."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Iterable
+from hashlib import sha256
+
+from attrs import field, frozen
+
+from fairq.errors import BadRequest
+from fairq.model.tasks import check_short_name
+
+MAX_WEBHOOKS, MAX_FAN_OUTS = 64, 15  # of a queue; the latter: with fan-out (lua/14_webhooks.lua)
+MAX_URL_CHARS = 1_000
+MAX_SECRETS = 4  # of a webhook: two while one takes the other's place
+WEBHOOK_ID_PATTERN = re.compile(r"[0-9a-f]{8}\Z")
+_URL = re.compile(rf"https?://[!-~]{{1,{MAX_URL_CHARS - 8}}}\Z")  # its parts are the worker's business
+_PREFIX, _SECRET_BYTES = "whsec_", range(24, 65)
+COPY_MARK = "+"  # stands in the id of a copy, between its task's and its webhook's
+
+
+@frozen
+class Webhook:
+    """A URL that tasks of one name (empty: of any) are posted to; with fan-out, a copy of each.
+
+    `secrets` sign what is posted, the newest first; none: the worker's do. They are told to workers only;
+    `secret_count` says how many there are.
+    """
+
+    id: str
+    url: str
+    name: str = ""
+    has_fan_out: bool = False
+    is_paused: bool = False
+    created_at_ms: int = 0
+    secret_count: int = 0
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    def takes(self, name: str) -> bool:
+        """Whether tasks of a name are posted to it."""
+        return self.name in ("", name)
+
+
+def webhook_id(url: str, name: str) -> str:
+    """Return the id of the webhook with this URL and name: eight hexadecimal digits, the same in every queue."""
+    return sha256(f"{url}\n{name}".encode()).hexdigest()[:8]
+
+
+def original_id(id: str) -> str:
+    """Return the id of the task that a copy was made of; of any other task, its own."""
+    tenant, slash, own = id.rpartition("/")
+    return tenant + slash + own.partition(COPY_MARK)[0]
+
+
+def choose(webhooks: Iterable[Webhook], name: str, id: str) -> Webhook | None:
+    """Return the webhook that a task is posted to, or None.
+
+    `id`: the webhook that it is for, empty where that was left open. Then one without fan-out goes before one with it,
+    one for its name before one for any, and the older before the younger.
+    """
+    if id:
+        return next((webhook for webhook in webhooks if webhook.id == id), None)
+    taking = [webhook for webhook in webhooks if webhook.takes(name)]
+    return min(taking, key=lambda it: (it.has_fan_out, not it.name, it.created_at_ms, it.id), default=None)
+
+
+def check_url(value: object) -> str:
+    """Return the URL of a webhook. Raises: BadRequest."""
+    if isinstance(value, str) and _URL.match(value):
+        return value
+    raise BadRequest(f"url must be an https:// URL of at most {MAX_URL_CHARS} characters", field="url")
+
+
+def check_webhook_name(value: object) -> str:
+    """Return the name of the tasks of a webhook, empty for any. Raises: BadRequest."""
+    return check_short_name(value, "name")
+
+
+def check_secrets(values: list[str]) -> list[str]:
+    """Return the secrets of a webhook. Raises: BadRequest, without the secrets in the message."""
+    if len(values) > MAX_SECRETS:
+        raise BadRequest(f"a webhook has at most {MAX_SECRETS} secrets", field="secrets")
+    if not all(isinstance(value, str) and _is_secret(value) for value in values):
+        raise BadRequest("a secret is whsec_ and 24 to 64 bytes in base64", field="secrets")
+    return values
+
+
+def _is_secret(text: str) -> bool:
+    try:
+        secret = b64decode(text.removeprefix(_PREFIX), validate=True)
+    except (Base64Error, ValueError):
+        return False
+    return text.startswith(_PREFIX) and len(secret) in _SECRET_BYTES

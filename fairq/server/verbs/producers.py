@@ -1,0 +1,81 @@
+"""What producers enqueue: tasks of many tenants in one request and one turn of the store, all or none of each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+import trio
+
+from fairq.errors import FairqError, OutcomeUnknown, TooMany
+from fairq.model.checks import owner_of
+from fairq.model.tasks import NewTask
+from fairq.server.app import App
+from fairq.server.net.tenant_load import MAX_TENANT_REQUESTS_HERE, RETRY_MS
+from fairq.server.verbs.request_scope import Body
+from fairq.wire.calls import REFUSED, RETRYABLE
+
+
+def covered(app: App, queue: str, tasks: Sequence[NewTask]) -> str:
+    """Have a claim follow tasks that are enqueued at once; returns which servers the store notifies."""
+    # A claim sent directly behind the tasks shares their turn of the store, and its fsync.
+    return app.cover(queue, sum(1 for task in tasks if not (task.delay_ms or task.start_at_ms)))
+
+
+async def enqueue_for_tenants(
+    app: App, queue: str, tasks: Sequence[NewTask], is_busy: Callable[[str], bool] = lambda _: False
+) -> Body:
+    """Store tasks of many tenants; a refusal of one tenant's tasks is told beside the outcomes.
+
+    `is_busy`: whether a tenant has too many requests under way.
+
+    Raises: what may be sent again, for all of them.
+    """
+    by_tenant: dict[str, list[int]] = defaultdict(list)
+    for n, task in enumerate(tasks):
+        by_tenant[owner_of(task.id)].append(n)
+    outcomes, busy = [REFUSED] * len(tasks), [tenant for tenant in by_tenant if is_busy(tenant)]
+    for tenant in busy:
+        del by_tenant[tenant]
+    refusals: dict[str, FairqError] = {}
+
+    async def store(tenant: str, numbers: Sequence[int], notify: str) -> None:
+        some = [tasks[n] for n in numbers]
+        try:
+            told = await app.store.enqueue(queue, tenant, some, notify=notify, maker="")
+        except FairqError as error:
+            refusals[tenant] = error
+            return
+        for n, outcome in zip(numbers, told, strict=True):
+            outcomes[n] = outcome
+
+    if len(by_tenant) == 1:
+        ((tenant, numbers),) = by_tenant.items()
+        await store(tenant, numbers, covered(app, queue, [tasks[n] for n in numbers]))
+    else:  # the calls are sent together; a claim might come before the last of them, so the store tells of them
+        async with trio.open_nursery() as nursery:
+            for tenant, numbers in by_tenant.items():
+                nursery.start_soon(store, tenant, numbers, "all")
+    _check_decided(refusals, len(by_tenant))
+    for tenant in busy:
+        message = f"at most {MAX_TENANT_REQUESTS_HERE} requests of one tenant may be under way"
+        refusals[tenant] = TooMany(message, retry_in_ms=RETRY_MS)
+    return {"outcomes": outcomes} | ({"refusals": _told(refusals)} if refusals else {})
+
+
+def _check_decided(refusals: Mapping[str, FairqError], tenants: int) -> None:
+    """Refuse the whole request if some of it is to be sent again. Raises: FairqError."""
+    undecided = [error for error in refusals.values() if error.code in RETRYABLE]
+    if not undecided:
+        return
+    if len(undecided) == tenants and len({error.code for error in undecided}) == 1:
+        raise undecided[0]
+    raise OutcomeUnknown(f"some of the tasks may have been stored: {undecided[0].message}; send the same again")
+
+
+def _told(refusals: Mapping[str, FairqError]) -> dict[str, Body]:
+    rows = {}
+    for tenant, error in refusals.items():
+        row = {"code": error.code, "message": error.message, "field": error.field, "retry_in_ms": error.retry_in_ms}
+        rows[tenant] = {name: value for name, value in row.items() if value is not None}
+    return rows

@@ -1,0 +1,82 @@
+"""The verbs on webhooks."""
+
+from __future__ import annotations
+
+from attrs import asdict
+
+from fairq.errors import FairqError, NotFound, TooLarge
+from fairq.model.webhooks import (
+    MAX_FAN_OUTS,
+    MAX_WEBHOOKS,
+    check_secrets,
+    check_url,
+    check_webhook_name,
+    webhook_id,
+)
+from fairq.server.app import App
+from fairq.server.net.connection import Connection
+from fairq.server.verbs.request_scope import Body
+from fairq.wire import messages as wire
+
+_TOO_MANY = {
+    "url": f"a queue has at most {MAX_WEBHOOKS} webhooks",
+    "fan_out": f"a queue has at most {MAX_FAN_OUTS} webhooks with fan-out",
+}
+
+
+def _target(
+    connection: Connection, request: wire.AddWebhook | wire.RemoveWebhook | wire.PauseWebhook | wire.ResumeWebhook
+) -> tuple[str, str, str]:
+    queue = connection.identity.check_queue(request.queue)
+    return queue, check_url(request.url), check_webhook_name(request.name)
+
+
+async def add_webhook(app: App, connection: Connection, request: wire.AddWebhook) -> Body:
+    """Register or change a webhook."""
+    queue, url, name = _target(connection, request)
+    secrets = check_secrets(request.secrets)
+    try:
+        outcome = await app.store.add_webhook(queue, url, name, has_fan_out=request.has_fan_out, secrets=secrets)
+    except TooLarge as error:
+        raise TooLarge(_TOO_MANY[error.field or "url"], field=error.field) from None
+    return {"id": webhook_id(url, name), "outcome": outcome}
+
+
+async def remove_webhook(app: App, connection: Connection, request: wire.RemoveWebhook) -> Body:
+    """Forget a webhook."""
+    queue, url, name = _target(connection, request)
+    return {"previous": await app.store.remove_webhook(queue, webhook_id(url, name))}
+
+
+async def pause_webhook(app: App, connection: Connection, request: wire.PauseWebhook) -> Body:
+    """Post no tasks to a webhook."""
+    return await _set_paused(app, connection, request, is_paused=True)
+
+
+async def resume_webhook(app: App, connection: Connection, request: wire.ResumeWebhook) -> Body:
+    """Post tasks to a webhook again."""
+    return await _set_paused(app, connection, request, is_paused=False)
+
+
+async def _set_paused(
+    app: App, connection: Connection, request: wire.PauseWebhook | wire.ResumeWebhook, *, is_paused: bool
+) -> Body:
+    queue, url, name = _target(connection, request)
+    previous = await app.store.pause_webhook(queue, webhook_id(url, name), is_paused=is_paused)
+    if previous is None:
+        raise _none(queue, url, name)
+    return {"previous": previous}
+
+
+def _none(queue: str, url: str, name: str) -> FairqError:
+    of = f" for tasks named {name}" if name else ""
+    return NotFound(f"queue {queue} has no webhook {url}{of}", field="url")
+
+
+async def webhooks(app: App, connection: Connection, request: wire.Webhooks) -> Body:
+    """List webhooks; only workers, which sign requests, are told the secrets."""
+    found = await app.store.webhooks(connection.identity.check_queue(request.queue))
+    is_worker = connection.identity.role is wire.Role.WORKER
+    return {
+        "webhooks": [asdict(webhook, filter=lambda field, _: is_worker or field.name != "secrets") for webhook in found]
+    }

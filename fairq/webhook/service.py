@@ -1,0 +1,158 @@
+"""Workers that post tasks: to one URL, or to the webhooks of their queues, which are read while they run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import structlog
+import trio
+from attrs import define, field, frozen
+
+from fairq.client import verbs
+from fairq.client.client import Client, open_client
+from fairq.client.worker import Worker, default_name
+from fairq.errors import BadRequest, FairqError, SettingsError
+from fairq.model.checks import MAX_WORKER_CHARS, check_name
+from fairq.model.webhooks import Webhook
+from fairq.scopes import open_plain_nursery
+from fairq.webhook.deliverer import Delivery, Target, open_deliverer
+from fairq.webhook.network import CheckedNetwork
+from fairq.webhook.registrations import Policy, Registrations, log_webhook
+from fairq.wire.calls import RETRYABLE
+
+log = structlog.get_logger("fairq.webhook")
+
+READ_S = 0.5  # between two looks at the webhooks of a queue
+ANSWER_S = 5.0  # how long one look may take
+
+
+@define(eq=False)
+class WebhookService:
+    """One worker per queue, attached while the queue has a webhook that is not paused.
+
+    So the tasks of a queue whose webhooks are all paused stay where they are.
+    """
+
+    client: Client = field(repr=False)
+    workers: Mapping[str, Worker]  # by queue
+    registrations: Mapping[str, Registrations]
+    _stopping: trio.Event = field(factory=trio.Event, init=False)
+    _working: set[str] = field(factory=set, init=False)  # queues whose worker runs
+    _leaving: set[str] = field(factory=set, init=False)  # those of them whose worker takes no more tasks
+    _drained: set[str] = field(factory=set, init=False)  # queues whose worker was drained by an operator
+
+    async def run(self, *, burst: bool = False) -> None:
+        """Work until cancelled, stopped, or all workers were drained. Raises: as `Worker.run`."""
+        async with open_plain_nursery() as nursery:
+            for queue in self.workers:
+                nursery.start_soon(self._serve, queue)
+
+    def stop(self) -> None:
+        """Take no more tasks; `run` returns when those held are settled."""
+        self._stopping.set()
+        for queue in self._working:
+            self._leave(queue)
+
+    def _leave(self, queue: str) -> None:
+        self._leaving.add(queue)
+        self.workers[queue].stop()
+
+    async def _serve(self, queue: str) -> None:
+        async with open_plain_nursery() as nursery:
+            while not self._stopping.is_set() and queue not in self._drained:
+                await self._read(queue)
+                is_active = self.registrations[queue].is_active and not self._stopping.is_set()
+                if is_active and queue not in self._working:
+                    await nursery.start(self._work, queue)
+                elif not is_active and queue in self._working:
+                    self._leave(queue)
+                with trio.move_on_after(READ_S):
+                    await self._stopping.wait()
+
+    async def _work(self, queue: str, task_status: trio.TaskStatus[None]) -> None:
+        """Run a queue's worker. Where nobody here has stopped it, an operator has, and it does not come back."""
+        self._working.add(queue)
+        try:
+            await self.workers[queue].run(task_status=task_status)
+        finally:
+            self._working.discard(queue)
+        if queue not in self._leaving:
+            self._drained.add(queue)
+        self._leaving.discard(queue)
+
+    async def _read(self, queue: str) -> None:
+        """Read a queue's webhooks; those that were read last go on while the service does not answer."""
+        try:
+            found = await self.client.ask(verbs.webhooks(queue), timeout=ANSWER_S)
+        except FairqError as error:
+            if error.code not in RETRYABLE:
+                raise
+            log.warning("cannot read the webhooks", queue=queue, error=error.message)
+            return
+        self.registrations[queue].update(found)
+
+
+@frozen
+class Asked:
+    """What a webhook worker was asked for; `servers` are URLs."""
+
+    queues: Sequence[str]
+    policy: Policy
+    delivery: Delivery
+    servers: Sequence[str]
+    token: str = field(repr=False)
+    concurrency: int
+    name: str | None
+
+    def worker(self, name: str) -> Worker:
+        """Make a worker without handlers."""
+        return Worker(self.servers, self.token, self.concurrency, name)
+
+    def name_in(self, queue: str) -> str:
+        """Return the name of the worker of one queue of several. Raises: SettingsError."""
+        if len(self.queues) == 1:
+            return self.name or default_name()
+        if self.name is None:
+            return f"{queue[:20]}.{default_name()[-(MAX_WORKER_CHARS - 21) :]}"
+        if len(name := f"{self.name}.{queue}") > MAX_WORKER_CHARS:
+            raise SettingsError(f"name and queue, {name}, have over {MAX_WORKER_CHARS} characters", field="name")
+        return name
+
+
+@asynccontextmanager
+async def open_worker(asked: Asked, url: str) -> AsyncIterator[Worker]:
+    """Open a worker that posts all tasks to one URL. Raises: SettingsError, BadRequest."""
+    webhook = Webhook("", url)
+    target = asked.policy.target_of(webhook)
+    worker = asked.worker(asked.name or default_name())
+
+    def find(_: object) -> Target:
+        return target
+
+    async with open_deliverer(find, asked.delivery, CheckedNetwork(asked.policy.rules)) as deliverer:
+        for queue in asked.queues:
+            worker.task(queue)(deliverer.deliver)
+        for queue in asked.queues:
+            log_webhook(queue, webhook, target)
+        yield worker
+
+
+@asynccontextmanager
+async def open_service(asked: Asked) -> AsyncIterator[WebhookService]:
+    """Open the workers that post each queue's tasks to its webhooks. Raises: SettingsError, BadRequest."""
+    workers: dict[str, Worker] = {}
+    registrations: dict[str, Registrations] = {}
+    for queue in asked.queues:
+        if check_name(queue, "queue") in workers:
+            raise BadRequest(f"queue {queue} has a handler already", field="queue")
+        workers[queue], registrations[queue] = asked.worker(asked.name_in(queue)), Registrations(queue, asked.policy)
+    async with (
+        open_deliverer(
+            lambda task: registrations[task.queue].find(task), asked.delivery, CheckedNetwork(asked.policy.rules)
+        ) as deliverer,
+        open_client(asked.servers, token=asked.token) as client,
+    ):
+        for queue, worker in workers.items():
+            worker.task(queue)(deliverer.deliver)
+        yield WebhookService(client, workers, registrations)

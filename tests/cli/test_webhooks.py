@@ -1,0 +1,192 @@
+"""`fairq webhooks`, and a webhook worker that serves them while they change: real processes, a real receiver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import orjson
+import pytest
+
+from fairq.model.checks import full_id
+from fairq.model.webhooks import webhook_id
+from fairq.webhook import BadSignature, verify
+from fairq.webhook.signature import write_secret
+from tests.webhook.receiver import Reply, Request, reply
+
+from .harness import Commands, ServerThread, fairq, read_until, started
+from .test_webhook import one_line_error, receiving, state_of, wait_for
+
+SECRET, OTHER = write_secret(b"s" * 32), write_secret(b"o" * 32)
+
+
+async def accept(_: Request) -> Reply:
+    """Answer that it is done."""
+    return reply()
+
+
+@contextmanager
+def posting(server: ServerThread, *queues: str, secret: str = SECRET) -> Iterator[Popen[str]]:
+    """A webhook worker that serves what is registered."""
+    with started(
+        "webhook-worker", *queues, "--allow-private", "127.0.0.1", "--server", server.url, "--token", "dev-worker",
+        "--log-json", extra={"FAIRQ_WEBHOOK_SECRET": secret},
+    ) as worker:  # fmt: skip
+        yield worker
+
+
+def line_of(worker: Popen[str], *words: str) -> dict[str, Any]:
+    """Read the worker's log up to a line that has all these words."""
+    while True:
+        line = read_until(worker, words[0])
+        if all(word in line for word in words):
+            found: dict[str, Any] = orjson.loads(line)
+            return found
+
+
+def url_of(port: int, path: str) -> str:
+    """A URL of the receiver."""
+    return f"http://127.0.0.1:{port}/{path}"
+
+
+def test_a_webhook_is_taken_up_changed_paused_and_removed_while_the_worker_runs(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    (tmp_path / "secrets").write_text(f"{OTHER}\n")
+    with receiving(accept) as (receiver, port):
+        url = url_of(port, "in")
+        before = commands.enqueue("emails", '"waits"')
+        with posting(server, "emails") as worker:
+            assert line_of(worker, "no webhooks")["queue"] == "emails"
+            assert commands("webhooks", "add", "emails", url).out == f"{url} in emails: created\n"
+            assert commands("webhooks", "add", "emails", url).out == f"{url} in emails: same\n"
+            assert line_of(worker, "posting")["signed_by"] == "the worker's secrets"
+            wait_for(lambda: state_of(server, before)[0] == "done", server)
+
+            added = commands("webhooks", "add", "emails", url, "--secret-file", str(tmp_path / "secrets"))
+            assert added.out == f"{url} in emails: changed\n"
+            assert line_of(worker, "posting")["signed_by"] == "its own secrets"
+            second = commands.enqueue("emails", '"signed anew"')
+            wait_for(lambda: state_of(server, second)[0] == "done", server)
+
+            commands("webhooks", "pause", "emails", url)
+            line_of(worker, "webhook paused")
+            (row,) = commands("webhooks", "list", "emails", "--json").json
+            assert (row["url"], row["is_paused"], row["secret_count"], "secrets" in row) == (url, True, 1, False)
+            assert server.served is not None
+            app = server.served.app
+            wait_for(lambda: not [each for each in app.connections if each.queues], server)  # it takes nothing more
+            third = commands.enqueue("emails", '"after the pause"')
+            assert state_of(server, third)[0] == "ready"
+            commands("webhooks", "resume", "emails", url)
+            wait_for(lambda: state_of(server, third)[0] == "done", server)
+
+            assert commands("webhooks", "remove", "emails", url).out == f"{url} in emails: removed\n"
+            line_of(worker, "webhook removed")
+            assert commands("webhooks", "list", "emails").out == "queue emails has no webhooks\n"
+    assert [request.body for request in receiver.requests] == [b'"waits"', b'"signed anew"', b'"after the pause"']
+    first, later, _ = receiver.requests
+    assert verify(first.body, first.headers, SECRET) == f"emails/ada/{before}"
+    assert verify(later.body, later.headers, OTHER) == f"emails/ada/{second}"
+    with pytest.raises(BadSignature):
+        verify(later.body, later.headers, SECRET)
+
+
+def test_each_of_several_receivers_gets_a_task_and_is_retried_apart(commands: Commands, server: ServerThread) -> None:
+    """One accepts, one refuses, one is for another kind of task; and one goes away with a task that is for it."""
+
+    async def answer(request: Request) -> Reply:
+        return reply(410) if request.target == "/refuses" else reply()
+
+    with receiving(answer) as (receiver, port):
+        for path in ("accepts", "refuses"):
+            commands("webhooks", "add", "emails", url_of(port, path), "--fan-out")
+        commands("webhooks", "add", "emails", url_of(port, "bills"), "--fan-out", "--name", "bill")
+        ids = {path: webhook_id(url_of(port, path), "") for path in ("accepts", "refuses")}
+        bills = webhook_id(url_of(port, "bills"), "bill")
+        own, other = sorted(ids, key=lambda path: ids[path])  # the task itself is for the first by id
+        id = commands.enqueue("emails", '"welcome"')
+        copy = f"{id}+{ids[other]}"
+        with posting(server, "emails") as worker:
+            assert len({line_of(worker, "posting")["url"] for _ in range(3)}) == 3
+            state = {"accepts": ("done", "", ""), "refuses": ("dead", "rejected", "127.0.0.1 answered 410")}
+            wait_for(lambda: state_of(server, id) == state[own], server)
+            wait_for(lambda: state_of(server, copy) == state[other], server)
+            dead = commands("dead", "list", "emails", "--json").out
+            assert full_id("ada", id if own == "refuses" else copy) in dead
+            bill = commands.enqueue("emails", '"bill"', "--name", "bill")
+            three = sorted([*ids.values(), bills])
+            for each in [bill, *(f"{bill}+{webhook}" for webhook in three[1:])]:
+                wait_for(lambda id=each: state_of(server, id)[0] in ("done", "dead"), server)  # type: ignore[misc]
+    posted = sorted((request.target, request.headers["fairq-task"]) for request in receiver.requests)
+    assert posted == sorted(
+        [("/accepts", id), ("/refuses", id), ("/accepts", bill), ("/refuses", bill), ("/bills", bill)]
+    )
+    assert {request.headers["webhook-id"] for request in receiver.requests} == {
+        f"emails/ada/{id}",
+        f"emails/ada/{bill}",
+    }
+
+
+def test_tasks_of_a_removed_webhook_are_dead_letters_that_can_be_replayed(
+    commands: Commands, server: ServerThread
+) -> None:
+    with receiving(accept) as (receiver, port):
+        kept, gone = url_of(port, "kept"), url_of(port, "gone")
+        for url in (kept, gone):
+            commands("webhooks", "add", "emails", url, "--fan-out")
+        id = commands.enqueue("emails", '"x"', "--max-attempts", "1")
+        own, other = sorted((webhook_id(kept, ""), webhook_id(gone, "")))
+        lost = id if own == webhook_id(gone, "") else f"{id}+{other}"
+        commands("webhooks", "remove", "emails", gone)
+        with posting(server, "emails") as worker:
+            wait_for(lambda: state_of(server, lost)[0] == "dead", server)
+            assert state_of(server, lost)[2] == f"webhook {webhook_id(gone, '')} was removed"
+            commands("webhooks", "add", "emails", gone, "--fan-out")
+            line_of(worker, "posting", "/gone")
+            commands("dead", "replay", "emails", full_id("ada", lost))
+            wait_for(lambda: state_of(server, lost)[0] == "done", server)
+    assert sorted(request.target for request in receiver.requests) == ["/gone", "/kept"]
+
+
+def test_two_queues_are_served_by_one_process_and_stop_together(commands: Commands, server: ServerThread) -> None:
+    with receiving(accept) as (receiver, port):
+        for queue in ("emails", "images"):
+            commands("webhooks", "add", queue, url_of(port, queue))
+            commands.enqueue(queue, "1")
+        with posting(server, "emails", "images") as worker:
+            wait_for(lambda: len(receiver.requests) == 2, server)
+            rows = commands("workers", "list", "--json").json
+            assert sorted(queue for row in rows for queue in row["queues"]) == ["emails", "images"]
+            worker.terminate()
+            assert worker.wait(30) == 0
+    assert sorted(request.target for request in receiver.requests) == ["/emails", "/images"]
+
+
+REFUSED: dict[str, tuple[list[str], str]] = {
+    "a bad URL": (["add", "emails", "hooks.example"], "invalid url"),
+    "a user in the URL": (["add", "emails", "https://user:pass@a.example/"], "user or password"),
+    "a bad queue": (["add", "Emails", "https://a.example/"], "queue"),
+    "a long name": (["add", "emails", "https://a.example/", "--name", "n" * 129], "name"),
+    "no such file": (["add", "emails", "https://a.example/", "--secret-file", "none"], "none"),
+}
+
+
+@pytest.mark.parametrize(("argv", "word"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_is_one_line_and_code_2(argv: list[str], word: str, commands: Commands) -> None:
+    one_line_error(commands("webhooks", *argv), word)
+
+
+def test_what_is_not_there_is_code_1(commands: Commands) -> None:
+    for verb in ("remove", "pause", "resume"):
+        done = commands("webhooks", verb, "emails", "https://a.example/")
+        assert (done.code, "has no webhook https://a.example/" in done.err) == (1, True)
+
+
+def test_a_worker_for_webhooks_says_what_is_missing() -> None:
+    env = {"FAIRQ_TOKEN": "dev-worker"}
+    one_line_error(fairq("webhook-worker", "emails", "emails", env=env), "emails")
+    one_line_error(fairq("webhook-worker", "emails", "images", "--name", "n" * 60, env=env), "64")

@@ -1,0 +1,451 @@
+"""The client under asyncio and trio: one source, the same answers on good days and on bad ones."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+import trio
+
+import fairq
+from fairq.client import dial
+from fairq.errors import (
+    BadRequest,
+    Closed,
+    NotYet,
+    OutcomeUnknown,
+    SettingsError,
+    TaskFailed,
+    TooOld,
+    Unauthorized,
+    Unavailable,
+)
+from fairq.server.net.connection import Connection
+from fairq.server.verbs.table import handle_request
+from tests.cli.harness import environment
+from tests.server.harness import OPERATOR, tenant
+
+from .runtimes import RUNTIMES, Service, on_both, running_service, tls_url, wait_until, working
+
+Noted = list[str]
+
+
+@pytest.fixture
+def frames(monkeypatch: pytest.MonkeyPatch) -> Noted:
+    """The types of the requests that the server gets."""
+    noted: Noted = []
+
+    async def note(self: Any, connection: Connection, request: Any) -> Any:
+        noted.append(request.type)
+        return await handle_request(self, connection, request)
+
+    monkeypatch.setattr("fairq.server.listener.handle_request", note)
+    return noted
+
+
+@on_both
+async def test_what_is_enqueued_is_there_in_its_order(service: Service) -> None:
+    async with service.client() as client:
+        task = await client.enqueue("emails", {"to": "ada"}, id="one")
+        assert (await task.state()).state == "ready"
+        assert (await client.enqueue("emails", {"to": "ada"}, id="one")).is_duplicate
+        tasks = await client.enqueue_many("emails", range(1_234))
+        assert len({each.id for each in tasks}) == 1_234
+        assert [waiting.payload for waiting in await client.peek("emails", 3)] == [{"to": "ada"}, 0, 1]
+
+
+@on_both
+async def test_calls_of_one_turn_share_frames(service: Service, frames: Noted) -> None:
+    ids: set[str] = set()
+    async with service.client() as client:
+
+        async def enqueue(number: int) -> None:
+            ids.add((await client.enqueue("emails", number)).id)
+
+        async with anyio.create_task_group() as group:
+            for number in range(1_000):
+                group.start_soon(enqueue, number)
+        assert len(ids) == 1_000
+        assert frames.count("enqueue") <= 50
+        frames.clear()
+        async with anyio.create_task_group() as group:  # it is connected now: one turn, one frame
+            for number in range(100):
+                group.start_soon(enqueue, number)
+        assert frames == ["enqueue"]
+
+
+@on_both
+async def test_a_cancelled_task_says_so_and_starts_later_or_never(service: Service) -> None:
+    async with service.client() as client:
+        task, other = await client.enqueue_many("emails", [1, 2])
+        assert [await task.cancel(), await task.cancel()] == ["ok", "gone"]
+        assert await other.reschedule(delay=3600) == "ok"
+        assert [(await each.state()).state for each in (task, other)] == ["cancelled", "delayed"]
+
+
+@on_both
+async def test_results_come_or_say_why_not(service: Service) -> None:
+    app = service.worker()
+
+    @app.task("totals")
+    async def add(task: fairq.Task) -> int:
+        if not task.payload:
+            raise fairq.Reject("nothing to add")
+        return sum(task.payload)
+
+    async with service.client() as client:
+        task = await client.enqueue("totals", [1, 2], result_ttl=60)
+        with pytest.raises(NotYet):
+            await task.result(timeout=0.05)
+        empty = await client.enqueue("totals", [], result_ttl=60)
+        async with working(app):
+            assert await task.result(timeout=20) == 3
+            with pytest.raises(TaskFailed, match="nothing to add"):
+                await empty.result()
+
+
+@on_both
+async def test_a_batch_is_watched_until_it_is_complete(service: Service) -> None:
+    app, seen = service.worker(), []
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        seen.append(task.payload)
+
+    async with service.client() as client:
+        batch = await client.open_batch("emails", max_running=2, on_complete="boss")
+        with pytest.raises(NotYet):
+            await batch.wait(timeout=0.05)
+        await batch.add_many(range(10))
+        await batch.close()
+        async with working(app):
+            states = [state.state async for state in batch.watch(every=0.05)]
+            assert states[-1] == "complete"
+            assert (await batch.wait()).done == 10
+            await wait_until(lambda: len(seen) == 11)
+        assert sorted(seen[:10]) == list(range(10))
+        assert seen[10] == "boss"
+        assert [each.id async for each in client.batches("emails")] == [batch.id]
+
+
+@on_both
+async def test_events_come_from_where_the_reader_was(service: Service) -> None:
+    app = service.worker(1)
+    app.task("emails")(nothing)
+    async with service.client() as client:
+        tasks = await client.enqueue_many("emails", range(3), events=True)
+        async with working(app):
+            stream = client.events("emails")
+            first = [(await anext(stream)).task for _ in range(2)]
+            again = client.events("emails", after=stream.after)
+            assert [*first, (await anext(again)).task] == [task.id for task in tasks]
+        with pytest.raises((BadRequest, TooOld)):
+            await anext(client.events("emails", after=999))
+
+
+async def nothing(task: fairq.Task) -> None:
+    """Do a task that has nothing to be done."""
+
+
+@on_both
+async def test_dead_letters_are_walked_and_replayed_at_a_rate(service: Service) -> None:
+    app, answers = service.worker(), ["reject"] * 5
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        if answers:
+            raise fairq.Reject(answers.pop())
+
+    async with service.client() as client:
+        tasks = await client.enqueue_many("emails", range(5))
+        await app.run(burst=True)
+        letters = client.dead_letters("emails")
+        assert {letter.id async for letter in letters.walk()} == {task.id for task in tasks}
+        began = anyio.current_time()
+        sweeps = [sweep async for sweep in letters.replay_all(rate=20)]
+        assert anyio.current_time() - began >= 0.19, "five at 20 a second, two in each step of 0.1 s"
+        assert (sweeps[-1].changed, sweeps[-1].left) == (5, 0)
+        await app.run(burst=True)
+        assert {(await task.state()).state for task in tasks} == {"done"}
+
+
+@on_both
+async def test_an_operator_sees_all(service: Service) -> None:
+    async with service.client() as client, fairq.open_operator(service.url, token=OPERATOR) as operator:
+        await client.enqueue("emails", 1)
+        assert [row.queue for row in await operator.queues()] == ["emails"]
+        assert [row.tenant for row in await operator.tenants("emails")] == ["ada"]
+        assert [step.cancelled async for step in operator.purge_queue("emails")][-1] == 1
+
+
+@on_both
+async def test_a_call_whose_reply_is_lost_is_repeated_and_makes_no_second(service: Service) -> None:
+    async with fairq.open_client(service.proxied, token=tenant("ada")) as client:
+        await client.enqueue("emails", 0)
+        service.soon(service.proxy.lose_next_reply)
+        while service.proxy.lost == 0:
+            await client.enqueue("emails", 1, id="one")
+        service.soon(service.proxy.cut)
+        await client.enqueue("emails", 2)
+        assert [waiting.payload for waiting in await client.peek("emails")] == [0, 1, 2]
+
+
+@on_both
+async def test_a_silent_server_is_given_up_in_time(service: Service) -> None:
+    async with fairq.open_client(service.proxied, token=tenant("ada"), timeout=0.3) as client:
+        await client.enqueue("emails", 0, timeout=20)
+        await hold(service)
+        with pytest.raises(OutcomeUnknown):
+            await client.enqueue("emails", 1)
+        service.soon(service.proxy.release)
+        await client.enqueue("emails", 2, timeout=20)
+
+
+@on_both
+async def test_no_server_is_unavailable_and_a_bad_token_unauthorized(service: Service) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    async with fairq.open_client(f"ws://127.0.0.1:{port}", token=tenant("ada"), timeout=0.2) as client:
+        with pytest.raises(Unavailable, match="refused"):
+            await client.enqueue("emails", 1)
+    async with fairq.open_client(service.url, token="nonsense") as client:
+        with pytest.raises(Unauthorized):
+            await client.enqueue("emails", 1)
+    async with fairq.open_client("ws://no-such-host.invalid", token=tenant("ada"), timeout=0.2) as client:
+        with pytest.raises(Unavailable):
+            await client.enqueue("emails", 1)
+
+
+@pytest.mark.parametrize("first", ["refuses", "hangs"])
+@on_both
+async def test_the_next_address_is_tried_when_the_first_is_dead(
+    service: Service, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    connect_to = dial._connect_to
+
+    async def hang(family: int, protocol: int, address: tuple[Any, ...]) -> socket.socket:
+        if first == "hangs" and address[0] == "127.0.0.9":
+            await anyio.sleep_forever()
+        return await connect_to(family, protocol, address)
+
+    monkeypatch.setattr(dial, "_connect_to", hang)
+    monkeypatch.setattr(dial, "ADDRESS_S", 0.05)
+    port = int(service.url.rpartition(":")[2])
+
+    async def find(host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
+        await anyio.lowlevel.checkpoint()
+        each = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+        return [(*each, (host, port)) for host in ("127.0.0.9", "127.0.0.1")]
+
+    monkeypatch.setattr("anyio.getaddrinfo", find)
+    async with fairq.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:
+        await client.enqueue("emails", 1)
+
+
+@on_both
+async def test_long_payloads_go_through_both_ways(service: Service) -> None:
+    payloads = [str(number) * 200_000 for number in range(5)]
+    async with service.client() as client:
+        await client.enqueue_many("emails", payloads)
+        assert [waiting.payload for waiting in await client.peek("emails", 5)] == payloads
+
+
+@on_both
+async def test_tls_checks_the_certificate_and_carries_long_payloads(
+    server_store: str, certificate: tuple[str, str]
+) -> None:
+    trusting = ssl.create_default_context(cafile=certificate[0])
+    with running_service(server_store, tls_cert=certificate[0], tls_key=certificate[1]) as service:
+        url = tls_url(service)
+        async with fairq.open_client(url, token=tenant("ada"), tls=trusting) as client:
+            payloads = [str(number) * 200_000 for number in range(5)]
+            await client.enqueue_many("emails", payloads)
+            assert [waiting.payload for waiting in await client.peek("emails", 5)] == payloads
+            app = fairq.Worker(url, "dev-worker", tls=trusting)
+            app.task("emails")(nothing)
+            await app.run(burst=True)
+            assert app.counts["done"] == 5
+        async with fairq.open_client(url, token=tenant("ada"), timeout=2) as client:
+            with pytest.raises(Unavailable, match="certificate"):
+                await client.enqueue("emails", 1)
+
+
+async def hold(service: Service) -> None:
+    """Let no more replies through."""
+    service.soon(service.proxy.hold)
+    await wait_until(lambda: service.proxy.is_held)
+
+
+@on_both
+async def test_a_cancelled_call_is_left_and_the_client_goes_on(service: Service) -> None:
+    async with fairq.open_client(service.proxied, token=tenant("ada")) as client:
+        await client.enqueue("emails", 0)
+        await hold(service)
+        asked = service.proxy.requests
+        ended: list[str] = []
+
+        async def enqueue() -> None:
+            await client.enqueue("emails", 1)
+            ended.append("though it was cancelled")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(enqueue)
+            await wait_until(lambda: service.proxy.requests > asked)
+            group.cancel_scope.cancel()
+        service.soon(service.proxy.release)
+        await client.enqueue("emails", 2)
+        assert [waiting.payload for waiting in await client.peek("emails")] == [0, 1, 2], "it was under way"
+        assert not ended
+
+
+def test_a_cancelled_task_of_asyncio_is_cancelled_and_the_client_goes_on(service: Service) -> None:
+    async def main() -> None:
+        async with fairq.open_client(service.proxied, token=tenant("ada")) as client:
+            await client.enqueue("emails", 0)
+            await hold(service)
+            asked = service.proxy.requests
+            call = asyncio.create_task(client.enqueue("emails", 1))
+            await wait_until(lambda: service.proxy.requests > asked)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await client.enqueue("emails", 2)
+            service.soon(service.proxy.release)
+            done = await asyncio.gather(*(client.enqueue("emails", number) for number in range(3, 6)))
+            assert len(done) == 3
+
+    asyncio.run(main())
+
+
+def test_an_open_client_ends_with_its_cancelled_task(service: Service) -> None:
+    opened: list[fairq.Client] = []
+
+    async def enqueue() -> None:
+        async with service.client() as client:
+            await client.enqueue("emails", 1)
+            opened.append(client)
+            await asyncio.sleep(60)
+
+    async def main() -> None:
+        task = asyncio.create_task(enqueue())
+        await wait_until(lambda: bool(opened))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(Closed):
+            await opened[0].enqueue("emails", 2)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, trio.run], ids=["asyncio", "trio"])
+def test_ctrl_c_closes_the_client(service: Service, run: Callable[[Any], None]) -> None:
+    async def main(*_: Any) -> None:
+        async with service.client() as client:
+            await client.enqueue("emails", 1)
+            signal.raise_signal(signal.SIGINT)
+            await client.enqueue("emails", 2)
+            await anyio.sleep_forever()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(main() if run is asyncio.run else main)
+
+
+@on_both
+async def test_after_the_end_it_is_closed(service: Service) -> None:
+    async with service.client() as client:
+        await client.enqueue("emails", 1)
+    with pytest.raises(Closed):
+        await client.enqueue("emails", 2)
+
+
+@on_both
+async def test_an_error_inside_comes_out_as_it_is(service: Service) -> None:
+    async def fail() -> None:
+        async with service.client() as client:
+            await client.enqueue("emails", 1)
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        await fail()
+
+
+@on_both
+async def test_a_client_of_another_event_loop_says_so(service: Service) -> None:
+    def elsewhere(call: Callable[[], Any]) -> list[str]:
+        said = []
+        for backend in RUNTIMES:
+            with pytest.raises(RuntimeError) as caught:
+                anyio.run(call, backend=backend)
+            said.append(str(caught.value))
+        return said
+
+    async with service.client() as client:
+        task = await client.enqueue("emails", 1, result_ttl=60)
+        for call in (lambda: client.enqueue("emails", 1), task.result, task.state):
+            said = await anyio.to_thread.run_sync(elsewhere, call)
+            assert all("opened in another event loop" in each for each in said)
+        assert len(await client.peek("emails")) == 1
+
+
+def test_outside_an_event_loop_it_says_what_it_needs() -> None:
+    for begin in (fairq.open_client(token="t").__aenter__, with_handler(fairq.Worker(token="t")).run):
+        with pytest.raises(RuntimeError, match=r"asyncio\.run or trio\.run"):
+            begin().send(None)
+
+
+def with_handler(app: fairq.Worker) -> fairq.Worker:
+    """Give a worker something to do."""
+    app.task("emails")(nothing)
+    return app
+
+
+@on_both
+async def test_url_and_token_come_from_the_environment(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FAIRQ_TOKEN", raising=False)
+    with pytest.raises(SettingsError, match="FAIRQ_TOKEN"):
+        async with fairq.open_client():
+            pass
+    monkeypatch.setenv("FAIRQ_URL", f"{service.url}, {service.url}")
+    monkeypatch.setenv("FAIRQ_TOKEN", tenant("bob"))
+    async with fairq.open_client() as client:
+        assert (await (await client.enqueue("emails", 1)).state()).tenant == "bob"
+    async with fairq.open_client(token=tenant("ada")) as client:
+        assert (await (await client.enqueue("emails", 1)).state()).tenant == "ada"
+    monkeypatch.setenv("FAIRQ_TOKEN", OPERATOR)
+    async with fairq.open_operator() as operator:
+        assert len(await operator.tenants("emails")) == 2
+    monkeypatch.setenv("FAIRQ_TOKEN", "dev-worker")
+    app = with_handler(fairq.Worker())
+    await app.run(burst=True)
+    assert app.counts["done"] == 2
+
+
+def test_a_program_on_asyncio_imports_no_trio(service: Service) -> None:
+    program = (
+        "import asyncio, sys, fairq\n"
+        "async def main():\n"
+        "    async with fairq.open_client() as client:\n"
+        "        await client.enqueue('emails', 1)\n"
+        "    app = fairq.Worker(token='dev-worker')\n"
+        "    app.task('emails')(print)\n"
+        "    await app.run(burst=True)\n"
+        "    print(app.counts['done'], 'trio' in sys.modules)\n"
+        "asyncio.run(main())\n"
+    )
+    env = environment({"FAIRQ_URL": service.url, "FAIRQ_TOKEN": tenant("ada")})
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "1 False"

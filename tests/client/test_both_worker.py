@@ -1,0 +1,324 @@
+"""The worker under asyncio and trio: what handlers do decides, and nothing it holds is lost when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+
+import anyio
+import anyio.lowlevel
+import pytest
+import trio
+
+import fairq
+from fairq.errors import Forbidden
+from tests.server.harness import WORKER, tenant
+
+from .runtimes import Service, on_both, wait_state, wait_until, working
+
+
+@on_both
+async def test_async_handlers_run_in_the_loop_and_plain_ones_in_threads(service: Service, runtime: str) -> None:
+    app, threads = service.worker(3), set[threading.Thread]()
+    together = threading.Barrier(2)
+
+    @app.task("loop")
+    async def handle(task: fairq.Task) -> str:
+        await anyio.lowlevel.checkpoint()
+        if runtime == "asyncio":
+            assert asyncio.current_task() is not None
+        else:
+            assert trio.lowlevel.in_trio_task()
+        await task.progress(0.5)
+        return task.tenant
+
+    @app.task("threads")
+    def work(task: fairq.Task) -> int:
+        threads.add(threading.current_thread())
+        together.wait(20)
+        anyio.from_thread.run(task.progress, 0.5, "half")
+        return int(task.payload) + 1
+
+    async with service.client() as client, working(app):
+        named = await client.enqueue("loop", None, result_ttl=60)
+        tasks = await client.enqueue_many("threads", [1, 2], result_ttl=60)
+        assert [await task.result() for task in (named, *tasks)] == ["ada", 2, 3]
+    assert len(threads) == 2
+    assert threading.current_thread() not in threads
+
+
+@on_both
+async def test_what_a_handler_raises_decides(service: Service) -> None:
+    app, calls = service.worker(), list[str]()
+
+    @app.task("emails")
+    async def handle(task: fairq.Task) -> None:
+        calls.append(task.payload)
+        if calls.count(task.payload) > 1:
+            return
+        match task.payload:
+            case "retry":
+                raise fairq.Retry("later", delay=0.01)
+            case "postpone":
+                raise fairq.Postpone("not now", delay=0.01)
+            case "reject":
+                raise fairq.Reject("never")
+            case "exit":
+                raise SystemExit(1)
+            case "group":
+                raise ExceptionGroup("several", [ValueError("one"), ValueError("two")])
+        raise ValueError("broken")
+
+    payloads = ["retry", "postpone", "reject", "exit", "group", "error"]
+    async with service.client() as client, working(app):
+        tasks = await client.enqueue_many("emails", payloads, max_attempts=1)
+        once = dict(zip(payloads, tasks, strict=True))
+        again = await client.enqueue("emails", "retry", max_attempts=2, id="again")
+        await wait_state(again, "done")
+        states = {name: await wait_state(task, "dead") for name, task in once.items() if name in ("reject", "exit")}
+        assert (states["reject"].reason, states["reject"].error) == ("rejected", "never")
+        assert "SystemExit" in states["exit"].error
+        assert "several" in (await wait_state(once["group"], "dead")).error
+        assert (await wait_state(once["error"], "dead")).error == "ValueError: broken"
+        await wait_state(once["postpone"], "done")
+
+
+@on_both
+async def test_more_tasks_than_places_all_run(service: Service) -> None:
+    app, done, running, most = service.worker(4), set[int](), 0, 0
+
+    @app.task("emails")
+    async def handle(task: fairq.Task) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if task.payload % 3:
+            await anyio.lowlevel.checkpoint()
+        running -= 1
+        done.add(task.payload)
+
+    async with service.client() as client:
+        await client.enqueue_many("emails", range(1_000))
+        await app.run(burst=True)
+    assert len(done) == 1_000
+    assert 1 < most <= 4
+
+
+@on_both
+async def test_stop_finishes_what_runs_and_takes_no_more(service: Service) -> None:
+    app, finish, began = service.worker(2), anyio.Event(), list[str]()
+
+    @app.task("emails")
+    async def handle(task: fairq.Task) -> None:
+        began.append(task.id)
+        await finish.wait()
+
+    async with service.client() as client:
+        tasks = await client.enqueue_many("emails", range(5))
+        async with anyio.create_task_group() as group:
+            await group.start(app.run)
+            await wait_until(lambda: len(began) == 2)
+            app.stop()
+            finish.set()  # and `run` returns by itself
+        states = [(await task.state()).state for task in tasks]
+        assert sorted(states) == ["done", "done", "ready", "ready", "ready"]
+
+
+async def forever(task: fairq.Task) -> None:
+    """Hold a task."""
+    await anyio.sleep_forever()
+
+
+@pytest.mark.parametrize("how", ["scope", "task", "timeout", "ctrl-C"])
+def test_a_cancelled_worker_gives_its_tasks_back(service: Service, how: str) -> None:
+    """By asyncio's own means as well, for which anyio's cancel scopes know nothing."""
+    app = service.worker(2)
+    app.task("emails")(forever)
+
+    async def begun() -> None:
+        await wait_until(lambda: len(app._scopes) == 2)
+
+    async def run_for_a_while() -> None:
+        async with asyncio.timeout(None) as timeout:
+            hurry = asyncio.create_task(begun())
+            hurry.add_done_callback(lambda _: timeout.reschedule(0))
+            await app.run()
+
+    async def cancel() -> None:
+        if how == "scope":
+            async with working(app):
+                await begun()
+        elif how == "timeout":
+            with pytest.raises(TimeoutError):
+                await run_for_a_while()
+        else:
+            run = asyncio.create_task(app.run())
+            await begun()
+            if how == "ctrl-C":
+                signal.raise_signal(signal.SIGINT)
+                await run
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
+
+    async def main() -> None:
+        async with service.client() as client:
+            await client.enqueue_many("emails", range(3), ids=["a", "b", "c"])
+            await cancel()
+
+    async def look() -> None:
+        async with service.client() as client:
+            rows = await client.tasks("emails", ["a", "b", "c"])
+            assert [row.state for row in rows] == ["ready"] * 3
+        assert app.counts == {"released": 2}
+
+    if how == "ctrl-C":
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(main())
+    else:
+        asyncio.run(main())
+    asyncio.run(look())
+
+
+@on_both
+async def test_a_cancelled_worker_gives_back_under_both(service: Service) -> None:
+    app = service.worker(2)
+    app.task("emails")(forever)
+    async with service.client() as client:
+        tasks = await client.enqueue_many("emails", range(3))
+        async with working(app):
+            await wait_until(lambda: len(app._scopes) == 2)
+        assert [(await task.state()).state for task in tasks] == ["ready"] * 3
+
+
+@on_both
+async def test_a_cancelled_task_ends_its_handler_and_the_worker_goes_on(service: Service) -> None:
+    app, ends = service.worker(1), list[str]()
+
+    @app.task("emails")
+    async def handle(task: fairq.Task) -> None:
+        if task.payload == "quick":
+            return
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ends.append(task.id)
+
+    async with service.client() as client, working(app):
+        for _ in range(3):  # the same place runs them all
+            task = await client.enqueue("emails", "slow")
+            await wait_until(lambda: len(app._scopes) == 1)
+            assert await task.cancel() == "running"
+            await wait_state(await client.enqueue("emails", "quick"), "done")
+            assert (await task.state()).state == "cancelled"
+    assert len(ends) == 3
+    assert app.counts == {"lost": 3, "done": 3}
+
+
+def test_a_cancellation_of_another_task_is_a_failed_attempt(service: Service) -> None:
+    """It is no cancellation of the worker: that would stop it."""
+    app = service.worker(1)
+
+    @app.task("emails")
+    async def handle(task: fairq.Task) -> None:
+        if task.payload == "raise":
+            raise asyncio.CancelledError
+        other = asyncio.create_task(asyncio.sleep(60))
+        asyncio.get_running_loop().call_soon(other.cancel)
+        await other
+
+    async def main() -> None:
+        async with service.client() as client, working(app):
+            for payload in ("raise", "wait"):
+                task = await client.enqueue("emails", payload, max_attempts=1)
+                assert "CancelledError" in (await wait_state(task, "dead")).error
+
+    asyncio.run(main())
+
+
+@on_both
+async def test_timeouts_of_a_handlers_own_are_its_own(service: Service, runtime: str) -> None:
+    app = service.worker(1)
+
+    @app.task("emails")
+    async def handle(task: fairq.Task) -> str:
+        with anyio.move_on_after(0.01):
+            await anyio.sleep_forever()
+        if runtime == "asyncio":
+            try:
+                async with asyncio.timeout(0.01):
+                    await anyio.sleep_forever()
+            except TimeoutError:
+                pass
+        with anyio.fail_after(0.01):
+            await anyio.sleep_forever()
+        return "never"
+
+    async with service.client() as client, working(app):
+        for _ in range(2):
+            task = await client.enqueue("emails", 1, max_attempts=1)
+            assert (await wait_state(task, "dead")).error.startswith("TimeoutError")
+
+
+@on_both
+async def test_work_goes_on_when_the_connection_is_lost(service: Service) -> None:
+    app, finish, began = fairq.Worker(service.proxied, WORKER, 2), anyio.Event(), list[str]()
+
+    @app.task("emails")
+    async def handle(task: fairq.Task) -> None:
+        began.append(task.id)
+        await finish.wait()
+
+    async with service.client() as client, working(app):
+        tasks = await client.enqueue_many("emails", range(4))
+        await wait_until(lambda: len(began) == 2)
+        service.soon(service.proxy.cut)
+        await wait_until(lambda: service.proxy.connections == 2)
+        finish.set()
+        for task in tasks:
+            await wait_state(task, "done")
+    assert app.counts == {"done": 4}, "none was run twice"
+
+
+@on_both
+async def test_a_thread_is_abandoned_when_the_worker_is_cancelled(service: Service) -> None:
+    app, began, leave = service.worker(1), threading.Event(), threading.Event()
+
+    @app.task("emails")
+    def block(task: fairq.Task) -> None:
+        began.set()
+        leave.wait(20)
+
+    async with service.client() as client:
+        task = await client.enqueue("emails", 1)
+        async with working(app):
+            await wait_until(began.is_set)
+        assert (await task.state()).state == "ready"
+        leave.set()
+
+
+@on_both
+async def test_a_wrong_token_ends_the_worker(service: Service) -> None:
+    app = fairq.Worker(service.url, tenant("ada"))
+    app.task("emails")(forever)
+    with pytest.raises(Forbidden):
+        await app.run()
+
+
+def test_one_worker_may_run_again_under_another_runtime(service: Service) -> None:
+    app, done = service.worker(), list[int]()
+
+    @app.task("emails")
+    async def handle(task: fairq.Task) -> None:
+        done.append(task.payload)
+
+    async def work() -> None:
+        async with service.client() as client:
+            await client.enqueue("emails", len(done))
+        await app.run(burst=True)
+
+    trio.run(work)
+    asyncio.run(work())
+    trio.run(work)
+    assert done == [0, 1, 2]

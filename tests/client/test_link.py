@@ -1,0 +1,241 @@
+"""A client's websocket on a plain socket, under asyncio and trio: deadlines, ends, and what a cancellation leaves."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import anyio
+import pytest
+from attrs import define, field
+from websockets.frames import Close, Frame, Opcode
+from websockets.protocol import OPEN, Protocol, Side
+
+from fairq.client import link as module
+from fairq.client.link import Link, close_now
+from fairq.client.runtime import RECEIVE_BYTES, current_runtime
+from fairq.wire.websocket import Disconnected, WebSocket
+
+from .runtimes import on_both, wait_until
+
+LIMIT = 1 << 24
+
+
+@define(eq=False)
+class Peer:
+    """The server's end, frame by frame."""
+
+    socket: socket.socket
+    protocol: Protocol = field(factory=lambda: Protocol(Side.SERVER, state=OPEN, max_size=None))
+
+    def send(self, *frames: Frame) -> None:
+        """Send frames in one piece."""
+        self.socket.send(b"".join(frame.serialize(mask=False) for frame in frames))
+
+    def received(self) -> list[Frame]:
+        """Return the frames that are complete by now."""
+        while True:
+            try:
+                data = self.socket.recv(1 << 20)
+            except BlockingIOError:
+                break
+            if not data:
+                break
+            self.protocol.receive_data(data)
+        return [event for event in self.protocol.events_received() if isinstance(event, Frame)]
+
+
+@contextmanager
+def open_ends() -> Iterator[tuple[Link, Peer]]:
+    """Open two ends of a connection."""
+    ours, theirs = socket.socketpair()
+    runtime = current_runtime()
+    for each in (ours, theirs):
+        each.setblocking(False)
+    reader = runtime.make_reader(ours)
+    with theirs:
+        try:
+            websocket = WebSocket(Protocol(Side.CLIENT, state=OPEN, max_size=LIMIT))
+            yield Link(runtime, ours, reader, None, websocket, "test"), Peer(theirs)
+        finally:
+            close_now(ours, reader)
+
+
+def text(data: str) -> Frame:
+    """Make a text frame."""
+    return Frame(Opcode.TEXT, data.encode())
+
+
+@on_both
+async def test_a_long_text_leaves_as_the_peer_reads() -> None:
+    sent, frames = "x" * (4 << 20), list[Frame]()
+    with open_ends() as (link, peer):
+        async with anyio.create_task_group() as group:
+            group.start_soon(link.send, sent)
+            while not frames:
+                await anyio.lowlevel.checkpoint()
+                frames = peer.received()
+    assert frames[0].data == sent.encode()
+
+
+@on_both
+async def test_a_peer_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SEND_S", 0.05)
+    with open_ends() as (link, _):
+        with pytest.raises(Disconnected, match="too slowly"):
+            await link.send("x" * (4 << 20))
+        with pytest.raises(Disconnected):
+            await link.send("and no half of a frame is followed by another")
+        with pytest.raises(Disconnected):
+            await link.receive()
+
+
+@on_both
+async def test_a_cancelled_send_is_the_connections_end() -> None:
+    with open_ends() as (link, peer):
+        async with anyio.create_task_group() as group:
+            group.start_soon(link.send, "x" * (4 << 20))
+            await anyio.wait_readable(peer.socket)
+            group.cancel_scope.cancel()
+        with pytest.raises(Disconnected):
+            await link.send("more")
+
+
+@on_both
+async def test_messages_made_in_one_turn_leave_together() -> None:
+    with open_ends() as (link, peer):
+        waiting = ["a", "b"]
+
+        def hand_out() -> list[str]:
+            given = waiting[:]
+            waiting.clear()
+            return given
+
+        link.source = hand_out
+        for _ in range(3):
+            link.wake_writer()
+        waiting.append("c")
+        assert not peer.received(), "the turn is not over"
+        frames: list[Frame] = []
+        while not frames:
+            await anyio.lowlevel.checkpoint()
+            frames = peer.received()
+        assert [frame.data for frame in frames] == [b"a", b"b", b"c"]
+
+
+@on_both
+async def test_the_owner_is_woken_for_what_the_socket_does_not_take() -> None:
+    with open_ends() as (link, peer):
+        messages, stuck = ["x" * (4 << 20)], anyio.Event()
+        link.source, link.stuck = lambda: [messages.pop()] if messages else [], stuck.set
+        link.wake_writer()
+        await stuck.wait()
+        async with anyio.create_task_group() as group:
+            group.start_soon(link.flush)
+            await wait_until(lambda: bool(peer.received()))
+
+
+@on_both
+async def test_pings_are_answered_and_texts_come_in_order() -> None:
+    with open_ends() as (link, peer):
+        peer.send(text("one"), Frame(Opcode.PING, b"?"), text("two"))
+        assert [await link.receive(), await link.receive()] == ["one", "two"]
+        assert [(frame.opcode, frame.data) for frame in peer.received()] == [(Opcode.PONG, b"?")]
+
+
+@on_both
+async def test_a_cancelled_receive_loses_nothing() -> None:
+    with open_ends() as (link, peer):
+        got: list[object] = []
+
+        async def receive() -> None:
+            got.append(await link.receive())
+
+        for number in range(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(receive)
+                await anyio.lowlevel.checkpoint()
+                peer.send(text(str(number)))
+                group.cancel_scope.cancel()
+        while len(got) < 20:
+            await receive()
+        assert got == [str(number) for number in range(20)]
+
+
+@on_both
+async def test_the_end_is_told_with_its_code() -> None:
+    with open_ends() as (link, peer):
+        peer.send(text("last"), Frame(Opcode.CLOSE, Close(4001, "enough").serialize()))
+        assert await link.receive() == "last"
+        with pytest.raises(Disconnected, match="enough") as caught:
+            await link.receive()
+        assert caught.value.code == 4001
+    with open_ends() as (link, peer):
+        peer.socket.close()
+        with pytest.raises(Disconnected, match="lost"):
+            await link.receive()
+        with pytest.raises(Disconnected, match="lost"):
+            await link.send("x" * (4 << 20))
+
+
+@on_both
+async def test_a_peer_that_breaks_a_rule_reads_why() -> None:
+    with open_ends() as (link, peer):
+        peer.send(Frame(Opcode.TEXT, b"\xff"))
+        peer.socket.shutdown(socket.SHUT_WR)
+        with pytest.raises(Disconnected, match="UTF-8"):
+            await link.receive()
+        (frame,) = peer.received()
+        assert Close.parse(frame.data).reason == "text messages must be UTF-8"
+
+
+@on_both
+async def test_closing_waits_for_the_answer() -> None:
+    with open_ends() as (link, peer):
+        async with anyio.create_task_group() as group:
+
+            async def receive() -> None:
+                with pytest.raises(Disconnected):
+                    await link.receive()
+
+            group.start_soon(receive)
+            group.start_soon(link.close, 1000, "bye")
+            frames: list[Frame] = []
+            while not frames:
+                await anyio.lowlevel.checkpoint()
+                frames = peer.received()
+            assert Close.parse(frames[0].data).reason == "bye"
+            peer.send(Frame(Opcode.CLOSE, Close(1000, "").serialize()))
+
+
+@on_both
+async def test_a_closed_socket_wakes_those_that_wait_for_it() -> None:
+    with open_ends() as (link, _):
+        ended: list[str] = []
+
+        async def wait(name: str) -> None:
+            with pytest.raises(Disconnected):
+                await (link.receive() if name == "receive" else link.send("x" * (4 << 20)))
+            ended.append(name)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait, "receive")
+            group.start_soon(wait, "send")
+            await anyio.wait_all_tasks_blocked()
+            close_now(link.socket, link.reader)
+        assert sorted(ended) == ["receive", "send"]
+
+
+@on_both
+async def test_no_more_is_read_ahead_than_one_piece() -> None:
+    with open_ends() as (link, peer):
+        peer.send(text("first"))
+        assert await link.receive() == "first"
+        sent = 0
+        with suppress(BlockingIOError):
+            while sent < 100 << 20:
+                sent += peer.socket.send(b"\0" * RECEIVE_BYTES)
+                await anyio.lowlevel.checkpoint()
+        room = link.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        assert sent < 4 * room + 2 * RECEIVE_BYTES, "the kernel's buffers, and ours"

@@ -1,0 +1,271 @@
+"""One client enqueues for all tenants of a product, and follows up what it enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+
+import fairq
+from fairq.client.operator import open_operator
+from fairq.errors import BadRequest, FairqError, Forbidden, NotYet, QuotaExceeded
+from fairq.model.tasks import Lease, Settlement
+from fairq.server.run import Served
+from fairq.tokens import TokenRecord, hash_token, make_token
+from fairq.wire.messages import Role
+from tests.server.harness import OPERATOR, PRODUCER, tenant, url_of
+
+
+@pytest.fixture
+async def shop(served: Served) -> AsyncIterator[fairq.Client]:
+    """A producer's client, for all tenants."""
+    async with fairq.open_client(url_of(served), token=PRODUCER) as client:
+        yield client
+
+
+async def claimed(served: Served, count: int = 100) -> list[Lease]:
+    """Lease what is ready."""
+    return (await served.app.store.claim("emails", "w", count)).leases
+
+
+async def limit(served: Served, name: str, **limits: float) -> None:
+    """Set limits of a tenant."""
+    async with open_operator(url_of(served), token=OPERATOR) as operator:
+        await operator.set_limits("emails", name, **limits)
+
+
+async def test_one_call_enqueues_for_one_or_for_many_tenants(served: Served, shop: fairq.Client) -> None:
+    with trio.fail_after(30):
+        task = await shop.enqueue("emails", "hi", tenant="Ada@acme", id="t-1")
+        assert (task.id, task.is_duplicate) == ("Ada@acme/t-1", False)
+        assert (await shop.enqueue("emails", "hi", tenant="Ada@acme", id="t-1")).is_duplicate
+        assert not (await shop.enqueue("emails", "hi", tenant="bob", id="t-1")).is_duplicate
+        whose = ["bob", "Ada@acme", "eve"] * 2
+        tasks = await shop.enqueue_many("emails", range(6), tenant=whose, ids=[f"m-{n}" for n in range(6)])
+        assert [each.id for each in tasks] == [f"{name}/m-{n}" for n, name in enumerate(whose)]
+        assert len(await shop.enqueue_many("emails", range(501), tenant="eve")) == 501
+        found = {lease.id: lease.tenant for lease in await claimed(served, 20)}
+        assert found["eve/m-2"] == "eve"
+        async with fairq.open_client(url_of(served), token=tenant("bob")) as bob:
+            assert (await bob.tasks("emails", ["m-0"]))[0].tenant == "bob"  # the same task as its tenant sees it
+
+
+async def test_what_was_enqueued_is_followed_up(served: Served, shop: fairq.Client) -> None:
+    with trio.fail_after(30):
+        first = await shop.enqueue("emails", 1, tenant="acme", result_ttl=60)
+        second, third = await shop.enqueue_many("emails", [2, 3], tenant=["acme", "zoo"])
+        assert await third.cancel() == "ok"
+        assert (await third.state()).state == "cancelled"
+        with pytest.raises(NotYet):
+            await first.result(timeout=0)
+        leases = await claimed(served)
+        assert [lease.id for lease in leases] == [first.id, second.id]
+        await served.app.store.settle("emails", [Settlement("ack", first.id, leases[0].lease, result=b'"done"')])
+        assert await first.result(timeout=20) == "done"
+        assert [state.tenant for state in await shop.tasks("emails", [second.id, "zoo/unknown"])] == ["acme", ""]
+        again = await shop.enqueue("emails", 1, tenant="acme", dedupe_key="k")
+        assert (await shop.enqueue("emails", 1, tenant="acme", dedupe_key="k")).id == again.id
+
+
+async def test_a_batch_is_of_one_tenant(served: Served, shop: fairq.Client) -> None:
+    with trio.fail_after(30):
+        batch = await shop.open_batch("emails", tenant="acme", id="b", on_complete="after")
+        assert batch.id == "acme/b"
+        added = await batch.add_many([1, 2])
+        assert (await batch.state()).total == 2
+        assert (await shop.batch("emails", batch.id).state()).tenant == "acme"
+        assert [*(await shop.read_batches("emails", [batch.id]))] == [batch.id]
+        await batch.close()
+        leases = await claimed(served)
+        assert [lease.id for lease in leases] == [task.id for task in added]
+        await served.app.store.settle("emails", [Settlement("ack", each.id, each.lease) for each in leases])
+        assert (await batch.wait(timeout=20)).done == 2
+        assert await (await shop.open_batch("emails", tenant="zoo", id="b")).cancel() == "open"
+
+
+async def test_a_refused_tenant_is_named_and_costs_the_others_nothing(served: Served, shop: fairq.Client) -> None:
+    with trio.fail_after(30):
+        await limit(served, "full", queued=1)
+        with pytest.raises(QuotaExceeded, match="tenant full") as caught:
+            await shop.enqueue_many("emails", range(4), tenant=["full", "acme", "full", "zoo"], ids=list("abcd"))
+        error = caught.value
+        assert (error.tenant, error.field, [*error.refusals]) == ("full", "queued", ["full"])
+        assert error.retry_in_ms
+        assert [task and task.id for task in error.taken] == [None, "acme/b", None, "zoo/d"]
+        assert sorted(lease.id for lease in await claimed(served)) == ["acme/b", "zoo/d"]
+        await shop.enqueue("emails", 1, tenant="full")  # all or none of a tenant: nothing of it was stored
+        with pytest.raises(QuotaExceeded) as one:
+            await shop.enqueue("emails", 1, tenant="full")
+        assert (one.value.tenant, list(one.value.taken)) == ("full", [None])
+
+
+async def test_a_queue_bounds_how_many_tenants_are_made(served: Served, shop: fairq.Client) -> None:
+    with trio.fail_after(30):
+        async with open_operator(url_of(served), token=OPERATOR) as operator:
+            await operator.configure("emails", max_tenants=2)
+        await shop.enqueue_many("emails", [1, 2], tenant=["acme", "zoo"])
+        with pytest.raises(QuotaExceeded, match="max_tenants") as caught:
+            await shop.enqueue_many("emails", [1, 2, 3], tenant=["acme", "new", "zoo"])
+        assert (caught.value.tenant, caught.value.field) == ("new", "max_tenants")
+        assert [task is None for task in caught.value.taken] == [False, True, False]
+        async with fairq.open_client(url_of(served), token=tenant("new")) as new:
+            with pytest.raises(QuotaExceeded, match="max_tenants"):
+                await new.enqueue("emails", 1)
+            with pytest.raises(QuotaExceeded, match="max_tenants"):
+                await new.schedule("emails", "nightly", 1, every=60)
+            with pytest.raises(QuotaExceeded, match="max_tenants"):
+                await new.open_batch("emails")
+
+
+async def test_calls_that_share_a_frame_are_refused_for_themselves(served: Served, shop: fairq.Client) -> None:
+    ended: dict[str, str] = {}
+
+    async def call(name: str, count: int) -> None:
+        try:
+            await shop.enqueue_many("emails", range(count), tenant=name.partition("-")[0])
+            ended[name] = "ok"
+        except FairqError as error:
+            ended[name] = error.code
+
+    with trio.fail_after(30):
+        await limit(served, "full", queued=2)
+        async with trio.open_nursery() as nursery:
+            for name, count in [("full-1", 3), ("full-2", 2), ("acme-1", 5), ("zoo-1", 5), ("full-3", 3)]:
+                nursery.start_soon(call, name, count)
+    assert ended == {
+        "full-1": "quota_exceeded", "full-2": "ok", "full-3": "quota_exceeded", "acme-1": "ok", "zoo-1": "ok",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({}, "tenant"),
+        ({"tenant": "a/b"}, "tenant"),
+        ({"tenant": ""}, "tenant"),
+        ({"tenant": ["a"]}, "tenant"),
+        ({"tenant": ["a", None]}, "tenant"),
+    ],
+)
+async def test_a_tenant_must_be_named(shop: fairq.Client, arguments: dict[str, Any], field: str) -> None:
+    with trio.fail_after(30), pytest.raises(BadRequest) as caught:
+        await shop.enqueue_many("emails", [1, 2], **arguments)
+    assert caught.value.field == field
+
+
+async def test_a_tenants_client_names_no_tenant(served: Served, ada: fairq.Client) -> None:
+    with trio.fail_after(30):
+        for name in ("ada", "bob"):
+            with pytest.raises(Forbidden) as caught:
+                await ada.enqueue("emails", 1, tenant=name)
+            assert caught.value.field == "tenant"
+        await ada.enqueue("emails", 1)
+        assert len(await claimed(served)) == 1
+
+
+async def test_a_token_bounds_tenants_and_queues(served: Served) -> None:
+    id, token = make_token(Role.PRODUCER)
+    async with open_operator(url_of(served), token=OPERATOR) as operator:
+        await operator.create_token(TokenRecord(id, "producer", hash_token(token), "acme*", ["emails"]))
+    with trio.fail_after(30):
+        async with fairq.open_client(url_of(served), token=PRODUCER) as all_:
+            other = await all_.enqueue("emails", 1, tenant="Acme-1")
+            batch = await all_.open_batch("emails", tenant="zoo")
+        async with fairq.open_client(url_of(served), token=token) as client:
+            mine = await client.enqueue("emails", 1, tenant="acme-1")
+            assert (await mine.state()).state == "ready"
+            with pytest.raises(Forbidden) as queue:
+                await client.enqueue("images", 1, tenant="acme-1")
+            assert queue.value.field == "queue"
+            refused: dict[str, Any] = {
+                "tenant": client.enqueue_many("emails", [1, 2], tenant=["acme", "zoo"]),
+                "ids": client.tasks("emails", [mine.id, other.id]),
+                "id": client.batch("emails", batch.id).state(),
+            }
+            for field, call in refused.items():
+                with pytest.raises(Forbidden) as caught:
+                    await call
+                assert caught.value.field == field
+            with pytest.raises(Forbidden):
+                await client.cancel("emails", [other.id])
+            with pytest.raises(Forbidden):
+                await client.wait_task("emails", other.id, 5)
+            with pytest.raises(Forbidden):
+                await client.open_batch("emails", tenant="zoo")
+
+
+async def test_nothing_else_is_read(shop: fairq.Client) -> None:
+    with trio.fail_after(30):
+        task = await shop.enqueue("emails", 1, tenant="acme")
+        calls: list[Any] = [
+            shop.peek("emails", tenant="acme"),
+            shop.dead_letters("emails").page(),
+            shop.read_events("emails", tenant="acme"),
+            shop.schedules("emails", tenant="acme"),
+            shop.cancel_all("emails", tenant="acme"),
+            shop.why("emails", task.id),
+            task.reschedule(),
+            shop.request("tenants", {"queue": "emails"}),
+            shop.request("limits", {"queue": "emails"}),
+        ]
+        for call in calls:
+            with pytest.raises(Forbidden):
+                await call
+        with pytest.raises(BadRequest):
+            await shop.batches("emails").__anext__()
+
+
+async def test_a_flood_of_one_tenant_delays_no_call_of_another(shop: fairq.Client) -> None:
+    ended: list[str] = []
+
+    async def call(name: str, count: int) -> None:
+        await shop.enqueue_many("emails", range(count), tenant=name)
+        ended.append(name)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, "flood", 20_000)
+            await shop.enqueue("emails", 1, tenant="first")  # in a frame of theirs, or behind some
+            nursery.start_soon(call, "quiet", 1)
+    assert ended == ["quiet", "flood"]
+
+
+async def test_a_tenant_that_is_refused_delays_no_call_of_another(served: Served, shop: fairq.Client) -> None:
+    refused, ended_before = [], []
+
+    async def flood() -> None:
+        with pytest.raises(QuotaExceeded):
+            await shop.enqueue("emails", 1, tenant="full")
+        refused.append(1)
+
+    async def quiet() -> None:
+        while not refused:
+            await trio.lowlevel.checkpoint()
+        await shop.enqueue("emails", 1, tenant="quiet")
+        ended_before.append(len(refused))
+
+    with trio.fail_after(60):
+        await limit(served, "full", queued=1)
+        await shop.enqueue("emails", 1, tenant="full")
+        async with trio.open_nursery() as nursery:
+            for _ in range(300):
+                nursery.start_soon(flood)
+            nursery.start_soon(quiet)
+    assert len(refused) == 300
+    assert ended_before[0] < 100
+
+
+async def test_a_tenant_that_waits_for_much_delays_no_wait_of_another(served: Served, shop: fairq.Client) -> None:
+    with trio.fail_after(60):
+        tasks = await shop.enqueue_many("emails", range(4_500), tenant="flood", delay=3600, result_ttl=60)
+        quick = await shop.enqueue("emails", 1, tenant="quiet", result_ttl=60)
+        async with trio.open_nursery() as nursery:
+            for task in tasks:
+                nursery.start_soon(task.result)
+            await shop.tasks("emails", [quick.id])  # behind their requests
+            (lease,) = await claimed(served)
+            await served.app.store.settle("emails", [Settlement("ack", quick.id, lease.lease, result=b"7")])
+            assert await quick.result(timeout=15) == 7  # of a wait that begins behind theirs
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,168 @@
+"""Tenants and queues that have had nothing for a day leave the listings by themselves, through servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import redis
+import trio
+
+from fairq.model.operating import Takers
+from fairq.server.run import Served
+from fairq.server.timers import forgetting
+from fairq.server.timers.forgetting import IDLE_MS, Forgotten, forget_once
+from fairq.store import keys
+from tests import stores
+from tests.store.waiting import wait_until
+
+from .clock import StoreClock
+from .harness import OPERATOR, WORKER, raw, running, tenant
+
+MINUTE_MS = 60_000
+NOTHING = Forgotten(0, [])
+
+
+async def run_one(served: Served) -> None:
+    """Have a task of queue q done."""
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        await worker.attach("q", credit=1)
+        await ada.enqueue("q", ["a"])
+        assert await worker.settle("q", "ack", *await worker.pushed()) == ["ok"]
+
+
+async def listed(served: Served) -> list[str]:
+    """Name the queues that an operator is shown."""
+    async with raw(served, OPERATOR) as operator:
+        return [row["queue"] for row in (await operator.ask("queues"))["queues"]]
+
+
+async def empty_queue(served: Served, queue: str = "q") -> None:
+    """Make a queue for ada that has nothing but a tenant."""
+    async with raw(served, tenant("ada")) as ada:
+        await ada.ask("schedule", queue=queue, name="s", payload=1, every_ms=60_000)
+        await ada.ask("unschedule", queue=queue, name="s")
+
+
+async def forget(served: Served, idle_ms: int = 0) -> Forgotten:
+    """Let a server look through all queues once."""
+    return await forget_once(served.app.store, idle_ms, served.app.takers)
+
+
+async def forget_twice(served: Served) -> Forgotten:
+    """Forget all that has nothing now: the first look at a tenant notes that."""
+    assert await forget(served) == NOTHING
+    return await forget(served)
+
+
+async def test_a_queue_leaves_the_list_when_it_has_had_nothing_for_a_day(
+    server_store: str, store_clock: StoreClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(server_store, queue_quota=1) as served:
+        store, began = served.app.store, store_clock.now_ms
+        await run_one(served)
+        monkeypatch.setattr("fairq.store.registry.time.time", lambda: store_clock.now_ms / 1000)  # servers' clocks
+
+        async def look(after_ms: int) -> Forgotten:
+            store_clock.now_ms = began + after_ms
+            await store.tick("q")
+            return await forget(served, IDLE_MS)
+
+        changed = 3 * MINUTE_MS  # the marks of ended tasks have gone
+        assert await look(changed) == NOTHING
+        assert await look(changed + IDLE_MS - 1) == NOTHING
+        assert await listed(served) == ["q"]
+        assert await look(changed + IDLE_MS) == (1, ["q"])
+        assert (await listed(served), await store.registry.read()) == ([], {})
+        assert await look(changed + 2 * IDLE_MS) == NOTHING
+        async with raw(served, tenant("ada")) as ada:
+            assert await ada.enqueue("other", ["a"]) == ["ok"], "its quota was given back"
+
+
+async def test_a_queue_with_an_idle_worker_at_any_server_stays(server_store: str) -> None:
+    with trio.fail_after(60):
+        async with running(server_store) as one, running(server_store) as two:
+            async with raw(two, WORKER) as worker:
+                await worker.attach("q", credit=1)
+                await wait_until(lambda: one.app.count_slots("q") == 1)
+                await empty_queue(one)
+                assert await forget_twice(one) == (1, [])
+                assert await listed(one) == ["q"]
+            await wait_until(lambda: one.app.count_slots("q") == 0)
+            assert await forget(one) == (0, ["q"])
+            assert await listed(one) == await listed(two) == []
+
+
+async def test_a_queue_stays_while_a_server_with_workers_does_not_answer(served: Served) -> None:
+    async def unanswered(queues: Sequence[str]) -> dict[str, Takers]:
+        return dict.fromkeys(queues, "unknown")
+
+    await empty_queue(served)
+    assert await forget_once(served.app.store, 0, unanswered) == NOTHING
+    assert await forget_once(served.app.store, 0, unanswered) == (1, [])
+    assert await listed(served) == ["q"]
+
+
+async def test_what_is_in_use_or_was_set_stays(served: Served) -> None:
+    for queue in ("empty", "task", "limit", "hours", "paused", "setting", "weight"):
+        await empty_queue(served, queue)
+    async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
+        await ada.enqueue("task", ["a"], delay_ms=MINUTE_MS)
+        await operator.ask("set_limits", queue="limit", limits={"max_running": 5})
+        await operator.ask("set_opening_hours", queue="hours", opening_hours="mon-sun 00:00-23:59 UTC")
+        await operator.ask("pause", queue="paused")
+        await operator.ask("configure", queue="setting", settings={"lease_ms": 30_001})
+        await operator.ask("set_weight", queue="weight", tenant="ada", weight=2)
+        await operator.ask("configure", queue="by-operator", settings={"lease_ms": 30_000})
+    assert (await forget_twice(served)).queues == ["empty"]
+    assert await listed(served) == ["by-operator", "hours", "limit", "paused", "setting", "task", "weight"]
+
+
+async def test_all_servers_forget_a_queue_and_serve_it_when_it_comes_back(server_store: str) -> None:
+    with trio.fail_after(60):
+        async with running(server_store) as one, running(server_store) as two:
+            for served in (one, two):
+                await empty_queue(served)
+            assert "q" in two.app.store.registry.known
+            assert (await forget_twice(one)).queues == ["q"]
+            await wait_until(lambda: "q" not in two.app.store.registry.known)
+            await run_one(two)
+            assert await listed(one) == ["q"]
+            client = stores.connect(server_store)
+            assert client.exists(f"{keys.queue_prefix('q')}:queue")
+
+
+async def test_a_worker_that_comes_while_its_queue_is_removed_is_served_at_once(
+    server_store: str, no_polls: None
+) -> None:
+    with trio.fail_after(60):
+        async with running(server_store) as one, running(server_store) as two, raw(two, WORKER) as worker:
+            await empty_queue(one)
+
+            async def none(queues: Sequence[str]) -> dict[str, Takers]:
+                if queues:
+                    await worker.attach("q", credit=1)
+                    await wait_until(lambda: not two.app.may_have_work("q"))  # it has looked, and waits
+                return dict.fromkeys(queues, "none")
+
+            assert await forget_once(one.app.store, 0, none) == NOTHING
+            assert await forget_once(one.app.store, 0, none) == (1, ["q"])
+            async with raw(one, tenant("ada")) as ada:
+                await ada.enqueue("q", ["a"])
+            assert [task["id"] for task in await worker.pushed()] == ["a"]
+
+
+async def test_servers_look_by_themselves(
+    server_store: str, monkeypatch: pytest.MonkeyPatch, redis_store: redis.Redis
+) -> None:
+    monkeypatch.setattr(forgetting, "ROUND_S", 0.01)
+    monkeypatch.setattr(forgetting, "IDLE_MS", 0)
+    async with running(server_store) as served:
+        await empty_queue(served)
+        await wait_until(lambda: not redis_store.exists(keys.QUEUES))
+
+
+@pytest.fixture
+def redis_store(server_store: str) -> redis.Redis:
+    """A plain client of the store."""
+    return stores.connect(server_store)

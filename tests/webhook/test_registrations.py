@@ -1,0 +1,165 @@
+"""Which webhook a task is posted to, and what becomes of it where there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from fairq.errors import BadRequest
+from fairq.model.webhooks import Webhook, check_secrets, check_url, choose, original_id, webhook_id
+from fairq.webhook.addresses import AddressRules
+from fairq.webhook.answers import Verdict
+from fairq.webhook.deliverer import Target
+from fairq.webhook.registrations import Policy, Registrations
+from fairq.webhook.signature import Signer, tenant_secret, write_secret
+
+from .harness import task
+
+SECRET, OTHER = write_secret(b"s" * 32), write_secret(b"o" * 32)
+UNSIGNED = Policy(AddressRules(), unsigned=True)
+
+
+def hook(
+    url: str = "https://a.example/in", name: str = "", *, fan_out: bool = False, at: int = 1, **more: Any
+) -> Webhook:
+    """A webhook as a worker reads it."""
+    return Webhook(webhook_id(url, name), url, name, fan_out, created_at_ms=at, **more)
+
+
+ANY, NEWER = hook(at=1), hook("https://b.example/", at=2)
+NAMED = hook("https://c.example/", "welcome", at=9)
+COPYING = hook("https://d.example/", "welcome", fan_out=True, at=0)
+COPYING_ANY = hook("https://e.example/", fan_out=True, at=0)
+
+
+@pytest.mark.parametrize(
+    ("webhooks", "name", "expected"),
+    [
+        ([], "", None),
+        ([NAMED], "", None),
+        ([NAMED], "Welcome", None),
+        ([NEWER, ANY], "", ANY),
+        ([NEWER, ANY, NAMED, COPYING], "welcome", NAMED),
+        ([NEWER, ANY, NAMED, COPYING], "other", ANY),
+        ([COPYING, COPYING_ANY], "welcome", COPYING),
+        ([COPYING, COPYING_ANY], "", COPYING_ANY),
+        ([COPYING_ANY, ANY], "welcome", ANY),
+    ],
+)
+def test_a_task_that_is_for_none_is_posted_to_the_one_that_fits_best(
+    webhooks: list[Webhook], name: str, expected: Webhook | None
+) -> None:
+    assert choose(webhooks, name, "") == choose(reversed(webhooks), name, "") == expected
+
+
+def test_a_task_that_is_for_one_is_posted_to_no_other() -> None:
+    assert choose([ANY, NAMED], "", NAMED.id) == NAMED  # whatever its name was when it was enqueued
+    assert choose([ANY, NAMED], "", COPYING.id) is None
+
+
+def test_ids_follow_from_url_and_name() -> None:
+    assert webhook_id("https://a.example/in", "") == "a383cf1b"
+    assert len({webhook_id(url, name) for url in ("https://a/", "https://b/") for name in ("", "n", "m")}) == 6
+    assert (original_id("order-17+3f2a81c0"), original_id("order-17")) == ("order-17", "order-17")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "a.example", "ftp://a.example/", "https://", "https://a b", "https://a\n", 5, None]
+)
+def test_what_is_no_url_is_refused(url: object) -> None:
+    with pytest.raises(BadRequest, match="url must be"):
+        check_url(url)
+
+
+def test_what_is_no_secret_is_refused_and_not_repeated() -> None:
+    assert check_secrets([SECRET, OTHER]) == [SECRET, OTHER]
+    for bad in ([SECRET] * 5, [SECRET[6:]], ["whsec_secret"], [SECRET + "="]):
+        with pytest.raises(BadRequest) as caught:
+            check_secrets(bad)
+        assert bad[0] not in caught.value.message
+
+
+def found(registrations: Registrations, **of: Any) -> Target | Verdict:
+    """Where a task is posted to."""
+    return registrations.find(task(**of))
+
+
+def test_a_task_that_no_webhook_takes_fails_and_says_why(logged: list[Any]) -> None:
+    registrations = Registrations("emails", UNSIGNED)
+    assert not registrations.is_active
+    assert found(registrations) == Verdict("retry", reason="queue emails has no webhook for tasks without a name")
+    registrations.update([])
+    registrations.update([])
+    assert [line["event"] for line in logged] == ["no webhooks: `fairq webhooks add` registers one"]
+    registrations.update([NAMED])
+    assert found(registrations, name="bill") == Verdict(
+        "retry", reason="queue emails has no webhook for tasks named bill"
+    )
+    assert isinstance(found(registrations, name="welcome"), Target)
+    registrations.update([])
+    assert found(registrations, webhook=NAMED.id) == Verdict("retry", reason=f"webhook {NAMED.id} was removed")
+
+
+def test_the_tasks_of_a_paused_webhook_are_postponed_for_longer_and_longer() -> None:
+    registrations = Registrations("emails", UNSIGNED)
+    registrations.update([evolve(ANY, is_paused=True)])
+    assert not registrations.is_active
+    verdicts = [found(registrations, attempt=attempt) for attempt in (1, 2, 6, 7, 4_000)]
+    assert [verdict.delay for verdict in verdicts if isinstance(verdict, Verdict)] == [15, 30, 480, 600, 600]
+    assert all(isinstance(it, Verdict) and it.outcome == "postponed" and "is paused" in it.reason for it in verdicts)
+    registrations.update([evolve(ANY, is_paused=True), NEWER])
+    assert registrations.is_active
+    registrations.update([ANY, NEWER])
+    assert isinstance(found(registrations), Target)
+
+
+@pytest.mark.parametrize(
+    ("policy", "url", "why"),
+    [
+        (Policy(AddressRules()), "https://a.example/", "missing secret"),
+        (UNSIGNED, "http://a.example/", "plaintext"),
+        (UNSIGNED, "https://10.1.2.3/", "allow_private"),
+        (UNSIGNED, "https://user@a.example/", "user or password"),
+        (evolve(UNSIGNED, allow_hosts=("*.b.example",)), "https://a.example/", "allow_host"),
+    ],
+)
+def test_what_this_worker_may_not_serve_waits_for_one_that_may(
+    policy: Policy, url: str, why: str, logged: list[Any]
+) -> None:
+    registrations = Registrations("emails", policy)
+    registrations.update([hook(url)])
+    verdict = found(registrations)
+    assert isinstance(verdict, Verdict)
+    assert (verdict.outcome, why in verdict.reason) == ("postponed", True)
+    assert [(line["event"], why in line["reason"]) for line in logged] == [("webhook not served", True)]
+
+
+def test_changes_are_logged_without_secrets_and_queries(logged: list[Any]) -> None:
+    registrations = Registrations("emails", Policy(AddressRules(), signer=Signer.parse([SECRET])))
+    url = "https://a.example/in?key=hidden"
+    registrations.update([hook(url), NAMED])
+    registrations.update([hook(url, secrets=(OTHER,)), NAMED])
+    registrations.update([hook(url, secrets=(OTHER,), is_paused=True)])
+    lines = [(line["event"], line.get("url"), line.get("name"), line.get("signed_by")) for line in logged]
+    assert lines == [
+        ("posting", "https://a.example/in", None, "the worker's secrets"),
+        ("posting", "https://c.example/", "welcome", "the worker's secrets"),
+        ("posting", "https://a.example/in", None, "its own secrets"),
+        ("webhook paused", "https://a.example/in", None, "its own secrets"),
+        ("webhook removed", None, None, None),
+    ]
+    assert "hidden" not in repr(logged)
+    assert OTHER not in repr(logged) + repr(hook(url, secrets=(OTHER,)))
+
+
+def test_its_own_secrets_sign_before_the_workers_and_tenants_have_their_own() -> None:
+    policy = Policy(AddressRules(), signer=Signer.parse([SECRET]))
+    own = policy.target_of(hook(secrets=(OTHER,))).signer
+    workers = policy.target_of(hook("https://{tenant}.a.example/")).signer
+    assert own is not None
+    assert workers is not None
+    assert own.secrets_of("ada") == (b"o" * 32,)
+    assert workers.secrets_of("ada") == (tenant_secret(b"s" * 32, "ada"),)
+    assert UNSIGNED.target_of(hook()).signer is None
