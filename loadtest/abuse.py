@@ -24,7 +24,8 @@ import trio
 from attrs import define, field, frozen
 
 import fairq
-from fairq.client.dial import Target, dial
+from fairq.client.channel import Target
+from fairq.client.dial import dial
 from fairq.errors import FairqError
 from fairq.wire.websocket import Disconnected
 from loadtest.abusers import ABUSERS

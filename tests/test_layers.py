@@ -41,6 +41,7 @@ MAY_IMPORT = {
     | {"store", *(f"server/{part}" for part in ("app", "fleet", "garbage", "listener", "settings"))},
     "server": set(),
     "client": {"errors", "model", "wire", "tokens", "groups", "turns"},
+    "sync": {"errors", "model", "wire", "client"},
     "webhook": SHARED | {"client"},
     "testing": SHARED | {"client"},
     "": {"errors", "client"},
@@ -48,7 +49,7 @@ MAY_IMPORT = {
     "cli": SHARED | {"", "client", "store", "demo", "webhook", *SERVING},
     "__main__": {"", "cli"},
 }
-PACKAGES = ("wire", "store", "server", "client", "webhook", "testing", "cli", "demo")
+PACKAGES = ("wire", "store", "server", "client", "sync", "webhook", "testing", "cli", "demo")
 PURE = {"errors", "model", "wire", "tokens"}  # no I/O and no clock
 IMPURE_MODULES = {"anyio", "trio", "trio_websocket", "asyncio", "redis", "hiredis", "socket", "ssl", "time"}
 

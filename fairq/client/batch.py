@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from math import inf
 from typing import Any, Unpack
 
-import anyio
 from attrs import field, frozen
 
 from fairq.client import verbs
@@ -63,15 +62,15 @@ class Batch:
         Goes on across reconnects. Raises: as `wait`.
         """
         asked, wait_s = verbs.batch(self.queue, self.id), 0.0
-        deadline = inf if timeout is None else anyio.current_time() + timeout
+        deadline = inf if timeout is None else self._client.clock() + timeout
         while True:
-            left_s = max(0.0, deadline - anyio.current_time())
+            left_s = max(0.0, deadline - self._client.clock())
             state = await self._client.ask_until(asked, left_s, lambda _: True, wait_s)
             assert state is not None  # any reply is enough
             yield state
             if state.state == "complete":
                 return
-            if anyio.current_time() >= deadline:
+            if self._client.clock() >= deadline:
                 raise self._not_yet()
             wait_s = every
 

@@ -14,6 +14,7 @@ from attrs import define, evolve
 
 from fairq.client import verbs
 from fairq.client.batch import Batch
+from fairq.client.caller import Caller
 from fairq.client.dead_letters import DeadLetters
 from fairq.client.driver import Driver
 from fairq.client.events import EventStream
@@ -62,14 +63,26 @@ class Client:
     done) or OutcomeUnknown (it may have been; the same call with the same ids is safe to repeat).
     """
 
-    _driver: Driver[ClientSession]
+    _caller: Caller
     timeout: float = DEFAULT_TIMEOUT
+
+    def clock(self) -> float:
+        """Return the time in seconds, of a clock that only runs forward."""
+        return self._caller.now()
+
+    async def sleep_until(self, time: float) -> None:
+        """Wait until a time of `clock`."""
+        await self._caller.sleep_until(time)
+
+    async def pass_turn(self) -> None:
+        """Let others have a turn."""
+        await self._caller.pass_turn()
 
     def _deadline(self, timeout: float | None) -> float:
         seconds = self.timeout if timeout is None else timeout
         if isnan(seconds):
             raise BadRequest("timeout must be a number of seconds, not nan", field="timeout")
-        return self._driver.now() + seconds
+        return self._caller.now() + seconds
 
     async def enqueue(
         self,
@@ -107,7 +120,7 @@ class Client:
         """
         check_name(queue, "queue")
         values = pack_options(options) if options else ()
-        max_bytes = self._driver.session.max_payload_bytes
+        max_bytes = self._caller.max_payload_bytes
         texts = [encode_payload(payload, max_bytes=max_bytes) for payload in payloads]
         if ids is None:
             ids = [str(uuid_utils.uuid7()) for _ in texts]
@@ -134,10 +147,10 @@ class Client:
         """
         if owner_of(tasks[0].id):
             return await self._enqueue_for_tenants(queue, tasks, self._deadline(timeout))
-        return await self._enqueued(queue, tasks, self._driver.session.enqueue(queue, tasks, self._deadline(timeout)))
+        return await self._enqueued(queue, tasks, self._caller.enqueue(queue, tasks, self._deadline(timeout)))
 
     async def _enqueued(self, queue: str, tasks: Sequence[NewTask], call: Call) -> list[EnqueuedTask]:
-        outcomes = await self._driver.wait(call)
+        outcomes = await self._caller.wait(call)
         if "expired" in outcomes:
             raise BadRequest(
                 "not enqueued: the task would expire before it may start; expires_after_start counts from the start",
@@ -153,7 +166,7 @@ class Client:
         by_tenant: dict[str, list[int]] = {}
         for n, task in enumerate(tasks):
             by_tenant.setdefault(owner_of(task.id), []).append(n)
-        send = self._driver.session.enqueue
+        send = self._caller.enqueue
         calls = {tenant: send(queue, [tasks[n] for n in of], deadline) for tenant, of in by_tenant.items()}
         told = {tenant: call.result for tenant, call in calls.items()}  # filled also by a call that fails later
         taken: list[EnqueuedTask | None] = [None] * len(tasks)
@@ -289,10 +302,10 @@ class Client:
 
     async def wait_task(self, queue: str, id: str, timeout: float | None) -> dict[str, Any]:
         """Wait until a task has ended, across reconnects; returns its row of `wait_tasks`. Raises: NotYet."""
-        self._driver.now()  # checks the event loop
+        self._caller.now()  # checks the event loop
         deadline = float("inf") if timeout is None else self._deadline(timeout)
-        call = self._driver.session.wait_task(check_name(queue, "queue"), check_any_id(id), deadline)
-        row: dict[str, Any] = await self._driver.wait(call)
+        call = self._caller.wait_task(check_name(queue, "queue"), check_any_id(id), deadline)
+        row: dict[str, Any] = await self._caller.wait(call)
         return row
 
     async def ask_until(
@@ -304,17 +317,17 @@ class Client:
         """
         deadline = float("inf") if timeout is None else self._deadline(timeout)
         while True:
-            this_s = max(0.0, min(wait_s, deadline - self._driver.now()))
+            this_s = max(0.0, min(wait_s, deadline - self._caller.now()))
             asked = evolve(ask, body={**ask.body, "timeout_ms": round(this_s * 1000)})
             try:
                 reply = await self.ask(asked, timeout=this_s + ANSWER_S)
             except FairqError as error:
-                if error.code not in RETRYABLE or self._driver.now() >= deadline:
+                if error.code not in RETRYABLE or self._caller.now() >= deadline:
                     raise
                 continue
             if is_enough(reply):
                 return reply
-            if self._driver.now() >= deadline:
+            if self._caller.now() >= deadline:
                 return None
 
     async def cancel_all(
@@ -434,8 +447,8 @@ class Client:
         self, verb: str, body: dict[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
         """Send any request of PROTOCOL.md and return the reply's body."""
-        session = self._driver.session
-        result: dict[str, Any] = await self._driver.wait(session.request(verb, body or {}, self._deadline(timeout)))
+        call = self._caller.request(verb, body or {}, self._deadline(timeout))
+        result: dict[str, Any] = await self._caller.wait(call)
         return result
 
 

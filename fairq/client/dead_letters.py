@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Unpack
 
-import anyio
 from attrs import define, frozen
 
 from fairq.client import verbs
@@ -114,7 +113,7 @@ class DeadLetters:
 
     async def _sweep(self, change: Change, rate: float, which: DeadLetterFilter) -> AsyncGenerator[Sweep, None]:
         step = max(1, int(min(MAX_BATCH, rate * STEP_S)))
-        done, next_at = Sweep(0, 0, 0), anyio.current_time()
+        done, next_at = Sweep(0, 0, 0), self._client.clock()
         async with aclosing(self.pages(brief=True, **which)) as pages:
             async for page in pages:
                 ids = [letter.id for letter in page.letters]
@@ -122,8 +121,8 @@ class DeadLetters:
                 yield done
                 for start in range(0, len(ids), step):
                     some = ids[start : start + step]
-                    await anyio.sleep_until(next_at)
-                    next_at = anyio.current_time() + len(some) / rate
+                    await self._client.sleep_until(next_at)
+                    next_at = self._client.clock() + len(some) / rate
                     changed = (await self._change(change, some)).count("ok")
                     done = Sweep(done.changed + changed, done.gone + len(some) - changed, done.left - len(some))
                     yield done

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import random
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import anyio
 import structlog
 from attrs import define, field
 
+from fairq.client.channel import Target, check_token
 from fairq.client.defaults import choose_token, choose_urls
-from fairq.client.dial import Target, check_token, dial
+from fairq.client.dial import dial
 from fairq.client.link import Link
 from fairq.client.runtime import Event, Runtime, current_runtime
 from fairq.errors import BadFrame, FairqError, Forbidden, Superseded, Unauthorized
+from fairq.model.tasks import NewTask
 from fairq.wire.beside import Message
 from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
@@ -69,6 +71,31 @@ class Driver(Generic[S]):
         """Return the time. Raises: RuntimeError in another event loop than the one it was opened in."""
         self.runtime.check()
         return self.runtime.current_time()
+
+    @property
+    def max_payload_bytes(self) -> int:
+        """How long a payload may be, as far as the server has said."""
+        return self.session.max_payload_bytes
+
+    def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Call:
+        """Make a request; the call's result is the reply's body."""
+        return self.session.request(verb, body, deadline)
+
+    def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> Call:
+        """Enqueue at least one task; the call's result is one outcome per task."""
+        return self.session.enqueue(queue, tasks, deadline)
+
+    def wait_task(self, queue: str, id: str, deadline: float) -> Call:
+        """Wait for a task's end; the call's result is its row of `wait_tasks`."""
+        return self.session.wait_task(queue, id, deadline)
+
+    async def sleep_until(self, time: float) -> None:
+        """Wait until a time of `now`."""
+        await anyio.sleep_until(time)
+
+    async def pass_turn(self) -> None:
+        """Let others have a turn."""
+        await self.runtime.checkpoint()
 
     def wake_writer(self) -> None:
         """Have what the session holds sent, at the end of the scheduler's turn."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator
 
-import anyio
 from attrs import define, field
 
 from fairq.client import verbs
@@ -29,7 +28,7 @@ class EventStream(AsyncIterator[Event]):
     async def __anext__(self) -> Event:
         """Wait for the next event, across reconnects. Raises: TooOld, BadRequest, and what ends the client."""
         if self._read:
-            await anyio.lowlevel.checkpoint()
+            await self._client.pass_turn()
         else:
             asked = verbs.events(self.queue, self.after, self.tenant)
             page = await self._client.ask_until(asked, None, lambda page: bool(page.events))

@@ -1,6 +1,6 @@
 """The layer between a client's session and its socket: messages over one websocket, under asyncio and trio.
 
-The websocket and TLS do no I/O (fairq/wire/websocket.py, fairq/client/tls.py). This module adds a plain non-blocking
+Websocket and TLS do no I/O (fairq/client/channel.py). This module adds a plain non-blocking
 socket and deadlines, which measure progress: a long message may take any time as long as bytes move.
 
 Output is sent at the end of the scheduler's turn, as far as the socket takes it, so that calls made in one turn share a
@@ -17,15 +17,14 @@ from contextlib import suppress
 import anyio
 from attrs import define, field
 
+from fairq.client.channel import PIECE_BYTES, Channel
 from fairq.client.runtime import Event, Reader, Runtime
-from fairq.client.tls import Tls
 from fairq.wire.beside import Message
 from fairq.wire.websocket import Disconnected, WebSocket
 
 SEND_S = 30.0  # for each PIECE_BYTES: a server may let its tenant wait
 CLOSE_S = 1.0
 TURN_S = 0.002
-PIECE_BYTES = 65_536  # sent at once; and so much of a long message counts as received
 
 BROKEN = (OSError, anyio.ClosedResourceError)
 
@@ -40,23 +39,23 @@ class Link:
     runtime: Runtime
     socket: socket.socket
     reader: Reader
-    tls: Tls | None
-    websocket: WebSocket
+    channel: Channel
     remote: str
     source: Callable[[], Sequence[Message]] = tuple
     stuck: Callable[[], None] = lambda: None
     progressed_at: float = field(default=0.0, init=False)  # when PIECE_BYTES more of a long message had come
+    websocket: WebSocket = field(init=False)
     _messages: deque[Message] = field(factory=deque, init=False)
     _unsent: bytearray = field(factory=bytearray, init=False)
     _is_sending: bool = field(default=False, init=False)
     _sent: Event = field(init=False)
     _is_over: Event = field(init=False)
-    _since_progress: int = field(default=0, init=False)  # bytes
     _turn_began: float = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._sent, self._is_over = self.runtime.make_event(), self.runtime.make_event()
         self._turn_began = self.runtime.current_time()
+        self.websocket = self.channel.websocket
         self._messages.extend(self.websocket.messages())  # they came right behind the handshake
 
     def wake_writer(self) -> None:
@@ -78,12 +77,7 @@ class Link:
         if len(self._unsent) < PIECE_BYTES:
             for message in self.source():
                 self.websocket.send(message)
-            self._unsent += self._output()
-
-    def _output(self) -> bytes:
-        """Take what the websocket, or TLS by itself, has to send."""
-        data = self.websocket.outgoing()
-        return self.tls.encrypt(data) if self.tls else data
+            self._unsent += self.channel.outgoing()
 
     async def send(self, message: Message) -> None:
         """Send one message. Raises: Disconnected, also if a piece takes too long."""
@@ -122,29 +116,12 @@ class Link:
         except OSError:
             data = b""
         self._turn_began = self.runtime.current_time()  # other tasks ran while this one waited
-        self._since_progress += len(data)
-        has_ended = not data
-        if data and self.tls:
-            data, has_ended = self._decrypt(self.tls, data)
-        if has_ended:
-            self.websocket.receive_end()
-        else:
-            self._messages.extend(self.websocket.receive(data))
-        if self._messages:
-            self._since_progress = 0
-        elif self._since_progress >= PIECE_BYTES:
-            self.progressed_at, self._since_progress = self._turn_began, 0
-        if answers := self._output():
+        self._messages.extend(self.channel.receive(data))
+        if self.channel.has_progressed():
+            self.progressed_at = self._turn_began
+        if answers := self.channel.outgoing():
             self._unsent += answers
             await self.flush()  # before reading on: a peer that sends pings and does not read must wait
-
-    def _decrypt(self, tls: Tls, data: bytes) -> tuple[bytes, bool]:
-        """Return the plain bytes, and whether there will be no more."""
-        try:
-            plain = tls.decrypt(data)
-        except OSError:
-            return b"", True
-        return plain, tls.has_ended and not plain
 
     async def flush(self) -> bool:
         """Send all waiting output, after any `flush` already running; returns whether there was any.

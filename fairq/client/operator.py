@@ -37,7 +37,7 @@ class OperatorClient(Client):
         """List all queues, with their counts, settings and slots."""
         return await self.ask(verbs.queues())
 
-    async def configure(self, queue: str, **settings: Any) -> None:
+    async def configure(self, /, queue: str, **settings: Any) -> None:
         """Change settings of a queue: `share`, `reserve`, `lease_ms`, `max_attempts` and so on. Raises: BadRequest."""
         await self.ask(verbs.configure(queue, settings))
 
@@ -132,7 +132,7 @@ class OperatorClient(Client):
         """Read the limits and opening hours of a tenant, or (None) those for all."""
         return await self.ask(verbs.limits(queue, tenant))
 
-    async def set_limits(self, queue: str, tenant: str | None = None, **limits: float | None) -> Limits:
+    async def set_limits(self, /, queue: str, tenant: str | None = None, **limits: float | None) -> Limits:
         """Bound a tenant, or (None) all that have no such limit of their own; returns the limits before.
 
         0 is no limit; None is the one for all. See `fairq.model.limits.Limits`.

@@ -95,7 +95,7 @@ def current_runtime() -> Runtime:
     except RuntimeError:
         raise RuntimeError(
             "there is no event loop here: the client and the worker of fairq run in an async function, under"
-            " asyncio.run or trio.run"
+            " asyncio.run or trio.run; for threads there is fairq.sync.open_client"
         ) from None
     return _asyncio_runtime(loop)
 

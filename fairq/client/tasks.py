@@ -20,6 +20,15 @@ T = TypeVar("T")
 class Asks(Protocol):
     """What dead letters need of a client."""
 
+    def clock(self) -> float:
+        """Return the time in seconds, of a clock that only runs forward."""
+
+    async def sleep_until(self, time: float) -> None:
+        """Wait until a time of `clock`."""
+
+    async def pass_turn(self) -> None:
+        """Let others have a turn."""
+
     async def ask(self, ask: Ask[T], *, timeout: float | None = None) -> T:
         """Send a request and return what its reply says."""
 

@@ -24,7 +24,7 @@ class Tls:
         self._object = self.context.wrap_bio(self._arrived, self._leaving, server_hostname=self.host)
 
     def shake_hands(self, data: bytes = b"") -> bool:
-        """Process received bytes; returns whether the handshake is over. Either way `leaving` may have bytes."""
+        """Process received bytes; returns whether the handshake is over. Either way `encrypt` has bytes to send."""
         self._arrived.write(data)
         try:
             self._object.do_handshake()
@@ -32,12 +32,8 @@ class Tls:
             return False
         return True
 
-    def leaving(self) -> bytes:
-        """Return encrypted bytes to send, and forget them."""
-        return self._leaving.read()
-
     def encrypt(self, data: bytes) -> bytes:
-        """Return the bytes to send for these plain ones."""
+        """Return the bytes to send: for these plain ones, and what TLS has to say by itself."""
         while data:
             data = data[self._object.write(data) :]
         return self._leaving.read()

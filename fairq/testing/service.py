@@ -19,8 +19,8 @@ import orjson
 import trio
 from attrs import asdict, define, field
 
+from fairq.client.caller import Caller
 from fairq.client.client import Client
-from fairq.client.driver import Driver
 from fairq.client.handlers import perform
 from fairq.client.options import TaskOptions
 from fairq.client.tasks import EnqueuedTask
@@ -41,7 +41,6 @@ from fairq.model.queues import QueueSettings, check_settings
 from fairq.model.tasks import NewTask, Settlement
 from fairq.scopes import open_plain_nursery
 from fairq.testing.memory import MemoryQueue, Record
-from fairq.wire.client_session import ClientSession
 from fairq.wire.messages import MAX_CREDIT, PushedTask
 
 _NEVER = float("inf")
@@ -196,7 +195,7 @@ class _Memory:
 
 
 @define(eq=False)
-class _Session:
+class _Caller:
     """Stands where a client has its session, and answers at once."""
 
     memory: _Memory
@@ -213,6 +212,25 @@ class _Session:
         outcomes = [line.enqueue(now, self.tenant, NewTask(full_id(self.tenant, t.id), *t[1:])) for t in tasks]
         self.memory.on_change()
         return [outcome.replace(f" {self.tenant}/", " ") for outcome in outcomes]
+
+    def now(self) -> float:
+        """Return the time of trio's clock."""
+        return trio.current_time()
+
+    async def wait(self, answer: Any) -> Any:
+        """Wait for an answer."""
+        if isawaitable(answer):  # first: one that is never awaited would be warned of
+            answer = await answer
+        await trio.lowlevel.checkpoint()
+        return answer
+
+    async def sleep_until(self, time: float) -> None:
+        """Wait until a time of `now`."""
+        await trio.sleep_until(time)
+
+    async def pass_turn(self) -> None:
+        """Let others have a turn."""
+        await trio.lowlevel.checkpoint()
 
     def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Any:
         """Carry out what a tenant may ask; what waits is to be awaited."""
@@ -251,20 +269,6 @@ class _Session:
 
 
 @define(eq=False)
-class _Driver:
-    session: _Session
-
-    def now(self) -> float:
-        return trio.current_time()
-
-    async def wait(self, answer: Any) -> Any:
-        if isawaitable(answer):  # first: one that is never awaited would be warned of
-            answer = await answer
-        await trio.lowlevel.checkpoint()
-        return answer
-
-
-@define(eq=False)
 class MemoryClient(Client):
     """A tenant's client: to be used, and given to the code under test, as the one of `fairq.open_client`."""
 
@@ -274,8 +278,8 @@ class MemoryClient(Client):
     @classmethod
     def of(cls, memory: _Memory, tenant: str) -> Self:
         """Make a tenant's client."""
-        driver = cast("Driver[ClientSession]", _Driver(_Session(memory, check_tenant(tenant))))
-        return cls(driver, memory=memory, tenant=tenant)
+        caller = cast(Caller, _Caller(memory, check_tenant(tenant)))
+        return cls(caller, memory=memory, tenant=tenant)
 
     async def enqueue(
         self,

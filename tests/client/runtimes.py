@@ -1,20 +1,26 @@
-"""Tests that run under asyncio and under trio, against a server in a thread of its own, which is trio's."""
+"""Tests that run under asyncio, under trio and for threads, against a server in a thread of its own."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import threading
+import time
+from _thread import interrupt_main
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial, wraps
 from typing import Any
 
 import anyio
 import pytest
+import trio
 from anyio.abc import TaskGroup
 
 import fairq
+import fairq.sync
 from fairq.model.tasks import TaskState
 from fairq.server.run import Served
+from fairq.sync.blocking import finish
 from tests.cli.harness import ServerThread
 from tests.server.harness import WORKER, tenant, url_of
 from tests.store.proxy import Proxy, open_proxy
@@ -41,6 +47,166 @@ def on_both(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     run.__signature__ = signature.replace(parameters=[*others, own])  # type: ignore[attr-defined]
     both: Callable[..., None] = pytest.mark.parametrize("runtime", RUNTIMES)(run)
     return both
+
+
+class Api:
+    """The SDK of one runtime, as the contract's tests use it."""
+
+    async def sleep(self) -> None:
+        """Let others have a turn."""
+        await anyio.sleep(0.005)
+
+    async def wait_until(self, holds: Callable[[], bool]) -> None:
+        """Wait until a condition holds; the test's limit ends it."""
+        while not holds():
+            await self.sleep()
+
+    def open_client(self, *args: Any, **options: Any) -> AbstractAsyncContextManager[Any]:
+        """Open a client."""
+        return fairq.open_client(*args, **options)
+
+    def open_operator(self, *args: Any, **options: Any) -> AbstractAsyncContextManager[Any]:
+        """Open an operator's client."""
+        return fairq.open_operator(*args, **options)
+
+    def working(self, app: fairq.Worker) -> AbstractAsyncContextManager[Any]:
+        """Run a worker until the block is left."""
+        return working(app)
+
+    async def work(self, app: fairq.Worker) -> None:
+        """Have a worker do what there is."""
+        await app.run(burst=True)
+
+    async def together(self, calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
+        """Make calls at the same time."""
+        async with anyio.create_task_group() as group:
+            for call in calls:
+                group.start_soon(call)
+
+
+class SyncApi(Api):
+    """`fairq.sync` behind the same names: nothing here waits for an event loop, and there is none."""
+
+    async def sleep(self) -> None:
+        """Let others have a turn."""
+        time.sleep(0.005)  # noqa: ASYNC251 - there is no event loop
+
+    @asynccontextmanager
+    async def open_client(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        """Open a client."""
+        with fairq.sync.open_client(*args, **options) as client:
+            yield Awaited(client)
+
+    @asynccontextmanager
+    async def open_operator(self, *args: Any, **options: Any) -> AsyncIterator[Any]:
+        """Open an operator's client."""
+        with fairq.sync.open_operator(*args, **options) as client:
+            yield Awaited(client)
+
+    @asynccontextmanager
+    async def working(self, app: fairq.Worker) -> AsyncIterator[None]:
+        """Run a worker in a thread until the block is left."""
+        started, ended = threading.Event(), trio.Event()
+        tokens: list[trio.lowlevel.TrioToken] = []
+
+        async def work() -> None:
+            tokens.append(trio.lowlevel.current_trio_token())
+            async with working(app):
+                started.set()
+                await ended.wait()
+
+        thread = threading.Thread(target=trio.run, args=(work,))
+        thread.start()
+        try:
+            assert started.wait(LIMIT_S)
+            yield
+        finally:
+            tokens[0].run_sync_soon(ended.set)
+            thread.join(LIMIT_S)
+
+    async def work(self, app: fairq.Worker) -> None:
+        """Have a worker do what there is."""
+        thread = threading.Thread(target=trio.run, args=(partial(app.run, burst=True),))
+        thread.start()
+        thread.join(LIMIT_S)
+
+    async def together(self, calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
+        """Make calls at the same time, each in a thread."""
+        threads = [threading.Thread(target=finish, args=(call(),)) for call in calls]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_S)
+
+
+class Awaited:
+    """An object of `fairq.sync` with the surface of the async one of its name."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._inner, name)
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **options: Any) -> Any:
+            return _awaited(value(*args, **options))
+
+        async def wait(*args: Any, **options: Any) -> Any:
+            return call(*args, **options)
+
+        return wait if inspect.iscoroutinefunction(inspect.unwrap(value)) else call
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Awaited) and bool(self._inner == other._inner)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __aiter__(self) -> Awaited:
+        return self
+
+    async def __anext__(self) -> Any:
+        return next(self._inner)
+
+
+def _awaited(value: Any) -> Any:
+    if isinstance(value, Generator):
+        return _iterated(value)
+    if isinstance(value, list):
+        return [_awaited(each) for each in value]
+    return Awaited(value) if type(value).__module__ == fairq.sync.client.__name__ else value
+
+
+async def _iterated(values: Generator[Any, None, None]) -> AsyncIterator[Any]:
+    for value in values:
+        yield _awaited(value)
+
+
+def on_all(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test of the contract, with the argument `api`, under asyncio, trio and for threads, at most LIMIT_S."""
+
+    async def limited(**fixtures: Any) -> None:
+        with anyio.fail_after(LIMIT_S):
+            await test(api=Api(), **fixtures)
+
+    @wraps(test)
+    def run(runtime: str, **fixtures: Any) -> None:
+        if runtime != "sync":
+            return anyio.run(partial(limited, **fixtures), backend=runtime)
+        watch = threading.Timer(LIMIT_S, interrupt_main)
+        watch.start()
+        try:
+            return finish(test(api=SyncApi(), **fixtures))  # type: ignore[arg-type]
+        finally:
+            watch.cancel()
+
+    parameters = [each for name, each in inspect.signature(test).parameters.items() if name != "api"]
+    own = inspect.Parameter("runtime", inspect.Parameter.KEYWORD_ONLY)
+    run.__signature__ = inspect.Signature([*parameters, own])  # type: ignore[attr-defined]
+    all_three: Callable[..., None] = pytest.mark.parametrize("runtime", [*RUNTIMES, "sync"])(run)
+    return all_three
 
 
 class Service(ServerThread):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,22 +17,15 @@ import trio
 import fairq
 from fairq.client import dial
 from fairq.errors import (
-    BadRequest,
     Closed,
-    NotYet,
-    OutcomeUnknown,
     SettingsError,
-    TaskFailed,
-    TooOld,
-    Unauthorized,
-    Unavailable,
 )
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.table import handle_request
 from tests.cli.harness import environment
 from tests.server.harness import OPERATOR, tenant
 
-from .runtimes import RUNTIMES, Service, on_both, running_service, tls_url, wait_until, working
+from .runtimes import RUNTIMES, Service, on_both, wait_until
 
 Noted = list[str]
 
@@ -49,17 +41,6 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> Noted:
 
     monkeypatch.setattr("fairq.server.listener.handle_request", note)
     return noted
-
-
-@on_both
-async def test_what_is_enqueued_is_there_in_its_order(service: Service) -> None:
-    async with service.client() as client:
-        task = await client.enqueue("emails", {"to": "ada"}, id="one")
-        assert (await task.state()).state == "ready"
-        assert (await client.enqueue("emails", {"to": "ada"}, id="one")).is_duplicate
-        tasks = await client.enqueue_many("emails", range(1_234))
-        assert len({each.id for each in tasks}) == 1_234
-        assert [waiting.payload for waiting in await client.peek("emails", 3)] == [{"to": "ada"}, 0, 1]
 
 
 @on_both
@@ -91,137 +72,8 @@ async def test_a_cancelled_task_says_so_and_starts_later_or_never(service: Servi
         assert [(await each.state()).state for each in (task, other)] == ["cancelled", "delayed"]
 
 
-@on_both
-async def test_results_come_or_say_why_not(service: Service) -> None:
-    app = service.worker()
-
-    @app.task("totals")
-    async def add(task: fairq.Task) -> int:
-        if not task.payload:
-            raise fairq.Reject("nothing to add")
-        return sum(task.payload)
-
-    async with service.client() as client:
-        task = await client.enqueue("totals", [1, 2], result_ttl=60)
-        with pytest.raises(NotYet):
-            await task.result(timeout=0.05)
-        empty = await client.enqueue("totals", [], result_ttl=60)
-        async with working(app):
-            assert await task.result(timeout=20) == 3
-            with pytest.raises(TaskFailed, match="nothing to add"):
-                await empty.result()
-
-
-@on_both
-async def test_a_batch_is_watched_until_it_is_complete(service: Service) -> None:
-    app, seen = service.worker(), []
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        seen.append(task.payload)
-
-    async with service.client() as client:
-        batch = await client.open_batch("emails", max_running=2, on_complete="boss")
-        with pytest.raises(NotYet):
-            await batch.wait(timeout=0.05)
-        await batch.add_many(range(10))
-        await batch.close()
-        async with working(app):
-            states = [state.state async for state in batch.watch(every=0.05)]
-            assert states[-1] == "complete"
-            assert (await batch.wait()).done == 10
-            await wait_until(lambda: len(seen) == 11)
-        assert sorted(seen[:10]) == list(range(10))
-        assert seen[10] == "boss"
-        assert [each.id async for each in client.batches("emails")] == [batch.id]
-
-
-@on_both
-async def test_events_come_from_where_the_reader_was(service: Service) -> None:
-    app = service.worker(1)
-    app.task("emails")(nothing)
-    async with service.client() as client:
-        tasks = await client.enqueue_many("emails", range(3), events=True)
-        async with working(app):
-            stream = client.events("emails")
-            first = [(await anext(stream)).task for _ in range(2)]
-            again = client.events("emails", after=stream.after)
-            assert [*first, (await anext(again)).task] == [task.id for task in tasks]
-        with pytest.raises((BadRequest, TooOld)):
-            await anext(client.events("emails", after=999))
-
-
 async def nothing(task: fairq.Task) -> None:
     """Do a task that has nothing to be done."""
-
-
-@on_both
-async def test_dead_letters_are_walked_and_replayed_at_a_rate(service: Service) -> None:
-    app, answers = service.worker(), ["reject"] * 5
-
-    @app.task("emails")
-    async def send(task: fairq.Task) -> None:
-        if answers:
-            raise fairq.Reject(answers.pop())
-
-    async with service.client() as client:
-        tasks = await client.enqueue_many("emails", range(5))
-        await app.run(burst=True)
-        letters = client.dead_letters("emails")
-        assert {letter.id async for letter in letters.walk()} == {task.id for task in tasks}
-        began = anyio.current_time()
-        sweeps = [sweep async for sweep in letters.replay_all(rate=20)]
-        assert anyio.current_time() - began >= 0.19, "five at 20 a second, two in each step of 0.1 s"
-        assert (sweeps[-1].changed, sweeps[-1].left) == (5, 0)
-        await app.run(burst=True)
-        assert {(await task.state()).state for task in tasks} == {"done"}
-
-
-@on_both
-async def test_an_operator_sees_all(service: Service) -> None:
-    async with service.client() as client, fairq.open_operator(service.url, token=OPERATOR) as operator:
-        await client.enqueue("emails", 1)
-        assert [row.queue for row in await operator.queues()] == ["emails"]
-        assert [row.tenant for row in await operator.tenants("emails")] == ["ada"]
-        assert [step.cancelled async for step in operator.purge_queue("emails")][-1] == 1
-
-
-@on_both
-async def test_a_call_whose_reply_is_lost_is_repeated_and_makes_no_second(service: Service) -> None:
-    async with fairq.open_client(service.proxied, token=tenant("ada")) as client:
-        await client.enqueue("emails", 0)
-        service.soon(service.proxy.lose_next_reply)
-        while service.proxy.lost == 0:
-            await client.enqueue("emails", 1, id="one")
-        service.soon(service.proxy.cut)
-        await client.enqueue("emails", 2)
-        assert [waiting.payload for waiting in await client.peek("emails")] == [0, 1, 2]
-
-
-@on_both
-async def test_a_silent_server_is_given_up_in_time(service: Service) -> None:
-    async with fairq.open_client(service.proxied, token=tenant("ada"), timeout=0.3) as client:
-        await client.enqueue("emails", 0, timeout=20)
-        await hold(service)
-        with pytest.raises(OutcomeUnknown):
-            await client.enqueue("emails", 1)
-        service.soon(service.proxy.release)
-        await client.enqueue("emails", 2, timeout=20)
-
-
-@on_both
-async def test_no_server_is_unavailable_and_a_bad_token_unauthorized(service: Service) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    async with fairq.open_client(f"ws://127.0.0.1:{port}", token=tenant("ada"), timeout=0.2) as client:
-        with pytest.raises(Unavailable, match="refused"):
-            await client.enqueue("emails", 1)
-    async with fairq.open_client(service.url, token="nonsense") as client:
-        with pytest.raises(Unauthorized):
-            await client.enqueue("emails", 1)
-    async with fairq.open_client("ws://no-such-host.invalid", token=tenant("ada"), timeout=0.2) as client:
-        with pytest.raises(Unavailable):
-            await client.enqueue("emails", 1)
 
 
 @pytest.mark.parametrize("first", ["refuses", "hangs"])
@@ -248,34 +100,6 @@ async def test_the_next_address_is_tried_when_the_first_is_dead(
     monkeypatch.setattr("anyio.getaddrinfo", find)
     async with fairq.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:
         await client.enqueue("emails", 1)
-
-
-@on_both
-async def test_long_payloads_go_through_both_ways(service: Service) -> None:
-    payloads = [str(number) * 200_000 for number in range(5)]
-    async with service.client() as client:
-        await client.enqueue_many("emails", payloads)
-        assert [waiting.payload for waiting in await client.peek("emails", 5)] == payloads
-
-
-@on_both
-async def test_tls_checks_the_certificate_and_carries_long_payloads(
-    server_store: str, certificate: tuple[str, str]
-) -> None:
-    trusting = ssl.create_default_context(cafile=certificate[0])
-    with running_service(server_store, tls_cert=certificate[0], tls_key=certificate[1]) as service:
-        url = tls_url(service)
-        async with fairq.open_client(url, token=tenant("ada"), tls=trusting) as client:
-            payloads = [str(number) * 200_000 for number in range(5)]
-            await client.enqueue_many("emails", payloads)
-            assert [waiting.payload for waiting in await client.peek("emails", 5)] == payloads
-            app = fairq.Worker(url, "dev-worker", tls=trusting)
-            app.task("emails")(nothing)
-            await app.run(burst=True)
-            assert app.counts["done"] == 5
-        async with fairq.open_client(url, token=tenant("ada"), timeout=2) as client:
-            with pytest.raises(Unavailable, match="certificate"):
-                await client.enqueue("emails", 1)
 
 
 async def hold(service: Service) -> None:

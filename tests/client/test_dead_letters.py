@@ -119,6 +119,18 @@ class Desk:
         self.delay = delay
         self.came: list[tuple[float, int]] = []
 
+    def clock(self) -> float:
+        """Return the time."""
+        return trio.current_time()
+
+    async def sleep_until(self, time: float) -> None:
+        """Wait until a time."""
+        await trio.sleep_until(time)
+
+    async def pass_turn(self) -> None:
+        """Let others have a turn."""
+        await trio.lowlevel.checkpoint()
+
     async def ask(self, ask: Ask[T], *, timeout: float | None = None) -> T:
         """Answer one request."""
         return ask.read(await self._reply(ask.verb, ask.body))

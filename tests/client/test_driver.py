@@ -12,7 +12,8 @@ import trio
 import trio.testing
 
 from fairq.client import driver as drivers
-from fairq.client.dial import Target, dial
+from fairq.client.channel import Channel, Target
+from fairq.client.dial import dial
 from fairq.client.driver import Driver
 from fairq.client.link import Link
 from fairq.client.runtime import current_runtime
@@ -35,7 +36,7 @@ async def test_an_idle_worker_gives_up_a_server_that_never_says_a_word(
         with ours, theirs:
             ours.setblocking(False)
             runtime = current_runtime()
-            yield Link(runtime, ours, runtime.make_reader(ours), None, WebSocket.of_server(1), "test")
+            yield Link(runtime, ours, runtime.make_reader(ours), Channel(WebSocket.of_server(1)), "test")
 
     monkeypatch.setattr(drivers, "dial", dial)
     driver = Driver.to("ws://127.0.0.1:1", "token", WorkerSession(worker="w", queues=["q"]))

@@ -13,6 +13,7 @@ from websockets.frames import Close, Frame, Opcode
 from websockets.protocol import OPEN, Protocol, Side
 
 from fairq.client import link as module
+from fairq.client.channel import Channel
 from fairq.client.link import Link, close_now
 from fairq.client.runtime import RECEIVE_BYTES, current_runtime
 from fairq.wire.websocket import Disconnected, WebSocket
@@ -57,7 +58,7 @@ def open_ends() -> Iterator[tuple[Link, Peer]]:
     with theirs:
         try:
             websocket = WebSocket(Protocol(Side.CLIENT, state=OPEN, max_size=LIMIT))
-            yield Link(runtime, ours, reader, None, websocket, "test"), Peer(theirs)
+            yield Link(runtime, ours, reader, Channel(websocket), "test"), Peer(theirs)
         finally:
             close_now(ours, reader)
 

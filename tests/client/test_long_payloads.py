@@ -9,6 +9,7 @@ import pytest
 import trio
 
 import fairq
+from fairq.client.driver import Driver
 from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES
 from fairq.server.run import Served
@@ -122,7 +123,8 @@ async def test_a_server_that_takes_short_messages_refuses_what_is_longer(served:
     with trio.fail_after(30):
         async with fairq.open_client(url_of(served), token=tenant("ada")) as client:
             await client.enqueue("emails", "first")  # the welcome is here
-            client._driver.session.max_message_bytes = 100_000
+            assert isinstance(client._caller, Driver)
+            client._caller.session.max_message_bytes = 100_000
             with pytest.raises((TooLarge, BadRequest)) as caught:
                 await client.enqueue("emails", ROWS)
             assert caught.value.field == "payload"

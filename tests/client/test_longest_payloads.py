@@ -110,7 +110,9 @@ async def test_a_client_obeys_the_server_to_which_it_has_moved(server_store: str
             running(server_store, max_payload_bytes=MAX_PAYLOAD_BYTES) as large,
             fairq.open_client(url_of(large), token=tenant("ada")) as ada,
         ):
-            session, driver = ada._driver.session, ada._driver
+            driver = ada._caller
+            assert isinstance(driver, Driver)
+            session = driver.session
             await ada.enqueue("emails", "x" * 100_000)
             assert session.max_payload_bytes == MAX_PAYLOAD_BYTES
             driver.targets = Driver.to(url_of(small), tenant("ada"), session).targets

@@ -11,7 +11,8 @@ import trio
 import trio.testing
 from attrs import define, field
 
-from fairq.client.dial import Target, dial
+from fairq.client.channel import Target
+from fairq.client.dial import dial
 from fairq.client.link import Link
 from fairq.model.checks import bare_id
 from fairq.server.run import Served, running_server

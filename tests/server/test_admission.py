@@ -12,7 +12,8 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairq.client.dial import Target, dial
+from fairq.client.channel import Target
+from fairq.client.dial import dial
 from fairq.errors import TooMany, Unavailable
 from fairq.server.net import admission as module
 from fairq.server.net.admission import (

@@ -1,0 +1,159 @@
+"""A websocket through TLS, or without, and how it is opened: no I/O, so that every runtime shares it."""
+
+from __future__ import annotations
+
+import ssl
+from urllib.parse import urlsplit
+
+from attrs import define, field, frozen
+
+from fairq.client.tls import Tls
+from fairq.errors import FairqError, Forbidden, SettingsError, Unauthorized, Unavailable
+from fairq.wire.beside import Message
+from fairq.wire.websocket import ClientHandshake, Refused, WebSocket
+
+PIECE_BYTES = 65_536  # sent at once; and so much of a long message counts as progress
+
+
+@frozen
+class Target:
+    """Where a ws:// or wss:// URL leads."""
+
+    url: str
+    host: str
+    port: int
+    resource: str
+    tls: ssl.SSLContext | None
+
+    @property
+    def address(self) -> str:
+        """Spell the URL with its port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'wss' if self.tls else 'ws'}://{host}:{self.port}{self.resource}"
+
+    @classmethod
+    def parse(cls, url: str, tls: ssl.SSLContext | None = None) -> Target:
+        """Read a URL. Raises: SettingsError."""
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("ws", "wss") or not parts.hostname or port == -1:
+            raise SettingsError(f"invalid server URL {url!r}: expected ws://host:port or wss://host", field="url")
+        if parts.scheme == "wss":
+            return cls(url, parts.hostname, port or 443, parts.path or "/", tls or ssl.create_default_context())
+        return cls(url, parts.hostname, port or 7700, parts.path or "/", None)
+
+    def refusal(self, refused: Refused) -> FairqError:
+        """Return the error that a refused handshake means."""
+        if refused.status == 401:
+            return Unauthorized(str(refused))
+        if refused.status == 403:
+            return Forbidden(str(refused))
+        if refused.status:
+            return Unavailable(f"{self.url} refused the connection: {refused}")
+        return self.unreachable(refused)
+
+    def unreachable(self, error: Exception) -> Unavailable:
+        """Return the error that a failed attempt to connect means."""
+        return Unavailable(f"{self.url} cannot be reached: {error or type(error).__name__}")
+
+
+def check_token(token: str) -> str:
+    """Return a token without surrounding white space, checked for use in a header. Raises: SettingsError."""
+    text = token.strip()
+    if not text or not text.isascii() or not text.isprintable() or " " in text:
+        raise SettingsError("invalid token: printable ASCII without spaces", field="token")
+    return text
+
+
+@define(eq=False)
+class Channel:
+    """An open websocket and its TLS: bytes in and messages out, messages in and bytes out."""
+
+    websocket: WebSocket
+    tls: Tls | None = None
+    _since_progress: int = field(default=0, init=False)  # bytes
+
+    def receive(self, data: bytes) -> list[Message]:
+        """Process bytes (empty: no more will come); returns the messages that they complete."""
+        self._since_progress += len(data)
+        messages = self._receive(data)
+        if messages:
+            self._since_progress = 0
+        return messages
+
+    def has_progressed(self) -> bool:
+        """Tell, once, whether PIECE_BYTES more of a long message have come."""
+        if self._since_progress < PIECE_BYTES:
+            return False
+        self._since_progress = 0
+        return True
+
+    def _receive(self, data: bytes) -> list[Message]:
+        has_ended = not data
+        if data and self.tls:
+            data, has_ended = self._decrypt(self.tls, data)
+        if not has_ended:
+            return self.websocket.receive(data)
+        self.websocket.receive_end()
+        return []
+
+    @staticmethod
+    def _decrypt(tls: Tls, data: bytes) -> tuple[bytes, bool]:
+        """Return the plain bytes, and whether there will be no more."""
+        try:
+            plain = tls.decrypt(data)
+        except OSError:
+            return b"", True
+        return plain, tls.has_ended and not plain
+
+    def outgoing(self) -> bytes:
+        """Return what the websocket, or TLS by itself, has to send, and forget it."""
+        data = self.websocket.outgoing()
+        return self.tls.encrypt(data) if self.tls else data
+
+
+@define(eq=False)
+class Opening:
+    """The handshakes of TLS and of the websocket: send `outgoing`, and pass on what comes until it is a channel."""
+
+    target: Target
+    token: str = field(repr=False)
+    _tls: Tls | None = field(init=False)
+    _handshake: ClientHandshake | None = field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._tls = Tls(self.target.tls, self.target.host) if self.target.tls else None
+        if self._tls is None:
+            self._handshake = ClientHandshake(self.target.address, self.token)
+        else:
+            self._tls.shake_hands()
+
+    def outgoing(self) -> bytes:
+        """Return the bytes to send now, and forget them."""
+        data = self._handshake.outgoing() if self._handshake else b""
+        return self._tls.encrypt(data) if self._tls else data
+
+    def receive(self, data: bytes) -> Channel | None:
+        """Process bytes (empty: no more will come); returns the channel once it is open.
+
+        Raises: Refused; ssl.SSLError: `outgoing` then tells the server why; OSError.
+        """
+        if self._handshake is None:
+            self._start_tls(data)
+            return None
+        if data and self._tls:
+            data = self._tls.decrypt(data)
+            if not data and not self._tls.has_ended:
+                return None  # a session ticket
+        websocket = self._handshake.receive(data)
+        return None if websocket is None else Channel(websocket, self._tls)
+
+    def _start_tls(self, data: bytes) -> None:
+        assert self._tls is not None
+        if not data:
+            raise OSError("the server closed the connection before it answered")
+        if self._tls.shake_hands(data):
+            self._handshake = ClientHandshake(self.target.address, self.token)

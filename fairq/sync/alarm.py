@@ -1,0 +1,54 @@
+"""Waiting for a socket, so that other threads may end the wait."""
+
+from __future__ import annotations
+
+import select
+import socket
+from contextlib import suppress
+
+from attrs import define, field
+
+_LONGEST_S = 3_600.0
+
+
+@define(eq=False)
+class Alarm:
+    """Wakes the thread that waits in `wait`, or the next one that does."""
+
+    _ours: socket.socket = field(init=False)
+    _theirs: socket.socket = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        self._theirs.setblocking(False)
+
+    def ring(self) -> None:
+        """Wake the thread that waits."""
+        with suppress(BlockingIOError):  # it rings already
+            self._theirs.send(b"\0")
+
+    def wait(self, sock: socket.socket | None, *, for_room: bool, seconds: float) -> None:
+        """Wait until a socket has something to read (or room, if wanted), for so long, or until it rings."""
+        wait_ready(self._ours, sock, for_room=for_room, seconds=max(0.0, min(seconds, _LONGEST_S)))
+        with suppress(BlockingIOError):
+            while self._ours.recv(64):
+                pass
+
+    def close(self) -> None:
+        """Close it; nobody may wait."""
+        self._ours.close()
+        self._theirs.close()
+
+
+def wait_ready(alarm: socket.socket, sock: socket.socket | None, *, for_room: bool, seconds: float) -> None:
+    """Wait until one of the sockets is ready. Not all systems have poll; select takes only low file numbers."""
+    if not hasattr(select, "poll"):
+        reading = [each for each in (alarm, sock) if each]
+        select.select(reading, [sock] if sock and for_room else [], [], seconds)
+        return
+    poll = select.poll()
+    poll.register(alarm, select.POLLIN)
+    if sock:
+        poll.register(sock, select.POLLIN | (select.POLLOUT if for_room else 0))
+    poll.poll(seconds * 1000)

@@ -1,0 +1,224 @@
+"""The calls of the async SDK for threads: the same names, options, errors and results.
+
+Each class here stands before the one of its name in fairq.client, which has the text and the work of its methods; a
+test compares the two.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import update_wrapper
+from types import TracebackType
+from typing import Any, Concatenate, Self
+
+from attrs import define, field
+
+from fairq.client import batch, client, dead_letters, events, operator, tasks
+from fairq.client.client import DEFAULT_TIMEOUT
+from fairq.errors import FairqError
+from fairq.model.events import Event
+from fairq.sync.blocking import P, R, Same, W, call, call_for, make, steps
+from fairq.sync.driver import Driver
+
+
+@define(repr=False)
+class EnqueuedTask:
+    """A task that the service has taken over; see `fairq.EnqueuedTask`."""
+
+    _inner: tasks.EnqueuedTask
+
+    id = Same[str]()
+    queue = Same[str]()
+    is_duplicate = Same[bool]()
+    is_replaced = Same[bool]()
+    state = call(tasks.EnqueuedTask.state)
+    cancel = call(tasks.EnqueuedTask.cancel)
+    result = call(tasks.EnqueuedTask.result)
+    reschedule = call(tasks.EnqueuedTask.reschedule)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
+def _enqueued(found: Sequence[tasks.EnqueuedTask]) -> list[EnqueuedTask]:
+    return [EnqueuedTask(task) for task in found]
+
+
+def _enqueues(
+    wrap: Callable[[R], W], method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
+) -> Callable[Concatenate[Any, P], W]:
+    """Make a method that blocks, also of the tasks that an error says were taken."""
+    blocking = call_for(wrap, method)
+
+    def enqueuing(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> W:
+        try:
+            return blocking(self, *args, **kwargs)
+        except FairqError as error:
+            error.taken = [task and EnqueuedTask(task) for task in error.taken]
+            raise
+
+    return update_wrapper(enqueuing, method)
+
+
+@define(repr=False)
+class Batch:
+    """An open batch; tasks are added until it is closed. See `fairq.Batch`."""
+
+    _inner: batch.Batch
+
+    id = Same[str]()
+    queue = Same[str]()
+    add = call_for(EnqueuedTask, batch.Batch.add)
+    add_many = call_for(_enqueued, batch.Batch.add_many)
+    close = call(batch.Batch.close)
+    cancel = call(batch.Batch.cancel)
+    state = call(batch.Batch.state)
+    watch = steps(batch.Batch.watch)
+    wait = call(batch.Batch.wait)
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
+@define(eq=False)
+class EventStream(Iterator[Event]):
+    """An endless iterator over events, for one thread at a time; see `fairq.EventStream`."""
+
+    _inner: events.EventStream
+
+    queue = Same[str]()
+    after = Same[int]()
+    tenant = Same[str | None]()
+    __next__ = call(events.EventStream.__anext__)
+
+
+@define(eq=False)
+class DeadLetters:
+    """The dead letters of one queue; see `fairq.client.dead_letters.DeadLetters`."""
+
+    _inner: dead_letters.DeadLetters
+
+    queue = Same[str]()
+    page = call(dead_letters.DeadLetters.page)
+    pages = steps(dead_letters.DeadLetters.pages)
+    walk = steps(dead_letters.DeadLetters.walk)
+    show = call(dead_letters.DeadLetters.show)
+    replay = call(dead_letters.DeadLetters.replay)
+    purge = call(dead_letters.DeadLetters.purge)
+    replay_all = steps(dead_letters.DeadLetters.replay_all)
+    purge_all = steps(dead_letters.DeadLetters.purge_all)
+
+
+@define(eq=False)
+class Client:
+    """A connection to the service that mends itself; any number of threads may use it, and share its frames.
+
+    It connects at its first call, again when the connection is lost, and anew in a process that was forked off. Every
+    call gives up as those of `fairq.Client` do, after the same time.
+    """
+
+    _inner: client.Client
+    _driver: Driver = field(repr=False)
+
+    timeout = Same[float]()
+    enqueue = _enqueues(EnqueuedTask, client.Client.enqueue)
+    enqueue_many = _enqueues(_enqueued, client.Client.enqueue_many)
+    enqueue_tasks = _enqueues(_enqueued, client.Client.enqueue_tasks)
+    tasks = call(client.Client.tasks)
+    cancel = call(client.Client.cancel)
+    cancel_all = call(client.Client.cancel_all)
+    cancelling_all = steps(client.Client.cancelling_all)
+    reschedule = call(client.Client.reschedule)
+    peek = call(client.Client.peek)
+    why = call(client.Client.why)
+    open_batch = call_for(Batch, client.Client.open_batch)
+    batch = make(Batch, client.Client.batch)
+    batches = steps(client.Client.batches)
+    read_batches = call(client.Client.read_batches)
+    events = make(EventStream, client.Client.events)
+    read_events = call(client.Client.read_events)
+    wait_task = call(client.Client.wait_task)
+    dead_letters = make(DeadLetters, client.Client.dead_letters)
+    schedule = call(client.Client.schedule)
+    unschedule = call(client.Client.unschedule)
+    pause_schedule = call(client.Client.pause_schedule)
+    resume_schedule = call(client.Client.resume_schedule)
+    schedules = call(client.Client.schedules)
+    read_schedule = call(client.Client.read_schedule)
+    request = call(client.Client.request)
+
+    def close(self) -> None:
+        """Close the connection; calls that wait, and later ones, fail with Closed."""
+        self._driver.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@define(eq=False)
+class OperatorClient(Client):
+    """A client with an operator's token; see `fairq.OperatorClient`."""
+
+    queues = call(operator.OperatorClient.queues)
+    configure = call(operator.OperatorClient.configure)
+    delete_queue = call(operator.OperatorClient.delete_queue)
+    deleting_queue = steps(operator.OperatorClient.deleting_queue)
+    queue_exists = call(operator.OperatorClient.queue_exists)
+    purge_queue = steps(operator.OperatorClient.purge_queue)
+    delete_tenant = call(operator.OperatorClient.delete_tenant)
+    empty_tenant = call(operator.OperatorClient.empty_tenant)
+    repair_queue = call(operator.OperatorClient.repair_queue)
+    repairing_queue = steps(operator.OperatorClient.repairing_queue)
+    tenants = call(operator.OperatorClient.tenants)
+    set_weight = call(operator.OperatorClient.set_weight)
+    limits = call(operator.OperatorClient.limits)
+    set_limits = call(operator.OperatorClient.set_limits)
+    set_opening_hours = call(operator.OperatorClient.set_opening_hours)
+    pause = call(operator.OperatorClient.pause)
+    resume = call(operator.OperatorClient.resume)
+    report = call(operator.OperatorClient.report)
+    add_webhook = call(operator.OperatorClient.add_webhook)
+    remove_webhook = call(operator.OperatorClient.remove_webhook)
+    pause_webhook = call(operator.OperatorClient.pause_webhook)
+    resume_webhook = call(operator.OperatorClient.resume_webhook)
+    webhooks = call(operator.OperatorClient.webhooks)
+    workers = call(operator.OperatorClient.workers)
+    worker_tasks = call(operator.OperatorClient.worker_tasks)
+    drain_worker = call(operator.OperatorClient.drain_worker)
+    create_token = call(operator.OperatorClient.create_token)
+    list_tokens = call(operator.OperatorClient.list_tokens)
+    revoke_token = call(operator.OperatorClient.revoke_token)
+
+
+def open_client(
+    url: str | Sequence[str] | None = None,
+    *,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> Client:
+    """Open a client for the URL of a server (or several of servers on one store); close it, or use it in a `with`.
+
+    For threads, scripts, Django, Flask: its calls block. URL and token are those of FAIRQ_URL and FAIRQ_TOKEN unless
+    they are given. Raises: SettingsError for an invalid URL or no token; RuntimeError inside an event loop.
+    """
+    driver = Driver.to(url, token, tls)
+    return Client(client.Client(driver, timeout), driver)
+
+
+def open_operator(
+    url: str | Sequence[str] | None = None,
+    *,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> OperatorClient:
+    """Open an operator's client, as `open_client` opens a tenant's."""
+    driver = Driver.to(url, token, tls)
+    return OperatorClient(operator.OperatorClient(driver, timeout), driver)

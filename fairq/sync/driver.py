@@ -1,0 +1,352 @@
+"""The driver of a client session for threads: whoever waits for a call does the I/O for all that wait.
+
+There is no thread and no event loop behind it. Of the threads that wait for calls one *serves*: it waits for the
+socket, connects again, keeps the session's deadlines, and wakes the threads whose calls are done. When its own call is
+done, the next thread of the line serves. So calls of many threads share frames, as those of many async tasks do.
+
+While nobody waits nothing is read and no heartbeat is sent. The server then ends the connection after TIMEOUT_S, and
+the next call connects anew.
+
+One lock guards the session and all else here; it is held while something changes, never while a thread waits. What a
+signal handler raises meanwhile (ctrl-C) may leave the session half changed, so then it is given up, and calls of other
+threads fail with OutcomeUnknown.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import ssl
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import inf
+from typing import Any
+
+import structlog
+from attrs import define, field
+
+from fairq.client.channel import Target, check_token
+from fairq.client.defaults import choose_token, choose_urls
+from fairq.errors import BadFrame, Closed, FairqError, Forbidden, OutcomeUnknown, Unauthorized
+from fairq.model.tasks import NewTask
+from fairq.sync.alarm import Alarm
+from fairq.sync.link import Address, Link, resolve
+from fairq.wire.beside import Message
+from fairq.wire.calls import Call
+from fairq.wire.client_session import ClientSession
+from fairq.wire.messages import HEARTBEAT_S, TIMEOUT_S
+from fairq.wire.websocket import Disconnected
+
+log = structlog.get_logger("fairq.client")
+
+_now = time.monotonic
+_FRESH_S = 1.0  # for which an idle connection is taken to be alive
+_KEPT_S = TIMEOUT_S - HEARTBEAT_S  # after which the server may have given up on an idle connection
+
+
+@define(eq=False)
+class _Place:
+    """A thread that waits for a call: asleep until the call is done, or until it is to serve."""
+
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._lock.acquire()
+
+    def wake(self) -> None:
+        """Wake the thread; for the holder of the driver's lock."""
+        if self._lock.locked():
+            self._lock.release()
+
+    def sleep(self) -> None:
+        """Wait to be woken."""
+        self._lock.acquire()
+
+
+@define(eq=False, weakref_slot=True)
+class Driver:
+    """Makes calls and waits for them, for any number of threads; a `fairq.client.caller.Caller`."""
+
+    targets: Sequence[Target]
+    token: str = field(repr=False)
+    session: ClientSession = field(factory=ClientSession, init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
+    _alarm: Alarm = field(factory=Alarm, init=False)
+    _link: Link | None = field(default=None, init=False)
+    _attempt: int = field(default=0, init=False)
+    _server: _Place | None = field(default=None, init=False)  # the thread that serves
+    _line: dict[_Place, None] = field(factory=dict, init=False)  # those that wait
+    _serves_until: float = field(default=inf, init=False)  # until then it sleeps, unless the alarm rings
+    _served_at: float = field(default=-inf, init=False)
+    _is_closed: bool = field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        _drivers.add(self)
+
+    @classmethod
+    def to(cls, urls: str | Sequence[str] | None, token: str | None, tls: ssl.SSLContext | None = None) -> Driver:
+        """Make a driver for the URL of a server, or several of servers on one store. None: as the environment says.
+
+        Raises: SettingsError; RuntimeError inside an event loop.
+        """
+        check_thread()
+        targets = [Target.parse(url, tls) for url in choose_urls(urls)]
+        return cls(random.sample(targets, len(targets)), check_token(choose_token(token)))
+
+    @property
+    def max_payload_bytes(self) -> int:
+        """How long a payload may be, as far as the server has said."""
+        return self.session.max_payload_bytes
+
+    def now(self) -> float:
+        """Return the time in seconds. Raises: RuntimeError inside an event loop."""
+        check_thread()
+        return _now()
+
+    def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Call:
+        """Make a request; the call's result is the reply's body."""
+        with self._changes():
+            return self._usable().request(verb, body, deadline)
+
+    def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> Call:
+        """Enqueue at least one task; the call's result is one outcome per task."""
+        with self._changes():
+            return self._usable().enqueue(queue, tasks, deadline)
+
+    def wait_task(self, queue: str, id: str, deadline: float) -> Call:
+        """Wait for a task's end; the call's result is its row of `wait_tasks`."""
+        with self._changes():
+            return self._usable().wait_task(queue, id, deadline)
+
+    async def wait(self, call: Call) -> Any:
+        """Block the thread until a call is done; returns its result. Raises: its error."""
+        place = _Place()
+        try:
+            with self._changes():
+                self._begin_to_wait(call, place)
+            if not call.is_done and self._server is not place:
+                place.sleep()
+            self._serve(call)
+        finally:
+            try:
+                self._leave(call, place)
+            except BaseException:  # interrupted here: the others must be served all the same
+                self._leave(call, place)
+                raise
+        if call.error:
+            raise call.error
+        return call.result
+
+    async def sleep_until(self, time: float) -> None:
+        """Block the thread until a time of `now`."""
+        while (left_s := time - _now()) > 0:
+            _sleep(left_s)
+
+    async def pass_turn(self) -> None:
+        """Other threads have their turns anyway."""
+
+    def close(self) -> None:
+        """Fail all calls that wait, and all later ones; close the connection."""
+        with self._changes():
+            self._is_closed = True
+            self.session.fatal = Closed("the client was closed")
+            self._end_session()
+            if self._server is None:
+                self._alarm.close()
+
+    @contextmanager
+    def _changes(self) -> Iterator[None]:
+        """Hold the lock; what is raised inside is none of ours, and ends the session."""
+        with self._lock:
+            try:
+                yield
+            except BaseException:
+                if not self._is_closed:
+                    self.session.fatal = OutcomeUnknown("interrupted; the request may have been done")
+                self._end_session()
+                raise
+
+    def _usable(self) -> ClientSession:
+        """Return the session; a new one after an end that is not for ever, such as a refused token."""
+        if self.session.fatal and not self._is_closed:
+            self.session = ClientSession()
+        return self.session
+
+    def _end_session(self) -> None:
+        self.session.close()
+        if self._link:
+            self._link.close()
+            self._link = None
+        self._wake_server()
+
+    def _begin_to_wait(self, call: Call, place: _Place) -> None:
+        """Send the call's frame if that needs no waiting, and stand in the line, or serve."""
+        if call.is_done:
+            return
+        call.wake = place.wake
+        now = _now()
+        if self._server is None:
+            self._check_idle_link(now)
+        if self._link:
+            try:
+                self._link.send(now)
+            except Disconnected:
+                self._lose(now)
+        if self._server is None:
+            self._server = place
+            return
+        self._line[place] = None
+        if self.session.deadline() < self._serves_until or (self._link and self._link.wants_room):
+            self._wake_server()
+
+    def _leave(self, call: Call, place: _Place) -> None:
+        """Leave the line; if the thread served, the next one does."""
+        with self._lock:
+            call.leave()
+            self._line.pop(place, None)
+            if self._server is not place:
+                return
+            self._server, self._served_at = next(iter(self._line), None), _now()
+            if self._server:
+                del self._line[self._server]
+                self._server.wake()
+            elif self._is_closed:
+                self._alarm.close()
+
+    def _wake_server(self) -> None:
+        if self._server:
+            self._alarm.ring()
+
+    def _check_idle_link(self, now: float) -> None:
+        """Find out whether a connection that nobody has served for a while still stands."""
+        idle_s = now - self._served_at
+        if self._link is None or idle_s < _FRESH_S:
+            return
+        self.session.last_received_at = max(self.session.last_received_at, now - HEARTBEAT_S)
+        if idle_s < _KEPT_S:
+            self._proceed(now)
+        else:
+            self._lose(now)
+        if self._link is None:
+            self.session.reconnect_at = now  # it was nobody's failure
+
+    def _serve(self, call: Call) -> None:
+        """Serve all that wait until a call is done."""
+        is_first = True
+        while not call.is_done:
+            with self._changes():
+                now = _now()
+                if not is_first:
+                    self._proceed(now)
+                is_first = False
+                link, session = self._link, self.session
+                until = min(session.deadline(), link.deadline() if link else session.reconnect_at)
+                self._serves_until = until
+                target = self._next_target() if not link and session.reconnect_at <= now else None
+            if call.is_done:
+                return
+            if target:
+                self._dial(target)
+            else:
+                sock = link.socket if link else None
+                self._alarm.wait(sock, for_room=bool(link and link.wants_room), seconds=until - _now())
+
+    def _next_target(self) -> Target:
+        self._attempt += 1
+        return self.targets[self._attempt % len(self.targets)]
+
+    def _dial(self, target: Target) -> None:
+        """Begin to connect."""
+        addresses: list[Address] = []
+        error: FairqError | None = None
+        try:
+            addresses = resolve(target)
+        except FairqError as failure:
+            error = failure
+        with self._changes():
+            if error:
+                self._fail(error, _now())
+            elif not self._is_closed:
+                self._link = Link(target, self.token, addresses, self._outgoing)
+                self._proceed(_now())
+
+    def _outgoing(self) -> Sequence[Message]:
+        return self.session.outgoing(_now())
+
+    def _proceed(self, now: float) -> None:
+        """Let the connection do what it can, and the session what is due."""
+        if link := self._link:
+            try:
+                was_open = link.channel is not None
+                messages = link.proceed(now)
+                if link.channel and not was_open:
+                    self.session.connected(now)
+                for message in messages:
+                    self.session.receive(message, now)
+                if link.channel and link.channel.has_progressed():
+                    self.session.heard(now)
+                link.send(now)
+            except (Disconnected, BadFrame) as error:
+                log.debug("connection ended", url=link.target.url, error=str(error))
+                self._lose(now)
+            except FairqError as error:
+                self._fail(error, now)
+        if now >= self.session.deadline():
+            self.session.expire(now)
+            if self.session.is_timed_out and self._link:
+                log.warning("the server is silent; connecting again", url=self._link.target.url)
+                self._lose(now)
+        if self.session.fatal:
+            self._end_session()
+
+    def _fail(self, error: FairqError, now: float) -> None:
+        """Note why there is no connection; a refused token ends the session."""
+        if isinstance(error, Unauthorized | Forbidden):
+            self.session.fatal = error
+            self._end_session()
+        else:
+            self.session.trouble = error.message
+            log.info("cannot connect", error=error.message)
+            self._lose(now)
+
+    def _lose(self, now: float) -> None:
+        """Note that the connection ended or failed."""
+        if self._link:
+            self._link.close()
+            self._link = None
+        self.session.disconnected(now)
+
+    def reset(self) -> None:
+        """Begin anew in a process that was forked off: connection, calls and locks are the parent's."""
+        if self._link:
+            self._link.abandon()
+        self._link, self._server, self._line = None, None, {}
+        self._lock, self._alarm, self.session = threading.Lock(), Alarm(), ClientSession()
+        if self._is_closed:
+            self.session.fatal = Closed("the client was closed")
+
+
+_sleep = time.sleep
+_drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
+
+
+def _reset_all() -> None:
+    for driver in list(_drivers):
+        driver.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_all)
+
+
+def check_thread() -> None:
+    """Raise RuntimeError inside an event loop, which a call would stop."""
+    asyncio, trio = sys.modules.get("asyncio"), sys.modules.get("trio")
+    if (asyncio and asyncio._get_running_loop()) or (trio and trio.lowlevel.in_trio_task()):
+        raise RuntimeError(
+            "this is an event loop, which fairq.sync would stop: use fairq.open_client there, and await its calls"
+        )

@@ -1,0 +1,187 @@
+"""The connection of `fairq.sync`: made on use, made again, and never shared with another process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+import trio
+
+import fairq
+import fairq.sync
+from fairq.errors import SettingsError, Unauthorized, Unavailable
+from fairq.sync import driver as drivers
+from fairq.wire.messages import TIMEOUT_S
+from tests.cli.harness import environment
+from tests.client.runtimes import Service
+from tests.server.harness import tenant
+
+from .test_threads import wait_until
+
+
+def test_it_connects_when_it_is_first_used(service: Service, ada: fairq.sync.Client) -> None:
+    assert service.proxy.connections == 0
+    ada.enqueue("emails", 1)
+    ada.enqueue("emails", 2)
+    assert service.proxy.connections == 1
+
+
+def test_a_connection_that_the_server_has_ended_is_made_again_at_the_next_call(
+    service: Service, ada: fairq.sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada.enqueue("emails", 1)
+    service.soon(service.proxy.cut)
+    wait_until(lambda: not service.proxy._scopes)
+    monkeypatch.setattr(drivers, "_FRESH_S", 0.0)
+    ada.enqueue("emails", 2, timeout=5)
+    assert service.proxy.connections == 2
+    assert ada._driver.session._failures <= 1, "it was nobody's failure"
+
+
+@pytest.mark.parametrize("idle_s", [2.0, TIMEOUT_S - 25, TIMEOUT_S, 10 * TIMEOUT_S, 86_400.0])
+def test_a_client_that_was_idle_goes_on(
+    idle_s: float, service: Service, ada: fairq.sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ada.enqueue("emails", 1)
+    now = drivers._now
+    monkeypatch.setattr(drivers, "_now", lambda: now() + idle_s)
+    ada.enqueue("emails", 2, timeout=5)
+    assert service.proxy.connections == (1 if idle_s < 30 else 2)
+
+
+def test_a_server_that_is_away_and_comes_back(service: Service, ada: fairq.sync.Client) -> None:
+    ada.enqueue("emails", 1)
+    service.proxy.is_refusing = True
+    service.soon(service.proxy.cut)
+    wait_until(lambda: not service.proxy._scopes)
+    with pytest.raises((Unavailable, fairq.OutcomeUnknown)):
+        ada.enqueue("emails", 2, id="two", timeout=0.3)
+    service.proxy.is_refusing = False
+    ada.enqueue("emails", 2, id="two")
+    assert [each.payload for each in ada.peek("emails")] == [1, 2]
+
+
+def test_a_refused_token_is_asked_again_at_the_next_call(service: Service) -> None:
+    with fairq.sync.open_client(service.url, token="nonsense") as client:
+        for _ in range(2):
+            with pytest.raises(Unauthorized):
+                client.enqueue("emails", 1)
+        client._driver.token = tenant("ada")
+        client.enqueue("emails", 1)
+
+
+def test_the_next_address_is_tried_when_the_first_is_dead(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = int(service.url.rpartition(":")[2])
+
+    def find(host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
+        each = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+        return [(*each, (host, port)) for host in ("127.0.0.9", "127.0.0.1")]
+
+    monkeypatch.setattr("socket.getaddrinfo", find)
+    with fairq.sync.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:
+        client.enqueue("emails", 1)
+
+
+def test_the_next_server_is_tried_when_the_first_is_dead(service: Service) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    urls = [f"ws://127.0.0.1:{port}", service.url]
+    for _ in range(5):  # each begins with any of them
+        with fairq.sync.open_client(urls, token=tenant("ada")) as client:
+            client.enqueue("emails", 1)
+
+
+def test_inside_an_event_loop_it_says_what_to_use_there(service: Service, ada: fairq.sync.Client) -> None:
+    async def enqueue() -> None:
+        with pytest.raises(RuntimeError, match=r"fairq\.open_client"):
+            fairq.sync.open_client(service.url, token=tenant("ada"))
+        with pytest.raises(RuntimeError, match=r"fairq\.open_client"):
+            ada.enqueue("emails", 1)
+
+    asyncio.run(enqueue())
+    trio.run(enqueue)
+    asyncio.run(asyncio.to_thread(ada.enqueue, "emails", 1))  # a thread of an event loop's has none
+
+
+def test_outside_an_event_loop_the_async_client_says_what_to_use_there(service: Service) -> None:
+    with pytest.raises(RuntimeError, match=r"fairq\.sync"):
+        fairq.open_client(service.url, token=tenant("ada")).__aenter__().send(None)
+
+
+def test_settings_are_checked_when_it_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FAIRQ_TOKEN", raising=False)
+    with pytest.raises(SettingsError, match="token"):
+        fairq.sync.open_client("ws://127.0.0.1:1")
+    with pytest.raises(SettingsError, match="invalid server URL"):
+        fairq.sync.open_client("http://127.0.0.1:1", token="t")
+
+
+FORK = """
+import os, sys, threading
+import fairq.sync
+
+client = fairq.sync.open_client()
+task = client.enqueue("emails", "before", result_ttl=60)
+waiting = threading.Thread(target=lambda: task.result(timeout=3600), daemon=True)  # it serves when the others fork
+waiting.start()
+while client._driver._server is None:
+    pass
+children = []
+for child in range(3):
+    pid = os.fork()
+    if not pid:
+        for number in range(50):
+            client.enqueue("emails", [child, number], timeout=20)
+        client.close()
+        os._exit(0)
+    children.append(pid)
+for number in range(50):
+    client.enqueue("emails", ["parent", number], timeout=20)
+codes = [os.waitpid(pid, 0)[1] for pid in children]
+client.enqueue("emails", "after")
+print(codes)
+os._exit(0)
+"""
+
+
+def test_forked_processes_share_no_connection_and_lose_nothing(service: Service, ada: fairq.sync.Client) -> None:
+    variables = environment({"FAIRQ_URL": service.url, "FAIRQ_TOKEN": tenant("ada")})
+    ran = subprocess.run([sys.executable, "-c", FORK], env=variables, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "[0, 0, 0]\n", "")
+    found = [str(each.payload) for each in ada.peek("emails", 500)]
+    wanted = ["before", *(f"[{who}, {number}]" for who in (0, 1, 2, "'parent'") for number in range(50)), "after"]
+    assert sorted(found) == sorted(wanted)
+
+
+CTRL_C = """
+import os, signal, sys, threading
+import fairq, fairq.sync
+
+client = fairq.sync.open_client()
+task = client.enqueue("emails", 1, result_ttl=60)
+for _ in range(3):
+    threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+    try:
+        task.result()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+client.enqueue("emails", 2)
+print(task.state().state)
+"""
+
+
+def test_ctrl_c_ends_a_call_and_the_client_goes_on(service: Service) -> None:
+    variables = environment({"FAIRQ_URL": service.url, "FAIRQ_TOKEN": tenant("ada")})
+    ran = subprocess.run([sys.executable, "-c", CTRL_C], env=variables, capture_output=True, text=True, timeout=60)
+    assert (ran.stdout.split(), ran.stderr) == (["interrupted"] * 3 + ["ready"], "")
+
+
+def test_threads_of_a_client_are_none(ada: fairq.sync.Client) -> None:
+    count = threading.active_count()
+    ada.enqueue("emails", 1)
+    assert threading.active_count() == count

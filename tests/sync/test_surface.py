@@ -1,0 +1,55 @@
+"""Both sides of the SDK have the same names, options, defaults and docstrings."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import fairq
+import fairq.sync
+from fairq.client.dead_letters import DeadLetters
+
+PAIRS = [
+    (fairq.Client, fairq.sync.Client),
+    (fairq.OperatorClient, fairq.sync.OperatorClient),
+    (fairq.EnqueuedTask, fairq.sync.EnqueuedTask),
+    (fairq.Batch, fairq.sync.Batch),
+    (fairq.EventStream, fairq.sync.EventStream),
+    (DeadLetters, fairq.sync.DeadLetters),
+]
+INSIDE = {"ask", "ask_until", "clock", "sleep_until", "pass_turn"}  # what parts of the SDK ask of a client
+OWN = {"close"}  # the async client is closed by its context
+
+
+def public(kind: type) -> set[str]:
+    """Name what a class offers."""
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def fields(kind: type) -> set[str]:
+    """Name the public fields of an attrs class."""
+    return {each.name for each in kind.__attrs_attrs__ if not each.name.startswith("_")}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS, ids=lambda kind: kind.__name__)
+def test_both_sides_have_the_same_names(one: type, other: type) -> None:
+    own = OWN if issubclass(other, fairq.sync.Client) else set()
+    assert (public(one) | fields(one)) - INSIDE == public(other) - own
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS, ids=lambda kind: kind.__name__)
+def test_both_sides_have_the_same_options_and_docstrings(one: type, other: type) -> None:
+    for name in public(one) - INSIDE - fields(one):
+        theirs, ours = getattr(one, name), getattr(other, name)
+        assert inspect.signature(theirs) == inspect.signature(ours), name
+        assert ours.__doc__ == theirs.__doc__, name
+        assert inspect.iscoroutinefunction(inspect.unwrap(ours)) == inspect.iscoroutinefunction(theirs), name
+        assert not inspect.iscoroutinefunction(ours)
+        assert not inspect.isasyncgenfunction(ours)
+
+
+@pytest.mark.parametrize("name", ["open_client", "open_operator"])
+def test_both_sides_are_opened_alike(name: str) -> None:
+    theirs, ours = inspect.signature(getattr(fairq, name)), inspect.signature(getattr(fairq.sync, name))
+    assert list(theirs.parameters.values()) == list(ours.parameters.values())

@@ -1,0 +1,199 @@
+"""Many threads, one client: they share frames, and none waits for another's call."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import fairq
+import fairq.sync
+from fairq.errors import Closed, NotYet, OutcomeUnknown, Unavailable
+from fairq.server.net.connection import Connection
+from fairq.server.verbs.table import handle_request
+from fairq.wire.client_session import ClientSession
+from tests.client.runtimes import Service
+from tests.server.harness import tenant
+
+LIMIT_S = 30.0
+
+
+class Calls:
+    """Calls in threads; what each raised or returned."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+        self.told: dict[int, Any] = {}
+
+    def start(self, call: Callable[[], Any]) -> int:
+        """Make a call in a thread of its own; returns its number."""
+        number = len(self.threads)
+
+        def run() -> None:
+            try:
+                self.told[number] = call()
+            except BaseException as error:
+                self.told[number] = error
+
+        self.threads.append(threading.Thread(target=run, daemon=True))
+        self.threads[-1].start()
+        return number
+
+    def join(self, *numbers: int) -> list[Any]:
+        """Wait for calls (none: all); returns what they ended with."""
+        chosen = numbers or range(len(self.threads))
+        for number in chosen:
+            self.threads[number].join(LIMIT_S)
+            assert not self.threads[number].is_alive()
+        return [self.told[number] for number in chosen]
+
+
+@pytest.fixture
+def calls() -> Iterator[Calls]:
+    """Calls that have all ended when the test ends."""
+    calls = Calls()
+    yield calls
+    calls.join()
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def hold(service: Service) -> None:
+    """Let no more replies through."""
+    service.soon(service.proxy.hold)
+    wait_until(lambda: service.proxy.is_held)
+
+
+def test_calls_of_many_threads_share_frames(
+    service: Service, ada: fairq.sync.Client, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[str] = []
+
+    async def note(self: Any, connection: Connection, request: Any) -> Any:
+        noted.append(request.type)
+        return await handle_request(self, connection, request)
+
+    monkeypatch.setattr("fairq.server.listener.handle_request", note)
+    ada.enqueue("emails", "first")
+    hold(service)
+    asked = len(noted)
+    for number in range(100):
+        calls.start(lambda number=number: ada.enqueue("emails", number))
+    wait_until(lambda: len(noted) - asked == 2)  # two frames are under way; the others wait for their replies
+    wait_until(lambda: len(ada._driver._line) == 99)
+    service.soon(service.proxy.release)
+    assert len({task.id for task in calls.join()}) == 100
+    assert len(noted) - asked == 3
+    assert sorted(each.payload for each in ada.peek("emails", 101)[1:]) == list(range(100))
+
+
+def test_a_thread_that_is_served_goes_on_when_the_one_that_serves_has_its_answer(
+    service: Service, ada: fairq.sync.Client, calls: Calls
+) -> None:
+    task = ada.enqueue("emails", 1, result_ttl=60)
+    waiting = calls.start(lambda: task.result(timeout=0.5))
+    wait_until(lambda: ada._driver._server is not None)
+    for number in range(20):  # these are served by the one that waits
+        ada.enqueue("emails", number)
+    other = ada.enqueue("emails", 2, result_ttl=60)
+    later = calls.start(lambda: other.result(timeout=1.0))
+    assert isinstance(calls.join(waiting)[0], NotYet)
+    assert isinstance(calls.join(later)[0], NotYet)  # by itself
+    assert ada._driver._server is None
+
+
+def test_each_call_ends_at_its_own_time(service: Service, ada: fairq.sync.Client, calls: Calls) -> None:
+    ada.enqueue("emails", 0)
+    hold(service)
+    slow = calls.start(lambda: ada.enqueue("emails", 1, timeout=LIMIT_S))
+    wait_until(lambda: ada._driver._server is not None)
+    fast = calls.start(lambda: ada.tasks("emails", ["a"], timeout=0.05))
+    assert isinstance(calls.join(fast)[0], OutcomeUnknown)
+    assert slow not in calls.told
+    service.soon(service.proxy.release)
+    calls.join(slow)
+
+
+@contextmanager
+def silent_server() -> Iterator[int]:
+    """A listener that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_a_call_ends_in_time_while_another_thread_connects(calls: Calls) -> None:
+    with silent_server() as port, fairq.sync.open_client(f"ws://127.0.0.1:{port}", token="t") as client:
+        slow = calls.start(lambda: client.enqueue("emails", 1, timeout=1.0))
+        wait_until(lambda: client._driver._server is not None)
+        fast = calls.start(lambda: client.enqueue("emails", 2, timeout=0.05))
+        assert isinstance(calls.join(fast)[0], Unavailable)
+        assert slow not in calls.told
+        assert isinstance(calls.join(slow)[0], Unavailable)
+
+
+def test_closing_ends_calls_of_other_threads(service: Service, calls: Calls) -> None:
+    with fairq.sync.open_client(service.url, token=tenant("ada")) as client:
+        task = client.enqueue("emails", 1, result_ttl=60)
+        for _ in range(5):
+            calls.start(task.result)
+        wait_until(lambda: len(client._driver._line) == 4)
+    assert {type(error) for error in calls.join()} == {Closed}
+    with pytest.raises(Closed):
+        client.enqueue("emails", 2)
+    client.close()
+
+
+def test_an_exception_of_a_signal_handler_ends_its_call_and_no_other(
+    service: Service, ada: fairq.sync.Client, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it waits, nothing is half changed: the next thread serves."""
+    task = ada.enqueue("emails", 1, result_ttl=60)
+    first = threading.Event()
+
+    def interrupted(*args: Any, **options: Any) -> None:
+        if threading.current_thread() is calls.threads[0]:
+            first.wait(LIMIT_S)
+            raise KeyboardInterrupt
+        wait(*args, **options)
+
+    wait = ada._driver._alarm.wait
+    monkeypatch.setattr(type(ada._driver._alarm), "wait", lambda _, *args, **options: interrupted(*args, **options))
+    calls.start(lambda: task.result(timeout=20))
+    wait_until(lambda: ada._driver._server is not None)
+    calls.start(lambda: ada.enqueue("emails", 2))
+    wait_until(lambda: len(ada._driver._line) == 1)
+    first.set()
+    interrupt, enqueued = calls.join()
+    assert isinstance(interrupt, KeyboardInterrupt)
+    assert not enqueued.is_duplicate
+
+
+def test_an_exception_in_the_middle_of_a_change_ends_the_session_and_the_next_call_begins_anew(
+    service: Service, ada: fairq.sync.Client, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = ada.enqueue("emails", 1, result_ttl=60)
+    waiting = calls.start(task.result)
+    wait_until(lambda: ada._driver._server is not None)
+    gather = ClientSession.gather
+
+    def interrupted(session: ClientSession, now: float) -> None:
+        gather(session, now)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(ClientSession, "gather", interrupted)
+        ada.enqueue("emails", 2, id="two")
+    assert isinstance(calls.join(waiting)[0], OutcomeUnknown)
+    ada.enqueue("emails", 2, id="two")
+    assert [each.payload for each in ada.peek("emails")] == [1, 2]
