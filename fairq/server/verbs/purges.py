@@ -11,12 +11,12 @@ from fairq.model.purges import WaitingFilter
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, check_cursor, own_tenant
-from fairq.store.store import CHANGES
 from fairq.wire import messages as wire
 
 _PURGE_S = 1.0  # how long one request works
 _RESTS = 3.0  # after a call of the store, times as long as that took: a purge has a quarter of the store's time
 _LEAST_S = 0.002  # that it rests
+_AT_ONCE = 16  # tasks that a call cancels: others wait behind it
 
 
 async def cancel_all(app: App, connection: Connection, request: wire.CancelAll) -> Body:
@@ -42,9 +42,9 @@ async def cancel_all(app: App, connection: Connection, request: wire.CancelAll) 
 async def _cancel(app: App, turn: trio.Lock, queue: str, ids: Sequence[str]) -> int:
     """Cancel tasks slice by slice; returns how many of them waited."""
     cancelled = 0
-    for start in range(0, len(ids), CHANGES):
+    for start in range(0, len(ids), _AT_ONCE):
         async with _slice(turn):
-            cancelled += await app.store.cancel_waiting(queue, ids[start : start + CHANGES])
+            cancelled += await app.store.cancel_waiting(queue, ids[start : start + _AT_ONCE])
     return cancelled
 
 
