@@ -218,19 +218,19 @@ async def running_worker(
 @asynccontextmanager
 async def running_idle(server: Server, kind: str, count: int, holders: int) -> AsyncIterator[trio.Process]:
     """Run idle clients (idle.py) in a process of their own while the context lasts."""
-    async with _running_module("idle", server.url, kind, str(count), str(holders)) as process:
+    async with running_module("idle", server.url, kind, str(count), str(holders)) as process:
         yield process
 
 
 @asynccontextmanager
 async def running_abuser(server: Server, name: str, seconds: float) -> AsyncIterator[trio.Process]:
     """Run one of the abusers (abusers.py) in a process of its own while the context lasts; it prints what it did."""
-    async with _running_module("abusers", name, server.url, str(seconds)) as process:
+    async with running_module("abusers", name, server.url, str(seconds)) as process:
         yield process
 
 
 @asynccontextmanager
-async def _running_module(module: str, *arguments: str) -> AsyncIterator[trio.Process]:
+async def running_module(module: str, *arguments: str) -> AsyncIterator[trio.Process]:
     """Run a module of this package while the context lasts, with its input and its output in pipes."""
     process = await trio.lowlevel.open_process(
         [sys.executable, "-m", f"loadtest.{module}", *arguments], cwd=ROOT, env=_environment({}),

@@ -8,7 +8,20 @@ from typing import Any
 
 from attrs import frozen
 
-from loadtest import abuse, connections, delayed, fairness, features, latency, longest, scale, soak, tenants, throughput
+from loadtest import (
+    abuse,
+    clients,
+    connections,
+    delayed,
+    fairness,
+    features,
+    latency,
+    longest,
+    scale,
+    soak,
+    tenants,
+    throughput,
+)
 from loadtest.peers import picture as peers_picture
 from loadtest.peers import scenario as peers
 from loadtest.report import Table
@@ -35,6 +48,7 @@ class Scenario:
 
 SCENARIOS = {
     "throughput": Scenario(throughput.run, throughput.tables),
+    "clients": Scenario(clients.run, clients.tables),
     "latency": Scenario(latency.run, latency.tables, latency.draw),
     "fairness": Scenario(fairness.run, fairness.tables, fairness.draw),
     "tenants": Scenario(tenants.run, tenants.tables, tenants.draw),

@@ -30,10 +30,10 @@ class Alarm:
 
     def wait(self, sock: socket.socket | None, *, for_room: bool, seconds: float) -> None:
         """Wait until a socket has something to read (or room, if wanted), for so long, or until it rings."""
-        wait_ready(self._ours, sock, for_room=for_room, seconds=max(0.0, min(seconds, _LONGEST_S)))
-        with suppress(BlockingIOError):
-            while self._ours.recv(64):
-                pass
+        if wait_ready(self._ours, sock, for_room=for_room, seconds=max(0.0, min(seconds, _LONGEST_S))):
+            with suppress(BlockingIOError):
+                while self._ours.recv(64):
+                    pass
 
     def close(self) -> None:
         """Close it; nobody may wait."""
@@ -41,14 +41,17 @@ class Alarm:
         self._theirs.close()
 
 
-def wait_ready(alarm: socket.socket, sock: socket.socket | None, *, for_room: bool, seconds: float) -> None:
-    """Wait until one of the sockets is ready. Not all systems have poll; select takes only low file numbers."""
+def wait_ready(alarm: socket.socket, sock: socket.socket | None, *, for_room: bool, seconds: float) -> bool:
+    """Wait until one of the sockets is ready; returns whether the alarm is.
+
+    Not all systems have poll, and select takes only low file numbers.
+    """
     if not hasattr(select, "poll"):
         reading = [each for each in (alarm, sock) if each]
-        select.select(reading, [sock] if sock and for_room else [], [], seconds)
-        return
+        ready, _, _ = select.select(reading, [sock] if sock and for_room else [], [], seconds)
+        return alarm in ready
     poll = select.poll()
     poll.register(alarm, select.POLLIN)
     if sock:
         poll.register(sock, select.POLLIN | (select.POLLOUT if for_room else 0))
-    poll.poll(seconds * 1000)
+    return any(number == alarm.fileno() for number, _ in poll.poll(seconds * 1000))

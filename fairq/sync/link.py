@@ -69,7 +69,7 @@ class Link:
         Raises: FairqError if it cannot be opened; Disconnected once it was open.
         """
         if self.channel:
-            return self._converse(self.channel, now)
+            return self._converse(self.channel)
         try:
             return self._open(now)
         except Refused as error:
@@ -122,9 +122,8 @@ class Link:
             return self._connect(now)
         raise TimeoutError if code in _UNDER_WAY else OSError(code, os.strerror(code))
 
-    def _converse(self, channel: Channel, now: float) -> list[Message]:
-        """Send and receive. Raises: Disconnected, once all that was received has been returned."""
-        self.send(now)
+    def _converse(self, channel: Channel) -> list[Message]:
+        """Receive; `send` is to follow. Raises: Disconnected, once all that was received has been returned."""
         try:
             data = self._receive()
         except OSError:
@@ -137,8 +136,6 @@ class Link:
             raise Disconnected(reason, code)
         if channel.websocket.is_over:
             self._step_ends_at = 0.0  # the next step says so
-        elif data is not None:
-            self.send(now)  # the websocket's own answers; and replies let more frames leave
         return messages
 
     def send(self, now: float) -> None:

@@ -6,7 +6,7 @@ import inspect
 import threading
 import time
 from _thread import interrupt_main
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial, wraps
 from typing import Any
@@ -77,7 +77,7 @@ class Api:
         """Have a worker do what there is."""
         await app.run(burst=True)
 
-    async def together(self, calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    async def together(self, calls: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
         """Make calls at the same time."""
         async with anyio.create_task_group() as group:
             for call in calls:
@@ -130,7 +130,7 @@ class SyncApi(Api):
         thread.start()
         thread.join(LIMIT_S)
 
-    async def together(self, calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
+    async def together(self, calls: Iterable[Callable[[], Coroutine[Any, Any, None]]]) -> None:
         """Make calls at the same time, each in a thread."""
         threads = [threading.Thread(target=finish, args=(call(),)) for call in calls]
         for thread in threads:
@@ -194,11 +194,12 @@ def on_all(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     @wraps(test)
     def run(runtime: str, **fixtures: Any) -> None:
         if runtime != "sync":
-            return anyio.run(partial(limited, **fixtures), backend=runtime)
+            anyio.run(partial(limited, **fixtures), backend=runtime)
+            return
         watch = threading.Timer(LIMIT_S, interrupt_main)
         watch.start()
         try:
-            return finish(test(api=SyncApi(), **fixtures))  # type: ignore[arg-type]
+            finish(test(api=SyncApi(), **fixtures))  # type: ignore[arg-type]
         finally:
             watch.cancel()
 

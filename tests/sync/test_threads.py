@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -89,7 +90,7 @@ def test_calls_of_many_threads_share_frames(
     hold(service)
     asked = len(noted)
     for number in range(100):
-        calls.start(lambda number=number: ada.enqueue("emails", number))
+        calls.start(partial(ada.enqueue, "emails", number))
     wait_until(lambda: len(noted) - asked == 2)  # two frames are under way; the others wait for their replies
     wait_until(lambda: len(ada._driver._line) == 99)
     service.soon(service.proxy.release)
@@ -191,9 +192,10 @@ def test_an_exception_in_the_middle_of_a_change_ends_the_session_and_the_next_ca
         gather(session, now)
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(ClientSession, "gather", interrupted)
-        ada.enqueue("emails", 2, id="two")
+        with pytest.raises(KeyboardInterrupt):
+            ada.enqueue("emails", 2, id="two")
     assert isinstance(calls.join(waiting)[0], OutcomeUnknown)
     ada.enqueue("emails", 2, id="two")
     assert [each.payload for each in ada.peek("emails")] == [1, 2]
