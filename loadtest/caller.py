@@ -58,7 +58,7 @@ class Taken:
         self.took_ms.append((time.perf_counter() - called) * 1000)
 
     def tell(self) -> None:
-        """Print what was done."""
+        """Print the ids and times."""
         told = {
             "ids": self.ids,
             "took_ms": self.took_ms,

@@ -1,10 +1,10 @@
-"""The driver of a client session for threads: whoever waits for a call does the I/O for all that wait.
+"""The driver of a client session for threads: a thread that waits for a call does the I/O for all that wait.
 
 There is no thread and no event loop behind it. Of the threads that wait for calls one *serves*: it waits for the
 socket, connects again, keeps the session's deadlines, and wakes the threads whose calls are done. When its own call is
 done, the next thread of the line serves. So calls of many threads share frames, as those of many async tasks do.
 
-While nobody waits nothing is read and no heartbeat is sent. The server then ends the connection after TIMEOUT_S, and
+While no thread waits nothing is read and no heartbeat is sent. The server then ends the connection after TIMEOUT_S, and
 the next call connects anew.
 
 One lock guards the session and all else here; it is held while something changes, never while a thread waits. What a

@@ -1,7 +1,7 @@
 """The layer between a session and its socket for threads: steps that never wait, from a URL to messages.
 
-A link connects to one address of the server after the other, shakes hands, and then carries messages. Whoever drives it
-waits until its socket is ready or its deadline has come, and calls `proceed`; so any thread may do that, and be
+A link connects to one address of the server after the other, shakes hands, and then carries messages. Its driver
+waits until its socket is ready or its deadline has come, and calls `proceed`; so any thread may drive it, and be
 interrupted between two steps.
 """
 
