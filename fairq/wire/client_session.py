@@ -16,7 +16,7 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.errors import BadFrame, Closed, FairqError, TooLarge, from_code
+from fairq.errors import BadFrame, Closed, FairqError, TooLarge, TooMany, from_code
 from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, bare_id, owner_of
 from fairq.model.tasks import OPTIONS, NewTask
 from fairq.wire.beside import Message, check_payload_size, payload_field, size_of, split
@@ -54,12 +54,17 @@ class _RequestExchange(Exchange):
     kind: str
     body: Mapping[str, Any]
     call: Call
+    refusals: int = 0
 
     def answered(self, body: dict[str, Any], now: float) -> None:
         self.call.finish(body)
 
     def refused(self, error: FairqError, now: float) -> None:
-        if error.code in RETRYABLE:
+        if error.code == TooMany.code and self.session.is_producer:
+            self.call.refused(error)
+            self.refusals += 1
+            self.session.put_off(self, now + self.session.pause_s(self.refusals, error.retry_in_ms))
+        elif error.code in RETRYABLE:
             self.call.refused(error)
             self.session.back_off(now, error.retry_in_ms)
             self.session.requests.appendleft(self)
@@ -201,6 +206,7 @@ class ClientSession(Session):
     max_batch: int = MAX_BATCH
     max_message_bytes: int = MESSAGE_BYTES
     max_payload_bytes: int = MAX_PAYLOAD_BYTES  # until a server tells its limit
+    is_producer: bool = False  # as far as a server has said
     server_warning: str | None = None
     trouble: str = ""  # why the last attempt to connect failed; set by the driver
     fatal: FairqError | None = field(default=None, init=False)
@@ -218,6 +224,7 @@ class ClientSession(Session):
     _refusals: int = field(default=0, init=False)
     _resume_at: float | None = field(default=None, init=False)  # frames are held back until then
     _under_way: dict[int, Exchange] = field(factory=dict, init=False)
+    _later: list[tuple[float, int, _RequestExchange]] = field(factory=list, init=False)  # a heap
 
     def __attrs_post_init__(self) -> None:
         self.waits = Waits(self.back_off)
@@ -246,9 +253,17 @@ class ClientSession(Session):
 
     def back_off(self, now: float, retry_in_ms: int | None = None) -> None:
         """Delay new frames: the server cannot serve now, or named a time (ms) to wait."""
-        self._refusals = min(self._refusals + 1, 5)
+        self._refusals += 1
+        self._resume_at = now + self.pause_s(self._refusals, retry_in_ms)
+
+    def pause_s(self, refusals: int, retry_in_ms: int | None) -> float:
+        """Return how long to wait after so many refusals in a row, of which the last named a time (ms)."""
         asked_s = min((retry_in_ms or 0) / 1000, RECONNECT_CAP_S)
-        self._resume_at = now + max(0.05 * 2**self._refusals, 2 * asked_s) * (0.5 + self.jitter() / 2)
+        return max(0.05 * 2 ** min(refusals, 5), 2 * asked_s) * (0.5 + self.jitter() / 2)
+
+    def put_off(self, exchange: _RequestExchange, until: float) -> None:
+        """Send a request again later, and others meanwhile: it is one tenant of a producer that has too many."""
+        heapq.heappush(self._later, (until, self._number(), exchange))
 
     def close(self) -> None:
         """Fail all waiting calls and all later ones."""
@@ -316,7 +331,8 @@ class ClientSession(Session):
                 self.max_batch, self.max_message_bytes = frame.max_batch, frame.max_message_bytes
                 self.max_payload_bytes = frame.max_payload_bytes
                 self.server_warning = frame.warning
-                self.waits.welcomed(is_producer=frame.role == Role.PRODUCER.value)
+                self.is_producer = frame.role == Role.PRODUCER.value
+                self.waits.welcomed(is_producer=self.is_producer)
                 self.opened(now)
             case Drain():
                 self.is_draining = True
@@ -361,6 +377,8 @@ class ClientSession(Session):
         """Return the frames to send, in order; puts waiting requests and tasks into frames."""
         if self._resume_at is not None and now >= self._resume_at:
             self._resume_at = None
+        while self._later and self._later[0][0] <= now:
+            self.requests.append(heapq.heappop(self._later)[2])
         if self.is_open and self._resume_at is None:
             self.gather(now)
         return super().outgoing(now)
@@ -446,6 +464,8 @@ class ClientSession(Session):
             earliest = min(earliest, super().deadline())
         if self.is_open and self._resume_at is not None:
             earliest = min(earliest, self._resume_at)
+        if self.is_open and self._later:
+            earliest = min(earliest, self._later[0][0])
         return earliest
 
     def expire(self, now: float) -> None:

@@ -765,7 +765,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Tasks: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
     Cancel: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
     CancelAll: (_TENANT | _OPERATOR, _ANY),
-    Reschedule: (_TENANT | _OPERATOR, _ANY),
+    Reschedule: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
     Peek: (_TENANT | _OPERATOR, _ANY),
     WaitTasks: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
     OpenBatch: (_TENANT | _PRODUCER, frozenset({OPEN})),

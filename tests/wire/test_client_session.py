@@ -190,6 +190,28 @@ def test_passing_refusals_are_sent_again_after_a_growing_pause(end: End, code: s
     assert call.result == ["ok"]
 
 
+def test_a_producers_tenant_that_has_too_many_requests_delays_no_other() -> None:
+    end = End().connect(role="producer")
+    for tenant in ("flood", "quiet"):
+        end.session.request("tasks", {"queue": "q", "ids": [f"{tenant}/1"]}, end.now + 9)
+    flood, quiet = end.sent()
+    pauses = []
+    for _ in range(3):
+        end.refuse(flood, "too_many")
+        assert end.sent() == []
+        end.session.request("tasks", {"queue": "q", "ids": ["quiet/2"]}, end.now + 9)
+        end.reply(end.only(), tasks=[])
+        pauses.append(end.session.deadline() - end.now)
+        end.pass_time(pauses[-1])
+        flood = end.only()
+        assert flood["ids"] == ["flood/1"]
+    assert pauses == pytest.approx([0.075, 0.15, 0.3])
+    end.reply(quiet, tasks=[])
+    end.disconnect()
+    end.connect(role="producer")
+    assert end.only()["ids"] == ["flood/1"]
+
+
 def test_refused_requests_keep_their_place(end: End) -> None:
     for verb in ("pause", "resume"):
         end.session.request(verb, {"queue": "q"}, end.now + 9)
