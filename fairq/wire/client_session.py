@@ -259,7 +259,7 @@ class ClientSession(Session):
     def pause_s(self, refusals: int, retry_in_ms: int | None) -> float:
         """Return how long to wait after so many refusals in a row, of which the last named a time (ms)."""
         asked_s = min((retry_in_ms or 0) / 1000, RECONNECT_CAP_S)
-        return max(0.05 * 2 ** min(refusals, 5), 2 * asked_s) * (0.5 + self.jitter() / 2)
+        return max(0.05 * 2.0 ** min(refusals, 5), 2 * asked_s) * (0.5 + self.jitter() / 2)
 
     def put_off(self, exchange: _RequestExchange, until: float) -> None:
         """Send a request again later, and others meanwhile: it is one tenant of a producer that has too many."""
