@@ -28,6 +28,7 @@ class Tick:
     trimmed: int
     fires: int = 0
     opening_changes: int = 0
+    links: int = 0  # that are due to be delivered
     ahead_ms: int = 0
 
 
