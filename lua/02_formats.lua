@@ -10,14 +10,16 @@
 --:   estimate_sq:d share:d hungry:d blocked:d limited:d sweeping:d anchored:d last_lease:d stage:d kept_until:d
 --:   numbers:d minute:d lease_ms:d max_attempts:d retry_base_ms:d retry_cap_ms:d dead_keep_ms:d dead_keep:d
 --:   events_keep:d max_tenants:d reserve:B slots:I loans:I max_shares:B fan_outs:B ready:d pending:d delayed:d
---:   leased:d dead:d tasks_with_options:d remembered:d links:d sequence:d enqueued:d done:d buried:d expired:d cancelled:d
+--:   leased:d dead:d tasks_with_options:d remembered:d links:d sequence:d enqueued:d done:d buried:d expired:d
+--:   cancelled:d
 --:   | classes
 --: CLASS class:b count:I
 --: ACCOUNT weight:I base:d starts:d estimate:d leased:I loan:B ready:I slot:i class:b standing:B is_on_wake_list:B
 --:   is_odd:B
 --:   name:t1 books:rest | tag details
 --: BOOKS epoch:I entitled:d delivered:d done:d bytes:d
---: DETAILS tag:c4 pending:I delayed:I dead:I links:I theoretical_arrival:d tombstones:I grouped:I priorities:B blocked:B
+--: DETAILS tag:c4 pending:I delayed:I dead:I links:I theoretical_arrival:d tombstones:I grouped:I priorities:B
+--:   blocked:B
 --:   limited:B cause:B out_at:d since:d | packed
 --: LIMITS max_running:d guaranteed:d rate:d burst:d queued:d stored_bytes:d delayed:d dead:d max_share:d
 --: HEADER version:B features:B max_attempts:H enqueued_at:d start_at:d expires_at:d tenant:t1 name:t1 webhook:t1

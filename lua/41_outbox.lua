@@ -54,8 +54,8 @@ end
 
 -- close_links(keys, argv): say what has become of links.
 --   keys  1 prefix
---   argv  1 now  2 random_values  then per link (at most 100): name, "delivered" | "later" (try again) | "never", delay_ms
---         (of "later"), error (of a dead letter: of "never", and of "later" when it was tried for a day)
+--   argv  1 now  2 random_values  then per link (at most 100): name, "delivered" | "later" (try again) | "never",
+--         delay_ms (of "later"), error (of a dead letter: of "never", and of "later" when it was tried for a day)
 --   out   per link "ok" | "gone" (it is no record any more)
 --   flags allow-oom
 function verbs.close_links(keys, args)

@@ -99,7 +99,10 @@ function verbs.settle(keys, args, may_link)
 end
 
 -- settle_linked(keys, argv): as `settle`; it also takes acknowledgements with links (39_links.lua).
---   keys, argv, out as of `settle`; for ack_linked: result, links (LINK and its payload, one after the other; 1 to 16)
+--   keys  1 prefix
+--   argv  1 now  2 random_values  then as of `settle` (at most 500); for ack_linked: result, links (LINK and its
+--         payload, one after the other; 1 to 16)
+--   out   as of `settle`
 --   flags none: refused as a whole when the store is full
 function verbs.settle_linked(keys, args)
   return verbs.settle(keys, args, true)
