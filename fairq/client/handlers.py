@@ -204,7 +204,7 @@ async def perform(
 
     Cancelled: it did not end, whatever else it may have raised meanwhile.
 
-    `report(queue, pushed, fraction, text)` is told of its progress; `enqueue(queue, pushed, target, task)` stores tasks.
+    `report(queue, pushed, fraction, text)` is told of its progress; `enqueue(queue, pushed, target, task)` stores one.
     """
     links = links_of(enqueue, queue, pushed)
     task = Task(

@@ -317,9 +317,9 @@ class WorkerSession(ClientSession):
             if waiting[0].links:
                 size, cost = size + _size_of(waiting[0].links), cost - _cost_of(waiting[0].links)
             if (size > room or cost < 0) and not batch:  # it fits in no message that the server accepts
-                waiting[0] = Settlement(
-                    "reject", *waiting[0][1:3], error="result and links are too large for a message to the server"
-                )
+                what = "links are" if waiting[0].links else "result is"
+                why = f"the {what} too large for a message to the server"
+                waiting[0] = Settlement("reject", *waiting[0][1:3], error=why)
                 size = 2 * _LEASE_BYTES
             room -= size
             if batch and (room < 0 or cost < 0):

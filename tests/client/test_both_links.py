@@ -186,3 +186,35 @@ async def test_links_to_a_full_queue_arrive_when_there_is_room(service: Service)
 
         async with working(late):
             await wait_until(lambda: seen == [1, 2])
+
+
+@on_both
+async def test_lost_answers_double_nothing(service: Service) -> None:
+    app, seen = service.worker(1), list[object]()
+    app.url = service.proxied
+
+    @app.task("work")
+    async def work(task: fairq.Task) -> None:
+        service.soon(service.proxy.lose_next_reply)
+        await wait_until(lambda: bool(service.proxy._losing))
+        await task.enqueue("lost-next", "now")
+        task.then("lost-next", "then")
+        task.then("work-2", "then")
+        service.soon(service.proxy.lose_next_reply)
+        await wait_until(lambda: bool(service.proxy._losing))
+
+    late = service.worker(1)
+    late.name = "worker-2"
+    for queue in ("lost-next", "work-2"):
+
+        @late.task(queue)
+        async def follow(task: fairq.Task) -> None:
+            seen.append(task.payload)
+
+    async with service.client() as client, working(app):
+        task = await client.enqueue("work", {})
+        await wait_state(task, "done")
+        async with working(late):
+            await wait_until(lambda: len(seen) == 3)
+        assert sorted(map(str, seen)) == ["now", "then", "then"]
+        assert service.proxy.lost == 2
