@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import trio
 
@@ -63,7 +65,11 @@ async def test_what_is_refused_says_why() -> None:
     @app.task("work")
     async def work(task: fairq.Task) -> None:
         tasks.append(task)
-        for call in (lambda: task.then("next", 1, batch="b"), lambda: task.then("No", 1)):
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: task.then("next", 1, batch="b"),
+            lambda: task.then("No", 1),
+        )
+        for call in calls:
             with pytest.raises(BadRequest) as caught:
                 call()
             errors.append(caught.value)
