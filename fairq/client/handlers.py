@@ -96,7 +96,7 @@ class Task:
 
         A later attempt that calls it again makes no second task: without an `id` of yours, the new task's is made from
         this task and the number of the call among those with this queue, `then` included. So a handler that may call it
-        in another order the next time, or with other payloads, must give ids. What was enqueued is remembered until
+        in another order the next time, or with other payloads, must give ids. What it enqueued is remembered until
         this task is done or dead (the first 1,000 of it; the rest a minute after it ended).
         From a thread: `anyio.from_thread.run(task.enqueue, queue, payload)`.
         Raises: as `Client.enqueue`; Forbidden when the lease is lost, or the worker's token may not use the queue.

@@ -1372,12 +1372,12 @@ IN_OUTBOXES = [
         "an ended lease may link", "run.lease == number and leases.is_leased(run.state) and run or nil", "run or nil"
     ),
     Mutant(
-        "a later attempt forgets what was made",
+        "a later attempt forgets what others made",
         "= past.max_attempts, past.made, past.error",
         "= past.max_attempts, '', past.error",
     ),
     Mutant("another task's attempts are remembered", "run.made, run.error = 1, 0, '', ''", "run.error = 1, 0, ''"),
-    Mutant("what was made is noted twice", "if has_room and not has_made(run, args[i]) then", "if has_room then"),
+    Mutant("a digest is noted twice", "if has_room and not has_made(run, args[i]) then", "if has_room then"),
 ]
 
 
