@@ -107,17 +107,19 @@ function verbs.made_by(keys, args)
   return out
 end
 
--- note_made(keys, argv): remember with a leased task what its handlers have enqueued, until it is done or dead: the
--- first 1,000.
+-- note_made(keys, argv): remember with a task what its handlers have enqueued, until it is done or dead: the first
+-- 1,000. Also where its lease was lost meanwhile: the next attempt must not enqueue it again.
 --   keys  1 prefix
---   argv  1 now  2 random_values  3 id  4 lease  then digests of tasks (8 bytes each)
---   out   "ok" | "stale" (that lease is not open: nothing is remembered)
+--   argv  1 now  2 random_values  3 id  4 lease (of the attempt; it does not matter)  then digests of tasks (8 bytes
+--         each)
+--   out   "ok" | "gone" (it was done or dead meanwhile, or never leased)
 --   flags allow-oom
 function verbs.note_made(keys, args)
   local call = calls.open(keys, args)
   check_digests(args)
-  local run = open_run(call, args[3], tonumber(args[4]))
-  if not run then return 'stale' end
+  leases.read_runs(call, {args[3]})
+  local run = leases.run_of(call, args[3])
+  if not run then return 'gone' end
   local before = #run.made
   for i = 5, #args do
     local has_room = #run.made < DIGEST_BYTES * DIGESTS_PER_RUN

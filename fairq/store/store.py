@@ -276,7 +276,7 @@ class Store:
         return list(map(bool, made)) if outcome == b"ok" else None
 
     async def note_made(self, queue: str, id: str, lease: int, digests: Sequence[bytes]) -> None:
-        """Remember with a leased task what its handlers have enqueued, if the lease is still open."""
+        """Remember with a task what its handlers have enqueued, unless it has ended meanwhile."""
         await self._call("note_made", queue, id, lease, *digests)
 
     async def take(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
