@@ -744,17 +744,19 @@ Scene = Callable[[Probe], Awaitable[None]]
 async def outbox(p: Probe) -> None:
     """Acknowledgements with links, their deliveries, and what running tasks remember."""
     s, count = p.sizes, itertools.count()
-    await enqueue(p, tenant(0), tasks_of("o", range(LINKED * (2 * s.rounds + 4))))
+    await enqueue(p, tenant(0), tasks_of("o", range(LINKED * (2 * s.rounds + 5))))
 
-    async def linked(queue: str, payload: bytes) -> Args:
+    async def linked(queue: str, payload: bytes, acks: int = LINKED) -> Args:
         args: list[str | bytes | int | float] = []
-        for id, lease in await claimed(p, LINKED):
+        for id, lease in await claimed(p, acks):
             links = [Link(queue, NewTask(f"{tenant(0)}/l-{next(count)}", payload)) for _ in range(MAX_LINKS)]
             args += ("ack_linked", id, lease, b"null", pack_links(Q, links))
         return args
 
     await p.measure("settle_linked", f"{LINKED} with {MAX_LINKS} links to other queues", Q, lambda: linked("n", INLINE))
     await p.measure("settle_linked", f"{LINKED} with {MAX_LINKS} links to their queue", Q, lambda: linked(Q, b"1"))
+    for _ in range(12):
+        await p.call("settle_linked", Q, *(await linked("n", INLINE, 2)))
     await p.measure("take_links", "100, each 4 KiB", Q, (100, 1))
     due = f"{keys.queue_prefix(Q)}:outbox_due"
 

@@ -80,11 +80,11 @@ local function open_run(call, id, number)
   return run and run.lease == number and leases.is_leased(run.state) and run or nil
 end
 
-local function has_made(run, digest)
-  for at = 1, #run.made, DIGEST_BYTES do
-    if run.made:sub(at, at + DIGEST_BYTES - 1) == digest then return true end
-  end
-  return false
+-- The digests that a run remembers, as a set.
+local function made_of(run)
+  local made = {}
+  for at = 1, #run.made, DIGEST_BYTES do made[run.made:sub(at, at + DIGEST_BYTES - 1)] = true end
+  return made
 end
 
 local function check_digests(args)
@@ -103,7 +103,8 @@ function verbs.made_by(keys, args)
   check_digests(args)
   local run, out = open_run(call, args[3], tonumber(args[4])), {'ok'}
   if not run then return {'stale'} end
-  for i = 5, #args do out[i - 3] = has_made(run, args[i]) and 1 or 0 end
+  local made = made_of(run)
+  for i = 5, #args do out[i - 3] = made[args[i]] and 1 or 0 end
   return out
 end
 
@@ -120,12 +121,13 @@ function verbs.note_made(keys, args)
   leases.read_runs(call, {args[3]})
   local run = leases.run_of(call, args[3])
   if not run then return 'gone' end
-  local before = #run.made
+  local made, added = made_of(run), {}
   for i = 5, #args do
-    local has_room = #run.made < DIGEST_BYTES * DIGESTS_PER_RUN
-    if has_room and not has_made(run, args[i]) then run.made = run.made .. args[i] end
+    local has_room = #run.made / DIGEST_BYTES + #added < DIGESTS_PER_RUN
+    if has_room and not made[args[i]] then added[#added + 1], made[args[i]] = args[i], true end
   end
-  if #run.made > before then
+  if #added > 0 then
+    run.made = run.made .. table.concat(added)
     leases.set_run(call, args[3], run)
     leases.write(call)
     calls.close(call)

@@ -47,7 +47,7 @@ from fairq.store.rows import batch_state, dead_letter, event, limits_of, queue_s
 log = structlog.get_logger("fairq.store")
 
 _RUNS, _RUNS_MS = 64, 7 * 86_400_000  # runs of a worker: how many are remembered, and for how long
-LINKED = 32  # settlements with links in one call
+LINKED = 16  # settlements with links in one call
 CHANGES, LOOKS = 64, 250  # tasks in one call that changes, or only reads, much of each
 _BATCHES = 32  # in one call: each may have callbacks of 192 KiB
 _PROGRESS_MS = 3_600_000

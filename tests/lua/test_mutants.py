@@ -1377,7 +1377,7 @@ IN_OUTBOXES = [
         "= past.max_attempts, '', past.error",
     ),
     Mutant("another task's attempts are remembered", "run.made, run.error = 1, 0, '', ''", "run.error = 1, 0, ''"),
-    Mutant("a digest is noted twice", "if has_room and not has_made(run, args[i]) then", "if has_room then"),
+    Mutant("a digest is noted twice", "if has_room and not made[args[i]] then", "if has_room then"),
 ]
 
 
