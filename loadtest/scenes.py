@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from fairq.model.schedules import Timing
-from fairq.model.tasks import SPECIAL_PLACES, NewTask
+from fairq.model.tasks import MAX_LINKS, SPECIAL_PLACES, Link, NewTask
 from fairq.store import keys
-from fairq.store.records import pack_options, pack_template, pack_timing
-from fairq.store.store import CHANGES, LOOKS
+from fairq.store.records import pack_links, pack_options, pack_template, pack_timing
+from fairq.store.store import CHANGES, LINKED, LOOKS
 from loadtest.bench import for_all
 from loadtest.probe import Args, Prepare, Probe
 
@@ -739,7 +739,43 @@ async def _queue(n: int) -> Args:
 
 
 Scene = Callable[[Probe], Awaitable[None]]
+
+
+async def outbox(p: Probe) -> None:
+    """Acknowledgements with links, their deliveries, and what running tasks remember."""
+    s, count = p.sizes, itertools.count()
+    await enqueue(p, tenant(0), tasks_of("o", range(LINKED * (2 * s.rounds + 5))))
+
+    async def linked(queue: str, payload: bytes, acks: int = LINKED) -> Args:
+        args: list[str | bytes | int | float] = []
+        for id, lease in await claimed(p, acks):
+            links = [Link(queue, NewTask(f"{tenant(0)}/l-{next(count)}", payload)) for _ in range(MAX_LINKS)]
+            args += ("ack_linked", id, lease, b"null", pack_links(Q, links))
+        return args
+
+    await p.measure("settle_linked", f"{LINKED} with {MAX_LINKS} links to other queues", Q, lambda: linked("n", INLINE))
+    await p.measure("settle_linked", f"{LINKED} with {MAX_LINKS} links to their queue", Q, lambda: linked(Q, b"1"))
+    for _ in range(12):
+        await p.call("settle_linked", Q, *(await linked("n", INLINE, 2)))
+    await p.measure("take_links", "100, each 4 KiB", Q, (100, 1))
+    due = f"{keys.queue_prefix(Q)}:outbox_due"
+
+    async def closed(fate: str) -> Args:
+        names: Args = await p.command("ZRANGE", due, 0, 99)
+        return [word for name in names for word in (name, fate, 0, ERROR)]
+
+    for fate in ("later", "never", "delivered"):
+        await p.measure("close_links", f"100, {fate}", Q, lambda fate=fate: closed(fate), rounds=1)  # type: ignore[misc]
+    await enqueue(p, tenant(1), tasks_of("m", range(1)))
+    ((id, lease),) = await claimed(p, 1)
+    digests = [n.to_bytes(8, "little") for n in range(1000)]
+    for part in (digests[:500], digests[500:]):
+        await p.measure("note_made", "500 of 1,000", Q, (id, lease, *part), rounds=1)
+        await p.measure("made_by", "500 of 1,000", Q, (id, lease, *part))
+
+
 SCENES: tuple[Scene, ...] = (
+    outbox,
     crowd,
     rated,
     features,

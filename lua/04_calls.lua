@@ -13,7 +13,8 @@ local function new_queue()
     lease_ms = 30000, max_attempts = 5, retry_base_ms = 1000, retry_cap_ms = 3600000, dead_keep_ms = 14 * 86400000,
     dead_keep = 100000, events_keep = 10000, max_tenants = 1000000, reserve = 0, slots = 0, loans = 0, max_shares = 0,
     fan_outs = 0, ready = 0, pending = 0, delayed = 0, leased = 0, dead = 0, tasks_with_options = 0,
-    remembered = 0, sequence = 0, enqueued = 0, done = 0, buried = 0, expired = 0, cancelled = 0, classes = {},
+    remembered = 0, links = 0, sequence = 0, enqueued = 0, done = 0, buried = 0, expired = 0, cancelled = 0,
+    classes = {},
   }
 end
 calls.new_queue = new_queue

@@ -106,6 +106,10 @@ function places.drop_letter(call, id, death)
     records.drop(call, id, header)
   end
   task_options.drop(call, t.name, id)
+  if DEATH.unpack(death).reason == UNDELIVERED then  -- the address of a link (39_links.lua)
+    redis.call('HDEL', key(call, 'outbox'), id)
+    accounts.add_bytes(call, t, -KEPT_BYTES)
+  end
 end
 
 -- Deletes the oldest dead letters of a tenant that has more than its limit, two at most.

@@ -37,7 +37,7 @@ local function renew_run(call, found, features)
   local run, terms = found.run, found.task.terms
   if not run then return end
   run.uncounted_attempts, run.max_attempts, run.expires_at = run.attempt, terms.max_attempts, terms.expires_at
-  run.bytes, run.features, run.error = #found.task.payload, features, ''
+  run.bytes, run.features, run.made, run.error = #found.task.payload, features, '', ''
   leases.set_run(call, found.id, run)
 end
 

@@ -8,6 +8,7 @@
 --   reject   dead at once, `rejected`                                               counts
 --   postpone delayed by detail (ms)                                                 does not: max_attempts moves up
 --   release  back at the head of its tenant's list                                  does not
+--   ack_linked   as ack_with_result, and tasks are enqueued (39_links.lua)               counts
 --   reap     as release, or dead as `lease_lost` when it was the last               counts
 --   extend   (the lease goes on for another lease_ms)                               -
 --   take     as extend, by another connection than before                           -
@@ -67,12 +68,9 @@ end
 
 -- What becomes of a task of tenant t whose lease has just ended.
 local actions = {}
-local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 5, postpone = 5, reject = 4, release = 3, reap = 3, extend = 3,
-  take = 3}  -- of each action
--- These, and all of tasks that ask for more, are work:
-local HEAVY = {ack_with_result = true, nack = true, postpone = true, reject = true}
-local LIGHT_WORK, HEAVY_WORK, WORK_PER_CALL = 1, 8, 300    -- a call leaves the rest to the next
-local WORKED = {ack = true, ack_with_result = true, nack = true, reject = true}  -- the handler came to an end
+local ENDS_WELL = {ack = true, ack_with_result = true, ack_linked = true}
+-- The handler came to an end:
+local WORKED = {ack = true, ack_with_result = true, ack_linked = true, nack = true, reject = true}
 
 local function end_well(call, t, id, lease)
   settlements.forget(call, t, id, 'done', lease.lease, lease.attempt, lease.features, lease.bytes)
@@ -88,6 +86,11 @@ end
 function actions.ack_with_result(call, t, id, lease, result)
   task_options.keep_result(call, t, id, result)
   end_well(call, t, id, lease)
+end
+
+function actions.ack_linked(call, t, id, lease, result, linked)
+  actions.ack_with_result(call, t, id, lease, result)
+  links.take_over(call, t, id, linked)
 end
 
 function actions.nack(call, t, id, _, delay, message)
@@ -150,7 +153,7 @@ function settlements.settle(call, action, id, number, until_ms, ...)
   if not lease or number and lease.lease ~= number or not leases.is_leased(lease.state) then
     return refusal(call, id, number)
   end
-  local is_stopping, is_done = lease.state == leases.STOPPING, action == 'ack' or action == 'ack_with_result'
+  local is_stopping, is_done = lease.state == leases.STOPPING, ENDS_WELL[action]
   if action == 'extend' then
     leases.extend(call, id)
     return is_stopping and 'cancelled' or 'ok'
@@ -167,85 +170,6 @@ function settlements.settle(call, action, id, number, until_ms, ...)
     actions[action](call, t, id, lease, ...)
   end
   return 'ok'
-end
-
--- Reads the number of a lease, and how often it was taken over where that is to be the fence too.
-local function read_number(text)
-  local number, taken = tonumber(text), nil
-  if not number then
-    number, taken = text:match('^(%d+)/(%d+)$')
-    number, taken = tonumber(number), tonumber(taken)
-  end
-  return number and number % 1 == 0 and number or -1, taken
-end
-
--- Whether another connection has taken the lease over since the one that has seen it taken so often.
-local function is_taken(call, id, number, taken)
-  local lease = taken and leases.lease_of(call, id)
-  return lease and lease.lease == number and leases.is_leased(lease.state) and lease.taken ~= taken
-end
-
--- Reads the arguments of `settle`: the ids, where each settlement begins, the numbers, how often they were taken.
-local function read_settlements(args)
-  local ids, starts, numbers, taken, at = {}, {}, {}, {}, 3
-  while at <= #args do
-    local action, n = args[at], #ids + 1
-    if not ARGUMENTS[action] then refuse('bad_request', 'action') end
-    numbers[n], taken[n] = read_number(args[at + 2] or '')
-    ids[n], starts[n], at = args[at + 1], at, at + ARGUMENTS[action]
-    if at > #args + 1 then refuse('bad_request', 'settlements') end
-    if action == 'nack' and args[at - 2] ~= '' or action == 'postpone' then
-      local delay = tonumber(args[at - 2])
-      if not (delay and delay >= 0 and delay <= HORIZON_MS) then refuse('bad_request', 'delay_ms') end
-    end
-  end
-  if #ids == 0 or #ids > TASKS_PER_CALL then refuse('bad_request', 'settlements') end
-  return ids, starts, numbers, taken
-end
-
--- Reads what the leases belong to: bundles, and what the tasks asked for. Returns their features, if any asks for more.
-local function read_more(call, ids, numbers)
-  local features = {}
-  leases.read_bundles(call, numbers)
-  if call.queue.tasks_with_options == 0 then return features end
-  for i, id in ipairs(ids) do
-    local lease = leases.lease_of(call, id)
-    features[i] = lease and lease.features or HAS_OPTIONS
-  end
-  task_options.read_of(call, ids, features)
-  return features
-end
-
--- settle(keys, argv): end or extend leases, each fenced by (id, lease).
---   keys  1 prefix
---   argv  1 now  2 random_values  then per lease (at most 500): action, id, lease (its number; with a slash and
---         how often it was taken over behind it that is part of the fence), and
---         for ack_with_result: result; for nack: delay_ms (may be empty), error; for postpone: delay_ms, error; for
---         reject: error
---   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
---         | "stale" (the lease was lost: another one owns or owned the task)
---         | "cancelled" (extended, but the task was cancelled: its owner shall stop);
---         for take, behind "ok " and "cancelled ", how often the lease was taken over (1 to 255, then 1). Fewer
---         than leases where those are too much for one call: nothing has become of the rest.
---   flags allow-oom
-function verbs.settle(keys, args)
-  local call, outcomes, changed = calls.open(keys, args), {}, false
-  local ids, starts, numbers, taken = read_settlements(args)
-  leases.read_runs(call, ids)
-  local features, work = read_more(call, ids, numbers), 0
-  for n = 1, #ids do
-    local first = starts[n]
-    local is_heavy = HEAVY[args[first]] or features[n] and features[n] % 2 == HAS_OPTIONS
-    work = work + (is_heavy and HEAVY_WORK or LIGHT_WORK)
-    if work > WORK_PER_CALL then break end
-    outcomes[n] = is_taken(call, ids[n], numbers[n], taken[n]) and 'stale'
-      or settlements.settle(call, args[first], ids[n], numbers[n], call.now, args[first + 3], args[first + 4])
-    changed = changed or outcomes[n] ~= 'gone' and outcomes[n] ~= 'stale'
-  end
-  if changed then batches.finish(call) end
-  leases.write(call)
-  if changed then calls.close(call) end
-  return outcomes
 end
 
 end

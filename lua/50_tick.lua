@@ -178,6 +178,9 @@ local function due_times(call)
     local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
     times[name] = first and tonumber(first) + wait
   end
+  if q.links > 0 then
+    times.links = tonumber(redis.call('ZRANGE', key(call, 'outbox_due'), 0, 0, 'WITHSCORES')[2])
+  end
   if q.remembered > 0 then times.marks = records.next_trim_at(q) + ahead end
   if q.dead > q.dead_keep then times.deaths = call.now end
   if q.sweeping + q.anchored > 0 then times.sweep = call.now end
@@ -187,7 +190,7 @@ end
 -- How many jobs have something to do.
 local function count_due(call)
   local count, times = 0, due_times(call)
-  times.fires, times.opening_changes = nil, nil  -- which are the servers'
+  times.fires, times.opening_changes, times.links = nil, nil, nil  -- which are the servers'
   for _, at in pairs(times) do
     if at <= call.now then count = count + 1 end
   end
@@ -209,7 +212,7 @@ end
 --         is more than a minute ahead of it
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
 --         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), changes
---         (of opening hours: see `set_opening_hours`)
+--         (of opening hours: see `set_opening_hours`), links (of the outbox that are due: see `take_links`)
 --         A tick that finds nothing writes nothing.
 --   flags allow-oom
 function verbs.tick(keys, args)
@@ -232,7 +235,8 @@ function verbs.tick(keys, args)
   if #call.touched > 0 or call.messages or call.is_changed then calls.close(call) end
   local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
   local changes = redis.call('ZCOUNT', key(call, 'opening_changes'), '-inf', call.now)
-  return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, changes}
+  local due_links = call.queue.links > 0 and redis.call('ZCOUNT', key(call, 'outbox_due'), '-inf', call.now) or 0
+  return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, changes, due_links}
 end
 
 end

@@ -120,6 +120,7 @@ function verbs.replay(keys, args)
   local call = calls.open(keys, args)
   return each_dead(call, args, function(id, death)
     local record, died = redis.call('HGET', key(call, 'tasks'), id), DEATH.unpack(death)
+    if died.reason == UNDELIVERED then return links.revive(call, id, death, record) end
     local attempts = died.attempts
     local t, header, bytes = places.take_out_dead(call, id, death), records.read(record)
     if attempts > 0 then
@@ -127,7 +128,7 @@ function verbs.replay(keys, args)
         lease = 0, state = leases.REAPED, features = header.features, is_extended = 0, taken = 0, began_at = 0,
         bytes = bytes, tag = t.tag, attempt = attempts, uncounted_attempts = attempts,
         max_attempts = header.max_attempts,
-        expires_at = header.expires_at > call.now and header.expires_at or 0, error = '',
+        expires_at = header.expires_at > call.now and header.expires_at or 0, made = '', error = '',
       })
     end
     reopen(call, id, record, header)

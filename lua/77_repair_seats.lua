@@ -2,7 +2,7 @@
 do
 
 local jobs, part, note, add = repairs.jobs, repairs.part, repairs.note, repairs.add
-local COUNTS = {'ready', 'pending', 'delayed', 'leased', 'dead'}
+local COUNTS = {'ready', 'pending', 'delayed', 'leased', 'dead', 'links'}
 
 -- Sets what differs in a record; returns whether anything did.
 local function correct(call, kind, record, values)
@@ -141,7 +141,7 @@ local function mend_counts(call, t, d)
   local is_wrong = correct(call, 'accounts', t, {ready = sums.ready, leased = sums.leased, starts = sums.starts})
   is_wrong = correct(call, 'accounts', accounts.books_of(call, t), {bytes = sums.bytes}) or is_wrong
   is_wrong = correct(call, 'accounts', d, {pending = sums.pending, delayed = sums.delayed, dead = sums.dead,
-    tombstones = sums.tombstones, grouped = sums.grouped, blocked = blocked.blocked,
+    links = sums.links, tombstones = sums.tombstones, grouped = sums.grouped, blocked = blocked.blocked,
     priorities = redis.call('ZCARD', key(call, 'priorities:' .. t.name)),
     limited = redis.call('HEXISTS', key(call, 'limits'), t.name)}) or is_wrong
   if t.loan ~= 0 and t.leased ~= 1 then is_wrong = correct(call, 'accounts', t, {loan = 0}) or is_wrong end

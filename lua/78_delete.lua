@@ -28,6 +28,7 @@ local FIXED = {
   'tasks', 'payloads', 'task_options',
   'batches', 'cancelling', 'completed', 'due', 'expiring', 'runs', 'bundles', 'claims', 'leases', 'extended', 'dead',
   'deaths', 'dead_counts', 'templates', 'fires', 'ends', 'idle', 'quiet',
+  'outbox', 'outbox_due',
 }
 local LAST = {'queue', 'deleting', 'test'}  -- what stays until all else has gone
 
@@ -181,6 +182,7 @@ local function contents(call)
   out[#out + 1], out[#out + 2] = 'schedules', redis.call('ZCARD', key(call, 'fires'))
   local batches = redis.call('HLEN', key(call, 'batches')) - redis.call('ZCARD', key(call, 'completed'))
   out[#out + 1], out[#out + 2] = 'open_batches', batches
+  out[#out + 1], out[#out + 2] = 'links', q.links
   return out
 end
 

@@ -27,7 +27,16 @@ from fairq.model.dead_letters import DeadLetter
 from fairq.model.events import Event
 from fairq.model.queues import SETTING_RANGES, SHARES, QueueSettings, QueueState
 from fairq.model.schedules import MAX_SCHEDULES, SCHEDULE_PATTERN, ScheduleState
-from fairq.model.tasks import MAX_RESULT_BYTES, NewTask, Settlement, TaskState, WaitingTask
+from fairq.model.tasks import (
+    MAX_LINKS,
+    MAX_LINKS_BYTES,
+    MAX_RESULT_BYTES,
+    Link,
+    NewTask,
+    Settlement,
+    TaskState,
+    WaitingTask,
+)
 from fairq.model.tenants import TenantState
 from fairq.model.waiting import Part, Report, Why
 from fairq.model.workers import HeldTask, WorkerState
@@ -65,7 +74,7 @@ OUTPUTS = {
     "schedule state": ScheduleState,
     "token record": tokens.TokenRecord,
 }
-NAMES = {cls: words for words, cls in INPUTS.items()} | {wire.PushedTask: "pushed task"}
+NAMES = {cls: words for words, cls in INPUTS.items()} | {wire.PushedTask: "pushed task", Link: "link"}
 
 
 class Row(NamedTuple):
@@ -100,7 +109,7 @@ def word(kind: Any) -> str:
     """Say a type as PROTOCOL.md does."""
     if get_origin(kind) in (UnionType, Union):
         return word(next(arg for arg in get_args(kind) if arg is not type(None)))
-    if get_origin(kind) is list:
+    if get_origin(kind) in (list, tuple):
         return f"list of {word(get_args(kind)[0])}"
     if kind in NAMES:
         return NAMES[kind]
@@ -173,6 +182,8 @@ def test_every_part_of_a_client_frame_is_described_field_by_field(words: str) ->
         in_code["tenant"] = Row("text", False, None)
     if words == "settlement":
         in_code["result"] = Row("any", False, None)
+        in_code["links"] = in_code["links"]._replace(default=[])
+        assert f"at most {MAX_LINKS}, with payloads of at most {MAX_LINKS_BYTES >> 20} MiB together" in PROTOCOL
     assert described == in_code
 
 

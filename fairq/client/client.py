@@ -18,7 +18,7 @@ from fairq.client.caller import Caller
 from fairq.client.dead_letters import DeadLetters
 from fairq.client.driver import Driver
 from fairq.client.events import EventStream
-from fairq.client.options import TaskOptions, UnnamedTaskOptions, full_ids, pack_options
+from fairq.client.options import TaskOptions, UnnamedTaskOptions, check_in_time, full_ids, pack_options
 from fairq.client.runtime import background
 from fairq.client.tasks import EnqueuedTask
 from fairq.client.verbs import Ask, encode_payload, hash_payload
@@ -151,11 +151,7 @@ class Client:
 
     async def _enqueued(self, queue: str, tasks: Sequence[NewTask], call: Call) -> list[EnqueuedTask]:
         outcomes = await self._caller.wait(call)
-        if "expired" in outcomes:
-            raise BadRequest(
-                "not enqueued: the task would expire before it may start; expires_after_start counts from the start",
-                field="expires_at",
-            )
+        check_in_time(outcomes)
         return [
             EnqueuedTask(task.id, queue, False, self) if outcome == "ok" else _enqueued(task.id, queue, outcome, self)
             for task, outcome in zip(tasks, outcomes, strict=True)

@@ -11,12 +11,14 @@ from datetime import UTC, datetime
 from functools import partial
 from inspect import iscoroutinefunction
 from traceback import format_exception
-from typing import Any
+from typing import Any, Unpack
 
 import anyio
 import structlog
 from attrs import field, frozen
 
+from fairq.client.links import Enqueue, Links, links_of
+from fairq.client.options import TaskOptions
 from fairq.client.runtime import is_cancelled
 from fairq.client.threads import Threads
 from fairq.client.verbs import encode_payload
@@ -79,6 +81,7 @@ class Task:
     name: str = ""  # what kind of task it is, as its caller named it
     webhook: str = ""  # the id of the webhook that it is for
     _report: Callable[[float, str], None] = field(default=lambda *_: None, repr=False, eq=False)
+    _links: Links = field(factory=Links, repr=False, eq=False)
 
     async def progress(self, fraction: float, text: str = "") -> None:
         """Say how far the handler has come, 0 to 1; `EnqueuedTask.state` tells it while the handler runs.
@@ -87,6 +90,28 @@ class Task:
         """
         self._report(check_fraction(fraction), check_progress_text(text))
         await anyio.lowlevel.checkpoint()
+
+    async def enqueue(self, queue: str, payload: Any, *, id: str | None = None, **options: Unpack[TaskOptions]) -> str:
+        """Enqueue a task for the same tenant, now; returns its id, or that of the task which is there already.
+
+        A later attempt that calls it again makes no second task: without an `id` of yours, the new task's is made from
+        this task and the number of the call among those with this queue, `then` included. So a handler that may call it
+        in another order the next time, or with other payloads, must give ids. What it enqueued is remembered until
+        this task is done or dead (the first 1,000 of it; the rest a minute after it ended).
+        From a thread: `anyio.from_thread.run(task.enqueue, queue, payload)`.
+        Raises: as `Client.enqueue`; Forbidden when the lease is lost, or the worker's token may not use the queue.
+        """
+        return await self._links.send(queue, payload, id, options)
+
+    def then(self, queue: str, payload: Any, *, id: str | None = None, **options: Unpack[TaskOptions]) -> str:
+        """Have a task enqueued for the same tenant if this attempt succeeds, and only then; returns its id.
+
+        It leaves with the acknowledgement: in this queue with it, in another one a moment later; neither without the
+        other. At most 16, of 1 MiB together; without a batch. What the other queue refuses is tried again for a day if
+        it may be taken later; else it becomes a dead letter of this queue, `undelivered`. Also from threads.
+        Raises: BadRequest, TooLarge.
+        """
+        return self._links.add(queue, payload, id, options)
 
     @property
     def is_last_attempt(self) -> bool:
@@ -173,18 +198,19 @@ def _trace(error: BaseException) -> str:
 
 
 async def perform(
-    handler: Handler, queue: str, pushed: PushedTask, threads: Threads, report: Report
+    handler: Handler, queue: str, pushed: PushedTask, threads: Threads, report: Report, enqueue: Enqueue
 ) -> tuple[Settlement, BaseException | None]:
     """Run a handler; returns what becomes of its task, and what it raised: also `sys.exit` is a failure.
 
     Cancelled: it did not end, whatever else it may have raised meanwhile.
 
-    `report(queue, pushed, fraction, text)` is told of its progress.
+    `report(queue, pushed, fraction, text)` is told of its progress; `enqueue(queue, pushed, target, task)` stores one.
     """
+    links = links_of(enqueue, queue, pushed)
     task = Task(
         bare_id(pushed.id), queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
         pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms, pushed.wants_result, pushed.name,
-        pushed.webhook, partial(report, queue, pushed),
+        pushed.webhook, partial(report, queue, pushed), links,
     )  # fmt: skip
     result = b""
     error: BaseException | None = None
@@ -210,4 +236,5 @@ async def perform(
             log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exception=_trace(error))
         if rest is not None:
             raise rest from None
-    return settlement_of(pushed, error, result), error
+    settlement, found = settlement_of(pushed, error, result), links.close()
+    return settlement._replace(links=found) if error is None and found else settlement, error

@@ -109,6 +109,15 @@ def _option(field: str, given: Mapping[str, Any], default: Any) -> Any:
     return (_at_ms if name.endswith("_at") else to_ms)(given.get(name), name)
 
 
+def check_in_time(outcomes: Sequence[str]) -> None:
+    """Refuse what the store did not take since it came too late. Raises: BadRequest."""
+    if "expired" in outcomes:
+        raise BadRequest(
+            "not enqueued: the task would expire before it may start; expires_after_start counts from the start",
+            field="expires_at",
+        )
+
+
 def interval_ms(every: float | None) -> int:
     """Check the interval of a schedule, in seconds; 0 for none. Raises: BadRequest."""
     ms = to_ms(every, "every")

@@ -26,9 +26,11 @@ from fairq.client.threads import Threads
 from fairq.errors import BadRequest, Closed, FairqError
 from fairq.groups import ungrouped
 from fairq.model.checks import bare_id, check_int, check_name, check_weight
-from fairq.model.tasks import Settlement
-from fairq.wire.calls import RETRYABLE
-from fairq.wire.messages import MAX_CREDIT, Dismiss, Idle, Push, PushedTask, Report
+from fairq.model.tasks import NewTask, Settlement
+from fairq.wire.beside import check_payload_size
+from fairq.wire.calls import RETRYABLE, outcomes_of
+from fairq.wire.client_session import encode_task
+from fairq.wire.messages import MAX_CREDIT, Dismiss, EnqueueFrom, Idle, Push, PushedTask, Report
 from fairq.wire.worker_session import WorkerSession
 
 log = structlog.get_logger("fairq.worker")
@@ -251,6 +253,15 @@ class Worker:
         self._driver.session.report(queue, Report(task.id, task.lease, fraction, text))
         self._driver.wake_writer()
 
+    async def _enqueue(self, queue: str, task: PushedTask, target: str, new: NewTask) -> str:
+        """Store a task that a handler enqueues; returns the outcome."""
+        session = self._driver.session
+        check_payload_size(len(new.payload), session.max_payload_bytes)
+        lease = {"queue": queue, "id": task.id, "lease": task.lease}
+        body = {"lease": lease, "queue": target, "tasks": [encode_task(new)]}
+        call = session.request(EnqueueFrom.type, body, self._runtime.current_time() + _ASK_S)
+        return outcomes_of(await self._driver.wait(call), "outcomes", 1)[0]
+
     async def _run_tasks(self) -> None:
         """Run one task after the other; as many of these run as tasks may run at once.
 
@@ -280,7 +291,9 @@ class Worker:
         outcome, began = "lost", self._runtime.current_time()
         self._scopes[key] = scope
         try:
-            settlement, _ = await perform(self.handlers[queue], queue, pushed, self._threads, self._report)
+            settlement, _ = await perform(
+                self.handlers[queue], queue, pushed, self._threads, self._report, self._enqueue
+            )
             outcome = outcome_of(pushed, settlement)
         finally:
             del self._scopes[key]

@@ -28,6 +28,7 @@ class Tick:
     trimmed: int
     fires: int = 0
     opening_changes: int = 0
+    links: int = 0  # that are due to be delivered
     ahead_ms: int = 0
 
 
@@ -111,3 +112,4 @@ class QueueState:
     settings: QueueSettings
     made_by: str = ""  # empty: an operator
     made_at_ms: int = 0  # 0: nobody has yet
+    links: int = 0  # of acknowledgements, that are still to be delivered to other queues

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from attrs import frozen
 
-from fairq.errors import BadRequest
+from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import (
     MAX_SPAN_MS,
     MAX_TIME_MS,
@@ -27,7 +27,9 @@ _FIRST_LEASE_MS, _LEASES_PER_MS = 1_735_689_600_000, 32
 SPECIAL_PLACES = 3  # of these, for a task that asks for what few tasks ask for: the store takes that much longer
 MAX_RESULT_BYTES = 1 << 18
 MAX_PROGRESS_CHARS = 200
+MAX_LINKS, MAX_LINKS_BYTES = 16, 1 << 20  # of one acknowledgement; the bytes of their payloads
 Action = Literal["ack", "nack", "postpone", "reject", "release", "reap", "extend", "take"]
+Fate = Literal["delivered", "later", "never"]  # of a link
 Outcome = Literal["ok", "expired", "gone", "stale", "running", "cancelled"]
 ACTIONS: tuple[Action, ...] = (
     "ack",
@@ -214,12 +216,43 @@ class Lease(NamedTuple):
     webhook: str = ""
 
 
+class Link(NamedTuple):
+    """A task that an acknowledgement enqueues in a queue, for the tenant of the task that it ends."""
+
+    queue: str
+    task: NewTask
+
+
+class StoredLink(NamedTuple):
+    """A link in the outbox of a queue: its name there, whose it is, where it goes, how often that was tried."""
+
+    name: str
+    tenant: str
+    queue: str
+    attempts: int
+    task: NewTask
+
+
+def check_links(links: Sequence[Link]) -> None:
+    """Refuse links that no acknowledgement may have. Raises: BadRequest, TooLarge."""
+    if len(links) > MAX_LINKS:
+        raise TooLarge(f"an acknowledgement has at most {MAX_LINKS} links", field="links")
+    if sum(len(link.task.payload) for link in links) > MAX_LINKS_BYTES:
+        raise TooLarge(
+            f"the links of an acknowledgement have at most {MAX_LINKS_BYTES} bytes of payloads", field="links"
+        )
+    if len({(link.queue, link.task.id) for link in links}) < len(links):
+        raise BadRequest("links must not repeat a task", field="id")
+    if any(link.task.batch for link in links):
+        raise BadRequest("a link belongs to no batch: use enqueue", field="batch")
+
+
 class Settlement(NamedTuple):
     """What becomes of one lease, which has this number.
 
     `delay_ms`: of nack (None: backoff) and postpone; `error`: of these and of reject.
 
-    `result` belongs to ack: JSON text, kept if the task asked for it.
+    `result` and `links` belong to ack: JSON text, kept if the task asked for it; and tasks that are enqueued with it.
     """
 
     action: Action
@@ -228,6 +261,7 @@ class Settlement(NamedTuple):
     delay_ms: int | None = None
     error: str = ""
     result: bytes = b""
+    links: tuple[Link, ...] = ()
 
 
 @frozen

@@ -15,11 +15,14 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-DATA_VERSION = 11
+DATA_VERSION = 12
 
 
 _FORMAT = re.compile(r"^--: ([A-Z_]+) (.*(?:\n--:  .*)*)\n", re.MULTILINE)
 _TEXTS = {"t1": "Bc0", "t2": "Hc0", "rest": ""}  # texts: with a length of one or two bytes, or up to the end
+
+
+_BYTES = ("options", "made")  # fields whose bytes are no text
 
 
 class Field(NamedTuple):
@@ -69,7 +72,7 @@ class Format(NamedTuple):
         return packed
 
     def unpack(self, packed: bytes) -> tuple[dict[str, Any], int]:
-        """Read a record, and where it ends; `t1` and `t2` are str, `rest` is bytes."""
+        """Read a record, and where it ends; `t1` and `t2` are str, but for packed ones; `rest` is bytes."""
         values: dict[str, Any] = {}
         at = 0
         for field in self.fields:
@@ -79,7 +82,8 @@ class Format(NamedTuple):
             (number,) = struct.unpack_from("<" + field.code, packed, at)
             at += struct.calcsize("<" + field.code)
             if field.type in _TEXTS:
-                values[field.name], at = packed[at : at + number].decode(), at + number
+                text = packed[at : at + number]
+                values[field.name], at = text if field.name in _BYTES else text.decode(), at + number
             else:
                 values[field.name] = number
         return values, at

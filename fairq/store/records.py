@@ -13,7 +13,7 @@ from attrs import evolve
 from fairq.errors import StoreRefused
 from fairq.model.limits import OpeningHours
 from fairq.model.schedules import MISFIRES, SCHEDULED, ScheduleState, Timing
-from fairq.model.tasks import OPTIONS, Lease, NewTask
+from fairq.model.tasks import OPTIONS, Lease, Link, NewTask, StoredLink
 from fairq.model.waiting import BlockedInterval, cause_of
 from fairq.model.webhooks import Webhook
 from fairq.store import library
@@ -79,6 +79,22 @@ def pack_options(task: NewTask) -> bytes:
     return packed
 
 
+def pack_links(queue: str, links: Sequence[Link]) -> bytes:
+    """Pack the links of an acknowledgement in this queue."""
+    packed = bytearray()
+    for target, task in links:
+        head = {"queue": "" if target == queue else target, "id": task.id, "options": pack_options(task)}
+        packed += _FORMATS["LINK"].pack(head | {"size": len(task.payload)}) + task.payload
+    return bytes(packed)
+
+
+def unpack_link(queue: str, name: bytes, packed: bytes) -> StoredLink:
+    """Read a record of the outbox of a queue."""
+    record, _ = _FORMATS["OUTBOX"].unpack(packed)
+    task = _unpack_task(record["id"], record["payload"], record["options"])
+    return StoredLink(name.decode(), record["tenant"], record["queue"] or queue, record["attempts"], task)
+
+
 def pack_timing(timing: Timing) -> bytes:
     """Pack a schedule's timing; Lua stores it without reading it."""
     zone, cron = timing.zone.encode(), timing.cron.encode()
@@ -95,12 +111,17 @@ def _unpack_template(template: bytes) -> NewTask:
     """Read the template of a schedule's tasks; every fire gives the task its id."""
     (size,) = _TEMPLATE.unpack_from(template)
     options, payload = template[_TEMPLATE.size :][:size], template[_TEMPLATE.size + size :]
+    return _unpack_task("", payload, options)
+
+
+def _unpack_task(id: str, payload: bytes, options: bytes) -> NewTask:
+    """Read a new task whose options are packed."""
     if not options:
-        return NewTask("", payload)
+        return NewTask(id, payload)
     asked, _ = _FORMATS["OPTIONS"].unpack(options)
     attempts = asked["max_attempts"]
     values = {name: type(OPTIONS[name])(asked[packed]) for packed, name in _FIELDS.items() if name != "max_attempts"}
-    return NewTask("", payload, **values, max_attempts=None if attempts == _QUEUES else attempts)
+    return NewTask(id, payload, **values, max_attempts=None if attempts == _QUEUES else attempts)
 
 
 def unpack_schedule(row: Sequence[bytes]) -> ScheduleState:

@@ -20,7 +20,7 @@ from fairq.model.limits import Limits, OpeningHours
 from fairq.model.purges import WaitingFilter, WaitingPage
 from fairq.model.queues import SHARES, QueueState, Repair, Tick
 from fairq.model.schedules import MISFIRES, ScheduleState, Timing
-from fairq.model.tasks import Action, Lease, NewTask, Outcome, Settlement, TaskState, WaitingTask
+from fairq.model.tasks import Action, Fate, Lease, NewTask, Outcome, Settlement, StoredLink, TaskState, WaitingTask
 from fairq.model.tenants import TenantState
 from fairq.model.waiting import BlockedInterval, Facts, Waiting
 from fairq.model.webhooks import Webhook, webhook_id
@@ -29,11 +29,13 @@ from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
 from fairq.store.connection import Connection, Subscription
 from fairq.store.records import (
+    pack_links,
     pack_options,
     pack_template,
     pack_timing,
     unpack_blocked_intervals,
     unpack_leases,
+    unpack_link,
     unpack_opening_hours,
     unpack_record,
     unpack_schedule,
@@ -45,6 +47,7 @@ from fairq.store.rows import batch_state, dead_letter, event, limits_of, queue_s
 log = structlog.get_logger("fairq.store")
 
 _RUNS, _RUNS_MS = 64, 7 * 86_400_000  # runs of a worker: how many are remembered, and for how long
+LINKED = 16  # settlements with links in one call
 CHANGES, LOOKS = 64, 250  # tasks in one call that changes, or only reads, much of each
 _BATCHES = 32  # in one call: each may have callbacks of 192 KiB
 _PROGRESS_MS = 3_600_000
@@ -63,10 +66,13 @@ def _order_of(id: bytes) -> int:
     return int(ms) << 10 | min(int(nth), 1023)
 
 
-def _settle_args(settlements: Sequence[Settlement]) -> list[str | int | bytes]:
+def _settle_args(queue: str, settlements: Sequence[Settlement]) -> list[str | int | bytes]:
     """Write settlements as arguments of the store's function."""
     args: list[str | int | bytes] = []
-    for action, id, lease, delay_ms, error, result in settlements:
+    for action, id, lease, delay_ms, error, result, links in settlements:
+        if links:
+            args += ("ack_linked", id, lease, result or b"null", pack_links(queue, links))
+            continue
         if result and action == "ack":
             args += ("ack_with_result", id, lease, result)
             continue
@@ -229,18 +235,49 @@ class Store:
 
         More work than one call may do (many failures, or tasks with options) is divided among several calls.
         """
+        if any(each.links for each in settlements):
+            return await self._settle_apart(queue, settlements)
+        return await self._settle("settle", queue, settlements, LOOKS)
+
+    async def _settle_apart(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
+        """Settle those without links first: they may, on a full store."""
+        plain = [each for each in settlements if not each.links]
+        linked = [each for each in settlements if each.links]
+        told = iter(await self._settle("settle", queue, plain, LOOKS) if plain else ())
+        told_linked = iter(await self._settle("settle_linked", queue, linked, LINKED))
+        return [next(told_linked if each.links else told) for each in settlements]
+
+    async def _settle(self, verb: str, queue: str, settlements: Sequence[Settlement], at_once: int) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        at_once = LOOKS
         while True:
             some = settlements[len(outcomes) : len(outcomes) + at_once]
             try:
-                told = await self._call("settle", queue, *_settle_args(some))
+                told = await self._call(verb, queue, *_settle_args(queue, some))
             except Deleting:
                 return ["gone"] * len(settlements)
             outcomes += [outcome.decode() for outcome in told]
             if len(outcomes) >= len(settlements):
                 return outcomes
             at_once = len(told)
+
+    async def take_links(self, queue: str, limit: int, hold_ms: int) -> list[StoredLink]:
+        """Take links of the outbox that are due, to deliver them; after `hold_ms` they are due again."""
+        flat = await self._call("take_links", queue, limit, hold_ms)
+        return [unpack_link(queue, *pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
+
+    async def close_links(self, queue: str, fates: Sequence[tuple[str, Fate, int, str]]) -> list[Outcome]:
+        """Say what has become of up to 100 links: name, fate, and when to try again (ms) or why it cannot be."""
+        args = (value for name, fate, delay_ms, why in fates for value in (name, fate, delay_ms, why[:MAX_ERROR_CHARS]))
+        return [outcome.decode() for outcome in await self._call("close_links", queue, *args)]
+
+    async def made_by(self, queue: str, id: str, lease: int, digests: Sequence[bytes]) -> list[bool] | None:
+        """Tell which tasks the handlers of a leased task have enqueued; None: that lease is not open."""
+        outcome, *made = await self._call("made_by", queue, id, lease, *digests)
+        return list(map(bool, made)) if outcome == b"ok" else None
+
+    async def note_made(self, queue: str, id: str, lease: int, digests: Sequence[bytes]) -> None:
+        """Remember with a task what its handlers have enqueued, unless it has ended meanwhile."""
+        await self._call("note_made", queue, id, lease, *digests)
 
     async def take(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """Extend leases (id, number) that move to another connection; returns outcomes, and times taken over."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
+from hashlib import sha1
 from typing import Any, Literal
 
 import orjson
 from attrs import define, field
 
-from fairq.model.checks import bare_id
+from fairq.model.checks import bare_id, full_id
 from fairq.model.events import MAX_DETAIL_BYTES, Event, EventPage
 from fairq.model.queues import QueueSettings
 from fairq.model.tasks import NewTask, Settlement, TaskState, is_last_attempt
@@ -49,6 +50,7 @@ class Record:
     result: bytes = b""
     exceptions: list[BaseException] = field(factory=list)
     progress: list[tuple[float, str]] = field(factory=list)
+    made: set[tuple[str, str]] = field(factory=set)  # queues and ids of tasks that its handler has enqueued
 
     @property
     def id(self) -> str:
@@ -113,6 +115,7 @@ class MemoryQueue:
         record.start_at_ms, record.expires_at_ms, record.error = new.start_at_ms, new.expires_at_ms, ""
         record.max_attempts = new.max_attempts + record.attempt * (new.max_attempts > 0)
         record.uncounted_attempts = record.attempt
+        record.made.clear()
         return record
 
     def _knows(self, now: int, id: str) -> bool:
@@ -213,7 +216,7 @@ class MemoryQueue:
 
     def settle(self, now: int, settlement: Settlement) -> None:
         """End a lease as its handler's end says."""
-        action, id, _, delay_ms, error, result = settlement
+        action, id, _, delay_ms, error, result, _ = settlement
         record = self.records[id]
         if action == "ack":
             record.state, record.at_ms, record.result = "done", now, result or b"null"
@@ -239,6 +242,14 @@ class MemoryQueue:
         else:
             delay_ms = self._backoff_ms(record) if delay_ms is None else delay_ms
             self._wait(record, now + delay_ms if delay_ms else 0)
+
+    def bury_link(self, now: int, tenant: str, target: str, task: NewTask, why: str) -> None:
+        """Make a dead letter of a link that another queue does not take."""
+        digest = sha1(b"\n".join((target.encode(), task.id.encode()))).hexdigest()
+        name = full_id(tenant, f"link-{digest}")
+        record = Record(NewTask(name, task.payload), tenant, 0, now, 0, 0, error=f"queue {target}: {why}")
+        self.records[name] = record
+        self._bury(now, record, "undelivered")
 
     def _backoff_ms(self, record: Record) -> int:
         """Full jitter: anywhere up to min(cap, base * 2^(attempt - 1)), of the attempts that count."""

@@ -38,7 +38,7 @@ from fairq.model.checks import (
     owner_of,
 )
 from fairq.model.queues import QueueSettings, check_settings
-from fairq.model.tasks import NewTask, Settlement
+from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.scopes import open_plain_nursery
 from fairq.testing.memory import MemoryQueue, Record
 from fairq.wire.messages import MAX_CREDIT, PushedTask
@@ -137,18 +137,43 @@ class _Memory:
         handler, queue = self.worker.handlers[name], self.queues[name]
         settlement = Settlement("release", pushed.id, pushed.lease)  # of a handler that is cancelled
         try:
-            settlement, error = await perform(handler, name, pushed, self.threads, self._report)
+            settlement, error = await perform(handler, name, pushed, self.threads, self._report, self._enqueue)
             if error is not None:
                 queue.records[pushed.id].exceptions.append(error)
         finally:
             self._in_threads -= not handler.is_async
             self._running -= 1
             queue.settle(self.now(), settlement)
+            self._link(name, pushed.tenant, settlement.links)
             self.ends.unpark_all()
             self.on_change()
 
     def _report(self, name: str, pushed: PushedTask, fraction: float, text: str) -> None:
         self.queues[name].records[pushed.id].progress.append((fraction, text))
+
+    async def _enqueue(self, name: str, pushed: PushedTask, target: str, task: NewTask) -> str:
+        """Store a task that a handler enqueues, unless an earlier attempt did."""
+        await trio.lowlevel.checkpoint()
+        record = self.queues[name].records[pushed.id]
+        if record.state != "leased" or record.attempt != pushed.attempt:
+            raise Forbidden(f"this worker does not hold lease {pushed.lease} of task {pushed.id}", field="lease")
+        if task.batch:
+            raise BadRequest("the service in memory has no batches", field="batch")
+        if (target, task.id) in record.made:
+            return "duplicate"
+        outcome = self.queue(target).enqueue(self.now(), pushed.tenant, _owned(pushed.tenant, task))
+        if outcome != "expired":
+            record.made.add((target, task.id))
+        self.on_change()
+        return outcome.replace(f" {pushed.tenant}/", " ")
+
+    def _link(self, name: str, tenant: str, links: Sequence[Link]) -> None:
+        """Store what leaves with an acknowledgement."""
+        for target, task in links:
+            task = _owned(tenant, task)
+            if self.queue(target).enqueue(self.now(), tenant, task) == "expired":
+                why = "it would expire before it may start"
+                self.queues[name].bury_link(self.now(), tenant, "" if target == name else target, task, why)
 
     async def run_until(self, end: float) -> None:
         """Run what is ready and what becomes due up to a moment; returns when nothing runs any more."""
@@ -194,6 +219,10 @@ class _Memory:
         self._moved = trio.Event()
 
 
+def _owned(tenant: str, task: NewTask) -> NewTask:
+    return NewTask(full_id(tenant, task.id), *task[1:])
+
+
 @define(eq=False)
 class _Caller:
     """Stands where a client has its session, and answers at once."""
@@ -209,7 +238,7 @@ class _Caller:
             raise Forbidden("only producers name the tenant of a task", field="tenant")
         if any(task.batch for task in tasks):
             raise BadRequest("the service in memory has no batches", field="batch")
-        outcomes = [line.enqueue(now, self.tenant, NewTask(full_id(self.tenant, t.id), *t[1:])) for t in tasks]
+        outcomes = [line.enqueue(now, self.tenant, _owned(self.tenant, task)) for task in tasks]
         self.memory.on_change()
         return [outcome.replace(f" {self.tenant}/", " ") for outcome in outcomes]
 

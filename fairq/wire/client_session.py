@@ -44,7 +44,7 @@ SEND_WINDOW = 2
 RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
 FRAME_BYTES = 1_024  # of a frame, without its tasks or leases
 _ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer: the server reads others' in between
-_TASK_BYTES = 256  # of a task in a frame, around its payload
+TASK_BYTES = 256  # of a task in a frame, around its payload
 _PLAIN = tuple(OPTIONS.values())
 
 
@@ -97,7 +97,7 @@ class _Chunk:
         """Return where the tasks that fit into `places` and `room` bytes stop, and the places and bytes left."""
         stop, left = self.start, (places, room)
         for task in self.tasks[stop : min(self.stop, stop + places)]:
-            places, room = places - task.places, room - len(task.payload) - _TASK_BYTES
+            places, room = places - task.places, room - len(task.payload) - TASK_BYTES
             if places < 0 or room < 0:
                 break
             left, stop = (places, room), stop + 1
@@ -179,7 +179,8 @@ class _EnqueueExchange(Exchange):
         self.session.put_back(self.queue, chunks)
 
 
-def _encode_task(task: NewTask) -> dict[str, Any]:
+def encode_task(task: NewTask) -> dict[str, Any]:
+    """Write a task as it stands in a frame."""
     name, payload = payload_field(task.payload)
     body: dict[str, Any] = {"id": task.id, name: payload}
     if tenant := owner_of(task.id):
@@ -399,7 +400,7 @@ class ClientSession(Session):
             if lines:
                 self.chunks[queue] = lines
             if chunks:
-                tasks = [_encode_task(task) for chunk in chunks for task in chunk.tasks[chunk.start : chunk.stop]]
+                tasks = [encode_task(task) for chunk in chunks for task in chunk.tasks[chunk.start : chunk.stop]]
                 self._try(Enqueue.type, {"queue": queue, "tasks": tasks}, _EnqueueExchange(self, queue, chunks), now)
 
     def _take_batch(self, lines: OrderedDict[str, deque[_Chunk]]) -> list[_Chunk]:

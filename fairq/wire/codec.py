@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, get_args, get_origin
 
@@ -23,11 +23,22 @@ from fairq.model.checks import (
     MAX_SPAN_MS,
     check_full_id,
     check_int,
+    check_name,
     check_task_id,
     check_tenant,
     full_id,
 )
-from fairq.model.tasks import ACTIONS, MAX_LEASE, MAX_RESULT_BYTES, OPTIONS, NewTask, Settlement
+from fairq.model.tasks import (
+    ACTIONS,
+    MAX_LEASE,
+    MAX_LINKS,
+    MAX_RESULT_BYTES,
+    OPTIONS,
+    Link,
+    NewTask,
+    Settlement,
+    check_links,
+)
 from fairq.wire import messages
 from fairq.wire.beside import (
     Beside,
@@ -91,7 +102,22 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
     result = _dumps(data["result"]) if "result" in data else b""
     if len(result) > MAX_RESULT_BYTES:
         raise TooLarge(f"result has {len(result)} bytes; the limit is {MAX_RESULT_BYTES}", field="result")
-    return Settlement(action, check_full_id(get("id")), lease, delay_ms, error, result)
+    links = _structure_links(data["links"], action) if data.get("links") is not None else ()
+    return Settlement(action, check_full_id(get("id")), lease, delay_ms, error, result, links)
+
+
+def _structure_links(data: Any, action: str) -> tuple[Link, ...]:
+    if action != "ack":
+        raise BadRequest("only ack has links", field="links")
+    if type(data) is not list or any(type(each) is not dict for each in data):
+        raise BadRequest("links must be a list of objects", field="links")
+    if len(data) > MAX_LINKS:
+        raise TooLarge(f"an acknowledgement has at most {MAX_LINKS} links", field="links")
+    links = tuple(Link(check_name(each.pop("queue", None), "queue"), _structure_task(each, NewTask)) for each in data)
+    if any("/" in link.task.id for link in links):
+        raise BadRequest("a link is for the tenant of its task", field="tenant")
+    check_links(links)
+    return links
 
 
 def _exactly(kind: type[Any], name: str) -> Any:
@@ -202,11 +228,22 @@ def _ref_in(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
+def _tasks_in(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Go through all objects of a frame that stand for new tasks."""
+    for settlement in _objects_in(data, "settlements"):
+        yield from _objects_in(settlement, "links")
+    yield from _objects_in(data, "tasks")
+
+
+def _objects_in(data: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
+    found = data.get(name)
+    return (each for each in (found if type(found) is list else ()) if type(each) is dict)
+
+
 def _take_beside(data: dict[str, Any], payloads: Payloads, max_bytes: int) -> None:
-    """Put the payloads beside an `enqueue` into its tasks. Raises: BadFrame, BadRequest, TooLarge."""
-    tasks = data.get("tasks")
-    for task in tasks if type(tasks) is list else ():
-        if type(task) is dict and "payload_bytes" in task:
+    """Put the payloads beside a frame into its tasks, or links. Raises: BadFrame, BadRequest, TooLarge."""
+    for task in _tasks_in(data):
+        if "payload_bytes" in task:
             size = check_int(task.pop("payload_bytes"), "payload_bytes", MAX_INLINE_BYTES + 1, _MAX_REF)
             check_payload_size(size, max_bytes)
             if "payload" in task:

@@ -272,6 +272,17 @@ class Settle(Request):
 
 
 @frozen
+class EnqueueFrom(Request):
+    """Store tasks of a leased task's tenant, which its handler enqueues."""
+
+    type: ClassVar[str] = "enqueue_from"
+    ref: int
+    lease: HeldLease
+    queue: str
+    tasks: list[NewTask]
+
+
+@frozen
 class Extend(Request):
     """Renew leases."""
 
@@ -779,6 +790,7 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Attach: (_WORKER, frozenset({OPEN})),
     Credit: (_WORKER, _WORKING),
     Settle: (_WORKER, _WORKING),
+    EnqueueFrom: (_WORKER, _WORKING),
     Extend: (_WORKER, _WORKING),
     Drain: (_WORKER, _WORKING),
     Progress: (_WORKER, _WORKING),

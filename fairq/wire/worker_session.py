@@ -14,11 +14,12 @@ from typing import Any
 import orjson
 from attrs import define, field
 
-from fairq.errors import FairqError
-from fairq.model.tasks import MAX_PROGRESS_CHARS, Settlement
+from fairq.errors import FairqError, StoreFull
+from fairq.model.checks import MAX_ERROR_CHARS, MAX_INLINE_BYTES
+from fairq.model.tasks import MAX_PROGRESS_CHARS, Link, Settlement
 from fairq.wire.beside import Message
 from fairq.wire.calls import FATAL, RETRYABLE, Exchange, outcomes_of
-from fairq.wire.client_session import FRAME_BYTES, SEND_WINDOW, ClientSession
+from fairq.wire.client_session import FRAME_BYTES, SEND_WINDOW, TASK_BYTES, ClientSession, encode_task
 from fairq.wire.messages import Attach, Credit, Extend, HeldLease, Progress, Push, Report, Settle, Stop
 from fairq.wire.strict_json import MAX_COST, cost_of
 
@@ -27,6 +28,7 @@ _RETRY_RENEWAL_S = 1.0
 _REPORT_S = 1.0  # between reports of progress
 _LEASE_BYTES = 256  # of a lease or settlement in a frame, without its error
 _BYTES_PER_CHAR = 6  # at most, in JSON
+_LINK_COST = 64  # of a link, around its payload
 _FRAME_COST = 20_000  # of a frame of settlements, without their results
 
 
@@ -79,11 +81,19 @@ class _SettleExchange(Exchange):
 
     def refused(self, error: FairqError, now: float) -> None:
         session = self.session
-        if error.code in RETRYABLE or error.code in FATAL:
+        if error.code == StoreFull.code:  # links are new tasks: there may be room for them later
+            session.back_off(now, error.retry_in_ms)
+            self.lost()
+        elif error.code in RETRYABLE or error.code in FATAL:
             session.refused(error, now)
             self.lost()
         elif len(self.settlements) > 1:  # one of them is invalid: each is sent alone to find out which
             session.alone.update((self.queue, each.id, each.lease) for each in self.settlements)
+            self.lost()
+        elif self.settlements[0].links:  # its task shall not run again and again
+            settlement = self.settlements[0]
+            why = f"the server refused its links: {error.message}"[:MAX_ERROR_CHARS]
+            self.settlements = [Settlement("reject", settlement.id, settlement.lease, error=why)]
             self.lost()
         else:
             (settlement,) = self.settlements
@@ -304,10 +314,12 @@ class WorkerSession(ClientSession):
         while waiting and len(batch) < self.max_batch:
             cost -= cost_of(waiting[0].result.decode()) if waiting[0].result else 0
             size = _LEASE_BYTES + _BYTES_PER_CHAR * len(waiting[0].error) + len(waiting[0].result)
+            if waiting[0].links:
+                size, cost = size + _size_of(waiting[0].links), cost - _cost_of(waiting[0].links)
             if (size > room or cost < 0) and not batch:  # it fits in no message that the server accepts
-                waiting[0] = Settlement(
-                    "reject", *waiting[0][1:3], error="the result is too large for a message to the server"
-                )
+                what = "links are" if waiting[0].links else "result is"
+                why = f"the {what} too large for a message to the server"
+                waiting[0] = Settlement("reject", *waiting[0][1:3], error=why)
                 size = 2 * _LEASE_BYTES
             room -= size
             if batch and (room < 0 or cost < 0):
@@ -360,8 +372,17 @@ class WorkerSession(ClientSession):
             self.start(Extend.type, body, _ExtendExchange(self, batch, now))
 
 
+def _size_of(links: Sequence[Link]) -> int:
+    return sum(2 * TASK_BYTES + len(link.task.payload) for link in links)
+
+
+def _cost_of(links: Sequence[Link]) -> int:
+    payloads = (link.task.payload for link in links)
+    return sum(_LINK_COST + cost_of(text.decode()) for text in payloads if len(text) <= MAX_INLINE_BYTES)
+
+
 def _encode(settlement: Settlement) -> dict[str, Any]:
-    action, id, lease, delay_ms, error, result = settlement
+    action, id, lease, delay_ms, error, result, links = settlement
     body: dict[str, Any] = {"action": action, "id": id, "lease": lease}
     if delay_ms is not None:
         body["delay_ms"] = delay_ms
@@ -369,4 +390,6 @@ def _encode(settlement: Settlement) -> dict[str, Any]:
         body["error"] = error.encode(errors="replace").decode()  # orjson takes no lone surrogates
     if result:
         body["result"] = orjson.Fragment(result)
+    if links:
+        body["links"] = [{"queue": link.queue, **encode_task(link.task)} for link in links]
     return body

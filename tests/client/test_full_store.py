@@ -12,7 +12,7 @@ import redis
 import trio
 
 import fairq
-from fairq.errors import StoreFull
+from fairq.errors import FairqError, StoreFull
 from fairq.server.run import Served
 from tests.server.clock import StoreClock
 from tests.server.harness import OPERATOR, WORKER, Refused, raw, running, tenant, url_of
@@ -234,3 +234,39 @@ async def test_a_worker_attaches_to_a_server_that_starts_on_a_full_store(
 
                 async with working(app):
                     assert await task.result(timeout=30) == 7
+
+
+async def test_a_task_whose_links_find_no_room_is_done_when_there_is(
+    served: Served, ada: fairq.Client, redis_client: redis.Redis
+) -> None:
+    app, ran, refused = worker_of(served), Counter[Any](), list[FairqError]()
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        ran["emails"] += 1
+        task.then("emails-next", 1)
+        task.then("emails", 2, delay=3600)
+        try:
+            await task.enqueue("emails", 3)
+        except FairqError as error:
+            refused.append(error)
+
+    @app.task("emails-next")
+    async def follow(task: fairq.Task) -> None:
+        ran["next"] += 1
+
+    async def is_refused() -> bool:
+        return app._driver.session._refusals > 1
+
+    with trio.fail_after(40):
+        task = await ada.enqueue("emails", 1)
+        with full(redis_client):
+            async with working(app):
+                await wait_until(is_refused)
+                assert (await task.state()).state == "leased"
+                redis_client.config_set("maxmemory", 0)
+                await wait_until(lambda: ran["next"] == 1)
+        assert ran == {"emails": 1, "next": 1}
+        assert [type(error) for error in refused] == [StoreFull]
+        row = await served.app.store.queue("emails")
+        assert (row.done, row.delayed, row.ready) == (1, 1, 0)

@@ -47,6 +47,7 @@ class Ticked(NamedTuple):
     trimmed: int
     fires: int
     opening_changes: int
+    links: int
 
 
 class Known(NamedTuple):
@@ -219,6 +220,12 @@ def packed_template(payload: bytes = b"{}", **asked: Any) -> bytes:
     return struct.pack("<H", len(packed)) + packed + payload
 
 
+def packed_link(id: str, queue: str = "", payload: bytes = b"{}", **asked: Any) -> bytes:
+    """Pack a link of an acknowledgement."""
+    head = {"queue": queue, "id": id, "options": options(**asked), "size": len(payload)}
+    return FORMATS["LINK"].pack(head) + payload
+
+
 def words(reply: list[bytes]) -> list[str]:
     """Decode a list of outcomes."""
     return [word.decode() for word in reply]
@@ -342,6 +349,20 @@ class Queue:
             outcomes += told
             if len(outcomes) >= len(padded):
                 return outcomes
+
+    def link(self, lease: Leased, *links: bytes, result: bytes = b"null") -> str:
+        """Acknowledge a task with links."""
+        args = ("ack_linked", lease.id, lease.lease, result, b"".join(links))
+        return words(self.call("settle_linked", *args, random_values=random_values(0)))[0]
+
+    def take_links(self, limit: int = 100, hold: int = 1000) -> dict[str, Any]:
+        """Take links that are due: records of the outbox by name."""
+        flat = self.call("take_links", limit, hold)
+        return {name.decode(): unpack("OUTBOX", packed) for name, packed in zip(flat[::2], flat[1::2], strict=True)}
+
+    def close_link(self, name: str, fate: str = "delivered", delay: int = 0, error: str = "") -> str:
+        """Say what has become of a link."""
+        return words(self.call("close_links", name, fate, delay, error))[0]
 
     def end(self, action: str, lease: Leased, delay: object = "", error: str = "") -> str:
         """Settle one lease."""

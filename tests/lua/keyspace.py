@@ -11,18 +11,18 @@ from .calls import FORMATS, Queue, unpack
 
 SCORES = (
     "leases", "extended", "due", "expiring", "deaths", "cancelling", "completed", "dead_counts", "fires", "parked",
-    "opening_changes", "ends",
+    "opening_changes", "ends", "outbox_due",
 )  # fmt: skip
 HASHES = (
     "tasks", "payloads", "runs", "bundles", "claims", "dead", "accounts", "tenants", "task_options", "batches",
-    "templates", "limits", "opening_hours", "webhooks",
+    "templates", "limits", "opening_hours", "webhooks", "outbox",
 )  # fmt: skip
 PLAIN_KEYS = {"test", "queue", "wake", "sweep", "idle", "quiet", *SCORES, *HASHES}
 NUMBERED_KEYS = {
     "ready", "delayed", "tombstone", "done", "priorities", "unique", "pending", "members", "result", "deaths",
     "schedules", "events", "class", "group", "turns",
 }  # fmt: skip
-GIFT = 2
+GIFT, UNDELIVERED = 2, 5
 OUT, AWAKE, LEASED, STOPPING, MINUTE_MS = 0, -1, 0, 3, 60_000
 DEFAULT, COMPLETE, CLOSED, RATE_LIMITED = "50", 2, 2, 4
 HAS_OPTIONS, IS_LARGE = 1, 4
@@ -109,6 +109,8 @@ class Keyspace:
         )
         self.batches = {n: unpack("BATCH", packed) for n, packed in named["batches"].items()}
         self.cancelling = scores["cancelling"]
+        self.outbox = {n: unpack("OUTBOX", packed) for n, packed in named["outbox"].items()}
+        self.outbox_due = scores["outbox_due"]
         self.webhooks = {n: unpack("WEBHOOK", packed) for n, packed in named["webhooks"].items()}
         self.idle = {self.tags[tag]: base for tag, base in values.get("idle", [])}
         self.pending = {
@@ -183,6 +185,7 @@ class Keyspace:
         self.check_limits()
         self.check_schedules()
         self.check_feeds()
+        self.check_outbox()
 
     def check_names(self) -> None:
         """No key outside the documented set, and none of a tenant that is not known."""
@@ -436,6 +439,7 @@ class Keyspace:
             + sum(struct.unpack_from("<I", member, 5)[0] for member in self.ends if member[1:5] == tag)
             + sum(100 + len(b.on_complete + b.on_success + b.on_death) for b in batches)
             + sum(100 + size for size in templates)
+            + sum(100 + len(link.payload) for link in self.outbox.values() if link.tenant == tenant)
         )
 
     def check_schedules(self) -> None:
@@ -443,6 +447,16 @@ class Keyspace:
         schedules = {field: unpack("SCHEDULE", revision) for field, revision in self.revisions.items()}
         assert self.templates.keys() == schedules.keys()
         assert self.fires == {field: math.inf if each.paused else each.next_at for field, each in schedules.items()}
+
+    def check_outbox(self) -> None:
+        """A link is due some time, or it is a dead letter's address and has no payload."""
+        undelivered = {id for id, death in self.dead.items() if death.reason == UNDELIVERED}
+        assert undelivered <= self.outbox.keys()
+        assert self.outbox_due.keys() == self.outbox.keys() - undelivered
+        assert all(self.outbox[name].payload == b"" for name in undelivered)
+        tenants = Counter(self.outbox[name].tenant for name in self.outbox_due)
+        assert self.queue.links == len(self.outbox_due)
+        assert {tenant: seat.links for tenant, seat in self.seats.items() if seat.links} == tenants
 
     def check_feeds(self) -> None:
         """The ids of a feed count up by one, and it has no other fields; only a setting just lowered leaves more."""

@@ -11,7 +11,7 @@ import redis
 
 from fairq.store import library
 
-from .calls import LEASE_MS, START, Queue, options, packed_template, snapshot, words
+from .calls import LEASE_MS, START, Queue, options, packed_link, packed_template, snapshot, words
 from .keyspace import Keyspace
 
 DAY_MS = 86_400_000
@@ -61,6 +61,7 @@ REFUSED: dict[str, Callable[[Queue], list[object]]] = {
     "schedule": lambda queue: ["ada", "other", queue.now, 0, TIMING, packed_template()],
     "fire": lambda queue: ["ada/nightly", revision_of(queue), queue.now + 1],
     "add_queue": lambda _: ["other", "ada", 100],
+    "settle_linked": lambda queue: ["ack_linked", "run", queue.claim()[0].lease, "1", packed_link("a", "next")],
     "add_webhook": lambda _: ["0000000a", "https://a.example/", "", 1, ""],
 }
 
@@ -76,6 +77,7 @@ def test_a_queue_that_is_made_needs_room(queue: Queue) -> None:
 @pytest.mark.parametrize("verb", REFUSED)
 def test_what_needs_room_is_refused_and_changes_nothing(queue: Queue, verb: str) -> None:
     queue.bury("ada", "dead")
+    queue.enqueue("ada", "run")
     queue.enqueue("ada", "holder", key="held")
     queue.open_batch("b")
     schedule(queue)
@@ -127,6 +129,32 @@ def settle(queue: Queue) -> Iterator[None]:
     assert progress
     assert (progress.state, progress.done, progress.dead) == ("complete", 399, 1)
     assert queue.state(f"b-complete-{START}") == "done"
+
+
+def outbox(queue: Queue) -> Iterator[None]:
+    queue.enqueue("ada", *many(3))
+    for lease in queue.claim(3):
+        queue.link(lease, packed_link(f"{lease.id}-next", "next", b"x" * 5000))
+    yield
+    for fate, name in zip(("delivered", "later", "never"), queue.take_links(), strict=True):
+        assert queue.close_link(name, fate, 5) == "ok"
+    assert (queue.queue_state()["links"], queue.queue_state()["dead"]) == (1, 1)
+
+
+def take_links(queue: Queue) -> Iterator[None]:
+    yield from outbox(queue)
+
+
+def close_links(queue: Queue) -> Iterator[None]:
+    yield from outbox(queue)
+
+
+def note_made(queue: Queue) -> Iterator[None]:
+    queue.enqueue("ada", "a")
+    (lease,) = queue.claim()
+    yield
+    assert queue.call("note_made", "a", lease.lease, b"12345678") == b"ok"
+    assert queue.call("made_by", "a", lease.lease, b"12345678") == [b"ok", 1]
 
 
 def tick(queue: Queue) -> Iterator[None]:
@@ -350,7 +378,7 @@ GOES_ON: dict[str, Scenario] = {
         reschedule, cancel_batch, close_batch, purge, set_weight, set_limits,
         set_opening_hours,
         pause, resume, configure, unschedule, pause_schedule, resume_schedule, block_queue, empty_queue, drop_queue,
-        forget_queue, remove_queue, repair, pause_webhook, remove_webhook,
+        take_links, close_links, note_made, forget_queue, remove_queue, repair, pause_webhook, remove_webhook,
     )
 }  # fmt: skip
 

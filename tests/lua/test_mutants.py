@@ -17,6 +17,7 @@ from fairq.store import library
 from .calls import load_variant
 from .full_walk import FullWalk
 from .idle_walk import IdleWalk
+from .link_walk import walk_links
 from .machine import SMALL, SMALL_VARIANT, QueueMachine, Walk
 
 WALKS, STEPS = 40, 300
@@ -1297,9 +1298,96 @@ LONG = pytest.mark.timeout(600)
 CASES = [pytest.param(mutant, marks=LONG if mutant.name in LATE else []) for mutant in MUTANTS]
 
 
+IN_OUTBOXES = [
+    Mutant("a link is not kept", "    if not admit(call, t, link) then send(call, t, origin, link) end\n", ""),
+    Mutant("a link to this queue waits too", "if not admit(call, t, link) then send", "if true then send"),
+    Mutant(
+        "a known link is written again",
+        "  if redis.call('HEXISTS', key(call, 'outbox'), name) == 1 then return end\n  local record",
+        "  local record",
+    ),
+    Mutant(
+        "a known task is enqueued again",
+        "'HEXISTS', key(call, 'tasks'), link.id) == 1 then return true end",
+        "'HEXISTS', key(call, 'tasks'), link.id) == 2 then return true end",
+    ),
+    Mutant("a link is not counted", "  count(call, t, 1)\n  if accounts", "  if accounts"),
+    Mutant("a link has no bytes", "  accounts.add_bytes(call, t, links.bytes_of(record))\n", ""),
+    Mutant("a delivered link keeps its bytes", "  accounts.add_bytes(call, t, -links.bytes_of(record))\n", ""),
+    Mutant(
+        "a delivered link stays due", "  redis.call('ZREM', key(call, 'outbox_due'), name)\n  accounts", "  accounts"
+    ),
+    Mutant("a taken link stays due", "      redis.call('ZADD', due, call.now + hold_ms, name)\n", ""),
+    Mutant(
+        "links are taken early",
+        "redis.call('ZRANGE', due, '-inf', call.now, 'BYSCORE'",
+        "redis.call('ZRANGE', due, '-inf', call.now + 1000, 'BYSCORE'",
+    ),
+    Mutant(
+        "a closed link is closed again",
+        "redis.call('ZSCORE', key(call, 'outbox_due'), name) and links.find",
+        "links.find",
+    ),
+    Mutant("tries are not counted", "  record.attempts = record.attempts + 1\n", ""),
+    Mutant("no link is given up", "record.written_at + GIVE_UP_MS <= call.now", "false"),
+    Mutant(
+        "a link is given up late",
+        "record.written_at + GIVE_UP_MS <= call.now",
+        "record.written_at + 2 * GIVE_UP_MS <= call.now",
+    ),
+    Mutant("an address keeps its payload", "  record.payload = ''\n", ""),
+    Mutant("a dead letter stays due", "  redis.call('ZREM', key(call, 'outbox_due'), name)\n  count", "  count"),
+    Mutant("an address is left behind", "    redis.call('HDEL', key(call, 'outbox'), id)\n", ""),
+    Mutant("an address keeps its bytes", "    accounts.add_bytes(call, t, -KEPT_BYTES)\n", ""),
+    Mutant("a dead link is replayed as a task", "    if died.reason == UNDELIVERED then", "    if false then"),
+    Mutant(
+        "a replayed link has been tried",
+        "link.payload, link.attempts, link.written_at = whole:sub(position), 0, call.now",
+        "link.payload = whole:sub(position)",
+    ),
+    Mutant(
+        "a replayed link has no payload",
+        "link.payload, link.attempts, link.written_at = whole:sub(position), 0, call.now",
+        "link.attempts, link.written_at = 0, call.now",
+    ),
+    Mutant(
+        "a replayed link is not counted",
+        "  links.put(call, name, link, call.now)\n  count(call, t, 1)",
+        "  links.put(call, name, link, call.now)",
+    ),
+    Mutant(
+        "a tick does not tell of links", "call.queue.links > 0 and redis.call('ZCOUNT'", "false and redis.call('ZCOUNT'"
+    ),
+    Mutant("a tick does not wait for links", "    times.links = tonumber(", "    local _ = tonumber("),
+    Mutant("repair does not count links", "      sums.links = sums.links + 1\n", ""),
+    Mutant(
+        "repair takes addresses for links",
+        "    if redis.call('HEXISTS', key(call, 'dead'), flat[i]) == 0 then\n",
+        "    do\n",
+    ),
+    Mutant(
+        "repair forgets the outbox's bytes", "    repairs.add_kept(call, record.tenant, links.bytes_of(record))\n", ""
+    ),
+    Mutant(
+        "an ended lease may link", "run.lease == number and leases.is_leased(run.state) and run or nil", "run or nil"
+    ),
+    Mutant(
+        "a later attempt forgets what others made",
+        "= past.max_attempts, past.made, past.error",
+        "= past.max_attempts, '', past.error",
+    ),
+    Mutant("another task's attempts are remembered", "run.made, run.error = 1, 0, '', ''", "run.error = 1, 0, ''"),
+    Mutant("a digest is noted twice", "if has_room and not made[args[i]] then", "if has_room then"),
+]
+
+
 def test_a_text_to_mutate_occurs_once() -> None:
     source = library.source()
-    assert [mutant.name for mutant in MUTANTS + IN_FULL_QUEUES + IN_IDLE_QUEUES if source.count(mutant.text) != 1] == []
+    assert [
+        mutant.name
+        for mutant in MUTANTS + IN_FULL_QUEUES + IN_IDLE_QUEUES + IN_OUTBOXES
+        if source.count(mutant.text) != 1
+    ] == []
 
 
 @pytest.mark.deep
@@ -1326,6 +1414,18 @@ def test_a_planted_bug_is_found_in_full_queues(redis_client: redis.Redis, mutant
 def test_a_planted_bug_is_found_in_idle_queues(redis_client: redis.Redis, mutant: Mutant) -> None:
     with pytest.raises((AssertionError, redis.ResponseError, KeyError, struct.error)):
         walk(redis_client, WALKS, (mutant.text, mutant.instead), kind=IdleWalk)
+
+
+@pytest.mark.deep
+@pytest.mark.one_store
+@pytest.mark.parametrize("mutant", IN_OUTBOXES, ids=lambda mutant: mutant.name.replace(" ", "-"))
+def test_a_planted_bug_is_found_in_outboxes(redis_client: redis.Redis, mutant: Mutant) -> None:
+    load_variant(redis_client, "mutant", (mutant.text, mutant.instead))
+    try:
+        with pytest.raises((AssertionError, redis.ResponseError, KeyError, struct.error, UnicodeDecodeError)):
+            walk_links(redis_client, WALKS, version="mutant")
+    finally:
+        redis_client.function_delete("fairq_mutant")
 
 
 def walk(client: redis.Redis, walks: int, *changes: tuple[str, str], kind: type[Walk] = Walk) -> None:

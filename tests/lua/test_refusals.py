@@ -10,7 +10,7 @@ import pytest
 
 from fairq.store import library
 
-from .calls import START, VERBS, Queue, options, packed_template, refused
+from .calls import START, VERBS, Queue, options, packed_link, packed_template, refused
 
 TOO_MANY = [f"id-{n}" for n in range(501)]
 NAMES = ("", "a b", "a:b", "a{b}", "a\n", "a/b", "\u00e4", "a" * 129)
@@ -21,6 +21,7 @@ MOMENTS = ("", 0, -1, 1.5, "nan", "inf", "soon", 2**52 + 1)
 TIMES = (-1, "nan", 2**52 + 1, "soon")
 TIMING = struct.pack("<dBB", 60_000.0, 0, 0)
 PLAIN = packed_template()
+LINK = packed_link("x", "next")
 HOOKS = [f"{n:08x}" for n in range(65)]
 
 
@@ -39,6 +40,11 @@ def scheduled(
 ) -> list[object]:
     """The arguments of a schedule."""
     return [tenant, name, at, misfire, TIMING, packed_template(**task)]
+
+
+def acked(*links: bytes) -> tuple[object, ...]:
+    """The arguments of an acknowledgement with these links."""
+    return ("ack_linked", "leased", 1, b"null", b"".join(links))
 
 
 Rows = dict[str, list[tuple[object, ...]]]  # `code field` -> the arguments that are refused so
@@ -188,6 +194,24 @@ REFUSED: dict[str, Rows] = {
         "bad_request name": [("ada/", b"", START), ("ada/a/b", b"", START)],
         "bad_request next_at": [("full/s0", b"", START, "ada/n", b"", at) for at in MOMENTS],
     },
+    "settle_linked": {
+        "bad_request settlements": [(), acked(LINK)[:4], acked(LINK) * 501],
+        "bad_request links": [acked(b""), acked(LINK + b"x"), acked(LINK[:-1]), acked(LINK[:5])],
+        "too_large links": [acked(*(packed_link(f"l-{n}", "next") for n in range(17)))],
+        "bad_request id": [acked(LINK, packed_link(id, "next")) for id in BAD_IDS],
+        "bad_request batch": [acked(LINK, packed_link("y", batch="open"))],
+        "bad_request options": [acked(LINK, packed_link("y", delay=-1))],
+    },
+    "take_links": {
+        "bad_request limit": [(limit, 1) for limit in (0, 101, 1.5, "", "all")],
+        "bad_request hold_ms": [(1, ms) for ms in (0, 1.5, "", "long", 2**52 + 1)],
+    },
+    "close_links": {
+        "bad_request links": [(), ("n",), ("n", "eaten", 0, ""), ("n", "later", 0, "") * 101],
+        "bad_request delay_ms": [("n", "later", ms, "") for ms in (*TIMES, 1.5, "")],
+    },
+    "made_by": {"bad_request digests": [("leased", 1), ("leased", 1, b"short"), ("leased", 1, *[b"12345678"] * 501)]},
+    "note_made": {"bad_request digests": [("leased", 1), ("leased", 1, b"short"), ("leased", 1, *[b"12345678"] * 501)]},
     "add_webhook": {
         "bad_request id": [(id, "https://a/", "", 0, "") for id in ("", "nothex00", "0" * 7, "0" * 9)],
         "bad_request url": [(HOOKS[0], url, "", 0, "") for url in ("", "x" * 65_536)],

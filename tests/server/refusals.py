@@ -63,6 +63,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "resume_webhook": {"queue": "q", "url": "https://a.example/in"},
     "webhooks": {"queue": "q"},
     "remove_webhook": {"queue": "q", "url": "https://a.example/in"},
+    "enqueue_from": {"lease": {"queue": "q", "id": "ada/leased", "lease": LEASED}, "queue": "q", "tasks": [
+        {"id": "made-1", "payload": 1}, {"id": "made-2", "payload": 1}]},
     "attach": {"worker": "other", "queues": ["q"], "credit": 0, "leases": [
         {"queue": "q", "id": "ada/leased", "lease": LEASED}, {"queue": "q", "id": "ada/none", "lease": 1}]},
     "credit": {"credit": 1},
@@ -70,7 +72,7 @@ GOOD: dict[str, dict[str, Any]] = {
         {"id": "ada/leased", "lease": LEASED, "fraction": 0.5}, {"id": "ada/none", "lease": 1, "fraction": 1}]},
     "extend": {"queue": "q", "leases": [{"id": "ada/leased", "lease": LEASED}, {"id": "ada/none", "lease": 1}]},
     "settle": {"queue": "q", "settlements": [
-        {"action": "ack", "id": "ada/leased", "lease": LEASED}, {"action": "nack", "id": "ada/none", "lease": 1}]},
+        {"action": "nack", "id": "ada/none", "lease": 1}, {"action": "ack", "id": "ada/leased", "lease": LEASED}]},
     "idle": {},
     "queues": {},
     "configure": {"queue": "q", "settings": {"max_attempts": 3}},
@@ -166,6 +168,10 @@ TASK_RANGES = {
 }  # fmt: skip
 WEIGHTS = (0, -1, 0.0009, 1e-300, 10_000.1, 1e9, 1e308)
 
+ENQUEUES = {"enqueue", "enqueue_from"}
+LINK = {"queue": "next", "id": "link", "payload": 1}
+LONG = [{**LINK, "payload": "x" * MAX_INLINE_BYTES}]
+
 RULES = [
     Rule(set(REQUESTS), "ref", (-1, 1 << 53)),
     Rule(QUEUED, "queue", NAMES),
@@ -182,10 +188,10 @@ RULES = [
     Rule({"peek", "report", "events", "cancel_all"}, "tenant", (None,), roles=(OPERATOR,)),
     Rule(NAMING & OF_TENANTS, "tenant", ("", "bob", "Ada"), "forbidden", (TENANT,)),
 
-    Rule({"enqueue"}, "tasks", ([],)),
-    Rule({"enqueue"}, "tasks", ([{"id": f"id-{n}", "payload": 1} for n in range(MAX_BATCH + 1)],), "too_large"),
+    Rule(ENQUEUES, "tasks", ([],)),
+    Rule(ENQUEUES, "tasks", ([{"id": f"id-{n}", "payload": 1} for n in range(MAX_BATCH + 1)],), "too_large"),
     Rule(
-        {"enqueue"},
+        ENQUEUES,
         "tasks",
         tuple(
             [{"id": f"id-{n}", "payload": 1, **asked} for n in range(MAX_BATCH // SPECIAL_PLACES + 1)]
@@ -196,30 +202,30 @@ RULES = [
         ),
         "too_large",
     ),
-    Rule({"enqueue"}, "tasks.id", TASK_IDS),
-    Rule({"enqueue"}, "tasks.payload", ("x" * (DEFAULT_PAYLOAD_BYTES - 1),), "too_large"),
-    *(Rule({"enqueue"}, f"tasks.{name}", values) for name, values in TASK_RANGES.items()),
-    Rule({"enqueue"}, "tasks.group_weight", (
+    Rule(ENQUEUES, "tasks.id", TASK_IDS),
+    Rule(ENQUEUES, "tasks.payload", ("x" * (DEFAULT_PAYLOAD_BYTES - 1),), "too_large"),
+    *(Rule(ENQUEUES, f"tasks.{name}", values) for name, values in TASK_RANGES.items()),
+    Rule(ENQUEUES, "tasks.group_weight", (
         Together(group="g", group_weight=0), Together(batch="open", group_weight=10_000.1))),
-    Rule({"enqueue"}, "tasks.name", ("n" * 129, "é" * 65, "a\nb")),
-    Rule({"enqueue"}, "tasks.replace", (True, Together(replace=True, dedupe_key="k", batch="open"))),
-    Rule({"enqueue"}, "tasks.expires_after_start_ms", (
+    Rule(ENQUEUES, "tasks.name", ("n" * 129, "é" * 65, "a\nb")),
+    Rule(ENQUEUES, "tasks.replace", (True, Together(replace=True, dedupe_key="k", batch="open"))),
+    Rule(ENQUEUES, "tasks.expires_after_start_ms", (
         Together(expires_in_ms=1, expires_after_start_ms=1), Together(expires_at_ms=1, expires_after_start_ms=1))),
     Rule({"schedule"}, "expires_after_start_ms", (Together(expires_in_ms=1, expires_after_start_ms=1),)),
-    Rule({"enqueue"}, "tasks.start_at_ms", (Together(delay_ms=1, start_at_ms=1),)),
-    Rule({"enqueue"}, "tasks.expires_at_ms", (
+    Rule(ENQUEUES, "tasks.start_at_ms", (Together(delay_ms=1, start_at_ms=1),)),
+    Rule(ENQUEUES, "tasks.expires_at_ms", (
         Together(expires_in_ms=1, expires_at_ms=1), Together(start_at_ms=2, expires_at_ms=1),
         Together(start_at_ms=2, expires_at_ms=2))),
-    Rule({"enqueue"}, "tasks.expires_in_ms", (Together(delay_ms=2, expires_in_ms=2),)),
-    Rule({"enqueue"}, "tasks.dedupe_period_ms", (
+    Rule(ENQUEUES, "tasks.expires_in_ms", (Together(delay_ms=2, expires_in_ms=2),)),
+    Rule(ENQUEUES, "tasks.dedupe_period_ms", (
         5, Together(dedupe_key="k", dedupe_period_ms=-1), Together(dedupe_key="k", dedupe_period_ms=MAX_SPAN_MS + 1))),
-    Rule({"enqueue"}, "tasks.batch", BATCH_IDS),
-    Rule({"enqueue"}, "tasks.batch", ("none",), "not_found", (TENANT,)),  # to producers an outcome says it
-    Rule({"enqueue"}, "tasks.batch", ("closed", "complete"), "batch_closed", (TENANT,)),
+    Rule(ENQUEUES, "tasks.batch", BATCH_IDS),
+    Rule(ENQUEUES, "tasks.batch", ("none",), "not_found", (TENANT, WORKER)),  # to producers an outcome says it
+    Rule(ENQUEUES, "tasks.batch", ("closed", "complete"), "batch_closed", (TENANT, WORKER)),
     Rule({"enqueue"}, "tenant", (*TENANTS, None), roles=(PRODUCER,)),
     Rule({"enqueue"}, "tenant", ("ada", "bob"), "forbidden", (TENANT,)),
-    Rule({"enqueue"}, "tasks.tenant", TENANTS),
-    Rule({"enqueue"}, "tasks.tenant", ("ada", "bob"), "forbidden", (TENANT,)),
+    Rule(ENQUEUES, "tasks.tenant", TENANTS),
+    Rule(ENQUEUES, "tasks.tenant", ("ada", "bob"), "forbidden", (TENANT, WORKER)),
     Rule({"reschedule"}, "delay_ms", SPAN),
     Rule({"reschedule"}, "start_at_ms", (*MOMENT, Together(delay_ms=1, start_at_ms=1))),
     Rule({"peek", "dead", "schedules", "events", "batches", "worker_tasks"}, "count", (0, MAX_BATCH + 1),
@@ -296,6 +302,21 @@ RULES = [
     Rule({"settle"}, "settlements.delay_ms", (*SPAN, Together(action="postpone"))),
     Rule({"settle"}, "settlements.error", ("x" * (MAX_ERROR_CHARS + 1),)),
     Rule({"settle"}, "settlements.result", ("x" * (MAX_RESULT_BYTES - 1),), "too_large"),
+    Rule({"settle"}, "settlements.links", ({}, [1], "all", Together(links=[LINK], action="nack"))),
+    Rule({"settle"}, "settlements.links", tuple([LINK, {**LINK, "queue": name}] for name in NAMES), field="queue"),
+    Rule({"settle"}, "settlements.links", tuple([LINK, {**LINK, "id": id}] for id in (*TASK_IDS, "link")), field="id"),
+    Rule({"settle"}, "settlements.links", ([{**LINK, "tenant": "ada"}],), field="tenant"),
+    Rule({"settle"}, "settlements.links", ([{**LINK, "batch": "open"}],), field="batch"),
+    Rule({"settle"}, "settlements.links", ([{**LINK, "id": f"l-{n}"} for n in range(17)],), "too_large"),
+    Rule({"settle"}, "settlements.links", (LONG,), "too_large", field="payload"),
+    Rule({"enqueue_from"}, "lease", ({"queue": "q", "id": "ada/none", "lease": 1},), "forbidden"),
+    Rule({"enqueue_from"}, "lease.queue", NAMES, field="lease"),
+    Rule({"enqueue_from"}, "lease.queue", ("other",), "forbidden", field="lease"),
+    Rule({"enqueue_from"}, "lease.id", FULL_IDS, field="id"),
+    Rule({"enqueue_from"}, "lease.id", ("ada/none", "bob/leased"), "forbidden", field="lease"),
+    Rule({"enqueue_from"}, "lease.lease", (-1, 0, 1 << 53), field="lease"),
+    Rule({"enqueue_from"}, "lease.lease", (1,), "forbidden", field="lease"),
+    Rule({"enqueue_from"}, "tasks.id", ("made-1",), field="tasks"),
     Rule({"progress"}, "reports", ([],)),
     Rule({"progress"}, "reports", ([{"id": "a", "lease": 1, "fraction": 1}] * (MAX_BATCH + 1),), "too_large"),
     Rule({"progress"}, "reports.id", FULL_IDS),

@@ -92,3 +92,33 @@ async def test_a_task_enqueued_at_one_server_wakes_a_worker_at_the_other_on_ever
                 await ada.enqueue(queue, ["a"])
                 (task,) = await worker.pushed()
                 await worker.settle(queue, "ack", task)
+
+
+@pytest.mark.deep
+async def test_links_reach_queues_of_other_primaries_also_while_a_slot_moves(
+    cluster: clusters.Cluster, tmp_path: Path
+) -> None:
+    assert len({cluster.owner(keys.queue_prefix(queue)).port for queue in QUEUES}) == 3
+    ends: list[int] = []
+    with trio.fail_after(60), open_world(tmp_path) as world:
+        url = await world.serve("--store", cluster.url).wait_url()
+        app = fairq.Worker(url, WORKER, 20, name="w")
+        for queue, after in zip(QUEUES, [*QUEUES[1:], ""], strict=True):
+
+            def handle(task: fairq.Task, after: str = after) -> None:
+                if after:
+                    task.then(after, task.payload)
+                else:
+                    ends.append(task.payload)
+
+            app.task(queue)(handle)
+        async with fairq.open_client(url, token=tenant("ada")) as ada, trio.open_nursery() as nursery:
+            await nursery.start(app.run)
+            await ada.enqueue_many(QUEUES[0], range(TASKS))
+            await wait_until(lambda: len(ends) >= TASKS // 3)
+            prefix = keys.queue_prefix(QUEUES[2])
+            cluster.move(prefix, cluster.other(cluster.owner(prefix)))
+            await ada.enqueue_many(QUEUES[0], range(TASKS, 2 * TASKS))
+            await wait_until(lambda: len(ends) >= 2 * TASKS, 50)
+            nursery.cancel_scope.cancel()
+    assert sorted(ends) == list(range(2 * TASKS))

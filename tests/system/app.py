@@ -33,3 +33,21 @@ async def work(task: fairq.Task) -> None:
     else:
         await trio.sleep(until)
     _note("end", task)
+
+
+@app.task("chain-1")
+async def chain(task: fairq.Task) -> None:
+    """Begin a chain of three queues."""
+    task.then("chain-2", task.payload)
+
+
+@app.task("chain-2")
+async def go_on(task: fairq.Task) -> None:
+    """Enqueue the end at once, in each attempt."""
+    await task.enqueue("chain-3", task.payload)
+
+
+@app.task("chain-3")
+async def arrive(task: fairq.Task) -> None:
+    """Note that the chain has ended."""
+    _note(f"chain-3:{task.payload}", task)

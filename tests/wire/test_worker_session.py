@@ -9,7 +9,7 @@ import pytest
 
 from fairq.errors import BadFrame
 from fairq.model.checks import MAX_ERROR_CHARS
-from fairq.model.tasks import Settlement
+from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.wire.messages import HeldLease, Report
 from fairq.wire.strict_json import MAX_COST, check_cost
 from fairq.wire.worker_session import WorkerSession
@@ -494,6 +494,74 @@ def test_results_that_would_take_long_to_read_go_in_several_frames_and_one_too_l
                 told += [(each["action"], each["id"]) for each in frame["settlements"]]
                 end.reply(frame, outcomes=["ok"] * len(frame["settlements"]))
     assert sorted(told) == sorted([("reject", "bad"), *(("ack", name) for name in names)])
+
+
+LINK = Link("next", NewTask("link", b"[1]", delay_ms=5))
+
+
+def test_links_go_with_their_acknowledgement(end: WorkerEnd) -> None:
+    end.push("a")
+    end.session.settle("q", Settlement("ack", "a", 1, links=(LINK, Link("q", NewTask("b", b"2")))))
+    assert end.only()["settlements"] == [
+        {
+            "action": "ack",
+            "id": "a",
+            "lease": 1,
+            "links": [
+                {"queue": "next", "id": "link", "payload": [1], "delay_ms": 5},
+                {"queue": "q", "id": "b", "payload": 2},
+            ],
+        }
+    ]
+
+
+def test_links_that_find_a_full_store_are_sent_again(end: WorkerEnd) -> None:
+    end.push("a")
+    end.session.settle("q", Settlement("ack", "a", 1, links=(LINK,)))
+    first = end.only()
+    end.refuse(first, "store_full")
+    assert end.session.fatal is None
+    assert end.sent() == []
+    end.now += 1
+    again = end.only()
+    assert again["settlements"] == first["settlements"]
+    end.stored(again)
+    assert end.session.holding == 0
+
+
+def test_links_that_the_server_refuses_make_their_task_dead_with_the_reason(end: WorkerEnd) -> None:
+    end.push("a", "b")
+    end.session.settle("q", Settlement("ack", "a", 1, links=(LINK,)))
+    end.session.settle("q", Settlement("ack", "b", 1))
+    end.refuse(end.only(), "bad_request")
+    told: dict[str, dict[str, Any]] = {}
+    for _ in range(3):
+        for frame in end.sent():
+            (settlement,) = frame["settlements"]
+            told[settlement["id"]] = settlement
+            if "links" in settlement:
+                end.refuse(frame, "bad_request")
+            else:
+                end.stored(frame)
+    assert told["a"]["action"] == "reject"
+    assert told["a"]["error"].startswith("the server refused its links: ")
+    assert told["b"]["action"] == "ack"
+    assert end.session.holding == 0
+
+
+def test_long_links_go_in_several_frames(end: WorkerEnd) -> None:
+    end.push(*"abcde")
+    for id in "abcde":
+        links = tuple(Link("next", NewTask(f"{id}-{n}", b'"' + b"x" * 60_000 + b'"')) for n in range(16))
+        end.session.settle("q", Settlement("ack", id, 1, links=links))
+    count = 0
+    for _ in range(5):
+        for message in end.session.outgoing(end.now):
+            assert len(message) <= end.session.max_message_bytes
+            frame = json.loads(str(message))
+            count += len(frame["settlements"])
+            end.stored(frame)
+    assert count == 5
 
 
 def test_renewals_and_reports_keep_to_the_servers_limits() -> None:

@@ -22,6 +22,7 @@ from fairq.errors import FairqError
 from fairq.model.queues import AHEAD_MS, Tick
 from fairq.scopes import run_all
 from fairq.server.timers.calendar_jobs import change_opening_hours, fire_schedules
+from fairq.server.timers.outbox import deliver_links
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
@@ -132,7 +133,11 @@ class Ticker:
             log.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
         if done.ready:
             self.has_ready(queue)
-        left = ((done.opening_changes, change_opening_hours), (done.fires, fire_schedules))
+        left = (
+            (done.opening_changes, change_opening_hours),
+            (done.fires, fire_schedules),
+            (done.links, self._deliver_links),
+        )
         if does := [await self._do(job, queue) for count, job in left if count]:
             # What cannot be done now (a schedule, on a full store) stays due, and nothing else waits for it.
             return 0.0 if any(does) or done.promoted or done.expired or done.reaped else FLOOR_S
@@ -141,6 +146,9 @@ class Ticker:
         if done.next_due_ms < 0:
             return floor
         return min(floor, max(0.0, (done.next_due_ms - done.now_ms) / 1000))
+
+    async def _deliver_links(self, store: Store, queue: str) -> bool:
+        return await deliver_links(store, queue, self.tick_within)
 
     def _watch_clock(self, done: Tick) -> None:
         """Warn, once each time, when the store's clock is so far ahead of ours that nothing expires by it."""

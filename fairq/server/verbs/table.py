@@ -30,6 +30,7 @@ from fairq.server.verbs.admin import (
 from fairq.server.verbs.batches import batch, batches, cancel_batch, close_batch, open_batch
 from fairq.server.verbs.dead_letters import dead, dead_letter, purge, replay
 from fairq.server.verbs.explain import tenant_report, why
+from fairq.server.verbs.handlers import enqueue_from
 from fairq.server.verbs.limits import limits, set_limits, set_opening_hours
 from fairq.server.verbs.purges import cancel_all
 from fairq.server.verbs.request_scope import Body
@@ -59,6 +60,7 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.Attach: attach,
     wire.Credit: credit,
     wire.Settle: settle,
+    wire.EnqueueFrom: enqueue_from,
     wire.Extend: extend,
     wire.Progress: progress,
     wire.Idle: idle,

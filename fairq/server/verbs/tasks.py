@@ -42,7 +42,7 @@ async def enqueue(app: App, connection: Connection, request: wire.Enqueue) -> Bo
         body = await enqueue_for_tenants(app, queue, tasks, connection.load.is_busy)
     else:
         outcomes = await app.store.enqueue(queue, connection.identity.tenant, tasks, notify=covered(app, queue, tasks))
-        body = {"outcomes": [_bare_outcome(outcome) for outcome in outcomes]}
+        body = {"outcomes": [bare_outcome(outcome) for outcome in outcomes]}
     for task in request.tasks:
         if task.delay_ms or task.start_at_ms:
             app.ticker.tick_within(queue, task.delay_ms)
@@ -57,7 +57,7 @@ def _named(connection: Connection, default: str, task: NewTask) -> NewTask:
     return task._replace(id=id, batch=full_id(owner, task.batch)) if task.batch else NewTask(id, *task[1:])
 
 
-def _bare_outcome(outcome: str) -> str:
+def bare_outcome(outcome: str) -> str:
     """Return the outcome with the id behind `duplicate` as the tenant's bare id."""
     word, _, first = outcome.partition(" ")
     return f"{word} {bare_id(first)}" if first else word

@@ -7,9 +7,9 @@ from functools import partial
 
 import trio
 
-from fairq.errors import BadRequest, Draining
-from fairq.model.checks import MAX_TIME_MS, check_full_id, check_int, check_weight
-from fairq.model.tasks import MAX_LEASE, Outcome, Settlement, check_fraction, check_progress_text
+from fairq.errors import BadRequest, Draining, Forbidden
+from fairq.model.checks import MAX_TIME_MS, check_full_id, check_int, check_weight, full_id, owner_of
+from fairq.model.tasks import MAX_LEASE, Link, Outcome, Settlement, check_fraction, check_progress_text
 from fairq.scopes import run_all
 from fairq.server.app import App, Brought
 from fairq.server.dispatch.slots import Slots
@@ -137,8 +137,30 @@ async def _settle_own(
 
 
 async def settle(app: App, connection: Connection, request: wire.Settle) -> Body:
-    """End leases."""
-    return await _settle(app, connection, request.queue, request.settlements)
+    """End leases; what they link to is enqueued with them."""
+    queue, settlements = request.queue, request.settlements
+    linked = [link for each in settlements for link in each.links]
+    if not linked:
+        return await _settle(app, connection, queue, settlements)
+    for link in linked:
+        _check_target(connection, link.queue)
+    settlements = [each._replace(links=_named(each)) if each.links else each for each in settlements]
+    body = await _settle(app, connection, queue, settlements)
+    app.ticker.tick_within(queue, 0)  # it delivers them
+    return body
+
+
+def _check_target(connection: Connection, queue: str) -> None:
+    try:
+        connection.identity.check_queue(queue, "links")
+    except Forbidden as error:  # it is fatal to no worker
+        raise BadRequest(error.message, field="links") from None
+
+
+def _named(settlement: Settlement) -> tuple[Link, ...]:
+    """Return an acknowledgement's links with the full ids of their tasks."""
+    owner = owner_of(settlement.id)
+    return tuple(Link(queue, task._replace(id=full_id(owner, task.id))) for queue, task in settlement.links)
 
 
 async def extend(app: App, connection: Connection, request: wire.Extend) -> Body:

@@ -1,0 +1,79 @@
+"""What a handler enqueues: at once, or with the acknowledgement of its task."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from typing import Any
+
+from attrs import define, field
+
+from fairq.client.options import TaskOptions, check_in_time, pack_options
+from fairq.client.verbs import encode_payload, hash_payload
+from fairq.errors import BadRequest
+from fairq.model.checks import MAX_PAYLOAD_BYTES, check_name, check_task_id
+from fairq.model.tasks import MAX_LINKS_BYTES, Link, NewTask, check_links
+from fairq.wire.messages import PushedTask
+
+Enqueue = Callable[[str, PushedTask, str, NewTask], Awaitable[str]]  # the task's queue, it, the new one's queue, that
+
+
+async def _nowhere(*_: Any) -> str:
+    raise BadRequest("only a worker gives tasks that can enqueue", field="task")
+
+
+@define(eq=False)
+class Links:
+    """What one attempt of a task has enqueued so far.
+
+    `origin` names the task, and is the same in each attempt; `enqueue(target, task)` stores a task at once.
+    """
+
+    origin: str = ""
+    enqueue: Callable[[str, NewTask], Awaitable[str]] = _nowhere
+    found: list[Link] = field(factory=list, init=False)
+    is_over: bool = field(default=False, init=False)
+    _calls: Counter[str] = field(factory=Counter, init=False)  # by target
+
+    def _next_id(self, target: str) -> str:
+        """Make the same id for the same call of each attempt: the nth with this target."""
+        self._calls[target] += 1
+        call = f"{self.origin}\n{target}\n{self._calls[target]}"
+        return f"from-{sha256(call.encode()).hexdigest()[:32]}"
+
+    def _make(self, target: str, payload: Any, id: str | None, max_bytes: int, options: TaskOptions) -> NewTask:
+        check_name(target, "queue")
+        id = self._next_id(target) if id is None else check_task_id(id)
+        task = NewTask(id, encode_payload(payload, max_bytes=max_bytes), *(pack_options(options) if options else ()))
+        return task._replace(dedupe_key=hash_payload(task.payload)) if options.get("dedupe_payload") else task
+
+    async def send(self, target: str, payload: Any, id: str | None, options: TaskOptions) -> str:
+        """Store a task; returns its id, or that of the one which is there."""
+        task = self._make(target, payload, id, MAX_PAYLOAD_BYTES, options)
+        outcome = await self.enqueue(target, task)
+        check_in_time([outcome])
+        return outcome.partition(" ")[2] or task.id
+
+    def add(self, target: str, payload: Any, id: str | None, options: TaskOptions) -> str:
+        """Keep a task until the acknowledgement; returns its id."""
+        if self.is_over:
+            raise BadRequest("the handler has ended: nothing leaves with its task any more", field="task")
+        task = self._make(target, payload, id, MAX_LINKS_BYTES, options)
+        check_links([*self.found, Link(target, task)])
+        self.found.append(Link(target, task))
+        return task.id
+
+    def close(self) -> tuple[Link, ...]:
+        """Return what leaves with the acknowledgement; no more is taken."""
+        self.is_over = True
+        return tuple(self.found)
+
+
+def links_of(enqueue: Enqueue, queue: str, pushed: PushedTask) -> Links:
+    """Begin an attempt of a task. An id that is used again is another task, so its links are others too."""
+
+    async def send(target: str, task: NewTask) -> str:
+        return await enqueue(queue, pushed, target, task)
+
+    return Links(f"{queue}\n{pushed.id}\n{pushed.enqueued_at_ms}", send)

@@ -1,0 +1,142 @@
+-- Links: tasks that an acknowledgement enqueues, in the same call, for the tenant of the task that it ends.
+--
+-- A link to the same queue becomes a task at once, if it can. All others, to other queues and those that the queue
+-- cannot take now, become records of the *outbox*: the hash `outbox`, and in `outbox_due` when servers shall deliver
+-- each (41_outbox.lua). A record's name is made from the link's queue and id, so the same link is there once.
+--
+-- What cannot be delivered becomes a dead letter of this queue, under the record's name and with the reason
+-- `undelivered`. Its payload moves to the letter; what is left of the record is the link's address, by which the letter
+-- can be replayed: it is a record of the outbox again, and due at once.
+--
+-- `queue.links` and `details.links` count records that are due some time, not addresses.
+
+local links = {}  -- what other sections call
+do
+
+local LINKS_PER_ACK = 16
+local LINKS_PER_TENANT = 10000  -- records of one tenant; what comes then is undelivered at once
+local GIVE_UP_MS = 86400000     -- after which a link that could not be delivered so far is undelivered
+
+-- Whether a task of these options asks for what no link may.
+local function check_asked(terms)
+  if terms.asked.batch ~= '' then refuse('bad_request', 'batch') end
+  return terms
+end
+
+-- Reads the links of an acknowledgement, and checks all of them: before the first write.
+function links.read(call, packed)
+  local found, position = {}, 1
+  while position <= #packed do
+    if #found == LINKS_PER_ACK then refuse('too_large', 'links') end
+    local done, link, after = pcall(LINK.unpack, packed, position)
+    if not done or #packed < after + link.size - 1 then refuse('bad_request', 'links') end
+    check_id(link.id, ID_BYTES)
+    link.terms = check_asked(arrivals.read_options(call, link.options))
+    link.payload, position = packed:sub(after, after + link.size - 1), after + link.size
+    found[#found + 1] = link
+  end
+  if #found == 0 then refuse('bad_request', 'links') end
+  return found
+end
+
+-- The options with times that count from now as moments: a link may be delivered later.
+local function with_moments(link)
+  if link.options == '' then return '' end
+  local o, terms = OPTIONS.unpack(link.options), link.terms
+  o.delay, o.expires_in, o.expires_after_start = 0, 0, 0
+  o.start_at, o.expires_at = terms.start_at, terms.expires_at
+  return OPTIONS.pack(o)
+end
+
+local function count(call, t, more)
+  local d = accounts.details_of(call, t)
+  d.links, call.queue.links = d.links + more, call.queue.links + more
+end
+
+-- What a record, or an address, counts among its tenant's bytes.
+function links.bytes_of(record)
+  return KEPT_BYTES + #record.payload
+end
+
+function links.find(call, name)
+  local packed = redis.call('HGET', key(call, 'outbox'), name)
+  return packed and OUTBOX.unpack(packed) or nil
+end
+
+-- Keeps a record, which is due at that time.
+function links.put(call, name, record, due_at)
+  redis.call('HSET', key(call, 'outbox'), name, OUTBOX.pack(record))
+  redis.call('ZADD', key(call, 'outbox_due'), due_at, name)
+end
+
+-- Makes a dead letter of a record that will not be delivered.
+function links.bury(call, t, name, record, error)
+  local terms, payload = arrivals.plain_terms(call), record.payload
+  local packed, is_large = records.make(call, t.name, payload, terms)
+  redis.call('HSET', key(call, 'tasks'), name, packed)
+  if is_large then redis.call('HSET', key(call, 'payloads'), name, payload) end
+  record.payload = ''
+  redis.call('HSET', key(call, 'outbox'), name, OUTBOX.pack(record))
+  redis.call('ZREM', key(call, 'outbox_due'), name)
+  count(call, t, -1)
+  places.put_dead(call, t, name, UNDELIVERED, {attempt = record.attempts, lease = 0, error = error:sub(1, ERROR_BYTES)})
+end
+
+-- Forgets a record that was delivered.
+function links.drop(call, t, name, record)
+  redis.call('HDEL', key(call, 'outbox'), name)
+  redis.call('ZREM', key(call, 'outbox_due'), name)
+  accounts.add_bytes(call, t, -links.bytes_of(record))
+  count(call, t, -1)
+end
+
+-- Whether it is time to give a record up, which was written then.
+function links.is_over(call, record)
+  return record.written_at + GIVE_UP_MS <= call.now
+end
+
+local function send(call, t, origin, link)
+  local name = t.name .. '/link-' .. redis.sha1hex(link.queue .. '\n' .. link.id)
+  if redis.call('HEXISTS', key(call, 'outbox'), name) == 1 then return end
+  local record = {attempts = 0, written_at = call.now, origin = origin, tenant = t.name, queue = link.queue,
+    id = link.id, options = with_moments(link), payload = link.payload}
+  links.put(call, name, record, call.now)
+  accounts.add_bytes(call, t, links.bytes_of(record))
+  count(call, t, 1)
+  if accounts.details_of(call, t).links > LINKS_PER_TENANT then
+    links.bury(call, t, name, record, 'too many links of the tenant wait to be delivered')
+  end
+end
+
+-- Stores a link to this queue; returns false if that cannot be done now, or not here.
+local function admit(call, t, link)
+  if link.queue ~= '' or call.queue.fan_outs > 0 or link.terms.replaces then return false end
+  if redis.call('HEXISTS', key(call, 'tasks'), link.id) == 1 then return true end
+  local new = arrivals.new(t.name)
+  local outcome = arrivals.admit(call, new, link.id, link.payload, link.terms)
+  if outcome ~= 'ok' then return outcome ~= 'expired' end
+  if arrivals.exceeded(call, new) then return false end
+  arrivals.store(call, new)
+  return true
+end
+
+-- Takes over what the acknowledgement of the task `origin` links to.
+function links.take_over(call, t, origin, found)
+  for _, link in ipairs(found) do
+    if not admit(call, t, link) then send(call, t, origin, link) end
+  end
+end
+
+-- Puts a dead letter of a link back into the outbox.
+function links.revive(call, name, death, record)
+  local t, header, bytes = places.take_out_dead(call, name, death), records.read(record)
+  local link, whole = links.find(call, name), records.whole(call, name, record)
+  local _, position = HEADER.unpack(whole)
+  records.drop(call, name, header)
+  if not link then return accounts.add_bytes(call, t, -bytes) end
+  link.payload, link.attempts, link.written_at = whole:sub(position), 0, call.now
+  links.put(call, name, link, call.now)
+  count(call, t, 1)
+end
+
+end

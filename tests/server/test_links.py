@@ -1,0 +1,277 @@
+"""Links and handlers' tasks at the server: walls, refusals of the target, and servers that die in between."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+
+from fairq.errors import Unavailable
+from fairq.model.tasks import Settlement
+from fairq.server.run import Served
+from fairq.store import keys, library
+from fairq.store.store import Store
+from fairq.tokens import hash_token, make_token
+from fairq.wire.messages import Role
+from tests.store.waiting import wait_until
+
+from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant
+
+LINK = {"queue": "next", "id": "link", "payload": [1]}
+
+
+async def leased(worker: Raw, ada: Raw, id: str = "a") -> dict[str, Any]:
+    """Enqueue a task, and have it pushed to an attached worker."""
+    await ada.enqueue("q", [id])
+    (task,) = await worker.pushed()
+    return task
+
+
+def lease_of(task: dict[str, Any]) -> dict[str, Any]:
+    """Name the lease of a pushed task."""
+    return {"queue": "q", "id": task["full_id"], "lease": task["lease"]}
+
+
+async def derive(worker: Raw, lease: dict[str, Any], **task: Any) -> list[str]:
+    """Enqueue a task from a leased one."""
+    new = {"id": "derived", "payload": 1, **task}
+    outcomes: list[str] = (await worker.ask("enqueue_from", lease=lease, queue="next", tasks=[new]))["outcomes"]
+    return outcomes
+
+
+async def wall(worker: Raw, lease: dict[str, Any]) -> None:
+    """Check that nothing is enqueued from a lease."""
+    with pytest.raises(Refused) as caught:
+        await derive(worker, lease)
+    assert (caught.value.code, caught.value.field) == ("forbidden", "lease")
+
+
+async def test_a_worker_enqueues_for_leases_that_its_connection_holds_only(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as mine, raw(served, WORKER) as other, raw(served, tenant("ada")) as ada:
+            await mine.attach("q", credit=2, name="mine")
+            task = await leased(mine, ada)
+            await other.attach("q", credit=0, name="other")
+            lease = lease_of(task)
+            await wall(other, lease)
+            await wall(mine, lease | {"lease": task["lease"] + 1})
+            await wall(mine, lease | {"id": "bob/a"})
+            await wall(mine, lease | {"queue": "next"})
+            assert await derive(mine, lease) == ["ok"]
+            assert await derive(mine, lease) == ["duplicate"]
+            assert (await served.app.store.tasks("next", ["ada/derived"]))[0].tenant == "ada"
+            await served.app.store.settle("q", [Settlement("reap", task["full_id"], task["lease"])])  # behind its back
+            await wall(mine, lease)
+            (again,) = await mine.pushed()
+            await wall(mine, lease)
+            assert await derive(mine, lease_of(again)) == ["duplicate"]
+            assert await mine.settle("q", "ack", again) == ["ok"]
+            await wall(mine, lease_of(again))
+            assert (await served.app.store.queue("next")).enqueued == 1
+
+
+async def test_a_retry_that_comes_long_after_the_task_it_made_has_ended_makes_no_second(served: Served) -> None:
+    """The target has forgotten the id by then; the task that is tried again has not."""
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=2)
+            task = await leased(worker, ada)
+            assert await derive(worker, lease_of(task)) == ["ok"]
+            store = served.app.store
+            (made,) = (await store.claim("next", "w", 1)).leases
+            await store.settle("next", [Settlement("ack", made.id, made.lease)])
+            await store.connection.call("HDEL", "fq:{next/0}:tasks", made.id)  # as when its mark has gone
+            await worker.settle("q", "nack", task, delay_ms=0)
+            (again,) = await worker.pushed()
+            assert await derive(worker, lease_of(again)) == ["duplicate"]
+            assert (await store.queue("next")).enqueued == 1
+
+
+async def test_a_worker_of_some_queues_enqueues_and_links_to_those_only(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:
+            id, text = make_token(Role.WORKER)
+            await operator.ask("create_token", id=id, role="worker", hash=hash_token(text), queues=["q"])
+            async with raw(served, text) as worker:
+                await worker.attach("q", credit=1)
+                task = await leased(worker, ada)
+                with pytest.raises(Refused) as caught:
+                    await derive(worker, lease_of(task))
+                assert (caught.value.code, caught.value.field) == ("forbidden", "queue")
+                with pytest.raises(Refused) as caught:
+                    await worker.settle("q", "ack", task, links=[LINK])
+                assert (caught.value.code, caught.value.field) == ("bad_request", "links")
+                assert await worker.settle("q", "ack", task, links=[{**LINK, "queue": "q"}]) == ["ok"]
+
+
+async def wait_delivered(store: Store, queue: str = "q") -> None:
+    """Wait until no links of a queue are under way."""
+
+    async def is_empty() -> bool:
+        return not await store.connection.call("EXISTS", f"fq:{{{queue}/0}}:outbox")
+
+    await wait_until(is_empty)
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_links_arrive_at_once_and_wake_a_worker_of_their_queue(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as worker, raw(served, WORKER) as after, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=1, name="one")
+            await after.attach("next", credit=5, name="two")
+            links = [LINK, {**LINK, "id": "late", "delay_ms": 50}, {**LINK, "id": "large", "payload": "x" * 60_000}]
+            task = await leased(worker, ada)
+            assert await worker.settle("q", "ack", task, links=links) == ["ok"]
+            assert {task["full_id"] for task in await after.pushed(3)} == {"ada/link", "ada/late", "ada/large"}
+            assert await worker.settle("q", "ack", task, links=links) == ["gone"]
+            await wait_delivered(served.app.store)
+
+
+DIES_AT = ("take_links", "enqueue", "close_links")
+
+
+@pytest.mark.usefixtures("quick_floor")
+@pytest.mark.parametrize("point", DIES_AT)
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+async def test_a_server_that_dies_on_the_way_loses_and_doubles_no_link(
+    server_store: str, monkeypatch: pytest.MonkeyPatch, point: str, is_done: bool
+) -> None:
+    """The call at which it dies may have been carried out, or not."""
+    monkeypatch.setattr("fairq.server.timers.ticker._DISCOVER_S", 0.1)
+    monkeypatch.setattr("fairq.server.timers.outbox.HOLD_MS", 200)
+    dead = trio.Event()
+    with trio.fail_after(30):
+        async with running(server_store) as doomed:
+            real: Callable[..., Awaitable[Any]] = getattr(Store, point)
+
+            async def die(store: Store, *args: Any, **options: Any) -> Any:
+                if store is not doomed.app.store or (point == "enqueue" and args[0] != "next"):
+                    return await real(store, *args, **options)
+                if is_done and not dead.is_set():
+                    await real(store, *args, **options)
+                dead.set()
+                raise Unavailable("dead")
+
+            monkeypatch.setattr(Store, point, die)
+            if point == "enqueue":
+                monkeypatch.setattr(Store, "close_links", dying_with(dead, doomed, Store.close_links))
+            async with raw(doomed, WORKER) as worker, raw(doomed, tenant("ada")) as ada:
+                await worker.attach("q", credit=1)
+                task = await leased(worker, ada)
+                await worker.settle("q", "ack", task, links=[LINK, {**LINK, "id": "second", "queue": "other"}])
+                await dead.wait()
+        async with running(server_store) as served:
+            await wait_delivered(served.app.store)
+            assert (await served.app.store.queue("q")).dead == 0
+            for queue, id in (("next", "ada/link"), ("other", "ada/second")):
+                assert (await served.app.store.queue(queue)).enqueued == 1
+                assert [lease.id for lease in (await served.app.store.claim(queue, "w", 5)).leases] == [id]
+
+
+def dying_with(dead: trio.Event, doomed: Served, real: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Make a call that a dead server does not get through any more."""
+
+    async def call(store: Store, *args: Any, **options: Any) -> Any:
+        if store is doomed.app.store and dead.is_set():
+            raise Unavailable("dead")
+        return await real(store, *args, **options)
+
+    return call
+
+
+@pytest.mark.usefixtures("quick_floor")
+async def test_two_servers_deliver_each_link_once(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairq.server.timers.ticker._DISCOVER_S", 0.1)
+    monkeypatch.setattr("fairq.server.timers.outbox.HOLD_MS", 1)  # both take all of them, again and again
+    with trio.fail_after(30):
+        async with (
+            running(server_store) as one,
+            running(server_store) as two,
+            raw(one, WORKER) as worker,
+            raw(two, tenant("ada")) as ada,
+        ):
+            await worker.attach("q", credit=30)
+            await ada.enqueue("q", [f"t-{n}" for n in range(30)])
+            tasks = await worker.pushed(30)
+            for task in tasks:
+                links = [{**LINK, "id": f"{task['id']}-{n}"} for n in range(5)]
+                assert await worker.settle("q", "ack", task, links=links) == ["ok"]
+            await wait_delivered(one.app.store)
+            assert (await one.app.store.queue("next")).enqueued == 150
+
+
+@pytest.mark.usefixtures("quick_floor")
+async def test_what_the_target_never_takes_is_a_dead_letter_that_can_be_replayed(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=1)
+            task = await leased(worker, ada)
+            await worker.settle("q", "ack", task, links=[{**LINK, "expires_at_ms": 5}])
+
+            async def dead() -> list[dict[str, Any]]:
+                rows: list[dict[str, Any]] = (await ada.ask("dead", queue="q"))["dead"]
+                return rows
+
+            while not (rows := await dead()):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            (row,) = rows
+            assert (row["reason"], row["payload"]) == ("undelivered", [1])
+            assert row["error"] == "queue next: it would expire before it may start"
+            assert (await ada.ask("tasks", queue="q", ids=[row["id"]]))["tasks"][0]["state"] == "dead"
+            assert (await ada.ask("dead", queue="q", reason="undelivered"))["dead"] == rows
+            assert (await ada.ask("replay", queue="q", ids=[row["id"]]))["outcomes"] == ["ok"]
+            while not await dead():  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            assert (await ada.ask("purge", queue="q", ids=[row["id"]]))["outcomes"] == ["ok"]
+            await wait_delivered(served.app.store)
+
+
+@pytest.mark.usefixtures("quick_floor")
+async def test_a_link_to_a_queue_that_is_being_deleted_arrives_when_it_is_made_anew(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairq.server.timers.outbox._BACKOFF_MS", 50)
+    with trio.fail_after(30):
+        store = served.app.store
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+            await ada.enqueue("next", ["old"])
+            await store.connection.call(*_fcall("block_queue", "next", 1, 1))
+            await worker.attach("q", credit=1)
+            await worker.settle("q", "ack", await leased(worker, ada), links=[LINK])
+
+            async def is_tried() -> bool:
+                flat = await store.connection.call("HVALS", "fq:{q/0}:outbox")
+                return bool(flat) and flat[0][:1] != b"\0"  # its attempts
+
+            await wait_until(is_tried)
+            await operator.ask("delete_queue", queue="next", purge=True)
+            await wait_delivered(store)
+            assert [lease.id for lease in (await store.claim("next", "w", 5)).leases] == ["ada/link"]
+
+
+def _fcall(verb: str, queue: str, *args: Any) -> tuple[Any, ...]:
+    return "FCALL", library.function_name(verb), 1, keys.queue_prefix(queue), "", "", *args
+
+
+@pytest.mark.usefixtures("quick_floor")
+async def test_those_that_fit_are_delivered_though_others_do_not(served: Served) -> None:
+    with trio.fail_after(30):
+        store = served.app.store
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, OPERATOR) as operator:
+            await operator.ask("set_limits", queue="next", tenant="ada", limits={"queued": 2})
+            await worker.attach("q", credit=1)
+            links = [{**LINK, "id": f"l-{n}"} for n in range(5)]
+            await worker.settle("q", "ack", await leased(worker, ada), links=links)
+
+            async def has_some() -> bool:
+                return (await store.queue("next")).ready == 2
+
+            await wait_until(has_some)
+            with pytest.raises(Refused) as caught:
+                await operator.ask("delete_queue", queue="q")
+            assert (caught.value.code, "3 links" in str(caught.value)) == ("not_empty", True)
+            await operator.ask("set_limits", queue="next", tenant="ada", limits={"queued": None})
+            await wait_delivered(store)
+            assert (await store.queue("next")).enqueued == 5

@@ -1,0 +1,113 @@
+"""What handlers enqueue, in memory: the same calls and the same rules as at the service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import trio
+
+import fairq
+import fairq.testing
+from fairq.errors import BadRequest, Forbidden
+
+
+async def test_a_chain_runs_to_its_end_in_drain() -> None:
+    app, seen = fairq.Worker(), list[tuple[str, str, object]]()
+
+    @app.task("first")
+    async def first(task: fairq.Task) -> None:
+        seen.append(("first", task.tenant, task.payload))
+        await task.enqueue("second", "now")
+        task.then("second", "then")
+        task.then("first" if task.payload < 1 else "second", task.payload + 1, delay=3600)
+
+    @app.task("second")
+    async def second(task: fairq.Task) -> None:
+        seen.append(("second", task.tenant, task.payload))
+
+    with trio.fail_after(30):
+        async with fairq.testing.run(app, tenant="ada") as service:
+            await service.enqueue("first", 0)
+            await service.drain()
+    assert {tenant for _, tenant, _ in seen} == {"ada"}
+    told = sorted((queue, str(payload)) for queue, _, payload in seen)
+    second_runs = [("second", "2"), *[("second", "now")] * 2, *[("second", "then")] * 2]
+    assert told == [("first", "0"), ("first", "1"), *second_runs]
+
+
+async def test_attempts_enqueue_once_and_link_when_they_succeed() -> None:
+    app, seen, ids = fairq.Worker(), list[object](), set[str]()
+
+    @app.task("work")
+    def work(task: fairq.Task) -> None:
+        trio.from_thread.run(task.enqueue, "next", "once")
+        ids.add(task.then("next", task.attempt))
+        if task.attempt < 4:
+            raise fairq.Retry(delay=3600)  # the id is forgotten at its queue, not with the task
+
+    @app.task("next")
+    async def follow(task: fairq.Task) -> None:
+        seen.append(task.payload)
+
+    with trio.fail_after(30):
+        async with fairq.testing.run(app) as service:
+            task = await service.enqueue("work", {})
+            await service.drain()
+            assert (task.outcome, task.attempts) == ("done", 4)
+    assert seen == ["once", 4]
+    assert len(ids) == 1
+
+
+async def test_what_is_refused_says_why() -> None:
+    app, errors, tasks = fairq.Worker(), list[fairq.FairqError](), list[fairq.Task]()
+
+    @app.task("work")
+    async def work(task: fairq.Task) -> None:
+        tasks.append(task)
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: task.then("next", 1, batch="b"),
+            lambda: task.then("No", 1),
+        )
+        for call in calls:
+            with pytest.raises(BadRequest) as caught:
+                call()
+            errors.append(caught.value)
+        with pytest.raises(BadRequest) as caught:
+            await task.enqueue("next", 1, delay=5, expires_in=3)
+        errors.append(caught.value)
+
+    with trio.fail_after(30):
+        async with fairq.testing.run(app) as service:
+            await service.enqueue("work", {})
+            await service.drain()
+            assert [error.field for error in errors] == ["batch", "queue", "expires_in"]
+            with pytest.raises(Forbidden):
+                await tasks[0].enqueue("next", 1)
+            with pytest.raises(BadRequest, match="the handler has ended"):
+                tasks[0].then("next", 1)
+
+
+async def test_a_link_that_comes_too_late_is_a_dead_letter() -> None:
+    app = fairq.Worker()
+
+    @app.task("work")
+    async def work(task: fairq.Task) -> None:
+        task.then("next", 1, expires_at=1.0)
+
+    with trio.fail_after(30):
+        async with fairq.testing.run(app) as service:
+            task = await service.enqueue("work", {})
+            await service.drain()
+            letters = [record for record in service._memory.queue("work") if record.reason]
+    assert task.outcome == "done"
+    assert [(record.reason, record.state, record.error) for record in letters] == [
+        ("undelivered", "dead", "queue next: it would expire before it may start")
+    ]
+
+
+def test_a_task_made_by_hand_keeps_its_links_and_enqueues_nothing() -> None:
+    task = fairq.Task("a", "q", "ada", 1, 5, None, 0)
+    assert task.then("next", 1) != task.then("next", 1)
+    with pytest.raises(BadRequest):
+        trio.run(task.enqueue, "next", 1)
