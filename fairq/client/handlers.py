@@ -9,16 +9,18 @@ from asyncio import CancelledError
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from inspect import iscoroutinefunction
 from traceback import format_exception
-from typing import Any
+from typing import Any, Generic
 
 import anyio
 import structlog
 from attrs import field, frozen
+from typing_extensions import TypeVar
 
+from fairq.client.kinds import Handler, NoHandler
 from fairq.client.runtime import is_cancelled
 from fairq.client.threads import Threads
+from fairq.client.typed import Misfit
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, TooLarge
 from fairq.model.checks import MAX_ERROR_CHARS, MAX_SPAN_MS, bare_id
@@ -27,6 +29,8 @@ from fairq.wire.beside import Unreadable
 from fairq.wire.messages import PushedTask
 
 log = structlog.get_logger("fairq.worker")
+
+P = TypeVar("P", default=Any)
 
 
 def _checked_delay(delay: float) -> float:
@@ -60,10 +64,12 @@ def _moment(ms: int | None) -> datetime | None:
 
 
 @frozen
-class Task:
+class Task(Generic[P]):
     """What a handler gets. `payload` is the decoded JSON value; `attempt` counts up from 1 with every lease.
 
-    A failure of attempt `max_attempts` is final; 0: of none.
+    A failure of attempt `max_attempts` is final; 0: of none. Where a handler is annotated `Task[Welcome]`, the payload
+    is made a `Welcome`: an attrs class, dataclass or TypedDict. The task of a payload that does not fit is rejected;
+    keys that the class does not have are ignored.
     """
 
     id: str
@@ -71,7 +77,7 @@ class Task:
     tenant: str
     attempt: int
     max_attempts: int
-    payload: Any
+    payload: P
     enqueued_at_ms: int
     start_at_ms: int | None = None
     expires_at_ms: int | None = None
@@ -109,21 +115,8 @@ class Task:
         return _moment(self.expires_at_ms)
 
 
-Function = Callable[[Task], Any]
+Function = Callable[[Task[Any]], Any]
 Report = Callable[[str, PushedTask, float, str], None]
-
-
-@frozen
-class Handler:
-    """What does the tasks of a queue: `async def` runs in the event loop, `def` in a thread."""
-
-    function: Function
-    weight: float = 1.0
-    is_async: bool = field(init=False)
-
-    @is_async.default
-    def _is_async(self) -> bool:
-        return iscoroutinefunction(self.function)
 
 
 def settlement_of(task: PushedTask, error: BaseException | None, result: bytes = b"") -> Settlement:
@@ -136,7 +129,7 @@ def settlement_of(task: PushedTask, error: BaseException | None, result: bytes =
             return Settlement("nack", task.id, task.lease, delay_ms, str(error)[:MAX_ERROR_CHARS])
         case Postpone(delay=delay):
             return Settlement("postpone", task.id, task.lease, round(delay * 1000), str(error)[:MAX_ERROR_CHARS])
-        case Reject():
+        case Reject() | Misfit():
             return Settlement("reject", task.id, task.lease, None, str(error)[:MAX_ERROR_CHARS])
         case _:
             return Settlement("nack", task.id, task.lease, None, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
@@ -191,14 +184,14 @@ async def perform(
     try:
         if isinstance(pushed.payload, Unreadable):
             raise Reject(f"the payload is not JSON: {pushed.payload.error}")
-        if handler.is_async:
-            value = await handler.function(task)
-        else:
-            value = await threads.run(handler.function, task)
+        value = await handler.run(task, threads)
         if task.wants_result:
             result = encode_result(task, value)
     except (Retry, Postpone, Reject) as verdict:
         error = verdict
+    except (Misfit, NoHandler) as misfit:
+        error = misfit
+        log.warning("task refused", task=task.id, queue=queue, attempt=task.attempt, error=str(misfit))
     except CancelledError as failure:
         if is_cancelled():
             raise

@@ -13,6 +13,7 @@ import ssl
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import anyio
 import structlog
@@ -20,18 +21,22 @@ from anyio.abc import TaskStatus
 from attrs import define, field
 
 from fairq.client.driver import Driver
-from fairq.client.handlers import Function, Handler, outcome_of, perform
+from fairq.client.handlers import Function, Task, outcome_of, perform
+from fairq.client.kinds import Handler, Kinds
 from fairq.client.runtime import Event, Lot, Runtime
 from fairq.client.threads import Threads
+from fairq.client.typed import payload_type_of
 from fairq.errors import BadRequest, Closed, FairqError
 from fairq.groups import ungrouped
 from fairq.model.checks import bare_id, check_int, check_name, check_weight
-from fairq.model.tasks import Settlement
+from fairq.model.tasks import Settlement, check_short_name
 from fairq.wire.calls import RETRYABLE
 from fairq.wire.messages import MAX_CREDIT, Dismiss, Idle, Push, PushedTask, Report
 from fairq.wire.worker_session import WorkerSession
 
 log = structlog.get_logger("fairq.worker")
+
+F = TypeVar("F", bound=Function)
 
 BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
 GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
@@ -46,7 +51,7 @@ def default_name() -> str:
 
 @define(eq=False)
 class Worker:
-    """An app of handlers, one per queue, that is attached to the service while `run` runs.
+    """An app of handlers, by queue and by the name of the task, that is attached to the service while `run` runs.
 
     `concurrency` tasks run at once; plain functions run in threads, and cannot be cancelled when their lease is lost:
     they keep their place until they return.
@@ -68,7 +73,7 @@ class Worker:
     queues: Mapping[str, float] | None = None
     log_tasks: bool = False
     counts: Counter[str] = field(factory=Counter, init=False)
-    handlers: dict[str, Handler] = field(factory=dict, init=False)
+    handlers: dict[str, Kinds] = field(factory=dict, init=False)
     _driver: Driver[WorkerSession] = field(init=False)
     _waiting: deque[tuple[str, PushedTask]] = field(factory=deque, init=False)
     _runtime: Runtime = field(init=False)
@@ -79,18 +84,21 @@ class Worker:
     _rest: Event | None = field(default=None, init=False)  # somebody waits until nothing is held
     _is_stopping: bool = field(default=False, init=False)
 
-    def task(self, queue: str, *, weight: float = 1.0) -> Callable[[Function], Function]:
-        """Register the handler of a queue; `async def` runs in the event loop, `def` in a thread.
+    def task(self, queue: str, *, name: str = "", weight: float | None = None) -> Callable[[F], F]:
+        """Register a handler of a queue; `async def` runs in the event loop, `def` in a thread.
 
-        While several queues have work, they share the worker's time in proportion to their weights.
+        With a `name` it is for the tasks that were enqueued under it (`enqueue(..., name="welcome")`); without, for all
+        others, whatever their name. A task with neither is a failed attempt: another worker may have its handler.
+
+        While several queues have work, they share the worker's time in proportion to their weights, 1 unless given.
         """
         check_name(queue, "queue")
-        check_weight(weight)
+        check_short_name(name, "name")
 
-        def register(function: Function) -> Function:
-            if queue in self.handlers:
-                raise BadRequest(f"queue {queue} has a handler already", field="queue")
-            self.handlers[queue] = Handler(function, weight)
+        def register(function: F) -> F:
+            kinds = self.handlers.get(queue) or Kinds(queue)
+            kinds.add(Handler(function, name, payload_type_of(function, Task)), weight)
+            self.handlers[queue] = kinds
             return function
 
         return register
@@ -169,7 +177,7 @@ class Worker:
     def _weights(self) -> dict[str, float]:
         """Return the weights of the queues that this worker works for."""
         if self.queues is None:
-            return {queue: handler.weight for queue, handler in self.handlers.items()}
+            return {queue: kinds.weight for queue, kinds in self.handlers.items()}
         for queue, weight in self.queues.items():
             if queue not in self.handlers:
                 raise BadRequest(f"the worker has no handler for queue {queue!r:.80}", field="queues")
@@ -280,7 +288,8 @@ class Worker:
         outcome, began = "lost", self._runtime.current_time()
         self._scopes[key] = scope
         try:
-            settlement, _ = await perform(self.handlers[queue], queue, pushed, self._threads, self._report)
+            handler = self.handlers[queue].find(pushed.name)
+            settlement, _ = await perform(handler, queue, pushed, self._threads, self._report)
             outcome = outcome_of(pushed, settlement)
         finally:
             del self._scopes[key]

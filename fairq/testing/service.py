@@ -135,7 +135,7 @@ class _Memory:
         return None
 
     async def _perform(self, name: str, pushed: PushedTask) -> None:
-        handler, queue = self.worker.handlers[name], self.queues[name]
+        handler, queue = self.worker.handlers[name].find(pushed.name), self.queues[name]
         settlement = Settlement("release", pushed.id, pushed.lease)  # of a handler that is cancelled
         try:
             settlement, error = await perform(handler, name, pushed, self.threads, self._report)
@@ -166,7 +166,7 @@ class _Memory:
                             f"{MAX_RUNS} handlers have run, and tasks still wait: an endless chain, or max_attempts=0?"
                         )
                     self._running += 1
-                    self._in_threads += not self.worker.handlers[found[0]].is_async
+                    self._in_threads += not self.worker.handlers[found[0]].find(found[1].name).is_async
                     nursery.start_soon(self._perform, *found)
                 due = min((self.queues[name].next_due() for name in self._turns if name in self.queues), default=_NEVER)
                 if self._running:
