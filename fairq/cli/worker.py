@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import signal
 import sys
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
 
-import trio
 from cyclopts import Parameter
 
 from fairq.cli.options import Token, Url
 from fairq.cli.output import configure_logging
+from fairq.cli.working import Loop, run_in, work_until_stopped
 from fairq.client.defaults import split_urls
 from fairq.errors import BadRequest, SettingsError
 from fairq.model.checks import check_weight
@@ -57,6 +57,7 @@ def worker(
     concurrency: Annotated[int | None, Parameter(name=["--concurrency", "-c"])] = None,
     queue: Annotated[list[str] | None, Parameter(negative=())] = None,
     name: str | None = None,
+    loop: Loop = "asyncio",
     grace: float = 30.0,
     burst: Annotated[bool, Parameter(negative=())] = False,
     reload: Annotated[bool, Parameter(negative=())] = False,
@@ -79,6 +80,8 @@ def worker(
     name
         Unique name that the worker keeps across restarts (default: a new name for each start).
         A start ends an older worker of this name, and its tasks are ready again at once.
+    loop
+        Event loop of async handlers: asyncio (uvloop if that is installed) or trio.
     grace
         Seconds that running tasks get to finish at a stop; a second signal ends the worker at once.
     burst
@@ -97,7 +100,7 @@ def worker(
         from fairq.cli.reload import Reloader
 
         command = [sys.executable, "-m", "fairq", *(word for word in sys.argv[1:] if word != "--reload")]
-        return trio.run(Reloader(command, Path.cwd()).run)
+        return run_in("trio", Reloader(command, Path.cwd()).run)
     found = load_app(app)
     if url:
         found.url = split_urls(url)
@@ -111,25 +114,9 @@ def worker(
         found.queues = dict(_split_weight(found, each) for each in queue)
     found.log_tasks = task_log and log_level in ("debug", "info")
     began = monotonic()
-    trio.run(work_until_stopped, found, grace, burst)
+    run_in(loop, partial(work_until_stopped, found, grace, burst))
     if burst:
         counts = ", ".join(f"{outcome} {count}" for outcome, count in sorted(found.counts.items())) or "nothing to do"
         print(f"{counts}, in {monotonic() - began:.1f} s")
     return 0
 
-
-async def work_until_stopped(app: Any, grace: float, burst: bool = False) -> None:
-    """Run a worker until a stop signal; it then finishes its tasks, for at most `grace` seconds."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_watch_signals, app, grace, nursery.cancel_scope)
-        await app.run(burst=burst)
-        nursery.cancel_scope.cancel()
-
-
-async def _watch_signals(app: Any, grace: float, scope: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _ in signals:
-            if scope.deadline < float("inf"):
-                scope.cancel()  # the second signal
-            scope.deadline = trio.current_time() + grace
-            app.stop()
