@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import Literal, Protocol, TypeVar
 
 import anyio
-from anyio.abc import CancelScope, TaskStatus
+from anyio.abc import TaskStatus
 
 from fairq.groups import ungrouped
 
@@ -51,7 +51,7 @@ async def work_until_stopped(
             on_start()
 
 
-async def _watch_signals(app: Works, grace: float, scope: CancelScope, *, task_status: TaskStatus[None]) -> None:
+async def _watch_signals(app: Works, grace: float, scope: anyio.CancelScope, *, task_status: TaskStatus[None]) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
         async for _ in signals:

@@ -9,6 +9,7 @@ from asyncio import CancelledError
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from math import inf
 from traceback import format_exception
 from typing import Any, Generic
 
@@ -20,6 +21,7 @@ from typing_extensions import TypeVar
 from fairq.client.kinds import Handler, NoHandler
 from fairq.client.runtime import is_cancelled
 from fairq.client.threads import Threads
+from fairq.client.timeouts import TimedOut
 from fairq.client.typed import Misfit
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, TooLarge
@@ -131,6 +133,8 @@ def settlement_of(task: PushedTask, error: BaseException | None, result: bytes =
             return Settlement("postpone", task.id, task.lease, round(delay * 1000), str(error)[:MAX_ERROR_CHARS])
         case Reject() | Misfit():
             return Settlement("reject", task.id, task.lease, None, str(error)[:MAX_ERROR_CHARS])
+        case TimedOut():
+            return Settlement("nack", task.id, task.lease, None, f"timeout: {error}")
         case _:
             return Settlement("nack", task.id, task.lease, None, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
 
@@ -166,13 +170,13 @@ def _trace(error: BaseException) -> str:
 
 
 async def perform(
-    handler: Handler, queue: str, pushed: PushedTask, threads: Threads, report: Report
+    handler: Handler, queue: str, pushed: PushedTask, threads: Threads, report: Report, run_timeout_s: float = inf
 ) -> tuple[Settlement, BaseException | None]:
     """Run a handler; returns what becomes of its task, and what it raised: also `sys.exit` is a failure.
 
     Cancelled: it did not end, whatever else it may have raised meanwhile.
 
-    `report(queue, pushed, fraction, text)` is told of its progress.
+    `report(queue, pushed, fraction, text)` is told of its progress; `run_timeout_s` is the queue's.
     """
     task = Task(
         bare_id(pushed.id), queue, pushed.tenant, pushed.attempt, pushed.max_attempts, pushed.payload,
@@ -184,14 +188,14 @@ async def perform(
     try:
         if isinstance(pushed.payload, Unreadable):
             raise Reject(f"the payload is not JSON: {pushed.payload.error}")
-        value = await handler.run(task, threads)
+        value = await handler.run(task, threads, run_timeout_s)
         if task.wants_result:
             result = encode_result(task, value)
     except (Retry, Postpone, Reject) as verdict:
         error = verdict
-    except (Misfit, NoHandler) as misfit:
-        error = misfit
-        log.warning("task refused", task=task.id, queue=queue, attempt=task.attempt, error=str(misfit))
+    except (Misfit, NoHandler, TimedOut) as failure:
+        error = failure
+        log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, error=str(failure))
     except CancelledError as failure:
         if is_cancelled():
             raise

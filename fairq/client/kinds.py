@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from inspect import iscoroutinefunction
+from math import inf
 from typing import Any
 
 from attrs import define, evolve, field, frozen
 
 from fairq.client.threads import Threads
+from fairq.client.timeouts import within
 from fairq.client.typed import MAX_VALUES, PayloadType, has_more_values
 from fairq.errors import BadRequest
 from fairq.model.checks import check_weight
@@ -27,19 +30,26 @@ class Handler:
     function: Callable[[Any], Any]
     name: str = ""
     payload_type: PayloadType | None = None
+    timeout_s: float = inf
     is_async: bool = field(init=False)
 
     @is_async.default
     def _is_async(self) -> bool:
         return iscoroutinefunction(self.function)
 
-    async def run(self, task: Any, threads: Threads) -> Any:
-        """Run the function; returns what it does. Raises: what it does; Misfit."""
+    async def run(self, task: Any, threads: Threads, run_timeout_s: float = inf) -> Any:
+        """Run the function, for no longer than its timeout and the queue's; returns what it does.
+
+        Raises: what it does; Misfit, TimedOut.
+        """
         if self.payload_type is not None:
             task = await self._typed(self.payload_type, task, threads)
-        if self.is_async:
+        limit_s = min(self.timeout_s, run_timeout_s)
+        if not self.is_async:
+            return await threads.run(self.function, task, limit_s)
+        if limit_s == inf:
             return await self.function(task)
-        return await threads.run(self.function, task)
+        return await within(limit_s, partial(self.function, task))
 
     async def _typed(self, payload_type: PayloadType, task: Any, threads: Threads) -> Any:
         """Return the task with its payload made what the function wants; a long one in a thread."""

@@ -13,6 +13,7 @@ import ssl
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import TypeVar
 
 import anyio
@@ -25,6 +26,7 @@ from fairq.client.handlers import Function, Task, outcome_of, perform
 from fairq.client.kinds import Handler, Kinds
 from fairq.client.runtime import Event, Lot, Runtime
 from fairq.client.threads import Threads
+from fairq.client.timeouts import check_timeout
 from fairq.client.typed import payload_type_of
 from fairq.errors import BadRequest, Closed, FairqError
 from fairq.groups import ungrouped
@@ -80,24 +82,31 @@ class Worker:
     _runners: Lot = field(init=False)
     _scopes: dict[tuple[str, str, int], anyio.CancelScope] = field(factory=dict, init=False)
     _threads: Threads = field(init=False)
+    _run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the newest told
     _idle: Event = field(init=False)
     _rest: Event | None = field(default=None, init=False)  # somebody waits until nothing is held
     _is_stopping: bool = field(default=False, init=False)
 
-    def task(self, queue: str, *, name: str = "", weight: float | None = None) -> Callable[[F], F]:
+    def task(
+        self, queue: str, *, name: str = "", weight: float | None = None, timeout: float | None = None
+    ) -> Callable[[F], F]:
         """Register a handler of a queue; `async def` runs in the event loop, `def` in a thread.
 
         With a `name` it is for the tasks that were enqueued under it (`enqueue(..., name="welcome")`); without, for all
         others, whatever their name. A task with neither is a failed attempt: another worker may have its handler.
 
         While several queues have work, they share the worker's time in proportion to their weights, 1 unless given.
+
+        A handler that has run for `timeout` seconds, or the queue's `run_timeout_ms`, has failed: `async def` is
+        cancelled; the thread of a `def` goes on, and keeps its slot until the function returns.
         """
         check_name(queue, "queue")
         check_short_name(name, "name")
+        timeout_s = check_timeout(timeout)
 
         def register(function: F) -> F:
             kinds = self.handlers.get(queue) or Kinds(queue)
-            kinds.add(Handler(function, name, payload_type_of(function, Task)), weight)
+            kinds.add(Handler(function, name, payload_type_of(function, Task), timeout_s), weight)
             self.handlers[queue] = kinds
             return function
 
@@ -138,6 +147,7 @@ class Worker:
                 finally:
                     await self._give_all_back()
                     connection.cancel()
+                    self._close_threads()
 
     async def _run_until_idle(self, burst: bool) -> None:
         """Run tasks until nothing is held and no more are taken."""
@@ -159,6 +169,14 @@ class Worker:
             while self._driver.session.holding and self._driver.is_connected:
                 self._idle = self._runtime.make_event()
                 await self._idle.wait()
+
+    def _close_threads(self) -> None:
+        self._threads.close()
+        if names := self._threads.names_of_abandoned():
+            log.warning(
+                "plain functions still run in abandoned threads; they end with the process",
+                count=len(names), functions=names[:10],
+            )  # fmt: skip
 
     def stop(self) -> None:
         """Take no more tasks; `run` returns when those held are settled."""
@@ -241,6 +259,7 @@ class Worker:
             log.info("an operator drains this worker", name=self.name)
             self.stop()
             return
+        self._run_timeouts[push.queue] = push.run_timeout_ms / 1000 or inf
         for task in push.tasks:
             self._waiting.append((push.queue, task))
         self._runners.unpark()
@@ -289,7 +308,8 @@ class Worker:
         self._scopes[key] = scope
         try:
             handler = self.handlers[queue].find(pushed.name)
-            settlement, _ = await perform(handler, queue, pushed, self._threads, self._report)
+            limit_s = self._run_timeouts.get(queue, inf)
+            settlement, _ = await perform(handler, queue, pushed, self._threads, self._report, limit_s)
             outcome = outcome_of(pushed, settlement)
         finally:
             del self._scopes[key]

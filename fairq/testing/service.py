@@ -138,7 +138,8 @@ class _Memory:
         handler, queue = self.worker.handlers[name].find(pushed.name), self.queues[name]
         settlement = Settlement("release", pushed.id, pushed.lease)  # of a handler that is cancelled
         try:
-            settlement, error = await perform(handler, name, pushed, self.threads, self._report)
+            limit_s = queue.settings.run_timeout_ms / 1000 or _NEVER
+            settlement, error = await perform(handler, name, pushed, self.threads, self._report, limit_s)
             if error is not None:
                 queue.records[pushed.id].exceptions.append(error)
         finally:
