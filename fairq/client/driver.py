@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 import anyio
-import structlog
 from attrs import define, field
 
 from fairq.client.defaults import choose_token, choose_urls
@@ -16,13 +15,14 @@ from fairq.client.dial import Target, check_token, dial
 from fairq.client.link import Link
 from fairq.client.runtime import Event, Runtime, current_runtime
 from fairq.errors import BadFrame, FairqError, Forbidden, Superseded, Unauthorized
+from fairq.log import Log
 from fairq.wire.beside import Message
 from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
 from fairq.wire.messages import CLOSE_SUPERSEDED
 from fairq.wire.websocket import Disconnected
 
-log = structlog.get_logger("fairq.client")
+log = Log("fairq.client")
 
 S = TypeVar("S", bound=ClientSession)
 
@@ -113,8 +113,10 @@ class Driver(Generic[S]):
             attempt += 1
             try:
                 async with dial(target, self.token, self.runtime) as link:
+                    log.info("connected", url=target.url)
                     await self._converse(link)
-                log.info("disconnected", url=target.url)
+                if not self.session.fatal:
+                    log.warning("connection lost; connecting again", url=target.url)
             except (Unauthorized, Forbidden) as error:
                 self.session.fatal = error
             except FairqError as error:

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from math import inf
-from traceback import format_exception
 from typing import Any, Generic
 
 import anyio
-import structlog
 from attrs import field, frozen
 from typing_extensions import TypeVar
 
@@ -25,12 +23,13 @@ from fairq.client.timeouts import TimedOut
 from fairq.client.typed import Misfit
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, TooLarge
+from fairq.log import Log
 from fairq.model.checks import MAX_ERROR_CHARS, MAX_SPAN_MS, bare_id
 from fairq.model.tasks import MAX_RESULT_BYTES, Settlement, check_fraction, check_progress_text, is_last_attempt
 from fairq.wire.beside import Unreadable
 from fairq.wire.messages import PushedTask
 
-log = structlog.get_logger("fairq.worker")
+log = Log("fairq.worker")
 
 P = TypeVar("P", default=Any)
 
@@ -164,11 +163,6 @@ def _failed(error: BaseException) -> tuple[BaseException | None, BaseException |
     return error, None
 
 
-def _trace(error: BaseException) -> str:
-    """Write a traceback as text: a renderer of its own choice might show all variables."""
-    return "".join(format_exception(error))
-
-
 async def perform(
     handler: Handler, queue: str, pushed: PushedTask, threads: Threads, report: Report, run_timeout_s: float = inf
 ) -> tuple[Settlement, BaseException | None]:
@@ -200,11 +194,11 @@ async def perform(
         if is_cancelled():
             raise
         error = failure  # of another task, for which the handler waited
-        log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exception=_trace(failure))
+        log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exc_info=failure)
     except (Exception, SystemExit, BaseExceptionGroup) as failure:
         error, rest = _failed(failure)
         if error is not None:
-            log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exception=_trace(error))
+            log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exc_info=error)
         if rest is not None:
             raise rest from None
     return settlement_of(pushed, error, result), error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from inspect import iscoroutinefunction
 from math import inf
@@ -28,23 +29,39 @@ class Handler:
     """What does tasks of one kind: `async def` runs in the event loop, `def` in a thread."""
 
     function: Callable[[Any], Any]
+    queue: str
     name: str = ""
     payload_type: PayloadType | None = None
     timeout_s: float = inf
+    around: Sequence[Callable[[Any], AbstractAsyncContextManager[Any]]] = ()
     is_async: bool = field(init=False)
 
     @is_async.default
     def _is_async(self) -> bool:
         return iscoroutinefunction(self.function)
 
+    @property
+    def title(self) -> str:
+        """Its function's name."""
+        return str(getattr(self.function, "__qualname__", None) or repr(self.function))[:80]
+
     async def run(self, task: Any, threads: Threads, run_timeout_s: float = inf) -> Any:
-        """Run the function, for no longer than its timeout and the queue's; returns what it does.
+        """Run the function inside the app's context managers, for no longer than its timeout and the queue's.
 
         Raises: what it does; Misfit, TimedOut.
         """
         if self.payload_type is not None:
             task = await self._typed(self.payload_type, task, threads)
         limit_s = min(self.timeout_s, run_timeout_s)
+        if not self.around:
+            return await self._call(task, threads, limit_s)
+        async with AsyncExitStack() as stack:
+            for enter in self.around:
+                await stack.enter_async_context(enter(task))
+            return await self._call(task, threads, limit_s)
+        return None  # one of them has taken the error
+
+    async def _call(self, task: Any, threads: Threads, limit_s: float) -> Any:
         if not self.is_async:
             return await threads.run(self.function, task, limit_s)
         if limit_s == inf:
@@ -68,7 +85,7 @@ class Kinds:
     _unknown: Handler = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._unknown = Handler(self._refuse)
+        self._unknown = Handler(self._refuse, self.queue)
 
     @property
     def weight(self) -> float:

@@ -12,33 +12,29 @@ import secrets
 import ssl
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
-from typing import TypeVar
 
 import anyio
-import structlog
 from anyio.abc import TaskStatus
 from attrs import define, field
 
 from fairq.client.driver import Driver
-from fairq.client.handlers import Function, Task, outcome_of, perform
-from fairq.client.kinds import Handler, Kinds
+from fairq.client.handlers import outcome_of, perform
+from fairq.client.registration import Registration
 from fairq.client.runtime import Event, Lot, Runtime
 from fairq.client.threads import Threads
-from fairq.client.timeouts import check_timeout
-from fairq.client.typed import payload_type_of
+from fairq.client.watchdog import watching
 from fairq.errors import BadRequest, Closed, FairqError
 from fairq.groups import ungrouped
-from fairq.model.checks import bare_id, check_int, check_name, check_weight
-from fairq.model.tasks import Settlement, check_short_name
+from fairq.log import Log
+from fairq.model.checks import bare_id, check_int, check_weight
+from fairq.model.tasks import Settlement
 from fairq.wire.calls import RETRYABLE
 from fairq.wire.messages import MAX_CREDIT, Dismiss, Idle, Push, PushedTask, Report
 from fairq.wire.worker_session import WorkerSession
 
-log = structlog.get_logger("fairq.worker")
-
-F = TypeVar("F", bound=Function)
+log = Log("fairq.worker")
 
 BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
 GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
@@ -52,7 +48,7 @@ def default_name() -> str:
 
 
 @define(eq=False)
-class Worker:
+class Worker(Registration):
     """An app of handlers, by queue and by the name of the task, that is attached to the service while `run` runs.
 
     `concurrency` tasks run at once; plain functions run in threads, and cannot be cancelled when their lease is lost:
@@ -75,7 +71,6 @@ class Worker:
     queues: Mapping[str, float] | None = None
     log_tasks: bool = False
     counts: Counter[str] = field(factory=Counter, init=False)
-    handlers: dict[str, Kinds] = field(factory=dict, init=False)
     _driver: Driver[WorkerSession] = field(init=False)
     _waiting: deque[tuple[str, PushedTask]] = field(factory=deque, init=False)
     _runtime: Runtime = field(init=False)
@@ -87,39 +82,28 @@ class Worker:
     _rest: Event | None = field(default=None, init=False)  # somebody waits until nothing is held
     _is_stopping: bool = field(default=False, init=False)
 
-    def task(
-        self, queue: str, *, name: str = "", weight: float | None = None, timeout: float | None = None
-    ) -> Callable[[F], F]:
-        """Register a handler of a queue; `async def` runs in the event loop, `def` in a thread.
-
-        With a `name` it is for the tasks that were enqueued under it (`enqueue(..., name="welcome")`); without, for all
-        others, whatever their name. A task with neither is a failed attempt: another worker may have its handler.
-
-        While several queues have work, they share the worker's time in proportion to their weights, 1 unless given.
-
-        A handler that has run for `timeout` seconds, or the queue's `run_timeout_ms`, has failed: `async def` is
-        cancelled; the thread of a `def` goes on, and keeps its slot until the function returns.
-        """
-        check_name(queue, "queue")
-        check_short_name(name, "name")
-        timeout_s = check_timeout(timeout)
-
-        def register(function: F) -> F:
-            kinds = self.handlers.get(queue) or Kinds(queue)
-            kinds.add(Handler(function, name, payload_type_of(function, Task), timeout_s), weight)
-            self.handlers[queue] = kinds
-            return function
-
-        return register
-
     async def run(self, *, burst: bool = False, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled or stopped. Cancelled: handlers are cancelled too, and their tasks given back.
 
         `burst`: stop by itself when it holds nothing and a claim on its queues finds nothing; what is delayed, also for
         its next attempt, is not waited for.
         Raises: BadRequest without handlers; Unauthorized or Forbidden when the server will not have the token;
-        Superseded when a worker that came later attached under this name.
+        Superseded when a worker that came later attached under this name; and what a function of on_startup raises.
         """
+        session = self._prepare()
+        log.info(
+            "worker started", worker=self.name, server=",".join(target.url for target in self._driver.targets),
+            queues=",".join(session.queues), slots=self.concurrency, loop=self._runtime.title,
+        )  # fmt: skip
+        await self._hooks.start()
+        try:
+            with watching(self._runtime):
+                await self._work(burst, task_status)
+        finally:
+            await self._hooks.end()
+
+    def _prepare(self) -> WorkerSession:
+        """Make what one run needs. Raises: BadRequest, SettingsError."""
         weights = self._weights()
         if not weights:
             raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
@@ -137,6 +121,10 @@ class Worker:
         self._threads = Threads(self.concurrency, self._threads_changed)
         self._is_stopping, self._idle = False, self._runtime.make_event()
         self._waiting.clear()
+        return session
+
+    async def _work(self, burst: bool, task_status: TaskStatus[None]) -> None:
+        """Stay connected and run tasks until idle."""
         connection = anyio.CancelScope(shield=True)  # outlives the handlers, so that their tasks can be given back
         with ungrouped():
             async with anyio.create_task_group() as group:
