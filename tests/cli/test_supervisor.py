@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,9 @@ async def send(task):
 """
 
 
+CHILDREN: list[int] = []  # of the running test
+
+
 def is_alive(pid: int) -> bool:
     """Tell whether a process runs; one that has ended, and waits for its parent to notice, does not."""
     try:
@@ -65,13 +68,24 @@ def supervised(server: ServerThread, directory: Path, *more: str) -> Iterator[su
     (directory / "mail.py").write_text(APP)
     argv = ["worker", "mail:app", "--processes", "2", "--name", "web", "-c", "1", "--url", server.url, *more]
     with started(*argv, "--token", "dev-worker", cwd=directory) as process:
-        yield process
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            for pid in CHILDREN:  # where the supervisor fails, they hold its output open
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            raise
+        finally:
+            CHILDREN.clear()
 
 
 def children_of(process: subprocess.Popen[str], count: int = 2) -> dict[str, int]:
     """Read the names and pids of children that start."""
     lines = [read_until(process, "child ").split() for _ in range(count)]
-    return {line[2]: int(line[1]) for line in lines}
+    children = {line[2]: int(line[1]) for line in lines}
+    CHILDREN.extend(children.values())
+    return children
 
 
 def connected(server: ServerThread, count: int) -> None:
