@@ -63,7 +63,7 @@ async def _call(hook: Hook) -> None:
 
 
 def around_of(middleware: Middleware) -> Around:
-    """Make a function that returns a context manager of what was registered as middleware. Raises: BadRequest."""
+    """Make a function that returns a context manager of registered middleware. Raises: BadRequest."""
     if inspect.isasyncgenfunction(middleware):
         return asynccontextmanager(middleware)
     if not callable(middleware) or inspect.iscoroutinefunction(middleware) or inspect.isgeneratorfunction(middleware):
