@@ -189,7 +189,9 @@ async def perform(
         error = verdict
     except (Misfit, NoHandler, TimedOut) as failure:
         error = failure
-        log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, error=str(failure))
+        log.warning(
+            "task failed", task=task.id, queue=queue, attempt=task.attempt, error=settlement_of(pushed, failure).error
+        )
     except CancelledError as failure:
         if is_cancelled():
             raise

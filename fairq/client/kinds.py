@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from inspect import iscoroutinefunction
@@ -45,14 +45,20 @@ class Handler:
         """Its function's name."""
         return str(getattr(self.function, "__qualname__", None) or repr(self.function))[:80]
 
-    async def run(self, task: Any, threads: Threads, run_timeout_s: float = inf) -> Any:
+    def run(self, task: Any, threads: Threads, run_timeout_s: float = inf) -> Awaitable[Any]:
         """Run the function inside the app's context managers, for no longer than its timeout and the queue's.
 
-        Raises: what it does; Misfit, TimedOut.
+        Raises, when awaited: what it does; Misfit, TimedOut.
         """
+        limit_s = min(self.timeout_s, run_timeout_s)
+        if self.is_async and limit_s == inf and self.payload_type is None and not self.around:
+            found: Awaitable[Any] = self.function(task)  # the most frequent case, at no cost
+            return found
+        return self._run(task, threads, limit_s)
+
+    async def _run(self, task: Any, threads: Threads, limit_s: float) -> Any:
         if self.payload_type is not None:
             task = await self._typed(self.payload_type, task, threads)
-        limit_s = min(self.timeout_s, run_timeout_s)
         if not self.around:
             return await self._call(task, threads, limit_s)
         async with AsyncExitStack() as stack:
@@ -64,8 +70,6 @@ class Handler:
     async def _call(self, task: Any, threads: Threads, limit_s: float) -> Any:
         if not self.is_async:
             return await threads.run(self.function, task, limit_s)
-        if limit_s == inf:
-            return await self.function(task)
         return await within(limit_s, partial(self.function, task))
 
     async def _typed(self, payload_type: PayloadType, task: Any, threads: Threads) -> Any:

@@ -17,14 +17,14 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.client.kinds import Handler
+from fairq.client.handlers import perform
 from fairq.client.runtime import Runtime
 from fairq.log import Log
 
 log = Log("fairq.worker")
 
-LOOK_S = 0.1
-BLOCKED_S = 1.0
+LOOK_S = 0.25
+BLOCKED_S = 1.0  # for so long, or up to LOOK_S less: it may have begun just after a look
 _MAX_FRAMES = 1_000
 
 
@@ -48,7 +48,7 @@ class Watchdog:
             asked_at = self._asked_at = now - max(0.0, kept_from_s)
             self._has_warned = False
             self.ask(self._answer)
-        if now - asked_at >= BLOCKED_S and not self._has_warned:
+        if now - asked_at >= BLOCKED_S - LOOK_S and not self._has_warned:
             self._has_warned = True
             handler, task, place = found
             log.warning(
@@ -66,9 +66,9 @@ def handler_in(frame: FrameType | None) -> tuple[str, Any, str] | None:
     for _ in range(_MAX_FRAMES):
         if frame is None:
             return None
-        if frame.f_code is Handler.run.__code__:
+        if frame.f_code is perform.__code__:
             names = frame.f_locals
-            return names["self"].title, names["task"], place
+            return (names["handler"].title, names["task"], place) if "task" in names else None
         frame = frame.f_back
     return None
 
