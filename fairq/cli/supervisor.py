@@ -98,9 +98,10 @@ class Supervisor:
 
     def _stop(self) -> None:
         """Tell all children to stop; a second time: at once."""
+        number = signal.SIGINT if self._stopping.is_set() else signal.SIGTERM
         self._stopping.set()
         for child in self._children:
-            child.terminate()
+            child.send_signal(number)
 
     async def _kill_after(self, seconds: float) -> None:
         await trio.sleep(seconds)

@@ -135,7 +135,7 @@ def worker(
     found.log_tasks = task_log and log_level in ("debug", "info")
     began = monotonic()
     try:
-        run_in(loop, partial(work_until_stopped, found, grace, burst, tell_ready if number else lambda: None))
+        run_in(loop, partial(work_until_stopped, found, grace, burst, tell_ready if number else None))
     except (Unauthorized, Forbidden, Superseded) as error:
         if not number:
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from importlib.util import find_spec
 from typing import Literal, Protocol, TypeVar
 
@@ -33,29 +33,36 @@ def run_in(loop: Loop, main: Callable[[], Awaitable[T]]) -> T:
 
 
 async def work_until_stopped(
-    app: Works, grace: float, burst: bool = False, on_start: Callable[[], None] = lambda: None
+    app: Works, grace: float, burst: bool = False, on_start: Callable[[], None] | None = None
 ) -> None:
     """Run a worker until a stop signal; it then finishes its tasks, for at most `grace` seconds.
 
-    `on_start` is called when it has begun. A second signal cancels it.
+    A second signal cancels it. `on_start` is a supervisor's, called when the worker has begun: then a second SIGTERM
+    does nothing, for one may come from the supervisor and one from the system; SIGINT cancels.
     """
     with ungrouped():
         async with anyio.create_task_group() as group:
-            await group.start(_watch_signals, app, grace, group.cancel_scope)
+            more = {signal.SIGINT} if on_start else {signal.SIGINT, signal.SIGTERM}
+            await group.start(_watch_signals, app, grace, more, group.cancel_scope)
 
             async def work(*, task_status: TaskStatus[None]) -> None:
                 await app.run(burst=burst, task_status=task_status)
                 group.cancel_scope.cancel()
 
             await group.start(work)
-            on_start()
+            if on_start:
+                on_start()
 
 
-async def _watch_signals(app: Works, grace: float, scope: anyio.CancelScope, *, task_status: TaskStatus[None]) -> None:
+async def _watch_signals(
+    app: Works, grace: float, more: Set[int], scope: anyio.CancelScope, *, task_status: TaskStatus[None]
+) -> None:
+    """Stop the worker at a signal; cancel it at another one, if that is one of `more`."""
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         task_status.started()
-        async for _ in signals:
-            if scope.deadline < float("inf"):
-                scope.cancel()  # the second signal
-            scope.deadline = anyio.current_time() + grace
-            app.stop()
+        async for number in signals:
+            if scope.deadline == float("inf"):
+                scope.deadline = anyio.current_time() + grace
+                app.stop()
+            elif number in more:
+                scope.cancel()

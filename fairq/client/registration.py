@@ -25,7 +25,7 @@ class Registration:
     """The decorators of a worker."""
 
     handlers: dict[str, Kinds] = field(factory=dict, init=False)
-    _hooks: Hooks = field(factory=Hooks, init=False)
+    hooks: Hooks = field(factory=Hooks, init=False)
 
     def task(
         self, queue: str, *, name: str = "", weight: float | None = None, timeout: float | None = None
@@ -47,7 +47,7 @@ class Registration:
         def register(function: F) -> F:
             kinds = self.handlers.get(queue) or Kinds(queue)
             payload_type = payload_type_of(function, Task)
-            kinds.add(Handler(function, queue, name, payload_type, timeout_s, self._hooks.around), weight)
+            kinds.add(Handler(function, queue, name, payload_type, timeout_s, self.hooks.around), weight)
             self.handlers[queue] = kinds
             return function
 
@@ -58,7 +58,7 @@ class Registration:
 
         Several are called in the order registered. If one fails, `run` raises that, and takes no task.
         """
-        self._hooks.startup.append(function)
+        self.hooks.startup.append(function)
         return function
 
     def on_shutdown(self, function: H) -> H:
@@ -66,7 +66,7 @@ class Registration:
 
         Several are called the last one first. Together they have five seconds, also where `run` is cancelled.
         """
-        self._hooks.shutdown.append(function)
+        self.hooks.shutdown.append(function)
         return function
 
     def middleware(self, function: M) -> M:
@@ -88,5 +88,5 @@ class Registration:
                         sentry_sdk.capture_exception(error)
                         raise
         """
-        self._hooks.around.append(around_of(function))
+        self.hooks.around.append(around_of(function))
         return function

@@ -95,12 +95,12 @@ class Worker(Registration):
             "worker started", worker=self.name, server=",".join(target.url for target in self._driver.targets),
             queues=",".join(session.queues), slots=self.concurrency, loop=self._runtime.title,
         )  # fmt: skip
-        await self._hooks.start()
+        await self.hooks.start()
         try:
             with watching(self._runtime):
                 await self._work(burst, task_status)
         finally:
-            await self._hooks.end()
+            await self.hooks.end()
 
     def _prepare(self) -> WorkerSession:
         """Make what one run needs. Raises: BadRequest, SettingsError."""
@@ -179,6 +179,9 @@ class Worker(Registration):
         if not self._is_stopping:
             self._driver.session.set_credit(self.concurrency - self._threads.abandoned)
             self._driver.wake_writer()
+            if self._threads.abandoned >= self.concurrency:
+                names = self._threads.names_of_abandoned()[:10]
+                log.error("abandoned threads keep all slots: no task is taken until one ends", functions=names)
 
     def _weights(self) -> dict[str, float]:
         """Return the weights of the queues that this worker works for."""

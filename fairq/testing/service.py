@@ -353,7 +353,7 @@ async def run(
     settings: Mapping[str, Mapping[str, str | int]] | None = None,
     seed: int = 0,
 ) -> AsyncIterator[MemoryService]:
-    """Give a test the service in memory, with a worker's handlers.
+    """Give a test the service in memory, with a worker's handlers; what its on_startup and on_shutdown do is done too.
 
     `settings` are queues' settings, by queue, as of `fairq queues set`; `seed` decides the jitter of retries.
     Raises: BadRequest for a worker that could not run, or unknown settings.
@@ -365,4 +365,8 @@ async def run(
         check_name(queue, "queue"): QueueSettings(**check_settings(dict(changes)))  # type: ignore[arg-type]
         for queue, changes in (settings or {}).items()
     }
-    yield MemoryService.of(_Memory(worker, chosen, random.Random(seed)), tenant)
+    await worker.hooks.start()
+    try:
+        yield MemoryService.of(_Memory(worker, chosen, random.Random(seed)), tenant)
+    finally:
+        await worker.hooks.end()

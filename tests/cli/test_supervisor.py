@@ -179,6 +179,22 @@ def test_a_second_signal_ends_all_at_once(commands: Commands, server: ServerThre
     assert not any(map(is_alive, children.values()))
 
 
+def test_a_signal_to_all_processes_is_one_signal(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
+    """As systemd sends it: the children get the supervisor's too."""
+    with supervised(server, tmp_path) as process:
+        children = children_of(process)
+        id = commands.enqueue("emails", '"slow"')
+        read_until(process, "begins slow")
+        for pid in children.values():
+            os.kill(pid, signal.SIGTERM)
+        connected(server, 0)
+        process.send_signal(signal.SIGTERM)
+        (tmp_path / "slow").touch()
+        out, _ = process.communicate(timeout=EXIT_SECONDS)
+        assert (process.returncode, out.count("ends slow")) == (0, 1), out
+        assert states(commands, id) == ["done"]
+
+
 def test_a_burst_ends_when_all_children_are_done(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
     for _ in range(10):
         commands.enqueue("emails", '"quick"')

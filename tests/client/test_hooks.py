@@ -255,7 +255,7 @@ def test_what_is_no_middleware_is_refused(middleware: Any) -> None:
         fairq.Worker(token="x").middleware(middleware)
 
 
-async def test_middleware_runs_in_memory_too() -> None:
+async def test_hooks_and_middleware_run_in_memory_too() -> None:
     app, seen = fairq.Worker(), list[str]()
 
     @app.middleware
@@ -263,8 +263,10 @@ async def test_middleware_runs_in_memory_too() -> None:
         seen.append(task.queue)
         yield
 
+    app.on_startup(lambda: seen.append("startup"))
+    app.on_shutdown(lambda: seen.append("shutdown"))
     app.task("emails")(print)
     async with fairq.testing.run(app) as service:
         await service.enqueue("emails", 1)
         await service.drain()
-    assert seen == ["emails"]
+    assert seen == ["startup", "emails", "shutdown"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -13,6 +14,8 @@ import pytest
 import fairq
 import fairq.testing
 from fairq.errors import BadRequest
+from fairq.wire.worker_session import WorkerSession
+from tests.logs import captured_logs
 from tests.server.harness import OPERATOR
 
 from .runtimes import Service, on_both, wait_state, wait_until, working
@@ -157,3 +160,34 @@ async def test_timeouts_work_in_memory(autojump_clock: object) -> None:
     assert (late.outcome, late.error) == ("dead", "timeout: the handler did not end within 3600 s")
     assert (call.outcome, call.error) == ("dead", "timeout: the handler did not end within 60 s")
     assert good.outcome == "done"
+
+
+@on_both
+async def test_a_burst_whose_slots_are_all_kept_waits_for_one_and_does_not_ask_on_and_on(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, leave, asked = service.worker(1), threading.Event(), list[str]()
+    request = WorkerSession.request
+
+    def counted(self: WorkerSession, verb: str, *args: Any) -> Any:
+        asked.append(verb)
+        return request(self, verb, *args)
+
+    @app.task("emails", timeout=0.05)
+    def handle(task: fairq.Task) -> None:
+        if task.payload == "block":
+            leave.wait(20)
+
+    with captured_logs() as lines:
+        async with service.client() as client, anyio.create_task_group() as group:
+            blocked = await client.enqueue("emails", "block", max_attempts=1)
+            await client.enqueue("emails", "next")
+            monkeypatch.setattr(WorkerSession, "request", counted)
+            group.start_soon(partial(app.run, burst=True))
+            await wait_state(blocked, "dead")
+            for _ in range(50):
+                await blocked.state()
+            assert asked.count("idle") < 5
+            leave.set()
+    assert app.counts == {"dead": 1, "done": 1}
+    assert [line["functions"] for line in lines if "keep all slots" in line["event"]] == [[handle.__qualname__]]

@@ -183,9 +183,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     @initialize()
     def configure_short_leases(self) -> None:
-        """Make leases short enough to run out."""
-        self.call("configure", "lease_ms", LEASE, "max_attempts", 3)
-        self.model.configure(self.now, lease_ms=LEASE, max_attempts=3)
+        """Make leases short enough to run out; claims tell the run timeout."""
+        self.call("configure", "lease_ms", LEASE, "max_attempts", 3, "run_timeout_ms", LEASE // 2)
+        self.model.configure(self.now, lease_ms=LEASE, max_attempts=3, run_timeout_ms=LEASE // 2)
 
     def attempt(self, verb: str, *args: object) -> list[Any]:
         """Call a verb that may be refused: then return the refusal, without its notifications."""
