@@ -17,6 +17,11 @@ from attrs import define, field
 from fairq.client.daemons import DaemonThreads
 from fairq.client.runtime import Runtime, current_runtime
 from fairq.client.timeouts import within
+from fairq.log import Log
+
+log = Log("fairq.worker")
+
+_MAX_TOLD = 10  # functions in a line of the log
 
 
 @define(eq=False)
@@ -62,15 +67,22 @@ class Threads:
             return await self._daemons.run(call)
         return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._unlimited)
 
+    def _told(self) -> dict[str, Any]:
+        return {"count": self.abandoned, "functions": self.names_of_abandoned()[:_MAX_TOLD]}
+
     def close(self) -> None:
-        """End the threads that are idle."""
+        """End the threads that are idle, and tell of those that are abandoned."""
         if self._daemons is not None:
             self._daemons.close()
+        if self._abandoned:
+            log.warning("plain functions still run in abandoned threads; they end with the process", **self._told())
 
     def abandon(self, run: _Run) -> None:
         """Count a thread as abandoned until it ends."""
         self._abandoned.add(run)
         self.changed()
+        if self.abandoned == self.most:
+            log.error("abandoned threads keep all slots: no task is taken until one ends", **self._told())
 
     def place_free(self, run: _Run) -> None:
         """Give a thread's place to the next one."""

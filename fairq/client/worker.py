@@ -135,7 +135,7 @@ class Worker(Registration):
                 finally:
                     await self._give_all_back()
                     connection.cancel()
-                    self._close_threads()
+                    self._threads.close()
 
     async def _run_until_idle(self, burst: bool) -> None:
         """Run tasks until nothing is held and no more are taken."""
@@ -158,14 +158,6 @@ class Worker(Registration):
                 self._idle = self._runtime.make_event()
                 await self._idle.wait()
 
-    def _close_threads(self) -> None:
-        self._threads.close()
-        if names := self._threads.names_of_abandoned():
-            log.warning(
-                "plain functions still run in abandoned threads; they end with the process",
-                count=len(names), functions=names[:10],
-            )  # fmt: skip
-
     def stop(self) -> None:
         """Take no more tasks; `run` returns when those held are settled."""
         self._is_stopping = True
@@ -179,9 +171,6 @@ class Worker(Registration):
         if not self._is_stopping:
             self._driver.session.set_credit(self.concurrency - self._threads.abandoned)
             self._driver.wake_writer()
-            if self._threads.abandoned >= self.concurrency:
-                names = self._threads.names_of_abandoned()[:10]
-                log.error("abandoned threads keep all slots: no task is taken until one ends", functions=names)
 
     def _weights(self) -> dict[str, float]:
         """Return the weights of the queues that this worker works for."""
