@@ -36,6 +36,7 @@ KILL_S = 10.0  # beyond the grace, before a child is killed; and after a second 
 REFUSED = 77  # a child's code: the server will not have this worker
 _READY = b"1"
 _DONE, _USAGE, _FAILED = 0, 2, 1
+_SIGNALLED = (-signal.SIGTERM, -signal.SIGINT, 130)  # a signal came while it did not yet listen, or no more
 
 
 def take_child_number() -> int:
@@ -122,7 +123,7 @@ class Supervisor:
             if code == _DONE:
                 return
             if self._stopping.is_set():
-                if code != -signal.SIGTERM:  # it had not yet begun to listen
+                if code not in _SIGNALLED:
                     self._code = self._code or _FAILED
                 return
             if code in (_USAGE, REFUSED):
