@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
 import trio
 from attrs import define, field
 
-log = structlog.get_logger("fairq")
+from fairq.log import Log
+
+log = Log("fairq")
 
 MAX_TURNS = 2  # maximum delay of a call while the scheduler has tasks to run
 
@@ -39,8 +40,8 @@ class _Ends(trio.abc.Instrument):
         for send in due:
             try:
                 send()
-            except Exception:  # otherwise trio would remove the instrument, and nothing could be sent any more
-                log.exception("sending failed")
+            except Exception as error:  # otherwise trio would remove the instrument, and nothing could be sent any more
+                log.error("sending failed", exc_info=error)
 
 
 _ends = trio.lowlevel.RunVar[_Ends]("fairq.turns")

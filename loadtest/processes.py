@@ -192,7 +192,8 @@ async def start_worker(
         "LOADTEST_RECORD": str(record),
         **({} if buffered else {"LOADTEST_UNBUFFERED": "1"}),
     }
-    arguments = ["worker", "loadtest.handlers:app", "-c", str(credit), "--name", name, "--log-level", "warning"]
+    arguments = ["worker", "loadtest.handlers:app", "--loop", "trio", "-c", str(credit), "--name", name]
+    arguments += ["--log-level", "warning"]
     return await _start(arguments, variables, record.with_suffix(".log"))
 
 

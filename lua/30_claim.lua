@@ -10,7 +10,7 @@ do
 
 local ROUNDS = 8
 local MAX_SLOTS = 1000000000
-local HEAD = 6  -- values of the reply before the leases
+local HEAD = 7  -- values of the reply before the leases
 local LEASES_PER_CALL = 150  -- whatever the limit says; servers ask for no more
 local LATE_PER_CALL = 64     -- tasks whose window has closed, after which a claim leaves the rest to the next
 
@@ -132,6 +132,7 @@ local function reply_of(call, claim)
   out[1], out[2], out[3], out[4], out[5] = call.now, q.lease_ms, #out > HEAD and claim.lease or 0, wanted,
     call.unpark_at or -1
   out[6] = q.blocked == 0 and {unpack(call.kept or {})} or {'', q.blocked, call.now, call.now}
+  out[7] = q.run_timeout_ms
   return out
 end
 
@@ -159,8 +160,8 @@ end
 --   out   now_ms, lease_ms, lease (the number that opens all these leases; 0: nothing was taken), ids of those whose
 --         result is kept, when to tick since tenants ran out of tokens (ms; -1: none did), of tenants that were kept
 --         out while they had ready tasks: name, cause (as `blocked`; 8: max_running), from when, until when, and of a
---         queue that is blocked: '', blocked, now, now; then per task: id, attempt, the attempt after which a
---         failure is final (0: none is), record
+--         queue that is blocked: '', blocked, now, now; how long its handlers may run (ms; 0: for ever); then per
+--         task: id, attempt, the attempt after which a failure is final (0: none is), record
 --         Fewer than `limit`: the queue is marked hungry, and `ready` is published when there is work again.
 --         A queue that is paused or closed gives none. A claim that finds nothing, and finds the mark and the number of
 --         slots as they are to be, writes nothing.
@@ -173,8 +174,8 @@ function verbs.claim(keys, args)
   calls.confirm(call, args[6])
   local slots = (args[7] or '') ~= '' and check_whole(args[7], 'slots', 0, MAX_SLOTS) or call.queue.slots
   local q, claim = call.queue, {name = args[3], lease = leases.next_number(call), ids = {}, runs = {},
-    out = {false, false, false, false, false, false}, asking = {}, expiring = {}, late = {}, returned = {}, bytes = 0,
-    is_kept = false}
+    out = {false, false, false, false, false, false, false}, asking = {}, expiring = {}, late = {}, returned = {},
+    bytes = 0, is_kept = false}
   if args[5] == 'again' and recall(call, args[3], claim) then return reply_of(call, claim) end
   claim.run = {lease = claim.lease, state = leases.LEASED, features = 0, is_extended = 0, taken = 0, began_at = call.at,
     bytes = 0, tag = '', attempt = 0, uncounted_attempts = 0, max_attempts = 0, expires_at = 0, made = '',

@@ -49,7 +49,7 @@ local SETTINGS = {
   share = {SHARE_TIME, SHARE_COUNT}, lease_ms = {100, 86400000}, max_attempts = {0, 1000},
   retry_base_ms = {1, 86400000}, retry_cap_ms = {1, 604800000},
   dead_keep_ms = {1000, 31536000000}, dead_keep = {0, 10000000}, events_keep = {0, 1000000}, reserve = {0, 90},
-  max_tenants = {1, 100000000},
+  max_tenants = {1, 100000000}, run_timeout_ms = {0, 604800000},
 }
 
 -- Whether all settings of a queue are those of a new one.

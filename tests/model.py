@@ -134,6 +134,7 @@ class Model(Scheduling):
             "events_keep": 10_000,
             "max_tenants": 1_000_000,
             "reserve": 0,
+            "run_timeout_ms": 0,
         }
         self.last_lease: int = 0
         self.hungry = 0

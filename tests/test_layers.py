@@ -20,8 +20,9 @@ MAY_IMPORT = {
     "model": {"errors"},
     "wire": {"errors", "model"},
     "groups": set(),
+    "log": set(),
     "scopes": {"groups"},
-    "turns": set(),
+    "turns": {"log"},
     "sockets": set(),
     "tokens": {"errors", "model", "wire"},
     "transport": {"errors", "wire", "turns", "sockets"},
@@ -40,13 +41,13 @@ MAY_IMPORT = {
     "server/run": SHARED
     | {"store", *(f"server/{part}" for part in ("app", "fleet", "garbage", "listener", "settings"))},
     "server": set(),
-    "client": {"errors", "model", "wire", "tokens", "groups", "turns"},
-    "sync": {"errors", "model", "wire", "client"},
+    "client": {"errors", "model", "wire", "tokens", "groups", "turns", "log"},
+    "sync": {"errors", "model", "wire", "client", "log"},
     "webhook": SHARED | {"client"},
     "testing": SHARED | {"client"},
     "": {"errors", "client"},
     "demo": SHARED | {"", "client", "store"},
-    "cli": SHARED | {"", "client", "store", "demo", "webhook", *SERVING},
+    "cli": SHARED | {"", "groups", "client", "store", "demo", "webhook", *SERVING},
     "__main__": {"", "cli"},
 }
 PACKAGES = ("wire", "store", "server", "client", "sync", "webhook", "testing", "cli", "demo")

@@ -6,12 +6,12 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
-import structlog
 import trio
 import trio.testing
 
 from fairq.sockets import receive_some, send_now
 from fairq.turns import MAX_TURNS, Gate, at_end_of_turn, call_from_end
+from tests.logs import captured_logs
 
 
 async def turns(count: int) -> None:
@@ -54,7 +54,7 @@ async def test_an_error_is_logged_and_the_others_send() -> None:
     def fail() -> None:
         raise RuntimeError("broken")
 
-    with structlog.testing.capture_logs() as logs:
+    with captured_logs() as logs:
         for _ in range(2):
             at_end_of_turn(fail)
             at_end_of_turn(lambda: done.append("sent"))

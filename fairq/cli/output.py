@@ -102,7 +102,7 @@ def printable(text: str) -> str:
 
 
 def configure_logging(level: str, *, as_json: bool = False) -> None:
-    """Send logs to standard error, as lines for people or as JSON."""
+    """Send logs to standard error, as lines for people or as JSON: those of structlog, and the SDK's."""
     renderer: Any = (
         structlog.processors.JSONRenderer()
         if as_json
@@ -110,15 +110,31 @@ def configure_logging(level: str, *, as_json: bool = False) -> None:
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )
     )
+    common: list[Any] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        *([structlog.processors.format_exc_info] if as_json else []),
+    ]
+    number = getattr(logging, level.upper())
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *([structlog.processors.format_exc_info] if as_json else []),
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        processors=[structlog.contextvars.merge_contextvars, *common, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[_fields_of_record, *common],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+        )
+    )
+    logger = logging.getLogger("fairq")
+    logger.handlers[:] = [handler]
+    logger.setLevel(number)
+    logger.propagate = False
+
+
+def _fields_of_record(_: object, __: str, line: Any) -> Any:
+    """Give a line of `fairq.log` back its event and fields."""
+    return {**line, **getattr(line["_record"], "fairq", {})}

@@ -64,7 +64,8 @@ def set_(queue: str, *settings: str, server: Server | None = None) -> None:
     ----------
     settings
         share=time|count, reserve (20% or 0.2 of the slots, kept for tenants with nothing running),
-        lease_ms, max_attempts (0: no limit), retry_base_ms, retry_cap_ms, dead_keep_ms, dead_keep (dead letters).
+        lease_ms, max_attempts (0: no limit), retry_base_ms, retry_cap_ms, dead_keep_ms, dead_keep (dead letters),
+        run_timeout_ms (of a handler; 0: none).
     """
     changes: dict[str, Any] = {}
     for setting in settings:

@@ -6,12 +6,11 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import trio
 from cyclopts import Parameter
 
 from fairq.cli.options import Token
 from fairq.cli.output import configure_logging
-from fairq.cli.worker import work_until_stopped
+from fairq.cli.working import run_in, work_until_stopped
 from fairq.client.defaults import DEFAULT_URL, split_urls
 from fairq.errors import SettingsError
 from fairq.model.checks import check_int
@@ -101,4 +100,4 @@ def webhook_worker(
         async with open_service(asked) if url is None else open_worker(asked, url) as app:
             await work_until_stopped(app, grace)
 
-    trio.run(main)
+    run_in("trio", main)

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import importlib
-import signal
 import sys
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
 
-import trio
 from cyclopts import Parameter
 
 from fairq.cli.options import Token, Url
 from fairq.cli.output import configure_logging
+from fairq.cli.supervisor import (
+    REFUSED,
+    Supervisor,
+    check_processes,
+    follow_parent,
+    name_of_child,
+    take_child_number,
+    tell_ready,
+)
+from fairq.cli.working import Loop, run_in, work_until_stopped
 from fairq.client.defaults import split_urls
-from fairq.errors import BadRequest, SettingsError
+from fairq.errors import BadRequest, Forbidden, SettingsError, Superseded, Unauthorized
 from fairq.model.checks import check_weight
 
 
@@ -57,7 +66,9 @@ def worker(
     concurrency: Annotated[int | None, Parameter(name=["--concurrency", "-c"])] = None,
     queue: Annotated[list[str] | None, Parameter(negative=())] = None,
     name: str | None = None,
+    loop: Loop = "asyncio",
     grace: float = 30.0,
+    processes: int = 1,
     burst: Annotated[bool, Parameter(negative=())] = False,
     reload: Annotated[bool, Parameter(negative=())] = False,
     task_log: bool = True,
@@ -79,8 +90,13 @@ def worker(
     name
         Unique name that the worker keeps across restarts (default: a new name for each start).
         A start ends an older worker of this name, and its tasks are ready again at once.
+    loop
+        Event loop of async handlers: asyncio (uvloop if that is installed) or trio.
     grace
         Seconds that running tasks get to finish at a stop; a second signal ends the worker at once.
+    processes
+        Processes to run, each a whole worker with --concurrency slots of its own, and --name with a number.
+        Those that die are started again.
     burst
         Exit when the worker holds no task and its queues have none ready. Delayed tasks and retries are not waited for.
     reload
@@ -94,10 +110,17 @@ def worker(
     """
     configure_logging(log_level, as_json=log_json)
     if reload:
+        if processes > 1:
+            raise SettingsError("--reload runs one process, for development: leave out --processes", field="reload")
         from fairq.cli.reload import Reloader
 
         command = [sys.executable, "-m", "fairq", *(word for word in sys.argv[1:] if word != "--reload")]
-        return trio.run(Reloader(command, Path.cwd()).run)
+        return run_in("trio", Reloader(command, Path.cwd()).run)
+    number = take_child_number()
+    if check_processes(processes) > 1 and not number:
+        return run_in("trio", Supervisor([sys.executable, "-m", "fairq", *sys.argv[1:]], processes, grace).run)
+    if number:
+        follow_parent(grace)
     found = load_app(app)
     if url:
         found.url = split_urls(url)
@@ -106,30 +129,19 @@ def worker(
     if not found.token:
         raise SettingsError("missing token: set --token or FAIRQ_TOKEN (`fairq tokens create worker`)", field="token")
     found.concurrency = concurrency if concurrency is not None else found.concurrency
-    found.name = name or found.name
+    found.name = name_of_child(name or found.name, number)
     if queue:
         found.queues = dict(_split_weight(found, each) for each in queue)
     found.log_tasks = task_log and log_level in ("debug", "info")
     began = monotonic()
-    trio.run(work_until_stopped, found, grace, burst)
+    try:
+        run_in(loop, partial(work_until_stopped, found, grace, burst, tell_ready if number else None))
+    except (Unauthorized, Forbidden, Superseded) as error:
+        if not number:
+            raise
+        print(f"fairq: {error.message}", file=sys.stderr)
+        return REFUSED
     if burst:
         counts = ", ".join(f"{outcome} {count}" for outcome, count in sorted(found.counts.items())) or "nothing to do"
         print(f"{counts}, in {monotonic() - began:.1f} s")
     return 0
-
-
-async def work_until_stopped(app: Any, grace: float, burst: bool = False) -> None:
-    """Run a worker until a stop signal; it then finishes its tasks, for at most `grace` seconds."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_watch_signals, app, grace, nursery.cancel_scope)
-        await app.run(burst=burst)
-        nursery.cancel_scope.cancel()
-
-
-async def _watch_signals(app: Any, grace: float, scope: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _ in signals:
-            if scope.deadline < float("inf"):
-                scope.cancel()  # the second signal
-            scope.deadline = trio.current_time() + grace
-            app.stop()

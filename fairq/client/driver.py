@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import anyio
-import structlog
 from attrs import define, field
 
 from fairq.client.channel import Target, check_token
@@ -17,6 +16,7 @@ from fairq.client.dial import dial
 from fairq.client.link import Link
 from fairq.client.runtime import Event, Runtime, current_runtime
 from fairq.errors import BadFrame, FairqError, Forbidden, Superseded, Unauthorized
+from fairq.log import Log
 from fairq.model.tasks import NewTask
 from fairq.wire.beside import Message
 from fairq.wire.calls import Call
@@ -24,7 +24,7 @@ from fairq.wire.client_session import ClientSession
 from fairq.wire.messages import CLOSE_SUPERSEDED
 from fairq.wire.websocket import Disconnected
 
-log = structlog.get_logger("fairq.client")
+log = Log("fairq.client")
 
 S = TypeVar("S", bound=ClientSession)
 
@@ -140,8 +140,10 @@ class Driver(Generic[S]):
             attempt += 1
             try:
                 async with dial(target, self.token, self.runtime) as link:
+                    log.info("connected", url=target.url)
                     await self._converse(link)
-                log.info("disconnected", url=target.url)
+                if not self.session.fatal:
+                    log.warning("connection lost; connecting again", url=target.url)
             except (Unauthorized, Forbidden) as error:
                 self.session.fatal = error
             except FairqError as error:

@@ -9,26 +9,31 @@ from asyncio import CancelledError
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from inspect import iscoroutinefunction
-from traceback import format_exception
-from typing import Any, Unpack
+from math import inf
+from typing import Any, Generic, Unpack
 
 import anyio
-import structlog
 from attrs import field, frozen
+from typing_extensions import TypeVar
 
+from fairq.client.kinds import Handler, NoHandler
 from fairq.client.links import Enqueue, Links, links_of
 from fairq.client.options import TaskOptions
 from fairq.client.runtime import is_cancelled
 from fairq.client.threads import Threads
+from fairq.client.timeouts import TimedOut
+from fairq.client.typed import Misfit
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, TooLarge
+from fairq.log import Log
 from fairq.model.checks import MAX_ERROR_CHARS, MAX_SPAN_MS, bare_id
 from fairq.model.tasks import MAX_RESULT_BYTES, Settlement, check_fraction, check_progress_text, is_last_attempt
 from fairq.wire.beside import Unreadable
 from fairq.wire.messages import PushedTask
 
-log = structlog.get_logger("fairq.worker")
+log = Log("fairq.worker")
+
+P = TypeVar("P", default=Any)
 
 
 def _checked_delay(delay: float) -> float:
@@ -62,10 +67,12 @@ def _moment(ms: int | None) -> datetime | None:
 
 
 @frozen
-class Task:
+class Task(Generic[P]):
     """What a handler gets. `payload` is the decoded JSON value; `attempt` counts up from 1 with every lease.
 
-    A failure of attempt `max_attempts` is final; 0: of none.
+    A failure of attempt `max_attempts` is final; 0: of none. Where a handler is annotated `Task[Welcome]`, the payload
+    is made a `Welcome`: an attrs class, dataclass or TypedDict. The task of a payload that does not fit is rejected;
+    keys that the class does not have are ignored.
     """
 
     id: str
@@ -73,7 +80,7 @@ class Task:
     tenant: str
     attempt: int
     max_attempts: int
-    payload: Any
+    payload: P
     enqueued_at_ms: int
     start_at_ms: int | None = None
     expires_at_ms: int | None = None
@@ -134,21 +141,8 @@ class Task:
         return _moment(self.expires_at_ms)
 
 
-Function = Callable[[Task], Any]
+Function = Callable[[Task[Any]], Any]
 Report = Callable[[str, PushedTask, float, str], None]
-
-
-@frozen
-class Handler:
-    """What does the tasks of a queue: `async def` runs in the event loop, `def` in a thread."""
-
-    function: Function
-    weight: float = 1.0
-    is_async: bool = field(init=False)
-
-    @is_async.default
-    def _is_async(self) -> bool:
-        return iscoroutinefunction(self.function)
 
 
 def settlement_of(task: PushedTask, error: BaseException | None, result: bytes = b"") -> Settlement:
@@ -161,8 +155,10 @@ def settlement_of(task: PushedTask, error: BaseException | None, result: bytes =
             return Settlement("nack", task.id, task.lease, delay_ms, str(error)[:MAX_ERROR_CHARS])
         case Postpone(delay=delay):
             return Settlement("postpone", task.id, task.lease, round(delay * 1000), str(error)[:MAX_ERROR_CHARS])
-        case Reject():
+        case Reject() | Misfit():
             return Settlement("reject", task.id, task.lease, None, str(error)[:MAX_ERROR_CHARS])
+        case TimedOut():
+            return Settlement("nack", task.id, task.lease, None, f"timeout: {error}")
         case _:
             return Settlement("nack", task.id, task.lease, None, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
 
@@ -192,19 +188,21 @@ def _failed(error: BaseException) -> tuple[BaseException | None, BaseException |
     return error, None
 
 
-def _trace(error: BaseException) -> str:
-    """Write a traceback as text: a renderer of its own choice might show all variables."""
-    return "".join(format_exception(error))
-
-
 async def perform(
-    handler: Handler, queue: str, pushed: PushedTask, threads: Threads, report: Report, enqueue: Enqueue
+    handler: Handler,
+    queue: str,
+    pushed: PushedTask,
+    threads: Threads,
+    report: Report,
+    enqueue: Enqueue,
+    run_timeout_s: float = inf,
 ) -> tuple[Settlement, BaseException | None]:
     """Run a handler; returns what becomes of its task, and what it raised: also `sys.exit` is a failure.
 
     Cancelled: it did not end, whatever else it may have raised meanwhile.
 
-    `report(queue, pushed, fraction, text)` is told of its progress; `enqueue(queue, pushed, target, task)` stores one.
+    `report(queue, pushed, fraction, text)` is told of its progress; `enqueue(queue, pushed, target, task)` stores one;
+    `run_timeout_s` is the queue's.
     """
     links = links_of(enqueue, queue, pushed)
     task = Task(
@@ -217,23 +215,25 @@ async def perform(
     try:
         if isinstance(pushed.payload, Unreadable):
             raise Reject(f"the payload is not JSON: {pushed.payload.error}")
-        if handler.is_async:
-            value = await handler.function(task)
-        else:
-            value = await threads.run(handler.function, task)
+        value = await handler.run(task, threads, run_timeout_s)
         if task.wants_result:
             result = encode_result(task, value)
     except (Retry, Postpone, Reject) as verdict:
         error = verdict
+    except (Misfit, NoHandler, TimedOut) as failure:
+        error = failure
+        log.warning(
+            "task failed", task=task.id, queue=queue, attempt=task.attempt, error=settlement_of(pushed, failure).error
+        )
     except CancelledError as failure:
         if is_cancelled():
             raise
         error = failure  # of another task, for which the handler waited
-        log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exception=_trace(failure))
+        log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exc_info=failure)
     except (Exception, SystemExit, BaseExceptionGroup) as failure:
         error, rest = _failed(failure)
         if error is not None:
-            log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exception=_trace(error))
+            log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exc_info=error)
         if rest is not None:
             raise rest from None
     settlement, found = settlement_of(pushed, error, result), links.close()

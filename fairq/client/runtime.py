@@ -72,6 +72,11 @@ class Runtime:
     call_from_end: Callable[[Send], None]  # from within such a call: wakes a task
     call_from_thread: Callable[[Send], None]  # does nothing once the loop has ended
 
+    @property
+    def title(self) -> str:
+        """The name for people: which asyncio it is, too."""
+        return f"{self.name} (uvloop)" if type(self.loop).__module__.startswith("uvloop") else self.name
+
     def check(self) -> None:
         """Raise RuntimeError unless this runs in the client's own event loop."""
         try:

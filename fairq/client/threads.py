@@ -1,19 +1,27 @@
 """Handlers that are plain functions: a thread for each task, and the count of abandoned threads.
 
-A thread cannot be cancelled. Where its task's lease is lost the worker goes on without it, but the thread keeps its
-place until its function returns.
+A thread cannot be cancelled. Where its task's lease is lost, or its time is over, the worker goes on without it, but
+the thread keeps its place until its function returns. A process does not wait for such threads when it ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Any
 
 import anyio
 from attrs import define, field
 
+from fairq.client.daemons import DaemonThreads
 from fairq.client.runtime import Runtime, current_runtime
+from fairq.client.timeouts import within
+from fairq.log import Log
+
+log = Log("fairq.worker")
+
+_MAX_TOLD = 10  # functions in a line of the log
 
 
 @define(eq=False)
@@ -22,28 +30,65 @@ class Threads:
 
     most: int
     changed: Callable[[], None] = lambda: None
-    abandoned: int = field(default=0, init=False)
     _runtime: Runtime = field(factory=current_runtime, init=False)
     _places: anyio.CapacityLimiter = field(init=False)
     _unlimited: anyio.CapacityLimiter = field(factory=lambda: anyio.CapacityLimiter(inf), init=False)
+    _daemons: DaemonThreads | None = field(default=None, init=False)
+    _abandoned: set[_Run] = field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._places = anyio.CapacityLimiter(self.most)
+        if self._runtime.name == "asyncio":
+            self._daemons = DaemonThreads(self._runtime)
 
-    async def run(self, function: Callable[[Any], Any], argument: Any) -> Any:
-        """Call a function in a thread. Cancelled: the thread is abandoned, and counted until it ends."""
+    @property
+    def abandoned(self) -> int:
+        """The number of threads whose function still runs, though no one waits for it."""
+        return len(self._abandoned)
+
+    def names_of_abandoned(self) -> list[str]:
+        """Name the functions that abandoned threads still run."""
+        return sorted(str(getattr(run.function, "__qualname__", run.function)) for run in self._abandoned)
+
+    async def run(self, function: Callable[[Any], Any], argument: Any, limit_s: float = inf) -> Any:
+        """Call a function in a thread, for at most so long from when it has a place.
+
+        Cancelled, or too late: the thread is abandoned, and counted until it ends. Raises: TimedOut, and what it does.
+        """
         run = _Run(self, function, argument)
         await self._places.acquire_on_behalf_of(run)
         try:
-            return await anyio.to_thread.run_sync(run.call, abandon_on_cancel=True, limiter=self._unlimited)
+            return await within(limit_s, partial(self._in_thread, run.call))
         finally:
             run.left()
 
-    def place_free(self, run: _Run, was_abandoned: bool) -> None:
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        if self._daemons is not None:
+            return await self._daemons.run(call)
+        return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._unlimited)
+
+    def _told(self) -> dict[str, Any]:
+        return {"count": self.abandoned, "functions": self.names_of_abandoned()[:_MAX_TOLD]}
+
+    def close(self) -> None:
+        """End the threads that are idle, and tell of those that are abandoned."""
+        if self._daemons is not None:
+            self._daemons.close()
+        if self._abandoned:
+            log.warning("plain functions still run in abandoned threads; they end with the process", **self._told())
+
+    def abandon(self, run: _Run) -> None:
+        """Count a thread as abandoned until it ends."""
+        self._abandoned.add(run)
+        self.changed()
+        if self.abandoned == self.most:
+            log.error("abandoned threads keep all slots: no task is taken until one ends", **self._told())
+
+    def place_free(self, run: _Run) -> None:
         """Give a thread's place to the next one."""
         self._places.release_on_behalf_of(run)
-        if was_abandoned:
-            self.abandoned -= 1
+        if run in self._abandoned:
+            self._abandoned.remove(run)
             self.changed()
 
     def ended_soon(self, ended: Callable[[], None]) -> None:
@@ -61,7 +106,6 @@ class _Run:
     _has_begun: bool = field(default=False, init=False)
     _is_left: bool = field(default=False, init=False)
     _has_ended: bool = field(default=False, init=False)
-    _is_abandoned: bool = field(default=False, init=False)
 
     def call(self) -> Any:
         """Call the function, in a thread."""
@@ -74,7 +118,7 @@ class _Run:
     def _ended(self) -> None:
         if not self._has_ended:
             self._has_ended = True
-            self.threads.place_free(self, self._is_abandoned)
+            self.threads.place_free(self)
 
     def left(self) -> None:
         """Note that no one waits for the function: it has returned, or its caller was cancelled."""
@@ -82,6 +126,4 @@ class _Run:
         if not self._has_begun:
             self._ended()
         elif not self._has_ended:
-            self._is_abandoned = True
-            self.threads.abandoned += 1
-            self.threads.changed()
+            self.threads.abandon(self)

@@ -12,20 +12,23 @@ import secrets
 import ssl
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 
 import anyio
-import structlog
 from anyio.abc import TaskStatus
 from attrs import define, field
 
 from fairq.client.driver import Driver
-from fairq.client.handlers import Function, Handler, outcome_of, perform
+from fairq.client.handlers import outcome_of, perform
+from fairq.client.registration import Registration
 from fairq.client.runtime import Event, Lot, Runtime
 from fairq.client.threads import Threads
+from fairq.client.watchdog import watching
 from fairq.errors import BadRequest, Closed, FairqError
 from fairq.groups import ungrouped
-from fairq.model.checks import bare_id, check_int, check_name, check_weight
+from fairq.log import Log
+from fairq.model.checks import bare_id, check_int, check_weight
 from fairq.model.tasks import NewTask, Settlement
 from fairq.wire.beside import check_payload_size
 from fairq.wire.calls import RETRYABLE, outcomes_of
@@ -33,7 +36,7 @@ from fairq.wire.client_session import encode_task
 from fairq.wire.messages import MAX_CREDIT, Dismiss, EnqueueFrom, Idle, Push, PushedTask, Report
 from fairq.wire.worker_session import WorkerSession
 
-log = structlog.get_logger("fairq.worker")
+log = Log("fairq.worker")
 
 BURST = 32  # tasks that a runner runs before it lets the others, and the connection, have a turn
 GIVE_BACK_S = 2.0  # how long a cancelled worker tries to give its tasks back
@@ -47,8 +50,8 @@ def default_name() -> str:
 
 
 @define(eq=False)
-class Worker:
-    """An app of handlers, one per queue, that is attached to the service while `run` runs.
+class Worker(Registration):
+    """An app of handlers, by queue and by the name of the task, that is attached to the service while `run` runs.
 
     `concurrency` tasks run at once; plain functions run in threads, and cannot be cancelled when their lease is lost:
     they keep their place until they return.
@@ -70,32 +73,16 @@ class Worker:
     queues: Mapping[str, float] | None = None
     log_tasks: bool = False
     counts: Counter[str] = field(factory=Counter, init=False)
-    handlers: dict[str, Handler] = field(factory=dict, init=False)
     _driver: Driver[WorkerSession] = field(init=False)
     _waiting: deque[tuple[str, PushedTask]] = field(factory=deque, init=False)
     _runtime: Runtime = field(init=False)
     _runners: Lot = field(init=False)
     _scopes: dict[tuple[str, str, int], anyio.CancelScope] = field(factory=dict, init=False)
     _threads: Threads = field(init=False)
+    _run_timeouts: dict[str, float] = field(factory=dict, init=False)  # of queues, in seconds: the newest told
     _idle: Event = field(init=False)
     _rest: Event | None = field(default=None, init=False)  # somebody waits until nothing is held
     _is_stopping: bool = field(default=False, init=False)
-
-    def task(self, queue: str, *, weight: float = 1.0) -> Callable[[Function], Function]:
-        """Register the handler of a queue; `async def` runs in the event loop, `def` in a thread.
-
-        While several queues have work, they share the worker's time in proportion to their weights.
-        """
-        check_name(queue, "queue")
-        check_weight(weight)
-
-        def register(function: Function) -> Function:
-            if queue in self.handlers:
-                raise BadRequest(f"queue {queue} has a handler already", field="queue")
-            self.handlers[queue] = Handler(function, weight)
-            return function
-
-        return register
 
     async def run(self, *, burst: bool = False, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled or stopped. Cancelled: handlers are cancelled too, and their tasks given back.
@@ -103,8 +90,22 @@ class Worker:
         `burst`: stop by itself when it holds nothing and a claim on its queues finds nothing; what is delayed, also for
         its next attempt, is not waited for.
         Raises: BadRequest without handlers; Unauthorized or Forbidden when the server will not have the token;
-        Superseded when a worker that came later attached under this name.
+        Superseded when a worker that came later attached under this name; and what a function of on_startup raises.
         """
+        session = self._prepare()
+        log.info(
+            "worker started", worker=self.name, server=",".join(target.url for target in self._driver.targets),
+            queues=",".join(session.queues), slots=self.concurrency, loop=self._runtime.title,
+        )  # fmt: skip
+        await self.hooks.start()
+        try:
+            with watching(self._runtime):
+                await self._work(burst, task_status)
+        finally:
+            await self.hooks.end()
+
+    def _prepare(self) -> WorkerSession:
+        """Make what one run needs. Raises: BadRequest, SettingsError."""
         weights = self._weights()
         if not weights:
             raise BadRequest("the worker has no handlers; register one with @app.task(queue)", field="queues")
@@ -122,6 +123,10 @@ class Worker:
         self._threads = Threads(self.concurrency, self._threads_changed)
         self._is_stopping, self._idle = False, self._runtime.make_event()
         self._waiting.clear()
+        return session
+
+    async def _work(self, burst: bool, task_status: TaskStatus[None]) -> None:
+        """Stay connected and run tasks until idle."""
         connection = anyio.CancelScope(shield=True)  # outlives the handlers, so that their tasks can be given back
         with ungrouped():
             async with anyio.create_task_group() as group:
@@ -132,6 +137,7 @@ class Worker:
                 finally:
                     await self._give_all_back()
                     connection.cancel()
+                    self._threads.close()
 
     async def _run_until_idle(self, burst: bool) -> None:
         """Run tasks until nothing is held and no more are taken."""
@@ -171,7 +177,7 @@ class Worker:
     def _weights(self) -> dict[str, float]:
         """Return the weights of the queues that this worker works for."""
         if self.queues is None:
-            return {queue: handler.weight for queue, handler in self.handlers.items()}
+            return {queue: kinds.weight for queue, kinds in self.handlers.items()}
         for queue, weight in self.queues.items():
             if queue not in self.handlers:
                 raise BadRequest(f"the worker has no handler for queue {queue!r:.80}", field="queues")
@@ -235,6 +241,7 @@ class Worker:
             log.info("an operator drains this worker", name=self.name)
             self.stop()
             return
+        self._run_timeouts[push.queue] = push.run_timeout_ms / 1000 or inf
         for task in push.tasks:
             self._waiting.append((push.queue, task))
         self._runners.unpark()
@@ -291,9 +298,9 @@ class Worker:
         outcome, began = "lost", self._runtime.current_time()
         self._scopes[key] = scope
         try:
-            settlement, _ = await perform(
-                self.handlers[queue], queue, pushed, self._threads, self._report, self._enqueue
-            )
+            handler = self.handlers[queue].find(pushed.name)
+            limit_s = self._run_timeouts.get(queue, inf)
+            settlement, _ = await perform(handler, queue, pushed, self._threads, self._report, self._enqueue, limit_s)
             outcome = outcome_of(pushed, settlement)
         finally:
             del self._scopes[key]

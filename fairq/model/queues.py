@@ -46,6 +46,7 @@ class QueueSettings:
     events_keep: int = 10_000
     max_tenants: int = 1_000_000
     reserve: int = 0  # per cent of the slots
+    run_timeout_ms: int = 0  # of a handler; 0: none
 
 
 SETTING_RANGES: dict[str, tuple[int, int]] = {
@@ -58,6 +59,7 @@ SETTING_RANGES: dict[str, tuple[int, int]] = {
     "events_keep": (0, 1_000_000),
     "max_tenants": (1, 100_000_000),
     "reserve": (0, 90),
+    "run_timeout_ms": (0, 604_800_000),
 }
 
 

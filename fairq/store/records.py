@@ -49,10 +49,13 @@ def unpack_record(record: bytes) -> tuple[str, int, int, int, bytes, str, str]:
     return record[at:end].decode(), int(enqueued_at), int(start_at), int(expires_at), record[begin:], name, webhook
 
 
+CLAIM_HEAD = 7  # values of a claim's reply before its leases
+
+
 def unpack_leases(reply: Sequence[Any]) -> list[Lease]:
-    """Read a claim's reply: six values (third: the leases' number; fourth: ids with kept results), four per lease."""
+    """Read a claim's reply: its head (third: the leases' number; fourth: ids with kept results), four per lease."""
     leases, number, wanting = [], reply[2], set(reply[3])
-    for i in range(6, len(reply), 4):
+    for i in range(CLAIM_HEAD, len(reply), 4):
         id, attempt, max_attempts, record = reply[i : i + 4]
         tenant, enqueued_at, start_at, expires_at, payload, name, webhook = unpack_record(record)
         given = (tenant, enqueued_at, start_at, expires_at, payload, id in wanting, name, webhook)

@@ -29,6 +29,7 @@ from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
 from fairq.store.connection import Connection, Subscription
 from fairq.store.records import (
+    CLAIM_HEAD,
     pack_links,
     pack_options,
     pack_template,
@@ -95,6 +96,7 @@ class Claim(NamedTuple):
     tick_in_ms: int | None = None
     now_ms: int = 0
     blocked: Sequence[BlockedInterval] = ()
+    run_timeout_ms: int = 0  # of the queue's handlers; 0: none
 
 
 class Schedule(NamedTuple):
@@ -226,9 +228,10 @@ class Store:
         """
         told = ("again" if again else "", _wall_ms(), "" if slots is None else slots)
         reply = await self._call("claim", queue, name, limit, *told)
-        now_ms, lease_ms, _, _, tick_at_ms, blocked = reply[:6]
+        now_ms, lease_ms, _, _, tick_at_ms, blocked, run_timeout_ms = reply[:CLAIM_HEAD]
         tick_in_ms = max(0, tick_at_ms - now_ms) if tick_at_ms >= 0 else None
-        return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, unpack_blocked_intervals(blocked))
+        intervals = unpack_blocked_intervals(blocked)
+        return Claim(lease_ms, unpack_leases(reply), tick_in_ms, now_ms, intervals, run_timeout_ms)
 
     async def settle(self, queue: str, settlements: Sequence[Settlement]) -> list[Outcome]:
         """End or extend up to 500 leases, each fenced by (id, lease): `ok`, `gone` or `stale`.

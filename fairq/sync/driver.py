@@ -26,12 +26,12 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any
 
-import structlog
 from attrs import define, field
 
 from fairq.client.channel import Target, check_token
 from fairq.client.defaults import choose_token, choose_urls
 from fairq.errors import BadFrame, Closed, FairqError, Forbidden, OutcomeUnknown, Unauthorized
+from fairq.log import Log
 from fairq.model.tasks import NewTask
 from fairq.sync.alarm import Alarm
 from fairq.sync.link import Address, Link, resolve
@@ -41,7 +41,7 @@ from fairq.wire.client_session import ClientSession
 from fairq.wire.messages import HEARTBEAT_S, TIMEOUT_S
 from fairq.wire.websocket import Disconnected
 
-log = structlog.get_logger("fairq.client")
+log = Log("fairq.client")
 
 _now = time.monotonic
 _FRESH_S = 1.0  # for which an idle connection is taken to be alive

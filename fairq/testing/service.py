@@ -134,10 +134,13 @@ class _Memory:
         return None
 
     async def _perform(self, name: str, pushed: PushedTask) -> None:
-        handler, queue = self.worker.handlers[name], self.queues[name]
+        handler, queue = self.worker.handlers[name].find(pushed.name), self.queues[name]
         settlement = Settlement("release", pushed.id, pushed.lease)  # of a handler that is cancelled
         try:
-            settlement, error = await perform(handler, name, pushed, self.threads, self._report, self._enqueue)
+            limit_s = queue.settings.run_timeout_ms / 1000 or _NEVER
+            settlement, error = await perform(
+                handler, name, pushed, self.threads, self._report, self._enqueue, limit_s
+            )
             if error is not None:
                 queue.records[pushed.id].exceptions.append(error)
         finally:
@@ -190,7 +193,7 @@ class _Memory:
                             f"{MAX_RUNS} handlers have run, and tasks still wait: an endless chain, or max_attempts=0?"
                         )
                     self._running += 1
-                    self._in_threads += not self.worker.handlers[found[0]].is_async
+                    self._in_threads += not self.worker.handlers[found[0]].find(found[1].name).is_async
                     nursery.start_soon(self._perform, *found)
                 due = min((self.queues[name].next_due() for name in self._turns if name in self.queues), default=_NEVER)
                 if self._running:
@@ -385,7 +388,7 @@ async def run(
     settings: Mapping[str, Mapping[str, str | int]] | None = None,
     seed: int = 0,
 ) -> AsyncIterator[MemoryService]:
-    """Give a test the service in memory, with a worker's handlers.
+    """Give a test the service in memory, with a worker's handlers; what its on_startup and on_shutdown do is done too.
 
     `settings` are queues' settings, by queue, as of `fairq queues set`; `seed` decides the jitter of retries.
     Raises: BadRequest for a worker that could not run, or unknown settings.
@@ -397,4 +400,8 @@ async def run(
         check_name(queue, "queue"): QueueSettings(**check_settings(dict(changes)))  # type: ignore[arg-type]
         for queue, changes in (settings or {}).items()
     }
-    yield MemoryService.of(_Memory(worker, chosen, random.Random(seed)), tenant)
+    await worker.hooks.start()
+    try:
+        yield MemoryService.of(_Memory(worker, chosen, random.Random(seed)), tenant)
+    finally:
+        await worker.hooks.end()

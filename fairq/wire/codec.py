@@ -316,9 +316,8 @@ def decode_server(message: Message) -> Any:
         if kind is None:
             return None
         if kind is messages.Push:
-            return messages.Push(
-                data["queue"], int(data["lease_ms"]), [_pushed(task, payloads) for task in data["tasks"]]
-            )
+            tasks = [_pushed(task, payloads) for task in data["tasks"]]
+            return messages.Push(data["queue"], int(data["lease_ms"]), tasks, int(data.get("run_timeout_ms", 0)))
         if kind is messages.Reply and type(message) is bytes:
             _put_beside(data["body"], payloads)
         return _lenient.structure(data, kind)

@@ -747,12 +747,13 @@ class PushedTask(NamedTuple):
 
 @frozen
 class Push:
-    """Tasks for a worker, each leased for `lease_ms` from now."""
+    """Tasks for a worker, each leased for `lease_ms` from now; their handlers may run for `run_timeout_ms` (0: on)."""
 
     type: ClassVar[str] = "push"
     queue: str
     lease_ms: int
     tasks: list[PushedTask]
+    run_timeout_ms: int = 0
 
 
 @frozen

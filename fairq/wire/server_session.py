@@ -89,8 +89,11 @@ class ServerSession(Session):
         body["retry_in_ms"] = error.retry_in_ms
         self.send(Error.type, {name: value for name, value in body.items() if value is not None})
 
-    def push(self, queue: str, lease_ms: int, leases: Iterable[Lease]) -> None:
+    def push(self, queue: str, lease_ms: int, leases: Iterable[Lease], run_timeout_ms: int = 0) -> None:
         """Give leased tasks to the worker, in as many frames as their payloads need; a long one goes alone."""
+        head: dict[str, Any] = {"queue": queue, "lease_ms": lease_ms}
+        if run_timeout_ms:
+            head["run_timeout_ms"] = run_timeout_ms
         tasks: list[dict[str, Any]] = []
         room = _PUSH_BYTES
         for each in leases:
@@ -118,11 +121,11 @@ class ServerSession(Session):
                 task["webhook"] = webhook
             size = len(payload) + _TASK_BYTES
             if tasks and size > room:
-                self.send(Push.type, {"queue": queue, "lease_ms": lease_ms, "tasks": tasks})
+                self.send(Push.type, {**head, "tasks": tasks})
                 tasks, room = [], _PUSH_BYTES
             tasks.append(task)
             room -= size
-        self.send(Push.type, {"queue": queue, "lease_ms": lease_ms, "tasks": tasks})
+        self.send(Push.type, {**head, "tasks": tasks})
 
     def stop(self, queue: str, numbers: Mapping[str, int]) -> None:
         """Tell the worker that these tasks were cancelled; id -> lease number."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,7 @@ def test_a_worker_runs_the_handlers_of_an_app_and_stops_on_sigterm(
 
 SLOW = """
 import pathlib
-import trio
+import asyncio
 import fairq
 
 app = fairq.Worker()
@@ -114,7 +115,7 @@ app = fairq.Worker()
 async def send(task):
     print("VERSION begins", task.payload, flush=True)
     while not pathlib.Path(task.payload).exists():
-        await trio.sleep(0.01)
+        await asyncio.sleep(0.01)
     print("VERSION ends", task.payload, flush=True)
 """
 
@@ -152,6 +153,43 @@ def test_a_worker_starts_anew_when_its_files_change_and_finishes_first(
         read_until(worker, "three ends last")
         assert worker.wait(30) == 0
     assert server.call(server.served.app.store.queue, "emails").done == 3
+
+
+LOOP = """
+import sniffio
+import fairq
+
+app = fairq.Worker()
+
+@app.task("emails")
+async def send(task):
+    loop = ""
+    if sniffio.current_async_library() == "asyncio":
+        import asyncio
+        loop = type(asyncio.get_running_loop()).__module__
+    print("runs in", sniffio.current_async_library(), loop, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ([], "runs in asyncio uvloop" if find_spec("uvloop") else "runs in asyncio asyncio.unix_events"),
+        (["--loop", "asyncio"], "runs in asyncio"),
+        (["--loop", "trio"], "runs in trio"),
+    ],
+)
+def test_a_worker_runs_in_the_loop_that_it_is_told(
+    commands: Commands, server: ServerThread, tmp_path: Path, argv: list[str], expected: str
+) -> None:
+    (tmp_path / "mail.py").write_text(LOOP)
+    commands.enqueue("emails", "1")
+    done = fairq("worker", "mail:app", "--burst", *argv, "--url", server.url, "--token", "dev-worker", cwd=tmp_path)
+    assert done.out.startswith(expected), (done.out, done.err)
+
+
+def test_a_loop_that_is_unknown_is_code_2(tmp_path: Path) -> None:
+    assert fairq("worker", "mail:app", "--loop", "curio", cwd=tmp_path).code == 2
 
 
 def test_a_burst_ends_by_itself_and_gives_an_account(commands: Commands, server: ServerThread, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-import structlog.testing
 import trio
 
 import fairq
@@ -14,6 +13,7 @@ from fairq.errors import BadRequest, BatchClosed, NotFound, TaskFailed
 from fairq.model.tasks import MAX_RESULT_BYTES
 from fairq.model.workers import WorkerTasks
 from fairq.server.run import Served
+from tests.logs import captured_logs
 from tests.server.harness import OPERATOR, WORKER, Refused, raw, tenant
 from tests.store.proxy import open_proxy
 
@@ -132,7 +132,7 @@ async def test_a_schedule_stays_as_it_was_when_its_change_is_refused(
 async def test_a_result_over_its_limit_makes_a_dead_letter_and_a_line_in_the_workers_log(
     served: Served, ada: fairq.Client, worker: fairq.Worker
 ) -> None:
-    with trio.fail_after(30), structlog.testing.capture_logs() as lines:
+    with trio.fail_after(30), captured_logs() as lines:
         task = await ada.enqueue("emails", "a long result", result_ttl=60)
         plain = await ada.enqueue("emails", "a long result")
         await worker.run(burst=True)

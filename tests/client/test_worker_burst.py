@@ -6,7 +6,6 @@ import time
 from collections import Counter
 
 import pytest
-import structlog.testing
 import trio
 
 import fairq
@@ -14,6 +13,7 @@ from fairq.errors import Unavailable
 from fairq.server.dispatch.dispatcher import Dispatcher
 from fairq.server.run import Served
 from fairq.server.timers.ticker import Ticker
+from tests.logs import captured_logs
 from tests.server.harness import WORKER, Raw, Refused, raw, running, tenant, url_of
 from tests.store.waiting import wait_until
 
@@ -169,7 +169,7 @@ async def test_each_task_has_a_line_in_the_log_if_asked_for(served: Served, ada:
         if task.attempt == 1:
             raise fairq.Retry(delay=0)
 
-    with trio.fail_after(30), structlog.testing.capture_logs() as lines:
+    with trio.fail_after(30), captured_logs() as lines:
         good, bad = await ada.enqueue_many("emails", ["good", "bad"])
         await app.run(burst=True)
     told = sorted((line["task"], line["attempt"], line["outcome"]) for line in lines if line["event"] == "task")

@@ -17,7 +17,7 @@ from fairq.store import library
 
 VERBS = frozenset(re.findall(r"^register\('(\w+)'", library.source(), re.MULTILINE))
 START = 1_700_000_000_000  # the test clock's first ms: before 2025, so that the numbers of leases count from 1
-HEAD = 6  # values of a claim's reply before its tasks
+HEAD = 7  # values of a claim's reply before its tasks
 FORMATS = library.formats()
 LEASE_MS = 30_000  # the default lease
 CLAIMED, CLAIMED_BY_RATE = 150, 60  # tasks that one call leases at most; of tenants with a rate

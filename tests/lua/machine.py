@@ -183,9 +183,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     @initialize()
     def configure_short_leases(self) -> None:
-        """Make leases short enough to run out."""
-        self.call("configure", "lease_ms", LEASE, "max_attempts", 3)
-        self.model.configure(self.now, lease_ms=LEASE, max_attempts=3)
+        """Make leases short enough to run out; claims tell the run timeout."""
+        self.call("configure", "lease_ms", LEASE, "max_attempts", 3, "run_timeout_ms", LEASE // 2)
+        self.model.configure(self.now, lease_ms=LEASE, max_attempts=3, run_timeout_ms=LEASE // 2)
 
     def attempt(self, verb: str, *args: object) -> list[Any]:
         """Call a verb that may be refused: then return the refusal, without its notifications."""
@@ -256,7 +256,8 @@ class QueueMachine(RuleBasedStateMachine):
         leases = [(each.id, each.attempt, each.max_attempts) for each in leased_in(reply)]
         known = self.model.claim_again(self.now, name) if back >= 0 else []
         self.same(leases, known or self.model.claim(self.now, iter(random_values), name, limit, self.attached))
-        number, wanted, kept = reply[2], reply[3], reply[HEAD - 1]
+        number, wanted, kept, run_timeout_ms = reply[2], reply[3], reply[5], reply[HEAD - 1]
+        self.same(run_timeout_ms, self.model.settings["run_timeout_ms"])
         self.same(number, self.model.claims[name] if leases else 0)
         self.same({id.decode() for id in wanted}, {id for id, *_ in leases if self.model.records[id].result_ttl})
         self.same([(kept[i].decode(), *kept[i + 1 : i + 4]) for i in range(0, len(kept), 4)], self.model.kept)

@@ -27,8 +27,8 @@ def test_a_claim_leases_the_oldest_tasks_of_a_tenant_first(queue: Queue) -> None
 
 
 def test_the_reply_begins_with_the_time_and_the_lease(queue: Queue) -> None:
-    queue.configure(lease_ms=1234)
-    assert queue.call("claim", "w", 1) == [START, 1234, 0, [], -1, []]
+    queue.configure(lease_ms=1234, run_timeout_ms=567)
+    assert queue.call("claim", "w", 1) == [START, 1234, 0, [], -1, [], 567]
 
 
 def test_a_task_is_leased_once(queue: Queue) -> None:

@@ -17,6 +17,7 @@ SETTINGS = {
     "events_keep": (0, 1_000_000),
     "max_tenants": (1, 100_000_000),
     "reserve": (0, 90),
+    "run_timeout_ms": (0, 604_800_000),
 }
 
 

@@ -142,7 +142,7 @@ def test_a_claim_that_finds_nothing_uses_up_no_number(queue: Queue) -> None:
     queue.enqueue("ada", "a", "late", expires_in=5)
     assert queue.claim()[0].lease == 1
     queue.advance(5)
-    assert queue.call("claim", "w", 5)[2:] == [0, [], -1, []]
+    assert queue.call("claim", "w", 5)[2:] == [0, [], -1, [], 0]
     queue.enqueue("ada", "b")
     assert queue.claim()[0].lease == 2
 

@@ -291,6 +291,7 @@ MUTANTS = [
     Mutant("a guaranteed tenant keeps its slot", "    if t.slot > 0 then free_slot(call, t) end\n    wake", "    wake"),
     Mutant("quotas are not looked at", "  arrivals.check_quotas(call, new)\n", ""),
     Mutant("a queue has any number of tenants", "'accounts')) >= call.queue.max_tenants", "'accounts')) < 0"),
+    Mutant("claims tell no run timeout", "  out[7] = q.run_timeout_ms\n", "  out[7] = 0\n"),
     Mutant("there is one tenant too many", ")) >= call.queue.max_tenants", ")) > call.queue.max_tenants"),
     Mutant("a batch makes any tenant", "  if is_one_too_many(call, t) then refuse(", "  if false then refuse("),
     Mutant("a known tenant is one too many", "return d and not d.packed and redis", "return d and redis"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import trio
+import anyio
 
 import fairq
 
@@ -29,9 +29,9 @@ async def work(task: fairq.Task) -> None:
     until = task.payload["first" if task.attempt == 1 else "then"]
     if isinstance(until, str):
         while not (_DIRECTORY / until).exists():  # noqa: ASYNC110 - another process makes it
-            await trio.sleep(0.01)
+            await anyio.sleep(0.01)
     else:
-        await trio.sleep(until)
+        await anyio.sleep(until)
     _note("end", task)
 
 

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import structlog
 
+from tests.logs import captured_logs
+
 
 @pytest.fixture(autouse=True)
 def logged() -> Iterator[list[Any]]:
     """All that is logged in a test."""
-    with structlog.testing.capture_logs() as lines:
+    with structlog.testing.capture_logs() as lines, captured_logs() as more:
         yield lines
+        lines += more

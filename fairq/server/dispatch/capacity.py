@@ -21,7 +21,7 @@ class Worker(Protocol):
     account: WorkerAccount
     name: str
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease]) -> None:
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
         """Give leased tasks to the worker."""
 
     def stop(self, queue: str, leases: Mapping[str, int]) -> None:

@@ -213,7 +213,7 @@ class Dispatcher:
             if claim.leases:
                 self.ticker.tick_within(self.queue, claim.lease_ms)
                 _warn_of_endless(self.queue, claim.leases)
-                unplaced = self._hand_out(claim.leases, claim.lease_ms, shares)
+                unplaced = self._hand_out(claim, shares)
         has_failed, claim = claim is None, None  # its payloads may be long: they are not held during other calls
         if unplaced:
             await give_back(self.store, self.queue, unplaced, "release")
@@ -286,10 +286,9 @@ class Dispatcher:
         yield from (worker for worker in shares if worker in self.capacity.workers)
         yield from (worker for worker in self.capacity.workers if worker not in shares)
 
-    def _hand_out(
-        self, leases: Sequence[Lease], lease_ms: int, shares: dict[Worker, int]
-    ) -> list[tuple[str, int, int]]:
+    def _hand_out(self, claim: Claim, shares: dict[Worker, int]) -> list[tuple[str, int, int]]:
         """Give each task to the worker with the most room; returns the leases for which no worker has room."""
+        leases = claim.leases
         room, places = [], 0
         for i, worker in enumerate(self._takers(shares)):
             if i >= len(shares) and places >= len(leases):
@@ -311,7 +310,7 @@ class Dispatcher:
             else:
                 heapq.heappop(room)
         for worker, some in given.items():
-            worker.push(self.queue, lease_ms, some)
+            worker.push(self.queue, claim.lease_ms, some, claim.run_timeout_ms)
         for id in self._cancelled.intersection(lease.id for lease in leases):
             self.stop(id)
         return unplaced

@@ -126,10 +126,10 @@ class Connection:
         """Whether it is about to end, and gets no more tasks."""
         return self.session.state is State.DRAINING
 
-    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease]) -> None:
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
         """Give leased tasks to the worker."""
         self.account.lease(queue, leases, lease_ms / 1000, trio.current_time())
-        self.session.push(queue, lease_ms, leases)
+        self.session.push(queue, lease_ms, leases, run_timeout_ms)
         self.wake_writer()
 
     def stop(self, queue: str, leases: Mapping[str, int]) -> None:

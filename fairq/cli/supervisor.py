@@ -1,0 +1,186 @@
+"""`fairq worker --processes N`: child processes that are whole workers, and this one, which keeps them running.
+
+Each child's standard input is one end of a socket pair. The child writes a byte when its worker has started. When it
+reads the end of the stream, this process has ended, however it did: then the child stops as at SIGTERM.
+
+A child that ends with 0 has done what it was for: an operator has drained it, or its burst is over. One that ends with
+2 or REFUSED would end so again, and so would all children if none of them ever starts: then this process ends too, with
+the child's code. Any other end is an accident, after which the child is started again, with growing pauses.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.errors import SettingsError
+from fairq.model.checks import MAX_WORKER_CHARS
+from fairq.scopes import background, open_plain_nursery
+
+log = structlog.get_logger("fairq.worker")
+
+CHILD = "FAIRQ_WORKER_CHILD"  # the variable that holds a child's number, from 1
+MAX_PROCESSES = 256
+RESTART_S, MAX_RESTART_S = 0.1, 5.0  # before a child that died is started again
+STEADY_S = 10.0  # a child that has lived for so long has not failed at its start
+KILL_S = 10.0  # beyond the grace, before a child is killed; and after a second signal
+REFUSED = 77  # a child's code: the server will not have this worker
+_READY = b"1"
+_DONE, _USAGE, _FAILED = 0, 2, 1
+_SIGNALLED = (-signal.SIGTERM, -signal.SIGINT, 130)  # a signal came while it did not yet listen, or no more
+
+
+def take_child_number() -> int:
+    """Return which child of a supervisor this process is, 0: none; once, for its own children are not."""
+    text = os.environ.pop(CHILD, "")
+    return int(text) if text.isdecimal() else 0
+
+
+def tell_ready() -> None:
+    """Tell the supervisor, from a child, that its worker has started."""
+    with suppress(OSError):
+        os.write(0, _READY)
+
+
+def follow_parent(grace: float) -> None:
+    """Stop this child, from a thread of its own, when its parent has ended; kill it if it does not stop in time."""
+
+    def follow() -> None:
+        with suppress(OSError):
+            while os.read(0, 1):
+                pass
+        log.warning("parent process ended; stopping")
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(grace + KILL_S)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=follow, name="fairq parent", daemon=True).start()
+
+
+@define(eq=False)
+class Supervisor:
+    """Keeps `count` children running until a signal."""
+
+    command: Sequence[str]
+    count: int
+    grace: float
+    _children: set[trio.Process] = field(factory=set, init=False)
+    _has_started: bool = field(default=False, init=False)  # some child has
+    _first: trio.Event = field(factory=trio.Event, init=False)  # the first child has started, or ended
+    _stopping: trio.Event = field(factory=trio.Event, init=False)
+    _code: int = field(default=_DONE, init=False)
+
+    async def run(self) -> int:
+        """Run until all children have ended, by themselves or after a signal; returns the exit code."""
+        log.info("supervising workers", processes=self.count)
+        async with background(self._watch_signals), open_plain_nursery() as nursery:
+            nursery.start_soon(self._keep, 1)
+            await self._first.wait()  # what is wrong with all is said once
+            for number in range(2, self.count + 1):
+                nursery.start_soon(self._keep, number)
+        return self._code
+
+    async def _watch_signals(self) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async with trio.open_nursery() as nursery:
+                async for _ in signals:
+                    is_first = not self._stopping.is_set()
+                    self._stop()
+                    nursery.start_soon(self._kill_after, KILL_S + (self.grace if is_first else 0))
+
+    def _stop(self) -> None:
+        """Tell all children to stop; a second time: at once."""
+        number = signal.SIGINT if self._stopping.is_set() else signal.SIGTERM
+        self._stopping.set()
+        for child in self._children:
+            child.send_signal(number)
+
+    async def _kill_after(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+        for child in self._children:
+            log.error("worker process did not end; it is killed", pid=child.pid)
+            self._code = self._code or _FAILED
+            child.kill()
+
+    async def _keep(self, number: int) -> None:
+        """Run a child, and start another one when it dies."""
+        again_s = RESTART_S
+        while not self._stopping.is_set():
+            began = trio.current_time()
+            code, pid = await self._run_child(number)
+            if not self._has_started and code != _DONE and not self._stopping.is_set():
+                self._end_all(number, code)
+            self._first.set()
+            if code == _DONE:
+                return
+            if self._stopping.is_set():
+                if code not in _SIGNALLED:
+                    self._code = self._code or _FAILED
+                return
+            if code in (_USAGE, REFUSED):
+                self._end_all(number, code)
+                return
+            again_s = RESTART_S if trio.current_time() - began > STEADY_S else min(2 * again_s, MAX_RESTART_S)
+            log.error("worker process died; starting another", process=number, pid=pid, code=code, in_s=again_s)
+            with trio.move_on_after(again_s):
+                await self._stopping.wait()
+
+    def _end_all(self, number: int, code: int) -> None:
+        log.error("worker process cannot work; ending all", process=number, code=code)
+        self._code = code if code in (_USAGE, _FAILED) else _FAILED
+        self._stop()
+
+    async def _run_child(self, number: int) -> tuple[int, int]:
+        """Run a child to its end; returns its exit code and its pid."""
+        ours, its = socket.socketpair()
+        with ours, its:
+            child = await trio.lowlevel.open_process(
+                self.command, stdin=its.fileno(), env={**os.environ, CHILD: str(number)}, start_new_session=True
+            )
+            its.close()
+            self._children.add(child)
+            try:
+                if self._stopping.is_set():
+                    child.terminate()
+                async with background(lambda: self._await_ready(ours)):
+                    return await child.wait(), child.pid
+            finally:
+                if child.poll() is None:
+                    child.kill()
+                with trio.CancelScope(shield=True):
+                    await child.wait()
+                self._children.discard(child)
+
+    async def _await_ready(self, ours: socket.socket) -> None:
+        ours.setblocking(False)
+        stream = trio.socket.from_stdlib_socket(ours.dup())
+        with stream, suppress(OSError):
+            if await stream.recv(1):
+                self._has_started = True
+                self._first.set()
+        await trio.sleep_forever()
+
+
+def check_processes(count: int) -> int:
+    """Return the number of processes. Raises: SettingsError."""
+    if 1 <= count <= MAX_PROCESSES:
+        return count
+    raise SettingsError(f"processes must be a whole number from 1 to {MAX_PROCESSES}", field="processes")
+
+
+def name_of_child(name: str, number: int) -> str:
+    """Return a child's own name. Raises: SettingsError."""
+    if not number:
+        return name
+    if len(own := f"{name}-{number}") > MAX_WORKER_CHARS:
+        raise SettingsError(f"name {own!r:.80} has over {MAX_WORKER_CHARS} characters, with its number", field="name")
+    return own

@@ -1,0 +1,68 @@
+"""Runs workers until a signal stops them, under asyncio or trio."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable, Set
+from importlib.util import find_spec
+from typing import Literal, Protocol, TypeVar
+
+import anyio
+from anyio.abc import TaskStatus
+
+from fairq.groups import ungrouped
+
+T = TypeVar("T")
+Loop = Literal["asyncio", "trio"]
+
+
+class Works(Protocol):
+    """A worker, or a service of several."""
+
+    async def run(self, *, burst: bool = False, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Work until stopped."""
+
+    def stop(self) -> None:
+        """Take no more tasks."""
+
+
+def run_in(loop: Loop, main: Callable[[], Awaitable[T]]) -> T:
+    """Run an async function under asyncio, by uvloop if that is installed, or under trio."""
+    options = {"use_uvloop": find_spec("uvloop") is not None} if loop == "asyncio" else {}
+    return anyio.run(main, backend=loop, backend_options=options)
+
+
+async def work_until_stopped(
+    app: Works, grace: float, burst: bool = False, on_start: Callable[[], None] | None = None
+) -> None:
+    """Run a worker until a stop signal; it then finishes its tasks, for at most `grace` seconds.
+
+    A second signal cancels it. `on_start` is a supervisor's, called when the worker has begun: then a second SIGTERM
+    does nothing, for one may come from the supervisor and one from the system; SIGINT cancels.
+    """
+    with ungrouped():
+        async with anyio.create_task_group() as group:
+            more = {signal.SIGINT} if on_start else {signal.SIGINT, signal.SIGTERM}
+            await group.start(_watch_signals, app, grace, more, group.cancel_scope)
+
+            async def work(*, task_status: TaskStatus[None]) -> None:
+                await app.run(burst=burst, task_status=task_status)
+                group.cancel_scope.cancel()
+
+            await group.start(work)
+            if on_start:
+                on_start()
+
+
+async def _watch_signals(
+    app: Works, grace: float, more: Set[int], scope: anyio.CancelScope, *, task_status: TaskStatus[None]
+) -> None:
+    """Stop the worker at a signal; cancel it at another one, if that is one of `more`."""
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for number in signals:
+            if scope.deadline == float("inf"):
+                scope.deadline = anyio.current_time() + grace
+                app.stop()
+            elif number in more:
+                scope.cancel()

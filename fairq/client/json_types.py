@@ -1,0 +1,164 @@
+"""cattrs converters of JSON values to typed ones, without coercion; imported when a handler is first typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableSequence, Sequence
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+from cattrs import BaseConverter, IterableValidationError, IterableValidationNote, transform_error
+from cattrs.preconf.orjson import OrjsonConverter, configure_converter
+
+Hook = Callable[[Any, Any], Any]
+
+_LISTS: dict[Any, Callable[[list[Any]], Any]] = {
+    list: list, Sequence: list, MutableSequence: list, tuple: tuple, set: set, frozenset: frozenset,
+}  # fmt: skip
+_PRIMITIVES = {int: "a whole number", str: "text", bool: "true or false"}
+
+
+class _Converter(OrjsonConverter):
+    """Makes classes and mappings of JSON objects only, and tuples of lists only."""
+
+    def gen_structure_attrs_fromdict(self, cl: Any) -> Any:
+        return _only(dict, "an object", super().gen_structure_attrs_fromdict(cl))
+
+    def gen_structure_typeddict(self, cl: Any) -> Any:
+        return _only(dict, "an object", super().gen_structure_typeddict(cl))
+
+    def gen_structure_mapping(self, cl: Any) -> Any:
+        return _only(dict, "an object", super().gen_structure_mapping(cl))
+
+    def gen_structure_hetero_tuple(self, cl: Any) -> Any:
+        return _only(list, "a list", super().gen_structure_hetero_tuple(cl))
+
+
+def _only(shape: type, name: str, hook: Hook) -> Hook:
+    def structure(value: Any, kind: Any) -> Any:
+        if type(value) is not shape:
+            raise TypeError(f"expected {name}")
+        return hook(value, kind)
+
+    return structure
+
+
+def _exactly(kind: type, name: str) -> Hook:
+    def structure(value: Any, _: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError(f"expected {name}")
+        return value
+
+    return structure
+
+
+def _number(value: Any, _: Any) -> float:
+    if type(value) is not float and type(value) is not int:
+        raise TypeError("expected a number")
+    return float(value)
+
+
+def _is_list(kind: Any) -> bool:
+    origin = get_origin(kind) or kind
+    if origin is tuple:
+        return get_args(kind)[1:] in ((), (...,)) and get_args(kind) != ((),)
+    return isinstance(origin, type) and origin in _LISTS
+
+
+def _list_of(kind: Any, converter: BaseConverter) -> Hook:
+    make = _LISTS[get_origin(kind) or kind]
+    inner = (*get_args(kind), Any)[0]
+    hook: Hook = converter.get_structure_hook(inner)
+
+    def structure(value: Any, _: Any) -> Any:
+        if type(value) is not list:
+            raise TypeError("expected a list")
+        made: list[Any] = []
+        try:
+            for each in value:
+                made.append(hook(each, inner))  # its length says where it failed
+        except Exception as error:
+            note = IterableValidationNote(f"at index {len(made)}", len(made), inner)
+            error.__notes__ = [*getattr(error, "__notes__", []), note]
+            raise IterableValidationError("invalid list", [error], kind) from None
+        return make(made)
+
+    return structure
+
+
+def _is_optional(kind: Any) -> bool:
+    return get_origin(kind) in (Union, UnionType) and len(get_args(kind)) == 2 and NoneType in get_args(kind)
+
+
+def _optional_of(kind: Any, converter: BaseConverter) -> Hook:
+    """Find the hook at registration; cattrs would at the first payload."""
+    (inner,) = (each for each in get_args(kind) if each is not NoneType)
+    hook: Hook = converter.get_structure_hook(inner)
+    return lambda value, _: None if value is None else hook(value, inner)
+
+
+def _uuid(value: Any, _: Any) -> UUID:
+    if type(value) is not str:
+        raise TypeError("expected text")
+    return UUID(value)
+
+
+def _converter(is_detailed: bool) -> OrjsonConverter:
+    converter = _Converter(detailed_validation=is_detailed)
+    configure_converter(converter)
+    for kind, name in _PRIMITIVES.items():
+        converter.register_structure_hook(kind, _exactly(kind, name))
+    converter.register_structure_hook(float, _number)
+    converter.register_structure_hook(UUID, _uuid)
+    converter.register_structure_hook_factory(_is_optional, _optional_of)
+    converter.register_structure_hook_factory(_is_list, _list_of)
+    return converter
+
+
+_fast, _careful = _converter(False), _converter(True)
+
+
+def check_type(kind: Any) -> None:
+    """Check that values of a type can be made. Raises: what cattrs does."""
+    _fast.get_structure_hook(kind)
+    _careful.get_structure_hook(kind)
+
+
+def structure(payload: Any, kind: Any) -> Any:
+    """Make a value of a type. Raises: many kinds of errors, the first one only."""
+    return _fast.get_structure_hook(kind)(payload, kind)
+
+
+def errors_of(payload: Any, kind: Any) -> list[str]:
+    """Say what is wrong with a payload, with the path of each field. Costs much for each wrong value."""
+    try:
+        _careful.structure(payload, kind)
+    except Exception as error:
+        return _told(error, "payload")
+    return []
+
+
+def first_error_of(payload: Any, kind: Any) -> str:
+    """Say which field of a long payload is wrong; costs what making it does, once more."""
+    names = get_type_hints(kind) if type(payload) is dict and isinstance(kind, type) else {}
+    for name, inner in names.items():
+        if name in payload:
+            try:
+                structure(payload[name], inner)
+            except Exception as error:
+                return _told(error, f"payload.{name}")[0]
+    try:
+        structure(payload, kind)
+    except KeyError as error:
+        return f"required field missing @ payload.{error.args[0]}"
+    except Exception as error:
+        return _told(error, "payload")[0]
+    return ""
+
+
+def _told(error: Exception, path: str) -> list[str]:
+    return transform_error(error, path, _say)
+
+
+def _say(error: BaseException, kind: Any) -> str:
+    return "required field missing" if isinstance(error, KeyError) else str(error)[:200] or type(error).__name__

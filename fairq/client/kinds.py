@@ -1,0 +1,123 @@
+"""The handlers of a worker's queues: one for each kind of task, by the tasks' names."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
+from inspect import iscoroutinefunction
+from math import inf
+from typing import Any
+
+from attrs import define, evolve, field, frozen
+
+from fairq.client.threads import Threads
+from fairq.client.timeouts import within
+from fairq.client.typed import MAX_VALUES, PayloadType, has_more_values
+from fairq.errors import BadRequest
+from fairq.model.checks import check_weight
+
+_MAX_TOLD = 20  # names in an error
+
+
+class NoHandler(Exception):
+    """No handler of the queue is for tasks of this name. The attempt has failed; another worker may have one."""
+
+
+@frozen(eq=False)
+class Handler:
+    """What does tasks of one kind: `async def` runs in the event loop, `def` in a thread."""
+
+    function: Callable[[Any], Any]
+    queue: str
+    name: str = ""
+    payload_type: PayloadType | None = None
+    timeout_s: float = inf
+    around: Sequence[Callable[[Any], AbstractAsyncContextManager[Any]]] = ()
+    is_async: bool = field(init=False)
+
+    @is_async.default
+    def _is_async(self) -> bool:
+        return iscoroutinefunction(self.function)
+
+    @property
+    def title(self) -> str:
+        """Its function's name."""
+        return str(getattr(self.function, "__qualname__", None) or repr(self.function))[:80]
+
+    def run(self, task: Any, threads: Threads, run_timeout_s: float = inf) -> Awaitable[Any]:
+        """Run the function inside the app's context managers, for no longer than its timeout and the queue's.
+
+        Raises, when awaited: what it does; Misfit, TimedOut.
+        """
+        limit_s = min(self.timeout_s, run_timeout_s)
+        if self.is_async and limit_s == inf and self.payload_type is None and not self.around:
+            found: Awaitable[Any] = self.function(task)  # the most frequent case, at no cost
+            return found
+        return self._run(task, threads, limit_s)
+
+    async def _run(self, task: Any, threads: Threads, limit_s: float) -> Any:
+        if self.payload_type is not None:
+            task = await self._typed(self.payload_type, task, threads)
+        if not self.around:
+            return await self._call(task, threads, limit_s)
+        async with AsyncExitStack() as stack:
+            for enter in self.around:
+                await stack.enter_async_context(enter(task))
+            return await self._call(task, threads, limit_s)
+        return None  # one of them has taken the error
+
+    async def _call(self, task: Any, threads: Threads, limit_s: float) -> Any:
+        if not self.is_async:
+            return await threads.run(self.function, task, limit_s)
+        return await within(limit_s, partial(self.function, task))
+
+    async def _typed(self, payload_type: PayloadType, task: Any, threads: Threads) -> Any:
+        """Return the task with its payload made what the function wants; a long one in a thread."""
+        if has_more_values(task.payload, MAX_VALUES):
+            return evolve(task, payload=await threads.run(payload_type.make, task.payload))
+        return evolve(task, payload=payload_type.make(task.payload))
+
+
+@define(eq=False)
+class Kinds:
+    """The handlers of one queue, by the name of the task; that of the empty name is for all other tasks."""
+
+    queue: str
+    by_name: dict[str, Handler] = field(factory=dict, init=False)
+    _weight: float | None = field(default=None, init=False)
+    _unknown: Handler = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._unknown = Handler(self._refuse, self.queue)
+
+    @property
+    def weight(self) -> float:
+        """The queue's weight among those of the worker."""
+        return 1.0 if self._weight is None else self._weight
+
+    def add(self, handler: Handler, weight: float | None = None) -> None:
+        """Add a handler. Raises: BadRequest."""
+        if handler.name in self.by_name:
+            kind = f" for tasks named {handler.name!r}" if handler.name else ""
+            raise BadRequest(f"queue {self.queue} has a handler{kind} already", field="queue")
+        if weight is not None:
+            check_weight(weight)
+            if self._weight not in (None, weight):
+                raise BadRequest(
+                    f"queue {self.queue} has the weight {self._weight:g} already: its handlers share one",
+                    field="weight",
+                )
+            self._weight = weight
+        self.by_name[handler.name] = handler
+
+    def find(self, name: str) -> Handler:
+        """Return the handler of tasks of a name; one that raises NoHandler if there is none."""
+        return self.by_name.get(name) or self.by_name.get("") or self._unknown
+
+    async def _refuse(self, task: Any) -> None:
+        names = sorted(self.by_name)
+        more = f" and {len(names) - _MAX_TOLD} more" if len(names) > _MAX_TOLD else ""
+        told = ", ".join(map(repr, names[:_MAX_TOLD])) + more
+        kind = f"for tasks named {task.name!r:.200}" if task.name else "for tasks without a name"
+        raise NoHandler(f"queue {self.queue} has no handler {kind} in this worker; it has handlers for {told}")

@@ -1,0 +1,40 @@
+"""How long a handler may run."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import TypeVar
+
+import anyio
+
+from fairq.errors import BadRequest
+from fairq.model.queues import SETTING_RANGES
+
+T = TypeVar("T")
+
+MAX_TIMEOUT_S = SETTING_RANGES["run_timeout_ms"][1] / 1000
+
+
+class TimedOut(Exception):
+    """A handler did not end in time: a failed attempt."""
+
+
+def check_timeout(value: object) -> float:
+    """Return a handler's timeout in seconds; inf for none. Raises: BadRequest."""
+    if value is None:
+        return inf
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_TIMEOUT_S:
+        return float(value)
+    raise BadRequest(
+        f"timeout must be a number of seconds above 0, at most {MAX_TIMEOUT_S:.0f}, not {value!r:.80}", field="timeout"
+    )
+
+
+async def within(limit_s: float, call: Callable[[], Awaitable[T]]) -> T:
+    """Await a call for at most so long, then cancel it. Raises: TimedOut, and what the call does."""
+    if limit_s == inf:
+        return await call()
+    with anyio.move_on_after(limit_s):
+        return await call()
+    raise TimedOut(f"the handler did not end within {limit_s:g} s")

@@ -1,0 +1,152 @@
+"""Typed payloads: a handler that is annotated `Task[Welcome]` gets a `Welcome` as its task's payload.
+
+cattrs makes it, of an attrs class, dataclass, TypedDict, or anything else that it can make of JSON. Nothing is
+coerced: text is no number, and a list is no object. Keys that a class does not have are ignored, so that producers may
+send a new field while older workers still run.
+
+Making it stops at the first error. Then all errors are looked for, to name their fields, but only in payloads of at
+most MAX_VALUES values, for an error costs many times what a value does. A longer payload is made in a thread.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from functools import partial
+from inspect import Parameter, signature, unwrap
+from types import SimpleNamespace
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
+
+import attrs
+from attrs import frozen
+
+from fairq.errors import BadRequest
+from fairq.model.checks import MAX_ERROR_CHARS
+
+MAX_VALUES = 1_000
+_MAX_TOLD = 5  # errors of one payload
+_TYPED = re.compile(r"\bTask\s*\[")
+
+
+class Misfit(Exception):
+    """A payload that does not fit its handler's type: the task can never succeed."""
+
+
+@frozen
+class PayloadType:
+    """What a handler wants its payloads to be."""
+
+    kind: Any
+
+    @property
+    def name(self) -> str:
+        """Its name for people."""
+        return name_of(self.kind)
+
+    def make(self, payload: Any) -> Any:
+        """Make one of a decoded JSON value. Raises: Misfit, which names the field."""
+        from fairq.client.json_types import structure
+
+        try:
+            return structure(payload, self.kind)
+        except Exception:  # of the class's own code too
+            raise Misfit(f"the payload is not {self.name}: {self._explain(payload)}"[:MAX_ERROR_CHARS]) from None
+
+    def _explain(self, payload: Any) -> str:
+        from fairq.client.json_types import errors_of, first_error_of
+
+        if has_more_values(payload, MAX_VALUES):
+            return first_error_of(payload, self.kind)
+        errors = errors_of(payload, self.kind)
+        more = f", and {len(errors) - _MAX_TOLD} more" if len(errors) > _MAX_TOLD else ""
+        return "; ".join(errors[:_MAX_TOLD]) + more
+
+
+def name_of(kind: Any) -> str:
+    """Name a type as code does."""
+    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+
+
+def has_more_values(payload: Any, limit: int) -> bool:
+    """Tell whether a JSON value holds more than `limit` values. O(limit)."""
+    if type(payload) is not dict and type(payload) is not list:
+        return False
+    left, waiting = limit, [payload]
+    while waiting:
+        value = waiting.pop()
+        left -= len(value)
+        if left < 0:
+            return True
+        inner = value.values() if type(value) is dict else value
+        waiting += [each for each in inner if type(each) is dict or type(each) is list]
+    return False
+
+
+def payload_type_of(function: Callable[..., Any], task_class: type) -> PayloadType | None:
+    """Return the type in a handler's annotation of its task; None: the payload comes as it is.
+
+    Raises: BadRequest for an annotation that cannot be made of JSON.
+    """
+    annotation = _first_annotation(function)
+    if get_origin(annotation) is task_class:
+        (kind,) = get_args(annotation)
+        if kind is Any or kind is object or isinstance(kind, TypeVar):
+            return None
+        _check(function, kind)
+        return PayloadType(kind)
+    if isinstance(annotation, type) and (attrs.has(annotation) or is_dataclass(annotation) or is_typeddict(annotation)):
+        if issubclass(annotation, task_class):
+            return None
+        raise BadRequest(
+            f"handler {_called(function)}: it gets a task, whose payload is typed: annotate it as"
+            f" Task[{name_of(annotation)}]",
+            field="handler",
+        )
+    return None
+
+
+def is_dataclass(kind: type) -> bool:
+    """Tell whether a class is a dataclass."""
+    return hasattr(kind, "__dataclass_fields__")
+
+
+def _check(function: Callable[..., Any], kind: Any) -> None:
+    from fairq.client.json_types import check_type
+
+    try:
+        check_type(kind)
+    except Exception as error:  # cattrs and typing raise many kinds
+        raise BadRequest(
+            f"handler {_called(function)}: a payload cannot be made a {name_of(kind)}: {error}"[:500], field="handler"
+        ) from None
+
+
+def _first_annotation(function: Callable[..., Any]) -> Any:
+    """Return the annotation of a handler's first parameter; None if there is none, or it cannot be looked up."""
+    try:
+        parameters = list(signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    if not parameters or (annotation := parameters[0].annotation) is Parameter.empty:
+        return None
+    inner: Any = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    inner = unwrap(inner)
+    module = sys.modules.get(getattr(inner, "__module__", None) or "")
+    names = getattr(inner, "__globals__", None) or getattr(module, "__dict__", {})
+    try:
+        return get_type_hints(SimpleNamespace(__annotations__={"task": annotation}), names)["task"]
+    except Exception as error:  # a name that only type checkers import, for instance
+        if _TYPED.search(str(annotation)):
+            raise BadRequest(
+                f"handler {_called(function)}: cannot look up the annotation {annotation!r:.80} ({error}): its classes"
+                " must be names of the handler's module when it is registered",
+                field="handler",
+            ) from None
+        return None
+
+
+def _called(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", None) or repr(function))[:80]

@@ -1,0 +1,49 @@
+"""Logs of the SDK, through the standard library's `logging`, which the program configures as it likes.
+
+A line is an event and its fields. They stand in the message, `task failed task=a1 queue=emails`, and as `fairq` in the
+record, a dict, for formatters that write JSON.
+"""
+
+from __future__ import annotations
+
+import logging
+from logging import DEBUG, ERROR, INFO, WARNING
+from typing import Any
+
+_STACK_LEVEL = 3  # the caller's line, not ours
+
+
+def shown(value: object) -> str:
+    """Write a field's value so that it is one word, or quoted: it cannot look like another field or line."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text and text else repr(text)
+
+
+class Log:
+    """A logger whose lines have fields: `log.info("task", queue="emails")`."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def debug(self, event: str, **fields: Any) -> None:
+        """Log what helps to find a fault."""
+        self._log(DEBUG, event, fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Log what happens as it should."""
+        self._log(INFO, event, fields)
+
+    def warning(self, event: str, *, exc_info: BaseException | None = None, **fields: Any) -> None:
+        """Log what someone should look at; with the traceback of an exception, if one is given."""
+        self._log(WARNING, event, fields, exc_info)
+
+    def error(self, event: str, *, exc_info: BaseException | None = None, **fields: Any) -> None:
+        """Log what went wrong; with the traceback of an exception, if one is given."""
+        self._log(ERROR, event, fields, exc_info)
+
+    def _log(self, level: int, event: str, fields: dict[str, Any], exc_info: BaseException | None = None) -> None:
+        if self._logger.isEnabledFor(level):
+            text = event + "".join(f" {name}=%s" for name in fields)
+            more = {"fairq": {"event": event, **fields}}
+            values = map(shown, fields.values())
+            self._logger.log(level, text, *values, extra=more, exc_info=exc_info, stacklevel=_STACK_LEVEL)

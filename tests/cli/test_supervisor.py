@@ -1,0 +1,256 @@
+"""`fairq worker --processes N`: children are kept running, drained together, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from fairq.cli.supervisor import name_of_child
+from fairq.errors import SettingsError
+from tests.store.waiting import wait_until
+
+from .harness import EXIT_SECONDS, Commands, ServerThread, fairq, read_until, started
+
+APP = """
+import os, pathlib, asyncio, time
+import fairq
+
+app = fairq.Worker()
+
+@app.on_startup
+async def say():
+    print("child", os.getpid(), app.name, flush=True)
+
+@app.on_shutdown
+async def end():
+    print("bye", os.getpid(), flush=True)
+
+@app.task("emails")
+async def send(task):
+    print("begins", task.payload, os.getpid(), flush=True)
+    if task.payload == "stuck":
+        time.sleep(600)
+    while task.payload != "quick" and not pathlib.Path(task.payload).exists():
+        await asyncio.sleep(0.01)
+    print("ends", task.payload, flush=True)
+"""
+
+
+CHILDREN: list[int] = []  # of the running test
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs; one that has ended, and waits for its parent to notice, does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    """Wait until something holds of other processes."""
+    deadline = time.monotonic() + EXIT_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def supervised(server: ServerThread, directory: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a supervisor of two."""
+    (directory / "mail.py").write_text(APP)
+    argv = ["worker", "mail:app", "--processes", "2", "--name", "web", "-c", "1", "--url", server.url, *more]
+    with started(*argv, "--token", "dev-worker", cwd=directory) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            for pid in CHILDREN:  # where the supervisor fails, they hold its output open
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            raise
+        finally:
+            CHILDREN.clear()
+
+
+def children_of(process: subprocess.Popen[str], count: int = 2) -> dict[str, int]:
+    """Read the names and pids of children that start."""
+    lines = [read_until(process, "child ").split() for _ in range(count)]
+    children = {line[2]: int(line[1]) for line in lines}
+    CHILDREN.extend(children.values())
+    return children
+
+
+def connected(server: ServerThread, count: int) -> None:
+    """Wait until so many workers with room are attached."""
+    assert server.served is not None
+    connections = server.served.app.connections
+    server.call(wait_until, lambda: sum(bool(each.queues and each.account.credit) for each in connections) == count)
+
+
+def states(commands: Commands, *ids: str) -> list[str]:
+    """Ask for tasks' states."""
+    return [commands("tasks", "show", "emails", f"ada/{id}", "--json").json[0]["state"] for id in ids]
+
+
+def test_children_have_names_of_their_own_and_are_drained_together(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    with supervised(server, tmp_path) as process:
+        children = children_of(process)
+        assert sorted(children) == ["web-1", "web-2"]
+        for _ in range(2):
+            commands.enqueue("emails", '"slow"')
+        assert len({read_until(process, "begins slow").split()[-1] for _ in range(2)}) == 2
+        process.send_signal(signal.SIGTERM)
+        assert server.served is not None
+        connected(server, 0)
+        (tmp_path / "slow").touch()
+        out, _ = process.communicate(timeout=EXIT_SECONDS)
+        assert (process.returncode, out.count("ends slow"), out.count("bye")) == (0, 2, 2), out
+    assert not any(map(is_alive, children.values()))
+
+
+def test_a_child_that_dies_is_started_again_under_its_name_and_gets_its_task_back(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    with supervised(server, tmp_path) as process:
+        children = children_of(process)
+        commands.enqueue("emails", '"slow"')
+        pid = int(read_until(process, "begins slow").split()[-1])
+        os.kill(pid, signal.SIGKILL)
+        assert "code=-9" in read_until(process, "worker process died")
+        (tmp_path / "slow").touch()
+        read_until(process, "ends slow")
+        if children["web-1"] == pid or children["web-2"] == pid:
+            connected(server, 2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(EXIT_SECONDS) == 0
+
+
+def test_no_child_is_left_behind_when_the_supervisor_is_killed(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    with supervised(server, tmp_path) as process:
+        children = children_of(process)
+        id = commands.enqueue("emails", '"slow"')
+        read_until(process, "begins slow")
+        process.kill()
+        connected(server, 0)
+        (tmp_path / "slow").touch()
+        wait_for(lambda: not any(map(is_alive, children.values())))
+        assert states(commands, id) == ["done"], "they finished what they held"
+
+
+@pytest.mark.deep
+def test_a_stuck_child_is_left_behind_by_neither_a_killed_supervisor_nor_a_stopped_one(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    for is_killed in (True, False):
+        with supervised(server, tmp_path, "--grace", "0.1") as process:
+            children = children_of(process)
+            commands.enqueue("emails", '"stuck"')
+            read_until(process, "begins stuck")
+            if is_killed:
+                process.kill()
+            else:
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(EXIT_SECONDS) == 1
+            wait_for(lambda children=children: not any(map(is_alive, children.values())))  # type: ignore[misc]
+
+
+def test_a_second_signal_ends_all_at_once(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
+    with supervised(server, tmp_path) as process:
+        children = children_of(process)
+        id = commands.enqueue("emails", '"slow"')
+        read_until(process, "begins slow")
+        process.send_signal(signal.SIGINT)
+        connected(server, 0)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(EXIT_SECONDS) == 0
+        assert states(commands, id) == ["ready"], "it was given back"
+    assert not any(map(is_alive, children.values()))
+
+
+def test_a_signal_to_all_processes_is_one_signal(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
+    """As systemd sends it: the children get the supervisor's too."""
+    with supervised(server, tmp_path) as process:
+        children = children_of(process)
+        id = commands.enqueue("emails", '"slow"')
+        read_until(process, "begins slow")
+        for pid in children.values():
+            os.kill(pid, signal.SIGTERM)
+        connected(server, 0)
+        process.send_signal(signal.SIGTERM)
+        (tmp_path / "slow").touch()
+        out, _ = process.communicate(timeout=EXIT_SECONDS)
+        assert (process.returncode, out.count("ends slow")) == (0, 1), out
+        assert states(commands, id) == ["done"]
+
+
+def test_a_burst_ends_when_all_children_are_done(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
+    for _ in range(10):
+        commands.enqueue("emails", '"quick"')
+    (tmp_path / "mail.py").write_text(APP)
+    done = fairq(
+        "worker", "mail:app", "--burst", "--processes", "3", "--url", server.url, "--token", "dev-worker", cwd=tmp_path
+    )
+    assert (done.code, done.out.count("ends quick"), done.out.count(", in ")) == (0, 10, 3), (done.out, done.err)
+
+
+def test_a_drained_child_stays_away_and_the_others_go_on(
+    commands: Commands, server: ServerThread, tmp_path: Path
+) -> None:
+    with supervised(server, tmp_path) as process:
+        children = children_of(process)
+        connected(server, 2)
+        assert commands("workers", "drain", "web-1").code == 0
+        wait_for(lambda: not is_alive(children["web-1"]))
+        commands.enqueue("emails", '"quick"')
+        assert str(children["web-2"]) in read_until(process, "begins quick")
+        assert commands("workers", "drain", "web-2").code == 0
+        assert process.wait(EXIT_SECONDS) == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "argv", "code", "said"),
+    [
+        (APP, [], 2, "FAIRQ_TOKEN"),
+        (APP, ["--token", "wrong"], 1, "token"),
+        (APP, ["--token", "dev-worker", "--name", "n" * 63], 2, "over 64 characters"),
+        ("no Python", ["--token", "dev-worker"], 1, "SyntaxError"),
+        (APP + "\nos.abort()\n", ["--token", "dev-worker"], 1, "code=-6"),
+    ],
+)
+def test_what_is_wrong_with_all_children_is_said_once_and_ends_all(
+    server: ServerThread, tmp_path: Path, source: str, argv: list[str], code: int, said: str
+) -> None:
+    (tmp_path / "mail.py").write_text(source)
+    done = fairq("worker", "mail:app", "--processes", "3", "--url", server.url, *argv, cwd=tmp_path)
+    assert done.code == code, (done.out, done.err)
+    assert said in done.err
+    assert done.err.count("cannot work") == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [(["0"], "from 1 to 256"), (["257"], "from 1 to 256"), (["2", "--reload"], "leave out --processes")],
+)
+def test_what_cannot_be_is_one_line_and_code_2(tmp_path: Path, argv: list[str], said: str) -> None:
+    (tmp_path / "mail.py").write_text(APP)
+    done = fairq("worker", "mail:app", "--token", "x", "--processes", *argv, cwd=tmp_path)
+    assert (done.code, len(done.err.splitlines())) == (2, 1), done.err
+    assert said in done.err
+
+
+def test_names_of_children() -> None:
+    assert (name_of_child("web", 0), name_of_child("web", 3)) == ("web", "web-3")
+    with pytest.raises(SettingsError, match="name"):
+        name_of_child("n" * 63, 1)

@@ -1,0 +1,193 @@
+"""Timeouts of handlers, their own and their queue's, under asyncio and trio."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import pytest
+
+import fairq
+import fairq.testing
+from fairq.errors import BadRequest
+from fairq.wire.worker_session import WorkerSession
+from tests.logs import captured_logs
+from tests.server.harness import OPERATOR
+
+from .runtimes import Service, on_both, wait_state, wait_until, working
+
+
+@on_both
+async def test_a_handler_that_runs_too_long_is_cancelled_and_has_failed(service: Service) -> None:
+    app, ends = service.worker(1), list[str]()
+
+    @app.task("emails", timeout=0.05)
+    async def handle(task: fairq.Task) -> int:
+        if task.attempt == 1:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                ends.append(task.id)
+        return task.attempt
+
+    async with service.client() as client, working(app):
+        task = await client.enqueue("emails", 1, max_attempts=1)
+        state = await wait_state(task, "dead")
+        assert (state.reason, state.error) == ("exhausted", "timeout: the handler did not end within 0.05 s")
+        task = await client.enqueue("emails", 1, result_ttl=60, id="again")
+        assert await task.result() == 2, "the worker goes on, and the next attempt counts from its own start"
+    assert len(ends) == 2
+    assert app.counts == {"dead": 1, "retry": 1, "done": 1}
+
+
+@on_both
+async def test_the_timeout_of_the_queue_holds_where_it_is_shorter(service: Service) -> None:
+    app = service.worker(3)
+
+    @app.task("emails", name="own", timeout=0.05)
+    @app.task("emails")
+    async def handle(task: fairq.Task) -> None:
+        await anyio.sleep_forever()
+
+    async with (
+        service.client() as client,
+        fairq.open_operator(service.url, token=OPERATOR) as operator,
+        working(app),
+    ):
+        await operator.configure("emails", run_timeout_ms=100)
+        tasks = [await client.enqueue("emails", 1, name=name, max_attempts=1) for name in ("own", "")]
+        errors = [(await wait_state(task, "dead")).error for task in tasks]
+        assert [error.split()[-2] for error in errors] == ["0.05", "0.1"]
+        await operator.configure("emails", run_timeout_ms=0)
+        task = await client.enqueue("emails", 1, max_attempts=1)
+        await wait_until(lambda: len(app._scopes) == 1)
+        assert (await task.state()).state == "leased"
+
+
+@on_both
+async def test_the_slot_of_a_plain_function_is_kept_while_its_thread_runs(service: Service) -> None:
+    app, leave, began, ran = service.worker(1), threading.Event(), threading.Event(), list[Any]()
+
+    @app.task("emails", timeout=0.05)
+    def handle(task: fairq.Task) -> None:
+        if task.payload == "block":
+            began.set()
+            leave.wait(20)
+        ran.append(task.payload)
+
+    async with service.client() as client, working(app):
+        blocked = await client.enqueue("emails", "block", max_attempts=1)
+        assert (await wait_state(blocked, "dead")).error.startswith("timeout: ")
+        assert began.is_set()
+        assert app._threads.names_of_abandoned() == [handle.__qualname__]
+        task = await client.enqueue("emails", "next")
+        await wait_until(lambda: app._driver.session.told_credit == 0)
+        assert (await task.state()).state == "ready"
+        leave.set()
+        await wait_state(task, "done")
+    assert ran == ["block", "next"]
+
+
+@on_both
+async def test_a_timeout_does_not_hide_a_lost_lease_or_a_cancelled_worker(service: Service) -> None:
+    app = service.worker(1)
+
+    @app.task("emails", timeout=60)
+    async def handle(task: fairq.Task) -> None:
+        await anyio.sleep_forever()
+
+    async with service.client() as client:
+        async with working(app):
+            task = await client.enqueue("emails", 1)
+            await wait_until(lambda: len(app._scopes) == 1)
+            await task.cancel()
+            await wait_state(task, "cancelled")
+            await client.enqueue("emails", 2, id="second")
+            await wait_until(lambda: len(app._scopes) == 1)
+        assert (await client.tasks("emails", ["second"]))[0].state == "ready"
+    assert app.counts == {"lost": 1, "released": 1}
+
+
+@on_both
+async def test_threads_reach_the_event_loop_and_hear_of_cancellation(service: Service) -> None:
+    app, heard = service.worker(1), list[str]()
+
+    @app.task("emails", timeout=0.2)
+    def handle(task: fairq.Task) -> None:
+        anyio.from_thread.run(task.progress, 0.5)
+        anyio.from_thread.run_sync(heard.append, "in the loop")
+        try:
+            while True:
+                anyio.from_thread.check_cancelled()
+                threading.Event().wait(0.01)
+        except BaseException as error:
+            heard.append(type(error).__name__)
+            raise
+
+    async with service.client() as client, working(app):
+        task = await client.enqueue("emails", 1, max_attempts=1)
+        await wait_state(task, "dead")
+        await wait_until(lambda: len(heard) == 2)
+        assert heard == ["in the loop", "CancelledError" if heard[1] == "CancelledError" else "Cancelled"]
+        await wait_until(lambda: app._threads.abandoned == 0)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 10**9, "5", True])
+def test_a_timeout_that_cannot_be_is_refused(timeout: Any) -> None:
+    with pytest.raises(BadRequest, match="timeout"):
+        fairq.Worker(token="x").task("emails", timeout=timeout)
+
+
+async def test_timeouts_work_in_memory(autojump_clock: object) -> None:
+    app = fairq.Worker()
+    register: Callable[..., Any] = app.task("emails", timeout=3600)
+
+    @register
+    async def handle(task: fairq.Task) -> None:
+        await anyio.sleep(task.payload)
+
+    settings = {"emails": {"max_attempts": 1}, "calls": {"max_attempts": 1, "run_timeout_ms": 60_000}}
+    app.task("calls")(handle)
+    async with fairq.testing.run(app, settings=settings) as service:
+        late = await service.enqueue("emails", 3601)
+        good = await service.enqueue("emails", 3599)
+        call = await service.enqueue("calls", 61)
+        await service.drain()
+    assert (late.outcome, late.error) == ("dead", "timeout: the handler did not end within 3600 s")
+    assert (call.outcome, call.error) == ("dead", "timeout: the handler did not end within 60 s")
+    assert good.outcome == "done"
+
+
+@on_both
+async def test_a_burst_whose_slots_are_all_kept_waits_for_one_and_does_not_ask_on_and_on(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, leave, asked = service.worker(1), threading.Event(), list[str]()
+    request = WorkerSession.request
+
+    def counted(self: WorkerSession, verb: str, *args: Any) -> Any:
+        asked.append(verb)
+        return request(self, verb, *args)
+
+    @app.task("emails", timeout=0.05)
+    def handle(task: fairq.Task) -> None:
+        if task.payload == "block":
+            leave.wait(20)
+
+    with captured_logs() as lines:
+        async with service.client() as client, anyio.create_task_group() as group:
+            blocked = await client.enqueue("emails", "block", max_attempts=1)
+            await client.enqueue("emails", "next")
+            monkeypatch.setattr(WorkerSession, "request", counted)
+            group.start_soon(partial(app.run, burst=True))
+            await wait_state(blocked, "dead")
+            for _ in range(50):
+                await blocked.state()
+            assert asked.count("idle") < 5
+            leave.set()
+    assert app.counts == {"dead": 1, "done": 1}
+    assert [line["functions"] for line in lines if "keep all slots" in line["event"]] == [[handle.__qualname__]]

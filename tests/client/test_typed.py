@@ -1,0 +1,212 @@
+"""Typed payloads: a handler gets what its annotation names, and what does not fit is rejected, with the field."""
+
+from __future__ import annotations
+
+import functools
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from attrs import frozen
+
+import fairq
+from fairq.client.handlers import Task
+from fairq.client.typed import MAX_VALUES, Misfit, PayloadType, has_more_values, payload_type_of
+from fairq.errors import BadRequest
+
+from .runtimes import Service, on_both, wait_state, working
+from .typed_app import Address, Linked, Move, Node, Point, Welcome, make_app
+
+if TYPE_CHECKING:
+    from .typed_app import Address as Unknown
+
+
+def misfit(payload: Any, kind: Any) -> str:
+    """Return the error of a payload that does not fit."""
+    with pytest.raises(Misfit) as caught:
+        PayloadType(kind).make(payload)
+    return str(caught.value)
+
+
+@on_both
+async def test_handlers_get_what_their_annotation_names(service: Service) -> None:
+    seen = list[Any]()
+    app = make_app(service.worker(), seen)
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    async with service.client() as client, working(app):
+        for name, payload, result in [
+            ("welcome", {"addresses": [{"to": "ada", "new_field": 1}], "at": at.isoformat(), "more": []}, "ada"),
+            ("point", {"x": 3, "tags": ["a", "a"]}, 3),
+            ("move", {"by": 4, "points": [{"x": 1}]}, 4),
+            ("node", {"children": [{"children": []}, {}]}, 2),
+            ("node", {"children": [{}] * 2 * MAX_VALUES}, 2 * MAX_VALUES),  # made in a thread
+        ]:
+            task = await client.enqueue("typed", payload, name=name, result_ttl=60)
+            assert await task.result() == result
+    assert seen[:4] == [
+        Welcome([Address("ada")], at=at),
+        Point(3, {"a"}),
+        {"by": 4, "points": [Point(1)]},
+        Node([Node(), Node()]),
+    ]
+
+
+@on_both
+async def test_what_does_not_fit_is_rejected_at_once_and_names_the_field(service: Service) -> None:
+    seen = list[Any]()
+    app = make_app(service.worker(), seen)
+    async with service.client() as client, working(app):
+        task = await client.enqueue("typed", {"addresses": [{"to": "ada"}, {"to": 5}]}, name="welcome")
+        state = await wait_state(task, "dead")
+        assert (state.reason, state.error) == (
+            "rejected",
+            "the payload is not Welcome: expected text @ payload.addresses[1].to",
+        )
+        task = await client.enqueue("typed", {"tags": []}, name="point")
+        assert (await wait_state(task, "dead")).error.endswith("required field missing @ payload.x")
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind", "said"),
+    [
+        ({"x": "3"}, Point, "expected a whole number @ payload.x"),
+        ({"x": True}, Point, "expected a whole number @ payload.x"),
+        ({"x": 1.0}, Point, "expected a whole number @ payload.x"),
+        ({"x": 1, "tags": "abc"}, Point, "expected a list @ payload.tags"),
+        ({"x": 1, "tags": {"a": 1}}, Point, "expected a list @ payload.tags"),
+        ([], Point, "expected an object @ payload"),
+        ([["x", 1]], Point, "expected an object @ payload"),
+        ("x", Point, "expected an object @ payload"),
+        (None, Node, "expected an object @ payload"),
+        ([], Node, "expected an object @ payload"),
+        ({"children": [{"children": [{"children": 1}]}]}, Node, "expected a list @ payload.children[0].children[0]"),
+        ({"by": None}, Move, "expected a whole number @ payload.by"),
+        ([], Move, "expected an object @ payload"),
+        ({"by": 1, "points": [[]]}, Move, "expected an object @ payload.points[0]"),
+        ({"addresses": [], "kind": "huge"}, Welcome, "@ payload.kind"),
+        ({"addresses": [], "at": "yesterday"}, Welcome, "@ payload.at"),
+        ({"addresses": [], "at": 5}, Welcome, "@ payload.at"),
+        ({"addresses": [], "weight": -1}, Welcome, "@ payload"),
+        ({"addresses": {}}, Welcome, "expected a list @ payload.addresses"),
+        ({"1": "2"}, dict[str, int], "expected a whole number @ payload['1']"),
+        (["a", 1], tuple[str, int, int], "@ payload"),
+        ("ab", tuple[str, str], "expected a list"),
+        ({"id": 5}, Linked, "expected text @ payload.id"),
+        ({"id": "x", "next": {}}, Linked, "required field missing @ payload.next.id"),
+        ([1, 2, "3"], list[int], "expected a whole number @ payload[2]"),
+    ],
+)
+def test_nothing_is_coerced(payload: Any, kind: Any, said: str) -> None:
+    assert said in misfit(payload, kind)
+
+
+def test_a_few_of_many_errors_are_told() -> None:
+    message = misfit({"addresses": [], "kind": "x" * 5_000, "at": 5, "weight": "heavy"}, Welcome)
+    assert "payload.kind" in message
+    assert "payload.weight" in message
+    assert len(message) < 2_048
+
+
+@pytest.mark.parametrize(
+    ("payload", "kind", "said"),
+    [
+        ({"addresses": [{"to": "ada"}] * 50_000 + [{}]}, Welcome, "payload.addresses"),
+        ({"addresses": [{"to": 1}] * 50_000, "kind": "huge"}, Welcome, "payload.addresses"),
+        ({"addresses": [{"to": "x"}] * 50_000, "weight": "heavy"}, Welcome, "expected a number @ payload.weight"),
+        ({"tags": ["x"] * 50_000}, Point, "required field missing @ payload.x"),
+        ([[] for _ in range(50_000)], list[int], "payload[0]"),
+        ({"children": [{"children": [5]}] * 50_000}, Node, "payload.children"),
+    ],
+)
+def test_a_long_hostile_payload_costs_no_more_than_a_good_one_of_its_length(payload: Any, kind: Any, said: str) -> None:
+    """Not errors by the ten thousand: each would cost many times what a value does."""
+    good: dict[str, Any] = {"children": [{}] * 50_000}
+    structure = PayloadType(Node).make
+    began = time.process_time()
+    structure(good)
+    unit = time.process_time() - began
+    began = time.process_time()
+    assert said in misfit(payload, kind)
+    assert time.process_time() - began < 10 * unit + 0.1
+
+
+def test_deep_payloads_are_made_or_refused() -> None:
+    value: dict[str, Any] = {}
+    for _ in range(120):
+        value = {"children": [value]}
+    assert PayloadType(Node).make(value)
+    for _ in range(100_000):
+        value = {"children": [value]}
+    assert "payload" in misfit(value, Node)
+    while value:  # else the interpreter would do it, deeper than it can
+        value = value["children"][0] if value["children"] else {}
+
+
+def test_values_are_counted_up_to_a_limit() -> None:
+    assert not has_more_values({"a": [1, 2, 3]}, 4)
+    assert has_more_values({"a": [1, 2, 3]}, 3)
+    assert has_more_values([[]] * 5, 4)
+    assert not has_more_values("x" * 10_000, 1)
+
+
+async def untyped(task: Task) -> None: ...
+async def anything(task: Task[Any]) -> None: ...
+async def without(task) -> None: ...  # type: ignore[no-untyped-def]
+async def payload_itself(task: Point) -> None: ...
+async def impossible(task: Task[threading_lock]) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+async def unknown(task: Task[Unknown]) -> None: ...
+async def unknown_task(task: NoTask) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+async def typed(task: Task[Point]) -> None: ...
+async def listed(task: Task[list[Point]]) -> None: ...
+async def with_function(task: Task[Function]) -> None: ...
+async def with_part(task: Task[Part]) -> None: ...
+async def second(number: int, task: Task[Point]) -> None: ...
+
+
+class Function:
+    """What cannot be made of JSON."""
+
+    def __init__(self, function: object) -> None: ...
+
+    async def method(self, task: Task[Point]) -> None:
+        """Handle a task."""
+
+
+@frozen
+class Part:
+    """A class with an optional field that cannot be made of JSON."""
+
+    function: Function | None = None
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (untyped, None), (anything, None), (without, None), (unknown_task, None), (print, None), (typed, Point),
+        (listed, list[Point]), (functools.partial(second, 1), Point), (Function(1).method, Point),
+    ],
+)  # fmt: skip
+def test_the_annotation_decides(function: Any, kind: Any) -> None:
+    found = payload_type_of(function, Task)
+    assert (found and found.kind) == kind
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (payload_itself, "annotate it as Task[Point]"),
+        (impossible, "threading_lock"),
+        (unknown, "names of the handler's module"),
+        (with_part, "cannot be made a Part: Unsupported type"),
+        (with_function, "cannot be made a Function"),
+    ],
+)
+def test_an_annotation_that_cannot_be_made_is_an_error_at_registration(function: Any, said: str) -> None:
+    app = fairq.Worker(token="x")
+    with pytest.raises(BadRequest) as caught:
+        app.task("emails")(function)
+    assert said in caught.value.message
+    assert function.__name__ in caught.value.message
+    assert app.handlers == {}
