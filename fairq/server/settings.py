@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import cattrs
-from attrs import field, fields, frozen
+from attrs import evolve, field, fields, frozen
 
 from fairq.errors import SettingsError
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
@@ -231,7 +231,7 @@ def load_settings(config: Path | None, environment: Mapping[str, str], flags: Ma
         except Exception:
             expected = _EXPECTED.get(hints[name], "text")
             raise SettingsError(f"{source}: {value!r} is not a valid value: expected {expected}", field=name) from None
-    if values.get("dev") and not values.keys() & {"http_host", "http_port"}:
-        port = values.get("port", Settings.port)
-        values["http_port"] = port and min(port + 1, 65_535)  # that of 7700 is HTTP_PORT
-    return Settings(**values).check()
+    settings = Settings(**values)
+    if settings.dev and settings.http_address is None:  # beside the port 7700 it is HTTP_PORT
+        settings = evolve(settings, http_port=settings.port and min(settings.port + 1, 65_535))
+    return settings.check()

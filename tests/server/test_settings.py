@@ -78,7 +78,8 @@ def test_every_setting_can_be_given_in_every_way(tmp_path: Path, setting: str) -
     ("name", "value"),
     [
         ("port", "many"), ("port", "70000"), ("port", "-1"), ("port", "7700.5"), ("dev", "maybe"), ("dev", "2"),
-        ("http_port", "70000"), ("http_port", "7700"), ("http_port", "many"), ("store_timeout", "0"), ("store_timeout", "nan"), ("grace", "-1"), ("grace", "inf"), ("grace", "nan"),
+        ("http_port", "70000"), ("http_port", "7700"), ("http_port", "many"),
+        ("store_timeout", "0"), ("store_timeout", "nan"), ("grace", "-1"), ("grace", "inf"), ("grace", "nan"),
         ("fsync", "no"), ("max_connections", "0"), ("max_message_bytes", "10"),
         ("max_message_bytes", "1048577"), ("max_message_bytes", "-1"), ("max_payload_bytes", "65535"),
         ("max_payload_bytes", "16777217"), ("max_payload_bytes", "1.5"), ("queue_quota", "-1"),

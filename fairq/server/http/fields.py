@@ -37,7 +37,7 @@ def name_of(field: str) -> str:
 
 
 @cache
-def names_of(frame: type[Any]) -> dict[str, str]:
+def names_of(frame: Any) -> dict[str, str]:
     """Map HTTP's names of the fields of a frame, or of a part of one, to its own."""
     own = frame._fields if hasattr(frame, "_fields") else [field.name for field in fields(frame)]
     return {name_of(field): field for field in own if field != "ref"}
@@ -167,7 +167,7 @@ def read_query(frame: type[Any], query: Iterable[tuple[str, str]]) -> dict[str, 
 
 
 @cache
-def _hints(frame: type[Any]) -> dict[str, Any]:
+def _hints(frame: Any) -> dict[str, Any]:
     return get_type_hints(frame)
 
 

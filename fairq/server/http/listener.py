@@ -12,6 +12,7 @@ import ipaddress
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 import structlog
 import trio
@@ -102,7 +103,7 @@ class HttpListener:
                         await stream.do_handshake()
                 else:
                     visit.rest()
-                bounded = BoundedStream(stream)
+                bounded: Any = BoundedStream(stream)  # hypercorn names trio's own
                 answering = Answering(self.api, bounded)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_close_if_cancelled, stream)

@@ -38,7 +38,7 @@ class Row(NamedTuple):
 ROWS = (
     Row("POST", f"{QUEUE}/tasks", wire.Enqueue, "Enqueue one task, or many", 201),
     Row("GET", f"{QUEUE}/tasks", wire.Tasks, "Read the states of tasks"),
-    Row("GET", f"{QUEUE}/tasks/{{id}}", wire.WaitTasks, "Read a task's state, now or when it has ended, and its result"),
+    Row("GET", f"{QUEUE}/tasks/{{id}}", wire.WaitTasks, "Read a task's state, now or at its end, and its result"),
     Row("DELETE", f"{QUEUE}/tasks/{{id}}", wire.Cancel, "Cancel a task"),
     Row("POST", f"{QUEUE}/tasks/cancel", wire.Cancel, "Cancel tasks"),
     Row("POST", f"{QUEUE}/tasks/cancel-all", wire.CancelAll, "Cancel waiting tasks that match"),
