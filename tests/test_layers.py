@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "server/app": {"model", "wire", "store", "server/settings", "server/long_poll", *ROOMS},
     "server/verbs": SHARED | {"store", "server/app", *ROOMS},
     "server/listener": SHARED | {"turns", "server/fleet", "server/app", "server/verbs", *ROOMS},
-    "server/http": SHARED | {"server/app", "server/verbs", "server/listener", *ROOMS},
+    "server/http": SHARED | {"server/app", "server/verbs", "server/listener", "server/settings", *ROOMS},
     "server/run": SHARED
     | {"store", *(f"server/{part}" for part in ("app", "fleet", "garbage", "http", "listener", "settings"))},
     "server": set(),

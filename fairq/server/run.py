@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import signal
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
@@ -23,16 +24,19 @@ from fairq.store.embedded import embedded_store
 from fairq.store.opening import check_durability, open_store
 from fairq.store.store import Store
 
+if TYPE_CHECKING:
+    from fairq.server.http.listener import HttpListener
+
 log = structlog.get_logger("fairq.server")
 
 
 @frozen
 class HttpServed:
-    """A running HTTP API: its address, and how to stop accepting."""
+    """A running HTTP API: its address, and its listener."""
 
     host: str
     port: int
-    stop: Callable[[], Awaitable[None]]
+    listener: HttpListener
 
 
 @frozen
@@ -113,7 +117,7 @@ async def _serve_http(
     listeners = await _open_listeners(*address, tls, is_shared=is_shared, field="http_port")
     http = HttpListener(listener.app, listener.admission, nursery)
     nursery.start_soon(http.run, listeners)
-    return HttpServed(address[0], port_of(listeners[0]), http.stop)
+    return HttpServed(address[0], port_of(listeners[0]), http)
 
 
 async def _repair(store: Store) -> None:
@@ -170,7 +174,7 @@ async def _serve_alone(settings: Settings, serving: trio.Event, stop: trio.Event
             log.info("serving", url=url_of(settings, "ws", served.host, served.port), **http)
         await stop.wait()
         if served.http:
-            await served.http.stop()
+            await served.http.listener.stop()
         await served.app.drain(settings.grace)
 
 

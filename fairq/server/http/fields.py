@@ -74,7 +74,7 @@ def _object(value: Any, field: str) -> dict[str, Any]:
     return value
 
 
-def make_request(frame: type[Any], given: Mapping[str, Any]) -> Any:
+def make_request(frame: Any, given: Mapping[str, Any]) -> Any:
     """Make a request of what a path, a query and a body say. Raises: BadRequest, TooLarge, naming the field."""
     names, values = names_of(frame), dict[str, Any](ref=0)
     own = _with_tenant(given) if "tenant" in given and "tenant" not in names else given
@@ -145,13 +145,13 @@ def make_task(value: Any, max_bytes: int, id: str | None = None) -> tuple[NewTas
     return task._replace(id=full_id(check_tenant(tenant), task.id)), tenant
 
 
-def make_enqueue(queue: str, values: Iterable[Any], max_bytes: int, tenant: str | None = None) -> wire.Enqueue:
+def make_enqueue(queue: str, values: Any, max_bytes: int, tenant: str | None = None) -> wire.Enqueue:
     """Make a request of the objects of tasks. Raises: BadRequest, TooLarge, naming the field."""
-    tasks = [make_task(each, max_bytes)[0] for each in _list(list(values), "tasks")]
+    tasks = [make_task(each, max_bytes)[0] for each in _list(values, "tasks")]
     return wire.Enqueue(0, queue, tasks, tenant)
 
 
-def read_query(frame: type[Any], query: Iterable[tuple[str, str]]) -> dict[str, Any]:
+def read_query(frame: Any, query: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Read the values of a query string, each as the type of its field. Raises: BadRequest."""
     hints, names = _hints(frame), names_of(frame)
     found: dict[str, Any] = {}

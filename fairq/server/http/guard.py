@@ -6,7 +6,7 @@ is read to its end, or for LINGER_S after a refusal: else an answer could not be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,6 +40,7 @@ class Answering:
 
     inner: ASGIApp
     stream: BoundedStream
+    check: Callable[[Headers], None]  # raises why a request is refused whatever it asks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -71,6 +72,7 @@ class Answering:
             try:
                 if "content-length" not in headers and "transfer-encoding" not in headers:
                     await inbox.chunk()
+                self.check(headers)
                 await self.inner(scope, receive, answer)
             except Gone:
                 pass

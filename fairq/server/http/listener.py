@@ -9,8 +9,8 @@ protocol is offered, and requests that come by HTTP/2 are refused.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from hypercorn.config import Config
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairq.server.app import App
@@ -34,6 +35,7 @@ from fairq.server.http.stream import BoundedStream
 from fairq.server.http.workers import Workers
 from fairq.server.listener import AnyListener, address_of
 from fairq.server.net.admission import Admission
+from fairq.server.settings import Settings
 from fairq.transport import HANDSHAKE_S, Stream
 
 log = structlog.get_logger("fairq.server")
@@ -60,6 +62,7 @@ class HttpListener:
     nursery: trio.Nursery
     api: ASGIApp = field(init=False)
     places: Admission = field(init=False)  # of connections without a request
+    connections: int = field(default=0, init=False)
     _context: WorkerContext = field(init=False)
     _config: Config = field(factory=_config, init=False)
     _accepting: trio.CancelScope = field(factory=trio.CancelScope, init=False)
@@ -93,18 +96,24 @@ class HttpListener:
         finally:
             await trio.aclose_forcefully(stream)
 
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self.connections += 1
+        try:
+            yield
+        finally:
+            self.connections -= 1
+
     async def _converse(self, stream: Stream, host: str) -> None:
         with trio.CancelScope() as scope:
             visit = Visit(self, host, scope)
-            with visit.idle:
+            with visit.idle, self._counted():
+                visit.rest()
                 if isinstance(stream, trio.SSLStream):
-                    visit.rest()
                     with trio.fail_after(HANDSHAKE_S):
                         await stream.do_handshake()
-                else:
-                    visit.rest()
-                bounded: Any = BoundedStream(stream)  # hypercorn names trio's own
-                answering = Answering(self.api, bounded)
+                bounded: Any = BoundedStream(stream, visit.end)  # hypercorn names trio's own
+                answering = Answering(self.api, bounded, partial(_check_place, self.app.settings))
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_close_if_cancelled, stream)
                     app = ASGIWrapper(partial(visit.serve, answering))
@@ -122,45 +131,55 @@ async def _close_if_cancelled(stream: Stream) -> None:
 
 @define(eq=False)
 class Visit:
-    """One connection: while it has no request it keeps one of the places for such."""
+    """One connection: while it has no request it keeps one of the places for such.
+
+    Hypercorn would keep it for HEAD_S after its client has left.
+    """
 
     listener: HttpListener
     host: str
     scope: trio.CancelScope
     idle: ExitStack = field(factory=ExitStack, init=False)
+    has_request: bool = field(default=False, init=False)
+    is_over: bool = field(default=False, init=False)
+
+    def end(self) -> None:
+        """End the connection when its request has ended: its client has left."""
+        self.is_over = True
+        if not self.has_request:
+            self.scope.cancel()
 
     def rest(self) -> None:
         """Begin to wait for a request."""
+        self.has_request = False
+        if self.is_over:
+            self.scope.cancel()
         self.idle.enter_context(self.listener.places.handshake(self.host, self.scope))
 
     async def serve(self, answering: Answering, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         self.idle.close()
+        self.has_request = True
         try:
             if scope["type"] != "http":
                 await send({"type": "websocket.close", "code": 1008})
-            elif problem := self._problem(scope):
-                await answer_of(problem)(scope, receive, send)
+            elif not scope["http_version"].startswith("1"):
+                await answer_of(Problem("wrong_version", "this listener speaks HTTP/1.1"))(scope, receive, send)
                 self.scope.cancel()
             else:
                 await answering(scope, receive, send)
         finally:
             self.rest()
 
-    def _problem(self, scope: Scope) -> Problem | None:
-        """Return why a request is refused whatever it asks, if it is."""
-        if not scope["http_version"].startswith("1"):
-            return Problem("wrong_version", "this listener speaks HTTP/1.1")
-        settings = self.listener.app.settings
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        origin = headers.get(b"origin")
-        if origin is not None and origin not in settings.http_cors_origins:
-            return Problem(
-                "forbidden", "this origin may not ask; the setting `http_cors_origins` lists the allowed ones"
-            )
-        if settings.dev and not _is_local(headers.get(b"host", "")):
-            return Problem("not_here", "with --dev, the header Host must name this machine: localhost or an address")
-        return None
+
+def _check_place(settings: Settings, headers: Headers) -> None:
+    """Refuse requests of web pages that may not ask. Raises: Problem."""
+    origin = headers.get("origin")
+    if origin is not None and origin not in settings.http_cors_origins:
+        message = "this origin may not ask; the setting `http_cors_origins` lists the allowed ones"
+        raise Problem("forbidden", message)
+    if settings.dev and not _is_local(headers.get("host", "")):
+        raise Problem("not_here", "with --dev, the header Host must name this machine: localhost or an address")
 
 
 def _is_local(host: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -10,6 +11,7 @@ import orjson
 from starlette.responses import Response
 
 from fairq.errors import FairqError
+from fairq.server.http.fields import name_of
 
 MEDIA_TYPE = "application/problem+json"
 STATUS: dict[str, int] = {
@@ -40,6 +42,7 @@ STATUS: dict[str, int] = {
     "wrong_version": 505,
     "store_full": 507,
 }
+_MS = re.compile(r"(?<=[a-z])_ms\b")  # HTTP's names of fields have no unit
 _RETRIED = {"too_many", "unavailable", "repairing", "draining", "outcome_unknown", "store_full"}  # after a second, if
 # no time is known
 
@@ -55,8 +58,11 @@ class Problem(FairqError):
 def body_of(error: FairqError) -> dict[str, Any]:
     """Describe an error: the members of a problem, and ours."""
     status = STATUS.get(error.code, 500)
-    told = {"code": error.code, "field": error.field, "retry_in_ms": error.retry_in_ms}
-    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": error.message}
+    field, detail = error.field, error.message
+    if field and not detail.startswith("unknown field"):  # that is a name the client has chosen
+        field, detail = name_of(field), _MS.sub("", detail.replace("timeout_ms", name_of("timeout_ms")))
+    told = {"code": error.code, "field": field, "retry_in_ms": error.retry_in_ms}
+    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
     return body | {name: value for name, value in told.items() if value is not None}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -67,6 +68,22 @@ ROWS = (
     Row("POST", "/v1/leases", EndLeases, "Acknowledge, fail, reject, postpone, release or extend leased tasks"),
 )  # fmt: skip
 
+
+class _Id(Convertor[str]):
+    """An id in a path: a tenant's bare id, or a producer's with its tenant and a slash."""
+
+    regex = "[^/]+(?:/[^/]+)?"
+
+    def convert(self, value: str) -> str:
+        """Return the id."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Return the id."""
+        return value
+
+
+register_url_convertor("id", _Id())
 Endpoint = Callable[[Request], Any]
 _ONE = {wire.Batch: "batch", wire.DeadLetter: "dead_letter", wire.TenantReport: "report"}  # replies with one row
 
@@ -103,7 +120,7 @@ def make_routes(workers: Workers) -> list[Route]:
     }
     return [
         Route(
-            row.path.replace("{id}", "{id:path}"),
+            row.path.replace("{id}", "{id:id}"),
             special.get((row.method, row.frame)) or _plain(row),
             methods=[row.method],
         )

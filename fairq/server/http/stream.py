@@ -6,36 +6,46 @@ would keep a connection, and the end of the server, for as long as it likes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 from fairq.transport import PIECE_BYTES, SEND_S, Stream
 
 
 class BoundedStream:
-    """A stream that is closed if the other side does not take PIECE_BYTES within SEND_S; `is_broken` says so."""
+    """A stream that is closed if the other side does not take PIECE_BYTES within SEND_S; `is_broken` says so.
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
+    `ended()` is called when the other side has closed, or is cut off.
+    """
+
+    def __init__(self, stream: Stream, ended: Callable[[], None] = lambda: None) -> None:
+        self.stream, self.ended = stream, ended
         self.socket = stream.transport_stream.socket if isinstance(stream, trio.SSLStream) else stream.socket
         self.is_broken = False
 
     async def send_all(self, data: bytes) -> None:
         """Send all of it. Raises: trio.BrokenResourceError, also if a piece takes too long."""
+        is_sent = False
         try:
             for start in range(0, len(data), PIECE_BYTES):
                 with trio.fail_after(SEND_S):
                     await self.stream.send_all(data[start : start + PIECE_BYTES])
+            is_sent = True
         except trio.TooSlowError:
-            self.is_broken = True
             await trio.aclose_forcefully(self.stream)
             raise trio.BrokenResourceError("the client reads too slowly") from None
-        except BaseException:
-            self.is_broken = True
-            raise
+        finally:
+            if not is_sent:
+                self.is_broken = True
+                self.ended()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Receive what has come; empty at the end."""
-        return bytes(await self.stream.receive_some(max_bytes))
+        data = bytes(await self.stream.receive_some(max_bytes))
+        if not data:
+            self.ended()
+        return data
 
     async def send_eof(self) -> None:
         """End what is sent, where the stream can do that."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
@@ -107,14 +109,26 @@ async def open_batch(request: Request) -> Response:
     return answer({"id": asked.id, **body}, 201 if body["outcome"] == "ok" else 200)
 
 
+@contextmanager
+def _one_id() -> Iterator[None]:
+    """Name the one id of a path in errors, in place of a frame's list."""
+    try:
+        yield
+    except FairqError as error:
+        if error.field == "ids":
+            error.field, error.message = "id", error.message.replace("ids must", "id must")
+        raise
+
+
 async def show(request: Request) -> Response:
     """Tell the state of a task, now or when it has ended, and its result."""
     call = Call.of(request)
     given = call.given(wire.Batch, request, has_body=False)
     ids = [given.pop("id")]
-    waited = await call.ask(wire.WaitTasks, {**given, "ids": ids})
-    given.pop("wait", None)
-    state = (await call.ask(wire.Tasks, {**given, "ids": ids}))["tasks"][0]
+    with _one_id():
+        waited = await call.ask(wire.WaitTasks, {**given, "ids": ids})
+        given.pop("wait", None)
+        state = (await call.ask(wire.Tasks, {**given, "ids": ids}))["tasks"][0]
     for ended in waited["tasks"]:
         state = {**state, **ended} if state["state"] != "unknown" or "result" in ended else state
     if state["state"] == "unknown":
@@ -127,5 +141,6 @@ async def cancel(request: Request) -> Response:
     call = Call.of(request)
     given = call.given(wire.Batch, request, has_body=False)
     given["ids"] = [given.pop("id")]
-    body = await call.ask(wire.Cancel, given)
+    with _one_id():
+        body = await call.ask(wire.Cancel, given)
     return answer({"id": request.path_params["id"], "outcome": body["outcomes"][0]})
