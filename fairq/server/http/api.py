@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+
 import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,6 +22,7 @@ from fairq.server.http.problems import Problem, answer_of
 from fairq.server.http.routes import ROWS, make_routes
 from fairq.server.http.workers import Workers
 
+_PARAMETER = re.compile("{.*?}")
 _HEADERS = ["Authorization", "Content-Type", "Content-Encoding", "Idempotency-Key", "Last-Event-ID"]
 
 
@@ -37,9 +41,12 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> set[str]:
-    """Return the methods of a path."""
-    found = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
-    return {"OPTIONS"}.union(*(route.methods for route in found))
+    """Return the methods of a path; `dead/replay` is no dead letter."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for route in request.app.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found[_PARAMETER.sub("", route.path)] |= route.methods
+    return {"OPTIONS"} | found[max(found, key=len)]
 
 
 def make_api(app: App, callers: Callers, workers: Workers) -> ASGIApp:

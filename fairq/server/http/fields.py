@@ -77,7 +77,7 @@ def _object(value: Any, field: str) -> dict[str, Any]:
 def make_request(frame: Any, given: Mapping[str, Any]) -> Any:
     """Make a request of what a path, a query and a body say. Raises: BadRequest, TooLarge, naming the field."""
     names, values = names_of(frame), dict[str, Any](ref=0)
-    own = _with_tenant(given) if "tenant" in given and "tenant" not in names else given
+    own = given if "tenant" in names or "tenant" not in given else _with_tenant(given)
     for name, value in own.items():
         if name not in names:
             raise BadRequest(f"unknown field {name!r:.80}", field=name[:80])
@@ -93,7 +93,9 @@ def make_request(frame: Any, given: Mapping[str, Any]) -> Any:
 def _with_tenant(given: Mapping[str, Any]) -> dict[str, Any]:
     """Name a producer's tasks or batch by full ids, for frames that have no field for the tenant."""
     own = dict(given)
-    tenant = check_tenant(own.pop("tenant"))
+    if (tenant := own.pop("tenant")) is None:
+        return own
+    check_tenant(tenant)
     if isinstance(own.get("id"), str):
         own["id"] = full_id(tenant, own["id"])
     if isinstance(own.get("ids"), list):

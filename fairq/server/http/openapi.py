@@ -15,6 +15,7 @@ from fairq.model.checks import (
     FULL_ID_PATTERN,
     KNOWN_ID_PATTERN,
     MAX_BATCH,
+    MAX_ERROR_CHARS,
     MAX_SPAN_MS,
     MAX_TIME_MS,
     NAME_PATTERN,
@@ -22,7 +23,7 @@ from fairq.model.checks import (
     TENANT_PATTERN,
     WORKER_PATTERN,
 )
-from fairq.model.dead_letters import REASONS, DeadLetter
+from fairq.model.dead_letters import MAX_SEARCH_CHARS, REASONS, DeadLetter
 from fairq.model.events import MAX_EVENT_ID, Event
 from fairq.model.operating import HeldLimits
 from fairq.model.options import TaskOptions
@@ -72,6 +73,8 @@ _RULES: dict[str, Schema] = {  # of fields whose type does not say all
     "misfire": {"enum": list(MISFIRES)},
     "priority": {"type": "integer", "minimum": 0, "maximum": 99},
     "lease": {"type": "integer", "minimum": 1, "maximum": MAX_LEASE},
+    "error": _TEXT | {"minLength": 1, "maxLength": MAX_SEARCH_CHARS},
+    "group_weight": {"type": "number", "minimum": 0.001, "maximum": 10_000},
     "action": {"enum": list(ACTIONS)},
     "result": {},
 }
@@ -81,6 +84,7 @@ _OF_FRAME: dict[tuple[Any, str], Schema] = {
     (wire.OpenBatch, "id"): _pattern(BATCH_ID_PATTERN, FULL_ID_PATTERN),
     (wire.Batches, "state"): {"enum": list(STAGES)},
     (ClaimTasks, "count"): {"type": "integer", "minimum": 1, "maximum": MAX_CLAIM},
+    (Settlement, "error"): _TEXT | {"maxLength": MAX_ERROR_CHARS},
     (Settlement, "id"): _pattern(FULL_ID_PATTERN),
 }
 _NAMED = (wire.Unschedule, wire.PauseSchedule, wire.ResumeSchedule, wire.Schedules)  # as wire.Schedule is
@@ -148,15 +152,21 @@ def _body(row: Row) -> Schema | None:
     for field, hint in _fields(row.frame).items():
         if (name := name_of(field)) in in_path:
             continue
-        properties[name] = _schema(row.frame, field, hint)
-        if default_of(row.frame, field) is NOTHING and (row.frame, name) != (wire.OpenBatch, "id"):
+        is_required = default_of(row.frame, field) is NOTHING and (row.frame, name) != (wire.OpenBatch, "id")
+        if is_required or (row.frame, name) == (EndLeases, "settlements"):
             required.append(name)
-    if row.frame is EndLeases:
-        required.append("settlements")
+            properties[name] = _schema(row.frame, field, hint)
+        else:
+            properties[name] = _or_null(_schema(row.frame, field, hint))
     if "id" in in_path or "ids" in properties or row.frame is wire.OpenBatch:
-        properties.setdefault("tenant", _RULES["tenant"])
+        properties.setdefault("tenant", _or_null(_RULES["tenant"]))
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     return {"required": bool(required), "content": {JSON: {"schema": schema}}}
+
+
+def _or_null(schema: Schema) -> Schema:
+    """Return the schema of a field that may be null: that is its default."""
+    return {"anyOf": [schema, {"type": "null"}]} if schema else schema
 
 
 def _object(**properties: Schema) -> Schema:
@@ -231,23 +241,25 @@ def _responses(row: Row) -> Schema:
 
 def _task() -> Schema:
     """Return the schema of a task: the SDK's options, as JSON."""
-    properties: Schema = {"payload": {}, "id": _pattern(TASK_ID_PATTERN), "tenant": _RULES["tenant"]}
+    optional = {"id": _pattern(TASK_ID_PATTERN), "tenant": _RULES["tenant"]}
+    properties: Schema = {"payload": {}} | {name: _or_null(schema) for name, schema in optional.items()}
     hints = hints_of(NewTask)
     for name in TaskOptions.__annotations__:
         field = f"{name}_ms" if f"{name}_ms" in hints else name
-        properties[name] = _schema(NewTask, field, hints.get(field, bool))
+        properties[name] = _or_null(_schema(NewTask, field, hints.get(field, bool)))
     return {"type": "object", "properties": properties, "required": ["payload"], "additionalProperties": False}
 
 
 def _settlement() -> Schema:
-    properties = {name_of(field): _schema(Settlement, field, hint) for field, hint in hints_of(Settlement).items()}
     required = ["action", "id", "lease"]
+    schemas = {name_of(field): _schema(Settlement, field, hint) for field, hint in hints_of(Settlement).items()}
+    properties = {name: schema if name in required else _or_null(schema) for name, schema in schemas.items()}
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 def _problem() -> Schema:
-    texts = dict.fromkeys(("type", "title", "detail", "field"), _TEXT)
-    numbers = dict.fromkeys(("status", "retry_in_ms"), {"type": "integer"})
+    texts = {name: _TEXT for name in ("type", "title", "detail", "field")}
+    numbers = {name: schema_of(int) for name in ("status", "retry_in_ms")}
     required = ["type", "title", "status", "detail", "code"]
     return {"type": "object", "properties": texts | numbers | {"code": {"enum": list(STATUS)}}, "required": required}
 

@@ -175,8 +175,8 @@ async def test_a_half_sent_head_and_a_silent_connection_are_closed(
         head("GET", "http://evil.example/v1/x"),
         head("CONNECT", "evil.example:443"),
     ],
-    ids=["tls", "long header", "redis", "two lengths", "negative", "h2 preface", "h2c", "websocket", "websocket and more",
-         "odd path", "absolute", "connect"],
+    ids=["tls", "long header", "redis", "two lengths", "negative", "h2 preface", "h2c", "websocket",
+         "websocket and more", "odd path", "absolute", "connect"],
 )  # fmt: skip
 async def test_noise_ends_only_its_own_connection(served: Served, noise: bytes) -> None:
     with trio.fail_after(30):
