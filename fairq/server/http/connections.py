@@ -96,7 +96,7 @@ class HttpConnection(Connection):
             raise refusal
         if limit := self.request_limit(request):
             raise TooMany(f"too many requests: {limit}", retry_in_ms=RETRY_MS)
-        return await self.carry_out(request)
+        return await self.handle(request)
 
 
 def make_connection(

@@ -350,7 +350,7 @@ class Connection:
             self._answered.set()
             self._answered = trio.Event()
 
-    async def carry_out(self, request: Any) -> dict[str, Any]:
+    async def handle(self, request: Any) -> dict[str, Any]:
         """Do what a request asks, and count it as under way meanwhile; returns the reply's body. Raises: FairqError."""
         tenants = tenants_of(request) if self.load else frozenset[str]()
         self._count(1, tenants)
@@ -362,7 +362,7 @@ class Connection:
 
     async def _answer(self, request: Any) -> None:
         try:
-            self.session.reply(request.ref, await self.carry_out(request))
+            self.session.reply(request.ref, await self.handle(request))
         except FairqError as error:
             self.session.refuse(request.ref, error)
         except Exception:
