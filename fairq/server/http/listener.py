@@ -2,8 +2,7 @@
 
 `hypercorn.trio.serve` is not used: an error of one of its connections ends it with all others (its issue 225), a client
 that reads nothing holds its end up, and nothing limits its connections. So each connection is one of hypercorn's
-TCPServer on a BoundedStream, in a nursery of its own, where all its errors end. It speaks HTTP/1.1: behind TLS no other
-protocol is offered, and requests that come by HTTP/2 are refused.
+on a BoundedStream, in a nursery of its own, where all its errors end (http11.py).
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import trio
 from attrs import define, field
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
-from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 from starlette.datastructures import Headers
@@ -30,6 +28,7 @@ from fairq.server.http.api import make_api
 from fairq.server.http.bounds import HEAD_BYTES, HEAD_S, MAX_KEEP_ALIVE
 from fairq.server.http.connections import Callers
 from fairq.server.http.guard import Answering
+from fairq.server.http.http11 import Http11
 from fairq.server.http.problems import Problem, answer_of
 from fairq.server.http.stream import BoundedStream
 from fairq.server.http.workers import Workers
@@ -117,7 +116,7 @@ class HttpListener:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_close_if_cancelled, stream)
                     app = ASGIWrapper(partial(visit.serve, answering))
-                    await TCPServer(app, self._config, self._context, ConnectionState({}), bounded)
+                    await Http11(app, self._config, self._context, ConnectionState({}), bounded)
                     nursery.cancel_scope.cancel()
 
 
