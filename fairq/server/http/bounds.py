@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-MAX_REQUESTS = 2_000  # under way at once, those that wait too; connections without a request have places of their own
-MAX_TENANT_REQUESTS = 250  # the same, of one tenant or of a worker's token
-MAX_WAITING = 1_000  # long polls and streams at once
-MAX_TENANT_WAITING = 100  # the same, of one tenant or of a worker's token
+MAX_REQUESTS = 2_500  # under way at once, those that wait too; connections without a request have places of their own
+MAX_TENANT_REQUESTS = 250  # the same, of one tenant
+MAX_TOKEN_REQUESTS = 1_000  # the same, of a producer's or a worker's token
+MAX_WAITING = 1_500  # long polls and streams at once
+MAX_TENANT_WAITING = 100  # the same, of one tenant
+MAX_TOKEN_WAITING = 800  # the same, of a worker's token
 MAX_BODIES_BYTES = 64 << 20  # of all request bodies held at once
 HEAD_BYTES = 16_384  # of a request's line and headers
 HEAD_S = 10.0  # for a request's line and headers, from the start of a connection or the end of the previous answer

@@ -89,8 +89,7 @@ class Call:
             is_gone = True
             scope.cancel()
 
-        part = 4 if self.caller.identity.role is Role.PRODUCER and not id else 1
-        with self.waits.one(self.owner(id), part):
+        with self.waits.one(self.owner(id), is_token=self.caller.identity.role is Role.WORKER):
             async with open_plain_nursery() as nursery:
                 nursery.start_soon(watch, nursery.cancel_scope)
                 yield

@@ -15,7 +15,7 @@ import structlog
 import trio
 from attrs import define, field
 
-from fairq.errors import Draining, FairqError, Forbidden, TooMany, Unauthorized
+from fairq.errors import Draining, Forbidden, TooMany, Unauthorized
 from fairq.server.app import App
 from fairq.server.http.bounds import CALLER_S, RETRY_MS
 from fairq.server.net.admission import Admission, Usage
@@ -144,8 +144,8 @@ class Callers:
             task_status.started(connection)
             try:
                 await self.app.serve(connection)
-            except FairqError as error:
-                log.warning("connection of a token failed", error=error.message)
+            except Exception:  # as of a websocket, it ends no other connection
+                log.exception("connection of a token failed", remote=remote)
             finally:
                 connection.closing = connection.closing or (1001, "the server is stopping")
                 if self._known.get(hashed) is connection:

@@ -20,7 +20,14 @@ from fairq.errors import FairqError, TooLarge
 from fairq.scopes import open_plain_nursery
 from fairq.server.app import App
 from fairq.server.http.bodies import Bodies, Gone, Inbox, inflate
-from fairq.server.http.bounds import MAX_REQUESTS, MAX_TENANT_REQUESTS, MAX_TENANT_WAITING, MAX_WAITING
+from fairq.server.http.bounds import (
+    MAX_REQUESTS,
+    MAX_TENANT_REQUESTS,
+    MAX_TENANT_WAITING,
+    MAX_TOKEN_REQUESTS,
+    MAX_TOKEN_WAITING,
+    MAX_WAITING,
+)
 from fairq.server.http.call import CALL, Call
 from fairq.server.http.connections import Callers
 from fairq.server.http.problems import Problem, answer_of
@@ -30,7 +37,6 @@ from fairq.transport import bearer_token
 from fairq.wire.messages import Role
 
 INBOX, STREAM = "fairq.inbox", "fairq.stream"  # their names in the scope
-_PRODUCER_PART = 4  # of the places of one tenant: a producer stands for many
 log = structlog.get_logger("fairq.server")
 
 
@@ -101,8 +107,8 @@ class Guard:
     waits: Places = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.requests = Places("requests under way", MAX_REQUESTS, MAX_TENANT_REQUESTS)
-        self.waits = Places("requests that wait", MAX_WAITING, MAX_TENANT_WAITING)
+        self.requests = Places("requests under way", MAX_REQUESTS, MAX_TENANT_REQUESTS, MAX_TOKEN_REQUESTS)
+        self.waits = Places("requests that wait", MAX_WAITING, MAX_TENANT_WAITING, MAX_TOKEN_WAITING)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer why not. Raises: Gone."""
@@ -121,11 +127,11 @@ class Guard:
         caller = await self.callers.find(bearer_token(headers.raw), f"http {client[0]}:{client[1]}")
         with caller.in_use():
             call = Call(caller, inbox, stream, self.waits, _media_type(headers), b"")
-            part = _PRODUCER_PART if caller.identity.role is Role.PRODUCER else 1
+            is_token = caller.identity.role is not Role.TENANT
             length = headers.get("content-length", "0")
             if len(length) > 10 or int(length) > limit:
                 raise TooLarge(f"the body has more than {limit} bytes", field="body")
-            with self.requests.one(call.owner(), part), self._held() as hold:
+            with self.requests.one(call.owner(), is_token=is_token), self._held() as hold:
                 body = await inbox.read(limit, hold)
                 await caller.wait_turn(len(body))
                 with caller.reading():

@@ -19,16 +19,18 @@ class Places:
     what: str
     most: int
     most_each: int
+    most_of_token: int
     taken: int = field(default=0, init=False)
     _owners: Counter[Hashable] = field(factory=Counter, init=False)
 
     @contextmanager
-    def one(self, owner: Hashable, part: int = 1) -> Iterator[None]:
-        """Take a place while the context lasts; `part`: how many owners this one stands for. Raises: TooMany."""
+    def one(self, owner: Hashable, *, is_token: bool = False) -> Iterator[None]:
+        """Take a place while the context lasts; `is_token`: the owner is a token of many users. Raises: TooMany."""
+        most = self.most_of_token if is_token else self.most_each
         if self.taken >= self.most:
             raise TooMany(f"too many requests: at most {self.most} {self.what} at this server", retry_in_ms=RETRY_MS)
-        if self._owners[owner] >= self.most_each * part:
-            message = f"too many requests: at most {self.most_each * part} {self.what} for this tenant or token"
+        if self._owners[owner] >= most:
+            message = f"too many requests: at most {most} {self.what} for this tenant or token"
             raise TooMany(message, retry_in_ms=RETRY_MS)
         self.taken += 1
         self._owners[owner] += 1

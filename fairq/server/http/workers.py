@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+import structlog
 import trio
 from attrs import define, field
 
@@ -22,6 +23,8 @@ from fairq.server.http.connections import HttpConnection, make_connection
 from fairq.server.net.auth import Identity
 from fairq.wire import messages as wire
 from fairq.wire.server_session import why_not
+
+log = structlog.get_logger("fairq.server")
 
 
 @define(eq=False)
@@ -159,6 +162,8 @@ class Workers:
         task_status.started()
         try:
             await self.app.serve(worker)
+        except Exception:  # as of a websocket, it ends no other connection
+            log.exception("worker over HTTP failed", worker=worker.name)
         finally:
             if self._known.get(key) is worker:
                 del self._known[key]
