@@ -8,12 +8,13 @@ import httpx
 import pytest
 import trio
 
+from fairq.server.http.stream import BoundedStream
 from fairq.server.run import Served
 from tests.server.clock import StoreClock
-from tests.server.harness import OPERATOR, WORKER, raw
+from tests.server.harness import OPERATOR, WORKER, raw, tenant
 from tests.store.waiting import wait_until
 
-from .harness import api, check, check_problem, head, plain, serving
+from .harness import api, check, check_problem, head, plain, read_all, serving
 
 CLAIMS, TASKS = "/v1/queues/q/claims", "/v1/queues/q/tasks"
 
@@ -136,6 +137,28 @@ async def test_a_claim_whose_client_has_gone_takes_nothing(served: Served) -> No
         with trio.fail_after(20):
             (task,) = await claim(worker)
         assert task["attempt"] == 1
+
+
+async def test_tasks_whose_answer_cannot_be_sent_are_given_back_at_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def break_off(self: BoundedStream, data: bytes) -> None:
+        self.is_broken = True
+        self.ended()
+        raise trio.BrokenResourceError
+
+    body = b'{"count": 5}'
+    kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        assert await ada.enqueue("q", ["t"], max_attempts=3) == ["ok"]
+        with monkeypatch.context() as patch:
+            patch.setattr(BoundedStream, "send_all", break_off)
+            async with plain(served) as stream:
+                await stream.send_all(head("POST", CLAIMS, WORKER, **kind) + body)
+                assert await read_all(stream) == b""
+        await worker.attach("q")
+        (task,) = await worker.pushed()
+        assert (task["attempt"], task["max_attempts"]) == (2, 4)  # the first does not count
 
 
 async def test_leases_are_ended_at_any_server(served: Served, server_store: str) -> None:
