@@ -152,6 +152,12 @@ class Settings:
         """Whether only this machine can reach the server."""
         return _is_loopback(self.host)
 
+    def with_http_for_dev(self) -> Settings:
+        """Return the settings with the HTTP API on if they are for development: beside port 7700, on HTTP_PORT."""
+        if not self.dev or self.http_address:
+            return self
+        return evolve(self, http_port=self.port and min(self.port + 1, 65_535)).check()
+
     @property
     def http_address(self) -> tuple[str, int] | None:
         """Return where the HTTP API listens, if it is on."""
@@ -231,7 +237,4 @@ def load_settings(config: Path | None, environment: Mapping[str, str], flags: Ma
         except Exception:
             expected = _EXPECTED.get(hints[name], "text")
             raise SettingsError(f"{source}: {value!r} is not a valid value: expected {expected}", field=name) from None
-    settings = Settings(**values)
-    if settings.dev and settings.http_address is None:  # beside the port 7700 it is HTTP_PORT
-        settings = evolve(settings, http_port=settings.port and min(settings.port + 1, 65_535))
-    return settings.check()
+    return Settings(**values).check()

@@ -141,10 +141,11 @@ def test_http_is_off_unless_its_address_is_set_or_with_dev() -> None:
     assert load_settings(None, {}, {}).http_address is None
     assert load_settings(None, {}, {"http_port": 0}).http_address == ("127.0.0.1", 0)
     assert load_settings(None, {}, {"http_host": "127.0.0.2"}).http_address == ("127.0.0.2", 7701)
-    assert load_settings(None, {}, {"dev": True}).http_address == ("127.0.0.1", 7701)
-    assert load_settings(None, {}, {"dev": True, "port": 0}).http_address == ("127.0.0.1", 0)
-    assert load_settings(None, {}, {"dev": True, "port": 7710}).http_address == ("127.0.0.1", 7711)
-    assert load_settings(None, {}, {"dev": True, "http_port": 8000}).http_address == ("127.0.0.1", 8000)
+    for flags, address in (
+        ({}, ("127.0.0.1", 7701)), ({"port": 0}, ("127.0.0.1", 0)), ({"port": 7710}, ("127.0.0.1", 7711)),
+        ({"http_port": 8000}, ("127.0.0.1", 8000)), ({"dev": False}, None),
+    ):  # fmt: skip
+        assert load_settings(None, {}, {"dev": True, **flags}).with_http_for_dev().http_address == address
 
 
 def test_http_keeps_to_loopback_as_the_websockets_do() -> None:

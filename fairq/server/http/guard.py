@@ -134,9 +134,15 @@ class Guard:
             with self.requests.one(call.owner(), is_token=is_token), self._held() as hold:
                 body = await inbox.read(limit, hold)
                 await caller.wait_turn(len(body))
-                with caller.reading():
-                    call.body = await inflate(body, headers.get("content-encoding", "").lower(), limit)
-                hold(max(0, len(call.body) - len(body)))
+                if encoding := headers.get("content-encoding", "").lower():
+                    inflated = limit  # if it is refused
+                    try:
+                        body = await inflate(body, encoding, limit)
+                        inflated = len(body)
+                    finally:  # the bytes that were made count as received: inflating costs as much
+                        hold(inflated)
+                        await caller.wait_turn(inflated)
+                call.body = body
                 del body
                 scope[CALL] = call
                 await self.api(scope, receive, send)

@@ -30,7 +30,8 @@ REFUSALS = [400, 401, 403, 404, 405, 409, 413, 415, 429]
 CHECKS = {"negative_data_rejection": {"expected-statuses": REFUSALS}}
 WHOLE, QUICK = (
     schemathesis.openapi.from_dict(
-        DOCUMENT, config=SchemathesisConfig.from_dict({"checks": CHECKS, "phases": {"coverage": {"enabled": covers}}})
+        {name: it for name, it in DOCUMENT.items() if name != "security"},  # the tests give the tokens
+        config=SchemathesisConfig.from_dict({"checks": CHECKS, "phases": {"coverage": {"enabled": covers}}}),
     )
     for covers in (True, False)
 )
