@@ -38,8 +38,9 @@ MAY_IMPORT = {
     "server/app": {"model", "wire", "store", "server/settings", "server/long_poll", *ROOMS},
     "server/verbs": SHARED | {"store", "server/app", *ROOMS},
     "server/listener": SHARED | {"turns", "server/fleet", "server/app", "server/verbs", *ROOMS},
+    "server/http": SHARED | {"server/app", "server/verbs", "server/listener", "server/settings", *ROOMS},
     "server/run": SHARED
-    | {"store", *(f"server/{part}" for part in ("app", "fleet", "garbage", "listener", "settings"))},
+    | {"store", *(f"server/{part}" for part in ("app", "fleet", "garbage", "http", "listener", "settings"))},
     "server": set(),
     "client": {"errors", "model", "wire", "tokens", "groups", "turns", "log"},
     "sync": {"errors", "model", "wire", "client", "log"},
@@ -105,7 +106,7 @@ def test_pure_parts_know_no_io_and_no_clock(path: Path) -> None:
 
 
 def test_what_all_runtimes_of_the_sdk_share_knows_no_runtime() -> None:
-    for name in ("verbs", "options", "defaults"):
+    for name in ("verbs", "defaults"):
         assert not {module.split(".")[0] for module in imports_of(PACKAGE / "client" / f"{name}.py")} & IMPURE_MODULES
 
 

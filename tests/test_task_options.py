@@ -7,8 +7,8 @@ from typing import Any, get_type_hints
 import attrs
 import pytest
 
-from fairq.client.options import TaskOptions, pack_options
 from fairq.errors import BadRequest
+from fairq.model.options import TaskOptions, pack_options
 from fairq.model.tasks import OPTIONS, SPECIAL_OPTIONS, SPECIAL_PLACES, NewTask, ScheduledOptions
 from fairq.store import library
 from fairq.store.records import pack_options as pack_for_store

@@ -19,7 +19,7 @@ from fairq.errors import BadRequest, NotFound
 if TYPE_CHECKING:
     from fairq.client.client import Client
     from fairq.client.dead_letters import DeadLetters, Sweep
-    from fairq.client.options import DeadLetterFilter
+    from fairq.model.options import DeadLetterFilter
 
     Sweeps = AsyncGenerator[Sweep, None]
 

@@ -21,17 +21,17 @@ import trio
 from attrs import frozen
 
 from fairq.cli.meter import Pace, meter, say_counts
-from fairq.client.options import pack_options
-from fairq.client.verbs import encode_payload, hash_payload
+from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, QuotaExceeded, TooLarge
 from fairq.model.checks import MAX_BATCH
+from fairq.model.options import hash_payload, pack_options
 from fairq.model.tasks import SPECIAL_PLACES, NewTask
 
 if TYPE_CHECKING:
     from fairq.client.batch import Batch
     from fairq.client.client import Client
-    from fairq.client.options import TaskOptions
     from fairq.model.batches import BatchState
+    from fairq.model.options import TaskOptions
 
 T = TypeVar("T")
 

@@ -9,11 +9,11 @@ from typing import Any, Unpack
 from attrs import field, frozen
 
 from fairq.client import verbs
-from fairq.client.options import TaskOptions
 from fairq.client.tasks import EnqueuedTask, Requests
 from fairq.errors import NotYet
 from fairq.model.batches import BatchState
 from fairq.model.checks import bare_id, owner_of
+from fairq.model.options import TaskOptions
 
 
 @frozen

@@ -18,10 +18,9 @@ from fairq.client.caller import Caller
 from fairq.client.dead_letters import DeadLetters
 from fairq.client.driver import Driver
 from fairq.client.events import EventStream
-from fairq.client.options import TaskOptions, UnnamedTaskOptions, check_in_time, full_ids, pack_options
 from fairq.client.runtime import background
 from fairq.client.tasks import EnqueuedTask
-from fairq.client.verbs import Ask, encode_payload, hash_payload
+from fairq.client.verbs import Ask, encode_payload
 from fairq.errors import BadRequest, FairqError
 from fairq.model.batches import BatchStage, BatchState
 from fairq.model.checks import (
@@ -36,6 +35,14 @@ from fairq.model.checks import (
     owner_of,
 )
 from fairq.model.events import EventPage
+from fairq.model.options import (
+    TaskOptions,
+    UnnamedTaskOptions,
+    check_in_time,
+    full_ids,
+    hash_payload,
+    pack_options,
+)
 from fairq.model.purges import Purge
 from fairq.model.schedules import ScheduleState
 from fairq.model.tasks import NewTask, TaskState, WaitingTask

@@ -14,11 +14,11 @@ from typing import Unpack
 from attrs import define, frozen
 
 from fairq.client import verbs
-from fairq.client.options import DeadLetterFilter
 from fairq.client.tasks import Asks
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_BATCH
 from fairq.model.dead_letters import DeadLetter, DeadPage
+from fairq.model.options import DeadLetterFilter
 from fairq.model.tasks import Outcome
 
 Change = Callable[[str, Sequence[str]], verbs.Ask[list[Outcome]]]

@@ -18,7 +18,6 @@ from typing_extensions import TypeVar
 
 from fairq.client.kinds import Handler, NoHandler
 from fairq.client.links import Enqueue, Links, links_of
-from fairq.client.options import TaskOptions
 from fairq.client.runtime import is_cancelled
 from fairq.client.threads import Threads
 from fairq.client.timeouts import TimedOut
@@ -27,6 +26,7 @@ from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, TooLarge
 from fairq.log import Log
 from fairq.model.checks import MAX_ERROR_CHARS, MAX_SPAN_MS, bare_id
+from fairq.model.options import TaskOptions
 from fairq.model.tasks import MAX_RESULT_BYTES, Settlement, check_fraction, check_progress_text, is_last_attempt
 from fairq.wire.beside import Unreadable
 from fairq.wire.messages import PushedTask

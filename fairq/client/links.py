@@ -9,10 +9,10 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.client.options import TaskOptions, check_in_time, pack_options
-from fairq.client.verbs import encode_payload, hash_payload
+from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_PAYLOAD_BYTES, check_name, check_task_id
+from fairq.model.options import TaskOptions, check_in_time, hash_payload, pack_options
 from fairq.model.tasks import MAX_LINKS_BYTES, Link, NewTask, check_links
 from fairq.wire.messages import PushedTask
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypeVar, Unpack
 from attrs import define, field
 
 from fairq.client import verbs
-from fairq.client.options import TaskOptions
 from fairq.client.verbs import Ask
+from fairq.model.options import TaskOptions
 from fairq.model.tasks import TaskState
 from fairq.wire.waits import WAIT_MS
 

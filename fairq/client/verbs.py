@@ -7,22 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
 import cattrs
 import orjson
 from attrs import frozen
 
-from fairq.client.options import (
-    DeadLetterFilter,
-    UnnamedTaskOptions,
-    interval_ms,
-    pack_filter,
-    pack_start,
-    pack_waiting_filter,
-    scheduled_options,
-)
 from fairq.errors import BadRequest, NoResult, TaskFailed, TooLarge
 from fairq.model.batches import MAX_RUNNING, BatchPage, BatchStage, BatchState
 from fairq.model.checks import (
@@ -40,6 +30,16 @@ from fairq.model.dead_letters import DeadLetter, DeadPage
 from fairq.model.events import MAX_EVENT_ID, Event, EventPage
 from fairq.model.limits import Limits
 from fairq.model.operating import Deletion, HeldLimits, QueueRow
+from fairq.model.options import (
+    DeadLetterFilter,
+    UnnamedTaskOptions,
+    hash_payload,
+    interval_ms,
+    pack_filter,
+    pack_start,
+    pack_waiting_filter,
+    scheduled_options,
+)
 from fairq.model.purges import Purge
 from fairq.model.queues import Repair
 from fairq.model.schedules import ScheduleState, check_schedule_name
@@ -88,12 +88,6 @@ def encode_payload(value: Any, field: str = "payload", max_bytes: int = DEFAULT_
     if len(text) > max_bytes:
         raise TooLarge(f"the {field} has {len(text)} bytes; the limit is {max_bytes}", field=field)
     return text
-
-
-def hash_payload(payload: bytes) -> str:
-    """Return a dedupe key that equal JSON values share."""
-    canonical = orjson.dumps(orjson.loads(payload), option=orjson.OPT_SORT_KEYS)
-    return f"sha256:{sha256(canonical).hexdigest()}"
 
 
 def _target(queue: str, tenant: str | None) -> Body:

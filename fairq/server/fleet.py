@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import structlog
 import trio
@@ -42,6 +42,11 @@ def environment_of(settings: Settings) -> dict[str, str]:
         if value is not None and value != "":
             found[f"FAIRQ_{name.upper()}"] = str(value).lower() if isinstance(value, bool) else str(value)
     return found
+
+
+def url_of(settings: Settings, scheme: str, host: str, port: int) -> str:
+    """Return the URL of a listener; `scheme`: that without TLS."""
+    return f"{scheme}{'s' if settings.tls_cert else ''}://{host}:{port}"
 
 
 def part_of(settings: Settings) -> Settings:
@@ -83,14 +88,14 @@ def shared_listeners(host: str, port: int) -> list[trio.SocketListener]:
 
 
 @contextmanager
-def _reserved(settings: Settings) -> Iterator[int]:
+def _reserved(host: str, port: int, field: str = "port") -> Iterator[int]:
     """Keep a port for the children while the context lasts. Raises: SettingsError."""
     try:
-        family, address = addresses_of(settings.host, settings.port)[0]
+        family, address = addresses_of(host, port)[0]
         bound = shared_socket(family, address)
     except OSError as error:
-        message = f"port {settings.port} on {settings.host} cannot be used: {error.strerror or error}"
-        raise SettingsError(message, field="port") from None
+        message = f"port {port} on {host} cannot be used: {error.strerror or error}"
+        raise SettingsError(message, field=field) from None
     with bound:
         yield bound.getsockname()[1]
 
@@ -170,13 +175,18 @@ class Fleet:
 
 async def serve_fleet(settings: Settings, store_url: str, stop: trio.Event) -> None:
     """Serve with `settings.processes` children until `stop` is set, then drain them."""
-    with _reserved(settings) as port:
+    with ExitStack() as reserved:
+        port = reserved.enter_context(_reserved(settings.host, settings.port))
         children = evolve(part_of(settings), store=store_url, port=port)
+        http = {}
+        if address := settings.http_address:
+            host, http_port = address[0], reserved.enter_context(_reserved(*address, "http_port"))
+            children = evolve(children, http_host=host, http_port=http_port)
+            http = {"http": url_of(settings, "http", host, http_port)}
         fleet = Fleet(children, settings.processes)
         async with trio.open_nursery() as nursery:
             await nursery.start(fleet.run)
-            url = f"{'wss' if settings.tls_cert else 'ws'}://{settings.host}:{port}"
-            log.info("serving", url=url, processes=settings.processes)
+            log.info("serving", url=url_of(settings, "ws", settings.host, port), processes=settings.processes, **http)
             await stop.wait()
             await fleet.stop()
 

@@ -7,6 +7,7 @@ import signal
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
@@ -15,7 +16,7 @@ from attrs import frozen
 from fairq.errors import SettingsError
 from fairq.scopes import background
 from fairq.server.app import App
-from fairq.server.fleet import READY, serve_fleet, watch_parent
+from fairq.server.fleet import READY, serve_fleet, url_of, watch_parent
 from fairq.server.garbage import collect_young
 from fairq.server.listener import DEV_WARNING, AnyListener, Listener, open_listeners, port_of
 from fairq.server.settings import Settings
@@ -23,7 +24,19 @@ from fairq.store.embedded import embedded_store
 from fairq.store.opening import check_durability, open_store
 from fairq.store.store import Store
 
+if TYPE_CHECKING:
+    from fairq.server.http.listener import HttpListener
+
 log = structlog.get_logger("fairq.server")
+
+
+@frozen
+class HttpServed:
+    """A running HTTP API: its address, and its listener."""
+
+    host: str
+    port: int
+    listener: HttpListener
 
 
 @frozen
@@ -34,6 +47,7 @@ class Served:
     port: int
     store_url: str
     app: App
+    http: HttpServed | None = None
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:
@@ -85,9 +99,25 @@ async def running_server(settings: Settings, *, is_shared: bool = False) -> Asyn
         app = App(settings, store, nursery)
         hearers.append(app)
         await app.start()
-        listeners = await _open_listeners(settings, tls, is_shared=is_shared)
-        nursery.start_soon(_accept, Listener(app), listeners)
-        yield Served(settings.host, port_of(listeners[0]), url, app)
+        listeners = await _open_listeners(settings.host, settings.port, tls, is_shared=is_shared)
+        listener = Listener(app)
+        nursery.start_soon(_accept, listener, listeners)
+        http = await _serve_http(listener, nursery, tls, is_shared=is_shared)
+        yield Served(settings.host, port_of(listeners[0]), url, app, http)
+
+
+async def _serve_http(
+    listener: Listener, nursery: trio.Nursery, tls: ssl.SSLContext | None, *, is_shared: bool
+) -> HttpServed | None:
+    """Serve the HTTP API, if it is on; its libraries are imported only then."""
+    if (address := listener.app.settings.http_address) is None:
+        return None
+    from fairq.server.http.listener import HttpListener
+
+    listeners = await _open_listeners(*address, tls, is_shared=is_shared, field="http_port")
+    http = HttpListener(listener.app, listener.admission, nursery)
+    nursery.start_soon(http.run, listeners)
+    return HttpServed(address[0], port_of(listeners[0]), http)
 
 
 async def _repair(store: Store) -> None:
@@ -97,12 +127,14 @@ async def _repair(store: Store) -> None:
         log.info("repaired", queue=queue, mended=done.mended)
 
 
-async def _open_listeners(settings: Settings, tls: ssl.SSLContext | None, *, is_shared: bool) -> Sequence[AnyListener]:
+async def _open_listeners(
+    host: str, port: int, tls: ssl.SSLContext | None, *, is_shared: bool, field: str = "port"
+) -> Sequence[AnyListener]:
     try:
-        return await open_listeners(settings.host, settings.port, tls, is_shared=is_shared)
+        return await open_listeners(host, port, tls, is_shared=is_shared)
     except OSError as error:
         why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror or error}"
-        raise SettingsError(f"port {settings.port} on {settings.host} {why}", field="port") from None
+        raise SettingsError(f"port {port} on {host} {why}", field=field) from None
 
 
 async def _accept(listener: Listener, listeners: Sequence[AnyListener]) -> None:
@@ -138,8 +170,11 @@ async def _serve_alone(settings: Settings, serving: trio.Event, stop: trio.Event
         else:
             if settings.dev:
                 log.warning(DEV_WARNING)
-            log.info("serving", url=f"{'wss' if settings.tls_cert else 'ws'}://{served.host}:{served.port}")
+            http = {"http": url_of(settings, "http", served.http.host, served.http.port)} if served.http else {}
+            log.info("serving", url=url_of(settings, "ws", served.host, served.port), **http)
         await stop.wait()
+        if served.http:
+            await served.http.listener.stop()
         await served.app.drain(settings.grace)
 
 

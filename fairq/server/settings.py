@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import cattrs
-from attrs import field, fields, frozen
+from attrs import evolve, field, fields, frozen
 
 from fairq.errors import SettingsError
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
+HTTP_PORT = 7701
 _LEVELS = ("debug", "info", "warning", "error")
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _FRAME_BYTES, _ROOM_BYTES = 1 << 10, 1 << 20  # of a message beside its longest payload: at least, and by default
@@ -21,6 +22,9 @@ _FRAME_BYTES, _ROOM_BYTES = 1 << 10, 1 << 20  # of a message beside its longest 
 HELP = {
     "host": "address to listen on",
     "port": "port to listen on (0: any free port)",
+    "http_host": "address of the HTTP API for tenants, producers and workers (none: that of host)",
+    "http_port": "port of the HTTP API (0: any free port); it is off unless http_host or http_port is set, or with dev",
+    "http_cors_origins": "browser origins that may use the HTTP API",
     "store": "store URL: redis://, rediss://, unix://, or redis://a,b/0 of a cluster (none: the embedded store)",
     "data_dir": "directory of the embedded store",
     "fsync": "embedded store: in a power cut `always` loses nothing, `everysec` up to one second",
@@ -54,6 +58,9 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 7700
+    http_host: str | None = None
+    http_port: int | None = None
+    http_cors_origins: list[str] = field(factory=list)
     store: str | None = None
     data_dir: Path = Path("fairq-data")
     fsync: str = "always"
@@ -83,6 +90,12 @@ class Settings:
         """Check ranges and combinations. Raises: SettingsError, naming the setting."""
         rules = (
             (0 <= self.port <= 65_535, "port", "must be 0 to 65535"),
+            (0 <= (self.http_port or 0) <= 65_535, "http_port", "must be 0 to 65535"),
+            (
+                not self.port or self.http_address != (self.host, self.port),
+                "http_port",
+                "must be another port than that of the websockets",
+            ),
             (self.fsync in ("always", "everysec"), "fsync", "must be always or everysec"),
             (0 < self.store_timeout <= 3600, "store_timeout", "must be over 0 and at most 3600 seconds"),
             (0 <= self.grace <= 86_400, "grace", "must be 0 to 86400 seconds"),
@@ -106,7 +119,18 @@ class Settings:
             (0 <= self.queue_quota <= 1_000_000, "queue_quota", "must be 0 to 1000000"),
             (self.log_level in _LEVELS, "log_level", f"must be one of {', '.join(_LEVELS)}"),
             ((self.tls_cert is None) == (self.tls_key is None), "tls_key", "must be set together with tls_cert"),
-            (not self.dev or self.is_loopback, "dev", "needs a loopback address: its tokens are not secret"),
+            (
+                not self.dev or (_is_loopback(self.host) and _is_loopback(self.http_host or self.host)),
+                "dev",
+                "needs a loopback address: its tokens are not secret",
+            ),
+            (
+                _is_loopback(self.http_host or self.host) or self.tls_cert is not None or self.plaintext,
+                "tls_cert",
+                f"is needed to serve HTTP on {self.http_host}; behind a TLS proxy, set plaintext instead",
+            )
+            if self.http_address
+            else (True, "", ""),
             (
                 self.is_loopback or self.tls_cert is not None or self.plaintext,
                 "tls_cert",
@@ -126,10 +150,27 @@ class Settings:
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the server."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return _is_loopback(self.host)
+
+    def with_http_for_dev(self) -> Settings:
+        """Return the settings with the HTTP API on if they are for development: beside port 7700, on HTTP_PORT."""
+        if not self.dev or self.http_address:
+            return self
+        return evolve(self, http_port=self.port and min(self.port + 1, 65_535)).check()
+
+    @property
+    def http_address(self) -> tuple[str, int] | None:
+        """Return where the HTTP API listens, if it is on."""
+        if self.http_host is None and self.http_port is None:
+            return None
+        return self.http_host or self.host, HTTP_PORT if self.http_port is None else self.http_port
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 _NAMES = frozenset(f.name for f in fields(Settings))

@@ -22,7 +22,6 @@ from attrs import asdict, define, field
 from fairq.client.caller import Caller
 from fairq.client.client import Client
 from fairq.client.handlers import perform
-from fairq.client.options import TaskOptions
 from fairq.client.tasks import EnqueuedTask
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
@@ -37,6 +36,7 @@ from fairq.model.checks import (
     full_id,
     owner_of,
 )
+from fairq.model.options import TaskOptions
 from fairq.model.queues import QueueSettings, check_settings
 from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.scopes import open_plain_nursery

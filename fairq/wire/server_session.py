@@ -33,7 +33,7 @@ _PUSH_BYTES = MESSAGE_BYTES - 1_024
 _TASK_BYTES = 512  # of a task in a push, around its payload
 
 
-def _why_not(frame: Any, role: Role, state: State) -> FairqError | None:
+def why_not(frame: Any, role: Role, state: State) -> FairqError | None:
     """Return why this role may not send this frame in this state; None if it may (see the grid)."""
     roles, states = CLIENT_FRAMES[type(frame)]
     if role not in roles:
@@ -45,6 +45,33 @@ def _why_not(frame: Any, role: Role, state: State) -> FairqError | None:
     if state is State.OPEN:
         return BadRequest("this connection is not attached: send `attach` first", field="type")
     return BadRequest("this connection is already attached", field="type")
+
+
+def describe(leased: Lease) -> dict[str, Any]:
+    """Describe a leased task to its worker."""
+    id, lease, attempt, max_attempts, tenant, enqueued_at, start_at, expires_at, payload, *more = leased
+    wanted, kind, webhook = more
+    task = {
+        "id": id,
+        "lease": lease,
+        "attempt": attempt,
+        "max_attempts": max_attempts,
+        "tenant": tenant,
+        "enqueued_at_ms": enqueued_at,
+    }
+    name, value = payload_field(payload)
+    task[name] = value
+    if start_at:
+        task["start_at_ms"] = start_at
+    if expires_at:
+        task["expires_at_ms"] = expires_at
+    if wanted:
+        task["wants_result"] = True
+    if kind:
+        task["name"] = kind
+    if webhook:
+        task["webhook"] = webhook
+    return task
 
 
 @define(eq=False)
@@ -70,7 +97,7 @@ class ServerSession(Session):
         except FairqError as error:
             self.refuse(error.ref, error)
             return None
-        refusal = _why_not(frame, self.role, self.state)
+        refusal = why_not(frame, self.role, self.state)
         if refusal:
             self.refuse(getattr(frame, "ref", None), refusal)
         return None if refusal or type(frame) is Ping else frame
@@ -97,29 +124,8 @@ class ServerSession(Session):
         tasks: list[dict[str, Any]] = []
         room = _PUSH_BYTES
         for each in leases:
-            id, lease, attempt, max_attempts, tenant, enqueued_at, start_at, expires_at, payload, *more = each
-            wanted, kind, webhook = more
-            task = {
-                "id": id,
-                "lease": lease,
-                "attempt": attempt,
-                "max_attempts": max_attempts,
-                "tenant": tenant,
-                "enqueued_at_ms": enqueued_at,
-            }
-            name, value = payload_field(payload)
-            task[name] = value
-            if start_at:
-                task["start_at_ms"] = start_at
-            if expires_at:
-                task["expires_at_ms"] = expires_at
-            if wanted:
-                task["wants_result"] = True
-            if kind:
-                task["name"] = kind
-            if webhook:
-                task["webhook"] = webhook
-            size = len(payload) + _TASK_BYTES
+            task = describe(each)
+            size = len(each.payload) + _TASK_BYTES
             if tasks and size > room:
                 self.send(Push.type, {**head, "tasks": tasks})
                 tasks, room = [], _PUSH_BYTES

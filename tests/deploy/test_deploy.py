@@ -12,7 +12,7 @@ import attrs
 import pytest
 import yaml
 
-from fairq.server.settings import Settings, load_settings
+from fairq.server.settings import HTTP_PORT, Settings, load_settings
 from tests import stores
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -247,7 +247,7 @@ def test_image_checks_its_health_and_keeps_its_data() -> None:
     compile(form[2], "healthcheck", "exec")
     environment = dict(word.split("=", 1) for word in found["ENV"].split())
     assert found["VOLUME"] == environment["FAIRQ_DATA_DIR"]
-    assert found["EXPOSE"] == str(Settings().port)
+    assert found["EXPOSE"] == f"{Settings().port} {HTTP_PORT}"
 
 
 def test_image_takes_only_what_it_needs() -> None:

@@ -37,6 +37,9 @@ def test_every_setting_can_be_given_in_every_way(tmp_path: Path, setting: str) -
     given: dict[str, tuple[str, Any]] = {
         "host": ("localhost", "localhost"),
         "port": ("8800", 8800),
+        "http_host": ("127.0.0.2", "127.0.0.2"),
+        "http_port": ("8801", 8801),
+        "http_cors_origins": ("https://a, https://b", ["https://a", "https://b"]),
         "store": ("redis://x", "redis://x"),
         "data_dir": ("/data", Path("/data")),
         "fsync": ("everysec", "everysec"),
@@ -75,6 +78,7 @@ def test_every_setting_can_be_given_in_every_way(tmp_path: Path, setting: str) -
     ("name", "value"),
     [
         ("port", "many"), ("port", "70000"), ("port", "-1"), ("port", "7700.5"), ("dev", "maybe"), ("dev", "2"),
+        ("http_port", "70000"), ("http_port", "7700"), ("http_port", "many"),
         ("store_timeout", "0"), ("store_timeout", "nan"), ("grace", "-1"), ("grace", "inf"), ("grace", "nan"),
         ("fsync", "no"), ("max_connections", "0"), ("max_message_bytes", "10"),
         ("max_message_bytes", "1048577"), ("max_message_bytes", "-1"), ("max_payload_bytes", "65535"),
@@ -131,6 +135,25 @@ def test_development_tokens_are_for_loopback_only(host: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings(None, {}, {"host": host, "dev": True, "plaintext": True})
     assert caught.value.field == "dev"
+
+
+def test_http_is_off_unless_its_address_is_set_or_with_dev() -> None:
+    assert load_settings(None, {}, {}).http_address is None
+    assert load_settings(None, {}, {"http_port": 0}).http_address == ("127.0.0.1", 0)
+    assert load_settings(None, {}, {"http_host": "127.0.0.2"}).http_address == ("127.0.0.2", 7701)
+    for flags, address in (
+        ({}, ("127.0.0.1", 7701)), ({"port": 0}, ("127.0.0.1", 0)), ({"port": 7710}, ("127.0.0.1", 7711)),
+        ({"http_port": 8000}, ("127.0.0.1", 8000)), ({"dev": False}, None),
+    ):  # fmt: skip
+        assert load_settings(None, {}, {"dev": True, **flags}).with_http_for_dev().http_address == address
+
+
+def test_http_keeps_to_loopback_as_the_websockets_do() -> None:
+    for flags in ({"http_host": "0.0.0.0"}, {"http_host": "0.0.0.0", "dev": True, "plaintext": True}):
+        with pytest.raises(SettingsError) as caught:
+            load_settings(None, {}, flags)
+        assert caught.value.field == ("dev" if "dev" in flags else "tls_cert")
+    assert load_settings(None, {}, {"http_host": "0.0.0.0", "plaintext": True}).http_address == ("0.0.0.0", 7701)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])

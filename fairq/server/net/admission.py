@@ -123,24 +123,37 @@ class Admission:
     @contextmanager
     def inside(self, address: str, identity: Identity) -> Iterator[Usage | None]:
         """Count a connection while the context lasts; yields its tenant's usage, if any. Raises: TooMany."""
-        most, usage = self.settings.connections_per_address, None
+        with self.from_address(address), self.of_tenant(identity) as usage:
+            yield usage
+
+    @contextmanager
+    def from_address(self, address: str) -> Iterator[None]:
+        """Count a connection of an address while the context lasts. Raises: TooMany."""
+        most = self.settings.connections_per_address
         if most and not self._is_free(address) and self._connections[address] >= most:
             raise TooMany(f"connection limit reached: at most {most} from address {address}", retry_in_ms=RETRY_MS)
-        if identity.role is Role.TENANT:
-            usage = self._usage_of(identity.tenant)
-            if usage.connections >= self.settings.connections_per_tenant:
-                limit = self.settings.connections_per_tenant
-                raise TooMany(f"connection limit reached: at most {limit} for one tenant", retry_in_ms=RETRY_MS)
-            usage.connections += 1
         self._connections[address] += 1
         try:
-            yield usage
+            yield
         finally:
             self._connections[address] -= 1
             if not self._connections[address]:
                 del self._connections[address]
-            if usage is not None:
-                usage.connections -= 1
+
+    @contextmanager
+    def of_tenant(self, identity: Identity) -> Iterator[Usage | None]:
+        """Count a tenant's connection while the context lasts; yields its usage, None for others. Raises: TooMany."""
+        if identity.role is not Role.TENANT:
+            yield None
+            return
+        usage = self._usage_of(identity.tenant)
+        if usage.connections >= (limit := self.settings.connections_per_tenant):
+            raise TooMany(f"connection limit reached: at most {limit} for one tenant", retry_in_ms=RETRY_MS)
+        usage.connections += 1
+        try:
+            yield usage
+        finally:
+            usage.connections -= 1
 
     def _usage_of(self, tenant: str) -> Usage:
         if len(self._usages) >= MAX_KNOWN:

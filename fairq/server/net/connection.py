@@ -94,6 +94,7 @@ class Connection:
     closing: tuple[int, str] | None = None
     freed: Callable[[Connection], None] = lambda _: None  # called when leases have expired on its account
     is_leaving: bool = False
+    keeps_leases: bool = True  # on its account; those pushed to a worker over HTTP are known to the store alone
     is_over: trio.Event = field(factory=trio.Event, init=False)  # its leases need not be kept any more
     _waits: dict[trio.CancelScope, None] = field(factory=dict, init=False)  # requests that wait
     _held_bytes: int = field(default=0, init=False)
@@ -171,7 +172,7 @@ class Connection:
         while self.unread_bytes > MAX_UNREAD_BYTES:
             await self.transport.wait_sent()
 
-    async def _wait_turn(self, size: int) -> None:
+    async def wait_turn(self, size: int) -> None:
         """Wait until the tenant's rates allow a message of `size`."""
         now = trio.current_time()
         if self.usage is not None and (wait_s := self.usage.take(size, now)):
@@ -180,12 +181,19 @@ class Connection:
 
     def _take_in(self, message: Message) -> Any | None:
         """Process a message; if that takes long, the tenant's next one must wait."""
+        with self.reading():
+            return self.session.receive(message, trio.current_time())
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Have the tenant rest if the context, in which its text is read, takes long."""
         began = thread_time()
-        request = self.session.receive(message, trio.current_time())
-        took_s = thread_time() - began
-        if self.usage is not None and took_s > LONG_TEXT_S:
-            self.usage.rests_until = trio.current_time() + RESTS * took_s
-        return request
+        try:
+            yield
+        finally:
+            took_s = thread_time() - began
+            if self.usage is not None and took_s > LONG_TEXT_S:
+                self.usage.rests_until = trio.current_time() + RESTS * took_s
 
     @asynccontextmanager
     async def long_answer(self) -> AsyncIterator[None]:
@@ -261,7 +269,7 @@ class Connection:
         if self.usage is not None:
             self.usage.under_way += requests
 
-    def _request_limit(self, request: Any) -> str:
+    def request_limit(self, request: Any) -> str:
         """Return which limit of requests under way is reached; empty if none is."""
         if self.load:
             if self.requests >= MAX_PRODUCER_REQUESTS:
@@ -304,7 +312,7 @@ class Connection:
                 self._writing.cancel()
                 return
             size = len(message)
-            await self._wait_turn(size)
+            await self.wait_turn(size)
             if self.closing:
                 continue
             request = self._take_in(message)
@@ -314,7 +322,7 @@ class Connection:
                     self.wake_writer()
             elif isinstance(request, Drain):
                 self.account.credit = 0
-            elif limit := self._request_limit(request):
+            elif limit := self.request_limit(request):
                 refusal = TooMany(f"too many requests: {limit}", retry_in_ms=RETRY_MS)
                 self.session.refuse(request.ref, refusal)
                 self.wake_writer()
@@ -342,20 +350,24 @@ class Connection:
             self._answered.set()
             self._answered = trio.Event()
 
-    async def _answer(self, request: Any) -> None:
+    async def handle(self, request: Any) -> dict[str, Any]:
+        """Do what a request asks, and count it as under way meanwhile; returns the reply's body. Raises: FairqError."""
         tenants = tenants_of(request) if self.load else frozenset[str]()
         self._count(1, tenants)
         try:
             async with self.long_answer() if isinstance(request, LONG_ANSWERS) else nullcontext():
-                body = await self.handle_request(self, request)
-                self.session.reply(request.ref, body or {})
+                return await self.handle_request(self, request) or {}
+        finally:
+            self._count(-1, tenants)
+
+    async def _answer(self, request: Any) -> None:
+        try:
+            self.session.reply(request.ref, await self.handle(request))
         except FairqError as error:
             self.session.refuse(request.ref, error)
         except Exception:
             log.exception("request failed", verb=request.type, remote=self.transport.remote)
             self.session.refuse(request.ref, FairqError("internal error; see the server's log"))
-        finally:
-            self._count(-1, tenants)
         self._leave_if_idle()
 
     async def _write(self) -> None:

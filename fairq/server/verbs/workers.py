@@ -85,7 +85,9 @@ def _is_its_own(app: App, connection: Connection, queue: str, settlement: Settle
     place = (queue, settlement.id)
     if connection.account.has(place, settlement.lease):
         return True
-    return settlement.action != "extend" and not app.is_of_another(connection, place, settlement.lease)
+    if settlement.action == "extend" and connection.keeps_leases:
+        return False
+    return not app.is_of_another(connection, place, settlement.lease)
 
 
 async def _settle(app: App, connection: Connection, queue: str, settlements: Sequence[Settlement]) -> Body:
@@ -128,7 +130,7 @@ async def _settle_own(
                 app.forget_lease(place, settlement.lease)
         elif outcome in ("gone", "stale"):
             app.drop_lease(connection, place, settlement.lease)
-        elif app.holder(place, settlement.lease) in (
+        elif connection.keeps_leases and app.holder(place, settlement.lease) in (
             None,
             connection,
         ):  # it may have expired on the account meanwhile

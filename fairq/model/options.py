@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, TypedDict
 
+import orjson
 from attrs import asdict
 
 from fairq.errors import BadRequest
@@ -99,6 +101,12 @@ def pack_options(options: TaskOptions | UnnamedTaskOptions) -> tuple[Any, ...]:
     with _our_names():
         NewTask("any", b"", *values).check()
     return values
+
+
+def hash_payload(payload: bytes) -> str:
+    """Return a dedupe key that equal JSON values share."""
+    canonical = orjson.dumps(orjson.loads(payload), option=orjson.OPT_SORT_KEYS)
+    return f"sha256:{sha256(canonical).hexdigest()}"
 
 
 def _option(field: str, given: Mapping[str, Any], default: Any) -> Any:

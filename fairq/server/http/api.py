@@ -1,0 +1,71 @@
+"""The API as one ASGI application: CORS, the guard, the paths, and the document that describes them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+import orjson
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp
+
+from fairq.errors import FairqError
+from fairq.server.app import App
+from fairq.server.http.connections import Callers
+from fairq.server.http.guard import Guard
+from fairq.server.http.problems import Problem, answer_of
+from fairq.server.http.routes import ROWS, make_routes
+from fairq.server.http.workers import Workers
+
+_PARAMETER = re.compile("{.*?}")
+_HEADERS = ["Authorization", "Content-Type", "Content-Encoding", "Idempotency-Key", "Last-Event-ID"]
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    """Answer a request whose path or method is unknown, or that was refused."""
+    if isinstance(error, FairqError):
+        return answer_of(error)
+    assert isinstance(error, HTTPException)
+    if error.status_code != 405:
+        return answer_of(Problem("not_found", f"there is no path {request.url.path!r:.80}; see /openapi.json"))
+    allowed = {"Allow": ", ".join(sorted(_methods(request)))}
+    if request.method == "OPTIONS":
+        return Response(None, 204, allowed)
+    message = f"{request.method} is not a method of this path: {allowed['Allow']}"
+    return answer_of(Problem("method_not_allowed", message, headers=allowed))
+
+
+def _methods(request: Request) -> set[str]:
+    """Return the methods of a path; `dead/replay` is no dead letter."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for route in request.app.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found[_PARAMETER.sub("", route.path)] |= route.methods
+    return {"OPTIONS"} | found[max(found, key=len)]
+
+
+def make_api(app: App, callers: Callers, workers: Workers) -> ASGIApp:
+    """Make the application."""
+
+    async def document(_: Request) -> Response:
+        from fairq.server.http.openapi import make_document
+
+        return Response(orjson.dumps(make_document()), media_type="application/json")
+
+    api = Starlette(
+        routes=[*make_routes(workers), Route("/openapi.json", document)],
+        exception_handlers={FairqError: _refused, HTTPException: _refused},
+    )
+    api.router.redirect_slashes = False
+    guard = Guard(api, app, callers)
+    origins = app.settings.http_cors_origins
+    if not origins:
+        return guard
+    exposed = ["Location", "Retry-After"]
+    methods = sorted({row.method for row in ROWS})
+    return CORSMiddleware(guard, origins, methods, _HEADERS, expose_headers=exposed)

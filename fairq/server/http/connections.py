@@ -1,0 +1,152 @@
+"""What HTTP requests are to the rest of the server: all those of one token are one connection.
+
+So the verbs, the limits of requests and waits, the rates of tenants, revoked tokens and the drain of a server are
+those of websockets. Nothing is sent on such a connection: a request's answer goes back as the result of its call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
+
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.errors import Draining, Forbidden, TooMany, Unauthorized
+from fairq.server.app import App
+from fairq.server.http.bounds import CALLER_S, RETRY_MS
+from fairq.server.net.admission import Admission, Usage
+from fairq.server.net.auth import Identity
+from fairq.server.net.connection import Connection
+from fairq.server.verbs.table import handle_request
+from fairq.tokens import hash_token
+from fairq.transport import Transport
+from fairq.wire.messages import Role
+from fairq.wire.server_session import ServerSession, why_not
+
+log = structlog.get_logger("fairq.server")
+
+
+class _Nowhere:
+    """Stands for the transport of a connection on which nothing is sent."""
+
+    unsent_bytes = 0
+
+    def __init__(self, remote: str) -> None:
+        self.remote = remote
+        self.source: Any = tuple
+        self.stuck: Any = tuple
+
+    def wake_writer(self) -> None:
+        """Send nothing."""
+
+
+@define(eq=False)
+class HttpConnection(Connection):
+    """The connection that all requests of a token are; it ends CALLER_S after the last of them."""
+
+    keeps_leases: bool = False
+    used_at: float = field(factory=trio.current_time, init=False)
+    users: int = field(default=0, init=False)  # requests that have it in hand, those that are read too
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the connection ended without a close: there is none to break."""
+        return False
+
+    async def run(self) -> None:
+        """Wait until it is closed, or was not used for a while; then end what waits on it."""
+        with self._scope:
+            while self.closing is None:
+                until = self.used_at + CALLER_S if not self.users else float("inf")
+                if trio.current_time() >= until:
+                    break
+                with trio.move_on_at(until):
+                    await self._woken.wait()
+                self._woken = trio.Event()
+        self.closing = self.closing or (1000, "")
+        with trio.CancelScope(shield=True):
+            await self._end_waits()
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep the connection while the context lasts."""
+        self.users += 1
+        try:
+            yield
+        finally:
+            self.users -= 1
+            self.used_at = trio.current_time()
+            self._wake()
+            self._leave_if_idle()
+
+    def unlink(self) -> None:
+        """Break reference cycles at the end."""
+        self.account.may_take, self.account.owner = bool, None
+        self.session.discard_outgoing()
+
+    async def ask(self, request: Any) -> dict[str, Any]:
+        """Carry out one request as that of a websocket; returns the reply's body. Raises: FairqError."""
+        if self.closing is not None:
+            raise Unauthorized("the token was revoked") if self.closing[0] >= 4000 else Draining(self.closing[1])
+        if refusal := why_not(request, self.session.role, self.session.state):
+            raise refusal
+        if limit := self.request_limit(request):
+            raise TooMany(f"too many requests: {limit}", retry_in_ms=RETRY_MS)
+        return await self.handle(request)
+
+
+def make_connection(
+    app: App, identity: Identity, remote: str, usage: Usage | None, kind: type[HttpConnection] = HttpConnection
+) -> HttpConnection:
+    """Make the connection of a token's requests."""
+    now = trio.current_time()
+    session = ServerSession(last_received_at=now, last_sent_at=now, role=identity.role)
+    session.max_payload_bytes = app.settings.max_payload_bytes
+    transport = cast(Transport, _Nowhere(remote))
+    return kind(transport, identity, session, partial(handle_request, app), usage)
+
+
+@define(eq=False)
+class Callers:
+    """The connections of the tokens that HTTP requests come with, by the tokens' hashes."""
+
+    app: App
+    admission: Admission
+    nursery: trio.Nursery
+    _known: dict[str, HttpConnection] = field(factory=dict, init=False)
+
+    async def find(self, token: str, remote: str) -> HttpConnection:
+        """Return the connection of a token. Raises: Unauthorized, Forbidden, TooMany, Unavailable."""
+        if self.app.is_draining:
+            raise Draining("the server is stopping; try again later or at another server")
+        hashed = hash_token(token)
+        if (known := self._known.get(hashed)) and known.closing is None:
+            return known
+        identity = await self.app.auth.identify(token)
+        if identity.role is Role.OPERATOR:
+            raise Forbidden("this listener is for tenants, producers and workers; operators get one of their own")
+        if (known := self._known.get(hashed)) and known.closing is None:  # of a request at the same time
+            return known
+        self._known[hashed] = await self.nursery.start(self._keep, hashed, identity, remote)
+        return self._known[hashed]
+
+    async def _keep(
+        self, hashed: str, identity: Identity, remote: str, *, task_status: trio.TaskStatus[HttpConnection]
+    ) -> None:
+        if len(self.app.connections) >= (limit := self.app.settings.max_connections):
+            raise TooMany(f"connection limit reached: at most {limit} for this server", retry_in_ms=RETRY_MS)
+        with self.admission.of_tenant(identity) as usage:
+            connection = make_connection(self.app, identity, remote, usage)
+            task_status.started(connection)
+            try:
+                await self.app.serve(connection)
+            except Exception:  # as of a websocket, it ends no other connection
+                log.exception("connection of a token failed", remote=remote)
+            finally:
+                connection.closing = connection.closing or (1001, "the server is stopping")
+                if self._known.get(hashed) is connection:
+                    del self._known[hashed]

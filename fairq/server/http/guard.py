@@ -1,0 +1,171 @@
+"""What stands before the paths: tokens, bounds and bodies; and behind them: errors as answers.
+
+Hypercorn passes the parts of a body on as they come and stops reading while they are not taken. So every request's body
+is read to its end, or for LINGER_S after a refusal: else an answer could not be sent, or its client would not read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+import trio
+from attrs import define, field
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fairq.errors import FairqError, TooLarge
+from fairq.scopes import open_plain_nursery
+from fairq.server.app import App
+from fairq.server.http.bodies import Bodies, Gone, Inbox, inflate
+from fairq.server.http.bounds import (
+    MAX_REQUESTS,
+    MAX_TENANT_REQUESTS,
+    MAX_TENANT_WAITING,
+    MAX_TOKEN_REQUESTS,
+    MAX_TOKEN_WAITING,
+    MAX_WAITING,
+)
+from fairq.server.http.call import CALL, Call
+from fairq.server.http.connections import Callers
+from fairq.server.http.problems import Problem, answer_of
+from fairq.server.http.stream import BoundedStream
+from fairq.server.http.traffic import Places
+from fairq.transport import bearer_token
+from fairq.wire.messages import Role
+
+INBOX, STREAM = "fairq.inbox", "fairq.stream"  # their names in the scope
+log = structlog.get_logger("fairq.server")
+
+
+@define(eq=False)
+class Answering:
+    """The outermost part of one connection: reads what its inner parts leave unread, and answers errors."""
+
+    inner: ASGIApp
+    stream: BoundedStream
+    check: Callable[[Headers], None]  # raises why a request is refused whatever it asks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        inbox = Inbox(receive)
+        scope.update({INBOX: inbox, STREAM: self.stream})
+        has_begun, drained = False, trio.Event()
+        headers = Headers(scope=scope)
+
+        async def drain() -> None:
+            await inbox.drain()
+            drained.set()
+
+        async def answer(message: Message) -> None:
+            nonlocal has_begun
+            if message["type"] == "http.response.start":
+                has_begun = True
+                if not inbox.is_over:
+                    message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+                    nursery.start_soon(drain)
+                else:
+                    drained.set()
+            elif not message.get("more_body", False) and not drained.is_set():
+                await send({**message, "more_body": True})
+                await drained.wait()
+                message = {"type": "http.response.body", "body": b"", "more_body": False}
+            await send(message)
+
+        async with open_plain_nursery() as nursery:
+            try:
+                if "content-length" not in headers and "transfer-encoding" not in headers:
+                    await inbox.chunk()
+                self.check(headers)
+                await self.inner(scope, receive, answer)
+            except Gone:
+                pass
+            except Exception as error:
+                if not isinstance(error, FairqError):
+                    log.exception("request failed", method=scope["method"], path=scope["path"])
+                if has_begun:
+                    await trio.aclose_forcefully(self.stream.stream)
+                else:
+                    known = (
+                        error if isinstance(error, FairqError) else FairqError("internal error; see the server's log")
+                    )
+                    await answer_of(known)(scope, receive, answer)
+            nursery.cancel_scope.cancel()
+
+
+@define(eq=False)
+class Guard:
+    """Admits requests of known tokens within the bounds, with their whole bodies."""
+
+    api: ASGIApp
+    app: App
+    callers: Callers
+    bodies: Bodies = field(factory=Bodies, init=False)
+    requests: Places = field(init=False)
+    waits: Places = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.requests = Places("requests under way", MAX_REQUESTS, MAX_TENANT_REQUESTS, MAX_TOKEN_REQUESTS)
+        self.waits = Places("requests that wait", MAX_WAITING, MAX_TENANT_WAITING, MAX_TOKEN_WAITING)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer why not. Raises: Gone."""
+        try:
+            if scope["path"].startswith("/v1/") and scope["method"] != "OPTIONS":
+                await self._pass(scope, receive, send)
+            else:
+                await self.api(scope, receive, send)
+        except FairqError as error:
+            await answer_of(error)(scope, receive, send)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, inbox, stream = Headers(scope=scope), scope[INBOX], scope[STREAM]
+        limit = self.app.settings.message_bytes
+        client = scope.get("client") or ("unknown", 0)
+        caller = await self.callers.find(bearer_token(headers.raw), f"http {client[0]}:{client[1]}")
+        with caller.in_use():
+            call = Call(caller, inbox, stream, self.waits, _media_type(headers), b"")
+            is_token = caller.identity.role is not Role.TENANT
+            length = headers.get("content-length", "0")
+            if len(length) > 10 or int(length) > limit:
+                raise TooLarge(f"the body has more than {limit} bytes", field="body")
+            with self.requests.one(call.owner(), is_token=is_token), self._held() as hold:
+                body = await inbox.read(limit, hold)
+                await caller.wait_turn(len(body))
+                if encoding := headers.get("content-encoding", "").lower():
+                    inflated = limit  # if it is refused
+                    try:
+                        body = await inflate(body, encoding, limit)
+                        inflated = len(body)
+                    finally:  # the bytes that were made count as received: inflating costs as much
+                        hold(inflated)
+                        await caller.wait_turn(inflated)
+                call.body = body
+                del body
+                scope[CALL] = call
+                await self.api(scope, receive, send)
+
+    @contextmanager
+    def _held(self) -> Iterator[Any]:
+        """Count the bytes of a body while the context lasts; yields how to count more."""
+        held = 0
+
+        def hold(more: int) -> None:
+            nonlocal held
+            held += more
+            self.bodies.hold(more)
+
+        try:
+            yield hold
+        finally:
+            self.bodies.hold(-held)
+
+
+def _media_type(headers: Headers) -> str:
+    """Return the type of a body without its parameters; of those only a charset of UTF-8 is known. Raises: Problem."""
+    kind, _, parameters = headers.get("content-type", "").partition(";")
+    if parameters.strip().lower().replace('"', "") not in ("", "charset=utf-8"):
+        raise Problem("wrong_type", f"the body must be UTF-8, not {parameters.strip()!r:.80}")
+    return kind.strip().lower()

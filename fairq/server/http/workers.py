@@ -1,0 +1,171 @@
+"""Workers over HTTP: a claim waits for tasks as an attached worker does, and its leases are then the store's to keep.
+
+A worker (a name, of a token, of a queue) is attached from its first claim until CALLER_S after its last request. While
+claims wait it offers as many slots as they ask for. The leases that it is given are not kept on its account: the server
+does not know whether the client lives. So they end when it settles them, at any server, or when their time is over.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import structlog
+import trio
+from attrs import define, field
+
+from fairq.errors import Draining, TooMany
+from fairq.model.tasks import Lease
+from fairq.server.app import App
+from fairq.server.dispatch.dispatcher import give_back
+from fairq.server.http.bounds import CLAIM_BYTES, MAX_WORKERS, RETRY_MS
+from fairq.server.http.connections import HttpConnection, make_connection
+from fairq.server.net.auth import Identity
+from fairq.wire import messages as wire
+from fairq.wire.server_session import why_not
+
+log = structlog.get_logger("fairq.server")
+
+
+@define(eq=False)
+class Claim:
+    """One request for tasks, and what it was given."""
+
+    wanted: int
+    lease_ms: int = field(default=0, init=False)
+    run_timeout_ms: int = field(default=0, init=False)
+    leases: list[Lease] = field(factory=list, init=False)
+    answered: trio.Event = field(factory=trio.Event, init=False)
+
+
+@define(eq=False)
+class HttpWorker(HttpConnection):
+    """A worker whose tasks go to the claims that wait, the oldest first."""
+
+    app: App = field(kw_only=True, default=None)
+    _claims: deque[Claim] = field(factory=deque, init=False)
+
+    def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
+        """Give leased tasks to the claims that wait; those for which none is left are given back."""
+        left = list(leases)
+        while left and self._claims:
+            claim = self._claims.popleft()
+            claim.leases, left = left[: claim.wanted], left[claim.wanted :]
+            claim.lease_ms, claim.run_timeout_ms = lease_ms, run_timeout_ms
+            claim.answered.set()
+        self._offer()
+        if left:
+            self.return_soon(queue, left)
+
+    def stop(self, queue: str, leases: object) -> None:
+        """Say nothing of cancelled tasks: their extension or settlement tells."""
+
+    def return_soon(self, queue: str, leases: Sequence[Lease]) -> None:
+        """Return leases that no client has received, though the caller may be cancelled."""
+        self.app.nursery.start_soon(self._return, queue, leases)
+
+    async def _return(self, queue: str, leases: Sequence[Lease]) -> None:
+        await give_back(self.app.store, queue, [(each.id, each.lease, 0) for each in leases], "release")
+        self.app.notify(queue)
+
+    def leave(self) -> None:
+        """End the connection; claims that wait are answered."""
+        for claim in self._claims:
+            claim.answered.set()
+        super().leave()
+
+    def _offer(self) -> None:
+        self.account.credit = min(wire.MAX_CREDIT, sum(claim.wanted for claim in self._claims))
+        self.app.credit_changed(self)
+
+    async def _wait(self, claim: Claim, queue: str, wait_s: float) -> None:
+        """Wait until a claim is answered or its time is over: without any, until the queue is known to be empty."""
+        if wait_s:
+            with trio.move_on_after(wait_s):
+                await claim.answered.wait()
+            return
+
+        async def look(scope: trio.CancelScope) -> None:
+            await self.app.dispatchers[queue].is_empty()
+            scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look, nursery.cancel_scope)
+            await claim.answered.wait()
+            nursery.cancel_scope.cancel()
+
+    async def claim(self, queue: str, count: int, wait_s: float) -> Claim:
+        """Wait for tasks. Cancelled: they are given back. Raises: Draining."""
+        claim = Claim(count)
+        self._count(1, frozenset())
+        self._claims.append(claim)
+        self._offer()
+        try:
+            with self.waiting([f"claim/{id(claim)}"]):
+                await self._wait(claim, queue, wait_s)
+        except BaseException:
+            if claim.leases:
+                self.return_soon(queue, claim.leases)
+            raise
+        finally:
+            self._count(-1, frozenset())
+            if claim in self._claims:
+                self._claims.remove(claim)
+                self._offer()
+        if self.is_draining and not claim.leases:
+            raise Draining("this worker is drained, or the server is stopping")
+        return claim
+
+
+def fitting(claim: Claim) -> tuple[list[Lease], list[Lease]]:
+    """Divide a claim's tasks into those that one answer may carry and the others."""
+    size = 0
+    for n, lease in enumerate(claim.leases):
+        size += len(lease.payload)
+        if n and size > CLAIM_BYTES:
+            return claim.leases[:n], claim.leases[n:]
+    return claim.leases, []
+
+
+@define(eq=False)
+class Workers:
+    """The workers that claim over HTTP at this server."""
+
+    app: App
+    nursery: trio.Nursery
+    _known: dict[tuple[Identity, str, str], HttpWorker] = field(factory=dict, init=False)
+
+    async def find(self, caller: HttpConnection, name: str, queue: str) -> HttpWorker:
+        """Return a worker that is attached to a queue. Raises: as `attach` does."""
+        key = caller.identity, name, queue
+        if (known := self._known.get(key)) and not (known.closing or known.is_leaving):
+            return known
+        if len(self._known) >= MAX_WORKERS:
+            raise TooMany(f"at most {MAX_WORKERS} workers may be known over HTTP at this server", retry_in_ms=RETRY_MS)
+        if refusal := why_not(wire.Attach(0, name, [queue], 0), caller.session.role, wire.State.OPEN):
+            raise refusal
+        caller.identity.check_queue(queue)
+        worker = make_connection(self.app, caller.identity, caller.transport.remote, None, HttpWorker)
+        assert isinstance(worker, HttpWorker)
+        worker.app = self.app
+        self._known[key] = worker
+        with worker.in_use():
+            await self.nursery.start(self._keep, key, worker)
+            try:
+                await worker.ask(wire.Attach(0, name, [queue], 0))
+            except BaseException:
+                worker.close(1000, "not attached")
+                raise
+        return worker
+
+    async def _keep(
+        self, key: tuple[Identity, str, str], worker: HttpWorker, *, task_status: trio.TaskStatus[None]
+    ) -> None:
+        task_status.started()
+        try:
+            await self.app.serve(worker)
+        except Exception:  # as of a websocket, it ends no other connection
+            log.exception("worker over HTTP failed", worker=worker.name)
+        finally:
+            if self._known.get(key) is worker:
+                del self._known[key]

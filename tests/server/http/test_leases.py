@@ -1,0 +1,234 @@
+"""Workers over HTTP: what they claim is theirs until they settle it or its lease is over, and is never lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from fairq.server.http.stream import BoundedStream
+from fairq.server.run import Served
+from tests.server.clock import StoreClock
+from tests.server.harness import OPERATOR, WORKER, raw, tenant
+from tests.store.waiting import wait_until
+
+from .harness import api, check, check_problem, head, plain, read_all, serving
+
+CLAIMS, TASKS = "/v1/queues/q/claims", "/v1/queues/q/tasks"
+
+
+async def claim(worker: httpx.AsyncClient, count: int = 1, wait: float = 20, **more: Any) -> list[dict[str, Any]]:
+    """Claim tasks of queue q."""
+    answer = check(await worker.post(CLAIMS, json={"count": count, "wait": wait, **more}))
+    tasks: list[dict[str, Any]] = answer["tasks"]
+    return tasks
+
+
+async def settle(worker: httpx.AsyncClient, task: dict[str, Any], action: str, **more: Any) -> str:
+    """End or extend a lease."""
+    ended = [{"action": action, "id": task["id"], "lease": task["lease"], **more}]
+    outcome: str = check(await worker.post("/v1/leases", json={"queue": "q", "settlements": ended}))["outcomes"][0]
+    return outcome
+
+
+async def test_a_claim_waits_for_tasks_and_is_empty_without(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker:
+        with trio.fail_after(20):
+            assert await claim(worker, wait=0) == []
+            assert await claim(worker, wait=0.05) == []
+            check(await ada.post(TASKS, json={"tasks": [{"payload": n, "id": f"t{n}"} for n in range(5)]}), 201)
+            assert [task["payload"] for task in await claim(worker, 3, wait=0)] == [0, 1, 2]
+            assert [task["payload"] for task in await claim(worker, 3)] == [3, 4]
+            got: list[dict[str, Any]] = []
+
+            async def wait() -> None:
+                got.extend(await claim(worker, 10))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await wait_until(lambda: served.app.count_slots("q") == 10)
+                check(await ada.post(TASKS, json={"payload": "late"}), 201)
+            assert [task["payload"] for task in got] == ["late"]
+
+
+async def test_all_that_a_worker_may_say_of_a_lease(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker:
+        check(await ada.post(TASKS, json={"payload": 1, "id": "t", "max_attempts": 4}), 201)
+        (task,) = await claim(worker)
+        assert (task["attempt"], task["max_attempts"], task["tenant"], task["id"]) == (1, 4, "ada", "ada/t")
+        assert await settle(worker, task, "extend") == "ok"
+        assert await settle(worker, task, "nack", delay=0, error="busy") == "ok"
+        assert await settle(worker, task, "nack", delay=0) == "gone"  # repeated
+        (again,) = await claim(worker)
+        assert again["attempt"] == 2
+        assert await settle(worker, task, "ack") == "stale"
+        assert await settle(worker, task, "extend") == "stale"
+        assert await settle(worker, again, "postpone", delay=0) == "ok"
+        (third,) = await claim(worker)
+        assert await settle(worker, third, "release") == "ok"
+        (fourth,) = await claim(worker)
+        assert await settle(worker, fourth, "ack", result={"a": 1}) == "ok"
+        assert await settle(worker, fourth, "ack", result={"a": 1}) == "gone"
+        assert check(await ada.get(f"{TASKS}/t"))["state"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"settlements": []}, "settlements"), ({"settlements": None}, "settlements"), ({"queue": "Q"}, "queue"),
+        ({"settlements": [7]}, "each of settlements"), ({"worker": "a b"}, "worker"), ({"worker": 7}, "worker"),
+        ({"colour": 1}, "colour"),
+        ({"settlements": [{"action": "eat", "id": "ada/t", "lease": 1}]}, "action"),
+        ({"settlements": [{"action": "ack", "id": "t", "lease": 1}]}, "id"),
+        ({"settlements": [{"action": "ack", "id": "ada/t", "lease": "1"}]}, "lease"),
+        ({"settlements": [{"action": "ack", "id": "ada/t", "lease": 1, "delay_ms": 1}]}, "delay_ms"),
+        ({"settlements": [{"action": "postpone", "id": "ada/t", "lease": 1}]}, "delay"),
+        ({"settlements": [{"action": "nack", "id": "ada/t", "lease": 1, "delay": -1}]}, "delay"),
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_a_wrong_settlement_is_refused_whole(served: Served, change: dict[str, Any], field: str) -> None:
+    body = {"queue": "q", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}], **change}
+    async with api(served, WORKER) as worker:
+        check_problem(await worker.post("/v1/leases", json=body), 400, "bad_request", field)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [({"count": 0}, "count"), ({"count": 101}, "count"), ({"wait": 61}, "wait"), ({"worker": ""}, "worker"),
+     ({"count": "1"}, "count"), ({"ref": 1}, "ref"), ({"queue": "other"}, "queue")],
+    ids=str,
+)  # fmt: skip
+async def test_a_wrong_claim_is_refused(served: Served, body: dict[str, Any], field: str) -> None:
+    async with api(served, WORKER) as worker:
+        check_problem(await worker.post(CLAIMS, json=body), 400, "bad_request", field)
+
+
+async def test_a_claim_tells_how_long_handlers_may_run(served: Served) -> None:
+    async with api(served) as ada, raw(served, OPERATOR) as operator, api(served, WORKER) as worker:
+        check(await ada.post(TASKS, json={"payload": 1}), 201)
+        await operator.ask("configure", queue="q", settings={"run_timeout_ms": 60_000})
+        answer = check(await worker.post(CLAIMS, json={"count": 1, "wait": 20}))
+        assert (answer["run_timeout_ms"], len(answer["tasks"])) == (60_000, 1)
+
+
+async def test_leases_of_a_client_that_vanished_end_by_themselves(
+    served: Served, store_clock: StoreClock, quick_floor: None
+) -> None:
+    async with api(served) as ada:
+        async with raw(served, OPERATOR) as operator:
+            await operator.ask("configure", queue="q", settings={"lease_ms": 5000})
+        async with api(served, WORKER) as worker:
+            check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
+            (first,) = await claim(worker)
+        async with api(served, WORKER) as worker:
+            assert await claim(worker, wait=0) == []
+            store_clock.move(store_clock.now_ms + 6000, served)
+            with trio.fail_after(20):
+                (second,) = await claim(worker)
+            assert (second["id"], second["attempt"]) == (first["id"], 2)
+            assert await settle(worker, first, "ack") == "stale"
+            assert await settle(worker, second, "ack") == "ok"
+
+
+async def test_a_claim_whose_client_has_gone_takes_nothing(served: Served) -> None:
+    body = b'{"count": 5, "wait": 60}'
+    async with api(served) as ada, api(served, WORKER) as worker:
+        async with plain(served) as stream:
+            kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
+            await stream.send_all(head("POST", CLAIMS, WORKER, **kind) + body)
+            await wait_until(lambda: served.app.count_slots("q") == 5)
+        await wait_until(lambda: served.app.count_slots("q") == 0)
+        check(await ada.post(TASKS, json={"payload": 1}), 201)
+        with trio.fail_after(20):
+            (task,) = await claim(worker)
+        assert task["attempt"] == 1
+
+
+async def test_tasks_whose_answer_cannot_be_sent_are_given_back_at_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def break_off(self: BoundedStream, data: bytes) -> None:
+        self.is_broken = True
+        self.ended()
+        raise trio.BrokenResourceError
+
+    body = b'{"count": 5}'
+    kind = {"Content_Type": "application/json", "Content_Length": str(len(body))}
+    async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+        assert await ada.enqueue("q", ["t"], max_attempts=3) == ["ok"]
+        with monkeypatch.context() as patch:
+            patch.setattr(BoundedStream, "send_all", break_off)
+            async with plain(served) as stream:
+                await stream.send_all(head("POST", CLAIMS, WORKER, **kind) + body)
+                assert await read_all(stream) == b""
+        await worker.attach("q")
+        (task,) = await worker.pushed()
+        assert (task["attempt"], task["max_attempts"]) == (2, 4)  # the first does not count
+
+
+async def test_leases_are_ended_at_any_server(served: Served, server_store: str) -> None:
+    async with (
+        serving(server_store) as other, api(served) as ada, api(served, WORKER) as here, api(other, WORKER) as there,
+    ):  # fmt: skip
+        check(await ada.post(TASKS, json={"tasks": [{"payload": n} for n in range(2)]}), 201)
+        first, second = await claim(here, 2)
+        assert await settle(there, first, "extend") == "ok"
+        assert await settle(there, first, "ack") == "ok"
+        assert await settle(there, second, "nack") == "ok"
+        assert await settle(here, first, "ack") == "gone"
+
+
+async def test_http_and_websocket_workers_share_a_queue_and_keep_their_leases_apart(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker, raw(served, WORKER) as other:
+        await other.attach("q")
+        check(await ada.post(TASKS, json={"payload": 1, "id": "a"}), 201)
+        (pushed,) = await other.pushed()
+        assert await settle(worker, {**pushed, "id": "ada/a"}, "ack") == "stale"
+        check(await ada.post(TASKS, json={"payload": 2, "id": "b"}), 201)
+        (claimed,) = await claim(worker)
+        assert claimed["id"] == "ada/b"
+        assert await other.settle("q", "ack", pushed) == ["ok"]
+
+
+async def test_a_worker_is_listed_and_a_drained_one_is_told(served: Served) -> None:
+    async with raw(served, OPERATOR) as operator, api(served, WORKER) as worker:
+        answers = []
+
+        async def wait() -> None:
+            answers.append(await worker.post(CLAIMS, json={"wait": 60, "worker": "mill"}))
+
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await wait_until(lambda: served.app.count_slots("q") == 1)
+                (row,) = (await operator.ask("workers"))["workers"]
+                assert (row["worker"], row["queues"], row["credit"]) == ("mill", ["q"], 1)
+                assert await operator.ask("drain_worker", worker="mill")
+        check_problem(answers[0], 503, "draining")
+        assert answers[0].headers["retry-after"] == "1"
+
+
+async def test_a_token_of_one_queue_claims_of_no_other(server_store: str) -> None:
+    async with serving(server_store) as served, raw(served, OPERATOR) as operator:
+        from fairq.tokens import hash_token, make_token
+        from fairq.wire.messages import Role
+
+        id, token = make_token(Role.WORKER)
+        await operator.ask("create_token", id=id, role="worker", hash=hash_token(token), queues=["q"])
+        async with api(served, token) as worker:
+            assert await claim(worker, wait=0) == []
+            refused = await worker.post("/v1/queues/other/claims", json={})
+            check_problem(refused, 403, "forbidden", "queue")
+            leases = {"queue": "other", "settlements": [{"action": "ack", "id": "ada/t", "lease": 1}]}
+            check_problem(await worker.post("/v1/leases", json=leases), 403, "forbidden", "queue")
+
+
+async def test_cancelling_a_running_task_shows_at_its_next_extension(served: Served) -> None:
+    async with api(served) as ada, api(served, WORKER) as worker:
+        check(await ada.post(TASKS, json={"payload": 1, "id": "t"}), 201)
+        (task,) = await claim(worker)
+        assert check(await ada.delete(f"{TASKS}/t"))["outcome"] == "running"
+        assert await settle(worker, task, "extend") == "cancelled"
