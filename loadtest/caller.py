@@ -11,8 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from http.client import HTTPConnection
 from itertools import count
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import orjson
@@ -125,10 +127,28 @@ def call_sync(url: str, queue: str) -> None:
         call_in_threads(lambda: client.enqueue(queue, PAYLOAD).id)
 
 
+def call_over_http(url: str, queue: str) -> None:
+    """Do jobs over HTTP, each caller over a connection of its own that stays open."""
+    own, headers = threading.local(), {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+
+    def enqueue() -> str:
+        if not hasattr(own, "connection"):
+            own.connection = HTTPConnection(urlsplit(url).netloc)
+        own.connection.request("POST", f"/v1/queues/{queue}/tasks", orjson.dumps({"payload": PAYLOAD}), headers)
+        answer = own.connection.getresponse()
+        told = orjson.loads(answer.read())
+        assert answer.status == 201, told
+        id: str = told["id"]
+        return id
+
+    call_in_threads(enqueue)
+
+
 KINDS: dict[str, Callable[[str, str], Awaitable[None] | None]] = {
     "trio": lambda url, queue: anyio.run(call_async, url, queue, backend="trio"),
     "asyncio": lambda url, queue: anyio.run(call_async, url, queue, backend="asyncio"),
     "sync": call_sync,
+    "HTTP": call_over_http,
 }
 
 if __name__ == "__main__":

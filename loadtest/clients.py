@@ -68,7 +68,7 @@ class Caller:
 @asynccontextmanager
 async def running_caller(server: Server, kind: str, queue: str) -> AsyncIterator[Caller]:
     """Run a caller while the context lasts."""
-    async with running_module("caller", kind, server.url, queue) as process:
+    async with running_module("caller", kind, server.http_url if kind == "HTTP" else server.url, queue) as process:
         caller = Caller(kind, process)
         assert await caller.line() == b"ready"
         yield caller

@@ -97,6 +97,7 @@ class Server:
     process: trio.Process
     store_pid: int  # 0: not its own
     directory: Path
+    http_url: str = ""  # of its HTTP API
 
     @property
     def pid(self) -> int:
@@ -128,13 +129,14 @@ def _tail(path: Path) -> str:
     return ""
 
 
-def _url_in(log: Path) -> str | None:
+def _urls_in(log: Path) -> tuple[str, str] | None:
+    """Return the URLs of a server and of its HTTP API, once it serves."""
     with suppress(OSError):
         for line in log.read_text(errors="replace").splitlines():
             with suppress(ValueError):
                 entry = json.loads(line)
                 if isinstance(entry, dict) and entry.get("event") == "serving":
-                    return str(entry["url"])
+                    return str(entry["url"]), str(entry.get("http", ""))
     return None
 
 
@@ -169,14 +171,14 @@ async def running_server(
         ["serve", "--dev", "--port", str(port), *place, "--grace", "5", "--log-json"], settings or {}, log_path
     )
     try:
-        url = None
+        urls = None
         with trio.move_on_after(START_S):
-            while process.poll() is None and (url := _url_in(log_path)) is None:  # noqa: ASYNC110 - another process
+            while process.poll() is None and (urls := _urls_in(log_path)) is None:  # noqa: ASYNC110 - another process
                 await trio.sleep(0.05)
         own = [0] if store else children(process.pid)
-        if url is None or not own:
+        if urls is None or not own:
             raise RunFailed(f"the server did not start:\n{_tail(log_path)}")
-        yield Server(url, process, own[0], directory)
+        yield Server(urls[0], process, own[0], directory, urls[1])
     finally:
         await stop(process)
 

@@ -23,23 +23,28 @@ schedule: 3 True
 dead letter: [('odd', 'rejected', 'not now')]
 replay: ok done
 """
-PROGRAMS = {"asyncio": ["async_tour.py", "asyncio"], "trio": ["async_tour.py", "trio"], "sync": ["sync_tour.py"]}
+PROGRAMS = {
+    "asyncio": ["async_tour.py", "asyncio"],
+    "trio": ["async_tour.py", "trio"],
+    "sync": ["sync_tour.py"],
+    "http": ["http_tour.py"],
+}
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server for a first try, and a worker."""
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A server for a first try, and a worker; gives where it serves."""
     data = tmp_path_factory.mktemp("data")
-    with started("serve", "--dev", "--port", "0", "--data-dir", data) as server:
-        url = re.findall(r"ws://\S+", read_until(server, "ws://"))[0]
-        extra = {"FAIRQ_URL": url, "FAIRQ_TOKEN": "dev-worker"}
-        with started("worker", "jobs:app", cwd=HERE, extra=extra):
-            yield url
+    with started("serve", "--dev", "--port", "0", "--http-port", "0", "--data-dir", data) as server:
+        line = read_until(server, "ws://")
+        url, http_url = re.findall(r"ws://\S+", line)[0], re.findall(r"http://\S+", line)[0]
+        with started("worker", "jobs:app", cwd=HERE, extra={"FAIRQ_URL": url, "FAIRQ_TOKEN": "dev-worker"}):
+            yield {"FAIRQ_URL": url, "FAIRQ_HTTP_URL": http_url}
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_the_tour(kind: str, url: str) -> None:
-    variables = environment({"FAIRQ_URL": url, "FAIRQ_TOKEN": f"dev-tenant:{kind}"})
+def test_the_tour(kind: str, urls: dict[str, str]) -> None:
+    variables = environment({**urls, "FAIRQ_TOKEN": f"dev-tenant:{kind}"})
     program = [sys.executable, *PROGRAMS[kind]]
     ran = subprocess.run(program, env=variables, cwd=HERE, capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, TOLD, "")

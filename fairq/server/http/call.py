@@ -65,7 +65,7 @@ class Call:
         """Gather what path, query and body say of a frame. Raises: BadRequest if two say the same."""
         given: dict[str, Any] = dict(request.path_params)
         parts = [read_query(frame, request.query_params.multi_items())]
-        if has_body and (self.body or self.media_type):
+        if has_body and self.body:
             parts.append(self.object())
         elif self.body:
             raise BadRequest("this request has no body", field="body")

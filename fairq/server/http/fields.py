@@ -24,6 +24,7 @@ from fairq.wire import messages as wire
 from fairq.wire.beside import check_payload_size
 from fairq.wire.codec import structure
 
+NOT_HERE = frozenset({"ref", "links"})  # fields that only frames have
 _OPTIONS = TaskOptions.__annotations__.keys()
 _OWN = frozenset({"payload", "id", "tenant"})  # of a task, beside its options
 _MOMENTS = ("start_at", "expires_at")
@@ -40,7 +41,7 @@ def name_of(field: str) -> str:
 def names_of(frame: Any) -> dict[str, str]:
     """Map HTTP's names of the fields of a frame, or of a part of one, to its own."""
     own = frame._fields if hasattr(frame, "_fields") else [field.name for field in fields(frame)]
-    return {name_of(field): field for field in own if field != "ref"}
+    return {name_of(field): field for field in own if field not in NOT_HERE}
 
 
 def _moment(value: Any, field: str) -> Any:

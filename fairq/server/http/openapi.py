@@ -34,7 +34,7 @@ from fairq.model.waiting import Report, Why
 from fairq.server.http.bodies import JSON, NDJSON
 from fairq.server.http.bounds import MAX_CLAIM
 from fairq.server.http.events import EVENT_STREAM
-from fairq.server.http.fields import MAX_WAIT_S, name_of
+from fairq.server.http.fields import MAX_WAIT_S, name_of, names_of
 from fairq.server.http.leases import ClaimTasks, EndLeases
 from fairq.server.http.problems import MEDIA_TYPE, STATUS
 from fairq.server.http.routes import ROWS, Row
@@ -254,7 +254,8 @@ def _task() -> Schema:
 
 def _settlement() -> Schema:
     required = ["action", "id", "lease"]
-    schemas = {name_of(field): _schema(Settlement, field, hint) for field, hint in hints_of(Settlement).items()}
+    hints = hints_of(Settlement)
+    schemas = {name: _schema(Settlement, field, hints[field]) for name, field in names_of(Settlement).items()}
     properties = {name: schema if name in required else _or_null(schema) for name, schema in schemas.items()}
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 

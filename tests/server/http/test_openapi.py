@@ -68,6 +68,7 @@ def test_every_frame_of_a_tenant_producer_or_worker_has_a_path_or_a_reason() -> 
         wire.Settle: "POST /v1/leases",
         wire.Drain: "a client that claims nothing gets nothing",
         wire.Progress: "a lease over HTTP is on no account",
+        wire.EnqueueFrom: "a lease over HTTP is on no account",
         wire.Idle: "a claim that waits for nothing",
         wire.Webhooks: "for those who post to them",
         wire.Ping: "TCP",

@@ -196,3 +196,12 @@ async def test_websockets_and_http_see_the_same_tasks(served: Served) -> None:
         (pushed,) = await worker.pushed()
         assert pushed["payload"] == "p"
         assert check(await ada.get(f"{TASKS}/t"))["worker"] == "w"
+
+
+async def test_an_empty_body_says_nothing_whatever_its_type(served: Served) -> None:
+    async with api(served) as ada:
+        check(await ada.post("/v1/queues/q/batches", json={"id": "b"}), 201)
+        kind = {"Content-Type": "application/json"}
+        assert check(await ada.post("/v1/queues/q/batches/b/close", headers=kind)) == {"previous": "open"}
+        answer = await ada.post(TASKS, headers=kind)
+        assert (answer.status_code, answer.json()["field"]) == (400, "body")
