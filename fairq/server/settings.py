@@ -14,7 +14,7 @@ from attrs import evolve, field, fields, frozen
 from fairq.errors import SettingsError
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
-HTTP_PORT = 7701
+DEFAULT_PORT, HTTP_PORT = 7700, 7701
 _LEVELS = ("debug", "info", "warning", "error")
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _FRAME_BYTES, _ROOM_BYTES = 1 << 10, 1 << 20  # of a message beside its longest payload: at least, and by default
@@ -57,7 +57,7 @@ class Settings:
     """The settings of `fairq serve`; their names are used in the file, the variables and the flags."""
 
     host: str = "127.0.0.1"
-    port: int = 7700
+    port: int = DEFAULT_PORT
     http_host: str | None = None
     http_port: int | None = None
     http_cors_origins: list[str] = field(factory=list)
@@ -153,10 +153,13 @@ class Settings:
         return _is_loopback(self.host)
 
     def with_http_for_dev(self) -> Settings:
-        """Return the settings with the HTTP API on if they are for development: beside port 7700, on HTTP_PORT."""
+        """Return the settings with the HTTP API on if they are for development: at HTTP_PORT beside the default port.
+
+        Beside another port it takes a free one, which the line that says `serving` tells.
+        """
         if not self.dev or self.http_address:
             return self
-        return evolve(self, http_port=self.port and min(self.port + 1, 65_535)).check()
+        return evolve(self, http_port=HTTP_PORT if self.port == DEFAULT_PORT else 0).check()
 
     @property
     def http_address(self) -> tuple[str, int] | None:

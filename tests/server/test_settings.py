@@ -142,7 +142,7 @@ def test_http_is_off_unless_its_address_is_set_or_with_dev() -> None:
     assert load_settings(None, {}, {"http_port": 0}).http_address == ("127.0.0.1", 0)
     assert load_settings(None, {}, {"http_host": "127.0.0.2"}).http_address == ("127.0.0.2", 7701)
     for flags, address in (
-        ({}, ("127.0.0.1", 7701)), ({"port": 0}, ("127.0.0.1", 0)), ({"port": 7710}, ("127.0.0.1", 7711)),
+        ({}, ("127.0.0.1", 7701)), ({"port": 0}, ("127.0.0.1", 0)), ({"port": 7710}, ("127.0.0.1", 0)),
         ({"http_port": 8000}, ("127.0.0.1", 8000)), ({"dev": False}, None),
     ):  # fmt: skip
         assert load_settings(None, {}, {"dev": True, **flags}).with_http_for_dev().http_address == address
