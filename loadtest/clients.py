@@ -1,7 +1,8 @@
-"""Clients: how fast each way into the service is, beside the others, in rounds that alternate."""
+"""Clients: how fast each way into the service is, and each loop of a worker, in rounds that alternate."""
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -15,11 +16,13 @@ from attrs import define, field, frozen
 import fairq
 from loadtest.caller import KINDS
 from loadtest.figures import Verdict, judge, percentile, read_records
-from loadtest.processes import RunFailed, Server, running_module, running_server, running_worker
+from loadtest.processes import CpuMeter, RunFailed, Server, running_module, running_server, running_worker
 from loadtest.report import Progress, Table
+from loadtest.throughput import PAYLOAD
 from loadtest.watch import wait_attached, wait_done
 
 CREDIT, IDLE_RATE = 100, 20.0
+LOOPS = ("trio", "asyncio")  # of workers
 FIRST = "trio"  # the others are compared with it
 
 
@@ -30,11 +33,12 @@ class Sizes:
     one: int = 1_000
     hundred: int = 10_000
     idle: int = 100
+    drained: int = 20_000
     rounds: int = 3
     limit: float = 120.0
 
 
-QUICK = Sizes(one=30, hundred=200, idle=5, rounds=1, limit=30.0)
+QUICK = Sizes(one=30, hundred=200, idle=5, drained=500, rounds=1, limit=30.0)
 
 
 @define(eq=False)
@@ -116,6 +120,35 @@ class Clients:
                 }
             )  # fmt: skip
 
+    async def drain(self, client: fairq.Client) -> None:
+        """Have a worker of each loop do a full queue, in turns; notes a row for each."""
+        rates, cpus = defaultdict[str, list[float]](list), defaultdict[str, float](float)
+        count = self.sizes.drained
+        for number in range(self.sizes.rounds):
+            for loop in LOOPS if number % 2 else reversed(LOOPS):
+                queue = f"drain-{loop}-{number}"
+                self.progress.say(f"clients: {queue}")
+                record = self.server.directory / f"{queue}.record"
+                await self.operator.request("pause", {"queue": queue})
+                ids = [task.id for task in await client.enqueue_many(queue, [PAYLOAD] * count)]
+                async with running_worker(self.server, [queue], CREDIT, record, loop=loop) as worker:
+                    await wait_attached(self.operator, queue)
+                    began, meter = time.perf_counter(), CpuMeter({"worker": worker})
+                    await self.operator.request("resume", {"queue": queue})
+                    await wait_done(self.operator, queue, count, queue, self.sizes.limit)
+                    rates[loop].append(count / (time.perf_counter() - began))
+                    cpus[loop] += meter.used()["worker"]
+                self.verdicts[f"clients, {queue}"] = judge(ids, [entry.id for entry in read_records(record)])
+        for loop in LOOPS:
+            rate, done = percentile(rates[loop], 50), count * self.sizes.rounds
+            self.rows.append(
+                {
+                    "name": "worker drains", "kind": loop, "tasks": done, "rate": round(rate),
+                    "of_first": round(rate / percentile(rates[FIRST], 50), 3), "p50": "", "p99": "",
+                    "cpu_us": round(cpus[loop] / done * 1_000_000),
+                }
+            )  # fmt: skip
+
 
 async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -> dict[str, Any]:
     """Run the scenario; returns its part of the report."""
@@ -129,6 +162,8 @@ async def run(directory: Path, progress: Progress, *, quick: bool, fsync: str) -
         await scenario.measure("one caller", tasks=sizes.one)
         await scenario.measure("100 callers", tasks=sizes.hundred, callers=100)
         await scenario.measure("idle, 20 a second", tasks=sizes.idle, rate=IDLE_RATE)
+        async with fairq.open_client(server.url, token="dev-tenant:acme") as client:
+            await scenario.drain(client)
     return {"rows": scenario.rows, "verdicts": scenario.verdicts}
 
 

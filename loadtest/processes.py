@@ -184,7 +184,14 @@ async def running_server(
 
 
 async def start_worker(
-    server_url: str, queues: Sequence[str], credit: int, record: Path, *, name: str = "loadtest", buffered: bool = True
+    server_url: str,
+    queues: Sequence[str],
+    credit: int,
+    record: Path,
+    *,
+    name: str = "loadtest",
+    buffered: bool = True,
+    loop: str = "trio",
 ) -> trio.Process:
     """Start a worker with the handlers of this package, which add to `record`: at its end, or at once if unbuffered."""
     variables = {
@@ -194,20 +201,20 @@ async def start_worker(
         "LOADTEST_RECORD": str(record),
         **({} if buffered else {"LOADTEST_UNBUFFERED": "1"}),
     }
-    arguments = ["worker", "loadtest.handlers:app", "--loop", "trio", "-c", str(credit), "--name", name]
+    arguments = ["worker", "loadtest.handlers:app", "--loop", loop, "-c", str(credit), "--name", name]
     arguments += ["--log-level", "warning"]
     return await _start(arguments, variables, record.with_suffix(".log"))
 
 
 @asynccontextmanager
 async def running_worker(
-    server: Server, queues: Sequence[str], credit: int, record: Path, *, name: str = "loadtest"
+    server: Server, queues: Sequence[str], credit: int, record: Path, *, name: str = "loadtest", loop: str = "trio"
 ) -> AsyncIterator[int]:
     """Run a worker while the context lasts; gives its process id.
 
     `record` is complete when the context has been left. Raises: RunFailed if the worker ended badly.
     """
-    process = await start_worker(server.url, queues, credit, record, name=name)
+    process = await start_worker(server.url, queues, credit, record, name=name, loop=loop)
     try:
         yield process.pid
     except BaseException:

@@ -15,6 +15,7 @@ import pytest
 import loadtest.__main__ as program
 from loadtest.abuse import ROWS, SAME_PRODUCER
 from loadtest.caller import KINDS
+from loadtest.clients import LOOPS
 from loadtest.features import FEATURES
 from loadtest.figures import judge
 from loadtest.processes import RunFailed
@@ -67,7 +68,7 @@ def test_quick_run_of_everything_accounts_for_every_task() -> None:
     assert {"drain, credit 1", "drain, credit 10", "drain, credit 100", "flow, credit 100"} <= set(names)
     assert all(row["rate"] > 0 and row["raw_rate"] > 0 for row in report["throughput"]["rows"])
     kinds = [(row["name"], row["kind"]) for row in report["clients"]["rows"]]
-    assert len(kinds) == 3 * len(KINDS)
+    assert len(kinds) == 3 * len(KINDS) + len(LOOPS)
     assert all(row["rate"] > 0 for row in report["clients"]["rows"])
     assert all(row["max"] <= 8 and row["mean"] <= 1 for row in report["fairness"]["lag"]["rows"])
     assert report["fairness"]["quiet"]["p99_fair_to_fifo"] > 0  # how much below 1 depends on what else runs here
