@@ -28,9 +28,12 @@ class Alarm:
         with suppress(BlockingIOError):  # it rings already
             self._theirs.send(b"\0")
 
-    def wait(self, sock: socket.socket | None, *, for_room: bool, seconds: float) -> None:
-        """Wait until a socket has something to read (or room, if wanted), for so long, or until it rings."""
-        if wait_ready(self._ours, sock, for_room=for_room, seconds=max(0.0, min(seconds, _LONGEST_S))):
+    def wait(self, sock: int, *, for_room: bool, seconds: float) -> None:
+        """Wait until a socket has something to read (or room, if wanted), for so long, or until it rings.
+
+        `sock`: its file number, -1 for none. Another thread may close it meanwhile, and is to ring then.
+        """
+        if wait_ready(self._ours.fileno(), sock, for_room=for_room, seconds=max(0.0, min(seconds, _LONGEST_S))):
             with suppress(BlockingIOError):
                 while self._ours.recv(64):
                     pass
@@ -41,17 +44,18 @@ class Alarm:
         self._theirs.close()
 
 
-def wait_ready(alarm: socket.socket, sock: socket.socket | None, *, for_room: bool, seconds: float) -> bool:
-    """Wait until one of the sockets is ready; returns whether the alarm is.
+def wait_ready(alarm: int, sock: int, *, for_room: bool, seconds: float) -> bool:
+    """Wait until one of these files is ready; returns whether the alarm is.
 
     Not all systems have poll, and select takes only low file numbers.
     """
     if not hasattr(select, "poll"):
-        reading = [each for each in (alarm, sock) if each]
-        ready, _, _ = select.select(reading, [sock] if sock and for_room else [], [], seconds)
-        return alarm in ready
+        files = [each for each in (alarm, sock) if each >= 0]
+        with suppress(OSError):  # it was closed
+            return alarm in select.select(files, files[1:] if for_room else [], [], seconds)[0]
+        return True
     poll = select.poll()
     poll.register(alarm, select.POLLIN)
-    if sock:
+    if sock >= 0:
         poll.register(sock, select.POLLIN | (select.POLLOUT if for_room else 0))
-    return any(number == alarm.fileno() for number, _ in poll.poll(seconds * 1000))
+    return any(file == alarm for file, _ in poll.poll(seconds * 1000))

@@ -247,12 +247,12 @@ class Driver:
                 until = min(session.deadline(), link.deadline() if link else session.reconnect_at)
                 self._serves_until = until
                 target = self._next_target() if not link and session.reconnect_at <= now else None
+                sock = link.socket.fileno() if link and link.socket else -1
             if call.is_done:
                 return
             if target:
                 self._dial(target)
             else:
-                sock = link.socket if link else None
                 self._alarm.wait(sock, for_room=bool(link and link.wants_room), seconds=until - _now())
 
     def _next_target(self) -> Target:
@@ -318,6 +318,7 @@ class Driver:
         if self._link:
             self._link.close()
             self._link = None
+            self._wake_server()  # it may wait for the socket that is closed now
         self.session.disconnected(now)
 
     def reset(self) -> None:

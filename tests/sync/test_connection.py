@@ -144,7 +144,7 @@ for number in range(50):
     client.enqueue("emails", ["parent", number], timeout=20)
 codes = [os.waitpid(pid, 0)[1] for pid in children]
 client.enqueue("emails", "after")
-print(codes)
+print(codes, flush=True)
 os._exit(0)
 """
 

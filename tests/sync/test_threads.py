@@ -17,7 +17,9 @@ import fairq.sync
 from fairq.errors import Closed, NotYet, OutcomeUnknown, Unavailable
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.table import handle_request
+from fairq.sync.link import Link
 from fairq.wire.client_session import ClientSession
+from fairq.wire.websocket import Disconnected
 from tests.client.runtimes import Service
 from tests.server.harness import tenant
 
@@ -153,6 +155,32 @@ def test_closing_ends_calls_of_other_threads(service: Service, calls: Calls) -> 
     with pytest.raises(Closed):
         client.enqueue("emails", 2)
     client.close()
+
+
+def test_a_connection_that_one_thread_finds_broken_is_made_again_by_the_one_that_serves(
+    service: Service, ada: fairq.sync.Client, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that serves waits for a socket that is closed under it: nothing else would wake it."""
+    monkeypatch.setattr("fairq.wire.session.HEARTBEAT_S", 3_600)
+    monkeypatch.setattr("fairq.wire.session.TIMEOUT_S", 7_200)
+    task = ada.enqueue("emails", 1, result_ttl=60)
+    waiting = calls.start(partial(task.result, timeout=3_600))
+    wait_until(lambda: ada._driver._server is not None)
+    send, broken = Link.send, list[int]()
+
+    def fail_once(link: Link, now: float) -> None:
+        if threading.current_thread() is not calls.threads[0] and not broken:
+            broken.append(1)
+            raise Disconnected("the connection was lost")
+        send(link, now)
+
+    monkeypatch.setattr(Link, "send", fail_once)
+    monkeypatch.setattr(Link, "close", Link.abandon)  # no close frame: the server says nothing either
+    (task,) = calls.join(calls.start(partial(ada.enqueue, "emails", 2, timeout=3_600)))
+    assert isinstance(task, fairq.sync.EnqueuedTask)
+    assert waiting not in calls.told
+    assert service.proxy.connections == 2
+    ada.close()
 
 
 def test_an_exception_of_a_signal_handler_ends_its_call_and_no_other(
