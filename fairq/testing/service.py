@@ -138,9 +138,7 @@ class _Memory:
         settlement = Settlement("release", pushed.id, pushed.lease)  # of a handler that is cancelled
         try:
             limit_s = queue.settings.run_timeout_ms / 1000 or _NEVER
-            settlement, error = await perform(
-                handler, name, pushed, self.threads, self._report, self._enqueue, limit_s
-            )
+            settlement, error = await perform(handler, name, pushed, self.threads, self._report, self._enqueue, limit_s)
             if error is not None:
                 queue.records[pushed.id].exceptions.append(error)
         finally:
