@@ -21,7 +21,7 @@ from fairq.model.tasks import NewTask
 from fairq.wire.beside import Message
 from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
-from fairq.wire.messages import CLOSE_SUPERSEDED
+from fairq.wire.terms import CLOSE_SUPERSEDED
 from fairq.wire.websocket import Disconnected
 
 log = Log("fairq.client")

@@ -41,7 +41,8 @@ from fairq.model.queues import QueueSettings, check_settings
 from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.scopes import open_plain_nursery
 from fairq.testing.memory import MemoryQueue, Record
-from fairq.wire.messages import MAX_CREDIT, PushedTask
+from fairq.wire.frames import PushedTask
+from fairq.wire.terms import MAX_CREDIT
 
 _NEVER = float("inf")
 MAX_RUNS = 100_000  # of handlers in one call, so that tasks that enqueue each other do not hang the test
@@ -138,9 +139,7 @@ class _Memory:
         settlement = Settlement("release", pushed.id, pushed.lease)  # of a handler that is cancelled
         try:
             limit_s = queue.settings.run_timeout_ms / 1000 or _NEVER
-            settlement, error = await perform(
-                handler, name, pushed, self.threads, self._report, self._enqueue, limit_s
-            )
+            settlement, error = await perform(handler, name, pushed, self.threads, self._report, self._enqueue, limit_s)
             if error is not None:
                 queue.records[pushed.id].exceptions.append(error)
         finally:

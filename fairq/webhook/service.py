@@ -42,9 +42,7 @@ class WebhookService:
     _leaving: set[str] = field(factory=set, init=False)  # those of them whose worker takes no more tasks
     _drained: set[str] = field(factory=set, init=False)  # queues whose worker was drained by an operator
 
-    async def run(
-        self, *, burst: bool = False, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def run(self, *, burst: bool = False, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until cancelled, stopped, or all workers were drained. Raises: as `Worker.run`."""
         async with open_plain_nursery() as nursery:
             task_status.started()

@@ -18,7 +18,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from fairq.wire.beside import Message
-from fairq.wire.messages import MAX_SERVER_MESSAGE_BYTES, SUBPROTOCOL
+from fairq.wire.terms import MAX_SERVER_MESSAGE_BYTES, SUBPROTOCOL
 
 MAX_FRAGMENTS = 1_024  # of one message
 

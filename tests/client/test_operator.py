@@ -13,7 +13,8 @@ from fairq.client import verbs
 from fairq.model.purges import Purge
 from fairq.server.run import Served
 from fairq.tokens import TokenRecord, hash_token, make_token
-from fairq.wire.messages import CLIENT_FRAMES, Role
+from fairq.wire.messages import CLIENT_FRAMES
+from fairq.wire.terms import Role
 from tests.server.harness import OPERATOR, WORKER, raw, tenant, url_of
 
 

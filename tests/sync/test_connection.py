@@ -16,7 +16,7 @@ import fairq
 import fairq.sync
 from fairq.errors import SettingsError, Unauthorized, Unavailable
 from fairq.sync import driver as drivers
-from fairq.wire.messages import TIMEOUT_S
+from fairq.wire.terms import TIMEOUT_S
 from tests.cli.harness import environment
 from tests.client.runtimes import Service
 from tests.server.harness import tenant
