@@ -106,7 +106,7 @@ def test_pure_parts_know_no_io_and_no_clock(path: Path) -> None:
 
 
 def test_what_all_runtimes_of_the_sdk_share_knows_no_runtime() -> None:
-    for name in ("verbs", "defaults"):
+    for name in ("verbs", "operator_verbs", "defaults"):
         assert not {module.split(".")[0] for module in imports_of(PACKAGE / "client" / f"{name}.py")} & IMPURE_MODULES
 
 
