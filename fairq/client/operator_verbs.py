@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import cattrs
-
 from fairq.client.verbs import Ask, Body, nothing, read_list, target, was
 from fairq.model.checks import check_flag, check_name, check_weight
 from fairq.model.limits import Limits
@@ -17,6 +15,7 @@ from fairq.model.waiting import Report
 from fairq.model.webhooks import Webhook, check_secrets, check_url, check_webhook_name
 from fairq.model.workers import WorkerState, WorkerTasks
 from fairq.tokens import TokenRecord
+from fairq.wire.decode import structure
 
 # --- webhooks
 
@@ -69,7 +68,7 @@ def configure(queue: str, settings: Mapping[str, Any]) -> Ask[None]:
 
 def delete_queue(queue: str, purge: bool) -> Ask[Deletion]:
     """Delete a queue, or go on with that."""
-    return Ask("delete_queue", {"queue": queue, "purge": purge}, lambda reply: cattrs.structure(reply, Deletion))
+    return Ask("delete_queue", {"queue": queue, "purge": purge}, lambda reply: structure(reply, Deletion))
 
 
 def repair(queue: str, number: int | None) -> Ask[Repair]:
@@ -104,7 +103,7 @@ def set_limits(queue: str, tenant: str | None, limits: Mapping[str, float | None
 
 def limits(queue: str, tenant: str | None) -> Ask[HeldLimits]:
     """Read the limits and opening hours of a tenant, or those for all."""
-    return Ask("limits", {"queue": queue, "tenant": tenant}, lambda reply: cattrs.structure(reply, HeldLimits))
+    return Ask("limits", {"queue": queue, "tenant": tenant}, lambda reply: structure(reply, HeldLimits))
 
 
 def set_opening_hours(queue: str, tenant: str | None, text: str) -> Ask[str]:
@@ -125,7 +124,7 @@ def resume(queue: str, tenant: str | None) -> Ask[bool]:
 
 def report(queue: str, tenant: str) -> Ask[Report]:
     """Read what a tenant's tasks waited for."""
-    return Ask("report", target(queue, tenant), lambda reply: cattrs.structure(reply["report"], Report))
+    return Ask("report", target(queue, tenant), lambda reply: structure(reply["report"], Report))
 
 
 def workers() -> Ask[list[WorkerState]]:
@@ -135,7 +134,7 @@ def workers() -> Ask[list[WorkerState]]:
 
 def worker_tasks(worker: str, count: int) -> Ask[WorkerTasks]:
     """Ask for the workers of a name and the tasks that they hold."""
-    return Ask("worker_tasks", {"worker": worker, "count": count}, lambda reply: cattrs.structure(reply, WorkerTasks))
+    return Ask("worker_tasks", {"worker": worker, "count": count}, lambda reply: structure(reply, WorkerTasks))
 
 
 def drain_worker(worker: str) -> Ask[int]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-import cattrs
 import orjson
 from attrs import frozen
 
@@ -41,6 +40,7 @@ from fairq.model.purges import Purge
 from fairq.model.schedules import ScheduleState, check_schedule_name
 from fairq.model.tasks import Outcome, TaskState, WaitingTask
 from fairq.model.waiting import Why
+from fairq.wire.decode import structure
 
 T = TypeVar("T")
 Body = dict[str, Any]
@@ -62,7 +62,7 @@ def nothing(_: Body) -> None:
 
 def read_list(kind: type[T], name: str) -> Callable[[Body], list[T]]:
     """Make a reader of a list of rows."""
-    return lambda reply: [cattrs.structure(row, kind) for row in reply[name]]
+    return lambda reply: [structure(row, kind) for row in reply[name]]
 
 
 def _read_outcomes(reply: Body) -> list[str]:
@@ -176,7 +176,7 @@ def cancel_batch(queue: str, id: str) -> Ask[str]:
 
 def batch(queue: str, id: str) -> Ask[BatchState]:
     """Ask how far a batch is."""
-    return Ask("batch", {"queue": queue, "id": id}, lambda reply: cattrs.structure(reply["batch"], BatchState))
+    return Ask("batch", {"queue": queue, "id": id}, lambda reply: structure(reply["batch"], BatchState))
 
 
 def named_batches(queue: str, ids: Sequence[str]) -> Ask[list[BatchState]]:
@@ -200,9 +200,7 @@ def events(queue: str, after: int, tenant: str | None, count: int | None = None)
     return Ask(
         "events",
         body,
-        lambda reply: EventPage(
-            reply["oldest"], reply["newest"], [cattrs.structure(row, Event) for row in reply["events"]]
-        ),
+        lambda reply: EventPage(reply["oldest"], reply["newest"], [structure(row, Event) for row in reply["events"]]),
     )
 
 
@@ -218,7 +216,7 @@ def dead(queue: str, cursor: str, count: int, brief: bool, which: DeadLetterFilt
         "dead",
         body,
         lambda reply: DeadPage(
-            [cattrs.structure(row, DeadLetter) for row in reply["dead"]], reply["cursor"] or "", reply["left"]
+            [structure(row, DeadLetter) for row in reply["dead"]], reply["cursor"] or "", reply["left"]
         ),
     )
 
@@ -226,7 +224,7 @@ def dead(queue: str, cursor: str, count: int, brief: bool, which: DeadLetterFilt
 def dead_letter(queue: str, id: str) -> Ask[DeadLetter]:
     """Read one dead letter."""
     body = {"queue": queue, "id": id}
-    return Ask("dead_letter", body, lambda reply: cattrs.structure(reply["dead_letter"], DeadLetter))
+    return Ask("dead_letter", body, lambda reply: structure(reply["dead_letter"], DeadLetter))
 
 
 def replay(queue: str, ids: Sequence[str]) -> Ask[list[Outcome]]:

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
-from cattrs import Converter
 
 from fairq.errors import BadFrame
 from fairq.wire.beside import Message, Payloads, Unreadable, decode_payload, split
 from fairq.wire.frames import SERVER_FRAMES, Push, PushedTask, Reply
 
+if TYPE_CHECKING:
+    from cattrs import Converter
+
+T = TypeVar("T")
 SERVER_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in SERVER_FRAMES}
-_lenient = Converter(forbid_extra_keys=False)
 _loads = orjson.loads
+
+
+@cache
+def _converter() -> Converter:
+    from cattrs import Converter  # when the first frame comes: programs that only import the SDK do without
+
+    return Converter(forbid_extra_keys=False)
+
+
+@cache
+def _reader(kind: Any) -> Callable[[Any, Any], Any]:
+    return _converter().get_structure_hook(kind)
+
+
+def structure(data: Any, kind: type[T]) -> T:
+    """Turn parsed JSON into an object; fields that it does not know are passed over."""
+    read: T = _reader(kind)(data, kind)  # type: ignore[arg-type]  # a class is hashable
+    return read
 
 
 def _pushed(task: dict[str, Any], payloads: Payloads) -> PushedTask:
@@ -53,6 +75,6 @@ def decode_server(message: Message) -> Any:
             return Push(data["queue"], int(data["lease_ms"]), tasks, int(data.get("run_timeout_ms", 0)))
         if kind is Reply and type(message) is bytes:
             _put_beside(data["body"], payloads)
-        return _lenient.structure(data, kind)
+        return structure(data, kind)
     except Exception as error:
         raise BadFrame(f"invalid frame from the server: {error!r:.200}") from None
