@@ -19,6 +19,7 @@ PROGRAMS = {
     "client": "import fairq; fairq.open_client, fairq.Client, fairq.TaskFailed",
     "worker": "import fairq; fairq.Worker, fairq.Task, fairq.Retry",
     "sync": "import fairq.sync; fairq.sync.open_client",
+    "tests of handlers": "import fairq.testing; fairq.testing.run",
 }
 
 
