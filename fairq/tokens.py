@@ -11,7 +11,7 @@ from attrs import frozen
 
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_TENANT_CHARS, TENANT_PATTERN, check_name, check_tenant
-from fairq.wire.messages import Role
+from fairq.wire.terms import Role
 
 ID_PATTERN = re.compile(r"[a-z0-9]{4,32}\Z")
 HASH_PATTERN = re.compile(r"[0-9a-f]{64}\Z")

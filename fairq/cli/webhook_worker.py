@@ -14,7 +14,7 @@ from fairq.cli.working import run_in, work_until_stopped
 from fairq.client.defaults import DEFAULT_URL, split_urls
 from fairq.errors import SettingsError
 from fairq.model.checks import check_int
-from fairq.wire.messages import MAX_CREDIT
+from fairq.wire.terms import MAX_CREDIT
 
 
 def webhook_worker(

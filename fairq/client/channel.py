@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from attrs import define, field, frozen
@@ -10,7 +11,10 @@ from attrs import define, field, frozen
 from fairq.client.tls import Tls
 from fairq.errors import FairqError, Forbidden, SettingsError, Unauthorized, Unavailable
 from fairq.wire.beside import Message
-from fairq.wire.websocket import ClientHandshake, Refused, WebSocket
+from fairq.wire.endings import Refused
+
+if TYPE_CHECKING:
+    from fairq.wire.websocket import ClientHandshake, WebSocket
 
 PIECE_BYTES = 65_536  # sent at once; and so much of a long message counts as progress
 
@@ -127,9 +131,14 @@ class Opening:
     def __attrs_post_init__(self) -> None:
         self._tls = Tls(self.target.tls, self.target.host) if self.target.tls else None
         if self._tls is None:
-            self._handshake = ClientHandshake(self.target.address, self.token)
+            self._handshake = self._begin()
         else:
             self._tls.shake_hands()
+
+    def _begin(self) -> ClientHandshake:
+        from fairq.wire.websocket import ClientHandshake  # takes as long to load as half of the SDK
+
+        return ClientHandshake(self.target.address, self.token)
 
     def outgoing(self) -> bytes:
         """Return the bytes to send now, and forget them."""
@@ -156,4 +165,4 @@ class Opening:
         if not data:
             raise OSError("the server closed the connection before it answered")
         if self._tls.shake_hands(data):
-            self._handshake = ClientHandshake(self.target.address, self.token)
+            self._handshake = self._begin()

@@ -14,7 +14,7 @@ import anyio
 from fairq.client.channel import Channel, Opening, Target
 from fairq.client.link import BROKEN, Link, close_now, send_all
 from fairq.client.runtime import Reader, Runtime, current_runtime
-from fairq.wire.websocket import Refused
+from fairq.wire.endings import Refused
 
 HANDSHAKE_S = 5.0
 ADDRESS_S = 1.0  # for one address of a name that has more

@@ -21,8 +21,8 @@ from fairq.model.tasks import NewTask
 from fairq.wire.beside import Message
 from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
-from fairq.wire.messages import CLOSE_SUPERSEDED
-from fairq.wire.websocket import Disconnected
+from fairq.wire.endings import Disconnected
+from fairq.wire.terms import CLOSE_SUPERSEDED
 
 log = Log("fairq.client")
 

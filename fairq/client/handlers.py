@@ -29,7 +29,7 @@ from fairq.model.checks import MAX_ERROR_CHARS, MAX_SPAN_MS, bare_id
 from fairq.model.options import TaskOptions
 from fairq.model.tasks import MAX_RESULT_BYTES, Settlement, check_fraction, check_progress_text, is_last_attempt
 from fairq.wire.beside import Unreadable
-from fairq.wire.messages import PushedTask
+from fairq.wire.frames import PushedTask
 
 log = Log("fairq.worker")
 

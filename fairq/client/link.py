@@ -13,6 +13,7 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import anyio
 from attrs import define, field
@@ -20,7 +21,10 @@ from attrs import define, field
 from fairq.client.channel import PIECE_BYTES, Channel
 from fairq.client.runtime import Event, Reader, Runtime
 from fairq.wire.beside import Message
-from fairq.wire.websocket import Disconnected, WebSocket
+from fairq.wire.endings import Disconnected
+
+if TYPE_CHECKING:
+    from fairq.wire.websocket import WebSocket
 
 SEND_S = 30.0  # for each PIECE_BYTES: a server may let its tenant wait
 CLOSE_S = 1.0

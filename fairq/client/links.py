@@ -14,7 +14,7 @@ from fairq.errors import BadRequest
 from fairq.model.checks import MAX_PAYLOAD_BYTES, check_name, check_task_id
 from fairq.model.options import TaskOptions, check_in_time, hash_payload, pack_options
 from fairq.model.tasks import MAX_LINKS_BYTES, Link, NewTask, check_links
-from fairq.wire.messages import PushedTask
+from fairq.wire.frames import PushedTask
 
 Enqueue = Callable[[str, PushedTask, str, NewTask], Awaitable[str]]  # the task's queue, it, the new one's queue, that
 

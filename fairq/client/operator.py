@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import define, evolve
 
-from fairq.client import verbs
+from fairq.client import operator_verbs
 from fairq.client.client import DEFAULT_TIMEOUT, Client
 from fairq.client.driver import Driver
 from fairq.client.runtime import background
@@ -35,11 +35,11 @@ class OperatorClient(Client):
 
     async def queues(self) -> list[QueueRow]:
         """List all queues, with their counts, settings and slots."""
-        return await self.ask(verbs.queues())
+        return await self.ask(operator_verbs.queues())
 
     async def configure(self, /, queue: str, **settings: Any) -> None:
         """Change settings of a queue: `share`, `reserve`, `lease_ms`, `max_attempts` and so on. Raises: BadRequest."""
-        await self.ask(verbs.configure(queue, settings))
+        await self.ask(operator_verbs.configure(queue, settings))
 
     async def delete_queue(self, queue: str, *, purge: bool = False) -> dict[str, int]:
         """Delete a queue that is empty, or (`purge`) with what it holds; returns what that was.
@@ -55,7 +55,7 @@ class OperatorClient(Client):
         """Delete a queue step by step; each step takes up to two seconds. Raises: NotFound, NotEmpty."""
         is_first = True
         while True:
-            step = await self.ask(verbs.delete_queue(queue, purge))
+            step = await self.ask(operator_verbs.delete_queue(queue, purge))
             if step.outcome == "gone" and is_first:
                 raise NotFound(f"there is no queue {queue}", field="queue")
             yield step
@@ -65,7 +65,7 @@ class OperatorClient(Client):
 
     async def queue_exists(self, queue: str) -> bool:
         """Tell whether there is a queue of that name: something was put into it, and it was not deleted since."""
-        return any(row.made_at_ms for row in await self.ask(verbs.queues(queue)))
+        return any(row.made_at_ms for row in await self.ask(operator_verbs.queues(queue)))
 
     async def purge_queue(self, queue: str, *, dry_run: bool = False) -> AsyncGenerator[Purge, None]:
         """Cancel the waiting tasks of all tenants that a queue has now; tells after each step how far it is, in all.
@@ -91,7 +91,7 @@ class OperatorClient(Client):
         A task enqueued later makes it anew. Raises: NotFound, also if the answer was lost and the call was made again;
         NotEmpty.
         """
-        if not await self.ask(verbs.drop_tenant(queue, tenant)):
+        if not await self.ask(operator_verbs.drop_tenant(queue, tenant)):
             raise NotFound(f"there is no tenant {tenant} in queue {queue}", field="tenant")
 
     async def empty_tenant(self, queue: str, tenant: str) -> None:
@@ -114,7 +114,7 @@ class OperatorClient(Client):
         """Repair a queue step by step; each step takes about a second. Raises: NotFound."""
         number = None
         while True:
-            step = await self.ask(verbs.repair(queue, number))
+            step = await self.ask(operator_verbs.repair(queue, number))
             yield step
             if step.outcome != "more":
                 return
@@ -122,41 +122,41 @@ class OperatorClient(Client):
 
     async def tenants(self, queue: str) -> list[TenantState]:
         """List the tenants of a queue. Raises: NotFound."""
-        return await self.ask(verbs.tenants(queue))
+        return await self.ask(operator_verbs.tenants(queue))
 
     async def set_weight(self, queue: str, tenant: str, weight: float) -> float:
         """Give a tenant a weight (0.001 to 10,000; 1 unless set); returns the one before."""
-        return await self.ask(verbs.set_weight(queue, tenant, weight))
+        return await self.ask(operator_verbs.set_weight(queue, tenant, weight))
 
     async def limits(self, queue: str, tenant: str | None = None) -> HeldLimits:
         """Read the limits and opening hours of a tenant, or (None) those for all."""
-        return await self.ask(verbs.limits(queue, tenant))
+        return await self.ask(operator_verbs.limits(queue, tenant))
 
     async def set_limits(self, /, queue: str, tenant: str | None = None, **limits: float | None) -> Limits:
         """Bound a tenant, or (None) all that have no such limit of their own; returns the limits before.
 
         0 is no limit; None is the one for all. See `fairq.model.limits.Limits`.
         """
-        return await self.ask(verbs.set_limits(queue, tenant, limits))
+        return await self.ask(operator_verbs.set_limits(queue, tenant, limits))
 
     async def set_opening_hours(self, queue: str, text: str, tenant: str | None = None) -> str:
         """Say when a tenant, or (None) the whole queue, is open, such as `mon-fri 8:00-17:00 Europe/Copenhagen`.
 
         An empty text: always. Returns the text before. Raises: BadRequest.
         """
-        return await self.ask(verbs.set_opening_hours(queue, tenant, text))
+        return await self.ask(operator_verbs.set_opening_hours(queue, tenant, text))
 
     async def pause(self, queue: str, tenant: str | None = None) -> bool:
         """Start no more tasks of a tenant, or (None) of the queue; returns whether it was paused before."""
-        return await self.ask(verbs.pause(queue, tenant))
+        return await self.ask(operator_verbs.pause(queue, tenant))
 
     async def resume(self, queue: str, tenant: str | None = None) -> bool:
         """Undo `pause`; returns whether it was paused before."""
-        return await self.ask(verbs.resume(queue, tenant))
+        return await self.ask(operator_verbs.resume(queue, tenant))
 
     async def report(self, queue: str, tenant: str) -> Report:
         """Read what a tenant's tasks waited for in the last minutes, as the server that is asked saw it."""
-        return await self.ask(verbs.report(queue, tenant))
+        return await self.ask(operator_verbs.report(queue, tenant))
 
     async def add_webhook(
         self, queue: str, url: str, *, name: str = "", fan_out: bool = False, secrets: Sequence[str] = ()
@@ -166,47 +166,47 @@ class OperatorClient(Client):
         `fan_out`: from now on each of these tasks is copied for it. `secrets` sign the requests, the newest first;
         none: the worker's. Raises: BadRequest, TooLarge, StoreFull.
         """
-        return await self.ask(verbs.add_webhook(queue, url, name, fan_out, secrets))
+        return await self.ask(operator_verbs.add_webhook(queue, url, name, fan_out, secrets))
 
     async def remove_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
         """Post no more tasks to a URL; those that are for it fail. Returns whether it was registered."""
-        return await self.ask(verbs.remove_webhook(queue, url, name))
+        return await self.ask(operator_verbs.remove_webhook(queue, url, name))
 
     async def pause_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
         """Let the tasks of a webhook wait; returns whether they did. Raises: NotFound."""
-        return await self.ask(verbs.pause_webhook(queue, url, name))
+        return await self.ask(operator_verbs.pause_webhook(queue, url, name))
 
     async def resume_webhook(self, queue: str, url: str, *, name: str = "") -> bool:
         """Undo `pause_webhook`; returns whether it was paused. Raises: NotFound."""
-        return await self.ask(verbs.resume_webhook(queue, url, name))
+        return await self.ask(operator_verbs.resume_webhook(queue, url, name))
 
     async def webhooks(self, queue: str) -> list[Webhook]:
         """List the webhooks of a queue, the oldest first; without their secrets."""
-        return await self.ask(verbs.webhooks(queue))
+        return await self.ask(operator_verbs.webhooks(queue))
 
     async def workers(self) -> list[WorkerState]:
         """List the workers that are attached to any server, up to some seconds ago."""
-        return await self.ask(verbs.workers())
+        return await self.ask(operator_verbs.workers())
 
     async def worker_tasks(self, worker: str, count: int = 100) -> WorkerTasks:
         """Read up to `count` (500) workers of a name, and as many of their tasks, held longest. Raises: NotFound."""
-        return await self.ask(verbs.worker_tasks(worker, count))
+        return await self.ask(operator_verbs.worker_tasks(worker, count))
 
     async def drain_worker(self, worker: str) -> int:
         """Have the workers of a name finish what they hold, and end; returns how many there are."""
-        return await self.ask(verbs.drain_worker(worker))
+        return await self.ask(operator_verbs.drain_worker(worker))
 
     async def create_token(self, record: TokenRecord) -> None:
         """Register a token by its hash (`fairq.tokens.make_token` makes one). Raises: BadRequest."""
-        await self.ask(verbs.create_token(record))
+        await self.ask(operator_verbs.create_token(record))
 
     async def list_tokens(self) -> list[TokenRecord]:
         """List tokens, without their hashes."""
-        return await self.ask(verbs.list_tokens())
+        return await self.ask(operator_verbs.list_tokens())
 
     async def revoke_token(self, id: str) -> None:
         """Delete a token; its connections end within a second. Raises: NotFound."""
-        await self.ask(verbs.revoke_token(id))
+        await self.ask(operator_verbs.revoke_token(id))
 
 
 @asynccontextmanager

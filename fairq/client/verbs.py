@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
-import cattrs
 import orjson
 from attrs import frozen
 
@@ -24,12 +23,9 @@ from fairq.model.checks import (
     check_known_batch,
     check_name,
     check_tenant,
-    check_weight,
 )
 from fairq.model.dead_letters import DeadLetter, DeadPage
 from fairq.model.events import MAX_EVENT_ID, Event, EventPage
-from fairq.model.limits import Limits
-from fairq.model.operating import Deletion, HeldLimits, QueueRow
 from fairq.model.options import (
     DeadLetterFilter,
     UnnamedTaskOptions,
@@ -41,14 +37,10 @@ from fairq.model.options import (
     scheduled_options,
 )
 from fairq.model.purges import Purge
-from fairq.model.queues import Repair
 from fairq.model.schedules import ScheduleState, check_schedule_name
 from fairq.model.tasks import Outcome, TaskState, WaitingTask
-from fairq.model.tenants import TenantState
-from fairq.model.waiting import Report, Why
-from fairq.model.webhooks import Webhook, check_secrets, check_url, check_webhook_name
-from fairq.model.workers import WorkerState, WorkerTasks
-from fairq.tokens import TokenRecord
+from fairq.model.waiting import Why
+from fairq.wire.decode import structure
 
 T = TypeVar("T")
 Body = dict[str, Any]
@@ -63,19 +55,22 @@ class Ask(Generic[T]):
     read: Callable[[Body], T]
 
 
-def _nothing(_: Body) -> None:
+def nothing(_: Body) -> None:
+    """Read a reply that says nothing more than that it was done."""
     return None
 
 
-def _read_list(kind: type[T], name: str) -> Callable[[Body], list[T]]:
-    return lambda reply: [cattrs.structure(row, kind) for row in reply[name]]
+def read_list(kind: type[T], name: str) -> Callable[[Body], list[T]]:
+    """Make a reader of a list of rows."""
+    return lambda reply: [structure(row, kind) for row in reply[name]]
 
 
 def _read_outcomes(reply: Body) -> list[str]:
     return list(reply["outcomes"])
 
 
-def _was(reply: Body) -> bool:
+def was(reply: Body) -> bool:
+    """Read what held until now."""
     return bool(reply["previous"])
 
 
@@ -90,7 +85,8 @@ def encode_payload(value: Any, field: str = "payload", max_bytes: int = DEFAULT_
     return text
 
 
-def _target(queue: str, tenant: str | None) -> Body:
+def target(queue: str, tenant: str | None) -> Body:
+    """Name a queue, and a tenant if there is one."""
     body: Body = {"queue": check_name(queue, "queue")}
     return body if tenant is None else body | {"tenant": check_tenant(tenant)}
 
@@ -100,7 +96,7 @@ def _target(queue: str, tenant: str | None) -> Body:
 
 def tasks(queue: str, ids: Sequence[str]) -> Ask[list[TaskState]]:
     """Ask what is known of tasks."""
-    return Ask("tasks", {"queue": queue, "ids": list(ids)}, _read_list(TaskState, "tasks"))
+    return Ask("tasks", {"queue": queue, "ids": list(ids)}, read_list(TaskState, "tasks"))
 
 
 def cancel(queue: str, ids: Sequence[str]) -> Ask[list[str]]:
@@ -112,7 +108,7 @@ def cancel_all(
     queue: str, tenant: str | None, older_than: float | None, error: str | None, dry_run: bool, cursor: str
 ) -> Ask[Purge]:
     """Cancel waiting tasks of a tenant that match, from a cursor on."""
-    body = _target(queue, tenant) | pack_waiting_filter(older_than, error)
+    body = target(queue, tenant) | pack_waiting_filter(older_than, error)
     if check_flag(dry_run, "dry_run"):
         body["dry_run"] = True
     if cursor:
@@ -165,12 +161,12 @@ def open_batch(queue: str, id: str, max_running: int, callbacks: Mapping[str, An
     body |= {name: orjson.Fragment(encode_payload(it)) for name, it in callbacks.items() if it is not None}
     if check_flag(events, "events"):
         body["events"] = True
-    return Ask("open_batch", body, _nothing)
+    return Ask("open_batch", body, nothing)
 
 
 def close_batch(queue: str, id: str) -> Ask[None]:
     """Close a batch."""
-    return Ask("close_batch", {"queue": queue, "id": id}, _nothing)
+    return Ask("close_batch", {"queue": queue, "id": id}, nothing)
 
 
 def cancel_batch(queue: str, id: str) -> Ask[str]:
@@ -180,33 +176,31 @@ def cancel_batch(queue: str, id: str) -> Ask[str]:
 
 def batch(queue: str, id: str) -> Ask[BatchState]:
     """Ask how far a batch is."""
-    return Ask("batch", {"queue": queue, "id": id}, lambda reply: cattrs.structure(reply["batch"], BatchState))
+    return Ask("batch", {"queue": queue, "id": id}, lambda reply: structure(reply["batch"], BatchState))
 
 
 def named_batches(queue: str, ids: Sequence[str]) -> Ask[list[BatchState]]:
     """Ask how far batches are; unknown ones are left out."""
-    return Ask("batches", {"queue": queue, "ids": list(ids)}, _read_list(BatchState, "batches"))
+    return Ask("batches", {"queue": queue, "ids": list(ids)}, read_list(BatchState, "batches"))
 
 
 def batches(queue: str, tenant: str | None, state: BatchStage | None, cursor: str, count: int) -> Ask[BatchPage]:
     """Read a page of batches."""
-    body = _target(queue, tenant) | {"count": check_int(count, "count", 1, MAX_BATCH)}
+    body = target(queue, tenant) | {"count": check_int(count, "count", 1, MAX_BATCH)}
     body |= {name: text for name, text in (("state", state), ("cursor", cursor)) if text}
-    read = _read_list(BatchState, "batches")
+    read = read_list(BatchState, "batches")
     return Ask("batches", body, lambda reply: BatchPage(read(reply), reply["cursor"] or ""))
 
 
 def events(queue: str, after: int, tenant: str | None, count: int | None = None) -> Ask[EventPage]:
     """Read a tenant's events after one of them."""
-    body = _target(queue, tenant) | {"after": check_int(after, "after", 0, MAX_EVENT_ID)}
+    body = target(queue, tenant) | {"after": check_int(after, "after", 0, MAX_EVENT_ID)}
     if count is not None:
         body["count"] = check_int(count, "count", 1, MAX_BATCH)
     return Ask(
         "events",
         body,
-        lambda reply: EventPage(
-            reply["oldest"], reply["newest"], [cattrs.structure(row, Event) for row in reply["events"]]
-        ),
+        lambda reply: EventPage(reply["oldest"], reply["newest"], [structure(row, Event) for row in reply["events"]]),
     )
 
 
@@ -222,7 +216,7 @@ def dead(queue: str, cursor: str, count: int, brief: bool, which: DeadLetterFilt
         "dead",
         body,
         lambda reply: DeadPage(
-            [cattrs.structure(row, DeadLetter) for row in reply["dead"]], reply["cursor"] or "", reply["left"]
+            [structure(row, DeadLetter) for row in reply["dead"]], reply["cursor"] or "", reply["left"]
         ),
     )
 
@@ -230,7 +224,7 @@ def dead(queue: str, cursor: str, count: int, brief: bool, which: DeadLetterFilt
 def dead_letter(queue: str, id: str) -> Ask[DeadLetter]:
     """Read one dead letter."""
     body = {"queue": queue, "id": id}
-    return Ask("dead_letter", body, lambda reply: cattrs.structure(reply["dead_letter"], DeadLetter))
+    return Ask("dead_letter", body, lambda reply: structure(reply["dead_letter"], DeadLetter))
 
 
 def replay(queue: str, ids: Sequence[str]) -> Ask[list[Outcome]]:
@@ -247,7 +241,7 @@ def purge(queue: str, ids: Sequence[str]) -> Ask[list[Outcome]]:
 
 
 def _schedule_body(queue: str, name: str | None, tenant: str | None) -> Body:
-    body = _target(queue, tenant)
+    body = target(queue, tenant)
     return body if name is None else body | {"name": check_schedule_name(name)}
 
 
@@ -279,17 +273,17 @@ def schedule(
 
 def unschedule(queue: str, name: str, tenant: str | None) -> Ask[bool]:
     """Delete a schedule."""
-    return Ask("unschedule", _schedule_body(queue, name, tenant), _was)
+    return Ask("unschedule", _schedule_body(queue, name, tenant), was)
 
 
 def pause_schedule(queue: str, name: str, tenant: str | None) -> Ask[bool]:
     """Pause a schedule."""
-    return Ask("pause_schedule", _schedule_body(queue, name, tenant), _was)
+    return Ask("pause_schedule", _schedule_body(queue, name, tenant), was)
 
 
 def resume_schedule(queue: str, name: str, tenant: str | None) -> Ask[bool]:
     """Resume a schedule."""
-    return Ask("resume_schedule", _schedule_body(queue, name, tenant), _was)
+    return Ask("resume_schedule", _schedule_body(queue, name, tenant), was)
 
 
 def schedules(queue: str, name: str | None, tenant: str | None, offset: int = 0) -> Ask[list[ScheduleState]]:
@@ -298,148 +292,3 @@ def schedules(queue: str, name: str | None, tenant: str | None, offset: int = 0)
     if name is None:
         body |= {"offset": offset, "count": MAX_BATCH}
     return Ask("schedules", body, lambda reply: [ScheduleState(**row) for row in reply["schedules"]])
-
-
-# --- webhooks
-
-
-def _webhook_body(queue: str, url: str, name: str) -> Body:
-    body: Body = {"queue": check_name(queue, "queue"), "url": check_url(url)}
-    return body | {"name": name} if check_webhook_name(name) else body
-
-
-def add_webhook(queue: str, url: str, name: str, fan_out: bool, secrets: Sequence[str]) -> Ask[str]:
-    """Register or change a webhook; reads `created`, `changed` or `same`."""
-    body = _webhook_body(queue, url, name)
-    body |= {"has_fan_out": check_flag(fan_out, "fan_out"), "secrets": check_secrets(list(secrets))}
-    return Ask("add_webhook", body, lambda reply: str(reply["outcome"]))
-
-
-def remove_webhook(queue: str, url: str, name: str) -> Ask[bool]:
-    """Forget a webhook."""
-    return Ask("remove_webhook", _webhook_body(queue, url, name), _was)
-
-
-def pause_webhook(queue: str, url: str, name: str) -> Ask[bool]:
-    """Pause a webhook."""
-    return Ask("pause_webhook", _webhook_body(queue, url, name), _was)
-
-
-def resume_webhook(queue: str, url: str, name: str) -> Ask[bool]:
-    """Resume a webhook."""
-    return Ask("resume_webhook", _webhook_body(queue, url, name), _was)
-
-
-def webhooks(queue: str) -> Ask[list[Webhook]]:
-    """List the webhooks of a queue."""
-    return Ask("webhooks", {"queue": check_name(queue, "queue")}, _read_list(Webhook, "webhooks"))
-
-
-# --- for operators
-
-
-def queues(queue: str | None = None) -> Ask[list[QueueRow]]:
-    """List all queues, or one."""
-    body = {} if queue is None else _target(queue, None)
-    return Ask("queues", body, _read_list(QueueRow, "queues"))
-
-
-def configure(queue: str, settings: Mapping[str, Any]) -> Ask[None]:
-    """Change settings of a queue."""
-    return Ask("configure", {"queue": queue, "settings": dict(settings)}, _nothing)
-
-
-def delete_queue(queue: str, purge: bool) -> Ask[Deletion]:
-    """Delete a queue, or go on with that."""
-    return Ask("delete_queue", {"queue": queue, "purge": purge}, lambda reply: cattrs.structure(reply, Deletion))
-
-
-def repair(queue: str, number: int | None) -> Ask[Repair]:
-    """Begin to repair a queue, or go on with that."""
-    body: Body = {"queue": queue}
-    if number is not None:
-        body["number"] = number
-    return Ask("repair", body, lambda reply: Repair(**reply))
-
-
-def tenants(queue: str) -> Ask[list[TenantState]]:
-    """List the tenants of a queue."""
-    return Ask("tenants", {"queue": queue}, lambda reply: [TenantState(**row) for row in reply["tenants"]])
-
-
-def drop_tenant(queue: str, tenant: str) -> Ask[bool]:
-    """Delete a tenant that has nothing; reads whether there was one."""
-    return Ask("drop_tenant", _target(queue, tenant), lambda reply: bool(reply["outcome"] == "ok"))
-
-
-def set_weight(queue: str, tenant: str, weight: float) -> Ask[float]:
-    """Give a tenant a weight; reads the one before."""
-    body = {"queue": queue, "tenant": tenant, "weight": check_weight(weight)}
-    return Ask("set_weight", body, lambda reply: float(reply["previous"]))
-
-
-def set_limits(queue: str, tenant: str | None, limits: Mapping[str, float | None]) -> Ask[Limits]:
-    """Bound a tenant, or all; reads the limits before."""
-    body = {"queue": queue, "tenant": tenant, "limits": dict(limits)}
-    return Ask("set_limits", body, lambda reply: Limits(**reply["previous"]))
-
-
-def limits(queue: str, tenant: str | None) -> Ask[HeldLimits]:
-    """Read the limits and opening hours of a tenant, or those for all."""
-    return Ask("limits", {"queue": queue, "tenant": tenant}, lambda reply: cattrs.structure(reply, HeldLimits))
-
-
-def set_opening_hours(queue: str, tenant: str | None, text: str) -> Ask[str]:
-    """Say when a tenant, or the whole queue, is open; reads the text before."""
-    body = {"queue": queue, "tenant": tenant, "opening_hours": text}
-    return Ask("set_opening_hours", body, lambda reply: str(reply["previous"]))
-
-
-def pause(queue: str, tenant: str | None) -> Ask[bool]:
-    """Hold back a tenant, or the whole queue."""
-    return Ask("pause", _target(queue, tenant), _was)
-
-
-def resume(queue: str, tenant: str | None) -> Ask[bool]:
-    """Undo `pause`."""
-    return Ask("resume", _target(queue, tenant), _was)
-
-
-def report(queue: str, tenant: str) -> Ask[Report]:
-    """Read what a tenant's tasks waited for."""
-    return Ask("report", _target(queue, tenant), lambda reply: cattrs.structure(reply["report"], Report))
-
-
-def workers() -> Ask[list[WorkerState]]:
-    """List the workers of all servers."""
-    return Ask("workers", {}, lambda reply: [WorkerState(**row) for row in reply["workers"]])
-
-
-def worker_tasks(worker: str, count: int) -> Ask[WorkerTasks]:
-    """Ask for the workers of a name and the tasks that they hold."""
-    return Ask("worker_tasks", {"worker": worker, "count": count}, lambda reply: cattrs.structure(reply, WorkerTasks))
-
-
-def drain_worker(worker: str) -> Ask[int]:
-    """Drain the workers of a name; reads how many there are."""
-    return Ask("drain_worker", {"worker": worker}, lambda reply: int(reply["workers"]))
-
-
-def create_token(record: TokenRecord) -> Ask[None]:
-    """Register a token by its hash."""
-    body: Body = {"id": record.id, "role": record.role, "hash": record.hash}
-    if record.tenant:
-        body["tenant"] = record.tenant
-    if record.queues:
-        body["queues"] = record.queues
-    return Ask("create_token", body, _nothing)
-
-
-def list_tokens() -> Ask[list[TokenRecord]]:
-    """List tokens, without their hashes."""
-    return Ask("list_tokens", {}, lambda reply: [TokenRecord(**{"hash": "", **row}) for row in reply["tokens"]])
-
-
-def revoke_token(id: str) -> Ask[None]:
-    """Delete a token and close the connections that use it."""
-    return Ask("revoke_token", {"id": id}, _nothing)

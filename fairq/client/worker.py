@@ -33,7 +33,8 @@ from fairq.model.tasks import NewTask, Settlement
 from fairq.wire.beside import check_payload_size
 from fairq.wire.calls import RETRYABLE, outcomes_of
 from fairq.wire.client_session import encode_task
-from fairq.wire.messages import MAX_CREDIT, Dismiss, EnqueueFrom, Idle, Push, PushedTask, Report
+from fairq.wire.frames import Dismiss, Push, PushedTask, Report
+from fairq.wire.terms import MAX_CREDIT
 from fairq.wire.worker_session import WorkerSession
 
 log = Log("fairq.worker")
@@ -191,7 +192,7 @@ class Worker(Registration):
             self._on_change()
             await self._rest.wait()
             try:
-                call = session.request(Idle.type, {}, self._runtime.current_time() + _ASK_S)
+                call = session.request("idle", {}, self._runtime.current_time() + _ASK_S)
                 is_empty = (await self._driver.wait(call))["is_idle"]
             except FairqError as error:
                 if error.code in RETRYABLE:
@@ -266,7 +267,7 @@ class Worker(Registration):
         check_payload_size(len(new.payload), session.max_payload_bytes)
         lease = {"queue": queue, "id": task.id, "lease": task.lease}
         body = {"lease": lease, "queue": target, "tasks": [encode_task(new)]}
-        call = session.request(EnqueueFrom.type, body, self._runtime.current_time() + _ASK_S)
+        call = session.request("enqueue_from", body, self._runtime.current_time() + _ASK_S)
         return outcomes_of(await self._driver.wait(call), "outcomes", 1)[0]
 
     async def _run_tasks(self) -> None:

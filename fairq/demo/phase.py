@@ -11,7 +11,7 @@ from typing import Any
 import trio
 from attrs import asdict, define, field
 
-from fairq.client import verbs
+from fairq.client import operator_verbs
 from fairq.client.client import Client, open_client
 from fairq.client.operator import OperatorClient, open_operator
 from fairq.demo.executions import Execution, Follower
@@ -128,7 +128,7 @@ class Stage:
         while True:
             self.follow()
             try:
-                tenants = await self.operator.ask(verbs.tenants(progress.phase.queue), timeout=5)
+                tenants = await self.operator.ask(operator_verbs.tenants(progress.phase.queue), timeout=5)
                 progress.saw_rows([asdict(tenant) for tenant in tenants])
             except FairqError:  # this sample is skipped; longer trouble ends with the phase's limit
                 await trio.sleep(_SAMPLE_S)

@@ -26,8 +26,9 @@ from fairq.server.net.opening import Opening
 from fairq.server.verbs.table import handle_request
 from fairq.transport import HANDSHAKE_S, RECEIVE_BYTES, Stream, Transport, bearer_token
 from fairq.turns import Gate
-from fairq.wire.messages import SUBPROTOCOL, Role, Welcome
+from fairq.wire.frames import Welcome
 from fairq.wire.server_session import ServerSession
+from fairq.wire.terms import SUBPROTOCOL, Role
 from fairq.wire.websocket import WebSocket
 
 BEGINS_PER_TURN, ENDS_PER_TURN = 4, 8  # of connections: a handshake takes 1 ms, an end 0.3 ms

@@ -38,8 +38,8 @@ from fairq.sync.link import Address, Link, resolve
 from fairq.wire.beside import Message
 from fairq.wire.calls import Call
 from fairq.wire.client_session import ClientSession
-from fairq.wire.messages import HEARTBEAT_S, TIMEOUT_S
-from fairq.wire.websocket import Disconnected
+from fairq.wire.endings import Disconnected
+from fairq.wire.terms import HEARTBEAT_S, TIMEOUT_S
 
 log = Log("fairq.client")
 

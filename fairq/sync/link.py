@@ -23,7 +23,7 @@ from fairq.client.dial import ADDRESS_S, HANDSHAKE_S
 from fairq.client.link import SEND_S
 from fairq.client.runtime import RECEIVE_BYTES
 from fairq.wire.beside import Message
-from fairq.wire.websocket import Disconnected, Refused
+from fairq.wire.endings import Disconnected, Refused
 
 _UNDER_WAY = {errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK, errno.EINTR}
 

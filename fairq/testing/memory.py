@@ -19,7 +19,7 @@ from fairq.model.checks import bare_id, full_id
 from fairq.model.events import MAX_DETAIL_BYTES, Event, EventPage
 from fairq.model.queues import QueueSettings
 from fairq.model.tasks import NewTask, Settlement, TaskState, is_last_attempt
-from fairq.wire.messages import PushedTask
+from fairq.wire.frames import PushedTask
 
 _WINDOW_MS = 60_000  # ids that are done are remembered for one to two of these
 _WAITING = ("ready", "delayed")

@@ -1,7 +1,7 @@
 """The service in memory: a client to enqueue with, and a worker's handlers, run when the test says so.
 
-Time is virtual: it goes on with trio's clock, be that the real one or a `MockClock`, and where nothing runs and
-something is due later, it jumps there at once. Only the service's time jumps: trio's deadlines do not notice.
+Time is virtual: it goes on with the event loop's clock, be that the real one or trio's `MockClock`, and where nothing
+runs and something is due later, it jumps there at once. Only the service's time jumps: deadlines do not notice.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from datetime import UTC, datetime
 from inspect import isawaitable
 from typing import Any, Self, Unpack, cast
 
+import anyio
 import orjson
-import trio
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from attrs import asdict, define, field
 
 from fairq.client.caller import Caller
@@ -26,6 +28,7 @@ from fairq.client.tasks import EnqueuedTask
 from fairq.client.threads import Threads
 from fairq.client.worker import Worker
 from fairq.errors import BadRequest, Forbidden, NotYet
+from fairq.groups import ungrouped
 from fairq.model.checks import (
     DEFAULT_PAYLOAD_BYTES,
     MAX_BATCH,
@@ -39,12 +42,19 @@ from fairq.model.checks import (
 from fairq.model.options import TaskOptions
 from fairq.model.queues import QueueSettings, check_settings
 from fairq.model.tasks import Link, NewTask, Settlement
-from fairq.scopes import open_plain_nursery
 from fairq.testing.memory import MemoryQueue, Record
-from fairq.wire.messages import MAX_CREDIT, PushedTask
+from fairq.wire.frames import PushedTask
+from fairq.wire.terms import MAX_CREDIT
 
 _NEVER = float("inf")
 MAX_RUNS = 100_000  # of handlers in one call, so that tasks that enqueue each other do not hang the test
+
+
+@asynccontextmanager
+async def _open_tasks() -> AsyncIterator[TaskGroup]:
+    with ungrouped():
+        async with anyio.create_task_group() as group:
+            yield group
 
 
 @define
@@ -101,18 +111,18 @@ class _Memory:
     _running: int = field(default=0, init=False)
     _in_threads: int = field(default=0, init=False)
     _turns: deque[str] = field(init=False)
-    _ahead: float = field(init=False)  # of trio's clock, in ms
-    _moved: trio.Event = field(factory=trio.Event, init=False)
-    ends: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)  # waiters for ends of tasks
+    _ahead: float = field(init=False)  # of the event loop's clock, in ms
+    _moved: anyio.Event = field(factory=anyio.Event, init=False)
+    _ended: anyio.Event = field(factory=anyio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.threads = Threads(self.worker.concurrency)
         self._turns = deque(self.worker.handlers)
-        self._ahead = (time.time() - trio.current_time()) * 1000
+        self._ahead = (time.time() - anyio.current_time()) * 1000
 
     def now(self) -> int:
         """The time in ms."""
-        return round(trio.current_time() * 1000 + self._ahead)
+        return round(anyio.current_time() * 1000 + self._ahead)
 
     def queue(self, name: str) -> MemoryQueue:
         """Find a queue; the first use makes it."""
@@ -123,6 +133,14 @@ class _Memory:
     def on_change(self) -> None:
         """There may be work, or a free place."""
         self._moved.set()
+
+    def _tell_ends(self) -> None:
+        self._ended.set()
+        self._ended = anyio.Event()
+
+    async def wait_for_ends(self) -> None:
+        """Wait until tasks may have ended."""
+        await self._ended.wait()
 
     def _claim(self, now: int) -> tuple[str, PushedTask] | None:
         """Lease the next task, one queue after the other."""
@@ -146,7 +164,7 @@ class _Memory:
             self._running -= 1
             queue.settle(self.now(), settlement)
             self._link(name, pushed.tenant, settlement.links)
-            self.ends.unpark_all()
+            self._tell_ends()
             self.on_change()
 
     def _report(self, name: str, pushed: PushedTask, fraction: float, text: str) -> None:
@@ -154,7 +172,7 @@ class _Memory:
 
     async def _enqueue(self, name: str, pushed: PushedTask, target: str, task: NewTask) -> str:
         """Store a task that a handler enqueues, unless an earlier attempt did."""
-        await trio.lowlevel.checkpoint()
+        await checkpoint()
         record = self.queues[name].records[pushed.id]
         if record.state != "leased" or record.attempt != pushed.attempt:
             raise Forbidden(f"this worker does not hold lease {pushed.lease} of task {pushed.id}", field="lease")
@@ -179,9 +197,9 @@ class _Memory:
     async def run_until(self, end: float) -> None:
         """Run what is ready and what becomes due up to a moment; returns when nothing runs any more."""
         runs = 0
-        async with open_plain_nursery() as nursery:
+        async with _open_tasks() as group:
             while True:
-                await trio.lowlevel.checkpoint_if_cancelled()
+                await checkpoint_if_cancelled()
                 now = self.now()
                 self._tick(min(now, end))
                 while self._running < self.worker.concurrency and (found := self._claim(now)):
@@ -192,7 +210,7 @@ class _Memory:
                         )
                     self._running += 1
                     self._in_threads += not self.worker.handlers[found[0]].find(found[1].name).is_async
-                    nursery.start_soon(self._perform, *found)
+                    group.start_soon(self._perform, *found)
                 due = min((self.queues[name].next_due() for name in self._turns if name in self.queues), default=_NEVER)
                 if self._running:
                     await self._wait(due if due <= end else _NEVER)
@@ -207,17 +225,17 @@ class _Memory:
     def _tick(self, now: float) -> None:
         for queue in self.queues.values():
             queue.tick(now)
-        self.ends.unpark_all()
+        self._tell_ends()
 
     async def _wait(self, due: float) -> None:
         """Wait for a handler's end or a new task, or until something is due.
 
         Not until then while threads run: to a MockClock they look as if nothing went on, and it would jump there.
         """
-        at = trio.current_time() + (due - self.now()) / 1000
-        with trio.move_on_at(_NEVER if self._in_threads else at):
+        at = anyio.current_time() + (due - self.now()) / 1000
+        with anyio.CancelScope(deadline=_NEVER if self._in_threads else at):
             await self._moved.wait()
-        self._moved = trio.Event()
+        self._moved = anyio.Event()
 
 
 def _owned(tenant: str, task: NewTask) -> NewTask:
@@ -244,23 +262,23 @@ class _Caller:
         return [outcome.replace(f" {self.tenant}/", " ") for outcome in outcomes]
 
     def now(self) -> float:
-        """Return the time of trio's clock."""
-        return trio.current_time()
+        """Return the time of the event loop's clock."""
+        return anyio.current_time()
 
     async def wait(self, answer: Any) -> Any:
         """Wait for an answer."""
         if isawaitable(answer):  # first: one that is never awaited would be warned of
             answer = await answer
-        await trio.lowlevel.checkpoint()
+        await checkpoint()
         return answer
 
     async def sleep_until(self, time: float) -> None:
         """Wait until a time of `now`."""
-        await trio.sleep_until(time)
+        await anyio.sleep_until(time)
 
     async def pass_turn(self) -> None:
         """Let others have a turn."""
-        await trio.lowlevel.checkpoint()
+        await checkpoint()
 
     def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Any:
         """Carry out what a tenant may ask; what waits is to be awaited."""
@@ -277,16 +295,16 @@ class _Caller:
     async def wait_task(self, queue: str, id: str, deadline: float) -> dict[str, Any]:
         """Return a task's row of `wait_tasks` once it has ended. Raises: NotYet at the deadline."""
         line = self.memory.queue(queue)
-        with trio.move_on_at(deadline):
+        with anyio.CancelScope(deadline=deadline):
             while (row := self._end(line, id)) is None:
-                await self.memory.ends.park()
+                await self.memory.wait_for_ends()
             return row
         raise NotYet(f"task {id} has not ended", field="id")
 
     async def _events(self, line: MemoryQueue, after: int, count: int, timeout_ms: int) -> dict[str, Any]:
-        with trio.move_on_after(timeout_ms / 1000):
+        with anyio.move_on_after(timeout_ms / 1000):
             while timeout_ms and not line.events(self.tenant, after, count).events:
-                await self.memory.ends.park()
+                await self.memory.wait_for_ends()
         return asdict(line.events(self.tenant, after, count))
 
     def _end(self, line: MemoryQueue, id: str) -> dict[str, Any] | None:

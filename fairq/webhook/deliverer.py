@@ -27,7 +27,7 @@ from fairq.webhook.answers import Answer, Verdict, judge
 from fairq.webhook.hosts import HostLimits
 from fairq.webhook.signature import Signer
 from fairq.webhook.urls import HostRefused, Url, UrlTemplate
-from fairq.wire.messages import MAX_CREDIT
+from fairq.wire.terms import MAX_CREDIT
 
 log = structlog.get_logger("fairq.webhook")
 

@@ -9,7 +9,7 @@ import structlog
 import trio
 from attrs import define, field, frozen
 
-from fairq.client import verbs
+from fairq.client import operator_verbs
 from fairq.client.client import Client, open_client
 from fairq.client.worker import Worker, default_name
 from fairq.errors import BadRequest, FairqError, SettingsError
@@ -85,7 +85,7 @@ class WebhookService:
     async def _read(self, queue: str) -> None:
         """Read a queue's webhooks; those that were read last go on while the service does not answer."""
         try:
-            found = await self.client.ask(verbs.webhooks(queue), timeout=ANSWER_S)
+            found = await self.client.ask(operator_verbs.webhooks(queue), timeout=ANSWER_S)
         except FairqError as error:
             if error.code not in RETRYABLE:
                 raise

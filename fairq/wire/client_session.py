@@ -19,25 +19,13 @@ from attrs import define, field
 from fairq.errors import BadFrame, Closed, FairqError, TooLarge, TooMany, from_code
 from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, bare_id, owner_of
 from fairq.model.tasks import OPTIONS, NewTask
-from fairq.wire.beside import Message, check_payload_size, payload_field, size_of, split
+from fairq.wire.beside import Message, check_payload_size, encode, payload_field, size_of, split
 from fairq.wire.calls import RETRYABLE, Call, Exchange, outcomes_of, refusals_of
-from fairq.wire.codec import decode_server, encode
-from fairq.wire.messages import (
-    MESSAGE_BYTES,
-    Dismiss,
-    Drain,
-    Ended,
-    Enqueue,
-    Error,
-    Push,
-    Reply,
-    Role,
-    Stop,
-    WaitTasks,
-    Welcome,
-)
+from fairq.wire.decode import decode_server
+from fairq.wire.frames import Dismiss, Drain, Ended, Error, Push, Reply, Stop, Welcome
 from fairq.wire.session import Session
 from fairq.wire.strict_json import check_cost
+from fairq.wire.terms import MESSAGE_BYTES, Role
 from fairq.wire.waits import Wait, Waits
 
 SEND_WINDOW = 2
@@ -392,7 +380,7 @@ class ClientSession(Session):
                 exchange.call.under_way += 1
                 self._try(exchange.kind, exchange.body, exchange, now)
         if self.waits.has_outgoing:
-            self.waits.gather(now, lambda body, exchange: self._try(WaitTasks.type, body, exchange, now))
+            self.waits.gather(now, lambda body, exchange: self._try("wait_tasks", body, exchange, now))
         while self.chunks and self.under_way[_EnqueueExchange] < SEND_WINDOW and not self.is_draining:
             queue = next(iter(self.chunks))
             lines = self.chunks.pop(queue)
@@ -401,7 +389,7 @@ class ClientSession(Session):
                 self.chunks[queue] = lines
             if chunks:
                 tasks = [encode_task(task) for chunk in chunks for task in chunk.tasks[chunk.start : chunk.stop]]
-                self._try(Enqueue.type, {"queue": queue, "tasks": tasks}, _EnqueueExchange(self, queue, chunks), now)
+                self._try("enqueue", {"queue": queue, "tasks": tasks}, _EnqueueExchange(self, queue, chunks), now)
 
     def _take_batch(self, lines: OrderedDict[str, deque[_Chunk]]) -> list[_Chunk]:
         """Take chunks off the tenants' lines in turn, up to `max_batch` places and a message's bytes."""

@@ -1,9 +1,9 @@
-"""Messages <-> frames: one JSON object each, read strictly (fairq/wire/strict_json.py)."""
+"""Messages of clients -> frames: one JSON object each, read strictly (fairq/wire/strict_json.py)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, get_args, get_origin
 
@@ -39,18 +39,16 @@ from fairq.model.tasks import (
     Settlement,
     check_links,
 )
-from fairq.wire import messages
 from fairq.wire.beside import (
     Beside,
     Message,
     Payloads,
-    Unreadable,
     check_inline,
     check_payload_size,
-    decode_payload,
     split,
-    to_message,
 )
+from fairq.wire.frames import Fence, HeldLease, Report
+from fairq.wire.messages import CLIENT_FRAMES
 from fairq.wire.strict_json import parse
 
 _MAX_REF = (1 << 53) - 1
@@ -181,13 +179,11 @@ _converter.register_structure_hook_func(partial(_is_a, dict), _exactly(dict, "an
 _converter.register_structure_hook_factory(partial(_is_a, list), _list_of)
 _converter.register_structure_hook(NewTask, _structure_task)
 _converter.register_structure_hook(Settlement, _structure_settlement)
-for _lease in (messages.Fence, messages.HeldLease, messages.Report):
+for _lease in (Fence, HeldLease, Report):
     _converter.register_structure_hook(_lease, _object(_lease, _converter))
-_lenient = make_converter(forbid_extra_keys=False)  # for servers' frames: later servers may add fields
 
-CLIENT_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in messages.CLIENT_FRAMES}
+CLIENT_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in CLIENT_FRAMES}
 _OPTIONAL = {kind: _optional_of(frame) for kind, frame in CLIENT_TYPES.items()}
-SERVER_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in messages.SERVER_FRAMES}
 for _frame in CLIENT_TYPES.values():
     _converter.register_structure_hook(
         _frame, make_dict_structure_fn(_frame, _converter, _cattrs_forbid_extra_keys=True)
@@ -281,50 +277,3 @@ def decode_client(message: Message, max_payload_bytes: int = DEFAULT_PAYLOAD_BYT
     except FairqError as error:
         error.ref = ref if type(ref) is int and 0 <= ref <= _MAX_REF else None
         raise
-
-
-def _pushed(task: dict[str, Any], payloads: Payloads) -> messages.PushedTask:
-    get = task.get
-    if "payload_bytes" in task:
-        task["payload"] = decode_payload(payloads.take(task["payload_bytes"]))
-    id, lease = task["id"], task["lease"]
-    if type(id) is not str or type(lease) is not int:
-        raise ValueError("a pushed task has no lease")
-    return messages.PushedTask(
-        id, lease, task["attempt"], task["max_attempts"], task["tenant"], task["enqueued_at_ms"], task["payload"],
-        get("start_at_ms"), get("expires_at_ms"), get("wants_result", False), get("name", ""),
-        get("webhook", ""),
-    )  # fmt: skip
-
-
-def _put_beside(body: dict[str, Any], payloads: Payloads) -> None:
-    """Put the payloads beside a reply into its objects; text that is not JSON is shown as text."""
-    for value in body.values():
-        for row in value if type(value) is list else (value,):
-            if type(row) is dict and "payload_bytes" in row:
-                text = payloads.take(row.pop("payload_bytes"))
-                payload = decode_payload(text)
-                row["payload"] = text.decode(errors="replace") if isinstance(payload, Unreadable) else payload
-
-
-def decode_server(message: Message) -> Any:
-    """Read a server's frame; unknown fields are ignored, unknown frame types give None. Raises: BadFrame."""
-    try:
-        text, payloads = split(message)
-        data: dict[str, Any] = _loads(text)
-        kind = SERVER_TYPES.get(data.pop("type"))
-        if kind is None:
-            return None
-        if kind is messages.Push:
-            tasks = [_pushed(task, payloads) for task in data["tasks"]]
-            return messages.Push(data["queue"], int(data["lease_ms"]), tasks, int(data.get("run_timeout_ms", 0)))
-        if kind is messages.Reply and type(message) is bytes:
-            _put_beside(data["body"], payloads)
-        return _lenient.structure(data, kind)
-    except Exception as error:
-        raise BadFrame(f"invalid frame from the server: {error!r:.200}") from None
-
-
-def encode(kind: str, body: Mapping[str, Any]) -> Message:
-    """Write a frame."""
-    return to_message({"type": kind, **body})

@@ -1,62 +1,14 @@
-"""The frames of fairq.v1, and which role may send which frame in which state (PROTOCOL.md)."""
+"""The frames that a server reads, and which role may send which frame in which state (PROTOCOL.md)."""
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from attrs import field, frozen
 
-from fairq.model.checks import DEFAULT_PAYLOAD_BYTES
 from fairq.model.tasks import NewTask, ScheduledOptions, Settlement
-
-SUBPROTOCOL = "fairq.v1"
-CLOSE_REVOKED = 4001  # close code: the token was revoked
-CLOSE_SILENT = 4003  # close code: nothing was received for TIMEOUT_S
-CLOSE_SUPERSEDED = 4002  # close code: a newer worker has the name
-HEARTBEAT_S = 20.0  # a side that has sent nothing for so long sends a ping
-TIMEOUT_S = 50.0  # a side that has received nothing for so long closes
-MESSAGE_BYTES = 2 << 20  # of a message, unless a payload is long
-MAX_SERVER_MESSAGE_BYTES = 32 << 20  # of a message from a server, that clients take
-MAX_CREDIT = 500
-MAX_QUEUES = 100
-MAX_WAIT_MS = 60_000  # the longest time-out of a request that waits
-MAX_WAITING = 4_096  # tasks, batches and feeds that requests wait for, per connection
-MAX_PRODUCER_WAITING, MAX_TENANT_WAITING = 16_384, 1_024  # the same, on a producer's connection: in all, of a tenant
-
-
-class Role(Enum):
-    """The role of a token."""
-
-    TENANT = "tenant"
-    WORKER = "worker"
-    OPERATOR = "operator"
-    PRODUCER = "producer"
-
-
-class State(Enum):
-    """The state of a connection at the server."""
-
-    OPEN = "open"
-    ATTACHED = "attached"
-    DRAINING = "draining"
-
-
-@frozen
-class Fence:
-    """A task's id and a lease's number, which together name one lease."""
-
-    id: str
-    lease: int
-
-
-@frozen
-class HeldLease:
-    """A lease that a worker brings to a new connection."""
-
-    queue: str
-    id: str
-    lease: int
+from fairq.wire.frames import Drain, Fence, HeldLease, Ping, Report
+from fairq.wire.terms import Role, State
 
 
 class Request:
@@ -290,16 +242,6 @@ class Extend(Request):
     ref: int
     queue: str
     leases: list[Fence]
-
-
-@frozen
-class Report:
-    """The progress of a leased task, 0 to 1."""
-
-    id: str
-    lease: int
-    fraction: float
-    text: str = ""
 
 
 @frozen
@@ -662,109 +604,6 @@ class RevokeToken(Request):
     id: str
 
 
-@frozen
-class Ping:
-    """A heartbeat, sent by either side and never answered."""
-
-    type: ClassVar[str] = "ping"
-
-
-@frozen
-class Drain:
-    """From the server: finish your tasks, then reconnect. From a worker: send no more tasks."""
-
-    type: ClassVar[str] = "drain"
-
-
-@frozen
-class Dismiss:
-    """From the server: finish your tasks, and do not reconnect: an operator drains this worker."""
-
-    type: ClassVar[str] = "dismiss"
-
-
-@frozen
-class Welcome:
-    """The server's first frame."""
-
-    type: ClassVar[str] = "welcome"
-    role: str
-    server: str
-    session: str
-    max_batch: int
-    max_message_bytes: int
-    max_payload_bytes: int = DEFAULT_PAYLOAD_BYTES
-    tenant: str | None = None
-    warning: str | None = None
-
-
-@frozen
-class Reply:
-    """The answer to a request that was carried out; the content of `body` depends on the verb."""
-
-    type: ClassVar[str] = "reply"
-    ref: int
-    body: dict[str, Any]
-
-
-@frozen
-class Ended:
-    """Part of the answer to a `wait_tasks`: tasks that have ended. More of it, and the reply, follow."""
-
-    type: ClassVar[str] = "ended"
-    ref: int
-    tasks: list[dict[str, Any]]
-
-
-@frozen
-class Error:
-    """The answer to a refused request (`ref`), or to an unreadable frame (no `ref`)."""
-
-    type: ClassVar[str] = "error"
-    code: str
-    message: str
-    ref: int | None = None
-    field: str | None = None
-    retry_in_ms: int | None = None
-
-
-class PushedTask(NamedTuple):
-    """One task in a push; times in ms, absent ones None."""
-
-    id: str
-    lease: int
-    attempt: int
-    max_attempts: int
-    tenant: str
-    enqueued_at_ms: int
-    payload: Any
-    start_at_ms: int | None = None
-    expires_at_ms: int | None = None
-    wants_result: bool = False
-    name: str = ""
-    webhook: str = ""
-
-
-@frozen
-class Push:
-    """Tasks for a worker, each leased for `lease_ms` from now; their handlers may run for `run_timeout_ms` (0: on)."""
-
-    type: ClassVar[str] = "push"
-    queue: str
-    lease_ms: int
-    tasks: list[PushedTask]
-    run_timeout_ms: int = 0
-
-
-@frozen
-class Stop:
-    """From the server: these tasks were cancelled; release their leases."""
-
-    type: ClassVar[str] = "stop"
-    queue: str
-    leases: list[Fence]
-
-
 OPEN, ATTACHED, DRAINING = State.OPEN, State.ATTACHED, State.DRAINING
 _ANY = frozenset(State)
 _TENANT, _WORKER, _OPERATOR = frozenset({Role.TENANT}), frozenset({Role.WORKER}), frozenset({Role.OPERATOR})
@@ -830,4 +669,3 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     RevokeToken: (_OPERATOR, _ANY),
     Ping: (frozenset(Role), _ANY),
 }
-SERVER_FRAMES: tuple[type[Any], ...] = (Welcome, Reply, Ended, Error, Push, Stop, Drain, Dismiss, Ping)

@@ -12,22 +12,10 @@ from fairq.model.checks import DEFAULT_PAYLOAD_BYTES
 from fairq.model.tasks import Lease
 from fairq.wire.beside import Message, payload_field
 from fairq.wire.codec import decode_client
-from fairq.wire.messages import (
-    CLIENT_FRAMES,
-    MESSAGE_BYTES,
-    Dismiss,
-    Drain,
-    Ended,
-    Error,
-    Ping,
-    Push,
-    Reply,
-    Role,
-    State,
-    Stop,
-    Welcome,
-)
+from fairq.wire.frames import Dismiss, Drain, Ended, Error, Ping, Push, Reply, Stop, Welcome
+from fairq.wire.messages import CLIENT_FRAMES
 from fairq.wire.session import Session
+from fairq.wire.terms import MESSAGE_BYTES, Role, State
 
 _PUSH_BYTES = MESSAGE_BYTES - 1_024
 _TASK_BYTES = 512  # of a task in a push, around its payload

@@ -12,9 +12,9 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.wire.beside import Message
-from fairq.wire.codec import encode
-from fairq.wire.messages import HEARTBEAT_S, TIMEOUT_S, Ping
+from fairq.wire.beside import Message, encode
+from fairq.wire.frames import Ping
+from fairq.wire.terms import HEARTBEAT_S, TIMEOUT_S
 
 
 @define(eq=False)

@@ -17,7 +17,7 @@ from attrs import define, field
 from fairq.errors import BadFrame, FairqError, NotYet
 from fairq.model.checks import MAX_BATCH, owner_of
 from fairq.wire.calls import RETRYABLE, Call, Exchange
-from fairq.wire.messages import MAX_PRODUCER_WAITING, MAX_TENANT_WAITING, MAX_WAITING
+from fairq.wire.terms import MAX_PRODUCER_WAITING, MAX_TENANT_WAITING, MAX_WAITING
 
 WAIT_MS = 20_000
 ANSWER_S = 5.0  # for which the answer to a last look may be on its way

@@ -18,17 +18,10 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from fairq.wire.beside import Message
-from fairq.wire.messages import MAX_SERVER_MESSAGE_BYTES, SUBPROTOCOL
+from fairq.wire.endings import Refused
+from fairq.wire.terms import MAX_SERVER_MESSAGE_BYTES, SUBPROTOCOL
 
 MAX_FRAGMENTS = 1_024  # of one message
-
-
-class Disconnected(Exception):
-    """The connection is gone; `code` is the other side's close code, if it gave one."""
-
-    def __init__(self, reason: str, code: int = 0) -> None:
-        super().__init__(reason)
-        self.code = code
 
 
 @define(eq=False)
@@ -150,14 +143,6 @@ class WebSocket:
 def _short(reason: str) -> str:
     """Cut a reason to the 123 bytes that fit in a close frame."""
     return reason.encode()[:123].decode(errors="ignore")
-
-
-class Refused(Exception):
-    """The server refused the handshake: `status` is the HTTP status, 0 if the answer was not valid HTTP."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
 
 
 class ClientHandshake:

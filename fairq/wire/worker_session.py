@@ -20,7 +20,7 @@ from fairq.model.tasks import MAX_PROGRESS_CHARS, Link, Settlement
 from fairq.wire.beside import Message
 from fairq.wire.calls import FATAL, RETRYABLE, Exchange, outcomes_of
 from fairq.wire.client_session import FRAME_BYTES, SEND_WINDOW, TASK_BYTES, ClientSession, encode_task
-from fairq.wire.messages import Attach, Credit, Extend, HeldLease, Progress, Push, Report, Settle, Stop
+from fairq.wire.frames import HeldLease, Push, Report, Stop
 from fairq.wire.strict_json import MAX_COST, cost_of
 
 _RENEWALS_PER_LEASE = 3
@@ -252,12 +252,12 @@ class WorkerSession(ClientSession):
             return
         if self.credit != self.told_credit and not self.under_way[_CreditExchange]:
             self.told_credit = self.credit
-            self.start(Credit.type, {"credit": self.credit}, _CreditExchange(self))
+            self.start("credit", {"credit": self.credit}, _CreditExchange(self))
         for queue, waiting in self.settlements.items():
             while waiting and self.under_way[_SettleExchange] < SEND_WINDOW:
                 batch = self._take_settlements(queue, waiting)
                 body = {"queue": queue, "settlements": [_encode(each) for each in batch]}
-                self.start(Settle.type, body, _SettleExchange(self, queue, batch))
+                self.start("settle", body, _SettleExchange(self, queue, batch))
         if self.reports and now >= self.report_at:
             self._tell_progress(now)
         super().gather(now)
@@ -272,7 +272,7 @@ class WorkerSession(ClientSession):
                     {"id": each.id, "lease": each.lease, "fraction": each.fraction, "text": each.text}
                     for each in held[start : start + most]
                 ]
-                self.start(Progress.type, {"queue": queue, "reports": body}, Exchange())
+                self.start("progress", {"queue": queue, "reports": body}, Exchange())
         self.reports.clear()
 
     def _attach(self, now: float) -> None:
@@ -299,7 +299,7 @@ class WorkerSession(ClientSession):
             body["weights"] = list(self.weights)
         if self.started_at_ms:
             body["started_at_ms"] = self.started_at_ms
-        self.start(Attach.type, body, _AttachExchange(self, leases[:most], now))
+        self.start("attach", body, _AttachExchange(self, leases[:most], now))
 
     def _most(self, size: int) -> int:
         """Return how many items of this size (bytes) fit in a frame."""
@@ -369,7 +369,7 @@ class WorkerSession(ClientSession):
             for each in batch:
                 held[each.id].renew_at = now + min(_RETRY_RENEWAL_S, held[each.id].lease_s / 10)
             body = {"queue": queue, "leases": [{"id": each.id, "lease": each.lease} for each in batch]}
-            self.start(Extend.type, body, _ExtendExchange(self, batch, now))
+            self.start("extend", body, _ExtendExchange(self, batch, now))
 
 
 def _size_of(links: Sequence[Link]) -> int:

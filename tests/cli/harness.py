@@ -118,8 +118,13 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def fairq(*argv: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Finished:
     """Run a command as a process, to its end."""
+    return python("-m", "fairq", *argv, env=env, cwd=cwd)
+
+
+def python(*argv: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Finished:
+    """Run Python as a process, to its end."""
     done = subprocess.run(
-        [sys.executable, "-m", "fairq", *map(str, argv)],
+        [sys.executable, *map(str, argv)],
         env=environment(env), cwd=cwd, capture_output=True, text=True, timeout=EXIT_SECONDS, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     return Finished(done.returncode, done.stdout, done.stderr)

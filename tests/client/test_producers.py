@@ -14,7 +14,7 @@ from fairq.errors import BadRequest, FairqError, Forbidden, NotYet, QuotaExceede
 from fairq.model.tasks import Lease, Settlement
 from fairq.server.run import Served
 from fairq.tokens import TokenRecord, hash_token, make_token
-from fairq.wire.messages import Role
+from fairq.wire.terms import Role
 from tests.server.harness import OPERATOR, PRODUCER, tenant, url_of
 
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 import fairq
-from fairq.client import verbs
+from fairq.client import operator_verbs
 from fairq.errors import BadRequest, Forbidden, NotFound, QuotaExceeded, TooLarge
 from fairq.model.webhooks import MAX_FAN_OUTS, webhook_id
 from fairq.server.run import Served
@@ -49,9 +49,9 @@ async def test_registrations_are_told_to_operators_and_with_their_secrets_to_wor
     assert (told.id, told.url, told.is_paused, told.secret_count, told.secrets) == (webhook_id(A, ""), A, True, 1, ())
     assert (other.name, other.is_paused) == ("bill", False)
     async with fairq.open_client(url_of(served), token=WORKER) as client:
-        assert [hook.secrets for hook in await client.ask(verbs.webhooks("emails"))] == [(SECRET,), ()]
+        assert [hook.secrets for hook in await client.ask(operator_verbs.webhooks("emails"))] == [(SECRET,), ()]
         with pytest.raises(Forbidden):
-            await client.ask(verbs.add_webhook("emails", B, "", False, []))
+            await client.ask(operator_verbs.add_webhook("emails", B, "", False, []))
     assert [await boss.resume_webhook("emails", A), await boss.resume_webhook("emails", A)] == [True, False]
     assert [await boss.remove_webhook("emails", A), await boss.remove_webhook("emails", A)] == [True, False]
     with pytest.raises(NotFound, match="has no webhook"):
@@ -60,9 +60,9 @@ async def test_registrations_are_told_to_operators_and_with_their_secrets_to_wor
 
 async def test_tenants_may_neither_read_nor_register(ada: fairq.Client) -> None:
     with pytest.raises(Forbidden):
-        await ada.ask(verbs.webhooks("emails"))
+        await ada.ask(operator_verbs.webhooks("emails"))
     with pytest.raises(Forbidden):
-        await ada.ask(verbs.remove_webhook("emails", A, ""))
+        await ada.ask(operator_verbs.remove_webhook("emails", A, ""))
 
 
 async def test_a_copy_is_a_task_of_its_own(served: Served, ada: fairq.Client, two: fairq.OperatorClient) -> None:

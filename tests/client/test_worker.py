@@ -219,7 +219,7 @@ async def test_a_worker_with_a_tenants_token_says_why(served: Served) -> None:
 
 async def test_a_worker_whose_token_is_revoked_ends(served: Served, operator: Raw) -> None:
     from fairq.tokens import hash_token, make_token
-    from fairq.wire.messages import Role
+    from fairq.wire.terms import Role
 
     id, token = make_token(Role.WORKER)
     await operator.ask("create_token", id=id, role="worker", hash=hash_token(token))

@@ -15,7 +15,8 @@ from websockets.protocol import OPEN, Protocol, Side
 
 import loadtest.__main__ as program
 from fairq.wire.codec import decode_client
-from fairq.wire.messages import MESSAGE_BYTES, Enqueue
+from fairq.wire.messages import Enqueue
+from fairq.wire.terms import MESSAGE_BYTES
 from loadtest import abuse, abusers
 from loadtest.abuse import (
     FLOOD_WAITS,

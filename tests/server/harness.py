@@ -17,7 +17,7 @@ from fairq.client.link import Link
 from fairq.model.checks import bare_id
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
-from fairq.wire.websocket import Disconnected
+from fairq.wire.endings import Disconnected
 from tests.frames import read_frame, write_frame
 
 WORKER, OPERATOR, PRODUCER = "dev-worker", "dev-operator", "dev-producer"

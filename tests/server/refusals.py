@@ -24,7 +24,8 @@ from fairq.model.limits import LIMIT_RANGES
 from fairq.model.opening_hours import MAX_OPENING_HOURS_CHARS
 from fairq.model.queues import SETTING_RANGES
 from fairq.model.tasks import MAX_RESULT_BYTES, SPECIAL_PLACES
-from fairq.wire.messages import CLIENT_FRAMES, Role
+from fairq.wire.messages import CLIENT_FRAMES
+from fairq.wire.terms import Role
 
 TENANT, WORKER, OPERATOR, PRODUCER = Role.TENANT, Role.WORKER, Role.OPERATOR, Role.PRODUCER
 REQUESTS = {frame.type: frame for frame in CLIENT_FRAMES if "ref" in frame.__annotations__}

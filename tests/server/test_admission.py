@@ -28,7 +28,7 @@ from fairq.server.net.admission import (
 from fairq.server.net.auth import Identity
 from fairq.server.run import Served
 from fairq.server.settings import Settings
-from fairq.wire.messages import TIMEOUT_S, Role
+from fairq.wire.terms import TIMEOUT_S, Role
 
 from .harness import WORKER, raw, running, tenant, url_of
 from .test_connection import SlowClient, ask, connected

@@ -16,7 +16,7 @@ from fairq.server.net.connection import Connection
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.tokens import TokenRecord, hash_token, make_token
-from fairq.wire.messages import Role
+from fairq.wire.terms import Role
 from tests import stores
 from tests.store.proxy import open_proxy
 

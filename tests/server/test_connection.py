@@ -31,8 +31,8 @@ from fairq.server.net.connection import (
     Connection,
 )
 from fairq.transport import PIECE_BYTES, Transport
-from fairq.wire.messages import TIMEOUT_S, Role, State
 from fairq.wire.server_session import ServerSession
+from fairq.wire.terms import TIMEOUT_S, Role, State
 from fairq.wire.websocket import WebSocket
 from tests.frames import read_frame
 

@@ -188,7 +188,7 @@ async def test_a_long_deletion_is_answered_before_it_is_done(
 
 async def test_an_operator_of_some_queues_deletes_those_only(served: Served) -> None:
     from fairq.tokens import hash_token, make_token
-    from fairq.wire.messages import Role
+    from fairq.wire.terms import Role
 
     id, token = make_token(Role.OPERATOR)
     async with raw(served, OPERATOR) as operator, raw(served, tenant("ada")) as ada:

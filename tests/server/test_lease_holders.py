@@ -16,7 +16,7 @@ from fairq.server.net.worker_registry import _GATHER_S, _KEEP_MS, WorkerRegistry
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.store import Store
-from fairq.wire.messages import Role
+from fairq.wire.terms import Role
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant

@@ -14,7 +14,7 @@ from fairq.server.run import Served
 from fairq.store import keys, library
 from fairq.store.store import Store
 from fairq.tokens import hash_token, make_token
-from fairq.wire.messages import Role
+from fairq.wire.terms import Role
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Raw, Refused, raw, running, tenant

@@ -15,7 +15,7 @@ from fairq.errors import Forbidden, Unavailable
 from fairq.server import listener as module
 from fairq.server.run import Served, running_server
 from fairq.server.settings import Settings
-from fairq.wire.websocket import Disconnected
+from fairq.wire.endings import Disconnected
 from tests.store.waiting import wait_until
 
 from .harness import OPERATOR, WORKER, Refused, open_fds, raw, running, tenant, url_of

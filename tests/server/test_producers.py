@@ -13,7 +13,7 @@ from fairq.model.tasks import NewTask
 from fairq.server.net.tenant_load import MAX_TENANT_REQUESTS_HERE
 from fairq.server.run import Served
 from fairq.server.verbs.producers import enqueue_for_tenants
-from fairq.wire.messages import MAX_TENANT_WAITING
+from fairq.wire.terms import MAX_TENANT_WAITING
 
 from .harness import OPERATOR, PRODUCER, WORKER, Refused, raw
 

@@ -9,7 +9,7 @@ import trio
 
 import fairq
 from fairq.server.run import Served
-from fairq.wire.messages import Role
+from fairq.wire.terms import Role
 from tests.client.harness import worker_of, working
 from tests.store.proxy import open_proxy
 from tests.store.waiting import wait_until

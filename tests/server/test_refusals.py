@@ -20,7 +20,8 @@ from attrs import asdict, define
 from fairq.model.waiting import Report
 from fairq.server.run import Served
 from fairq.tokens import hash_token, make_token
-from fairq.wire.messages import CLIENT_FRAMES, Role
+from fairq.wire.messages import CLIENT_FRAMES
+from fairq.wire.terms import Role
 from tests import stores
 from tests.test_documents import INPUTS, PROTOCOL, fields_in_code, section, table_after
 

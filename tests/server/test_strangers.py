@@ -25,14 +25,14 @@ from websockets.typing import Subprotocol
 import fairq
 from fairq.server.run import running_server
 from fairq.server.settings import Settings
-from fairq.wire import messages
+from fairq.wire import terms
 from tests.client.harness import working
 from tests.frames import read_frame, write_frame
 from tests.store.waiting import wait_until
 
 from .harness import WORKER, tenant
 
-SUBPROTOCOL = Subprotocol(messages.SUBPROTOCOL)
+SUBPROTOCOL = Subprotocol(terms.SUBPROTOCOL)
 BIG = "x" * 200_000
 ENQUEUE = {"type": "enqueue", "ref": 1, "queue": "emails", "tasks": [{"id": "a", "payload": BIG}]}
 PEEK = {"type": "peek", "ref": 2, "queue": "emails"}

@@ -12,7 +12,7 @@ from fairq.model.tasks import MAX_RESULT_BYTES, NewTask, Settlement, TaskState
 from fairq.server.run import Served
 from fairq.store import keys
 from fairq.store.store import Store
-from fairq.wire.messages import MAX_WAITING, MESSAGE_BYTES
+from fairq.wire.terms import MAX_WAITING, MESSAGE_BYTES
 from tests.store.waiting import wait_until
 
 from .harness import Raw, Refused, raw, tenant

@@ -177,7 +177,7 @@ async def test_others_keep_their_connections(
 
 
 async def test_a_name_belongs_to_its_token(served: Served) -> None:
-    from fairq.wire.messages import Role
+    from fairq.wire.terms import Role
 
     async with raw(served, OPERATOR) as operator:
         tokens = [await create(operator, Role.WORKER) for _ in range(2)]
@@ -290,7 +290,7 @@ async def test_a_server_that_died_is_taken_off_the_list(served: Served) -> None:
 
 
 async def test_an_operator_of_some_queues_drains_nobody_and_sees_the_workers_of_those(served: Served) -> None:
-    from fairq.wire.messages import Role
+    from fairq.wire.terms import Role
 
     async with raw(served, OPERATOR) as operator:
         token = await create(operator, Role.OPERATOR, queues=["q"])

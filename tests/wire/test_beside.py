@@ -13,8 +13,10 @@ from fairq.errors import BadFrame, FairqError
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES
 from fairq.model.tasks import Lease, NewTask
 from fairq.wire import messages as wire
+from fairq.wire import terms
 from fairq.wire.beside import Unreadable
-from fairq.wire.codec import decode_client, decode_server
+from fairq.wire.codec import decode_client
+from fairq.wire.decode import decode_server
 from fairq.wire.server_session import ServerSession
 from fairq.wire.strict_json import MAX_DEPTH
 from tests.frames import read_frame, write_frame
@@ -54,7 +56,7 @@ def test_tasks_arrive_as_they_were_sent(texts: list[bytes]) -> None:
 
 @given(st.lists(payloads, min_size=1, max_size=6))
 def test_pushes_arrive_as_they_were_sent(texts: list[bytes]) -> None:
-    server = ServerSession(role=wire.Role.WORKER)
+    server = ServerSession(role=terms.Role.WORKER)
     server.push("q", 1_000, [Lease(f"t/{n}", 7, 1, 5, "t", 1, 0, 0, text) for n, text in enumerate(texts)])
     tasks = [task for message in server.outgoing(0.0) for task in decode_server(message).tasks]
     assert [task.payload for task in tasks] == [orjson.loads(text) for text in texts]

@@ -16,9 +16,12 @@ from fairq.errors import BadFrame, BadRequest, FairqError
 from fairq.model.checks import check_name, check_task_id, check_tenant, check_weight
 from fairq.model.queues import check_settings
 from fairq.model.tasks import Lease, NewTask, Settlement
+from fairq.wire import frames, terms
 from fairq.wire import messages as wire
+from fairq.wire.beside import encode
 from fairq.wire.client_session import ClientSession
-from fairq.wire.codec import CLIENT_TYPES, decode_client, decode_server, encode
+from fairq.wire.codec import CLIENT_TYPES, decode_client
+from fairq.wire.decode import decode_server
 from fairq.wire.server_session import ServerSession
 from fairq.wire.strict_json import MAX_COST, MAX_DEPTH, cost_of, parse
 
@@ -373,7 +376,7 @@ def test_any_payload_arrives_as_the_value_that_was_sent(payload: Any) -> None:
     [text] = client.outgoing(0.0)
     [stored] = decode_client(text).tasks
 
-    server = ServerSession(role=wire.Role.WORKER, state=wire.State.ATTACHED)
+    server = ServerSession(role=terms.Role.WORKER, state=terms.State.ATTACHED)
     server.push("q", 1000, [Lease("t-1", 70, 1, 5, "acme", 1, 0, 0, stored.payload)])
     [text] = server.outgoing(0.0)
     [pushed] = decode_server(text).tasks
@@ -425,13 +428,13 @@ def test_what_a_server_must_not_say_is_refused(text: str) -> None:
 
 def test_clients_pass_over_frames_and_fields_that_they_do_not_know() -> None:
     assert decode_server('{"type":"party","hats":3}') is None
-    assert decode_server('{"type":"error","code":"c","message":"m","mood":"sad"}') == wire.Error("c", "m")
+    assert decode_server('{"type":"error","code":"c","message":"m","mood":"sad"}') == frames.Error("c", "m")
     task = {
         "id": "a", "lease": 70, "attempt": 1, "max_attempts": 5, "tenant": "t", "enqueued_at_ms": 1, "payload": [],
         "smell": "x",
     }  # fmt: skip
     push = decode_server(json.dumps({"type": "push", "queue": "q", "lease_ms": 5, "tasks": [task], "tone": 1}))
-    assert push == wire.Push("q", 5, [wire.PushedTask("a", 70, 1, 5, "t", 1, [])])
+    assert push == frames.Push("q", 5, [frames.PushedTask("a", 70, 1, 5, "t", 1, [])])
 
 
 def filled(value: str) -> str:

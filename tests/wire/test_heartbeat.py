@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from fairq.wire.client_session import ClientSession
-from fairq.wire.messages import HEARTBEAT_S, TIMEOUT_S, Role
 from fairq.wire.server_session import ServerSession
+from fairq.wire.terms import HEARTBEAT_S, TIMEOUT_S, Role
 
 from .ends import WELCOME
 

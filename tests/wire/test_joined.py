@@ -17,10 +17,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fairq.errors import Unavailable
 from fairq.model.tasks import Lease, Settlement
 from fairq.server.dispatch.worker_account import WorkerAccount
+from fairq.wire import frames
 from fairq.wire import messages as wire
 from fairq.wire.beside import Message
-from fairq.wire.messages import Role, State
 from fairq.wire.server_session import ServerSession
+from fairq.wire.terms import Role, State
 from fairq.wire.worker_session import WorkerSession
 
 LEASE_S = 12.0
@@ -158,7 +159,7 @@ class JoinedMachine(RuleBasedStateMachine):
         """Open a wire; the server welcomes."""
         self.server = ServerSession(last_received_at=self.now, last_sent_at=self.now, role=Role.WORKER)
         self.account = WorkerAccount()
-        self.server.welcome(wire.Welcome("worker", "s", "x", 3, 1 << 20))
+        self.server.welcome(frames.Welcome("worker", "s", "x", 3, 1 << 20))
         self.worker.connected(self.now)
         self.flush()
 
@@ -181,7 +182,7 @@ class JoinedMachine(RuleBasedStateMachine):
         """Have the server take in one frame; sometimes its store is away."""
         assert self.server is not None
         request = self.server.receive(self.to_server.popleft(), self.now)
-        if isinstance(request, wire.Drain):
+        if isinstance(request, frames.Drain):
             self.account.credit = 0
         elif request is not None and is_refused:
             self.server.refuse(request.ref, Unavailable("the store is away"))

@@ -11,8 +11,10 @@ from fairq.errors import BadRequest, FairqError, TooMany
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES
 from fairq.model.tasks import Lease
 from fairq.wire.codec import decode_client
-from fairq.wire.messages import CLIENT_FRAMES, MESSAGE_BYTES, Role, State, Welcome
+from fairq.wire.frames import Welcome
+from fairq.wire.messages import CLIENT_FRAMES
 from fairq.wire.server_session import ServerSession
+from fairq.wire.terms import MESSAGE_BYTES, Role, State
 from tests.frames import read_frame
 
 from .test_codec import GOOD, frame

@@ -18,7 +18,8 @@ from websockets.typing import Subprotocol
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.utilities import RemoteProtocolError
 
-from fairq.wire.websocket import MAX_FRAGMENTS, ClientHandshake, Refused, WebSocket
+from fairq.wire.endings import Refused
+from fairq.wire.websocket import MAX_FRAGMENTS, ClientHandshake, WebSocket
 
 LIMIT = 1 << 20
 MASK = b"\x11\x22\x33\x44"

@@ -10,7 +10,7 @@ import pytest
 from fairq.errors import BadFrame
 from fairq.model.checks import MAX_ERROR_CHARS
 from fairq.model.tasks import Link, NewTask, Settlement
-from fairq.wire.messages import HeldLease, Report
+from fairq.wire.frames import HeldLease, Report
 from fairq.wire.strict_json import MAX_COST, check_cost
 from fairq.wire.worker_session import WorkerSession
 

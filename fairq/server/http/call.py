@@ -22,7 +22,7 @@ from fairq.server.http.problems import Problem
 from fairq.server.http.stream import BoundedStream
 from fairq.server.http.traffic import Places
 from fairq.wire.beside import Beside, Unreadable, decode_payload
-from fairq.wire.messages import Role
+from fairq.wire.terms import Role
 
 CALL = "fairq.call"  # its name in the scope
 _SHORT_BYTES = 4_096  # of a body that takes less time to read than to time it

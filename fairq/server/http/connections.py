@@ -24,8 +24,8 @@ from fairq.server.net.connection import Connection
 from fairq.server.verbs.table import handle_request
 from fairq.tokens import hash_token
 from fairq.transport import Transport
-from fairq.wire.messages import Role
 from fairq.wire.server_session import ServerSession, why_not
+from fairq.wire.terms import Role
 
 log = structlog.get_logger("fairq.server")
 

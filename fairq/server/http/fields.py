@@ -21,6 +21,7 @@ from fairq.model.checks import MAX_BATCH, check_flag, check_task_id, check_tenan
 from fairq.model.options import TaskOptions, hash_payload, pack_options, to_ms
 from fairq.model.tasks import NewTask, Settlement
 from fairq.wire import messages as wire
+from fairq.wire import terms
 from fairq.wire.beside import check_payload_size
 from fairq.wire.codec import structure
 
@@ -29,7 +30,7 @@ _OPTIONS = TaskOptions.__annotations__.keys()
 _OWN = frozenset({"payload", "id", "tenant"})  # of a task, beside its options
 _MOMENTS = ("start_at", "expires_at")
 _WORDS = {"true": True, "false": False}
-MAX_WAIT_S = wire.MAX_WAIT_MS // 1000
+MAX_WAIT_S = terms.MAX_WAIT_MS // 1000
 
 
 def name_of(field: str) -> str:
@@ -60,7 +61,7 @@ def _value_of(name: str, field: str, value: Any) -> Any:
     if name == field or value is None:
         return value
     if name == "wait":
-        return to_ms(value, name, wire.MAX_WAIT_MS)
+        return to_ms(value, name, terms.MAX_WAIT_MS)
     if name.endswith("_at"):
         moment = _moment(value, name)
         if isinstance(moment, datetime) and moment.tzinfo is None:

@@ -34,7 +34,7 @@ from fairq.server.http.problems import Problem, answer_of
 from fairq.server.http.stream import BoundedStream
 from fairq.server.http.traffic import Places
 from fairq.transport import bearer_token
-from fairq.wire.messages import Role
+from fairq.wire.terms import Role
 
 INBOX, STREAM = "fairq.inbox", "fairq.stream"  # their names in the scope
 log = structlog.get_logger("fairq.server")

@@ -20,6 +20,7 @@ from fairq.server.http.fields import make_request
 from fairq.server.http.workers import Claim, HttpWorker, Workers, fitting
 from fairq.server.verbs.request_scope import check_worker_name
 from fairq.wire import messages as wire
+from fairq.wire import terms
 from fairq.wire.server_session import describe
 
 DEFAULT_WORKER = "http"
@@ -71,7 +72,7 @@ def endpoints(workers: Workers) -> tuple[Any, Any]:
         call = Call.of(request)
         asked = make_request(ClaimTasks, call.given(ClaimTasks, request, has_body=True))
         check_int(asked.count, "count", 1, MAX_CLAIM)
-        check_int(asked.timeout_ms, "wait", 0, wire.MAX_WAIT_MS)
+        check_int(asked.timeout_ms, "wait", 0, terms.MAX_WAIT_MS)
         check_worker_name(asked.worker)
         worker = await workers.find(call.caller, asked.worker, asked.queue)
         found: Claim | None = None

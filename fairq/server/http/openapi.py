@@ -39,6 +39,7 @@ from fairq.server.http.leases import ClaimTasks, EndLeases
 from fairq.server.http.problems import MEDIA_TYPE, STATUS
 from fairq.server.http.routes import ROWS, Row
 from fairq.server.http.schema import Schema, default_of, hints_of, row_of, schema_of
+from fairq.wire import frames
 from fairq.wire import messages as wire
 
 _SPAN = {"type": "number", "minimum": 0, "maximum": MAX_SPAN_MS // 1000}
@@ -210,7 +211,7 @@ _ANSWERS: dict[tuple[str, Any], Schema] = {
     ("POST", wire.Replay): _OUTCOMES,
     ("POST", wire.Purge): _OUTCOMES,
     ("POST", ClaimTasks): _object(
-        lease_ms={"type": "integer"}, run_timeout_ms={"type": "integer"}, tasks=_list(wire.PushedTask)
+        lease_ms={"type": "integer"}, run_timeout_ms={"type": "integer"}, tasks=_list(frames.PushedTask)
     ),
     ("POST", EndLeases): _OUTCOMES,
 }

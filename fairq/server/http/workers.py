@@ -22,6 +22,7 @@ from fairq.server.http.bounds import CLAIM_BYTES, MAX_WORKERS, RETRY_MS
 from fairq.server.http.connections import HttpConnection, make_connection
 from fairq.server.net.auth import Identity
 from fairq.wire import messages as wire
+from fairq.wire import terms
 from fairq.wire.server_session import why_not
 
 log = structlog.get_logger("fairq.server")
@@ -75,7 +76,7 @@ class HttpWorker(HttpConnection):
         super().leave()
 
     def _offer(self) -> None:
-        self.account.credit = min(wire.MAX_CREDIT, sum(claim.wanted for claim in self._claims))
+        self.account.credit = min(terms.MAX_CREDIT, sum(claim.wanted for claim in self._claims))
         self.app.credit_changed(self)
 
     async def _wait(self, claim: Claim, queue: str, wait_s: float) -> None:
@@ -142,7 +143,7 @@ class Workers:
             return known
         if len(self._known) >= MAX_WORKERS:
             raise TooMany(f"at most {MAX_WORKERS} workers may be known over HTTP at this server", retry_in_ms=RETRY_MS)
-        if refusal := why_not(wire.Attach(0, name, [queue], 0), caller.session.role, wire.State.OPEN):
+        if refusal := why_not(wire.Attach(0, name, [queue], 0), caller.session.role, terms.State.OPEN):
             raise refusal
         caller.identity.check_queue(queue)
         worker = make_connection(self.app, caller.identity, caller.transport.remote, None, HttpWorker)

@@ -21,7 +21,7 @@ from attrs import define, field
 from fairq.errors import TooMany
 from fairq.server.net.auth import Identity
 from fairq.server.settings import Settings
-from fairq.wire.messages import Role
+from fairq.wire.terms import Role
 
 MAX_HANDSHAKES = 2_048  # unfinished ones
 HANDSHAKES_PER_S, HANDSHAKE_BURST = 200.0, 1_000.0  # of one address: rate and burst

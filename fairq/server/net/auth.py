@@ -14,7 +14,7 @@ from fairq.errors import BadRequest, FairqError, Forbidden, Unauthorized
 from fairq.model.checks import check_name, check_tenant
 from fairq.store.store import Store
 from fairq.tokens import TokenRecord, hash_token, token_id
-from fairq.wire.messages import Role
+from fairq.wire.terms import Role
 
 _DEV_WORKER, _DEV_OPERATOR, _DEV_TENANT, _DEV_PRODUCER = "dev-worker", "dev-operator", "dev-tenant:", "dev-producer"
 

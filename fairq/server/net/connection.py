@@ -25,26 +25,11 @@ from fairq.server.net.tenant_load import TenantLoad, tenants_of
 from fairq.transport import PIECE_BYTES, Transport
 from fairq.turns import Gate
 from fairq.wire.beside import Message
-from fairq.wire.messages import (
-    CLOSE_SILENT,
-    MAX_PRODUCER_WAITING,
-    MAX_WAITING,
-    TIMEOUT_S,
-    Credit,
-    Dead,
-    DeadLetter,
-    Drain,
-    Enqueue,
-    Peek,
-    Role,
-    Schedules,
-    State,
-    Tenants,
-    Workers,
-    WorkerTasks,
-)
+from fairq.wire.endings import Disconnected
+from fairq.wire.frames import Drain
+from fairq.wire.messages import Credit, Dead, DeadLetter, Enqueue, Peek, Schedules, Tenants, Workers, WorkerTasks
 from fairq.wire.server_session import ServerSession
-from fairq.wire.websocket import Disconnected
+from fairq.wire.terms import CLOSE_SILENT, MAX_PRODUCER_WAITING, MAX_WAITING, TIMEOUT_S, Role, State
 
 log = structlog.get_logger("fairq.server")
 

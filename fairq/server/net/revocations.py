@@ -18,7 +18,7 @@ from fairq.errors import FairqError
 from fairq.server.net.connection import Connection
 from fairq.store.store import Store
 from fairq.transport import HANDSHAKE_S
-from fairq.wire.messages import CLOSE_REVOKED
+from fairq.wire.terms import CLOSE_REVOKED
 
 log = structlog.get_logger("fairq.server")
 

@@ -10,7 +10,8 @@ from attrs import define, field
 
 from fairq.errors import TooMany
 from fairq.model.checks import owner_of
-from fairq.wire.messages import MAX_TENANT_WAITING, Enqueue
+from fairq.wire.messages import Enqueue
+from fairq.wire.terms import MAX_TENANT_WAITING
 
 MAX_TENANT_REQUESTS_HERE = 256  # under way at once, of one tenant: as many as on a connection of its own
 RETRY_MS = 100

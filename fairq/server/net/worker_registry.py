@@ -37,7 +37,7 @@ from fairq.model.workers import HeldLease, WorkerState
 from fairq.server.net.connection import Connection
 from fairq.server.net.questions import Questions
 from fairq.store.store import Store
-from fairq.wire.messages import CLOSE_SUPERSEDED, State
+from fairq.wire.terms import CLOSE_SUPERSEDED, State
 
 log = structlog.get_logger("fairq.server")
 

@@ -25,6 +25,7 @@ from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, check_cursor, check_once, mine_or_named, reachable, wait_for
 from fairq.store import keys
 from fairq.wire import messages as wire
+from fairq.wire import terms
 
 
 def _own_batch(connection: Connection, id: str, field: str = "id") -> str:
@@ -98,7 +99,7 @@ async def batches(app: App, connection: Connection, request: wire.Batches) -> Bo
     """Return the states of the named batches, or a page of all."""
     queue = connection.identity.check_queue(request.queue)
     if request.ids is None:
-        if connection.identity.role is wire.Role.PRODUCER:
+        if connection.identity.role is terms.Role.PRODUCER:
             raise BadRequest("ids are required: producers may not list batches", field="ids")
         page = await _page(app, connection, queue, request)
     else:

@@ -13,6 +13,7 @@ from fairq.server.net.connection import Connection
 from fairq.server.verbs.producers import covered
 from fairq.server.verbs.request_scope import Body
 from fairq.server.verbs.tasks import bare_outcome
+from fairq.wire import frames
 from fairq.wire import messages as wire
 
 _DIGEST_BYTES = 8
@@ -22,7 +23,7 @@ def _digest(queue: str, id: str) -> bytes:
     return sha256(f"{queue}\n{id}".encode()).digest()[:_DIGEST_BYTES]
 
 
-def _not_held(lease: wire.HeldLease) -> Forbidden:
+def _not_held(lease: frames.HeldLease) -> Forbidden:
     return Forbidden(f"this worker does not hold lease {lease.lease} of task {lease.id}", field="lease")
 
 
@@ -54,7 +55,7 @@ async def enqueue_from(app: App, connection: Connection, request: wire.EnqueueFr
 
 
 async def _enqueue_new(
-    app: App, lease: wire.HeldLease, queue: str, tasks: Sequence[NewTask], made: Sequence[bool]
+    app: App, lease: frames.HeldLease, queue: str, tasks: Sequence[NewTask], made: Sequence[bool]
 ) -> list[str]:
     new = [task for task, was_made in zip(tasks, made, strict=True) if not was_made]
     if not new:

@@ -20,7 +20,7 @@ from fairq.model.checks import (
 )
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
-from fairq.wire import messages as wire
+from fairq.wire import terms
 from fairq.wire.beside import payload_field
 
 Body = dict[str, Any]
@@ -99,7 +99,7 @@ def check_unlimited(connection: Connection) -> None:
 
 def deadline_of(timeout_ms: int) -> float:
     """Return until when a request waits. Raises: BadRequest."""
-    return trio.current_time() + check_int(timeout_ms, "timeout_ms", 0, wire.MAX_WAIT_MS) / 1000
+    return trio.current_time() + check_int(timeout_ms, "timeout_ms", 0, terms.MAX_WAIT_MS) / 1000
 
 
 async def wait_for(

@@ -17,6 +17,7 @@ from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body
 from fairq.wire import messages as wire
+from fairq.wire import terms
 
 _TOO_MANY = {
     "url": f"a queue has at most {MAX_WEBHOOKS} webhooks",
@@ -76,7 +77,7 @@ def _none(queue: str, url: str, name: str) -> FairqError:
 async def webhooks(app: App, connection: Connection, request: wire.Webhooks) -> Body:
     """List webhooks; only workers, which sign requests, are told the secrets."""
     found = await app.store.webhooks(connection.identity.check_queue(request.queue))
-    is_worker = connection.identity.role is wire.Role.WORKER
+    is_worker = connection.identity.role is terms.Role.WORKER
     return {
         "webhooks": [asdict(webhook, filter=lambda field, _: is_worker or field.name != "secrets") for webhook in found]
     }

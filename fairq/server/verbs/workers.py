@@ -16,7 +16,7 @@ from fairq.server.dispatch.slots import Slots
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, check_worker_name
 from fairq.wire import messages as wire
-from fairq.wire.messages import MAX_CREDIT, MAX_QUEUES, State
+from fairq.wire.terms import MAX_CREDIT, MAX_QUEUES, State
 
 
 async def attach(app: App, connection: Connection, request: wire.Attach) -> Body:

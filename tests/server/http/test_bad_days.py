@@ -17,7 +17,7 @@ from fairq.server.http import bodies, guard, listener, stream
 from fairq.server.http.problems import STATUS
 from fairq.server.run import Served
 from fairq.tokens import hash_token, make_token
-from fairq.wire.messages import Role
+from fairq.wire.terms import Role
 from tests.server.harness import OPERATOR, PRODUCER, WORKER, open_fds, raw
 from tests.store.waiting import wait_until
 

@@ -214,7 +214,7 @@ async def test_a_worker_is_listed_and_a_drained_one_is_told(served: Served) -> N
 async def test_a_token_of_one_queue_claims_of_no_other(server_store: str) -> None:
     async with serving(server_store) as served, raw(served, OPERATOR) as operator:
         from fairq.tokens import hash_token, make_token
-        from fairq.wire.messages import Role
+        from fairq.wire.terms import Role
 
         id, token = make_token(Role.WORKER)
         await operator.ask("create_token", id=id, role="worker", hash=hash_token(token), queues=["q"])

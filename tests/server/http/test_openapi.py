@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 
 from fairq.server.http.openapi import make_document
 from fairq.server.http.routes import ROWS
+from fairq.wire import frames, terms
 from fairq.wire import messages as wire
 from tests import stores
 from tests.cli.harness import environment
@@ -66,15 +67,15 @@ def test_every_frame_of_a_tenant_producer_or_worker_has_a_path_or_a_reason() -> 
         wire.Credit: "each claim says how many tasks it wants",
         wire.Extend: "the leases' action `extend`",
         wire.Settle: "POST /v1/leases",
-        wire.Drain: "a client that claims nothing gets nothing",
+        frames.Drain: "a client that claims nothing gets nothing",
         wire.Progress: "a lease over HTTP is on no account",
         wire.EnqueueFrom: "a lease over HTTP is on no account",
         wire.Idle: "a claim that waits for nothing",
         wire.Webhooks: "for those who post to them",
-        wire.Ping: "TCP",
+        frames.Ping: "TCP",
     }
-    frames = {frame for frame, (roles, _) in wire.CLIENT_FRAMES.items() if roles - {wire.Role.OPERATOR}}
-    assert frames - {row.frame for row in ROWS} == reasons.keys()
+    theirs = {frame for frame, (roles, _) in wire.CLIENT_FRAMES.items() if roles - {terms.Role.OPERATOR}}
+    assert theirs - {row.frame for row in ROWS} == reasons.keys()
 
 
 async def test_the_document_is_served_to_all(server_store: str) -> None:

@@ -1,0 +1,80 @@
+"""Frames of servers -> what they say; lenient, as later servers may add fields. (Clients' frames: codec.py.)"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import orjson
+
+from fairq.errors import BadFrame
+from fairq.wire.beside import Message, Payloads, Unreadable, decode_payload, split
+from fairq.wire.frames import SERVER_FRAMES, Push, PushedTask, Reply
+
+if TYPE_CHECKING:
+    from cattrs import Converter
+
+T = TypeVar("T")
+SERVER_TYPES: dict[str, type[Any]] = {frame.type: frame for frame in SERVER_FRAMES}
+_loads = orjson.loads
+
+
+@cache
+def _converter() -> Converter:
+    from cattrs import Converter  # when the first frame comes: programs that only import the SDK do without
+
+    return Converter(forbid_extra_keys=False)
+
+
+@cache
+def _reader(kind: Any) -> Callable[[Any, Any], Any]:
+    return _converter().get_structure_hook(kind)
+
+
+def structure(data: Any, kind: type[T]) -> T:
+    """Turn parsed JSON into an object; fields that it does not know are passed over."""
+    read: T = _reader(kind)(data, kind)  # type: ignore[arg-type]  # a class is hashable
+    return read
+
+
+def _pushed(task: dict[str, Any], payloads: Payloads) -> PushedTask:
+    get = task.get
+    if "payload_bytes" in task:
+        task["payload"] = decode_payload(payloads.take(task["payload_bytes"]))
+    id, lease = task["id"], task["lease"]
+    if type(id) is not str or type(lease) is not int:
+        raise ValueError("a pushed task has no lease")
+    return PushedTask(
+        id, lease, task["attempt"], task["max_attempts"], task["tenant"], task["enqueued_at_ms"], task["payload"],
+        get("start_at_ms"), get("expires_at_ms"), get("wants_result", False), get("name", ""),
+        get("webhook", ""),
+    )  # fmt: skip
+
+
+def _put_beside(body: dict[str, Any], payloads: Payloads) -> None:
+    """Put the payloads beside a reply into its objects; text that is not JSON is shown as text."""
+    for value in body.values():
+        for row in value if type(value) is list else (value,):
+            if type(row) is dict and "payload_bytes" in row:
+                text = payloads.take(row.pop("payload_bytes"))
+                payload = decode_payload(text)
+                row["payload"] = text.decode(errors="replace") if isinstance(payload, Unreadable) else payload
+
+
+def decode_server(message: Message) -> Any:
+    """Read a server's frame; unknown fields are ignored, unknown frame types give None. Raises: BadFrame."""
+    try:
+        text, payloads = split(message)
+        data: dict[str, Any] = _loads(text)
+        kind = SERVER_TYPES.get(data.pop("type"))
+        if kind is None:
+            return None
+        if kind is Push:
+            tasks = [_pushed(task, payloads) for task in data["tasks"]]
+            return Push(data["queue"], int(data["lease_ms"]), tasks, int(data.get("run_timeout_ms", 0)))
+        if kind is Reply and type(message) is bytes:
+            _put_beside(data["body"], payloads)
+        return structure(data, kind)
+    except Exception as error:
+        raise BadFrame(f"invalid frame from the server: {error!r:.200}") from None

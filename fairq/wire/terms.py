@@ -1,0 +1,36 @@
+"""What both sides of fairq.v1 agree on: names, codes, times, bounds and roles (PROTOCOL.md)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+SUBPROTOCOL = "fairq.v1"
+CLOSE_REVOKED = 4001  # close code: the token was revoked
+CLOSE_SILENT = 4003  # close code: nothing was received for TIMEOUT_S
+CLOSE_SUPERSEDED = 4002  # close code: a newer worker has the name
+HEARTBEAT_S = 20.0  # a side that has sent nothing for so long sends a ping
+TIMEOUT_S = 50.0  # a side that has received nothing for so long closes
+MESSAGE_BYTES = 2 << 20  # of a message, unless a payload is long
+MAX_SERVER_MESSAGE_BYTES = 32 << 20  # of a message from a server, that clients take
+MAX_CREDIT = 500
+MAX_QUEUES = 100
+MAX_WAIT_MS = 60_000  # the longest time-out of a request that waits
+MAX_WAITING = 4_096  # tasks, batches and feeds that requests wait for, per connection
+MAX_PRODUCER_WAITING, MAX_TENANT_WAITING = 16_384, 1_024  # the same, on a producer's connection: in all, of a tenant
+
+
+class Role(Enum):
+    """The role of a token."""
+
+    TENANT = "tenant"
+    WORKER = "worker"
+    OPERATOR = "operator"
+    PRODUCER = "producer"
+
+
+class State(Enum):
+    """The state of a connection at the server."""
+
+    OPEN = "open"
+    ATTACHED = "attached"
+    DRAINING = "draining"

@@ -1,0 +1,76 @@
+"""A worker in JavaScript, written from PROTOCOL.md alone."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import fairq.sync
+from tests.cli.harness import environment
+
+HERE = Path(__file__).parent / "node"
+MAX_LINES = 80
+
+pytestmark = [
+    pytest.mark.deep,  # it fetches a package
+    pytest.mark.skipif(not (shutil.which("node") and shutil.which("npm")), reason="Node is not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the worker and the package `ws`."""
+    folder = tmp_path_factory.mktemp("node")
+    shutil.copytree(HERE, folder, dirs_exist_ok=True)
+    subprocess.run(["npm", "install", "--no-audit", "--no-fund", "ws@8"], cwd=folder, check=True, timeout=120)
+    return folder
+
+
+@contextmanager
+def worker(folder: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the worker while the block lasts; SIGTERM ends it."""
+    variables = environment({"FAIRQ_URL": url, "FAIRQ_TOKEN": "dev-worker"})
+    process = subprocess.Popen(["node", "jobs.mjs"], cwd=folder, env=variables)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def test_it_works_off_tasks_of_every_length(shop: fairq.sync.Client, url: str, folder: Path) -> None:
+    with worker(folder, url) as process:
+        texts = ["", "x" * 100_000]  # the second travels beside its frame
+        payloads = [{"to": number, "text": text} for number, text in enumerate(texts)]
+        tasks = shop.enqueue_many("emails", [*payloads, {"to": 2, "fail": True}], result_ttl=60)
+        assert [task.result(timeout=60) for task in tasks] == [
+            {"sent": 0, "attempt": 1, "size": 0},
+            {"sent": 1, "attempt": 1, "size": 100_000},
+            {"sent": 2, "attempt": 2, "size": 0},
+        ]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_it_stops_what_is_cancelled_and_goes_on(shop: fairq.sync.Client, url: str, folder: Path) -> None:
+    with worker(folder, url):
+        long = shop.enqueue("emails", {"forever": True})
+        after = shop.enqueue("emails", {"to": 1}, result_ttl=60)
+        assert after.result(timeout=60)["sent"] == 1
+        assert long.cancel() == "running"
+        with pytest.raises(fairq.TaskFailed, match="cancelled"):
+            long.result(timeout=60)
+
+
+def test_it_is_short_enough_to_be_copied() -> None:
+    assert len((HERE / "worker.mjs").read_text().splitlines()) <= MAX_LINES
