@@ -19,7 +19,7 @@ from fairq.server.net.connection import Connection
 from fairq.server.verbs.table import handle_request
 from fairq.sync.link import Link
 from fairq.wire.client_session import ClientSession
-from fairq.wire.websocket import Disconnected
+from fairq.wire.endings import Disconnected
 from tests.client.runtimes import Service
 from tests.server.harness import tenant
 
