@@ -14,7 +14,7 @@ from typing import Any
 from fairq.model.schedules import Timing
 from fairq.model.tasks import MAX_LINKS, SPECIAL_PLACES, Link, NewTask
 from fairq.store import keys
-from fairq.store.records import pack_links, pack_options, pack_template, pack_timing
+from fairq.store.records import CLAIM_HEAD, pack_links, pack_options, pack_template, pack_timing
 from fairq.store.store import CHANGES, LINKED, LOOKS
 from loadtest.bench import for_all
 from loadtest.probe import Args, Prepare, Probe
@@ -79,9 +79,9 @@ async def claimed(p: Probe, count: int) -> list[tuple[bytes, int]]:
     found: list[tuple[bytes, int]] = []
     while len(found) < count:
         reply = await p.call("claim", Q, f"claim-{time.monotonic_ns()}", min(CLAIM, count - len(found)), "", "", 1000)
-        if len(reply) == 6:
+        if len(reply) == CLAIM_HEAD:
             break
-        found += [(id, reply[2]) for id in reply[6::4]]
+        found += [(id, reply[2]) for id in reply[CLAIM_HEAD::4]]
     return found
 
 
