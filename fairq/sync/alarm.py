@@ -30,6 +30,8 @@ class Alarm:
 
     def wait(self, sock: socket.socket | None, *, for_room: bool, seconds: float) -> None:
         """Wait until a socket has something to read (or room, if wanted), for so long, or until it rings."""
+        if sock and sock.fileno() < 0:
+            return  # another thread has closed it
         if wait_ready(self._ours, sock, for_room=for_room, seconds=max(0.0, min(seconds, _LONGEST_S))):
             with suppress(BlockingIOError):
                 while self._ours.recv(64):
