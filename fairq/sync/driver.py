@@ -9,7 +9,8 @@ the next call connects anew.
 
 One lock guards the session and all else here; it is held while something changes, never while a thread waits. What a
 signal handler raises meanwhile (ctrl-C) may leave the session half changed, so then it is given up, and calls of other
-threads fail with OutcomeUnknown.
+threads fail with OutcomeUnknown. A signal handler may close the client, but make no call with it while its own thread
+is in one: that raises RuntimeError.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import define, field
 
@@ -42,9 +43,13 @@ from fairq.wire.endings import Disconnected
 from fairq.wire.terms import HEARTBEAT_S, TIMEOUT_S
 
 log = Log("fairq.client")
+R = TypeVar("R")
 
 _now = time.monotonic
+_NESTED = "a signal handler or the like may not use a client of fairq.sync inside a call of its thread, but close it"
 _FRESH_S = 1.0  # for which an idle connection is taken to be alive
+_GRACE_S = 0.05  # for the thread that serves to end a call in time; then its own thread does
+_LONGEST_S = 3_600.0
 _KEPT_S = TIMEOUT_S - HEARTBEAT_S  # after which the server may have given up on an idle connection
 
 
@@ -62,9 +67,9 @@ class _Place:
         if self._lock.locked():
             self._lock.release()
 
-    def sleep(self) -> None:
-        """Wait to be woken."""
-        self._lock.acquire()
+    def sleep(self, seconds: float) -> bool:
+        """Wait to be woken; returns whether it was, and not too late."""
+        return self._lock.acquire(timeout=max(_GRACE_S, min(seconds, _LONGEST_S)))
 
 
 @define(eq=False, weakref_slot=True)
@@ -74,7 +79,9 @@ class Driver:
     targets: Sequence[Target]
     token: str = field(repr=False)
     session: ClientSession = field(factory=ClientSession, init=False)
-    _lock: threading.Lock = field(factory=threading.Lock, init=False)
+    _lock: threading.RLock = field(factory=threading.RLock, init=False)
+    _is_changing: bool = field(default=False, init=False)
+    _threads: set[int] = field(factory=set, init=False)  # those inside `wait`
     _alarm: Alarm = field(factory=Alarm, init=False)
     _link: Link | None = field(default=None, init=False)
     _attempt: int = field(default=0, init=False)
@@ -103,39 +110,40 @@ class Driver:
         return self.session.max_payload_bytes
 
     def now(self) -> float:
-        """Return the time in seconds. Raises: RuntimeError inside an event loop."""
+        """Return the time in seconds. Raises: RuntimeError inside an event loop, or a call of the same thread."""
         check_thread()
+        if threading.get_ident() in self._threads:
+            raise RuntimeError(_NESTED)
         return _now()
 
     def request(self, verb: str, body: Mapping[str, Any], deadline: float) -> Call:
         """Make a request; the call's result is the reply's body."""
-        with self._changes():
-            return self._usable().request(verb, body, deadline)
+        return self._change(lambda: self._usable().request(verb, body, deadline))
 
     def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> Call:
         """Enqueue at least one task; the call's result is one outcome per task."""
-        with self._changes():
-            return self._usable().enqueue(queue, tasks, deadline)
+        return self._change(lambda: self._usable().enqueue(queue, tasks, deadline))
 
     def wait_task(self, queue: str, id: str, deadline: float) -> Call:
         """Wait for a task's end; the call's result is its row of `wait_tasks`."""
-        with self._changes():
-            return self._usable().wait_task(queue, id, deadline)
+        return self._change(lambda: self._usable().wait_task(queue, id, deadline))
 
     async def wait(self, call: Call) -> Any:
         """Block the thread until a call is done; returns its result. Raises: its error."""
         place = _Place()
         try:
-            with self._changes():
-                self._begin_to_wait(call, place)
-            if not call.is_done and self._server is not place:
-                place.sleep()
+            self._threads.add(threading.get_ident())
+            self._change(partial(self._begin_to_wait, call, place))
+            while not call.is_done and self._server is not place:
+                if not place.sleep(call.deadline + _GRACE_S - _now()):
+                    # the thread that serves may be in a look-up of addresses
+                    self._change(lambda: self.session.expire(_now()))
             self._serve(call)
         finally:
             try:
-                self._leave(call, place)
+                self._change(partial(self._leave, call, place))
             except BaseException:  # interrupted here: the others must be served all the same
-                self._leave(call, place)
+                self._change(partial(self._leave, call, place))
                 raise
         if call.error:
             raise call.error
@@ -151,24 +159,38 @@ class Driver:
 
     def close(self) -> None:
         """Fail all calls that wait, and all later ones; close the connection."""
-        with self._changes():
-            self._is_closed = True
-            self.session.fatal = Closed("the client was closed")
-            self._end_session()
-            if self._server is None:
-                self._alarm.close()
-
-    @contextmanager
-    def _changes(self) -> Iterator[None]:
-        """Hold the lock; what is raised inside is none of ours, and ends the session."""
         with self._lock:
+            self._is_closed = True
+            if not self._is_changing:  # else a signal handler does it: what it has interrupted closes it at its end
+                self._change(lambda: None)
+
+    def _change(self, step: Callable[[], R]) -> R:
+        """Change something with the lock held; what is raised inside is none of ours, and ends the session.
+
+        This is no context manager: what a signal handler raises on the way into one or out of it would keep the lock.
+        """
+        with self._lock:
+            if self._is_changing:
+                raise RuntimeError(_NESTED)
             try:
-                yield
+                self._is_changing = True
+                result = step()
+                if self._is_closed:
+                    self._close()
+                return result
             except BaseException:
                 if not self._is_closed:
                     self.session.fatal = OutcomeUnknown("interrupted; the request may have been done")
                 self._end_session()
                 raise
+            finally:
+                self._is_changing = False
+
+    def _close(self) -> None:
+        self.session.fatal = Closed("the client was closed")
+        self._end_session()
+        if self._server is None:
+            self._alarm.close()
 
     def _usable(self) -> ClientSession:
         """Return the session; a new one after an end that is not for ever, such as a refused token."""
@@ -196,6 +218,7 @@ class Driver:
                 self._link.send(now)
             except Disconnected:
                 self._lose(now)
+                self._wake_server()
         if self._server is None:
             self._server = place
             return
@@ -204,18 +227,15 @@ class Driver:
             self._wake_server()
 
     def _leave(self, call: Call, place: _Place) -> None:
-        """Leave the line; if the thread served, the next one does."""
-        with self._lock:
-            call.leave()
-            self._line.pop(place, None)
-            if self._server is not place:
-                return
+        """Leave the line; if the thread served, the next one does. Done twice, it is the same."""
+        self._threads.discard(threading.get_ident())
+        call.leave()
+        self._line.pop(place, None)
+        if self._server is place:
             self._server, self._served_at = next(iter(self._line), None), _now()
-            if self._server:
-                del self._line[self._server]
-                self._server.wake()
-            elif self._is_closed:
-                self._alarm.close()
+        if self._server:
+            self._line.pop(self._server, None)
+            self._server.wake()
 
     def _wake_server(self) -> None:
         if self._server:
@@ -238,22 +258,28 @@ class Driver:
         """Serve all that wait until a call is done."""
         is_first = True
         while not call.is_done:
-            with self._changes():
-                now = _now()
-                if not is_first:
-                    self._proceed(now)
-                is_first = False
-                link, session = self._link, self.session
-                until = min(session.deadline(), link.deadline() if link else session.reconnect_at)
-                self._serves_until = until
-                target = self._next_target() if not link and session.reconnect_at <= now else None
-                sock = link.socket.fileno() if link and link.socket else -1
+            sock, wants_room, target, until = self._change(partial(self._step, is_first))
+            is_first = False
             if call.is_done:
                 return
             if target:
                 self._dial(target)
             else:
-                self._alarm.wait(sock, for_room=bool(link and link.wants_room), seconds=until - _now())
+                self._alarm.wait(sock, for_room=wants_room, seconds=until - _now())
+
+    def _step(self, is_first: bool) -> tuple[int, bool, Target | None, float]:
+        """Do what can be done; returns what is left: a socket, whether for room in it, or a server to connect to.
+
+        The socket is a file number, -1 for none; the last is the time until which to wait.
+        """
+        now = _now()
+        if not is_first:
+            self._proceed(now)
+        link, session = self._link, self.session
+        self._serves_until = min(session.deadline(), link.deadline() if link else session.reconnect_at)
+        target = self._next_target() if not link and session.reconnect_at <= now else None
+        sock = link.socket.fileno() if link and link.socket else -1
+        return sock, bool(link and link.wants_room), target, self._serves_until
 
     def _next_target(self) -> Target:
         self._attempt += 1
@@ -267,12 +293,14 @@ class Driver:
             addresses = resolve(target)
         except FairqError as failure:
             error = failure
-        with self._changes():
-            if error:
-                self._fail(error, _now())
-            elif not self._is_closed:
-                self._link = Link(target, self.token, addresses, self._outgoing)
-                self._proceed(_now())
+        self._change(partial(self._begin, target, addresses, error))
+
+    def _begin(self, target: Target, addresses: list[Address], error: FairqError | None) -> None:
+        if error:
+            self._fail(error, _now())
+        elif not self._is_closed:
+            self._link = Link(target, self.token, addresses, self._outgoing)
+            self._proceed(_now())
 
     def _outgoing(self) -> Sequence[Message]:
         return self.session.outgoing(_now())
@@ -326,7 +354,8 @@ class Driver:
         if self._link:
             self._link.abandon()
         self._link, self._server, self._line = None, None, {}
-        self._lock, self._alarm, self.session = threading.Lock(), Alarm(), ClientSession()
+        self._lock, self._alarm, self.session = threading.RLock(), Alarm(), ClientSession()
+        self._is_changing, self._threads = False, set()
         if self._is_closed:
             self.session.fatal = Closed("the client was closed")
 

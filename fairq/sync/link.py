@@ -105,13 +105,16 @@ class Link:
 
     def _connect(self, now: float) -> bool:
         """Go on connecting, to the next address if the last one failed; returns whether it is connected."""
-        if self.socket is None:
-            family, protocol, _ = self.addresses[0]
-            self.socket = socket.socket(family, socket.SOCK_STREAM, protocol)
-            self.socket.setblocking(False)
-            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._step_ends_at = min(self._ends_at, now + ADDRESS_S) if len(self.addresses) > 1 else self._ends_at
-        code = self.socket.connect_ex(self.addresses[0][2])
+        family, protocol, address = self.addresses[0]
+        try:
+            if self.socket is None:
+                self.socket = socket.socket(family, socket.SOCK_STREAM, protocol)
+                self.socket.setblocking(False)
+                self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._step_ends_at = min(self._ends_at, now + ADDRESS_S) if len(self.addresses) > 1 else self._ends_at
+            code = self.socket.connect_ex(address)
+        except OSError as error:  # a system without IPv6 has no such sockets, but addresses
+            code = error.errno or errno.EAFNOSUPPORT
         if code in (0, errno.EISCONN):
             return True
         if code in _UNDER_WAY and now < self._step_ends_at:

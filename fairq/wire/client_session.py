@@ -16,7 +16,7 @@ from typing import Any
 
 from attrs import define, field
 
-from fairq.errors import BadFrame, Closed, FairqError, TooLarge, TooMany, from_code
+from fairq.errors import BadFrame, BadRequest, Closed, FairqError, TooLarge, TooMany, from_code
 from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, bare_id, owner_of
 from fairq.model.tasks import OPTIONS, NewTask
 from fairq.wire.beside import Message, check_payload_size, encode, payload_field, size_of, split
@@ -356,6 +356,8 @@ class ClientSession(Session):
             self.start(kind, body, exchange)
         except TooLarge as error:
             exchange.unsent(error, now)
+        except (TypeError, ValueError) as error:  # what one caller gives must end no other's call
+            exchange.refused(BadRequest(f"the {kind} request is not JSON: {error}"), now)
 
     @property
     def has_outgoing(self) -> bool:

@@ -98,7 +98,8 @@ async def test_a_task_enqueued_at_one_server_wakes_a_worker_at_the_other_on_ever
 async def test_links_reach_queues_of_other_primaries_also_while_a_slot_moves(
     cluster: clusters.Cluster, tmp_path: Path
 ) -> None:
-    assert len({cluster.owner(keys.queue_prefix(queue)).port for queue in QUEUES}) >= 2  # another test may have moved a slot
+    # another test may have moved a slot
+    assert len({cluster.owner(keys.queue_prefix(queue)).port for queue in QUEUES}) >= 2
     ends: list[int] = []
     with trio.fail_after(60), open_world(tmp_path) as world:
         url = await world.serve("--store", cluster.url).wait_url()

@@ -87,6 +87,20 @@ def test_the_next_address_is_tried_when_the_first_is_dead(service: Service, monk
         client.enqueue("emails", 1)
 
 
+def test_addresses_that_this_system_cannot_use_are_passed_over(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = int(service.url.rpartition(":")[2])
+
+    def find(host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
+        without = (9_999, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("::1", port, 0, 0))
+        return [without, (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr("socket.getaddrinfo", find)
+    with fairq.sync.open_client(f"ws://two.example:{port}", token=tenant("ada")) as client:
+        client.enqueue("emails", 1, timeout=5)
+
+
 def test_the_next_server_is_tried_when_the_first_is_dead(service: Service) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

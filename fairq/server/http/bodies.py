@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import trio
 from attrs import define, field
 
 from fairq.errors import BadFrame, BadRequest, TooLarge, TooMany
-from fairq.server.http.bounds import BODY_S, CHUNK_S, LINGER_S, MAX_BODIES_BYTES, RETRY_MS
+from fairq.server.http.bounds import (
+    BODY_S,
+    CHUNK_S,
+    LINGER_S,
+    MAX_BODIES_BYTES,
+    MAX_TENANT_BODIES_BYTES,
+    MAX_TOKEN_BODIES_BYTES,
+    RETRY_MS,
+)
 from fairq.server.http.problems import Problem
 from fairq.wire.strict_json import check_cost, parse
 
@@ -81,16 +90,27 @@ class Inbox:
 
 @define(eq=False)
 class Bodies:
-    """How many bytes of request bodies this server holds."""
+    """How many bytes of request bodies this server holds, of which no owner has more than its part."""
 
     bytes: int = 0
+    _owners: Counter[Hashable] = field(factory=Counter, init=False)
 
-    def hold(self, more: int) -> None:
-        """Count bytes. Raises: TooMany."""
+    def hold(self, more: int, owner: Hashable, *, is_token: bool = False) -> None:
+        """Count bytes; `is_token`: the owner is a token of many users. Raises: TooMany."""
         self.bytes += more
-        if more > 0 and self.bytes > MAX_BODIES_BYTES:
-            message = f"too many requests: this server holds at most {MAX_BODIES_BYTES} bytes of bodies"
-            raise TooMany(message, retry_in_ms=RETRY_MS)
+        self._owners[owner] += more
+        if not self._owners[owner]:
+            del self._owners[owner]
+        if more <= 0:
+            return
+        most = MAX_TOKEN_BODIES_BYTES if is_token else MAX_TENANT_BODIES_BYTES
+        for held, limit, whose in (
+            (self._owners[owner], most, " of one tenant or token"),
+            (self.bytes, MAX_BODIES_BYTES, ""),
+        ):
+            if held > limit:
+                message = f"too many requests: this server holds at most {limit} bytes of bodies{whose}"
+                raise TooMany(message, retry_in_ms=RETRY_MS)
 
 
 async def inflate(body: bytes, encoding: str, limit: int) -> bytes:

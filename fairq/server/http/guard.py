@@ -6,7 +6,7 @@ is read to its end, or for LINGER_S after a refusal: else an answer could not be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -131,7 +131,7 @@ class Guard:
             length = headers.get("content-length", "0")
             if len(length) > 10 or int(length) > limit:
                 raise TooLarge(f"the body has more than {limit} bytes", field="body")
-            with self.requests.one(call.owner(), is_token=is_token), self._held() as hold:
+            with self.requests.one(call.owner(), is_token=is_token), self._held(call.owner(), is_token) as hold:
                 body = await inbox.read(limit, hold)
                 await caller.wait_turn(len(body))
                 if encoding := headers.get("content-encoding", "").lower():
@@ -148,19 +148,19 @@ class Guard:
                 await self.api(scope, receive, send)
 
     @contextmanager
-    def _held(self) -> Iterator[Any]:
+    def _held(self, owner: Hashable, is_token: bool) -> Iterator[Any]:
         """Count the bytes of a body while the context lasts; yields how to count more."""
         held = 0
 
         def hold(more: int) -> None:
             nonlocal held
             held += more
-            self.bodies.hold(more)
+            self.bodies.hold(more, owner, is_token=is_token)
 
         try:
             yield hold
         finally:
-            self.bodies.hold(-held)
+            self.bodies.hold(-held, owner)
 
 
 def _media_type(headers: Headers) -> str:

@@ -44,6 +44,7 @@ class HttpWorker(HttpConnection):
     """A worker whose tasks go to the claims that wait, the oldest first."""
 
     app: App = field(kw_only=True, default=None)
+    attached: trio.Event = field(factory=trio.Event, init=False)  # or it has failed: then it is closing
     _claims: deque[Claim] = field(factory=deque, init=False)
 
     def push(self, queue: str, lease_ms: int, leases: Sequence[Lease], run_timeout_ms: int = 0) -> None:
@@ -139,8 +140,10 @@ class Workers:
     async def find(self, caller: HttpConnection, name: str, queue: str) -> HttpWorker:
         """Return a worker that is attached to a queue. Raises: as `attach` does."""
         key = caller.identity, name, queue
-        if (known := self._known.get(key)) and not (known.closing or known.is_leaving):
-            return known
+        while (known := self._known.get(key)) and not (known.closing or known.is_leaving):
+            if known.attached.is_set():
+                return known
+            await known.attached.wait()  # by a request at the same time
         if len(self._known) >= MAX_WORKERS:
             raise TooMany(f"at most {MAX_WORKERS} workers may be known over HTTP at this server", retry_in_ms=RETRY_MS)
         if refusal := why_not(wire.Attach(0, name, [queue], 0), caller.session.role, terms.State.OPEN):
@@ -151,12 +154,14 @@ class Workers:
         worker.app = self.app
         self._known[key] = worker
         with worker.in_use():
-            await self.nursery.start(self._keep, key, worker)
             try:
+                await self.nursery.start(self._keep, key, worker)
                 await worker.ask(wire.Attach(0, name, [queue], 0))
             except BaseException:
                 worker.close(1000, "not attached")
                 raise
+            finally:
+                worker.attached.set()
         return worker
 
     async def _keep(

@@ -8,7 +8,7 @@ import pytest
 
 from fairq.errors import TooMany
 from fairq.server.http.bodies import Bodies
-from fairq.server.http.bounds import MAX_BODIES_BYTES
+from fairq.server.http.bounds import MAX_BODIES_BYTES, MAX_TENANT_BODIES_BYTES, MAX_TOKEN_BODIES_BYTES
 from fairq.server.http.traffic import Places
 from fairq.server.run import Served
 from tests.server.harness import WORKER
@@ -75,8 +75,12 @@ def test_no_owner_takes_more_than_its_part_of_the_places() -> None:
 
 def test_bodies_held_at_once_have_a_bound() -> None:
     bodies = Bodies()
-    bodies.hold(MAX_BODIES_BYTES)
-    with pytest.raises(TooMany):
-        bodies.hold(1)
-    bodies.hold(-MAX_BODIES_BYTES - 1)
-    bodies.hold(MAX_BODIES_BYTES)
+    with pytest.raises(TooMany, match="of one tenant"):
+        bodies.hold(MAX_TENANT_BODIES_BYTES + 1, "ada")
+    for token in "ab":
+        bodies.hold(MAX_TOKEN_BODIES_BYTES - MAX_TENANT_BODIES_BYTES, token, is_token=True)
+    bodies.hold(MAX_TENANT_BODIES_BYTES - 1, "bob")
+    with pytest.raises(TooMany, match=f"at most {MAX_BODIES_BYTES} bytes of bodies$"):
+        bodies.hold(1, "eve")
+    bodies.hold(-MAX_TENANT_BODIES_BYTES - 1, "ada")
+    bodies.hold(MAX_TENANT_BODIES_BYTES, "ada")

@@ -1,0 +1,165 @@
+"""Threads of a client that are interrupted, or whose call is bad: the others are served all the same."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import fairq.sync
+from fairq.errors import BadRequest, Closed, NotYet, Unavailable
+from fairq.sync.driver import Driver, _Place
+from fairq.wire.client_session import ClientSession
+from tests.cli.harness import environment
+from tests.client.runtimes import Service
+from tests.server.harness import tenant
+
+from .test_threads import LIMIT_S, Calls, calls, wait_until
+
+__all__ = ["calls"]
+
+
+def test_a_call_that_is_not_json_fails_alone(service: Service, ada: fairq.sync.Client, calls: Calls) -> None:
+    task = ada.enqueue("emails", 1, result_ttl=60)
+    waiting = calls.start(lambda: task.result(timeout=0.5))
+    wait_until(lambda: ada._driver._server is not None)
+    for bad in ("\ud800", {1, 2}):
+        with pytest.raises(BadRequest, match="not JSON"):
+            ada.tasks("emails", [bad])  # type: ignore[list-item]
+    assert isinstance(calls.join(waiting)[0], NotYet)
+
+
+def on_signal(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
+    """Have a signal arrive while frames are made."""
+    gather = ClientSession.gather
+
+    def interrupted(session: ClientSession, now: float) -> None:
+        gather(session, now)
+        monkeypatch.setattr(ClientSession, "gather", gather)
+        signal.raise_signal(signal.SIGUSR1)
+
+    monkeypatch.setattr(ClientSession, "gather", interrupted)
+    signal.signal(signal.SIGUSR1, lambda *_: act())
+
+
+@pytest.fixture
+def usual_signals() -> Iterator[None]:
+    """Signals are as they were afterwards."""
+    was = signal.getsignal(signal.SIGUSR1)
+    yield
+    signal.signal(signal.SIGUSR1, was)
+
+
+CLOSING = """
+import faulthandler, signal, fairq.sync
+from fairq.wire.client_session import ClientSession
+faulthandler.dump_traceback_later(20, exit=True)
+client = fairq.sync.open_client()
+client.enqueue("emails", 0)
+signal.signal(signal.SIGTERM, lambda *_: client.close())
+gather = ClientSession.gather
+def interrupted(session, now):
+    gather(session, now)
+    signal.raise_signal(signal.SIGTERM)
+ClientSession.gather = interrupted
+try:
+    client.enqueue("emails", 1)
+except fairq.errors.Closed:
+    print("closed")
+"""
+
+
+def test_a_signal_handler_may_close_the_client_in_the_middle_of_a_change(service: Service) -> None:
+    variables = environment({"FAIRQ_URL": service.url, "FAIRQ_TOKEN": tenant("ada")})
+    ran = subprocess.run([sys.executable, "-c", CLOSING], env=variables, capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.stderr) == ("closed\n", "")
+
+
+def test_a_signal_handler_that_makes_a_call_is_told(
+    service: Service, ada: fairq.sync.Client, monkeypatch: pytest.MonkeyPatch, usual_signals: None
+) -> None:
+    told: list[BaseException] = []
+
+    def enqueue() -> None:
+        try:
+            ada.enqueue("emails", "from the handler")
+        except RuntimeError as error:
+            told.append(error)
+
+    ada.enqueue("emails", 0)
+    on_signal(monkeypatch, enqueue)
+    ada.enqueue("emails", 1)
+    assert "signal handler" in str(told[0])
+    assert [each.payload for each in ada.peek("emails")] == [0, 1]
+
+
+def test_an_interrupted_hand_over_wakes_the_next_all_the_same(
+    service: Service, ada: fairq.sync.Client, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = ada.enqueue("emails", 1, result_ttl=60)
+    first = calls.start(lambda: task.result(timeout=0.5))
+    wait_until(lambda: ada._driver._server is not None)
+    second = calls.start(lambda: task.result(timeout=0.8))
+    wait_until(lambda: len(ada._driver._line) == 1)
+    wake, is_once = _Place.wake, iter([True])
+
+    def interrupted(place: _Place) -> None:
+        if threading.current_thread() is calls.threads[0] and ada._driver._server is place and next(is_once, False):
+            raise KeyboardInterrupt
+        wake(place)
+
+    monkeypatch.setattr(_Place, "wake", interrupted)
+    told = calls.join(first, second)
+    assert isinstance(told[0], KeyboardInterrupt)
+    ada.enqueue("emails", 2, timeout=LIMIT_S)
+
+
+def test_calls_end_in_time_while_another_thread_looks_up_addresses(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = threading.Event()
+
+    def find(*_: Any, **__: Any) -> list[Any]:
+        found.wait(LIMIT_S)
+        raise OSError("no answer")
+
+    monkeypatch.setattr("socket.getaddrinfo", find)
+    with fairq.sync.open_client("ws://slow.example", token="t") as client:
+        slow = calls.start(lambda: client.enqueue("emails", 1, timeout=0.1))
+        wait_until(lambda: client._driver._server is not None)
+        fast = calls.start(lambda: client.enqueue("emails", 2, timeout=0.1))
+        assert isinstance(calls.join(fast)[0], Unavailable)
+        assert slow not in calls.told
+        found.set()
+        assert isinstance(calls.join(slow)[0], Unavailable)
+
+
+def test_closing_between_a_step_and_its_wait_raises_closed(
+    service: Service, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = fairq.sync.open_client(service.url, token=tenant("ada"))
+    task = client.enqueue("emails", 1, result_ttl=60)
+    step = Driver._step
+
+    def closed_behind(driver: Driver, is_first: bool) -> Any:
+        found = step(driver, is_first)
+        if not is_first and found[0]:
+            closing = threading.Thread(target=driver.close)
+            closing.start()
+            wait = driver._alarm.wait
+
+            def wait_closed(sock: Any, **options: Any) -> None:
+                closing.join(LIMIT_S)
+                wait(sock, **options)
+
+            monkeypatch.setattr(type(driver._alarm), "wait", lambda _, sock, **options: wait_closed(sock, **options))
+        return found
+
+    monkeypatch.setattr(Driver, "_step", closed_behind)
+    with pytest.raises(Closed):
+        task.result(timeout=LIMIT_S)
