@@ -269,7 +269,7 @@ class WorkerSession(ClientSession):
             most = self._most(_LEASE_BYTES + _BYTES_PER_CHAR * MAX_PROGRESS_CHARS)
             for start in range(0, len(held), most):
                 body = [
-                    {"id": each.id, "lease": each.lease, "fraction": each.fraction, "text": each.text}
+                    {"id": each.id, "lease": each.lease, "fraction": each.fraction, "text": _sendable(each.text)}
                     for each in held[start : start + most]
                 ]
                 self.start("progress", {"queue": queue, "reports": body}, Exchange())
@@ -372,6 +372,11 @@ class WorkerSession(ClientSession):
             self.start("extend", body, _ExtendExchange(self, batch, now))
 
 
+def _sendable(text: str) -> str:
+    """Replace lone surrogates, of file names that are not UTF-8 for one: no frame can hold them."""
+    return text.encode(errors="replace").decode()
+
+
 def _size_of(links: Sequence[Link]) -> int:
     return sum(2 * TASK_BYTES + len(link.task.payload) for link in links)
 
@@ -387,7 +392,7 @@ def _encode(settlement: Settlement) -> dict[str, Any]:
     if delay_ms is not None:
         body["delay_ms"] = delay_ms
     if error:
-        body["error"] = error.encode(errors="replace").decode()  # orjson takes no lone surrogates
+        body["error"] = _sendable(error)
     if result:
         body["result"] = orjson.Fragment(result)
     if links:

@@ -251,6 +251,13 @@ def test_a_final_refusal_of_a_shared_frame_fails_only_the_call_at_fault(end: End
     assert calls[1].error.field == "delay_ms"
 
 
+def test_a_request_that_is_not_json_fails_alone(end: End) -> None:
+    bad = [end.session.request("tasks", {"queue": "q", "ids": [id]}, end.now + 9) for id in ("\ud800", {1}, 2**70)]
+    end.session.request("tasks", {"queue": "q", "ids": ["a"]}, end.now + 9)
+    assert end.only()["ids"] == ["a"]
+    assert {type(call.error) for call in bad} == {BadRequest}
+
+
 def test_a_final_refusal_of_a_request_fails_it_at_once(end: End) -> None:
     call = end.session.request("tenants", {"queue": "x"}, end.now + 9)
     end.refuse(end.only(), "not_found", "queue")

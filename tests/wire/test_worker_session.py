@@ -429,6 +429,12 @@ def test_progress_is_told_at_once_and_then_once_a_second_the_newest(end: WorkerE
     assert end.sent() == []
 
 
+def test_progress_in_text_that_is_not_unicode_is_told(end: WorkerEnd) -> None:
+    end.push("a")
+    end.session.report("q", Report("a", 1, 0.5, "caf\udce9"))
+    assert [report["text"] for report in end.only()["reports"]] == ["caf?"]
+
+
 def test_progress_of_what_is_not_held_is_not_told(end: WorkerEnd) -> None:
     end.push("a")
     end.session.report("q", Report("other", 1, 0.5))
