@@ -9,9 +9,10 @@ from tests.cli.harness import started
 
 from . import fairq_after
 
+pytestmark = pytest.mark.deep  # they need more packages: the extra `frameworks`
+
 
 def test_celery_does_it_in_memory() -> None:
-    pytest.importorskip("celery")
     from . import celery_before
 
     celery_before.app.conf.task_always_eager = True

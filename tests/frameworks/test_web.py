@@ -11,6 +11,8 @@ import pytest
 import fairq
 import fairq.sync
 
+pytestmark = pytest.mark.deep  # they need more packages: the extra `frameworks`
+
 
 def waiting(client: fairq.sync.Client) -> set[str]:
     """Name the tasks that wait."""
@@ -18,7 +20,6 @@ def waiting(client: fairq.sync.Client) -> set[str]:
 
 
 def test_fastapi_enqueues_in_its_event_loop(shop: fairq.sync.Client) -> None:
-    pytest.importorskip("fastapi")
     from fastapi.testclient import TestClient
 
     from .fastapi_shop import app
@@ -33,7 +34,6 @@ def test_fastapi_enqueues_in_its_event_loop(shop: fairq.sync.Client) -> None:
 
 
 def test_flask_enqueues_from_its_threads(shop: fairq.sync.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("flask")
     from . import flask_shop
 
     with closing(flask_shop.queue):
@@ -53,7 +53,6 @@ def test_flask_enqueues_from_its_threads(shop: fairq.sync.Client, monkeypatch: p
 def test_django_enqueues_what_was_committed_and_nothing_else(
     shop: fairq.sync.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("django")
     monkeypatch.setenv("SHOP_DATABASE", str(tmp_path / "shop.sqlite3"))
     from django.db import connection
     from django.test import Client as Http
