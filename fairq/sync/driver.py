@@ -90,6 +90,7 @@ class Driver:
     _serves_until: float = field(default=inf, init=False)  # until then it sleeps, unless the alarm rings
     _served_at: float = field(default=-inf, init=False)
     _is_closed: bool = field(default=False, init=False)
+    _said: list[Callable[[], None]] = field(factory=list, init=False)  # what is to be logged
 
     def __attrs_post_init__(self) -> None:
         _drivers.add(self)
@@ -177,7 +178,6 @@ class Driver:
                 result = step()
                 if self._is_closed:
                     self._close()
-                return result
             except BaseException:
                 if not self._is_closed:
                     self.session.fatal = OutcomeUnknown("interrupted; the request may have been done")
@@ -185,6 +185,14 @@ class Driver:
                 raise
             finally:
                 self._is_changing = False
+                said, self._said = self._said, []
+        for say in said:
+            say()
+        return result
+
+    def _say(self, log: Callable[..., None], event: str, **fields: Any) -> None:
+        """Log something once the lock is released: a handler may wait for a thread that waits for the lock."""
+        self._said.append(partial(log, event, **fields))
 
     def _close(self) -> None:
         self.session.fatal = Closed("the client was closed")
@@ -319,14 +327,14 @@ class Driver:
                     self.session.heard(now)
                 link.send(now)
             except (Disconnected, BadFrame) as error:
-                log.debug("connection ended", url=link.target.url, error=str(error))
+                self._say(log.debug, "connection ended", url=link.target.url, error=str(error))
                 self._lose(now)
             except FairqError as error:
                 self._fail(error, now)
         if now >= self.session.deadline():
             self.session.expire(now)
             if self.session.is_timed_out and self._link:
-                log.warning("the server is silent; connecting again", url=self._link.target.url)
+                self._say(log.warning, "the server is silent; connecting again", url=self._link.target.url)
                 self._lose(now)
         if self.session.fatal:
             self._end_session()
@@ -338,7 +346,7 @@ class Driver:
             self._end_session()
         else:
             self.session.trouble = error.message
-            log.info("cannot connect", error=error.message)
+            self._say(log.info, "cannot connect", error=error.message)
             self._lose(now)
 
     def _lose(self, now: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import trio
 
 import fairq
 import fairq.sync
-from fairq.errors import SettingsError, Unauthorized, Unavailable
+from fairq.errors import Closed, SettingsError, Unauthorized, Unavailable
 from fairq.sync import driver as drivers
 from fairq.wire.terms import TIMEOUT_S
 from tests.cli.harness import environment
@@ -64,6 +65,31 @@ def test_a_server_that_is_away_and_comes_back(service: Service, ada: fairq.sync.
     service.proxy.is_refusing = False
     ada.enqueue("emails", 2, id="two")
     assert [each.payload for each in ada.peek("emails")] == [1, 2]
+
+
+def test_a_log_handler_may_wait_for_a_thread_that_uses_the_client(
+    service: Service, ada: fairq.sync.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            thread = threading.Thread(target=ada._driver.close)
+            thread.start()
+            thread.join(10)
+            told.append(thread.is_alive())
+
+    told, logger = list[bool](), logging.getLogger("fairq.client")
+    handler = Handler(logging.INFO)
+    logger.addHandler(handler)
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    logger._cache.clear()  # type: ignore[attr-defined]
+    service.proxy.is_refusing = True
+    try:
+        with pytest.raises(Closed):
+            ada.enqueue("emails", 1)
+    finally:
+        logger.removeHandler(handler)
+        logger._cache.clear()  # type: ignore[attr-defined]
+    assert told[:1] == [False]
 
 
 def test_a_refused_token_is_asked_again_at_the_next_call(service: Service) -> None:
