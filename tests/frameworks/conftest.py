@@ -12,10 +12,17 @@ from tests.cli.harness import read_until, started
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server."""
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The URLs of a server and of its HTTP API."""
     with started("serve", "--dev", "--port", "0", "--data-dir", tmp_path_factory.mktemp("data")) as server:
-        yield re.findall(r"ws://\S+", read_until(server, "ws://"))[0]
+        line = read_until(server, "ws://")
+        yield re.findall(r"ws://\S+", line)[0], re.findall(r"http://\S+", line)[0]
+
+
+@pytest.fixture(scope="module")
+def url(urls: tuple[str, str]) -> str:
+    """The URL of a server."""
+    return urls[0]
 
 
 @pytest.fixture

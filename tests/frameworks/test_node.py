@@ -72,5 +72,18 @@ def test_it_stops_what_is_cancelled_and_goes_on(shop: fairq.sync.Client, url: st
             long.result(timeout=60)
 
 
+def test_fetch_enqueues_and_waits_for_the_result(url: str, urls: tuple[str, str], folder: Path) -> None:
+    variables = environment({"FAIRQ_HTTP_URL": urls[1], "FAIRQ_TOKEN": "dev-tenant:shop"})
+    command = ["node", "enqueue.mjs", '{"to": "ada"}', "order-1"]
+    with worker(folder, url):
+        for outcome in ("ok", "duplicate"):
+            ran = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=60)
+            assert (ran.stdout, ran.stderr) == (f'{outcome} {{"sent":"ada","attempt":1,"size":0}}\n', "")
+    variables["FAIRQ_TOKEN"] = "nonsense"
+    ran = subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1
+    assert "401 unauthorized" in ran.stderr
+
+
 def test_it_is_short_enough_to_be_copied() -> None:
     assert len((HERE / "worker.mjs").read_text().splitlines()) <= MAX_LINES
