@@ -37,7 +37,7 @@ def test_the_demonstration_runs_from_an_installed_wheel(tmp_path: Path) -> None:
 
     run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     binaries = tmp_path / "venv" / "bin"
-    run(binaries / "pip", "install", "--quiet", wheel, cwd=tmp_path)
+    run(binaries / "pip", "install", "--quiet", f"{wheel}[server]", cwd=tmp_path)
     report = json.loads(run(binaries / "fairq", "demo", "--json", cwd=tmp_path))
     assert report["processed"] == report["tasks"] > 0
     assert (report["lost"], report["duplicated"], report["digest_mismatches"]) == (0, 0, 0)

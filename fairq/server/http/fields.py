@@ -79,6 +79,8 @@ def _object(value: Any, field: str) -> dict[str, Any]:
 def make_request(frame: Any, given: Mapping[str, Any]) -> Any:
     """Make a request of what a path, a query and a body say. Raises: BadRequest, TooLarge, naming the field."""
     names, values = names_of(frame), dict[str, Any](ref=0)
+    if isinstance(given.get("tenant"), str):
+        check_tenant(given["tenant"])  # also where the verb would not look at it
     own = given if "tenant" in names or "tenant" not in given else _with_tenant(given)
     for name, value in own.items():
         if name not in names:

@@ -205,3 +205,9 @@ async def test_an_empty_body_says_nothing_whatever_its_type(served: Served) -> N
         assert check(await ada.post("/v1/queues/q/batches/b/close", headers=kind)) == {"previous": "open"}
         answer = await ada.post(TASKS, headers=kind)
         assert (answer.status_code, answer.json()["field"]) == (400, "body")
+
+
+async def test_a_tenants_name_is_checked_also_where_it_is_not_needed(served: Served) -> None:
+    async with api(served, PRODUCER) as product:
+        answer = await product.get("/v1/queues/q/batches", params={"tenant": "\x05", "ids": "acme/b"})
+        assert (answer.status_code, answer.json()["field"]) == (400, "tenant")
