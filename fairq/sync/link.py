@@ -119,7 +119,7 @@ class Link:
             return True
         if code in _UNDER_WAY and now < self._step_ends_at:
             return False
-        self._close_socket()
+        self.abandon()
         del self.addresses[0]
         if self.addresses:
             return self._connect(now)
@@ -190,13 +190,10 @@ class Link:
             self.channel.websocket.close(1000)
             with suppress(OSError):
                 self._send(self.channel.outgoing())
-        self._close_socket()
+        self.abandon()
 
     def abandon(self) -> None:
-        """Close this process's end; another process may go on using the connection."""
-        self._close_socket()
-
-    def _close_socket(self) -> None:
+        """Close this process's end, and tell the server nothing: another process may go on using the connection."""
         if self.socket:
             self.socket.close()
             self.socket = None
