@@ -36,9 +36,9 @@ def write(task: fairq.Task) -> str:
 async def test_a_day_passes_at_once() -> None:
     began = time.monotonic()
     async with fairq.testing.run(app) as service:
+        start = service.now
         task = await service.enqueue("emails", {"to": "ada"}, name="async", delay=86_400, result_ttl=3600, events=True)
         empty = await service.enqueue("emails", None, name="plain")
-        start = service.now
         await service.drain()
         assert (service.now - start).total_seconds() >= 86_400 + 3600
         assert (task.outcome, task.attempts, await task.result()) == ("done", 2, "sent")
