@@ -17,15 +17,15 @@ import json
 import os
 import pty
 import re
-import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +35,7 @@ ROWS, COLUMNS = 60, 130
 PROMPT = "\x01ready %s\x02"  # with the exit code
 _PROMPT = re.compile(r"\x01ready (\d+|more)\x02")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[=>]")
+_KEPT = {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE"}  # of the variables
 _ORDINALS = {"first": 0, "second": 1, "third": 2, "fourth": 3}
 _TERMINAL = re.compile(rf"\b({'|'.join(_ORDINALS)}) terminal\b", re.IGNORECASE)
 _INTERRUPT = re.compile(rf"[Pp]ress ctrl-C in the ({'|'.join(_ORDINALS)}) terminal")
@@ -146,24 +147,23 @@ class Terminal:
         attributes = termios.tcgetattr(them)
         attributes[3] &= ~termios.ECHO
         termios.tcsetattr(them, termios.TCSANOW, attributes)
-        environment = {
-            **os.environ,
+        environment = {name: os.environ[name] for name in os.environ if name in _KEPT or name.startswith("PIP_")}
+        environment |= {
             "PS1": PROMPT % "$?",
             "PS2": PROMPT % "more",
             "TERM": "xterm",
-            "PROMPT_COMMAND": "",
+            "VIRTUAL_ENV_DISABLE_PROMPT": "1",
         }
-        for name in ("COLUMNS", "LINES", "NO_COLOR", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONSAFEPATH"):
-            environment.pop(name, None)
-        environment = {name: value for name, value in environment.items() if not name.startswith(("FAIRQ_", "PYTEST"))}
-        environment["VIRTUAL_ENV_DISABLE_PROMPT"] = "1"
         self._us = us
+        self._came = threading.Condition()
+        self._is_open = True
         self._bash = subprocess.Popen(
             ["bash", "--noprofile", "--norc", "--noediting", "-i"],
             stdin=them, stdout=them, stderr=them, cwd=folder, env=environment,
             preexec_fn=_take_terminal,
         )  # fmt: skip
         os.close(them)
+        threading.Thread(target=self._show, name=f"the {self.name} terminal", daemon=True).start()
         self._read_prompt(START_S)
 
     @property
@@ -171,29 +171,34 @@ class Terminal:
         """Where its shell is."""
         return Path(os.readlink(f"/proc/{self._bash.pid}/cwd"))
 
-    def _read(self, deadline: float) -> None:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([self._us], [], [], left)[0]:
-            raise Failed(f"nothing more comes in time in the {self.name} terminal, which shows\n{self._shown()}")
-        try:
-            data = os.read(self._us, 65536)
-        except OSError:  # the shell has ended
-            data = b""
-        if not data:
-            raise Failed(f"the {self.name} terminal is closed, and showed\n{self._shown()}")
-        self._seen = (self._seen + data.decode("utf-8", "replace"))[-MAX_OUTPUT:]
+    def _show(self) -> None:
+        """Take all that comes, at all times: a program that writes to a terminal which nothing reads would stop."""
+        while data := _read_some(self._us):
+            with self._came:
+                self._seen = (self._seen + data.decode("utf-8", "replace"))[-MAX_OUTPUT:]
+                self._came.notify_all()
+        with self._came:
+            self._is_open = False
+            self._came.notify_all()
+
+    def _wait(self, is_there: Callable[[], object], seconds: float) -> None:
+        """Wait until what the terminal shows has something. Raises: Failed."""
+        with self._came:
+            if not self._came.wait_for(lambda: is_there() or not self._is_open, seconds) or not is_there():
+                raise Failed(f"nothing more comes in time in the {self.name} terminal, which shows\n{self._shown()}")
 
     def _shown(self) -> str:
         return _ESCAPE.sub("", self._seen).replace("\r", "\n")
 
     def _read_prompt(self, seconds: float) -> str:
         """Wait for the prompt; returns the exit code it tells, or `more`, and forgets what was shown until then."""
-        deadline = time.monotonic() + seconds
-        while not (found := _PROMPT.search(self._seen)):
-            self._read(deadline)
-        self._output = _ESCAPE.sub("", self._seen[: found.start()]).replace("\r\n", "\n")
-        self._seen = self._seen[found.end() :]
-        return found[1]
+        self._wait(lambda: _PROMPT.search(self._seen), seconds)
+        with self._came:
+            found = _PROMPT.search(self._seen)
+            assert found
+            self._output = _ESCAPE.sub("", self._seen[: found.start()]).replace("\r\n", "\n")
+            self._seen = self._seen[found.end() :]
+            return found[1]
 
     def paste(self, text: str) -> str:
         """Paste commands, each when the prompt is back; returns their output. Raises: Failed, if one fails."""
@@ -214,17 +219,9 @@ class Terminal:
         self.paste("\n".join(first))
         os.write(self._us, last.encode() + b"\n")
         self._is_running = True
-        deadline = time.monotonic() + START_S
-        while missing := missing_from(self._shown(), shown):
-            if _PROMPT.search(self._seen):
-                raise Failed(f"`{last}` has ended, and showed\n{self._shown()}\nbut not: {missing}")
-            self._read(deadline)
-
-    def check_later(self, shown: str) -> None:
-        """Wait until what runs shows some more."""
-        deadline = time.monotonic() + START_S
-        while missing_from(self._shown(), shown):
-            self._read(deadline)
+        self._wait(lambda: _PROMPT.search(self._seen) or not missing_from(self._shown(), shown), START_S)
+        if _PROMPT.search(self._seen):
+            raise Failed(f"`{last}` has ended, and showed\n{self._shown()}\nbut not: {shown}")
 
     def interrupt(self) -> None:
         """Press ctrl-C, and wait for the prompt."""
@@ -241,12 +238,18 @@ class Terminal:
             self._bash.wait(END_S)
         except subprocess.TimeoutExpired:
             raise Failed(f"the {self.name} terminal does not close: {self._shown()}") from None
-        os.close(self._us)
 
     def kill(self) -> None:
         """End the shell, whatever runs in it, which gets the hang-up."""
         if self._bash.poll() is None:
             self._bash.send_signal(signal.SIGHUP)
+
+
+def _read_some(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # its last program has ended
+        return b""
 
 
 def _take_terminal() -> None:

@@ -1,4 +1,4 @@
-"""The guides are followed as a reader follows them: every block, in order, in terminals, in a copy of the repository."""
+"""The guides are followed as a reader does it: every block, in order, in terminals, in a copy of the repository."""
 
 from __future__ import annotations
 
