@@ -36,6 +36,7 @@ PROMPT = "\x01ready %s\x02"  # with the exit code
 _PROMPT = re.compile(r"\x01ready (\d+|more)\x02")
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|\x1b[=>]")
 _KEPT = {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SSL_CERT_FILE"}  # of the variables
+_BLOCKED = ("is_paused", "is_closed", "is_deleting", "is_repairing")
 _ORDINALS = {"first": 0, "second": 1, "third": 2, "fourth": 3}
 _TERMINAL = re.compile(rf"\b({'|'.join(_ORDINALS)}) terminal\b", re.IGNORECASE)
 _INTERRUPT = re.compile(rf"[Pp]ress ctrl-C in the ({'|'.join(_ORDINALS)}) terminal")
@@ -112,8 +113,8 @@ def section_of(text: str, anchor: str) -> str:
 def pattern_of(line: str) -> re.Pattern[str]:
     """Make the pattern of a shown line: any numbers, ids and spacing will do, and `…` stands for anything."""
     pattern = ""
-    for word in re.findall(r"…|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+(?:[.,:]\d+)*|\s+|[─━]+|.", line.strip()):
-        if word == "…":
+    for word in re.findall(r"\s*…\s*|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+(?:[.,:]\d+)*|\s+|[─━]+|.", line.strip()):
+        if "…" in word:
             pattern += ".*"
         elif word[0].isdigit() and len(word) < 36:
             pattern += r"\d+(?:[.,:]\d+)*"
@@ -141,19 +142,15 @@ class Terminal:
     """A bash on a terminal of its own."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        self.name, self._seen, self._is_running = name, "", False
+        self.name, self._seen, self.is_running = name, "", False
         us, them = pty.openpty()
         fcntl.ioctl(them, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         attributes = termios.tcgetattr(them)
         attributes[3] &= ~termios.ECHO
         termios.tcsetattr(them, termios.TCSANOW, attributes)
         environment = {name: os.environ[name] for name in os.environ if name in _KEPT or name.startswith("PIP_")}
-        environment |= {
-            "PS1": PROMPT % "$?",
-            "PS2": PROMPT % "more",
-            "TERM": "xterm",
-            "VIRTUAL_ENV_DISABLE_PROMPT": "1",
-        }
+        environment |= {"TERM": "xterm", "VIRTUAL_ENV_DISABLE_PROMPT": "1"}
+        environment |= {"PS1": PROMPT % "$?", "PS2": PROMPT % "more"}
         self._us = us
         self._came = threading.Condition()
         self._is_open = True
@@ -202,7 +199,7 @@ class Terminal:
 
     def paste(self, text: str) -> str:
         """Paste commands, each when the prompt is back; returns their output. Raises: Failed, if one fails."""
-        if self._is_running:
+        if self.is_running:
             raise Failed(f"something runs in the {self.name} terminal, so no command can be given there")
         output = ""
         for line in text.splitlines():
@@ -218,7 +215,7 @@ class Terminal:
         *first, last = [line for line in text.splitlines() if line.strip()]
         self.paste("\n".join(first))
         os.write(self._us, last.encode() + b"\n")
-        self._is_running = True
+        self.is_running = True
         self._wait(lambda: _PROMPT.search(self._seen) or not missing_from(self._shown(), shown), START_S)
         if _PROMPT.search(self._seen):
             raise Failed(f"`{last}` has ended, and showed\n{self._shown()}\nbut not: {shown}")
@@ -227,13 +224,13 @@ class Terminal:
         """Press ctrl-C, and wait for the prompt."""
         os.write(self._us, b"\x03")
         self._read_prompt(END_S)
-        self._is_running = False
+        self.is_running = False
 
     def close(self) -> None:
-        """End what runs there, and the shell."""
-        if self._is_running:
+        """End what runs there, if it has not ended by itself, and the shell."""
+        if self.is_running and not _PROMPT.search(self._seen):
             self.interrupt()
-        os.write(self._us, b"exit\n")
+        os.write(self._us, b"\nexit\n")  # after a ctrl-C that came too late, the first key is lost
         try:
             self._bash.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -274,24 +271,32 @@ class Reader:
             self._terminals.append(Terminal(ordinal.lower(), folder))
         return self._terminals[number]
 
-    def read(self, guide: Path, text: str | None = None) -> None:
-        """Do what a guide says, from its beginning to its end. Raises: Failed."""
-        parts = list(parts_of(guide.read_text() if text is None else text))
-        for part, following in zip(parts, [*parts[1:], None], strict=True):
+    def read(self, guide: Path) -> None:
+        """Do what a guide says, from its beginning to its end; then see what it leaves. Raises: Failed."""
+        self._read(guide, guide.read_text())
+        self.close()
+
+    def _read(self, guide: Path, text: str) -> None:
+        parts = list(parts_of(text))
+        last = max(n for n, part in enumerate(parts) if isinstance(part, Block) and part.language == "sh")
+        for n, part in enumerate(parts):
+            following = parts[n + 1] if n + 1 < len(parts) else None
             shown = following.text if isinstance(following, Block) and following.language == "text" else ""
             try:
                 if isinstance(part, Paragraph):
                     self._follow(guide, part.text)
                 else:
                     self._do(part, shown)
+                if n == last:
+                    self._check_all_is_open()
             except Failed as failed:
                 raise Failed(f"{guide.name}:{part.line}: {failed}") from None
 
     def _follow(self, guide: Path, prose: str) -> None:
         if setup := _SETUP.search(prose):
             document = (guide.parent / setup[1]).resolve()
-            self.read(document, section_of(document.read_text(), setup[2]))
-        if key := _INTERRUPT.search(prose):
+            self._read(document, section_of(document.read_text(), setup[2]))
+        for key in _INTERRUPT.finditer(prose):
             self._terminal(key[1]).interrupt()
 
     def _do(self, block: Block, shown: str) -> None:
@@ -314,24 +319,19 @@ class Reader:
                 if missing := missing_from(output, shown):
                     raise Failed(f"{missing!r} is not in the output:\n{output}")
 
-    def check_all_is_open(self) -> None:
-        """See that no queue, tenant or schedule is left paused, closed or under way. Raises: Failed."""
-        if not any(terminal._is_running for terminal in self._terminals):
+    def _check_all_is_open(self) -> None:
+        """See that no queue or tenant is left paused, closed or under way. Raises: Failed."""
+        if not any(terminal.is_running for terminal in self._terminals):
             return
         operator = Terminal("operator's", self._terminals[0].folder)
-        try:
-            activate = next(path for path in (self._clone / ".venv/bin/activate",) if path.exists())
-            operator.paste(f". {activate}\nexport FAIRQ_TOKEN=dev-operator")
-            for queue in json.loads(operator.paste("fairq queues list --json | cat")):
-                closed = [name for name in ("is_paused", "is_closed", "is_deleting", "is_repairing") if queue[name]]
-                if closed:
-                    raise Failed(f"the guide leaves queue {queue['queue']} {closed}")
-                for tenant in json.loads(operator.paste(f"fairq tenants list {queue['queue']} --json | cat")):
-                    if tenant["is_paused"]:
-                        raise Failed(f"the guide leaves tenant {tenant['tenant']} of {queue['queue']} paused")
-            operator.close()
-        finally:
-            operator.kill()
+        operator.paste(f". {self._clone}/.venv/bin/activate; export FAIRQ_TOKEN=dev-operator")
+        for queue in json.loads(operator.paste("fairq queues list --json | cat")):
+            if left := [name for name in _BLOCKED if queue[name]]:
+                raise Failed(f"the guide leaves queue {queue['queue']}: {', '.join(left)}")
+            for tenant in json.loads(operator.paste(f"fairq tenants list {queue['queue']} --json | cat")):
+                if left := [name for name in _BLOCKED if tenant.get(name)]:
+                    raise Failed(f"the guide leaves {tenant['tenant']} in {queue['queue']}: {', '.join(left)}")
+        operator.close()
 
     def close(self) -> None:
         """Close the terminals, the last one first, and see that nothing goes on."""
@@ -380,8 +380,6 @@ def main(argv: Sequence[str]) -> int:
     reader = Reader(clone)
     try:
         reader.read(guide)
-        reader.check_all_is_open()
-        reader.close()
     except Failed as failed:
         print(failed, file=sys.stderr)
         reader.kill()
