@@ -27,6 +27,7 @@ app = App(
 # A command's module is imported only when the command runs, for a fast start; so its line of help stands here.
 for _name, _help in {
     "demo": "Compare first-in-first-out and fair scheduling on real work.",
+    "docs": "List the guides, or print or open one.",
     "serve": "Run a server.",
     "worker": "Run the handlers of an app.",
     "webhook-worker": "Post tasks to webhooks, or to one URL.",

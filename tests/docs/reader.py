@@ -324,7 +324,7 @@ class Reader:
         if not any(terminal.is_running for terminal in self._terminals):
             return
         operator = Terminal("operator's", self._terminals[0].folder)
-        operator.paste(f". {self._clone}/.venv/bin/activate; export FAIRQ_TOKEN=dev-operator")
+        operator.paste(". .venv/bin/activate; export FAIRQ_TOKEN=dev-operator")
         for queue in json.loads(operator.paste("fairq queues list --json | cat")):
             if left := [name for name in _BLOCKED if queue[name]]:
                 raise Failed(f"the guide leaves queue {queue['queue']}: {', '.join(left)}")

@@ -53,7 +53,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(GUIDE_S + 2 * INSTALL_S)
 @pytest.mark.parametrize("guide", FOLLOWED, ids=lambda guide: guide.name)
 def test_a_reader_can_follow_a_guide(guide: Path, clone: Path, wheels: Path) -> None:
-    shutil.rmtree(clone / "try", ignore_errors=True)
+    shutil.rmtree(clone.parent / "try-fairq", ignore_errors=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("FAIRQ_", "PIP_"))}
     environment |= {
         "HOME": str(clone.parent),
