@@ -113,7 +113,9 @@ def section_of(text: str, anchor: str) -> str:
 def pattern_of(line: str) -> re.Pattern[str]:
     """Make the pattern of a shown line: any numbers, ids and spacing will do, and `…` stands for anything."""
     pattern = ""
-    for word in re.findall(r"\s*…\s*|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+(?:[.,:]\d+)*|\s+|[─━]+|.", line.strip()):
+    for word in re.findall(
+        r"\s*…\s*|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+(?:[.,:]\d+)*|\s+|[─━]+|.", line.strip()
+    ):
         if "…" in word:
             pattern += ".*"
         elif word[0].isdigit() and len(word) < 36:
