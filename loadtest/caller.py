@@ -98,10 +98,11 @@ async def call_async(url: str, queue: str) -> None:
             taken.tell()
 
 
-def call_in_threads(enqueue: Callable[[], str]) -> None:
-    """Do jobs with a function that enqueues and blocks, each caller in a thread."""
+def call_in_threads(connect: Callable[[], Callable[[], str]]) -> None:
+    """Do jobs with functions that enqueue and block, one for each caller of a job, who is a thread."""
 
     def do(taken: Taken) -> None:
+        enqueue = connect()
         while (due := taken.next()) is not None:
             if due:
                 time.sleep(max(0.0, due - time.perf_counter()))
@@ -124,24 +125,27 @@ def call_sync(url: str, queue: str) -> None:
     """Do jobs with `fairq.sync`."""
     with fairq.sync.open_client(url, token=TOKEN) as client:
         client.tasks(queue, ["none"])
-        call_in_threads(lambda: client.enqueue(queue, PAYLOAD).id)
+        call_in_threads(lambda: lambda: client.enqueue(queue, PAYLOAD).id)
 
 
 def call_over_http(url: str, queue: str) -> None:
-    """Do jobs over HTTP, each caller over a connection of its own that stays open."""
-    own, headers = threading.local(), {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    """Do jobs over HTTP, each caller over a connection of its own that stays open until the job is done."""
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
 
-    def enqueue() -> str:
-        if not hasattr(own, "connection"):
-            own.connection = HTTPConnection(urlsplit(url).netloc)
-        own.connection.request("POST", f"/v1/queues/{queue}/tasks", orjson.dumps({"payload": PAYLOAD}), headers)
-        answer = own.connection.getresponse()
-        told = orjson.loads(answer.read())
-        assert answer.status == 201, told
-        id: str = told["id"]
-        return id
+    def connect() -> Callable[[], str]:
+        connection = HTTPConnection(urlsplit(url).netloc)
 
-    call_in_threads(enqueue)
+        def enqueue() -> str:
+            connection.request("POST", f"/v1/queues/{queue}/tasks", orjson.dumps({"payload": PAYLOAD}), headers)
+            answer = connection.getresponse()
+            told = orjson.loads(answer.read())
+            assert answer.status == 201, told
+            id: str = told["id"]
+            return id
+
+        return enqueue
+
+    call_in_threads(connect)
 
 
 KINDS: dict[str, Callable[[str, str], Awaitable[None] | None]] = {

@@ -16,7 +16,17 @@ function verbs.queue_state(keys, _)
   return out
 end
 
--- tenants(keys, argv): a page of the tenants, in no order; or the named ones.
+local function tenant_line(call, t)
+  local d, books, line = accounts.details_of(call, t), accounts.books_of(call, t), t.name
+  local delivered = books.delivered + (call.queue.share == SHARE_TIME and accounts.age_of(call, t) or 0)
+  for _, value in ipairs({t.weight, t.ready, d.pending, d.delayed, t.leased, d.dead, books.done, delivered,
+    seats.entitled_to(call, t), t.slot ~= OUT and 1 or 0, d.blocked, d.limited, books.bytes}) do
+    line = line .. ' ' .. text(value)
+  end
+  return line
+end
+
+-- tenants(keys, argv): a page of the tenants, in no order; or those of the named ones that there are.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 cursor ("0" to begin)  4 count (1..500)  then names (if any: cursor and count are
 --         not used)
@@ -40,15 +50,7 @@ function verbs.tenants(keys, args)
   end
   accounts.read(call, tags)
   for i, name in ipairs(names) do
-    local t = accounts.named(call, name, details[i])
-    local d = accounts.details_of(call, t)
-    local books = accounts.books_of(call, t)
-    local delivered = books.delivered + (call.queue.share == SHARE_TIME and accounts.age_of(call, t) or 0)
-    for _, value in ipairs({t.weight, t.ready, d.pending, d.delayed, t.leased, d.dead, books.done, delivered,
-      seats.entitled_to(call, t), t.slot ~= OUT and 1 or 0, d.blocked, d.limited, books.bytes}) do
-      name = name .. ' ' .. text(value)
-    end
-    out[#out + 1] = name
+    if details[i] then out[#out + 1] = tenant_line(call, accounts.named(call, name, details[i])) end
   end
   return out
 end

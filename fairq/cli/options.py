@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import trio
@@ -27,6 +28,14 @@ Url = Annotated[
     Parameter(env_var="FAIRQ_URL", help=f"URL of the server; commas separate several [default: {DEFAULT_URL}]."),
 ]
 Token = Annotated[str | None, Parameter(env_var="FAIRQ_TOKEN", help="Token; the variable is safer than the option.")]
+
+
+Span = timedelta | float  # as 90, 90s, 5m, 1h30m, 7d
+
+
+def seconds_of(span: Span | None) -> float | None:
+    """Return the seconds of a span; None of none."""
+    return span.total_seconds() if isinstance(span, timedelta) else span
 
 
 @Parameter(name="*")

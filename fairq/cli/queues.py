@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from attrs import asdict
 from cyclopts import App, Parameter
 
+from fairq.cli.changes import change
 from fairq.cli.limits import GivenLimits, change_limits, parse_percent, show_limits
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import Json, Server, run_with
@@ -76,7 +77,7 @@ def set_(queue: str, *settings: str, server: Server | None = None) -> None:
             changes[name] = parse_percent(name, value)
         else:
             changes[name.replace("-", "_")] = int(value) if value.isdecimal() else value
-    run_with(server or Server(), lambda client: client.configure(queue, **changes))
+    change(server, queue, None, lambda client: client.configure(queue, **changes))
     print(f"{queue}: {', '.join(settings)}")
 
 
@@ -147,7 +148,7 @@ def hours(
 @queues.command
 def pause(queue: str, *, server: Server | None = None) -> None:
     """Stop starting tasks of a queue; running tasks continue, and new tasks are still accepted."""
-    run_with(server or Server(), lambda client: client.pause(queue))
+    change(server, queue, None, lambda client: client.pause(queue))
     print(f"{queue}: paused")
 
 

@@ -28,7 +28,10 @@ def show_report(server: Server | None, queue: str, tenant: str, json: bool) -> N
     rows = [{**part, "part": round(100 * part["part"], 1), "told": _TOLD[part["cause"]]} for part in found["parts"]]
     whole = {"cause": "total", "part": 100, "p50_ms": found["p50_ms"], "p99_ms": found["p99_ms"]}
     title = f"what {found['starts']} tasks of {tenant} in {queue} waited for"
-    print_table(title, _COLUMNS, [*rows, whole] if found["starts"] else [], empty="this server has started none")
+    empty = (
+        f"the server that was asked has started no task of {tenant} in {queue} in the last 5 minutes; others may have"
+    )
+    print_table(title, _COLUMNS, [*rows, whole] if found["starts"] else [], empty=empty)
     if found["share_over_ms"]:
         over = f"in the last {found['share_over_ms'] / 1000:.0f} s"
         print(f"share: {found['delivered']:.6g} delivered, {found['entitled']:.6g} entitled, {over}")

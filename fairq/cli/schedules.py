@@ -10,7 +10,7 @@ import orjson
 from attrs import asdict
 from cyclopts import App, Parameter
 
-from fairq.cli.options import Json, Server, run_with
+from fairq.cli.options import Json, Server, Span, run_with
 from fairq.cli.output import local_time, print_json, print_table
 from fairq.errors import BadRequest, NotFound
 from fairq.model.schedules import SCHEDULED
@@ -47,14 +47,14 @@ def create(
     *,
     cron: str | None = None,
     zone: str | None = None,
-    every: float | None = None,
+    every: Span | None = None,
     misfire: Literal["skip", "once"] = "skip",
-    expires_in: float | None = None,
-    expires_after_start: float | None = None,
+    expires_in: Span | None = None,
+    expires_after_start: Span | None = None,
     max_attempts: int | None = None,
     priority: int | None = None,
     dedupe_key: str | None = None,
-    dedupe_period: float | None = None,
+    dedupe_period: Span | None = None,
     group: str | None = None,
     group_weight: float | None = None,
     events: Annotated[bool, Parameter(negative=())] = False,
@@ -73,17 +73,18 @@ def create(
     payload
         Payload of every task, any JSON value; `-` reads it from standard input.
     cron
-        Minute, hour, day of the month, month and day of the week: `--cron "0 3 * * *"`.
+        Minute, hour, day of the month, month and day of the week: `--cron "0 3 * * *"`, or @daily
+        and the like.
     zone
         Time zone of --cron, such as Europe/Copenhagen (default: UTC).
     every
-        Seconds between two fires, instead of --cron.
+        Time between two fires, as 90, 5m or 1d, instead of --cron.
     misfire
         Fires missed while the service was down: skip them all, or fire once for all of them.
     expires_in
-        Seconds after its enqueue after which a task no longer starts (default: never).
+        Time after its enqueue after which a task no longer starts, as 5m (default: never).
     expires_after_start
-        The same, in seconds from the time of its fire, however late that is.
+        The same, from the time of its fire, however late that is.
     max_attempts
         Attempts before a task becomes a dead letter, 0 for no limit (default: the queue's).
     priority
@@ -91,7 +92,7 @@ def create(
     dedupe_key
         While a task with this key waits or runs, even one of an earlier fire, a fire makes no task.
     dedupe_period
-        Seconds to hold the dedupe key, whatever happens to the task (default: until the task ends).
+        Time to hold the dedupe key, as 5m, whatever happens to the task (default: until the task ends).
     group
         Group of the tasks: the tenant's groups of one priority take turns (default: none).
     group_weight

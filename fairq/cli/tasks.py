@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attrs import asdict, frozen
 from cyclopts import App, Parameter
 
-from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_json, print_table
+from fairq.cli.options import Json, Server, Span, run_with
+from fairq.cli.output import print_json, print_table, say_moment
 from fairq.cli.purges import DryRun, Yes, purge
 from fairq.errors import BadRequest
 
@@ -32,21 +31,21 @@ class Filter:
         str | None, Parameter(help="Tenant of the tasks; operators must name it (default: the token's tenant).")
     ] = None
     older_than: Annotated[
-        timedelta | None, Parameter(help="Only tasks enqueued longer ago than this: 90s, 30m, 12h, 7d.")
+        Span | None, Parameter(help="Only tasks enqueued longer ago than this: 90s, 30m, 12h, 7d.")
     ] = None
     error: Annotated[str | None, Parameter(help="Only tasks whose last error contains this text.")] = None
 
     def pack(self) -> dict[str, Any]:
         """Return the filter as the SDK's keyword arguments."""
-        older_than = None if self.older_than is None else self.older_than.total_seconds()
-        return {"tenant": self.tenant, "older_than": older_than, "error": self.error}
+        return {"tenant": self.tenant, "older_than": self.older_than, "error": self.error}
 
 
 _STATES = {
-    "id": "task", "state": "state", "tenant": "tenant", "attempt": "attempt", "at_ms": "at (ms)", "worker": "worker",
+    "id": "task", "state": "state", "tenant": "tenant", "attempt": "attempt", "when": "when", "worker": "worker",
     "reason": "reason", "error": "error",
 }  # fmt: skip
-_WAITING = {"id": "task", "enqueued_at_ms": "enqueued (ms)", "payload": "payload"}
+_WHEN = {"delayed": "starts at ", "leased": "leased until ", "dead": "died at "}
+_WAITING = {"id": "task", "enqueued": "enqueued", "payload": "payload"}
 
 
 @tasks.command
@@ -57,8 +56,14 @@ def show(queue: str, *ids: str, json: Json = False, server: Server | None = None
     if json:
         print_json(rows)
     else:
-        shown = [{**row, "attempt": row["attempt"] or ""} for row in rows]  # 0: no attempt yet, or no longer known
+        shown = [
+            {**row, "attempt": row["attempt"] or "", "when": _when(row)} for row in rows
+        ]  # 0: no attempt yet, or no longer known
         print_table(f"tasks of {queue}", _STATES, shown, empty="name at least one task")
+
+
+def _when(row: dict[str, Any]) -> str:
+    return _WHEN.get(row["state"], "") + say_moment(row["at_ms"])
 
 
 @tasks.command
@@ -81,7 +86,8 @@ def peek(
     if json:
         print_json(rows)
     else:
-        print_table(f"next tasks in {queue}", _WAITING, rows, empty="nothing is ready")
+        shown = [{**row, "enqueued": say_moment(row["enqueued_at_ms"])} for row in rows]
+        print_table(f"next tasks in {queue}", _WAITING, shown, empty="nothing is ready")
 
 
 @tasks.command
@@ -116,7 +122,7 @@ def cancel(
 
 @tasks.command
 def reschedule(
-    queue: str, *ids: str, delay: float | None = None, json: Json = False, server: Server | None = None
+    queue: str, *ids: str, delay: Span | None = None, json: Json = False, server: Server | None = None
 ) -> int:
     """Change when waiting tasks start. Exits with 1 if none of them could be changed.
 
@@ -125,7 +131,7 @@ def reschedule(
     queue
         Queue of the tasks.
     delay
-        Seconds from now (default: 0).
+        Time from now, as 90, 5m or 7d (default: 0).
     """
     outcomes = run_with(server or Server(), lambda client: client.reschedule(queue, ids, delay=delay))
     return _print_outcomes(ids, outcomes, json)

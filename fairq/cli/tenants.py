@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from attrs import asdict
 from cyclopts import App, Parameter
 
+from fairq.cli.changes import change
 from fairq.cli.limits import GivenLimits, change_limits, show_limits
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import Json, Server, run_with
@@ -46,13 +47,15 @@ def list_(queue: str, *, json: Json = False, server: Server | None = None) -> No
         print_json(rows)
     else:
         print_table(f"tenants of {queue}", _COLUMNS, rows, empty=f"queue {queue} has no tenants yet")
+        if rows:
+            print("delivered, entitled: seconds of worker time, or tasks where the queue's share is count")
 
 
 @tenants.command
 def set_weight(queue: str, tenant: str, weight: float, *, server: Server | None = None) -> None:
     """Set a tenant's weight, 0.001 to 10000 (initially 1). It applies to the backlog at once."""
     check_weight(weight)
-    previous = run_with(server or Server(), lambda client: client.set_weight(queue, tenant, weight))
+    previous = change(server, queue, tenant, lambda client: client.set_weight(queue, tenant, weight))
     print(f"{tenant} in {queue}: weight {previous:g} -> {weight:g}")
 
 
@@ -136,7 +139,7 @@ def delete(
 @tenants.command
 def pause(queue: str, tenant: str, *, server: Server | None = None) -> None:
     """Stop starting a tenant's tasks; running tasks continue, and new tasks are still accepted."""
-    run_with(server or Server(), lambda client: client.pause(queue, tenant))
+    change(server, queue, tenant, lambda client: client.pause(queue, tenant))
     print(f"{tenant} in {queue}: paused")
 
 

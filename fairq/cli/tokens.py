@@ -1,14 +1,14 @@
 """`fairq tokens`: create, list and revoke tokens.
 
 With an operator's token the commands call the server. Without one they use the store itself (--store or --data-dir), to
-make the first token. The embedded store is started for the duration of the command if no server runs on it.
+make the first token. The embedded store is started for the duration of the command if no server runs on it; there must
+be one already, as a server makes it at its first start: a token in a store that no server uses is of no use.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
@@ -17,7 +17,7 @@ from attrs import asdict, define, frozen
 from cyclopts import App, Parameter
 
 from fairq.cli.options import Json, Server, connected
-from fairq.cli.output import configure_logging, print_json, print_table
+from fairq.cli.output import configure_logging, print_json, print_table, say_moment
 from fairq.errors import NotFound, SettingsError
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
@@ -80,12 +80,18 @@ async def _registry(server: Server, place: Place) -> AsyncIterator[Registry]:
 
 @asynccontextmanager
 async def _store_url(place: Place) -> AsyncIterator[str]:
-    from fairq.store.embedded import embedded_store, is_running, store_url
+    from fairq.store.embedded import embedded_store, has_store, is_running, store_url
 
     if place.store:
         yield place.store
     elif await is_running(place.data_dir):
         yield store_url(place.data_dir)
+    elif not has_store(place.data_dir):
+        raise SettingsError(
+            f"there is no store in {place.data_dir.absolute()}; `fairq serve` makes one: start it first, or name the"
+            " server's store by --data-dir or --store, or ask the server with an operator's token (FAIRQ_TOKEN)",
+            field="data_dir",
+        )
     else:
         async with embedded_store(place.data_dir) as url:
             yield url
@@ -141,7 +147,7 @@ def list_(*, json: Json = False, server: Server | None = None, place: Place | No
         print_json(rows)
         return
     for row in rows:
-        row["created"] = datetime.fromtimestamp(row["created_at_ms"] / 1000, UTC).isoformat(" ", "seconds")
+        row["created"] = say_moment(row["created_at_ms"])
         row["queues"] = ", ".join(row["queues"]) if row["queues"] else "all"
     columns = {"id": "id", "role": "role", "tenant": "tenant", "queues": "queues", "created": "created"}
     print_table("tokens", columns, rows, empty="there are no tokens yet; `fairq tokens create operator` makes one")

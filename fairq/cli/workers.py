@@ -7,6 +7,7 @@ from cyclopts import App
 
 from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table, say_moment
+from fairq.errors import NotFound
 from fairq.model.workers import WorkerState
 
 workers = App(name="workers", help="List attached workers, show their tasks, and drain them by name.")
@@ -66,6 +67,8 @@ def show(worker: str, *, count: int = 100, json: Json = False, server: Server | 
 
 @workers.command
 def drain(worker: str, *, server: Server | None = None) -> None:
-    """Let the workers of a name finish their tasks and end, on every server."""
+    """Let the workers of a name finish their tasks and end, on every server. Exits with 1 if none is attached."""
     known = run_with(server or Server(), lambda client: client.drain_worker(worker))
-    print(f"{worker}: {f'draining ({known} attached)' if known else 'no such worker is attached'}")
+    if not known:
+        raise NotFound(f"no worker {worker} is attached", field="worker")
+    print(f"{worker}: draining ({known} attached)")

@@ -36,6 +36,7 @@ from fairq.model.checks import (
 )
 from fairq.model.events import EventPage
 from fairq.model.options import (
+    Seconds,
     TaskOptions,
     UnnamedTaskOptions,
     check_in_time,
@@ -160,7 +161,9 @@ class Client:
         outcomes = await self._caller.wait(call)
         check_in_time(outcomes)
         return [
-            EnqueuedTask(task.id, queue, False, self) if outcome == "ok" else _enqueued(task.id, queue, outcome, self)
+            EnqueuedTask(task.id, queue, False, self, keeps_result=task.result_ttl_ms > 0)
+            if outcome == "ok"
+            else _enqueued(task.id, queue, outcome, self)
             for task, outcome in zip(tasks, outcomes, strict=True)
         ]
 
@@ -207,7 +210,7 @@ class Client:
         queue: str,
         ids: Sequence[str],
         *,
-        delay: float | None = None,
+        delay: Seconds | None = None,
         start_at: datetime | float | None = None,
         timeout: float | None = None,
     ) -> list[str]:
@@ -338,7 +341,7 @@ class Client:
         queue: str,
         *,
         tenant: str | None = None,
-        older_than: float | None = None,
+        older_than: Seconds | None = None,
         error: str | None = None,
         timeout: float | None = None,
     ) -> int:
@@ -360,7 +363,7 @@ class Client:
         queue: str,
         *,
         tenant: str | None = None,
-        older_than: float | None = None,
+        older_than: Seconds | None = None,
         error: str | None = None,
         dry_run: bool = False,
         timeout: float | None = None,
@@ -386,7 +389,7 @@ class Client:
         *,
         cron: str | None = None,
         zone: str | None = None,
-        every: float | None = None,
+        every: Seconds | None = None,
         misfire: str = "skip",
         tenant: str | None = None,
         timeout: float | None = None,

@@ -25,8 +25,8 @@ from fairq.client.typed import Misfit
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, TooLarge
 from fairq.log import Log
-from fairq.model.checks import MAX_ERROR_CHARS, MAX_SPAN_MS, bare_id
-from fairq.model.options import TaskOptions
+from fairq.model.checks import MAX_ERROR_CHARS, bare_id
+from fairq.model.options import Seconds, TaskOptions, to_ms
 from fairq.model.tasks import MAX_RESULT_BYTES, Settlement, check_fraction, check_progress_text, is_last_attempt
 from fairq.wire.beside import Unreadable
 from fairq.wire.frames import PushedTask
@@ -36,26 +36,20 @@ log = Log("fairq.worker")
 P = TypeVar("P", default=Any)
 
 
-def _checked_delay(delay: float) -> float:
-    if 0 <= delay * 1000 <= MAX_SPAN_MS:
-        return delay
-    raise BadRequest("delay must be 0 or more seconds, and at most 400 days", field="delay")
-
-
 class Retry(Exception):
     """Raised by a handler: try this task again, after `delay` seconds (none: the queue's backoff)."""
 
-    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+    def __init__(self, reason: str = "", *, delay: Seconds | None = None) -> None:
         super().__init__(reason)
-        self.delay = None if delay is None else _checked_delay(delay)
+        self.delay_ms = None if delay is None else to_ms(delay, "delay")
 
 
 class Postpone(Exception):
     """Raised by a handler: try this task again after `delay` seconds, and do not count this attempt."""
 
-    def __init__(self, reason: str = "", *, delay: float) -> None:
+    def __init__(self, reason: str = "", *, delay: Seconds) -> None:
         super().__init__(reason)
-        self.delay = _checked_delay(delay)
+        self.delay_ms = to_ms(delay, "delay")
 
 
 class Reject(Exception):
@@ -150,11 +144,10 @@ def settlement_of(task: PushedTask, error: BaseException | None, result: bytes =
     match error:
         case None:
             return Settlement("ack", task.id, task.lease, None, "", result)
-        case Retry(delay=delay):
-            delay_ms = None if delay is None else round(delay * 1000)
+        case Retry(delay_ms=delay_ms):
             return Settlement("nack", task.id, task.lease, delay_ms, str(error)[:MAX_ERROR_CHARS])
-        case Postpone(delay=delay):
-            return Settlement("postpone", task.id, task.lease, round(delay * 1000), str(error)[:MAX_ERROR_CHARS])
+        case Postpone(delay_ms=delay_ms):
+            return Settlement("postpone", task.id, task.lease, delay_ms, str(error)[:MAX_ERROR_CHARS])
         case Reject() | Misfit():
             return Settlement("reject", task.id, task.lease, None, str(error)[:MAX_ERROR_CHARS])
         case TimedOut():
@@ -177,7 +170,10 @@ def encode_result(task: Task, value: Any) -> bytes:
     try:
         return encode_payload(value, "result", MAX_RESULT_BYTES)
     except (BadRequest, TooLarge) as error:
-        log.warning("result refused", task=task.id, queue=task.queue, attempt=task.attempt, error=error.message)
+        log.warning(
+            "result refused", task=task.id, queue=task.queue, tenant=task.tenant, attempt=task.attempt,
+            error=error.message,
+        )  # fmt: skip
         raise Reject(error.message) from None
 
 
@@ -210,6 +206,7 @@ async def perform(
         pushed.enqueued_at_ms, pushed.start_at_ms, pushed.expires_at_ms, pushed.wants_result, pushed.name,
         pushed.webhook, partial(report, queue, pushed), links,
     )  # fmt: skip
+    failed = partial(log.warning, "task failed", task=task.id, queue=queue, tenant=task.tenant, attempt=task.attempt)
     result = b""
     error: BaseException | None = None
     try:
@@ -222,18 +219,16 @@ async def perform(
         error = verdict
     except (Misfit, NoHandler, TimedOut) as failure:
         error = failure
-        log.warning(
-            "task failed", task=task.id, queue=queue, attempt=task.attempt, error=settlement_of(pushed, failure).error
-        )
+        failed(error=settlement_of(pushed, failure).error)
     except CancelledError as failure:
         if is_cancelled():
             raise
         error = failure  # of another task, for which the handler waited
-        log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exc_info=failure)
+        failed(exc_info=failure)
     except (Exception, SystemExit, BaseExceptionGroup) as failure:
         error, rest = _failed(failure)
         if error is not None:
-            log.warning("task failed", task=task.id, queue=queue, attempt=task.attempt, exc_info=error)
+            failed(exc_info=error)
         if rest is not None:
             raise rest from None
     settlement, found = settlement_of(pushed, error, result), links.close()

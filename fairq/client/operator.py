@@ -120,9 +120,9 @@ class OperatorClient(Client):
                 return
             number = step.number
 
-    async def tenants(self, queue: str) -> list[TenantState]:
-        """List the tenants of a queue. Raises: NotFound."""
-        return await self.ask(operator_verbs.tenants(queue))
+    async def tenants(self, queue: str, *, tenant: str | None = None) -> list[TenantState]:
+        """List the tenants of a queue, or the one of a name: an empty list if there is none. Raises: NotFound."""
+        return await self.ask(operator_verbs.tenants(queue, tenant))
 
     async def set_weight(self, queue: str, tenant: str, weight: float) -> float:
         """Give a tenant a weight (0.001 to 10,000; 1 unless set); returns the one before."""

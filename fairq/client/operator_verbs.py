@@ -79,9 +79,9 @@ def repair(queue: str, number: int | None) -> Ask[Repair]:
     return Ask("repair", body, lambda reply: Repair(**reply))
 
 
-def tenants(queue: str) -> Ask[list[TenantState]]:
-    """List the tenants of a queue."""
-    return Ask("tenants", {"queue": queue}, lambda reply: [TenantState(**row) for row in reply["tenants"]])
+def tenants(queue: str, tenant: str | None = None) -> Ask[list[TenantState]]:
+    """List the tenants of a queue, or one."""
+    return Ask("tenants", target(queue, tenant), lambda reply: [TenantState(**row) for row in reply["tenants"]])
 
 
 def drop_tenant(queue: str, tenant: str) -> Ask[bool]:

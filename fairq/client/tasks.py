@@ -10,7 +10,8 @@ from attrs import define, field
 
 from fairq.client import verbs
 from fairq.client.verbs import Ask
-from fairq.model.options import TaskOptions
+from fairq.errors import NoResult
+from fairq.model.options import Seconds, TaskOptions
 from fairq.model.tasks import TaskState
 from fairq.wire.waits import WAIT_MS
 
@@ -71,6 +72,7 @@ class EnqueuedTask:
     is_duplicate: bool = False
     is_replaced: bool = field(default=False, kw_only=True)
     _client: Requests | None = field(default=None, repr=False, eq=False)
+    _keeps_result: bool = field(default=True, kw_only=True, repr=False, eq=False)  # as far as is known
 
     async def state(self) -> TaskState:
         """Ask what has become of it."""
@@ -85,13 +87,17 @@ class EnqueuedTask:
     async def result(self, *, timeout: float | None = None) -> Any:
         """Wait for what its handler returned, across reconnects; it must have been enqueued with `result_ttl`.
 
-        Raises: TaskFailed (it is dead or was cancelled), NoResult, NotYet after `timeout` seconds (None: never);
-        Unavailable or OutcomeUnknown if the service could not be asked then.
+        Raises: TaskFailed (it is dead or was cancelled), NoResult (at once, if it was enqueued here without), NotYet
+        after `timeout` seconds (None: never); Unavailable or OutcomeUnknown if the service could not be asked then.
         """
         assert self._client is not None
+        if not self._keeps_result:
+            raise NoResult(
+                f"task {self.id} was enqueued without result_ttl, so that no result of it is kept", field="result_ttl"
+            )
         return verbs.result_of(await self._client.wait_task(self.queue, self.id, timeout))
 
-    async def reschedule(self, *, delay: float | None = None, start_at: datetime | float | None = None) -> str:
+    async def reschedule(self, *, delay: Seconds | None = None, start_at: datetime | float | None = None) -> str:
         """Give it another start, or let it start now: `ok`, `running`, `expired` or `gone`."""
         assert self._client is not None
         return (await self._client.ask(verbs.reschedule(self.queue, [self.id], delay, start_at)))[0]

@@ -5,7 +5,9 @@ Nothing here waits or knows of connections, so that every runtime shares it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
@@ -28,6 +30,7 @@ from fairq.model.dead_letters import DeadLetter, DeadPage
 from fairq.model.events import MAX_EVENT_ID, Event, EventPage
 from fairq.model.options import (
     DeadLetterFilter,
+    Seconds,
     UnnamedTaskOptions,
     hash_payload,
     interval_ms,
@@ -74,12 +77,28 @@ def was(reply: Body) -> bool:
     return bool(reply["previous"])
 
 
+def _has_nan(value: Any) -> bool:
+    """Tell whether a value that orjson can write has a float that it writes as null."""
+    try:
+        json.dumps(value, allow_nan=False, default=_fields_of)
+    except ValueError:
+        return True
+    return False
+
+
+def _fields_of(value: Any) -> Any:
+    """Return what a dataclass holds; None for the other values that only orjson knows, which hold no float."""
+    return {field.name: getattr(value, field.name) for field in fields(value)} if is_dataclass(value) else None
+
+
 def encode_payload(value: Any, field: str = "payload", max_bytes: int = DEFAULT_PAYLOAD_BYTES) -> bytes:
     """Write a payload, or a result, as JSON. Raises: BadRequest if it is not JSON, TooLarge."""
     try:
         text = orjson.dumps([[[[value]]]])[4:-4]  # a frame holds it as deep, and may be no deeper than orjson writes
     except (TypeError, orjson.JSONEncodeError) as error:
         raise BadRequest(f"the {field} is not JSON: {error}", field=field) from None
+    if b"null" in text and _has_nan(value):
+        raise BadRequest(f"the {field} is not JSON: it has a number that is NaN or infinite", field=field)
     if len(text) > max_bytes:
         raise TooLarge(f"the {field} has {len(text)} bytes; the limit is {max_bytes}", field=field)
     return text
@@ -105,7 +124,7 @@ def cancel(queue: str, ids: Sequence[str]) -> Ask[list[str]]:
 
 
 def cancel_all(
-    queue: str, tenant: str | None, older_than: float | None, error: str | None, dry_run: bool, cursor: str
+    queue: str, tenant: str | None, older_than: Seconds | None, error: str | None, dry_run: bool, cursor: str
 ) -> Ask[Purge]:
     """Cancel waiting tasks of a tenant that match, from a cursor on."""
     body = target(queue, tenant) | pack_waiting_filter(older_than, error)
@@ -117,7 +136,7 @@ def cancel_all(
 
 
 def reschedule(
-    queue: str, ids: Sequence[str], delay: float | None, start_at: datetime | float | None
+    queue: str, ids: Sequence[str], delay: Seconds | None, start_at: datetime | float | None
 ) -> Ask[list[str]]:
     """Give waiting tasks another start."""
     delay_ms, start_at_ms = pack_start(delay, start_at)
@@ -251,7 +270,7 @@ def schedule(
     payload: Any,
     cron: str | None,
     zone: str | None,
-    every: float | None,
+    every: Seconds | None,
     misfire: str,
     tenant: str | None,
     options: UnnamedTaskOptions,

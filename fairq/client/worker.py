@@ -239,7 +239,7 @@ class Worker(Registration):
 
     def _take(self, push: Push | Dismiss) -> None:
         if isinstance(push, Dismiss):
-            log.info("an operator drains this worker", name=self.name)
+            log.info("an operator drains this worker", worker=self.name)
             self.stop()
             return
         self._run_timeouts[push.queue] = push.run_timeout_ms / 1000 or inf
@@ -315,4 +315,8 @@ class Worker(Registration):
             self.counts[outcome] += 1
             if self.log_tasks:
                 ms = round((self._runtime.current_time() - began) * 1000, 1)
-                log.info("task", task=bare_id(pushed.id), queue=queue, attempt=pushed.attempt, outcome=outcome, ms=ms)
+                say = log.warning if outcome == "dead" else log.info
+                say(
+                    "task", task=bare_id(pushed.id), queue=queue, tenant=pushed.tenant, attempt=pushed.attempt,
+                    outcome=outcome, ms=ms,
+                )  # fmt: skip

@@ -21,6 +21,10 @@ from fairq.model.schedules import MAX_CRON_CHARS, MIN_EVERY_MS, Timing
 from fairq.model.zones import DAY, SECOND, change, offset, zones
 
 _FIELDS = 5
+_NAMED = {
+    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *",
+}  # as Debian's cron names them  # fmt: skip
 _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -33,9 +37,12 @@ def check_timing(cron: str, zone: str, every_ms: int) -> Timing:
         if zone:
             raise BadRequest("an interval has no time zone", field="zone")
         return Timing(every_ms=every_ms)
-    words = cron.split()
+    words = _NAMED.get(cron.strip(), cron).split()
     if len(cron) > MAX_CRON_CHARS or len(words) != _FIELDS:
-        raise BadRequest(f"cron must have {_FIELDS} fields and at most {MAX_CRON_CHARS} characters", field="cron")
+        raise BadRequest(
+            f"cron must have {_FIELDS} fields and at most {MAX_CRON_CHARS} characters, or be {', '.join(_NAMED)}",
+            field="cron",
+        )
     zone = zone or "UTC"
     if zone not in zones():
         raise BadRequest(f"there is no time zone {zone!r:.80}", field="zone")

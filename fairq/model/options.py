@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, TypedDict
 
@@ -18,22 +18,24 @@ from fairq.model.purges import WaitingFilter
 from fairq.model.schedules import MIN_EVERY_MS, SCHEDULED
 from fairq.model.tasks import OPTIONS, NewTask
 
+Seconds = float | timedelta
+
 
 class UnnamedTaskOptions(TypedDict, total=False):
     """Options of a task but for its name; None is as good as absent."""
 
-    delay: float | None  # seconds from now before it may start
+    delay: Seconds | None  # seconds from now before it may start
     start_at: datetime | float | None  # or when: aware, or seconds since the epoch
-    expires_in: float | None  # seconds from now after which it shall not start any more
+    expires_in: Seconds | None  # seconds from now after which it shall not start any more
     expires_at: datetime | float | None
-    expires_after_start: float | None  # or seconds from its start: the delay, start_at, a schedule's fire, or now
+    expires_after_start: Seconds | None  # or seconds from its start: the delay, start_at, a schedule's fire, or now
     max_attempts: int | None  # before it is a dead letter; 0: no limit; None: as the queue is configured
     priority: int | None  # 0 (most urgent) to 99 among the tenant's own tasks; None: 50
     dedupe_key: str | None  # no second task while one with this key is waiting or running
     dedupe_payload: bool  # the key is the payload's hash, whatever the order of its objects' keys
-    dedupe_period: float | None  # or for so many seconds after the first was enqueued, whatever became of it
+    dedupe_period: Seconds | None  # or for so many seconds after the first was enqueued, whatever became of it
     replace: bool | None  # the waiting task that has the key takes this one's payload, time, priority and the rest
-    result_ttl: float | None  # seconds for which what its handler returns is kept; None: not at all
+    result_ttl: Seconds | None  # seconds for which what its handler returns is kept; None: not at all
     events: bool  # what becomes of it is told in its tenant's feed: `Client.events`
     batch: str | None  # the id of an open batch of this queue
     group: str | None  # groups of one tenant and priority take turns; None: that of its batch, if any
@@ -46,10 +48,12 @@ class TaskOptions(UnnamedTaskOptions, total=False):
     name: str | None  # what kind of task it is, which its worker is told; of a schedule's task: the schedule's name
 
 
-def to_ms(seconds: float | None, field: str, max_ms: int = MAX_SPAN_MS) -> int:
+def to_ms(seconds: Seconds | None, field: str, max_ms: int = MAX_SPAN_MS) -> int:
     """Turn a caller's seconds into whole ms; None is 0. Raises: BadRequest."""
     if seconds is None:
         return 0
+    if isinstance(seconds, timedelta):
+        seconds = seconds.total_seconds()
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds * 1000 <= max_ms:
         raise BadRequest(f"{field} must be 0 to {max_ms // 1000} seconds, not {seconds!r:.80}", field=field)
     return round(seconds * 1000)
@@ -63,7 +67,7 @@ def _at_ms(moment: datetime | float | None, field: str) -> int:
     return to_ms(moment, field, MAX_TIME_MS)
 
 
-def pack_start(delay: float | None, start_at: datetime | float | None) -> tuple[int, int]:
+def pack_start(delay: Seconds | None, start_at: datetime | float | None) -> tuple[int, int]:
     """Read a start: delay_ms and start_at_ms, of which at most one may be given. Raises: BadRequest."""
     if delay is not None and start_at is not None:
         raise BadRequest("give delay or start_at, not both", field="start_at")
@@ -126,7 +130,7 @@ def check_in_time(outcomes: Sequence[str]) -> None:
         )
 
 
-def interval_ms(every: float | None) -> int:
+def interval_ms(every: Seconds | None) -> int:
     """Check the interval of a schedule, in seconds; 0 for none. Raises: BadRequest."""
     ms = to_ms(every, "every")
     if every is not None and ms < MIN_EVERY_MS:
@@ -149,8 +153,8 @@ class DeadLetterFilter(TypedDict, total=False):
     tenant: str | None  # for operators
     reason: str | None  # exhausted, rejected, expired or lease_lost
     error: str | None  # text that the error contains
-    older_than: float | None  # seconds
-    younger_than: float | None
+    older_than: Seconds | None
+    younger_than: Seconds | None
 
 
 def pack_filter(which: DeadLetterFilter) -> dict[str, Any]:
@@ -169,7 +173,7 @@ def pack_filter(which: DeadLetterFilter) -> dict[str, Any]:
     return {name: value for name, value in asdict(chosen).items() if value}
 
 
-def pack_waiting_filter(older_than: float | None, error: str | None) -> dict[str, Any]:
+def pack_waiting_filter(older_than: Seconds | None, error: str | None) -> dict[str, Any]:
     """Check a filter of waiting tasks and spell it as the wire does. Raises: BadRequest."""
     chosen = WaitingFilter(to_ms(older_than, "older_than"), error)
     with _our_names():

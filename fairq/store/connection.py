@@ -234,7 +234,7 @@ class Connection:
         Raises: Unavailable (it was not sent), OutcomeUnknown (it was), StoreFull, StoreRefused.
         """
         if not self.is_connected:
-            raise Unavailable(f"no connection to the store at {self.address.shown}")
+            raise Unavailable("no connection to the store")  # strangers read it too; the log names the address
         if len(self._pending) >= MAX_PENDING:
             raise Unavailable(f"too many calls wait for the store: at most {MAX_PENDING}")
         waiter = _Waiter(trio.current_time(), trio.lowlevel.current_task())
@@ -376,14 +376,14 @@ class Connection:
                 stalled_at = since
 
     def _fail_pending(self) -> None:
-        sent, shown, now = len(self._pending) - len(self._out), self.address.shown, trio.current_time()
+        sent, now = len(self._pending) - len(self._out), trio.current_time()
         for i, waiter in enumerate(self._pending):
             if i < sent:
                 waited = f"no answer in {now - waiter.since:.1f} s" if now - waiter.since > STALL_S else "no answer"
-                message = f"the connection to {shown} was lost after the command was sent: {waited}"
+                message = f"the connection to the store was lost after the command was sent: {waited}"
                 waiter.wake(outcome.Error(OutcomeUnknown(message)))
             else:
-                message = f"the connection to {shown} was lost before the command was sent"
+                message = "the connection to the store was lost before the command was sent"
                 waiter.wake(outcome.Error(Unavailable(message)))
         self._pending.clear()
         self._out.clear()

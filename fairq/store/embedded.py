@@ -30,6 +30,7 @@ log = structlog.get_logger("fairq.store")
 _START_TIMEOUT = 30.0
 _STOP_TIMEOUT = 10.0
 _MAX_SOCKET_PATH = 100  # the kernel's limit is 108 bytes
+_CONFIG_NAME = "valkey.conf"
 _CONFIG = """\
 port 0
 unixsocket {socket}
@@ -106,6 +107,11 @@ async def is_running(data_dir: Path) -> bool:
     return await _is_answering(Address.parse(store_url(data_dir)))
 
 
+def has_store(data_dir: Path) -> bool:
+    """Return whether a server was started on a data directory."""
+    return (data_dir / _CONFIG_NAME).exists()
+
+
 async def _shut_down_orphan(address: Address) -> None:
     with suppress(OSError, trio.TooSlowError, trio.BrokenResourceError, FairqError):
         with trio.fail_after(_STOP_TIMEOUT):
@@ -180,7 +186,7 @@ async def embedded_store(data_dir: Path, *, fsync: str = "always") -> AsyncItera
     with _owned(data_dir):
         address = Address.parse(store_url(data_dir))
         await _shut_down_orphan(address)
-        config = data_dir / "valkey.conf"
+        config = data_dir / _CONFIG_NAME
         config.write_text(
             _CONFIG.format(
                 socket=_quoted(address.path),

@@ -413,7 +413,7 @@ class Store:
         return queue_state(queue, await self._call("queue_state", queue))
 
     async def tenants(self, queue: str, names: Sequence[str] = ()) -> list[TenantState]:
-        """Read the named tenants, or all of them page by page, sorted by name."""
+        """Read those of the named tenants that there are, or all of them page by page, sorted by name."""
         unit = 1000.0 if (await self.queue(queue)).settings.share == "time" else 1.0
         found: dict[str, TenantState] = {}
         cursor = b"0"

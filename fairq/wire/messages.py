@@ -293,11 +293,12 @@ class DeleteQueue(Request):
 
 @frozen
 class Tenants(Request):
-    """List a queue's tenants with weights, counts and shares."""
+    """List a queue's tenants, or one, with weights, counts and shares."""
 
     type: ClassVar[str] = "tenants"
     ref: int
     queue: str
+    tenant: str | None = None
 
 
 @frozen

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import trio
 
+from fairq.cli.output import say_moment
 from fairq.model.checks import full_id
 from tests import stores
 from tests.server.harness import WORKER, raw, tenant
@@ -35,8 +36,7 @@ def one_line_error(done: Finished, code: int, *words: str) -> None:
 def test_workers_are_listed_and_drained(commands: Commands) -> None:
     assert "no worker is attached" in commands("workers", "list").out
     assert commands("workers", "list", "--json").json == []
-    done = commands("workers", "drain", "nobody")
-    assert (done.code, done.out) == (0, "nobody: no such worker is attached\n")
+    one_line_error(commands("workers", "drain", "mill"), 1, "no worker mill is attached")
     assert commands("workers", "drain", "a b").code == 2
     one_line_error(commands("workers", "show", "mill"), 1, "no worker mill is attached")
 
@@ -74,6 +74,50 @@ def test_a_worker_is_shown_with_its_tasks_and_a_task_with_its_worker(commands: C
     finally:
         server.call(end)
         thread.join(30)
+
+
+def test_what_a_command_makes_by_its_name_is_told(commands: Commands) -> None:
+    commands.enqueue("emails", "1")
+    done = commands("queues", "set", "emials", "max_attempts=3")
+    assert (done.code, done.err) == (0, "fairq: queue emials is new; did you mean emails?\n")
+    assert commands("queues", "set", "emials", "max_attempts=4").err == ""
+    changes = (["set-weight", "emails", "aba", "2"], ["pause", "emails", "abba"], ["hours", "emails", "x", "8:00-9:00"])
+    for argv, question in zip(changes, ("; did you mean ada?", "; did you mean aba?", ""), strict=True):
+        done = commands("tenants", *argv)
+        assert (done.code, done.err) == (0, f"fairq: tenant {argv[2]} of emails is new{question}\n")
+        assert commands("tenants", *argv).err == ""
+    done = commands("tenants", "set-limits", "unlike", "ada", "--queued", "5")
+    assert done.err == "fairq: queue unlike is new\n"
+
+
+def test_dead_letters_that_do_not_match_are_counted(commands: Commands) -> None:
+    assert commands("dead", "list", "emails", "--error", "503").out == "queue emails has no dead letters\n"
+    for number in range(3):
+        commands.enqueue("emails", str(number), "--expires-in", "0.001", "--delay", "0.0005")
+    for _ in range(2_000):
+        if len(commands("dead", "list", "emails", "--json").json) == 3:
+            break
+    assert commands("dead", "list", "emails", "--error", "503").out == "none of the 3 dead letters of emails match\n"
+
+
+def test_times_are_written_for_people(commands: Commands) -> None:
+    commands.enqueue("emails", "1", "--id", "a", "--delay", "1h30m")
+    told = commands("tasks", "show", "emails", "ada/a")
+    at_ms = commands("tasks", "show", "emails", "ada/a", "--json").json[0]["at_ms"]
+    assert f"starts at {say_moment(at_ms)}" in told.out
+    commands("tasks", "reschedule", "emails", "ada/a", "--delay", "0")
+    enqueued_ms = commands("tasks", "peek", "emails", "--tenant", "ada", "--json").json[0]["enqueued_at_ms"]
+    assert say_moment(enqueued_ms) in commands("tasks", "peek", "emails", "--tenant", "ada").out
+    wrong = commands("enqueue", "emails", "1", "--delay", "5x", token=tenant("ada"))
+    assert (wrong.code, "5x" in wrong.err) == (2, True)
+
+
+def test_a_variable_that_nothing_reads_is_told(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRQ_TOKN", "x")
+    monkeypatch.setenv("FAIRQ_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("FAIRQ_MAX_CONNECTIONS", "10")
+    done = commands("queues", "list")
+    assert (done.code, done.err) == (0, "fairq: nothing reads the variable FAIRQ_TOKN; did you mean FAIRQ_TOKEN?\n")
 
 
 def test_enqueue_prints_the_id_or_json(commands: Commands, server: ServerThread) -> None:

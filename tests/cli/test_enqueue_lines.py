@@ -57,7 +57,7 @@ def enqueue(commands: Commands, *argv: str) -> Finished:
 
 def test_each_line_is_a_task_of_one_batch(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
     path = write(tmp_path / "lines", "".join(f"line {n}\n" for n in range(1203)) + "\n\nlast, without an end")
-    done = enqueue(commands, "--lines", path, "--max-running", "7", "--json")
+    done = enqueue(commands, "--lines", path, "--text-lines", "--max-running", "7", "--json")
     assert done.code == 0, done.err
     assert (done.json["state"], done.json["total"], done.json["max_running"]) == ("closed", 1204, 7)
     assert server.served is not None
@@ -70,19 +70,19 @@ def test_each_line_is_a_task_of_one_batch(commands: Commands, server: ServerThre
 def test_the_same_command_goes_on_and_makes_no_task_twice(commands: Commands, tmp_path: Path) -> None:
     path = write(tmp_path / "lines", '{"to": "ada"}\n[1]\n')
     for _ in range(2):
-        done = enqueue(commands, "--lines", path, "--json-lines", "--id", "mine", "--json")
+        done = enqueue(commands, "--lines", path, "--id", "mine", "--json")
         assert (done.code, done.json["total"]) == (0, 2)
     rows = commands("tasks", "peek", "emails", "--json", token=ADA).json
     assert [row["payload"] for row in rows] == [{"to": "ada"}, [1]]
     more = write(tmp_path / "lines", '{"to": "ada"}\n[1]\n[2]\n')
-    one_line = enqueue(commands, "--lines", more, "--json-lines", "--id", "mine")
+    one_line = enqueue(commands, "--lines", more, "--id", "mine")
     assert one_line.code == 1
     assert "to continue, repeat the command with --id mine" in one_line.err
 
 
 def test_standard_input_is_read_line_by_line(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("ä\nb\n".encode())))
-    done = enqueue(commands, "--lines", "-")
+    done = enqueue(commands, "--lines", "-", "--text-lines")
     assert done.code == 0, done.err
     assert [row["payload"] for row in commands("tasks", "peek", "emails", "--json", token=ADA).json] == ["ä", "b"]
 
@@ -92,7 +92,7 @@ def test_a_batch_is_waited_for_and_its_end_is_the_exit_code(
     commands: Commands, server: ServerThread, tmp_path: Path, action: str, code: int, words: str
 ) -> None:
     with Acker(server, action) as acker:
-        done = enqueue(commands, "--lines", write(tmp_path / "lines", "a\nb\n"), "--wait", "20")
+        done = enqueue(commands, "--lines", write(tmp_path / "lines", "a\nb\n"), "--text-lines", "--wait", "20")
     assert (done.code, sorted(acker.payloads)) == (code, [b'"a"', b'"b"'])
     assert words in done.err
 
@@ -113,7 +113,7 @@ def test_a_task_is_waited_for_and_its_result_printed(commands: Commands, server:
         (["1", "--lines", "x"], "payload"),
         (["--lines", "/nowhere/at/all"], "cannot read"),
         (["1", "--max-running", "3"], "--lines"),
-        (["--lines", "-", "--dedupe-key", "k"], "dedupe"),
+        (["--lines", "-", "--text-lines", "--dedupe-key", "k"], "dedupe"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_line(commands: Commands, argv: list[str], word: str) -> None:
@@ -121,6 +121,6 @@ def test_what_makes_no_sense_is_refused_in_one_line(commands: Commands, argv: li
 
 
 def test_a_line_that_is_no_json_says_which(commands: Commands, tmp_path: Path) -> None:
-    done = enqueue(commands, "--lines", write(tmp_path / "lines", "[1]\n[1,\n"), "--json-lines")
+    done = enqueue(commands, "--lines", write(tmp_path / "lines", "[1]\n[1,\n"))
     assert done.code == 2
     assert "line 2" in done.err

@@ -295,7 +295,7 @@ def test_waiting_goes_on_over_a_server_that_restarts(tmp_path: Path) -> None:
         (["--requests", "/nowhere/at/all"], "cannot read"),
         (["--requests", "-", "--dedupe-key", "k"], "dedupe"),
         (["--requests", "-", "--dedupe-payload"], "dedupe"),
-        (["--requests", "-", "--json-lines"], "--lines"),
+        (["--requests", "-", "--text-lines"], "--lines"),
         (["--requests", "-", "--id", "x" * 31], "30"),
         (["--requests", "-", "--max-running", "-1"], "max_running"),
     ],

@@ -57,7 +57,7 @@ def test_a_file_of_tasks_and_its_batch_are_told(commands: Commands, tmp_path: ob
     path = f"{tmp_path}/lines"
     with open(path, "w") as file:
         file.write("a\nb\n")
-    id = commands("enqueue", "emails", "--lines", path, "--events", token=tenant("ada")).out.strip()
+    id = commands("enqueue", "emails", "--lines", path, "--text-lines", "--events", token=tenant("ada")).out.strip()
     commands("tasks", "cancel", "emails", f"ada/{id}-1", f"ada/{id}-2")
     rows = [orjson.loads(line) for line in events(commands, "--json").out.splitlines()]
     assert [(row["event"], row.get("task"), row.get("batch")) for row in rows] == [

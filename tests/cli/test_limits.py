@@ -16,8 +16,8 @@ def test_limits_of_a_tenant_are_set_shown_and_left_to_the_queue_again(commands: 
         "tenants", "set-limits", "emails", "ada", "--max-running", "10", "--rate", "300/min", "--stored-bytes", "5000"
     )
     assert done.out.splitlines() == [
-        "ada in emails: max_running default -> 10", "ada in emails: rate default -> 5",
-        "ada in emails: stored_bytes default -> 5000",
+        "ada in emails: max_running default -> 10", "ada in emails: rate default -> 5/s",
+        "ada in emails: stored_bytes default -> 5000 bytes",
     ]  # fmt: skip
     assert (
         "max_running none -> 20" in commands("queues", "set-limits", "emails", "--max-running", "20", "--dead", "7").out
@@ -75,5 +75,5 @@ def test_a_file_that_is_too_much_at_once_goes_in_as_there_is_room(
     commands("tenants", "set-limits", "emails", "ada", "--queued", "40")
     path = write(tmp_path / "lines", "".join(f"line {n}\n" for n in range(100)))
     with Acker(server) as acker:
-        done = enqueue(commands, "--lines", path, "--wait", "60")
+        done = enqueue(commands, "--lines", path, "--text-lines", "--wait", "60")
     assert (done.code, len(acker.payloads)) == (0, 100)

@@ -91,6 +91,13 @@ def test_an_unsafe_store_is_refused_and_says_how_to_mend_it(tmp_path: Path) -> N
 
 def test_a_server_serves_tokens_work_offline_and_a_second_server_is_refused(tmp_path: Path) -> None:
     data = tmp_path / "data"
+    for argv in (("create", "operator"), ("list",)):
+        one_line_error(fairq("tokens", *argv, "--data-dir", data), 2, f"no store in {data}", "fairq serve")
+    assert not data.exists()
+    with started("serve", "--port", "0", "--data-dir", data) as server:
+        read_until(server, "serving")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == 0
     token = fairq("tokens", "create", "tenant", "--tenant", "ada", "--data-dir", data)
     assert token.code == 0, token.err
     with started("serve", "--port", "0", "--data-dir", data, "--log-level", "info") as server:
@@ -252,6 +259,9 @@ def test_a_queue_that_is_none_is_one_line_and_code_2(tmp_path: Path, queue: str)
         ("nothing:app", 2, "nothing"),
         ("mail:none", 2, "mail:none"),
         ("mail:not_an_app", 2, "fairq.Worker"),
+        ("./mail.py:app", 2, "mail:app"),
+        ("mail.py:app", 2, "mail:app"),
+        ("tasks/mail.py:app", 2, "tasks.mail:app"),
     ],
 )
 def test_an_app_that_is_none_is_one_line_and_code_2(tmp_path: Path, app: str, code: int, word: str) -> None:

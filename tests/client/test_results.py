@@ -241,8 +241,9 @@ async def test_not_yet(ada: fairq.Client, timeout: float) -> None:
         (nested(251), "the result is not JSON: Recursion limit reached"),
         ({1: "a key that is no text"}, "the result is not JSON: Dict key must be str"),
         ("\ud800", "the result is not JSON: str is not valid UTF-8: surrogates not allowed"),
+        ({"sums": [1.0, float("nan")]}, "the result is not JSON: it has a number that is NaN or infinite"),
     ],
-    ids=["too large", "no JSON", "too deep", "a number for a key", "a lone surrogate"],
+    ids=["too large", "no JSON", "too deep", "a number for a key", "a lone surrogate", "NaN"],
 )
 async def test_a_result_that_cannot_be_kept_makes_a_dead_letter(
     served: Served, ada: fairq.Client, operator: Raw, value: Any, error: str

@@ -55,11 +55,12 @@ def test_tenants_come_in_pages(queue: Queue) -> None:
     assert sorted(names) == sorted(f"t{n}" for n in range(600))
 
 
-def test_named_tenants_are_reported_in_order_and_an_unknown_one_with_defaults(queue: Queue) -> None:
+def test_named_tenants_are_reported_in_order_without_those_that_are_unknown(queue: Queue) -> None:
     queue.enqueue("ada", "a")
-    found = queue.tenants("bob", "ada")
+    queue.call("set_weight", "bob", 2000)
+    found = queue.tenants("bob", "eve", "ada")
     assert list(found) == ["bob", "ada"]
-    assert (found["bob"].weight, found["bob"].ready, found["bob"].is_eligible) == (1000, 0, 0)
+    assert (found["bob"].weight, found["bob"].ready, found["bob"].is_eligible) == (2000, 0, 0)
     assert (found["ada"].ready, found["ada"].is_eligible) == (1, 1)
 
 

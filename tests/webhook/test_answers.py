@@ -36,7 +36,7 @@ def test_a_verdict_is_carried_out_as_handlers_do() -> None:
         judge(Answer(410), "h", NOW).handle_request()
     with pytest.raises(fairq.Retry, match="h answered 503") as caught:
         judge(Answer(503, [(b"Retry-After", b"7")]), "h", NOW).handle_request()
-    assert caught.value.delay == 7
+    assert caught.value.delay_ms == 7000
 
 
 RETRY_AFTER = {

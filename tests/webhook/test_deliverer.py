@@ -117,7 +117,7 @@ async def test_any_other_answer_is_tried_again_when_it_says(autojump_clock: Mock
     async with bench(Receiver(answering(reply(503, b"busy", retry_after="17")))) as bench_:
         with pytest.raises(fairq.Retry, match=r"hooks.example answered 503") as caught:
             await bench_.deliver()
-    assert caught.value.delay == 17
+    assert caught.value.delay_ms == 17_000
     assert [(line["event"], line["status"], line["reason"]) for line in logged] == [
         ("retry", 503, "hooks.example answered 503")
     ]
@@ -150,7 +150,7 @@ async def test_a_broken_answer_is_tried_again(answer: bytes, autojump_clock: Moc
     async with bench(Receiver(answering(answer))) as bench_:
         with pytest.raises(fairq.Retry, match=r"hooks\.example cannot be reached: \w+") as caught:
             await bench_.deliver()
-    assert caught.value.delay is None
+    assert caught.value.delay_ms is None
     assert [line["event"] for line in logged] == ["retry"]
 
 
@@ -193,7 +193,7 @@ async def test_the_timeout_is_for_all_of_a_request(
         with pytest.raises(fairq.Retry, match=r"hooks.example did not answer within 7.5 s") as caught:
             await bench_.deliver()
         assert trio.current_time() - began == pytest.approx(7.5)
-        assert caught.value.delay is None
+        assert caught.value.delay_ms is None
         assert not bench_.deliverer.pool.connections
     assert [line["ms"] for line in logged] == [pytest.approx(7_500)]
 

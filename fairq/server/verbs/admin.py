@@ -64,8 +64,10 @@ async def delete_queue(app: App, connection: Connection, request: wire.DeleteQue
 
 
 async def tenants(app: App, connection: Connection, request: wire.Tenants) -> Body:
-    """List a queue's tenants."""
-    rows = await app.store.tenants(await _known_queue(app, connection, request.queue))
+    """List a queue's tenants, or one of them, if there is one of that name."""
+    queue = await _known_queue(app, connection, request.queue)
+    names = [] if request.tenant is None else [check_tenant(request.tenant)]
+    rows = await app.store.tenants(queue, names)
     return {"tenants": [asdict(row) for row in rows]}
 
 

@@ -41,7 +41,10 @@ async def _share(app: App, queue: str, tenant: str) -> Body:
     previous = app.shares.previous(queue, tenant)
     if previous is None:
         return {}
-    (now,) = await app.store.tenants(queue, [tenant])
+    rows = await app.store.tenants(queue, [tenant])
+    if not rows:  # it was deleted since
+        return {}
+    now = rows[0]
     delivered, entitled = now.delivered - previous.delivered, now.entitled - previous.entitled
     over_ms = round((trio.current_time() - previous.at) * 1000)
     if entitled < 0:  # its account was reset since the sample

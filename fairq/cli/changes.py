@@ -1,0 +1,45 @@
+"""Changes that make a queue or a tenant where there is none: so does a slip of the finger, and operators are told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from difflib import get_close_matches
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+from fairq.cli.options import Server, run_with
+
+if TYPE_CHECKING:
+    from fairq.client.operator import OperatorClient
+
+T = TypeVar("T")
+
+_NAMES = 10_000  # that are compared with a new one, at most
+
+
+def change(server: Server | None, queue: str, tenant: str | None, work: Callable[[OperatorClient], Awaitable[T]]) -> T:
+    """Run `work(client)`, and tell if the queue, or the tenant in it, is new."""
+
+    async def tell_and_work(client: OperatorClient) -> T:
+        news = await _news_of(client, queue, tenant)
+        done = await work(client)
+        if news:
+            print(f"fairq: {news}", file=sys.stderr)
+        return done
+
+    return run_with(server or Server(), tell_and_work)
+
+
+async def _news_of(client: OperatorClient, queue: str, tenant: str | None) -> str:
+    if not await client.queue_exists(queue):
+        return f"queue {queue} is new{near(queue, [row.queue for row in await client.queues()])}"
+    if tenant is None or await client.tenants(queue, tenant=tenant):
+        return ""
+    return f"tenant {tenant} of {queue} is new{near(tenant, [row.tenant for row in await client.tenants(queue)])}"
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Return a question that offers the known name nearest to one; empty if none is near."""
+    found = get_close_matches(name, islice(known, _NAMES), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
