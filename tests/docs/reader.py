@@ -92,6 +92,11 @@ def parts_of(text: str) -> Iterator[Paragraph | Block]:
         yield Paragraph(begin, " ".join(prose))
 
 
+def anchor_of(heading: str) -> str:
+    """Return the anchor of a heading, as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
 def section_of(text: str, anchor: str) -> str:
     """Return the part of a document below the heading with an anchor, up to the next heading of its level."""
     kept: list[str] = []
@@ -101,7 +106,7 @@ def section_of(text: str, anchor: str) -> str:
         if not in_block and (heading := re.match(r"(#+) (.*)", line)):
             if level and len(heading[1]) <= level:
                 break
-            if re.sub(r"[^\w -]", "", heading[2].lower()).replace(" ", "-") == anchor:
+            if anchor_of(heading[2]) == anchor:
                 level = len(heading[1])
         if level:
             kept.append(line)
@@ -190,7 +195,7 @@ class Terminal:
         return _ESCAPE.sub("", self._seen).replace("\r", "\n")
 
     def _read_prompt(self, seconds: float) -> str:
-        """Wait for the prompt; returns the exit code it tells, or `more`, and forgets what was shown until then."""
+        """Wait for the prompt; returns the exit code it tells, or `more`, and forgets all that came until then."""
         self._wait(lambda: _PROMPT.search(self._seen), seconds)
         with self._came:
             found = _PROMPT.search(self._seen)
