@@ -26,10 +26,11 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-COMMAND_S, START_S, END_S = 300.0, 60.0, 60.0  # installing takes longest
+COMMAND_S, START_S, END_S, HANG_UP_S = 300.0, 60.0, 60.0, 5.0  # installing takes longest
 MAX_OUTPUT = 4_000_000  # bytes that a terminal remembers
 ROWS, COLUMNS = 60, 130
 PROMPT = "\x01ready %s\x02"  # with the exit code
@@ -244,9 +245,12 @@ class Terminal:
             raise Failed(f"the {self.name} terminal does not close: {self._shown()}") from None
 
     def kill(self) -> None:
-        """End the shell, whatever runs in it, which gets the hang-up."""
-        if self._bash.poll() is None:
-            self._bash.send_signal(signal.SIGHUP)
+        """End the shell and what runs in it, as when a terminal's window is closed."""
+        for number in (signal.SIGHUP, signal.SIGKILL):
+            if self._bash.poll() is None:
+                self._bash.send_signal(number)
+                with suppress(subprocess.TimeoutExpired):
+                    self._bash.wait(HANG_UP_S)
 
 
 def _read_some(terminal: int) -> bytes:
@@ -332,12 +336,14 @@ class Reader:
             return
         operator = Terminal("operator's", self._terminals[0].folder)
         operator.paste(". .venv/bin/activate; export FAIRQ_TOKEN=dev-operator")
-        for queue in json.loads(operator.paste("fairq queues list --json | cat")):
-            if left := [name for name in _BLOCKED if queue[name]]:
-                raise Failed(f"the guide leaves queue {queue['queue']}: {', '.join(left)}")
-            for tenant in json.loads(operator.paste(f"fairq tenants list {queue['queue']} --json | cat")):
-                if left := [name for name in _BLOCKED if tenant.get(name)]:
-                    raise Failed(f"the guide leaves {tenant['tenant']} in {queue['queue']}: {', '.join(left)}")
+        for queue in json.loads(operator.paste("fairq queues list --json > queues && cat queues")):
+            name = queue["queue"]
+            has_tenants = queue["enqueued"] > 0  # a queue that only has a worker is no queue yet
+            command = f"fairq tenants list {name} --json > tenants && cat tenants" if has_tenants else "echo []"
+            tenants = json.loads(operator.paste(command))
+            for whose, state in [("", queue), *((f" of {each['tenant']}", each) for each in tenants)]:
+                if left := [word for word in _BLOCKED if state.get(word)]:
+                    raise Failed(f"the guide leaves queue {name}{whose}: {', '.join(left)}")
         operator.close()
 
     def close(self) -> None:

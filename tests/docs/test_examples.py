@@ -50,7 +50,7 @@ def test_the_receiver_gets_a_signed_task(url: dict[str, str], tmp_path: Path) ->
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as receiver:
         port = read_until(receiver, "receives on port").split()[-1]
         to = f"http://127.0.0.1:{port}/in"
-        options = ["--url", to, "--secret-file", secrets, "--allow-private", "127.0.0.1"]
+        options: list[str | Path] = ["--url", to, "--secret-file", secrets, "--allow-private", "127.0.0.1"]
         with started("webhook-worker", "hooks", *options, extra={**url, "FAIRQ_TOKEN": "dev-worker"}):
             variables = {**url, "FAIRQ_TOKEN": "dev-tenant:acme"}
             assert fairq("enqueue", "hooks", '{"to": "ada"}', "--id", "hook-1", "--wait", "20", env=variables).code == 0

@@ -49,10 +49,17 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
+def check_namespaces() -> None:
+    """See that this user may make namespaces; guides name ports, which others of this machine may have."""
+    done = subprocess.run([*ALONE, "true"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, f"the guides are followed in namespaces of their own: {done.stderr}"
+
+
 @pytest.mark.deep
 @pytest.mark.timeout(GUIDE_S + 2 * INSTALL_S)
 @pytest.mark.parametrize("guide", FOLLOWED, ids=lambda guide: guide.parent.name + "/" + guide.name)
 def test_a_reader_can_follow_a_guide(guide: Path, clone: Path, wheels: Path) -> None:
+    check_namespaces()
     shutil.rmtree(clone.parent / "try-fairq", ignore_errors=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("FAIRQ_", "PIP_"))}
     environment |= {

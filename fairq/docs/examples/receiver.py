@@ -14,7 +14,7 @@ class Receiver(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
-            id = verify(body, self.headers, secrets)
+            id = verify(body, dict(self.headers.items()), secrets)
         except BadSignature:
             self.answer(401)
             return
