@@ -55,7 +55,7 @@ def test_the_built_source_and_wheel_install_and_run(tmp_path: Path, version: str
         run(pythons()[version], "-m", "venv", place, cwd=tmp_path)
         run(place / "bin" / "pip", "install", "--quiet", f"{package}[server]", cwd=tmp_path)
         command = place / "bin" / "fairq"
-        serve = [command, "serve", "--dev", "--port", "0", "--data-dir", place / "data"]
+        serve: list[str | Path] = [command, "serve", "--dev", "--port", "0", "--data-dir", place / "data"]
         with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as serving:
             try:
                 assert serving.stderr
