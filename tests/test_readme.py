@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fairq
-from fairq.cli.app import app
+from fairq.cli.app import commands
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -25,7 +25,7 @@ COMMANDS = [
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_in_the_readme_is_one(command: str) -> None:
     words = [word for word in shlex.split(command) if not word.startswith("FAIRQ_")]
-    parsed, bound, _ = app.parse_args(words[1:], exit_on_error=False, print_error=False)
+    parsed, bound, _ = commands().parse_args(words[1:], exit_on_error=False, print_error=False)
     assert callable(parsed)
     assert bound is not None
 

