@@ -47,7 +47,7 @@ from fairq.wire.decode import decode_server
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = (Path(wire.__file__).parent / "PROTOCOL.md").read_text(encoding="utf-8")
-RUNBOOK = (Path(__file__).parents[1] / "deploy" / "RUNBOOK.md").read_text(encoding="utf-8")
+OPERATIONS = (ROOT / "fairq" / "docs" / "operations.md").read_text(encoding="utf-8")
 REQUIRED = object()
 WORDS: dict[Any, str] = {int: "whole number", float: "number", str: "text", bool: "boolean", dict: "object", Any: "any"}
 
@@ -295,7 +295,7 @@ def test_transcripts_are_frames_that_the_codec_takes() -> None:
 
 
 def test_the_lineage_is_complete_and_its_tests_are_there() -> None:
-    rows = table_after((ROOT / "fairq" / "LINEAGE.md").read_text(), "| row |")
+    rows = table_after((ROOT / "fairq" / "docs" / "lineage.md").read_text(), "| row |")
     counts = {"S1": 7, "S2": 5, "S3": 9, "S4": 9, "S5": 7}
     assert [row["row"] for row in rows] == [f"{system}.{n}" for system in counts for n in range(1, counts[system] + 1)]
     for row in rows:
@@ -308,7 +308,7 @@ def test_floors_are_those_of_the_code() -> None:
     from fairq.server.net import questions, worker_registry
     from fairq.server.timers import ticker
 
-    after = {row["lost"]: row["after, at most"] for row in table_after(RUNBOOK, "| lost | found by")}
+    after = {row["lost"]: row["after, at most"] for row in table_after(OPERATIONS, "| lost | found by")}
     assert after["the news of ready tasks"].startswith(
         f"{ticker.FLOOR_S:g} s; {ticker.IDLE_FLOORS * ticker.FLOOR_S:g} s"
     )

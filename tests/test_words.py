@@ -131,7 +131,7 @@ def test_barred_words_are_not_used() -> None:
 def test_all_kinds_of_files_are_read() -> None:
     read = {str(path.relative_to(ROOT)) for path in files()}
     assert {"README.md", "fairq/wire/PROTOCOL.md", "fairq/errors.py", "lua/KEYS.md", "lua/30_claim.lua"} <= read
-    assert {"loadtest/README.md", "deploy/RUNBOOK.md", "deploy/fairq.toml", "tests/model.py"} <= read
+    assert {"loadtest/README.md", "fairq/docs/operations.md", "deploy/fairq.toml", "tests/model.py"} <= read
 
 
 @pytest.mark.parametrize(

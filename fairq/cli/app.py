@@ -26,6 +26,7 @@ _OF_OTHERS = ("FAIRQ_SERVICE_", "FAIRQ_PORT_", "FAIRQ_DEMO_", "FAIRQ_TEST_", "FA
 
 _COMMANDS = {
     "demo": "Compare first-in-first-out and fair scheduling on real work.",
+    "docs": "List the guides, or print or open one.",
     "serve": "Run a server.",
     "worker": "Run the handlers of an app.",
     "webhook-worker": "Post tasks to webhooks, or to one URL.",

@@ -269,8 +269,8 @@ def test_no_file_names_a_registry_or_a_private_path(path: Path) -> None:
     assert not re.search(r"/(home|root|work|Users)/|docker\.io|ghcr\.io|quay\.io|pypi\.org", text)
 
 
-def test_runbook_names_every_refusal_of_the_settings() -> None:
-    text = (DEPLOY / "RUNBOOK.md").read_text()
+def test_the_guide_to_operations_names_every_refusal_of_the_settings() -> None:
+    text = (DEPLOY.parent / "fairq" / "docs" / "operations.md").read_text()
     for words in ("is taken", "is in use by another fairq server", "did not start", "the store is not safe",
                   "holds data of version", "tls_cert", "there is no setting"):  # fmt: skip
         assert words in text

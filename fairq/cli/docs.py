@@ -1,0 +1,81 @@
+"""`fairq docs`: the guides, which the package brings along."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from fairq.cli.changes import near
+from fairq.errors import BadRequest
+
+FOLDER = Path(__file__).parents[1] / "docs"
+ORDER = ("tutorial", "concepts", "tasks", "workers", "testing", "operations", "protocol", "comparison", "changelog")
+
+
+def guides() -> dict[str, Path]:
+    """Find the guides by name: first those that are read in order, then the others."""
+    found = {path.stem: path for path in sorted(FOLDER.glob("*.md"))}
+    return {name: found[name] for name in sorted(found, key=lambda name: (_rank(name), name))}
+
+
+def docs(name: str | None = None, *, open: Annotated[bool, Parameter(negative=())] = False) -> None:
+    """List the guides, or print one: as text for people on a terminal, as Markdown into a pipe or file.
+
+    Example: `fairq docs tutorial`
+
+    Parameters
+    ----------
+    name
+        Guide to print, such as tutorial.
+    open
+        Open the guide in a browser instead, or the folder of all.
+    """
+    found = guides()
+    if name is not None and name not in found:
+        known = near(name, found) or f"; there are {', '.join(found)}"
+        raise BadRequest(f"there is no guide {name!r:.80}{known}", field="name")
+    if open:
+        _open(FOLDER if name is None else found[name])
+    elif name is None:
+        width = max(map(len, found))
+        for each, path in found.items():
+            print(f"{each:{width}}  {summary(path.read_text(encoding='utf-8'))}")
+    else:
+        _print(found[name].read_text(encoding="utf-8"))
+
+
+def summary(text: str) -> str:
+    """Return the first sentence below a guide's title."""
+    paragraph = text.split("\n\n")[1].replace("\n", " ")
+    return paragraph.split(". ")[0].rstrip(".") + "."
+
+
+def _rank(name: str) -> int:
+    return ORDER.index(name) if name in ORDER else len(ORDER)
+
+
+def _open(path: Path) -> None:
+    """Show a file or folder in a browser. Raises: BadRequest, if there is no browser."""
+    try:
+        webbrowser.get()
+    except webbrowser.Error:
+        raise BadRequest(f"there is no browser on this machine: read {path}", field="open") from None
+    if not webbrowser.open(path.as_uri()):
+        raise BadRequest(f"the browser did not start: read {path}", field="open")
+
+
+def _print(text: str) -> None:
+    """Print Markdown: laid out on a terminal, otherwise unchanged."""
+    if not sys.stdout.isatty():
+        sys.stdout.write(text)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    console = Console(width=min(Console().width, 120))
+    with console.pager(styles=True):
+        console.print(Markdown(text, hyperlinks=False))

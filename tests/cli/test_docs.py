@@ -1,0 +1,70 @@
+"""`fairq docs`: the guides, listed, printed and opened."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairq.cli.docs import FOLDER, guides
+from tests.cli.harness import Finished, environment, fairq
+
+
+def test_the_guides_are_listed_each_with_what_it_is_about() -> None:
+    done = fairq("docs")
+    lines = done.out.splitlines()
+    assert done.code == 0
+    assert [line.split()[0] for line in lines] == list(guides())
+    assert lines[0].startswith("tutorial ")
+    assert all(len(line.split()) > 4 for line in lines)
+
+
+def test_a_guide_goes_into_a_pipe_unchanged() -> None:
+    assert fairq("docs", "tasks") == Finished(0, (FOLDER / "tasks.md").read_text(encoding="utf-8"), "")
+
+
+def test_a_guide_is_laid_out_on_a_terminal() -> None:
+    us, them = pty.openpty()
+    variables = environment({"PAGER": "cat", "TERM": "xterm"})
+    command = [sys.executable, "-m", "fairq", "docs", "protocol"]
+    with subprocess.Popen(command, stdin=them, stdout=them, stderr=them, env=variables) as process:
+        os.close(them)
+        shown = b""
+        try:
+            while data := os.read(us, 65536):
+                shown += data
+        except OSError:  # the last program on it has ended
+            pass
+        os.close(us)
+        assert process.wait(30) == 0
+    text = shown.decode()
+    assert "Protocol" in text
+    assert "# Protocol" not in text
+    assert "\x1b[" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("tutorail", "did you mean tutorial?"), ("../README", "there are tutorial, ")]
+)
+def test_an_unknown_guide_is_refused_with_near_names(name: str, near: str) -> None:
+    done = fairq("docs", name)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"fairq: there is no guide '{name}': {near}")
+
+
+def test_a_browser_gets_the_file(tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > "{tmp_path}/opened"\n')
+    browser.chmod(0o755)
+    done = fairq("docs", "tutorial", "--open", env={"BROWSER": f"{browser} %s"})
+    assert (done.code, done.out, done.err) == (0, "", "")
+    assert (tmp_path / "opened").read_text().strip() == (FOLDER / "tutorial.md").as_uri()
+
+
+def test_without_a_browser_it_says_where_the_file_is(tmp_path: Path) -> None:
+    done = fairq("docs", "tutorial", "--open", env={"BROWSER": "", "PATH": str(tmp_path), "DISPLAY": ""})
+    assert (done.code, done.err) == (2, f"fairq: there is no browser on this machine: read {FOLDER / 'tutorial.md'}\n")

@@ -1,0 +1,107 @@
+"""README and the guides say what the code says: commands, names, options, errors, links."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import fairq
+from fairq.cli.app import commands
+from fairq.cli.docs import FOLDER, ORDER, guides, summary
+from fairq.model.options import TaskOptions
+from fairq.model.tasks import OPTIONS
+from tests.docs.reader import Block, anchor_of, parts_of
+from tests.test_documents import table_after
+
+ROOT = Path(__file__).resolve().parents[2]
+TASKS = (ROOT / "fairq" / "docs" / "tasks.md").read_text()
+DOCUMENTS = [ROOT / "README.md", *guides().values(), FOLDER / "examples" / "README.md"]
+BLOCKS = [(path.name, part) for path in DOCUMENTS for part in parts_of(path.read_text()) if isinstance(part, Block)]
+COMMAND = re.compile(r"^(?:FAIRQ_\w+=\S+ )?fairq ([^|#&>\n]+)", re.MULTILINE)
+COMMANDS = sorted(
+    {words for _, block in BLOCKS if block.language in ("sh", "text") for words in COMMAND.findall(block.text)}
+)
+DEFAULTS = {"none": (0, ""), "no": (False,), "the queue's": (None,), "its batch": ("",)}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_in_the_documents_is_one(command: str) -> None:
+    parsed, bound, _ = commands().parse_args(shlex.split(command), exit_on_error=False, print_error=False)
+    assert callable(parsed)
+    assert bound is not None
+
+
+@pytest.mark.parametrize(("name", "block"), [each for each in BLOCKS if each[1].language == "python"])
+def test_the_python_in_the_documents_uses_what_there_is(name: str, block: Block) -> None:
+    compile(block.text, name, "exec")
+    for word in re.findall(r"\bfairq\.(\w+)", block.text):
+        assert word in (*fairq.__all__, "testing", "sync", "webhook"), word
+
+
+def test_every_option_of_a_task_is_told_with_its_default() -> None:
+    rows = {row["option"].strip("`"): row["default"] for row in table_after(TASKS, "| option | unit |")}
+    assert rows.keys() == TaskOptions.__annotations__.keys() | {"name"}
+    for name, told in rows.items():
+        default = OPTIONS.get(f"{name}_ms", OPTIONS.get(name, False))  # dedupe_payload is the SDK's own
+        assert default in DEFAULTS.get(told, ()) or str(default).removesuffix(".0") == told, name
+
+
+def test_errors_in_the_guide_are_public_and_tell_what_to_do() -> None:
+    rows = table_after(TASKS, "| error | means | do |")
+    assert len(rows) == 8
+    for row in rows:
+        assert row["means"]
+        assert row["do"]
+        for name in re.findall(r"`(\w+)`", row["error"]):
+            assert issubclass(getattr(fairq, name), fairq.FairqError)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.parent.name + "/" + path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", path.read_text()):
+        file = (path.parent / target).resolve() if target else path
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(), flags=re.MULTILINE)
+            assert anchor in map(anchor_of, headings), f"{target}#{anchor}"
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    section = (ROOT / "README.md").read_text().split("## Test it")[1]
+    (command,) = re.findall(r"^python3 .*$", section, flags=re.MULTILINE)
+    assert command.endswith("-m pytest")
+    assert "sed -n '/^## Test it/" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+
+
+def test_readme_and_command_know_every_guide() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert set(guides()) == {*ORDER, "lineage"}
+    assert all(f"(fairq/docs/{name}.md)" in readme for name in guides())
+
+
+@pytest.mark.parametrize("name", guides())
+def test_a_guide_begins_with_what_it_is_about(name: str) -> None:
+    assert 20 < len(summary(guides()[name].read_text())) < 160
+
+
+def test_no_sentence_stands_in_two_places() -> None:
+    seen: dict[str, str] = {}
+    for path in DOCUMENTS:
+        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+        for sentence in re.split(r"(?<=[.:])\s+|\n\n|\|", text):
+            words = " ".join(sentence.split())
+            if (
+                len(words) > 60
+                and words[0] != "`"
+                and "terminal" not in words
+                and "(../../README.md#set-up)" not in words
+            ):
+                assert words not in seen, f"{words!r} is in {seen[words]} and {path.name}"
+                seen[words] = path.name
