@@ -13,7 +13,9 @@ from fairq.cli.changes import near
 from fairq.errors import BadRequest
 
 FOLDER = Path(__file__).parents[1] / "docs"
-ORDER = ("tutorial", "concepts", "tasks", "workers", "testing", "operations", "protocol", "comparison", "changelog")
+ORDER = (
+    "tutorial", "concepts", "tasks", "workers", "testing", "api", "operations", "protocol", "comparison", "changelog",
+)  # fmt: skip
 
 
 def guides() -> dict[str, Path]:
