@@ -24,14 +24,7 @@ _VARIABLES = {
 }  # beside the server's settings  # fmt: skip
 _OF_OTHERS = ("FAIRQ_SERVICE_", "FAIRQ_PORT_", "FAIRQ_DEMO_", "FAIRQ_TEST_", "FAIRQ_LOADTEST_")
 
-app = App(
-    name="fairq",
-    help="Multi-tenant fair-share task queue: a tenant that floods a queue delays only itself.",
-    help_format="plaintext",
-    result_action="return_value",
-)
-# A command's module is imported only when the command runs, for a fast start; so its line of help stands here.
-for _name, _help in {
+_COMMANDS = {
     "demo": "Compare first-in-first-out and fair scheduling on real work.",
     "docs": "List the guides, or print or open one.",
     "serve": "Run a server.",
@@ -50,9 +43,24 @@ for _name, _help in {
     "dead": "List, show, replay and purge dead letters.",
     "schedules": "Create, list, pause, resume and remove recurring tasks.",
     "tokens": "Create, list and revoke tokens.",
-}.items():
-    _home = _name.replace("-", "_")
-    app.command(f"fairq.cli.{_home}:{_home}", name=_name, help=_help)
+}
+
+
+def commands(*, is_listing: bool = False) -> App:
+    """Make the command line. A command's module, which has its help, is imported only when the command is asked for.
+
+    `is_listing`: all commands are listed, so each has one line of help instead.
+    """
+    app = App(
+        name="fairq",
+        help="Multi-tenant fair-share task queue: a tenant that floods a queue delays only itself.",
+        help_format="plaintext",
+        result_action="return_value",
+    )
+    for name, line in _COMMANDS.items():
+        home = name.replace("-", "_")
+        app.command(f"fairq.cli.{home}:{home}", name=name, **({"help": line} if is_listing else {}))
+    return app
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
@@ -72,6 +80,7 @@ def run(argv: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
     for line in unknown_variables(os.environ):
         print(f"fairq: {line}", file=sys.stderr)
+    app = commands(is_listing=not argv or argv[0].startswith("-"))
     try:
         result = app(list(argv), exit_on_error=False, print_error=True, verbose=False)
     except CycloptsError:

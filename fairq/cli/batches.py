@@ -51,6 +51,8 @@ def list_(
 ) -> None:
     """List the batches of a queue, those that are complete for a day; operators see them as `<tenant>/<id>`.
 
+    Example: `fairq batches list emails --tenant acme`
+
     Parameters
     ----------
     limit
@@ -81,7 +83,10 @@ def list_(
 
 @batches.command
 def show(queue: str, id: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Show one batch: state, times, and how many of its tasks wait, run, are done, dead, expired and cancelled."""
+    """Show one batch: state, times, and how many of its tasks wait, run, are done, dead, expired and cancelled.
+
+    Example: `fairq batches show emails acme/july`
+    """
     row = _row(run_with(server or Server(), lambda client: client.batch(queue, id).state()))
     if json:
         print_json(row)
@@ -98,6 +103,8 @@ def cancel(queue: str, id: str, *, yes: Yes = False, json: Json = False, server:
     """Close a batch and cancel its tasks: waiting ones never run, running ones are stopped.
 
     Exits with 1 if it is complete already, or the question is not answered with yes.
+
+    Example: `fairq batches cancel emails acme/july`
     """
     where = server or Server()
 
@@ -122,6 +129,8 @@ def watch(queue: str, id: str, *, json: Json = False, server: Server | None = No
     """Follow a batch until it is complete: one line that is redrawn, or on no terminal a line for each change.
 
     With --json, each line is one JSON document. Exits with 1 if any of its tasks failed.
+
+    Example: `fairq batches watch emails acme/july`
     """
 
     def say(state: BatchState, left: str = "") -> None:

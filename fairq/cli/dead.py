@@ -58,6 +58,8 @@ def list_(
 ) -> None:
     """List the dead letters of a queue, oldest first; --json includes their payloads.
 
+    Example: `fairq dead list emails --error 503 --younger-than 1d`
+
     Parameters
     ----------
     limit
@@ -97,7 +99,10 @@ def list_(
 
 @dead.command
 def show(queue: str, id: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Show one dead letter: payload, attempts, times and error."""
+    """Show one dead letter: payload, attempts, times and error.
+
+    Example: `fairq dead show emails acme/a1`
+    """
     letter = asdict(run_with(server or Server(), lambda client: client.dead_letters(queue).show(id)))
     if json:
         print_json(letter)
@@ -170,6 +175,8 @@ def replay(
 ) -> None:
     """Give dead letters a fresh set of attempts, within their tenants' shares; ctrl-C leaves the rest dead.
 
+    Example: `fairq dead replay emails --all --tenant acme --rate 50`
+
     Parameters
     ----------
     rate
@@ -193,7 +200,10 @@ def purge(
     json: Json = False,
     server: Server | None = None,
 ) -> int:
-    """Delete dead letters permanently."""
+    """Delete dead letters permanently.
+
+    Example: `fairq dead purge emails --all --older-than 30d`
+    """
     _check_choice(ids, everything, which is not None)
     if ids:
         _on_named("purge", queue, ids, json, server or Server())

@@ -20,7 +20,10 @@ Files = Annotated[
 
 
 def demo(*, files: Files = None, json: Json = False) -> int:
-    """Run the same real work first-in-first-out and then fair, and check that each task ran exactly once."""
+    """Run the same real work first-in-first-out and then fair, and check that each task ran exactly once.
+
+    Example: `fairq demo --files 200`
+    """
     configure_logging("error")
     from fairq.demo.run import run_demo
 

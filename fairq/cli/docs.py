@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 import webbrowser
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from fairq.cli.changes import near
 from fairq.errors import BadRequest
 
 FOLDER = Path(__file__).parents[1] / "docs"
-ORDER = ("tutorial", "concepts", "tasks", "workers", "testing", "operations", "protocol", "comparison", "changelog")
+ORDER = (
+    "tutorial", "concepts", "tasks", "workers", "testing", "api", "operations", "protocol", "comparison", "changelog",
+)  # fmt: skip
 
 
 def guides() -> dict[str, Path]:
@@ -25,6 +27,8 @@ def guides() -> dict[str, Path]:
 def docs(name: str | None = None, *, open: Annotated[bool, Parameter(negative=())] = False) -> None:
     """List the guides, or print one: as text for people on a terminal, as Markdown into a pipe or file.
 
+    Example: `fairq docs tutorial`
+
     Parameters
     ----------
     name
@@ -34,9 +38,8 @@ def docs(name: str | None = None, *, open: Annotated[bool, Parameter(negative=()
     """
     found = guides()
     if name is not None and name not in found:
-        near = get_close_matches(name, found)
-        known = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(found)}"
-        raise BadRequest(f"there is no guide {name!r:.80}: {known}", field="name")
+        known = near(name, found) or f"; there are {', '.join(found)}"
+        raise BadRequest(f"there is no guide {name!r:.80}{known}", field="name")
     if open:
         _open(FOLDER if name is None else found[name])
     elif name is None:

@@ -53,6 +53,8 @@ def enqueue(
     With --wait, exits with 1 if the task, or any task of the file, fails. If a command with --lines or --requests is
     interrupted, repeat it with the same --id: it adds what is missing.
 
+    Example: `fairq enqueue emails '{"to": "ada"}' --delay 5m --wait 60`
+
     Parameters
     ----------
     queue

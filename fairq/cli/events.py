@@ -32,6 +32,8 @@ def events(
 
     With --json, each line is one JSON document.
 
+    Example: `fairq events emails --tenant acme --follow`
+
     Parameters
     ----------
     queue

@@ -46,7 +46,10 @@ _TAKERS = {"": "", "some": "yes", "none": "nobody", "unknown": "unknown"}
 
 @queues.command(name="list")
 def list_(*, json: Json = False, server: Server | None = None) -> None:
-    """List all queues."""
+    """List all queues.
+
+    Example: `fairq queues list`
+    """
     rows = [asdict(row) for row in run_with(server or Server(), lambda client: client.queues())]
     if json:
         print_json(rows)
@@ -60,6 +63,8 @@ def list_(*, json: Json = False, server: Server | None = None) -> None:
 @queues.command(name="set")
 def set_(queue: str, *settings: str, server: Server | None = None) -> None:
     """Change settings of a queue, each as name=value.
+
+    Example: `fairq queues set emails max_attempts=5 reserve=20%`
 
     Parameters
     ----------
@@ -89,7 +94,10 @@ def delete(
     json: Json = False,
     server: Server | None = None,
 ) -> None:
-    """Delete an empty queue with its settings, limits and tenants' accounts; an enqueue makes it again."""
+    """Delete an empty queue with its settings, limits and tenants' accounts; an enqueue makes it again.
+
+    Example: `fairq queues delete emails --purge`
+    """
     found = run_with(server or Server(), lambda client: client.delete_queue(queue, purge=purge))
     contents = {name: count for name, count in found.items() if count}
     if json:
@@ -106,6 +114,8 @@ def purge_(
     """Cancel all waiting tasks of a queue; running tasks, dead letters and schedules stay.
 
     Interrupted, it has cancelled what it says; run it again to go on.
+
+    Example: `fairq queues purge emails --dry-run`
     """
 
     def steps(client: OperatorClient, dry_run: bool) -> AsyncGenerator[Purge, None]:
@@ -116,19 +126,28 @@ def purge_(
 
 @queues.command
 def exists(queue: str, *, server: Server | None = None) -> int:
-    """Exit with 0 if there is a queue of that name, else with 1; prints nothing."""
+    """Exit with 0 if there is a queue of that name, else with 1; prints nothing.
+
+    Example: `fairq queues exists emails`
+    """
     return int(not run_with(server or Server(), lambda client: client.queue_exists(queue)))
 
 
 @queues.command
 def limits(queue: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Show the limits for tenants that have no limit of their own."""
+    """Show the limits for tenants that have no limit of their own.
+
+    Example: `fairq queues limits emails`
+    """
     show_limits(server, queue, None, json)
 
 
 @queues.command
 def set_limits(queue: str, *, limits: GivenLimits | None = None, server: Server | None = None) -> None:
-    """Set limits for tenants that have no such limit of their own; each is a number or `none`."""
+    """Set limits for tenants that have no such limit of their own; each is a number or `none`.
+
+    Example: `fairq queues set-limits emails --queued 100000`
+    """
     change_limits(server, queue, None, limits)
 
 
@@ -141,20 +160,29 @@ def hours(
     json: Json = False,
     server: Server | None = None,
 ) -> None:
-    """Show or set the opening hours of a queue. While it is closed, no tenant's tasks start."""
+    """Show or set the opening hours of a queue. While it is closed, no tenant's tasks start.
+
+    Example: `fairq queues hours emails --always`
+    """
     show_opening_hours(server, queue, None, text, always, json)
 
 
 @queues.command
 def pause(queue: str, *, server: Server | None = None) -> None:
-    """Stop starting tasks of a queue; running tasks continue, and new tasks are still accepted."""
+    """Stop starting tasks of a queue; running tasks continue, and new tasks are still accepted.
+
+    Example: `fairq queues pause emails`
+    """
     change(server, queue, None, lambda client: client.pause(queue))
     print(f"{queue}: paused")
 
 
 @queues.command
 def resume(queue: str, *, server: Server | None = None) -> None:
-    """Undo pause."""
+    """Undo pause.
+
+    Example: `fairq queues resume emails`
+    """
     run_with(server or Server(), lambda client: client.resume(queue))
     print(f"{queue}: resumed")
 
@@ -164,6 +192,8 @@ def repair(queue: str, *, json: Json = False, server: Server | None = None) -> N
     """Rebuild a queue's indexes and counts from its tasks' records, and print the faults.
 
     During the repair the queue starts no tasks and refuses changes. If this command is interrupted, run it again.
+
+    Example: `fairq queues repair emails`
     """
 
     mended = run_with(server or Server(), lambda client: client.repair_queue(queue))

@@ -64,6 +64,8 @@ def create(
 ) -> None:
     """Create or change a schedule, and print its next three fires.
 
+    Example: `fairq schedules create emails nightly '{"report": 1}' --cron "0 3 * * *" --zone Europe/Copenhagen`
+
     Parameters
     ----------
     queue
@@ -130,7 +132,10 @@ def create(
 
 @schedules.command(name="list")
 def list_(queue: str, *, tenant: Tenant = None, json: Json = False, server: Server | None = None) -> None:
-    """List the schedules of a queue, next to fire first. Operators see those of all tenants, or of --tenant."""
+    """List the schedules of a queue, next to fire first. Operators see those of all tenants, or of --tenant.
+
+    Example: `fairq schedules list emails`
+    """
 
     async def work(client: Client) -> list[ScheduleState]:
         return await client.schedules(queue, tenant=tenant)
@@ -159,21 +164,30 @@ def _cells(state: ScheduleState) -> dict[str, Any]:
 
 @schedules.command
 def pause(queue: str, name: str, *, tenant: Tenant = None, server: Server | None = None) -> None:
-    """Stop a schedule from firing until it is resumed."""
+    """Stop a schedule from firing until it is resumed.
+
+    Example: `fairq schedules pause emails nightly`
+    """
     run_with(server or Server(), lambda client: client.pause_schedule(queue, name, tenant=tenant))
     print(f"{name} in {queue}: paused")
 
 
 @schedules.command
 def resume(queue: str, name: str, *, tenant: Tenant = None, server: Server | None = None) -> None:
-    """Undo pause. Fires missed during the pause are not made up for."""
+    """Undo pause. Fires missed during the pause are not made up for.
+
+    Example: `fairq schedules resume emails nightly`
+    """
     run_with(server or Server(), lambda client: client.resume_schedule(queue, name, tenant=tenant))
     print(f"{name} in {queue}: resumed")
 
 
 @schedules.command
 def remove(queue: str, name: str, *, tenant: Tenant = None, server: Server | None = None) -> None:
-    """Delete a schedule; tasks it has already enqueued stay."""
+    """Delete a schedule; tasks it has already enqueued stay.
+
+    Example: `fairq schedules remove emails nightly`
+    """
     if not run_with(server or Server(), lambda client: client.unschedule(queue, name, tenant=tenant)):
         raise NotFound(f"there is no schedule {name} in queue {queue}", field="name")
     print(f"{name} in {queue}: removed")

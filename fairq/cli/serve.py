@@ -39,6 +39,8 @@ def serve(
     """Run a server until SIGTERM or ctrl-C, then drain it; a second signal ends it at once.
 
     Settings come from the file, then from FAIRQ_<NAME> variables, then from flags; later ones win.
+
+    Example: `fairq serve --dev`
     """
     from fairq.server.fleet import CHILD
     from fairq.server.run import serve as run_server

@@ -50,7 +50,10 @@ _WAITING = {"id": "task", "enqueued": "enqueued", "payload": "payload"}
 
 @tasks.command
 def show(queue: str, *ids: str, json: Json = False, server: Server | None = None) -> None:
-    """Show the states of tasks. Operators name them as `<tenant>/<id>`."""
+    """Show the states of tasks. Operators name them as `<tenant>/<id>`.
+
+    Example: `fairq tasks show emails acme/a1`
+    """
     states = run_with(server or Server(), lambda client: client.tasks(queue, ids))
     rows = [asdict(state) for state in states]
     if json:
@@ -71,6 +74,8 @@ def peek(
     queue: str, *, count: int = 10, tenant: str | None = None, json: Json = False, server: Server | None = None
 ) -> None:
     """Show a tenant's next tasks in order, without taking them.
+
+    Example: `fairq tasks peek emails --tenant acme --count 3`
 
     Parameters
     ----------
@@ -104,6 +109,8 @@ def cancel(
     """Cancel tasks: waiting ones never run, running ones are stopped. Exits with 1 if no task was found.
 
     With --all: every waiting task of a tenant that matches, and no running one. Interrupted, run it again.
+
+    Example: `fairq tasks cancel emails --all --tenant acme --older-than 7d`
     """
     if (ids and everything) or (not ids and not everything):
         raise BadRequest("give ids or --all, not both" if ids else "missing ids: give ids or --all", field="ids")
@@ -125,6 +132,8 @@ def reschedule(
     queue: str, *ids: str, delay: Span | None = None, json: Json = False, server: Server | None = None
 ) -> int:
     """Change when waiting tasks start. Exits with 1 if none of them could be changed.
+
+    Example: `fairq tasks reschedule emails acme/a1 --delay 1h`
 
     Parameters
     ----------

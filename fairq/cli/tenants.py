@@ -41,7 +41,10 @@ _COLUMNS = {
 
 @tenants.command(name="list")
 def list_(queue: str, *, json: Json = False, server: Server | None = None) -> None:
-    """List the tenants of a queue: counts, share delivered, and share entitled to."""
+    """List the tenants of a queue: counts, share delivered, and share entitled to.
+
+    Example: `fairq tenants list emails`
+    """
     rows = [asdict(row) for row in run_with(server or Server(), lambda client: client.tenants(queue))]
     if json:
         print_json(rows)
@@ -53,7 +56,10 @@ def list_(queue: str, *, json: Json = False, server: Server | None = None) -> No
 
 @tenants.command
 def set_weight(queue: str, tenant: str, weight: float, *, server: Server | None = None) -> None:
-    """Set a tenant's weight, 0.001 to 10000 (initially 1). It applies to the backlog at once."""
+    """Set a tenant's weight, 0.001 to 10000 (initially 1). It applies to the backlog at once.
+
+    Example: `fairq tenants set-weight emails acme 2.5`
+    """
     check_weight(weight)
     previous = change(server, queue, tenant, lambda client: client.set_weight(queue, tenant, weight))
     print(f"{tenant} in {queue}: weight {previous:g} -> {weight:g}")
@@ -61,13 +67,19 @@ def set_weight(queue: str, tenant: str, weight: float, *, server: Server | None 
 
 @tenants.command
 def limits(queue: str, tenant: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Show the limits of a tenant: those set for it, and those in force."""
+    """Show the limits of a tenant: those set for it, and those in force.
+
+    Example: `fairq tenants limits emails acme`
+    """
     show_limits(server, queue, tenant, json)
 
 
 @tenants.command
 def set_limits(queue: str, tenant: str, *, limits: GivenLimits | None = None, server: Server | None = None) -> None:
-    """Set limits of a tenant: each a number, `none`, or `default` (as set by fairq queues set-limits)."""
+    """Set limits of a tenant: each a number, `none`, or `default` (as set by fairq queues set-limits).
+
+    Example: `fairq tenants set-limits emails acme --max-running 10 --rate 300/min`
+    """
     change_limits(server, queue, tenant, limits)
 
 
@@ -81,13 +93,19 @@ def hours(
     json: Json = False,
     server: Server | None = None,
 ) -> None:
-    """Show or set the opening hours of a tenant. While it is closed its tasks wait; running ones continue."""
+    """Show or set the opening hours of a tenant. While it is closed its tasks wait; running ones continue.
+
+    Example: `fairq tenants hours emails acme "mon-fri 8:00-17:00 Europe/Copenhagen"`
+    """
     show_opening_hours(server, queue, tenant, text, always, json)
 
 
 @tenants.command
 def report(queue: str, tenant: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Show what a tenant's tasks waited for in the last minutes, and its share, as one server saw it."""
+    """Show what a tenant's tasks waited for in the last minutes, and its share, as one server saw it.
+
+    Example: `fairq tenants report emails acme`
+    """
     show_report(server, queue, tenant, json)
 
 
@@ -104,6 +122,8 @@ def purge_(
     """Cancel all waiting tasks of a tenant; running tasks, dead letters and schedules stay.
 
     Interrupted, it has cancelled what it says; run it again to go on.
+
+    Example: `fairq tenants purge emails acme --dry-run`
     """
 
     def steps(client: OperatorClient, dry_run: bool) -> AsyncGenerator[Purge, None]:
@@ -125,6 +145,8 @@ def delete(
     """Delete a tenant that has nothing, with its weight, limits, opening hours, pause and feed; a task makes it again.
 
     Results, dedupe keys and complete batches are kept for their time; until then the tenant cannot be deleted.
+
+    Example: `fairq tenants delete emails acme --purge`
     """
 
     async def work(client: OperatorClient) -> None:
@@ -138,13 +160,19 @@ def delete(
 
 @tenants.command
 def pause(queue: str, tenant: str, *, server: Server | None = None) -> None:
-    """Stop starting a tenant's tasks; running tasks continue, and new tasks are still accepted."""
+    """Stop starting a tenant's tasks; running tasks continue, and new tasks are still accepted.
+
+    Example: `fairq tenants pause emails acme`
+    """
     change(server, queue, tenant, lambda client: client.pause(queue, tenant))
     print(f"{tenant} in {queue}: paused")
 
 
 @tenants.command
 def resume(queue: str, tenant: str, *, server: Server | None = None) -> None:
-    """Undo pause."""
+    """Undo pause.
+
+    Example: `fairq tenants resume emails acme`
+    """
     run_with(server or Server(), lambda client: client.resume(queue, tenant))
     print(f"{tenant} in {queue}: resumed")

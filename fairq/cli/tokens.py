@@ -119,6 +119,8 @@ def create(
 ) -> None:
     """Create a token and print it once; only its hash is stored.
 
+    Example: `fairq tokens create tenant --tenant acme --queue emails`
+
     Parameters
     ----------
     role
@@ -140,7 +142,10 @@ def create(
 
 @tokens.command(name="list")
 def list_(*, json: Json = False, server: Server | None = None, place: Place | None = None) -> None:
-    """List tokens, without their secrets."""
+    """List tokens, without their secrets.
+
+    Example: `fairq tokens list`
+    """
     records = _run(lambda registry: registry.tokens(), server, place)
     rows = [{name: value for name, value in asdict(record).items() if name != "hash"} for record in records]
     if json:
@@ -155,7 +160,10 @@ def list_(*, json: Json = False, server: Server | None = None, place: Place | No
 
 @tokens.command
 def revoke(id: str, *, server: Server | None = None, place: Place | None = None) -> None:
-    """Revoke a token by its id (the third part of its text), and close its connections."""
+    """Revoke a token by its id (the third part of its text), and close its connections.
+
+    Example: `fairq tokens revoke cdf3a6797412`
+    """
     if not _run(lambda registry: registry.revoke(id), server, place):
         raise SettingsError(f"there is no token {id}", field="id")
     print(f"{id}: revoked")

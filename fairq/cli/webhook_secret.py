@@ -17,6 +17,8 @@ NEW_BYTES = 32
 def webhook_secret(tenant: str | None = None, /, *, secret_file: Path | None = None) -> None:
     """Print a new secret for a webhook worker; with a tenant, print that tenant's secrets.
 
+    Example: `fairq webhook-secret acme`
+
     Parameters
     ----------
     tenant

@@ -42,6 +42,8 @@ def webhook_worker(
     are signed with the secrets in FAIRQ_WEBHOOK_SECRET or in --secret-file, the newest first, or with the webhook's.
     Webhooks are read twice a second: changes need no restart.
 
+    Example: `fairq webhook-worker emails --url https://example.com/tasks/{tenant}`
+
     Parameters
     ----------
     queues

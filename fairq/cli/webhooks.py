@@ -37,6 +37,8 @@ def add(
 ) -> None:
     """Register a webhook, or change the one with this URL and name; running webhook workers take it up in a second.
 
+    Example: `fairq webhooks add emails https://example.com/tasks --name welcome`
+
     Parameters
     ----------
     queue
@@ -66,7 +68,10 @@ def add(
 
 @webhooks.command(name="list")
 def list_(queue: str, /, *, json: Json = False, server: Server | None = None) -> None:
-    """List the webhooks of a queue, the oldest first; their secrets are not shown."""
+    """List the webhooks of a queue, the oldest first; their secrets are not shown.
+
+    Example: `fairq webhooks list emails`
+    """
 
     async def work(client: OperatorClient) -> list[Webhook]:
         return await client.webhooks(queue)
@@ -93,7 +98,10 @@ def _cells(webhook: Webhook) -> dict[str, Any]:
 
 @webhooks.command
 def remove(queue: str, url: str, /, *, name: Name = "", server: Server | None = None) -> None:
-    """Remove a webhook. Copies that wait for it fail until they are dead letters, which can be replayed."""
+    """Remove a webhook. Copies that wait for it fail until they are dead letters, which can be replayed.
+
+    Example: `fairq webhooks remove emails https://example.com/tasks`
+    """
     if not run_with(server or Server(), lambda client: client.remove_webhook(queue, url, name=name)):
         raise NotFound(f"queue {queue} has no webhook {url}{f' for tasks named {name}' if name else ''}", field="url")
     print(f"{url} in {queue}: removed")
@@ -101,13 +109,19 @@ def remove(queue: str, url: str, /, *, name: Name = "", server: Server | None = 
 
 @webhooks.command
 def pause(queue: str, url: str, /, *, name: Name = "", server: Server | None = None) -> None:
-    """Let the tasks of a webhook wait; this costs them no attempts."""
+    """Let the tasks of a webhook wait; this costs them no attempts.
+
+    Example: `fairq webhooks pause emails https://example.com/tasks`
+    """
     run_with(server or Server(), lambda client: client.pause_webhook(queue, url, name=name))
     print(f"{url} in {queue}: paused")
 
 
 @webhooks.command
 def resume(queue: str, url: str, /, *, name: Name = "", server: Server | None = None) -> None:
-    """Post the tasks of a webhook again. In a queue with other webhooks, some start within ten minutes only."""
+    """Post the tasks of a webhook again. In a queue with other webhooks, some start within ten minutes only.
+
+    Example: `fairq webhooks resume emails https://example.com/tasks`
+    """
     run_with(server or Server(), lambda client: client.resume_webhook(queue, url, name=name))
     print(f"{url} in {queue}: resumed")

@@ -13,7 +13,10 @@ from fairq.model.waiting import Cause, Why
 
 
 def why(queue: str, task_id: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Tell why a task waits, and when it may start. Operators name the task as `<tenant>/<id>`."""
+    """Tell why a task waits, and when it may start. Operators name the task as `<tenant>/<id>`.
+
+    Example: `fairq why emails acme/a1`
+    """
     found = run_with(server or Server(), lambda client: client.why(queue, task_id))
     if json:
         print_json(asdict(found))

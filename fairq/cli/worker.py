@@ -82,6 +82,8 @@ def worker(
 ) -> int:
     """Run the handlers of an app on its queues, until SIGTERM or ctrl-C.
 
+    Example: `fairq worker jobs:app --concurrency 20`
+
     Parameters
     ----------
     app

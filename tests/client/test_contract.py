@@ -165,7 +165,7 @@ async def test_a_silent_server_is_given_up_in_time(api: Api, service: Service) -
 async def test_no_server_is_unavailable_and_a_bad_token_unauthorized(api: Api, service: Service) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    async with api.open_client(f"ws://127.0.0.1:{port}", token=tenant("ada"), timeout=0.2) as client:
+    async with api.open_client(f"ws://127.0.0.1:{port}", token=tenant("ada"), timeout=2) as client:
         with pytest.raises(Unavailable, match="refused"):
             await client.enqueue("emails", 1)
     async with api.open_client(service.url, token="nonsense") as client:

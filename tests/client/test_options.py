@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import pydoc
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_type_hints
 from uuid import UUID
 
 import pytest
 import trio
 
 import fairq
+import fairq.sync
+from fairq.client.dead_letters import DeadLetters
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, NoResult
-from fairq.model.options import pack_options, to_ms
+from fairq.model.options import TaskOptions, pack_options, to_ms
 from fairq.server.run import Served
 
 from .harness import wait_state
@@ -61,6 +65,32 @@ def test_a_span_that_is_none_is_refused(span: Any) -> None:
     with pytest.raises(BadRequest) as caught:
         to_ms(span, "delay")
     assert caught.value.field == "delay"
+
+
+TAKERS = [
+    fairq.Client.enqueue, fairq.Client.enqueue_many, fairq.Batch.add, fairq.Batch.add_many, fairq.Task.enqueue,
+    fairq.Task.then, fairq.sync.Client.enqueue, fairq.sync.Batch.add,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", TAKERS, ids=lambda function: function.__qualname__)
+def test_help_shows_every_option_with_its_meaning_and_default(function: Any) -> None:
+    shown = inspect.signature(function).parameters
+    for name, hint in get_type_hints(TaskOptions, include_extras=True).items():
+        assert shown[name].default in (None, False)
+        assert f"    {name}: {hint.__metadata__[0]}" in function.__doc__
+    told = pydoc.render_doc(
+        function,
+        renderer=pydoc.plaintext,  # type: ignore[attr-defined]
+    )
+    assert "result_ttl: float | datetime.timedelta | None = None" in told
+    assert "priority: 0 (most urgent) to 99" in told
+
+
+def test_help_of_schedules_and_dead_letters_shows_what_they_take() -> None:
+    assert "    priority: 0" in str(fairq.Client.schedule.__doc__)
+    assert "    older_than: " in str(DeadLetters.replay_all.__doc__)
+    assert inspect.isasyncgenfunction(DeadLetters.walk)
 
 
 async def test_a_result_that_is_not_kept_is_not_awaited(ada: fairq.Client, served: Served) -> None:

