@@ -1,43 +1,64 @@
 -- The verbs of the outbox (39_links.lua): how servers deliver its records, and what they say has become of each.
 --
--- A server takes records that are due: they are due again a little later, so that another one delivers them if it dies.
--- It enqueues each under the link's id in its queue, and tells here what came of it. Told twice, or by two servers, it
--- is the same: the target knows the id, and a record that is gone is gone.
+-- A server takes records that are due, an equal part of each tenant's: they are due again a little later, so that
+-- another one delivers them if it dies. It enqueues each under the link's id in its queue, and tells here what came of
+-- it. Told twice, or by two servers, it is the same: the target knows the id, and a record that is gone is gone.
 --
 -- Also what the handlers of a running task have enqueued by themselves: its run remembers it, so that a later attempt
 -- does not enqueue it again when the target has long forgotten the id.
 
 do
 
-local LINKS_PER_CALL = 100
+local LINKS_PER_CALL, TENANTS_PER_TAKE = 100, 50
 local DIGEST_BYTES, DIGESTS_PER_RUN = 8, 1000
 local FATES = {delivered = true, later = true, never = true}
+
+-- Takes a tenant's first links that are due. The tenant goes behind the others that have such links.
+local function take_of(call, name, budget, taken)
+  local at, out = links.of(call, name), taken.out
+  for _, link in ipairs(redis.call('ZRANGE', at, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, budget)) do
+    if taken.bytes >= PAGE_BYTES then break end
+    local packed = redis.call('HGET', key(call, 'outbox'), link)
+    if packed then
+      out[#out + 1], out[#out + 2], taken.bytes = link, packed, taken.bytes + #packed
+      redis.call('ZADD', at, call.now + taken.hold_ms, link)
+    else
+      redis.call('ZREM', at, link)
+    end
+  end
+  local next_due = redis.call('ZRANGE', at, 0, 0, 'WITHSCORES')[2]
+  if next_due then
+    redis.call('ZADD', key(call, 'outbox_due'), math.max(tonumber(next_due), call.now), name)
+  else
+    redis.call('ZREM', key(call, 'outbox_due'), name)
+  end
+end
 
 -- take_links(keys, argv): the links that are due, to be delivered by the caller.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 how many (1..100)  4 hold_ms: after so long they are due again
---   out   per link: name, OUTBOX; fewer where their payloads are long. The oldest first.
+--   out   per link: name, OUTBOX; fewer where their payloads are long, or a tenant has fewer than its part; none: none
+--         is due. A tenant's oldest come first.
 --   flags allow-oom
 function verbs.take_links(keys, args)
   local call, limit = calls.open(keys, args), check_whole(args[3], 'limit', 1, LINKS_PER_CALL)
-  local hold_ms, out, bytes = check_whole(args[4], 'hold_ms', 1, HORIZON_MS), {}, 0
+  local taken = {out = {}, bytes = 0, hold_ms = check_whole(args[4], 'hold_ms', 1, HORIZON_MS)}
   local due = key(call, 'outbox_due')
-  for _, name in ipairs(redis.call('ZRANGE', due, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)) do
-    if bytes >= PAGE_BYTES then break end
-    local packed = redis.call('HGET', key(call, 'outbox'), name)
-    if packed then
-      out[#out + 1], out[#out + 2], bytes = name, packed, bytes + #packed
-      redis.call('ZADD', due, call.now + hold_ms, name)
-    else
-      redis.call('ZREM', due, name)
+  while #taken.out == 0 do
+    local names = redis.call('ZRANGE', due, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, math.min(limit, TENANTS_PER_TAKE))
+    local budget = math.floor(limit / math.max(#names, 1))
+    for _, name in ipairs(names) do
+      if taken.bytes >= PAGE_BYTES then break end
+      take_of(call, name, budget, taken)
     end
+    if #names == 0 then break end
   end
-  return out
+  return taken.out
 end
 
 local function close_link(call, name, fate, delay_ms, error)
-  local record = redis.call('ZSCORE', key(call, 'outbox_due'), name) and links.find(call, name)
-  if not record then return false end
+  local record = links.find(call, name)
+  if not record or not redis.call('ZSCORE', links.of(call, record.tenant), name) then return false end
   local t = accounts.touch_named(call, record.tenant)
   if fate == 'delivered' then
     links.drop(call, t, name, record)
@@ -109,7 +130,8 @@ function verbs.made_by(keys, args)
 end
 
 -- note_made(keys, argv): remember with a task what its handlers have enqueued, until it is done or dead: the first
--- 1,000. Also where its lease was lost meanwhile: the next attempt must not enqueue it again.
+-- 1,000, which count among its tenant's bytes. Also where its lease was lost meanwhile: the next attempt must not
+-- enqueue it again.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 id  4 lease (of the attempt; it does not matter)  then digests of tasks (8 bytes
 --         each)
@@ -127,8 +149,9 @@ function verbs.note_made(keys, args)
     if has_room and not made[args[i]] then added[#added + 1], made[args[i]] = args[i], true end
   end
   if #added > 0 then
-    run.made = run.made .. table.concat(added)
+    run.made, run.bytes = run.made .. table.concat(added), run.bytes + DIGEST_BYTES * #added
     leases.set_run(call, args[3], run)
+    accounts.add_bytes(call, accounts.touch(call, accounts.at(call, run.tag)), DIGEST_BYTES * #added)
     leases.write(call)
     calls.close(call)
   end
