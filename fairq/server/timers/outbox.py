@@ -53,6 +53,11 @@ class Deliverer:
     _targets: dict[str, trio.CapacityLimiter] = field(factory=dict, init=False)
     _told: dict[str, list[Told]] = field(factory=dict, init=False)  # by queue: what a call is about to say
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has nothing in hand."""
+        return not (self._has_more or self._bytes or self._targets or self._told)
+
     def notify(self, queue: str) -> None:
         """Note that a queue has links that are due."""
         is_known = queue in self._has_more
