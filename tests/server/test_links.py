@@ -104,6 +104,9 @@ async def test_a_worker_of_some_queues_enqueues_and_links_to_those_only(served: 
                 with pytest.raises(Refused) as caught:
                     await worker.settle("q", "ack", task, links=[LINK])
                 assert (caught.value.code, caught.value.field) == ("bad_request", "links")
+                with pytest.raises(Refused) as caught:
+                    await worker.settle("q", "ack", task, links=[{**LINK, "id": task["id"], "queue": "q"}])
+                assert (caught.value.code, caught.value.field) == ("bad_request", "links")
                 assert await worker.settle("q", "ack", task, links=[{**LINK, "queue": "q"}]) == ["ok"]
 
 
