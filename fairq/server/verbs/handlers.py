@@ -27,6 +27,14 @@ def _not_held(lease: frames.HeldLease) -> Forbidden:
     return Forbidden(f"this worker does not hold lease {lease.lease} of task {lease.id}", field="lease")
 
 
+def _may_hold(app: App, connection: Connection, lease: frames.HeldLease) -> bool:
+    """Return whether to ask the store about a lease: over HTTP leases are on no account, so its number tells."""
+    place = check_name(lease.queue, "lease"), lease.id
+    if connection.keeps_leases:
+        return connection.account.has(place, lease.lease)
+    return lease.queue in connection.queues and not app.is_of_another(connection, place, lease.lease)
+
+
 def _named(owner: str, task: NewTask) -> NewTask:
     if owner_of(task.id):
         raise Forbidden("a handler enqueues for the tenant of its task only", field="tenant")
@@ -36,7 +44,7 @@ def _named(owner: str, task: NewTask) -> NewTask:
 async def enqueue_from(app: App, connection: Connection, request: wire.EnqueueFrom) -> Body:
     """Store tasks of the tenant of a lease that the worker holds; what the task has enqueued already is a duplicate."""
     lease, queue = request.lease, connection.identity.check_queue(request.queue)
-    if not connection.account.has((check_name(lease.queue, "lease"), lease.id), lease.lease):
+    if not _may_hold(app, connection, lease):
         raise _not_held(lease)
     tasks = [_named(owner_of(lease.id), task) for task in request.tasks]
     if sum(task.places for task in tasks) > MAX_BATCH:
