@@ -379,7 +379,8 @@ def test_repair_counts_what_runs_remember(queue: Queue) -> None:
 
 
 def _with_bytes(queue: Queue, bytes: int) -> tuple[bytes, bytes]:
-    ((tag, packed_account),) = queue.client.hgetall(queue.key("accounts")).items()  # type: ignore[union-attr]
+    client: Any = queue.client
+    ((tag, packed_account),) = client.hgetall(queue.key("accounts")).items()
     account = unpack("ACCOUNT", packed_account)
     books = unpack("BOOKS", account.books)
     books.bytes = bytes

@@ -36,8 +36,10 @@ _NEW_PER_S = 1_000  # queues that are ticked for the first time
 
 @define(eq=False)
 class Ticker:
-    """Ticks all queues; `has_ready(queue)` is called for every queue with ready tasks, `has_links(queue)` for every one
-    with links that are due."""
+    """Ticks all queues.
+
+    `has_ready(queue)` is called for every queue with ready tasks, `has_links(queue)` for every one with links to deliver.
+    """
 
     store: Store
     has_ready: Callable[[str], None]
