@@ -94,68 +94,66 @@ function verbs.close_links(keys, args)
   return outcomes
 end
 
--- The run of a task whose lease of this number is open; nil if it is not.
-local function open_run(call, id, number)
-  leases.read_runs(call, {id})
-  local run = leases.run_of(call, id)
-  return run and run.lease == number and leases.is_leased(run.state) and run or nil
+-- Whether a run remembers a digest.
+local function has_made(run, digest)
+  local at = 0
+  repeat
+    at = run.made:find(digest, at + 1, true)
+  until not at or at % DIGEST_BYTES == 1
+  return at ~= nil
 end
 
--- The digests that a run remembers, as a set.
-local function made_of(run)
-  local made = {}
-  for at = 1, #run.made, DIGEST_BYTES do made[run.made:sub(at, at + DIGEST_BYTES - 1)] = true end
-  return made
-end
-
-local function check_digests(args)
-  if #args < 5 or #args > 4 + TASKS_PER_CALL then refuse('bad_request', 'digests') end
-  for i = 5, #args do
-    if #args[i] ~= DIGEST_BYTES then refuse('bad_request', 'digests') end
+-- Reads arguments that stand `width` for each digest, the task's id first and the digest last: returns the ids, and has
+-- their runs read.
+local function read_digests(call, args, width)
+  local count, ids = (#args - 2) / width, {}
+  if count < 1 or count % 1 ~= 0 or count > TASKS_PER_CALL then refuse('bad_request', 'digests') end
+  for i = 1, count do
+    ids[i] = args[3 + (i - 1) * width]
+    if #args[2 + i * width] ~= DIGEST_BYTES then refuse('bad_request', 'digests') end
   end
+  leases.read_runs(call, ids)
+  return ids
 end
 
--- made_by(keys, argv): which tasks the handlers of a leased task have enqueued, in this attempt or an earlier one.
+-- made_by(keys, argv): which tasks the handlers of leased tasks have enqueued, in this attempt or an earlier one.
 --   keys  1 prefix
---   argv  1 now  2 random_values  3 id  4 lease  then digests of tasks (8 bytes each)
---   out   "ok", then per digest 1 | 0; or "stale" (that lease is not open)
+--   argv  1 now  2 random_values  then per task that was enqueued (at most 500): id and lease of the leased one, digest
+--         (8 bytes)
+--   out   per digest 1 | 0 | -1 (that lease is not open)
 function verbs.made_by(keys, args)
-  local call = calls.ask(keys, args)
-  check_digests(args)
-  local run, out = open_run(call, args[3], tonumber(args[4])), {'ok'}
-  if not run then return {'stale'} end
-  local made = made_of(run)
-  for i = 5, #args do out[i - 3] = made[args[i]] and 1 or 0 end
+  local call, out = calls.ask(keys, args), {}
+  for i, id in ipairs(read_digests(call, args, 3)) do
+    local run = leases.run_of(call, id)
+    local is_open = run and run.lease == tonumber(args[1 + 3 * i]) and leases.is_leased(run.state)
+    out[i] = is_open and (has_made(run, args[2 + 3 * i]) and 1 or 0) or -1
+  end
   return out
 end
 
--- note_made(keys, argv): remember with a task what its handlers have enqueued, until it is done or dead: the first
--- 1,000, which count among its tenant's bytes. Also where its lease was lost meanwhile: the next attempt must not
--- enqueue it again.
+-- note_made(keys, argv): remember with tasks what their handlers have enqueued, until they are done or dead: the first
+-- 1,000 of each, which count among the tenant's bytes. Also where the lease was lost meanwhile: the next attempt must
+-- not enqueue it again.
 --   keys  1 prefix
---   argv  1 now  2 random_values  3 id  4 lease (of the attempt; it does not matter)  then digests of tasks (8 bytes
---         each)
---   out   "ok" | "gone" (it was done or dead meanwhile, or never leased)
+--   argv  1 now  2 random_values  then per task that was enqueued (at most 500): id of the leased one, digest (8 bytes)
+--   out   per digest "ok" | "gone" (the leased one was done or dead meanwhile, or never leased)
 --   flags allow-oom
 function verbs.note_made(keys, args)
-  local call = calls.open(keys, args)
-  check_digests(args)
-  leases.read_runs(call, {args[3]})
-  local run = leases.run_of(call, args[3])
-  if not run then return 'gone' end
-  local made, added = made_of(run), {}
-  for i = 5, #args do
-    local has_room = #run.made / DIGEST_BYTES + #added < DIGESTS_PER_RUN
-    if has_room and not made[args[i]] then added[#added + 1], made[args[i]] = args[i], true end
+  local call, runs, changed, out = calls.open(keys, args), {}, {}, {}
+  for i, id in ipairs(read_digests(call, args, 2)) do
+    local run, digest = runs[id] or leases.run_of(call, id), args[2 + 2 * i]
+    runs[id], out[i] = run, run and 'ok' or 'gone'
+    if run and #run.made < DIGEST_BYTES * DIGESTS_PER_RUN and not has_made(run, digest) then
+      run.made, run.bytes, changed[id] = run.made .. digest, run.bytes + DIGEST_BYTES, run
+      accounts.add_bytes(call, accounts.touch(call, accounts.at(call, run.tag)), DIGEST_BYTES)
+    end
   end
-  if #added > 0 then
-    run.made, run.bytes = run.made .. table.concat(added), run.bytes + DIGEST_BYTES * #added
-    leases.set_run(call, args[3], run)
-    accounts.add_bytes(call, accounts.touch(call, accounts.at(call, run.tag)), DIGEST_BYTES * #added)
+  for id, run in pairs(changed) do leases.set_run(call, id, run) end
+  if next(changed) then
     leases.write(call)
     calls.close(call)
   end
-  return 'ok'
+  return out
 end
 
 end

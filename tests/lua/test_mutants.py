@@ -1401,22 +1401,25 @@ IN_OUTBOXES = [
     Mutant(
         "repair forgets the outbox's bytes", "    repairs.add_kept(call, record.tenant, links.bytes_of(record))\n", ""
     ),
-    Mutant(
-        "an ended lease may link", "run.lease == number and leases.is_leased(run.state) and run or nil", "run or nil"
-    ),
+    Mutant("an ended lease may enqueue", "args[1 + 3 * i]) and leases.is_leased(run.state)", "args[1 + 3 * i])"),
     Mutant(
         "a later attempt forgets what others made",
         "= past.max_attempts, past.made, past.error",
         "= past.max_attempts, '', past.error",
     ),
     Mutant("another task's attempts are remembered", "run.made, run.error = 1, 0, '', ''", "run.error = 1, 0, ''"),
-    Mutant("a digest is noted twice", "if has_room and not made[args[i]] then", "if has_room then"),
+    Mutant("a digest is noted twice", "DIGESTS_PER_RUN and not has_made(run, digest) then", "DIGESTS_PER_RUN then"),
+    Mutant("a digest is found across two", "until not at or at % DIGEST_BYTES == 1", "until true"),
     Mutant(
         "digests have no bytes",
-        "    accounts.add_bytes(call, accounts.touch(call, accounts.at(call, run.tag)), DIGEST_BYTES * #added)\n",
+        "      accounts.add_bytes(call, accounts.touch(call, accounts.at(call, run.tag)), DIGEST_BYTES)\n",
         "",
     ),
-    Mutant("a run does not know its digests' bytes", "run.bytes + DIGEST_BYTES * #added", "run.bytes"),
+    Mutant(
+        "a run does not know its digests' bytes",
+        "changed[id] = run.made .. digest, run.bytes + DIGEST_BYTES",
+        "changed[id] = run.made .. digest, run.bytes",
+    ),
     Mutant("a later attempt forgets its digests' bytes", "    run.bytes = run.bytes + #past.made\n", ""),
     Mutant(
         "a dead task keeps its digests' bytes", "  if run.made then accounts.add_bytes(call, t, -#run.made) end\n", ""

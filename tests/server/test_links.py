@@ -38,7 +38,7 @@ def lease_of(task: dict[str, Any]) -> dict[str, Any]:
 async def derive(worker: Raw, lease: dict[str, Any], **task: Any) -> list[str]:
     """Enqueue a task from a leased one."""
     new = {"id": "derived", "payload": 1, **task}
-    outcomes: list[str] = (await worker.ask("enqueue_from", lease=lease, queue="next", tasks=[new]))["outcomes"]
+    outcomes: list[str] = (await worker.ask("enqueue_from", leases=[lease], queue="next", tasks=[new]))["outcomes"]
     return outcomes
 
 
@@ -46,7 +46,7 @@ async def wall(worker: Raw, lease: dict[str, Any]) -> None:
     """Check that nothing is enqueued from a lease."""
     with pytest.raises(Refused) as caught:
         await derive(worker, lease)
-    assert (caught.value.code, caught.value.field) == ("forbidden", "lease")
+    assert (caught.value.code, caught.value.field) == ("forbidden", "leases")
 
 
 async def test_a_worker_enqueues_for_leases_that_its_connection_holds_only(served: Served) -> None:
@@ -108,6 +108,37 @@ async def test_a_worker_of_some_queues_enqueues_and_links_to_those_only(served: 
                     await worker.settle("q", "ack", task, links=[{**LINK, "id": task["id"], "queue": "q"}])
                 assert (caught.value.code, caught.value.field) == ("bad_request", "links")
                 assert await worker.settle("q", "ack", task, links=[{**LINK, "queue": "q"}]) == ["ok"]
+
+
+async def test_one_request_enqueues_for_many_leases_and_refuses_tenants_apart(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
+            await worker.attach("q", "r", credit=9)
+            one, two, theirs = await leased(worker, ada), await leased(worker, ada, "b"), await leased(worker, bob)
+            await ada.enqueue("r", ["c"])
+            (far,) = await worker.pushed()
+            held = [lease_of(one), lease_of(two), {**lease_of(far), "queue": "r"}, lease_of(theirs), lease_of(theirs)]
+            tasks = [{"id": id, "payload": 1} for id in ("x", "x", "y", "x", "x")]
+
+            async def ask(held: list[dict[str, Any]]) -> tuple[list[str], dict[str, Any]]:
+                body = await worker.ask("enqueue_from", queue="next", leases=held, tasks=tasks[: len(held)])
+                return body["outcomes"], body.get("refusals", {})
+
+            store = served.app.store
+            assert await ask([*held[:3], {**held[3], "lease": 7}, held[4]]) == (
+                ["ok", "duplicate", "ok", "refused", "refused"],
+                {"bob": {"code": "forbidden", "field": "leases", "message": "this worker does not hold lease 7 of task "
+                    "bob/a"}},
+            )  # fmt: skip
+            assert (await store.queue("next")).enqueued == 2
+            assert await ask(held) == (["duplicate"] * 3 + ["ok", "duplicate"], {})
+            for lease in (await store.claim("next", "w", 9)).leases:
+                await store.settle("next", [Settlement("ack", lease.id, lease.lease)])
+                await store.connection.call("HDEL", "fq:{next/0}:tasks", lease.id)  # as when its mark has gone
+            assert await ask(held) == (["duplicate"] * 5, {}), "each of the leased tasks remembers its own"
+            await store.settle("q", [Settlement("reap", two["full_id"], two["lease"])])  # behind its back
+            outcomes, refusals = await ask(held)
+            assert (outcomes, list(refusals)) == (["refused"] * 3 + ["duplicate"] * 2, ["ada"])
 
 
 async def wait_delivered(store: Store, queue: str = "q") -> None:

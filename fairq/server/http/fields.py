@@ -177,11 +177,13 @@ def make_enqueue(queue: str, values: Any, max_bytes: int, tenant: str | None = N
 
 def make_enqueue_from(given: Mapping[str, Any], max_bytes: int) -> wire.EnqueueFrom:
     """Make a request of a lease, a queue and the objects of tasks. Raises: BadRequest, TooLarge, naming the field."""
-    if unknown := given.keys() - names_of(wire.EnqueueFrom).keys():
+    if unknown := given.keys() - {"lease", "queue", "tasks"}:
         raise BadRequest(f"unknown field {min(unknown)!r:.80}", field=min(unknown)[:80])
     tasks = [make_task(each, max_bytes)[0] for each in _list(given.get("tasks"), "tasks")]
-    frame: wire.EnqueueFrom = structure({"ref": 0, **given, "tasks": []}, wire.EnqueueFrom)
-    return evolve(frame, tasks=tasks)
+    lease = _object(given.get("lease"), "lease")
+    values = {"ref": 0, "queue": given.get("queue"), "leases": [lease], "tasks": []}
+    frame: wire.EnqueueFrom = structure(values, wire.EnqueueFrom)
+    return evolve(frame, leases=frame.leases * len(tasks), tasks=tasks)
 
 
 def read_query(frame: Any, query: Iterable[tuple[str, str]]) -> dict[str, Any]:

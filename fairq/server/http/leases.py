@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from attrs import field, frozen
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fairq.errors import BadRequest
+from fairq.errors import BadRequest, FairqError
 from fairq.model.checks import check_int, check_name
 from fairq.model.tasks import Lease, NewTask, Settlement
 from fairq.server.http.bodies import Gone
@@ -87,6 +88,16 @@ def _take_name(given: dict[str, Any]) -> str:
     return name
 
 
+@contextmanager
+def _one_lease() -> Iterator[None]:
+    """Name the one lease of a request in errors, in place of a frame's list."""
+    try:
+        yield
+    except FairqError as error:
+        error.field = "lease" if error.field == "leases" else error.field
+        raise
+
+
 def endpoints(workers: Workers) -> tuple[Any, Any, Any]:
     """Return the endpoints that claim tasks, end leases and enqueue from leased tasks."""
 
@@ -126,10 +137,11 @@ def endpoints(workers: Workers) -> tuple[Any, Any, Any]:
         call = Call.of(request)
         given = call.given(EnqueueFromLease, request, has_body=True)
         name = _take_name(given)
-        frame = make_enqueue_from(given, call.caller.session.max_payload_bytes)
-        worker = await workers.find(call.caller, name, check_name(frame.lease.queue, "lease"))
-        with worker.in_use():
-            outcomes = (await worker.ask(frame))["outcomes"]
+        with _one_lease():
+            frame = make_enqueue_from(given, call.caller.session.max_payload_bytes)
+            worker = await workers.find(call.caller, name, check_name(frame.leases[0].queue, "lease"))
+            with worker.in_use():
+                outcomes = (await worker.ask(frame))["outcomes"]
         told = [(task.id, *outcome.partition(" ")) for task, outcome in zip(frame.tasks, outcomes, strict=True)]
         return answer({"tasks": [{"id": holder or id, "outcome": word} for id, word, _, holder in told]}, 201)
 

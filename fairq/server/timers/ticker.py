@@ -38,7 +38,7 @@ _NEW_PER_S = 1_000  # queues that are ticked for the first time
 class Ticker:
     """Ticks all queues.
 
-    `has_ready(queue)` is called for every queue with ready tasks, `has_links(queue)` for every one with links to deliver.
+    `has_ready(queue)` is called for every queue with ready tasks, `has_links(queue)` for every one with links.
     """
 
     store: Store
