@@ -282,7 +282,7 @@ class Store:
         return [None if each < 0 else bool(each) for each in told]
 
     async def note_made(self, queue: str, made: Sequence[tuple[str, bytes]]) -> None:
-        """Remember what the handlers of tasks have enqueued, unless they have ended meanwhile: id and digest of each."""
+        """Remember what the handlers of tasks have enqueued, unless they have ended: id and digest of each."""
         await self._call("note_made", queue, *(word for each in made for word in each))
 
     async def take(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:

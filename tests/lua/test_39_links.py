@@ -363,7 +363,7 @@ def test_what_a_run_remembers_counts_among_its_tenants_bytes_until_it_goes(queue
 
 def test_what_a_task_enqueued_long_ago_fills_its_tenants_quota(queue: Queue) -> None:
     queue.set_limits("ada", stored_bytes=100)
-    lease = leased(queue)
+    leased(queue)
     queue.note_made("a", *(f"{n:08}".encode() for n in range(13)))
     refused(queue, "quota_exceeded stored_bytes", "enqueue", "ada", "b", b"", b"{}")
 
