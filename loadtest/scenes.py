@@ -774,6 +774,15 @@ async def outbox(p: Probe) -> None:
         asked: Args = [word for digest in part for word in (id, lease, digest)]
         await p.measure("note_made", "500 of 1,000", Q, noted, rounds=1)
         await p.measure("made_by", "500 of 1,000", Q, asked)
+    await enqueue(p, tenant(1), tasks_of("many", range(500)))
+    held = await claimed(p, 500)
+    for id, _ in held:
+        for part in (digests[:500], digests[500:999]):
+            await p.call("note_made", Q, *(word for digest in part for word in (id, digest)))
+    await p.measure("made_by", "500 tasks that made 999", Q, [word for id, n in held for word in (id, n, digests[999])])
+    await p.measure(
+        "note_made", "500 tasks that made 999", Q, [w for id, _ in held for w in (id, digests[999])], rounds=1
+    )
 
 
 SCENES: tuple[Scene, ...] = (

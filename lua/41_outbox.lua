@@ -10,7 +10,7 @@
 do
 
 local LINKS_PER_CALL, TENANTS_PER_TAKE = 100, 50
-local DIGEST_BYTES, DIGESTS_PER_RUN = 8, 1000
+local DIGEST_BYTES, DIGESTS_PER_RUN, RUNS_PER_READ = 8, 1000, 50
 local FATES = {delivered = true, later = true, never = true}
 
 -- Takes a tenant's first links that are due. The tenant goes behind the others that have such links.
@@ -103,28 +103,45 @@ local function has_made(run, digest)
   return at ~= nil
 end
 
--- Reads arguments that stand `width` for each digest, the task's id first and the digest last: returns the ids, and has
--- their runs read.
-local function read_digests(call, args, width)
+-- Reads arguments that stand `width` for each digest, the task's id first and the digest last: returns the ids.
+local function read_digests(args, width)
   local count, ids = (#args - 2) / width, {}
   if count < 1 or count % 1 ~= 0 or count > TASKS_PER_CALL then refuse('bad_request', 'digests') end
   for i = 1, count do
     ids[i] = args[3 + (i - 1) * width]
     if #args[2 + i * width] ~= DIGEST_BYTES then refuse('bad_request', 'digests') end
   end
-  leases.read_runs(call, ids)
   return ids
+end
+
+-- The runs of tasks, by id (false: there is none), and of how many of the ids: until they are long enough for one call.
+local function read_runs(call, ids)
+  local runs, seen, bytes = {}, 0, 0
+  while seen < #ids and bytes < PAGE_BYTES do
+    local page = {}
+    for i = seen + 1, math.min(seen + RUNS_PER_READ, #ids) do
+      if runs[ids[i]] == nil then page[#page + 1], runs[ids[i]] = ids[i], false end
+      seen = i
+    end
+    leases.read_runs(call, page)
+    for _, id in ipairs(page) do
+      runs[id] = leases.run_of(call, id) or false
+      bytes = bytes + (runs[id] and #runs[id].made or 0)
+    end
+  end
+  return runs, seen
 end
 
 -- made_by(keys, argv): which tasks the handlers of leased tasks have enqueued, in this attempt or an earlier one.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then per task that was enqueued (at most 500): id and lease of the leased one, digest
 --         (8 bytes)
---   out   per digest 1 | 0 | -1 (that lease is not open)
+--   out   per digest 1 | 0 | -1 (that lease is not open); fewer where the tasks remember too much for one call
 function verbs.made_by(keys, args)
-  local call, out = calls.ask(keys, args), {}
-  for i, id in ipairs(read_digests(call, args, 3)) do
-    local run = leases.run_of(call, id)
+  local call, ids, out = calls.ask(keys, args), read_digests(args, 3), {}
+  local runs, count = read_runs(call, ids)
+  for i = 1, count do
+    local run = runs[ids[i]]
     local is_open = run and run.lease == tonumber(args[1 + 3 * i]) and leases.is_leased(run.state)
     out[i] = is_open and (has_made(run, args[2 + 3 * i]) and 1 or 0) or -1
   end
@@ -136,13 +153,14 @@ end
 -- not enqueue it again.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then per task that was enqueued (at most 500): id of the leased one, digest (8 bytes)
---   out   per digest "ok" | "gone" (the leased one was done or dead meanwhile, or never leased)
+--   out   per digest "ok" | "gone" (the leased one was done or dead meanwhile, or never leased); fewer: as of made_by
 --   flags allow-oom
 function verbs.note_made(keys, args)
-  local call, runs, changed, out = calls.open(keys, args), {}, {}, {}
-  for i, id in ipairs(read_digests(call, args, 2)) do
-    local run, digest = runs[id] or leases.run_of(call, id), args[2 + 2 * i]
-    runs[id], out[i] = run, run and 'ok' or 'gone'
+  local call, ids, changed, out = calls.open(keys, args), read_digests(args, 2), {}, {}
+  local runs, count = read_runs(call, ids)
+  for i = 1, count do
+    local id, run, digest = ids[i], runs[ids[i]], args[2 + 2 * i]
+    out[i] = run and 'ok' or 'gone'
     if run and #run.made < DIGEST_BYTES * DIGESTS_PER_RUN and not has_made(run, digest) then
       run.made, run.bytes, changed[id] = run.made .. digest, run.bytes + DIGEST_BYTES, run
       accounts.add_bytes(call, accounts.touch(call, accounts.at(call, run.tag)), DIGEST_BYTES)

@@ -278,12 +278,16 @@ class Store:
 
         None: that lease is not open.
         """
-        told = await self._call("made_by", queue, *(word for each in made for word in each))
+        told: list[int] = []
+        while len(told) < len(made):
+            told += await self._call("made_by", queue, *(word for each in made[len(told) :] for word in each))
         return [None if each < 0 else bool(each) for each in told]
 
     async def note_made(self, queue: str, made: Sequence[tuple[str, bytes]]) -> None:
         """Remember what the handlers of tasks have enqueued, unless they have ended: id and digest of each."""
-        await self._call("note_made", queue, *(word for each in made for word in each))
+        noted = 0
+        while noted < len(made):
+            noted += len(await self._call("note_made", queue, *(word for each in made[noted:] for word in each)))
 
     async def take(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """Extend leases (id, number) that move to another connection; returns outcomes, and times taken over."""

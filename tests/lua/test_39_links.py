@@ -324,6 +324,31 @@ def test_a_run_remembers_what_its_handlers_enqueued(queue: Queue) -> None:
     Keyspace(queue).check()
 
 
+def test_a_call_leaves_tasks_that_remember_much_to_the_next(queue: Queue) -> None:
+    ids = [f"t-{n:03}" for n in range(200)]
+    queue.enqueue("ada", *ids)
+    leases = [*queue.claim(150), *queue.claim(50, "again")]
+    made = [n.to_bytes(8, "big") for n in range(1000)]
+    for id in ids:
+        for part in (made[:500], made[500:]):
+            queue.note_made(id, *part)
+    asked = [word for lease in leases for word in (lease.id, lease.lease, made[-1])]
+    told = queue.call("made_by", *asked)
+    assert told == [1] * 150, "1 MiB, and the page in which that is reached"
+    assert queue.call("made_by", *asked[3 * len(told) :]) == [1] * 50
+    noted = queue.call("note_made", *(word for id in ids for word in (id, b"unknown!")))
+    assert noted == [b"ok"] * 150
+    assert queue.made_by(ids[0], leases[0].lease, *made[:500]) == [1] * 500, "a run is read once"
+
+
+def test_a_digest_is_not_found_across_two(queue: Queue) -> None:
+    lease = leased(queue)
+    queue.note_made("a", b"12345678", b"abcdefgh")
+    assert queue.made_by("a", lease.lease, b"5678abcd", b"abcdefgh") == [0, 1]
+    queue.note_made("a", b"5678abcd")
+    assert queue.made_by("a", lease.lease, b"5678abcd") == [1]
+
+
 def test_a_run_remembers_at_most_a_thousand(queue: Queue) -> None:
     lease = leased(queue)
     made = [hashlib.sha256(f"{n}".encode()).digest()[:8] for n in range(1002)]
