@@ -1,6 +1,6 @@
 -- The verbs of the outbox (39_links.lua): how servers deliver its records, and what they say has become of each.
 --
--- A server takes records that are due, an equal part of each tenant's: they are due again a little later, so that
+-- A server takes records that are due, some of each tenant's, and tenants take turns: they are due again a little later, so that
 -- another one delivers them if it dies. It enqueues each under the link's id in its queue, and tells here what came of
 -- it. Told twice, or by two servers, it is the same: the target knows the id, and a record that is gone is gone.
 --
@@ -9,7 +9,8 @@
 
 do
 
-local LINKS_PER_CALL, TENANTS_PER_TAKE = 100, 50
+local LINKS_PER_CALL = 100
+local PARTS = 10  -- of a take, where so many tenants have links that are due: few links at once cost more each
 local DIGEST_BYTES, DIGESTS_PER_RUN, RUNS_PER_READ = 8, 1000, 50
 local FATES = {delivered = true, later = true, never = true}
 
@@ -45,11 +46,12 @@ function verbs.take_links(keys, args)
   local taken = {out = {}, bytes = 0, hold_ms = check_whole(args[4], 'hold_ms', 1, HORIZON_MS)}
   local due = key(call, 'outbox_due')
   while #taken.out == 0 do
-    local names = redis.call('ZRANGE', due, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, math.min(limit, TENANTS_PER_TAKE))
-    local budget = math.floor(limit / math.max(#names, 1))
+    local names = redis.call('ZRANGE', due, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
+    local part = math.max(1, math.floor(limit / math.max(1, math.min(#names, PARTS))))
     for _, name in ipairs(names) do
-      if taken.bytes >= PAGE_BYTES then break end
-      take_of(call, name, budget, taken)
+      local left = limit - #taken.out / 2
+      if left == 0 or taken.bytes >= PAGE_BYTES then break end
+      take_of(call, name, math.min(part, left), taken)
     end
     if #names == 0 then break end
   end

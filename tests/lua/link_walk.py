@@ -69,7 +69,7 @@ class Outbox:
             for _, tenant in tenants:
                 own = {name: link for name, link in self.links.items() if link.tenant == tenant}
                 due = sorted((link.due, name) for name, link in own.items() if link.due <= now)
-                for _, name in due[: limit // len(tenants)]:
+                for _, name in due[: limit // min(len(tenants), 10)]:
                     own[name].due = now + hold
                     taken.append(name)
                 self.turns[tenant] = max(now, min(link.due for link in own.values()))

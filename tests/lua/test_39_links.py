@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -151,13 +152,28 @@ def test_a_call_looks_at_few_tenants_and_the_next_one_goes_on(queue: Queue) -> N
         queue.link(leased(queue, f"of-{tenant}", tenant), *(packed_link(f"l-{k}", "next") for k in range(3)))
     assert queue.tick().links == 120
     takes = list[list[str]]()
-    for _ in range(3):
+    for _ in range(4):
         queue.advance(1)
         takes.append([link.tenant for link in queue.take_links().values()])
-    assert takes[0] == [tenant for tenant in tenants[:50] for _ in range(2)]
-    assert takes[1] == [tenant for tenant in tenants[50:100] for _ in range(2)]
-    assert set(takes[2][:40]) == set(tenants[100:]), "those that have had a turn come after them"
+    assert takes[0] == [tenant for tenant in tenants for _ in range(3)][:100]
+    assert takes[1] == [tenant for tenant in tenants[34:] for _ in range(3)][:100]
+    assert tenants[33] not in takes[1][1:] + takes[2], "those that have had a turn come after the others"
+    assert takes[3].count(tenants[33]) == 2
     Keyspace(queue).check()
+
+
+def test_many_tenants_get_a_tenth_of_a_call_each(queue: Queue) -> None:
+    for n in range(11):
+        queue.link(leased(queue, f"a-{n}", f"t-{n:02}"), *(packed_link(f"l-{k}", "next") for k in range(16)))
+    for n in range(60):
+        queue.link(leased(queue, f"one-{n}", f"u-{n:02}"), packed_link("l", "next"))
+    queue.advance(1)
+    assert Counter(link.tenant for link in queue.take_links().values()) == {f"t-{n:02}": 10 for n in range(10)}
+    queue.advance(1)
+    taken = Counter(link.tenant for link in queue.take_links().values())
+    assert taken == {"t-10": 10, "t-00": 6, "t-01": 6, "t-02": 6, "t-03": 6, "t-04": 6} | {
+        f"u-{n:02}": 1 for n in range(60)
+    }, "those that have had a turn come after the others"
 
 
 def test_a_turn_that_finds_nothing_due_leads_to_the_next(queue: Queue) -> None:

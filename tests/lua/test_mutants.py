@@ -1343,7 +1343,9 @@ IN_OUTBOXES = [
         "redis.call('ZRANGE', due, '-inf', call.now + 1000, 'BYSCORE'",
     ),
     Mutant(
-        "the first tenant gets all", "local budget = math.floor(limit / math.max(#names, 1))", "local budget = limit"
+        "the first tenant gets all",
+        "take_of(call, name, math.min(part, left), taken)",
+        "take_of(call, name, left, taken)",
     ),
     Mutant(
         "a tenant keeps its turn",

@@ -25,11 +25,11 @@ from fairq.store.store import Store
 log = structlog.get_logger("fairq.server")
 
 AT_ONCE = 100  # links that one call of the store takes, or closes
-MAX_BYTES, LINK_BYTES = 1 << 25, 1 << 10  # that a server has in hand, and that a link counts beside its payload
+MAX_BYTES, LINK_BYTES = 1 << 25, 1 << 13  # that a server has in hand, and that a link counts beside its payload
 TAKES_AT_ONCE = 16
-CALLS_PER_TARGET = 4  # that are under way to one queue
+CALLS_PER_TARGET = 8  # that are under way to one queue
 HOLD_MS = 15_000  # a server's time to deliver what it has taken; under the minute for which targets remember ids
-WAIT_S = 1.0  # for other calls to the same queue
+WAIT_S = 2.0  # for other calls to the same queue
 DELIVER_S = 5.0
 _BACKOFF_MS, _BACKOFF_CAP_MS = 1_000, 30_000  # under that minute too: an attempt that failed may have arrived
 _NEVER = (BadRequest, TooLarge, BatchClosed, NotFound, Forbidden)  # no later attempt fares better
