@@ -74,7 +74,7 @@ class Deliverer:
                     self._start(queue, links)
             self.tick_within(queue, 0)  # it says when the next one is due
         except FairqError as error:  # a tick says again that they are due
-            log.warning("cannot take links", queue=queue, error=error.message)
+            log.warning("cannot deliver links", queue=queue, error=error.message)
         finally:
             del self._has_more[queue]
 
@@ -102,7 +102,7 @@ class Deliverer:
             if told:
                 await self._tell(queue, told)
         except FairqError as error:
-            log.warning("cannot tell what came of links", queue=queue, error=error.message)
+            log.warning("cannot deliver links", queue=queue, error=error.message)
         finally:
             self._bytes -= _size_of(links)
             self._some_ended.set()
