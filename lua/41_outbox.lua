@@ -1,8 +1,9 @@
 -- The verbs of the outbox (39_links.lua): how servers deliver its records, and what they say has become of each.
 --
--- A server takes records that are due, some of each tenant's, and tenants take turns: they are due again a little later, so that
--- another one delivers them if it dies. It enqueues each under the link's id in its queue, and tells here what came of
--- it. Told twice, or by two servers, it is the same: the target knows the id, and a record that is gone is gone.
+-- A server takes records that are due, some of each tenant's, and tenants take turns. They are due again a little
+-- later, so that another server delivers them if it dies. It enqueues each under the link's id in its queue, and tells
+-- here what came of it. Told twice, or by two servers, it is the same: the target knows the id, and a record that is
+-- gone is gone.
 --
 -- Also what the handlers of a running task have enqueued by themselves: its run remembers it, so that a later attempt
 -- does not enqueue it again when the target has long forgotten the id.
