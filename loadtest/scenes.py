@@ -758,7 +758,7 @@ async def outbox(p: Probe) -> None:
     for _ in range(12):
         await p.call("settle_linked", Q, *(await linked("n", INLINE, 2)))
     await p.measure("take_links", "100, each 4 KiB", Q, (100, 1))
-    due = f"{keys.queue_prefix(Q)}:outbox_due"
+    due = f"{keys.queue_prefix(Q)}:links:{tenant(0)}"
 
     async def closed(fate: str) -> Args:
         names: Args = await p.command("ZRANGE", due, 0, 99)
@@ -770,8 +770,19 @@ async def outbox(p: Probe) -> None:
     ((id, lease),) = await claimed(p, 1)
     digests = [n.to_bytes(8, "little") for n in range(1000)]
     for part in (digests[:500], digests[500:]):
-        await p.measure("note_made", "500 of 1,000", Q, (id, lease, *part), rounds=1)
-        await p.measure("made_by", "500 of 1,000", Q, (id, lease, *part))
+        noted: Args = [word for digest in part for word in (id, digest)]
+        asked: Args = [word for digest in part for word in (id, lease, digest)]
+        await p.measure("note_made", "500 of 1,000", Q, noted, rounds=1)
+        await p.measure("made_by", "500 of 1,000", Q, asked)
+    await enqueue(p, tenant(1), tasks_of("many", range(500)))
+    held = await claimed(p, 500)
+    for id, _ in held:
+        for part in (digests[:500], digests[500:999]):
+            await p.call("note_made", Q, *(word for digest in part for word in (id, digest)))
+    await p.measure("made_by", "500 tasks that made 999", Q, [word for id, n in held for word in (id, n, digests[999])])
+    await p.measure(
+        "note_made", "500 tasks that made 999", Q, [w for id, _ in held for w in (id, digests[999])], rounds=1
+    )
 
 
 SCENES: tuple[Scene, ...] = (

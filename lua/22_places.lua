@@ -130,6 +130,7 @@ function places.put_dead(call, t, id, reason, run)
     died_at = call.now, tenant = t.name, error = run.error}))
   redis.call('ZADD', key(call, 'deaths'), call.now, id)
   redis.call('ZADD', key(call, 'deaths:' .. t.name), call.now, id)
+  if run.made then accounts.add_bytes(call, t, -#run.made) end
   d.dead, q.dead, q.buried = d.dead + 1, q.dead + 1, q.buried + 1
   redis.call('ZADD', key(call, 'dead_counts'), d.dead, t.name)
   if reason == EXPIRED then q.expired = q.expired + 1 end

@@ -17,7 +17,7 @@ local function find_waiting(call, id)
   local run = leases.run_of(call, id)
   if run and leases.is_leased(run.state) then return nil end
   local header, bytes = records.read(record)
-  return {id = id, header = header, bytes = bytes, run = run}
+  return {id = id, header = header, bytes = bytes + (run and #run.made or 0), run = run}
 end
 
 -- Has the holder of a task's dedupe key take what the task asks for, if it waits; returns the outcome.

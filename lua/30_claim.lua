@@ -32,6 +32,7 @@ local function add_lease(call, claim, id, record, past)
   if past then
     run.attempt, run.uncounted_attempts = past.attempt + 1, past.uncounted_attempts
     run.max_attempts, run.made, run.error = past.max_attempts, past.made, past.error
+    run.bytes = run.bytes + #past.made
   else
     run.attempt, run.uncounted_attempts, run.made, run.error = 1, 0, '', ''
   end

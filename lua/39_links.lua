@@ -1,8 +1,9 @@
 -- Links: tasks that an acknowledgement enqueues, in the same call, for the tenant of the task that it ends.
 --
 -- A link to the same queue becomes a task at once, if it can. All others, to other queues and those that the queue
--- cannot take now, become records of the *outbox*: the hash `outbox`, and in `outbox_due` when servers shall deliver
--- each (41_outbox.lua). A record's name is made from the link's queue and id, so the same link is there once.
+-- cannot take now, become records of the *outbox*: the hash `outbox`, and in the tenant's `links:<tenant>` when servers
+-- shall deliver each (41_outbox.lua). As with delayed tasks, `outbox_due` has each tenant's first such time, so that
+-- tenants take turns. A record's name is made from the link's queue and id, so the same link is there once.
 --
 -- What cannot be delivered becomes a dead letter of this queue, under the record's name and with the reason
 -- `undelivered`. Its payload moves to the letter; what is left of the record is the link's address, by which the letter
@@ -63,10 +64,23 @@ function links.find(call, name)
   return packed and OUTBOX.unpack(packed) or nil
 end
 
+-- The set of a tenant's links, by when they are due.
+function links.of(call, name)
+  return key(call, 'links:' .. name)
+end
+
 -- Keeps a record, which is due at that time.
 function links.put(call, name, record, due_at)
   redis.call('HSET', key(call, 'outbox'), name, OUTBOX.pack(record))
-  redis.call('ZADD', key(call, 'outbox_due'), due_at, name)
+  redis.call('ZADD', links.of(call, record.tenant), due_at, name)
+  redis.call('ZADD', key(call, 'outbox_due'), 'LT', due_at, record.tenant)
+end
+
+-- Takes a link out of those that are due some time.
+local function take_out(call, t, name)
+  redis.call('ZREM', links.of(call, t.name), name)
+  if redis.call('EXISTS', links.of(call, t.name)) == 0 then redis.call('ZREM', key(call, 'outbox_due'), t.name) end
+  count(call, t, -1)
 end
 
 -- Makes a dead letter of a record that will not be delivered.
@@ -77,17 +91,15 @@ function links.bury(call, t, name, record, error)
   if is_large then redis.call('HSET', key(call, 'payloads'), name, payload) end
   record.payload = ''
   redis.call('HSET', key(call, 'outbox'), name, OUTBOX.pack(record))
-  redis.call('ZREM', key(call, 'outbox_due'), name)
-  count(call, t, -1)
+  take_out(call, t, name)
   places.put_dead(call, t, name, UNDELIVERED, {attempt = record.attempts, lease = 0, error = error:sub(1, ERROR_BYTES)})
 end
 
 -- Forgets a record that was delivered.
 function links.drop(call, t, name, record)
   redis.call('HDEL', key(call, 'outbox'), name)
-  redis.call('ZREM', key(call, 'outbox_due'), name)
+  take_out(call, t, name)
   accounts.add_bytes(call, t, -links.bytes_of(record))
-  count(call, t, -1)
 end
 
 -- Whether it is time to give a record up, which was written then.

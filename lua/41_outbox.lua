@@ -1,8 +1,9 @@
 -- The verbs of the outbox (39_links.lua): how servers deliver its records, and what they say has become of each.
 --
--- A server takes records that are due: they are due again a little later, so that another one delivers them if it dies.
--- It enqueues each under the link's id in its queue, and tells here what came of it. Told twice, or by two servers, it
--- is the same: the target knows the id, and a record that is gone is gone.
+-- A server takes records that are due, some of each tenant's, and tenants take turns. They are due again a little
+-- later, so that another server delivers them if it dies. It enqueues each under the link's id in its queue, and tells
+-- here what came of it. Told twice, or by two servers, it is the same: the target knows the id, and a record that is
+-- gone is gone.
 --
 -- Also what the handlers of a running task have enqueued by themselves: its run remembers it, so that a later attempt
 -- does not enqueue it again when the target has long forgotten the id.
@@ -10,34 +11,57 @@
 do
 
 local LINKS_PER_CALL = 100
-local DIGEST_BYTES, DIGESTS_PER_RUN = 8, 1000
+local PARTS = 10  -- of a take, where so many tenants have links that are due: few links at once cost more each
+local DIGEST_BYTES, DIGESTS_PER_RUN, RUNS_PER_READ = 8, 1000, 50
 local FATES = {delivered = true, later = true, never = true}
+
+-- Takes a tenant's first links that are due. The tenant goes behind the others that have such links.
+local function take_of(call, name, budget, taken)
+  local at, out = links.of(call, name), taken.out
+  for _, link in ipairs(redis.call('ZRANGE', at, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, budget)) do
+    if taken.bytes >= PAGE_BYTES then break end
+    local packed = redis.call('HGET', key(call, 'outbox'), link)
+    if packed then
+      out[#out + 1], out[#out + 2], taken.bytes = link, packed, taken.bytes + #packed
+      redis.call('ZADD', at, call.now + taken.hold_ms, link)
+    else
+      redis.call('ZREM', at, link)
+    end
+  end
+  local next_due = redis.call('ZRANGE', at, 0, 0, 'WITHSCORES')[2]
+  if next_due then
+    redis.call('ZADD', key(call, 'outbox_due'), math.max(tonumber(next_due), call.now), name)
+  else
+    redis.call('ZREM', key(call, 'outbox_due'), name)
+  end
+end
 
 -- take_links(keys, argv): the links that are due, to be delivered by the caller.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 how many (1..100)  4 hold_ms: after so long they are due again
---   out   per link: name, OUTBOX; fewer where their payloads are long. The oldest first.
+--   out   per link: name, OUTBOX; fewer where their payloads are long, or a tenant has fewer than its part; none: none
+--         is due. A tenant's oldest come first.
 --   flags allow-oom
 function verbs.take_links(keys, args)
   local call, limit = calls.open(keys, args), check_whole(args[3], 'limit', 1, LINKS_PER_CALL)
-  local hold_ms, out, bytes = check_whole(args[4], 'hold_ms', 1, HORIZON_MS), {}, 0
+  local taken = {out = {}, bytes = 0, hold_ms = check_whole(args[4], 'hold_ms', 1, HORIZON_MS)}
   local due = key(call, 'outbox_due')
-  for _, name in ipairs(redis.call('ZRANGE', due, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)) do
-    if bytes >= PAGE_BYTES then break end
-    local packed = redis.call('HGET', key(call, 'outbox'), name)
-    if packed then
-      out[#out + 1], out[#out + 2], bytes = name, packed, bytes + #packed
-      redis.call('ZADD', due, call.now + hold_ms, name)
-    else
-      redis.call('ZREM', due, name)
+  while #taken.out == 0 do
+    local names = redis.call('ZRANGE', due, '-inf', call.now, 'BYSCORE', 'LIMIT', 0, limit)
+    local part = math.max(1, math.floor(limit / math.max(1, math.min(#names, PARTS))))
+    for _, name in ipairs(names) do
+      local left = limit - #taken.out / 2
+      if left == 0 or taken.bytes >= PAGE_BYTES then break end
+      take_of(call, name, math.min(part, left), taken)
     end
+    if #names == 0 then break end
   end
-  return out
+  return taken.out
 end
 
 local function close_link(call, name, fate, delay_ms, error)
-  local record = redis.call('ZSCORE', key(call, 'outbox_due'), name) and links.find(call, name)
-  if not record then return false end
+  local record = links.find(call, name)
+  if not record or not redis.call('ZSCORE', links.of(call, record.tenant), name) then return false end
   local t = accounts.touch_named(call, record.tenant)
   if fate == 'delivered' then
     links.drop(call, t, name, record)
@@ -73,66 +97,84 @@ function verbs.close_links(keys, args)
   return outcomes
 end
 
--- The run of a task whose lease of this number is open; nil if it is not.
-local function open_run(call, id, number)
-  leases.read_runs(call, {id})
-  local run = leases.run_of(call, id)
-  return run and run.lease == number and leases.is_leased(run.state) and run or nil
+-- Whether a run remembers a digest.
+local function has_made(run, digest)
+  local at = 0
+  repeat
+    at = run.made:find(digest, at + 1, true)
+  until not at or at % DIGEST_BYTES == 1
+  return at ~= nil
 end
 
--- The digests that a run remembers, as a set.
-local function made_of(run)
-  local made = {}
-  for at = 1, #run.made, DIGEST_BYTES do made[run.made:sub(at, at + DIGEST_BYTES - 1)] = true end
-  return made
-end
-
-local function check_digests(args)
-  if #args < 5 or #args > 4 + TASKS_PER_CALL then refuse('bad_request', 'digests') end
-  for i = 5, #args do
-    if #args[i] ~= DIGEST_BYTES then refuse('bad_request', 'digests') end
+-- Reads arguments that stand `width` for each digest, the task's id first and the digest last: returns the ids.
+local function read_digests(args, width)
+  local count, ids = (#args - 2) / width, {}
+  if count < 1 or count % 1 ~= 0 or count > TASKS_PER_CALL then refuse('bad_request', 'digests') end
+  for i = 1, count do
+    ids[i] = args[3 + (i - 1) * width]
+    if #args[2 + i * width] ~= DIGEST_BYTES then refuse('bad_request', 'digests') end
   end
+  return ids
 end
 
--- made_by(keys, argv): which tasks the handlers of a leased task have enqueued, in this attempt or an earlier one.
+-- The runs of tasks, by id (false: there is none), and of how many of the ids: until they are long enough for one call.
+local function read_runs(call, ids)
+  local runs, seen, bytes = {}, 0, 0
+  while seen < #ids and bytes < PAGE_BYTES do
+    local page = {}
+    for i = seen + 1, math.min(seen + RUNS_PER_READ, #ids) do
+      if runs[ids[i]] == nil then page[#page + 1], runs[ids[i]] = ids[i], false end
+      seen = i
+    end
+    leases.read_runs(call, page)
+    for _, id in ipairs(page) do
+      runs[id] = leases.run_of(call, id) or false
+      bytes = bytes + (runs[id] and #runs[id].made or 0)
+    end
+  end
+  return runs, seen
+end
+
+-- made_by(keys, argv): which tasks the handlers of leased tasks have enqueued, in this attempt or an earlier one.
 --   keys  1 prefix
---   argv  1 now  2 random_values  3 id  4 lease  then digests of tasks (8 bytes each)
---   out   "ok", then per digest 1 | 0; or "stale" (that lease is not open)
+--   argv  1 now  2 random_values  then per task that was enqueued (at most 500): id and lease of the leased one, digest
+--         (8 bytes)
+--   out   per digest 1 | 0 | -1 (that lease is not open); fewer where the tasks remember too much for one call
 function verbs.made_by(keys, args)
-  local call = calls.ask(keys, args)
-  check_digests(args)
-  local run, out = open_run(call, args[3], tonumber(args[4])), {'ok'}
-  if not run then return {'stale'} end
-  local made = made_of(run)
-  for i = 5, #args do out[i - 3] = made[args[i]] and 1 or 0 end
+  local call, ids, out = calls.ask(keys, args), read_digests(args, 3), {}
+  local runs, count = read_runs(call, ids)
+  for i = 1, count do
+    local run = runs[ids[i]]
+    local is_open = run and run.lease == tonumber(args[1 + 3 * i]) and leases.is_leased(run.state)
+    out[i] = is_open and (has_made(run, args[2 + 3 * i]) and 1 or 0) or -1
+  end
   return out
 end
 
--- note_made(keys, argv): remember with a task what its handlers have enqueued, until it is done or dead: the first
--- 1,000. Also where its lease was lost meanwhile: the next attempt must not enqueue it again.
+-- note_made(keys, argv): remember with tasks what their handlers have enqueued, until they are done or dead: the first
+-- 1,000 of each, which count among the tenant's bytes. Also where the lease was lost meanwhile: the next attempt must
+-- not enqueue it again.
 --   keys  1 prefix
---   argv  1 now  2 random_values  3 id  4 lease (of the attempt; it does not matter)  then digests of tasks (8 bytes
---         each)
---   out   "ok" | "gone" (it was done or dead meanwhile, or never leased)
+--   argv  1 now  2 random_values  then per task that was enqueued (at most 500): id of the leased one, digest (8 bytes)
+--   out   per digest "ok" | "gone" (the leased one was done or dead meanwhile, or never leased); fewer: as of made_by
 --   flags allow-oom
 function verbs.note_made(keys, args)
-  local call = calls.open(keys, args)
-  check_digests(args)
-  leases.read_runs(call, {args[3]})
-  local run = leases.run_of(call, args[3])
-  if not run then return 'gone' end
-  local made, added = made_of(run), {}
-  for i = 5, #args do
-    local has_room = #run.made / DIGEST_BYTES + #added < DIGESTS_PER_RUN
-    if has_room and not made[args[i]] then added[#added + 1], made[args[i]] = args[i], true end
+  local call, ids, changed, out = calls.open(keys, args), read_digests(args, 2), {}, {}
+  local runs, count = read_runs(call, ids)
+  for i = 1, count do
+    local id, run, digest = ids[i], runs[ids[i]], args[2 + 2 * i]
+    out[i] = run and 'ok' or 'gone'
+    if run and #run.made < DIGEST_BYTES * DIGESTS_PER_RUN and not has_made(run, digest) then
+      run.made, run.bytes, changed[id] = run.made .. digest, run.bytes + DIGEST_BYTES, run
+      accounts.add_bytes(call, accounts.touch(call, accounts.at(call, run.tag)), DIGEST_BYTES)
+    end
   end
-  if #added > 0 then
-    run.made = run.made .. table.concat(added)
-    leases.set_run(call, args[3], run)
+  for id, run in pairs(changed) do leases.set_run(call, id, run) end
+  if next(changed) then
     leases.write(call)
     calls.close(call)
   end
-  return 'ok'
+  return out
 end
 
 end

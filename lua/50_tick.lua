@@ -178,8 +178,9 @@ local function due_times(call)
     local first = redis.call('ZRANGE', key(call, name), 0, 0, 'WITHSCORES')[2]
     times[name] = first and tonumber(first) + wait
   end
-  if q.links > 0 then
-    times.links = tonumber(redis.call('ZRANGE', key(call, 'outbox_due'), 0, 0, 'WITHSCORES')[2])
+  if q.links > 0 then  -- those that are due now are the servers'
+    times.links = tonumber(redis.call('ZRANGE', key(call, 'outbox_due'), '(' .. text(call.now), '+inf', 'BYSCORE',
+      'LIMIT', 0, 1, 'WITHSCORES')[2])
   end
   if q.remembered > 0 then times.marks = records.next_trim_at(q) + ahead end
   if q.dead > q.dead_keep then times.deaths = call.now end
@@ -212,7 +213,7 @@ end
 --         is more than a minute ahead of it
 --   out   now_ms, next_due_ms (when a tick will next find work; now if this one left some; -1 if nothing waits),
 --         ready (tasks), promoted, expired, reaped, trimmed, fires (schedules that are due: see `fire`), changes
---         (of opening hours: see `set_opening_hours`), links (of the outbox that are due: see `take_links`)
+--         (of opening hours: see `set_opening_hours`), links (tenants with links that are due: see `take_links`)
 --         A tick that finds nothing writes nothing.
 --   flags allow-oom
 function verbs.tick(keys, args)
@@ -235,8 +236,8 @@ function verbs.tick(keys, args)
   if #call.touched > 0 or call.messages or call.is_changed then calls.close(call) end
   local fires = redis.call('ZCOUNT', key(call, 'fires'), '-inf', call.now)
   local changes = redis.call('ZCOUNT', key(call, 'opening_changes'), '-inf', call.now)
-  local due_links = call.queue.links > 0 and redis.call('ZCOUNT', key(call, 'outbox_due'), '-inf', call.now) or 0
-  return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, changes, due_links}
+  local links_due = call.queue.links > 0 and redis.call('ZCOUNT', key(call, 'outbox_due'), '-inf', call.now) or 0
+  return {call.now, next_due(call), call.queue.ready, promoted, expired, reaped, trimmed, fires, changes, links_due}
 end
 
 end

@@ -18,8 +18,8 @@ do
 
 repairs.PAGE, repairs.WORK = 64, 100  -- elements of one page, and after how many a call is over
 local STEPS = {'clear', 'runs', 'dead', 'task_options', 'expiring', 'deaths', 'extended', 'tenants', 'wake', 'accounts',
-  'slots', 'idle', 'batches', 'tasks', 'ends', 'templates', 'outbox', 'links', 'bundles', 'leased', 'claims', 'leases',
-  'marks', 'unnamed', 'lists', 'mend', 'dead_counts', 'tallies', 'renew'}
+  'slots', 'idle', 'batches', 'tasks', 'ends', 'templates', 'outbox', 'links', 'outbox_due', 'bundles', 'leased',
+  'claims', 'leases', 'marks', 'unnamed', 'lists', 'mend', 'dead_counts', 'tallies', 'renew'}
 local PARTS = {'jobs', 'sums', 'tallies', 'leased', 'marks', 'woken', 'list', 'tombstones'}
 local jobs = repairs.jobs
 

@@ -102,8 +102,9 @@ local function mend_record(call, id, fact, t)
     redis.call('HSET', key(call, 'tasks'), id, HEADER.pack(header) .. fact.record:sub(position))
     note(call, 'task_options', 1)
   end
-  if run and (run.tag ~= t.tag or run.features ~= header.features) then
-    run.tag, run.features = t.tag, header.features
+  local bytes = run and fact.bytes + #run.made
+  if run and (run.tag ~= t.tag or run.features ~= header.features or run.bytes ~= bytes) then
+    run.tag, run.features, run.bytes = t.tag, header.features, bytes
     redis.call('HSET', key(call, 'runs'), id, RUN.pack(run))
     note(call, 'runs', 1)
   end
@@ -132,7 +133,8 @@ local function count_task(call, id, fact, wanted)
   local q, header, t = call.queue, fact.header, tenant_of(call, fact)
   mend_record(call, id, fact, t)
   local sums, run = repairs.kept(call, 'sums', SUMS, t.name), fact.run
-  sums.bytes, q.last_lease = sums.bytes + fact.bytes, math.max(q.last_lease, (run or fact.death or NO_LEASE).lease)
+  sums.bytes = sums.bytes + fact.bytes + (run and #run.made or 0)
+  q.last_lease = math.max(q.last_lease, (run or fact.death or NO_LEASE).lease)
   if fact.place == 'ready' then
     redis.call('ZADD', part(call, 'ready:' .. t.name), text(header.enqueued_at), id)
     give_turn(call, t, fact.asked or PLAIN)

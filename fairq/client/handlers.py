@@ -113,7 +113,7 @@ class Task(Generic[P]):
         It leaves with the acknowledgement: in this queue with it, in another one a moment later; neither without the
         other. At most 16, of 1 MiB together; without a batch. What the other queue refuses is tried again for a day if
         it may be taken later; else it becomes a dead letter of this queue, `undelivered`. Also from threads.
-        Raises: BadRequest, TooLarge.
+        Raises: BadRequest (also for an `id` that is this task's own, or of an earlier call with this queue), TooLarge.
         """
         return self._links.add(queue, payload, id, options)
 

@@ -11,7 +11,7 @@ from attrs import define, field
 
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest
-from fairq.model.checks import MAX_PAYLOAD_BYTES, check_name, check_task_id
+from fairq.model.checks import MAX_PAYLOAD_BYTES, bare_id, check_name, check_task_id
 from fairq.model.options import TaskOptions, check_in_time, hash_payload, pack_options
 from fairq.model.tasks import MAX_LINKS_BYTES, Link, NewTask, check_links
 from fairq.wire.frames import PushedTask
@@ -27,10 +27,12 @@ async def _nowhere(*_: Any) -> str:
 class Links:
     """What one attempt of a task has enqueued so far.
 
-    `origin` names the task, and is the same in each attempt; `enqueue(target, task)` stores a task at once.
+    `origin` names the task, and is the same in each attempt; `own` is its queue and its id; `enqueue(target, task)`
+    stores a task at once.
     """
 
     origin: str = ""
+    own: tuple[str, str] = ("", "")
     enqueue: Callable[[str, NewTask], Awaitable[str]] = _nowhere
     found: list[Link] = field(factory=list, init=False)
     is_over: bool = field(default=False, init=False)
@@ -60,6 +62,8 @@ class Links:
         if self.is_over:
             raise BadRequest("the handler has ended: nothing leaves with its task any more", field="task")
         task = self._make(target, payload, id, MAX_LINKS_BYTES, options)
+        if (target, task.id) == self.own:
+            raise BadRequest("a task cannot be followed by itself: its id is remembered for a while", field="id")
         check_links([*self.found, Link(target, task)])
         self.found.append(Link(target, task))
         return task.id
@@ -76,4 +80,4 @@ def links_of(enqueue: Enqueue, queue: str, pushed: PushedTask) -> Links:
     async def send(target: str, task: NewTask) -> str:
         return await enqueue(queue, pushed, target, task)
 
-    return Links(f"{queue}\n{pushed.id}\n{pushed.enqueued_at_ms}", send)
+    return Links(f"{queue}\n{pushed.id}\n{pushed.enqueued_at_ms}", (queue, bare_id(pushed.id)), send)

@@ -31,9 +31,8 @@ from fairq.log import Log
 from fairq.model.checks import bare_id, check_int, check_weight
 from fairq.model.tasks import NewTask, Settlement
 from fairq.wire.beside import check_payload_size
-from fairq.wire.calls import RETRYABLE, outcomes_of
-from fairq.wire.client_session import encode_task
-from fairq.wire.frames import Dismiss, Push, PushedTask, Report
+from fairq.wire.calls import RETRYABLE
+from fairq.wire.frames import Dismiss, HeldLease, Push, PushedTask, Report
 from fairq.wire.terms import MAX_CREDIT
 from fairq.wire.worker_session import WorkerSession
 
@@ -265,10 +264,10 @@ class Worker(Registration):
         """Store a task that a handler enqueues; returns the outcome."""
         session = self._driver.session
         check_payload_size(len(new.payload), session.max_payload_bytes)
-        lease = {"queue": queue, "id": task.id, "lease": task.lease}
-        body = {"lease": lease, "queue": target, "tasks": [encode_task(new)]}
-        call = session.request("enqueue_from", body, self._runtime.current_time() + _ASK_S)
-        return outcomes_of(await self._driver.wait(call), "outcomes", 1)[0]
+        lease = HeldLease(queue, task.id, task.lease)
+        call = session.enqueue_from(lease, target, new, self._runtime.current_time() + _ASK_S)
+        (outcome,) = await self._driver.wait(call)
+        return str(outcome)
 
     async def _run_tasks(self) -> None:
         """Run one task after the other; as many of these run as tasks may run at once.

@@ -28,7 +28,7 @@ class Tick:
     trimmed: int
     fires: int = 0
     opening_changes: int = 0
-    links: int = 0  # that are due to be delivered
+    links: int = 0  # tenants with links that are due
     ahead_ms: int = 0
 
 

@@ -34,6 +34,7 @@ from fairq.server.net.worker_registry import WORKER, WorkerRegistry
 from fairq.server.settings import Settings
 from fairq.server.stats.shares import Shares
 from fairq.server.timers.forgetting import forget_idle
+from fairq.server.timers.outbox import Deliverer
 from fairq.server.timers.ticker import Ticker
 from fairq.store import keys
 from fairq.store.store import Store
@@ -68,6 +69,7 @@ class App:
     name: str = field(factory=lambda: f"{platform.node() or 'fairq'}-{secrets.token_hex(3)}")
     auth: Auth = field(init=False)
     ticker: Ticker = field(init=False)
+    deliverer: Deliverer = field(init=False)
     questions: Questions = field(init=False)
     lease_holders: LeaseHolders = field(init=False)
     worker_registry: WorkerRegistry = field(init=False)
@@ -88,7 +90,8 @@ class App:
 
     def __attrs_post_init__(self) -> None:
         self.auth = Auth(self.store, self.settings.dev)
-        self.ticker = Ticker(self.store, self.notify)
+        self.ticker = Ticker(self.store, self.notify, lambda queue: self.deliverer.notify(queue))
+        self.deliverer = Deliverer(self.store, self.nursery, self.ticker.tick_within)
         self.revocations = Revocations(self.store)
         self.shares = Shares(self.store, self.dispatchers)
         self.questions = Questions(self.name, self.store, self.nursery, self._answer)

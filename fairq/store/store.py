@@ -273,14 +273,21 @@ class Store:
         args = (value for name, fate, delay_ms, why in fates for value in (name, fate, delay_ms, why[:MAX_ERROR_CHARS]))
         return [outcome.decode() for outcome in await self._call("close_links", queue, *args)]
 
-    async def made_by(self, queue: str, id: str, lease: int, digests: Sequence[bytes]) -> list[bool] | None:
-        """Tell which tasks the handlers of a leased task have enqueued; None: that lease is not open."""
-        outcome, *made = await self._call("made_by", queue, id, lease, *digests)
-        return list(map(bool, made)) if outcome == b"ok" else None
+    async def made_by(self, queue: str, made: Sequence[tuple[str, int, bytes]]) -> list[bool | None]:
+        """Tell which of up to 500 tasks the handlers of leased tasks have enqueued: id, lease and digest of each.
 
-    async def note_made(self, queue: str, id: str, lease: int, digests: Sequence[bytes]) -> None:
-        """Remember with a task what its handlers have enqueued, unless it has ended meanwhile."""
-        await self._call("note_made", queue, id, lease, *digests)
+        None: that lease is not open.
+        """
+        told: list[int] = []
+        while len(told) < len(made):
+            told += await self._call("made_by", queue, *(word for each in made[len(told) :] for word in each))
+        return [None if each < 0 else bool(each) for each in told]
+
+    async def note_made(self, queue: str, made: Sequence[tuple[str, bytes]]) -> None:
+        """Remember what the handlers of tasks have enqueued, unless they have ended: id and digest of each."""
+        noted = 0
+        while noted < len(made):
+            noted += len(await self._call("note_made", queue, *(word for each in made[noted:] for word in each)))
 
     async def take(self, queue: str, leases: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
         """Extend leases (id, number) that move to another connection; returns outcomes, and times taken over."""

@@ -175,7 +175,7 @@ class _Memory:
         await checkpoint()
         record = self.queues[name].records[pushed.id]
         if record.state != "leased" or record.attempt != pushed.attempt:
-            raise Forbidden(f"this worker does not hold lease {pushed.lease} of task {pushed.id}", field="lease")
+            raise Forbidden(f"this worker does not hold lease {pushed.lease} of task {pushed.id}", field="leases")
         if task.batch:
             raise BadRequest("the service in memory has no batches", field="batch")
         if (target, task.id) in record.made:

@@ -2,7 +2,8 @@
 
 Every call is idempotent on ids that its caller chose, so a call without an answer is sent again on the next
 connection. Concurrent enqueues are coalesced: while SEND_WINDOW frames are under way, tasks gather for one frame. Tasks
-of a producer's tenants wait in a line for each, and the lines take turns.
+of a producer's tenants, and those of the tenants whose tasks a worker runs, wait in a line for each tenant, and the
+lines take turns.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fairq.model.tasks import OPTIONS, NewTask
 from fairq.wire.beside import Message, check_payload_size, encode, payload_field, size_of, split
 from fairq.wire.calls import RETRYABLE, Call, Exchange, outcomes_of, refusals_of
 from fairq.wire.decode import decode_server
-from fairq.wire.frames import Dismiss, Drain, Ended, Error, Push, Reply, Stop, Welcome
+from fairq.wire.frames import Dismiss, Drain, Ended, Error, HeldLease, Push, Reply, Stop, Welcome
 from fairq.wire.session import Session
 from fairq.wire.strict_json import check_cost
 from fairq.wire.terms import MESSAGE_BYTES, Role
@@ -33,6 +34,7 @@ RECONNECT_BASE_S, RECONNECT_CAP_S = 0.1, 5.0
 FRAME_BYTES = 1_024  # of a frame, without its tasks or leases
 _ENOUGH_BYTES = 1 << 19  # of a frame of tasks, unless the first alone is longer: the server reads others' in between
 TASK_BYTES = 256  # of a task in a frame, around its payload
+_HELD_BYTES = 256  # of the lease from which a task is enqueued
 _PLAIN = tuple(OPTIONS.values())
 
 
@@ -75,17 +77,19 @@ class _Chunk:
     is_alone: bool = False  # must not share a frame with other chunks
     limit: int = MAX_PAYLOAD_BYTES  # no payload is longer
     is_apart: bool = False  # must not share a frame with other chunks of its tenant
+    lease: HeldLease | None = None  # from which they are enqueued
 
     @property
     def tenant(self) -> str:
-        """The tenant that a producer names; empty: the token's."""
-        return owner_of(self.tasks[0].id)
+        """The tenant of the lease, or that a producer names; empty: the token's."""
+        return owner_of(self.lease.id if self.lease else self.tasks[0].id)
 
     def fit(self, places: int, room: int) -> tuple[int, int, int]:
         """Return where the tasks that fit into `places` and `room` bytes stop, and the places and bytes left."""
         stop, left = self.start, (places, room)
         for task in self.tasks[stop : min(self.stop, stop + places)]:
             places, room = places - task.places, room - len(task.payload) - TASK_BYTES
+            room -= _HELD_BYTES if self.lease else 0
             if places < 0 or room < 0:
                 break
             left, stop = (places, room), stop + 1
@@ -94,7 +98,7 @@ class _Chunk:
     def split(self, stop: int) -> _Chunk:
         """Cut off and return the tasks before `stop`."""
         head, self.start = (
-            _Chunk(self.call, self.tasks, self.start, stop, self.is_alone, self.limit, self.is_apart),
+            _Chunk(self.call, self.tasks, self.start, stop, self.is_alone, self.limit, self.is_apart, self.lease),
             stop,
         )
         return head
@@ -103,6 +107,7 @@ class _Chunk:
 @define(eq=False)
 class _EnqueueExchange(Exchange):
     session: ClientSession
+    kind: str
     queue: str
     chunks: list[_Chunk]
 
@@ -132,7 +137,10 @@ class _EnqueueExchange(Exchange):
             chunk.is_apart = count[chunk.tenant] > 1
             if not chunk.is_apart:
                 chunk.call.finish(error=error)
-        self.session.put_back(self.queue, [chunk for chunk in chunks if chunk.is_apart])
+        self._put_back([chunk for chunk in chunks if chunk.is_apart])
+
+    def _put_back(self, chunks: Sequence[_Chunk]) -> None:
+        self.session.put_back(self.kind, self.queue, chunks)
 
     def refused(self, error: FairqError, now: float) -> None:
         if error.code in RETRYABLE:
@@ -144,12 +152,12 @@ class _EnqueueExchange(Exchange):
             chunk.call.refused(error)
             # one of the calls is invalid: each is sent again alone to find out which
             chunk.is_alone = chunk.is_alone or error.code not in RETRYABLE
-        self.session.put_back(self.queue, self.chunks)
+        self._put_back(self.chunks)
 
     def lost(self) -> None:
         for chunk in self.chunks:
             chunk.call.lost()
-        self.session.put_back(self.queue, self.chunks)
+        self._put_back(self.chunks)
 
     def unsent(self, error: TooLarge, now: float) -> None:
         """Send the tasks again in two halves."""
@@ -164,7 +172,14 @@ class _EnqueueExchange(Exchange):
         for chunk in chunks:
             chunk.call.under_way -= 1
             chunk.is_alone = True
-        self.session.put_back(self.queue, chunks)
+        self._put_back(chunks)
+
+    def body(self) -> dict[str, Any]:
+        """Return the frame's fields."""
+        tasks = [encode_task(task) for chunk in self.chunks for task in chunk.tasks[chunk.start : chunk.stop]]
+        held = [each for chunk in self.chunks if chunk.lease for each in [chunk.lease] * (chunk.stop - chunk.start)]
+        leases = [{"queue": each.queue, "id": each.id, "lease": each.lease} for each in held]
+        return {"queue": self.queue, "tasks": tasks} | ({"leases": leases} if leases else {})
 
 
 def encode_task(task: NewTask) -> dict[str, Any]:
@@ -200,9 +215,9 @@ class ClientSession(Session):
     trouble: str = ""  # why the last attempt to connect failed; set by the driver
     fatal: FairqError | None = field(default=None, init=False)
     requests: deque[_RequestExchange] = field(factory=deque, init=False)
-    chunks: defaultdict[str, OrderedDict[str, deque[_Chunk]]] = field(
+    chunks: defaultdict[tuple[str, str], OrderedDict[str, deque[_Chunk]]] = field(
         factory=lambda: defaultdict(OrderedDict), init=False
-    )  # by queue and tenant
+    )  # by kind of frame and queue, and then by tenant
     waits: Waits = field(init=False)
     under_way: Counter[type[Exchange]] = field(factory=Counter, init=False)  # how many frames are under way
     _calls: list[tuple[float, int, Call]] = field(factory=list, init=False)  # a heap by deadline; may hold done calls
@@ -272,9 +287,18 @@ class ClientSession(Session):
 
         A producer's tasks have full ids, all of one tenant.
         """
+        return self._gather_tasks("enqueue", queue, tasks, deadline)
+
+    def enqueue_from(self, lease: HeldLease, queue: str, task: NewTask, deadline: float) -> Call:
+        """Enqueue a task for the handler of a leased one, in frames shared with others; the result is its outcome."""
+        return self._gather_tasks("enqueue_from", queue, [task], deadline, lease)
+
+    def _gather_tasks(
+        self, kind: str, queue: str, tasks: Sequence[NewTask], deadline: float, lease: HeldLease | None = None
+    ) -> Call:
         call = self._remember(Call(deadline, result=[None] * len(tasks), missing=len(tasks)))
-        chunk = _Chunk(call, tasks, 0, len(tasks))
-        self.chunks[queue].setdefault(chunk.tenant, deque()).append(chunk)
+        chunk = _Chunk(call, tasks, 0, len(tasks), lease=lease)
+        self.chunks[kind, queue].setdefault(chunk.tenant, deque()).append(chunk)
         return call
 
     def wait_task(self, queue: str, id: str, deadline: float) -> Call:
@@ -284,10 +308,10 @@ class ClientSession(Session):
         self.waits.put(wait)
         return wait
 
-    def put_back(self, queue: str, chunks: Sequence[_Chunk]) -> None:
+    def put_back(self, kind: str, queue: str, chunks: Sequence[_Chunk]) -> None:
         """Put tasks back to be sent before others of their queue and tenant."""
         for chunk in reversed(chunks):
-            self.chunks[queue].setdefault(chunk.tenant, deque()).appendleft(chunk)
+            self.chunks[kind, queue].setdefault(chunk.tenant, deque()).appendleft(chunk)
 
     def _remember(self, call: Call) -> Call:
         if len(self._calls) >= self._calls_to_sweep:
@@ -383,15 +407,18 @@ class ClientSession(Session):
                 self._try(exchange.kind, exchange.body, exchange, now)
         if self.waits.has_outgoing:
             self.waits.gather(now, lambda body, exchange: self._try("wait_tasks", body, exchange, now))
-        while self.chunks and self.under_way[_EnqueueExchange] < SEND_WINDOW and not self.is_draining:
-            queue = next(iter(self.chunks))
-            lines = self.chunks.pop(queue)
+        while self.under_way[_EnqueueExchange] < SEND_WINDOW and (key := self._next_lines()):
+            lines = self.chunks.pop(key)
             chunks = self._take_batch(lines)
             if lines:
-                self.chunks[queue] = lines
+                self.chunks[key] = lines
             if chunks:
-                tasks = [encode_task(task) for chunk in chunks for task in chunk.tasks[chunk.start : chunk.stop]]
-                self._try("enqueue", {"queue": queue, "tasks": tasks}, _EnqueueExchange(self, queue, chunks), now)
+                enqueued = _EnqueueExchange(self, *key, chunks)
+                self._try(enqueued.kind, enqueued.body(), enqueued, now)
+
+    def _next_lines(self) -> tuple[str, str] | None:
+        """Return which lines are next; a server that drains still serves the handlers whose leases it knows."""
+        return next((key for key in self.chunks if key[0] == "enqueue_from" or not self.is_draining), None)
 
     def _take_batch(self, lines: OrderedDict[str, deque[_Chunk]]) -> list[_Chunk]:
         """Take chunks off the tenants' lines in turn, up to `max_batch` places and a message's bytes."""

@@ -225,12 +225,12 @@ class Settle(Request):
 
 @frozen
 class EnqueueFrom(Request):
-    """Store tasks of a leased task's tenant, which its handler enqueues."""
+    """Store tasks, which the handlers of leased tasks enqueue, one lease for each: for the tenants of these."""
 
     type: ClassVar[str] = "enqueue_from"
     ref: int
-    lease: HeldLease
     queue: str
+    leases: list[HeldLease]
     tasks: list[NewTask]
 
 

@@ -127,11 +127,17 @@ async def test_what_no_acknowledgement_can_have_is_refused_in_the_handler(servic
             ("next", 1, {"batch": "b"}),
             ("next", 1, {"id": "a/b"}),
             ("next", "x" * (1 << 20), {}),
+            ("work", 1, {"id": task.id}),
         ):
             with pytest.raises((BadRequest, TooLarge)) as caught:
                 task.then(queue, payload, **options)  # type: ignore[arg-type]
             errors.append(caught.value)
-        for n in range(16):
+        task.then("next", 0, id=task.id)
+        with pytest.raises(BadRequest) as repeated:
+            task.then("next", 1, id=task.id)
+        errors.append(repeated.value)
+        task.then("work-2", 1, id=task.id)
+        for n in range(14):
             task.then("next", n)
         with pytest.raises(TooLarge) as caught:
             task.then("next", 16)
@@ -140,7 +146,7 @@ async def test_what_no_acknowledgement_can_have_is_refused_in_the_handler(servic
     async with service.client() as client, working(app):
         task = await client.enqueue("work", {}, result_ttl=60)
         await task.result(timeout=10)
-        assert [error.field for error in errors] == ["queue", "payload", "batch", "id", "payload", "links"]
+        assert [error.field for error in errors] == ["queue", "payload", "batch", "id", "payload", "id", "id", "links"]
 
 
 @on_both

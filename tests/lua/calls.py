@@ -360,6 +360,15 @@ class Queue:
         flat = self.call("take_links", limit, hold)
         return {name.decode(): unpack("OUTBOX", packed) for name, packed in zip(flat[::2], flat[1::2], strict=True)}
 
+    def made_by(self, id: str, lease: float, *digests: bytes) -> list[int]:
+        """Ask which tasks the handlers of a leased one have enqueued."""
+        told: list[int] = self.call("made_by", *(word for digest in digests for word in (id, lease, digest)))
+        return told
+
+    def note_made(self, id: str, *digests: bytes) -> list[str]:
+        """Have a task remember what its handlers have enqueued."""
+        return words(self.call("note_made", *(word for digest in digests for word in (id, digest))))
+
     def close_link(self, name: str, fate: str = "delivered", delay: int = 0, error: str = "") -> str:
         """Say what has become of a link."""
         return words(self.call("close_links", name, fate, delay, error))[0]

@@ -20,7 +20,7 @@ HASHES = (
 PLAIN_KEYS = {"test", "queue", "wake", "sweep", "idle", "quiet", *SCORES, *HASHES}
 NUMBERED_KEYS = {
     "ready", "delayed", "tombstone", "done", "priorities", "unique", "pending", "members", "result", "deaths",
-    "schedules", "events", "class", "group", "turns",
+    "schedules", "events", "class", "group", "turns", "links",
 }  # fmt: skip
 GIFT, UNDELIVERED = 2, 5
 OUT, AWAKE, LEASED, STOPPING, MINUTE_MS = 0, -1, 0, 3, 60_000
@@ -95,7 +95,7 @@ class Keyspace:
         self.seats = {name: Seat(accounts[d.tag], d) for name, d in details.items()}
         self.wake = [self.tags[tag] for tag in values.get("wake", [])]
         self.queue = unpack_queue(values.get("queue"))
-        self.now = self.queue.now
+        self.now, self.clock = self.queue.now, max(self.queue.now, queue.now)
         self.slots = {
             (c, slot): self.tags[values[f"class:{c}"][4 * slot - 4 : 4 * slot]]
             for c, count in self.queue.classes.items()
@@ -111,6 +111,7 @@ class Keyspace:
         self.cancelling = scores["cancelling"]
         self.outbox = {n: unpack("OUTBOX", packed) for n, packed in named["outbox"].items()}
         self.outbox_due = scores["outbox_due"]
+        self.links = {t: {k.decode(): v for k, v in values.get(f"links:{t}", [])} for t in self.seats}
         self.webhooks = {n: unpack("WEBHOOK", packed) for n, packed in named["webhooks"].items()}
         self.idle = {self.tags[tag]: base for tag, base in values.get("idle", [])}
         self.pending = {
@@ -158,7 +159,7 @@ class Keyspace:
         elif kind in ("wake", "ready", "done"):
             pipeline.lrange(key, 0, -1)
         elif kind in SCORES or kind in (
-            "idle", "delayed", "priorities", "pending", "members", "group", "turns",
+            "idle", "delayed", "priorities", "pending", "members", "group", "turns", "links",
         ):  # fmt: skip
             pipeline.zrange(key, 0, -1, withscores=True)
         elif kind == "events":
@@ -258,7 +259,7 @@ class Keyspace:
             assert run.attempt <= run.max_attempts + run.uncounted_attempts or run.max_attempts == 0, id
             assert self.tags[run.tag] == self.headers[id].tenant
             assert run.lease <= self.queue.last_lease
-            assert run.bytes == self.size(id)
+            assert run.bytes == self.size(id) + len(run.made)
             assert run.features == self.headers[id].features
 
     def check_bundles(self) -> None:
@@ -440,6 +441,7 @@ class Keyspace:
             + sum(100 + len(b.on_complete + b.on_success + b.on_death) for b in batches)
             + sum(100 + size for size in templates)
             + sum(100 + len(link.payload) for link in self.outbox.values() if link.tenant == tenant)
+            + sum(len(run.made) for run in self.runs.values() if run.tag == tag)
         )
 
     def check_schedules(self) -> None:
@@ -452,11 +454,15 @@ class Keyspace:
         """A link is due some time, or it is a dead letter's address and has no payload."""
         undelivered = {id for id, death in self.dead.items() if death.reason == UNDELIVERED}
         assert undelivered <= self.outbox.keys()
-        assert self.outbox_due.keys() == self.outbox.keys() - undelivered
+        due = [name for names in self.links.values() for name in names]
+        assert sorted(due) == sorted(self.outbox.keys() - undelivered)
         assert all(self.outbox[name].payload == b"" for name in undelivered)
-        tenants = Counter(self.outbox[name].tenant for name in self.outbox_due)
-        assert self.queue.links == len(self.outbox_due)
-        assert {tenant: seat.links for tenant, seat in self.seats.items() if seat.links} == tenants
+        assert all(self.outbox[name].tenant == tenant for tenant, names in self.links.items() for name in names)
+        assert self.queue.links == len(due)
+        assert {t: seat.links for t, seat in self.seats.items()} == {t: len(names) for t, names in self.links.items()}
+        assert self.outbox_due.keys() == {tenant for tenant, names in self.links.items() if names}
+        for tenant, first in self.outbox_due.items():
+            assert first <= max(self.clock, min(self.links[tenant].values())), "or earlier"
 
     def check_feeds(self) -> None:
         """The ids of a feed count up by one, and it has no other fields; only a setting just lowered leaves more."""

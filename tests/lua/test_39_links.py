@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from typing import Any
 
 import pytest
 import redis
 
+from .breakage import packed
 from .calls import LEASE_MS, START, Leased, Queue, packed_link, refused, snapshot, unpack, words
 from .keyspace import Keyspace
 from .link_walk import DAY_MS, name_of, walk_links
@@ -127,6 +129,78 @@ def test_a_link_that_is_taken_is_due_again_a_little_later(queue: Queue) -> None:
     assert len(queue.take_links()) == 1
 
 
+def test_tenants_take_turns_however_many_links_one_has(queue: Queue) -> None:
+    for n in range(30):
+        queue.link(leased(queue, f"a-{n}"), *(packed_link(f"l-{n}-{k}", "next") for k in range(16)))
+    for tenant in ("bob", "eve"):
+        queue.advance(1)
+        queue.link(leased(queue, f"of-{tenant}", tenant), packed_link("z", "next"))
+    taken = [link.tenant for link in queue.take_links(9).values()]
+    assert taken == ["ada"] * 3 + ["bob", "eve"], "an equal part each"
+    queue.advance(1)
+    queue.link(leased(queue, "y", "bob"), packed_link("y", "next"))
+    queue.advance(1)
+    assert [link.tenant for link in queue.take_links(1).values()] == ["ada"]
+    assert [link.tenant for link in queue.take_links(1).values()] == ["bob"], "the other has had its turn"
+    assert [link.tenant for link in queue.take_links(100).values()] == ["ada"] * 100
+    Keyspace(queue).check()
+
+
+def test_a_call_looks_at_few_tenants_and_the_next_one_goes_on(queue: Queue) -> None:
+    tenants = [f"t-{n:03}" for n in range(120)]
+    for tenant in tenants:
+        queue.link(leased(queue, f"of-{tenant}", tenant), *(packed_link(f"l-{k}", "next") for k in range(3)))
+    assert queue.tick().links == 120
+    takes = list[list[str]]()
+    for _ in range(4):
+        queue.advance(1)
+        takes.append([link.tenant for link in queue.take_links().values()])
+    assert takes[0] == [tenant for tenant in tenants for _ in range(3)][:100]
+    assert takes[1] == [tenant for tenant in tenants[34:] for _ in range(3)][:100]
+    assert tenants[33] not in takes[1][1:] + takes[2], "those that have had a turn come after the others"
+    assert takes[3].count(tenants[33]) == 2
+    Keyspace(queue).check()
+
+
+def test_many_tenants_get_a_tenth_of_a_call_each(queue: Queue) -> None:
+    for n in range(11):
+        queue.link(leased(queue, f"a-{n}", f"t-{n:02}"), *(packed_link(f"l-{k}", "next") for k in range(16)))
+    for n in range(60):
+        queue.link(leased(queue, f"one-{n}", f"u-{n:02}"), packed_link("l", "next"))
+    queue.advance(1)
+    assert Counter(link.tenant for link in queue.take_links().values()) == {f"t-{n:02}": 10 for n in range(10)}
+    queue.advance(1)
+    taken = Counter(link.tenant for link in queue.take_links().values())
+    assert taken == {"t-10": 10, "t-00": 6, "t-01": 6, "t-02": 6, "t-03": 6, "t-04": 6} | {
+        f"u-{n:02}": 1 for n in range(60)
+    }, "those that have had a turn come after the others"
+
+
+def test_a_turn_that_finds_nothing_due_leads_to_the_next(queue: Queue) -> None:
+    """A tenant is looked at when its first link would have been due, had it not been delivered."""
+    queue.link(leased(queue), packed_link("b", "next"), packed_link("c", "next"))
+    assert len(queue.take_links(hold=HOLD_MS)) == 2
+    queue.close_link(name_of("b"), "later", 5 * HOLD_MS)
+    queue.close_link(name_of("c"))
+    queue.advance(HOLD_MS)
+    assert queue.tick().links == 1
+    assert queue.take_links() == {}
+    assert queue.tick().links == 0
+    queue.link(leased(queue, "z", "zoe"), packed_link("z", "next"))
+    queue.advance(4 * HOLD_MS)
+    assert {link.tenant for link in queue.take_links().values()} == {"ada", "zoe"}
+    Keyspace(queue).check()
+
+
+def test_links_that_are_due_wake_no_tick(queue: Queue) -> None:
+    """Servers deliver them beside their ticks, and are told that they are due."""
+    queue.link(leased(queue), packed_link("b", "next"))
+    tick = queue.tick()
+    assert (tick.links, tick.next_due > queue.now) == (1, True)
+    queue.take_links(hold=HOLD_MS)
+    assert queue.tick().next_due == queue.now + HOLD_MS
+
+
 def test_one_that_is_put_off_is_given_up_after_a_day(queue: Queue) -> None:
     queue.link(leased(queue), packed_link("b", "next", b"x" * 5000))
     assert queue.close_link(name_of("b"), "later", 500, "full") == "ok"
@@ -241,47 +315,128 @@ def test_a_queue_with_links_is_not_forgotten(queue: Queue) -> None:
 def test_a_run_remembers_what_its_handlers_enqueued(queue: Queue) -> None:
     first = leased(queue)
     made = [hashlib.sha256(f"{n}".encode()).digest()[:8] for n in range(3)]
-    assert queue.call("made_by", "a", first.lease, *made) == [b"ok", 0, 0, 0]
-    assert queue.call("note_made", "a", first.lease, *made[:2]) == b"ok"
+    assert queue.made_by("a", first.lease, *made) == [0, 0, 0]
+    assert set(queue.note_made("a", *made[:2])) == {"ok"}
     before = snapshot(queue)
-    assert queue.call("note_made", "a", first.lease, *made[:2]) == b"ok"
+    assert set(queue.note_made("a", *made[:2])) == {"ok"}
     assert snapshot(queue) == before
     queue.end("nack", first, 3_600_000)
-    assert queue.call("made_by", "a", first.lease, made[2]) == [b"stale"]
-    assert queue.call("note_made", "a", first.lease, made[2]) == b"ok", "the lease was lost behind the server's back"
-    assert queue.call("note_made", "b", first.lease, made[2]) == b"gone"
+    assert queue.made_by("a", first.lease, made[2]) == [-1]
+    assert set(queue.note_made("a", made[2])) == {"ok"}, "the lease was lost behind the server's back"
+    assert set(queue.note_made("b", made[2])) == {"gone"}
     queue.advance(3_600_000)
     queue.tick()
     (again,) = queue.claim()
-    assert queue.call("made_by", "a", again.lease, *made) == [b"ok", 1, 1, 1]
-    assert queue.call("made_by", "a", first.lease, *made) == [b"stale"]
+    assert queue.made_by("a", again.lease, *made) == [1, 1, 1]
+    assert queue.made_by("a", first.lease, *made) == [-1, -1, -1]
     queue.advance(LEASE_MS)
     queue.tick()
     (third,) = queue.claim()
-    assert queue.call("made_by", "a", third.lease, *made) == [b"ok", 1, 1, 1]
+    assert queue.made_by("a", third.lease, *made) == [1, 1, 1]
     queue.end("reject", third)
     queue.call("replay", "a")
     (fourth,) = queue.claim()
-    assert queue.call("made_by", "a", fourth.lease, *made) == [b"ok", 0, 0, 0]
+    assert queue.made_by("a", fourth.lease, *made) == [0, 0, 0]
     Keyspace(queue).check()
+
+
+def test_a_call_leaves_tasks_that_remember_much_to_the_next(queue: Queue) -> None:
+    ids = [f"t-{n:03}" for n in range(200)]
+    queue.enqueue("ada", *ids)
+    leases = [*queue.claim(150), *queue.claim(50, "again")]
+    made = [n.to_bytes(8, "big") for n in range(1000)]
+    for id in ids:
+        for part in (made[:500], made[500:]):
+            queue.note_made(id, *part)
+    asked = [word for lease in leases for word in (lease.id, lease.lease, made[-1])]
+    told = queue.call("made_by", *asked)
+    assert told == [1] * 150, "1 MiB, and the page in which that is reached"
+    assert queue.call("made_by", *asked[3 * len(told) :]) == [1] * 50
+    noted = queue.call("note_made", *(word for id in ids for word in (id, b"unknown!")))
+    assert noted == [b"ok"] * 150
+    assert queue.made_by(ids[0], leases[0].lease, *made[:500]) == [1] * 500, "a run is read once"
+
+
+def test_a_digest_is_not_found_across_two(queue: Queue) -> None:
+    lease = leased(queue)
+    queue.note_made("a", b"12345678", b"abcdefgh")
+    assert queue.made_by("a", lease.lease, b"5678abcd", b"abcdefgh") == [0, 1]
+    queue.note_made("a", b"5678abcd")
+    assert queue.made_by("a", lease.lease, b"5678abcd") == [1]
 
 
 def test_a_run_remembers_at_most_a_thousand(queue: Queue) -> None:
     lease = leased(queue)
     made = [hashlib.sha256(f"{n}".encode()).digest()[:8] for n in range(1002)]
     for start in range(0, 1002, 334):
-        queue.call("note_made", "a", lease.lease, *made[start : start + 334])
-    assert queue.call("made_by", "a", lease.lease, *made[-3:]) == [b"ok", 1, 0, 0]
+        queue.note_made("a", *made[start : start + 334])
+    assert queue.made_by("a", lease.lease, *made[-3:]) == [1, 0, 0]
     assert len(Keyspace(queue).runs["a"].made) == 8000
+
+
+@pytest.mark.parametrize("end", ["ack", "nack", "reject", "cancel", "expire", "reap", "replay"])
+def test_what_a_run_remembers_counts_among_its_tenants_bytes_until_it_goes(queue: Queue, end: str) -> None:
+    queue.enqueue("ada", "a", payload=b"12345", expires_in=10 * LEASE_MS, max_attempts=2 if end == "reap" else 9)
+    (lease,) = queue.claim()
+    queue.note_made("a", b"12345678", b"23456789")
+    queue.note_made("a", b"12345678", b"34567890")
+    assert queue.tenant("ada").bytes == 5 + 24
+    queue.end("nack", lease, 0)
+    (lease,) = queue.claim(worker="again")
+    queue.note_made("a", b"45678901")
+    assert queue.tenant("ada").bytes == 5 + 32
+    Keyspace(queue).check()
+    if end in ("ack", "reject", "nack", "replay"):
+        queue.end("reject" if end == "replay" else end, lease, 1)
+    elif end == "cancel":
+        queue.end("nack", lease, 1000)
+        queue.cancel("a")
+    else:
+        queue.advance(LEASE_MS if end == "reap" else 11 * LEASE_MS)
+        queue.tick()
+        queue.tick()
+    if end == "replay":
+        queue.call("replay", "a")
+    kept = {"ack": 0, "cancel": 0, "nack": 5 + 32}
+    assert queue.tenant("ada").bytes == kept.get(end, 5)
+    Keyspace(queue).check()
+
+
+def test_what_a_task_enqueued_long_ago_fills_its_tenants_quota(queue: Queue) -> None:
+    queue.set_limits("ada", stored_bytes=100)
+    leased(queue)
+    queue.note_made("a", *(f"{n:08}".encode() for n in range(13)))
+    refused(queue, "quota_exceeded stored_bytes", "enqueue", "ada", "b", b"", b"{}")
+
+
+def test_repair_counts_what_runs_remember(queue: Queue) -> None:
+    leased(queue)
+    queue.note_made("a", b"12345678")
+    queue.client.hset(queue.key("accounts"), *_with_bytes(queue, 3))
+    outcome, number = b"more", b""
+    while outcome == b"more":
+        outcome, number, *_ = queue.call("repair", number)
+    Keyspace(queue).check()
+
+
+def _with_bytes(queue: Queue, bytes: int) -> tuple[bytes, bytes]:
+    client: Any = queue.client
+    ((tag, packed_account),) = client.hgetall(queue.key("accounts")).items()
+    account = unpack("ACCOUNT", packed_account)
+    books = unpack("BOOKS", account.books)
+    books.bytes = bytes
+    account.books = packed("BOOKS", books)
+    return tag, packed("ACCOUNT", account)
 
 
 def test_a_task_that_is_replaced_has_enqueued_nothing(queue: Queue) -> None:
     lease = leased(queue, key="k")
-    queue.call("note_made", "a", lease.lease, b"12345678")
+    queue.note_made("a", b"12345678")
     queue.end("nack", lease, 0)
     assert queue.enqueue("ada", "b", key="k", replace=1) == ["replaced a"]
+    Keyspace(queue).check()
     (again,) = queue.claim()
-    assert queue.call("made_by", "a", again.lease, b"12345678") == [b"ok", 0]
+    assert queue.made_by("a", again.lease, b"12345678") == [0]
 
 
 def test_an_acknowledgement_without_links_runs_no_more_commands(queue: Queue) -> None:
@@ -304,9 +459,13 @@ def test_an_acknowledgement_without_links_runs_no_more_commands(queue: Queue) ->
 
 
 BREAKS: dict[str, Any] = {
-    "not due": lambda q, name: q.client.zrem(q.key("outbox_due"), name),
-    "due without a record": lambda q, _: q.client.zadd(q.key("outbox_due"), {"ada/link-none": 5}),
-    "an address is due": lambda q, _: q.client.zadd(q.key("outbox_due"), {name_of("dead"): 5}),
+    "not due": lambda q, name: q.client.zrem(q.key("links:ada"), name),
+    "due without a record": lambda q, _: q.client.zadd(q.key("links:ada"), {"ada/link-none": 5}),
+    "an address is due": lambda q, _: q.client.zadd(q.key("links:ada"), {name_of("dead"): 5}),
+    "another's is due": lambda q, name: q.client.zadd(q.key("links:bob"), {name: 5}),
+    "a tenant is not due": lambda q, _: q.client.zrem(q.key("outbox_due"), "ada"),
+    "a tenant is due late": lambda q, _: q.client.zadd(q.key("outbox_due"), {"ada": START + DAY_MS}),
+    "a tenant without links is due": lambda q, _: q.client.zadd(q.key("outbox_due"), {"bob": 5}),
     "a record is lost": lambda q, name: q.client.hdel(q.key("outbox"), name),
 }
 
@@ -315,6 +474,7 @@ BREAKS: dict[str, Any] = {
 def test_repair_mends_the_outbox(queue: Queue, broken: str) -> None:
     queue.link(leased(queue), packed_link("b", "next"), packed_link("dead", "next", b"x" * 5000))
     queue.close_link(name_of("dead"), "never")
+    queue.enqueue("bob", "other")
     Keyspace(queue).check()
     BREAKS[broken](queue, name_of("b"))
     with pytest.raises(AssertionError):

@@ -297,7 +297,9 @@ MUTANTS = [
     Mutant("a known tenant is one too many", "return d and not d.packed and redis", "return d and redis"),
     Mutant("a fire passes the quota", "if outcome == 'ok' and arrivals.exceeded(call, new) then", "if false then"),
     Mutant(
-        "cancelled tasks weigh", "    header.features, bytes)\n  return 'ok'", "    header.features, 0)\n  return 'ok'"
+        "cancelled tasks weigh",
+        "    header.features, bytes + (run and #run.made or 0))\n  return 'ok'",
+        "    header.features, 0)\n  return 'ok'",
     ),
     Mutant("dead letters are not bounded", "  make_room_for_dead(call, t)\n", ""),
     Mutant("own limits are those for all", "if own[limit] == UNSET then own[limit] = value end", "own[limit] = value"),
@@ -1315,19 +1317,51 @@ IN_OUTBOXES = [
     Mutant("a link is not counted", "  count(call, t, 1)\n  if accounts", "  if accounts"),
     Mutant("a link has no bytes", "  accounts.add_bytes(call, t, links.bytes_of(record))\n", ""),
     Mutant("a delivered link keeps its bytes", "  accounts.add_bytes(call, t, -links.bytes_of(record))\n", ""),
+    Mutant("a delivered link stays due", "  take_out(call, t, name)\n  accounts", "  accounts"),
+    Mutant("a link that is delivered stays due", "  redis.call('ZREM', links.of(call, t.name), name)\n", ""),
+    Mutant("a tenant without links stays due", "redis.call('EXISTS', links.of(call, t.name)) == 0", "false"),
+    Mutant("a tenant with links is due no more", "redis.call('EXISTS', links.of(call, t.name)) == 0", "true"),
     Mutant(
-        "a delivered link stays due", "  redis.call('ZREM', key(call, 'outbox_due'), name)\n  accounts", "  accounts"
+        "a tenant's new link is due late",
+        "'outbox_due'), 'LT', due_at, record.tenant",
+        "'outbox_due'), 'NX', due_at, record.tenant",
     ),
-    Mutant("a taken link stays due", "      redis.call('ZADD', due, call.now + hold_ms, name)\n", ""),
+    Mutant(
+        "a tenant loses its turn to a new link",
+        "'outbox_due'), 'LT', due_at, record.tenant",
+        "'outbox_due'), due_at, record.tenant",
+    ),
+    Mutant("a taken link stays due", "      redis.call('ZADD', at, call.now + taken.hold_ms, link)\n", ""),
     Mutant(
         "links are taken early",
+        "redis.call('ZRANGE', at, '-inf', call.now, 'BYSCORE'",
+        "redis.call('ZRANGE', at, '-inf', call.now + 1000, 'BYSCORE'",
+    ),
+    Mutant(
+        "tenants are looked at early",
         "redis.call('ZRANGE', due, '-inf', call.now, 'BYSCORE'",
         "redis.call('ZRANGE', due, '-inf', call.now + 1000, 'BYSCORE'",
     ),
     Mutant(
+        "the first tenant gets all",
+        "take_of(call, name, math.min(part, left), taken)",
+        "take_of(call, name, left, taken)",
+    ),
+    Mutant(
+        "a tenant keeps its turn",
+        "redis.call('ZADD', key(call, 'outbox_due'), math.max(tonumber(next_due), call.now), name)",
+        "redis.call('ZADD', key(call, 'outbox_due'), next_due, name)",
+    ),
+    Mutant("a turn without a link ends the call", "    if #names == 0 then break end\n", "    break\n"),
+    Mutant(
+        "links that are due wake ticks",
+        "key(call, 'outbox_due'), '(' .. text(call.now), '+inf'",
+        "key(call, 'outbox_due'), '-inf', '+inf'",
+    ),
+    Mutant(
         "a closed link is closed again",
-        "redis.call('ZSCORE', key(call, 'outbox_due'), name) and links.find",
-        "links.find",
+        "if not record or not redis.call('ZSCORE', links.of(call, record.tenant), name) then",
+        "if not record then",
     ),
     Mutant("tries are not counted", "  record.attempts = record.attempts + 1\n", ""),
     Mutant("no link is given up", "record.written_at + GIVE_UP_MS <= call.now", "false"),
@@ -1337,7 +1371,7 @@ IN_OUTBOXES = [
         "record.written_at + 2 * GIVE_UP_MS <= call.now",
     ),
     Mutant("an address keeps its payload", "  record.payload = ''\n", ""),
-    Mutant("a dead letter stays due", "  redis.call('ZREM', key(call, 'outbox_due'), name)\n  count", "  count"),
+    Mutant("a dead letter stays due", "  take_out(call, t, name)\n  places", "  places"),
     Mutant("an address is left behind", "    redis.call('HDEL', key(call, 'outbox'), id)\n", ""),
     Mutant("an address keeps its bytes", "    accounts.add_bytes(call, t, -KEPT_BYTES)\n", ""),
     Mutant("a dead link is replayed as a task", "    if died.reason == UNDELIVERED then", "    if false then"),
@@ -1369,16 +1403,39 @@ IN_OUTBOXES = [
     Mutant(
         "repair forgets the outbox's bytes", "    repairs.add_kept(call, record.tenant, links.bytes_of(record))\n", ""
     ),
-    Mutant(
-        "an ended lease may link", "run.lease == number and leases.is_leased(run.state) and run or nil", "run or nil"
-    ),
+    Mutant("an ended lease may enqueue", "args[1 + 3 * i]) and leases.is_leased(run.state)", "args[1 + 3 * i])"),
     Mutant(
         "a later attempt forgets what others made",
         "= past.max_attempts, past.made, past.error",
         "= past.max_attempts, '', past.error",
     ),
     Mutant("another task's attempts are remembered", "run.made, run.error = 1, 0, '', ''", "run.error = 1, 0, ''"),
-    Mutant("a digest is noted twice", "if has_room and not made[args[i]] then", "if has_room then"),
+    Mutant("a digest is noted twice", "DIGESTS_PER_RUN and not has_made(run, digest) then", "DIGESTS_PER_RUN then"),
+    Mutant("a digest is found across two", "until not at or at % DIGEST_BYTES == 1", "until true"),
+    Mutant(
+        "digests have no bytes",
+        "      accounts.add_bytes(call, accounts.touch(call, accounts.at(call, run.tag)), DIGEST_BYTES)\n",
+        "",
+    ),
+    Mutant(
+        "a run does not know its digests' bytes",
+        "changed[id] = run.made .. digest, run.bytes + DIGEST_BYTES",
+        "changed[id] = run.made .. digest, run.bytes",
+    ),
+    Mutant("a later attempt forgets its digests' bytes", "    run.bytes = run.bytes + #past.made\n", ""),
+    Mutant(
+        "a dead task keeps its digests' bytes", "  if run.made then accounts.add_bytes(call, t, -#run.made) end\n", ""
+    ),
+    Mutant(
+        "a cancelled task keeps its digests' bytes",
+        "header.features, bytes + (run and #run.made or 0))",
+        "header.features, bytes)",
+    ),
+    Mutant(
+        "repair forgets digests' bytes",
+        "  sums.bytes = sums.bytes + fact.bytes + (run and #run.made or 0)\n",
+        "  sums.bytes = sums.bytes + fact.bytes\n",
+    ),
 ]
 
 

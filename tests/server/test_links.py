@@ -9,8 +9,9 @@ import pytest
 import trio
 
 from fairq.errors import Unavailable
-from fairq.model.tasks import Settlement
+from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.server.run import Served
+from fairq.server.timers import outbox
 from fairq.store import keys, library
 from fairq.store.store import Store
 from fairq.tokens import hash_token, make_token
@@ -37,7 +38,7 @@ def lease_of(task: dict[str, Any]) -> dict[str, Any]:
 async def derive(worker: Raw, lease: dict[str, Any], **task: Any) -> list[str]:
     """Enqueue a task from a leased one."""
     new = {"id": "derived", "payload": 1, **task}
-    outcomes: list[str] = (await worker.ask("enqueue_from", lease=lease, queue="next", tasks=[new]))["outcomes"]
+    outcomes: list[str] = (await worker.ask("enqueue_from", leases=[lease], queue="next", tasks=[new]))["outcomes"]
     return outcomes
 
 
@@ -45,7 +46,7 @@ async def wall(worker: Raw, lease: dict[str, Any]) -> None:
     """Check that nothing is enqueued from a lease."""
     with pytest.raises(Refused) as caught:
         await derive(worker, lease)
-    assert (caught.value.code, caught.value.field) == ("forbidden", "lease")
+    assert (caught.value.code, caught.value.field) == ("forbidden", "leases")
 
 
 async def test_a_worker_enqueues_for_leases_that_its_connection_holds_only(served: Served) -> None:
@@ -103,7 +104,41 @@ async def test_a_worker_of_some_queues_enqueues_and_links_to_those_only(served: 
                 with pytest.raises(Refused) as caught:
                     await worker.settle("q", "ack", task, links=[LINK])
                 assert (caught.value.code, caught.value.field) == ("bad_request", "links")
+                with pytest.raises(Refused) as caught:
+                    await worker.settle("q", "ack", task, links=[{**LINK, "id": task["id"], "queue": "q"}])
+                assert (caught.value.code, caught.value.field) == ("bad_request", "links")
                 assert await worker.settle("q", "ack", task, links=[{**LINK, "queue": "q"}]) == ["ok"]
+
+
+async def test_one_request_enqueues_for_many_leases_and_refuses_tenants_apart(served: Served) -> None:
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
+            await worker.attach("q", "r", credit=9)
+            one, two, theirs = await leased(worker, ada), await leased(worker, ada, "b"), await leased(worker, bob)
+            await ada.enqueue("r", ["c"])
+            (far,) = await worker.pushed()
+            held = [lease_of(one), lease_of(two), {**lease_of(far), "queue": "r"}, lease_of(theirs), lease_of(theirs)]
+            tasks = [{"id": id, "payload": 1} for id in ("x", "x", "y", "x", "x")]
+
+            async def ask(held: list[dict[str, Any]]) -> tuple[list[str], dict[str, Any]]:
+                body = await worker.ask("enqueue_from", queue="next", leases=held, tasks=tasks[: len(held)])
+                return body["outcomes"], body.get("refusals", {})
+
+            store = served.app.store
+            assert await ask([*held[:3], {**held[3], "lease": 7}, held[4]]) == (
+                ["ok", "duplicate", "ok", "refused", "refused"],
+                {"bob": {"code": "forbidden", "field": "leases", "message": "this worker does not hold lease 7 of task "
+                    "bob/a"}},
+            )  # fmt: skip
+            assert (await store.queue("next")).enqueued == 2
+            assert await ask(held) == (["duplicate"] * 3 + ["ok", "duplicate"], {})
+            for lease in (await store.claim("next", "w", 9)).leases:
+                await store.settle("next", [Settlement("ack", lease.id, lease.lease)])
+                await store.connection.call("HDEL", "fq:{next/0}:tasks", lease.id)  # as when its mark has gone
+            assert await ask(held) == (["duplicate"] * 5, {}), "each of the leased tasks remembers its own"
+            await store.settle("q", [Settlement("reap", two["full_id"], two["lease"])])  # behind its back
+            outcomes, refusals = await ask(held)
+            assert (outcomes, list(refusals)) == (["refused"] * 3 + ["duplicate"] * 2, ["ada"])
 
 
 async def wait_delivered(store: Store, queue: str = "q") -> None:
@@ -249,6 +284,137 @@ async def test_a_link_to_a_queue_that_is_being_deleted_arrives_when_it_is_made_a
             await operator.ask("delete_queue", queue="next", purge=True)
             await wait_delivered(store)
             assert [lease.id for lease in (await store.claim("next", "w", 5)).leases] == ["ada/link"]
+
+
+class Hang:
+    """Has enqueueing to some queues hang until it is told to go on; counts the calls that hang, and their most."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *queues: str) -> None:
+        self.begun, self.go_on, self.count, self.most = trio.Event(), trio.Event(), 0, 0
+        real = Store.enqueue
+
+        async def enqueue(store: Store, queue: str, *args: Any, **options: Any) -> list[str]:
+            if queue in queues and not self.go_on.is_set():
+                self.begun.set()
+                self.count += 1
+                self.most = max(self.most, self.count)
+                try:
+                    await self.go_on.wait()
+                finally:
+                    self.count -= 1
+            return await real(store, queue, *args, **options)
+
+        monkeypatch.setattr(Store, "enqueue", enqueue)
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_ticks_and_other_deliveries_go_on_while_one_hangs(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DELIVER_S", "_DELIVER_S"):
+        monkeypatch.setattr(f"fairq.server.timers.outbox.{name}", float("inf"), raising=False)
+    hang = Hang(monkeypatch, "stuck")
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
+            await worker.attach("q", "next", credit=9)
+            await worker.settle("q", "ack", await leased(worker, ada), links=[{**LINK, "queue": "stuck"}])
+            await hang.begun.wait()
+            await ada.enqueue("q", ["late"], delay_ms=20)
+            (late,) = await worker.pushed()
+            await worker.settle("q", "ack", late, links=[LINK])
+            assert [task["id"] for task in await worker.pushed()] == ["link"]
+            await worker.settle("q", "ack", await leased(worker, bob, "b"), links=[LINK])
+            assert [task["full_id"] for task in await worker.pushed()] == ["bob/link"]
+            assert hang.count == 1
+            hang.go_on.set()
+            await wait_delivered(served.app.store)
+            assert (await served.app.store.queue("stuck")).enqueued == 1
+
+
+@pytest.mark.usefixtures("quick_floor")
+async def test_few_calls_wait_for_a_queue_that_hangs_and_the_rest_is_put_off(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "WAIT_S", 0.05)
+    monkeypatch.setattr(outbox, "DELIVER_S", float("inf"))
+    monkeypatch.setattr(outbox, "_BACKOFF_MS", 50)
+    monkeypatch.setattr(outbox, "_BACKOFF_CAP_MS", 100)
+    hang = Hang(monkeypatch, "stuck")
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as worker:
+            await worker.attach("q", credit=100)
+            for n in range(20):
+                async with raw(served, tenant(f"t-{n}")) as client:
+                    task = await leased(worker, client)
+                    links = [{**LINK, "queue": "stuck"}, {**LINK, "queue": "fine"}]
+                    assert await worker.settle("q", "ack", task, links=links) == ["ok"]
+            store = served.app.store
+
+            async def are_put_off() -> bool:
+                flat = await store.connection.call("HVALS", "fq:{q/0}:outbox")
+                put_off = [packed for packed in flat if packed[:1] != b"\0"]
+                return len(put_off) == 20 - outbox.CALLS_PER_TARGET
+
+            await wait_until(are_put_off)
+            assert (await store.queue("fine")).enqueued == 20
+            assert hang.most == hang.count == outbox.CALLS_PER_TARGET
+            hang.go_on.set()
+            await wait_delivered(store)
+            assert (await store.queue("stuck")).enqueued == 20
+            await wait_until(lambda: served.app.deliverer.is_idle)
+
+
+@pytest.mark.usefixtures("quick_floor")
+async def test_no_more_is_taken_while_a_server_has_enough_in_hand(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a single link is enough; another queue's links then wait in the store until that one is put off."""
+    monkeypatch.setattr(outbox, "MAX_BYTES", 1)
+    monkeypatch.setattr(outbox, "AT_ONCE", 1)
+    monkeypatch.setattr(outbox, "HOLD_MS", 200)
+    monkeypatch.setattr(outbox, "DELIVER_S", float("inf"))
+    hang = Hang(monkeypatch, "stuck")
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada:
+            await worker.attach("q", credit=9)
+            for n in range(3):
+                links = [{**LINK, "id": f"l-{n}", "queue": "stuck" if n == 0 else "next"}]
+                await worker.settle("q", "ack", await leased(worker, ada, f"a-{n}"), links=links)
+                await hang.begun.wait()
+            store = served.app.store
+            assert (await store.queue("q")).links == 3
+            hang.go_on.set()
+            await wait_delivered(store)
+            assert (await store.queue("next")).enqueued == 2
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_one_tenants_many_links_do_not_hold_up_anothers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each take has some of both, though the first tenant's have waited for longer."""
+    monkeypatch.setattr(outbox, "AT_ONCE", 4)
+    real, taken = Store.take_links, list[list[str]]()
+
+    async def take_links(store: Store, *args: Any) -> Any:
+        links = await real(store, *args)
+        taken.append([link.tenant for link in links])
+        return links
+
+    with trio.fail_after(30):
+        async with raw(served, WORKER) as worker, raw(served, tenant("ada")) as ada, raw(served, tenant("bob")) as bob:
+            await worker.attach("q", credit=9)
+            many, one = await leased(worker, ada), await leased(worker, bob, "b")
+            await served.app.store.settle("q", [_linked(many, 16), _linked(one, 1)])
+            monkeypatch.setattr(Store, "take_links", take_links)
+            served.app.ticker.tick_within("q", 0)
+            await wait_delivered(served.app.store)
+            assert sorted(taken[0]) == ["ada", "ada", "bob"]
+            assert sum(map(len, taken)) == 17
+
+
+def _linked(task: dict[str, Any], count: int) -> Settlement:
+    owner = task["full_id"].partition("/")[0]
+    links = tuple(Link("next", NewTask(f"{owner}/l-{n}", b"1")) for n in range(count))
+    return Settlement("ack", task["full_id"], task["lease"], links=links)
 
 
 def _fcall(verb: str, queue: str, *args: Any) -> tuple[Any, ...]:

@@ -49,7 +49,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "attach": {"ref": 1, "worker": "w", "queues": ["q"], "credit": 1, "leases": [LEASE]},
     "credit": {"ref": 1, "credit": 1},
     "settle": {"ref": 1, "queue": "q", "settlements": [ACK]},
-    "enqueue_from": {"ref": 1, "lease": LEASE, "queue": "next", "tasks": [TASK]},
+    "enqueue_from": {"ref": 1, "leases": [LEASE], "queue": "next", "tasks": [TASK]},
     "extend": {"ref": 1, "queue": "q", "leases": [{"id": "t/t-1", "lease": 1}]},
     "queues": {"ref": 1},
     "configure": {"ref": 1, "queue": "q", "settings": {"lease_ms": 1000}},

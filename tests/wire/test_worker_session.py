@@ -10,6 +10,7 @@ import pytest
 from fairq.errors import BadFrame
 from fairq.model.checks import MAX_ERROR_CHARS
 from fairq.model.tasks import Link, NewTask, Settlement
+from fairq.wire.calls import Call
 from fairq.wire.frames import HeldLease, Report
 from fairq.wire.strict_json import MAX_COST, check_cost
 from fairq.wire.worker_session import WorkerSession
@@ -553,6 +554,73 @@ def test_links_that_the_server_refuses_make_their_task_dead_with_the_reason(end:
     assert told["a"]["error"].startswith("the server refused its links: ")
     assert told["b"]["action"] == "ack"
     assert end.session.holding == 0
+
+
+def derive(end: WorkerEnd, id: str, new: str, queue: str = "next", payload: bytes = b"1") -> Call:
+    """Enqueue a task for the handler of a leased one."""
+    return end.session.enqueue_from(HeldLease("q", id, 1), queue, NewTask(new, payload), end.now + 30)
+
+
+def test_what_handlers_enqueue_at_once_shares_frames_of_one_queue_each(end: WorkerEnd) -> None:
+    end.push("ada/a", "bob/b")
+    calls = [derive(end, "ada/a", "x"), derive(end, "bob/b", "y"), derive(end, "ada/a", "z", "other")]
+    first, second = end.frames("enqueue_from")
+    assert (first["queue"], ids(first)) == ("next", ["x", "y"])
+    assert first["leases"] == [{"queue": "q", "id": id, "lease": 1} for id in ("ada/a", "bob/b")]
+    assert (second["queue"], ids(second)) == ("other", ["z"])
+    calls += [derive(end, "ada/a", f"l-{n}") for n in range(501)]
+    assert end.sent() == [], "two are under way"
+    end.reply(first, outcomes=["ok", "duplicate other"])
+    assert [call.result for call in calls[:2]] == [["ok"], ["duplicate other"]]
+    assert len(end.only()["tasks"]) == 500
+    end.stored(second)
+    assert len(end.only()["tasks"]) == 1
+
+
+def test_a_refusal_of_what_a_handler_enqueues_is_its_calls_own(end: WorkerEnd) -> None:
+    end.push("ada/a", "ada/b", "bob/c")
+    lost, good, theirs = derive(end, "ada/a", "x"), derive(end, "ada/b", "y"), derive(end, "bob/c", "z")
+    why = {"code": "forbidden", "message": "not held", "field": "leases"}
+    end.reply(end.only(), outcomes=["refused", "refused", "ok"], refusals={"ada": why})
+    assert (lost.is_done, good.is_done, theirs.result) == (False, False, ["ok"])
+    one, other = end.sent()
+    assert (ids(one), ids(other)) == (["x"], ["y"]), "apart, to find out which"
+    end.refuse(one, "forbidden", "leases")
+    end.stored(other)
+    assert lost.error is not None
+    assert (lost.error.code, lost.error.field, good.result) == ("forbidden", "leases", ["ok"])
+
+
+def test_what_handlers_enqueue_is_sent_again_after_the_attach(end: WorkerEnd) -> None:
+    end.push("a")
+    call = derive(end, "a", "x")
+    assert len(end.sent()) == 1
+    end.disconnect()
+    end.connect()
+    attach = end.only()
+    assert attach["type"] == "attach"
+    end.reply(attach, leases=["ok"])
+    end.stored(end.only())
+    assert call.result == ["ok"]
+
+
+def test_a_draining_server_still_enqueues_for_handlers(end: WorkerEnd) -> None:
+    """It knows their leases; a new connection would have to bring them first."""
+    end.push("a")
+    end.hear({"type": "drain"})
+    end.session.enqueue("q", [NewTask("plain", b"1")], end.now + 30)
+    derive(end, "a", "x")
+    (frame,) = end.sent()
+    assert (frame["type"], ids(frame)) == ("enqueue_from", ["x"])
+
+
+def test_a_call_without_an_answer_fails_when_its_time_is_over(end: WorkerEnd) -> None:
+    end.push("a")
+    call = derive(end, "a", "x")
+    assert len(end.sent()) == 1
+    end.session.expire(end.now + 31)
+    assert call.error is not None
+    assert call.error.code == "outcome_unknown"
 
 
 def test_long_links_go_in_several_frames(end: WorkerEnd) -> None:

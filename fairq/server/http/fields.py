@@ -14,18 +14,18 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import orjson
 import uuid_utils
-from attrs import fields
+from attrs import evolve, fields
 
 from fairq.errors import BadRequest, TooLarge
-from fairq.model.checks import MAX_BATCH, check_flag, check_task_id, check_tenant, full_id
+from fairq.model.checks import MAX_BATCH, MAX_PAYLOAD_BYTES, check_flag, check_task_id, check_tenant, full_id
 from fairq.model.options import TaskOptions, hash_payload, pack_options, to_ms
-from fairq.model.tasks import NewTask, Settlement
+from fairq.model.tasks import MAX_LINKS, OPTIONS, NewTask, Settlement
 from fairq.wire import messages as wire
 from fairq.wire import terms
-from fairq.wire.beside import check_payload_size
+from fairq.wire.beside import Beside, check_payload_size
 from fairq.wire.codec import structure
 
-NOT_HERE = frozenset({"ref", "links"})  # fields that only frames have
+NOT_HERE = frozenset({"ref"})  # fields that only frames have
 _OPTIONS = TaskOptions.__annotations__.keys()
 _OWN = frozenset({"payload", "id", "tenant"})  # of a task, beside its options
 _MOMENTS = ("start_at", "expires_at")
@@ -76,8 +76,11 @@ def _object(value: Any, field: str) -> dict[str, Any]:
     return value
 
 
-def make_request(frame: Any, given: Mapping[str, Any]) -> Any:
-    """Make a request of what a path, a query and a body say. Raises: BadRequest, TooLarge, naming the field."""
+def make_request(frame: Any, given: Mapping[str, Any], max_bytes: int = MAX_PAYLOAD_BYTES) -> Any:
+    """Make a request of what a path, a query and a body say; payloads of links have at most `max_bytes`.
+
+    Raises: BadRequest, TooLarge, naming the field.
+    """
     names, values = names_of(frame), dict[str, Any](ref=0)
     if isinstance(given.get("tenant"), str):
         check_tenant(given["tenant"])  # also where the verb would not look at it
@@ -88,7 +91,8 @@ def make_request(frame: Any, given: Mapping[str, Any]) -> Any:
         if value is not None:
             values[names[name]] = _value_of(name, names[name], value)
     if frame is wire.Settle:
-        values["settlements"] = [_settlement(each) for each in _list(values.get("settlements"), "settlements")]
+        asked = _list(values.get("settlements"), "settlements")
+        values["settlements"] = [_settlement(each, max_bytes) for each in asked]
     if values.get("ids") == []:
         raise BadRequest("ids must have at least 1 item", field="ids")
     return structure(values, frame)
@@ -107,24 +111,38 @@ def _with_tenant(given: Mapping[str, Any]) -> dict[str, Any]:
     return own
 
 
-def _list(value: Any, field: str) -> list[Any]:
+def _list(value: Any, field: str, most: int = MAX_BATCH) -> list[Any]:
     if type(value) is not list or not value:
         raise BadRequest(f"{field} must be a list of at least 1 item", field=field)
-    if len(value) > MAX_BATCH:
-        raise TooLarge(f"a list may have at most {MAX_BATCH} items, not {len(value)}", field=field)
+    if len(value) > most:
+        raise TooLarge(f"a list may have at most {most} items, not {len(value)}", field=field)
     return value
 
 
-def _settlement(value: Any) -> dict[str, Any]:
+def _settlement(value: Any, max_bytes: int) -> dict[str, Any]:
     names = names_of(Settlement)
     given = _object(value, "each of settlements")
     if unknown := given.keys() - names.keys():
         raise BadRequest(f"unknown field {min(unknown)!r:.80} in a settlement", field=min(unknown)[:80])
-    return {
+    values = {
         names[name]: _value_of(name, names[name], it)
         for name, it in given.items()
         if it is not None or name == "result"
     }
+    if values.get("links"):
+        values["links"] = [_link(each, max_bytes) for each in _list(values["links"], "links", MAX_LINKS)]
+    return values
+
+
+def _link(value: Any, max_bytes: int) -> dict[str, Any]:
+    """Make what a frame has for a link of an object: a task and the name of its queue."""
+    given = dict(_object(value, "each of links"))
+    queue = given.pop("queue", None)
+    if given.get("tenant") is not None:
+        raise BadRequest("a link is for the tenant of its task", field="tenant")
+    task, _ = make_task(given, max_bytes)
+    asked = {name: it for name, default in OPTIONS.items() if (it := getattr(task, name)) != default}
+    return {"queue": queue, "id": task.id, "payload": Beside(task.payload), **asked}
 
 
 def make_task(value: Any, max_bytes: int, id: str | None = None) -> tuple[NewTask, str | None]:
@@ -155,6 +173,17 @@ def make_enqueue(queue: str, values: Any, max_bytes: int, tenant: str | None = N
     """Make a request of the objects of tasks. Raises: BadRequest, TooLarge, naming the field."""
     tasks = [make_task(each, max_bytes)[0] for each in _list(values, "tasks")]
     return wire.Enqueue(0, queue, tasks, tenant)
+
+
+def make_enqueue_from(given: Mapping[str, Any], max_bytes: int) -> wire.EnqueueFrom:
+    """Make a request of a lease, a queue and the objects of tasks. Raises: BadRequest, TooLarge, naming the field."""
+    if unknown := given.keys() - {"lease", "queue", "tasks"}:
+        raise BadRequest(f"unknown field {min(unknown)!r:.80}", field=min(unknown)[:80])
+    tasks = [make_task(each, max_bytes)[0] for each in _list(given.get("tasks"), "tasks")]
+    lease = _object(given.get("lease"), "lease")
+    values = {"ref": 0, "queue": given.get("queue"), "leases": [lease], "tasks": []}
+    frame: wire.EnqueueFrom = structure(values, wire.EnqueueFrom)
+    return evolve(frame, leases=frame.leases * len(tasks), tasks=tasks)
 
 
 def read_query(frame: Any, query: Iterable[tuple[str, str]]) -> dict[str, Any]:

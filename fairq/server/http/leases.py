@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from attrs import field, frozen
@@ -10,17 +11,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from fairq.errors import BadRequest
-from fairq.model.checks import check_int
-from fairq.model.tasks import Lease, Settlement
+from fairq.errors import BadRequest, FairqError
+from fairq.model.checks import check_int, check_name
+from fairq.model.tasks import Lease, NewTask, Settlement
 from fairq.server.http.bodies import Gone
 from fairq.server.http.bounds import MAX_CLAIM
 from fairq.server.http.call import Call, answer
-from fairq.server.http.fields import make_request
+from fairq.server.http.fields import make_enqueue_from, make_request
 from fairq.server.http.workers import Claim, HttpWorker, Workers, fitting
 from fairq.server.verbs.request_scope import check_worker_name
 from fairq.wire import messages as wire
 from fairq.wire import terms
+from fairq.wire.frames import HeldLease
 from fairq.wire.server_session import describe
 
 DEFAULT_WORKER = "http"
@@ -47,6 +49,17 @@ class EndLeases:
     worker: str = DEFAULT_WORKER
 
 
+@frozen
+class EnqueueFromLease:
+    """Store tasks of a leased task's tenant, which its handler enqueues."""
+
+    ref: int
+    lease: HeldLease
+    queue: str
+    tasks: list[NewTask]
+    worker: str = DEFAULT_WORKER
+
+
 class Handed(Response):
     """The answer to a claim; if it cannot be sent, its tasks are given back."""
 
@@ -65,8 +78,28 @@ class Handed(Response):
                 self._worker.return_soon(self._queue, self._leases)
 
 
-def endpoints(workers: Workers) -> tuple[Any, Any]:
-    """Return the endpoints that claim tasks and end leases."""
+def _take_name(given: dict[str, Any]) -> str:
+    """Take the worker's name out of what a request gives. Raises: BadRequest."""
+    name = given.pop("worker", None)
+    name = DEFAULT_WORKER if name is None else name
+    if not isinstance(name, str):
+        raise BadRequest("worker must be text", field="worker")
+    check_worker_name(name)
+    return name
+
+
+@contextmanager
+def _one_lease() -> Iterator[None]:
+    """Name the one lease of a request in errors, in place of a frame's list."""
+    try:
+        yield
+    except FairqError as error:
+        error.field = "lease" if error.field == "leases" else error.field
+        raise
+
+
+def endpoints(workers: Workers) -> tuple[Any, Any, Any]:
+    """Return the endpoints that claim tasks, end leases and enqueue from leased tasks."""
 
     async def claim(request: Request) -> Response:
         call = Call.of(request)
@@ -94,14 +127,22 @@ def endpoints(workers: Workers) -> tuple[Any, Any]:
     async def end(request: Request) -> Response:
         call = Call.of(request)
         given = call.given(EndLeases, request, has_body=True)
-        name = given.pop("worker", None)
-        name = DEFAULT_WORKER if name is None else name
-        if not isinstance(name, str):
-            raise BadRequest("worker must be text", field="worker")
-        check_worker_name(name)
-        settle = make_request(wire.Settle, given)
+        name = _take_name(given)
+        settle = make_request(wire.Settle, given, call.caller.session.max_payload_bytes)
         worker = await workers.find(call.caller, name, settle.queue)
         with worker.in_use():
             return answer(await worker.ask(settle))
 
-    return claim, end
+    async def enqueue(request: Request) -> Response:
+        call = Call.of(request)
+        given = call.given(EnqueueFromLease, request, has_body=True)
+        name = _take_name(given)
+        with _one_lease():
+            frame = make_enqueue_from(given, call.caller.session.max_payload_bytes)
+            worker = await workers.find(call.caller, name, check_name(frame.leases[0].queue, "lease"))
+            with worker.in_use():
+                outcomes = (await worker.ask(frame))["outcomes"]
+        told = [(task.id, *outcome.partition(" ")) for task, outcome in zip(frame.tasks, outcomes, strict=True)]
+        return answer({"tasks": [{"id": holder or id, "outcome": word} for id, word, _, holder in told]}, 201)
+
+    return claim, end, enqueue

@@ -29,13 +29,13 @@ from fairq.model.operating import HeldLimits
 from fairq.model.options import TaskOptions
 from fairq.model.purges import Purge
 from fairq.model.schedules import MISFIRES, SCHEDULE_PATTERN, ScheduleState
-from fairq.model.tasks import ACTIONS, MAX_LEASE, NewTask, Outcome, Settlement, TaskState, WaitingTask
+from fairq.model.tasks import ACTIONS, MAX_LEASE, MAX_LINKS, NewTask, Outcome, Settlement, TaskState, WaitingTask
 from fairq.model.waiting import Report, Why
 from fairq.server.http.bodies import JSON, NDJSON
 from fairq.server.http.bounds import MAX_CLAIM
 from fairq.server.http.events import EVENT_STREAM
 from fairq.server.http.fields import MAX_WAIT_S, name_of, names_of
-from fairq.server.http.leases import ClaimTasks, EndLeases
+from fairq.server.http.leases import ClaimTasks, EndLeases, EnqueueFromLease
 from fairq.server.http.problems import MEDIA_TYPE, STATUS
 from fairq.server.http.routes import ROWS, Row
 from fairq.server.http.schema import Schema, default_of, hints_of, row_of, schema_of
@@ -87,7 +87,22 @@ _OF_FRAME: dict[tuple[Any, str], Schema] = {
     (ClaimTasks, "count"): {"type": "integer", "minimum": 1, "maximum": MAX_CLAIM},
     (Settlement, "error"): _TEXT | {"maxLength": MAX_ERROR_CHARS},
     (Settlement, "id"): _pattern(FULL_ID_PATTERN),
-}
+    (Settlement, "links"): {"type": "array", "items": {"$ref": "#/components/schemas/Link"}, "maxItems": MAX_LINKS},
+    (EnqueueFromLease, "lease"): {
+        "type": "object",
+        "properties": {
+            "queue": _RULES["queue"], "id": _pattern(FULL_ID_PATTERN), "lease": _RULES["lease"],
+        },
+        "required": ["queue", "id", "lease"],
+        "additionalProperties": False,
+    },
+    (EnqueueFromLease, "tasks"): {
+        "type": "array",
+        "items": {"$ref": "#/components/schemas/OwnTask"},
+        "minItems": 1,
+        "maxItems": MAX_BATCH,
+    },
+}  # fmt: skip
 _NAMED = (wire.Unschedule, wire.PauseSchedule, wire.ResumeSchedule, wire.Schedules)  # as wire.Schedule is
 
 
@@ -214,6 +229,7 @@ _ANSWERS: dict[tuple[str, Any], Schema] = {
         lease_ms={"type": "integer"}, run_timeout_ms={"type": "integer"}, tasks=_list(frames.PushedTask)
     ),
     ("POST", EndLeases): _OUTCOMES,
+    ("POST", EnqueueFromLease): _object(tasks={"type": "array", "items": _ENQUEUED}),
 }
 
 
@@ -251,6 +267,20 @@ def _task() -> Schema:
         field = f"{name}_ms" if f"{name}_ms" in hints else name
         properties[name] = _or_null(_schema(NewTask, field, hints.get(field, bool)))
     return {"type": "object", "properties": properties, "required": ["payload"], "additionalProperties": False}
+
+
+def _task_without(*names: str) -> Schema:
+    """Return the schema of a task of which some fields may not be given."""
+    task = _task()
+    return task | {"properties": {name: it for name, it in task["properties"].items() if name not in names}}
+
+
+def _link() -> Schema:
+    task = _task_without("tenant", "batch")
+    return task | {
+        "properties": task["properties"] | {"queue": _RULES["queue"]},
+        "required": [*task["required"], "queue"],
+    }
 
 
 def _settlement() -> Schema:
@@ -292,6 +322,8 @@ def make_document() -> Schema:
         "components": {
             "schemas": {
                 "Task": _task(),
+                "OwnTask": _task_without("tenant"),
+                "Link": _link(),
                 "Tasks": many | {"additionalProperties": False},
                 "Settlement": _settlement(),
                 "Problem": _problem(),

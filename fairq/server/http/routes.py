@@ -13,7 +13,7 @@ from starlette.routing import Route
 from fairq.errors import BadRequest
 from fairq.server.http.call import Call, answer
 from fairq.server.http.events import events
-from fairq.server.http.leases import ClaimTasks, EndLeases, endpoints
+from fairq.server.http.leases import ClaimTasks, EndLeases, EnqueueFromLease, endpoints
 from fairq.server.http.tasks import cancel, enqueue, open_batch, show
 from fairq.server.http.workers import Workers
 from fairq.wire import messages as wire
@@ -66,6 +66,7 @@ ROWS = (
     Row("POST", f"{QUEUE}/dead/purge", wire.Purge, "Delete dead letters"),
     Row("POST", f"{QUEUE}/claims", ClaimTasks, "Claim tasks, now or when there are any"),
     Row("POST", "/v1/leases", EndLeases, "Acknowledge, fail, reject, postpone, release or extend leased tasks"),
+    Row("POST", "/v1/leases/tasks", EnqueueFromLease, "Enqueue tasks for the tenant of a leased task", 201),
 )  # fmt: skip
 
 
@@ -108,7 +109,7 @@ def _plain(row: Row) -> Endpoint:
 
 def make_routes(workers: Workers) -> list[Route]:
     """Make the routes of all rows."""
-    claim, end = endpoints(workers)
+    claim, end, enqueue_from = endpoints(workers)
     special: dict[tuple[str, Any], Endpoint] = {
         ("POST", wire.Enqueue): enqueue,
         ("POST", wire.OpenBatch): open_batch,
@@ -117,6 +118,7 @@ def make_routes(workers: Workers) -> list[Route]:
         ("GET", wire.Events): events,
         ("POST", ClaimTasks): claim,
         ("POST", EndLeases): end,
+        ("POST", EnqueueFromLease): enqueue_from,
     }
     return [
         Route(

@@ -22,7 +22,6 @@ from fairq.errors import FairqError
 from fairq.model.queues import AHEAD_MS, Tick
 from fairq.scopes import run_all
 from fairq.server.timers.calendar_jobs import change_opening_hours, fire_schedules
-from fairq.server.timers.outbox import deliver_links
 from fairq.store.store import Store
 
 log = structlog.get_logger("fairq.server")
@@ -37,10 +36,14 @@ _NEW_PER_S = 1_000  # queues that are ticked for the first time
 
 @define(eq=False)
 class Ticker:
-    """Ticks all queues; `has_ready(queue)` is called for every queue with ready tasks."""
+    """Ticks all queues.
+
+    `has_ready(queue)` is called for every queue with ready tasks, `has_links(queue)` for every one with links.
+    """
 
     store: Store
     has_ready: Callable[[str], None]
+    has_links: Callable[[str], None]
     is_ahead: bool = field(default=False, init=False)  # the store's clock is ahead of ours
     due: dict[str, float] = field(factory=dict)  # queue -> when to tick it next
     _again_at: dict[tuple[CalendarJob, str], float] = field(factory=dict, init=False)  # when to retry a job that failed
@@ -133,22 +136,17 @@ class Ticker:
             log.info("tick", queue=queue, reaped=done.reaped, expired=done.expired)
         if done.ready:
             self.has_ready(queue)
-        left = (
-            (done.opening_changes, change_opening_hours),
-            (done.fires, fire_schedules),
-            (done.links, self._deliver_links),
-        )
+        if done.links:
+            self.has_links(queue)
+        left = ((done.opening_changes, change_opening_hours), (done.fires, fire_schedules))
         if does := [await self._do(job, queue) for count, job in left if count]:
             # What cannot be done now (a schedule, on a full store) stays due, and nothing else waits for it.
             return 0.0 if any(does) or done.promoted or done.expired or done.reaped else FLOOR_S
-        has_done = done.ready or done.promoted or done.expired or done.reaped or done.trimmed
+        has_done = done.ready or done.promoted or done.expired or done.reaped or done.trimmed or done.links
         floor = FLOOR_S if has_done else self._idle_floor(queue)
         if done.next_due_ms < 0:
             return floor
         return min(floor, max(0.0, (done.next_due_ms - done.now_ms) / 1000))
-
-    async def _deliver_links(self, store: Store, queue: str) -> bool:
-        return await deliver_links(store, queue, self.tick_within)
 
     def _watch_clock(self, done: Tick) -> None:
         """Warn, once each time, when the store's clock is so far ahead of ours that nothing expires by it."""

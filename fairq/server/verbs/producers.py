@@ -25,9 +25,24 @@ def covered(app: App, queue: str, tasks: Sequence[NewTask]) -> str:
 async def enqueue_for_tenants(
     app: App, queue: str, tasks: Sequence[NewTask], is_busy: Callable[[str], bool] = lambda _: False
 ) -> Body:
-    """Store tasks of many tenants; a refusal of one tenant's tasks is told beside the outcomes.
+    """Store tasks of many tenants for a producer; a refusal of one tenant's tasks is told beside the outcomes.
 
     `is_busy`: whether a tenant has too many requests under way.
+
+    Raises: what may be sent again, for all of them.
+    """
+    outcomes, refusals = await store_for_tenants(app, queue, tasks, is_busy, maker="")
+    return {"outcomes": outcomes} | told(refusals)
+
+
+async def store_for_tenants(
+    app: App,
+    queue: str,
+    tasks: Sequence[NewTask],
+    is_busy: Callable[[str], bool] = lambda _: False,
+    maker: str | None = None,
+) -> tuple[list[str], dict[str, FairqError]]:
+    """Store tasks of many tenants: returns their outcomes, and why those of some tenants are refused.
 
     Raises: what may be sent again, for all of them.
     """
@@ -42,11 +57,11 @@ async def enqueue_for_tenants(
     async def store(tenant: str, numbers: Sequence[int], notify: str) -> None:
         some = [tasks[n] for n in numbers]
         try:
-            told = await app.store.enqueue(queue, tenant, some, notify=notify, maker="")
+            own = await app.store.enqueue(queue, tenant, some, notify=notify, maker=maker)
         except FairqError as error:
             refusals[tenant] = error
             return
-        for n, outcome in zip(numbers, told, strict=True):
+        for n, outcome in zip(numbers, own, strict=True):
             outcomes[n] = outcome
 
     if len(by_tenant) == 1:
@@ -60,7 +75,7 @@ async def enqueue_for_tenants(
     for tenant in busy:
         message = f"at most {MAX_TENANT_REQUESTS_HERE} requests of one tenant may be under way"
         refusals[tenant] = TooMany(message, retry_in_ms=RETRY_MS)
-    return {"outcomes": outcomes} | ({"refusals": _told(refusals)} if refusals else {})
+    return outcomes, refusals
 
 
 def _check_decided(refusals: Mapping[str, FairqError], tenants: int) -> None:
@@ -73,9 +88,10 @@ def _check_decided(refusals: Mapping[str, FairqError], tenants: int) -> None:
     raise OutcomeUnknown(f"some of the tasks may have been stored: {undecided[0].message}; send the same again")
 
 
-def _told(refusals: Mapping[str, FairqError]) -> dict[str, Body]:
+def told(refusals: Mapping[str, FairqError]) -> Body:
+    """Return the part of a reply that says why tenants were refused, if any were."""
     rows = {}
     for tenant, error in refusals.items():
         row = {"code": error.code, "message": error.message, "field": error.field, "retry_in_ms": error.retry_in_ms}
         rows[tenant] = {name: value for name, value in row.items() if value is not None}
-    return rows
+    return {"refusals": rows} if rows else {}

@@ -8,7 +8,7 @@ from functools import partial
 import trio
 
 from fairq.errors import BadRequest, Draining, Forbidden
-from fairq.model.checks import MAX_TIME_MS, check_full_id, check_int, check_weight, full_id, owner_of
+from fairq.model.checks import MAX_TIME_MS, bare_id, check_full_id, check_int, check_weight, full_id, owner_of
 from fairq.model.tasks import MAX_LEASE, Link, Outcome, Settlement, check_fraction, check_progress_text
 from fairq.scopes import run_all
 from fairq.server.app import App, Brought
@@ -141,11 +141,13 @@ async def _settle_own(
 async def settle(app: App, connection: Connection, request: wire.Settle) -> Body:
     """End leases; what they link to is enqueued with them."""
     queue, settlements = request.queue, request.settlements
-    linked = [link for each in settlements for link in each.links]
-    if not linked:
+    if not any(each.links for each in settlements):
         return await _settle(app, connection, queue, settlements)
-    for link in linked:
-        _check_target(connection, link.queue)
+    for each in settlements:
+        for link in each.links:
+            _check_target(connection, link.queue)
+            if (link.queue, link.task.id) == (queue, bare_id(each.id)):
+                raise BadRequest("a link must not have the id of the task that it follows", field="links")
     settlements = [each._replace(links=_named(each)) if each.links else each for each in settlements]
     body = await _settle(app, connection, queue, settlements)
     app.ticker.tick_within(queue, 0)  # it delivers them

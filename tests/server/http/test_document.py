@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fairq.model.options import TaskOptions
 from fairq.server.http import bounds
-from fairq.server.http.leases import ClaimTasks, EndLeases
+from fairq.server.http.leases import ClaimTasks, EndLeases, EnqueueFromLease
 from fairq.server.http.problems import STATUS
 from fairq.server.http.routes import ROWS
 from fairq.server.net.admission import MAX_HANDSHAKES
@@ -15,7 +15,7 @@ from fairq.wire import messages as wire
 from tests.test_documents import table_after
 
 TEXT = (Path(wire.__file__).parent / "HTTP.md").read_text(encoding="utf-8")
-_VERBS = {ClaimTasks: "", EndLeases: "settle"}  # of paths whose frames are HTTP's own
+_VERBS = {ClaimTasks: "", EndLeases: "settle", EnqueueFromLease: "enqueue_from"}  # of paths whose frames are HTTP's own
 
 
 def test_the_table_of_paths_is_that_of_the_code() -> None:

@@ -69,7 +69,7 @@ def test_every_frame_of_a_tenant_producer_or_worker_has_a_path_or_a_reason() -> 
         wire.Settle: "POST /v1/leases",
         frames.Drain: "a client that claims nothing gets nothing",
         wire.Progress: "a lease over HTTP is on no account",
-        wire.EnqueueFrom: "a lease over HTTP is on no account",
+        wire.EnqueueFrom: "POST /v1/leases/tasks",
         wire.Idle: "a claim that waits for nothing",
         wire.Webhooks: "for those who post to them",
         frames.Ping: "TCP",
@@ -111,7 +111,7 @@ ALL = list(HealthCheck)
 @QUICK.parametrize()
 @settings(max_examples=5, derandomize=True, deadline=None, suppress_health_check=ALL)
 def test_the_server_keeps_what_the_document_says(case: Case[Any], url: str) -> None:
-    drive(case, "dev-worker" if case.path.endswith(("/claims", "/leases")) else "dev-tenant:ada", url)
+    drive(case, "dev-worker" if case.path.endswith(("/claims", "/leases", "/leases/tasks")) else "dev-tenant:ada", url)
 
 
 @pytest.mark.deep
