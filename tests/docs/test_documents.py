@@ -112,3 +112,25 @@ def test_no_sentence_stands_in_two_places() -> None:
 
 def test_the_reference_is_what_the_docstrings_say() -> None:
     assert (FOLDER / "api.md").read_text() == api.page(), "run `python -m tests.docs.api > fairq/docs/api.md`"
+
+
+def test_figures_of_the_comparison_are_those_that_were_measured() -> None:
+    measured = (ROOT / "loadtest" / "README.md").read_text().split("### Peers")[1]
+    peers = cells_after(measured, "|  | tasks | one by one/s |")
+    floods = cells_after(measured, "| behind a flood |")
+    told = cells_after((FOLDER / "comparison.md").read_text(), "| tasks a second |")
+    assert set(told) == {name for name in peers if not name.startswith("raw")}
+    for name, (one_by_one, bulk, drained, flow, cpu, quiet) in told.items():
+        peer = peers[name]
+        assert (one_by_one, bulk, drained, flow, cpu) == (peer[1], peer[2], peer[4], peer[6], peer[8]), name
+        if quiet:
+            number, unit = quiet.split()
+            ms = float(floods[name][3].replace(",", ""))
+            assert float(number) == pytest.approx(ms / {"s": 1000, "ms": 1}[unit], rel=0.05), name
+
+
+def cells_after(text: str, mark: str) -> dict[str, list[str]]:
+    """Read the first table after a mark: a list of cells by the first one, without stress."""
+    lines = text[text.index(mark) :].split("\n\n")[0].replace("*", "").splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {name: cells for name, *cells in rows}
