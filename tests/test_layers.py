@@ -47,6 +47,7 @@ MAY_IMPORT = {
     "webhook": SHARED | {"client"},
     "testing": SHARED | {"client", "groups"},
     "": {"errors", "client"},
+    "docs": {"", "webhook", "testing"},  # examples: what users import
     "demo": SHARED | {"", "client", "store"},
     "cli": SHARED | {"", "groups", "client", "store", "demo", "webhook", *SERVING},
     "__main__": {"", "cli"},
