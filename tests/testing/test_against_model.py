@@ -99,7 +99,7 @@ class Pair:
 
     def feed(self) -> list[Event]:
         """Read all that was told."""
-        return self.memory.events("ada", 0, 1000).events
+        return self.memory.feeds.read("ada", 0, 1000).events
 
     def compare(self) -> None:
         """Both know the same of every task."""
