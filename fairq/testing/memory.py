@@ -128,7 +128,9 @@ class MemoryQueue:
         if first:
             record = self._renew(self.records[first], record)
             self._replaced[task.id] = now, first
-        elif task.batch:
+        else:
+            self.records.pop(task.id, None)  # of a task that is forgotten
+        if task.batch:
             record.batch = self.batches[full_id(tenant, task.batch)]
             record.batch.counts["new"] += 1
         self.records[record.id] = record
@@ -213,7 +215,6 @@ class MemoryQueue:
         record.move(state)
         record.at_ms = round(now)
         self._tell_of(now, record, event, detail)
-        self._follow(now, record.batch)
 
     def _tell_of(self, now: float, record: Record, event: EventName, detail: str = "") -> None:
         """Put into the tenant's feed what has become of a task, if it asked for that."""
@@ -269,18 +270,18 @@ class MemoryQueue:
             return previous, []
         batch.state = "closed"
         mine = [record for record in self if record.batch is batch]
-        for state in ("pending", "delayed", "ready"):  # so that no slot is given to one of them
-            for record in mine:
-                if record.state == state:
-                    self.cancel(now, record)
-        running = [record for record in mine if record.state == "leased"]
-        for record in running:
-            self.cancel(now, record)
+        for record in mine:
+            self._cancel(now, record)
         self._follow(now, batch)
-        return previous, running
+        return previous, [record for record in mine if record.is_stopping]
 
     def cancel(self, now: int, record: Record) -> str:
         """Cancel a task that waits; one that runs is to be stopped."""
+        outcome = self._cancel(now, record)
+        self._follow(now, record.batch)
+        return outcome
+
+    def _cancel(self, now: int, record: Record) -> str:
         if record.state in _ENDED:
             return "gone"
         if record.state == "leased":
@@ -299,6 +300,7 @@ class MemoryQueue:
             record = heapq.heappop(self._expiring)[2]
             if record.state in _WAITING:
                 self._bury(now, record, "expired")
+                self._follow(now, record.batch)
 
     def next_due(self) -> float:
         """Return when the next tick will find work."""
@@ -313,6 +315,7 @@ class MemoryQueue:
             record = heapq.heappop(self._lines[self._turns.popleft()])[2]
             if record.state == "ready" and 0 < record.expires_at_ms <= now:
                 self._bury(now, record, "expired")
+                self._follow(now, record.batch)
             elif record.state == "ready":
                 record.move("leased")
                 record.attempt += 1
@@ -335,7 +338,7 @@ class MemoryQueue:
             self._end(now, record, "cancelled", "cancelled")
         else:
             self._give_back(now, record, action, delay_ms, error)
-            self._follow(now, record.batch)
+        self._follow(now, record.batch)
 
     def _give_back(self, now: int, record: Record, action: Action, delay_ms: int | None, error: str) -> None:
         if action == "release":

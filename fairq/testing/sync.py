@@ -88,7 +88,9 @@ def _tracked(tasks: Sequence[Any]) -> list[TrackedTask]:
     return [TrackedTask(task) for task in tasks]
 
 
+_add = call_for(TrackedTask, batch.Batch.add)
 _add_many = call_for(_tracked, batch.Batch.add_many)
+_enqueue = blocking.enqueues(TrackedTask, service.MemoryClient.enqueue, TrackedTask)
 _enqueue_many = blocking.enqueues(_tracked, service.MemoryClient.enqueue_many, TrackedTask)
 _enqueue_tasks = blocking.enqueues(_tracked, service.MemoryClient.enqueue_tasks, TrackedTask)
 
@@ -97,8 +99,12 @@ _enqueue_tasks = blocking.enqueues(_tracked, service.MemoryClient.enqueue_tasks,
 class Batch(blocking.Batch):
     """An open batch, of tasks that are tracked."""
 
-    add = call_for(TrackedTask, batch.Batch.add)
+    add = _add
     add_many = _add_many  # type: ignore[assignment]
+
+
+_open_batch = call_for(Batch, service.MemoryClient.open_batch)
+_batch = make(Batch, service.MemoryClient.batch)
 
 
 @define(eq=False)
@@ -106,11 +112,11 @@ class MemoryClient(blocking.Client):
     """A client of one tenant, or of a producer: for the code under test, as one of `fairq.sync.open_client`."""
 
     tenant = Same[str | None]()
-    enqueue = blocking.enqueues(TrackedTask, service.MemoryClient.enqueue, TrackedTask)
+    enqueue = _enqueue
     enqueue_many = _enqueue_many  # type: ignore[assignment]
     enqueue_tasks = _enqueue_tasks  # type: ignore[assignment]
-    open_batch = call_for(Batch, service.MemoryClient.open_batch)
-    batch = make(Batch, service.MemoryClient.batch)
+    open_batch = _open_batch
+    batch = _batch
 
 
 @define(eq=False)
