@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "client": {"errors", "model", "wire", "tokens", "groups", "turns", "log"},
     "sync": {"errors", "model", "wire", "client", "log"},
     "webhook": SHARED | {"client"},
-    "testing": SHARED | {"client", "groups"},
+    "testing": SHARED | {"client", "groups", "sync"},
     "": {"errors", "client"},
     "demo": SHARED | {"", "client", "store"},
     "cli": SHARED | {"", "groups", "client", "store", "demo", "webhook", *SERVING},
