@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "client": {"errors", "model", "wire", "tokens", "groups", "turns", "log"},
     "sync": {"errors", "model", "wire", "client", "log"},
     "webhook": SHARED | {"client"},
-    "testing": SHARED | {"client", "groups"},
+    "testing": SHARED | {"client", "groups", "sync"},
     "": {"errors", "client"},
     "docs": {"", "webhook", "testing"},  # examples: what users import
     "demo": SHARED | {"", "client", "store"},

@@ -8,6 +8,7 @@ from attrs import frozen
 
 from fairq.errors import BadRequest, TooOld
 
+EventName = Literal["failed", "done", "dead", "expired", "cancelled", "batch_completed"]
 MAX_EVENT_ID = 1 << 50
 MAX_DETAIL_BYTES = 256  # of an event
 
@@ -21,7 +22,7 @@ class Event:
     """
 
     id: int
-    event: Literal["failed", "done", "dead", "expired", "cancelled", "batch_completed"]
+    event: EventName
     at_ms: int
     task: str = ""
     batch: str = ""

@@ -45,17 +45,19 @@ def _enqueued(found: Sequence[tasks.EnqueuedTask]) -> list[EnqueuedTask]:
     return [EnqueuedTask(task) for task in found]
 
 
-def _enqueues(
-    wrap: Callable[[R], W], method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]
+def enqueues(
+    wrap: Callable[[R], W],
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+    kind: Callable[[Any], EnqueuedTask] = EnqueuedTask,
 ) -> Callable[Concatenate[Any, P], W]:
-    """Make a method that blocks, also of the tasks that an error says were taken."""
+    """Make a method that blocks; of the tasks that an error says were taken it makes objects of this kind."""
     blocking = call_for(wrap, method)
 
     def enqueuing(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> W:
         try:
             return blocking(self, *args, **kwargs)
         except FairqError as error:
-            error.taken = [task and EnqueuedTask(task) for task in error.taken]
+            error.taken = [task and kind(task) for task in error.taken]
             raise
 
     return update_wrapper(enqueuing, method)
@@ -122,9 +124,9 @@ class Client:
     _driver: Driver = field(repr=False)
 
     timeout = Same[float]()
-    enqueue = _enqueues(EnqueuedTask, client.Client.enqueue)
-    enqueue_many = _enqueues(_enqueued, client.Client.enqueue_many)
-    enqueue_tasks = _enqueues(_enqueued, client.Client.enqueue_tasks)
+    enqueue = enqueues(EnqueuedTask, client.Client.enqueue)
+    enqueue_many = enqueues(_enqueued, client.Client.enqueue_many)
+    enqueue_tasks = enqueues(_enqueued, client.Client.enqueue_tasks)
     tasks = call(client.Client.tasks)
     cancel = call(client.Client.cancel)
     cancel_all = call(client.Client.cancel_all)

@@ -1,34 +1,34 @@
 """A queue in memory: the rules of lua/ on a clock that the caller owns.
 
 Tenants are served in the order in which their tasks became ready, each by its own priorities. Left out is what takes
-several processes or tenants to happen: shares, pauses, leases that are lost, a store that is full; batches and groups.
+several processes or tenants to happen: shares, pauses, leases that are lost, a store that is full; and the turns of
+groups, also of a batch's tasks with others.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha1
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 from attrs import define, field
 
+from fairq.errors import BatchClosed, NotFound
 from fairq.model.checks import bare_id, full_id
-from fairq.model.events import MAX_DETAIL_BYTES, Event, EventPage
+from fairq.model.events import Event, EventName
 from fairq.model.queues import QueueSettings
-from fairq.model.tasks import NewTask, Settlement, TaskState, is_last_attempt
+from fairq.model.tasks import Action, NewTask, Settlement, TaskState, is_last_attempt
+from fairq.testing.batches import MemoryBatch
+from fairq.testing.feeds import Feeds
 from fairq.wire.frames import PushedTask
 
 _WINDOW_MS = 60_000  # ids that are done are remembered for one to two of these
-_WAITING = ("ready", "delayed")
-_ENDED = ("done", "dead")
-
-
-def _cut(detail: str) -> str:
-    """Return what an event keeps of its detail."""
-    return detail.encode()[:MAX_DETAIL_BYTES].decode(errors="replace")
+_WAITING = ("ready", "delayed", "pending")
+_ENDED = ("done", "dead", "cancelled")
+_FORGOTTEN = ("done", "cancelled")  # but for their ids, for a while
 
 
 @define(eq=False)
@@ -41,7 +41,8 @@ class Record:
     enqueued_at_ms: int
     start_at_ms: int
     expires_at_ms: int
-    state: str = "ready"
+    batch: MemoryBatch[Record] | None = None
+    state: str = "new"
     at_ms: int = 0
     attempt: int = 0
     uncounted_attempts: int = 0  # attempts that do not count
@@ -51,11 +52,19 @@ class Record:
     exceptions: list[BaseException] = field(factory=list)
     progress: list[tuple[float, str]] = field(factory=list)
     made: set[tuple[str, str]] = field(factory=set)  # queues and ids of tasks that its handler has enqueued
+    is_stopping: bool = False  # it was cancelled while its handler runs
 
     @property
     def id(self) -> str:
         """Its full id."""
         return self.task.id
+
+    def move(self, state: str) -> None:
+        """Be in another state, and count so in the batch."""
+        if self.batch:
+            self.batch.counts[self.state] -= 1
+            self.batch.counts[state] += 1
+        self.state = state
 
 
 @define(eq=False)
@@ -65,10 +74,10 @@ class MemoryQueue:
     settings: QueueSettings
     jitter: Callable[[], float]
     records: dict[str, Record] = field(factory=dict, init=False)
+    batches: dict[str, MemoryBatch[Record]] = field(factory=dict, init=False)
+    feeds: Feeds = field(init=False)
     _turns: deque[str] = field(factory=deque, init=False)  # of tenants, one per task that became ready
     _lines: defaultdict[str, list[tuple[int, int, Record]]] = field(factory=lambda: defaultdict(list), init=False)
-    _feeds: defaultdict[str, list[Event]] = field(factory=lambda: defaultdict(list), init=False)  # by tenant
-    _newest: Counter[str] = field(factory=Counter, init=False)  # ids of events
     _last_lease: int = field(default=0, init=False)
     _order: int = field(default=0, init=False)  # in a tenant's line: a heap of priority and order; some have expired
     _holders: dict[tuple[str, str], tuple[int, Record]] = field(factory=dict, init=False)  # of dedupe keys; until when
@@ -76,16 +85,39 @@ class MemoryQueue:
     _due: list[tuple[int, str, Record]] = field(factory=list, init=False)  # heaps; those that moved on are passed over
     _expiring: list[tuple[int, str, Record]] = field(factory=list, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        self.feeds = Feeds(self.settings.events_keep)
+
+    def enqueue_all(self, now: int, tenant: str, tasks: Sequence[NewTask]) -> list[str]:
+        """Store tasks, whose ids are full ones, all or none. Raises: NotFound, BatchClosed."""
+        for task in tasks:
+            if task.batch and not self._outcome_of_known(now, task.id):
+                self._check_batch(now, tenant, task.batch)
+        return [self.enqueue(now, tenant, task) for task in tasks]
+
+    def _check_batch(self, now: int, tenant: str, name: str) -> None:
+        batch = self.batches.get(full_id(tenant, name))
+        if batch is None or not batch.is_kept(now):
+            raise NotFound("there is no such batch", field="batch")
+        if batch.state != "open":
+            raise BatchClosed("the batch takes no more tasks", field="batch")
+
+    def _outcome_of_known(self, now: int, id: str) -> str:
+        """Say what becomes of a task whose id is known; empty: it is not."""
+        if self._knows(now, id):
+            return "duplicate"
+        if (replaced := self._replaced.get(id)) and self._is_remembered(now, replaced[0]):
+            return f"replaced {replaced[1]}"
+        return ""
+
     def enqueue(self, now: int, tenant: str, task: NewTask) -> str:
-        """Store a task, whose id is a full one."""
+        """Store a task, whose id is a full one, and whose batch is open."""
         start_at = now + task.delay_ms if task.delay_ms else task.start_at_ms
         expires_at = now + task.expires_in_ms if task.expires_in_ms else task.expires_at_ms
         if task.expires_after_start_ms:
             expires_at = (start_at or now) + task.expires_after_start_ms
-        if self._knows(now, task.id):
-            return "duplicate"
-        if (replaced := self._replaced.get(task.id)) and self._is_remembered(now, replaced[0]):
-            return f"replaced {replaced[1]}"
+        if known := self._outcome_of_known(now, task.id):
+            return known
         if 0 < expires_at <= max(start_at, now):
             return "expired"
         first = self._holder(now, tenant, task.dedupe_key) if task.dedupe_key else None
@@ -96,11 +128,17 @@ class MemoryQueue:
         if first:
             record = self._renew(self.records[first], record)
             self._replaced[task.id] = now, first
+        else:
+            self.records.pop(task.id, None)  # of a task that is forgotten
+        if task.batch:
+            record.batch = self.batches[full_id(tenant, task.batch)]
+            record.batch.counts["new"] += 1
         self.records[record.id] = record
         if task.dedupe_key:
             held_until = now + task.dedupe_period_ms if task.dedupe_period_ms else 0
             self._holders[tenant, task.dedupe_key] = held_until, record
         self._wait(record, start_at if start_at > now else 0)
+        self._follow(now, record.batch)
         return f"replaced {first}" if first else "ok"
 
     def _renew(self, record: Record, new: Record) -> Record:
@@ -111,6 +149,8 @@ class MemoryQueue:
         for heap in heaps:
             heap[:] = [entry for entry in heap if entry[2] is not record]
             heapq.heapify(heap)
+        if record.batch:
+            record.batch.drop_pending(record)
         record.task, record.enqueued_at_ms = new.task._replace(id=record.id), new.enqueued_at_ms
         record.start_at_ms, record.expires_at_ms, record.error = new.start_at_ms, new.expires_at_ms, ""
         record.max_attempts = new.max_attempts + record.attempt * (new.max_attempts > 0)
@@ -120,7 +160,7 @@ class MemoryQueue:
 
     def _knows(self, now: int, id: str) -> bool:
         record = self.records.get(id)
-        if record is None or record.state != "done":
+        if record is None or record.state not in _FORGOTTEN:
             return record is not None
         return self._is_remembered(now, record.at_ms)
 
@@ -137,7 +177,8 @@ class MemoryQueue:
     def _wait(self, record: Record, start_at: int) -> None:
         """Have a task wait: for a worker, or for its start."""
         if start_at:
-            record.state, record.at_ms = "delayed", start_at
+            record.move("delayed")
+            record.at_ms = start_at
             heapq.heappush(self._due, (start_at, record.id, record))
         else:
             self._make_ready(record)
@@ -148,9 +189,14 @@ class MemoryQueue:
             heapq.heappush(self._expiring, (record.expires_at_ms, record.id, record))
 
     def _make_ready(self, record: Record, *, at_head: bool = False) -> None:
-        """Put a task to the end, or the head, of those of its tenant and priority."""
-        record.state, record.at_ms = "ready", 0
+        """Put a task to the end, or the head, of those of its tenant and priority; or have it wait for a batch slot."""
         self._order += 1
+        record.at_ms = 0
+        if record.batch and not record.batch.has_slot(record.state):
+            record.move("pending")
+            record.batch.add_pending(record.task.priority, self._order, record)
+            return
+        record.move("ready")
         order = -self._order if at_head else self._order
         heapq.heappush(self._lines[record.tenant], (record.task.priority, order, record))
         (self._turns.appendleft if at_head else self._turns.append)(record.tenant)
@@ -160,25 +206,89 @@ class MemoryQueue:
         return [record for _, _, record in sorted(self._lines[tenant]) if record.state == "ready"]
 
     def _bury(self, now: float, record: Record, reason: str) -> None:
-        record.state, record.at_ms, record.reason = "dead", round(now), reason
-        self._tell(now, record, "expired" if reason == "expired" else "dead", reason)
+        record.reason = reason
+        if reason == "expired" and record.batch:
+            record.batch.expired += 1
+        self._end(now, record, "dead", "expired" if reason == "expired" else "dead", reason)
 
-    def _tell(
-        self, now: float, record: Record, event: Literal["failed", "done", "dead", "expired"], detail: str
-    ) -> None:
+    def _end(self, now: float, record: Record, state: str, event: EventName, detail: str = "") -> None:
+        record.move(state)
+        record.at_ms = round(now)
+        self._tell_of(now, record, event, detail)
+
+    def _tell_of(self, now: float, record: Record, event: EventName, detail: str = "") -> None:
         """Put into the tenant's feed what has become of a task, if it asked for that."""
         if record.task.events:
-            self._newest[record.tenant] += 1
-            feed, task, detail = self._feeds[record.tenant], bare_id(record.id), _cut(detail)
-            feed.append(Event(self._newest[record.tenant], event, round(now), task, "", record.attempt, detail))
-            del feed[: max(0, len(feed) - self.settings.events_keep)]
+            told = Event(0, event, round(now), bare_id(record.id), "", record.attempt, detail)
+            self.feeds.tell(record.tenant, told)
 
-    def events(self, tenant: str, after: int, count: int) -> EventPage:
-        """Read a tenant's feed. Raises: TooOld, BadRequest."""
-        feed, newest = self._feeds.get(tenant, []), self._newest[tenant]
-        page = EventPage(newest - len(feed) + 1, newest, [event for event in feed if event.id > after][:count])
-        page.check(after)
-        return page
+    def _follow(self, now: float, batch: MemoryBatch[Record] | None) -> None:
+        """Bring a batch up to date after a change of its tasks: slots for pending ones, callbacks, its end."""
+        if batch is None or batch.state == "complete":
+            return
+        while record := batch.pop_pending():
+            if record.state == "pending":
+                self._make_ready(record)
+        if batch.counts["dead"]:
+            self._call_back(now, batch, "death")
+        if not batch.is_over:
+            return
+        batch.state, batch.completed_at_ms = "complete", round(now)
+        state = batch.told(bare_id(batch.id))
+        if batch.has_events:
+            ends = (state.done, state.dead, state.cancelled, state.expired)
+            self.feeds.tell(batch.tenant, Event(0, "batch_completed", round(now), "", state.id, 0, "", *ends))
+        self._call_back(now, batch, "complete")
+        if state.done == state.total:
+            self._call_back(now, batch, "success")
+
+    def _call_back(self, now: float, batch: MemoryBatch[Record], event: str) -> None:
+        """Enqueue a callback task, once."""
+        if payload := batch.callbacks.pop(event, None):
+            self.enqueue(round(now), batch.tenant, NewTask(f"{batch.id}-{event}-{batch.created_at_ms}", payload))
+
+    def open_batch(self, now: int, batch: MemoryBatch[Record]) -> str:
+        """Open a batch, unless it is known."""
+        known = self.batches.get(batch.id)
+        if known and known.is_kept(now):
+            return "duplicate"
+        self.batches[batch.id] = batch
+        return "ok"
+
+    def close_batch(self, now: int, batch: MemoryBatch[Record]) -> str:
+        """Close a batch; returns its previous state."""
+        previous = batch.state
+        if previous == "open":
+            batch.state = "closed"
+            self._follow(now, batch)
+        return previous
+
+    def cancel_batch(self, now: int, batch: MemoryBatch[Record]) -> tuple[str, list[Record]]:
+        """Close a batch and cancel its tasks; returns its previous state, and those that run."""
+        previous = batch.state
+        if previous == "complete":
+            return previous, []
+        batch.state = "closed"
+        mine = [record for record in self if record.batch is batch]
+        for record in mine:
+            self._cancel(now, record)
+        self._follow(now, batch)
+        return previous, [record for record in mine if record.is_stopping]
+
+    def cancel(self, now: int, record: Record) -> str:
+        """Cancel a task that waits; one that runs is to be stopped."""
+        outcome = self._cancel(now, record)
+        self._follow(now, record.batch)
+        return outcome
+
+    def _cancel(self, now: int, record: Record) -> str:
+        if record.state in _ENDED:
+            return "gone"
+        if record.state == "leased":
+            record.is_stopping = True
+            return "running"
+        self._end(now, record, "cancelled", "cancelled")
+        return "ok"
 
     def tick(self, now: float) -> None:
         """Do what time does to tasks."""
@@ -190,10 +300,11 @@ class MemoryQueue:
             record = heapq.heappop(self._expiring)[2]
             if record.state in _WAITING:
                 self._bury(now, record, "expired")
+                self._follow(now, record.batch)
 
     def next_due(self) -> float:
         """Return when the next tick will find work."""
-        for heap, states in ((self._due, _WAITING[1:]), (self._expiring, _WAITING)):
+        for heap, states in ((self._due, ("delayed",)), (self._expiring, _WAITING)):
             while heap and heap[0][2].state not in states:
                 heapq.heappop(heap)
         return min((heap[0][0] for heap in (self._due, self._expiring) if heap), default=float("inf"))
@@ -204,8 +315,10 @@ class MemoryQueue:
             record = heapq.heappop(self._lines[self._turns.popleft()])[2]
             if record.state == "ready" and 0 < record.expires_at_ms <= now:
                 self._bury(now, record, "expired")
+                self._follow(now, record.batch)
             elif record.state == "ready":
-                record.state, record.attempt = "leased", record.attempt + 1
+                record.move("leased")
+                record.attempt += 1
                 self._last_lease += 1
                 return PushedTask(
                     record.id, self._last_lease, record.attempt, record.max_attempts, record.tenant,
@@ -219,22 +332,26 @@ class MemoryQueue:
         action, id, _, delay_ms, error, result, _ = settlement
         record = self.records[id]
         if action == "ack":
-            record.state, record.at_ms, record.result = "done", now, result or b"null"
-            self._tell(now, record, "done", "")
-            return
+            record.result = result or b"null"
+            self._end(now, record, "done", "done")
+        elif record.is_stopping:
+            self._end(now, record, "cancelled", "cancelled")
+        else:
+            self._give_back(now, record, action, delay_ms, error)
+        self._follow(now, record.batch)
+
+    def _give_back(self, now: int, record: Record, action: Action, delay_ms: int | None, error: str) -> None:
         if action == "release":
-            record.uncounted_attempts += 1
-            record.max_attempts += record.max_attempts > 0
+            self._count_out(record)
             self._make_ready(record, at_head=True)
             self._watch_end(record)
             return
         record.error = error
         if action == "postpone":
-            record.uncounted_attempts += 1
-            record.max_attempts += record.max_attempts > 0
+            self._count_out(record)
             self._wait(record, now + (delay_ms or 0))
             return
-        self._tell(now, record, "failed", error)
+        self._tell_of(now, record, "failed", error)
         if action == "reject":
             self._bury(now, record, "rejected")
         elif is_last_attempt(record.attempt, record.max_attempts):
@@ -242,6 +359,11 @@ class MemoryQueue:
         else:
             delay_ms = self._backoff_ms(record) if delay_ms is None else delay_ms
             self._wait(record, now + delay_ms if delay_ms else 0)
+
+    def _count_out(self, record: Record) -> None:
+        """Have the attempt not count."""
+        record.uncounted_attempts += 1
+        record.max_attempts += record.max_attempts > 0
 
     def bury_link(self, now: int, tenant: str, target: str, task: NewTask, why: str) -> None:
         """Make a dead letter of a link that another queue does not take."""
@@ -261,8 +383,8 @@ class MemoryQueue:
         record = self.records.get(id)
         if record is None:
             return TaskState(id, "unknown")
-        if record.state == "done":
-            return TaskState(id, "done")
+        if record.state in _FORGOTTEN:
+            return TaskState(id, record.state)  # type: ignore[arg-type]
         return TaskState(
             id, record.state, record.tenant, record.attempt, record.at_ms, reason=record.reason, error=record.error  # type: ignore[arg-type]
         )  # fmt: skip

@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 
 import fairq
 import fairq.sync
+import fairq.testing.sync
 from fairq.model.tasks import TaskState
 from fairq.server.run import Served
 from fairq.sync.blocking import finish
@@ -69,6 +70,10 @@ class Api:
         """Open an operator's client."""
         return fairq.open_operator(*args, **options)
 
+    def in_memory(self, app: fairq.Worker, **options: Any) -> AbstractAsyncContextManager[Any]:
+        """Open the service in memory."""
+        return fairq.testing.run(app, **options)
+
     def working(self, app: fairq.Worker) -> AbstractAsyncContextManager[Any]:
         """Run a worker until the block is left."""
         return working(app)
@@ -102,6 +107,12 @@ class SyncApi(Api):
         """Open an operator's client."""
         with fairq.sync.open_operator(*args, **options) as client:
             yield Awaited(client)
+
+    @asynccontextmanager
+    async def in_memory(self, app: fairq.Worker, **options: Any) -> AsyncIterator[Any]:
+        """Open the service in memory."""
+        with fairq.testing.sync.run(app, **options) as service:
+            yield Awaited(service)
 
     @asynccontextmanager
     async def working(self, app: fairq.Worker) -> AsyncIterator[None]:
@@ -139,6 +150,9 @@ class SyncApi(Api):
             thread.join(LIMIT_S)
 
 
+_WRAPPED = (fairq.sync.client.__name__, fairq.testing.sync.__name__)
+
+
 class Awaited:
     """An object of `fairq.sync` with the surface of the async one of its name."""
 
@@ -156,7 +170,8 @@ class Awaited:
         async def wait(*args: Any, **options: Any) -> Any:
             return call(*args, **options)
 
-        return wait if inspect.iscoroutinefunction(inspect.unwrap(value)) else call
+        is_waited_for = inspect.iscoroutinefunction(inspect.unwrap(value)) or name in ("drain", "advance")
+        return wait if is_waited_for else call
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Awaited) and bool(self._inner == other._inner)
@@ -176,7 +191,7 @@ def _awaited(value: Any) -> Any:
         return _iterated(value)
     if isinstance(value, list):
         return [_awaited(each) for each in value]
-    return Awaited(value) if type(value).__module__ == fairq.sync.client.__name__ else value
+    return Awaited(value) if type(value).__module__ in _WRAPPED else value
 
 
 async def _iterated(values: Generator[Any, None, None]) -> AsyncIterator[Any]:

@@ -63,6 +63,38 @@ async def test_calls_of_one_turn_share_frames(service: Service, frames: Noted) -
         assert frames == ["enqueue"]
 
 
+class CountedSocket:
+    """A socket that counts how often something is sent."""
+
+    def __init__(self, inner: socket.socket) -> None:
+        self._inner, self.sends = inner, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def send(self, data: bytes) -> int:
+        """Send, and count."""
+        self.sends += 1
+        return self._inner.send(data)
+
+
+@on_both
+async def test_different_calls_of_one_turn_leave_in_one_send(service: Service, frames: Noted) -> None:
+    async with service.client() as client:
+        task = await client.enqueue("emails", 1)
+        frames.clear()
+        link: Any = client._caller._link  # type: ignore[attr-defined]
+        link.socket = counted = CountedSocket(link.socket)
+        async with anyio.create_task_group() as group:
+            for number in range(50):
+                group.start_soon(client.enqueue, "emails", number)
+                group.start_soon(client.enqueue, "images", number)
+                group.start_soon(task.state)
+                group.start_soon(client.peek, "emails")
+        assert sorted(frames) == ["enqueue"] * 2 + ["peek"] * 50 + ["tasks"] * 50
+        assert counted.sends == 1
+
+
 @on_both
 async def test_a_cancelled_task_says_so_and_starts_later_or_never(service: Service) -> None:
     async with service.client() as client:

@@ -10,6 +10,7 @@ from typing import Any
 import fairq
 import fairq.sync
 import fairq.testing
+import fairq.testing.sync
 
 HEAD = """\
 # Reference
@@ -43,6 +44,7 @@ def page() -> str:
     parts += _of_name("fairq.testing.run", fairq.testing.run)
     parts += _of_name("fairq.testing.MemoryService", fairq.testing.MemoryService)
     parts += _of_name("fairq.testing.TrackedTask", fairq.testing.TrackedTask)
+    parts += _of_name("fairq.testing.sync.run", fairq.testing.sync.run)
     return "\n\n".join(parts) + "\n"
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import shutil
 import signal
+import socket
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import fairq.sync
-from tests.cli.harness import environment
+from tests.cli.harness import environment, read_until, started
 
 HERE = Path(__file__).parent / "node"
-MAX_LINES = 80
+MAX_LINES = 60
 
 pytestmark = [
     pytest.mark.deep,  # it fetches a package
@@ -70,6 +72,37 @@ def test_it_stops_what_is_cancelled_and_goes_on(shop: fairq.sync.Client, url: st
         assert long.cancel() == "running"
         with pytest.raises(fairq.TaskFailed, match="cancelled"):
             long.result(timeout=60)
+
+
+def test_it_brings_its_leases_to_a_server_that_was_killed_and_came_back(folder: Path, tmp_path: Path) -> None:
+    down, up, journal, data = (tmp_path / name for name in ("down", "up", "journal", "data"))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    serve, url = ("serve", "--dev", "--port", port, "--http-port", "0", "--data-dir", data), f"ws://127.0.0.1:{port}"
+    with fairq.sync.open_client(url, token="dev-tenant:shop") as shop, worker(folder, url):
+        with started(*serve) as server:
+            read_until(server, "ws://")
+            payloads = [{"journal": str(journal), "until": str(until)} for until in (down, down, up, up)]
+            tasks = shop.enqueue_many("emails", payloads, result_ttl=60)
+            wait_for(lambda: journal.exists() and len(journal.read_text().splitlines()) == len(tasks))
+            server.kill()
+            server.wait(30)
+        down.touch()  # two end while there is no server, two after it has come back
+        with started(*serve) as server:
+            read_until(server, "ws://")
+            assert [task.result(timeout=60)["attempt"] for task in tasks[:2]] == [1, 1]
+            tasks += shop.enqueue_many("emails", [{"journal": str(journal)}] * 20, result_ttl=60)
+            up.touch()
+            assert [task.result(timeout=60)["attempt"] for task in tasks] == [1] * 24
+    assert sorted(journal.read_text().splitlines()) == sorted(f"shop/{task.id} 1" for task in tasks)
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    """Wait until a condition holds, for a minute at most."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_fetch_enqueues_and_waits_for_the_result(url: str, urls: tuple[str, str], folder: Path) -> None:

@@ -44,6 +44,12 @@ async def waited_for(served: Served, *ids: str) -> None:
     await wait_until(lambda: (polls["q"]._watches.keys() if "q" in polls else set()) == wanted)
 
 
+def listens(served: Served, id: str) -> bool:
+    """Tell whether the request that waits for the end of a task has read all that it has heard of."""
+    (watch,) = served.app.long_polls["q"]._watches[keys.END + full_id("ada", id)]
+    return not watch.heard and watch._woken.statistics().tasks_waiting == 1
+
+
 @pytest.fixture
 def read_ids(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The ids of each read of states."""
@@ -146,12 +152,14 @@ async def test_long_results_come_in_several_frames_and_none_is_left_out(served: 
     assert max(sizes) < MESSAGE_BYTES
 
 
-async def test_a_server_that_stops_tells_what_it_knows_first(served: Served) -> None:
+@pytest.mark.usefixtures("no_polls")
+async def test_a_server_that_stops_tells_what_it_knows_first(served: Served, read_ids: list[list[str]]) -> None:
     with trio.fail_after(30):
         async with raw(served, tenant("ada")) as ada:
             await add(served, "a", "b")
             await begin(ada, "a", "b")
             await waited_for(served, "a", "b")
+            await wait_until(lambda: len(read_ids) == 2 and listens(served, "a"))  # else it may stop before the end
             served.app.is_draining = True
             await finish(served, 1)
             frames = [await ada.receive(), await ada.receive()]

@@ -15,7 +15,7 @@ import fairq
 import fairq.testing
 from fairq.errors import BadRequest, FairqError, Forbidden, NoResult, NotYet, TaskFailed, TooLarge, TooOld
 from fairq.testing import MemoryService
-from fairq.testing.service import MAX_RUNS
+from fairq.testing.running import MAX_RUNS
 
 from .apps import make_app
 
@@ -282,7 +282,7 @@ async def test_a_drain_that_is_cancelled_gives_its_tasks_back() -> None:
 
 async def test_an_endless_chain_of_tasks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     app = fairq.Worker()
-    monkeypatch.setattr("fairq.testing.service.MAX_RUNS", 100)
+    monkeypatch.setattr("fairq.testing.running.MAX_RUNS", 100)
 
     @app.task("emails")
     async def send(task: fairq.Task) -> None:
@@ -469,13 +469,6 @@ async def test_a_result_is_waited_for_while_handlers_run() -> None:
             task = await memory.enqueue("parents", 1, result_ttl=60)
             await memory.drain()
             assert await task.result() == {"child": 2}
-
-
-async def test_a_batch_is_refused(service: MemoryService) -> None:
-    with pytest.raises(BadRequest, match="the service in memory has no batches"):
-        await service.enqueue("emails", ways("ok"), batch="report-1")
-    with pytest.raises(Forbidden, match="no verb open_batch"):
-        await service.open_batch("emails")
 
 
 async def test_what_becomes_of_tasks_is_told_to_those_who_asked(service: MemoryService) -> None:

@@ -6,7 +6,7 @@ those of websockets. Nothing is sent on such a connection: a request's answer go
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, cast
@@ -25,7 +25,7 @@ from fairq.server.verbs.table import handle_request
 from fairq.tokens import hash_token
 from fairq.transport import Transport
 from fairq.wire.server_session import ServerSession, why_not
-from fairq.wire.terms import Role
+from fairq.wire.terms import CLOSE_REVOKED, Role
 
 log = structlog.get_logger("fairq.server")
 
@@ -90,13 +90,29 @@ class HttpConnection(Connection):
 
     async def ask(self, request: Any) -> dict[str, Any]:
         """Carry out one request as that of a websocket; returns the reply's body. Raises: FairqError."""
-        if self.closing is not None:
-            raise Unauthorized("the token was revoked") if self.closing[0] >= 4000 else Draining(self.closing[1])
+        self._check_open()
         if refusal := why_not(request, self.session.role, self.session.state):
             raise refusal
         if limit := self.request_limit(request):
             raise TooMany(f"too many requests: {limit}", retry_in_ms=RETRY_MS)
         return await self.handle(request)
+
+    @contextmanager
+    def waiting(self, ids: Sequence[str]) -> Iterator[Callable[[Sequence[str]], None]]:
+        """As that of a websocket, which its close code tells what ended it. Raises: TooMany, Draining, Unauthorized."""
+        try:
+            with Connection.waiting(self, ids) as release:  # attrs makes another class: no super() inside a wrapper
+                yield release
+        except Draining:
+            self._check_open()
+            raise
+
+    def _check_open(self) -> None:
+        """Raise why the connection was closed, if it was."""
+        if self.closing is not None:
+            raise (
+                Unauthorized("the token was revoked") if self.closing[0] == CLOSE_REVOKED else Draining(self.closing[1])
+            )
 
 
 def make_connection(

@@ -1,0 +1,194 @@
+"""Stands where a client has its connection: the verbs that the service in memory knows, by the rules of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import anyio
+import orjson
+from anyio.lowlevel import checkpoint
+from attrs import asdict, define
+
+from fairq.errors import BadRequest, FairqError, Forbidden, NotFound, NotYet, TooLarge
+from fairq.model.batches import MAX_CALLBACK_BYTES
+from fairq.model.checks import (
+    DEFAULT_PAYLOAD_BYTES,
+    MAX_BATCH,
+    bare_id,
+    check_batch_id,
+    check_full_id,
+    check_known_id,
+    check_name,
+    full_id,
+    owner_of,
+)
+from fairq.model.tasks import NewTask
+from fairq.testing.batches import MemoryBatch
+from fairq.testing.memory import MemoryQueue, Record
+from fairq.testing.running import Memory, owned
+from fairq.wire.calls import Call
+
+Body = Mapping[str, Any]
+_CALLBACKS = ("complete", "success", "death")
+
+
+@define(eq=False)
+class MemoryCaller:
+    """The caller of a tenant's client; without a tenant, of a producer's, for all tenants."""
+
+    memory: Memory
+    tenant: str | None
+    max_payload_bytes: int = DEFAULT_PAYLOAD_BYTES
+
+    def now(self) -> float:
+        """Return the time of the event loop's clock."""
+        return anyio.current_time()
+
+    async def sleep_until(self, time: float) -> None:
+        """Wait until a time of `now`."""
+        await anyio.sleep_until(time)
+
+    async def pass_turn(self) -> None:
+        """Let others have a turn."""
+        await checkpoint()
+
+    async def wait(self, call: Call | Awaitable[Any]) -> Any:
+        """Wait for an answer."""
+        if not isinstance(call, Call):
+            answer = await call
+            await checkpoint()
+            return answer
+        await checkpoint()
+        if call.error:
+            raise call.error
+        return call.result
+
+    def enqueue(self, queue: str, tasks: Sequence[NewTask], deadline: float) -> Call:
+        """Store tasks, all of one tenant."""
+        call = Call(deadline, result=[None] * len(tasks))
+        try:
+            call.finish(self._enqueue(queue, tasks))
+        except FairqError as error:
+            call.finish(call.result, error)
+        return call
+
+    def _enqueue(self, queue: str, tasks: Sequence[NewTask]) -> list[str]:
+        if self.tenant is None:
+            tenant = owner_of(tasks[0].id)
+            if not tenant:
+                raise BadRequest("tenant is missing: a producer names it, for all tasks or for each", field="tenant")
+            stored: Sequence[NewTask] = tasks
+        else:
+            tenant = self.tenant
+            if any(owner_of(task.id) for task in tasks):
+                raise Forbidden("only producers name the tenant of a task", field="tenant")
+            stored = [owned(tenant, task) for task in tasks]
+        outcomes = self.memory.queue(queue).enqueue_all(self.memory.now(), tenant, stored)
+        self.memory.on_change()
+        if self.tenant is None:
+            return outcomes
+        return [outcome.replace(f" {tenant}/", " ") for outcome in outcomes]
+
+    async def request(self, verb: str, body: Body, deadline: float) -> Any:
+        """Carry out what a tenant, or a producer, may ask."""
+        verbs: dict[str, Callable[[MemoryQueue, Body], Awaitable[Any]]] = {
+            "tasks": self._tasks, "cancel": self._cancel, "events": self._events, "open_batch": self._open_batch,
+            "close_batch": self._close_batch, "cancel_batch": self._cancel_batch, "batch": self._batch,
+            "batches": self._batches,
+        }  # fmt: skip
+        if verb not in verbs:
+            raise Forbidden(f"the service in memory has no verb {verb}", field="type")
+        return await verbs[verb](self.memory.queue(check_name(body["queue"], "queue")), body)
+
+    async def wait_task(self, queue: str, id: str, deadline: float) -> Body:
+        """Return a task's row of `wait_tasks` once it has ended. Raises: NotYet at the deadline."""
+        line, full = self.memory.queue(queue), self._full(id, check_known_id)
+        with anyio.CancelScope(deadline=deadline):
+            while (row := self._end(line, id, full)) is None:
+                await self.memory.wait_for_ends()
+            return row
+        raise NotYet(f"task {id} has not ended", field="id")
+
+    def _end(self, line: MemoryQueue, id: str, full: str) -> Body | None:
+        state, result = line.state(full), line.result(self.memory.now(), full)
+        if state.state not in ("done", "dead", "cancelled", "unknown"):
+            return None
+        row = {"id": id, "state": state.state, "reason": state.reason, "error": state.error}
+        return row if result is None else {**row, "result": orjson.loads(result)}
+
+    def _full(self, id: str, check: Callable[[str, str], str], field: str = "id") -> str:
+        """Return the full id of an id in a request."""
+        return check_full_id(id, field) if self.tenant is None else full_id(self.tenant, check(id, field))
+
+    async def _tasks(self, line: MemoryQueue, body: Body) -> Body:
+        states = [(id, line.state(self._full(id, check_known_id, "ids"))) for id in body["ids"]]
+        return {"tasks": [{**asdict(state), "id": id} for id, state in states]}
+
+    async def _cancel(self, line: MemoryQueue, body: Body) -> Body:
+        ids = [self._full(id, check_known_id, "ids") for id in body["ids"]]
+        if len(set(ids)) < len(ids):
+            raise BadRequest("ids must not repeat a task", field="ids")
+        outcomes = []
+        for record in map(line.records.get, ids):
+            outcomes.append(line.cancel(self.memory.now(), record) if record else "gone")
+            self.memory.stop([record] if record and record.is_stopping else [])
+        self.memory.on_change()
+        return {"outcomes": outcomes}
+
+    async def _events(self, line: MemoryQueue, body: Body) -> Body:
+        if self.tenant is None:
+            raise Forbidden("a producer may not send events", field="type")
+        if body.get("tenant", self.tenant) != self.tenant:
+            raise Forbidden("tenant tokens may use their own tenant only", field="tenant")
+        after, count, timeout_ms = body["after"], body.get("count", MAX_BATCH), body.get("timeout_ms", 0)
+        with anyio.move_on_after(timeout_ms / 1000):
+            while timeout_ms and not line.feeds.read(self.tenant, after, count).events:
+                await self.memory.wait_for_ends()
+        return asdict(line.feeds.read(self.tenant, after, count))
+
+    async def _open_batch(self, line: MemoryQueue, body: Body) -> Body:
+        id, now, callbacks = self._full(body["id"], check_batch_id), self.memory.now(), dict[str, bytes]()
+        for event in _CALLBACKS:
+            if f"on_{event}" in body:
+                callbacks[event] = payload = orjson.dumps(body[f"on_{event}"])
+                if len(payload) > MAX_CALLBACK_BYTES:
+                    message = f"on_{event} has {len(payload)} bytes; the limit is {MAX_CALLBACK_BYTES}"
+                    raise TooLarge(message, field=f"on_{event}")
+        events, max_running = body.get("events", False), body["max_running"]
+        batch = MemoryBatch[Record](id, owner_of(id), max_running, callbacks, events, now)
+        return {"outcome": line.open_batch(now, batch)}
+
+    def _named(self, line: MemoryQueue, body: Body) -> MemoryBatch[Record]:
+        batch = line.batches.get(self._full(body["id"], check_batch_id))
+        if batch is None or not batch.is_kept(self.memory.now()):
+            raise NotFound(f"there is no batch {body['id']}", field="id")
+        return batch
+
+    async def _close_batch(self, line: MemoryQueue, body: Body) -> Body:
+        previous = line.close_batch(self.memory.now(), self._named(line, body))
+        self.memory.on_change()
+        return {"previous": previous}
+
+    async def _cancel_batch(self, line: MemoryQueue, body: Body) -> Body:
+        previous, running = line.cancel_batch(self.memory.now(), self._named(line, body))
+        self.memory.stop(running)
+        self.memory.on_change()
+        return {"previous": previous}
+
+    async def _batch(self, line: MemoryQueue, body: Body) -> Body:
+        with anyio.move_on_after(body.get("timeout_ms", 0) / 1000):
+            while body.get("timeout_ms") and self._named(line, body).state != "complete":
+                await self.memory.wait_for_ends()
+        return {"batch": asdict(self._named(line, body).told(body["id"]))}
+
+    async def _batches(self, line: MemoryQueue, body: Body) -> Body:
+        if "ids" not in body and self.tenant is None:
+            raise BadRequest("ids are required: producers may not list batches", field="ids")
+        if "ids" not in body and body.get("tenant", self.tenant) != self.tenant:
+            raise Forbidden("tenant tokens may use their own tenant only", field="tenant")
+        named = body.get("ids") or [bare_id(batch.id) for batch in line.batches.values() if batch.tenant == self.tenant]
+        now, wanted = self.memory.now(), body.get("state")
+        found = [(id, line.batches.get(self._full(id, check_batch_id, "ids"))) for id in named]
+        rows = [asdict(batch.told(id)) for id, batch in found if batch and batch.is_kept(now)]
+        return {"batches": [row for row in rows if wanted in (None, row["state"])], "cursor": None}

@@ -1,0 +1,192 @@
+"""All queues in memory, the clock, and the handlers that run when the test says so.
+
+Time is virtual: it goes on with the event loop's clock, be that the real one or trio's `MockClock`, and where nothing
+runs and something is due later, it jumps there at once. Only the service's time jumps: deadlines do not notice.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+from attrs import define, field
+
+from fairq.client.handlers import perform
+from fairq.client.threads import Threads
+from fairq.client.worker import Worker
+from fairq.errors import Forbidden
+from fairq.groups import ungrouped
+from fairq.model.checks import full_id
+from fairq.model.queues import QueueSettings
+from fairq.model.tasks import Link, NewTask, Settlement
+from fairq.testing.memory import MemoryQueue, Record
+from fairq.wire.frames import PushedTask
+
+NEVER = float("inf")
+MAX_RUNS = 100_000  # of handlers in one call, so that tasks that enqueue each other do not hang the test
+
+
+@asynccontextmanager
+async def _open_tasks() -> AsyncIterator[TaskGroup]:
+    with ungrouped():
+        async with anyio.create_task_group() as group:
+            yield group
+
+
+@define(eq=False)
+class Memory:
+    """The queues, and a worker whose handlers run in `run_until` only."""
+
+    worker: Worker
+    settings: Mapping[str, QueueSettings]
+    rng: random.Random
+    queues: dict[str, MemoryQueue] = field(factory=dict)
+    threads: Threads = field(init=False)
+    _running: int = field(default=0, init=False)
+    _in_threads: int = field(default=0, init=False)
+    _scopes: dict[int, anyio.CancelScope] = field(factory=dict, init=False)  # by id() of the record
+    _turns: deque[str] = field(init=False)
+    _ahead: float = field(init=False)  # of the event loop's clock, in ms
+    _moved: anyio.Event = field(factory=anyio.Event, init=False)
+    _ended: anyio.Event = field(factory=anyio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.threads = Threads(self.worker.concurrency)
+        self._turns = deque(self.worker.handlers)
+        self._ahead = (time.time() - anyio.current_time()) * 1000
+
+    def now(self) -> int:
+        """The time in ms."""
+        return round(anyio.current_time() * 1000 + self._ahead)
+
+    def queue(self, name: str) -> MemoryQueue:
+        """Find a queue; the first use makes it."""
+        if name not in self.queues:
+            self.queues[name] = MemoryQueue(self.settings.get(name, QueueSettings()), self.rng.random)
+        return self.queues[name]
+
+    def on_change(self) -> None:
+        """There may be work, or a free place; or something has ended."""
+        self._moved.set()
+        self._tell_ends()
+
+    def _tell_ends(self) -> None:
+        self._ended.set()
+        self._ended = anyio.Event()
+
+    async def wait_for_ends(self) -> None:
+        """Wait until tasks or batches may have ended."""
+        await self._ended.wait()
+
+    def stop(self, records: Iterable[Record]) -> None:
+        """Cancel the handlers of tasks that were cancelled."""
+        for record in records:
+            if scope := self._scopes.get(id(record)):
+                scope.cancel()
+
+    def _claim(self, now: int) -> tuple[str, PushedTask] | None:
+        """Lease the next task, one queue after the other."""
+        for _ in range(len(self._turns)):
+            name = self._turns[0]
+            self._turns.rotate(-1)
+            if name in self.queues and (pushed := self.queues[name].claim(now)):
+                return name, pushed
+        return None
+
+    async def _perform(self, name: str, pushed: PushedTask) -> None:
+        handler, queue = self.worker.handlers[name].find(pushed.name), self.queues[name]
+        record, limit_s = queue.records[pushed.id], queue.settings.run_timeout_ms / 1000 or NEVER
+        settlement = Settlement("release", pushed.id, pushed.lease)  # of a handler that is cancelled
+        try:
+            with anyio.CancelScope() as self._scopes[id(record)]:
+                settlement, error = await perform(
+                    handler, name, pushed, self.threads, self._report, self._enqueue, limit_s
+                )
+                if error is not None:
+                    record.exceptions.append(error)
+        finally:
+            del self._scopes[id(record)]
+            self._in_threads -= not handler.is_async
+            self._running -= 1
+            queue.settle(self.now(), settlement)
+            self._link(name, pushed.tenant, settlement.links)
+            self.on_change()
+
+    def _report(self, name: str, pushed: PushedTask, fraction: float, text: str) -> None:
+        self.queues[name].records[pushed.id].progress.append((fraction, text))
+
+    async def _enqueue(self, name: str, pushed: PushedTask, target: str, task: NewTask) -> str:
+        """Store a task that a handler enqueues, unless an earlier attempt did."""
+        await checkpoint()
+        record = self.queues[name].records[pushed.id]
+        if record.state != "leased" or record.attempt != pushed.attempt:
+            raise Forbidden(f"this worker does not hold lease {pushed.lease} of task {pushed.id}", field="leases")
+        if (target, task.id) in record.made:
+            return "duplicate"
+        (outcome,) = self.queue(target).enqueue_all(self.now(), pushed.tenant, [owned(pushed.tenant, task)])
+        if outcome != "expired":
+            record.made.add((target, task.id))
+        self.on_change()
+        return outcome.replace(f" {pushed.tenant}/", " ")
+
+    def _link(self, name: str, tenant: str, links: Sequence[Link]) -> None:
+        """Store what leaves with an acknowledgement."""
+        for target, task in links:
+            task = owned(tenant, task)
+            if self.queue(target).enqueue(self.now(), tenant, task) == "expired":
+                why = "it would expire before it may start"
+                self.queues[name].bury_link(self.now(), tenant, "" if target == name else target, task, why)
+
+    async def run_until(self, end: float) -> None:
+        """Run what is ready and what becomes due up to a moment; returns when nothing runs any more."""
+        runs = 0
+        async with _open_tasks() as group:
+            while True:
+                await checkpoint_if_cancelled()
+                now = self.now()
+                self._tick(min(now, end))
+                while self._running < self.worker.concurrency and (found := self._claim(now)):
+                    runs += 1
+                    if runs > MAX_RUNS:
+                        raise RuntimeError(
+                            f"{MAX_RUNS} handlers have run, and tasks still wait: an endless chain, or max_attempts=0?"
+                        )
+                    self._running += 1
+                    self._in_threads += not self.worker.handlers[found[0]].find(found[1].name).is_async
+                    group.start_soon(self._perform, *found)
+                due = min((self.queues[name].next_due() for name in self._turns if name in self.queues), default=NEVER)
+                if self._running:
+                    await self._wait(due if due <= end else NEVER)
+                elif due <= end and due < NEVER:
+                    self._ahead += due - now
+                else:
+                    break
+        if end < NEVER:
+            self._ahead += max(0, end - self.now())
+            self._tick(self.now())
+
+    def _tick(self, now: float) -> None:
+        for queue in self.queues.values():
+            queue.tick(now)
+        self._tell_ends()
+
+    async def _wait(self, due: float) -> None:
+        """Wait for a handler's end or a new task, or until something is due.
+
+        Not until then while threads run: to a MockClock they look as if nothing went on, and it would jump there.
+        """
+        at = anyio.current_time() + (due - self.now()) / 1000
+        with anyio.CancelScope(deadline=NEVER if self._in_threads else at):
+            await self._moved.wait()
+        self._moved = anyio.Event()
+
+
+def owned(tenant: str, task: NewTask) -> NewTask:
+    """Return a tenant's task with its full id."""
+    return NewTask(full_id(tenant, task.id), *task[1:])
