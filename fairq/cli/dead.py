@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from attrs import asdict, frozen
 from cyclopts import App, Parameter
 
 from fairq.cli.confirm import agrees
-from fairq.cli.options import Json, Server, Span, run_with
+from fairq.cli.options import Json, Server, run_with
 from fairq.cli.output import print_json, print_table, progress, say_moment
 from fairq.errors import BadRequest, NotFound
 
@@ -29,8 +30,9 @@ _DONE = {"replay": "replayed", "purge": "purged"}
 _TIMES = ("enqueued_at_ms", "start_at_ms", "expires_at_ms", "died_at_ms")
 All = Annotated[bool, Parameter(name="--all", negative=(), help="Apply to all dead letters that match the filters.")]
 Yes = Annotated[bool, Parameter(name=["--yes", "-y"], negative=(), help="Do not ask for confirmation.")]
-Older = Annotated[Span | None, Parameter(help="Only dead letters older than this: 90s, 30m, 12h, 7d.")]
-Younger = Annotated[Span | None, Parameter(help="Only dead letters younger than this: 90s, 30m, 12h, 7d.")]
+# With a unit, unlike other spans: that of `--older-than 90` would be guessed, and letters be deleted by it.
+Older = Annotated[timedelta | None, Parameter(help="Only dead letters older than this: 90s, 30m, 12h, 7d.")]
+Younger = Annotated[timedelta | None, Parameter(help="Only dead letters younger than this: 90s, 30m, 12h, 7d.")]
 
 
 @Parameter(name="*")

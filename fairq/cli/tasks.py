@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from attrs import asdict, frozen
@@ -31,7 +32,7 @@ class Filter:
         str | None, Parameter(help="Tenant of the tasks; operators must name it (default: the token's tenant).")
     ] = None
     older_than: Annotated[
-        Span | None, Parameter(help="Only tasks enqueued longer ago than this: 90s, 30m, 12h, 7d.")
+        timedelta | None, Parameter(help="Only tasks enqueued longer ago than this: 90s, 30m, 12h, 7d.")
     ] = None
     error: Annotated[str | None, Parameter(help="Only tasks whose last error contains this text.")] = None
 
