@@ -39,8 +39,10 @@ MAY_IMPORT = {
     "server/verbs": SHARED | {"store", "server/app", *ROOMS},
     "server/listener": SHARED | {"turns", "server/fleet", "server/app", "server/verbs", *ROOMS},
     "server/http": SHARED | {"server/app", "server/verbs", "server/listener", "server/settings", *ROOMS},
+    "server/admin": SHARED | {"store", "server/app", "server/http"},
     "server/run": SHARED
-    | {"store", *(f"server/{part}" for part in ("app", "fleet", "garbage", "http", "listener", "settings"))},
+    | {"store", "server/admin", "server/app", "server/fleet", "server/garbage", "server/http", "server/listener"}
+    | {"server/net", "server/settings"},
     "server": set(),
     "client": {"errors", "model", "wire", "tokens", "groups", "turns", "log"},
     "sync": {"errors", "model", "wire", "client", "log"},

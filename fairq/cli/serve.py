@@ -48,4 +48,4 @@ def serve(
     settings = load_settings(config, os.environ, attrs.asdict(flags) if flags else {})
     configure_logging(settings.log_level, as_json=settings.log_json)
     is_child = CHILD in os.environ
-    trio.run(partial(run_server, settings if is_child else settings.with_http_for_dev(), is_child=is_child))
+    trio.run(partial(run_server, settings if is_child else settings.with_all_for_dev(), is_child=is_child))

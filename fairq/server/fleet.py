@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import structlog
 import trio
@@ -178,15 +179,17 @@ async def serve_fleet(settings: Settings, store_url: str, stop: trio.Event) -> N
     with ExitStack() as reserved:
         port = reserved.enter_context(_reserved(settings.host, settings.port))
         children = evolve(part_of(settings), store=store_url, port=port)
-        http = {}
-        if address := settings.http_address:
-            host, http_port = address[0], reserved.enter_context(_reserved(*address, "http_port"))
-            children = evolve(children, http_host=host, http_port=http_port)
-            http = {"http": url_of(settings, "http", host, http_port)}
+        more: dict[str, str] = {}
+        for name, address in (("http", settings.http_address), ("admin", settings.admin_address)):
+            if address:
+                each = reserved.enter_context(_reserved(*address, f"{name}_port"))
+                own: dict[str, Any] = {f"{name}_host": address[0], f"{name}_port": each}
+                children = evolve(children, **own)
+                more[name] = url_of(settings, "http", address[0], each)
         fleet = Fleet(children, settings.processes)
         async with trio.open_nursery() as nursery:
             await nursery.start(fleet.run)
-            log.info("serving", url=url_of(settings, "ws", settings.host, port), processes=settings.processes, **http)
+            log.info("serving", url=url_of(settings, "ws", settings.host, port), processes=settings.processes, **more)
             await stop.wait()
             await fleet.stop()
 

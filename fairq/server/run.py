@@ -32,7 +32,7 @@ log = structlog.get_logger("fairq.server")
 
 @frozen
 class HttpServed:
-    """A running HTTP API: its address, and its listener."""
+    """A listener for HTTP that runs, and its address."""
 
     host: str
     port: int
@@ -48,6 +48,7 @@ class Served:
     store_url: str
     app: App
     http: HttpServed | None = None
+    admin: HttpServed | None = None
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:
@@ -102,21 +103,41 @@ async def running_server(settings: Settings, *, is_shared: bool = False) -> Asyn
         listeners = await _open_listeners(settings.host, settings.port, tls, is_shared=is_shared)
         listener = Listener(app)
         nursery.start_soon(_accept, listener, listeners)
-        http = await _serve_http(listener, nursery, tls, is_shared=is_shared)
-        yield Served(settings.host, port_of(listeners[0]), url, app, http)
+        http = admin = None
+        if address := settings.http_address:
+            http = await _serve_http(address, "http_port", _http_of(listener, nursery), tls, is_shared=is_shared)
+        if address := settings.admin_address:
+            admin = await _serve_http(address, "admin_port", _admin_of(listener, nursery), tls, is_shared=is_shared)
+        yield Served(settings.host, port_of(listeners[0]), url, app, http, admin)
+
+
+def _http_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
+    """Make the listener of the tenants' API; its libraries are imported only if it is on."""
+    from fairq.server.http.api import make_api
+    from fairq.server.http.connections import Callers
+    from fairq.server.http.listener import HttpListener
+    from fairq.server.http.workers import Workers
+
+    app = listener.app
+    api = make_api(app, Callers(app, listener.admission, nursery), Workers(app, nursery))
+    return HttpListener(app.settings, listener.admission, nursery, api, app.settings.http_cors_origins)
+
+
+def _admin_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
+    """Make the operators' listener: tenants that flood the others' places take none of its own."""
+    from fairq.server.admin.api import make_admin_api
+    from fairq.server.http.listener import HttpListener
+    from fairq.server.net.admission import Admission
+
+    settings = listener.app.settings
+    return HttpListener(settings, Admission(settings), nursery, make_admin_api(listener.app))
 
 
 async def _serve_http(
-    listener: Listener, nursery: trio.Nursery, tls: ssl.SSLContext | None, *, is_shared: bool
-) -> HttpServed | None:
-    """Serve the HTTP API, if it is on; its libraries are imported only then."""
-    if (address := listener.app.settings.http_address) is None:
-        return None
-    from fairq.server.http.listener import HttpListener
-
-    listeners = await _open_listeners(*address, tls, is_shared=is_shared, field="http_port")
-    http = HttpListener(listener.app, listener.admission, nursery)
-    nursery.start_soon(http.run, listeners)
+    address: tuple[str, int], field: str, http: HttpListener, tls: ssl.SSLContext | None, *, is_shared: bool
+) -> HttpServed:
+    listeners = await _open_listeners(*address, tls, is_shared=is_shared, field=field)
+    http.nursery.start_soon(http.run, listeners)
     return HttpServed(address[0], port_of(listeners[0]), http)
 
 
@@ -170,12 +191,15 @@ async def _serve_alone(settings: Settings, serving: trio.Event, stop: trio.Event
         else:
             if settings.dev:
                 log.warning(DEV_WARNING)
-            http = {"http": url_of(settings, "http", served.http.host, served.http.port)} if served.http else {}
-            log.info("serving", url=url_of(settings, "ws", served.host, served.port), **http)
+            of = {"http": served.http, "admin": served.admin}
+            more = {name: url_of(settings, "http", each.host, each.port) for name, each in of.items() if each}
+            log.info("serving", url=url_of(settings, "ws", served.host, served.port), **more)
         await stop.wait()
         if served.http:
             await served.http.listener.stop()
         await served.app.drain(settings.grace)
+        if served.admin:  # it said meanwhile that the server is not ready
+            await served.admin.listener.stop()
 
 
 async def _watch_signals(serving: trio.Event, stop: trio.Event, scope: trio.CancelScope) -> None:

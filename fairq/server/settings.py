@@ -14,7 +14,8 @@ from attrs import evolve, field, fields, frozen
 from fairq.errors import SettingsError
 from fairq.model.checks import DEFAULT_PAYLOAD_BYTES, MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 
-DEFAULT_PORT, HTTP_PORT = 7700, 7701
+DEFAULT_PORT, HTTP_PORT, ADMIN_PORT = 7700, 7701, 7702
+_LOOPBACK = "127.0.0.1"
 _LEVELS = ("debug", "info", "warning", "error")
 _BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _FRAME_BYTES, _ROOM_BYTES = 1 << 10, 1 << 20  # of a message beside its longest payload: at least, and by default
@@ -24,6 +25,8 @@ HELP = {
     "port": "port to listen on (0: any free port)",
     "http_host": "address of the HTTP API for tenants, producers and workers (none: that of host)",
     "http_port": "port of the HTTP API (0: any free port); it is off unless http_host or http_port is set, or with dev",
+    "admin_host": "address of the operators' listener: health and metrics (none: 127.0.0.1)",
+    "admin_port": "port of the operators' listener (0: any free port); off unless one of these is set, or with dev",
     "http_cors_origins": "browser origins that may use the HTTP API",
     "store": "store URL: redis://, rediss://, unix://, or redis://a,b/0 of a cluster (none: the embedded store)",
     "data_dir": "directory of the embedded store",
@@ -61,6 +64,8 @@ class Settings:
     http_host: str | None = None
     http_port: int | None = None
     http_cors_origins: list[str] = field(factory=list)
+    admin_host: str | None = None
+    admin_port: int | None = None
     store: str | None = None
     data_dir: Path = Path("fairq-data")
     fsync: str = "always"
@@ -96,6 +101,12 @@ class Settings:
                 "http_port",
                 "must be another port than that of the websockets",
             ),
+            (0 <= (self.admin_port or 0) <= 65_535, "admin_port", "must be 0 to 65535"),
+            (
+                not self.admin_port or self.admin_address not in (self.http_address, (self.host, self.port)),
+                "admin_port",
+                "must be a port of its own",
+            ),
             (self.fsync in ("always", "everysec"), "fsync", "must be always or everysec"),
             (0 < self.store_timeout <= 3600, "store_timeout", "must be over 0 and at most 3600 seconds"),
             (0 <= self.grace <= 86_400, "grace", "must be 0 to 86400 seconds"),
@@ -120,7 +131,8 @@ class Settings:
             (self.log_level in _LEVELS, "log_level", f"must be one of {', '.join(_LEVELS)}"),
             ((self.tls_cert is None) == (self.tls_key is None), "tls_key", "must be set together with tls_cert"),
             (
-                not self.dev or (_is_loopback(self.host) and _is_loopback(self.http_host or self.host)),
+                not self.dev
+                or all(map(_is_loopback, (self.host, self.http_host or self.host, self.admin_host or _LOOPBACK))),
                 "dev",
                 "needs a loopback address: its tokens are not secret",
             ),
@@ -131,6 +143,11 @@ class Settings:
             )
             if self.http_address
             else (True, "", ""),
+            (
+                self.is_admin_loopback or self.tls_cert is not None or self.plaintext,
+                "tls_cert",
+                f"is needed to serve operators on {self.admin_host}; behind a TLS proxy, set plaintext instead",
+            ),
             (
                 self.is_loopback or self.tls_cert is not None or self.plaintext,
                 "tls_cert",
@@ -152,14 +169,30 @@ class Settings:
         """Whether only this machine can reach the server."""
         return _is_loopback(self.host)
 
-    def with_http_for_dev(self) -> Settings:
-        """Return the settings with the HTTP API on if they are for development: at HTTP_PORT beside the default port.
+    @property
+    def is_admin_loopback(self) -> bool:
+        """Whether only this machine can reach the operators' listener."""
+        return _is_loopback(self.admin_host or _LOOPBACK)
 
-        Beside another port it takes a free one, which the line that says `serving` tells.
+    def with_all_for_dev(self) -> Settings:
+        """Return the settings with both HTTP listeners on if they are for development: at their ports beside 7700.
+
+        Beside another port they take free ones, which the line that says `serving` tells.
         """
-        if not self.dev or self.http_address:
+        if not self.dev:
             return self
-        return evolve(self, http_port=HTTP_PORT if self.port == DEFAULT_PORT else 0).check()
+        is_usual = self.port == DEFAULT_PORT
+        found = self if self.http_address else evolve(self, http_port=HTTP_PORT if is_usual else 0)
+        if not found.admin_address:
+            found = evolve(found, admin_port=ADMIN_PORT if is_usual else 0)
+        return found.check()
+
+    @property
+    def admin_address(self) -> tuple[str, int] | None:
+        """Return where the operators' listener listens, if it is on."""
+        if self.admin_host is None and self.admin_port is None:
+            return None
+        return self.admin_host or _LOOPBACK, ADMIN_PORT if self.admin_port is None else self.admin_port
 
     @property
     def http_address(self) -> tuple[str, int] | None:

@@ -11,6 +11,7 @@ TOKENS = "fq:tokens"  # hash: token id -> JSON
 REVOKED = "fq:revoked"  # channel: token id
 REVOCATIONS = "fq:revocations"  # the number of tokens deleted so far
 DATA_VERSION = "fq:data_version"  # string: the version of the data in all keys
+WRITTEN = "fq:written"  # string: the server that last saw that the store can be written (/readyz)
 SERVERS = "fq:servers"  # set of servers' names
 WORKERS = "fq:workers"  # channel: JSON messages between servers about workers
 # Messages on a queue's `ready` channel; the others are followed by an id, or a tenant's name.

@@ -39,6 +39,8 @@ def test_every_setting_can_be_given_in_every_way(tmp_path: Path, setting: str) -
         "port": ("8800", 8800),
         "http_host": ("127.0.0.2", "127.0.0.2"),
         "http_port": ("8801", 8801),
+        "admin_host": ("127.0.0.2", "127.0.0.2"),
+        "admin_port": ("8802", 8802),
         "http_cors_origins": ("https://a, https://b", ["https://a", "https://b"]),
         "store": ("redis://x", "redis://x"),
         "data_dir": ("/data", Path("/data")),
@@ -79,6 +81,7 @@ def test_every_setting_can_be_given_in_every_way(tmp_path: Path, setting: str) -
     [
         ("port", "many"), ("port", "70000"), ("port", "-1"), ("port", "7700.5"), ("dev", "maybe"), ("dev", "2"),
         ("http_port", "70000"), ("http_port", "7700"), ("http_port", "many"),
+        ("admin_port", "70000"), ("admin_port", "7700"), ("admin_port", "many"),
         ("store_timeout", "0"), ("store_timeout", "nan"), ("grace", "-1"), ("grace", "inf"), ("grace", "nan"),
         ("fsync", "no"), ("max_connections", "0"), ("max_message_bytes", "10"),
         ("max_message_bytes", "1048577"), ("max_message_bytes", "-1"), ("max_payload_bytes", "65535"),
@@ -145,7 +148,29 @@ def test_http_is_off_unless_its_address_is_set_or_with_dev() -> None:
         ({}, ("127.0.0.1", 7701)), ({"port": 0}, ("127.0.0.1", 0)), ({"port": 7710}, ("127.0.0.1", 0)),
         ({"http_port": 8000}, ("127.0.0.1", 8000)), ({"dev": False}, None),
     ):  # fmt: skip
-        assert load_settings(None, {}, {"dev": True, **flags}).with_http_for_dev().http_address == address
+        assert load_settings(None, {}, {"dev": True, **flags}).with_all_for_dev().http_address == address
+
+
+def test_the_operators_listener_has_an_address_of_its_own() -> None:
+    assert load_settings(None, {}, {"http_port": 0}).admin_address is None
+    assert load_settings(None, {}, {"admin_port": 0}).admin_address == ("127.0.0.1", 0)
+    assert load_settings(None, {}, {"admin_host": "127.0.0.2"}).admin_address == ("127.0.0.2", 7702)
+    for flags, address in (
+        ({}, ("127.0.0.1", 7702)),
+        ({"port": 0}, ("127.0.0.1", 0)),
+        ({"admin_port": 9}, ("127.0.0.1", 9)),
+    ):
+        assert load_settings(None, {}, {"dev": True, **flags}).with_all_for_dev().admin_address == address
+    everywhere = {"host": "0.0.0.0", "plaintext": True}
+    assert load_settings(None, {}, {**everywhere, "admin_port": 0}).admin_address == ("127.0.0.1", 0)
+    refused: tuple[tuple[dict[str, object], str], ...] = (
+        ({"admin_host": "0.0.0.0"}, "tls_cert"), ({"admin_host": "0.0.0.0", "dev": True, "plaintext": True}, "dev"),
+        ({"http_port": 8000, "admin_port": 8000}, "admin_port"),
+    )  # fmt: skip
+    for given, field in refused:
+        with pytest.raises(SettingsError) as refusal:
+            load_settings(None, {}, given)
+        assert refusal.value.field == field
 
 
 def test_http_keeps_to_loopback_as_the_websockets_do() -> None:

@@ -1,4 +1,4 @@
-"""The listener of the HTTP API: its own accept loop around hypercorn's connections.
+"""A listener for HTTP, of the tenants' API or of operators: its own accept loop around hypercorn's connections.
 
 `hypercorn.trio.serve` is not used: an error of one of its connections ends it with all others (its issue 225), a client
 that reads nothing holds its end up, and nothing limits its connections. So each connection is one of hypercorn's
@@ -23,15 +23,11 @@ from hypercorn.typing import ConnectionState
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairq.server.app import App
-from fairq.server.http.api import make_api
 from fairq.server.http.bounds import HEAD_BYTES, HEAD_S, MAX_KEEP_ALIVE
-from fairq.server.http.connections import Callers
 from fairq.server.http.guard import Answering
 from fairq.server.http.http11 import Http11
 from fairq.server.http.problems import Problem, answer_of
 from fairq.server.http.stream import BoundedStream
-from fairq.server.http.workers import Workers
 from fairq.server.listener import AnyListener, address_of
 from fairq.server.net.admission import Admission
 from fairq.server.settings import Settings
@@ -54,12 +50,13 @@ def _config() -> Config:
 
 @define(eq=False)
 class HttpListener:
-    """Serves the HTTP API of an App to accepted streams."""
+    """Serves an application to accepted streams."""
 
-    app: App
-    admission: Admission  # that of the websockets: a tenant's rates are for both
+    settings: Settings
+    admission: Admission  # for the tenants' API that of the websockets: a tenant's rates are for both
     nursery: trio.Nursery
-    api: ASGIApp = field(init=False)
+    api: ASGIApp
+    origins: Sequence[str] = ()  # whose pages may ask
     places: Admission = field(init=False)  # of connections without a request
     connections: int = field(default=0, init=False)
     _context: WorkerContext = field(init=False)
@@ -67,9 +64,7 @@ class HttpListener:
     _accepting: trio.CancelScope = field(factory=trio.CancelScope, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.places, self._context = Admission(self.app.settings), WorkerContext(None)
-        callers = Callers(self.app, self.admission, self.nursery)
-        self.api = make_api(self.app, callers, Workers(self.app, self.nursery))
+        self.places, self._context = Admission(self.settings), WorkerContext(None)
 
     async def run(self, listeners: Sequence[AnyListener]) -> None:
         """Accept connections until stopped; those that are open are served on."""
@@ -112,12 +107,21 @@ class HttpListener:
                     with trio.fail_after(HANDSHAKE_S):
                         await stream.do_handshake()
                 bounded: Any = BoundedStream(stream, visit.end)  # hypercorn names trio's own
-                answering = Answering(self.api, bounded, partial(_check_place, self.app.settings))
+                answering = Answering(self.api, bounded, self._check_place)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_close_if_cancelled, stream)
                     app = ASGIWrapper(partial(visit.serve, answering))
                     await Http11(app, self._config, self._context, ConnectionState({}), bounded)
                     nursery.cancel_scope.cancel()
+
+    def _check_place(self, headers: Headers) -> None:
+        """Refuse requests of web pages that may not ask. Raises: Problem."""
+        origin = headers.get("origin")
+        if origin is not None and origin not in self.origins:
+            message = "this origin may not ask; the setting `http_cors_origins` lists the allowed ones"
+            raise Problem("forbidden", message)
+        if self.settings.dev and not _is_local(headers.get("host", "")):
+            raise Problem("not_here", "with --dev, the header Host must name this machine: localhost or an address")
 
 
 async def _close_if_cancelled(stream: Stream) -> None:
@@ -169,16 +173,6 @@ class Visit:
                 await answering(scope, receive, send)
         finally:
             self.rest()
-
-
-def _check_place(settings: Settings, headers: Headers) -> None:
-    """Refuse requests of web pages that may not ask. Raises: Problem."""
-    origin = headers.get("origin")
-    if origin is not None and origin not in settings.http_cors_origins:
-        message = "this origin may not ask; the setting `http_cors_origins` lists the allowed ones"
-        raise Problem("forbidden", message)
-    if settings.dev and not _is_local(headers.get("host", "")):
-        raise Problem("not_here", "with --dev, the header Host must name this machine: localhost or an address")
 
 
 def _is_local(host: str) -> bool:

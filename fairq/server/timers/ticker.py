@@ -51,6 +51,11 @@ class Ticker:
     _line: list[tuple[float, str]] = field(factory=list, init=False)  # a heap of values of `due`, old ones too
     _sooner: trio.Event = field(factory=trio.Event, init=False)
 
+    @property
+    def lag_s(self) -> float:
+        """How late the oldest tick is that is due."""
+        return max(0.0, trio.current_time() - self._next()[0])
+
     def tick_within(self, queue: str, in_ms: float) -> None:
         """Note that something is due in a queue after `in_ms`: it is ticked then, or earlier at the floor interval."""
         self._floors.pop(queue, None)

@@ -1,0 +1,55 @@
+"""Whether a server can do its work: what /readyz, and so the manager of containers, asks."""
+
+from __future__ import annotations
+
+import time
+
+import trio
+from attrs import define, field, frozen
+
+from fairq.errors import FairqError
+from fairq.server.app import App
+from fairq.store import keys
+
+ANSWER_S = 1.0  # for which the store may think
+KEPT_S = 0.5  # how long a finding is told to all who ask: a hundred that ask do not ask the store a hundred times
+
+
+@frozen
+class Finding:
+    """What was found: why the server is not ready (empty: it is), and how long the store took, in seconds."""
+
+    troubles: tuple[str, ...]
+    store_s: float
+
+
+@define(eq=False)
+class Health:
+    """Looks after one server, at most every KEPT_S."""
+
+    app: App
+    _found: Finding | None = field(default=None, init=False)
+    _found_at: float = field(default=0.0, init=False)
+    _looking: trio.Lock = field(factory=trio.Lock, init=False)
+
+    async def look(self) -> Finding:
+        """Return what holds now, or held KEPT_S ago. It takes ANSWER_S at most."""
+        async with self._looking:
+            if self._found is None or trio.current_time() - self._found_at > KEPT_S:
+                self._found = await self._look()
+                self._found_at = trio.current_time()
+            return self._found
+
+    async def _look(self) -> Finding:
+        troubles, began = [], time.perf_counter()
+        if self.app.is_draining:
+            troubles.append("the server is stopping")
+        try:
+            with trio.fail_after(ANSWER_S):
+                await self.app.store.connection.call("SET", keys.WRITTEN, self.app.name, "PX", "60000")
+                await self.app.store.queues()
+        except trio.TooSlowError:
+            troubles.append(f"the store has not answered for {ANSWER_S:g} s")
+        except FairqError as error:
+            troubles.append(error.message)
+        return Finding(tuple(troubles), time.perf_counter() - began)
