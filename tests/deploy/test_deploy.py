@@ -12,7 +12,7 @@ import attrs
 import pytest
 import yaml
 
-from fairq.server.settings import HTTP_PORT, Settings, load_settings
+from fairq.server.settings import ADMIN_PORT, HTTP_PORT, Settings, load_settings
 from tests import stores
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -244,9 +244,9 @@ def test_image_checks_its_health_and_keeps_its_data() -> None:
     found = dict(instructions())
     form = yaml.safe_load(found["HEALTHCHECK"].partition("CMD ")[2])
     assert form[:2] == ["python", "-c"]
-    compile(form[2], "healthcheck", "exec")
     environment = dict(word.split("=", 1) for word in found["ENV"].split())
     assert found["VOLUME"] == environment["FAIRQ_DATA_DIR"]
+    assert environment["FAIRQ_ADMIN_PORT"] == str(ADMIN_PORT)
     assert found["EXPOSE"] == f"{Settings().port} {HTTP_PORT}"
 
 

@@ -1,4 +1,4 @@
-"""The operators' side over HTTP: health for whoever runs the server, metrics for Prometheus. Read only.
+"""The operators' side over HTTP: health for managers of containers, metrics for Prometheus. Read only.
 
 /livez and /readyz need no token; what is wrong is told to operators only. /metrics needs an operator's token unless the
 listener is on a loopback address.

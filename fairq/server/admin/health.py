@@ -17,7 +17,7 @@ KEPT_S = 0.5  # how long a finding is told to all who ask: a hundred that ask do
 
 @frozen
 class Finding:
-    """What was found: why the server is not ready (empty: it is), and how long the store took, in seconds."""
+    """Why the server is not ready (empty: it is), and how long the store took, in seconds."""
 
     troubles: tuple[str, ...]
     store_s: float

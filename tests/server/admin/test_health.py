@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
@@ -17,6 +22,7 @@ from fairq.store.store import Store
 from tests.server.harness import OPERATOR, WORKER, open_fds, raw, running, tenant
 from tests.store.proxy import open_proxy
 
+DOCKERFILE = Path(__file__).parents[3] / "deploy" / "Dockerfile"
 TOKEN = {"Authorization": f"Bearer {OPERATOR}"}
 
 
@@ -90,7 +96,7 @@ async def test_strangers_are_told_that_it_is_not_ready_and_operators_why(
             assert page[("fairq_ready",)] == 0
             proxy.release()
             monkeypatch.setattr(health, "ANSWER_S", 20.0)
-            for _ in range(100):  # what was held is answered first
+            for _ in range(100):  # held answers come first
                 if (await client.get("/readyz")).status_code == 200:
                     return
         raise AssertionError("it is not ready again")
@@ -162,3 +168,20 @@ async def test_metrics_beyond_loopback_are_for_operators(server_store: str, monk
             assert (await client.get("/metrics", headers={"Authorization": f"Bearer {tenant('a')}"})).status_code == 403
             assert (await client.get("/metrics", headers=TOKEN)).status_code == 200
             assert (await client.get("/readyz")).status_code == 200
+
+
+async def test_the_images_health_check_tells_a_ready_server_from_one_that_stops(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "KEPT_S", -1.0)
+    (form,) = re.findall(r"^HEALTHCHECK .*?CMD (\[.*?\])$", DOCKERFILE.read_text(), re.MULTILINE | re.DOTALL)
+    program = orjson.loads(form)[2]
+    with trio.fail_after(60):
+        async with running(server_store, admin_port=0) as served:
+            assert served.admin is not None
+            environment = {**os.environ, "FAIRQ_ADMIN_PORT": str(served.admin.port)}
+            for is_draining in (False, True):
+                served.app.is_draining = is_draining
+                command = [sys.executable, "-c", program]
+                done = await trio.run_process(command, env=environment, check=False, capture_stderr=True)
+                assert (done.returncode != 0) == is_draining, done.stderr
