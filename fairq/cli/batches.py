@@ -26,6 +26,7 @@ _COLUMNS = {
     "id": "id", "tenant": "tenant", "state": "state", "total": "total", "waiting": "waiting", "running": "running",
     "done": "done", "dead": "dead", "expired": "expired", "cancelled": "cancelled", "created": "opened",
 }  # fmt: skip
+_RARE = ("dead", "expired", "cancelled")
 _TIMES = ("created_at_ms", "completed_at_ms")
 State = Annotated[
     Literal["open", "closed", "complete"] | None,
@@ -76,7 +77,7 @@ def list_(
         print_json(rows)
         return
     shown = [row | {"created": say_moment(row["created_at_ms"])} for row in rows]
-    print_table(f"batches of {queue}", _COLUMNS, shown, empty=f"queue {queue} has no such batches")
+    print_table(f"batches of {queue}", _COLUMNS, shown, empty=f"queue {queue} has no such batches", rare=_RARE)
     if len(states) > limit:
         print("there are more: raise --limit or narrow the filter")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -22,8 +22,13 @@ def print_json(value: Any) -> None:
     sys.stdout.write(orjson.dumps(value, option=options).decode() + "\n")
 
 
-def print_table(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], *, empty: str) -> None:
-    """Print rows as a table; `columns` maps the row's key to the heading."""
+def print_table(
+    title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], *, empty: str, rare: Collection[str] = ()
+) -> None:
+    """Print rows as a table; `columns` maps the row's key to the heading.
+
+    `rare`: keys without a column where no row has a value, so that the others are not cut short.
+    """
     from rich.console import Console
     from rich.table import Table
 
@@ -32,6 +37,7 @@ def print_table(title: str, columns: Mapping[str, str], rows: Sequence[Mapping[s
         console.print(empty)
         return
     table = Table(title=title, title_justify="left", header_style="bold")
+    columns = {key: heading for key, heading in columns.items() if key not in rare or any(row.get(key) for row in rows)}
     for key, heading in columns.items():
         is_number = all(isinstance(row.get(key), int | float) and not isinstance(row.get(key), bool) for row in rows)
         table.add_column(heading, justify="right" if is_number else "left", no_wrap=key == "id")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ from attrs import asdict
 from cyclopts import App, Parameter
 
 from fairq.cli.changes import change
+from fairq.cli.confirm import agrees
 from fairq.cli.limits import GivenLimits, change_limits, parse_percent, show_limits
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import Json, Server, run_with
@@ -41,6 +43,7 @@ _COLUMNS = {
     "made_by": "made by",
     "is_repairing": "repairing",
 }
+_RARE = ("delayed", "dead", "expired", "kept", "is_paused", "is_closed", "made_by", "is_repairing")
 _TAKERS = {"": "", "some": "yes", "none": "nobody", "unknown": "unknown"}
 
 
@@ -55,7 +58,8 @@ def list_(*, json: Json = False, server: Server | None = None) -> None:
         print_json(rows)
     else:
         flat = [{**row, **row["settings"], "takers": _TAKERS[row["takers"]]} for row in rows]
-        print_table("queues", _COLUMNS, flat, empty="there are no queues yet; the first enqueue makes one")
+        empty = "there are no queues yet; the first enqueue makes one"
+        print_table("queues", _COLUMNS, flat, empty=empty, rare=_RARE)
         if untaken := [row["queue"] for row in rows if row["takers"] == "none"]:
             print(f"nobody takes these: tasks wait, and no worker is attached: {', '.join(untaken)}")
 
@@ -91,13 +95,17 @@ def delete(
     queue: str,
     *,
     purge: Annotated[bool, Parameter(negative=(), help="Also delete its tasks, schedules and batches.")] = False,
+    yes: Yes = False,
     json: Json = False,
     server: Server | None = None,
-) -> None:
+) -> int:
     """Delete an empty queue with its settings, limits and tenants' accounts; an enqueue makes it again.
 
-    Example: `fairq queues delete emails --purge`
+    Example: `fairq queues delete emails --purge --yes`
     """
+    if purge and not yes and not agrees("--purge", lambda: f"Delete {queue} with its tasks, schedules and batches?"):
+        print("nothing was deleted", file=sys.stderr)
+        return 1
     found = run_with(server or Server(), lambda client: client.delete_queue(queue, purge=purge))
     contents = {name: count for name, count in found.items() if count}
     if json:
@@ -105,6 +113,7 @@ def delete(
     else:
         what = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in contents.items())
         print(f"{queue}: deleted" + (f", with {what}" if what else ""))
+    return 0
 
 
 @queues.command(name="purge")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ from attrs import asdict
 from cyclopts import App, Parameter
 
 from fairq.cli.changes import change
+from fairq.cli.confirm import agrees
 from fairq.cli.limits import GivenLimits, change_limits, show_limits
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
 from fairq.cli.options import Json, Server, run_with
@@ -39,6 +41,9 @@ _COLUMNS = {
 }
 
 
+_RARE = ("delayed", "dead", "is_limited", "is_paused", "is_closed")
+
+
 @tenants.command(name="list")
 def list_(queue: str, *, json: Json = False, server: Server | None = None) -> None:
     """List the tenants of a queue: counts, share delivered, and share entitled to.
@@ -49,7 +54,7 @@ def list_(queue: str, *, json: Json = False, server: Server | None = None) -> No
     if json:
         print_json(rows)
     else:
-        print_table(f"tenants of {queue}", _COLUMNS, rows, empty=f"queue {queue} has no tenants yet")
+        print_table(f"tenants of {queue}", _COLUMNS, rows, empty=f"queue {queue} has no tenants yet", rare=_RARE)
         if rows:
             print("delivered, entitled: seconds of worker time, or tasks where the queue's share is count")
 
@@ -140,13 +145,14 @@ def delete(
     purge: Annotated[
         bool, Parameter(negative=(), help="Also delete its schedules, waiting tasks and dead letters.")
     ] = False,
+    yes: Yes = False,
     server: Server | None = None,
-) -> None:
+) -> int:
     """Delete a tenant that has nothing, with its weight, limits, opening hours, pause and feed; a task makes it again.
 
     Results, dedupe keys and complete batches are kept for their time; until then the tenant cannot be deleted.
 
-    Example: `fairq tenants delete emails acme --purge`
+    Example: `fairq tenants delete emails acme --purge --yes`
     """
 
     async def work(client: OperatorClient) -> None:
@@ -154,8 +160,13 @@ def delete(
             await client.empty_tenant(queue, tenant)
         await client.delete_tenant(queue, tenant)
 
+    question = f"Delete {tenant} in {queue} with its schedules, waiting tasks and dead letters?"
+    if purge and not yes and not agrees("--purge", lambda: question):
+        print("nothing was deleted", file=sys.stderr)
+        return 1
     run_with(server or Server(), work)
     print(f"{tenant} in {queue}: deleted")
+    return 0
 
 
 @tenants.command

@@ -92,7 +92,7 @@ def test_exists_tells_by_its_code(commands: Commands) -> None:
     assert (missing.code, missing.out, missing.err) == (1, "", "")
     commands.enqueue("emails", "1")
     assert (commands("queues", "exists", "emails").code, commands("queues", "exists", "email").code) == (0, 1)
-    commands("queues", "delete", "emails", "--purge")
+    commands("queues", "delete", "emails", "--purge", "--yes")
     assert commands("queues", "exists", "emails").code == 1
 
 
@@ -101,7 +101,7 @@ def test_a_tenant_is_deleted_when_it_has_nothing_or_with_purge(commands: Command
     commands("tenants", "set-weight", "emails", "ada", "3")
     refused = commands("tenants", "delete", "emails", "ada")
     one_line_error(refused, 1, "ada in queue emails is not empty: 2 ready, 1 delayed")
-    done = commands("tenants", "delete", "emails", "ada", "--purge")
+    done = commands("tenants", "delete", "emails", "ada", "--purge", "--yes")
     assert (done.code, done.out) == (0, "ada in emails: deleted\n")
     assert waiting(commands) == {"bob": 1}
     one_line_error(commands("tenants", "delete", "emails", "ada"), 1, "there is no tenant ada in queue emails")
@@ -109,3 +109,10 @@ def test_a_tenant_is_deleted_when_it_has_nothing_or_with_purge(commands: Command
     table = "\n".join(lines(commands("tenants", "list", "emails")))
     assert "ada" in table
     assert [row["weight"] for row in commands("tenants", "list", "emails", "--json").json] == [1, 1]
+
+
+@pytest.mark.parametrize("argv", [["queues", "delete", "emails"], ["tenants", "delete", "emails", "ada"]])
+def test_what_deletes_more_than_nothing_asks(commands: Commands, argv: list[str]) -> None:
+    commands.enqueue("emails", "1")
+    one_line_error(commands(*argv, "--purge"), 2, "--yes")
+    assert [row["ready"] for row in commands("queues", "list", "--json").json] == [1]

@@ -22,17 +22,17 @@ def test_a_queue_that_is_not_empty_is_deleted_with_purge_only(commands: Commands
     for delay in ("0", "60", "60"):
         commands.enqueue("emails", "1", "--delay", delay)
     one_line_error(commands("queues", "delete", "emails"), 1, "queue emails is not empty: 1 ready, 2 delayed")
-    done = commands("queues", "delete", "emails", "--purge")
+    done = commands("queues", "delete", "emails", "--purge", "--yes")
     assert (done.code, done.out) == (0, "emails: deleted, with 1 ready, 2 delayed\n")
     assert commands("queues", "list", "--json").json == []
-    one_line_error(commands("queues", "delete", "emails", "--purge"), 1, "there is no queue emails")
+    one_line_error(commands("queues", "delete", "emails", "--purge", "--yes"), 1, "there is no queue emails")
 
 
 def test_an_empty_queue_is_deleted(commands: Commands) -> None:
     commands("queues", "set", "emails", "lease_ms=1000")
     assert commands("queues", "delete", "emails").out == "emails: deleted\n"
     commands.enqueue("emails", "1")
-    done = commands("queues", "delete", "emails", "--purge", "--json")
+    done = commands("queues", "delete", "emails", "--purge", "--yes", "--json")
     assert (done.code, done.json) == (0, {"queue": "emails", "contents": {"ready": 1}})
 
 
