@@ -49,7 +49,7 @@ def make_admin_api(app: App) -> ASGIApp:
     async def show_metrics(request: Request) -> Response:
         if not app.settings.is_admin_loopback:
             await check_operator(request.headers)
-        return Response(await metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Response(await metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def refused(request: Request, error: Exception) -> Response:
         if isinstance(error, FairqError):

@@ -20,44 +20,42 @@ from fairq.server.admin.health import Finding, Health
 from fairq.server.app import App
 
 MAX_QUEUES = 200
-KEPT_S = 2.0  # how long what the store has is told again
+KEPT_S = 1.0  # how long a page is told to all who ask
 _STATES = ("ready", "pending", "delayed", "leased", "dead")
 _TOTALS = ("enqueued", "done", "expired", "cancelled")
 
 
 @define(eq=False)
 class Metrics:
-    """Gathers the metrics of one server."""
+    """Writes the page of one server, at most every KEPT_S."""
 
     app: App
     health: Health
-    _states: list[QueueState] = field(factory=list, init=False)
-    _queues: int = field(default=0, init=False)
-    _read_at: float = field(default=float("-inf"), init=False)
-    _reading: trio.Lock = field(factory=trio.Lock, init=False)
+    _page: bytes = field(default=b"", init=False)
+    _written_at: float = field(default=float("-inf"), init=False)
+    _writing: trio.Lock = field(factory=trio.Lock, init=False)
     _process: CollectorRegistry = field(factory=CollectorRegistry, init=False)
 
     def __attrs_post_init__(self) -> None:
         for kind in (ProcessCollector, PlatformCollector, GCCollector):
             kind(registry=self._process)
 
-    async def text(self) -> bytes:
-        """Write the metrics. Raises: FairqError without the store."""
-        found = await self.health.look()
-        states = [] if found.troubles else await self._read()
-        registry = CollectorRegistry()
-        registry.register(_Now(self.app, found, states, self._queues))
-        return bytes(generate_latest(registry) + generate_latest(self._process))
+    async def page(self) -> bytes:
+        """Return the page as it is, or was KEPT_S ago. Raises: FairqError if the store goes while it is read."""
+        async with self._writing:
+            if trio.current_time() - self._written_at > KEPT_S:
+                self._page = await self._write()
+                self._written_at = trio.current_time()
+            return self._page
 
-    async def _read(self) -> Sequence[QueueState]:
-        """Read the states of the queues that are told, at most every KEPT_S."""
-        async with self._reading:
-            if trio.current_time() - self._read_at > KEPT_S:
-                names = sorted(await self.app.store.queues(), key=lambda name: (name not in self.app.dispatchers, name))
-                self._queues = len(names)
-                self._states = [await self.app.store.queue(name) for name in names[:MAX_QUEUES]]
-                self._read_at = trio.current_time()
-            return self._states
+    async def _write(self) -> bytes:
+        found, store = await self.health.look(), self.app.store
+        names: list[str] = []
+        if not found.troubles:
+            names = sorted(await store.queues(), key=lambda name: (name not in self.app.dispatchers, name))
+        registry = CollectorRegistry()
+        registry.register(_Now(self.app, found, [await store.queue(name) for name in names[:MAX_QUEUES]], len(names)))
+        return bytes(generate_latest(registry) + generate_latest(self._process))
 
 
 @define(eq=False)
