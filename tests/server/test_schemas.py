@@ -28,6 +28,7 @@ from tests.server.harness import running, url_of
 from tests.server.refusals import GOOD as GOOD_OF_VERBS
 from tests.server.refusals import REQUESTS, RULES, Row, Together, good, rows_of
 from tests.server.test_refusals import open_world
+from tests.server.test_transcripts import PLAYED
 from tests.wire import schemas
 from tests.wire.test_codec import GOOD as GOOD_OF_CODEC
 
@@ -136,6 +137,16 @@ def test_the_schemas_refuse_every_value_beyond_a_rule_but_where_they_cannot_stat
 def sent_of(verb: str, body: dict[str, Any]) -> dict[str, Any]:
     """Return a body as a whole frame."""
     return {"type": verb, "ref": 1, **body}
+
+
+@pytest.mark.parametrize("heading", PLAYED)
+def test_frames_of_transcripts_are_valid_but_those_that_are_refused(heading: str) -> None:
+    said = [(line, line.frame) for line in PLAYED[heading] if line.frame is not None]
+    refused = {(line.name, frame["ref"]) for line, frame in said if frame.get("code") == "bad_request"}
+    for line, frame in said:
+        side = "client" if line.side == ">" else "server"
+        is_refused = side == "client" and (line.name, frame.get("ref")) in refused
+        assert bool(faults(f"{side}.{frame['type']}", frame, is_closed=True)) == is_refused, line.text
 
 
 @pytest.fixture
