@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -108,7 +108,8 @@ class Stage:
     async def _happen(self, event: str) -> None:
         for words, happen in _EVENTS.items():
             if found := re.fullmatch(words, event):
-                return await happen(self, *found.groups())
+                await happen(self, *found.groups())
+                return
         raise AssertionError(f"no transcript can say: {event}")
 
     async def connect(self, name: str) -> None:
@@ -183,7 +184,7 @@ class Stage:
         return wanted if self._stands_for.setdefault(wanted, real) == real else real
 
 
-_EVENTS: dict[str, Callable[..., Any]] = {
+_EVENTS: dict[str, Callable[..., Awaitable[None]]] = {
     r"(\S+) connects(?: again)?(?:, to another server)?": Stage.connect,
     r"(\S+): the connection is lost": Stage.lose,
     r"(\S+): the connection is lost before the reply to request (\d+)": Stage.lose_before,
