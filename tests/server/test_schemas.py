@@ -116,6 +116,16 @@ def test_the_schemas_refuse_every_shape_that_the_codec_refuses(kind: str) -> Non
         assert faults(f"client.{kind}", sent) or not is_refused(sent), sent
 
 
+def bounds(frame: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Put the lowest and the highest value of its range into each number in turn; gives the field and the frame."""
+    kind = frame["type"]
+    for name, schema in json.loads(PATH.read_text())["$defs"][f"client.{kind}"]["properties"].items():
+        ranged = schema["anyOf"][0] if "anyOf" in schema else schema
+        for bound in ("minimum", "maximum"):
+            if bound in ranged and name not in BEYOND | {"timeout_ms"}:  # no test waits for a minute
+                yield name, {**frame, name: ranged[bound]}
+
+
 BEYOND = {  # places whose rules a schema cannot state: grammars, bytes, and what there is
     *("cron", "zone", "opening_hours", "cursor", "after", "queue", "ids", "id", "leases", "leases.queue", "tenant"),
     *("tasks", "tasks.payload", "payload", "settlements.result", "settlements.links", "weights", "name", "group"),
@@ -193,7 +203,7 @@ def faults_of(conversation: Conversation) -> list[Any]:
 
 
 @pytest.mark.parametrize("verb", REQUESTS)
-async def test_replies_of_a_server_are_valid_and_it_takes_nothing_that_is_not(
+async def test_a_server_takes_what_is_within_bounds_and_nothing_invalid_and_its_replies_are_valid(
     served: Served, server_store: str, conversations: dict[ServerSession, Conversation], verb: str
 ) -> None:
     """A field that the schema does not know, of a frame or a body, is a fault too."""
@@ -210,6 +220,11 @@ async def test_replies_of_a_server_are_valid_and_it_takes_nothing_that_is_not(
             for role in roles:
                 frame = await world.answer(Row(verb, role, good(verb, role), "", ""))
                 assert frame["type"] == "reply", frame
+            for role in roles:
+                for name, sent in bounds(sent_of(verb, good(verb, role))):
+                    del sent["type"]
+                    frame = await world.answer(Row(verb, role, sent, "", "ref"))
+                    assert frame.get("field") != name, (sent, frame)
     assert {frame["type"] for each in conversations.values() for _, frame in each} >= {"welcome", "push", verb}
     assert [fault for each in conversations.values() for fault in faults_of(each)] == []
 
