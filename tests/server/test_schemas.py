@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from fairq.errors import FairqError
+from fairq.model.checks import MAX_INLINE_BYTES
 from fairq.server.http.schema import hints_of
 from fairq.server.run import Served
 from fairq.wire import frames
@@ -24,7 +25,7 @@ from fairq.wire.beside import Message
 from fairq.wire.codec import CLIENT_TYPES, decode_client
 from fairq.wire.server_session import ServerSession
 from tests.cli.harness import environment
-from tests.server.harness import running, url_of
+from tests.server.harness import WORKER, raw, running, tenant, url_of
 from tests.server.refusals import GOOD as GOOD_OF_VERBS
 from tests.server.refusals import REQUESTS, RULES, Row, Together, good, rows_of
 from tests.server.test_refusals import open_world
@@ -227,6 +228,24 @@ async def test_a_server_takes_what_is_within_bounds_and_nothing_invalid_and_its_
                     assert frame.get("field") != name, (sent, frame)
     assert {frame["type"] for each in conversations.values() for _, frame in each} >= {"welcome", "push", verb}
     assert [fault for each in conversations.values() for fault in faults_of(each)] == []
+
+
+async def test_frames_with_payloads_beside_them_are_valid(
+    served: Served, conversations: dict[ServerSession, Conversation]
+) -> None:
+    with trio.fail_after(30):
+        async with raw(served, tenant("ada")) as ada, raw(served, WORKER) as worker:
+            tasks = [{"id": "long", "payload": "x" * MAX_INLINE_BYTES, "tenant": None}]
+            await ada.ask("enqueue", queue="q", tasks=tasks)
+            await ada.ask("peek", queue="q")
+            await worker.attach("q")
+            await worker.settle("q", "reject", *await worker.pushed())
+            await ada.ask("dead", queue="q")
+            await ada.ask("dead_letter", queue="q", id="long")
+    sent = [frame for each in conversations.values() for side, frame in each if side == "client"]
+    assert [fault for frame in sent for fault in faults("client", frame)] == []
+    assert [fault for each in conversations.values() for fault in faults_of(each)] == []
+    assert str(conversations.values()).count("'payload_bytes'") == 5
 
 
 @pytest.mark.parametrize("runtime", ["trio", "asyncio"])

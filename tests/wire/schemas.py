@@ -110,8 +110,10 @@ def _told_field(hint: Any) -> Schema:
 
 
 def with_payload(schema: Schema) -> Schema:
-    """Return the schema of a part that has a payload, or its length if it stands beside the frame."""
+    """Return the schema of a part whose payload may stand beside the frame, with its length here."""
     properties = schema["properties"] | {"payload_bytes": whole(0, MAX_PAYLOAD_BYTES)}
+    if "payload" not in schema["required"]:
+        return schema | {"properties": properties}
     required = [name for name in schema["required"] if name != "payload"]
     return schema | {"properties": properties, "required": required, "oneOf": _ONE_PAYLOAD}
 
@@ -129,7 +131,7 @@ def definitions() -> dict[str, Schema]:
     """Make all definitions: parts, `client.<type>` and `server.<type>` for frames, `reply.<verb>` for bodies."""
     defs = {name: given(kind) for name, kind in GIVEN.items()} | {"task": _task(), "link": _link()}
     defs |= {name: told(kind) for name, kind in TOLD.items()}
-    for name in ("pushed_task", "waiting_task"):
+    for name in ("pushed_task", "waiting_task", "dead_letter"):
         defs[name] = with_payload(defs[name])
     defs |= {f"client.{kind.type}": framed(kind, given(kind)) for kind in wire.CLIENT_FRAMES}
     defs |= {f"server.{kind.type}": framed(kind, told(kind)) for kind in frames.SERVER_FRAMES}
