@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,14 @@ from fairq.wire import messages as wire
 from .transcripts import open_stage, transcripts
 
 FOLDER = Path(wire.__file__).parent
-PLAYED = {
-    heading: lines
-    for name in ("PROTOCOL.md", "TRANSCRIPTS.md")
-    for heading, lines in transcripts((FOLDER / name).read_text(encoding="utf-8")).items()
-}
+TEXTS = [(FOLDER / name).read_text(encoding="utf-8") for name in ("PROTOCOL.md", "TRANSCRIPTS.md")]
+PLAYED = {heading: lines for text in TEXTS for heading, lines in transcripts(text).items()}
+
+
+def test_no_transcript_is_left_out() -> None:
+    frames = re.findall(r"^(?:[a-z0-9-]+ +)?[<>] \{.*\}$", "\n".join(TEXTS), re.MULTILINE)
+    assert len(frames) == sum(line.frame is not None for lines in PLAYED.values() for line in lines) > 80
+    assert len(PLAYED) == 7
 
 
 @pytest.mark.parametrize("heading", PLAYED)
