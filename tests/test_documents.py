@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import zlib
+from datetime import UTC, datetime
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -23,6 +26,7 @@ from fairq.model.checks import (
     TENANT_PATTERN,
     WORKER_PATTERN,
 )
+from fairq.model.cron import check_timing, next_fire
 from fairq.model.dead_letters import DeadLetter
 from fairq.model.events import Event
 from fairq.model.queues import SETTING_RANGES, SHARES, QueueSettings, QueueState
@@ -292,6 +296,55 @@ def test_transcripts_are_frames_that_the_codec_takes() -> None:
             assert decode_client(text).type == json.loads(text)["type"]
         else:
             assert set(json.loads(text)) - {"type"} <= set(fields_in_code(type(decode_server(text))))
+
+
+def days_of(cron: str) -> str:
+    """List the days of October 2026 on which a schedule fires, in UTC; or `refused`."""
+    begin, end = (round(datetime(2026, month, 1, tzinfo=UTC).timestamp() * 1000) for month in (10, 11))
+    at, found = begin - 1, []
+    try:
+        timing = check_timing(cron, "UTC", 0)
+        while (at := next_fire(timing, at, 0)) < end:
+            found.append(datetime.fromtimestamp(at / 1000, UTC).day)
+    except errors.BadRequest:
+        return "refused"
+    return "1-31" if found == list(range(1, 32)) else ", ".join(map(str, found))
+
+
+def test_the_days_of_cron_are_those_on_which_schedules_fire() -> None:
+    rows = table_after(PROTOCOL, "| cron | days in October 2026")
+    head = next(name for name in rows[0] if name.startswith("days"))
+    assert len(rows) == 20
+    assert {row["cron"]: row[head] for row in rows} == {row["cron"]: days_of(row["cron"].strip("`")) for row in rows}
+    assert datetime(2026, 10, 1, tzinfo=UTC).strftime("%A") == "Thursday"
+    for name in re.findall(r"`(@\w+)`", PROTOCOL):
+        check_timing(name, "", 0)
+
+
+def test_the_test_token_has_the_form_check_and_hash_that_are_told() -> None:
+    token, hashed = re.findall(r"^(fq_\S+)\n([0-9a-f]{64})$", PROTOCOL, re.M)[0]
+    body, _, check = token.rpartition("_")
+    assert f"CRC-32 of `{body}`" in PROTOCOL
+    assert f"{zlib.crc32(body.encode()):08x}" == check
+    assert hashlib.sha256(token.encode()).hexdigest() == hashed == tokens.hash_token(token)
+    assert tokens.token_id(token) == "example"
+    assert tokens.token_id(token[:-1] + "0") is None
+
+
+def test_the_glossary_is_in_order_and_has_the_words_that_are_used() -> None:
+    text, glossary = PROTOCOL.split("## 15. Glossary\n\n")
+    told = dict(re.findall(r"^- \*\*(.+?)\*\*: (.*)$", glossary, re.M))
+    assert len(told) == len(glossary.splitlines())
+    assert list(told) == sorted(told)
+    keys = (ROOT / "lua" / "KEYS.md").read_text(encoding="utf-8")
+    for term, meaning in told.items():
+        assert re.search(rf"\b{term.split()[0].removesuffix('e')}", text + OPERATIONS + keys, re.I), term
+        assert meaning.endswith("."), term
+        assert ". " not in meaning, f"{term}: one sentence"
+    wanted = (
+        "task attempt lease settle tenant weight share entitled delivered credit slot batch link outbox promote tick"
+    )
+    assert told.keys() >= {*wanted.split(), "dead letter", "brought lease"}
 
 
 def test_the_lineage_is_complete_and_its_tests_are_there() -> None:

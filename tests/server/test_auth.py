@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 from typing import Any
 
 import attrs
@@ -19,6 +20,7 @@ from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
 from tests import stores
 from tests.store.proxy import open_proxy
+from tests.test_documents import PROTOCOL
 
 from .harness import OPERATOR, PRODUCER, WORKER, Raw, Refused, raw, running, tenant
 
@@ -295,3 +297,11 @@ def test_a_record_never_shows_more_than_a_hash() -> None:
     assert {field.name for field in attrs.fields(TokenRecord)} == {
         "id", "role", "hash", "tenant", "queues", "created_at_ms",
     }  # fmt: skip
+
+
+async def test_the_test_token_of_the_protocol_connects_once_it_is_registered(served: Served) -> None:
+    token, hashed = re.findall(r"^(fq_\S+)\n([0-9a-f]{64})$", PROTOCOL, re.MULTILINE)[0]
+    async with raw(served, OPERATOR) as operator:
+        await operator.ask("create_token", id="example", role="tenant", hash=hashed, tenant="ada")
+    async with raw(served, token) as ada:
+        assert (ada.welcome["role"], ada.welcome["tenant"]) == ("tenant", "ada")

@@ -99,6 +99,7 @@ def test_the_demonstration_runs_from_an_installed_wheel(tmp_path: Path) -> None:
         names = set(archive.namelist())
     assert {f"fairq/lua/{section.name}" for section in (ROOT / "lua").glob("*.lua")} <= names
     assert {"fairq/py.typed", "fairq/wire/PROTOCOL.md", "fairq/webhook/RECEIVING.md", "fairq/lua/KEYS.md"} <= names
+    assert {"fairq/wire/TRANSCRIPTS.md", "fairq/wire/frames.schema.json"} <= names
     assert {"fairq/docs/tutorial.md", "fairq/docs/pictures/flood.svg", "fairq/docs/examples/README.md"} <= names
     assert not any(name.startswith(("tests/", "loadtest/", "deploy/")) for name in names)
 

@@ -72,7 +72,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "pause_schedule": {"ref": 1, "queue": "q", "name": "n"},
     "resume_schedule": {"ref": 1, "queue": "q", "name": "n"},
     "schedules": {"ref": 1, "queue": "q"},
-    "add_webhook": {"ref": 1, "queue": "q", "url": "https://a.example/", "secrets": ["whsec_x"]},
+    "add_webhook": {"ref": 1, "queue": "q", "url": "https://a.example/", "secrets": ["whsec_" + "c2Vj" * 8]},
     "remove_webhook": {"ref": 1, "queue": "q", "url": "https://a.example/"},
     "pause_webhook": {"ref": 1, "queue": "q", "url": "https://a.example/", "name": "n"},
     "resume_webhook": {"ref": 1, "queue": "q", "url": "https://a.example/"},

@@ -1,0 +1,31 @@
+"""The transcripts of PROTOCOL.md and TRANSCRIPTS.md, each played against servers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import trio
+
+from fairq.wire import messages as wire
+
+from .transcripts import open_stage, transcripts
+
+FOLDER = Path(wire.__file__).parent
+TEXTS = [(FOLDER / name).read_text(encoding="utf-8") for name in ("PROTOCOL.md", "TRANSCRIPTS.md")]
+PLAYED = {heading: lines for text in TEXTS for heading, lines in transcripts(text).items()}
+
+
+def test_no_transcript_is_left_out() -> None:
+    frames = re.findall(r"^(?:[a-z0-9-]+ +)?[<>] \{.*\}$", "\n".join(TEXTS), re.MULTILINE)
+    assert len(frames) == sum(line.frame is not None for lines in PLAYED.values() for line in lines) > 80
+    assert len(PLAYED) == 7
+
+
+@pytest.mark.parametrize("heading", PLAYED)
+async def test_a_transcript_is_what_happens(heading: str, server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with trio.fail_after(60):
+        async with open_stage(server_store, monkeypatch) as stage:
+            for line in PLAYED[heading]:
+                await stage.play(line)
