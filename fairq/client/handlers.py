@@ -22,6 +22,7 @@ from fairq.client.links import Enqueue, Links, links_of
 from fairq.client.runtime import is_cancelled
 from fairq.client.threads import Threads
 from fairq.client.timeouts import TimedOut
+from fairq.client.tracebacks import traceback_of
 from fairq.client.typed import Misfit
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, TooLarge
@@ -143,6 +144,19 @@ Report = Callable[[str, PushedTask, float, str], None]
 
 
 def settlement_of(task: PushedTask, error: BaseException | None, result: bytes = b"") -> Settlement:
+    """Decide what becomes of a lease. Of a final failure it has the traceback, so that retries cost no more.
+
+    A verdict that the handler raised has one only if it was raised from something.
+    """
+    settlement = _verdict_on(task, error, result)
+    if error is None or outcome_of(task, settlement) != "dead":
+        return settlement
+    if isinstance(error, Retry | Reject) and error.__cause__ is None:
+        return settlement
+    return settlement._replace(traceback=traceback_of(error))
+
+
+def _verdict_on(task: PushedTask, error: BaseException | None, result: bytes) -> Settlement:
     """Decide what becomes of a lease: the one table of outcomes."""
     match error:
         case None:

@@ -29,6 +29,7 @@ class DeadLetter:
     payload: Any = None
     name: str = ""
     webhook: str = ""
+    traceback: str = ""  # of the exception that its handler raised
 
 
 @frozen

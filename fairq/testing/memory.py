@@ -216,7 +216,7 @@ class MemoryQueue:
 
     def settle(self, now: int, settlement: Settlement) -> None:
         """End a lease as its handler's end says."""
-        action, id, _, delay_ms, error, result, _ = settlement
+        action, id, _, delay_ms, error, result, *_ = settlement
         record = self.records[id]
         if action == "ack":
             record.state, record.at_ms, record.result = "done", now, result or b"null"

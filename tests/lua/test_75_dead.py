@@ -12,7 +12,7 @@ def test_dead_letters_come_oldest_first_with_all_that_is_known(queue: Queue) -> 
     queue.bury("bob", "b")
     page = queue.dead_page()
     assert (page.cursor, page.left, page.ids) == ("", 0, ["a", "b"])
-    assert page.letters[0][2:] == ("rejected", 1, START, "no address")
+    assert page.letters[0][2:] == ("rejected", 1, START, "no address", "")
     assert page.letters[0].record.endswith(b"ada\0\0body")
     assert [row[1] for row in queue.call("dead", "", "", 9, "", "", 0, 0, "")[2:]] == [b"ada", b"bob"]
     assert [letter.record for letter in queue.dead_page(brief=True).letters] == [b"", b""]
@@ -144,6 +144,22 @@ def test_a_page_is_bounded_in_bytes_and_a_brief_one_is_not(queue: Queue) -> None
     assert (page.ids, page.left) == (["a", "b", "c"], 2)
     assert queue.dead_page(page.cursor).ids == ["d", "e"]
     assert queue.dead_page(brief=True).ids == [*"abcde"]
+
+
+def test_a_page_is_bounded_in_bytes_of_tracebacks_and_a_brief_one_has_none(queue: Queue) -> None:
+    queue.bury("ada", *(f"id{n:03}" for n in range(300)), traceback="t" * 8192)
+    page = queue.dead_page(count=300)
+    assert (len(page.ids), page.left) == (128, 172), "1 MiB"
+    assert {letter.traceback for letter in page.letters} == {"t" * 8192}
+    brief = queue.dead_page(brief=True, count=300)
+    assert (len(brief.ids), {letter.traceback for letter in brief.letters}) == (300, {""})
+
+
+def test_a_letter_of_an_earlier_version_has_no_traceback(queue: Queue) -> None:
+    queue.bury("ada", "a", error="no", traceback="frames")
+    packed = queue.client.hget(queue.key("dead"), "a")
+    queue.client.hset(queue.key("dead"), "a", packed.removesuffix(b"frames"))
+    assert queue.dead()[0][4:] == (START, "no", "")
 
 
 def test_a_cursor_from_anywhere_is_a_place_and_no_more(queue: Queue) -> None:
