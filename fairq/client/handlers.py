@@ -162,15 +162,23 @@ def _verdict_on(task: PushedTask, error: BaseException | None, result: bytes) ->
         case None:
             return Settlement("ack", task.id, task.lease, None, "", result)
         case Retry(delay_ms=delay_ms):
-            return Settlement("nack", task.id, task.lease, delay_ms, str(error)[:MAX_ERROR_CHARS])
+            return Settlement("nack", task.id, task.lease, delay_ms, _text_of(error))
         case Postpone(delay_ms=delay_ms):
-            return Settlement("postpone", task.id, task.lease, delay_ms, str(error)[:MAX_ERROR_CHARS])
+            return Settlement("postpone", task.id, task.lease, delay_ms, _text_of(error))
         case Reject() | Misfit():
-            return Settlement("reject", task.id, task.lease, None, str(error)[:MAX_ERROR_CHARS])
+            return Settlement("reject", task.id, task.lease, None, _text_of(error))
         case TimedOut():
             return Settlement("nack", task.id, task.lease, None, f"timeout: {error}")
         case _:
-            return Settlement("nack", task.id, task.lease, None, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
+            text = f"{type(error).__name__}: {_text_of(error)}"[:MAX_ERROR_CHARS]
+            return Settlement("nack", task.id, task.lease, None, text)
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)[:MAX_ERROR_CHARS]
+    except Exception as failure:  # in the error's own code
+        return f"(its text raised {type(failure).__name__})"
 
 
 def outcome_of(task: PushedTask, settlement: Settlement) -> str:

@@ -20,13 +20,13 @@ def traceback_of(error: BaseException) -> str:
 
     Without the frames between the worker and the handler; empty if there are no others, and no cause.
     """
-    frames = _own_frames(error.__traceback__)
-    if frames is None and error.__cause__ is None:
-        return ""
     try:
+        frames = _own_frames(error.__traceback__)
+        if frames is None and error.__cause__ is None:
+            return ""
         parts = format_exception(type(error), error, frames)
-    except Exception as failure:  # the exception's own code failed: its task's end matters more
-        log.warning("a traceback cannot be written", error=f"{type(failure).__name__} in {type(error).__name__}")
+    except Exception as failure:  # in the error's own code: what becomes of the task matters more
+        log.warning("a traceback cannot be written", error=type(error).__name__, why=type(failure).__name__)
         return ""
     return _shorten("".join(_shorten(part, _PART_BYTES) for part in parts).rstrip(), MAX_TRACEBACK_BYTES)
 
