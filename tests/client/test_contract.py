@@ -134,10 +134,14 @@ async def test_a_dead_letter_keeps_the_traceback_of_its_handler(api: Api, servic
     async def send(task: fairq.Task) -> None:
         raise fairq.Reject("no address") from KeyError("to")
 
-    async with api.open_client(service.url, token=tenant("ada")) as client:
+    async with (
+        api.open_client(service.url, token=tenant("ada")) as client,
+        api.open_operator(service.url, token=OPERATOR) as operator,
+    ):
         task = await client.enqueue("emails", {})
         await api.work(app)
-        letter = await client.dead_letters("emails").show(task.id)
+        assert (await client.dead_letters("emails").show(task.id)).traceback == ""
+        letter = await operator.dead_letters("emails").show(f"ada/{task.id}")
         assert letter.error == "no address"
         assert "KeyError: 'to'\n\nThe above exception was the direct cause" in letter.traceback
         assert letter.traceback.endswith("Reject: no address")

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+import fairq
 from fairq.client.handlers import Postpone, Reject, Retry, Task, perform, settlement_of
 from fairq.client.kinds import Handler
 from fairq.client.threads import Threads
@@ -16,6 +17,7 @@ from fairq.client.tracebacks import traceback_of
 from fairq.model.checks import MAX_TRACEBACK_BYTES
 from fairq.model.tasks import Settlement
 from fairq.wire.frames import PushedTask
+from tests.server.harness import OPERATOR
 
 from .runtimes import Service, on_both, wait_state, working
 
@@ -223,8 +225,9 @@ async def test_a_dead_letter_shows_where_its_handler_failed(service: Service, ru
     async with service.client() as client, working(app):
         task = await client.enqueue("emails", {"to": "ada"}, max_attempts=1)
         await wait_state(task, "dead")
-        letter = await client.dead_letters("emails").show(task.id)
-        assert (letter.error, letter.payload) == ("ValueError: no street", {"to": "ada"})
-        assert frames_of(letter.traceback) == ["deliver", "look_up", "fails", "deliver"]
-        page = await client.dead_letters("emails").page(brief=True)
-        assert [each.traceback for each in page.letters] == [""]
+        async with fairq.open_operator(service.url, token=OPERATOR) as operator:
+            letter = await operator.dead_letters("emails").show(f"ada/{task.id}")
+            page = await operator.dead_letters("emails").page(brief=True)
+    assert (letter.error, letter.payload) == ("ValueError: no street", {"to": "ada"})
+    assert frames_of(letter.traceback) == ["deliver", "look_up", "fails", "deliver"]
+    assert [each.traceback for each in page.letters] == [""]

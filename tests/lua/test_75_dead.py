@@ -158,6 +158,7 @@ def test_a_page_is_bounded_in_bytes_of_tracebacks_and_a_brief_one_has_none(queue
 def test_a_letter_of_an_earlier_version_has_no_traceback(queue: Queue) -> None:
     queue.bury("ada", "a", error="no", traceback="frames")
     packed = queue.client.hget(queue.key("dead"), "a")
+    assert isinstance(packed, bytes)
     queue.client.hset(queue.key("dead"), "a", packed.removesuffix(b"frames"))
     assert queue.dead()[0][4:] == (START, "no", "")
 

@@ -302,7 +302,7 @@ RULES = [
     Rule({"settle"}, "settlements.lease", (-1, 0, 1 << 53)),
     Rule({"settle"}, "settlements.delay_ms", (*SPAN, Together(action="postpone"))),
     Rule({"settle"}, "settlements.error", ("x" * (MAX_ERROR_CHARS + 1),)),
-    Rule({"settle"}, "settlements.traceback", tuple(Together(traceback=each, action="nack") for each in (1, [], True))),
+    Rule({"settle"}, "settlements.traceback", (Together(traceback=1, action="nack"), Together(traceback=[], action="reject"))),
     Rule({"settle"}, "settlements.traceback", (Together(traceback="frames", action="ack"),)),
     Rule(
         {"settle"}, "settlements.traceback", (Together(traceback="é" * 4097, action="reject"),), "too_large"

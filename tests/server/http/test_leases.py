@@ -106,8 +106,9 @@ async def test_a_traceback_is_kept_with_the_dead_letter(served: Served) -> None:
             answer = await worker.post("/v1/leases", json={"queue": "q", "settlements": [settlement]})
             assert (answer.status_code, answer.json()["field"]) == (status, "traceback")
         assert await settle(worker, task, "reject", error="no", traceback="at line 7\né") == "ok"
-        assert check(await ada.get("/v1/queues/q/dead/t"))["traceback"] == "at line 7\né"
-        (row,) = check(await ada.get("/v1/queues/q/dead?brief=true"))["dead"]
+    async with api(served, OPERATOR) as operator:
+        assert check(await operator.get("/v1/queues/q/dead/ada%2Ft"))["traceback"] == "at line 7\né"
+        (row,) = check(await operator.get("/v1/queues/q/dead?brief=true"))["dead"]
         assert "traceback" not in row
 
 
