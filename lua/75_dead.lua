@@ -7,6 +7,8 @@
 
 do
 
+local LETTERS_PER_READ = 50
+
 -- How many letters of the set are not after (died_at, id), whether or not that one is still there.
 local function rank_after(deaths, died_at, id)
   local low = redis.call('ZCOUNT', deaths, '-inf', '(' .. died_at)
@@ -61,8 +63,8 @@ end
 --         any) 7 text that the error contains (empty: any)  8 older_than_ms  9 younger_than_ms (0: any; with a cursor,
 --         which carries them, not used)  10 "brief" to leave out the records and tracebacks
 --   out   cursor (empty at the end), how many letters are left to look at, then per letter: {id, tenant, reason,
---         attempts, died_at_ms, error, record, traceback}. A call looks at no more than 500 letters, so a page may be
---         short, or empty, before the end.
+--         attempts, died_at_ms, error, record, traceback}. A call looks at no more than 500 letters, and
+--         no further than PAGE_BYTES of letters and records: a page may be short, or empty, before the end.
 function verbs.dead(keys, args)
   local call = calls.ask(keys, args)
   local walk = read_walk(call, args)
@@ -71,14 +73,19 @@ function verbs.dead(keys, args)
   local out, bytes, seen, at_ms = {'', 0}, 0, 0, 0
   if length <= 0 then return out end
   local ids = redis.call('ZRANGE', walk.deaths, walk.first, walk.first + length - 1)
-  for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
-    death = DEATH.unpack(death)
-    seen, at_ms = i, death.died_at
-    if is_wanted(walk, death.reason, death.error) then
-      out[#out + 1] = letter_of(call, ids[i], death, walk.is_brief)
-      bytes = bytes + #out[#out][7] + #out[#out][8] + #death.error
-      if #out - 2 == walk.count or bytes >= PAGE_BYTES then break end
+  local some
+  for i, id in ipairs(ids) do
+    local nth = (i - 1) % LETTERS_PER_READ + 1
+    if nth == 1 then
+      some = redis.call('HMGET', key(call, 'dead'), unpack(ids, i, math.min(i + LETTERS_PER_READ - 1, #ids)))
     end
+    local death = DEATH.unpack(some[nth])
+    seen, at_ms, bytes = i, death.died_at, bytes + #some[nth]
+    if is_wanted(walk, death.reason, death.error) then
+      out[#out + 1] = letter_of(call, id, death, walk.is_brief)
+      bytes = bytes + #out[#out][7]
+    end
+    if #out - 2 == walk.count or bytes >= PAGE_BYTES then break end
   end
   out[2] = walk.past - walk.first - seen
   if out[2] > 0 then out[1] = table.concat({walk.until_ms, text(at_ms), ids[seen]}, ':') end

@@ -147,12 +147,16 @@ def test_a_page_is_bounded_in_bytes_and_a_brief_one_is_not(queue: Queue) -> None
 
 
 def test_a_page_is_bounded_in_bytes_of_tracebacks_and_a_brief_one_has_none(queue: Queue) -> None:
+    """They are read with the letters, also where they are not told."""
     queue.bury("ada", *(f"id{n:03}" for n in range(300)), traceback="t" * 8192)
-    page = queue.dead_page(count=300)
-    assert (len(page.ids), page.left) == (128, 172), "1 MiB"
-    assert {letter.traceback for letter in page.letters} == {"t" * 8192}
-    brief = queue.dead_page(brief=True, count=300)
-    assert (len(brief.ids), {letter.traceback for letter in brief.letters}) == (300, {""})
+    for brief, told in ((False, "t" * 8192), (True, "")):
+        page = queue.dead_page(count=300, brief=brief)
+        assert 120 < len(page.ids) <= 128, "1 MiB"
+        assert page.left == 300 - len(page.ids)
+        assert {letter.traceback for letter in page.letters} == {told}
+        assert [letter.id for letter in queue.dead(count=300, brief=brief)] == [f"id{n:03}" for n in range(300)]
+    empty = queue.dead_page(error="other", count=300)
+    assert (empty.ids, 300 - 128 <= empty.left < 300 - 120) == ([], True)
 
 
 def test_a_letter_of_an_earlier_version_has_no_traceback(queue: Queue) -> None:
