@@ -20,7 +20,7 @@ from loadtest.bench import for_all
 from loadtest.probe import Args, Prepare, Probe
 
 Q = "longest"
-ERROR = "e" * 2048
+ERROR, TRACEBACK = "e" * 2048, "t" * 8192
 SMALL = b'"x"'
 CLAIM = 150  # tasks, as servers ask
 HALF = b'"' + b"x" * ((1 << 19) - 2) + b'"'
@@ -112,8 +112,9 @@ async def crowd(p: Probe) -> None:
         return (name, c, "again", "", 1000)
 
     await p.measure("claim", f"again, {CLAIM} of {where}", Q, first)
-    for action, rest in (("ack", ()), ("nack", ("60000", ERROR)), ("nack", ("", ERROR)), ("nack", ("0", ERROR)),
-                         ("reject", (ERROR,)), ("release", ()), ("extend", ())):  # fmt: skip
+    for action, rest in (("ack", ()), ("nack", ("60000", ERROR, "")), ("nack", ("", ERROR, "")),
+                         ("nack", ("0", ERROR, "")), ("reject", (ERROR, TRACEBACK)),
+                         ("release", ()), ("extend", ())):  # fmt: skip
         told = f", {rest[0]} ms" if rest and action == "nack" else ""
         await p.measure("settle", f"{LOOKS} {action}{told} of as many tenants", Q, settling(p, action, *rest))
     numbers = iter(range(s.tenants - 1, 0, -1))
@@ -269,8 +270,8 @@ async def features(p: Probe) -> None:
     await p.measure("claim", f"again, {CLAIM} of these", Q, again)
     result = '"' + "r" * 7900 + '"'
     for action, rest in (("ack_with_result", (result,)), ("ack", ()),
-                         ("nack", ("60000", ERROR)), ("nack", ("0", ERROR)),
-                         ("reject", (ERROR,)), ("release", ()), ("extend", ())):  # fmt: skip
+                         ("nack", ("60000", ERROR, "")), ("nack", ("0", ERROR, "")),
+                         ("reject", (ERROR, TRACEBACK)), ("release", ()), ("extend", ())):  # fmt: skip
         told = f", {rest[0]} ms" if rest and action == "nack" else ", result 8 KB" if "result" in action else ""
         rounds = 20 if action == "reject" else 0  # which are replayed and purged then
         await p.measure(
@@ -351,7 +352,7 @@ async def payloads(p: Probe) -> None:
     await p.start_over()
     await enqueue(p, tenant(0), tasks_of("d", range(200), LARGE), size=3)
     while leases := await claimed(p, c):
-        await p.call("settle", Q, *(word for id, lease in leases for word in ("reject", id, lease, ERROR)))
+        await p.call("settle", Q, *(word for id, lease in leases for word in ("reject", id, lease, ERROR, TRACEBACK)))
     await p.measure("dead", "letters of 1 MiB", Q, ("", "", 500, "", "", 0, 0, ""))
     await p.measure("dead_letter", "1 MiB", Q, (id_of("d", 0),))
     await p.measure("replay", "20 letters of 1 MiB", Q, [id_of("d", n) for n in range(20)], rounds=1)
@@ -445,7 +446,7 @@ async def due(p: Probe) -> None:
     dead = s.many // 5
     await for_all(range(100), lambda n: enqueue(p, tenant(n), tasks_of(f"dd{n}", range(dead // 100), events=True)))
     while leases := await claimed(p, 500):
-        await p.call("settle", Q, *(word for id, lease in leases for word in ("reject", id, lease, ERROR)))
+        await p.call("settle", Q, *(word for id, lease in leases for word in ("reject", id, lease, ERROR, TRACEBACK)))
     # marks, results and keys
     await for_all(range(100), lambda n: enqueue(p, tenant(n), tasks_of(f"m{n}", range(s.many // 100))))
     while leases := await claimed(p, 500):
@@ -526,7 +527,7 @@ async def graves(p: Probe) -> None:
     for n in range(100):
         await enqueue(p, tenant(n), tasks_of(f"a{n}", range(s.many // 100)))
     while leases := await claimed(p, 500):
-        await p.call("settle", Q, *(word for id, lease in leases for word in ("reject", id, lease, ERROR)))
+        await p.call("settle", Q, *(word for id, lease in leases for word in ("reject", id, lease, ERROR, TRACEBACK)))
     where = f"{s.many:,} dead letters"
     await p.measure("dead", f"no letter matches, {where}", Q, ("", "", 500, "", "nowhere", 0, 0, ""))
     await p.measure("dead", f"a page of 500, {where}", Q, ("", "", 500, "", "", 0, 0, ""))
@@ -544,7 +545,8 @@ async def graves(p: Probe) -> None:
     await p.measure("configure", f"keep 10, {where}", Q, ("dead_keep", 10), rounds=1)
     await p.measure("tick", f"too many dead letters: {where}", Q, (SERVER_TICK, wall_ms()), calls=50)
     await p.store.set_limits(Q, "", {"dead": 10})
-    await p.measure("settle", f"{c} reject with a limit of dead letters", Q, settling(p, "reject", ERROR), rounds=1)
+    rejecting = settling(p, "reject", ERROR, TRACEBACK)
+    await p.measure("settle", f"{c} reject with a limit of dead letters", Q, rejecting, rounds=1)
 
 
 async def feeds(p: Probe) -> None:

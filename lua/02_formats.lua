@@ -28,7 +28,7 @@
 --: RUN lease:d state:B features:B is_extended:B taken:B began_at:d bytes:I tag:c4 attempt:I uncounted_attempts:I
 --:   max_attempts:H expires_at:d made:t2 error:rest
 --: BUNDLE left:H together:H claim:t1 ids:rest
---: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2
+--: DEATH reason:B attempts:I lease:d died_at:d tenant:t1 error:t2 traceback:rest
 --: OPTIONS delay:d start_at:d expires_in:d expires_at:d expires_after_start:d max_attempts:h priority:B dedupe_period:d
 --:   result_ttl:d events:B replace:B group_weight:d dedupe_key:t1 batch:t1 group:t1 name:t1
 --: TASK_OPTIONS priority:B result_ttl:d opened_at:d events:B weight:d key:t1 batch:t1 group:t1

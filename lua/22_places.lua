@@ -123,11 +123,11 @@ local function make_room_for_dead(call, t)
   end
 end
 
--- Buries a task with what its run (or NO_RUN) says.
-function places.put_dead(call, t, id, reason, run)
+-- Buries a task with what its run (or NO_RUN) says, and the traceback of its error, where there is one.
+function places.put_dead(call, t, id, reason, run, traceback)
   local q, d = call.queue, accounts.details_of(call, t)
   redis.call('HSET', key(call, 'dead'), id, DEATH.pack({reason = reason, attempts = run.attempt, lease = run.lease,
-    died_at = call.now, tenant = t.name, error = run.error}))
+    died_at = call.now, tenant = t.name, error = run.error, traceback = (traceback or ''):sub(1, TRACEBACK_BYTES)}))
   redis.call('ZADD', key(call, 'deaths'), call.now, id)
   redis.call('ZADD', key(call, 'deaths:' .. t.name), call.now, id)
   if run.made then accounts.add_bytes(call, t, -#run.made) end

@@ -39,9 +39,9 @@ function settlements.forget(call, t, id, how, lease, attempt, features, bytes)
   task_options.drop(call, t.name, id)
 end
 
-function settlements.bury(call, t, id, run, reason)
+function settlements.bury(call, t, id, run, reason, traceback)
   leases.set_run(call, id, nil)
-  places.put_dead(call, t, id, reason, run)
+  places.put_dead(call, t, id, reason, run, traceback)
 end
 
 local function end_run(call, id, state)
@@ -93,20 +93,20 @@ function actions.ack_linked(call, t, id, lease, result, linked)
   links.take_over(call, t, id, linked)
 end
 
-function actions.nack(call, t, id, _, delay, message)
+function actions.nack(call, t, id, _, delay, message, traceback)
   local run = end_run(call, id, leases.SETTLED)
   run.error = message:sub(1, ERROR_BYTES)
   feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)
-  if is_last_attempt(run) then return settlements.bury(call, t, id, run, EXHAUSTED) end
+  if is_last_attempt(run) then return settlements.bury(call, t, id, run, EXHAUSTED, traceback) end
   keep_waiting(call, id, run)
   places.put(call, t, id, call.now + (tonumber(delay) or backoff_ms(call, run)))
 end
 
-function actions.reject(call, t, id, _, message)
+function actions.reject(call, t, id, _, message, traceback)
   local run = end_run(call, id, leases.SETTLED)
   run.error = message:sub(1, ERROR_BYTES)
   feeds.tell_of(call, t, id, 'failed', run.attempt, run.error)
-  settlements.bury(call, t, id, run, REJECTED)
+  settlements.bury(call, t, id, run, REJECTED, traceback)
 end
 
 function actions.postpone(call, t, id, _, delay, message)

@@ -1,7 +1,7 @@
 -- The verbs `settle` and `settle_linked` (40_settle.lua): many settlements in one call.
 do
 
-local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 5, postpone = 5, reject = 4, release = 3, reap = 3, extend = 3,
+local ARGUMENTS = {ack = 3, ack_with_result = 4, nack = 6, postpone = 5, reject = 5, release = 3, reap = 3, extend = 3,
   take = 3, ack_linked = 5}  -- of each action
 -- These, and all of tasks that ask for more, are work:
 local HEAVY = {ack_with_result = true, ack_linked = true, nack = true, postpone = true, reject = true}
@@ -32,8 +32,9 @@ local function read_settlements(args)
     numbers[n], taken[n] = read_number(args[at + 2] or '')
     ids[n], starts[n], at = args[at + 1], at, at + ARGUMENTS[action]
     if at > #args + 1 then refuse('bad_request', 'settlements') end
-    if action == 'nack' and args[at - 2] ~= '' or action == 'postpone' then
-      local delay = tonumber(args[at - 2])
+    local delay = args[starts[n] + 3]
+    if action == 'nack' and delay ~= '' or action == 'postpone' then
+      delay = tonumber(delay)
       if not (delay and delay >= 0 and delay <= HORIZON_MS) then refuse('bad_request', 'delay_ms') end
     end
   end
@@ -68,8 +69,8 @@ end
 --   keys  1 prefix
 --   argv  1 now  2 random_values  then per lease (at most 500): action, id, lease (its number; with a slash and
 --         how often it was taken over behind it that is part of the fence), and
---         for ack_with_result: result; for nack: delay_ms (may be empty), error; for postpone: delay_ms, error; for
---         reject: error
+--         for ack_with_result: result; for nack: delay_ms (may be empty), error, traceback (may be empty, and is
+--         kept if the task is dead); for postpone: delay_ms, error; for reject: error, traceback
 --   out   per lease: "ok" | "gone" (settled already by this owner, or long forgotten: not an error)
 --         | "stale" (the lease was lost: another one owns or owned the task)
 --         | "cancelled" (extended, but the task was cancelled: its owner shall stop);
@@ -89,7 +90,8 @@ function verbs.settle(keys, args, may_link)
     if args[first] == 'ack_linked' then work = work + HEAVY_WORK * #args[first + 4] end
     if work > WORK_PER_CALL then break end
     outcomes[n] = is_taken(call, ids[n], numbers[n], taken[n]) and 'stale'
-      or settlements.settle(call, args[first], ids[n], numbers[n], call.now, args[first + 3], args[first + 4])
+      or settlements.settle(call, args[first], ids[n], numbers[n], call.now, args[first + 3], args[first + 4],
+        args[first + 5])
     changed = changed or outcomes[n] ~= 'gone' and outcomes[n] ~= 'stale'
   end
   if changed then batches.finish(call) end

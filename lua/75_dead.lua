@@ -7,6 +7,8 @@
 
 do
 
+local LETTERS_PER_READ = 50
+
 -- How many letters of the set are not after (died_at, id), whether or not that one is still there.
 local function rank_after(deaths, died_at, id)
   local low = redis.call('ZCOUNT', deaths, '-inf', '(' .. died_at)
@@ -47,21 +49,22 @@ local function is_wanted(walk, reason, message)
   return (walk.reason == '' or walk.reason == REASONS[reason]) and message:find(walk.error, 1, true)
 end
 
--- A dead letter as the verbs tell it, with its record or, if that is not asked for, without.
+-- A dead letter as the verbs tell it, with its record and traceback or, if they are not asked for, without.
 local function letter_of(call, id, death, is_brief)
   local record = not is_brief and redis.call('HGET', key(call, 'tasks'), id) or ''
   if record ~= '' then record = records.whole(call, id, record) end
-  return {id, death.tenant, REASONS[death.reason], death.attempts, text(death.died_at), death.error, record}
+  return {id, death.tenant, REASONS[death.reason], death.attempts, text(death.died_at), death.error, record,
+    is_brief and '' or death.traceback}
 end
 
 -- dead(keys, argv): a page of the dead letters that match, oldest first.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 tenant (empty: all)  4 cursor (empty to begin)  5 count (1..500)  6 reason (empty:
 --         any) 7 text that the error contains (empty: any)  8 older_than_ms  9 younger_than_ms (0: any; with a cursor,
---         which carries them, not used)  10 "brief" to leave out the records
+--         which carries them, not used)  10 "brief" to leave out the records and tracebacks
 --   out   cursor (empty at the end), how many letters are left to look at, then per letter: {id, tenant, reason,
---         attempts, died_at_ms, error, record}. A call looks at no more than 500 letters, so a page may be short, or
---         empty, before the end.
+--         attempts, died_at_ms, error, record, traceback}. A call looks at no more than 500 letters, and
+--         no further than PAGE_BYTES of letters and records: a page may be short, or empty, before the end.
 function verbs.dead(keys, args)
   local call = calls.ask(keys, args)
   local walk = read_walk(call, args)
@@ -70,14 +73,19 @@ function verbs.dead(keys, args)
   local out, bytes, seen, at_ms = {'', 0}, 0, 0, 0
   if length <= 0 then return out end
   local ids = redis.call('ZRANGE', walk.deaths, walk.first, walk.first + length - 1)
-  for i, death in ipairs(redis.call('HMGET', key(call, 'dead'), unpack(ids))) do
-    death = DEATH.unpack(death)
-    seen, at_ms = i, death.died_at
-    if is_wanted(walk, death.reason, death.error) then
-      out[#out + 1] = letter_of(call, ids[i], death, walk.is_brief)
-      bytes = bytes + #out[#out][7] + #death.error
-      if #out - 2 == walk.count or bytes >= PAGE_BYTES then break end
+  local some
+  for i, id in ipairs(ids) do
+    local nth = (i - 1) % LETTERS_PER_READ + 1
+    if nth == 1 then
+      some = redis.call('HMGET', key(call, 'dead'), unpack(ids, i, math.min(i + LETTERS_PER_READ - 1, #ids)))
     end
+    local death = DEATH.unpack(some[nth])
+    seen, at_ms, bytes = i, death.died_at, bytes + #some[nth]
+    if is_wanted(walk, death.reason, death.error) then
+      out[#out + 1] = letter_of(call, id, death, walk.is_brief)
+      bytes = bytes + #out[#out][7]
+    end
+    if #out - 2 == walk.count or bytes >= PAGE_BYTES then break end
   end
   out[2] = walk.past - walk.first - seen
   if out[2] > 0 then out[1] = table.concat({walk.until_ms, text(at_ms), ids[seen]}, ':') end
@@ -87,7 +95,7 @@ end
 -- dead_letter(keys, argv): one dead letter.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 id
---   out   as `dead` gives it, with its record; empty if there is no such dead letter
+--   out   as `dead` gives it, with its record and traceback; empty if there is no such dead letter
 function verbs.dead_letter(keys, args)
   local call, id = {prefix = keys[1]}, args[3]
   local death = redis.call('HGET', key(call, 'dead'), id)

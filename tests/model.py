@@ -96,6 +96,7 @@ class Death:
     lease: int
     died_at: float
     error: str
+    traceback: str
 
 
 Member = TypeVar("Member", str, bytes)
@@ -220,7 +221,7 @@ class Model(Scheduling):
         t.delayed[id] = start_at
         self.due[t.name] = min(start_at, self.due.get(t.name, math.inf))
 
-    def bury(self, id: str, reason: str, now: float) -> None:
+    def bury(self, id: str, reason: str, now: float, traceback: str = "") -> None:
         """Make a dead letter."""
         t, run = self.records[id].tenant, self.runs.pop(id, None) or Run(0)
         self.free_key(id)
@@ -228,7 +229,7 @@ class Model(Scheduling):
         if b := self.batch_of(id):
             b.expired += reason == "expired"
         self.tell_of(id, "expired" if reason == "expired" else "dead", now, run.attempt, reason)
-        self.dead[id], self.deaths[id] = Death(t, reason, run.attempt, run.lease, now, run.error), now
+        self.dead[id], self.deaths[id] = Death(t, reason, run.attempt, run.lease, now, run.error, traceback), now
         t.dead += 1
         self.counts["buried"] += 1
         self.counts["expired"] += reason == "expired"
@@ -697,17 +698,17 @@ class Model(Scheduling):
         self.put_ready(t, id, at_head=True)
 
     def nack(
-        self, id: str, run: Run, delay: float | None, error: str, now: float, random_values: Iterator[float]
+        self, id: str, run: Run, delay: float | None, error: str, traceback: str, now: float, random: Iterator[float]
     ) -> None:
         """Send a task to its next attempt, or to the dead letters."""
         t = self.end_lease(id, run, "settled", now, True)
         run.error = error
         self.tell_of(id, "failed", now, run.attempt, error)
         if run.is_last:
-            return self.bury(id, "exhausted", now)
+            return self.bury(id, "exhausted", now, traceback)
         if delay is None:
             longest = self.settings["retry_base_ms"] * 2 ** min(run.attempt - run.uncounted_attempts - 1, 40)
-            delay = math.floor(next(random_values) * min(self.settings["retry_cap_ms"], longest)) + 1
+            delay = math.floor(next(random) * min(self.settings["retry_cap_ms"], longest)) + 1
         self.wait_for(t, id, delay, now)
 
     def wait_for(self, t: Tenant, id: str, delay: float, now: float) -> None:
@@ -736,6 +737,7 @@ class Model(Scheduling):
         lease: int | str,
         delay: float | None,
         error: str,
+        traceback: str,
         now: float,
         random_values: Iterator[float],
         until: float = math.inf,
@@ -764,12 +766,12 @@ class Model(Scheduling):
             self.end_lease(id, run, "settled", until)
             self.forget(id, None if action == "reap" else run, "cancelled", now)
         elif action == "nack":
-            self.nack(id, run, delay, error, now, random_values)
+            self.nack(id, run, delay, error, traceback, now, random_values)
         elif action == "reject":
             self.end_lease(id, run, "settled", now, True)
             run.error = error
             self.tell_of(id, "failed", now, run.attempt, error)
-            self.bury(id, "rejected", now)
+            self.bury(id, "rejected", now, traceback)
         elif action == "postpone":
             t = self.end_lease(id, run, "settled", until)
             run.uncounted_attempts, run.error = run.uncounted_attempts + 1, error
@@ -782,7 +784,7 @@ class Model(Scheduling):
         self,
         now: float,
         random_values: Iterator[float],
-        settlements: Sequence[tuple[str, str, int | str, float | None, str]],
+        settlements: Sequence[tuple[str, str, int | str, float | None, str, str]],
     ) -> list[str]:
         """End or extend leases, each fenced by (id, lease)."""
         now = self.open(now)
@@ -942,7 +944,7 @@ class Model(Scheduling):
 
     def dead_page(
         self, now: float, tenant: str, cursor: str, count: int, reason: str, error: str, older: float, younger: float
-    ) -> tuple[str, int, list[tuple[str, str, str, int, float, str]]]:
+    ) -> tuple[str, int, list[tuple[str, str, str, int, float, str, str]]]:
         """Walk over dead letters: where the next page begins, how many are left to look at, and those that match."""
         now = self.open(now)
         until, after = max(0, now - older), (max(0, now - younger) if younger else 0, "")
@@ -951,13 +953,13 @@ class Model(Scheduling):
             until, after = float(first), (float(second), id)
         deaths = ((at, id) for id, at in self.deaths_of(tenant).items() if at <= until)
         line = sorted(each for each in deaths if each > after)
-        rows: list[tuple[str, str, str, int, float, str]] = []
+        rows: list[tuple[str, str, str, int, float, str, str]] = []
         while line and len(rows) < count:
             at, id = line.pop(0)
             d = self.dead[id]
             cursor = f"{until:.0f}:{at:.0f}:{id}"
             if reason in ("", d.reason) and error in d.error:
-                rows.append((id, d.tenant.name, d.reason, d.attempts, at, d.error))
+                rows.append((id, d.tenant.name, d.reason, d.attempts, at, d.error, d.traceback))
         return (cursor if line else "", len(line), rows)
 
     def due_times(self, now: float) -> dict[str, float]:
@@ -996,7 +998,7 @@ class Model(Scheduling):
         lost = [id for at, _, ids in self.deadlines() if at <= now for id in ids][:ends]
         for id in reversed(lost):
             until = self.leases[id] - self.settings["lease_ms"]
-            self.settle_one("reap", id, self.runs[id].lease, None, "", now, iter(()), until)
+            self.settle_one("reap", id, self.runs[id].lease, None, "", "", now, iter(()), until)
         trimmed = self.trim_dead(now, ends)
         self.unpark(first_by_score(self.parked, part, now))
         swept = self.sweep()

@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 
 from fairq.cli.confirm import agrees
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_json, print_table, progress, say_moment
+from fairq.cli.output import print_json, print_table, printable, progress, say_moment
 from fairq.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def list_(
 
 @dead.command
 def show(queue: str, id: str, *, json: Json = False, server: Server | None = None) -> None:
-    """Show one dead letter: payload, attempts, times and error.
+    """Show one dead letter: payload, attempts, times, error and traceback.
 
     Example: `fairq dead show emails acme/a1`
     """
@@ -109,11 +109,14 @@ def show(queue: str, id: str, *, json: Json = False, server: Server | None = Non
     if json:
         print_json(letter)
         return
+    traceback = letter.pop("traceback")
     rows = [
         {"name": name.removesuffix("_at_ms"), "value": say_moment(value) if name in _TIMES else value}
         for name, value in letter.items()
     ]
     print_table(f"dead letter {id} of {queue}", {"name": "", "value": ""}, rows, empty="")
+    if traceback:
+        print(printable(traceback))
 
 
 def _report(verb: str, changed: int, gone: int, json: bool) -> None:

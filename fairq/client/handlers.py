@@ -22,6 +22,7 @@ from fairq.client.links import Enqueue, Links, links_of
 from fairq.client.runtime import is_cancelled
 from fairq.client.threads import Threads
 from fairq.client.timeouts import TimedOut
+from fairq.client.tracebacks import traceback_of
 from fairq.client.typed import Misfit
 from fairq.client.verbs import encode_payload
 from fairq.errors import BadRequest, TooLarge
@@ -143,20 +144,41 @@ Report = Callable[[str, PushedTask, float, str], None]
 
 
 def settlement_of(task: PushedTask, error: BaseException | None, result: bytes = b"") -> Settlement:
+    """Decide what becomes of a lease. Of a final failure it has the traceback, so that retries cost no more.
+
+    A verdict that the handler raised has one only if it was raised from something.
+    """
+    settlement = _verdict_on(task, error, result)
+    if error is None or outcome_of(task, settlement) != "dead":
+        return settlement
+    if isinstance(error, Retry | Reject) and error.__cause__ is None:
+        return settlement
+    return settlement._replace(traceback=traceback_of(error))
+
+
+def _verdict_on(task: PushedTask, error: BaseException | None, result: bytes) -> Settlement:
     """Decide what becomes of a lease: the one table of outcomes."""
     match error:
         case None:
             return Settlement("ack", task.id, task.lease, None, "", result)
         case Retry(delay_ms=delay_ms):
-            return Settlement("nack", task.id, task.lease, delay_ms, str(error)[:MAX_ERROR_CHARS])
+            return Settlement("nack", task.id, task.lease, delay_ms, _text_of(error))
         case Postpone(delay_ms=delay_ms):
-            return Settlement("postpone", task.id, task.lease, delay_ms, str(error)[:MAX_ERROR_CHARS])
+            return Settlement("postpone", task.id, task.lease, delay_ms, _text_of(error))
         case Reject() | Misfit():
-            return Settlement("reject", task.id, task.lease, None, str(error)[:MAX_ERROR_CHARS])
+            return Settlement("reject", task.id, task.lease, None, _text_of(error))
         case TimedOut():
             return Settlement("nack", task.id, task.lease, None, f"timeout: {error}")
         case _:
-            return Settlement("nack", task.id, task.lease, None, f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
+            text = f"{type(error).__name__}: {_text_of(error)}"[:MAX_ERROR_CHARS]
+            return Settlement("nack", task.id, task.lease, None, text)
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)[:MAX_ERROR_CHARS]
+    except Exception as failure:  # in the error's own code
+        return f"(its text raised {type(failure).__name__})"
 
 
 def outcome_of(task: PushedTask, settlement: Settlement) -> str:

@@ -21,6 +21,7 @@ MAX_SPAN_MS = 400 * 86_400_000  # the longest duration, such as a delay
 MAX_TIME_MS = 1 << 50
 MAX_BATCH = 500  # tasks, settlements or ids in one request
 MAX_ERROR_CHARS = 2_048
+MAX_TRACEBACK_BYTES = 8_192
 MAX_CURSOR_CHARS = 300
 DEFAULT_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES = 1 << 20, 16 << 20  # the longest payload: a server's setting, and its maximum
 MAX_INLINE_BYTES = 1 << 16  # of a payload inside a frame; a longer one travels beside it

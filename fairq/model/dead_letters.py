@@ -29,6 +29,7 @@ class DeadLetter:
     payload: Any = None
     name: str = ""
     webhook: str = ""
+    traceback: str = ""  # of the exception that its handler raised, as operators read it
 
 
 @frozen

@@ -253,6 +253,8 @@ class Settlement(NamedTuple):
     `delay_ms`: of nack (None: backoff) and postpone; `error`: of these and of reject.
 
     `result` and `links` belong to ack: JSON text, kept if the task asked for it; and tasks that are enqueued with it.
+
+    `traceback` belongs to nack and reject, and is kept with the dead letter if the task is dead by it.
     """
 
     action: Action
@@ -262,6 +264,7 @@ class Settlement(NamedTuple):
     error: str = ""
     result: bytes = b""
     links: tuple[Link, ...] = ()
+    traceback: str = ""
 
 
 @frozen

@@ -109,7 +109,7 @@ def task_state(id: str, row: Sequence[Any]) -> TaskState:
 
 def dead_letter(row: Sequence[Any]) -> DeadLetter:
     """Read a dead letter, with or without its task record."""
-    id, tenant, reason, attempts, died_at, error, record = row
+    id, tenant, reason, attempts, died_at, error, record, traceback = row
     text = error.decode(errors="replace")
     letter = DeadLetter(id.decode(), tenant.decode(), reason.decode(), attempts, int(died_at), text)
     if not record:
@@ -123,4 +123,5 @@ def dead_letter(row: Sequence[Any]) -> DeadLetter:
         payload=payload,
         name=name,
         webhook=webhook,
+        traceback=traceback.decode(errors="replace"),
     )

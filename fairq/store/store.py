@@ -70,7 +70,7 @@ def _order_of(id: bytes) -> int:
 def _settle_args(queue: str, settlements: Sequence[Settlement]) -> list[str | int | bytes]:
     """Write settlements as arguments of the store's function."""
     args: list[str | int | bytes] = []
-    for action, id, lease, delay_ms, error, result, links in settlements:
+    for action, id, lease, delay_ms, error, result, links, traceback in settlements:
         if links:
             args += ("ack_linked", id, lease, result or b"null", pack_links(queue, links))
             continue
@@ -79,9 +79,11 @@ def _settle_args(queue: str, settlements: Sequence[Settlement]) -> list[str | in
             continue
         args += (action, id, lease)
         if action in ("nack", "postpone"):
-            args += ("" if delay_ms is None else delay_ms, error[:MAX_ERROR_CHARS])
-        elif action == "reject":
+            args.append("" if delay_ms is None else delay_ms)
+        if action in ("nack", "postpone", "reject"):
             args.append(error[:MAX_ERROR_CHARS])
+        if action in ("nack", "reject"):
+            args.append(traceback)
     return args
 
 

@@ -329,7 +329,7 @@ class MemoryQueue:
 
     def settle(self, now: int, settlement: Settlement) -> None:
         """End a lease as its handler's end says."""
-        action, id, _, delay_ms, error, result, _ = settlement
+        action, id, _, delay_ms, error, result, *_ = settlement
         record = self.records[id]
         if action == "ack":
             record.result = result or b"null"

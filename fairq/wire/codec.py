@@ -21,6 +21,7 @@ from fairq.model.checks import (
     MAX_ERROR_CHARS,
     MAX_INLINE_BYTES,
     MAX_SPAN_MS,
+    MAX_TRACEBACK_BYTES,
     check_full_id,
     check_int,
     check_name,
@@ -101,7 +102,18 @@ def _structure_settlement(data: Any, _: object) -> Settlement:
     if len(result) > MAX_RESULT_BYTES:
         raise TooLarge(f"result has {len(result)} bytes; the limit is {MAX_RESULT_BYTES}", field="result")
     links = _structure_links(data["links"], action) if data.get("links") is not None else ()
-    return Settlement(action, check_full_id(get("id")), lease, delay_ms, error, result, links)
+    traceback = _structure_traceback(data["traceback"], action) if data.get("traceback") is not None else ""
+    return Settlement(action, check_full_id(get("id")), lease, delay_ms, error, result, links, traceback)
+
+
+def _structure_traceback(data: Any, action: str) -> str:
+    if action not in ("nack", "reject"):
+        raise BadRequest("only nack and reject have a traceback", field="traceback")
+    if type(data) is not str:
+        raise BadRequest("traceback must be text", field="traceback")
+    if len(data) > MAX_TRACEBACK_BYTES or len(data.encode()) > MAX_TRACEBACK_BYTES:
+        raise TooLarge(f"traceback has more than {MAX_TRACEBACK_BYTES} bytes", field="traceback")
+    return data
 
 
 def _structure_links(data: Any, action: str) -> tuple[Link, ...]:

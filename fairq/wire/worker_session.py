@@ -90,6 +90,9 @@ class _SettleExchange(Exchange):
         elif len(self.settlements) > 1:  # one of them is invalid: each is sent alone to find out which
             session.alone.update((self.queue, each.id, each.lease) for each in self.settlements)
             self.lost()
+        elif self.settlements[0].traceback:  # a server of an earlier version does not know it
+            self.settlements = [self.settlements[0]._replace(traceback="")]
+            self.lost()
         elif self.settlements[0].links:  # its task shall not run again and again
             settlement = self.settlements[0]
             why = f"the server refused its links: {error.message}"[:MAX_ERROR_CHARS]
@@ -316,6 +319,9 @@ class WorkerSession(ClientSession):
             size = _LEASE_BYTES + _BYTES_PER_CHAR * len(waiting[0].error) + len(waiting[0].result)
             if waiting[0].links:
                 size, cost = size + _size_of(waiting[0].links), cost - _cost_of(waiting[0].links)
+            if not batch and size + _BYTES_PER_CHAR * len(waiting[0].traceback) > room:
+                waiting[0] = waiting[0]._replace(traceback="")
+            size += _BYTES_PER_CHAR * len(waiting[0].traceback)
             if (size > room or cost < 0) and not batch:  # it fits in no message that the server accepts
                 what = "links are" if waiting[0].links else "result is"
                 why = f"the {what} too large for a message to the server"
@@ -387,7 +393,7 @@ def _cost_of(links: Sequence[Link]) -> int:
 
 
 def _encode(settlement: Settlement) -> dict[str, Any]:
-    action, id, lease, delay_ms, error, result, links = settlement
+    action, id, lease, delay_ms, error, result, links, traceback = settlement
     body: dict[str, Any] = {"action": action, "id": id, "lease": lease}
     if delay_ms is not None:
         body["delay_ms"] = delay_ms
@@ -397,4 +403,6 @@ def _encode(settlement: Settlement) -> dict[str, Any]:
         body["result"] = orjson.Fragment(result)
     if links:
         body["links"] = [{"queue": link.queue, **encode_task(link.task)} for link in links]
+    if traceback:
+        body["traceback"] = _sendable(traceback)
     return body

@@ -23,7 +23,14 @@ from .test_commands import lines, one_line_error
 ADA = tenant("ada")
 
 
-def bury(server: ServerThread, name: str, ids: Sequence[str], error: str = "no way", payload: bytes = b'"x"') -> None:
+def bury(
+    server: ServerThread,
+    name: str,
+    ids: Sequence[str],
+    error: str = "no way",
+    payload: bytes = b'"x"',
+    traceback: str = "",
+) -> None:
     """Make dead letters of a tenant; nothing else may be ready."""
     assert server.served is not None
     store = server.served.app.store
@@ -32,7 +39,7 @@ def bury(server: ServerThread, name: str, ids: Sequence[str], error: str = "no w
     buried = 0
     while buried < len(ids):
         leases = server.call(store.claim, "emails", "w", len(ids) - buried).leases
-        rejected = [Settlement("reject", lease.id, lease.lease, None, error) for lease in leases]
+        rejected = [Settlement("reject", lease.id, lease.lease, None, error, traceback=traceback) for lease in leases]
         assert server.call(store.settle, "emails", rejected) == ["ok"] * len(leases) != []
         buried += len(leases)
 
@@ -107,8 +114,24 @@ def test_one_letter_is_shown_whole(commands: Commands, server: ServerThread) -> 
     one_line_error(commands("dead", "show", "emails", "a b"), 2, "id")
 
 
+def test_a_traceback_is_printed_below_the_letter_line_by_line(commands: Commands, server: ServerThread) -> None:
+    frames = (
+        "Traceback (most recent call last):\n" + '  File "mail.py", line 7, in send\n' + "x" * 300 + "\nKeyError: 1"
+    )
+    bury(server, "ada", ["a1"], traceback=frames)
+    shown = commands("dead", "show", "emails", "ada/a1").out
+    assert shown.endswith(f"\n{frames}\n"), "no line is wrapped"
+    assert "traceback" not in shown
+    assert commands("dead", "show", "emails", "ada/a1", "--json").json["traceback"] == frames
+    listed = commands("dead", "list", "emails").out
+    assert "mail.py" not in listed
+    bury(server, "ada", ["a2"])
+    assert commands("dead", "show", "emails", "ada/a2").out.rstrip().endswith("┘")
+
+
 def test_what_a_handler_says_cannot_drive_the_operators_terminal(commands: Commands, server: ServerThread) -> None:
-    bury(server, "ada", ["a1"], "[/red] \x1b]0;owned\x07 :smile: \u009b2J")
+    hostile = "[/red] \x1b]0;owned\x07 :smile: \u009b2J"
+    bury(server, "ada", ["a1"], hostile, traceback=hostile)
     for out in (commands("dead", "list", "emails").out, commands("dead", "show", "emails", "ada/a1").out):
         assert "\x1b]" not in out
         assert "\u009b" not in out

@@ -128,6 +128,50 @@ def test_a_worker_runs_the_handlers_of_an_app_and_stops_on_sigterm(
     assert server.call(server.served.app.store.queue, "emails").done == 1
 
 
+FAILS = """
+import fairq
+
+app = fairq.Worker()
+
+def street_of(address):
+    try:
+        return address["street"]
+    except KeyError as error:
+        raise ValueError("no street") from error
+
+@app.task("emails")
+def send(task):
+    street_of(task.payload)
+"""
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "{app}", line 8, in street_of
+    return address["street"]
+           ~~~~~~~^^^^^^^^^^
+KeyError: 'street'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "{app}", line 14, in send
+    street_of(task.payload)
+  File "{app}", line 10, in street_of
+    raise ValueError("no street") from error
+ValueError: no street
+"""
+
+
+def test_an_operator_reads_where_a_handler_failed(commands: Commands, server: ServerThread, tmp_path: Path) -> None:
+    app = tmp_path / "mail.py"
+    app.write_text(FAILS)
+    id = commands.enqueue("emails", '{"card": "4111"}', "--max-attempts", "1")
+    fairq("worker", "mail:app", "--burst", "--url", server.url, "--token", "dev-worker", cwd=tmp_path)
+    shown = commands("dead", "show", "emails", f"ada/{id}")
+    assert (shown.code, "ValueError: no street" in shown.out) == (0, True)
+    _, begin, traceback = shown.out.partition("Traceback")
+    assert begin + traceback == TRACEBACK.format(app=app)
+
+
 SLOW = """
 import pathlib
 import asyncio

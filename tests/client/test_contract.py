@@ -127,6 +127,27 @@ async def test_dead_letters_are_walked_and_replayed_at_a_rate(api: Api, service:
 
 
 @on_all
+async def test_a_dead_letter_keeps_the_traceback_of_its_handler(api: Api, service: Service) -> None:
+    app = service.worker()
+
+    @app.task("emails")
+    async def send(task: fairq.Task) -> None:
+        raise fairq.Reject("no address") from KeyError("to")
+
+    async with (
+        api.open_client(service.url, token=tenant("ada")) as client,
+        api.open_operator(service.url, token=OPERATOR) as operator,
+    ):
+        task = await client.enqueue("emails", {})
+        await api.work(app)
+        assert (await client.dead_letters("emails").show(task.id)).traceback == ""
+        letter = await operator.dead_letters("emails").show(f"ada/{task.id}")
+        assert letter.error == "no address"
+        assert "KeyError: 'to'\n\nThe above exception was the direct cause" in letter.traceback
+        assert letter.traceback.endswith("Reject: no address")
+
+
+@on_all
 async def test_an_operator_sees_all(api: Api, service: Service) -> None:
     async with (
         api.open_client(service.url, token=tenant("ada")) as client,

@@ -70,6 +70,7 @@ class Letter(NamedTuple):
     attempts: int
     died_at: float
     error: str
+    traceback: str
 
 
 class Progress(NamedTuple):
@@ -231,23 +232,23 @@ def words(reply: list[bytes]) -> list[str]:
     return [word.decode() for word in reply]
 
 
-MORE_ARGS: dict[str, Callable[[Any, Any], list[Any]]] = {
-    "ack_with_result": lambda _, error: [error],
-    "nack": lambda delay, error: [delay, error],
-    "postpone": lambda delay, error: [delay or 0, error],
-    "reject": lambda _, error: [error],
+MORE_ARGS: dict[str, Callable[[Any, Any, Any], list[Any]]] = {
+    "ack_with_result": lambda _, error, __: [error],
+    "nack": lambda delay, error, traceback: [delay, error, traceback],
+    "postpone": lambda delay, error, _: [delay or 0, error],
+    "reject": lambda _, error, traceback: [error, traceback],
 }
 
 
 def settle_args(settlements: Iterable[tuple[Any, ...]]) -> list[Any]:
-    """Spell (action, id, lease, delay_ms, error) as `settle` takes them: to each action what it uses."""
+    """Spell (action, id, lease, delay_ms, error, traceback) as `settle` takes them: to each action what it uses."""
     args = []
-    for action, id, lease, delay, error in settlements:
+    for action, id, lease, *more in settlements:
         args += [
             action,
             id,
             lease,
-            *(MORE_ARGS[action](delay, error) if action in MORE_ARGS else ()),
+            *(MORE_ARGS[action](*more) if action in MORE_ARGS else ()),
         ]
     return args
 
@@ -260,8 +261,8 @@ def leased_in(reply: list[Any]) -> list[Leased]:
 
 def letter_of(row: list[Any]) -> Letter:
     """Read a dead letter as `dead` and `dead_letter` give it."""
-    id, _, reason, attempts, died_at, error, record = row
-    return Letter(id.decode(), record, reason.decode(), attempts, float(died_at), error.decode())
+    id, _, reason, attempts, died_at, error, record, traceback = row
+    return Letter(id.decode(), record, reason.decode(), attempts, float(died_at), error.decode(), traceback.decode())
 
 
 def progress_of(row: list[Any]) -> Progress:
@@ -338,8 +339,8 @@ class Queue:
                 return found
 
     def settle(self, *settlements: tuple[object, ...]) -> list[str]:
-        """Settle leases: (action, id, lease, delay_ms = "", error = "") each, in as many calls as it takes."""
-        padded = [(*s, "", "")[:5] for s in settlements]
+        """Settle leases: (action, id, lease, delay_ms, error, traceback) each, in as many calls as it takes."""
+        padded = [(*s, "", "", "")[:6] for s in settlements]
         outcomes: list[str] = []
         while True:
             self.seed += 1
@@ -373,9 +374,9 @@ class Queue:
         """Say what has become of a link."""
         return words(self.call("close_links", name, fate, delay, error))[0]
 
-    def end(self, action: str, lease: Leased, delay: object = "", error: str = "") -> str:
+    def end(self, action: str, lease: Leased, delay: object = "", error: str = "", traceback: str = "") -> str:
         """Settle one lease."""
-        return self.settle((action, lease.id, lease.lease, delay, error))[0]
+        return self.settle((action, lease.id, lease.lease, delay, error, traceback))[0]
 
     def tick(self, limit: int = 100, witness: object = "") -> Ticked:
         """Tick once; `witness` is the caller's own time."""
@@ -513,10 +514,10 @@ class Queue:
         row = self.call("dead_letter", id)
         return letter_of(row) if row else None
 
-    def bury(self, tenant: str, *ids: str, error: str = "") -> None:
+    def bury(self, tenant: str, *ids: str, error: str = "", traceback: str = "") -> None:
         """Make dead letters: enqueue, claim and reject; nothing else may be ready."""
         self.enqueue(tenant, *ids)
-        self.settle(*(("reject", lease.id, lease.lease, "", error) for lease in self.claim(len(ids))))
+        self.settle(*(("reject", lease.id, lease.lease, "", error, traceback) for lease in self.claim(len(ids))))
 
     def set_limits(self, tenant: str, **values: float) -> dict[str, float]:
         """Set limits of a tenant (or, by the empty name, of all); returns the previous ones."""

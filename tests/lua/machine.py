@@ -286,8 +286,8 @@ class QueueMachine(RuleBasedStateMachine):
             id, number = given[-1 - back % len(given)]
             fence = f"{number}/{seed % 3}" if error and action in ("release", "reap") else number  # of a connection
             delays = {"nack": delay, "postpone": delay or 0}
-            settlements.append((action, id, fence, delays.get(action), error))
-        parts = settle_args((a, id, n, "" if delay is None else delay, error) for a, id, n, delay, error in settlements)
+            settlements.append((action, id, fence, delays.get(action), error, f"{id} at {number}" * bool(error)))
+        parts = settle_args((*each[:3], "" if each[3] is None else each[3], *each[4:]) for each in settlements)
         random_values = RandomValues(seed, 4)
         outcomes = [word.decode() for word in self.call("settle", *parts, random_values=random_values.packed)]
         self.same(outcomes, self.model.settle(self.now, iter(random_values), settlements))
@@ -406,8 +406,11 @@ class QueueMachine(RuleBasedStateMachine):
         """Read a page of dead letters: a walk begins, or goes on where the last one was, whatever was purged since."""
         args = (which[0], self.cursor if goes_on else "", count, *which[1:])
         cursor, left, *rows = self.call("dead", *args, "")
-        found = [(i.decode(), t.decode(), r.decode(), n, float(at), e.decode()) for i, t, r, n, at, e, _ in rows]
-        for id, *_, record in rows:
+        found = [
+            (i.decode(), t.decode(), r.decode(), n, float(at), e.decode(), b.decode())
+            for i, t, r, n, at, e, _, b in rows
+        ]
+        for id, *_, record, _ in rows:
             self.same(len(record) - unpack("HEADER", record).end, self.model.records[id.decode()].size)
         self.same((cursor.decode(), left, found), self.model.dead_page(self.now, *args))
         self.cursor = cursor.decode()

@@ -80,7 +80,7 @@ def test_an_expired_retry_is_buried_with_its_attempts_and_error(queue: Queue) ->
     queue.end("nack", queue.claim()[0], 0, "first try")
     queue.advance(100)
     assert queue.claim() == []
-    assert queue.dead()[0][2:] == ("expired", 1, START + 100, "first try")
+    assert queue.dead()[0][2:] == ("expired", 1, START + 100, "first try", "")
     assert not queue.client.exists(queue.key("runs"), queue.key("expiring"))
 
 
@@ -195,7 +195,7 @@ def test_every_way_to_ready_work_tells_the_hungry(queue: Queue) -> None:
             queue.call(verb, *args)
             return listener.heard()
 
-        assert told_by("settle", "nack", "a", 1, 0, "") == 1
+        assert told_by("settle", "nack", "a", 1, 0, "", "") == 1
         assert told_by("settle", "release", "b", 1) == 1
         assert told_by("settle", "reap", "c", 1) == 1
         queue.end("reject", leases["d"])

@@ -60,7 +60,8 @@ def test_backoff_doubles_up_to_the_cap_with_full_jitter(queue: Queue, die: float
     queue.enqueue("ada", "a")
     for delay in delays:
         lease = queue.claim()[0]
-        assert queue.call("settle", "nack", "a", lease.lease, "", "", random_values=struct.pack("<d", die)) == [b"ok"]
+        told = queue.call("settle", "nack", "a", lease.lease, "", "", "", random_values=struct.pack("<d", die))
+        assert told == [b"ok"]
         assert queue.tasks("a")[0].at == queue.now + delay
         queue.advance(delay)
         queue.tick()
@@ -71,7 +72,7 @@ def test_nack_of_the_last_attempt_is_a_dead_letter_that_is_exhausted(queue: Queu
     queue.end("nack", queue.claim()[0], 0, "first")
     assert queue.dead() == []
     queue.end("nack", queue.claim()[0], 0, "second")
-    assert queue.dead()[0][2:] == ("exhausted", 2, START, "second")
+    assert queue.dead()[0][2:] == ("exhausted", 2, START, "second", "")
     assert queue.state("a") == "dead"
 
 
@@ -105,7 +106,8 @@ def test_the_backoff_of_a_task_without_a_limit_stays_bounded(queue: Queue, drawn
     queue.enqueue("ada", "a", max_attempts=0)
     for _ in range(1100):
         lease = queue.claim()[0]
-        assert queue.call("settle", "nack", "a", lease.lease, "", "", random_values=struct.pack("<d", drawn)) == [b"ok"]
+        told = queue.call("settle", "nack", "a", lease.lease, "", "", "", random_values=struct.pack("<d", drawn))
+        assert told == [b"ok"]
         assert 1 <= queue.tasks("a")[0].at - queue.now <= 5
         queue.advance(5)
         queue.tick()
@@ -133,7 +135,27 @@ def test_a_task_without_a_limit_ends_by_all_else_and_is_replayed_without_one(que
 
 def test_reject_is_a_dead_letter_at_once(queue: Queue) -> None:
     queue.end("reject", leased(queue), "", "bad address")
-    assert queue.dead()[0][2:] == ("rejected", 1, START, "bad address")
+    assert queue.dead()[0][2:] == ("rejected", 1, START, "bad address", "")
+
+
+@pytest.mark.parametrize("action", ["nack", "reject"])
+def test_a_dead_letter_keeps_the_traceback_of_its_last_failure_only(queue: Queue, action: str) -> None:
+    queue.enqueue("ada", "a", max_attempts=2)
+    queue.end("nack", queue.claim()[0], 0, "first", "first frames")
+    queue.end(action, queue.claim()[0], 0, "second", "second frames\n")
+    (letter,) = queue.dead()
+    assert (letter.error, letter.traceback) == ("second", "second frames\n")
+    assert queue.letter("a") == letter
+    queue.call("replay", "a")
+    queue.end("nack", queue.claim()[0], 0, "third", "third frames")
+    queue.end("reap", queue.claim()[0])
+    (letter,) = queue.dead()
+    assert (letter.reason, letter.error, letter.traceback) == ("lease_lost", "third", "")
+
+
+def test_a_traceback_is_kept_up_to_8_kib(queue: Queue) -> None:
+    queue.end("reject", leased(queue), "", "no", "x" * 8192 + "y")
+    assert queue.dead()[0].traceback == "x" * 8192
 
 
 def test_release_goes_to_the_head_and_forgives_the_attempt(queue: Queue) -> None:
@@ -275,7 +297,7 @@ def test_attempts_that_do_not_count_make_no_backoff_longer(queue: Queue, how: st
     (lease,) = queue.claim()
     assert lease.attempt == 4
     almost_one = struct.pack("<d", 0.999)
-    queue.call("settle", "nack", "x", lease.lease, "", "", random_values=almost_one)
+    queue.call("settle", "nack", "x", lease.lease, "", "", "", random_values=almost_one)
     assert queue.tasks("x")[0].at == queue.now + 1000
 
 

@@ -76,8 +76,8 @@ def test_a_waiting_task_expires_at_its_end_wherever_it_waits(queue: Queue) -> No
     queue.advance(1)
     assert queue.tick().expired == 2
     assert [letter[:1] + letter[2:] for letter in queue.dead()] == [
-        ("delayed", "expired", 0, START + 100, ""),
-        ("is_on_wake_list", "expired", 0, START + 100, ""),
+        ("delayed", "expired", 0, START + 100, "", ""),
+        ("is_on_wake_list", "expired", 0, START + 100, "", ""),
     ]
     assert [lease.id for lease in queue.claim(5)] == ["kept"]
     assert queue.queue_state()["delayed"] == 1

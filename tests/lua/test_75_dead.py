@@ -12,7 +12,7 @@ def test_dead_letters_come_oldest_first_with_all_that_is_known(queue: Queue) -> 
     queue.bury("bob", "b")
     page = queue.dead_page()
     assert (page.cursor, page.left, page.ids) == ("", 0, ["a", "b"])
-    assert page.letters[0][2:] == ("rejected", 1, START, "no address")
+    assert page.letters[0][2:] == ("rejected", 1, START, "no address", "")
     assert page.letters[0].record.endswith(b"ada\0\0body")
     assert [row[1] for row in queue.call("dead", "", "", 9, "", "", 0, 0, "")[2:]] == [b"ada", b"bob"]
     assert [letter.record for letter in queue.dead_page(brief=True).letters] == [b"", b""]
@@ -144,6 +144,27 @@ def test_a_page_is_bounded_in_bytes_and_a_brief_one_is_not(queue: Queue) -> None
     assert (page.ids, page.left) == (["a", "b", "c"], 2)
     assert queue.dead_page(page.cursor).ids == ["d", "e"]
     assert queue.dead_page(brief=True).ids == [*"abcde"]
+
+
+def test_a_page_is_bounded_in_bytes_of_tracebacks_and_a_brief_one_has_none(queue: Queue) -> None:
+    """They are read with the letters, also where they are not told."""
+    queue.bury("ada", *(f"id{n:03}" for n in range(300)), traceback="t" * 8192)
+    for brief, told in ((False, "t" * 8192), (True, "")):
+        page = queue.dead_page(count=300, brief=brief)
+        assert 120 < len(page.ids) <= 128, "1 MiB"
+        assert page.left == 300 - len(page.ids)
+        assert {letter.traceback for letter in page.letters} == {told}
+        assert [letter.id for letter in queue.dead(count=300, brief=brief)] == [f"id{n:03}" for n in range(300)]
+    empty = queue.dead_page(error="other", count=300)
+    assert (empty.ids, 300 - 128 <= empty.left < 300 - 120) == ([], True)
+
+
+def test_a_letter_of_an_earlier_version_has_no_traceback(queue: Queue) -> None:
+    queue.bury("ada", "a", error="no", traceback="frames")
+    packed = queue.client.hget(queue.key("dead"), "a")
+    assert isinstance(packed, bytes)
+    queue.client.hset(queue.key("dead"), "a", packed.removesuffix(b"frames"))
+    assert queue.dead()[0][4:] == (START, "no", "")
 
 
 def test_a_cursor_from_anywhere_is_a_place_and_no_more(queue: Queue) -> None:

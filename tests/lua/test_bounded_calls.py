@@ -59,7 +59,7 @@ def test_a_settlement_leaves_what_is_too_much_for_one_call(
 ) -> None:
     queue.enqueue("ada", *(f"a{n}" for n in range(120)), **options)
     leases = queue.claim(120)
-    args = settle_args((action, lease.id, lease.lease, "", "") for lease in leases)
+    args = settle_args((action, lease.id, lease.lease, "", "", "") for lease in leases)
     assert words(queue.call("settle", *args)) == ["ok"] * at_once
     assert queue.queue_state()["leased"] == 120 - at_once, "nothing has become of the rest"
     settlements = [(action, lease.id, lease.lease, "", "") for lease in leases[at_once:]]

@@ -521,7 +521,7 @@ MUTANTS = [
     ),
     Mutant(
         "attempts never run out",
-        "if is_last_attempt(run) then return settlements.bury(call, t, id, run, EXHAUSTED) end",
+        "if is_last_attempt(run) then return settlements.bury(call, t, id, run, EXHAUSTED, traceback) end",
         "",
     ),
     Mutant(
@@ -612,6 +612,9 @@ MUTANTS = [
         "w.past = redis.call('ZCARD', w.deaths)",
     ),
     Mutant("a tenant sees all letters", "    w.deaths = key(call, 'deaths:' .. args[3])\n", ""),
+    Mutant("an exhausted task has no traceback", "EXHAUSTED, traceback)", "EXHAUSTED)"),
+    Mutant("a rejected task has no traceback", "REJECTED, traceback)", "REJECTED)"),
+    Mutant("a traceback is the error", "args[first + 5])\n", "args[first + 4])\n"),
     Mutant("the reason is not looked at", "(walk.reason == '' or walk.reason == REASONS[reason])", "true"),
     Mutant(
         "younger letters are left out",

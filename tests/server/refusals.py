@@ -302,6 +302,11 @@ RULES = [
     Rule({"settle"}, "settlements.lease", (-1, 0, 1 << 53)),
     Rule({"settle"}, "settlements.delay_ms", (*SPAN, Together(action="postpone"))),
     Rule({"settle"}, "settlements.error", ("x" * (MAX_ERROR_CHARS + 1),)),
+    Rule({"settle"}, "settlements.traceback", (Together(traceback=1, action="nack"),)),
+    Rule({"settle"}, "settlements.traceback", (Together(traceback="frames", action="ack"),)),
+    Rule(
+        {"settle"}, "settlements.traceback", (Together(traceback="x" * 8193, action="reject"),), "too_large"
+    ),
     Rule({"settle"}, "settlements.result", ("x" * (MAX_RESULT_BYTES - 1),), "too_large"),
     Rule({"settle"}, "settlements.links", ({}, [1], "all", Together(links=[LINK], action="nack"))),
     Rule({"settle"}, "settlements.links", tuple([LINK, {**LINK, "queue": name}] for name in NAMES), field="queue"),

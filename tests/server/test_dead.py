@@ -18,14 +18,14 @@ ROW = set(DeadLetter.__annotations__)
 BRIEF = {"id", "tenant", "reason", "attempts", "died_at_ms", "error"}
 
 
-async def bury(served: Served, name: str, *ids: str, error: str = "") -> None:
+async def bury(served: Served, name: str, *ids: str, error: str = "", traceback: str = "") -> None:
     """Make dead letters of a tenant; nothing else may be ready."""
     async with raw(served, tenant(name)) as client:
         assert await client.enqueue("q", ids) == ["ok"] * len(ids)
     leases: list[Lease] = []
     while len(leases) < len(ids):
         leases += (await served.app.store.claim("q", f"w{len(leases)}", len(ids) - len(leases))).leases
-    rejected = [Settlement("reject", lease.id, lease.lease, None, error) for lease in leases]
+    rejected = [Settlement("reject", lease.id, lease.lease, None, error, traceback=traceback) for lease in leases]
     assert await served.app.store.settle("q", rejected) == ["ok"] * len(ids)
 
 
@@ -56,6 +56,16 @@ async def test_an_operator_sees_all_letters_and_a_tenant_its_own_without_its_nam
         assert {*(await ada.ask("dead", queue="q", brief=True))["dead"][0]} == BRIEF
         assert (await ada.ask("dead_letter", queue="q", id="a2"))["dead_letter"]["payload"] == "a2"
         assert (await operator.ask("dead_letter", queue="q", id="bob/b1"))["dead_letter"] == row
+
+
+async def test_a_traceback_shows_the_workers_code_to_operators_only(served: Served) -> None:
+    await bury(served, "ada", "a", error="no", traceback="frames")
+    for token, id, told in ((tenant("ada"), "a", ""), (OPERATOR, "ada/a", "frames")):
+        async with raw(served, token) as client:
+            letter = (await client.ask("dead_letter", queue="q", id=id))["dead_letter"]
+            assert (letter["traceback"], letter["error"]) == (told, "no")
+            assert (await client.ask("dead", queue="q"))["dead"] == [letter]
+            assert "frames" not in str(await client.ask("tasks", queue="q", ids=[id]))
 
 
 async def test_a_tenant_can_touch_no_letters_but_its_own(served: Served) -> None:

@@ -198,15 +198,17 @@ async def test_configure_changes_all_settings_or_none(store: Store) -> None:
 async def test_dead_letters_are_listed_replayed_and_purged(store: Store) -> None:
     await put(store, "a", "b", max_attempts=1)
     leases = (await store.claim(Q, "w", 2)).leases
-    await store.settle(Q, [Settlement("nack", lease.id, lease.lease, None, f"no {lease.id}") for lease in leases])
+    nacks = [Settlement("nack", lease.id, lease.lease, None, f"no {lease.id}") for lease in leases]
+    await store.settle(Q, [each._replace(traceback=f"in {each.id}\né") for each in nacks])
     letters = (await store.dead(Q)).letters
+    assert [d.traceback for d in letters] == [f"in {d.id}\né" for d in letters]
     assert sorted((d.id, d.tenant, d.reason, d.attempts, d.error) for d in letters) == [
         ("a", "ada", "exhausted", 1, "no a"), ("b", "ada", "exhausted", 1, "no b"),
     ]  # fmt: skip
     assert all(isinstance(d, DeadLetter) and d.died_at_ms >= d.enqueued_at_ms > 0 for d in letters)
     assert {d.payload for d in letters} == {b'"a"', b'"b"'}
     page = await store.dead(Q, DeadFilter("ada", error="no"), count=1, brief=True)
-    assert (page.letters, page.left) == ([evolve(letters[0], enqueued_at_ms=0, payload=None)], 1)
+    assert (page.letters, page.left) == ([evolve(letters[0], enqueued_at_ms=0, payload=None, traceback="")], 1)
     assert [d.id for d in (await store.dead(Q, cursor=page.cursor)).letters] == [letters[1].id]
     letter = await store.dead_letter(Q, "b")
     assert letter is not None

@@ -131,7 +131,7 @@ class Pair:
             id, their_lease, lease = self.leases.pop(which % len(self.leases))
             delay = delay if action == "nack" else None
             said = "ack_with_result" if action == "ack" else action
-            assert self.model.settle(self.now, repeat(0.5), [(said, id, their_lease, delay, "e")]) == ["ok"]
+            assert self.model.settle(self.now, repeat(0.5), [(said, id, their_lease, delay, "e", "")]) == ["ok"]
             self.memory.settle(self.now, Settlement(action, id, lease, delay, "e", b"e"))
 
     def pass_(self, ms: int) -> None:

@@ -279,6 +279,11 @@ REFUSED: dict[str, tuple[str, str, str | None]] = {
     "delay of nack as a fraction": (settlement(action="nack", delay_ms=1.5), "bad_request", "delay_ms"),
     "error too long": (settlement(action="nack", error="x" * 2049), "bad_request", "error"),
     "error as a number": (settlement(action="nack", error=5), "bad_request", "error"),
+    "traceback of an ack": (settlement(traceback="frames"), "bad_request", "traceback"),
+    "traceback of a postpone": (settlement(action="postpone", delay_ms=1, traceback=""), "bad_request", "traceback"),
+    "traceback as a list": (settlement(action="nack", traceback=["frames"]), "bad_request", "traceback"),
+    "traceback too long": (settlement(action="reject", traceback="x" * 8193), "too_large", "traceback"),
+    "traceback with too many bytes": (settlement(action="nack", traceback="é" * 4097), "too_large", "traceback"),
 }
 
 

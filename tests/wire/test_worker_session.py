@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairq.errors import BadFrame
-from fairq.model.checks import MAX_ERROR_CHARS
+from fairq.model.checks import MAX_ERROR_CHARS, MAX_TRACEBACK_BYTES
 from fairq.model.tasks import Link, NewTask, Settlement
 from fairq.wire.calls import Call
 from fairq.wire.frames import HeldLease, Report
@@ -120,6 +120,46 @@ def test_settles_keep_to_the_servers_limits() -> None:
     texts = [str(message) for message in end.session.outgoing(end.now)]
     assert [text.count('"action"') for text in texts] == [3, 3]
     assert all(len(text) < 65_536 for text in texts)
+
+
+def test_a_traceback_travels_with_its_failure(end: WorkerEnd) -> None:
+    end.push("a")
+    end.session.settle("q", Settlement("nack", "a", 1, None, "no", traceback="frames\ud800"))
+    assert end.only()["settlements"] == [
+        {"action": "nack", "id": "a", "lease": 1, "error": "no", "traceback": "frames?"}
+    ]
+
+
+def test_tracebacks_keep_to_the_servers_limits() -> None:
+    end = WorkerEnd().attach(max_message_bytes=200_000)
+    end.push(*"abcdefgh")
+    for id in "abcdefgh":
+        end.session.settle("q", Settlement("reject", id, 1, traceback="\0" * MAX_TRACEBACK_BYTES))
+    texts = [str(message) for message in end.session.outgoing(end.now)]
+    assert [text.count('"action"') for text in texts] == [4, 4]
+    assert all(len(text) < 200_000 for text in texts)
+
+
+def test_a_traceback_for_which_a_message_has_no_room_is_left_out() -> None:
+    end = WorkerEnd().attach(max_message_bytes=16_384)
+    end.push("a")
+    end.session.settle("q", Settlement("nack", "a", 1, 5, "no", traceback="\0" * MAX_TRACEBACK_BYTES))
+    assert end.only()["settlements"] == [{"action": "nack", "id": "a", "lease": 1, "delay_ms": 5, "error": "no"}]
+
+
+def test_a_server_that_does_not_know_tracebacks_gets_the_rest(end: WorkerEnd) -> None:
+    end.push("a", "b")
+    end.session.settle("q", Settlement("nack", "a", 1, None, "no", traceback="frames"))
+    end.ack("b")
+    end.refuse(end.only(), "bad_request")
+    first, second = end.sent()
+    assert (ids(first), ids(second)) == (["a"], ["b"])
+    end.refuse(first, "bad_request")
+    end.stored(second)
+    (again,) = end.sent()
+    assert again["settlements"] == [{"action": "nack", "id": "a", "lease": 1, "error": "no"}]
+    end.stored(again)
+    assert (end.session.holding, end.session.dropped_settlements) == (0, [])
 
 
 def test_settlements_are_repeated_until_they_are_answered(end: WorkerEnd) -> None:

@@ -18,6 +18,7 @@ from fairq.model.checks import (
     MAX_ERROR_CHARS,
     MAX_SPAN_MS,
     MAX_TIME_MS,
+    MAX_TRACEBACK_BYTES,
     NAME_PATTERN,
     TASK_ID_PATTERN,
     TENANT_PATTERN,
@@ -86,6 +87,7 @@ _OF_FRAME: dict[tuple[Any, str], Schema] = {
     (wire.Batches, "state"): {"enum": list(STAGES)},
     (ClaimTasks, "count"): {"type": "integer", "minimum": 1, "maximum": MAX_CLAIM},
     (Settlement, "error"): _TEXT | {"maxLength": MAX_ERROR_CHARS},
+    (Settlement, "traceback"): _TEXT | {"maxLength": MAX_TRACEBACK_BYTES},
     (Settlement, "id"): _pattern(FULL_ID_PATTERN),
     (Settlement, "links"): {"type": "array", "items": {"$ref": "#/components/schemas/Link"}, "maxItems": MAX_LINKS},
     (EnqueueFromLease, "lease"): {

@@ -31,7 +31,7 @@ async def dead(app: App, connection: Connection, request: wire.Dead) -> Body:
 def _letter(connection: Connection, letter: DeadLetter, *, brief: bool = False) -> Body:
     row = asdict(letter)
     if connection.identity.tenant:
-        row["id"] = bare_id(letter.id)
+        row["id"], row["traceback"] = bare_id(letter.id), ""  # which shows the workers' code
     return {name: row[name] for name in _BRIEF} if brief else with_payload(row)
 
 

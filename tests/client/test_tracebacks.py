@@ -1,0 +1,233 @@
+"""The traceback of a final failure: the handler's frames and its causes, bounded, and never in the way."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+import fairq
+from fairq.client.handlers import Postpone, Reject, Retry, Task, perform, settlement_of
+from fairq.client.kinds import Handler
+from fairq.client.threads import Threads
+from fairq.client.tracebacks import traceback_of
+from fairq.model.checks import MAX_TRACEBACK_BYTES
+from fairq.model.tasks import Settlement
+from fairq.wire.frames import PushedTask
+from tests.server.harness import OPERATOR
+
+from .runtimes import Service, on_both, wait_state, working
+
+LAST = PushedTask("ada/a", 1, 3, 3, "ada", 0, {"card": "4111"})
+DIRECT = "The above exception was the direct cause of the following exception:"
+
+
+def look_up() -> None:
+    """Fail as a library does."""
+    card = "4111"
+    raise KeyError(f"street of {len(card)}")
+
+
+def deliver() -> None:
+    """Fail as a helper of a handler does."""
+    try:
+        look_up()
+    except KeyError as error:
+        raise ValueError("no street") from error
+
+
+async def fails(task: Task) -> None:
+    """Fail in the event loop."""
+    deliver()
+
+
+def fails_in_a_thread(task: Task) -> None:
+    """Fail in a thread."""
+    deliver()
+
+
+async def fails_in_a_group(task: Task) -> None:
+    """Fail in a child task."""
+    async with anyio.create_task_group() as group:
+        group.start_soon(fails, task)
+
+
+@asynccontextmanager
+async def around(task: Any) -> AsyncIterator[None]:
+    """Stand around a handler."""
+    yield
+
+
+async def never(*_: Any) -> str:
+    """Enqueue nothing."""
+    raise AssertionError
+
+
+async def performed(handler: Callable[[Task], Any], pushed: PushedTask = LAST, **options: Any) -> Settlement:
+    """Run a handler as the worker does."""
+    settlement, _ = await perform(Handler(handler, "q", **options), "q", pushed, Threads(1), lambda *_: None, never)
+    return settlement
+
+
+def frames_of(text: str) -> list[str]:
+    """Name the functions of a traceback's frames, in order."""
+    return [line.rsplit(" in ", 1)[1] for line in text.splitlines() if line.lstrip(" |").startswith('File "')]
+
+
+@on_both
+@pytest.mark.parametrize("options", [{}, {"around": (around,)}, {"timeout_s": 30.0}], ids=["bare", "around", "timed"])
+@pytest.mark.parametrize("handler", [fails, fails_in_a_thread])
+async def test_frames_begin_with_the_handler_and_causes_are_told(
+    handler: Callable[[Task], Any], options: dict[str, Any], runtime: str
+) -> None:
+    settlement = await performed(handler, **options)
+    assert settlement.error == "ValueError: no street"
+    first, second = settlement.traceback.split(DIRECT)
+    assert (frames_of(first), first.rstrip().splitlines()[-1]) == (["deliver", "look_up"], "KeyError: 'street of 4'")
+    assert frames_of(second) == [handler.__name__, "deliver"]
+    assert second.endswith("ValueError: no street")
+    assert "4111" not in second, "no payload, no local variable"
+
+
+@on_both
+async def test_errors_of_child_tasks_are_told_with_their_frames(runtime: str) -> None:
+    frames = frames_of((await performed(fails_in_a_group)).traceback)
+    assert (frames[0], frames[-2:]) == ("fails_in_a_group", ["fails", "deliver"])
+
+
+@on_both
+async def test_only_what_is_final_has_a_traceback(runtime: str) -> None:
+    assert (await performed(fails, LAST._replace(attempt=2))).traceback == ""
+    assert (await performed(fails, LAST._replace(max_attempts=0))).traceback == ""
+    assert (await performed(fails, LAST._replace(attempt=4))).traceback != ""
+
+
+def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    """Raise an error while another is handled, and perhaps from it."""
+    try:
+        deliver()
+    except ValueError:
+        try:
+            if cause is not None:
+                raise error from cause
+            raise error
+        except BaseException as caught:
+            return caught
+    raise AssertionError
+
+
+@pytest.mark.parametrize("verdict", [Retry("no"), Reject("no"), Postpone("no", delay=1)], ids=repr)
+def test_a_verdict_has_a_traceback_only_if_it_was_raised_from_something(verdict: Exception) -> None:
+    assert settlement_of(LAST, raised(verdict)).traceback == ""
+    told = settlement_of(LAST, raised(verdict, KeyError("street"))).traceback
+    if isinstance(verdict, Postpone):
+        assert told == ""
+    else:
+        assert told.startswith("KeyError: 'street'\n")
+        assert told.endswith(f"{type(verdict).__name__}: no")
+
+
+@on_both
+async def test_what_the_sdk_finds_out_has_none(runtime: str) -> None:
+    async def hangs(task: Task) -> None:
+        await anyio.sleep_forever()
+
+    late = await performed(hangs, timeout_s=0.01)
+    assert (late.error, late.traceback) == ("timeout: the handler did not end within 0.01 s", "")
+
+
+def deep(most: int, left: int) -> None:
+    """Raise from far below."""
+    if left == 0:
+        raise ValueError("at the bottom")
+    (deep if left % 2 else deeper)(most, left - 1)
+
+
+def deeper(most: int, left: int) -> None:
+    """Go on, so that no frame is that of the line above."""
+    deep(most, left - 1)
+
+
+@pytest.mark.parametrize("make", [lambda: deep(300, 300), lambda: deep(10**6, 10**6)], ids=["deep", "too deep"])
+def test_a_long_traceback_loses_its_middle(make: Callable[[], None]) -> None:
+    try:
+        make()
+    except Exception as error:
+        told = traceback_of(error)
+        end = f"{type(error).__name__}: {error}"
+    assert MAX_TRACEBACK_BYTES - 100 < len(told.encode()) <= MAX_TRACEBACK_BYTES
+    lines = told.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert "test_a_long_traceback_loses_its_middle" in lines[1]
+    assert lines.count("[... the middle is left out ...]") == 1
+    assert lines.index("[... the middle is left out ...]") < len(lines) / 2, "the last lines matter more"
+    assert lines[-1] == end
+
+
+@pytest.mark.parametrize("text", ["x" * 100_000, "é" * 50_000, "\U0001f600" * 9_999, "\ud800\0\x1b" * 9_999], ids=len)
+def test_a_long_message_does_not_push_the_frames_out(text: str) -> None:
+    error = raised(ValueError(text))
+    told = traceback_of(error)
+    assert len(told.encode()) <= MAX_TRACEBACK_BYTES, "and it is UTF-8"
+    assert frames_of(told)[-1] == "raised"
+    assert told.count("[... the middle is left out ...]") == 1
+
+
+def test_many_causes_are_bounded() -> None:
+    error: BaseException = KeyError("first")
+    for n in range(500):
+        error = raised(ValueError(f"cause {n}"), error)
+    told = traceback_of(error)
+    assert len(told.encode()) <= MAX_TRACEBACK_BYTES
+    assert (told.startswith("KeyError: 'first'"), told.endswith("cause 499")) == (True, True)
+
+
+class Hostile(Exception):
+    """An error that cannot be told."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("not this either")
+
+
+class MoreHostile(Hostile):
+    """An error that cannot even be looked at."""
+
+    @property
+    def __cause__(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("nor this")
+
+
+@on_both
+async def test_an_error_whose_text_cannot_be_told_is_a_failure_like_others(runtime: str) -> None:
+    async def hostile(task: Task) -> None:
+        raise Hostile
+
+    settlement = await performed(hostile)
+    assert (settlement.action, settlement.error) == ("nack", "Hostile: (its text raised RuntimeError)")
+    assert settlement.traceback.endswith(".Hostile: <exception str() failed>")
+
+
+def test_an_error_that_cannot_be_looked_at_has_no_traceback() -> None:
+    error = MoreHostile()
+    told = traceback_of(error)
+    del error
+    assert told == ""
+
+
+@on_both
+async def test_a_dead_letter_shows_where_its_handler_failed(service: Service, runtime: str) -> None:
+    app = service.worker()
+    app.task("emails")(fails)
+
+    async with service.client() as client, working(app):
+        task = await client.enqueue("emails", {"to": "ada"}, max_attempts=1)
+        await wait_state(task, "dead")
+        async with fairq.open_operator(service.url, token=OPERATOR) as operator:
+            letter = await operator.dead_letters("emails").show(f"ada/{task.id}")
+            page = await operator.dead_letters("emails").page(brief=True)
+    assert (letter.error, letter.payload) == ("ValueError: no street", {"to": "ada"})
+    assert frames_of(letter.traceback) == ["deliver", "look_up", "fails", "deliver"]
+    assert [each.traceback for each in page.letters] == [""]
