@@ -66,7 +66,7 @@ def test_it_works_off_tasks_of_every_length(shop: fairq.sync.Client, url: str, f
 
 def test_it_stops_what_is_cancelled_and_goes_on(shop: fairq.sync.Client, url: str, folder: Path) -> None:
     with worker(folder, url):
-        long = shop.enqueue("emails", {"forever": True})
+        long = shop.enqueue("emails", {"forever": True}, result_ttl=60)
         after = shop.enqueue("emails", {"to": 1}, result_ttl=60)
         assert after.result(timeout=60)["sent"] == 1
         assert long.cancel() == "running"
