@@ -16,7 +16,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """The URLs of a server and of its HTTP API."""
     with started("serve", "--dev", "--port", "0", "--data-dir", tmp_path_factory.mktemp("data")) as server:
         line = read_until(server, "ws://")
-        yield re.findall(r"ws://\S+", line)[0], re.findall(r"http://\S+", line)[0]
+        yield re.findall(r"ws://\S+", line)[0], re.findall(r"http=(\S+)", line)[0]
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     data = tmp_path_factory.mktemp("data")
     with started("serve", "--dev", "--port", "0", "--http-port", "0", "--data-dir", data) as server:
         line = read_until(server, "ws://")
-        url, http_url = re.findall(r"ws://\S+", line)[0], re.findall(r"http://\S+", line)[0]
+        url, http_url = re.findall(r"ws://\S+", line)[0], re.findall(r"http=(\S+)", line)[0]
         with started("worker", "jobs:app", cwd=HERE, extra={"FAIRQ_URL": url, "FAIRQ_TOKEN": "dev-worker"}):
             yield {"FAIRQ_URL": url, "FAIRQ_HTTP_URL": http_url}
 
