@@ -174,7 +174,10 @@ async def test_each_task_has_a_line_in_the_log_if_asked_for(served: Served, ada:
         await app.run(burst=True)
     told = sorted((line["task"], line["attempt"], line["outcome"]) for line in lines if line["event"] == "task")
     assert told == ([(good.id, 1, "retry"), (good.id, 2, "done"), (bad.id, 1, "dead")] if is_on else [])
-    assert all(line["ms"] >= 0 and line["queue"] == "emails" for line in lines if line["event"] == "task")
+    for line in lines:
+        if line["event"] == "task":
+            assert (line["queue"], line["tenant"], line["ms"] >= 0) == ("emails", "ada", True)
+            assert line["log_level"] == ("warning" if line["outcome"] == "dead" else "info")
 
 
 async def test_a_burst_outlasts_a_store_that_is_away_for_a_moment(

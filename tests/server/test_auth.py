@@ -278,11 +278,13 @@ async def test_a_store_that_is_away_says_unavailable_not_unauthorized(served: Se
     connection: Any = served.app.store.connection
     connection.is_connected = False
     try:
-        with trio.fail_after(30), pytest.raises(Unavailable):
+        with trio.fail_after(30), pytest.raises(Unavailable) as caught:
             async with raw(served, make_token(Role.WORKER)[1]):
                 pass
     finally:
         connection.is_connected = True
+    assert "no connection to the store" in str(caught.value)
+    assert str(connection.address.port) not in str(caught.value)  # strangers are not told where the store is
 
 
 def test_made_tokens_are_long_and_different() -> None:
