@@ -35,7 +35,7 @@ def load_app(path: str) -> Any:
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise SettingsError(f"invalid app {path!r}: expected module:app, such as jobs:app", field="app")
-    if not all(part.isidentifier() for part in module_name.split(".")) or module_name.endswith(".py"):
+    if "/" in module_name or module_name.endswith(".py"):
         name = module_name.removesuffix(".py").removeprefix("./").replace("/", ".")
         raise SettingsError(f"invalid app {path!r}: name the module, as import does: {name}:{attribute}", field="app")
     if str(Path.cwd()) not in sys.path:
