@@ -76,7 +76,7 @@ function links.put(call, name, record, due_at)
   redis.call('ZADD', key(call, 'outbox_due'), 'LT', due_at, record.tenant)
 end
 
--- Takes a link out of those that are due some time.
+-- Removes a link from the times at which its tenant's links are due.
 local function take_out(call, t, name)
   redis.call('ZREM', links.of(call, t.name), name)
   if redis.call('EXISTS', links.of(call, t.name)) == 0 then redis.call('ZREM', key(call, 'outbox_due'), t.name) end

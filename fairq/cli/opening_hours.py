@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from attrs import asdict
 from cyclopts import Parameter
@@ -12,6 +12,10 @@ from fairq.cli.changes import change
 from fairq.cli.options import Server, run_with
 from fairq.cli.output import local_time, print_json, say_span
 from fairq.errors import BadRequest
+
+if TYPE_CHECKING:
+    from fairq.client.operator import OperatorClient
+    from fairq.model.operating import HeldLimits
 
 Windows = Annotated[
     str | None,
@@ -29,9 +33,14 @@ def show_opening_hours(
     if text is not None and not text:
         raise BadRequest("opening hours must not be empty; --always removes them", field="opening_hours")
 
+    async def set_and_read(client: OperatorClient) -> HeldLimits:
+        await client.set_opening_hours(queue, text or "", tenant)
+        return await client.limits(queue, tenant)
+
     if text or always:
-        change(server, queue, tenant, lambda client: client.set_opening_hours(queue, text or "", tenant))
-    found = asdict(run_with(server or Server(), lambda client: client.limits(queue, tenant)))
+        found = asdict(change(server, queue, tenant, set_and_read))
+    else:
+        found = asdict(run_with(server or Server(), lambda client: client.limits(queue, tenant)))
     if json:
         print_json({"opening_hours": found["opening_hours"], "now_ms": found["now_ms"]})
         return

@@ -53,7 +53,7 @@ class MemoryBatch(Generic[R]):
         return heapq.heappop(self._pending)[2] if self._pending and self.has_slot("pending") else None
 
     def drop_pending(self, record: R) -> None:
-        """Take a record out of those that wait for a slot."""
+        """Have a record wait for a slot no longer."""
         self._pending = [entry for entry in self._pending if entry[2] is not record]
         heapq.heapify(self._pending)
 
