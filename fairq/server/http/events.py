@@ -11,6 +11,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from fairq.errors import BadRequest, FairqError
+from fairq.model.checks import check_int
+from fairq.model.events import MAX_EVENT_ID
 from fairq.server.http.bodies import JSON, Gone
 from fairq.server.http.bounds import KEEP_ALIVE_S, STREAM_S
 from fairq.server.http.call import Call, answer
@@ -25,14 +27,16 @@ async def events(request: Request) -> Response:
     """Stream events, or with `Accept: application/json` return a page of them."""
     call = Call.of(request)
     given = call.given(wire.Events, request, has_body=False)
+    last = request.headers.get("last-event-id")
+    if last is not None:
+        if not (last.isascii() and last.isdigit() and len(last) < 17):
+            raise BadRequest("Last-Event-ID must be the id of an event", field="Last-Event-ID")
+        check_int(given.get("after", 0), "after", 0, MAX_EVENT_ID)
+        given["after"] = int(last)
     if request.headers.get("accept", "").startswith(JSON):
         return answer(await call.ask(wire.Events, given))
     if "wait" in given:
         raise BadRequest("a stream waits anyway: wait is for a page of events", field="wait")
-    if last := request.headers.get("last-event-id"):
-        if not (last.isascii() and last.isdigit() and len(last) < 17):
-            raise BadRequest("Last-Event-ID must be the id of an event", field="Last-Event-ID")
-        given["after"] = int(last)
     page = await call.ask(wire.Events, given)  # a refusal is an answer, not a stream
     return EventStream(call, given, page)
 

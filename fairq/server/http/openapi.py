@@ -150,7 +150,7 @@ def _parameters(row: Row) -> list[Schema]:
         found.append(_query("tenant", _RULES["tenant"]))
     if row.frame is wire.Events:
         last = {"name": "Last-Event-ID", "in": "header", "schema": _RULES["after"]}
-        found.append(last | {"description": "For a stream: the event to go on after."})
+        found.append(last | {"description": "The event to go on after, instead of `after`."})
     return found
 
 

@@ -98,10 +98,11 @@ async def batch(app: App, connection: Connection, request: wire.Batch) -> Body:
 async def batches(app: App, connection: Connection, request: wire.Batches) -> Body:
     """Return the states of the named batches, or a page of all."""
     queue = connection.identity.check_queue(request.queue)
+    page_of = _check_page(connection, request)
     if request.ids is None:
         if connection.identity.role is terms.Role.PRODUCER:
             raise BadRequest("ids are required: producers may not list batches", field="ids")
-        page = await _page(app, connection, queue, request)
+        page = await app.store.list_batches(queue, *page_of)
     else:
         ids = [_own_batch(connection, id, "ids") for id in request.ids]
         states = await app.store.batches(queue, check_once(ids))
@@ -111,12 +112,12 @@ async def batches(app: App, connection: Connection, request: wire.Batches) -> Bo
     return {"batches": rows, "cursor": page.cursor or None}
 
 
-async def _page(app: App, connection: Connection, queue: str, request: wire.Batches) -> BatchPage:
+def _check_page(connection: Connection, request: wire.Batches) -> tuple[str | None, str | None, str, int]:
+    """Return the tenant, state, cursor and count of a listing, all of them checked."""
     tenant = mine_or_named(connection, request.tenant)
     if tenant is not None:
         check_tenant(tenant)
     if request.state not in (None, *STAGES):
         raise BadRequest(f"state must be one of {', '.join(STAGES)}, not {request.state!r:.80}", field="state")
     cursor = check_cursor(request.cursor, "page")
-    count = check_int(request.count, "count", 1, MAX_BATCH)
-    return await app.store.list_batches(queue, tenant, request.state, cursor, count)
+    return tenant, request.state, cursor, check_int(request.count, "count", 1, MAX_BATCH)

@@ -52,9 +52,14 @@ async def test_a_stream_tells_events_as_they_come_and_goes_on_behind_the_last(se
             page = check(await ada.get(EVENTS, params={"after": 2}, headers={"Accept": "application/json"}))
             assert [row["task"] for row in page["events"]] == ["c"]
             check_problem(await ada.get(EVENTS, params={"after": 99}), 400, "bad_request", "after")
-            for last in ("x", "-1", "9" * 30):
-                refused = await ada.get(EVENTS, headers={"Last-Event-ID": last})
-                check_problem(refused, 400, "bad_request", "Last-Event-ID")
+            page = check(await ada.get(EVENTS, headers={"Last-Event-ID": "2", "Accept": "application/json"}))
+            assert [row["task"] for row in page["events"]] == ["c"]
+            both = await ada.get(EVENTS, params={"after": 2**50 + 1}, headers={"Last-Event-ID": "0"})
+            check_problem(both, 400, "bad_request", "after")
+            for last in ("x", "-1", "", "9" * 30):
+                for accept in ("application/json", "text/event-stream"):
+                    refused = await ada.get(EVENTS, headers={"Last-Event-ID": last, "Accept": accept})
+                    check_problem(refused, 400, "bad_request", "Last-Event-ID")
 
 
 async def test_a_stream_without_events_is_kept_alive_and_given_up_with_its_client(

@@ -116,7 +116,7 @@ def test_the_server_keeps_what_the_document_says(case: Case[Any], url: str) -> N
 
 @pytest.mark.deep
 @WHOLE.parametrize()
-@settings(max_examples=25, deadline=None, suppress_health_check=ALL)
+@settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=ALL)
 @pytest.mark.parametrize("token", ["dev-tenant:ada", "dev-producer", "dev-worker"])
 def test_the_server_keeps_it_for_every_role(case: Case[Any], token: str, url: str) -> None:
     drive(case, token, url)
