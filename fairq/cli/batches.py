@@ -13,8 +13,9 @@ from cyclopts import App, Parameter
 from fairq.cli.confirm import agrees
 from fairq.cli.meter import Pace, meter, say_counts
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_json, print_table, say_moment
+from fairq.cli.output import print_json, print_table
 from fairq.errors import BadRequest
+from fairq.model.texts import say_moment
 
 if TYPE_CHECKING:
     from fairq.client.client import Client

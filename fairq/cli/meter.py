@@ -11,7 +11,7 @@ from typing import Protocol
 import trio
 from attrs import define, field
 
-from fairq.cli.output import say_span
+from fairq.model.texts import say_span
 
 LOG_S = 10.0  # between two lines of a log
 _MEASURED_S = 60.0  # the pace of the last so many seconds says how long the rest takes

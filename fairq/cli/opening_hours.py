@@ -10,8 +10,9 @@ from cyclopts import Parameter
 
 from fairq.cli.changes import change
 from fairq.cli.options import Server, run_with
-from fairq.cli.output import local_time, print_json, say_span
+from fairq.cli.output import local_time, print_json
 from fairq.errors import BadRequest
+from fairq.model.texts import say_span
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient

@@ -6,14 +6,12 @@ import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import orjson
 import structlog
-
-_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 def print_json(value: Any) -> None:
@@ -44,21 +42,6 @@ def print_table(
     for row in rows:
         table.add_row(*(_cell(row.get(key)) for key in columns))
     console.print(table)
-
-
-def say_span(ms: int) -> str:
-    """Write a duration in its two largest units, such as `2 h 5 min`."""
-    parts: list[str] = []
-    for size, unit in _UNITS:
-        count, ms = divmod(max(0, ms), size)
-        if count or parts or unit == "s":
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
-
-
-def say_moment(at_ms: int) -> str:
-    """Write a time in ms as UTC; empty for 0."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "seconds") if at_ms else ""
 
 
 def local_time(moment: datetime, zone: str | None) -> str:

@@ -10,9 +10,10 @@ from attrs import asdict, frozen
 from cyclopts import App, Parameter
 
 from fairq.cli.options import Json, Server, Span, run_with
-from fairq.cli.output import print_json, print_table, say_moment
+from fairq.cli.output import print_json, print_table
 from fairq.cli.purges import DryRun, Yes, purge
 from fairq.errors import BadRequest
+from fairq.model.texts import say_moment
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient

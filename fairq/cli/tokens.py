@@ -17,8 +17,9 @@ from attrs import asdict, define, frozen
 from cyclopts import App, Parameter
 
 from fairq.cli.options import Json, Server, connected
-from fairq.cli.output import configure_logging, print_json, print_table, say_moment
+from fairq.cli.output import configure_logging, print_json, print_table
 from fairq.errors import NotFound, SettingsError
+from fairq.model.texts import say_moment
 from fairq.tokens import TokenRecord, hash_token, make_token
 from fairq.wire.terms import Role
 

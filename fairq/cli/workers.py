@@ -6,8 +6,9 @@ from attrs import asdict
 from cyclopts import App
 
 from fairq.cli.options import Json, Server, run_with
-from fairq.cli.output import print_json, print_table, say_moment
+from fairq.cli.output import print_json, print_table
 from fairq.errors import NotFound
+from fairq.model.texts import say_moment
 from fairq.model.workers import WorkerState
 
 workers = App(name="workers", help="List attached workers, show their tasks, and drain them by name.")

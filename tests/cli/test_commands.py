@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from fairq.cli.output import say_moment
 from fairq.model.checks import full_id
+from fairq.model.texts import say_moment
 from tests import stores
 from tests.server.harness import WORKER, raw, tenant
 

@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
-from fairq.cli.why import say
 from fairq.model.waiting import Cause, Why
+from fairq.model.why_text import say_why
 from tests.server.harness import tenant
 
 from .harness import Commands
@@ -16,19 +16,19 @@ from .harness import Commands
 @pytest.mark.parametrize("cause", get_args(Cause))
 @pytest.mark.parametrize("state", ["ready", "pending", "delayed"])
 def test_every_cause_is_said_in_words(cause: Cause, state: str) -> None:
-    text = "\n".join(say(Why("ada/t", state, 0, [cause], 35_000, 34_000, 7, True, 3, 2, 2, 0.25, 8, 2, 1, 0.5)))
+    text = "\n".join(say_why(Why("ada/t", state, 0, [cause], 35_000, 34_000, 7, True, 3, 2, 2, 0.25, 8, 2, 1, 0.5)))
     assert text.startswith(f"ada/t is {state}, and waits:\n- ")
     assert text.endswith("It may start 1970-01-01 00:00:35 UTC (in 35 s), if nothing changes.")
     assert "_" not in text
 
 
 def test_of_groups_it_is_said_that_they_take_turns() -> None:
-    lines = list(say(Why("ada/t", "ready", 0, ["backlog"], ahead=12, is_ahead_exact=True, group_ahead=3, groups=4)))
+    lines = list(say_why(Why("ada/t", "ready", 0, ["backlog"], ahead=12, is_ahead_exact=True, group_ahead=3, groups=4)))
     assert lines[1] == "- 12 other tasks of its tenant come before it; 3 of its own group, one of 4 that take turns"
 
 
 def test_of_kept_slots_it_is_said_how_many_they_are() -> None:
-    lines = list(say(Why("ada/t", "ready", 0, ["reserve"], kept=2, kept_of=10)))
+    lines = list(say_why(Why("ada/t", "ready", 0, ["reserve"], kept=2, kept_of=10)))
     assert lines[1] == "- 2 of 10 slots are kept for tenants with nothing running"
 
 

@@ -1,0 +1,67 @@
+"""Why a task waits, as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from fairq.model.texts import say_span
+from fairq.model.waiting import Cause, Why
+
+
+def say_why(why: Why) -> Iterator[str]:
+    """Yield the lines to print: the task's state, its causes, its start."""
+    if why.state not in ("ready", "pending", "delayed"):
+        yield f"{why.id} is {why.state}: it does not wait."
+        return
+    yield f"{why.id} is {why.state}" + (", and waits:" if why.causes else ", and about to start.")
+    for cause in why.causes:
+        yield f"- {_say_cause(cause, why)}"
+    if why.starts_at_ms is not None and why.causes:
+        yield f"It may start {_moment(why.starts_at_ms, why.now_ms)}, if nothing changes."
+    elif why.causes:
+        yield "Its start cannot be estimated."
+
+
+def _say_cause(cause: Cause, why: Why) -> str:
+    at_least = "" if why.is_ahead_exact else "at least "
+    whom = "the queue" if cause.startswith("queue") else "its tenant"
+    whose = "its batch" if why.state == "pending" else "its tenant"
+    until = f" until {_moment(why.until_ms, why.now_ms)}" if why.until_ms else ""
+    match cause:
+        case "queue_repairing":
+            return "the queue is being repaired; if the repair was interrupted, run `fairq queues repair` again"
+        case "queue_paused" | "tenant_paused":
+            return f"{whom} is paused until an operator resumes it"
+        case "queue_closed" | "tenant_closed":
+            return f"{whom} is outside its opening hours{until}"
+        case "start":
+            return f"its start time has not come{until}"
+        case "retry":
+            return f"an attempt failed, and it waits for the next one{until}"
+        case "no_worker":
+            return "no worker is attached to the queue"
+        case "rate":
+            return f"its tenant has started as many tasks as it may ({why.rate:g} a second){until}"
+        case "max_running":
+            return f"its tenant has as many tasks running ({why.running}) as it may ({why.max_running})"
+        case "batch_max_running":
+            return f"its batch has as many tasks running, or next to run, as it may ({why.batch_max_running})"
+        case "backlog" if why.ahead:
+            many = "1 other task" if why.ahead == 1 else f"{why.ahead:,} other tasks"
+            turns = (
+                f"; {why.group_ahead:,} of its own group, one of {why.groups:,} that take turns" if why.groups else ""
+            )
+            return f"{at_least}{many} of {whose} come{'s' * (why.ahead == 1)} before it{turns}"
+        case "backlog":
+            return f"its tenant's own tasks use all {why.slots:g} slots"
+        case "reserve":
+            return f"{why.kept} of {why.kept_of} slots are kept for tenants with nothing running"
+        case "share":
+            return f"other tenants' tasks use the slots; its tenant's share is {why.share:.1%} of {why.slots:g}"
+
+
+def _moment(at_ms: int, now_ms: int) -> str:
+    """Write a future time, and how far off it is."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return f"{at.isoformat(' ', 'seconds').removesuffix('+00:00')} UTC (in {say_span(at_ms - now_ms)})"
