@@ -126,11 +126,15 @@ def _http_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
 def _admin_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
     """Make the operators' listener: tenants that flood the others' places take none of its own."""
     from fairq.server.admin.api import make_admin_api
+    from fairq.server.admin.health import Health
+    from fairq.server.dashboard.site import make_dashboard
     from fairq.server.http.listener import HttpListener
     from fairq.server.net.admission import Admission
 
-    settings = listener.app.settings
-    return HttpListener(settings, Admission(settings), nursery, make_admin_api(listener.app))
+    app = listener.app
+    health = Health(app)
+    api = make_admin_api(app, health, make_dashboard(app, health, nursery))
+    return HttpListener(app.settings, Admission(app.settings), nursery, api, takes_own_pages=True)
 
 
 async def _serve_http(

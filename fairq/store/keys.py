@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 REGISTRY = "fq:{queues}"  # the prefix of the registry of queues: KEYS[1] of its functions
 QUEUES = REGISTRY + ":names"  # hash: queue name -> when it was made, and by which tenant
 QUEUES_BEFORE_5 = "fq:queues"  # set of queue names, in data of versions before 5
@@ -25,6 +27,11 @@ EVENT = "event "  # there are new events in a tenant's feed
 def queue_prefix(queue: str, partition: int = 0) -> str:
     """Return the prefix of a queue's keys; it contains the hash tag."""
     return f"fq:{{{queue}/{partition}}}"
+
+
+def session_key(cookie: str) -> str:
+    """Return the key of a dashboard's session."""
+    return f"fq:session:{sha256(cookie.encode()).hexdigest()}"
 
 
 def workers_key(server: str) -> str:

@@ -6,6 +6,8 @@ listener is on a loopback address.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import orjson
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -13,7 +15,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from fairq.errors import FairqError, Forbidden
@@ -25,9 +27,8 @@ from fairq.transport import bearer_token
 from fairq.wire.terms import Role
 
 
-def make_admin_api(app: App) -> ASGIApp:
-    """Make the application."""
-    health = Health(app)
+def make_admin_api(app: App, health: Health, pages: Iterable[BaseRoute] = ()) -> ASGIApp:
+    """Make the application; `pages`: the dashboard's."""
     metrics = Metrics(app, health)
 
     async def check_operator(headers: Headers) -> None:
@@ -61,5 +62,5 @@ def make_admin_api(app: App) -> ASGIApp:
             )
         return answer_of(Problem("not_found", f"there is no path {request.url.path!r:.80}"))
 
-    routes = [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", show_metrics)]
+    routes = [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", show_metrics), *pages]
     return Starlette(routes=routes, exception_handlers={FairqError: refused, HTTPException: refused})

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 import trio
@@ -57,6 +58,7 @@ class HttpListener:
     nursery: trio.Nursery
     api: ASGIApp
     origins: Sequence[str] = ()  # whose pages may ask
+    takes_own_pages: bool = False  # pages that this listener served may ask too
     places: Admission = field(init=False)  # of connections without a request
     connections: int = field(default=0, init=False)
     _context: WorkerContext = field(init=False)
@@ -117,7 +119,8 @@ class HttpListener:
     def _check_place(self, headers: Headers) -> None:
         """Refuse requests of web pages that may not ask. Raises: Problem."""
         origin = headers.get("origin")
-        if origin is not None and origin not in self.origins:
+        own = self.takes_own_pages and origin is not None and urlsplit(origin).netloc == headers.get("host")
+        if origin is not None and origin not in self.origins and not own:
             message = "this origin may not ask; the setting `http_cors_origins` lists the allowed ones"
             raise Problem("forbidden", message)
         if self.settings.dev and not _is_local(headers.get("host", "")):

@@ -57,12 +57,15 @@ class Auth:
         """Return the identity of a token. Raises: Unauthorized; Unavailable without the store."""
         if self.is_dev and token.startswith("dev-"):
             return self._identify_dev(token)
-        id = token_id(token)
+        return await self.identify_hashed(token_id(token), hash_token(token))
+
+    async def identify_hashed(self, id: str | None, hashed: str) -> Identity:
+        """Return the identity of a token of which only its id and its hash are known, as `identify` does."""
         records = await self.store.read_tokens(id) if id else {}
         if id is None or id not in records:
             raise Unauthorized("unknown token")
         record = cattrs.structure(orjson.loads(records[id]), TokenRecord)
-        if not hmac.compare_digest(record.hash, hash_token(token)):
+        if not hmac.compare_digest(record.hash, hashed):
             raise Unauthorized("unknown token")
         queues = None if record.queues is None else frozenset(record.queues)
         if record.role == Role.PRODUCER.value:

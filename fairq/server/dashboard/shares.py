@@ -1,0 +1,113 @@
+"""The Fairness page: what each tenant is given beside what it is entitled to, and how long its tasks wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import frozen
+
+from fairq.errors import NotFound
+from fairq.model.tenants import TenantState
+from fairq.server.dashboard.recent import Watched
+from fairq.server.dashboard.view import Context, View
+from fairq.server.stats.wait_times import percentile, summarize
+
+CHARTED, SHOWN = 6, 20
+PERIODS = {"live": "2 minutes", "1h": "hour", "24h": "day", "14d": "two weeks"}
+_NOISY_TASKS, _NOISY_TIMES = 30, 2.0
+
+
+@frozen
+class Row:
+    """A tenant: its account of the last seconds, its waiting times of the last minutes at this server."""
+
+    state: TenantState
+    delivered: float
+    entitled: float
+    lag_s: float
+    is_noisy: bool
+    waits: dict[str, Any]
+    color: int
+
+
+async def choose_queue(view: View) -> tuple[dict[str, Any] | None, Sequence[str]]:
+    """Return the queue that the page is about, by default the busiest one, and the names of all."""
+    rows = await view.queues()
+    names = [row["queue"] for row in rows]
+    if name := view.query.get("queue"):
+        found = next((row for row in rows if row["queue"] == name), None)
+        if found is None:
+            raise NotFound(f"there is no queue {name!r:.80}", field="queue")
+        return found, names
+    return max(rows, key=lambda row: (row["ready"] + row["leased"], row["enqueued"]), default=None), names
+
+
+def noisy_ones(states: Sequence[TenantState]) -> set[str]:
+    """Return the tenants that ask for far more than their share: a backlog, and twice what their weight is worth."""
+    demand = {each.tenant: each.ready + each.leased for each in states if each.ready + each.leased}
+    weights = {each.tenant: each.weight for each in states if each.tenant in demand}
+    whole, weight = sum(demand.values()), sum(weights.values())
+    return {
+        each.tenant
+        for each in states
+        if each.ready
+        and demand[each.tenant] >= _NOISY_TASKS
+        and demand[each.tenant] > _NOISY_TIMES * whole * weights[each.tenant] / weight
+    }
+
+
+def _waits(view: View, queue: str, tenant: str) -> dict[str, Any]:
+    dispatcher = view.app.dispatchers.get(queue)
+    found = dispatcher.wait_times.parts(tenant, dispatcher.store_now_ms) if dispatcher else []
+    whole = [sum(parts.values()) for parts in found]
+    return {
+        "starts": len(whole),
+        "p50_ms": percentile(whole, 50) if whole else None,
+        "p99_ms": percentile(whole, 99) if whole else None,
+        "parts": summarize(found),
+    }
+
+
+def _rows(view: View, queue: str, watched: Watched) -> list[Row]:
+    shares = watched.shares()
+    states = sorted(
+        watched.tenants, key=lambda each: (-shares.get(each.tenant, (0, 0))[0], -each.ready - each.leased, each.tenant)
+    )
+    noisy = noisy_ones(watched.tenants)
+    busy = [each for each in states if each.ready or each.leased or shares.get(each.tenant, (0, 0))[0]]
+    rows = []
+    first = watched.samples[0].accounts if watched.samples else {}
+    for state in (busy or states)[:SHOWN]:
+        given, due = shares.get(state.tenant, (0.0, 0.0))
+        then = first.get(state.tenant, (state.delivered, state.entitled))
+        lag = (state.entitled - then[1]) - (state.delivered - then[0])
+        waits = _waits(view, queue, state.tenant)
+        rows.append(Row(state, given, due, lag, state.tenant in noisy, waits, watched.color(state.tenant)))
+    return rows
+
+
+def _live_chart(watched: Watched, rows: Sequence[Row]) -> dict[str, Any]:
+    names = [row.state.tenant for row in rows[:CHARTED]]
+    series = watched.series(names)
+    return {
+        "times_s": watched.times_s(),
+        "series": [
+            {"tenant": name, "color": watched.color(name), "delivered": series[name][0], "entitled": series[name][1]}
+            for name in names
+        ],
+        "marks": [],
+    }
+
+
+async def fairness(view: View) -> Context:
+    """The shares of a queue's tenants now and over time."""
+    row, queues = await choose_queue(view)
+    period = view.query.get("period", "live")
+    context: Context = {"row": row, "queues": queues, "period": period, "periods": PERIODS, "rows": [], "chart": None}
+    if row is None:
+        return context
+    watched = await view.site.recent.look(row["queue"])
+    rows = _rows(view, row["queue"], watched)
+    chart = _live_chart(watched, rows)
+    return context | {"queue": row["queue"], "rows": rows, "chart": chart, "total": watched.total}

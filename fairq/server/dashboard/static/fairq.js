@@ -1,0 +1,163 @@
+// What htmx does not do: the dialog, keys, notes, chosen rows, the chart.
+(() => {
+  "use strict";
+  const $ = (what, from = document) => from.querySelector(what);
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const NOTE_MS = 6000;
+
+  // ---- the dialog: whatever is loaded into it opens it; a change that was made closes it, and is told in a note
+  const dialog = $("#dialog");
+  document.addEventListener("htmx:after:swap", () => {
+    const done = $("#dialog-body [data-done]");
+    if (done) {
+      note($(".told", done).textContent);
+      dialog.close();
+    } else if ($("#dialog-body").children.length && !dialog.open) {
+      dialog.showModal();
+    }
+    draw();
+  });
+  dialog.addEventListener("close", () => $("#dialog-body").replaceChildren());
+  document.addEventListener("click", (event) => {
+    if (event.target.closest("[data-close]") || event.target === dialog) dialog.close();
+  });
+
+  function note(text) {
+    const line = document.createElement("p");
+    line.textContent = text;
+    $("#notes").append(line);
+    if (!text.includes("fq_")) setTimeout(() => line.remove(), NOTE_MS); // a new token stays until the page is left
+    while ($("#notes").children.length > 4) $("#notes").firstChild.remove();
+  }
+
+  // ---- choices that show another page at once, and rows that are chosen
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("[data-submit]")) event.target.form.submit();
+    const letters = event.target.closest("#letters");
+    if (!letters) return;
+    if (event.target.matches("[data-all]")) {
+      for (const box of letters.querySelectorAll("[name=ids]")) box.checked = event.target.checked;
+    }
+    const any = $("[name=ids]:checked", letters) !== null;
+    for (const button of letters.querySelectorAll("[data-chosen]")) button.disabled = !any;
+  });
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-chosen]");
+    if (!button) return;
+    const ids = [...button.form.querySelectorAll("[name=ids]:checked")].map((box) => box.value);
+    const query = new URLSearchParams({ queue: button.dataset.queue, ids: ids.join(",") });
+    htmx.ajax("GET", `/do/${button.dataset.chosen}?${query}`, { target: "#dialog-body" });
+  });
+
+  // ---- keys: g and a letter for a page, / for the search
+  let isGoing = false;
+  document.addEventListener("keydown", (event) => {
+    if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key === "/") {
+      event.preventDefault();
+      $(".search input")?.focus();
+    } else if (isGoing && /^[a-z]$/.test(event.key)) {
+      $(`.places [data-key="${event.key}"]`)?.click();
+    }
+    isGoing = event.key === "g";
+  });
+
+  // ---- the stream: say so when it brings nothing
+  const bar = $("#trouble");
+  const say = (text) => {
+    bar.textContent = text;
+    bar.hidden = !text;
+  };
+  document.addEventListener("trouble", (event) => say(event.detail.data));
+  document.addEventListener("left", () => location.reload());
+  document.addEventListener("htmx:sse:after:message", (event) => {
+    if (event.detail.message.event !== "trouble") say("");
+  });
+  document.addEventListener("htmx:sse:error", () => say("The server does not answer; what is shown may be old."));
+
+  // ---- the chart: a solid line for what a tenant was given, a dashed one for what it was entitled to
+  let chart = null;
+  let shown = "";
+  let marks = [];
+  function draw() {
+    const data = $("#chart-data");
+    const place = $("#chart");
+    if (!data || !place || !data.dataset.chart) return;
+    const told = JSON.parse(data.dataset.chart);
+    const columns = [told.times_s, ...told.series.flatMap((each) => [each.delivered, each.entitled])];
+    const names = told.series.map((each) => each.tenant).join("\n") + matchMedia("(prefers-color-scheme: dark)").matches;
+    marks = told.marks;
+    if (chart && shown === names) {
+      chart.setData(columns);
+      return;
+    }
+    chart?.destroy();
+    shown = names;
+    const lines = told.series.flatMap((each) => [
+      { label: each.tenant || "others", stroke: css(`--c${each.color}`), width: 2, points: { show: false } },
+      { label: `${each.tenant} entitled`, stroke: css(`--c${each.color}`), width: 1.25, dash: [5, 4], points: { show: false } },
+    ]);
+    const axis = { stroke: css("--muted"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") } };
+    chart = new uPlot(
+      {
+        width: place.clientWidth,
+        height: place.clientHeight,
+        padding: [8, 86, 0, 0], // the names stand at the right
+        legend: { show: false },
+        series: [{}, ...lines],
+        scales: { y: { range: (_, low, high) => [0, Math.min(1, Math.max(0.1, high * 1.1))] } },
+        axes: [axis, { ...axis, size: 52, values: (_, ticks) => ticks.map((at) => `${Math.round(at * 100)} %`) }],
+        hooks: { draw: [drawNames, drawMarks] },
+      },
+      columns,
+      place,
+    );
+  }
+  // the tenants' names at the end of their lines, moved apart where they would cover each other
+  function drawNames(plot) {
+    const { ctx, bbox } = plot;
+    const ends = [];
+    for (let i = 1; i < plot.series.length; i += 2) {
+      const values = plot.data[i];
+      const last = values[values.length - 1];
+      if (last != null) ends.push({ name: plot.series[i].label, color: plot.series[i].stroke(), y: plot.valToPos(last, "y", true) });
+    }
+    const step = 14 * devicePixelRatio;
+    ends.sort((a, b) => a.y - b.y);
+    for (let i = 1; i < ends.length; i++) ends[i].y = Math.max(ends[i].y, ends[i - 1].y + step);
+    ctx.save();
+    ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
+    ctx.textBaseline = "middle";
+    for (const each of ends) {
+      ctx.fillStyle = each.color;
+      const name = each.name.length > 12 ? `${each.name.slice(0, 11)}…` : each.name;
+      ctx.fillText(name, bbox.left + bbox.width + 6 * devicePixelRatio, each.y);
+    }
+    ctx.restore();
+  }
+  function drawMarks(plot) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.strokeStyle = css("--text");
+    ctx.fillStyle = css("--text");
+    ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+    for (const mark of marks) {
+      const x = plot.valToPos(mark.at_s, "x", true);
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+      ctx.textAlign = x > bbox.left + bbox.width / 2 ? "right" : "left";
+      ctx.fillText(` ${mark.text} `, x, bbox.top + 12 * devicePixelRatio);
+    }
+    ctx.restore();
+  }
+  addEventListener("resize", () => {
+    const place = $("#chart");
+    if (chart && place) chart.setSize({ width: place.clientWidth, height: place.clientHeight });
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  document.addEventListener("DOMContentLoaded", draw);
+  if (document.readyState !== "loading") draw();
+})();

@@ -1,0 +1,78 @@
+"""What a page's function is given: the request, who asks, and how to ask the server's frames."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, frozen
+
+from fairq.errors import NotFound
+from fairq.server.app import App
+from fairq.server.dashboard.sessions import Session
+from fairq.server.http.connections import make_connection
+from fairq.wire import messages as wire
+
+if TYPE_CHECKING:
+    from fairq.server.admin.health import Health
+    from fairq.server.dashboard.recent import Recent
+
+Context = dict[str, Any]
+
+
+@frozen
+class Site:
+    """What all pages share."""
+
+    app: App
+    health: Health
+    recent: Recent
+
+
+@define(eq=False)
+class View:
+    """One look at a page by one operator."""
+
+    site: Site
+    session: Session
+    remote: str
+    path: str
+    params: Mapping[str, str]  # of the path
+    query: Mapping[str, str]
+
+    @property
+    def app(self) -> App:
+        """The server."""
+        return self.site.app
+
+    @property
+    def queue(self) -> str:
+        """The queue that the page is about."""
+        return self.params.get("queue") or self.query.get("queue", "")
+
+    async def ask(self, request: Any) -> dict[str, Any]:
+        """Carry out a frame as this operator; returns the reply's body. Raises: FairqError."""
+        return await make_connection(self.app, self.session.identity, self.remote, None).ask(request)
+
+    async def queues(self) -> list[dict[str, Any]]:
+        """Return the rows of all queues, by name."""
+        rows: list[dict[str, Any]] = (await self.ask(wire.Queues(0)))["queues"]
+        return rows
+
+    async def queue_row(self) -> dict[str, Any]:
+        """Return the row of the page's queue. Raises: NotFound."""
+        rows: list[dict[str, Any]] = (await self.ask(wire.Queues(0, self.queue)))["queues"]
+        if not rows:
+            raise NotFound(f"there is no queue {self.queue!r:.80}", field="queue")
+        return rows[0]
+
+
+@frozen
+class Page:
+    """A page: where it is, what is asked for it, and the name of its place in the navigation."""
+
+    path: str
+    template: str
+    place: str
+    gather: Callable[[View], Awaitable[Context]]
+    is_live: bool = True

@@ -1,0 +1,88 @@
+"""How values are written on pages: templates, and the filters that they use."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from fairq.model.texts import say_span
+
+HERE = Path(__file__).parent
+STATIC = HERE / "static"
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def count(value: float | None) -> str:
+    """Write a whole number with separators; a dash for none."""
+    return "–" if value is None else f"{value:,.0f}"
+
+
+def span(ms: float | None) -> str:
+    """Write a duration: ms below a second, tenths below a minute, else its two largest units."""
+    if ms is None:
+        return "–"
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    return f"{ms / 1_000:.1f} s" if ms < 60_000 else say_span(int(ms))
+
+
+def part(value: float | None) -> str:
+    """Write a part of a whole as a percentage."""
+    return "–" if value is None else f"{value:.1%}" if value < 0.0995 else f"{value:.0%}"
+
+
+def number(value: float) -> str:
+    """Write a number as short as it can be told."""
+    return f"{value:,.3f}".rstrip("0").rstrip(".")
+
+
+def size(value: float) -> str:
+    """Write a number of bytes."""
+    for unit in _UNITS:
+        if value < 1024 or unit == _UNITS[-1]:
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1024
+    raise AssertionError
+
+
+def moment(ms: int) -> str:
+    """Write a time in UTC."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if ms else "–"
+
+
+def as_json(value: Any, indent: bool = False) -> str:
+    """Write JSON."""
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else 0, default=str).decode()
+
+
+def query(**values: Any) -> str:
+    """Write a query string, without what is empty."""
+    return urlencode({name: value for name, value in values.items() if value not in (None, "", False)}, doseq=True)
+
+
+@cache
+def version_of(name: str) -> str:
+    """Return a few digits of a static file's hash: browsers keep it until it changes."""
+    return sha256((STATIC / name).read_bytes()).hexdigest()[:12]
+
+
+def make_environment() -> Environment:
+    """Make the environment of the templates."""
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for each in (count, span, part, number, size, moment, as_json):
+        environment.filters[each.__name__] = each
+    environment.globals.update(query=query, version_of=version_of)
+    return environment

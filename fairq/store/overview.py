@@ -1,0 +1,64 @@
+"""What pages show of a queue with any number of tenants: reads in bounded steps, with the store's plain commands."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import trio
+
+from fairq.store import keys
+from fairq.store.store import Store
+
+_STEP, _STEPS = 2_000, 100  # of a search by name: it looks at some 200,000 tenants at most
+_HOUR_MS = 3_600_000
+
+
+class Due(NamedTuple):
+    """A tenant with delayed tasks: when the first one starts, or earlier, and how many there are."""
+
+    tenant: str
+    at_ms: int
+    delayed: int
+
+
+async def some_tenants(store: Store, queue: str, count: int) -> tuple[int, list[str]]:
+    """Return how many tenants a queue has, and the names of `count` of them, of all if there are fewer."""
+    key = f"{keys.queue_prefix(queue)}:tenants"
+    total = await store.connection.call("HLEN", key)
+    _, pairs = await store.connection.call("HSCAN", key, "0", "COUNT", str(count))
+    return total, [name.decode() for name in pairs[::2]][: max(count, 0)]
+
+
+async def find_tenants(store: Store, queue: str, text: str, count: int) -> tuple[list[str], bool]:
+    """Return up to `count` tenants with a text in their name, sorted, and whether that is all of them."""
+    key, cursor, found = f"{keys.queue_prefix(queue)}:tenants", b"0", set[str]()
+    pattern = "*" + re.sub(r"([*?^\[\]\\])", r"\\\1", text) + "*"
+    for _ in range(_STEPS):
+        cursor, pairs = await store.connection.call("HSCAN", key, cursor, "MATCH", pattern, "COUNT", str(_STEP))
+        found.update(name.decode() for name in pairs[::2])
+        if cursor == b"0" or len(found) > count:
+            break
+    return sorted(found)[:count], cursor == b"0" and len(found) <= count
+
+
+async def due(store: Store, queue: str, tenants: int, hours: int) -> tuple[int, list[Due], list[int]]:
+    """Return the store's time, the tenants whose tasks start first, and how many of theirs start in which hour."""
+    call, prefix = store.connection.call, keys.queue_prefix(queue)
+    seconds, micros = await store.connection.nodes()[0].call("TIME")
+    now_ms = int(seconds) * 1_000 + int(micros) // 1_000
+    flat = await call("ZRANGE", f"{prefix}:due", "0", str(tenants - 1), "WITHSCORES")
+    found: list[Due] = []
+    in_hour = [0] * hours
+
+    async def count(key: str, hour: int) -> None:
+        low = "-inf" if hour == 0 else str(now_ms + hour * _HOUR_MS)
+        in_hour[hour] += await call("ZCOUNT", key, low, f"({now_ms + (hour + 1) * _HOUR_MS}")
+
+    for name, at in zip(flat[::2], flat[1::2], strict=True):
+        key = f"{prefix}:delayed:{name.decode()}"
+        async with trio.open_nursery() as nursery:  # one round trip
+            for hour in range(hours):
+                nursery.start_soon(count, key, hour)
+        found.append(Due(name.decode(), int(float(at)), await call("ZCARD", key)))
+    return now_ms, found, in_hour
