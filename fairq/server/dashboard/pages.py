@@ -9,13 +9,20 @@ from typing import Any
 import trio
 
 from fairq.errors import FairqError, NotFound
+from fairq.model.batches import BatchState
 from fairq.model.checks import MAX_BATCH
+from fairq.model.dead_letters import DeadLetter
+from fairq.model.events import Event
+from fairq.model.schedules import ScheduleState
+from fairq.model.tasks import TaskState, WaitingTask
 from fairq.model.waiting import Why
+from fairq.model.webhooks import Webhook
 from fairq.model.why_text import say_why
+from fairq.model.workers import HeldTask, WorkerState
 from fairq.server.dashboard.actions import FILTERS, letters_of
 from fairq.server.dashboard.shares import choose_queue, fairness
 from fairq.server.dashboard.system import system, tokens
-from fairq.server.dashboard.view import Context, Page, View
+from fairq.server.dashboard.view import Context, Page, View, rows_of
 from fairq.store.overview import due, find_tenants
 from fairq.wire import messages as wire
 
@@ -33,7 +40,7 @@ async def queue(view: View) -> Context:
     """One queue: its counts, settings, limits, who takes its tasks, its webhooks."""
     row = await view.queue_row()
     held = await view.ask(wire.Limits(0, view.queue))
-    webhooks = (await view.ask(wire.Webhooks(0, view.queue)))["webhooks"]
+    webhooks = rows_of(Webhook, (await view.ask(wire.Webhooks(0, view.queue)))["webhooks"])
     return {"row": row, "limits": held["limits"], "hours": held["opening_hours"], "webhooks": webhooks}
 
 
@@ -72,29 +79,29 @@ async def tenant(view: View) -> Context:
         "share": watched.shares().get(name, (None, None)),
         "held": held,
         "report": (await view.ask(wire.TenantReport(0, view.queue, name)))["report"],
-        "next": (await view.ask(wire.Peek(0, view.queue, 10, name)))["tasks"],
-        "dead": (await view.ask(wire.Dead(0, view.queue, name, count=10, brief=True)))["dead"],
+        "next": rows_of(WaitingTask, (await view.ask(wire.Peek(0, view.queue, 10, name)))["tasks"]),
+        "dead": rows_of(DeadLetter, (await view.ask(wire.Dead(0, view.queue, name, count=10, brief=True)))["dead"]),
     }
 
 
 async def task(view: View) -> Context:
     """One task: where it is, why it waits, what its attempts came to."""
     id = view.params["id"]
-    state = (await view.ask(wire.Tasks(0, view.queue, [id])))["tasks"][0]
-    if state["state"] == "unknown":
+    state = rows_of(TaskState, (await view.ask(wire.Tasks(0, view.queue, [id])))["tasks"])[0]
+    if state.state == "unknown":
         raise NotFound(f"queue {view.queue} has no task {id!r:.80}: it may have ended a while ago", field="id")
     why: list[str] = []
     letter = None
-    if state["state"] in ("ready", "pending", "delayed"):
+    if state.state in ("ready", "pending", "delayed"):
         body = await view.ask(wire.Why(0, view.queue, id))
         names = {each.name for each in Why.__attrs_attrs__}
         why = list(say_why(Why(**{name: value for name, value in body.items() if name in names})))
-    if state["state"] == "dead":
-        letter = (await view.ask(wire.DeadLetter(0, view.queue, id)))["dead_letter"]
+    if state.state == "dead":
+        letter = rows_of(DeadLetter, [(await view.ask(wire.DeadLetter(0, view.queue, id)))["dead_letter"]])[0]
     return {"id": id, "state": state, "why": why, "letter": letter, "events": await _events_of(view, id)}
 
 
-async def _events_of(view: View, id: str) -> Sequence[dict[str, Any]]:
+async def _events_of(view: View, id: str) -> Sequence[Event]:
     """Return what the newest events of a tenant's feed say of one task, oldest first."""
     tenant = id.partition("/")[0]
     try:
@@ -102,7 +109,7 @@ async def _events_of(view: View, id: str) -> Sequence[dict[str, Any]]:
         page = await view.ask(wire.Events(0, view.queue, max(0, newest - MAX_BATCH), MAX_BATCH, tenant=tenant))
     except FairqError:  # a feed that has lost its beginning, or none
         return []
-    return [event for event in page["events"] if event.get("task") == id.partition("/")[2]]
+    return rows_of(Event, (event for event in page["events"] if event.get("task") in (id, id.partition("/")[2])))
 
 
 async def delayed(view: View) -> Context:
@@ -117,10 +124,11 @@ async def delayed(view: View) -> Context:
 async def schedules(view: View) -> Context:
     """The schedules of a queue, by tenant and name."""
     row, queues = await choose_queue(view)
-    rows = []
+    rows: list[ScheduleState] = []
     offset = int(text) if (text := view.query.get("offset", "0")).isdigit() and len(text) < 10 else 0
     if row:
-        rows = (await view.ask(wire.Schedules(0, row["queue"], None, None, offset, _ROWS)))["schedules"]
+        page = await view.ask(wire.Schedules(0, row["queue"], None, None, offset, _ROWS))
+        rows = rows_of(ScheduleState, page["schedules"])
     return {"row": row, "queues": queues, "rows": rows, "offset": offset, "many": _ROWS}
 
 
@@ -132,31 +140,37 @@ async def batches(view: View) -> Context:
         state = view.query.get("state") or None
         cursor = view.query.get("cursor") or None
         page = await view.ask(wire.Batches(0, row["queue"], None, None, state, cursor, _ROWS))
-    return {"row": row, "queues": queues, "rows": page["batches"], "cursor": page["cursor"]}
+    return {"row": row, "queues": queues, "rows": rows_of(BatchState, page["batches"]), "cursor": page["cursor"]}
 
 
 async def workers(view: View) -> Context:
     """The workers of all servers."""
-    rows = (await view.ask(wire.Workers(0)))["workers"]
+    rows = rows_of(WorkerState, (await view.ask(wire.Workers(0)))["workers"])
     waiting = [row for row in await view.queues() if row["ready"] and not row["workers"]]
-    return {"rows": sorted(rows, key=lambda each: (each["worker"], each["server"])), "waiting": waiting}
+    return {"rows": sorted(rows, key=lambda each: (each.worker, each.server)), "waiting": waiting}
 
 
 async def worker(view: View) -> Context:
     """The workers of one name, and the tasks that they run."""
-    return {"name": view.params["worker"], **await view.ask(wire.WorkerTasks(0, view.params["worker"], _ROWS))}
+    name = view.params["worker"]
+    body = await view.ask(wire.WorkerTasks(0, name, _ROWS))
+    found, tasks = rows_of(WorkerState, body["workers"]), rows_of(HeldTask, body["tasks"])
+    return {"name": name, "workers": found, "tasks": tasks, "unanswered": body["unanswered"]}
 
 
 async def dead(view: View) -> Context:
-    """Dead letters, newest first, and how many of them have the same tenant and error."""
+    """Dead letters, oldest first, and how many of the first ones have the same tenant and error."""
     row, queues = await choose_queue(view)
     which = {each: view.query.get(each) or None for each in FILTERS}
     page: dict[str, Any] = {"dead": [], "cursor": None, "left": 0}
     if row:
         cursor = view.query.get("cursor") or None
-        page = await view.ask(letters_of(row["queue"], which, _ROWS, cursor))
-    groups = Counter((each["tenant"], each["reason"], each["error"]) for each in page["dead"])
-    return {"row": row, "queues": queues, "page": page, "which": which, "groups": groups.most_common(12)}
+        page = await view.ask(letters_of(row["queue"], which, MAX_BATCH, cursor))
+    rows = rows_of(DeadLetter, page["dead"])
+    groups = Counter((each.tenant, each.reason, each.error) for each in rows)
+    many = len(rows) + page["left"]
+    shown = {"rows": rows, "many": many, "cursor": page["cursor"], "left": page["left"]}
+    return {"row": row, "queues": queues, "which": which, "groups": groups.most_common(12), **shown}
 
 
 async def search(view: View) -> Context:
@@ -169,12 +183,13 @@ async def search(view: View) -> Context:
         with trio.move_on_after(2):
             if "/" in text:
                 try:
-                    state = (await view.ask(wire.Tasks(0, queue, [text])))["tasks"][0]
-                    found["task"] = state if state["state"] != "unknown" else None
+                    state = rows_of(TaskState, (await view.ask(wire.Tasks(0, queue, [text])))["tasks"])[0]
+                    found["task"] = state if state.state != "unknown" else None
                 except FairqError:
                     pass  # no task can be called so
             found["tenants"], _ = await find_tenants(view.app.store, queue, text[:128], 50)
-            found["dead"] = (await view.ask(wire.Dead(0, queue, error=text, count=50, brief=True)))["dead"]
+            dead = (await view.ask(wire.Dead(0, queue, error=text, count=50, brief=True)))["dead"]
+            found["dead"] = rows_of(DeadLetter, dead)
     return {"row": row, "queues": queues, "text": text, **found}
 
 

@@ -19,7 +19,7 @@ from fairq.model.tenants import TenantState
 from fairq.server.app import App
 from fairq.store.overview import some_tenants
 
-MAX_TENANTS, MAX_QUEUES = 200, 20
+MAX_TENANTS, MAX_QUEUES, MAX_MARKS = 200, 20, 20
 STEP_S, KEPT_S, IDLE_S = 1.0, 120, 5.0
 COLORS = 8  # of tenants, in fairq.css
 _WINDOW = 10  # samples of which a share is told, so that it does not jump with each task
@@ -33,12 +33,21 @@ class Sample:
     accounts: Mapping[str, tuple[float, float]]
 
 
+@frozen
+class Mark:
+    """A weight that was changed."""
+
+    at_s: float
+    text: str
+
+
 @define(eq=False)
 class Watched:
     """The samples of one queue."""
 
     samples: deque[Sample] = field(factory=lambda: deque(maxlen=KEPT_S + _WINDOW))
     tenants: list[TenantState] = field(factory=list)
+    marks: deque[Mark] = field(factory=lambda: deque(maxlen=MAX_MARKS))
     total: int = 0  # of the queue's tenants, the ones that are not told too
     looked_at: float = field(factory=trio.current_time)
     sampled: trio.Event = field(factory=trio.Event)
@@ -115,6 +124,11 @@ class Recent:
             dispatcher = self.app.dispatchers.get(queue)
             served = dispatcher.wait_times.tenants[::-1] if dispatcher else []
             names = list(dict.fromkeys([*served, *names]))[:MAX_TENANTS]
-        watched.tenants = await self.app.store.tenants(queue, names) if names else []
+        tenants = await self.app.store.tenants(queue, names) if names else []
+        weights = {row.tenant: row.weight for row in watched.tenants}
+        for row in tenants:
+            if (previous := weights.get(row.tenant, row.weight)) != row.weight:
+                watched.marks.append(Mark(time.time(), f"{row.tenant} {previous:g} → {row.weight:g}"))
+        watched.tenants = tenants
         accounts = {row.tenant: (row.delivered, row.entitled) for row in watched.tenants}
         watched.samples.append(Sample(time.time(), accounts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from attrs import frozen
+from attrs import asdict, frozen
 
 from fairq.errors import NotFound
 from fairq.model.tenants import TenantState
@@ -96,7 +96,7 @@ def _live_chart(watched: Watched, rows: Sequence[Row]) -> dict[str, Any]:
             {"tenant": name, "color": watched.color(name), "delivered": series[name][0], "entitled": series[name][1]}
             for name in names
         ],
-        "marks": [],
+        "marks": [asdict(mark) for mark in watched.marks],
     }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import orjson
 from attrs import define, frozen
 
 from fairq.errors import NotFound
@@ -12,12 +13,27 @@ from fairq.server.app import App
 from fairq.server.dashboard.sessions import Session
 from fairq.server.http.connections import make_connection
 from fairq.wire import messages as wire
+from fairq.wire.beside import Beside, decode_payload
+from fairq.wire.decode import structure
 
 if TYPE_CHECKING:
     from fairq.server.admin.health import Health
     from fairq.server.dashboard.recent import Recent
 
 Context = dict[str, Any]
+T = TypeVar("T")
+
+
+def rows_of(kind: type[T], rows: Iterable[Mapping[str, Any]]) -> list[T]:
+    """Read the rows of a reply: frames leave out what is empty, and have payloads beside them."""
+    return [structure(_with_payload(row), kind) for row in rows]
+
+
+def _with_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    beside, inline = row.get("payload_bytes"), row.get("payload")
+    if isinstance(beside, Beside):
+        return {**row, "payload": decode_payload(beside.text)}
+    return {**row, "payload": orjson.loads(inline.contents)} if isinstance(inline, orjson.Fragment) else row
 
 
 @frozen

@@ -106,13 +106,18 @@
         legend: { show: false },
         series: [{}, ...lines],
         scales: { y: { range: (_, low, high) => [0, Math.min(1, Math.max(0.1, high * 1.1))] } },
-        axes: [axis, { ...axis, size: 52, values: (_, ticks) => ticks.map((at) => `${Math.round(at * 100)} %`) }],
+        tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
+        axes: [{ ...axis, space: 70, values: (_, ticks, i, space, step) => ticks.map((at) => clock(at, step)) }, { ...axis, size: 52, values: (_, ticks) => ticks.map((at) => `${Math.round(at * 100)} %`) }],
         hooks: { draw: [drawNames, drawMarks] },
       },
       columns,
       place,
     );
   }
+  const clock = (at, step) => {
+    const text = new Date(at * 1000).toISOString();
+    return step < 60 ? text.slice(11, 19) : step < 86400 ? text.slice(11, 16) : text.slice(5, 10);
+  };
   // the tenants' names at the end of their lines, moved apart where they would cover each other
   function drawNames(plot) {
     const { ctx, bbox } = plot;
@@ -128,6 +133,7 @@
     ctx.save();
     ctx.font = `${12 * devicePixelRatio}px system-ui, sans-serif`;
     ctx.textBaseline = "middle";
+    ctx.textAlign = "left";
     for (const each of ends) {
       ctx.fillStyle = each.color;
       const name = each.name.length > 12 ? `${each.name.slice(0, 11)}…` : each.name;
