@@ -42,7 +42,16 @@ MAY_IMPORT = {
     "server/admin": SHARED | {"store", "server/app", "server/http"},
     "server/dashboard": SHARED | {"store", "server/app", "server/http", "server/admin", *ROOMS},
     "server/run": SHARED
-    | {"store", "server/admin", "server/app", "server/dashboard", "server/fleet", "server/garbage", "server/http", "server/listener"}
+    | {
+        "store",
+        "server/admin",
+        "server/app",
+        "server/dashboard",
+        "server/fleet",
+        "server/garbage",
+        "server/http",
+        "server/listener",
+    }
     | {"server/net", "server/settings"},
     "server": set(),
     "client": {"errors", "model", "wire", "tokens", "groups", "turns", "log"},

@@ -26,6 +26,7 @@ WORK_S = 4.0
 _MAX_FIELDS = 1_000
 _PAGE = 500  # dead letters at a time
 
+ROLES = [each.value for each in Role]
 FILTERS = ("tenant", "reason", "error")  # of dead letters
 
 Form = dict[str, list[str]]
@@ -273,7 +274,8 @@ async def _ask_drain(view: View) -> Context:
 
 async def _drain(view: View, form: Form) -> str:
     body = await view.ask(wire.DrainWorker(0, worker := one(form, "worker")))
-    return f"{count(body['workers'])} worker{'s' * (body['workers'] != 1)} named {worker} are draining"
+    many = body["workers"]
+    return f"{count(many)} workers named {worker} are draining" if many != 1 else f"1 worker named {worker} is draining"
 
 
 async def _ask_purge(view: View) -> Context:
@@ -331,7 +333,7 @@ async def _cancel_batch(view: View, form: Form) -> str:
 async def _ask_token(view: View) -> Context:
     return told(
         "The token is shown once, and stored only as a hash.",
-        Field("role", "Role", "", "select", "tenant", list(Role)),
+        Field("role", "Role", "", "select", "tenant", ROLES),
         Field("tenant", "Tenant", "a tenant's name; of a producer a pattern; else empty", "text"),
         Field("queues", "Queues", "names with commas between; empty: all", "text"),
     )
@@ -339,8 +341,8 @@ async def _ask_token(view: View) -> Context:
 
 async def _create_token(view: View, form: Form) -> str:
     role = one(form, "role")
-    if role not in [each.value for each in Role]:
-        raise BadRequest(f"role must be one of {', '.join(Role)}", field="role")
+    if role not in ROLES:
+        raise BadRequest(f"role must be one of {', '.join(ROLES)}", field="role")
     id, token = make_token(Role(role))
     queues = [each.strip() for each in one(form, "queues").split(",") if each.strip()] or None
     await view.ask(wire.CreateToken(0, id, role, hash_token(token), one(form, "tenant") or None, queues))

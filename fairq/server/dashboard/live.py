@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
+import structlog
 import trio
 from attrs import define, field
 from starlette.responses import Response
@@ -16,7 +17,10 @@ from starlette.types import Receive, Scope, Send
 
 from fairq.errors import FairqError, Unauthorized
 
+log = structlog.get_logger("fairq.server")
+
 STEP_S, STREAM_S, QUIET_S, CHECK_S = 1.0, 3_600.0, 15.0, 5.0
+ANSWER_S = 3.0  # for which the store may think
 MAX_STREAMS, MAX_KEPT, MAX_GATHERING = 256, 128, 4
 
 
@@ -82,12 +86,18 @@ class PageStream(Response):
                 if trio.current_time() - checked_at > CHECK_S:
                     await self._check()
                     checked_at = trio.current_time()
-                text = _message(html := await self._render())
+                with trio.fail_after(ANSWER_S):
+                    text = _message(html := await self._render())
             except Unauthorized:
                 await send({"type": "http.response.body", "body": _message("signed out", "left"), "more_body": True})
                 return
+            except trio.TooSlowError:
+                text, html = _message(f"the store has not answered for {ANSWER_S:g} s", "trouble"), ""
             except FairqError as error:
                 text, html = _message(error.message, "trouble"), ""
+            except Exception:
+                log.exception("page failed", path=scope["path"])
+                text, html = _message("internal error; see the server's log", "trouble"), ""
             if html != last or not html:
                 await send({"type": "http.response.body", "body": text, "more_body": True})
                 last, sent_at = html, trio.current_time()

@@ -26,6 +26,7 @@ from fairq.wire.terms import Role
 
 SESSION_S = 8 * 3_600
 COOKIE = "fairq_session"
+LOOPBACK = ("127.0.0.1", "::1")
 _DEV = "dev-operator"
 _COOKIE_CHARS = 43
 _TRIES_PER_S, _TRIES = 1.0, 20.0  # of wrong tokens, from all addresses together
@@ -91,7 +92,7 @@ class Sessions:
     async def sign_in_alone(self, request: Request) -> Session | None:
         """Begin a session without a token: only with --dev, and only for this machine."""
         host = request.client.host if request.client else ""
-        return await self.sign_in(_DEV) if self.app.settings.dev and host in ("127.0.0.1", "::1") else None
+        return await self.sign_in(_DEV) if self.app.settings.dev and host in LOOPBACK else None
 
 
 def _operator(identity: Identity) -> Identity:

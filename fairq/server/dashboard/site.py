@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import structlog
 import trio
 from attrs import define, field
 from jinja2 import Environment
@@ -27,6 +28,8 @@ from fairq.server.dashboard.view import Context, Page, Site, View
 from fairq.server.dashboard.writing import STATIC, make_environment
 from fairq.server.http.guard import INBOX
 from fairq.server.http.problems import STATUS
+
+log = structlog.get_logger("fairq.server")
 
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -100,6 +103,9 @@ class Dashboard:
             return self._trouble(request, error.message, STATUS.get(error.code, 500), view)
         except trio.TooSlowError:
             return self._trouble(request, f"the store has not answered for {_ANSWER_S:g} s", 503, view)
+        except Exception:
+            log.exception("page failed", path=request.url.path)
+            return self._trouble(request, "internal error; see the server's log", 500, view)
 
     def _trouble(self, request: Request, message: str, status: int, view: View | None) -> Response:
         template = "dialog_trouble.html" if request.headers.get("hx-request") else "trouble.html"

@@ -33,7 +33,7 @@ def _with_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
     beside, inline = row.get("payload_bytes"), row.get("payload")
     if isinstance(beside, Beside):
         return {**row, "payload": decode_payload(beside.text)}
-    return {**row, "payload": orjson.loads(inline.contents)} if isinstance(inline, orjson.Fragment) else row
+    return {**row, "payload": orjson.loads(orjson.dumps(inline))} if isinstance(inline, orjson.Fragment) else row
 
 
 @frozen

@@ -60,7 +60,7 @@ async def test_a_server_that_is_well_is_live_and_ready(server_store: str) -> Non
 @pytest.mark.parametrize(
     ("method", "path", "headers", "status", "code"),
     [
-        ("GET", "/", {}, 404, "not_found"), ("POST", "/livez", {}, 405, "method_not_allowed"),
+        ("GET", "/nothing", {}, 404, "not_found"), ("POST", "/livez", {}, 405, "method_not_allowed"),
         ("GET", "/readyz", {"Authorization": "Bearer nonsense"}, 401, "unauthorized"),
         ("GET", "/readyz", {"Authorization": f"Bearer {tenant('ada')}"}, 403, "forbidden"),
         ("GET", "/livez", {"Origin": "https://evil.example"}, 403, "forbidden"),

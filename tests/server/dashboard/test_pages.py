@@ -1,0 +1,115 @@
+"""Every page: of an empty service, of a busy one, of one whose store is gone; what it says, and what it must not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import trio
+
+from fairq.server.dashboard import site as module
+from fairq.server.dashboard.pages import PAGES
+from tests.server.harness import raw, tenant
+from tests.store.proxy import open_proxy
+
+from .harness import busy, text_of, visited
+
+PLAIN = [page.path for page in PAGES if "{" not in page.path]
+
+
+@pytest.mark.parametrize("path", PLAIN)
+async def test_an_empty_service_says_what_to_do_next(server_store: str, path: str) -> None:
+    with trio.fail_after(30):
+        async with visited(server_store) as site:
+            html = await site.read(path)
+            assert "fairq" in html
+            if path != "/system":
+                assert 'class="empty"' in html
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/", ["q", "ada", "1 / 1 running / slots", "2 ready"]),
+        ("/?queue=q&period=live", ["ada"]),
+        ("/queues", ["q", "1 / 1"]),
+        ("/queues/q", ["lease 30.0 s", "stored bytes 1.0 GiB", "Always open."]),
+        ("/tenants", ["ada", "bob"]), ("/tenants?text=ad&sort=weight", ["ada"]), ("/tenants?text=*", ["No tenant"]),
+        ("/queues/q/tenants/ada", ["Tenant ada", "ada/t1", "ada/t2", "smtp <said> no"]),
+        ("/queues/q/tasks/ada/t1", ["ready", "Why it waits", "its tenant's own tasks use all 1 slots"]),
+        ("/queues/q/tasks/ada/t0", ["leased", "attempt 1", "on worker w1"]),
+        ("/queues/q/tasks/ada/dies", ["dead", "exhausted, after 1 attempt", "smtp <said> no", '"to": "<b>"']),
+        ("/queues/q/tasks/bob/later", ["delayed", "its start time has not come"]),
+        ("/delayed", ["1 delayed in all", "1 in the next 24 hours", "bob"]),
+        ("/schedules", ["There are no schedules"]), ("/batches", ["There are no batches"]),
+        ("/workers", ["w1", "1 / 1"]), ("/workers/w1", ["ada/t0"]),
+        ("/dead", ["Replay all 1 that match", "smtp <said> no"]), ("/dead?tenant=bob", ["No dead letters match"]),
+        ("/tokens", ["There are no tokens"]), ("/system", ["ready", "noeviction", "store round trip"]),
+        ("/search?text=ada/t1", ["ada/t1", "ready"]), ("/search?text=smtp", ["ada/dies"]),
+        ("/search?text=bo", ["bob"]), ("/search?text=[nothing", ["Nothing found"]),
+    ],
+)  # fmt: skip
+async def test_a_page_shows_what_there_is(server_store: str, path: str, said: list[str]) -> None:
+    with trio.fail_after(30):
+        async with busy(server_store) as (site, _):
+            html = await site.read(path)
+            for each in said:
+                assert each in text_of(html), text_of(html)
+            assert "<said>" not in html
+            assert "<b>" not in re.sub(r"<b>[^<]*</b>", "", html)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "said"),
+    [
+        ("/queues/none", 404, "there is no queue 'none'"), ("/?queue=none", 404, "there is no queue 'none'"),
+        ("/queues/q/tenants/none", 404, "has no tenant 'none'"), ("/queues/q/tasks/ada/none", 404, "has no task"),
+        ("/workers/none", 404, "no worker none is attached"), ("/queues/BAD NAME", 400, "queue"),
+        ("/dead?queue=q&cursor=" + "x" * 300, 400, "invalid cursor"), ("/?queue=" + "q" * 3000, 413, "2048"),
+        ("/batches?queue=q&state=odd", 400, "state must be one of"),
+    ],
+)  # fmt: skip
+async def test_what_is_not_there_is_said_on_a_page(server_store: str, path: str, status: int, said: str) -> None:
+    with trio.fail_after(30):
+        async with busy(server_store) as (site, _):
+            assert said in text_of(await site.read(path, status))
+
+
+async def test_pages_may_load_nothing_from_elsewhere_and_run_no_script_of_theirs(server_store: str) -> None:
+    with trio.fail_after(60):
+        async with busy(server_store) as (site, _):
+            for path in [*PLAIN, "/sign-in", "/queues/q", "/queues/none", "/do/limits?queue=q"]:
+                answer = await site.browser.get(path)
+                policy = answer.headers["content-security-policy"]
+                assert "default-src 'none'" in policy
+                assert "unsafe" not in policy
+                assert "frame-ancestors 'none'" in policy
+                assert answer.headers["cache-control"] == "no-store"
+                assert answer.headers["x-content-type-options"] == "nosniff"
+                assert not re.search(
+                    r"""(?:src|href)="(?:https?:)?//|<script>|<style|\sstyle=|\son[a-z]+=""", answer.text
+                )
+                for linked in re.findall(r'(?:src|href)="(/static/[^"]*)"', answer.text):
+                    assert (await site.browser.get(linked)).status_code == 200, linked
+
+
+async def test_a_queue_without_workers_says_so(server_store: str) -> None:
+    with trio.fail_after(30):
+        async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
+            await ada.enqueue("q", ["t"])
+            for path in ("/", "/queues/q", "/workers"):
+                assert "No worker takes tasks of" in await site.read(path)
+
+
+async def test_a_store_that_is_away_is_told_and_pages_come_back(
+    server_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_ANSWER_S", 2.0)
+    with trio.fail_after(60):
+        port = int(server_store.rpartition(":")[2].partition("/")[0])
+        async with open_proxy(port) as proxy, visited(f"redis://127.0.0.1:{proxy.port}") as site:
+            await site.read("/queues")
+            proxy.hold()
+            assert "the store has not answered for 2 s" in text_of(await site.read("/queues", 503))
+            proxy.release()
+            await site.read("/queues")
