@@ -39,19 +39,11 @@ MAY_IMPORT = {
     "server/verbs": SHARED | {"store", "server/app", *ROOMS},
     "server/listener": SHARED | {"turns", "server/fleet", "server/app", "server/verbs", *ROOMS},
     "server/http": SHARED | {"server/app", "server/verbs", "server/listener", "server/settings", *ROOMS},
-    "server/admin": SHARED | {"store", "server/app", "server/http"},
-    "server/dashboard": SHARED | {"store", "server/app", "server/http", "server/admin", *ROOMS},
+    "server/admin": SHARED | {"store", "server/app", "server/net", "server/http"},
+    "server/dashboard": SHARED | {"store", "server/app", "server/net", "server/http", "server/admin", *ROOMS},
     "server/run": SHARED
-    | {
-        "store",
-        "server/admin",
-        "server/app",
-        "server/dashboard",
-        "server/fleet",
-        "server/garbage",
-        "server/http",
-        "server/listener",
-    }
+    | {"store", "server/admin", "server/app", "server/dashboard", "server/fleet", "server/garbage", "server/http"}
+    | {"server/listener"}
     | {"server/net", "server/settings"},
     "server": set(),
     "client": {"errors", "model", "wire", "tokens", "groups", "turns", "log"},

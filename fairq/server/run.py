@@ -127,14 +127,16 @@ def _admin_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
     """Make the operators' listener: tenants that flood the others' places take none of its own."""
     from fairq.server.admin.api import make_admin_api
     from fairq.server.admin.health import Health
+    from fairq.server.admin.operators import Operators
     from fairq.server.dashboard.site import make_dashboard
     from fairq.server.http.listener import HttpListener
     from fairq.server.net.admission import Admission
 
-    app = listener.app
-    health = Health(app)
-    api = make_admin_api(app, health, make_dashboard(app, health, nursery))
-    return HttpListener(app.settings, Admission(app.settings), nursery, api, takes_own_pages=True)
+    app, admission = listener.app, Admission(listener.app.settings)
+    operators, health = Operators(app, admission, nursery), Health(app)
+    pages = make_dashboard(operators, health, nursery)
+    api = make_admin_api(app, operators, health, pages)
+    return HttpListener(app.settings, admission, nursery, api, takes_own_pages=True)
 
 
 async def _serve_http(

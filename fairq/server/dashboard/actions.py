@@ -1,6 +1,6 @@
 """What operators may change from a page: each change is a dialog that says what will happen, and one frame or several.
 
-A dialog's address names what it is about; its form sends the same names back with what was filled in. Work on many
+A dialog's address names what it is about; its form sends the same names back with what its fields hold. Work on many
 tasks goes on for WORK_S, then says how much is left: pressing again goes on.
 """
 
@@ -14,6 +14,7 @@ import trio
 from attrs import asdict, frozen
 
 from fairq.errors import BadRequest, NotFound
+from fairq.model.checks import MAX_SPAN_MS
 from fairq.model.limits import Limits
 from fairq.model.queues import SETTING_RANGES, SHARES
 from fairq.server.dashboard.view import Context, View
@@ -24,6 +25,7 @@ from fairq.wire.terms import Role
 
 WORK_S = 4.0
 _MAX_FIELDS = 1_000
+_DAY_MS = 86_400_000
 _PAGE = 500  # dead letters at a time
 
 ROLES = [each.value for each in Role]
@@ -52,7 +54,7 @@ class Action:
     title: str
     button: str
     describe: Callable[[View], Awaitable[Context]]
-    carry_out: Callable[[View, Form], Awaitable[str]]
+    handle: Callable[[View, Form], Awaitable[str]]
     is_dangerous: bool = False
 
 
@@ -92,6 +94,11 @@ def _named(form: Form) -> tuple[str, str | None]:
     return one(form, "queue"), one(form, "tenant") or None
 
 
+def _version(form: Form) -> str | None:
+    """Return the version of what the dialog showed: who changes what has changed meanwhile is refused."""
+    return one(form, "if_version") or None
+
+
 def _whom(queue: str, tenant: str | None) -> str:
     return f"tenant {tenant} in queue {queue}" if tenant else f"queue {queue}"
 
@@ -99,17 +106,18 @@ def _whom(queue: str, tenant: str | None) -> str:
 async def _ask_weight(view: View) -> Context:
     queue, tenant = _target(view)
     rows = (await view.ask(wire.Tenants(0, queue, tenant)))["tenants"]
-    weight = rows[0]["weight"] if rows else 1
+    weight, version = (rows[0]["weight"], rows[0]["version"]) if rows else (1, "")
     share = "A tenant with weight 2 is given twice the share of one with weight 1, while both have tasks that wait."
     note = "0.001 to 10,000" if rows else f"0.001 to 10,000; {tenant} is not known here yet"
-    return told(share, Field("weight", "Weight", note, value=number(weight)), queue=queue, tenant=tenant)
+    field = Field("weight", "Weight", note, value=number(weight))
+    return told(share, field, queue=queue, tenant=tenant, if_version=version)
 
 
 async def _set_weight(view: View, form: Form) -> str:
     queue, tenant, weight = one(form, "queue"), one(form, "tenant"), as_number(form, "weight", float)
     if weight is None:
         raise BadRequest("weight is missing", field="weight")
-    body = await view.ask(wire.SetWeight(0, queue, tenant, weight))
+    body = await view.ask(wire.SetWeight(0, queue, tenant, weight, _version(form)))
     return f"Weight of {tenant}: {number(body['previous'])} → {number(weight)}"
 
 
@@ -120,12 +128,12 @@ def _operate(frame: Any, name: str, title: str, button: str, effect: str, done: 
         queue, tenant = _target(view)
         return told(f"{effect} ({_whom(queue, tenant)}).", queue=queue, tenant=tenant)
 
-    async def carry_out(view: View, form: Form) -> str:
+    async def handle(view: View, form: Form) -> str:
         queue, tenant = _named(form)
         await view.ask(frame(0, queue, tenant))
         return f"{_whom(queue, tenant)} is {done}".capitalize()
 
-    return Action(name, title, button, describe, carry_out)
+    return Action(name, title, button, describe, handle)
 
 
 _LIMIT_NOTES = {
@@ -155,7 +163,7 @@ async def _ask_limits(view: View) -> Context:
         if tenant
         else "Limits of all tenants that have none of their own. 0: no limit."
     )
-    return told(text, *fields, queue=queue, tenant=tenant)
+    return told(text, *fields, queue=queue, tenant=tenant, if_version=body["version"])
 
 
 async def _set_limits(view: View, form: Form) -> str:
@@ -163,7 +171,7 @@ async def _set_limits(view: View, form: Form) -> str:
     given = {name: as_number(form, name, float if name == "rate" else int) for name in asdict(Limits()) if name in form}
     if tenant is None:
         given = {name: value or 0 for name, value in given.items()}
-    await view.ask(wire.SetLimits(0, queue, given, tenant))
+    await view.ask(wire.SetLimits(0, queue, given, tenant, _version(form)))
     return f"Limits of {_whom(queue, tenant)} are set"
 
 
@@ -173,25 +181,26 @@ async def _ask_hours(view: View) -> Context:
     text = next((each["text"] for each in body["opening_hours"] if each["of"] == ("tenant" if tenant else "queue")), "")
     note = "such as mon-fri 08:00-18:00 Europe/Berlin; empty: always open"
     field = Field("opening_hours", "Opening hours", note, "text", text)
-    return told(
-        "Tasks start only within opening hours; running ones are not stopped.", field, queue=queue, tenant=tenant
-    )
+    effect = "Tasks start only within opening hours; running ones are not stopped."
+    return told(effect, field, queue=queue, tenant=tenant, if_version=body["hours_version"])
 
 
 async def _set_hours(view: View, form: Form) -> str:
     queue, tenant = _named(form)
-    body = await view.ask(wire.SetOpeningHours(0, queue, one(form, "opening_hours"), tenant))
+    body = await view.ask(wire.SetOpeningHours(0, queue, one(form, "opening_hours"), tenant, _version(form)))
     return f"Opening hours of {_whom(queue, tenant)}: {body['opening_hours'] or 'always open'}"
 
 
 async def _ask_settings(view: View) -> Context:
     queue, _ = _target(view)
-    now = (await view.queue_row())["settings"]
+    row = await view.queue_row()
+    now = row["settings"]
     share = Field("share", "share", "what is divided: workers' time, or tasks", "select", now["share"], SHARES)
     fields = [
         Field(name, name, f"{low:,} to {high:,}", value=now[name]) for name, (low, high) in SETTING_RANGES.items()
     ]
-    return told("What holds for all tasks of the queue.", share, *fields, queue=queue)
+    text = "What holds for all tasks of the queue."
+    return told(text, share, *fields, queue=queue, if_version=row["version"])
 
 
 async def _set_settings(view: View, form: Form) -> str:
@@ -208,7 +217,7 @@ async def _set_settings(view: View, form: Form) -> str:
         changes["share"] = share
     if not changes:
         return "Nothing was changed"
-    await view.ask(wire.Configure(0, queue, changes))
+    await view.ask(wire.Configure(0, queue, changes, _version(form)))
     return f"Queue {queue}: " + ", ".join(f"{name} {now[name]} → {value}" for name, value in changes.items())
 
 
@@ -218,12 +227,12 @@ def _of_task(frame: Any, name: str, title: str, button: str, effect: str, done: 
     async def describe(view: View) -> Context:
         return told(f"{effect} ({view.query.get('id', '')}).", queue=view.queue, id=view.query.get("id", ""))
 
-    async def carry_out(view: View, form: Form) -> str:
+    async def handle(view: View, form: Form) -> str:
         id = one(form, "id")
         outcome = (await view.ask(frame(0, one(form, "queue"), [id])))["outcomes"][0]
         return f"{id} {done}" if outcome == "ok" else f"{id}: {outcome}, nothing was changed"
 
-    return Action(name, title, button, describe, carry_out, danger)
+    return Action(name, title, button, describe, handle, danger)
 
 
 def letters_of(queue: str, which: Mapping[str, str | None], many: int, cursor: str | None = None) -> wire.Dead:
@@ -244,7 +253,7 @@ def _of_letters(frame: Any, name: str, button: str, done: str, danger: bool) -> 
         said = ", ".join(f"{each} {value!r}" for each, value in which.items() if value) or "all of them"
         return told(f"{button} {count(many)} dead letters of queue {view.queue}: {said}.", queue=view.queue, **which)
 
-    async def carry_out(view: View, form: Form) -> str:
+    async def handle(view: View, form: Form) -> str:
         queue, ids = one(form, "queue"), [each for each in one(form, "ids").split(",") if each]
         if ids:
             outcomes = (await view.ask(frame(0, queue, ids[:_PAGE])))["outcomes"]
@@ -261,7 +270,7 @@ def _of_letters(frame: Any, name: str, button: str, done: str, danger: bool) -> 
         more = f"; {count(left)} are left: do it again to go on" if left else ""
         return f"{count(changed)} dead letters {done}{more}"
 
-    return Action(name, f"{button} dead letters", button, describe, carry_out, danger)
+    return Action(name, f"{button} dead letters", button, describe, handle, danger)
 
 
 async def _ask_drain(view: View) -> Context:
@@ -312,12 +321,12 @@ def _of_schedule(
         what = view.query.get("name", "")
         return told(f"{effect} ({tenant}/{what} in queue {queue}).", queue=queue, tenant=tenant, name=what)
 
-    async def carry_out(view: View, form: Form) -> str:
+    async def handle(view: View, form: Form) -> str:
         queue, tenant = _named(form)
         await view.ask(frame(0, queue, one(form, "name"), tenant))
         return f"Schedule {one(form, 'name')} is {done}"
 
-    return Action(name, title, button, describe, carry_out, danger)
+    return Action(name, title, button, describe, handle, danger)
 
 
 async def _ask_cancel_batch(view: View) -> Context:
@@ -336,6 +345,8 @@ async def _ask_token(view: View) -> Context:
         Field("role", "Role", "", "select", "tenant", ROLES),
         Field("tenant", "Tenant", "a tenant's name; of a producer a pattern; else empty", "text"),
         Field("queues", "Queues", "names with commas between; empty: all", "text"),
+        Field("label", "Label", "what it is for; the audit tells it", "text"),
+        Field("days", "Expires after", "days; empty: never"),
     )
 
 
@@ -345,8 +356,16 @@ async def _create_token(view: View, form: Form) -> str:
         raise BadRequest(f"role must be one of {', '.join(ROLES)}", field="role")
     id, token = make_token(Role(role))
     queues = [each.strip() for each in one(form, "queues").split(",") if each.strip()] or None
-    await view.ask(wire.CreateToken(0, id, role, hash_token(token), one(form, "tenant") or None, queues))
+    tenant, label, days = one(form, "tenant") or None, one(form, "label"), as_number(form, "days", float) or 0
+    await view.ask(wire.CreateToken(0, id, role, hash_token(token), tenant, queues, label, _ms_of_days(days)))
     return f"Keep this token, it is not shown again: {token}"
+
+
+def _ms_of_days(days: float) -> int:
+    """Return days as ms. Raises: BadRequest."""
+    if not 0 <= days <= MAX_SPAN_MS / _DAY_MS:
+        raise BadRequest(f"days must be from 0 to {MAX_SPAN_MS // _DAY_MS}", field="days")
+    return round(days * _DAY_MS)
 
 
 async def _ask_revoke(view: View) -> Context:

@@ -25,7 +25,7 @@ MAX_STREAMS, MAX_KEPT, MAX_GATHERING = 256, 128, 4
 
 
 @define(eq=False)
-class _Kept:
+class _Rendering:
     """The last rendering of a page."""
 
     at: float = float("-inf")
@@ -37,12 +37,12 @@ class _Kept:
 class Renderings:
     """The last renderings of the pages that were asked for last."""
 
-    _kept: OrderedDict[str, _Kept] = field(factory=OrderedDict, init=False)
+    _kept: OrderedDict[str, _Rendering] = field(factory=OrderedDict, init=False)
     _gathering: trio.Semaphore = field(factory=lambda: trio.Semaphore(MAX_GATHERING), init=False)
 
     async def get(self, key: str, render: Callable[[], Awaitable[str]]) -> str:
         """Return a page as it is, or was less than STEP_S ago. Raises what rendering raises."""
-        kept = self._kept.setdefault(key, _Kept())
+        kept = self._kept.setdefault(key, _Rendering())
         self._kept.move_to_end(key)
         if len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)

@@ -21,7 +21,7 @@ from fairq.model.why_text import say_why
 from fairq.model.workers import HeldTask, WorkerState
 from fairq.server.dashboard.actions import FILTERS, letters_of
 from fairq.server.dashboard.shares import choose_queue, fairness
-from fairq.server.dashboard.system import system, tokens
+from fairq.server.dashboard.system import audit, system, tokens
 from fairq.server.dashboard.view import Context, Page, View, rows_of
 from fairq.store.overview import due, find_tenants
 from fairq.wire import messages as wire
@@ -91,14 +91,14 @@ async def task(view: View) -> Context:
     if state.state == "unknown":
         raise NotFound(f"queue {view.queue} has no task {id!r:.80}: it may have ended a while ago", field="id")
     why: list[str] = []
-    letter = None
+    dead_letter = None
     if state.state in ("ready", "pending", "delayed"):
         body = await view.ask(wire.Why(0, view.queue, id))
         names = {each.name for each in Why.__attrs_attrs__}
         why = list(say_why(Why(**{name: value for name, value in body.items() if name in names})))
     if state.state == "dead":
-        letter = rows_of(DeadLetter, [(await view.ask(wire.DeadLetter(0, view.queue, id)))["dead_letter"]])[0]
-    return {"id": id, "state": state, "why": why, "letter": letter, "events": await _events_of(view, id)}
+        dead_letter = rows_of(DeadLetter, [(await view.ask(wire.DeadLetter(0, view.queue, id)))["dead_letter"]])[0]
+    return {"id": id, "state": state, "why": why, "dead_letter": dead_letter, "events": await _events_of(view, id)}
 
 
 async def _events_of(view: View, id: str) -> Sequence[Event]:
@@ -206,6 +206,7 @@ PAGES: Sequence[Page] = (
     Page("/workers", "workers.html", "Workers", workers),
     Page("/workers/{worker}", "worker.html", "Workers", worker),
     Page("/dead", "dead.html", "Dead letters", dead, is_live=False),
+    Page("/audit", "audit.html", "Audit", audit),
     Page("/tokens", "tokens.html", "Tokens", tokens, is_live=False),
     Page("/system", "system.html", "System", system),
     Page("/search", "search.html", "", search, is_live=False),

@@ -11,14 +11,13 @@ import hmac
 import secrets
 from hashlib import sha256
 
-import trio
-from attrs import define, field, frozen
+from attrs import define, frozen
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairq.errors import Forbidden, TooMany, Unauthorized
+from fairq.errors import Forbidden, Unauthorized
+from fairq.server.admin.operators import Operators
 from fairq.server.app import App
-from fairq.server.net.admission import Rate
 from fairq.server.net.auth import Identity
 from fairq.store import keys
 from fairq.tokens import hash_token, token_id
@@ -29,7 +28,6 @@ COOKIE = "fairq_session"
 LOOPBACK = ("127.0.0.1", "::1")
 _DEV = "dev-operator"
 _COOKIE_CHARS = 43
-_TRIES_PER_S, _TRIES = 1.0, 20.0  # of wrong tokens, from all addresses together
 
 
 @frozen
@@ -39,6 +37,11 @@ class Session:
     cookie: str
     identity: Identity
     csrf: str
+
+    @property
+    def may_change(self) -> bool:
+        """Whether pages offer changes: viewers only look."""
+        return self.identity.role is Role.OPERATOR
 
     def check_post(self, given: object) -> None:
         """Check that a post comes from one of our pages. Raises: Forbidden."""
@@ -50,20 +53,18 @@ class Session:
 class Sessions:
     """The sessions of all servers of a store."""
 
-    app: App
-    _wrong: Rate = field(factory=lambda: Rate(_TRIES_PER_S, _TRIES), init=False)
+    operators: Operators
 
-    async def sign_in(self, token: str) -> Session:
-        """Begin a session. Raises: Unauthorized, Forbidden, TooMany, Unavailable."""
-        if not self._wrong.take_now(0, trio.current_time()):
-            raise TooMany("too many wrong tokens: try again in some seconds", retry_in_ms=1_000)
-        try:
-            identity = _operator(await self.app.auth.identify(token))
-        except (Unauthorized, Forbidden):
-            self._wrong.take(1, trio.current_time())
-            raise
+    @property
+    def app(self) -> App:
+        """The server."""
+        return self.operators.app
+
+    async def sign_in(self, token: str, address: str) -> Session:
+        """Begin a session. Raises: Unauthorized, Forbidden, TooMany (wrong tokens), Unavailable."""
+        identity = await self.operators.identify(token, address)
         cookie = secrets.token_urlsafe(32)
-        of = f"{token_id(token)} {hash_token(token)}" if identity.token_id else _DEV
+        of = f"{token_id(token)} {hash_token(token)}" if identity.token_id else token
         await self.app.store.connection.call("SET", keys.session_key(cookie), of, "EX", str(SESSION_S))
         return Session(cookie, identity, _csrf(cookie))
 
@@ -80,10 +81,8 @@ class Sessions:
         return Session(cookie, identity, _csrf(cookie)) if identity else None
 
     async def _identity(self, of: str) -> Identity:
-        if of == _DEV:
-            return await self.app.auth.identify(_DEV)
-        id, hashed = of.split(" ")
-        return _operator(await self.app.auth.identify_hashed(id, hashed))
+        id, _, hashed = of.partition(" ")  # of a development token, which is no secret, there is no hash
+        return await (self.app.auth.identify_hashed(id, hashed) if hashed else self.app.auth.identify(of))
 
     async def sign_out(self, session: Session) -> None:
         """End a session."""
@@ -92,13 +91,7 @@ class Sessions:
     async def sign_in_alone(self, request: Request) -> Session | None:
         """Begin a session without a token: only with --dev, and only for this machine."""
         host = request.client.host if request.client else ""
-        return await self.sign_in(_DEV) if self.app.settings.dev and host in LOOPBACK else None
-
-
-def _operator(identity: Identity) -> Identity:
-    if identity.role is not Role.OPERATOR:
-        raise Forbidden(f"this is a {identity.role.value}'s token; the dashboard is for operators", field="token")
-    return identity
+        return await self.sign_in(_DEV, host) if self.app.settings.dev and host in LOOPBACK else None
 
 
 def _csrf(cookie: str) -> str:

@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 
 from fairq.errors import FairqError, TooLarge, TooMany, Unauthorized
 from fairq.server.admin.health import Health
-from fairq.server.app import App
+from fairq.server.admin.operators import Operators
 from fairq.server.dashboard.actions import ACTIONS, Action, read_form
 from fairq.server.dashboard.live import MAX_STREAMS, PageStream, Renderings
 from fairq.server.dashboard.pages import PAGES
@@ -28,6 +28,7 @@ from fairq.server.dashboard.view import Context, Page, Site, View
 from fairq.server.dashboard.writing import STATIC, make_environment
 from fairq.server.http.guard import INBOX
 from fairq.server.http.problems import STATUS
+from fairq.server.net.origin import Origin
 
 log = structlog.get_logger("fairq.server")
 
@@ -74,10 +75,9 @@ class Dashboard:
         session = await self.sessions.find(request) or await self.sessions.sign_in_alone(request)
         if session is None:
             raise Unauthorized("sign in first")
-        client = request.client
-        remote = f"dashboard {client.host}:{client.port}" if client else "dashboard"
+        origin = Origin(_address(request), "dashboard")
         path = request.url.path.removeprefix("/live")
-        return View(self.site, session, remote, path, request.path_params, dict(request.query_params))
+        return View(self.site, session, origin, path, request.path_params, dict(request.query_params))
 
     def _answer(self, request: Request, template: str, context: Context, status: int = 200) -> Response:
         html = self.templates.get_template(template).render(context)
@@ -153,7 +153,7 @@ class Dashboard:
         return _Asgi(serve)
 
     def _is_over(self) -> bool:
-        return self.site.app.is_draining
+        return self.site.operators.app.is_draining
 
     async def _dialog(self, action: Action, request: Request) -> Response:
         async def answer(view: View) -> Response:
@@ -166,7 +166,7 @@ class Dashboard:
         async def answer(view: View) -> Response:
             form = read_form(await _body(request))
             view.session.check_post(form.pop("csrf", [""])[0])
-            told = await action.carry_out(view, form)
+            told = await action.handle(view, form)
             return self._answer(request, "done.html", {"told": told, "session": view.session})
 
         return await self._guarded(request, answer)
@@ -179,7 +179,7 @@ class Dashboard:
         form = read_form(await _body(request))
         to = _inside(form.get("next", ["/"])[0])
         try:
-            session = await self.sessions.sign_in(form.get("token", [""])[0].strip())
+            session = await self.sessions.sign_in(form.get("token", [""])[0].strip(), _address(request))
         except FairqError as error:
             context = {"message": error.message, "next": to, "session": None}
             return self._answer(request, "sign_in.html", context, STATUS.get(error.code, 500))
@@ -213,6 +213,10 @@ async def _body(request: Request) -> bytes:
     return body
 
 
+def _address(request: Request) -> str:
+    return request.client.host if request.client else "unknown"
+
+
 def _query_of(view: View) -> str:
     return "&".join(f"{quote(name)}={quote(value)}" for name, value in view.query.items())
 
@@ -223,6 +227,7 @@ def _inside(to: str) -> str:
     return to if to.startswith("/") and not to.startswith(("//", "/\\")) and not parts.netloc else "/"
 
 
-def make_dashboard(app: App, health: Health, nursery: trio.Nursery) -> Iterable[Route | Mount]:
+def make_dashboard(operators: Operators, health: Health, nursery: trio.Nursery) -> Iterable[Route | Mount]:
     """Make the paths of the dashboard."""
-    return Dashboard(Site(app, health, Recent(app, nursery)), Sessions(app)).routes()
+    site = Site(operators, health, Recent(operators.app, nursery))
+    return Dashboard(site, Sessions(operators)).routes()

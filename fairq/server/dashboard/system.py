@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from fairq.server.dashboard.view import Context, View
+from fairq.model.audit import Change
+from fairq.server.dashboard.view import Context, View, rows_of
+from fairq.tokens import TokenRow
 from fairq.wire import messages as wire
 
 _INFO = ("server", "memory", "persistence", "clients", "stats")
@@ -35,4 +37,13 @@ async def system(view: View) -> Context:
 
 async def tokens(view: View) -> Context:
     """The tokens that there are."""
-    return {"rows": (await view.ask(wire.ListTokens(0)))["tokens"]}
+    return {"rows": rows_of(TokenRow, (await view.ask(wire.ListTokens(0)))["tokens"])}
+
+
+async def audit(view: View) -> Context:
+    """What operators have changed, the newest first; or what tenants and producers have set."""
+    asked = {name: view.query.get(name) or None for name in ("token", "verb", "queue", "tenant", "cursor")}
+    by_tenants = view.query.get("by") == "tenants"
+    page = await view.ask(wire.Audit(0, **asked, by_tenants=by_tenants))  # type: ignore[arg-type]  # texts, all of them
+    begun, changes = (rows_of(Change, page[name]) for name in ("begun", "changes"))
+    return {"changes": [*begun, *changes], "cursor": page["cursor"], "asked": asked, "by_tenants": by_tenants}

@@ -11,13 +11,14 @@ from attrs import define, frozen
 from fairq.errors import NotFound
 from fairq.server.app import App
 from fairq.server.dashboard.sessions import Session
-from fairq.server.http.connections import make_connection
+from fairq.server.net.origin import Origin
 from fairq.wire import messages as wire
 from fairq.wire.beside import Beside, decode_payload
 from fairq.wire.decode import structure
 
 if TYPE_CHECKING:
     from fairq.server.admin.health import Health
+    from fairq.server.admin.operators import Operators
     from fairq.server.dashboard.recent import Recent
 
 Context = dict[str, Any]
@@ -40,7 +41,7 @@ def _with_payload(row: Mapping[str, Any]) -> Mapping[str, Any]:
 class Site:
     """What all pages share."""
 
-    app: App
+    operators: Operators
     health: Health
     recent: Recent
 
@@ -51,7 +52,7 @@ class View:
 
     site: Site
     session: Session
-    remote: str
+    origin: Origin
     path: str
     params: Mapping[str, str]  # of the path
     query: Mapping[str, str]
@@ -59,7 +60,7 @@ class View:
     @property
     def app(self) -> App:
         """The server."""
-        return self.site.app
+        return self.site.operators.app
 
     @property
     def queue(self) -> str:
@@ -68,7 +69,7 @@ class View:
 
     async def ask(self, request: Any) -> dict[str, Any]:
         """Carry out a frame as this operator; returns the reply's body. Raises: FairqError."""
-        return await make_connection(self.app, self.session.identity, self.remote, None).ask(request)
+        return await self.site.operators.ask(self.session.identity, self.origin, request)
 
     async def queues(self) -> list[dict[str, Any]]:
         """Return the rows of all queues, by name."""

@@ -33,10 +33,12 @@ from fairq.server.http.connections import Callers
 from fairq.server.http.problems import Problem, answer_of
 from fairq.server.http.stream import BoundedStream
 from fairq.server.http.traffic import Places
+from fairq.server.net.origin import ORIGIN, Origin
 from fairq.transport import bearer_token
 from fairq.wire.terms import Role
 
 INBOX, STREAM = "fairq.inbox", "fairq.stream"  # their names in the scope
+_REQUESTS, _WAITS = "requests under way", "requests that wait"
 log = structlog.get_logger("fairq.server")
 
 
@@ -102,18 +104,15 @@ class Guard:
     api: ASGIApp
     app: App
     callers: Callers
+    is_guarded: Callable[[str], bool] = lambda path: path.startswith("/v1/")  # whether a path needs a token
+    requests: Places = field(factory=lambda: Places(_REQUESTS, MAX_REQUESTS, MAX_TENANT_REQUESTS, MAX_TOKEN_REQUESTS))
+    waits: Places = field(factory=lambda: Places(_WAITS, MAX_WAITING, MAX_TENANT_WAITING, MAX_TOKEN_WAITING))
     bodies: Bodies = field(factory=Bodies, init=False)
-    requests: Places = field(init=False)
-    waits: Places = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.requests = Places("requests under way", MAX_REQUESTS, MAX_TENANT_REQUESTS, MAX_TOKEN_REQUESTS)
-        self.waits = Places("requests that wait", MAX_WAITING, MAX_TENANT_WAITING, MAX_TOKEN_WAITING)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer why not. Raises: Gone."""
         try:
-            if scope["path"].startswith("/v1/") and scope["method"] != "OPTIONS":
+            if self.is_guarded(scope["path"]) and scope["method"] != "OPTIONS":
                 await self._pass(scope, receive, send)
             else:
                 await self.api(scope, receive, send)
@@ -123,8 +122,9 @@ class Guard:
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, inbox, stream = Headers(scope=scope), scope[INBOX], scope[STREAM]
         limit = self.app.settings.message_bytes
-        client = scope.get("client") or ("unknown", 0)
-        caller = await self.callers.find(bearer_token(headers.raw), f"http {client[0]}:{client[1]}")
+        address = (scope.get("client") or ("unknown", 0))[0]
+        ORIGIN.set(Origin(address, "http"))
+        caller = await self.callers.find(bearer_token(headers.raw), address)
         with caller.in_use():
             call = Call(caller, inbox, stream, self.waits, _media_type(headers), b"")
             is_token = caller.identity.role is not Role.TENANT

@@ -9,6 +9,7 @@ import trio
 
 from fairq.server.dashboard import actions as module
 from fairq.server.dashboard.actions import ACTIONS
+from fairq.server.verbs import purges
 from tests.server.harness import raw, tenant
 
 from .harness import FORM, busy, text_of, visited
@@ -99,9 +100,10 @@ async def test_dead_letters_are_replayed_by_choice_and_by_filter(server_store: s
 
 async def test_much_work_goes_on_at_the_next_press(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WORK_S", -1.0)
+    monkeypatch.setattr(purges, "_PURGE_S", -1.0)
     with trio.fail_after(60):
         async with visited(server_store) as site, raw(site.served, tenant("ada")) as ada:
-            for part in range(15):
+            for part in range(6):
                 await ada.enqueue("q", [f"{part}-{n}" for n in range(200)])
             told = await site.do("purge", **ADA)
             assert "do it again to go on" in told

@@ -68,14 +68,16 @@ async def test_a_stream_says_that_the_store_is_frozen_and_goes_on(
     monkeypatch.setattr(module, "ANSWER_S", 0.2)
     port = int(server_store.rpartition(":")[2].partition("/")[0])
     with trio.fail_after(60):
-        async with open_proxy(port) as proxy, busy(f"redis://127.0.0.1:{proxy.port}") as (site, _):
-            async with following(site, "/queues") as follower:
-                await follower.until("/queues/q")
-                proxy.hold()
-                await follower.until("event: trouble\ndata: the store has not answered for 0.2 s")
-                monkeypatch.setattr(module, "ANSWER_S", 20.0)
-                proxy.release()
-                await follower.until("/queues/q")
+        async with (
+            open_proxy(port) as proxy, busy(f"redis://127.0.0.1:{proxy.port}") as (site, _),
+            following(site, "/queues") as follower,
+        ):  # fmt: skip
+            await follower.until("/queues/q")
+            proxy.hold()
+            await follower.until("event: trouble\ndata: the store has not answered for 0.2 s")
+            monkeypatch.setattr(module, "ANSWER_S", 20.0)
+            proxy.release()
+            await follower.until("/queues/q")
 
 
 async def test_a_stream_ends_with_its_session(server_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
