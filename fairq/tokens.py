@@ -21,7 +21,8 @@ HASH_PATTERN = re.compile(r"[0-9a-f]{64}\Z")
 class TokenRecord:
     """A token's record in the store. `queues` None: all queues.
 
-    `tenant`: of a producer, a pattern of tenants' names; None: all.
+    `tenant`: of a producer, a pattern of tenants' names; None: all. `label`: what people call it. `expires_at_ms` 0:
+    never.
     """
 
     id: str
@@ -30,6 +31,8 @@ class TokenRecord:
     tenant: str | None = None
     queues: list[str] | None = None
     created_at_ms: int = 0
+    label: str = ""
+    expires_at_ms: int = 0
 
     def check(self) -> None:
         """Check all fields. Raises: BadRequest, naming the field."""

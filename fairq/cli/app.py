@@ -44,6 +44,7 @@ _COMMANDS = {
     "dead": "List, show, replay and purge dead letters.",
     "schedules": "Create, list, pause, resume and remove recurring tasks.",
     "tokens": "Create, list and revoke tokens.",
+    "audit": "Show what operators have changed: who, when, from where.",
 }
 
 

@@ -14,6 +14,7 @@ from fairq.client.client import DEFAULT_TIMEOUT, Client
 from fairq.client.driver import Driver
 from fairq.client.runtime import background
 from fairq.errors import NotFound
+from fairq.model.audit import AuditFilter, AuditPage
 from fairq.model.limits import Limits
 from fairq.model.operating import Deletion, HeldLimits, QueueRow
 from fairq.model.purges import Purge
@@ -207,6 +208,27 @@ class OperatorClient(Client):
     async def revoke_token(self, id: str) -> None:
         """Delete a token; its connections end within a second. Raises: NotFound."""
         await self.ask(operator_verbs.revoke_token(id))
+
+    async def audit(
+        self,
+        *,
+        token: str = "",
+        verb: str = "",
+        queue: str = "",
+        tenant: str = "",
+        since_ms: int = 0,
+        by_tenants: bool = False,
+        cursor: str = "",
+        after: str = "",
+        count: int = 100,
+    ) -> AuditPage:
+        """Read changes by operators that match, the newest first; `cursor` goes on with the page before in time.
+
+        `by_tenants`: what tenants and producers have set instead. `after`: the `newest` of an earlier page; reads those
+        that have ended since, the oldest first. `since_ms`: a time. The newest 10,000 or so are kept.
+        """
+        which = AuditFilter(token, verb, queue, tenant, since_ms)
+        return await self.ask(operator_verbs.audit(which, by_tenants, cursor, after, count))
 
 
 @asynccontextmanager

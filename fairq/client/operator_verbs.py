@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairq.client.verbs import Ask, Body, nothing, read_list, target, was
+from fairq.model.audit import AuditFilter, AuditPage
 from fairq.model.checks import check_flag, check_name, check_weight
 from fairq.model.limits import Limits
 from fairq.model.operating import Deletion, HeldLimits, QueueRow
@@ -160,3 +161,12 @@ def list_tokens() -> Ask[list[TokenRecord]]:
 def revoke_token(id: str) -> Ask[None]:
     """Delete a token and close the connections that use it."""
     return Ask("revoke_token", {"id": id}, nothing)
+
+
+def audit(which: AuditFilter, by_tenants: bool, cursor: str, after: str, count: int) -> Ask[AuditPage]:
+    """Read changes by operators, or by tenants."""
+    which.check()
+    body: Body = {name: value for name in ("token", "verb", "queue", "tenant") if (value := getattr(which, name))}
+    body |= {"since_ms": which.since_ms, "by_tenants": by_tenants, "count": count}
+    body |= {name: value for name, value in (("cursor", cursor), ("after", after)) if value}
+    return Ask("audit", body, lambda reply: structure(reply, AuditPage))

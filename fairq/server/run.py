@@ -126,11 +126,13 @@ def _http_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
 def _admin_of(listener: Listener, nursery: trio.Nursery) -> HttpListener:
     """Make the operators' listener: tenants that flood the others' places take none of its own."""
     from fairq.server.admin.api import make_admin_api
+    from fairq.server.admin.operators import Operators
     from fairq.server.http.listener import HttpListener
     from fairq.server.net.admission import Admission
 
-    settings = listener.app.settings
-    return HttpListener(settings, Admission(settings), nursery, make_admin_api(listener.app))
+    app, admission = listener.app, Admission(listener.app.settings)
+    api = make_admin_api(app, Operators(app, admission, nursery))
+    return HttpListener(app.settings, admission, nursery, api)
 
 
 async def _serve_http(

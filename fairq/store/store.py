@@ -25,6 +25,7 @@ from fairq.model.tenants import TenantState
 from fairq.model.waiting import BlockedInterval, Facts, Waiting
 from fairq.model.webhooks import Webhook, webhook_id
 from fairq.store import keys, library
+from fairq.store.audit import Audit
 from fairq.store.cluster import Cluster
 from fairq.store.cluster_subscription import ClusterSubscription
 from fairq.store.connection import Connection, Subscription
@@ -142,9 +143,11 @@ class Store:
     connection: Connection | Cluster
     subscription: Subscription | ClusterSubscription
     registry: Registry = field(init=False)
+    audit: Audit = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.registry = Registry(self.connection, self._call_at)
+        self.audit = Audit(self.connection, self._call_at)
 
     async def _call(self, verb: str, queue: str, *args: str | bytes | int | float) -> Any:
         return await self._call_at(keys.queue_prefix(queue), verb, *args)

@@ -47,6 +47,7 @@ class OperatorClient(Client):
     create_token = call(operator.OperatorClient.create_token)
     list_tokens = call(operator.OperatorClient.list_tokens)
     revoke_token = call(operator.OperatorClient.revoke_token)
+    audit = call(operator.OperatorClient.audit)
 
 
 def open_operator(

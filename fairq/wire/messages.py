@@ -605,6 +605,23 @@ class RevokeToken(Request):
     id: str
 
 
+@frozen
+class Audit(Request):
+    """Read what operators have changed, or (`by_tenants`) what tenants and producers have set, the newest first."""
+
+    type: ClassVar[str] = "audit"
+    ref: int
+    token: str | None = None
+    verb: str | None = None
+    queue: str | None = None
+    tenant: str | None = None
+    since_ms: int = 0
+    by_tenants: bool = False
+    cursor: str | None = None
+    after: str | None = None
+    count: int = 100
+
+
 OPEN, ATTACHED, DRAINING = State.OPEN, State.ATTACHED, State.DRAINING
 _ANY = frozenset(State)
 _TENANT, _WORKER, _OPERATOR = frozenset({Role.TENANT}), frozenset({Role.WORKER}), frozenset({Role.OPERATOR})
@@ -668,5 +685,14 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     CreateToken: (_OPERATOR, _ANY),
     ListTokens: (_OPERATOR, _ANY),
     RevokeToken: (_OPERATOR, _ANY),
+    Audit: (_OPERATOR, _ANY),
     Ping: (frozenset(Role), _ANY),
 }
+
+# Of the frames that operators may send, those that change nothing. All others are changes: the audit has them.
+READS: frozenset[type[Any]] = frozenset({
+    Tasks, Peek, WaitTasks, Batch, Batches, Events, Why, TenantReport, Queues, Tenants, Limits, Workers, WorkerTasks,
+    Dead, DeadLetter, Schedules, Webhooks, ListTokens, Audit, Ping,
+})  # fmt: skip
+# Of the frames of tenants and producers, those that change settings: these are in the audit of tenants.
+SETTINGS: frozenset[type[Any]] = frozenset({Schedule, Unschedule, PauseSchedule, ResumeSchedule})

@@ -31,7 +31,7 @@ from .refusals import GOOD, LEASED, OF_TENANTS, REQUESTS, RULES, Row, good, put,
 
 TENANT, WORKER, OPERATOR, PRODUCER = Role.TENANT, Role.WORKER, Role.OPERATOR, Role.PRODUCER
 TOKENS = {TENANT: tenant("ada"), WORKER: harness.WORKER, OPERATOR: harness.OPERATOR, PRODUCER: harness.PRODUCER}
-LEFT_BY_CONNECTIONS = (b"fq:servers", b"fq:workers:")
+LEFT_BY_CONNECTIONS = (b"fq:servers", b"fq:workers:", b"fq:{audit}:")  # the last: of operators' requests
 HOUR_MS = 3_600_000
 
 

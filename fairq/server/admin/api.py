@@ -9,31 +9,29 @@ from __future__ import annotations
 import orjson
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from fairq.errors import FairqError, Forbidden
+from fairq.errors import FairqError
 from fairq.server.admin.health import Health
 from fairq.server.admin.metrics import Metrics
+from fairq.server.admin.operators import Operators
 from fairq.server.app import App
 from fairq.server.http.problems import Problem, answer_of
 from fairq.transport import bearer_token
-from fairq.wire.terms import Role
 
 
-def make_admin_api(app: App) -> ASGIApp:
+def make_admin_api(app: App, operators: Operators) -> ASGIApp:
     """Make the application."""
     health = Health(app)
     metrics = Metrics(app, health)
 
-    async def check_operator(headers: Headers) -> None:
-        identity = await app.auth.identify(bearer_token(headers.raw))
-        if identity.role is not Role.OPERATOR:
-            raise Forbidden("only operators may ask for this")
+    async def check_operator(request: Request) -> None:
+        address = request.client.host if request.client else "unknown"
+        await operators.identify(bearer_token(request.headers.raw), address)
 
     async def livez(_: Request) -> Response:
         return PlainTextResponse("live\n")
@@ -42,13 +40,13 @@ def make_admin_api(app: App) -> ASGIApp:
         found = await health.look()
         if "authorization" not in request.headers:
             return PlainTextResponse("not ready\n" if found.troubles else "ready\n", 503 if found.troubles else 200)
-        await check_operator(request.headers)
+        await check_operator(request)
         told = {"ready": not found.troubles, "troubles": found.troubles, "store_ms": round(found.store_s * 1000, 1)}
         return Response(orjson.dumps(told), 503 if found.troubles else 200, media_type="application/json")
 
     async def show_metrics(request: Request) -> Response:
         if not app.settings.is_admin_loopback:
-            await check_operator(request.headers)
+            await check_operator(request)
         return Response(await metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def refused(request: Request, error: Exception) -> Response:

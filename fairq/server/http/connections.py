@@ -7,7 +7,7 @@ those of websockets. Nothing is sent on such a connection: a request's answer go
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -110,9 +110,7 @@ class HttpConnection(Connection):
     def _check_open(self) -> None:
         """Raise why the connection was closed, if it was."""
         if self.closing is not None:
-            raise (
-                Unauthorized("the token was revoked") if self.closing[0] == CLOSE_REVOKED else Draining(self.closing[1])
-            )
+            raise (Unauthorized if self.closing[0] == CLOSE_REVOKED else Draining)(self.closing[1])
 
 
 def make_connection(
@@ -128,27 +126,47 @@ def make_connection(
 
 @define(eq=False)
 class Callers:
-    """The connections of the tokens that HTTP requests come with, by the tokens' hashes."""
+    """The connections of the tokens that HTTP requests come with, by the tokens' hashes. `others`: who may not ask."""
 
     app: App
     admission: Admission
     nursery: trio.Nursery
+    roles: frozenset[Role] = frozenset({Role.TENANT, Role.PRODUCER, Role.WORKER})
+    others: str = "this listener is for tenants, producers and workers; operators get one of their own"
+    most: int | None = None  # connections at once; None: the server's bound alone
+    limits_wrong: bool = False  # tokens of an address
     _known: dict[str, HttpConnection] = field(factory=dict, init=False)
 
-    async def find(self, token: str, remote: str) -> HttpConnection:
-        """Return the connection of a token. Raises: Unauthorized, Forbidden, TooMany, Unavailable."""
+    async def find(self, token: str, address: str) -> HttpConnection:
+        """Return the connection of a token. Raises: Unauthorized, Forbidden, TooMany, Draining, Unavailable."""
+        hashed = hash_token(token)
+        if known := self.known(hashed):
+            return known
+        return await self.open(hashed, await self.identify(token, address), address)
+
+    async def identify(self, token: str, address: str) -> Identity:
+        """Return the identity of a token that may ask here. Raises: Unauthorized, Forbidden, TooMany, Unavailable."""
+        with self.admission.wrong_tokens(address) if self.limits_wrong else nullcontext():
+            identity = await self.app.auth.identify(token)
+        if identity.role not in self.roles:
+            raise Forbidden(self.others)
+        return identity
+
+    def known(self, key: str) -> HttpConnection | None:
+        """Return the connection that is open under a key. Raises: Draining."""
         if self.app.is_draining:
             raise Draining("the server is stopping; try again later or at another server")
-        hashed = hash_token(token)
-        if (known := self._known.get(hashed)) and known.closing is None:
+        known = self._known.get(key)
+        return known if known and known.closing is None else None
+
+    async def open(self, key: str, identity: Identity, address: str) -> HttpConnection:
+        """Open a connection under a key, unless a request at the same time has done so. Raises: TooMany."""
+        if known := self.known(key):
             return known
-        identity = await self.app.auth.identify(token)
-        if identity.role is Role.OPERATOR:
-            raise Forbidden("this listener is for tenants, producers and workers; operators get one of their own")
-        if (known := self._known.get(hashed)) and known.closing is None:  # of a request at the same time
-            return known
-        self._known[hashed] = await self.nursery.start(self._keep, hashed, identity, remote)
-        return self._known[hashed]
+        if self.most is not None and len(self._known) >= self.most:
+            raise TooMany(f"too many tokens: at most {self.most} ask at once", retry_in_ms=RETRY_MS)
+        self._known[key] = await self.nursery.start(self._keep, key, identity, f"http {address}")
+        return self._known[key]
 
     async def _keep(
         self, hashed: str, identity: Identity, remote: str, *, task_status: trio.TaskStatus[HttpConnection]

@@ -33,6 +33,7 @@ from fairq.server.http.connections import Callers
 from fairq.server.http.problems import Problem, answer_of
 from fairq.server.http.stream import BoundedStream
 from fairq.server.http.traffic import Places
+from fairq.server.net.origin import ORIGIN, Origin
 from fairq.transport import bearer_token
 from fairq.wire.terms import Role
 
@@ -123,8 +124,9 @@ class Guard:
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, inbox, stream = Headers(scope=scope), scope[INBOX], scope[STREAM]
         limit = self.app.settings.message_bytes
-        client = scope.get("client") or ("unknown", 0)
-        caller = await self.callers.find(bearer_token(headers.raw), f"http {client[0]}:{client[1]}")
+        address = (scope.get("client") or ("unknown", 0))[0]
+        ORIGIN.set(Origin(address, "http"))
+        caller = await self.callers.find(bearer_token(headers.raw), address)
         with caller.in_use():
             call = Call(caller, inbox, stream, self.waits, _media_type(headers), b"")
             is_token = caller.identity.role is not Role.TENANT

@@ -18,13 +18,14 @@ from contextlib import contextmanager
 import trio
 from attrs import define, field
 
-from fairq.errors import TooMany
+from fairq.errors import TooMany, Unauthorized
 from fairq.server.net.auth import Identity
 from fairq.server.settings import Settings
 from fairq.wire.terms import Role
 
 MAX_HANDSHAKES = 2_048  # unfinished ones
 HANDSHAKES_PER_S, HANDSHAKE_BURST = 200.0, 1_000.0  # of one address: rate and burst
+WRONG_PER_S, WRONG_BURST = 5.0, 100.0  # the same, of its wrong tokens
 BURST_S = 1.0  # the burst of requests and bytes, in seconds of their rates
 RETRY_MS = 1_000
 MAX_KNOWN = 10_000  # addresses and tenants whose rates are remembered
@@ -87,6 +88,7 @@ class Admission:
     _unfinished: dict[str, dict[trio.CancelScope, None]] = field(factory=dict, init=False)  # by address, oldest first
     _handshakes: int = field(default=0, init=False)
     _rates: dict[str, Rate] = field(factory=dict, init=False)  # of handshakes, by address
+    _wrong: dict[str, Rate] = field(factory=dict, init=False)  # of wrong tokens, by address
     _connections: Counter[str] = field(factory=Counter, init=False)  # by address
     _usages: dict[str, Usage] = field(factory=dict, init=False)  # by tenant
 
@@ -95,9 +97,26 @@ class Admission:
         if self._is_free(address):
             return True
         if len(self._rates) >= MAX_KNOWN:
-            self._rates = {each: rate for each, rate in self._rates.items() if not rate.is_whole(now)}
+            self._rates = _not_whole(self._rates, now)
         rate = self._rates.setdefault(address, Rate(HANDSHAKES_PER_S, HANDSHAKE_BURST))
         return rate.take_now(1, now)
+
+    @contextmanager
+    def wrong_tokens(self, address: str) -> Iterator[None]:
+        """Look a token up in the context, unless its address has sent too many wrong ones. Raises: TooMany."""
+        now = trio.current_time()
+        rate = self._wrong.get(address)
+        if rate and rate.paid_at > now:
+            message = "too many wrong tokens came from this address"
+            raise TooMany(message, retry_in_ms=math.ceil((rate.paid_at - now) * 1000))
+        try:
+            yield
+        except Unauthorized:
+            if not self._is_free(address):
+                if len(self._wrong) >= MAX_KNOWN:
+                    self._wrong = _not_whole(self._wrong, now)
+                self._wrong.setdefault(address, Rate(WRONG_PER_S, WRONG_BURST)).take(1, now)
+            raise
 
     @contextmanager
     def handshake(self, address: str, scope: trio.CancelScope) -> Iterator[None]:
@@ -171,3 +190,8 @@ class Admission:
     def _is_free(self, address: str) -> bool:
         """Whether an address has no limits."""
         return not self.settings.connections_per_address or ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _not_whole(rates: dict[str, Rate], now: float) -> dict[str, Rate]:
+    """Return the rates that something was taken of lately."""
+    return {each: rate for each, rate in rates.items() if not rate.is_whole(now)}

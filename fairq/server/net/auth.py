@@ -16,7 +16,8 @@ from fairq.store.store import Store
 from fairq.tokens import TokenRecord, hash_token, token_id
 from fairq.wire.terms import Role
 
-_DEV_WORKER, _DEV_OPERATOR, _DEV_TENANT, _DEV_PRODUCER = "dev-worker", "dev-operator", "dev-tenant:", "dev-producer"
+_DEV_TENANT = "dev-tenant:"
+_DEV_ROLES = {"dev-producer": Role.PRODUCER, "dev-worker": Role.WORKER, "dev-operator": Role.OPERATOR}
 
 
 @frozen
@@ -31,6 +32,7 @@ class Identity:
     queues: frozenset[str] | None = None
     token_id: str = ""
     tenants: str = "*"
+    label: str = ""
 
     def check_queue(self, queue: str, field: str = "queue") -> str:
         """Return the queue's name if this identity may use it. Raises: BadRequest, Forbidden."""
@@ -64,27 +66,28 @@ class Auth:
         record = cattrs.structure(orjson.loads(records[id]), TokenRecord)
         if not hmac.compare_digest(record.hash, hash_token(token)):
             raise Unauthorized("unknown token")
-        queues = None if record.queues is None else frozenset(record.queues)
-        if record.role == Role.PRODUCER.value:
-            return Identity(Role.PRODUCER, "", queues, id, record.tenant or "*")
-        return Identity(Role(record.role), record.tenant or "", queues, id)
+        return _identity_of(record)
+
+    async def renew(self, identity: Identity) -> Identity:
+        """Return an identity as its token gives it now. Raises: Unauthorized; Unavailable without the store."""
+        if not identity.token_id:
+            return identity
+        records = await self.store.read_tokens(identity.token_id)
+        if identity.token_id not in records:
+            raise Unauthorized("the token was revoked")
+        return _identity_of(cattrs.structure(orjson.loads(records[identity.token_id]), TokenRecord))
 
     @staticmethod
     def _identify_dev(token: str) -> Identity:
-        if token == _DEV_WORKER:
-            return Identity(Role.WORKER)
-        if token == _DEV_OPERATOR:
-            return Identity(Role.OPERATOR)
-        if token == _DEV_PRODUCER:
-            return Identity(Role.PRODUCER)
+        for name, role in _DEV_ROLES.items():
+            if token == name:
+                return Identity(role, label=name)
         if token.startswith(_DEV_TENANT):
             try:
-                return Identity(Role.TENANT, check_tenant(token.removeprefix(_DEV_TENANT)))
+                return Identity(Role.TENANT, check_tenant(token.removeprefix(_DEV_TENANT)), label=token)
             except FairqError as error:
                 raise Unauthorized(error.message) from None
-        raise Unauthorized(
-            "unknown development token: expected dev-tenant:<name>, dev-producer, dev-worker or dev-operator"
-        )
+        raise Unauthorized(f"unknown development token: expected {_DEV_TENANT}<name>, {', '.join(_DEV_ROLES)}")
 
     async def create(self, record: TokenRecord) -> None:
         """Store a token's record; storing it again is not an error. Raises: BadRequest."""
@@ -105,3 +108,11 @@ class Auth:
     async def revoke(self, id: str) -> bool:
         """Delete a token and have all servers close its connections; returns whether it was there."""
         return await self.store.delete_token(id)
+
+
+def _identity_of(record: TokenRecord) -> Identity:
+    """Return the identity that a token's record gives."""
+    queues = None if record.queues is None else frozenset(record.queues)
+    role, is_producer = Role(record.role), record.role == Role.PRODUCER.value
+    tenant, tenants = ("", record.tenant or "*") if is_producer else (record.tenant or "", "*")
+    return Identity(role, tenant, queues, record.id, tenants, record.label)

@@ -27,6 +27,7 @@ from fairq.server.verbs.admin import (
     worker_tasks,
     workers,
 )
+from fairq.server.verbs.audit import audit, carry_out, is_noted
 from fairq.server.verbs.batches import batch, batches, cancel_batch, close_batch, open_batch
 from fairq.server.verbs.dead_letters import dead, dead_letter, purge, replay
 from fairq.server.verbs.explain import tenant_report, why
@@ -96,9 +97,13 @@ VERBS: dict[type[Any], Callable[..., Awaitable[Body]]] = {
     wire.CreateToken: create_token,
     wire.ListTokens: list_tokens,
     wire.RevokeToken: revoke_token,
+    wire.Audit: audit,
 }
 
 
 async def handle_request(app: App, connection: Connection, request: Any) -> Body:
-    """Do what a request asks. Raises: FairqError."""
-    return await VERBS[type(request)](app, connection, request)
+    """Do what a request asks; a change goes into the audit. Raises: FairqError."""
+    verb = VERBS[type(request)]
+    if is_noted(connection, request):
+        return await carry_out(app, connection, request, verb)
+    return await verb(app, connection, request)

@@ -1,0 +1,105 @@
+"""What the audit keeps of a change: who made it, from where, when, and what it changed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from attrs import field, frozen
+
+from fairq.errors import BadRequest
+from fairq.model.checks import MAX_TIME_MS, check_int
+
+UNKNOWN, BEGUN = "unknown", "begun"  # outcomes of changes that their servers have not ended
+TEXT_BYTES = 1_000  # of a target, of what is new, of the previous: what is longer is cut
+_CURSOR = re.compile(r"[0-9]{1,16}-[0-9]{1,10}\Z")
+
+
+@frozen
+class Change:
+    """A change that was asked for.
+
+    `outcome`: `ok`; the code of the error by which it was refused, or failed; `begun`: it is under way, or its server
+    has died; `unknown`: that for minutes, so it may or may not have been carried out. `via`: `websocket`, `http`,
+    `dashboard` or `store` (a command that used the store itself). `token` is empty for development tokens and
+    commands that need none; `queue` and `tenant` where the change is not of one.
+    """
+
+    id: str
+    at_ms: int
+    token: str
+    label: str
+    role: str
+    address: str
+    via: str
+    verb: str
+    queue: str
+    tenant: str
+    target: str
+    outcome: str
+    new: Any = None
+    previous: Any = None
+    result: Any = None
+
+
+class Draft(NamedTuple):
+    """A change that is about to be carried out: the fields that it is found by, and the others as JSON."""
+
+    token: str
+    verb: str
+    queue: str
+    tenant: str
+    rest: bytes
+
+
+@frozen
+class AuditPage:
+    """Changes that have ended, the newest first (after a change: the oldest first), and those that have begun.
+
+    `cursor`: where the page before in time begins; empty at the oldest. `newest`: where to look on for later changes.
+    """
+
+    changes: list[Change]
+    begun: list[Change] = field(factory=list)
+    cursor: str = ""
+    newest: str = ""
+
+
+@frozen
+class AuditFilter:
+    """Which changes are asked for; empty fields match all. `queues`: those of the token that asks."""
+
+    token: str = ""
+    verb: str = ""
+    queue: str = ""
+    tenant: str = ""
+    since_ms: int = 0
+    queues: frozenset[str] | None = None
+
+    def check(self) -> None:
+        """Check the ranges. Raises: BadRequest."""
+        check_int(self.since_ms, "since_ms", 0, MAX_TIME_MS)
+
+    def takes(self, row: dict[str, str]) -> bool:
+        """Whether a change, as it is stored, is asked for."""
+        if self.queues is not None and row["queue"] not in self.queues:
+            return False
+        if int(row["at"]) < self.since_ms:
+            return False
+        return all(getattr(self, name) in ("", row[name]) for name in ("token", "verb", "queue", "tenant"))
+
+
+def check_place(value: str | None, name: str) -> str:
+    """Return the id of a change from which on to read; empty for None. Raises: BadRequest."""
+    if value is None:
+        return ""
+    if not _CURSOR.match(value):
+        raise BadRequest(f"invalid {name}: use the one of the previous page", field=name)
+    return value
+
+
+def cut(text: str, most: int = TEXT_BYTES) -> str:
+    """Return a text without control characters, cut to so many bytes."""
+    clean = "".join(c if c.isprintable() else "?" for c in text[: most + 1])
+    packed = clean.encode(errors="replace")
+    return clean if len(packed) <= most and len(text) <= most else packed[: most - 3].decode(errors="ignore") + "…"

@@ -1,0 +1,149 @@
+"""The audit: every change by an operator is noted before it is carried out, and how it ended.
+
+So each leaves a trace: one whose server died meanwhile, or could not reach the store any more, stays as begun, then as
+one whose outcome is unknown. A change that cannot be noted is not carried out. What tenants set is noted afterwards, if
+it was not refused: their audit serves to explain, and is no promise. Payloads, secrets and tokens are never noted: only
+the fields in TOLD are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+import structlog
+from attrs import asdict, fields
+
+from fairq.errors import FairqError, OutcomeUnknown, Unavailable
+from fairq.model.audit import AuditFilter, Draft, check_place, cut
+from fairq.model.checks import MAX_BATCH, check_int
+from fairq.model.webhooks import webhook_id
+from fairq.server.app import App
+from fairq.server.net.connection import Connection
+from fairq.server.net.origin import ORIGIN, Origin
+from fairq.server.verbs.request_scope import Body
+from fairq.store import keys
+from fairq.store.audit import NEVER_BEGUN, Begun
+from fairq.wire import messages as wire
+from fairq.wire.terms import Role
+
+log = structlog.get_logger("fairq.server")
+
+# The fields of changing frames that are noted as new; those that name its target are noted as that.
+TOLD = frozenset({
+    "weight", "limits", "settings", "opening_hours", "purge", "older_than_ms", "error", "delay_ms", "start_at_ms",
+    "number", "events", "cron", "zone", "every_ms", "misfire", "has_fan_out", "role", "queues",
+    "priority", "max_attempts",
+})  # fmt: skip
+TARGETS = ("name", "id", "ids", "worker", "url")
+_RESULTS = ("outcome", "outcomes", "cancelled", "workers", "contents", "mended", "fires_at_ms")
+_NAME_BYTES = 128  # of a queue and a tenant: they may not have been checked yet
+
+
+def is_noted(connection: Connection, request: Any) -> bool:
+    """Whether a request goes into the audit."""
+    kind, role = type(request), connection.identity.role
+    if kind in wire.READS or getattr(request, "dry_run", False):
+        return False
+    return role is Role.OPERATOR or kind in wire.SETTINGS
+
+
+async def carry_out(app: App, connection: Connection, request: Any, verb: Callable[..., Awaitable[Body]]) -> Body:
+    """Carry out a change that goes into the audit. Raises: FairqError."""
+    draft = _draft(connection, request)
+    if connection.identity.role is not Role.OPERATOR:
+        body = await verb(app, connection, request)
+        await _end(app, Begun(keys.TENANTS_AUDIT, NEVER_BEGUN, 0, draft), {"outcome": "ok", **_told_of(body)})
+        return body
+    try:
+        begun = await app.store.audit.begin(keys.AUDIT, draft)
+    except OutcomeUnknown:
+        raise Unavailable("the change could not be noted in the audit: it was not carried out") from None
+    try:
+        body = await verb(app, connection, request)
+    except Exception as error:
+        await _end(app, begun, {"outcome": error.code if isinstance(error, FairqError) else FairqError.code})
+        raise
+    await _end(app, begun, {"outcome": "ok", **_told_of(body)})
+    return body
+
+
+def _draft(connection: Connection, request: Any) -> Draft:
+    identity = connection.identity
+    origin = ORIGIN.get() or Origin(connection.transport.remote, "websocket")
+    new = {
+        each.name: value
+        for each in fields(type(request))
+        if each.name in TOLD and (value := getattr(request, each.name)) not in (None, each.default)
+    }
+    rest = {
+        "label": identity.label,
+        "role": identity.role.value,
+        "address": cut(origin.address, _NAME_BYTES),
+        "via": origin.via,
+        "target": _target(request),
+        **({"new": _small(new)} if new else {}),
+    }
+    queue = cut(getattr(request, "queue", None) or "", _NAME_BYTES)
+    tenant = cut(getattr(request, "tenant", None) or identity.tenant, _NAME_BYTES)
+    return Draft(identity.token_id, request.type, queue, tenant, orjson.dumps(rest))
+
+
+def _target(request: Any) -> str:
+    """Name what a request changes; of a webhook's URL, which may hold a secret, only the host."""
+    if hasattr(request, "url"):
+        return cut(f"{webhook_id(request.url, request.name)} at {_host(request.url)}")
+    for name in TARGETS:
+        if value := getattr(request, name, None):
+            return cut(value if isinstance(value, str) else f"{len(value)}: {', '.join(value)}")
+    return ""
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _small(value: Any) -> Any:
+    """Return a value if its JSON is short, else the beginning of that."""
+    text = orjson.dumps(value).decode()
+    shown = cut(text)
+    return value if shown == text else shown
+
+
+def _told_of(body: Body) -> Body:
+    told: Body = {"previous": _small(body["previous"])} if "previous" in body else {}
+    result = {name: body[name] for name in _RESULTS if body.get(name) not in (None, "ok")}
+    if "outcomes" in result:
+        result["outcomes"] = Counter(result["outcomes"])
+    return {**told, "result": _small(result)} if result else told
+
+
+async def _end(app: App, begun: Begun, ended: Body) -> None:
+    """Note how a change ended, in the store and in the log; if the store is away, it stays there as begun."""
+    draft = begun.draft
+    told = {"queue": draft.queue, "tenant": draft.tenant, **orjson.loads(draft.rest), **ended}
+    log.info("audit", token=draft.token, verb=draft.verb, **{name: value for name, value in told.items() if value})
+    try:
+        await app.store.audit.end(begun, orjson.dumps(ended))
+    except FairqError as error:
+        log.warning("the end of a change could not be noted", id=begun.id, verb=draft.verb, reason=error.message)
+
+
+async def audit(app: App, connection: Connection, request: wire.Audit) -> Body:
+    """Read changes; a token limited to some queues is told of changes to these."""
+    names = {name: getattr(request, name) or "" for name in ("token", "verb", "queue", "tenant")}
+    if names["queue"]:
+        connection.identity.check_queue(names["queue"])
+    which = AuditFilter(**names, since_ms=request.since_ms, queues=connection.identity.queues)
+    which.check()
+    cursor, after = check_place(request.cursor, "cursor"), check_place(request.after, "after")
+    count = check_int(request.count, "count", 1, MAX_BATCH)
+    prefix = keys.TENANTS_AUDIT if request.by_tenants else keys.AUDIT
+    page = await app.store.audit.page(prefix, which, cursor, after, count)
+    return asdict(page)
