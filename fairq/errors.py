@@ -45,9 +45,15 @@ class UnknownVerb(FairqError):
 
 
 class Unauthorized(FairqError):
-    """The token is missing, unknown, expired or revoked."""
+    """The token is missing, unknown or revoked, or it has expired."""
 
     code = "unauthorized"
+
+
+class TokenExpired(Unauthorized):
+    """The token has expired: an operator must create another."""
+
+    code = "token_expired"
 
 
 class Forbidden(FairqError):
@@ -90,6 +96,12 @@ class NotEmpty(FairqError):
     """The queue is not empty; the message lists what it holds."""
 
     code = "not_empty"
+
+
+class StaleVersion(FairqError):
+    """Another operator has changed it since it was read; the message tells the current version. Nothing was done."""
+
+    code = "stale_version"
 
 
 class Deleting(FairqError):
@@ -183,6 +195,7 @@ BY_CODE: dict[str, type[FairqError]] = {
         BadRequest,
         UnknownVerb,
         Unauthorized,
+        TokenExpired,
         Forbidden,
         NotFound,
         TooLarge,
@@ -190,6 +203,7 @@ BY_CODE: dict[str, type[FairqError]] = {
         BatchClosed,
         QuotaExceeded,
         NotEmpty,
+        StaleVersion,
         Deleting,
         Repairing,
         TooOld,

@@ -14,6 +14,7 @@ from fairq.model.checks import MAX_TENANT_CHARS, TENANT_PATTERN, check_name, che
 from fairq.wire.terms import Role
 
 ID_PATTERN = re.compile(r"[a-z0-9]{4,32}\Z")
+MAX_LABEL_CHARS = 80
 HASH_PATTERN = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -35,11 +36,11 @@ class TokenRecord:
     expires_at_ms: int = 0
 
     def check(self) -> None:
-        """Check all fields. Raises: BadRequest, naming the field."""
+        """Check all fields but the times. Raises: BadRequest, naming the field."""
         if not ID_PATTERN.match(self.id):
             raise BadRequest("id must be 4 to 32 characters of a-z, 0-9", field="id")
         if self.role not in {role.value for role in Role}:
-            raise BadRequest("role must be tenant, worker, operator or producer", field="role")
+            raise BadRequest(f"role must be one of {', '.join(role.value for role in Role)}", field="role")
         if not HASH_PATTERN.match(self.hash):
             raise BadRequest("hash must be the SHA-256 of the token, as 64 hexadecimal digits", field="hash")
         if self.role == Role.TENANT.value and self.tenant is None:
@@ -50,6 +51,9 @@ class TokenRecord:
             raise BadRequest("queues must name at least 1 queue; null means all queues", field="queues")
         for queue in self.queues or ():
             check_name(queue, "queues")
+        if len(self.label) > MAX_LABEL_CHARS or not self.label.isprintable():
+            message = f"label must be at most {MAX_LABEL_CHARS} characters, and none of them a control character"
+            raise BadRequest(message, field="label")
 
     def _check_tenant(self, tenant: str) -> None:
         if self.role == Role.PRODUCER.value:
@@ -58,6 +62,20 @@ class TokenRecord:
             check_tenant(tenant)
         else:
             raise BadRequest(f"tenant is not allowed for role {self.role}", field="tenant")
+
+
+@frozen
+class TokenRow:
+    """A token as operators are told of it. `used_at_ms`: when it was last used, to a minute; 0: never, as is known."""
+
+    id: str
+    role: str
+    tenant: str | None = None
+    queues: list[str] | None = None
+    created_at_ms: int = 0
+    label: str = ""
+    expires_at_ms: int = 0
+    used_at_ms: int = 0
 
 
 def check_tenant_pattern(pattern: str) -> str:

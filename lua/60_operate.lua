@@ -7,7 +7,7 @@ local MAX_WEIGHT = 10000000  -- thousandths
 
 -- set_weight(keys, argv): give a tenant a weight.
 --   keys  1 prefix
---   argv  1 now  2 random_values  3 tenant  4 weight in thousandths (1..10,000,000)
+--   argv  1 now  2 random_values  3 tenant  4 weight in thousandths (1..10,000,000)  5 if_version (may be left out)
 --   out   the weight it had
 --   flags allow-oom
 function verbs.set_weight(keys, args)
@@ -16,6 +16,7 @@ function verbs.set_weight(keys, args)
   check_tenant(args[3])
   local t = accounts.touch_named(call, args[3])
   local q, previous = call.queue, t.weight
+  versions.check(args[5], {previous}, {weight})
   local vtime, entitled, books = accounts.vtime_of(call, t), seats.entitled_to(call, t), accounts.books_of(call, t)
   if t.standing == COMPETES then q.weight_sum = q.weight_sum + weight - previous end
   t.weight = weight
@@ -61,29 +62,45 @@ function settings.are_default(q)
   return true
 end
 
+-- All settings of a queue as words, with changes, by their names.
+local function words_of(q, changes)
+  local names, words = {}, {}
+  for name in pairs(SETTINGS) do names[#names + 1] = name end
+  table.sort(names)
+  for i, name in ipairs(names) do words[2 * i - 1], words[2 * i] = name, changes[name] or q[name] end
+  return words
+end
+
 -- configure(keys, argv): change settings of the queue, all or none.
 --   keys  1 prefix
---   argv  1 now  2 random_values  then pairs: setting, value
---   out   "ok". A change of `share` starts all accounts anew, since it changes the unit of service.
+--   argv  1 now  2 random_values  then pairs: setting, value; one may be `if_version`
+--   out   all settings until now, in pairs. A change of `share` starts all accounts anew, since it changes the unit of
+--         service.
 --   flags allow-oom
 function verbs.configure(keys, args)
   local call = calls.open_made(keys, args)
-  local q = call.queue
+  local q, changes, given = call.queue, {}, nil
   for i = 3, #args, 2 do
     local range, value = SETTINGS[args[i]], tonumber(args[i + 1])
-    if not range or not value or value < range[1] or value > range[2] or value % 1 ~= 0 then
+    if args[i] == 'if_version' then
+      given = args[i + 1]
+    elseif not range or not value or value < range[1] or value > range[2] or value % 1 ~= 0 then
       refuse('bad_request', args[i])
+    else
+      changes[args[i]] = value
     end
   end
+  local previous = words_of(q, {})
+  versions.check(given, previous, words_of(q, changes))
   local share, kept = q.share, q.reserve
-  for i = 3, #args, 2 do q[args[i]] = tonumber(args[i + 1]) end
+  for name, value in pairs(changes) do q[name] = value end
   if q.share ~= share then
     q.epoch, q.epoch_at, q.clock, q.level, q.estimate, q.estimate_sq = q.epoch + 1, call.at, 0, 0, 0, 0
     call.mean = 0
   end
   if q.reserve ~= kept or q.reserve > 0 and q.share ~= share then reserve.renew(call) end
   calls.close(call)
-  return 'ok'
+  return previous
 end
 
 -- Watches the end of a replayed task's window again; if it has passed, the task has no window any more.

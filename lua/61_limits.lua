@@ -7,11 +7,11 @@ local RANGES = {  -- limit -> maximum; 0 is none, and -1 the queue's
   delayed = 1000000000, dead = 10000000, max_share = 100,
 }
 
--- Reads the pairs of limit and value, and checks them all.
-local function read_limits(args)
+-- Reads the pairs of limit and value from `first` on, and checks them all.
+local function read_limits(args, first)
   local given, name = {}, args[3]
-  if #args < 5 or #args % 2 == 0 then refuse('bad_request', 'limits') end
-  for i = 4, #args, 2 do
+  if #args < first + 1 or (#args - first) % 2 == 0 then refuse('bad_request', 'limits') end
+  for i = first, #args, 2 do
     local limit, value = args[i], tonumber(args[i + 1])
     local maximum = RANGES[limit]
     if not maximum or not value or not (value >= UNSET and value <= maximum) or given[limit] then
@@ -50,14 +50,17 @@ end
 -- set_limits(keys, argv): set limits of a tenant, or those for all who have none of their own; all or none.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 tenant (empty: for all)  then pairs: limit, value (0: none; -1: the one for all, or
---         its default)
+--         its default); the first pair may be `if_version`, a version
 --   out   all that were set until now, in pairs
 --   flags allow-oom
 function verbs.set_limits(keys, args)
   local call, name = calls.open_made(keys, args), args[3]
   if name ~= '' then check_tenant(name) end
-  local given, previous, after = read_limits(args), limits.set_for(call, name), limits.set_for(call, name)
+  local has_version = args[4] == 'if_version'
+  local given = read_limits(args, has_version and 6 or 4)
+  local previous, after = limits.set_for(call, name), limits.set_for(call, name)
   for limit, value in pairs(given) do after[limit] = value end
+  if has_version then versions.check(args[5], flat(previous), flat(after)) end
   if after.max_share > 0 then call.queue.max_shares = 1 end
   if name == '' then
     call.queue.limited = save_limits(call, name, after)

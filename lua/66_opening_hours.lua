@@ -12,7 +12,7 @@ local CHANGES_PER_CALL = 100
 -- set_opening_hours(keys, argv): say when a tenant, or the queue, is open.
 --   keys  1 prefix
 --   argv  1 now  2 random_values  3 tenant (empty: the queue)  4 text (empty: always open)  5 is_open (0, 1)  6
---         changes_at (ms) 7 revision, as read (empty: whatever it is)
+--         changes_at (ms) 7 revision, as read (empty: whatever it is)  8 if_version (may be left out)
 --   out   the text until now (empty: it was always open), or false if the revision has changed: another call was first
 --   flags allow-oom
 function verbs.set_opening_hours(keys, args)
@@ -24,6 +24,8 @@ function verbs.set_opening_hours(keys, args)
   if #hours > 2048 then refuse('bad_request', 'opening_hours') end
   local revision = redis.call('HGET', key(call, 'opening_hours'), name) or ''
   if args[7] ~= '' and args[7] ~= revision then return false end
+  local previous = revision == '' and '' or HOURS.unpack(revision).text
+  versions.check(args[8], {previous}, {hours})
   if hours == '' then
     redis.call('HDEL', key(call, 'opening_hours'), name)
     redis.call('ZREM', key(call, 'opening_changes'), name)
@@ -34,7 +36,7 @@ function verbs.set_opening_hours(keys, args)
   end
   limits.block_named(call, name, BLOCKED_CLOSED, hours ~= '' and not is_open)
   calls.close(call)
-  return revision == '' and '' or HOURS.unpack(revision).text
+  return previous
 end
 
 -- opening_hours(keys, argv): the opening hours of some, or those that change now.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from attrs import asdict, frozen
 from cyclopts import Parameter
@@ -11,7 +11,10 @@ from fairq.cli.changes import change
 from fairq.cli.options import Server, run_with
 from fairq.cli.output import print_json, print_table
 from fairq.errors import BadRequest
-from fairq.model.limits import LIMIT_RANGES
+from fairq.model.limits import LIMIT_RANGES, Limits
+
+if TYPE_CHECKING:
+    from fairq.client.operator import OperatorClient
 
 _PER_S = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _TOLD = {
@@ -75,7 +78,9 @@ def parse_limit(name: str, text: str) -> float | None:
         raise BadRequest(f"{name} must be {wanted}, none or default, not {text!r:.40}", field=name) from None
 
 
-def change_limits(server: Server | None, queue: str, tenant: str | None, given: GivenLimits | None) -> None:
+def change_limits(
+    server: Server | None, queue: str, tenant: str | None, given: GivenLimits | None, if_version: str | None
+) -> None:
     """Set the given limits, and print their old and new values."""
     texts = asdict(given or GivenLimits())
     changes = {name: parse_limit(name, text) for name, text in texts.items() if text is not None}
@@ -83,7 +88,11 @@ def change_limits(server: Server | None, queue: str, tenant: str | None, given: 
         raise BadRequest(
             f"missing limit: give at least one of --{', --'.join(texts).replace('_', '-')}", field="limits"
         )
-    previous = asdict(change(server, queue, tenant, lambda client: client.set_limits(queue, tenant, **changes)))
+
+    async def work(client: OperatorClient) -> Limits:
+        return await client.set_limits(queue, tenant, if_version=if_version, **changes)
+
+    previous = asdict(change(server, queue, tenant, work))
     for name, value in changes.items():
         print(f"{tenant or 'all'} in {queue}: {name} {_say(name, previous[name])} -> {_say(name, value)}")
 
@@ -105,6 +114,7 @@ def show_limits(server: Server | None, queue: str, tenant: str | None, json: boo
     ]
     columns = {"limit": "limit", "set": "set here", "holds": "holds", "bounds": "what it bounds"}
     print_table(f"limits of {tenant or 'all tenants'} in {queue}", columns, rows, empty="")
+    print(f"version {found['version']}")
 
 
 def _say(name: str, value: float | None) -> str:

@@ -25,7 +25,13 @@ Always = Annotated[bool, Parameter(negative=(), help="Remove the opening hours: 
 
 
 def show_opening_hours(
-    server: Server | None, queue: str, tenant: str | None, text: str | None, always: bool, json: bool
+    server: Server | None,
+    queue: str,
+    tenant: str | None,
+    text: str | None,
+    always: bool,
+    if_version: str | None,
+    json: bool,
 ) -> None:
     """Print the opening hours of a tenant or a queue; set them first if `text` or `always` is given."""
     if text is not None and always:
@@ -34,7 +40,7 @@ def show_opening_hours(
         raise BadRequest("opening hours must not be empty; --always removes them", field="opening_hours")
 
     async def set_and_read(client: OperatorClient) -> HeldLimits:
-        await client.set_opening_hours(queue, text or "", tenant)
+        await client.set_opening_hours(queue, text or "", tenant, if_version=if_version)
         return await client.limits(queue, tenant)
 
     if text or always:
@@ -42,7 +48,7 @@ def show_opening_hours(
     else:
         found = asdict(run_with(server or Server(), lambda client: client.limits(queue, tenant)))
     if json:
-        print_json({"opening_hours": found["opening_hours"], "now_ms": found["now_ms"]})
+        print_json({name: found[name] for name in ("opening_hours", "now_ms", "hours_version")})
         return
     rows = {row["of"]: row for row in found["opening_hours"]}
     if tenant is not None:

@@ -30,6 +30,11 @@ Url = Annotated[
 Token = Annotated[str | None, Parameter(env_var="FAIRQ_TOKEN", help="Token; the variable is safer than the option.")]
 
 
+IfVersion = Annotated[
+    str | None, Parameter(help="Change it only if this is still its version, as --json or the list showed it.")
+]
+
+
 Span = timedelta | float  # as 90, 90s, 5m, 1h30m, 7d
 
 

@@ -13,7 +13,7 @@ from fairq.cli.changes import change
 from fairq.cli.confirm import agrees
 from fairq.cli.limits import GivenLimits, change_limits, parse_percent, show_limits
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
-from fairq.cli.options import Json, Server, run_with
+from fairq.cli.options import IfVersion, Json, Server, run_with
 from fairq.cli.output import print_json, print_table
 from fairq.cli.purges import DryRun, Yes, purge
 from fairq.errors import BadRequest
@@ -65,7 +65,7 @@ def list_(*, json: Json = False, server: Server | None = None) -> None:
 
 
 @queues.command(name="set")
-def set_(queue: str, *settings: str, server: Server | None = None) -> None:
+def set_(queue: str, *settings: str, if_version: IfVersion = None, server: Server | None = None) -> None:
     """Change settings of a queue, each as name=value.
 
     Example: `fairq queues set emails max_attempts=5 reserve=20%`
@@ -86,7 +86,7 @@ def set_(queue: str, *settings: str, server: Server | None = None) -> None:
             changes[name] = parse_percent(name, value)
         else:
             changes[name.replace("-", "_")] = int(value) if value.isdecimal() else value
-    change(server, queue, None, lambda client: client.configure(queue, **changes))
+    change(server, queue, None, lambda client: client.configure(queue, if_version=if_version, **changes))
     print(f"{queue}: {', '.join(settings)}")
 
 
@@ -152,12 +152,14 @@ def limits(queue: str, *, json: Json = False, server: Server | None = None) -> N
 
 
 @queues.command
-def set_limits(queue: str, *, limits: GivenLimits | None = None, server: Server | None = None) -> None:
+def set_limits(
+    queue: str, *, limits: GivenLimits | None = None, if_version: IfVersion = None, server: Server | None = None
+) -> None:
     """Set limits for tenants that have no such limit of their own; each is a number or `none`.
 
     Example: `fairq queues set-limits emails --queued 100000`
     """
-    change_limits(server, queue, None, limits)
+    change_limits(server, queue, None, limits, if_version)
 
 
 @queues.command
@@ -166,6 +168,7 @@ def hours(
     text: Windows = None,
     *,
     always: Always = False,
+    if_version: IfVersion = None,
     json: Json = False,
     server: Server | None = None,
 ) -> None:
@@ -173,7 +176,7 @@ def hours(
 
     Example: `fairq queues hours emails --always`
     """
-    show_opening_hours(server, queue, None, text, always, json)
+    show_opening_hours(server, queue, None, text, always, if_version, json)
 
 
 @queues.command

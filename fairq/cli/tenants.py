@@ -13,7 +13,7 @@ from fairq.cli.changes import change
 from fairq.cli.confirm import agrees
 from fairq.cli.limits import GivenLimits, change_limits, show_limits
 from fairq.cli.opening_hours import Always, Windows, show_opening_hours
-from fairq.cli.options import Json, Server, run_with
+from fairq.cli.options import IfVersion, Json, Server, run_with
 from fairq.cli.output import print_json, print_table
 from fairq.cli.purges import DryRun, Yes, purge
 from fairq.cli.report import show_report
@@ -38,6 +38,7 @@ _COLUMNS = {
     "is_limited": "limited",
     "is_paused": "paused",
     "is_closed": "closed",
+    "version": "weight's version",
 }
 
 
@@ -60,13 +61,17 @@ def list_(queue: str, *, json: Json = False, server: Server | None = None) -> No
 
 
 @tenants.command
-def set_weight(queue: str, tenant: str, weight: float, *, server: Server | None = None) -> None:
+def set_weight(
+    queue: str, tenant: str, weight: float, *, if_version: IfVersion = None, server: Server | None = None
+) -> None:
     """Set a tenant's weight, 0.001 to 10000 (initially 1). It applies to the backlog at once.
 
     Example: `fairq tenants set-weight emails acme 2.5`
     """
     check_weight(weight)
-    previous = change(server, queue, tenant, lambda client: client.set_weight(queue, tenant, weight))
+    previous = change(
+        server, queue, tenant, lambda client: client.set_weight(queue, tenant, weight, if_version=if_version)
+    )
     print(f"{tenant} in {queue}: weight {previous:g} -> {weight:g}")
 
 
@@ -80,12 +85,19 @@ def limits(queue: str, tenant: str, *, json: Json = False, server: Server | None
 
 
 @tenants.command
-def set_limits(queue: str, tenant: str, *, limits: GivenLimits | None = None, server: Server | None = None) -> None:
+def set_limits(
+    queue: str,
+    tenant: str,
+    *,
+    limits: GivenLimits | None = None,
+    if_version: IfVersion = None,
+    server: Server | None = None,
+) -> None:
     """Set limits of a tenant: each a number, `none`, or `default` (as set by fairq queues set-limits).
 
     Example: `fairq tenants set-limits emails acme --max-running 10 --rate 300/min`
     """
-    change_limits(server, queue, tenant, limits)
+    change_limits(server, queue, tenant, limits, if_version)
 
 
 @tenants.command
@@ -95,6 +107,7 @@ def hours(
     text: Windows = None,
     *,
     always: Always = False,
+    if_version: IfVersion = None,
     json: Json = False,
     server: Server | None = None,
 ) -> None:
@@ -102,7 +115,7 @@ def hours(
 
     Example: `fairq tenants hours emails acme "mon-fri 8:00-17:00 Europe/Copenhagen"`
     """
-    show_opening_hours(server, queue, tenant, text, always, json)
+    show_opening_hours(server, queue, tenant, text, always, if_version, json)
 
 
 @tenants.command

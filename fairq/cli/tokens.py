@@ -9,21 +9,28 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from getpass import getuser
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
+import orjson
 import trio
 from attrs import asdict, define, frozen
 from cyclopts import App, Parameter
 
-from fairq.cli.options import Json, Server, connected
+from fairq.cli.options import Json, Server, Span, connected, seconds_of
 from fairq.cli.output import configure_logging, print_json, print_table, say_moment
-from fairq.errors import NotFound, SettingsError
-from fairq.tokens import TokenRecord, hash_token, make_token
+from fairq.errors import FairqError, NotFound, SettingsError
+from fairq.model.audit import Draft, cut
+from fairq.model.checks import MAX_SPAN_MS, check_int
+from fairq.tokens import TokenRecord, TokenRow, hash_token, make_token
 from fairq.wire.terms import Role
 
 if TYPE_CHECKING:
     from fairq.client.operator import OperatorClient
+    from fairq.server.net.auth import Auth
+    from fairq.store.store import Store
 
 tokens = App(name="tokens", help="Create, list and revoke tokens.")
 
@@ -42,8 +49,8 @@ class Place:
 class Registry(Protocol):
     """Something that creates, lists and revokes tokens."""
 
-    async def create(self, record: TokenRecord) -> None: ...
-    async def tokens(self) -> list[TokenRecord]: ...
+    async def create(self, record: TokenRecord, expires_in_ms: int) -> None: ...
+    async def tokens(self) -> list[TokenRow]: ...
     async def revoke(self, id: str) -> bool: ...
 
 
@@ -51,10 +58,10 @@ class Registry(Protocol):
 class _RemoteRegistry:
     client: OperatorClient
 
-    async def create(self, record: TokenRecord) -> None:
-        await self.client.create_token(record)
+    async def create(self, record: TokenRecord, expires_in_ms: int) -> None:
+        await self.client.create_token(record, expires_in_ms=expires_in_ms)
 
-    async def tokens(self) -> list[TokenRecord]:
+    async def tokens(self) -> list[TokenRow]:
         return await self.client.list_tokens()
 
     async def revoke(self, id: str) -> bool:
@@ -63,6 +70,46 @@ class _RemoteRegistry:
         except NotFound:
             return False
         return True
+
+
+@define
+class _StoreRegistry:
+    store: Store
+    auth: Auth
+
+    async def create(self, record: TokenRecord, expires_in_ms: int) -> None:
+        told = {"role": record.role, "label": record.label, "tenant": record.tenant, "queues": record.queues}
+        async with self._noted("create_token", record.id, told):
+            await self.auth.create(record, expires_in_ms)
+
+    async def tokens(self) -> list[TokenRow]:
+        return await self.auth.tokens()
+
+    async def revoke(self, id: str) -> bool:
+        async with self._noted("revoke_token", id, None):
+            return await self.auth.revoke(id)
+
+    @asynccontextmanager
+    async def _noted(self, verb: str, id: str, new: Any) -> AsyncIterator[None]:
+        """Put what is done meanwhile into the audit, as that of the user of this machine."""
+        from fairq.store import keys
+
+        who = {"label": cut(_user()), "role": Role.OPERATOR.value, "address": cut(gethostname()), "via": "store"}
+        draft = Draft("", verb, "", "", orjson.dumps({**who, "target": cut(id), "new": new}))
+        begun = await self.store.audit.begin(keys.AUDIT, draft)
+        try:
+            yield
+        except FairqError as error:
+            await self.store.audit.end(begun, orjson.dumps({"outcome": error.code}))
+            raise
+        await self.store.audit.end(begun, orjson.dumps({"outcome": "ok"}))
+
+
+def _user() -> str:
+    try:
+        return getuser()
+    except (KeyError, OSError):  # in a container, users may have no name
+        return "a user without a name"
 
 
 @asynccontextmanager
@@ -75,7 +122,7 @@ async def _registry(server: Server, place: Place) -> AsyncIterator[Registry]:
     from fairq.store.opening import open_store
 
     async with _store_url(place) as url, open_store(url, connect_timeout=5) as store:
-        yield Auth(store)
+        yield _StoreRegistry(store, Auth(store))
 
 
 @asynccontextmanager
@@ -109,10 +156,12 @@ def _run(work: Callable[[Registry], Awaitable[Any]], server: Server | None, plac
 
 @tokens.command
 def create(
-    role: Literal["tenant", "producer", "worker", "operator"],
+    role: Literal["tenant", "producer", "worker", "operator", "viewer"],
     *,
     tenant: str | None = None,
     queue: list[str] | None = None,
+    label: str = "",
+    expires_after: Span | None = None,
     json: Json = False,
     server: Server | None = None,
     place: Place | None = None,
@@ -124,18 +173,25 @@ def create(
     Parameters
     ----------
     role
-        What the token allows: enqueue for one tenant, enqueue for many tenants, work, or operate.
+        What the token allows: enqueue for one tenant, enqueue for many tenants, work, operate, or read all that an
+        operator may read and change nothing (viewer).
     tenant
         Tenant of the token, required for role tenant; for role producer a pattern such as 'acme*' (default: all).
     queue
         Queue the token is limited to; repeatable (default: all queues).
+    label
+        What it is for, or who has it: the list of tokens and the audit show it.
+    expires_after
+        When it expires, such as 90d or 12h, at most 400 days (default: never).
     """
+    expires_in_ms = check_int(round((seconds_of(expires_after) or 0) * 1000), "expires_after", 0, MAX_SPAN_MS)
     id, text = make_token(Role(role))
-    record = TokenRecord(id, role, hash_token(text), tenant, queue or None)
+    record = TokenRecord(id, role, hash_token(text), tenant, queue or None, label=label)
     record.check()
-    _run(lambda registry: registry.create(record), server, place)
+    _run(lambda registry: registry.create(record, expires_in_ms), server, place)
     if json:
-        print_json({"id": id, "role": role, "tenant": tenant, "queues": queue or None, "token": text})
+        told = {"id": id, "role": role, "tenant": tenant, "queues": queue or None, "label": label, "token": text}
+        print_json(told)
     else:
         print(text)
 
@@ -147,15 +203,20 @@ def list_(*, json: Json = False, server: Server | None = None, place: Place | No
     Example: `fairq tokens list`
     """
     records = _run(lambda registry: registry.tokens(), server, place)
-    rows = [{name: value for name, value in asdict(record).items() if name != "hash"} for record in records]
+    rows = [asdict(record) for record in records]
     if json:
         print_json(rows)
         return
     for row in rows:
-        row["created"] = say_moment(row["created_at_ms"])
+        for name in ("created", "expires", "used"):
+            row[name] = say_moment(row[f"{name}_at_ms"])
         row["queues"] = ", ".join(row["queues"]) if row["queues"] else "all"
-    columns = {"id": "id", "role": "role", "tenant": "tenant", "queues": "queues", "created": "created"}
-    print_table("tokens", columns, rows, empty="there are no tokens yet; `fairq tokens create operator` makes one")
+    columns = {
+        "id": "id", "role": "role", "label": "label", "tenant": "tenant", "queues": "queues", "created": "created",
+        "expires": "expires", "used": "last used",
+    }  # fmt: skip
+    empty = "there are no tokens yet; `fairq tokens create operator` makes one"
+    print_table("tokens", columns, rows, empty=empty, rare=("label", "tenant", "expires"))
 
 
 @tokens.command

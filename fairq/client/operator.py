@@ -23,7 +23,7 @@ from fairq.model.tenants import TenantState
 from fairq.model.waiting import Report
 from fairq.model.webhooks import Webhook
 from fairq.model.workers import WorkerState, WorkerTasks
-from fairq.tokens import TokenRecord
+from fairq.tokens import TokenRecord, TokenRow
 from fairq.wire.client_session import ClientSession
 
 
@@ -38,9 +38,12 @@ class OperatorClient(Client):
         """List all queues, with their counts, settings and slots."""
         return await self.ask(operator_verbs.queues())
 
-    async def configure(self, /, queue: str, **settings: Any) -> None:
-        """Change settings of a queue: `share`, `reserve`, `lease_ms`, `max_attempts` and so on. Raises: BadRequest."""
-        await self.ask(operator_verbs.configure(queue, settings))
+    async def configure(self, /, queue: str, *, if_version: str | None = None, **settings: Any) -> None:
+        """Change settings of a queue: `share`, `reserve`, `lease_ms`, `max_attempts` and so on.
+
+        `if_version`: only if this is still the version of its settings. Raises: BadRequest, StaleVersion.
+        """
+        await self.ask(operator_verbs.configure(queue, settings, if_version))
 
     async def delete_queue(self, queue: str, *, purge: bool = False) -> dict[str, int]:
         """Delete a queue that is empty, or (`purge`) with what it holds; returns what that was.
@@ -125,27 +128,36 @@ class OperatorClient(Client):
         """List the tenants of a queue, or the one of a name: an empty list if there is none. Raises: NotFound."""
         return await self.ask(operator_verbs.tenants(queue, tenant))
 
-    async def set_weight(self, queue: str, tenant: str, weight: float) -> float:
-        """Give a tenant a weight (0.001 to 10,000; 1 unless set); returns the one before."""
-        return await self.ask(operator_verbs.set_weight(queue, tenant, weight))
+    async def set_weight(self, queue: str, tenant: str, weight: float, *, if_version: str | None = None) -> float:
+        """Give a tenant a weight (0.001 to 10,000; 1 unless set); returns the one before.
+
+        `if_version`: only if this is still the version that `tenants` tells. Raises: StaleVersion.
+        """
+        return await self.ask(operator_verbs.set_weight(queue, tenant, weight, if_version))
 
     async def limits(self, queue: str, tenant: str | None = None) -> HeldLimits:
         """Read the limits and opening hours of a tenant, or (None) those for all."""
         return await self.ask(operator_verbs.limits(queue, tenant))
 
-    async def set_limits(self, /, queue: str, tenant: str | None = None, **limits: float | None) -> Limits:
+    async def set_limits(
+        self, /, queue: str, tenant: str | None = None, *, if_version: str | None = None, **limits: float | None
+    ) -> Limits:
         """Bound a tenant, or (None) all that have no such limit of their own; returns the limits before.
 
-        0 is no limit; None is the one for all. See `fairq.model.limits.Limits`.
+        0 is no limit; None is the one for all. See `fairq.model.limits.Limits`. `if_version`: only if this is still the
+        version that `limits` tells. Raises: StaleVersion.
         """
-        return await self.ask(operator_verbs.set_limits(queue, tenant, limits))
+        return await self.ask(operator_verbs.set_limits(queue, tenant, limits, if_version))
 
-    async def set_opening_hours(self, queue: str, text: str, tenant: str | None = None) -> str:
+    async def set_opening_hours(
+        self, queue: str, text: str, tenant: str | None = None, *, if_version: str | None = None
+    ) -> str:
         """Say when a tenant, or (None) the whole queue, is open, such as `mon-fri 8:00-17:00 Europe/Copenhagen`.
 
-        An empty text: always. Returns the text before. Raises: BadRequest.
+        An empty text: always. Returns the text before. `if_version`: only if this is still the `hours_version` that
+        `limits` tells. Raises: BadRequest, StaleVersion.
         """
-        return await self.ask(operator_verbs.set_opening_hours(queue, tenant, text))
+        return await self.ask(operator_verbs.set_opening_hours(queue, tenant, text, if_version))
 
     async def pause(self, queue: str, tenant: str | None = None) -> bool:
         """Start no more tasks of a tenant, or (None) of the queue; returns whether it was paused before."""
@@ -197,12 +209,12 @@ class OperatorClient(Client):
         """Have the workers of a name finish what they hold, and end; returns how many there are."""
         return await self.ask(operator_verbs.drain_worker(worker))
 
-    async def create_token(self, record: TokenRecord) -> None:
-        """Register a token by its hash (`fairq.tokens.make_token` makes one). Raises: BadRequest."""
-        await self.ask(operator_verbs.create_token(record))
+    async def create_token(self, record: TokenRecord, *, expires_in_ms: int = 0) -> None:
+        """Register a token by its hash (`fairq.tokens.make_token` makes one), which may expire. Raises: BadRequest."""
+        await self.ask(operator_verbs.create_token(record, expires_in_ms))
 
-    async def list_tokens(self) -> list[TokenRecord]:
-        """List tokens, without their hashes."""
+    async def list_tokens(self) -> list[TokenRow]:
+        """List tokens, without their hashes, and when each was last used (to a minute)."""
         return await self.ask(operator_verbs.list_tokens())
 
     async def revoke_token(self, id: str) -> None:

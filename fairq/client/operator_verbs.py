@@ -12,10 +12,11 @@ from fairq.model.limits import Limits
 from fairq.model.operating import Deletion, HeldLimits, QueueRow
 from fairq.model.queues import Repair
 from fairq.model.tenants import TenantState
+from fairq.model.versions import check_version
 from fairq.model.waiting import Report
 from fairq.model.webhooks import Webhook, check_secrets, check_url, check_webhook_name
 from fairq.model.workers import WorkerState, WorkerTasks
-from fairq.tokens import TokenRecord
+from fairq.tokens import TokenRecord, TokenRow
 from fairq.wire.decode import structure
 
 # --- webhooks
@@ -62,9 +63,13 @@ def queues(queue: str | None = None) -> Ask[list[QueueRow]]:
     return Ask("queues", body, read_list(QueueRow, "queues"))
 
 
-def configure(queue: str, settings: Mapping[str, Any]) -> Ask[None]:
+def _based_on(if_version: str | None) -> Body:
+    return {} if check_version(if_version) == "" else {"if_version": if_version}
+
+
+def configure(queue: str, settings: Mapping[str, Any], if_version: str | None) -> Ask[None]:
     """Change settings of a queue."""
-    return Ask("configure", {"queue": queue, "settings": dict(settings)}, nothing)
+    return Ask("configure", {"queue": queue, "settings": dict(settings), **_based_on(if_version)}, nothing)
 
 
 def delete_queue(queue: str, purge: bool) -> Ask[Deletion]:
@@ -82,7 +87,7 @@ def repair(queue: str, number: int | None) -> Ask[Repair]:
 
 def tenants(queue: str, tenant: str | None = None) -> Ask[list[TenantState]]:
     """List the tenants of a queue, or one."""
-    return Ask("tenants", target(queue, tenant), lambda reply: [TenantState(**row) for row in reply["tenants"]])
+    return Ask("tenants", target(queue, tenant), read_list(TenantState, "tenants"))
 
 
 def drop_tenant(queue: str, tenant: str) -> Ask[bool]:
@@ -90,15 +95,17 @@ def drop_tenant(queue: str, tenant: str) -> Ask[bool]:
     return Ask("drop_tenant", target(queue, tenant), lambda reply: bool(reply["outcome"] == "ok"))
 
 
-def set_weight(queue: str, tenant: str, weight: float) -> Ask[float]:
+def set_weight(queue: str, tenant: str, weight: float, if_version: str | None) -> Ask[float]:
     """Give a tenant a weight; reads the one before."""
-    body = {"queue": queue, "tenant": tenant, "weight": check_weight(weight)}
+    body = {"queue": queue, "tenant": tenant, "weight": check_weight(weight), **_based_on(if_version)}
     return Ask("set_weight", body, lambda reply: float(reply["previous"]))
 
 
-def set_limits(queue: str, tenant: str | None, limits: Mapping[str, float | None]) -> Ask[Limits]:
+def set_limits(
+    queue: str, tenant: str | None, limits: Mapping[str, float | None], if_version: str | None
+) -> Ask[Limits]:
     """Bound a tenant, or all; reads the limits before."""
-    body = {"queue": queue, "tenant": tenant, "limits": dict(limits)}
+    body = {"queue": queue, "tenant": tenant, "limits": dict(limits), **_based_on(if_version)}
     return Ask("set_limits", body, lambda reply: Limits(**reply["previous"]))
 
 
@@ -107,9 +114,9 @@ def limits(queue: str, tenant: str | None) -> Ask[HeldLimits]:
     return Ask("limits", {"queue": queue, "tenant": tenant}, lambda reply: structure(reply, HeldLimits))
 
 
-def set_opening_hours(queue: str, tenant: str | None, text: str) -> Ask[str]:
+def set_opening_hours(queue: str, tenant: str | None, text: str, if_version: str | None) -> Ask[str]:
     """Say when a tenant, or the whole queue, is open; reads the text before."""
-    body = {"queue": queue, "tenant": tenant, "opening_hours": text}
+    body = {"queue": queue, "tenant": tenant, "opening_hours": text, **_based_on(if_version)}
     return Ask("set_opening_hours", body, lambda reply: str(reply["previous"]))
 
 
@@ -143,19 +150,23 @@ def drain_worker(worker: str) -> Ask[int]:
     return Ask("drain_worker", {"worker": worker}, lambda reply: int(reply["workers"]))
 
 
-def create_token(record: TokenRecord) -> Ask[None]:
+def create_token(record: TokenRecord, expires_in_ms: int) -> Ask[None]:
     """Register a token by its hash."""
     body: Body = {"id": record.id, "role": record.role, "hash": record.hash}
     if record.tenant:
         body["tenant"] = record.tenant
     if record.queues:
         body["queues"] = record.queues
+    if record.label:
+        body["label"] = record.label
+    if expires_in_ms:
+        body["expires_in_ms"] = expires_in_ms
     return Ask("create_token", body, nothing)
 
 
-def list_tokens() -> Ask[list[TokenRecord]]:
+def list_tokens() -> Ask[list[TokenRow]]:
     """List tokens, without their hashes."""
-    return Ask("list_tokens", {}, lambda reply: [TokenRecord(**{"hash": "", **row}) for row in reply["tokens"]])
+    return Ask("list_tokens", {}, read_list(TokenRow, "tokens"))
 
 
 def revoke_token(id: str) -> Ask[None]:

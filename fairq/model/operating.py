@@ -25,6 +25,7 @@ class QueueRow(QueueState):
     kept: int
     idle: int
     takers: Takers = ""
+    version: str = ""  # of its settings
 
 
 @frozen
@@ -45,6 +46,8 @@ class HeldLimits:
     holds: Limits
     opening_hours: list[OpenState]
     now_ms: int
+    version: str = ""  # of the limits that are set
+    hours_version: str = ""  # of its own opening hours
 
 
 @frozen

@@ -29,3 +29,4 @@ class TenantState:
     is_backlogged: bool
     is_limited: bool
     stored_bytes: int
+    version: str = ""  # of its weight

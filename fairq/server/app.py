@@ -30,6 +30,7 @@ from fairq.server.net.connection import Connection
 from fairq.server.net.lease_holders import HOLDERS, LeaseHolders
 from fairq.server.net.questions import Questions
 from fairq.server.net.revocations import Revocations
+from fairq.server.net.token_uses import TokenUses
 from fairq.server.net.worker_registry import WORKER, WorkerRegistry
 from fairq.server.settings import Settings
 from fairq.server.stats.shares import Shares
@@ -68,6 +69,7 @@ class App:
     nursery: trio.Nursery
     name: str = field(factory=lambda: f"{platform.node() or 'fairq'}-{secrets.token_hex(3)}")
     auth: Auth = field(init=False)
+    token_uses: TokenUses = field(init=False)
     ticker: Ticker = field(init=False)
     deliverer: Deliverer = field(init=False)
     questions: Questions = field(init=False)
@@ -89,7 +91,8 @@ class App:
     _connection_left: trio.Event = field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.auth = Auth(self.store, self.settings.dev)
+        self.token_uses = TokenUses(self.store, self.connections)
+        self.auth = Auth(self.store, self.settings.dev, self.token_uses.note)
         self.ticker = Ticker(self.store, self.notify, lambda queue: self.deliverer.notify(queue))
         self.deliverer = Deliverer(self.store, self.nursery, self.ticker.tick_within)
         self.revocations = Revocations(self.store)
@@ -110,6 +113,8 @@ class App:
         self.nursery.start_soon(self.worker_registry.renew)
         self.nursery.start_soon(self.shares.run)
         self.nursery.start_soon(self.revocations.run)
+        self.nursery.start_soon(self.revocations.run_expiries)
+        self.nursery.start_soon(self.token_uses.run)
 
     def on_message(self, channel: str, message: str = "") -> None:
         """Handle a message from the store; an empty channel means that any message may have been missed."""

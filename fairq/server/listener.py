@@ -37,7 +37,14 @@ log = structlog.get_logger("fairq.server")
 
 AnyListener = trio.SocketListener | trio.SSLListener[trio.SocketStream]
 DEV_WARNING = "this server runs with --dev: any user of this machine may act as any tenant"
-_STATUS = {"unauthorized": 401, "forbidden": 403, "bad_request": 400, "too_many": 503, "unavailable": 503}
+_STATUS = {
+    "unauthorized": 401,
+    "token_expired": 401,
+    "forbidden": 403,
+    "bad_request": 400,
+    "too_many": 503,
+    "unavailable": 503,
+}
 
 
 @define(eq=False)

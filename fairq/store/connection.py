@@ -53,6 +53,7 @@ _REFUSALS = {
     "quota_exceeded": "the tenant has reached its limit {}",
     "quota_exceeded max_tenants": "the queue has as many tenants as its setting {} allows, and this would be a new one",
     "unmade": "the {} was not made",
+    "stale_version": "another operator has changed it since it was read: read it again; its version is now {more}",
     "deleting": "the {} is being deleted",
     "bad_request replace": "{} is not possible where tasks are copied for webhooks (fan-out)",
     "too_large payload": "the {} is too large: a task and its copies for webhooks (fan-out) have at most 8 MiB",
@@ -130,7 +131,7 @@ def as_error(reply: Exception) -> FairqError:
     word, _, rest = text.partition(" ")
     if word == "FAIRQ":
         code, where, *more = rest.split(" ")
-        message = _REFUSALS.get(f"{code} {where}", _REFUSALS.get(code, "invalid {}")).format(where)
+        message = _REFUSALS.get(f"{code} {where}", _REFUSALS.get(code, "invalid {}")).format(where, more="".join(more))
         if code != QuotaExceeded.code or not (more and more[0].isdecimal()):
             return from_code(code, message, where)
         wait_ms = int(more[0])

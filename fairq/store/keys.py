@@ -10,6 +10,7 @@ DELETION_BEGUN, DELETION_ENDED = "begun", "ended"
 AUDIT = "fq:{audit}"  # the prefix of the audit of what operators change: KEYS[1] of its functions
 TENANTS_AUDIT = "fq:{audit-of-tenants}"  # the same of what tenants set
 TOKENS = "fq:tokens"  # hash: token id -> JSON
+TOKEN_USES = "fq:token_uses"  # hash: token id -> when it was last used, to a minute
 REVOKED = "fq:revoked"  # channel: token id
 REVOCATIONS = "fq:revocations"  # the number of tokens deleted so far
 DATA_VERSION = "fq:data_version"  # string: the version of the data in all keys

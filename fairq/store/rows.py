@@ -14,6 +14,7 @@ from fairq.model.limits import Limits
 from fairq.model.queues import SHARES, QueueSettings, QueueState
 from fairq.model.tasks import TaskState
 from fairq.model.tenants import TenantState
+from fairq.model.versions import weight_version
 from fairq.model.waiting import CLOSED, PAUSED, RATE_LIMITED, REPAIRING
 from fairq.store.records import unpack_record
 
@@ -36,6 +37,12 @@ def queue_state(queue: str, reply: Sequence[bytes]) -> QueueState:
         is_repairing=bool(values["blocked"] & REPAIRING),
         settings=QueueSettings(share=SHARES[values["share"]], **settings),
     )
+
+
+def settings_of(reply: Sequence[Any]) -> QueueSettings:
+    """Read all settings of a queue as pairs."""
+    values = {reply[i].decode(): reply[i + 1] for i in range(0, len(reply), 2)}
+    return QueueSettings(**values | {"share": SHARES[values["share"]]})
 
 
 def limits_of(reply: Sequence[bytes]) -> Limits:
@@ -68,6 +75,7 @@ def tenant_state(tenant: str, values: Sequence[float], unit: float) -> TenantSta
         is_backlogged=bool(eligible),
         is_limited=bool(limited),
         stored_bytes=size,
+        version=weight_version(weight / 1000),
     )
 
 

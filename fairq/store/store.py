@@ -18,7 +18,7 @@ from fairq.model.dead_letters import DeadFilter, DeadLetter, DeadPage
 from fairq.model.events import EventPage
 from fairq.model.limits import Limits, OpeningHours
 from fairq.model.purges import WaitingFilter, WaitingPage
-from fairq.model.queues import SHARES, QueueState, Repair, Tick
+from fairq.model.queues import SHARES, QueueSettings, QueueState, Repair, Tick
 from fairq.model.schedules import MISFIRES, ScheduleState, Timing
 from fairq.model.tasks import Action, Fate, Lease, NewTask, Outcome, Settlement, StoredLink, TaskState, WaitingTask
 from fairq.model.tenants import TenantState
@@ -44,7 +44,16 @@ from fairq.store.records import (
     unpack_webhook,
 )
 from fairq.store.registry import Registry
-from fairq.store.rows import batch_state, dead_letter, event, limits_of, queue_state, task_state, tenant_state
+from fairq.store.rows import (
+    batch_state,
+    dead_letter,
+    event,
+    limits_of,
+    queue_state,
+    settings_of,
+    task_state,
+    tenant_state,
+)
 
 log = structlog.get_logger("fairq.store")
 
@@ -334,9 +343,9 @@ class Store:
         outcomes = await self._call_in_parts("reschedule", queue, ids, delay_ms, start_at_ms)
         return [outcome.decode() for outcome in outcomes]
 
-    async def set_weight(self, queue: str, tenant: str, weight: float) -> float:
-        """Set a tenant's weight, which applies to its backlog at once; returns the old weight."""
-        previous: int = await self._put("set_weight", queue, tenant, max(1, round(weight * 1000)))
+    async def set_weight(self, queue: str, tenant: str, weight: float, if_version: str = "") -> float:
+        """Set a tenant's weight, which applies to its backlog at once; returns the old weight. Raises: StaleVersion."""
+        previous: int = await self._put("set_weight", queue, tenant, max(1, round(weight * 1000)), if_version)
         return previous / 1000
 
     async def drop_tenant(self, queue: str, tenant: str) -> bool:
@@ -355,9 +364,14 @@ class Store:
         told, dropped = await self._call("forget_tenants", queue, cursor, _ACCOUNTS, idle_ms, _wall_ms())
         return told.decode(), dropped
 
-    async def set_limits(self, queue: str, tenant: str, changes: Mapping[str, float | None]) -> Limits:
-        """Change limits of a tenant, or (empty name) those for all, atomically; returns the old limits."""
-        pairs: list[str | float] = []
+    async def set_limits(
+        self, queue: str, tenant: str, changes: Mapping[str, float | None], if_version: str = ""
+    ) -> Limits:
+        """Change limits of a tenant, or (empty name) those for all, atomically; returns the old limits.
+
+        Raises: StaleVersion.
+        """
+        pairs: list[str | float] = ["if_version", if_version] if if_version else []
         for name, value in changes.items():
             pairs += (name, -1 if value is None else value)
         return limits_of(await self._put("set_limits", queue, tenant, *pairs))
@@ -366,12 +380,13 @@ class Store:
         """Read the limits set for a tenant, or (empty name) for all."""
         return limits_of(await self._call("limits", queue, tenant))
 
-    async def set_opening_hours(self, queue: str, hours: OpeningHours) -> str | None:
+    async def set_opening_hours(self, queue: str, hours: OpeningHours, if_version: str = "") -> str | None:
         """Set the opening hours of a tenant, or of the queue (empty text: always open); returns the old text.
 
         Hours with a revision are set only if it is still the one in the store; None if another server was first.
+        Raises: StaleVersion.
         """
-        rest = (hours.text, int(hours.is_open), hours.changes_at_ms, hours.revision)
+        rest = (hours.text, int(hours.is_open), hours.changes_at_ms, hours.revision, if_version)
         previous: bytes | None = await self._put("set_opening_hours", queue, hours.tenant, *rest)
         return None if previous is None else previous.decode()
 
@@ -401,12 +416,12 @@ class Store:
             if outcome != b"more" or trio.current_time() >= deadline:
                 return Repair(outcome.decode(), number, doing.decode(), mended)
 
-    async def configure(self, queue: str, changes: dict[str, str | int]) -> None:
-        """Change settings of the queue (model.check_settings), atomically."""
-        pairs: list[str | int] = []
+    async def configure(self, queue: str, changes: dict[str, str | int], if_version: str = "") -> QueueSettings:
+        """Change settings of the queue, atomically; returns the old ones. Raises: StaleVersion."""
+        pairs: list[str | int] = ["if_version", if_version] if if_version else []
         for name, value in changes.items():
             pairs += (name, SHARES.index(str(value)) if name == "share" else value)
-        await self._put("configure", queue, *pairs)
+        return settings_of(await self._put("configure", queue, *pairs))
 
     async def replay(self, queue: str, ids: Sequence[str]) -> list[Outcome]:
         """Give up to 500 dead letters a fresh set of attempts: `ok` or `gone`."""
@@ -648,8 +663,21 @@ class Store:
         if await self.connection.call("HEXISTS", keys.TOKENS, id):
             await self.connection.call("INCR", keys.REVOCATIONS)  # first: servers that see it look for a while
         deleted = bool(await self.connection.call("HDEL", keys.TOKENS, id))
+        await self.connection.call("HDEL", keys.TOKEN_USES, id)
         await self.connection.call("PUBLISH", keys.REVOKED, id)
         return deleted
+
+    async def write_token_uses(self, uses: Mapping[str, int]) -> None:
+        """Write when tokens were last used (id -> ms), of those that there are."""
+        known = sorted(await self.known_tokens(list(uses)))
+        for start in range(0, len(known), LOOKS):
+            pairs = [word for id in known[start : start + LOOKS] for word in (id, uses[id])]
+            await self.connection.call("HSET", keys.TOKEN_USES, *pairs)
+
+    async def read_token_uses(self) -> dict[str, int]:
+        """Read when tokens were last used (id -> ms)."""
+        flat = await self.connection.call("HGETALL", keys.TOKEN_USES)
+        return {id.decode(): int(at) for id, at in zip(flat[::2], flat[1::2], strict=True)}
 
     async def count_revocations(self) -> int:
         """Return how many tokens were deleted so far, for servers that may have missed a message."""

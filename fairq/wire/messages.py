@@ -279,6 +279,7 @@ class Configure(Request):
     ref: int
     queue: str
     settings: dict[str, Any]
+    if_version: str | None = None
 
 
 @frozen
@@ -320,6 +321,7 @@ class SetWeight(Request):
     queue: str
     tenant: str
     weight: float
+    if_version: str | None = None
 
 
 @frozen
@@ -331,6 +333,7 @@ class SetLimits(Request):
     queue: str
     limits: dict[str, Any]
     tenant: str | None = None
+    if_version: str | None = None
 
 
 @frozen
@@ -352,6 +355,7 @@ class SetOpeningHours(Request):
     queue: str
     opening_hours: str
     tenant: str | None = None
+    if_version: str | None = None
 
 
 @frozen
@@ -586,6 +590,8 @@ class CreateToken(Request):
     hash: str
     tenant: str | None = None
     queues: list[str] | None = None
+    label: str = ""
+    expires_in_ms: int = 0
 
 
 @frozen
@@ -626,25 +632,26 @@ OPEN, ATTACHED, DRAINING = State.OPEN, State.ATTACHED, State.DRAINING
 _ANY = frozenset(State)
 _TENANT, _WORKER, _OPERATOR = frozenset({Role.TENANT}), frozenset({Role.WORKER}), frozenset({Role.OPERATOR})
 _PRODUCER = frozenset({Role.PRODUCER})
+_READERS = frozenset({Role.OPERATOR, Role.VIEWER})
 _WORKING = frozenset({ATTACHED, DRAINING})
 
 # The grid: the roles that may send each frame, and the states in which they may.
 CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Enqueue: (_TENANT | _PRODUCER, frozenset({OPEN})),
-    Tasks: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
+    Tasks: (_TENANT | _PRODUCER | _READERS, _ANY),
     Cancel: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
     CancelAll: (_TENANT | _OPERATOR, _ANY),
     Reschedule: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
-    Peek: (_TENANT | _OPERATOR, _ANY),
-    WaitTasks: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
+    Peek: (_TENANT | _READERS, _ANY),
+    WaitTasks: (_TENANT | _PRODUCER | _READERS, _ANY),
     OpenBatch: (_TENANT | _PRODUCER, frozenset({OPEN})),
     CloseBatch: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
     CancelBatch: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
-    Batch: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
-    Batches: (_TENANT | _PRODUCER | _OPERATOR, _ANY),
-    Events: (_TENANT | _OPERATOR, _ANY),
-    Why: (_TENANT | _OPERATOR, _ANY),
-    TenantReport: (_TENANT | _OPERATOR, _ANY),
+    Batch: (_TENANT | _PRODUCER | _READERS, _ANY),
+    Batches: (_TENANT | _PRODUCER | _READERS, _ANY),
+    Events: (_TENANT | _READERS, _ANY),
+    Why: (_TENANT | _READERS, _ANY),
+    TenantReport: (_TENANT | _READERS, _ANY),
     Attach: (_WORKER, frozenset({OPEN})),
     Credit: (_WORKER, _WORKING),
     Settle: (_WORKER, _WORKING),
@@ -653,46 +660,45 @@ CLIENT_FRAMES: dict[type[Any], tuple[frozenset[Role], frozenset[State]]] = {
     Drain: (_WORKER, _WORKING),
     Progress: (_WORKER, _WORKING),
     Idle: (_WORKER, frozenset({ATTACHED})),
-    Queues: (_OPERATOR, _ANY),
+    Queues: (_READERS, _ANY),
     Configure: (_OPERATOR, _ANY),
     DeleteQueue: (_OPERATOR, _ANY),
-    Tenants: (_OPERATOR, _ANY),
+    Tenants: (_READERS, _ANY),
     DropTenant: (_OPERATOR, _ANY),
     SetWeight: (_OPERATOR, _ANY),
     SetLimits: (_OPERATOR, _ANY),
-    Limits: (_TENANT | _OPERATOR, _ANY),
+    Limits: (_TENANT | _READERS, _ANY),
     SetOpeningHours: (_OPERATOR, _ANY),
-    Workers: (_OPERATOR, _ANY),
-    WorkerTasks: (_OPERATOR, _ANY),
+    Workers: (_READERS, _ANY),
+    WorkerTasks: (_READERS, _ANY),
     DrainWorker: (_OPERATOR, _ANY),
     Pause: (_OPERATOR, _ANY),
     Resume: (_OPERATOR, _ANY),
     Repair: (_OPERATOR, _ANY),
-    Dead: (_TENANT | _OPERATOR, _ANY),
-    DeadLetter: (_TENANT | _OPERATOR, _ANY),
+    Dead: (_TENANT | _READERS, _ANY),
+    DeadLetter: (_TENANT | _READERS, _ANY),
     Replay: (_TENANT | _OPERATOR, _ANY),
     Purge: (_TENANT | _OPERATOR, _ANY),
     Schedule: (_TENANT | _OPERATOR, _ANY),
     Unschedule: (_TENANT | _OPERATOR, _ANY),
     PauseSchedule: (_TENANT | _OPERATOR, _ANY),
     ResumeSchedule: (_TENANT | _OPERATOR, _ANY),
-    Schedules: (_TENANT | _OPERATOR, _ANY),
+    Schedules: (_TENANT | _READERS, _ANY),
     AddWebhook: (_OPERATOR, _ANY),
     RemoveWebhook: (_OPERATOR, _ANY),
     PauseWebhook: (_OPERATOR, _ANY),
     ResumeWebhook: (_OPERATOR, _ANY),
-    Webhooks: (_WORKER | _OPERATOR, _ANY),
+    Webhooks: (_WORKER | _READERS, _ANY),
     CreateToken: (_OPERATOR, _ANY),
-    ListTokens: (_OPERATOR, _ANY),
+    ListTokens: (_READERS, _ANY),
     RevokeToken: (_OPERATOR, _ANY),
-    Audit: (_OPERATOR, _ANY),
+    Audit: (_READERS, _ANY),
     Ping: (frozenset(Role), _ANY),
 }
 
-# Of the frames that operators may send, those that change nothing. All others are changes: the audit has them.
-READS: frozenset[type[Any]] = frozenset({
-    Tasks, Peek, WaitTasks, Batch, Batches, Events, Why, TenantReport, Queues, Tenants, Limits, Workers, WorkerTasks,
-    Dead, DeadLetter, Schedules, Webhooks, ListTokens, Audit, Ping,
-})  # fmt: skip
+# The frames of operators that change something: the audit has them. Viewers may send all others.
+CHANGES = frozenset(
+    frame for frame, (roles, _) in CLIENT_FRAMES.items() if Role.OPERATOR in roles and Role.VIEWER not in roles
+)
 # Of the frames of tenants and producers, those that change settings: these are in the audit of tenants.
 SETTINGS: frozenset[type[Any]] = frozenset({Schedule, Unschedule, PauseSchedule, ResumeSchedule})

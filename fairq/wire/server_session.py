@@ -25,7 +25,9 @@ def why_not(frame: Any, role: Role, state: State) -> FairqError | None:
     """Return why this role may not send this frame in this state; None if it may (see the grid)."""
     roles, states = CLIENT_FRAMES[type(frame)]
     if role not in roles:
-        return Forbidden(f"{role.value} tokens may not send `{frame.type}`", field="type")
+        needed = " or ".join(each.value for each in Role if each in roles)
+        message = f"{role.value} tokens may not send `{frame.type}`; it takes a token of role {needed}"
+        return Forbidden(message, field="type")
     if state in states:
         return None
     if state is State.DRAINING:

@@ -26,6 +26,7 @@ class Role(Enum):
     WORKER = "worker"
     OPERATOR = "operator"
     PRODUCER = "producer"
+    VIEWER = "viewer"  # reads all that an operator may read, and changes nothing
 
 
 class State(Enum):

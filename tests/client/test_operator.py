@@ -105,7 +105,7 @@ async def test_tokens_are_made_and_revoked(op: fairq.OperatorClient, served: Ser
     id, token = make_token(Role.TENANT)
     await op.create_token(TokenRecord(id, "tenant", hash_token(token), tenant="bob", queues=["emails"]))
     (found,) = await op.list_tokens()
-    assert (found.id, found.tenant, found.queues, found.hash) == (id, "bob", ["emails"], "")
+    assert (found.id, found.tenant, found.queues, found.label) == (id, "bob", ["emails"], "")
     async with fairq.open_client(url_of(served), token=token) as bob:
         await bob.enqueue("emails", 1)
         with pytest.raises(fairq.Forbidden):

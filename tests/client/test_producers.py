@@ -30,7 +30,7 @@ async def claimed(served: Served, count: int = 100) -> list[Lease]:
     return (await served.app.store.claim("emails", "w", count)).leases
 
 
-async def limit(served: Served, name: str, **limits: float) -> None:
+async def limit(served: Served, name: str, **limits: Any) -> None:
     """Set limits of a tenant."""
     async with open_operator(url_of(served), token=OPERATOR) as operator:
         await operator.set_limits("emails", name, **limits)

@@ -31,7 +31,7 @@ class Operators:
     callers: Callers = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        roles, others = frozenset({Role.OPERATOR}), "this listener is for operators' tokens"
+        roles, others = frozenset({Role.OPERATOR, Role.VIEWER}), "this listener is for tokens of operators and viewers"
         self.callers = Callers(
             self.app, self.admission, self.nursery, roles, others, most=MAX_TOKENS, limits_wrong=True
         )

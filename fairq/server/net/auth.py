@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import hmac
 import time
+from collections.abc import Callable
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
 import cattrs
 import orjson
-from attrs import asdict, define, frozen
+from attrs import asdict, define, evolve, frozen
 
-from fairq.errors import BadRequest, FairqError, Forbidden, Unauthorized
-from fairq.model.checks import check_name, check_tenant
+from fairq.errors import BadRequest, FairqError, Forbidden, TokenExpired, Unauthorized
+from fairq.model.checks import MAX_SPAN_MS, check_int, check_name, check_tenant
 from fairq.store.store import Store
-from fairq.tokens import TokenRecord, hash_token, token_id
+from fairq.tokens import TokenRecord, TokenRow, hash_token, token_id
 from fairq.wire.terms import Role
 
 _DEV_TENANT = "dev-tenant:"
-_DEV_ROLES = {"dev-producer": Role.PRODUCER, "dev-worker": Role.WORKER, "dev-operator": Role.OPERATOR}
+_DEV_ROLES = {
+    "dev-producer": Role.PRODUCER,
+    "dev-worker": Role.WORKER,
+    "dev-operator": Role.OPERATOR,
+    "dev-viewer": Role.VIEWER,
+}
 
 
 @frozen
@@ -33,6 +40,7 @@ class Identity:
     token_id: str = ""
     tenants: str = "*"
     label: str = ""
+    expires_at_ms: int = 0
 
     def check_queue(self, queue: str, field: str = "queue") -> str:
         """Return the queue's name if this identity may use it. Raises: BadRequest, Forbidden."""
@@ -54,9 +62,10 @@ class Auth:
 
     store: Store
     is_dev: bool = False
+    on_use: Callable[[str], None] = lambda id: None  # called with the id of a token that a client has come with
 
     async def identify(self, token: str) -> Identity:
-        """Return the identity of a token. Raises: Unauthorized; Unavailable without the store."""
+        """Return the identity of a token. Raises: Unauthorized, TokenExpired; Unavailable without the store."""
         if self.is_dev and token.startswith("dev-"):
             return self._identify_dev(token)
         id = token_id(token)
@@ -66,16 +75,21 @@ class Auth:
         record = cattrs.structure(orjson.loads(records[id]), TokenRecord)
         if not hmac.compare_digest(record.hash, hash_token(token)):
             raise Unauthorized("unknown token")
+        _check_expiry(record)
+        self.on_use(id)
         return _identity_of(record)
 
     async def renew(self, identity: Identity) -> Identity:
-        """Return an identity as its token gives it now. Raises: Unauthorized; Unavailable without the store."""
+        """Return an identity as its token gives it now. Raises: as `identify`."""
         if not identity.token_id:
             return identity
         records = await self.store.read_tokens(identity.token_id)
         if identity.token_id not in records:
             raise Unauthorized("the token was revoked")
-        return _identity_of(cattrs.structure(orjson.loads(records[identity.token_id]), TokenRecord))
+        record = cattrs.structure(orjson.loads(records[identity.token_id]), TokenRecord)
+        _check_expiry(record)
+        self.on_use(record.id)
+        return _identity_of(record)
 
     @staticmethod
     def _identify_dev(token: str) -> Identity:
@@ -89,21 +103,24 @@ class Auth:
                 raise Unauthorized(error.message) from None
         raise Unauthorized(f"unknown development token: expected {_DEV_TENANT}<name>, {', '.join(_DEV_ROLES)}")
 
-    async def create(self, record: TokenRecord) -> None:
-        """Store a token's record; storing it again is not an error. Raises: BadRequest."""
+    async def create(self, record: TokenRecord, expires_in_ms: int = 0) -> None:
+        """Store a token's record (0: it never expires); storing it again is not an error. Raises: BadRequest."""
         record.check()
-        stamped = TokenRecord(**{**asdict(record), "created_at_ms": int(time.time() * 1000)})
+        check_int(expires_in_ms, "expires_in_ms", 0, MAX_SPAN_MS)
+        now_ms = int(time.time() * 1000)
+        stamped = evolve(record, created_at_ms=now_ms, expires_at_ms=expires_in_ms and now_ms + expires_in_ms)
         if await self.store.write_token(record.id, orjson.dumps(asdict(stamped))):
             return
         known = cattrs.structure(orjson.loads((await self.store.read_tokens(record.id))[record.id]), TokenRecord)
         if known.hash != record.hash:
             raise BadRequest("id is already used by another token", field="id")
 
-    async def tokens(self) -> list[TokenRecord]:
-        """List the tokens' records, oldest first."""
-        records = (await self.store.read_tokens()).values()
-        tokens = [cattrs.structure(orjson.loads(record), TokenRecord) for record in records]
-        return sorted(tokens, key=lambda token: (token.created_at_ms, token.id))
+    async def tokens(self) -> list[TokenRow]:
+        """List the tokens, oldest first."""
+        records, uses = (await self.store.read_tokens()).values(), await self.store.read_token_uses()
+        tokens = [cattrs.structure(orjson.loads(record), TokenRow) for record in records]
+        rows = [evolve(token, used_at_ms=uses.get(token.id, 0)) for token in tokens]
+        return sorted(rows, key=lambda token: (token.created_at_ms, token.id))
 
     async def revoke(self, id: str) -> bool:
         """Delete a token and have all servers close its connections; returns whether it was there."""
@@ -115,4 +132,11 @@ def _identity_of(record: TokenRecord) -> Identity:
     queues = None if record.queues is None else frozenset(record.queues)
     role, is_producer = Role(record.role), record.role == Role.PRODUCER.value
     tenant, tenants = ("", record.tenant or "*") if is_producer else (record.tenant or "", "*")
-    return Identity(role, tenant, queues, record.id, tenants, record.label)
+    return Identity(role, tenant, queues, record.id, tenants, record.label, record.expires_at_ms)
+
+
+def _check_expiry(record: TokenRecord) -> None:
+    """Check that a token has not expired, by this server's clock. Raises: TokenExpired."""
+    if record.expires_at_ms and record.expires_at_ms <= time.time() * 1000:
+        at = datetime.fromtimestamp(record.expires_at_ms / 1000, UTC).isoformat(" ", "seconds")
+        raise TokenExpired(f"the token {record.id} expired at {at}")

@@ -1,4 +1,4 @@
-"""Ends connections whose token was revoked.
+"""Ends connections whose token was revoked, or has expired.
 
 The store announces revocations on a channel, but a message may be lost. So it also counts them, and every server reads
 the count each second. If the count has changed, or a message may have been missed, the server looks up all tokens in
@@ -8,7 +8,9 @@ opening.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
+from heapq import heappop, heappush
 
 import structlog
 import trio
@@ -24,6 +26,8 @@ log = structlog.get_logger("fairq.server")
 
 POLL_S = 1.0  # between reads of the count
 FLOOR_S = 30.0  # after which tokens are looked up in any case: a failover may have reset the count
+EXPIRY_S = 1.0  # between looks for tokens that have expired
+EXPIRED = "the token has expired"
 _RETRY_S = 0.1  # when the store is unavailable
 
 
@@ -37,9 +41,14 @@ class Revocations:
     _count: int = field(default=-1, init=False)
     _check_until: float = field(default=0.0, init=False)
     _checked_at: float = field(default=0.0, init=False)
+    _expiries: list[tuple[int, str]] = field(factory=list, init=False)  # a heap: when, and which token
+    _expiring: trio.Event = field(factory=trio.Event, init=False)  # whether any will
 
     def join(self, connection: Connection) -> None:
         """Watch the token of a connection; development tokens are not revoked."""
+        if connection.identity.expires_at_ms:
+            heappush(self._expiries, (connection.identity.expires_at_ms, connection.identity.token_id))
+            self._expiring.set()
         if connection.identity.token_id:
             if not self._connections:
                 self._missed.set()  # the first token in use: start to read the count
@@ -58,13 +67,24 @@ class Revocations:
             self._close(token)
         self._missed.set()
 
-    def _close(self, token: str) -> None:
+    def _close(self, token: str, why: str = "the token was revoked") -> None:
         """Close the connections of a token at once: no more tasks are pushed, and waiting output is dropped."""
         for connection in self._connections.get(token, ()):
             if connection.closing is None:
-                log.info("token revoked", token=token, remote=connection.transport.remote)
+                log.info("connection ends", reason=why, token=token, remote=connection.transport.remote)
                 connection.session.discard_outgoing()
-                connection.close(CLOSE_REVOKED, "the token was revoked")
+                connection.close(CLOSE_REVOKED, why)
+
+    async def run_expiries(self) -> None:
+        """Close connections within POLL_S of the end of their tokens, by this server's clock, until cancelled."""
+        while True:
+            await self._expiring.wait()
+            while self._expiries and self._expiries[0][0] <= time.time() * 1000:
+                self._close(heappop(self._expiries)[1], EXPIRED)
+            if self._expiries:
+                await trio.sleep(EXPIRY_S)
+            else:
+                self._expiring = trio.Event()
 
     async def run(self) -> None:
         """Read the count every second, and at once if a message may have been missed, until cancelled."""

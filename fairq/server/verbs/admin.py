@@ -9,6 +9,7 @@ from fairq.errors import NotFound
 from fairq.model.checks import MAX_BATCH, MAX_TIME_MS, check_int, check_tenant, check_weight
 from fairq.model.queues import check_settings, kept_slots
 from fairq.model.tasks import TaskState, leased_at_ms
+from fairq.model.versions import check_version, settings_version
 from fairq.model.workers import HeldLease, HeldTask
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
@@ -37,7 +38,9 @@ async def queues(app: App, connection: Connection, request: wire.Queues) -> Body
         state = evolve(await app.store.queue(queue), **(made[queue]._asdict() if queue in made else {}))
         slots = app.count_slots(queue)
         kept, idle = kept_slots(slots, state.settings.reserve), max(0, slots - state.leased)
-        rows.append({**asdict(state), "workers": app.count_workers(queue), "slots": slots, "kept": kept, "idle": idle})
+        counts: Body = {"version": settings_version(state.settings)}
+        counts |= {"workers": app.count_workers(queue), "slots": slots, "kept": kept, "idle": idle}
+        rows.append({**asdict(state), **counts})
     waiting = [row["queue"] for row in rows if row["ready"] or row["pending"] or row["delayed"]]
     takers = {queue: "some" for queue in waiting if app.is_taken_here(queue)}
     takers |= await app.takers([queue for queue in waiting if queue not in takers])
@@ -48,10 +51,10 @@ async def configure(app: App, connection: Connection, request: wire.Configure) -
     """Change settings of a queue."""
     changes = check_settings(request.settings)
     queue = connection.identity.check_queue(request.queue)
-    await app.store.configure(queue, changes)
+    previous = await app.store.configure(queue, changes, check_version(request.if_version))
     app.ticker.tick_within(queue, 0)  # a tick applies a changed reserve to all tenants
     app.notify(queue)
-    return {}
+    return {"previous": {name: getattr(previous, name) for name in changes}}
 
 
 async def delete_queue(app: App, connection: Connection, request: wire.DeleteQueue) -> Body:
@@ -90,7 +93,8 @@ async def _known_queue(app: App, connection: Connection, name: str) -> str:
 async def set_weight(app: App, connection: Connection, request: wire.SetWeight) -> Body:
     """Give a tenant a weight."""
     queue, tenant = connection.identity.check_queue(request.queue), check_tenant(request.tenant)
-    previous = await app.store.set_weight(queue, tenant, check_weight(request.weight))
+    weight, if_version = check_weight(request.weight), check_version(request.if_version)
+    previous = await app.store.set_weight(queue, tenant, weight, if_version)
     return {"previous": previous}
 
 
@@ -173,14 +177,15 @@ async def repair(app: App, connection: Connection, request: wire.Repair) -> Body
 async def create_token(app: App, connection: Connection, request: wire.CreateToken) -> Body:
     """Register a token."""
     check_unlimited(connection)
-    await app.auth.create(TokenRecord(request.id, request.role, request.hash, request.tenant, request.queues))
+    named = (request.id, request.role, request.hash, request.tenant, request.queues)
+    await app.auth.create(TokenRecord(*named, label=request.label), request.expires_in_ms)
     return {}
 
 
 async def list_tokens(app: App, connection: Connection, request: wire.ListTokens) -> Body:
     """List tokens, without their hashes."""
     check_unlimited(connection)
-    return {"tokens": [{k: v for k, v in asdict(t).items() if k != "hash"} for t in await app.auth.tokens()]}
+    return {"tokens": [asdict(token) for token in await app.auth.tokens()]}
 
 
 async def revoke_token(app: App, connection: Connection, request: wire.RevokeToken) -> Body:

@@ -46,9 +46,9 @@ _NAME_BYTES = 128  # of a queue and a tenant: they may not have been checked yet
 def is_noted(connection: Connection, request: Any) -> bool:
     """Whether a request goes into the audit."""
     kind, role = type(request), connection.identity.role
-    if kind in wire.READS or getattr(request, "dry_run", False):
+    if getattr(request, "dry_run", False):
         return False
-    return role is Role.OPERATOR or kind in wire.SETTINGS
+    return kind in (wire.CHANGES if role is Role.OPERATOR else wire.SETTINGS)
 
 
 async def carry_out(app: App, connection: Connection, request: Any, verb: Callable[..., Awaitable[Body]]) -> Body:

@@ -6,6 +6,7 @@ from attrs import asdict
 
 from fairq.model.limits import OpeningHours, check_limits
 from fairq.model.opening_hours import check_opening_hours, next_change
+from fairq.model.versions import check_version, hours_version, limits_version
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.verbs.request_scope import Body, mine_or_named, tenant_or_all
@@ -15,7 +16,8 @@ from fairq.wire import messages as wire
 async def set_limits(app: App, connection: Connection, request: wire.SetLimits) -> Body:
     """Set limits of a tenant, or of all tenants without such a limit of their own."""
     queue, tenant = connection.identity.check_queue(request.queue), tenant_or_all(request.tenant)
-    previous = await app.store.set_limits(queue, tenant, check_limits(request.limits, tenant))
+    changes, if_version = check_limits(request.limits, tenant), check_version(request.if_version)
+    previous = await app.store.set_limits(queue, tenant, changes, if_version)
     app.ticker.tick_within(queue, 0)  # a higher rate admits parked tenants
     app.notify(queue)
     return {"previous": asdict(previous)}
@@ -33,6 +35,8 @@ async def limits(app: App, connection: Connection, request: wire.Limits) -> Body
         "holds": {**asdict(for_all), **holds},
         "opening_hours": [_row(hours) for hours in hours],
         "now_ms": now_ms,
+        "version": limits_version(own),
+        "hours_version": hours_version(next((each.text for each in hours if each.tenant == tenant), "")),
     }
 
 
@@ -45,10 +49,11 @@ async def set_opening_hours(app: App, connection: Connection, request: wire.SetO
     """Set the opening hours of a tenant, or of the whole queue."""
     queue, tenant = connection.identity.check_queue(request.queue), tenant_or_all(request.tenant)
     hours = OpeningHours(tenant, check_opening_hours(request.opening_hours) if request.opening_hours else "", True, 0)
+    if_version = check_version(request.if_version)
     now_ms, _ = await app.store.opening_hours(queue, [tenant])
     if hours.text:
         hours.is_open, hours.changes_at_ms = next_change(hours.text, now_ms)
-    previous = await app.store.set_opening_hours(queue, hours)
+    previous = await app.store.set_opening_hours(queue, hours, if_version)
     if hours.text:
         app.ticker.tick_within(queue, hours.changes_at_ms - now_ms)
     app.notify(queue)

@@ -1,0 +1,55 @@
+"""Versions of what operators set: digests of the values, as lua/13_versions.lua makes them.
+
+An operator that sends along the version that it has read changes nothing that another has changed since.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha1
+
+from attrs import asdict
+
+from fairq.errors import BadRequest
+from fairq.model.limits import Limits
+from fairq.model.queues import SHARES, QueueSettings
+
+DIGITS = 12
+VERSION_PATTERN = re.compile(rf"[0-9a-f]{{{DIGITS}}}\Z")
+
+
+def check_version(value: str | None) -> str:
+    """Return the version that a change is based on; empty for none. Raises: BadRequest."""
+    if value is None:
+        return ""
+    if not VERSION_PATTERN.match(value):
+        raise BadRequest(
+            f"if_version must be {DIGITS} hexadecimal digits, as read, not {value!r:.80}", field="if_version"
+        )
+    return value
+
+
+def _digest(*words: str | float) -> str:
+    texts = (word if isinstance(word, str) else f"{word:.17g}" for word in words)
+    return sha1(" ".join(texts).encode(), usedforsecurity=False).hexdigest()[:DIGITS]
+
+
+def weight_version(weight: float) -> str:
+    """Return the version of a tenant's weight."""
+    return _digest(max(1, round(weight * 1000)))
+
+
+def limits_version(limits: Limits) -> str:
+    """Return the version of the limits of a tenant, or of those for all."""
+    return _digest(*(word for name, value in asdict(limits).items() for word in (name, -1 if value is None else value)))
+
+
+def hours_version(text: str) -> str:
+    """Return the version of opening hours; empty: always open."""
+    return _digest(text)
+
+
+def settings_version(settings: QueueSettings) -> str:
+    """Return the version of all settings of a queue."""
+    values = asdict(settings) | {"share": SHARES.index(settings.share)}
+    return _digest(*(word for name in sorted(values) for word in (name, values[name])))
