@@ -45,7 +45,7 @@ end
 
 -- begin_change(keys, argv): note a change that is about to be carried out.
 --   keys  1 prefix of the audit
---   argv  1 now  2 random_values  3 token  4 verb  5 queue  6 tenant  7 the rest, as JSON
+--   argv  1 now  2 random_values  3 token  4 verb  5 queue  6 whose (a tenant)  7 the rest, as JSON
 --   out   its id, now_ms
 --   flags allow-oom
 function verbs.begin_change(keys, args)
@@ -60,7 +60,7 @@ end
 -- end_change(keys, argv): note what has become of a change. It may have been kept as lost meanwhile.
 --   keys  1 prefix of the audit
 --   argv  1 now  2 random_values  3 id  4 when it began (ms; 0: now)  5 how it ended, as JSON  6 token  7 verb  8 queue
---         9 tenant  10 the rest, as JSON
+--         9 whose (a tenant)  10 the rest, as JSON
 --   out   the id under which it is kept
 --   flags allow-oom
 function verbs.end_change(keys, args)

@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "server/verbs": SHARED | {"store", "server/app", *ROOMS},
     "server/listener": SHARED | {"turns", "server/fleet", "server/app", "server/verbs", *ROOMS},
     "server/http": SHARED | {"server/app", "server/verbs", "server/listener", "server/settings", *ROOMS},
-    "server/admin": SHARED | {"store", "server/app", "server/http"},
+    "server/admin": SHARED | {"store", "server/app", "server/net", "server/http"},
     "server/run": SHARED
     | {"store", "server/admin", "server/app", "server/fleet", "server/garbage", "server/http", "server/listener"}
     | {"server/net", "server/settings"},

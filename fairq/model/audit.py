@@ -12,7 +12,8 @@ from fairq.model.checks import MAX_TIME_MS, check_int
 
 UNKNOWN, BEGUN = "unknown", "begun"  # outcomes of changes that their servers have not ended
 TEXT_BYTES = 1_000  # of a target, of what is new, of the previous: what is longer is cut
-_CURSOR = re.compile(r"[0-9]{1,16}-[0-9]{1,10}\Z")
+TOKEN_PATTERN, VERB_PATTERN = re.compile(r"[a-z0-9]{4,32}\Z"), re.compile(r"[a-z_]{1,40}\Z")
+PLACE_PATTERN = re.compile(r"[0-9]{1,16}-[0-9]{1,10}\Z")
 
 
 @frozen
@@ -77,8 +78,12 @@ class AuditFilter:
     queues: frozenset[str] | None = None
 
     def check(self) -> None:
-        """Check the ranges. Raises: BadRequest."""
+        """Check the fields that name no queue and no tenant. Raises: BadRequest."""
         check_int(self.since_ms, "since_ms", 0, MAX_TIME_MS)
+        if self.token and not TOKEN_PATTERN.match(self.token):
+            raise BadRequest("token must be the id of a token, 4 to 32 characters of a-z, 0-9", field="token")
+        if self.verb and not VERB_PATTERN.match(self.verb):
+            raise BadRequest("verb must be the type of a frame, such as set_weight", field="verb")
 
     def takes(self, row: dict[str, str]) -> bool:
         """Whether a change, as it is stored, is asked for."""
@@ -93,7 +98,7 @@ def check_place(value: str | None, name: str) -> str:
     """Return the id of a change from which on to read; empty for None. Raises: BadRequest."""
     if value is None:
         return ""
-    if not _CURSOR.match(value):
+    if not PLACE_PATTERN.match(value):
         raise BadRequest(f"invalid {name}: use the one of the previous page", field=name)
     return value
 

@@ -359,6 +359,19 @@ def remove_queue(queue: Queue) -> Iterator[None]:
     assert queue.call("remove_queue", "other", entry) == b"ok"
 
 
+def begin_change(queue: Queue) -> Iterator[None]:
+    yield
+    assert len(queue.call("begin_change", "token", "pause", "q", "", "{}")) == 2
+    queue.client.delete(queue.key("begun"))  # it is no key of a queue
+
+
+def end_change(queue: Queue) -> Iterator[None]:
+    id, _ = queue.call("begin_change", "token", "pause", "q", "", "{}")
+    yield
+    assert queue.call("end_change", id, 0, "{}", "token", "pause", "q", "", "{}")
+    queue.client.delete(queue.key("changes"), queue.key("begun"))  # they are no keys of a queue
+
+
 def pause_webhook(queue: Queue) -> Iterator[None]:
     queue.call("add_webhook", "0000000a", "https://a.example/", "", 1, "")
     yield
@@ -376,7 +389,7 @@ GOES_ON: dict[str, Scenario] = {
     for scenario in (
         claim, settle, tick, cancel, cancel_waiting, drop_tenant, forget_tenants,
         reschedule, cancel_batch, close_batch, purge, set_weight, set_limits,
-        set_opening_hours,
+        set_opening_hours, begin_change, end_change,
         pause, resume, configure, unschedule, pause_schedule, resume_schedule, block_queue, empty_queue, drop_queue,
         take_links, close_links, note_made, forget_queue, remove_queue, repair, pause_webhook, remove_webhook,
     )

@@ -41,8 +41,8 @@ def built_keys() -> set[str]:
 
 def test_every_key_is_in_the_document_and_the_document_has_no_other() -> None:
     documented = {re.sub(r"<.*", "", name) for name in rows("Keys of a queue")}
-    registry = "fq:{queues}:"
-    documented |= {name.removeprefix(registry) for name in rows("Keys of the service") if name.startswith(registry)}
+    for prefix in ("fq:{queues}:", "fq:{audit}:"):
+        documented |= {name.removeprefix(prefix) for name in rows("Keys of the service") if name.startswith(prefix)}
     channel = {"ready"} if "Channel: `ready`" in DOCUMENT else set()
     assert built_keys() == documented | channel
 

@@ -19,6 +19,7 @@ BAD_IDS = ("", "a\n", "a\0b", "a\x7f")
 LIMITS = (0, -1, 501, 1.5, "nan", "inf", "", "many")
 MOMENTS = ("", 0, -1, 1.5, "nan", "inf", "soon", 2**52 + 1)
 TIMES = (-1, "nan", 2**52 + 1, "soon")
+WHO_WHAT = ("token", "pause", "q")
 TIMING = struct.pack("<dBB", 60_000.0, 0, 0)
 PLAIN = packed_template()
 LINK = packed_link("x", "next")
@@ -122,6 +123,7 @@ REFUSED: dict[str, Rows] = {
     },
     "set_weight": {
         "bad_request tenant": [(name, 1000) for name in NAMES],
+        "stale_version if_version": [("ada", 2000, "0" * 12)],
         "bad_request weight": [("ada", weight) for weight in (0, -1, 1.5, 10_000_001, "nan", "inf", "", "heavy")],
     },
     "set_limits": {
@@ -261,6 +263,17 @@ REFUSED: dict[str, Rows] = {
         "bad_request quota": [("q", "ada", quota) for quota in (-1, 1.5, "nan", "inf", "many", 1_000_001)],
         "bad_request anew": [("q", "ada", 1, anew) for anew in (-1, 2, "nan", "yes")],
         "quota_exceeded queues": [("q", "ada", 0)],
+    },
+    "begin_change": {
+        "bad_request change": [(*WHO_WHAT, ""), (*WHO_WHAT, "", "{}", ""), (*WHO_WHAT, "", "x" * 8193)],
+    },
+    "end_change": {
+        "bad_request id": [
+            (id, 0, "{}", *WHO_WHAT, "", "{}") for id in ("", "1", "1-", "x-1", "1-1 ", f"1-{'1' * 31}")
+        ],
+        "bad_request at": [("1-1", at, "{}", *WHO_WHAT, "", "{}") for at in TIMES],
+        "bad_request ended": [("1-1", 0, "x" * 8193, *WHO_WHAT, "", "{}")],
+        "bad_request change": [("1-1", 0, "{}", *WHO_WHAT, ""), ("1-1", 0, "{}", *WHO_WHAT, "", "x" * 8193)],
     },
     "forget_queue": {
         "bad_request for_ms": [(ms, 0, "", 1) for ms in TIMES],

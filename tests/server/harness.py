@@ -20,7 +20,7 @@ from fairq.server.settings import Settings
 from fairq.wire.endings import Disconnected
 from tests.frames import read_frame, write_frame
 
-WORKER, OPERATOR, PRODUCER = "dev-worker", "dev-operator", "dev-producer"
+WORKER, OPERATOR, PRODUCER, VIEWER = "dev-worker", "dev-operator", "dev-producer", "dev-viewer"
 
 
 def tenant(name: str) -> str:

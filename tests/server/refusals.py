@@ -28,6 +28,7 @@ from fairq.wire.messages import CLIENT_FRAMES
 from fairq.wire.terms import Role
 
 TENANT, WORKER, OPERATOR, PRODUCER = Role.TENANT, Role.WORKER, Role.OPERATOR, Role.PRODUCER
+VIEWER = Role.VIEWER
 REQUESTS = {frame.type: frame for frame in CLIENT_FRAMES if "ref" in frame.__annotations__}
 OF_TENANTS = {verb for verb, frame in REQUESTS.items() if TENANT in CLIENT_FRAMES[frame][0]}
 OF_OPERATORS = {verb for verb, frame in REQUESTS.items() if OPERATOR in CLIENT_FRAMES[frame][0]}
@@ -93,6 +94,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "create_token": {"id": "fresh", "role": "tenant", "hash": "0" * 64, "tenant": "ada", "queues": ["q"]},
     "list_tokens": {},
     "revoke_token": {"id": "abcd"},
+    "audit": {"queue": "q"},
     "delete_queue": {"queue": "q", "purge": True},
 }  # fmt: skip
 WHOSE = {
@@ -113,7 +115,7 @@ def good(verb: str, role: Role) -> dict[str, Any]:
     body = deepcopy(GOOD[verb])
     if role is PRODUCER:
         body |= {"tenant": "ada"} if verb == "enqueue" else {"ids": ["open"]} if verb == "batches" else {}
-    if role in (OPERATOR, PRODUCER) and verb in OF_TENANTS:
+    if role in (OPERATOR, PRODUCER, VIEWER) and verb in OF_TENANTS:
         body |= {"ids": [f"ada/{id}" for id in body["ids"]]} if "ids" in body else {}
         body |= {"id": f"ada/{body['id']}"} if "id" in body else {}
         body |= {"tenant": "ada"} if verb in WHOSE else {}
@@ -131,7 +133,7 @@ class Rule(NamedTuple):
     place: str
     values: tuple[Any, ...]
     code: str = "bad_request"
-    roles: tuple[Role, ...] = (TENANT, WORKER, OPERATOR, PRODUCER)
+    roles: tuple[Role, ...] = (TENANT, WORKER, OPERATOR, PRODUCER, VIEWER)
     field: str = ""  # that is named, if not that of the place
 
 
@@ -354,6 +356,17 @@ RULES = [
         Together(role="producer", tenant="a?"), Together(role="producer", tenant="a" + "*" * 128))),
     Rule({"create_token"}, "queues", ([], *([name] for name in NAMES))),
     Rule({"create_token"}, "queues", (["q"] * (MAX_BATCH + 1),), "too_large"),
+    Rule({"create_token"}, "label", ("x" * 81, "a\nb", "\x1b[1m")),
+    Rule({"create_token"}, "expires_in_ms", (-1, MAX_SPAN_MS + 1)),
+    Rule({"configure", "set_weight", "set_limits", "set_opening_hours"}, "if_version", (
+        "", "0" * 11, "0" * 13, "A" * 12, "g" * 12)),
+    Rule({"configure", "set_weight", "set_limits", "set_opening_hours"}, "if_version", ("0" * 12,), "stale_version"),
+    Rule({"audit"}, "token", ("abc", "a" * 33, "ABCD", "ab_d")),
+    Rule({"audit"}, "verb", ("Pause", "a" * 41, "set weight")),
+    Rule({"audit"}, "since_ms", (-1, MAX_TIME_MS + 1)),
+    Rule({"audit"}, "cursor", ("", "1", "1-", "-1", "x-1", "1-1 ", "1-" + "1" * 11)),
+    Rule({"audit"}, "after", ("", "1", "1-", "-1", "x-1", "1-1 ", "1-" + "1" * 11)),
+    Rule({"audit"}, "count", (0, -1, 501)),
     Rule({"delete_queue"}, "purge", (False,), "not_empty"),
     Rule({"revoke_token"}, "id", ("", "none", "ABCD"), "not_found"),
 ]  # fmt: skip

@@ -297,7 +297,7 @@ def test_made_tokens_are_long_and_different() -> None:
 
 def test_a_record_never_shows_more_than_a_hash() -> None:
     assert {field.name for field in attrs.fields(TokenRecord)} == {
-        "id", "role", "hash", "tenant", "queues", "created_at_ms",
+        "id", "role", "hash", "tenant", "queues", "created_at_ms", "label", "expires_at_ms",
     }  # fmt: skip
 
 

@@ -30,8 +30,14 @@ from .harness import Raw, Refused, raw, tenant
 from .refusals import GOOD, LEASED, OF_TENANTS, REQUESTS, RULES, Row, good, put, rows_of
 
 TENANT, WORKER, OPERATOR, PRODUCER = Role.TENANT, Role.WORKER, Role.OPERATOR, Role.PRODUCER
-TOKENS = {TENANT: tenant("ada"), WORKER: harness.WORKER, OPERATOR: harness.OPERATOR, PRODUCER: harness.PRODUCER}
-LEFT_BY_CONNECTIONS = (b"fq:servers", b"fq:workers:", b"fq:{audit}:")  # the last: of operators' requests
+TOKENS = {
+    TENANT: tenant("ada"),
+    WORKER: harness.WORKER,
+    OPERATOR: harness.OPERATOR,
+    PRODUCER: harness.PRODUCER,
+    Role.VIEWER: harness.VIEWER,
+}
+LEFT_BY_CONNECTIONS = (b"fq:servers", b"fq:workers:", b"fq:{audit}:", b"fq:{audit-of-tenants}:")
 HOUR_MS = 3_600_000
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from fairq.model.audit import PLACE_PATTERN, TOKEN_PATTERN, VERB_PATTERN
 from fairq.model.batches import MAX_RUNNING, STAGES
 from fairq.model.checks import (
     BATCH_ID_PATTERN,
@@ -43,9 +44,10 @@ from fairq.model.tasks import (
     NewTask,
     Settlement,
 )
+from fairq.model.versions import VERSION_PATTERN
 from fairq.model.webhooks import MAX_SECRETS, MAX_URL_CHARS
 from fairq.server.http.schema import Schema
-from fairq.tokens import HASH_PATTERN, ID_PATTERN
+from fairq.tokens import HASH_PATTERN, ID_PATTERN, MAX_LABEL_CHARS
 from fairq.wire import messages as wire
 from fairq.wire.terms import MAX_CREDIT, MAX_QUEUES, MAX_WAIT_MS, Role
 
@@ -133,6 +135,8 @@ RULES: dict[str, Schema] = {  # of fields that mean the same wherever they stand
     "misfire": one_of(*MISFIRES),
     "role": one_of(*(role.value for role in Role)),
     "hash": pattern(HASH_PATTERN),
+    "label": text(0, MAX_LABEL_CHARS) | {"pattern": r"^[^\x00-\x1f\x7f]*$"},
+    "if_version": pattern(VERSION_PATTERN),
     "cron": text(0, MAX_CRON_CHARS),
     "opening_hours": text(0, MAX_OPENING_HOURS_CHARS),
     "url": text(0, MAX_URL_CHARS) | {"pattern": "^https?://[!-~]+$"},
@@ -162,6 +166,10 @@ _OF: dict[tuple[Any, str], Schema] = {  # of fields that mean something else in 
     (wire.CreateToken, "tenant"): text(1, MAX_TENANT_CHARS) | {"pattern": r"^[A-Za-z0-9._@+*-]+$"},
     (wire.CreateToken, "queues"): many(pattern(NAME_PATTERN)),
     (wire.RevokeToken, "id"): {"type": "string"},
+    (wire.Audit, "token"): {"anyOf": [{"const": ""}, pattern(TOKEN_PATTERN)]},
+    (wire.Audit, "verb"): {"anyOf": [{"const": ""}, pattern(VERB_PATTERN)]},
+    (wire.Audit, "cursor"): pattern(PLACE_PATTERN),
+    (wire.Audit, "after"): pattern(PLACE_PATTERN),
 }
 
 

@@ -63,7 +63,7 @@ _END = {
                    "error": TEXT},
     "required": ["id", "state"],
 }  # fmt: skip
-_TOKEN = body(id=TEXT, role=TEXT, tenant=CURSOR, queues={"type": ["array", "null"], "items": TEXT}, created_at_ms=WHOLE)
+_WAS_SET = body(previous={"type": "object"})
 
 BODIES: dict[str, Schema] = {
     "enqueue": _ENQUEUED,
@@ -89,7 +89,7 @@ BODIES: dict[str, Schema] = {
     "progress": _EMPTY,
     "idle": body(is_idle=BOOLEAN),
     "queues": body(queues=rows("queue_state")),
-    "configure": _EMPTY,
+    "configure": _WAS_SET,
     "delete_queue": body(outcome=words("ok", "more", "gone"), contents=counts()),
     "tenants": body(tenants=rows("tenant_state")),
     "drop_tenant": body(outcome=_OK_OR_GONE),
@@ -97,7 +97,7 @@ BODIES: dict[str, Schema] = {
     "set_limits": body(previous=row_of(Limits)),
     "limits": body(
         limits=row_of(Limits), holds=row_of(Limits), opening_hours={"type": "array", "items": row_of(OpenState)},
-        now_ms=WHOLE,
+        now_ms=WHOLE, version=TEXT, hours_version=TEXT,
     ),
     "set_opening_hours": body(previous=TEXT, opening_hours=TEXT, is_open=BOOLEAN, changes_at_ms=WHOLE),
     "workers": body(workers=rows("worker_state")),
@@ -123,7 +123,8 @@ BODIES: dict[str, Schema] = {
     "resume_webhook": _WAS,
     "webhooks": body(webhooks=rows("webhook")),
     "create_token": _EMPTY,
-    "list_tokens": body(tokens={"type": "array", "items": _TOKEN}),
+    "list_tokens": body(tokens=rows("token_row")),
     "revoke_token": _EMPTY,
+    "audit": body(changes=rows("change"), begun=rows("change"), cursor=TEXT, newest=TEXT),
 }  # fmt: skip
 ENDED = _END

@@ -7,6 +7,7 @@ from typing import Any, get_args, get_origin
 
 from attrs import NOTHING
 
+from fairq.model.audit import Change
 from fairq.model.batches import BatchState
 from fairq.model.checks import MAX_INLINE_BYTES, MAX_PAYLOAD_BYTES
 from fairq.model.dead_letters import DeadLetter
@@ -19,6 +20,7 @@ from fairq.model.waiting import Part, Report, Why
 from fairq.model.webhooks import Webhook
 from fairq.model.workers import HeldTask, WorkerState
 from fairq.server.http.schema import Schema, default_of, hints_of, schema_of
+from fairq.tokens import TokenRow
 from fairq.wire import frames
 from fairq.wire import messages as wire
 
@@ -50,6 +52,8 @@ TOLD: dict[str, Any] = {  # the parts of servers' frames and of their bodies
     "held_task": HeldTask,
     "schedule_state": ScheduleState,
     "webhook": Webhook,
+    "token_row": TokenRow,
+    "change": Change,
 }
 _PART_OF_CLIENTS = {kind: name for name, kind in GIVEN.items()}
 _PART_OF_SERVERS = {kind: name for name, kind in TOLD.items()}

@@ -24,7 +24,7 @@ from fairq.model.webhooks import webhook_id
 from fairq.server.app import App
 from fairq.server.net.connection import Connection
 from fairq.server.net.origin import ORIGIN, Origin
-from fairq.server.verbs.request_scope import Body
+from fairq.server.verbs.request_scope import Body, tenant_or_all
 from fairq.store import keys
 from fairq.store.audit import NEVER_BEGUN, Begun
 from fairq.wire import messages as wire
@@ -34,9 +34,9 @@ log = structlog.get_logger("fairq.server")
 
 # The fields of changing frames that are noted as new; those that name its target are noted as that.
 TOLD = frozenset({
-    "weight", "limits", "settings", "opening_hours", "purge", "older_than_ms", "error", "delay_ms", "start_at_ms",
-    "number", "events", "cron", "zone", "every_ms", "misfire", "has_fan_out", "role", "queues",
-    "priority", "max_attempts",
+    "weight", "limits", "settings", "opening_hours", "if_version", "purge", "older_than_ms", "error", "delay_ms",
+    "start_at_ms", "number", "events", "cron", "zone", "every_ms", "misfire", "priority", "max_attempts",
+    "has_fan_out", "role", "queues", "label", "expires_in_ms",
 })  # fmt: skip
 TARGETS = ("name", "id", "ids", "worker", "url")
 _RESULTS = ("outcome", "outcomes", "cancelled", "workers", "contents", "mended", "fires_at_ms")
@@ -51,7 +51,7 @@ def is_noted(connection: Connection, request: Any) -> bool:
     return kind in (wire.CHANGES if role is Role.OPERATOR else wire.SETTINGS)
 
 
-async def carry_out(app: App, connection: Connection, request: Any, verb: Callable[..., Awaitable[Body]]) -> Body:
+async def handle_noted(app: App, connection: Connection, request: Any, verb: Callable[..., Awaitable[Body]]) -> Body:
     """Carry out a change that goes into the audit. Raises: FairqError."""
     draft = _draft(connection, request)
     if connection.identity.role is not Role.OPERATOR:
@@ -137,10 +137,10 @@ async def _end(app: App, begun: Begun, ended: Body) -> None:
 
 async def audit(app: App, connection: Connection, request: wire.Audit) -> Body:
     """Read changes; a token limited to some queues is told of changes to these."""
-    names = {name: getattr(request, name) or "" for name in ("token", "verb", "queue", "tenant")}
-    if names["queue"]:
-        connection.identity.check_queue(names["queue"])
-    which = AuditFilter(**names, since_ms=request.since_ms, queues=connection.identity.queues)
+    queue = "" if request.queue is None else connection.identity.check_queue(request.queue)
+    tenant = tenant_or_all(request.tenant)
+    mine = connection.identity.queues
+    which = AuditFilter(request.token or "", request.verb or "", queue, tenant, request.since_ms, mine)
     which.check()
     cursor, after = check_place(request.cursor, "cursor"), check_place(request.after, "after")
     count = check_int(request.count, "count", 1, MAX_BATCH)

@@ -27,7 +27,7 @@ from fairq.server.verbs.admin import (
     worker_tasks,
     workers,
 )
-from fairq.server.verbs.audit import audit, carry_out, is_noted
+from fairq.server.verbs.audit import audit, handle_noted, is_noted
 from fairq.server.verbs.batches import batch, batches, cancel_batch, close_batch, open_batch
 from fairq.server.verbs.dead_letters import dead, dead_letter, purge, replay
 from fairq.server.verbs.explain import tenant_report, why
@@ -105,5 +105,5 @@ async def handle_request(app: App, connection: Connection, request: Any) -> Body
     """Do what a request asks; a change goes into the audit. Raises: FairqError."""
     verb = VERBS[type(request)]
     if is_noted(connection, request):
-        return await carry_out(app, connection, request, verb)
+        return await handle_noted(app, connection, request, verb)
     return await verb(app, connection, request)

@@ -38,7 +38,7 @@ UNTOLD = {
     "ref": "the client's own number", "queue": "noted apart", "tenant": "noted apart", "hash": "of a token",
     "payload": "a payload", "secrets": "secrets", "cursor": "says where to go on", "dry_run": "true changes nothing",
     "group": "part of a payload's handling", "group_weight": "the same", "dedupe_key": "a tenant's own text",
-    "dedupe_period_ms": "an option of tasks", "expires_in_ms": "the same", "expires_after_start_ms": "the same",
+    "dedupe_period_ms": "an option of tasks", "expires_after_start_ms": "the same",
     "result_ttl_ms": "the same",
 }  # fmt: skip
 
