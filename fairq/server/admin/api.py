@@ -1,4 +1,4 @@
-"""The operators' side over HTTP: health for managers of containers, metrics for Prometheus. Read only.
+"""The operators' side over HTTP: health for managers of containers, metrics for Prometheus, and paths for all frames.
 
 /livez and /readyz need no token; what is wrong is told to operators only. /metrics needs an operator's token unless the
 listener is on a loopback address.
@@ -16,12 +16,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from fairq.errors import FairqError
+from fairq.server.admin.document import make_document
 from fairq.server.admin.health import Health
 from fairq.server.admin.metrics import Metrics
 from fairq.server.admin.operators import Operators
+from fairq.server.admin.pace import Pace
+from fairq.server.admin.routes import make_routes
 from fairq.server.app import App
+from fairq.server.http.api import methods_of
+from fairq.server.http.guard import Guard
 from fairq.server.http.problems import Problem, answer_of
+from fairq.server.http.traffic import Places
 from fairq.transport import bearer_token
+
+DOCUMENT = "/api/openapi.json"
+MAX_REQUESTS, MAX_TOKEN_REQUESTS = 200, 50  # under way at once: in all, of one token
+MAX_WAITS, MAX_TOKEN_WAITS = 100, 25  # of these, those that wait
 
 
 def make_admin_api(app: App, operators: Operators) -> ASGIApp:
@@ -54,10 +64,28 @@ def make_admin_api(app: App, operators: Operators) -> ASGIApp:
             return answer_of(error)
         assert isinstance(error, HTTPException)
         if error.status_code == 405:
-            return answer_of(
-                Problem("method_not_allowed", "this path is read with GET", headers={"Allow": "GET, HEAD"})
-            )
-        return answer_of(Problem("not_found", f"there is no path {request.url.path!r:.80}"))
+            allowed = ", ".join(sorted(methods_of(request)))
+            message = f"{request.method} is not a method of this path: {allowed}"
+            return answer_of(Problem("method_not_allowed", message, headers={"Allow": allowed}))
+        return answer_of(Problem("not_found", f"there is no path {request.url.path!r:.80}; see /api/openapi.json"))
 
-    routes = [Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", show_metrics)]
-    return Starlette(routes=routes, exception_handlers={FairqError: refused, HTTPException: refused})
+    async def document(_: Request) -> Response:
+        return Response(orjson.dumps(make_document()), media_type="application/json")
+
+    api = Starlette(
+        routes=[
+            Route("/livez", livez),
+            Route("/readyz", readyz),
+            Route("/metrics", show_metrics),
+            Route(DOCUMENT, document),
+            *make_routes(),
+        ],
+        exception_handlers={FairqError: refused, HTTPException: refused},
+    )
+    api.router.redirect_slashes = False
+    requests = Places("requests under way", MAX_REQUESTS, MAX_TOKEN_REQUESTS, MAX_TOKEN_REQUESTS)
+    waits = Places("requests that wait", MAX_WAITS, MAX_TOKEN_WAITS, MAX_TOKEN_WAITS)
+    guard = Guard(
+        api, app, operators.callers, lambda path: path.startswith("/api/") and path != DOCUMENT, requests, waits
+    )
+    return Pace(guard)

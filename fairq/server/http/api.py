@@ -33,14 +33,14 @@ async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code != 405:
         return answer_of(Problem("not_found", f"there is no path {request.url.path!r:.80}; see /openapi.json"))
-    allowed = {"Allow": ", ".join(sorted(_methods(request)))}
+    allowed = {"Allow": ", ".join(sorted(methods_of(request)))}
     if request.method == "OPTIONS":
         return Response(None, 204, allowed)
     message = f"{request.method} is not a method of this path: {allowed['Allow']}"
     return answer_of(Problem("method_not_allowed", message, headers=allowed))
 
 
-def _methods(request: Request) -> set[str]:
+def methods_of(request: Request) -> set[str]:
     """Return the methods of a path; `dead/replay` is no dead letter."""
     found: dict[str, set[str]] = defaultdict(set)
     for route in request.app.routes:

@@ -38,6 +38,11 @@ def name_of(field: str) -> str:
     return "wait" if field == "timeout_ms" else field.removesuffix("_ms")
 
 
+def is_moment(name: str) -> bool:
+    """Whether a field, by HTTP's name, is a time; the others with another name in frames are durations."""
+    return name.endswith("_at") or name == "since"
+
+
 @cache
 def names_of(frame: Any) -> dict[str, str]:
     """Map HTTP's names of the fields of a frame, or of a part of one, to its own."""
@@ -62,7 +67,7 @@ def _value_of(name: str, field: str, value: Any) -> Any:
         return value
     if name == "wait":
         return to_ms(value, name, terms.MAX_WAIT_MS)
-    if name.endswith("_at"):
+    if is_moment(name):
         moment = _moment(value, name)
         if isinstance(moment, datetime) and moment.tzinfo is None:
             raise BadRequest(f"{name} must say its time zone", field=name)

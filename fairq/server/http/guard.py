@@ -38,6 +38,7 @@ from fairq.transport import bearer_token
 from fairq.wire.terms import Role
 
 INBOX, STREAM = "fairq.inbox", "fairq.stream"  # their names in the scope
+_REQUESTS, _WAITS = "requests under way", "requests that wait"
 log = structlog.get_logger("fairq.server")
 
 
@@ -103,18 +104,15 @@ class Guard:
     api: ASGIApp
     app: App
     callers: Callers
+    is_guarded: Callable[[str], bool] = lambda path: path.startswith("/v1/")  # whether a path needs a token
+    requests: Places = field(factory=lambda: Places(_REQUESTS, MAX_REQUESTS, MAX_TENANT_REQUESTS, MAX_TOKEN_REQUESTS))
+    waits: Places = field(factory=lambda: Places(_WAITS, MAX_WAITING, MAX_TENANT_WAITING, MAX_TOKEN_WAITING))
     bodies: Bodies = field(factory=Bodies, init=False)
-    requests: Places = field(init=False)
-    waits: Places = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.requests = Places("requests under way", MAX_REQUESTS, MAX_TENANT_REQUESTS, MAX_TOKEN_REQUESTS)
-        self.waits = Places("requests that wait", MAX_WAITING, MAX_TENANT_WAITING, MAX_TOKEN_WAITING)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer why not. Raises: Gone."""
         try:
-            if scope["path"].startswith("/v1/") and scope["method"] != "OPTIONS":
+            if self.is_guarded(scope["path"]) and scope["method"] != "OPTIONS":
                 await self._pass(scope, receive, send)
             else:
                 await self.api(scope, receive, send)

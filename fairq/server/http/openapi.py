@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
 from typing import Any, get_args
@@ -10,32 +11,19 @@ from typing import Any, get_args
 from attrs import NOTHING
 
 from fairq.model.batches import STAGES, BatchState
-from fairq.model.checks import (
-    BATCH_ID_PATTERN,
-    FULL_ID_PATTERN,
-    KNOWN_ID_PATTERN,
-    MAX_BATCH,
-    MAX_ERROR_CHARS,
-    MAX_SPAN_MS,
-    MAX_TIME_MS,
-    MAX_TRACEBACK_BYTES,
-    NAME_PATTERN,
-    TASK_ID_PATTERN,
-    TENANT_PATTERN,
-    WORKER_PATTERN,
-)
-from fairq.model.dead_letters import MAX_SEARCH_CHARS, REASONS, DeadLetter
-from fairq.model.events import MAX_EVENT_ID, Event
+from fairq.model.checks import MAX_BATCH, TASK_ID_PATTERN
+from fairq.model.dead_letters import DeadLetter
+from fairq.model.events import Event
 from fairq.model.operating import HeldLimits
 from fairq.model.options import TaskOptions
 from fairq.model.purges import Purge
-from fairq.model.schedules import MISFIRES, SCHEDULE_PATTERN, ScheduleState
-from fairq.model.tasks import ACTIONS, MAX_LEASE, MAX_LINKS, NewTask, Outcome, Settlement, TaskState, WaitingTask
+from fairq.model.schedules import ScheduleState
+from fairq.model.tasks import NewTask, Outcome, Settlement, TaskState, WaitingTask
 from fairq.model.waiting import Report, Why
 from fairq.server.http.bodies import JSON, NDJSON
-from fairq.server.http.bounds import MAX_CLAIM
 from fairq.server.http.events import EVENT_STREAM
-from fairq.server.http.fields import MAX_WAIT_S, name_of, names_of
+from fairq.server.http.field_schemas import RULES, TEXT, field_schema, pattern
+from fairq.server.http.fields import name_of, names_of
 from fairq.server.http.leases import ClaimTasks, EndLeases, EnqueueFromLease
 from fairq.server.http.problems import MEDIA_TYPE, STATUS
 from fairq.server.http.routes import ROWS, Row
@@ -43,86 +31,7 @@ from fairq.server.http.schema import Schema, default_of, hints_of, row_of, schem
 from fairq.wire import frames
 from fairq.wire import messages as wire
 
-_SPAN = {"type": "number", "minimum": 0, "maximum": MAX_SPAN_MS // 1000}
-_MOMENT = {
-    "anyOf": [
-        {"type": "number", "minimum": 0, "maximum": MAX_TIME_MS // 1000},
-        {"type": "string", "format": "date-time"},
-    ]
-}
-_TEXT: Schema = {"type": "string"}
-
-
-def _pattern(*patterns: re.Pattern[str]) -> Schema:
-    """Return the schema of a text; in JSON schemas `$` is the end of a text."""
-    return _TEXT | {"pattern": "|".join(f"^(?:{each.pattern.removesuffix(chr(92) + 'Z')})$" for each in patterns)}
-
-
-_ID = _pattern(KNOWN_ID_PATTERN, FULL_ID_PATTERN)
-_IDS = {"type": "array", "items": _ID, "minItems": 1, "maxItems": MAX_BATCH}
-_RULES: dict[str, Schema] = {  # of fields whose type does not say all
-    "queue": _pattern(NAME_PATTERN),
-    "tenant": _pattern(TENANT_PATTERN),
-    "worker": _pattern(WORKER_PATTERN),
-    "id": _ID,
-    "ids": _IDS | {"uniqueItems": True},
-    "wait": {"type": "number", "minimum": 0, "maximum": MAX_WAIT_S},
-    "count": {"type": "integer", "minimum": 1, "maximum": MAX_BATCH},
-    "offset": {"type": "integer", "minimum": 0, "maximum": MAX_TIME_MS},
-    "after": {"type": "integer", "minimum": 0, "maximum": MAX_EVENT_ID},
-    "cursor": _TEXT | {"minLength": 1},
-    "reason": {"enum": list(REASONS)},
-    "misfire": {"enum": list(MISFIRES)},
-    "priority": {"type": "integer", "minimum": 0, "maximum": 99},
-    "lease": {"type": "integer", "minimum": 1, "maximum": MAX_LEASE},
-    "error": _TEXT | {"minLength": 1, "maxLength": MAX_SEARCH_CHARS},
-    "group_weight": {"type": "number", "minimum": 0.001, "maximum": 10_000},
-    "action": {"enum": list(ACTIONS)},
-    "result": {},
-}
-_OF_FRAME: dict[tuple[Any, str], Schema] = {
-    (wire.Schedule, "name"): _pattern(SCHEDULE_PATTERN),
-    (wire.Batch, "id"): _pattern(BATCH_ID_PATTERN, FULL_ID_PATTERN),
-    (wire.OpenBatch, "id"): _pattern(BATCH_ID_PATTERN, FULL_ID_PATTERN),
-    (wire.Batches, "state"): {"enum": list(STAGES)},
-    (ClaimTasks, "count"): {"type": "integer", "minimum": 1, "maximum": MAX_CLAIM},
-    (Settlement, "error"): _TEXT | {"maxLength": MAX_ERROR_CHARS},
-    (Settlement, "traceback"): _TEXT | {"maxLength": MAX_TRACEBACK_BYTES},
-    (Settlement, "id"): _pattern(FULL_ID_PATTERN),
-    (Settlement, "links"): {"type": "array", "items": {"$ref": "#/components/schemas/Link"}, "maxItems": MAX_LINKS},
-    (EnqueueFromLease, "lease"): {
-        "type": "object",
-        "properties": {
-            "queue": _RULES["queue"], "id": _pattern(FULL_ID_PATTERN), "lease": _RULES["lease"],
-        },
-        "required": ["queue", "id", "lease"],
-        "additionalProperties": False,
-    },
-    (EnqueueFromLease, "tasks"): {
-        "type": "array",
-        "items": {"$ref": "#/components/schemas/OwnTask"},
-        "minItems": 1,
-        "maxItems": MAX_BATCH,
-    },
-}  # fmt: skip
-_NAMED = (wire.Unschedule, wire.PauseSchedule, wire.ResumeSchedule, wire.Schedules)  # as wire.Schedule is
-
-
-def _schema(frame: Any, field: str, hint: Any) -> Schema:
-    """Return the schema of a frame's field, by HTTP's name and in its unit; null is the default."""
-    name = name_of(field)
-    known = _OF_FRAME.get((wire.Schedule if frame in _NAMED and name == "name" else frame, name)) or _RULES.get(name)
-    if known is None and name != field:
-        known = _MOMENT if name.endswith("_at") else _SPAN
-    if field == "settlements":
-        settlement = {"$ref": "#/components/schemas/Settlement"}
-        known = {"type": "array", "items": settlement, "minItems": 1, "maxItems": MAX_BATCH}
-    return dict(known) if known is not None else schema_of(_plain(hint))
-
-
-def _plain(hint: Any) -> Any:
-    kinds = [arg for arg in get_args(hint) if arg is not type(None)]
-    return kinds[0] if type(None) in get_args(hint) else hint
+Answers = dict[tuple[str, Any], Schema]  # method and frame -> the answer
 
 
 def _fields(frame: Any) -> dict[str, Any]:
@@ -133,23 +42,23 @@ def _parameters(row: Row) -> list[Schema]:
     """Return the parameters of a path, and unless there is a body those of its query."""
     in_path = re.findall(r"{(\w+)}", row.path)
     found = [
-        {"name": name, "in": "path", "required": True, "schema": _schema(row.frame, name, str)} for name in in_path
+        {"name": name, "in": "path", "required": True, "schema": field_schema(row.frame, name, str)} for name in in_path
     ]
     if row.has_body:
         if row.frame is wire.Enqueue:
-            found.append(_query("tenant", _RULES["tenant"]))
-            key = {"name": "Idempotency-Key", "in": "header", "schema": _pattern(TASK_ID_PATTERN)}
+            found.append(_query("tenant", RULES["tenant"]))
+            key = {"name": "Idempotency-Key", "in": "header", "schema": pattern(TASK_ID_PATTERN)}
             found.append(key | {"description": "The id of the one task, so that a repeated request makes no other."})
         return found
     for field, hint in _fields(row.frame).items():
         name = name_of(field)
-        if name not in in_path and (name, in_path[-1]) != ("ids", "id"):
+        if name not in in_path and (name, in_path[-1:]) != ("ids", ["id"]):
             is_required = default_of(row.frame, field) is NOTHING
-            found.append(_query(name, _schema(row.frame, field, hint), is_required))
+            found.append(_query(name, field_schema(row.frame, field, hint), is_required))
     if "id" in in_path and not any(each["name"] == "tenant" for each in found):
-        found.append(_query("tenant", _RULES["tenant"]))
+        found.append(_query("tenant", RULES["tenant"]))
     if row.frame is wire.Events:
-        last = {"name": "Last-Event-ID", "in": "header", "schema": _RULES["after"]}
+        last = {"name": "Last-Event-ID", "in": "header", "schema": RULES["after"]}
         found.append(last | {"description": "The event to go on after, instead of `after`."})
     return found
 
@@ -164,7 +73,7 @@ def _body(row: Row) -> Schema | None:
         return None
     if row.frame is wire.Enqueue:
         task, tasks = {"$ref": "#/components/schemas/Task"}, {"$ref": "#/components/schemas/Tasks"}
-        return {"required": True, "content": {JSON: {"schema": {"anyOf": [task, tasks]}}, NDJSON: {"schema": _TEXT}}}
+        return {"required": True, "content": {JSON: {"schema": {"anyOf": [task, tasks]}}, NDJSON: {"schema": TEXT}}}
     in_path = re.findall(r"{(\w+)}", row.path)
     properties, required = {}, []
     for field, hint in _fields(row.frame).items():
@@ -173,11 +82,11 @@ def _body(row: Row) -> Schema | None:
         is_required = default_of(row.frame, field) is NOTHING and (row.frame, name) != (wire.OpenBatch, "id")
         if is_required or (row.frame, name) == (EndLeases, "settlements"):
             required.append(name)
-            properties[name] = _schema(row.frame, field, hint)
+            properties[name] = field_schema(row.frame, field, hint)
         else:
-            properties[name] = _or_null(_schema(row.frame, field, hint))
+            properties[name] = _or_null(field_schema(row.frame, field, hint))
     if "id" in in_path or "ids" in properties or row.frame is wire.OpenBatch:
-        properties.setdefault("tenant", _or_null(_RULES["tenant"]))
+        properties.setdefault("tenant", _or_null(RULES["tenant"]))
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     return {"required": bool(required), "content": {JSON: {"schema": schema}}}
 
@@ -187,65 +96,65 @@ def _or_null(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]} if schema else schema
 
 
-def _object(**properties: Schema) -> Schema:
+def object_of(**properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def _list(kind: Any) -> Schema:
+def list_of(kind: Any) -> Schema:
     return {"type": "array", "items": row_of(kind)}
 
 
 _CURSOR: Schema = {"type": ["string", "null"]}
-_OUTCOMES = _object(outcomes={"type": "array", "items": {"enum": list(get_args(Outcome))}})
-_PREVIOUS = _object(previous={"type": "boolean"})
-_ENQUEUED = _object(id=_TEXT, outcome={"enum": ["ok", "duplicate", "replaced", "expired", "refused"]})
-_ANSWERS: dict[tuple[str, Any], Schema] = {
-    ("POST", wire.Enqueue): {"anyOf": [_ENQUEUED, _object(tasks={"type": "array", "items": _ENQUEUED})]},
-    ("GET", wire.Tasks): _object(tasks=_list(TaskState)),
+_OUTCOMES = object_of(outcomes={"type": "array", "items": {"enum": list(get_args(Outcome))}})
+PREVIOUS = object_of(previous={"type": "boolean"})
+_ENQUEUED = object_of(id=TEXT, outcome={"enum": ["ok", "duplicate", "replaced", "expired", "refused"]})
+ANSWERS: Answers = {
+    ("POST", wire.Enqueue): {"anyOf": [_ENQUEUED, object_of(tasks={"type": "array", "items": _ENQUEUED})]},
+    ("GET", wire.Tasks): object_of(tasks=list_of(TaskState)),
     ("GET", wire.WaitTasks): row_of(TaskState),
-    ("DELETE", wire.Cancel): _object(id=_TEXT, outcome={"enum": list(get_args(Outcome))}),
+    ("DELETE", wire.Cancel): object_of(id=TEXT, outcome={"enum": list(get_args(Outcome))}),
     ("POST", wire.Cancel): _OUTCOMES,
     ("POST", wire.CancelAll): row_of(Purge) | {"properties": row_of(Purge)["properties"] | {"cursor": _CURSOR}},
     ("POST", wire.Reschedule): _OUTCOMES,
-    ("GET", wire.Peek): _object(tasks=_list(WaitingTask)),
+    ("GET", wire.Peek): object_of(tasks=list_of(WaitingTask)),
     ("GET", wire.Why): row_of(Why),
     ("GET", wire.TenantReport): row_of(Report),
     ("GET", wire.Limits): row_of(HeldLimits),
-    ("POST", wire.OpenBatch): _object(id=_TEXT, outcome={"enum": ["ok", "duplicate"]}),
-    ("GET", wire.Batches): _object(batches=_list(BatchState), cursor=_CURSOR),
+    ("POST", wire.OpenBatch): object_of(id=TEXT, outcome={"enum": ["ok", "duplicate"]}),
+    ("GET", wire.Batches): object_of(batches=list_of(BatchState), cursor=_CURSOR),
     ("GET", wire.Batch): row_of(BatchState),
-    ("POST", wire.CloseBatch): _object(previous={"enum": list(STAGES)}),
-    ("DELETE", wire.CancelBatch): _object(previous={"enum": list(STAGES)}),
-    ("GET", wire.Events): _object(oldest={"type": "integer"}, newest={"type": "integer"}, events=_list(Event)),
-    ("PUT", wire.Schedule): _object(
+    ("POST", wire.CloseBatch): object_of(previous={"enum": list(STAGES)}),
+    ("DELETE", wire.CancelBatch): object_of(previous={"enum": list(STAGES)}),
+    ("GET", wire.Events): object_of(oldest={"type": "integer"}, newest={"type": "integer"}, events=list_of(Event)),
+    ("PUT", wire.Schedule): object_of(
         outcome={"enum": ["created", "changed", "same"]}, fires_at_ms={"type": "array", "items": {"type": "integer"}}
     ),
-    ("DELETE", wire.Unschedule): _PREVIOUS,
-    ("POST", wire.PauseSchedule): _PREVIOUS,
-    ("POST", wire.ResumeSchedule): _PREVIOUS,
-    ("GET", wire.Dead): _object(dead=_list(DeadLetter), cursor=_CURSOR, left={"type": "integer"}),
+    ("DELETE", wire.Unschedule): PREVIOUS,
+    ("POST", wire.PauseSchedule): PREVIOUS,
+    ("POST", wire.ResumeSchedule): PREVIOUS,
+    ("GET", wire.Dead): object_of(dead=list_of(DeadLetter), cursor=_CURSOR, left={"type": "integer"}),
     ("GET", wire.DeadLetter): row_of(DeadLetter),
     ("POST", wire.Replay): _OUTCOMES,
     ("POST", wire.Purge): _OUTCOMES,
-    ("POST", ClaimTasks): _object(
-        lease_ms={"type": "integer"}, run_timeout_ms={"type": "integer"}, tasks=_list(frames.PushedTask)
+    ("POST", ClaimTasks): object_of(
+        lease_ms={"type": "integer"}, run_timeout_ms={"type": "integer"}, tasks=list_of(frames.PushedTask)
     ),
     ("POST", EndLeases): _OUTCOMES,
-    ("POST", EnqueueFromLease): _object(tasks={"type": "array", "items": _ENQUEUED}),
+    ("POST", EnqueueFromLease): object_of(tasks={"type": "array", "items": _ENQUEUED}),
 }
 
 
-def _answer(row: Row) -> Schema:
+def _answer(row: Row, answers: Answers) -> Schema:
     if row.frame is wire.Schedules:
-        return row_of(ScheduleState) if "{name}" in row.path else _object(schedules=_list(ScheduleState))
-    return _ANSWERS[row.method, row.frame]
+        return row_of(ScheduleState) if "{name}" in row.path else object_of(schedules=list_of(ScheduleState))
+    return answers[row.method, row.frame]
 
 
-def _responses(row: Row) -> Schema:
+def _responses(row: Row, answers: Answers) -> Schema:
     """Return the answers of a path: its own, and problems."""
-    content: Schema = {JSON: {"schema": _answer(row)}}
+    content: Schema = {JSON: {"schema": _answer(row, answers)}}
     if row.frame is wire.Events:
-        content[EVENT_STREAM] = {"schema": _TEXT}
+        content[EVENT_STREAM] = {"schema": TEXT}
     found: Schema = {str(row.status): {"description": "Done.", "content": content}}
     if row.status == 201:
         found["200"] = {"description": "It was there already.", "content": content}
@@ -262,12 +171,12 @@ def _responses(row: Row) -> Schema:
 
 def _task() -> Schema:
     """Return the schema of a task: the SDK's options, as JSON."""
-    optional = {"id": _pattern(TASK_ID_PATTERN), "tenant": _RULES["tenant"]}
+    optional = {"id": pattern(TASK_ID_PATTERN), "tenant": RULES["tenant"]}
     properties: Schema = {"payload": {}} | {name: _or_null(schema) for name, schema in optional.items()}
     hints = hints_of(NewTask)
     for name in TaskOptions.__annotations__:
         field = f"{name}_ms" if f"{name}_ms" in hints else name
-        properties[name] = _or_null(_schema(NewTask, field, hints.get(field, bool)))
+        properties[name] = _or_null(field_schema(NewTask, field, hints.get(field, bool)))
     return {"type": "object", "properties": properties, "required": ["payload"], "additionalProperties": False}
 
 
@@ -280,7 +189,7 @@ def _task_without(*names: str) -> Schema:
 def _link() -> Schema:
     task = _task_without("tenant", "batch")
     return task | {
-        "properties": task["properties"] | {"queue": _RULES["queue"]},
+        "properties": task["properties"] | {"queue": RULES["queue"]},
         "required": [*task["required"], "queue"],
     }
 
@@ -288,49 +197,60 @@ def _link() -> Schema:
 def _settlement() -> Schema:
     required = ["action", "id", "lease"]
     hints = hints_of(Settlement)
-    schemas = {name: _schema(Settlement, field, hints[field]) for name, field in names_of(Settlement).items()}
+    schemas = {name: field_schema(Settlement, field, hints[field]) for name, field in names_of(Settlement).items()}
     properties = {name: schema if name in required else _or_null(schema) for name, schema in schemas.items()}
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
 def _problem() -> Schema:
-    texts = {name: _TEXT for name in ("type", "title", "detail", "field")}
+    texts = {name: TEXT for name in ("type", "title", "detail", "field")}
     numbers = {name: schema_of(int) for name in ("status", "retry_in_ms")}
     required = ["type", "title", "status", "detail", "code"]
     return {"type": "object", "properties": texts | numbers | {"code": {"enum": list(STATUS)}}, "required": required}
 
 
-@cache
-def make_document() -> Schema:
-    """Make the document."""
+def paths_of(rows: Iterable[Row], answers: Answers) -> dict[str, Schema]:
+    """Describe the paths of rows."""
     paths: dict[str, Schema] = {}
-    for row in ROWS:
-        words = re.sub(r"\W+", "_", row.path.removeprefix("/v1/").replace("queues/{queue}/", "")).strip("_")
+    for row in rows:
+        words = re.sub(r"\W+", "_", re.sub(r"^/\w+/(queues/{queue}/)?", "", row.path)).strip("_")
         operation = {
             "operationId": f"{row.method.lower()}_{words}",
             "summary": row.summary,
             "parameters": _parameters(row),
-            "responses": _responses(row),
+            "responses": _responses(row, answers),
         }
         if body := _body(row):
             operation["requestBody"] = body
         paths.setdefault(row.path, {})[row.method.lower()] = operation
-    tasks = {"type": "array", "items": {"$ref": "#/components/schemas/Task"}, "minItems": 1, "maxItems": MAX_BATCH}
-    many = {"type": "object", "properties": {"tasks": tasks, "tenant": _RULES["tenant"]}, "required": ["tasks"]}
+    return paths
+
+
+def document_of(title: str, paths: dict[str, Schema], **schemas: Schema) -> Schema:
+    """Make a document of paths; `schemas` are those that they refer to, beside that of a problem."""
     return {
         "openapi": "3.1.0",
-        "info": {"title": "fairq", "version": version("fairq")},
+        "info": {"title": title, "version": version("fairq")},
         "paths": paths,
         "components": {
-            "schemas": {
-                "Task": _task(),
-                "OwnTask": _task_without("tenant"),
-                "Link": _link(),
-                "Tasks": many | {"additionalProperties": False},
-                "Settlement": _settlement(),
-                "Problem": _problem(),
-            },
+            "schemas": {**schemas, "Problem": _problem()},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],
     }
+
+
+@cache
+def make_document() -> Schema:
+    """Make the document of the tenants' API."""
+    tasks = {"type": "array", "items": {"$ref": "#/components/schemas/Task"}, "minItems": 1, "maxItems": MAX_BATCH}
+    many = {"type": "object", "properties": {"tasks": tasks, "tenant": RULES["tenant"]}, "required": ["tasks"]}
+    return document_of(
+        "fairq",
+        paths_of(ROWS, ANSWERS),
+        Task=_task(),
+        OwnTask=_task_without("tenant"),
+        Link=_link(),
+        Tasks=many | {"additionalProperties": False},
+        Settlement=_settlement(),
+    )

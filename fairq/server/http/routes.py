@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from starlette.convertors import Convertor, register_url_convertor
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     @property
     def has_body(self) -> bool:
         """Whether the frame's fields come in a body, not in the query."""
-        return self.method in ("POST", "PUT")
+        return self.method in ("POST", "PUT", "PATCH")
 
 
 ROWS = (
@@ -89,7 +89,7 @@ Endpoint = Callable[[Request], Any]
 _ONE = {wire.Batch: "batch", wire.DeadLetter: "dead_letter", wire.TenantReport: "report"}  # replies with one row
 
 
-def _plain(row: Row) -> Endpoint:
+def plain(row: Row) -> Endpoint:
     """Make the endpoint of a row whose request becomes its frame, and whose answer is the reply's body."""
 
     async def endpoint(request: Request) -> Response:
@@ -120,11 +120,18 @@ def make_routes(workers: Workers) -> list[Route]:
         ("POST", EndLeases): end,
         ("POST", EnqueueFromLease): enqueue_from,
     }
+    return routes_of(ROWS, special, plain)
+
+
+def routes_of(
+    rows: Iterable[Row], special: Mapping[tuple[str, Any], Endpoint], default: Callable[[Row], Endpoint]
+) -> list[Route]:
+    """Make the routes of rows: by method and frame the special endpoints, else the default ones."""
     return [
         Route(
             row.path.replace("{id}", "{id:id}"),
-            special.get((row.method, row.frame)) or _plain(row),
+            special.get((row.method, row.frame)) or default(row),
             methods=[row.method],
         )
-        for row in ROWS
+        for row in rows
     ]

@@ -27,7 +27,7 @@ def schema_of(kind: Any) -> Schema:
         return {"enum": list(get_args(kind))}
     if origin in (Union, UnionType):
         return {"anyOf": [schema_of(arg) for arg in get_args(kind)]}
-    if origin is list:
+    if origin in (list, tuple):
         return {"type": "array", "items": schema_of(get_args(kind)[0])}
     if kind in _PLAIN or origin in _PLAIN:
         return dict(_PLAIN[kind if kind in _PLAIN else origin])

@@ -1,0 +1,274 @@
+"""/api: a path for every frame of an operator, versions as ETags, and clear answers to what is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+import trio
+from hypothesis import HealthCheck, settings
+from schemathesis import Case
+from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance, unsupported_method
+
+from fairq.server.admin import pace
+from fairq.server.admin.document import make_document
+from fairq.server.admin.routes import ROWS
+from fairq.server.run import Served
+from fairq.wire import frames
+from fairq.wire import messages as wire
+from fairq.wire.terms import Role
+from tests import stores
+from tests.cli.harness import environment
+from tests.conftest import store_kinds
+from tests.server.harness import OPERATOR, VIEWER, WORKER, raw, running, tenant
+
+QUEUE, ADA = "/api/queues/q", "/api/queues/q/tenants/ada"
+DOCUMENT = make_document()
+REFUSALS = [400, 401, 403, 404, 405, 409, 412, 413, 415, 429]
+SCHEMA = schemathesis.openapi.from_dict(
+    {name: it for name, it in DOCUMENT.items() if name != "security"},  # the tests give the tokens
+    config=SchemathesisConfig.from_dict(
+        {
+            "checks": {"negative_data_rejection": {"expected-statuses": REFUSALS}},
+            "phases": {"coverage": {"enabled": False}},
+        }
+    ),
+)
+
+
+@asynccontextmanager
+async def asked(served: Served, token: str | None = OPERATOR) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server's operators' listener."""
+    assert served.admin is not None
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    base = f"http://{served.admin.host}:{served.admin.port}"
+    async with httpx.AsyncClient(base_url=base, headers=headers, timeout=20) as client:
+        yield client
+
+
+@pytest.fixture
+async def admin(server_store: str) -> AsyncIterator[Served]:
+    """A server with an operators' listener."""
+    async with running(server_store, admin_port=0) as served:
+        yield served
+
+
+def test_every_frame_of_an_operator_has_a_path_or_a_reason() -> None:
+    theirs = {frame for frame, (roles, _) in wire.CLIENT_FRAMES.items() if Role.OPERATOR in roles}
+    assert theirs - {row.frame for row in ROWS} == {frames.Ping}, "TCP sees to that"
+    assert len({(row.method, row.path) for row in ROWS}) == len(ROWS)
+    for row in ROWS:
+        assert (row.method == "GET") == (row.frame not in wire.CHANGES), f"{row}: GET reads, and nothing else does"
+
+
+async def test_an_operator_changes_what_two_do_not_overwrite(admin: Served) -> None:
+    with trio.fail_after(30):
+        async with asked(admin) as client:
+            made = await client.put(f"{ADA}/weight", json={"weight": 2})
+            assert (made.status_code, made.json()) == (200, {"previous": 1.0})
+            read = await client.get(ADA)
+            tag = read.headers["etag"]
+            assert (read.json()["weight"], tag) == (2.0, f'"{read.json()["version"]}"')
+            ann = await client.put(f"{ADA}/weight", json={"weight": 3}, headers={"If-Match": tag})
+            assert ann.status_code == 200
+            bob = await client.put(f"{ADA}/weight", json={"weight": 4}, headers={"If-Match": tag})
+            now = (await client.get(ADA)).json()
+            assert (bob.status_code, bob.json()["code"], now["weight"]) == (412, "stale_version", 3.0)
+            assert now["version"] in bob.json()["detail"]
+            again = await client.put(f"{ADA}/weight", json={"weight": 3}, headers={"If-Match": tag})
+            assert again.status_code == 200, "its first answer may have been lost"
+            any_version = await client.put(f"{ADA}/weight", json={"weight": 5}, headers={"If-Match": "*"})
+            assert any_version.status_code == 200
+            for header in ("bare", '"a", "b"', '""'):
+                wrong = await client.put(f"{ADA}/weight", json={"weight": 6}, headers={"If-Match": header})
+                assert (wrong.status_code, wrong.json()["field"]) == (400, "if_version")
+
+
+@pytest.mark.parametrize(
+    ("read", "change", "path", "one", "other"),
+    [
+        (f"{QUEUE}/limits", "PATCH", f"{QUEUE}/limits", {"limits": {"queued": 5}}, {"limits": {"queued": 6}}),
+        (f"{ADA}/limits", "PATCH", f"{ADA}/limits", {"limits": {"rate": 0.1}}, {"limits": {"rate": None, "dead": 7}}),
+        (QUEUE, "PATCH", f"{QUEUE}/settings", {"settings": {"share": "count"}}, {"settings": {"max_attempts": 2}}),
+    ],
+)
+async def test_limits_and_settings_have_versions(
+    admin: Served, read: str, change: str, path: str, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    with trio.fail_after(30):
+        async with asked(admin) as client:
+            await client.put(f"{ADA}/weight", json={"weight": 2})  # makes the queue
+            tags = [(await client.get(read)).headers["etag"]]
+            for body in (one, other):
+                match = {"If-Match": tags[-1]}
+                assert (await client.request(change, path, json=body, headers=match)).status_code == 200
+                tags.append((await client.get(read)).headers["etag"])
+            assert len(set(tags)) == 3
+            stale = await client.request(change, path, json=one, headers={"If-Match": tags[0]})
+            assert stale.status_code == 412
+            assert (await client.get(read)).headers["etag"] == tags[-1]
+
+
+async def test_opening_hours_have_a_version_of_their_own(admin: Served) -> None:
+    with trio.fail_after(30):
+        async with asked(admin) as client:
+            held = (await client.get(f"{ADA}/limits")).json()
+            body = {"opening_hours": "mon-fri 8:00-17:00 UTC", "if_version": held["hours_version"]}
+            assert (await client.put(f"{ADA}/opening-hours", json=body)).status_code == 200
+            after = (await client.get(f"{ADA}/limits")).json()
+            assert after["version"] == held["version"]
+            assert after["hours_version"] != held["hours_version"]
+            stale = await client.put(f"{ADA}/opening-hours", json={**body, "opening_hours": ""})
+            assert stale.status_code == 412
+
+
+@pytest.mark.parametrize(
+    ("token", "method", "path", "body", "status", "code", "field"),
+    [
+        (None, "GET", "/api/queues", None, 401, "unauthorized", None),
+        ("nonsense", "GET", "/api/queues", None, 401, "unauthorized", None),
+        (tenant("ada"), "GET", "/api/queues", None, 403, "forbidden", None),
+        (WORKER, "PUT", f"{ADA}/weight", b'{"weight": 2}', 403, "forbidden", None),
+        (VIEWER, "PUT", f"{ADA}/weight", b'{"weight": 2}', 403, "forbidden", "type"),
+        (OPERATOR, "PUT", f"{ADA}/weight", b'{"weight": 0}', 400, "bad_request", "weight"),
+        (OPERATOR, "PUT", f"{ADA}/weight", b'{"weight": "2"}', 400, "bad_request", "weight"),
+        (OPERATOR, "PUT", f"{ADA}/weight", b'{"wait": 2}', 400, "bad_request", "wait"),
+        (OPERATOR, "PUT", f"{ADA}/weight", b"{", 400, "bad_frame", None),
+        (OPERATOR, "PUT", f"{QUEUE}/tenants/a%20b/weight", b'{"weight": 2}', 400, "bad_request", "tenant"),
+        (OPERATOR, "GET", f"{QUEUE}/tenants/nemo", None, 404, "not_found", None),
+        (OPERATOR, "GET", "/api/queues/none", None, 404, "not_found", "queue"),
+        (OPERATOR, "GET", "/api/workers/none", None, 404, "not_found", "worker"),
+        (OPERATOR, "DELETE", "/api/tokens/none", None, 404, "not_found", "id"),
+        (OPERATOR, "GET", "/api/nothing", None, 404, "not_found", None),
+        (OPERATOR, "POST", "/api/queues", b"{}", 405, "method_not_allowed", None),
+        (OPERATOR, "GET", "/api/audit?since=soon", None, 400, "bad_request", "since"),
+        (OPERATOR, "GET", "/api/audit?verb=Nonsense!", None, 400, "bad_request", "verb"),
+    ],
+)
+async def test_what_is_wrong_is_told(
+    admin: Served, token: str | None, method: str, path: str, body: bytes | None, status: int, code: str,
+    field: str | None,
+) -> None:  # fmt: skip
+    with trio.fail_after(30):
+        async with asked(admin, token) as client:
+            headers = {} if body is None else {"Content-Type": "application/json"}
+            answer = await client.request(method, path, content=body, headers=headers)
+            assert (answer.status_code, answer.json()["code"], answer.json().get("field")) == (status, code, field)
+            assert answer.json()["detail"]
+
+
+async def test_a_viewer_reads_all_and_changes_nothing(admin: Served) -> None:
+    with trio.fail_after(60):
+        async with asked(admin) as operator, asked(admin, VIEWER) as viewer:
+            await operator.put(f"{ADA}/weight", json={"weight": 2})
+            for row in ROWS:
+                path = row.path.format(queue="q", tenant="ada", id="ada/x", name="n", worker="w")
+                if row.path == "/api/tokens/{id}":
+                    path = "/api/tokens/abcd"
+                query = {"ids": "ada/x"} if row.frame is wire.Tasks else {}
+                answer = await viewer.request(row.method, path, params=query, json={} if row.has_body else None)
+                if row.frame in wire.CHANGES:
+                    assert answer.status_code in (400, 403), row
+                else:
+                    assert answer.status_code in (200, 404), (row, answer.text)
+            changed = (await operator.get("/api/audit")).json()["changes"]
+            assert [change["verb"] for change in changed] == ["set_weight"]
+
+
+@pytest.mark.parametrize("verb", sorted(frame.type for frame in wire.CHANGES))
+async def test_a_viewer_is_refused_every_change_with_what_it_takes(served: Served, verb: str) -> None:
+    from tests.server.harness import Refused
+    from tests.server.refusals import good
+
+    with trio.fail_after(30):
+        async with raw(served, VIEWER) as viewer:
+            with pytest.raises(Refused, match="takes a token of role .*operator") as refused:
+                await viewer.ask(verb, **good(verb, Role.OPERATOR))
+            assert (refused.value.code, refused.value.field) == ("forbidden", "type")
+
+
+async def test_the_document_is_served_to_all(admin: Served) -> None:
+    async with asked(admin, None) as stranger:
+        document = (await stranger.get("/api/openapi.json")).json()
+        assert document == json.loads(json.dumps(DOCUMENT))
+        ids = {each["operationId"] for path in document["paths"].values() for each in path.values()}
+        assert len(ids) == len(ROWS)
+
+
+async def test_a_flood_is_answered_slowly_and_probes_go_on(admin: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The penalty is not waited for: its sleep is noted."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(pace.trio, "sleep", sleep)
+    monkeypatch.setattr(pace, "IN_ALL", 1e-3)
+    monkeypatch.setattr(pace, "BURST", 3.0)
+    async with running(admin.store_url, admin_port=0) as flooded, asked(flooded) as client:
+        statuses = [(await client.get("/api/workers")).status_code for _ in range(5)]
+        assert statuses == [200, 200, 200, 429, 429]
+        assert slept == [pace.PENALTY_S] * 2
+        assert (await client.get("/readyz")).status_code == 200
+        assert (await client.get("/livez")).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def url(pytestconfig: pytest.Config, running_stores: Callable[[str], stores.Server]) -> Iterator[str]:
+    """The URL of the operators' listener of a server process, which answers as fast as it is asked."""
+    store = running_stores(store_kinds(pytestconfig)[0])
+    client = stores.connect(store.url)
+    client.flushall()
+    client.close()
+    flags = ["--dev", "--port", "0", "--admin-port", "0", "--store", store.url, "--unsafe-store", "--log-json"]
+    start = (
+        "import sys; from fairq.server.admin import pace; pace.PER_ADDRESS = pace.IN_ALL = pace.BURST = 1e6;"
+        "pace.ADDRESS_BURST = 1e6; from fairq.cli.app import run; sys.exit(run(sys.argv[1:]))"
+    )
+    argv = [sys.executable, "-c", start, "serve", *flags]
+    with subprocess.Popen(argv, env=environment(), stderr=subprocess.PIPE) as server:
+        assert server.stderr is not None
+        logged = (json.loads(line) for line in server.stderr)
+        yield next(line["admin"] for line in logged if line["event"] == "serving")
+        server.terminate()
+        server.communicate(timeout=30)
+
+
+def drive(case: Case[Any], token: str, url: str) -> None:
+    """Send a generated request, and check its answer against the document."""
+    for part in (case.query, case.body):
+        if isinstance(part, dict) and "wait" in part:
+            part["wait"] = 0.001  # else it takes a minute
+    excluded: list[Any] = [positive_data_acceptance]  # there are rules between fields
+    if case.path.endswith("/tasks") and case.method == "GET":
+        excluded.append(negative_data_rejection)  # it takes one id, `ids=true`, for no list
+    if "{id}" in case.path or case.path.endswith(("/close", "/replay", "/purge", "/cancel", "/reschedule")):
+        excluded.append(unsupported_method)  # `0/close` may be the id of a batch
+    case.call_and_validate(
+        base_url=url, headers={"Authorization": f"Bearer {token}"}, excluded_checks=excluded, timeout=30
+    )
+
+
+ALL = list(HealthCheck)
+
+
+@SCHEMA.parametrize()
+@settings(max_examples=5, derandomize=True, deadline=None, suppress_health_check=ALL)
+def test_the_server_keeps_what_the_document_says(case: Case[Any], url: str) -> None:
+    drive(case, OPERATOR, url)
+
+
+@pytest.mark.deep
+@SCHEMA.parametrize()
+@settings(max_examples=25, deadline=None, suppress_health_check=ALL)
+@pytest.mark.parametrize("token", [OPERATOR, VIEWER])
+def test_the_server_keeps_it_for_every_role(case: Case[Any], token: str, url: str) -> None:
+    drive(case, token, url)
